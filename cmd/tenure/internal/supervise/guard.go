@@ -40,12 +40,12 @@ type guard struct {
 	alarm    *alarm
 	orphaned bool // the supervisor is gone
 
-	family         // the processes
-	waiting   bool // the process has not become the program yet
-	told      bool // the child was told to end
-	childless bool // this process has no children
-	killing   bool
-	stuck     string // reported last
+	processTree      // the processes
+	waiting     bool // the process has not become the program yet
+	stopping    bool // the child was told to end
+	childless   bool // this process has no children
+	killing     bool
+	stuck       string // reported last
 }
 
 // killPause is the time between two looks at what is left, once everything was killed. Each end
@@ -161,16 +161,16 @@ func (g *guard) handle(r request) error {
 	switch {
 	case r.Start != nil:
 		g.start, g.bounds = *r.Start, r.Start.Bounds
-		if err := g.make(g.program); err != nil {
+		if err := g.makeProcess(g.program); err != nil {
 			return err
 		}
 		g.waiting = true
 		g.report(report{Made: g.pid})
-	case r.Run && g.waiting && !g.told:
+	case r.Run && g.waiting && !g.stopping:
 		g.waiting = false
-		g.begin()
+		g.startProgram()
 	case r.Arm != nil:
-		if !g.told {
+		if !g.stopping {
 			g.bounds = *r.Arm
 		}
 		g.report(report{Armed: r.Arm.Kill})
@@ -204,10 +204,10 @@ func (g *guard) loseConnection() {
 // stop tells the group of the child to end. A child that a signal stopped continues, so that it
 // can end in order.
 func (g *guard) stop(s int) {
-	if g.told || g.pid == 0 {
+	if g.stopping || g.pid == 0 {
 		return
 	}
-	g.told = true
+	g.stopping = true
 	if g.waiting { // it is not the program yet, and must not become it
 		g.bounds.Kill = 0
 		return
@@ -224,7 +224,7 @@ func (g *guard) next() time.Duration {
 		return now() + killPause
 	case g.ended:
 		return min(g.bounds.Kill, now()+leftPause)
-	case g.told:
+	case g.stopping:
 		return g.bounds.Kill
 	}
 	return min(g.bounds.Stop, g.bounds.Kill)
@@ -242,8 +242,8 @@ func (g *guard) advance() {
 			return
 		}
 	}
-	if g.ended && !g.told { // what the child left behind has as long as the child would have
-		g.told = true
+	if g.ended && !g.stopping { // what the child left behind has as long as the child would have
+		g.stopping = true
 		g.bounds.Kill = min(g.bounds.Kill, at+g.start.Grace)
 		g.terminateAll()
 	}
@@ -274,6 +274,6 @@ func (g *guard) isOver() bool {
 // end notes that the child ended, and reports it.
 func (g *guard) end(s Status) {
 	g.ended = true
-	s.Stopped = g.told || g.killing
+	s.Stopped = g.stopping || g.killing
 	g.report(report{Ended: &s})
 }

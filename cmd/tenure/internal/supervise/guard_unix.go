@@ -46,8 +46,8 @@ func becomeProgram() int {
 	return startFailure(err)
 }
 
-// family is the child and its descendants, as their guard sees them.
-type family struct {
+// processTree is the child and its descendants, as their guard sees them.
+type processTree struct {
 	pid     int            // of the child; 0 before there is one
 	ended   bool           // the child ended, and its result was taken
 	gate    *os.File       // a byte in it makes the child become the program
@@ -55,16 +55,16 @@ type family struct {
 }
 
 // adopt makes this process the one that descendants without parents are left to.
-func (f *family) adopt() error {
-	f.changed = make(chan os.Signal, 1)
-	signal.Notify(f.changed, unix.SIGCHLD)
+func (t *processTree) adopt() error {
+	t.changed = make(chan os.Signal, 1)
+	signal.Notify(t.changed, unix.SIGCHLD)
 	becomeSubreaper()
 	return nil
 }
 
-// make makes the process that becomes the program. With PR_SET_PDEATHSIG it lives no longer than
+// makeProcess makes the process that becomes the program. With PR_SET_PDEATHSIG it lives no longer than
 // the thread that made it, so that thread stays.
-func (f *family) make(p program) error {
+func (t *processTree) makeProcess(p program) error {
 	read, write, err := os.Pipe()
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func (f *family) make(p program) error {
 			Sys:   childAttributes(),
 		})
 		if err == nil {
-			f.pid = process.Pid
+			t.pid = process.Pid
 		}
 		made <- err
 		select {}
@@ -90,39 +90,39 @@ func (f *family) make(p program) error {
 	if err := <-made; err != nil {
 		return fmt.Errorf("cannot start a process: %w", err)
 	}
-	f.gate = write
+	t.gate = write
 	// A reader of the program's output waits for the program, and not for the guard.
 	_, _ = os.Stdin.Close(), os.Stdout.Close()
 	return nil
 }
 
-// begin lets the process become the program.
-func (f *family) begin() {
+// startProgram lets the process become the program.
+func (t *processTree) startProgram() {
 	signal.Ignore(unix.SIGTTOU) // a write to the terminal goes through; the program does not inherit this any more
-	_, _ = f.gate.Write([]byte{1})
-	_ = f.gate.Close()
+	_, _ = t.gate.Write([]byte{1})
+	_ = t.gate.Close()
 }
 
 // signalChild passes a signal on. SIGCONT goes to the whole group, which a terminal stops.
-func (f *family) signalChild(s int) {
+func (t *processTree) signalChild(s int) {
 	if s == continueSignal {
-		_ = unix.Kill(-f.pid, unix.SIGCONT)
+		_ = unix.Kill(-t.pid, unix.SIGCONT)
 		return
 	}
-	_ = unix.Kill(f.pid, unix.Signal(s))
+	_ = unix.Kill(t.pid, unix.Signal(s))
 }
 
 // signalGroup tells the group to end. A process that a signal stopped continues, to end in order.
-func (f *family) signalGroup(s int) {
-	_ = unix.Kill(-f.pid, unix.Signal(s))
-	_ = unix.Kill(-f.pid, unix.SIGCONT)
+func (t *processTree) signalGroup(s int) {
+	_ = unix.Kill(-t.pid, unix.Signal(s))
+	_ = unix.Kill(-t.pid, unix.SIGCONT)
 }
 
-func (f *family) terminateAll() { signalDescendants(f.pid, true, unix.SIGTERM, nil) }
+func (t *processTree) terminateAll() { signalDescendants(t.pid, true, unix.SIGTERM, nil) }
 
 // killAll kills all that is left. It returns what cannot be killed, and why.
-func (f *family) killAll() (stuck string) {
-	return signalDescendants(f.pid, f.ended, unix.SIGKILL, nil)
+func (t *processTree) killAll() (stuck string) {
+	return signalDescendants(t.pid, t.ended, unix.SIGKILL, nil)
 }
 
 // reap takes the results of all children that ended: those of the program's descendants too that

@@ -113,8 +113,8 @@ func openChannel() (*channel, error) {
 // becomeProgram is for systems on which a process can become another program.
 func becomeProgram() int { return CodeNotExecutable }
 
-// family is the child and its descendants, as their guard sees them.
-type family struct {
+// processTree is the child and its descendants, as their guard sees them.
+type processTree struct {
 	pid     int
 	ended   bool // the child ended
 	changed chan os.Signal
@@ -125,8 +125,8 @@ type family struct {
 
 // adopt puts this process, and with it all its descendants, into a job object that ends them all
 // when its only handle is closed: when this process ends, however it does.
-func (f *family) adopt() error {
-	f.changed, f.results = make(chan os.Signal, 1), make(chan Status, 1)
+func (t *processTree) adopt() error {
+	t.changed, t.results = make(chan os.Signal, 1), make(chan Status, 1)
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
 		return os.NewSyscallError("CreateJobObject", err)
@@ -141,56 +141,56 @@ func (f *family) adopt() error {
 	if err := windows.AssignProcessToJobObject(job, windows.CurrentProcess()); err != nil {
 		return os.NewSyscallError("AssignProcessToJobObject", err)
 	}
-	f.job = job
+	t.job = job
 	return nil
 }
 
-// make only notes the program: a process starts with begin.
-func (f *family) make(p program) error {
-	f.pid, f.what = os.Getpid(), p
+// makeProcess only notes the program: a process starts with startProgram.
+func (t *processTree) makeProcess(p program) error {
+	t.pid, t.what = os.Getpid(), p
 	return nil
 }
 
-// begin starts the program.
-func (f *family) begin() {
+// startProgram starts the program.
+func (t *processTree) startProgram() {
 	cmd := &exec.Cmd{
-		Path: f.what.path, Args: f.what.args,
+		Path: t.what.path, Args: t.what.args,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
 		SysProcAttr: &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP},
 	}
 	if err := cmd.Start(); err != nil {
-		fmt.Fprintf(os.Stderr, "tenure: cannot start %s: %v\n", f.what.path, err)
-		f.finish(Status{Code: startFailure(err)})
+		fmt.Fprintf(os.Stderr, "tenure: cannot start %s: %v\n", t.what.path, err)
+		t.finish(Status{Code: startFailure(err)})
 		return
 	}
 	_, _ = os.Stdin.Close(), os.Stdout.Close()
-	f.pid = cmd.Process.Pid
+	t.pid = cmd.Process.Pid
 	go func() { // ends with the program, or with this process
 		_ = cmd.Wait()
-		f.finish(Status{Code: cmd.ProcessState.ExitCode()})
+		t.finish(Status{Code: cmd.ProcessState.ExitCode()})
 	}()
 }
 
-func (f *family) finish(s Status) {
-	f.results <- s
+func (t *processTree) finish(s Status) {
+	t.results <- s
 	select {
-	case f.changed <- os.Interrupt:
+	case t.changed <- os.Interrupt:
 	default:
 	}
 }
 
-func (f *family) signalChild(int) {}
+func (t *processTree) signalChild(int) {}
 
-func (f *family) signalGroup(int) {
-	_ = windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, uint32(f.pid))
+func (t *processTree) signalGroup(int) {
+	_ = windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, uint32(t.pid))
 }
 
 // terminateAll does nothing: CTRL_BREAK has reached the group of the program that ended.
-func (f *family) terminateAll() {}
+func (t *processTree) terminateAll() {}
 
 // killAll kills all processes of the job but this one.
-func (f *family) killAll() (stuck string) {
-	for _, pid := range f.members() {
+func (t *processTree) killAll() (stuck string) {
+	for _, pid := range t.members() {
 		process, err := windows.OpenProcess(windows.PROCESS_TERMINATE, false, pid)
 		if err != nil {
 			continue // it has ended
@@ -204,13 +204,13 @@ func (f *family) killAll() (stuck string) {
 }
 
 // members returns the processes of the job but this one.
-func (f *family) members() (pids []uint32) {
+func (t *processTree) members() (pids []uint32) {
 	// JOBOBJECT_BASIC_PROCESS_ID_LIST: two numbers, and the ids.
 	var list struct {
 		assigned, listed uint32
 		ids              [4096]uintptr
 	}
-	if err := windows.QueryInformationJobObject(f.job, windows.JobObjectBasicProcessIdList,
+	if err := windows.QueryInformationJobObject(t.job, windows.JobObjectBasicProcessIdList,
 		uintptr(unsafe.Pointer(&list)), uint32(unsafe.Sizeof(list)), nil); err != nil && !errors.Is(err, windows.ERROR_MORE_DATA) {
 		return []uint32{0} // not known, so not empty
 	}

@@ -56,10 +56,15 @@ func Check(ctx context.Context, line string, env []string) error {
 	return fmt.Errorf("--health: %w%s", err, output.text())
 }
 
-// sweep kills what is left of a group, and what is left to this process, once.
+// sweep kills what is left of a group, and what is left to this process, once. What other children
+// of this process may have left to it is spared.
 func (h *helperProcesses) sweep(group int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if h.shared && group != 0 {
+		_ = unix.Kill(-group, unix.SIGKILL)
+		return
+	}
 	signalDescendants(group, true, unix.SIGKILL, h.pids)
 	reapLeft(group, h.pids)
 }

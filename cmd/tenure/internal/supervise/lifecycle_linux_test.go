@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -249,10 +250,12 @@ func TestAnUnreadLogKeepsNoProgramAlive(t *testing.T) {
 	n.awaitGone()
 }
 
-// A shell may have children, and then become tenure. They are none of its business.
+// A shell may have children, and then become tenure. They are none of its business, and what they
+// leave while checks of the health run is not.
 func TestProcessesFromBeforeAreSpared(t *testing.T) {
 	broker := server(t)
-	cmd := exec.Command("/bin/sh", "-c", `sleep 1000 & echo $!; exec "$0" run --broker `+broker+` --health 'true' press -- sleep 1000`, built.path)
+	cmd := exec.Command("/bin/sh", "-c",
+		`(sleep 0.2; sleep 1000 & echo $!) & exec "$0" run --broker `+broker+` --ttl 1s --health 'true' --health-every 10ms press -- sleep 1000`, built.path)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +275,28 @@ func TestProcessesFromBeforeAreSpared(t *testing.T) {
 			t.Fatal("the child does not start")
 		}
 	}
-	// A check has run by now, and what checks left was looked for.
+	parent := func() int {
+		e, ok := readProcess(sleeper)
+		if !ok || e.isZombie() {
+			t.Error("a process that was there before tenure was ended")
+			return cmd.Process.Pid
+		}
+		return e.parent
+	}
+	for deadline := time.Now().Add(await.Patience); parent() != cmd.Process.Pid; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the process was not left to tenure")
+		}
+	}
+	for checks, deadline := 0, time.Now().Add(await.Patience); checks < 3; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no check is seen")
+		}
+		entries, _ := descendants(cmd.Process.Pid, nil)
+		if slices.ContainsFunc(entries, func(e procEntry) bool { return e.name == "sh" || e.name == "true" }) {
+			checks++
+		}
+	}
 	if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}

@@ -77,9 +77,9 @@ type child struct {
 	pid    int     // of the program; 0 before it was made
 	status *Status // nil before the program ended
 
-	ran      bool // the process was allowed to become the program
-	told     bool
-	killAt   time.Duration // once told
+	ran      bool          // the process was allowed to become the program
+	stopping bool          // the program was told to end
+	killAt   time.Duration // once stopping
 	armed    time.Duration // the time at which the guard will kill, by its latest report
 	sent     time.Duration // the latest time that it was sent
 	sentAt   time.Duration // when
@@ -138,7 +138,7 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	case c.status != nil: // it must not run again because of its guard
 		c.Logger.Warn("what the program left was killed without its guard", "lease", c.Name, "error", err)
 		err = nil
-	case c.told:
+	case c.stopping:
 		c.Logger.Warn("the program was killed without its guard", "lease", c.Name, "error", err)
 		err = nil
 	}
@@ -178,7 +178,7 @@ func (c *child) supervise(ctx context.Context) error {
 			if !open {
 				return ErrGuard
 			}
-			if over, err := c.hear(ctx, r); over || err != nil {
+			if over, err := c.handle(ctx, r); over || err != nil {
 				return err
 			}
 		case s := <-c.Signals:
@@ -194,8 +194,8 @@ func (c *child) supervise(ctx context.Context) error {
 	}
 }
 
-// hear handles a report. It returns whether all is gone.
-func (c *child) hear(ctx context.Context, r report) (over bool, err error) {
+// handle handles a report. It returns whether all is gone.
+func (c *child) handle(ctx context.Context, r report) (over bool, err error) {
 	switch {
 	case r.Made != 0:
 		c.pid, c.armed = r.Made, c.sent
@@ -230,12 +230,12 @@ func (c *child) stuck(process string) {
 // stop tells the guard to end the program, and to kill it after Grace or before the lease is over,
 // if that is earlier.
 func (c *child) stop(signal int) {
-	if c.told {
+	if c.stopping {
 		return
 	}
 	at := now()
 	bounds, left := c.bounds()
-	c.told, c.killAt = true, min(at+c.Grace, bounds.Kill)
+	c.stopping, c.killAt = true, min(at+c.Grace, bounds.Kill)
 	if left <= 0 {
 		c.killAt = at // another node may have the lease
 	}
@@ -247,7 +247,7 @@ func (c *child) signal(s os.Signal) {
 	number, kind := numberOf(s)
 	switch {
 	case kind == terminates:
-		c.told = true
+		c.stopping = true
 		c.killAt = now()
 		c.guard.send(request{Stop: &stop{Signal: number, Kill: c.killAt}})
 	case kind == continues:
@@ -266,15 +266,15 @@ func (c *child) check(ctx context.Context) error {
 	if c.terminal.isPausedInVain() && c.terminal.resume() {
 		c.guard.send(request{Signal: continueSignal})
 	}
-	if left <= 0 && !c.told {
+	if left <= 0 && !c.stopping {
 		// The lease was lost, or this process stood still: ctx ends soon.
 		c.stop(stopSignal(ctx))
 	}
-	if !c.told && bounds.Kill > c.sent+time.Millisecond && (c.armed >= c.sent || c.sent == 0) {
+	if !c.stopping && bounds.Kill > c.sent+time.Millisecond && (c.armed >= c.sent || c.sent == 0) {
 		c.sent, c.sentAt = bounds.Kill, at
 		c.guard.send(request{Arm: &bounds})
 	}
-	if c.told && at > c.killAt+min(Margin(c.TTL)/2, guardPatience) || !c.told && c.armed < c.sent && at > c.sentAt+max(c.TTL/4, time.Second) {
+	if c.stopping && at > c.killAt+min(Margin(c.TTL)/2, guardPatience) || !c.stopping && c.armed < c.sent && at > c.sentAt+max(c.TTL/4, time.Second) {
 		return fmt.Errorf("%w: it does not answer", ErrGuard)
 	}
 	return nil

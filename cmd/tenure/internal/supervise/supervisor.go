@@ -99,14 +99,14 @@ func (g *guardProcess) wait() {
 }
 
 // helpers are the processes that this supervisor started for itself: guards, and checks of the
-// health. All its other children are
-// descendants of the program that were left to it.
+// health. All its other children are descendants of the program, or of a check, that were left to it.
 var helpers = helperProcesses{pids: make(map[int]bool)}
 
 type helperProcesses struct {
 	adopted sync.Once
 	mu      sync.Mutex
 	pids    map[int]bool
+	shared  bool // this process had children before: it cannot tell what these leave from what checks leave
 }
 
 // adopt makes this process the one that descendants without parents are left to. Children that it
@@ -118,6 +118,7 @@ func (h *helperProcesses) adopt() {
 		defer h.mu.Unlock()
 		for _, pid := range children() {
 			h.pids[pid] = true
+			h.shared = true
 		}
 		becomeSubreaper()
 	})

@@ -52,8 +52,8 @@ func (t *terminal) take() {
 		return
 	}
 	t.group = 0
-	if own, err := unix.Getpgid(0); err == nil {
-		t.set(own)
+	if self, err := unix.Getpgid(0); err == nil {
+		t.set(self)
 	}
 }
 
@@ -92,12 +92,12 @@ func (t *terminal) resume() bool {
 }
 
 func (t *terminal) inForeground() bool {
-	own, err := unix.Getpgid(0)
+	self, err := unix.Getpgid(0)
 	if err != nil {
 		return false
 	}
 	foreground, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
-	return err == nil && foreground == own
+	return err == nil && foreground == self
 }
 
 // set makes a group the foreground group. A process in the background may do so only while it
