@@ -142,7 +142,7 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 	}
 	options, err := s.options()
 	if err != nil {
-		return err
+		return usage(err)
 	}
 	options.Logger = process.logger
 	stopPage, err := s.admin.start(cmd, process, "attach")

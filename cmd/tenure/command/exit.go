@@ -17,7 +17,7 @@ import (
 // commonly use, because run and lock end with the code of their child.
 const (
 	exitFailure     = 1  // a failure that no other code names
-	exitUsage       = 2  // the command line, a variable or the configuration file is wrong
+	exitUsage       = 2  // the command line, a variable, the configuration file or a file that a flag names is wrong
 	exitHeld        = 64 // the lease is held by another
 	exitTimeout     = 65 // the wait timed out
 	exitLost        = 66 // the lease was lost while the child ran
@@ -32,7 +32,8 @@ const exitHelp = `All commands end with one of these codes:
 
     0  success
     1  a failure that no other code names
-    2  bad usage: the command line, a TENURE_ variable or the file of --config
+    2  bad usage: the command line, a TENURE_ variable, the file of --config, or a
+       file that a flag names and that cannot be read
    64  the lease is held by another (lock --wait 0)
    65  the wait timed out (lock --wait)
    66  the lease was lost while the child ran (run, lock)

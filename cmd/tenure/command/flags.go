@@ -198,6 +198,7 @@ var optionFlags = []string{
 	"load: Options.Rate", "--rate",
 	"load: Options.ValueSize", "--value-size",
 	"load: Options.Prefix", "--prefix",
+	"(KeyPasswordFile)", "(--tls-key-password-file)",
 	"transport: Options.ClientID", "--client-id",
 	"transport: Options.PasswordFile", "--password-file",
 	"transport: Options.TLS needs CertFile and KeyFile together: set both or neither", "--tls-cert and --tls-key belong together: give both or neither",

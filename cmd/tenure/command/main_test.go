@@ -170,6 +170,12 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"the flag for what attach does", []string{"serve", "--attach", "mqtt://localhost"}, "unknown flag: --attach; attach is a command of its own: tenure attach URL"},
 		{"a flag that moved to attach", []string{"serve", "--attach-ca", "ca.pem"}, "tenure attach URL has it, as --tls-ca"},
 		{"a flag that was renamed", []string{"serve", "--remembered", "9"}, "it is --dedup-window now"},
+		{"a certificate that is not there", []string{"serve", "--tls-cert", "no.pem", "--tls-key", "no.key"}, "--tls-cert: open no.pem"},
+		{"users that are not there", []string{"serve", "--auth", "no.yaml"}, "--auth: access: open no.yaml"},
+		{"an address without a port", []string{"serve", "--memory", "--addr", "localhost"}, "write it like :1883"},
+		{"a port that has no number", []string{"serve", "--memory", "--addr", "localhost:mqttt"}, "write it like :1883"},
+		{"a port that is too large", []string{"serve", "--memory", "--addr", "localhost:70000"}, "write it like :1883"},
+		{"a password that is not there", []string{"attach", "mqtt://localhost", "--password-file", "no"}, "--password-file: open no"},
 		{"a flag of attach", []string{"serve", "--password-file", "secret"}, "it belongs to tenure attach URL"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -188,8 +194,6 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		want      string
 	}{
 		{"a port that is taken", []string{"serve", "--memory", "--addr", taken.Addr().String()}, "choose another with --addr"},
-		{"a certificate that is not there", []string{"serve", "--tls-cert", "no.pem", "--tls-key", "no.key"}, "no.pem"},
-		{"users that are not there", []string{"serve", "--auth", "no.yaml"}, "no.yaml"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if out := mustExit(t, exitFailure, path, test.arguments...); !strings.Contains(out, test.want) {
@@ -494,5 +498,19 @@ func TestEachFlagOfAnOptionExists(t *testing.T) {
 		if !slices.ContainsFunc(New("tenure", nil, nil).Commands(), func(cmd *cobra.Command) bool { return cmd.Flags().Lookup(name) != nil }) {
 			t.Errorf("%s: there is no flag %s", option, flag)
 		}
+	}
+}
+
+// A text of another machine reaches a log of any format without what a terminal obeys.
+func TestALogInJSONHasNothingThatATerminalObeys(t *testing.T) {
+	cmd := New("tenure", nil, nil)
+	if err := cmd.ParseFlags([]string{"--log-format", "json"}); err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	logger, _ := newLogger(cmd, &log, slog.LevelWarn)
+	logger.Warn("refused", "reason", "\x1b]0;x\a\u009b2J\u202e")
+	if got := log.String(); !strings.Contains(got, `\u001b]0;x\u0007\u009b2J\u202e`) || strings.ContainsAny(got, "\x1b\a\u009b\u202e") {
+		t.Errorf("%q", got)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
 )
 
@@ -172,7 +173,7 @@ func newLogger(cmd *cobra.Command, w io.Writer, otherwise slog.Level) (*slog.Log
 		_ = level.UnmarshalText([]byte(name)) // the flag takes no other names
 	}
 	if f := flags.Lookup("log-format"); f != nil && f.Value.String() == "json" {
-		return slog.New(slog.NewJSONHandler(w, options)), level
+		return slog.New(slog.NewJSONHandler(output.Printable(w), options)), level
 	}
 	return slog.New(slog.NewTextHandler(w, options)), level
 }

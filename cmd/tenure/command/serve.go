@@ -133,7 +133,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	}
 	reloads, err := s.readFiles()
 	if err != nil {
-		return err
+		return usage(err)
 	}
 	stopPage, err := s.admin.start(cmd, process, "serve")
 	if err != nil {
@@ -220,7 +220,11 @@ func (s *serveSettings) url(address net.Addr) string {
 
 // explainServe adds to why a server cannot run what to do about it.
 func explainServe(err error) error {
+	var address *net.AddrError
+	var lookup *net.DNSError
 	switch {
+	case errors.As(err, &address), errors.As(err, &lookup) && lookup.Err == "unknown port":
+		return usage(fmt.Errorf("--addr: %w; write it like :1883 or 127.0.0.1:1883", err))
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; choose another with --addr, or stop the program that uses it", err)
 	case errors.Is(err, server.ErrInsecure):
