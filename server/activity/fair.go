@@ -104,16 +104,13 @@ func (s *shares[T]) leave(m *member[T]) {
 	}
 }
 
-// surplus returns the member that is to be dropped when there are too many. It is keep only if the share
-// has no other one. There must be a member.
+// surplus returns the member that is to be dropped when there are too many. keep is the one that was used
+// last; it is returned only if the share has no other one.
 func (s *shares[T]) surplus(keep *member[T]) *member[T] {
 	largest := s.byCount.largest().byCount.largest()
 	for i := range largest.classes {
-		n := largest.classes[i].last
-		if n != nil && n.value == keep {
-			n = n.previous
-		}
-		if n != nil {
+		// keep was used last, so it is the last one of its class only if it is alone.
+		if n := largest.classes[i].last; n != nil && n.value != keep {
 			return n.value
 		}
 	}

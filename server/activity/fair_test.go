@@ -1,10 +1,12 @@
 package activity
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -299,5 +301,81 @@ func TestAFloodOfClientsHidesNoClientOfAnotherUser(t *testing.T) {
 	state := w.model.State(w.now)
 	if !slices.ContainsFunc(state.Clients, func(c Client) bool { return c.Client == "a" }) || len(state.Clients) != 10 {
 		t.Errorf("the client is not among %d", len(state.Clients))
+	}
+}
+
+// Of one client, names are forgotten in the order of what is lost with them.
+func TestWhatIsForgottenFirst(t *testing.T) {
+	w := newWorld(t, Options{Names: 4})
+	watch := func(client, key string) {
+		w.tell(Event{Kind: Request, Client: client, User: "user of " + client, Verb: statestore.VerbKeyNotify, Key: key, Rank: -1, Outcome: statestore.OK})
+	}
+	known := func() string {
+		var keys []string
+		for key := range w.model.names {
+			keys = append(keys, key)
+		}
+		slices.Sort(keys)
+		return strings.Join(keys, " ")
+	}
+	w.set("a", "free")
+	w.tell(Event{Kind: Expired, Key: "free"})
+	w.set("a", "held-1")
+	w.set("a", "held-2")
+	watch("a", "watched")
+	w.set("a", "held-1") // so held-2 was used the longest ago
+	for _, step := range []struct{ add, want string }{
+		{"held-3", "free held-1 held-2 held-3"},
+		{"held-4", "held-1 held-2 held-3 held-4"},
+		{"held-5", "held-1 held-3 held-4 held-5"},
+	} {
+		w.set("a", step.add)
+		if got := known(); got != step.want {
+			t.Errorf("after %s it knows %q, want %q", step.add, got, step.want)
+		}
+	}
+}
+
+// Of clients with one name each, the one that was silent for longest is forgotten first.
+func TestASilentClientIsForgottenBeforeOneThatRenews(t *testing.T) {
+	for name, user := range map[string]string{"of one user": "u", "each a user": ""} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Options{Names: 2})
+			for _, i := range []int{1, 2, 1, 3} {
+				client := fmt.Sprint("client-", i)
+				w.tell(flood{id: func(int) string { return client }, user: cmp.Or(user, client)}.event(w, i))
+			}
+			if w.model.names["!00001"] == nil || w.model.names["!00002"] != nil {
+				t.Errorf("it knows %d names; the second client was silent for longest", len(w.model.names))
+			}
+		})
+	}
+}
+
+// A name that a client watches before it has a holder belongs to the holder afterwards.
+func TestANameBelongsToItsFirstHolder(t *testing.T) {
+	w := newWorld(t, Options{Names: 10})
+	w.tell(Event{Kind: Request, Client: "mallory", Verb: statestore.VerbKeyNotify, Key: "k", Rank: -1, Outcome: statestore.OK})
+	w.set("a", "k")
+	for i := range 100 {
+		w.tell(floods[0].event(w, i))
+	}
+	if l := w.lease("k"); l.Holder != "a" {
+		t.Errorf("%+v", l)
+	}
+}
+
+// An entry that stands for many releases comes back when it was pushed out.
+func TestAReleaseAfterItsEntryWasForgottenIsInTheTimeline(t *testing.T) {
+	w := newWorld(t, Options{Timeline: 2})
+	job := func(name string) {
+		w.after(time.Minute).set("cron", name)
+		w.after(time.Second).releases("cron", name)
+	}
+	for _, name := range []string{"a", "a", "b", "c", "a"} {
+		job(name)
+	}
+	if got := w.model.State(w.now).Timeline[0]; got.Name != "a" || !got.Ended.Equal(w.now) {
+		t.Errorf("the latest entry is %+v", got)
 	}
 }

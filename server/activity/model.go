@@ -404,23 +404,25 @@ func (m *Model) end(l *name, cause Cause, e *Event) {
 	before := l.last
 	ended := l.end(cause, e)
 	m.ends[cause]++
-	if before == nil || !before.isRoutine() || !ended.isRoutine() || before.From != ended.From || l.entry == nil || l.entry.share == nil {
+	if before == nil || !before.isRoutine() || !ended.isRoutine() || before.From != ended.From {
 		m.addToTimeline(l)
 		return
 	}
 	// The same client had it, released it, had it again and has released it again: a job that runs
 	// now and then must not push failovers out of the timeline.
-	ended.Repeated, ended.number = before.Repeated+1, before.number
+	ended.Repeated = before.Repeated + 1
 	*before = *ended
 	l.last = before
-	m.timeline.add(l.entry, l.user, l.creator)
+	m.addToTimeline(l)
 }
 
-// addToTimeline adds the last change of a name, which is new.
+// addToTimeline makes the last change of a name the latest entry of the timeline.
 func (m *Model) addToTimeline(l *name) {
 	l.last.number = m.changes
 	m.changes++
-	l.entry = newMember(l.last)
+	if l.entry == nil || l.entry.value != l.last {
+		l.entry = newMember(l.last)
+	}
 	m.timeline.add(l.entry, l.user, l.creator)
 }
 
