@@ -13,7 +13,8 @@
 // The supervisor kills the program itself when the guard is gone or does not act.
 //
 // On Linux both are child subreapers. A descendant that leaves the process group, by setsid or by a
-// double fork, becomes a child of the guard or, without a guard, of the supervisor, and is found.
+// double fork, becomes a child of the guard or, without a guard, of the supervisor, and is found in
+// /proc, which must be that of this PID namespace (CanSupervise).
 // The program has PR_SET_PDEATHSIG: it dies with its guard. The guard's timer counts the time in
 // which the machine was suspended. Elsewhere, a descendant that leaves the group is not found.
 //
@@ -23,6 +24,8 @@
 //     but what it started can live on. The same holds if both are stopped: nothing acts until one
 //     continues. A service manager that kills or freezes a whole control group gets all of them.
 //   - A machine that was suspended may run the program for a moment before the guard.
+//   - With Options.Connection, a broker that ends the connection releases the lease at the moment at
+//     which the guard sees the end, and kills: the order is not certain.
 //   - A program with other rights, such as sudo, cannot be killed by a guard without these rights.
 //   - A descendant that forks and ends faster than /proc can be read is caught late.
 //
