@@ -99,7 +99,7 @@ func TestWarningsAboutAFlappingClientIDComeAtGrowingIntervals(t *testing.T) {
 	takeOvers, now := NewTakeOvers(2), noon
 	var warned []time.Duration
 	for range 4 * 3600 {
-		if _, warn := takeOvers.Note("a", now); warn {
+		if _, warn := takeOvers.Note("", "a", now); warn {
 			warned = append(warned, now.Sub(noon))
 		}
 		now = now.Add(time.Second)
@@ -109,9 +109,26 @@ func TestWarningsAboutAFlappingClientIDComeAtGrowingIntervals(t *testing.T) {
 	if !slices.Equal(warned, want) {
 		t.Errorf("warnings after %v, want %v", warned, want)
 	}
-	takeOvers.Note("b", now)
-	takeOvers.Note("c", now)
+	takeOvers.Note("", "b", now)
+	takeOvers.Note("", "c", now)
 	if len(takeOvers.byClient) != 2 || takeOvers.byClient["a"] != nil {
 		t.Errorf("it remembers %d client ids", len(takeOvers.byClient))
+	}
+}
+
+// A user with many client ids must not hide that one of another user flaps.
+func TestAFloodOfTakeOversHidesNoClientIDThatFlaps(t *testing.T) {
+	takeOvers, warned := NewTakeOvers(10), false
+	for round := range 3 {
+		_, warned = takeOvers.Note("ana", "a", noon)
+		for i := range 100 {
+			takeOvers.Note("mallory", fmt.Sprint(round, "-", i), noon)
+		}
+		if len(takeOvers.byClient) > 10 || takeOvers.shares.count != len(takeOvers.byClient) {
+			t.Fatalf("it remembers %d client ids", len(takeOvers.byClient))
+		}
+	}
+	if !warned || takeOvers.flapping(noon) != 1 {
+		t.Errorf("warned: %t; %d flap", warned, takeOvers.flapping(noon))
 	}
 }

@@ -135,7 +135,7 @@ func (m *Model) Observe(event Event) {
 	case TakenOver:
 		m.totals.TakeOvers++
 		m.clientOf(e).value.takeOvers++
-		m.takeOvers.Note(e.Client, e.At)
+		m.takeOvers.Note(e.User, e.Client, e.At)
 	case Started:
 		m.started(e)
 	case Unwatched:

@@ -15,12 +15,13 @@ const (
 )
 
 // TakeOvers finds client ids that flap: connections that end each other again and again, most likely
-// of two programs with one client id. It remembers a bounded number of client ids, those that were
-// noted last. The zero value is not ready for use. It is not safe for concurrent use.
+// of two programs with one client id. It remembers a bounded number of client ids, of which each user has
+// an equal share, and of that those that were noted last. The zero value is not ready for use. It is not
+// safe for concurrent use.
 type TakeOvers struct {
 	limit    int
-	byClient map[string]*node[*series]
-	recent   list[*series]
+	byClient map[string]*member[*series]
+	shares   shares[*series]
 }
 
 // series is take-overs of one client id that came soon one after the other.
@@ -34,23 +35,24 @@ type series struct {
 
 // NewTakeOvers returns TakeOvers for a number of client ids, which must be positive.
 func NewTakeOvers(limit int) *TakeOvers {
-	return &TakeOvers{limit: limit, byClient: make(map[string]*node[*series])}
+	return &TakeOvers{limit: limit, byClient: make(map[string]*member[*series])}
 }
 
-// Note notes that a connection of a client has ended another one. It returns how many did in the present
+// Note notes that a connection of a client of a user has ended another one; user is empty if it is not
+// known. It returns how many did in the present
 // series, and whether it is time to warn that the client id flaps: at the third one of a series, and then
 // at growing intervals of a minute up to an hour.
-func (t *TakeOvers) Note(client string, at time.Time) (count int, warn bool) {
+func (t *TakeOvers) Note(user, client string, at time.Time) (count int, warn bool) {
 	n := t.byClient[client]
 	if n == nil {
-		n = &node[*series]{value: &series{client: client}}
+		n = newMember(&series{client: client})
 		t.byClient[client] = n
 	}
-	t.recent.use(n)
+	t.shares.use(n, user, "", 0)
 	for len(t.byClient) > t.limit {
-		oldest := t.recent.last
-		oldest.leave()
-		delete(t.byClient, oldest.value.client)
+		surplus := t.shares.surplus(n)
+		t.shares.leave(surplus)
+		delete(t.byClient, surplus.value.client)
 	}
 	s := n.value
 	if at.Sub(s.last) > flapGap {
@@ -75,8 +77,8 @@ func (t *TakeOvers) flaps(client string, now time.Time) bool {
 
 // flapping returns how many client ids flap at a time.
 func (t *TakeOvers) flapping(now time.Time) (count int) {
-	for n := t.recent.first; n != nil && now.Sub(n.value.last) <= flapGap; n = n.next {
-		if n.value.count >= flapsFrom {
+	for client := range t.byClient {
+		if t.flaps(client, now) {
 			count++
 		}
 	}

@@ -317,7 +317,7 @@ func (q *Queue) log(e *activity.Event) {
 // logTakeOver warns of a client id that is taken over and back, the first time and then less and less
 // often. A client can have any number of ids, so the lines have a bound besides.
 func (q *Queue) logTakeOver(e *activity.Event) {
-	count, warn := q.takeOvers.Note(e.Client, e.At)
+	count, warn := q.takeOvers.Note(e.User, e.Client, e.At)
 	if !warn {
 		return
 	}
