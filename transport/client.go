@@ -213,14 +213,11 @@ type DelOptions struct {
 	Forced string
 }
 
-// maxForced bounds DelOptions.Forced in bytes.
-const maxForced = 256
-
 // checkForced returns an error that matches ErrNotSent for a text that cannot be a user property.
 func checkForced(text string) error {
 	control := strings.ContainsFunc(text, unicode.IsControl)
-	if control || !utf8.ValidString(text) || len(text) > maxForced {
-		return notSent(fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", maxForced))
+	if control || !utf8.ValidString(text) || len(text) > protocol.MaxForced {
+		return notSent(fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", protocol.MaxForced))
 	}
 	return nil
 }

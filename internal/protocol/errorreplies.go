@@ -54,6 +54,9 @@ const (
 	errorPrefixKeyNotify = "ERR: "
 )
 
+// MaxForced bounds the text of a forced release in bytes (docs/protocol.md §7.7).
+const MaxForced = 256
+
 // ErrorText returns the text of an error reply without any of the prefixes that stores send.
 func ErrorText(reply string) string {
 	if text, ok := strings.CutPrefix(reply, errorPrefixKeyNotify); ok {

@@ -75,7 +75,21 @@ func (c *connection) options(p *process) (address string, options transport.Opti
 	}
 	options.RequestTimeout = c.timeout
 	options.Logger = p.logger
+	if p.logger.Enabled(context.Background(), slog.LevelDebug) {
+		options.Trace = &transport.Trace{Request: logRequest(p.logger)}
+	}
 	return address, options, nil
+}
+
+// logRequest returns a hook that logs each request, as the store does.
+func logRequest(logger *slog.Logger) func(context.Context, transport.RequestInfo) {
+	return func(ctx context.Context, info transport.RequestInfo) {
+		attributes := []any{"verb", info.Verb, "key", fmt.Sprintf("%.256s", info.Key), "outcome", info.Outcome(), "took", info.Duration}
+		if info.Err != nil {
+			attributes = append(attributes, "error", info.Err)
+		}
+		logger.DebugContext(ctx, "request", attributes...)
+	}
 }
 
 // dial connects to the broker within --timeout. The caller closes the client.

@@ -30,19 +30,19 @@ func reportHolder(name string, holder lease.Holder) holderReport {
 	return holderReport{Name: name, Held: holder.Held, Holder: holder.Name, Value: holder.Value, Version: versionOf(holder.Version)}
 }
 
-// holderFlags are the flags of holder and leader.
-type holderFlags struct {
+// lookupFlags are the flags of holder and leader, which look a lease up.
+type lookupFlags struct {
 	connection
 	asJSON bool
 }
 
-func (h *holderFlags) register(flags *pflag.FlagSet) {
+func (h *lookupFlags) register(flags *pflag.FlagSet) {
 	h.connection.register(flags)
 	flags.BoolVar(&h.asJSON, "json", false, "print JSON")
 }
 
 func holderCommand() *cobra.Command {
-	var h holderFlags
+	var h lookupFlags
 	holder := &cobra.Command{
 		Use:   "holder NAME",
 		Short: "Print which holder a lease has",
@@ -65,7 +65,7 @@ exit code is 69.
 }
 
 func leaderCommand() *cobra.Command {
-	var h holderFlags
+	var h lookupFlags
 	var watch bool
 	leader := &cobra.Command{
 		Use:   "leader NAME",
@@ -97,7 +97,7 @@ same leader is a change. While the store does not answer, the log says so.
 }
 
 // with connects, and calls do with the lease of this name.
-func (h *holderFlags) with(cmd *cobra.Command, name string, do func(context.Context, *lease.Lease) error) error {
+func (h *lookupFlags) with(cmd *cobra.Command, name string, do func(context.Context, *lease.Lease) error) error {
 	return h.connection.with(cmd, func(ctx context.Context, client *transport.Client) error {
 		l, err := lease.New(client, name, lease.Options{})
 		if err != nil {
@@ -108,7 +108,7 @@ func (h *holderFlags) with(cmd *cobra.Command, name string, do func(context.Cont
 }
 
 // print prints the present holder.
-func (h *holderFlags) print(ctx context.Context, cmd *cobra.Command, l *lease.Lease) error {
+func (h *lookupFlags) print(ctx context.Context, cmd *cobra.Command, l *lease.Lease) error {
 	holder, err := l.Holder(ctx)
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func (h *holderFlags) print(ctx context.Context, cmd *cobra.Command, l *lease.Le
 }
 
 // watch prints each change until ctx ends.
-func (h *holderFlags) watch(ctx context.Context, cmd *cobra.Command, l *lease.Lease) error {
+func (h *lookupFlags) watch(ctx context.Context, cmd *cobra.Command, l *lease.Lease) error {
 	if _, err := l.Holder(ctx); err != nil {
 		return err // Observe would wait for a store that is not there
 	}
@@ -149,7 +149,7 @@ func (h *holderFlags) watch(ctx context.Context, cmd *cobra.Command, l *lease.Le
 	return nil
 }
 
-func (h *holderFlags) printChange(w io.Writer, name string, holder lease.Holder) error {
+func (h *lookupFlags) printChange(w io.Writer, name string, holder lease.Holder) error {
 	now := time.Now().Format(timeLayout)
 	if h.asJSON {
 		report := reportHolder(name, holder)

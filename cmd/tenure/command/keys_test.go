@@ -158,6 +158,23 @@ func TestAFenceRefusesAnOldTokenWithACodeOfItsOwn(t *testing.T) {
 	}
 }
 
+func TestTheDebugLogOfAClientHasItsRequests(t *testing.T) {
+	broker := []string{"TENURE_BROKER=" + startMemory(t)}
+	for _, step := range []struct{ arguments, want string }{
+		{"set k v", "msg=request verb=SET key=k outcome=ok took="},
+		{"set k v --nx", `verb=SET key=k outcome=condition_failed took=`},
+		{"holder k", "verb=GET key=k outcome=ok took="},
+	} {
+		got := tenure(t, "", broker, append(strings.Fields(step.arguments), "--log-level", "debug")...)
+		if !strings.Contains(got.stderr, step.want) {
+			t.Errorf("tenure %s: %+v, want %q in the log", step.arguments, got, step.want)
+		}
+	}
+	if got := tenure(t, "", broker, "get", "k"); got.stderr != "" {
+		t.Errorf("without the flag: %+v", got)
+	}
+}
+
 func TestAValueOfAnyBytesPassesThroughTheStreams(t *testing.T) {
 	broker := []string{"TENURE_BROKER=" + startMemory(t)}
 	value := make([]byte, 600_000)

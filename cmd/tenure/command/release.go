@@ -18,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -136,14 +137,13 @@ func requester() string {
 
 // forcedText returns text as transport.DelOptions.Forced accepts it.
 func forcedText(text string) string {
-	const most = 256
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r
 	}, strings.ToValidUTF8(text, "?"))
-	return strings.ToValidUTF8(text[:min(len(text), most)], "") // without half a character
+	return strings.ToValidUTF8(text[:min(len(text), protocol.MaxForced)], "") // without half a character
 }
 
 // confirm asks on standard error, and reads a line. The error says that the answer was not yes. When
