@@ -86,7 +86,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	ended := make(chan struct{})
 	close(ended)
 	r := &run{Elector: e, lead: lead, standby: standby{done: ended}, failBackEnded: ended}
-	r.monitor = monitor{options: &e.options, changed: make(chan struct{})}
+	r.monitor.options, r.monitor.changed, r.monitor.tasks = &e.options, make(chan struct{}), &r.tasks
 	e.onWaiting = r.onWaiting
 	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/loglimit"
@@ -17,6 +18,8 @@ import (
 type monitor struct {
 	options *Options
 	limit   loglimit.Limiter // of log lines about checks that fail
+	logging atomic.Bool      // the Logger has one
+	tasks   *sync.WaitGroup  // what Run waits for
 
 	mu      sync.Mutex
 	period  context.Context         // the present healthy period; nil while there is none
@@ -95,9 +98,8 @@ func (m *monitor) checkOnce(ctx context.Context) {
 
 // report takes the result of one check: a period may begin or end.
 func (m *monitor) report(ctx context.Context, err error) {
-	if err != nil { // deferred, because the end of a period must not wait for a logger
-		level := m.limit.Level(slog.LevelWarn, "")
-		defer m.options.Logger.Log(ctx, level, "the health check failed", "error", err)
+	if err != nil {
+		m.log(ctx, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,6 +125,19 @@ func (m *monitor) report(ctx context.Context, err error) {
 	if !known {
 		m.changeLocked()
 	}
+}
+
+// log logs a check that failed, in a goroutine of its own: neither the end of a period nor the next
+// check waits for a Logger. While the Logger has one, further ones are left out.
+func (m *monitor) log(ctx context.Context, err error) {
+	level := m.limit.Level(slog.LevelWarn, "")
+	if !m.options.Logger.Enabled(ctx, level) || !m.logging.CompareAndSwap(false, true) {
+		return
+	}
+	m.tasks.Go(func() {
+		defer m.logging.Store(false)
+		m.options.Logger.Log(ctx, level, "the health check failed", "error", err)
+	})
 }
 
 func (m *monitor) changeLocked() {

@@ -3,6 +3,7 @@ package election
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -10,9 +11,12 @@ import (
 	"github.com/tenurelock/tenure/lease"
 )
 
-// observerQueue has the transitions that the observer gets, one at a time and in order. A
-// goroutine of Run calls the observer while any are queued. One goroutine adds.
+// observerQueue has the transitions that the Logger and the observer get, one at a time and in
+// order. A goroutine of Run calls them while any are queued: neither may hold up a node that holds
+// the lease. One goroutine adds.
 type observerQueue struct {
+	logged string // the latest phase that was logged, with its cause; only deliver uses it
+
 	mu         sync.Mutex
 	queue      []queuedTransition // the observer has not got them yet
 	delivering bool               // the goroutine runs
@@ -23,12 +27,12 @@ type queuedTransition struct {
 	delivered chan struct{} // closed when the observer has returned
 }
 
-// add queues a transition for the observer and returns at once. The channel is closed when the observer has
-// returned. A Standby replaces a Standby at the end of the queue, so the queue stays
+// add queues a transition and returns at once. The channel is closed when the Logger and the observer
+// have returned. A Standby replaces a Standby at the end of the queue, so the queue stays
 // short however often the cause changes while the observer is slow.
 func (r *run) add(transition Transition) (delivered <-chan struct{}) {
 	next := queuedTransition{transition, make(chan struct{})}
-	if r.options.Observer == nil {
+	if r.options.Observer == nil && !r.options.Logger.Enabled(context.Background(), slog.LevelInfo) {
 		close(next.delivered)
 		return next.delivered
 	}
@@ -59,9 +63,12 @@ func (r *run) deliver() {
 		next := q.queue[0]
 		q.queue = q.queue[1:]
 		q.mu.Unlock()
-		// call runs the observer in a goroutine of its own: the observer could end this one.
-		if err := <-call("the observer", func() error { r.options.Observer(next.Transition); return nil }); err != nil {
-			r.options.Logger.Error("the observer failed", "error", err)
+		r.log(next.Transition)
+		if r.options.Observer != nil {
+			// call runs the observer in a goroutine of its own: the observer could end this one.
+			if err := <-call("the observer", func() error { r.options.Observer(next.Transition); return nil }); err != nil {
+				r.options.Logger.Error("the observer failed", "error", err)
+			}
 		}
 		close(next.delivered)
 	}
@@ -74,7 +81,6 @@ func (r *run) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan
 	r.set(func() {
 		r.status = Status{Phase: phase, Since: transition.At, Term: r.status.Term, Token: token, Cause: cause}
 	})
-	r.log(transition)
 	return r.add(transition)
 }
 
@@ -89,8 +95,8 @@ func (r *run) log(transition Transition) {
 	if transition.Cause != nil {
 		attributes = append(attributes, "cause", transition.Cause)
 	}
-	if line := fmt.Sprint(text, attributes); text != "" && line != r.logged {
-		r.logged = line
+	if line := fmt.Sprint(text, attributes); text != "" && line != r.observer.logged {
+		r.observer.logged = line
 		r.options.Logger.Info(text, attributes...)
 	}
 }

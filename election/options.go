@@ -91,7 +91,8 @@ type Options struct {
 	Observer func(Transition)
 	// Logger receives what cannot be returned to a caller: at level Info when this node leads,
 	// when no longer, and why not, once for each change; at level Warn and above what goes
-	// wrong. Nil keeps silent. Its handler must not block: while it blocks, the lease can be lost.
+	// wrong. Nil keeps silent. Its handler should not block: it holds up what it is called for, as the
+	// Observer does, and can lose the lease. A term ends in time all the same.
 	Logger *slog.Logger
 }
 

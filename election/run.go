@@ -26,7 +26,6 @@ type run struct {
 	standby  standby // the latest
 
 	failBackEnded chan struct{} // closed when the latest fail-back request is deleted
-	logged        string        // the latest phase that was logged, with its cause; only the goroutine of Run uses it
 }
 
 // loop campaigns and leads in turns.
@@ -228,11 +227,11 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 		cancel(errors.Join(ErrReturned, err))
 	case <-ctx.Done():
 	}
+	tenure.StopRenewing() // from here on nothing that blocks keeps the lease
 	yielding.Wait()
 	cause := context.Cause(ctx)
 	taken = cause == tenure.Err()
 	cause = afterTenure(tenure, cause)
-	tenure.StopRenewing()
 	delivered := r.enter(Draining, token, cause)
 	if !hasReturned {
 		err = r.drain(tenure, returned)
