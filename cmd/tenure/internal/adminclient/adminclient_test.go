@@ -161,11 +161,7 @@ func TestAStateIsReadOrTheAnswerIsNoneOfAStatusPage(t *testing.T) {
 }
 
 func TestAPageThatDoesNotAnswerIsGivenUp(t *testing.T) {
-	page := serve(t, "/readyz", func(_ http.ResponseWriter, r *http.Request) {
-		select {
-		case <-r.Context().Done():
-		}
-	})
+	page := serve(t, "/readyz", func(_ http.ResponseWriter, r *http.Request) { await.Next(r.Context().Done()) })
 	cause := errors.New("too late")
 	ctx, cancel := context.WithTimeoutCause(bounded(t), 50*time.Millisecond, cause)
 	defer cancel()
