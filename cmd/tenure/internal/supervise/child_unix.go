@@ -33,16 +33,17 @@ func killLeft(group int, reaped bool, report func(stuck string)) {
 	}
 }
 
-// Signals are the signals that a supervisor catches. Some ask the program to do something, and are
-// passed on. Those for which IsEnd is true ask the supervisor to end.
-var Signals = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT,
+// caughtSignals are the signals that a supervisor catches. Some ask the program to do something, and
+// are passed on. Those for which IsEnd is true ask the supervisor to end.
+var caughtSignals = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGHUP, unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGCONT,
 	unix.SIGPIPE}
 
-// CatchSignals returns a channel that gets Signals until stop is called. A signal that was ignored
-// when this process started, as by nohup, stays ignored, for the program too.
+// CatchSignals returns a channel that gets the signals that a supervisor catches, until stop is
+// called. A signal that was ignored when this process started, as by nohup, stays ignored, for the
+// program too.
 func CatchSignals() (caught <-chan os.Signal, stop func()) {
 	signals := make(chan os.Signal, 16)
-	for _, s := range Signals {
+	for _, s := range caughtSignals {
 		if s == unix.SIGHUP && signal.Ignored(s) {
 			continue
 		}

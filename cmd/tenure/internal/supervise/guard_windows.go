@@ -235,13 +235,13 @@ func (g *guard) reap() {
 // killLeft does nothing: the job of a guard that ended has ended with it.
 func killLeft(int, bool, func(string)) {}
 
-// Signals are the signals that a supervisor catches.
-var Signals = []os.Signal{os.Interrupt, syscall.SIGTERM}
+// caughtSignals are the signals that a supervisor catches.
+var caughtSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
-// CatchSignals returns a channel that gets Signals until stop is called.
+// CatchSignals returns a channel that gets the signals that a supervisor catches, until stop is called.
 func CatchSignals() (caught <-chan os.Signal, stop func()) {
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, Signals...)
+	signal.Notify(signals, caughtSignals...)
 	return signals, func() { signal.Stop(signals) }
 }
 
