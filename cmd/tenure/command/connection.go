@@ -23,8 +23,8 @@ const (
 )
 
 // connectionHelp is for the help of commands that are clients.
-const connectionHelp = `The broker is that of --broker (TENURE_BROKER, or the key broker in the file of
---config). Without any of them, the variables of Azure IoT Operations (AIO_...)
+const connectionHelp = `--broker (or TENURE_BROKER, or the key broker in the file of --config) names the
+broker. Without any of them, the variables of Azure IoT Operations (AIO_...)
 count if AIO_BROKER_HOSTNAME is set; other flags of the connection go before
 them.`
 
