@@ -3,6 +3,8 @@ package tenure_test
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -62,6 +64,38 @@ func TestNoModuleOfTheWorkspaceRequiresEtcd(t *testing.T) {
 		for _, heavy := range []string{"go.etcd.io/etcd/", "google.golang.org/grpc"} {
 			if strings.Contains(string(content), heavy) {
 				t.Errorf("%s requires %s: leave the module out of go.work, and give it the workspace cluster/go.work", file, heavy)
+			}
+		}
+	}
+}
+
+// make race leaves out the rooms of SEQUENTIAL in the Makefile. One that starts a goroutine must not be
+// among them; those that only start programs may read their output in one.
+func TestRoomsThatTheRaceDetectorSkipsStartNoGoroutine(t *testing.T) {
+	makefile, err := os.ReadFile("Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^SEQUENTIAL := (.*)$`).FindSubmatch(makefile)
+	if line == nil {
+		t.Fatal("the Makefile has no SEQUENTIAL")
+	}
+	statement := regexp.MustCompile(`(?m)^\s*go (func\b|[\w.]+\()`)
+	for room := range strings.FieldsSeq(string(line[1])) {
+		files, err := filepath.Glob(filepath.Join(room, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Errorf("%s has no Go files: %v", room, err)
+		}
+		for _, file := range files {
+			if room == "release" && strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			content, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if found := statement.Find(content); found != nil {
+				t.Errorf("%s has %q", file, found)
 			}
 		}
 	}

@@ -195,6 +195,7 @@ func newUser(t *testing.T, proxy, present string) tree {
 		"GOPROXY="+proxy+","+present+","+strings.TrimSpace(out),
 		"GONOSUMDB="+root+","+root+"/*", // no checksum database knows a version that is not published
 		"GOFLAGS=-modcacherw -trimpath", "GOWORK=off",
+		"CGO_ENABLED=0", // as goreleaser compiles, so what one of the two has compiled serves the other
 	)
 }
 
