@@ -24,7 +24,7 @@ func imports(t *testing.T) (found [][3]string) {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (entry.Name() == "testdata" || name != "." && strings.HasPrefix(entry.Name(), ".")):
+		case entry.IsDir() && (isProduct(name) || entry.Name() == "testdata" || name != "." && strings.HasPrefix(entry.Name(), ".")):
 			return filepath.SkipDir
 		case entry.IsDir() || filepath.Ext(name) != ".go":
 			return nil

@@ -16,7 +16,10 @@ import (
 func TestInvariant61NoTestWaitsWithoutABound(t *testing.T) {
 	checked := 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !isTestCode(path) {
+		switch {
+		case err == nil && isProduct(path):
+			return filepath.SkipDir
+		case err != nil || entry.IsDir() || !isTestCode(path):
 			return err
 		}
 		files := token.NewFileSet()
