@@ -519,6 +519,9 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 	}
 }
 
+// camelCase matches the keys of all JSON.
+var camelCase = regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
+
 // collectKeys appends the keys of a type in JSON, and tests each.
 func collectKeys(t *testing.T, of reflect.Type, prefix string, keys *[]string) {
 	t.Helper()
@@ -542,7 +545,7 @@ func collectKeys(t *testing.T, of reflect.Type, prefix string, keys *[]string) {
 		switch {
 		case !f.IsExported() || key == "-":
 			continue
-		case !regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`).MatchString(key):
+		case !camelCase.MatchString(key):
 			t.Errorf("%v.%s is %q in JSON, want camelCase", of, f.Name, key)
 		case kind == reflect.TypeFor[time.Duration]():
 			t.Errorf("%v.%s would be nanoseconds in JSON: make it an output.Millis", of, f.Name)

@@ -81,6 +81,13 @@ func TestTheDataOfAStoreIsCheckedBackedUpRestoredAndExported(t *testing.T) {
 			if err := json.Unmarshal([]byte(line), &record); err != nil {
 				t.Fatalf("%v in %q", err, line)
 			}
+			var fields map[string]any
+			_ = json.Unmarshal([]byte(line), &fields) // it was read above
+			for field := range fields {
+				if !camelCase.MatchString(field) {
+					t.Errorf("%q in %s, want camelCase as in all JSON", field, line)
+				}
+			}
 			if record.Kind == "key" {
 				keys = append(keys, record.Key+string(record.KeyBase64)+"="+record.Value+string(record.ValueBase64))
 			}
