@@ -34,7 +34,8 @@ type ClientOptions struct {
 	// time.Now.
 	Now func() time.Time
 	// Logger receives what no call can return, such as changes of the connection. Default:
-	// no log, except that Dial logs to slog.Default that it cannot connect yet.
+	// no log, except that Dial logs to slog.Default that it cannot connect yet. Its handler should
+	// not block: requests and a new connection wait for it, and at level Debug all that is read.
 	Logger *slog.Logger
 	// Trace has functions that the client calls with each request that has ended and each change
 	// of the connection. It must not be changed afterwards. Default: none.
