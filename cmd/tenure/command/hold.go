@@ -340,7 +340,11 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 		Name:       h.name, Path: h.path, Args: h.args, Env: env, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
 		Signals: h.signals, Logger: h.logger,
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.E2BIG): // another try would end the same way
+		return status, exitWith(supervise.CodeNotExecutable,
+			fmt.Errorf("cannot start %s: its arguments and its environment are too large with those that tenure adds: %w", h.args[0], err))
+	case err != nil:
 		return status, err
 	}
 	h.logger.Info("the child ended", "lease", h.name, "status", status)

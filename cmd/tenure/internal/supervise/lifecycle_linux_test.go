@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sort"
 	"strings"
 	"syscall"
 	"testing"
@@ -485,6 +486,8 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 // that tenure has inherited.
 func TestTheProgramGetsWhatTenureWasGiven(t *testing.T) {
 	broker := server(t)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
 	large := strings.Repeat("x", 120_000)
 	for _, verb := range []string{"run", "lock"} {
 		dir := filepath.Join(t.TempDir(), "\xff\xfe")
@@ -505,7 +508,7 @@ echo $(ls /proc/self/fd)
 		}
 		defer read.Close()
 		start := func(name string, arguments ...string) (line, open string) {
-			cmd := exec.Command(name, append(arguments, "caf\xe9", large)...)
+			cmd := exec.CommandContext(ctx, name, append(arguments, "caf\xe9", large)...)
 			cmd.Env = append(os.Environ(), "LATIN=\xe9t\xe9", "TENURE_NAME=outer")
 			for i := range 7 {
 				cmd.Env = append(cmd.Env, fmt.Sprintf("LARGE_%d=%s", i, large))
@@ -534,11 +537,46 @@ echo $(ls /proc/self/fd)
 	}
 }
 
+// What fits tenure alone may not fit with the variables of the lease. That is final.
+func TestAnEnvironmentThatIsTooLargeEndsTenure(t *testing.T) {
+	broker := server(t)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	command := func(verb string, size int) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, built.path, verb, "--broker", broker, "press", "--", "true")
+		cmd.Env = os.Environ()
+		for i := 0; size > 0; i++ {
+			part := min(size, 100_000)
+			cmd.Env = append(cmd.Env, fmt.Sprintf("PAD_%02d=%s", i, strings.Repeat("x", part)))
+			size -= part
+		}
+		return cmd
+	}
+	for _, verb := range []string{"run", "lock"} {
+		tooLarge := sort.Search(8<<20, func(size int) bool {
+			cmd := command(verb, size)
+			if err := cmd.Start(); err != nil {
+				return true
+			}
+			_ = cmd.Process.Kill()
+			_ = await.Result(cmd.Wait)
+			return false
+		})
+		cmd := command(verb, tooLarge-1)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != 126 || !strings.Contains(string(out), "too large") {
+			t.Errorf("%s: exit code %d, want 126 and the cause in\n%s", verb, code, out)
+		}
+	}
+}
+
 // With the /proc of another PID namespace no process of the program would be found, so there is none.
 func TestAProcOfAnotherNamespaceIsRefused(t *testing.T) {
 	broker := server(t)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
 	for _, verb := range []string{"run", "lock"} {
-		cmd := exec.Command(built.path, verb, "--broker", broker, "press", "--", "true")
+		cmd := exec.CommandContext(ctx, built.path, verb, "--broker", broker, "press", "--", "true")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
 		if os.Getuid() != 0 {
 			cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
