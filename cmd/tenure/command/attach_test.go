@@ -178,7 +178,7 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"an empty password", []string{"mqtt://localhost", "--password-file", empty}, exitUsage, "is empty"},
 		{"a missing file with the authority", []string{"mqtts://localhost", "--tls-ca", "no.pem"}, exitUsage, "no.pem"},
 		{"an authority that is no certificate", []string{"mqtts://localhost", "--tls-ca", "attach_test.go"}, exitUsage, "no certificate in PEM"},
-		{"an authority without TLS", []string{"mqtt://localhost", "--tls-ca", certificate}, exitFailure, "write mqtts or wss"},
+		{"an authority without TLS", []string{"mqtt://localhost", "--tls-ca", certificate}, exitUsage, "tenure: flags of TLS are given, and "},
 		{"a certificate without its key", []string{"mqtts://localhost", "--tls-cert", certificate}, exitUsage, "both --tls-cert and --tls-key"},
 		{"a certificate that is none", []string{"mqtts://localhost", "--tls-cert", "attach_test.go", "--tls-key", "attach_test.go"}, exitUsage, "--tls-cert: "},
 		{"an encrypted key without its password", []string{"mqtts://localhost", "--tls-cert", encrypted("certificate"), "--tls-key", encrypted("aes-256-cbc")}, exitUsage, "needs a file with its password (--tls-key-password-file)"},

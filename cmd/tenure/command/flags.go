@@ -204,6 +204,7 @@ var optionFlags = []string{
 	"transport: Options.TLS needs CertFile and KeyFile together: set both or neither", "--tls-cert and --tls-key belong together: give both or neither",
 	"transport: Options.TLS.KeyPasswordFile is set without KeyFile: set both or neither", "--tls-key-password-file needs --tls-cert and --tls-key",
 	"transport: Options.TLS is set", "flags of TLS are given",
+	"attach: Options.TLS is set", "flags of TLS are given",
 	"transport: Options.TLS.CAFile", "--tls-ca",
 	"transport: Options.TLS.CertFile", "--tls-cert",
 	"transport: Options.TLS.KeyFile", "--tls-key",
