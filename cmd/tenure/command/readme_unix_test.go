@@ -20,7 +20,10 @@ import (
 // the other lines are what the programs print. Only the ports are others.
 func TestTheReadmesSessionFailsOver(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skipf("%v: install it", err)
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("%v: apt-get install python3", err)
+		}
+		t.Skipf("SKIPPED: nothing was tested here. %v: apt-get install python3", err)
 	}
 	readme, err := os.ReadFile("../../../README.md")
 	if err != nil {
