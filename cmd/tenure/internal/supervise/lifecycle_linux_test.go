@@ -598,9 +598,11 @@ func TestWithInstantADeadConnectionIsReplaced(t *testing.T) {
 	network := startProxy(t, broker)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "run", "--instant", "--ttl", "2s", "press")
 	n.awaitStart()
+	network.awaitTraffic(t, 6) // renewals: a read that waits now began after the guard got the connection
 	network.freeze()
 	n.awaitGone()
 	awaitLogs(t, n, "the child starts", 2)
+	network.awaitTraffic(t, 6)
 	network.freeze()
 	n.signal(unix.SIGTERM)
 	n.awaitExit()

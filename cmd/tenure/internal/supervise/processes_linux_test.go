@@ -372,6 +372,21 @@ func awaitFree(t *testing.T, broker, name string, within time.Duration) {
 	t.Errorf("%s is still held after %v", name, within)
 }
 
+// awaitTraffic waits until bytes were passed on so often from now on.
+func (p *proxy) awaitTraffic(t *testing.T, times int) {
+	t.Helper()
+	count := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.passed
+	}
+	for end, deadline := count()+times, time.Now().Add(await.Patience); count() < end; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing passes the network any more")
+		}
+	}
+}
+
 // freeze makes the present connections silent, and not those that follow.
 func (p *proxy) freeze() {
 	p.mu.Lock()
@@ -388,6 +403,7 @@ type proxy struct {
 	cut      bool
 	conns    []net.Conn
 	frozen   map[net.Conn]bool
+	passed   int // how often bytes were passed on
 	tasks    sync.WaitGroup
 }
 
@@ -438,6 +454,7 @@ func (p *proxy) copy(to, from net.Conn) {
 		}
 		p.mu.Lock()
 		cut := p.cut || p.frozen[from]
+		p.passed++
 		p.mu.Unlock()
 		if !cut {
 			_, _ = to.Write(buffer[:n])
