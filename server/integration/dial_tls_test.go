@@ -145,15 +145,15 @@ func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
 	}
 }
 
-func TestTheErrorWithoutACertificateQuotesTheServer(t *testing.T) {
+func TestTheErrorWithoutACertificateSaysThatTheServerAsksForOne(t *testing.T) {
 	ca := testsupport.NewAuthority(t)
 	address := testsupport.Start(t, server.Options{TLS: &tls.Config{
 		Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})},
 		ClientCAs:    ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
 	}})
 	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{CAFile: newFolder(t).write("ca.pem", ca.PEM())}})
-	if !strings.Contains(err.Error(), "certificate required") {
-		t.Errorf("%v, want an error that says what is required", err)
+	if !strings.Contains(err.Error(), "it had asked for a client certificate, and this client has none") {
+		t.Errorf("%v, want an error that says what the server asks for", err)
 	}
 }
 
