@@ -51,6 +51,8 @@ func TestMain(m *testing.M) {
 		beProgram(role)
 		return
 	}
+	// Under nohup the commands would inherit that SIGHUP is ignored. What is caught here is not.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	os.Exit(func() int {
 		var err error
 		if built.dir, err = os.MkdirTemp("", "tenure-supervise-"); err != nil {
