@@ -383,7 +383,7 @@ func TestAClientThatDoesNotReadIsDisconnected(t *testing.T) {
 		o.About.Mode = "impatient"
 		o.Recorder.SetState(func(time.Time) activity.State {
 			// Each event is larger than what the sockets of both ends hold.
-			return activity.State{Totals: activity.Totals{Events: uint64(changes.Add(1))}, Leases: []activity.Lease{{Name: strings.Repeat("x", 16<<20)}}}
+			return activity.State{Totals: activity.Totals{Events: uint64(changes.Add(1))}, Leases: []activity.Lease{{Name: strings.Repeat("x", 8<<20)}}}
 		})
 	})
 	conn, err := net.Dial("tcp", s.Addr().String())
@@ -463,18 +463,27 @@ func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
 		o.Recorder.SetState(func(now time.Time) activity.State {
 			read.Add(1)
 			// It is larger than what the sockets of both ends hold.
-			return activity.State{At: now, Clients: []activity.Client{{Client: strings.Repeat("x", 16<<20)}}}
+			return activity.State{At: now, Clients: []activity.Client{{Client: strings.Repeat("x", 8<<20)}}}
 		})
 	})
+	var conns []*net.TCPConn
 	for range admin.MaxAnswers {
 		conn, err := net.Dial("tcp", s.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
+		conns = append(conns, conn.(*net.TCPConn))
+		if err := conns[len(conns)-1].SetReadBuffer(4 << 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range conns { // all at once: they share readings, so no answer waits long to be read
 		if _, err := io.WriteString(conn, "GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for _, conn := range conns {
 		_ = conn.SetReadDeadline(time.Now().Add(await.Patience))
 		if _, err := conn.Read(make([]byte, 1)); err != nil { // the answer has begun
 			t.Fatal(err)
