@@ -22,13 +22,19 @@ var silent = slog.New(slog.DiscardHandler)
 // text collects a log.
 type text struct {
 	mu sync.Mutex
-	strings.Builder
+	b  strings.Builder
 }
 
 func (l *text) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.Builder.Write(p)
+	return l.b.Write(p)
+}
+
+func (l *text) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func request(payload ...string) *statestore.Command {
