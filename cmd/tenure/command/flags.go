@@ -102,7 +102,7 @@ func explainDashes(cmd *cobra.Command, hint string) {
 }
 
 // explainFlags makes the errors of a command say where a flag belongs that another command
-// takes, or that moved. replication is that of the command.
+// takes, or that moved. replication is what the command was given, or nil.
 func explainFlags(cmd *cobra.Command, replication Replication, explain func(name string) string) {
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
