@@ -1,11 +1,12 @@
 # Everything that .ci/run does can be done by hand here, in pieces.
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
-# Modules outside of go.work: they need etcd, which the others must not have to download and
-# compile. They have the workspace cluster/go.work.
-APART := cluster cluster/cmd/tenure-cluster
+# Modules outside of go.work: they need etcd, and bench also NATS and clients of Redis, which the
+# others must not have to download and compile. They have the workspaces cluster/go.work and
+# bench/go.work.
+APART := cluster cluster/cmd/tenure-cluster bench
 APART_PACKAGES := ./... ./cmd/tenure-cluster/...
-MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure examples internal/mutants
+MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure examples internal/mutants bench
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000
@@ -13,6 +14,7 @@ FIRST ?= 1
 CRASHES ?= 500
 TAKEOVERS ?= 100
 DURATION ?= 1m
+PEERS ?=
 SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
@@ -31,6 +33,7 @@ help: ## List the targets
 check: lint ## Format, vet, lint, tidy and test: what must be green before a commit
 	go test work
 	cd cluster && go test $(APART_PACKAGES)
+	cd bench && go test ./...
 
 .PHONY: lint
 lint: ## The part of check without tests
@@ -47,6 +50,7 @@ lint: ## The part of check without tests
 race: ## Run all tests under the race detector; COUNT=50 repeats them, APART_FLAGS=-short leaves out the longest with etcd
 	go test -race -count=$(COUNT) work
 	cd cluster && go test -race -count=$(COUNT) $(APART_FLAGS) $(APART_PACKAGES)
+	cd bench && go test -race -count=$(COUNT) $(APART_FLAGS) ./...
 
 .PHONY: test-386
 test-386: ## Run the tests, without the longest and those with etcd, as on a 32-bit processor
@@ -87,6 +91,13 @@ speed: ## Compare with plain paho and mochi (three minutes), and say which targe
 .PHONY: speed-durable
 speed-durable: ## Compare stores in memory, in a file and in etcd, on the disk below $TMPDIR (ten minutes): a table in Markdown
 	@cd cluster && go test . -run '^$$' -bench '^BenchmarkDurability$$' -timeout 0 | awk -f ../server/bench/durability.awk
+
+.PHONY: peers
+peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six minutes): tables in Markdown; PEERS=--write puts them into docs/performance.md, PEERS=--quick takes a minute
+	@command -v redis-server >/dev/null || { echo "installing redis-server"; \
+		as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
+		$$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } >&2
+	@cd bench && go run . $(PEERS)
 
 .PHONY: abuse
 abuse: ## Attack a server in every way we know, and print what a healthy client noticed (half an hour at most); ONLY=regexp
