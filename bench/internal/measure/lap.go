@@ -20,6 +20,8 @@ type subject struct {
 	server  *peer.Server
 	lockers [2]peer.Locker // nil for an echo; the second one waits for the first
 	echo    peer.Echo
+	names   [maxInFlight]string
+	renamed int // how often
 }
 
 // connect starts the server of a peer and its clients.
@@ -31,6 +33,7 @@ func connect(ctx context.Context, host *peer.Host, p *peer.Peer) (*subject, erro
 		return nil, fmt.Errorf("%s: %w", p.Name, err)
 	}
 	s := &subject{Peer: p, server: server}
+	s.rename()
 	if p.IsEcho() {
 		s.echo, err = p.Echo(ctx, server)
 	} else {
@@ -61,14 +64,21 @@ func (s *subject) close() {
 // maxInFlight is how many names there are.
 const maxInFlight = 256
 
-// names and values are made ahead: naming is not the work of a library.
+// rename gives each worker a name that was not used before. Names and keys are made ahead: naming is
+// not the work of a library.
+func (s *subject) rename() {
+	s.renamed++
+	for i := range s.names {
+		s.names[i] = fmt.Sprintf("press-%d-%03d/active", s.renamed, i)
+	}
+}
+
 var (
-	names, keys = func() (names, keys [maxInFlight]string) {
-		for i := range names {
-			names[i] = fmt.Sprintf("press-%03d/active", i)
+	keys = func() (keys [maxInFlight]string) {
+		for i := range keys {
 			keys[i] = fmt.Sprintf("press-7/setpoint-%03d", i)
 		}
-		return names, keys
+		return keys
 	}()
 	value = []byte("sixteen bytes --")
 )
@@ -118,7 +128,7 @@ func workers(inFlight int, operation func(ctx context.Context, worker int) error
 
 // pair obtains a name and releases it; each worker has its own.
 func (s *subject) pair(ctx context.Context, worker int) error {
-	held, err := s.lockers[0].TryObtain(ctx, names[worker])
+	held, err := s.lockers[0].TryObtain(ctx, s.names[worker])
 	if err != nil {
 		return err
 	}
@@ -141,7 +151,7 @@ type holder struct {
 func (s *subject) hold(ctx context.Context, inFlight int) (*holding, error) {
 	h := &holding{subject: s}
 	for worker := range inFlight {
-		held, err := s.lockers[0].TryObtain(ctx, names[worker])
+		held, err := s.lockers[0].TryObtain(ctx, s.names[worker])
 		if err != nil {
 			return nil, errors.Join(err, h.release(ctx))
 		}
@@ -198,7 +208,7 @@ func (h *holding) handOver(ctx context.Context, worker int) (time.Duration, erro
 	}
 	obtained := make(chan result, 1)
 	h.waiting.Go(func() { // ends with ctx at the latest, which ends after the first error
-		held, err := h.lockers[next].Obtain(ctx, names[worker])
+		held, err := h.lockers[next].Obtain(ctx, h.names[worker])
 		obtained <- result{held, time.Now(), err}
 	})
 	settled := time.NewTimer(settleMin + rand.N(settleMax-settleMin))

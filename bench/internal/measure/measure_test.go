@@ -3,6 +3,7 @@ package measure
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"strings"
@@ -74,10 +75,9 @@ func bounded(t *testing.T) context.Context {
 }
 
 func cellOf(l *lock, operation peer.Operation, operations int) *cell {
-	return &cell{
-		subject:   &subject{Peer: &peer.Peer{Name: "fake"}, server: &peer.Server{}, lockers: [2]peer.Locker{l, l}},
-		operation: operation, inFlight: 2, times: make([]time.Duration, operations),
-	}
+	s := &subject{Peer: &peer.Peer{Name: "fake"}, server: &peer.Server{}, lockers: [2]peer.Locker{l, l}}
+	s.rename()
+	return &cell{subject: s, operation: operation, inFlight: 2, times: make([]time.Duration, operations)}
 }
 
 func TestATurnTimesItsOperationsAndFreesItsNames(t *testing.T) {
@@ -109,6 +109,30 @@ func TestAHandOverFindsTwoHoldersOfOneName(t *testing.T) {
 func TestARefusedWriteFailsTheTurn(t *testing.T) {
 	if _, _, err := cellOf(newLock(false), peer.Write, 4).turn(bounded(t)); !errors.Is(err, peer.ErrStale) {
 		t.Errorf("a write is refused, and the turn ends with %v", err)
+	}
+}
+
+func TestOnlyATurnThatTakesTooLongIsForgiven(t *testing.T) {
+	late := fmt.Errorf("obtain: %w", context.DeadlineExceeded)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, test := range []struct {
+		name     string
+		ctx      context.Context
+		err      error
+		forgiven bool
+	}{
+		{"fake", t.Context(), late, true},
+		{"fake", t.Context(), peer.ErrStale, false},
+		{peer.Reference, t.Context(), late, false},
+		{"fake", ended, late, false},
+	} {
+		c := cellOf(newLock(false), peer.Pair, 1)
+		c.Name = test.name
+		name := c.names[0]
+		if err := c.forgive(test.ctx, test.err); (err == nil) != test.forgiven || (c.failed != "") != test.forgiven || (c.names[0] != name) != test.forgiven {
+			t.Errorf("%v of %s: %v, failed: %q, the name is %q", test.err, test.name, err, c.failed, c.names[0])
+		}
 	}
 }
 

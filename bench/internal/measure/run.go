@@ -30,7 +30,7 @@ type Options struct {
 }
 
 // turnPatience bounds a turn, with what must be prepared for it.
-const turnPatience = 60 * time.Second
+const turnPatience = 30 * time.Second
 
 // Result is what was measured.
 type Result struct {
@@ -47,6 +47,7 @@ type cell struct {
 	inFlight  int
 	times     []time.Duration // as many as there are operations in a turn
 	turns     []turn
+	failed    string // why the cell has no more turns; empty: it has
 }
 
 // turn is what one turn of a cell cost, for each operation.
@@ -82,7 +83,7 @@ func Run(ctx context.Context, host *peer.Host, options Options) (result Result, 
 			if c.operation == peer.HandOver {
 				long = options.HandOverTurn
 			}
-			if err := c.calibrate(ctx, long); err != nil {
+			if err := c.forgive(ctx, c.calibrate(ctx, long)); err != nil {
 				return Result{}, err
 			}
 		}
@@ -145,16 +146,32 @@ func cells(subjects []*subject, inFlights []int) (groups []group) {
 func (g group) round(ctx context.Context, number int) error {
 	for i := range g.cells {
 		c := g.cells[(i+number)%len(g.cells)]
+		if c.failed != "" {
+			continue
+		}
 		t, _, err := c.turn(ctx)
-		if err != nil {
+		if err := c.forgive(ctx, err); err != nil {
 			return err
 		}
 		c.turns = append(c.turns, t)
 	}
 	for _, c := range g.cells {
-		t := &c.turns[number]
-		t.ratio = t.time / g.cells[0].turns[number].time
+		if c.failed == "" {
+			t := &c.turns[number]
+			t.ratio = t.time / g.cells[0].turns[number].time
+		}
 	}
+	return nil
+}
+
+// forgive ends the turns of a cell whose peer did not finish one in time, so that the figures of the
+// others are not lost. Other errors, and all errors of the reference, end the run.
+func (c *cell) forgive(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || c.Name == peer.Reference || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	c.failed = fmt.Sprintf("with %d in flight a turn did not end within %v", c.inFlight, turnPatience)
+	c.rename() // what the turn left must not be in the way of others
 	return nil
 }
 
@@ -229,6 +246,9 @@ func processors(processes ...int) (sum time.Duration) {
 
 // row returns the medians of the turns.
 func (c *cell) row() table.Row {
+	if c.failed != "" {
+		return table.Row{Peer: c.Name, Operation: string(c.operation), InFlight: c.inFlight, Lacks: c.failed}
+	}
 	middle := func(of func(turn) float64) float64 {
 		var values []float64
 		for _, t := range c.turns {

@@ -143,9 +143,11 @@ func dialRueidislock(_ context.Context, server *Server, id string) (Locker, erro
 		KeyMajority:    1,
 		NoLoopTracking: true,
 		KeyValidity:    TTL,
-		// The time after which it gives up one key and tries the next. There is none here, so the
-		// default of 20 ms would only fail requests on a machine with much to do.
-		TryNextAfter: time.Second,
+		// The time after which it gives up one key and tries the next. There is none here. With the
+		// default of 20 ms a busy machine shows a fault of rueidis v1.0.79: a waiter that gives up
+		// although Redis has granted it the name deletes its own key. With NOLOOP nothing tells it
+		// so, and it waits until its context ends.
+		TryNextAfter: TTL,
 	})
 	if err != nil {
 		return nil, err
