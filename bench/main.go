@@ -41,6 +41,7 @@ func main() {
 type settings struct {
 	quick, write, anyway bool
 	document, only       string
+	rounds               int
 }
 
 func run(ctx context.Context, arguments []string, out, progress io.Writer) error {
@@ -52,11 +53,15 @@ func run(ctx context.Context, arguments []string, out, progress io.Writer) error
 	flags.StringVar(&s.document, "document", "../docs/performance.md", "the file for --write; it has lines between which the tables are")
 	flags.BoolVar(&s.anyway, "anyway", false, "write the tables even if other programs use the processors")
 	flags.StringVar(&s.only, "only", "", "measure the peers whose names match this expression, and the reference")
+	flags.IntVar(&s.rounds, "rounds", 5, "how many turns each peer has, with each operation and number in flight")
 	if err := flags.Parse(arguments); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("bench takes no arguments: %q", flags.Args())
+	}
+	if s.rounds < 1 {
+		return fmt.Errorf("--rounds is %d; there must be one at least", s.rounds)
 	}
 	if s.write {
 		// A document that cannot take the tables is found before minutes have passed.
@@ -143,7 +148,7 @@ func (s *settings) options(peers []*peer.Peer, progress io.Writer) measure.Optio
 		}
 	}
 	return measure.Options{
-		Peers: peers, InFlight: []int{1, 16, 64, 256}, Rounds: 5,
+		Peers: peers, InFlight: []int{1, 16, 64, 256}, Rounds: s.rounds,
 		Turn: 150 * time.Millisecond, HandOverTurn: time.Second, Progress: progress,
 	}
 }

@@ -130,8 +130,8 @@ func TestOnlyATurnThatTakesTooLongIsForgiven(t *testing.T) {
 		c := cellOf(newLock(false), peer.Pair, 1)
 		c.Name = test.name
 		name := c.names[0]
-		if err := c.forgive(test.ctx, test.err); (err == nil) != test.forgiven || (c.failed != "") != test.forgiven || (c.names[0] != name) != test.forgiven {
-			t.Errorf("%v of %s: %v, failed: %q, the name is %q", test.err, test.name, err, c.failed, c.names[0])
+		if err := c.forgive(test.ctx, test.err); (err == nil) != test.forgiven || (c.late == 1) != test.forgiven || (c.names[0] != name) != test.forgiven {
+			t.Errorf("%v of %s: %v, %d turns were late, the name is %q", test.err, test.name, err, c.late, c.names[0])
 		}
 	}
 }

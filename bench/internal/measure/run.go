@@ -46,8 +46,8 @@ type cell struct {
 	operation peer.Operation
 	inFlight  int
 	times     []time.Duration // as many as there are operations in a turn
-	turns     []turn
-	failed    string // why the cell has no more turns; empty: it has
+	turns     []turn          // those that ended in time
+	late      int             // how many did not
 }
 
 // turn is what one turn of a cell cost, for each operation.
@@ -56,6 +56,7 @@ type turn struct {
 	client, server float64 // nanoseconds of processor time; 0: not known
 	allocations    float64
 	ratio          float64 // of time to the reference in the same round
+	round          int     // from 0
 }
 
 // Run starts the peers on host, and measures them. A wrong answer of a peer is an error.
@@ -146,31 +147,30 @@ func cells(subjects []*subject, inFlights []int) (groups []group) {
 func (g group) round(ctx context.Context, number int) error {
 	for i := range g.cells {
 		c := g.cells[(i+number)%len(g.cells)]
-		if c.failed != "" {
-			continue
-		}
 		t, _, err := c.turn(ctx)
 		if err := c.forgive(ctx, err); err != nil {
 			return err
 		}
-		c.turns = append(c.turns, t)
+		if err == nil {
+			t.round = number
+			c.turns = append(c.turns, t)
+		}
 	}
 	for _, c := range g.cells {
-		if c.failed == "" {
-			t := &c.turns[number]
-			t.ratio = t.time / g.cells[0].turns[number].time
+		if last := len(c.turns) - 1; last >= 0 && c.turns[last].round == number {
+			c.turns[last].ratio = c.turns[last].time / g.cells[0].turns[number].time
 		}
 	}
 	return nil
 }
 
-// forgive ends the turns of a cell whose peer did not finish one in time, so that the figures of the
-// others are not lost. Other errors, and all errors of the reference, end the run.
+// forgive takes note of a turn that did not end in time, so that the figures of the others are not
+// lost. Other errors, and all errors of the reference, end the run.
 func (c *cell) forgive(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || c.Name == peer.Reference || !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	c.failed = fmt.Sprintf("with %d in flight a turn did not end within %v", c.inFlight, turnPatience)
+	c.late++
 	c.rename() // what the turn left must not be in the way of others
 	return nil
 }
@@ -181,6 +181,7 @@ func (c *cell) calibrate(ctx context.Context, long time.Duration) error {
 		c.times = make([]time.Duration, operations)
 		_, took, err := c.turn(ctx)
 		if err != nil {
+			c.times = c.times[:c.inFlight]
 			return err
 		}
 		if took >= long/2 {
@@ -246,8 +247,12 @@ func processors(processes ...int) (sum time.Duration) {
 
 // row returns the medians of the turns.
 func (c *cell) row() table.Row {
-	if c.failed != "" {
-		return table.Row{Peer: c.Name, Operation: string(c.operation), InFlight: c.inFlight, Lacks: c.failed}
+	late := ""
+	if c.late > 0 {
+		late = fmt.Sprintf("with %d in flight %d of %d turns did not end within %v", c.inFlight, c.late, c.late+len(c.turns), turnPatience)
+	}
+	if len(c.turns) == 0 {
+		return table.Row{Peer: c.Name, Operation: string(c.operation), InFlight: c.inFlight, Lacks: late}
 	}
 	middle := func(of func(turn) float64) float64 {
 		var values []float64
@@ -258,7 +263,7 @@ func (c *cell) row() table.Row {
 	}
 	duration := func(of func(turn) float64) time.Duration { return time.Duration(middle(of)) }
 	return table.Row{
-		Peer: c.Name, Operation: string(c.operation), InFlight: c.inFlight,
+		Peer: c.Name, Operation: string(c.operation), InFlight: c.inFlight, Note: late,
 		Time:        duration(func(t turn) float64 { return t.time }),
 		P50:         duration(func(t turn) float64 { return t.p50 }),
 		P99:         duration(func(t turn) float64 { return t.p99 }),

@@ -143,10 +143,8 @@ func dialRueidislock(_ context.Context, server *Server, id string) (Locker, erro
 		KeyMajority:    1,
 		NoLoopTracking: true,
 		KeyValidity:    TTL,
-		// The time after which it gives up one key and tries the next. There is none here. With the
-		// default of 20 ms a busy machine shows a fault of rueidis v1.0.79: a waiter that gives up
-		// although Redis has granted it the name deletes its own key. With NOLOOP nothing tells it
-		// so, and it waits until its context ends.
+		// The time after which it gives up one key and tries the next. There is none here, so the
+		// default of 20 ms would only fail attempts on a busy machine.
 		TryNextAfter: TTL,
 	})
 	if err != nil {
@@ -163,6 +161,9 @@ func (l *rueidislockLocker) TryObtain(ctx context.Context, name string) (Held, e
 	return release, err
 }
 
+// Obtain may wait until ctx ends although the name is free. rueidis v1.0.79: a goroutine that an
+// attempt starts may remove the waiter from those that get notifications, if it runs before the
+// attempt is counted as failed.
 func (l *rueidislockLocker) Obtain(ctx context.Context, name string) (Held, error) {
 	_, release, err := l.locker.WithContext(ctx, name)
 	return release, err

@@ -17,6 +17,8 @@ type Row struct {
 	InFlight        int
 	// Lacks says why the peer has no figures, if it has none.
 	Lacks string
+	// Note is what is remarkable about the figures, if anything is.
+	Note string
 	// Time is the time of the lap, divided by its operations. Of hand-overs it is P50.
 	Time time.Duration
 	// P50 and P99 are percentiles of the time that one operation takes.
@@ -84,14 +86,20 @@ func (r *Report) short(b *strings.Builder, rows []Row) {
 		b.WriteString("\n")
 	}
 	b.WriteString("\n")
-	said := make(map[string]bool)
+	notes := false
+	said := make(map[[2]string]bool) // a peer lacks an operation for one reason with all numbers in flight
 	for _, row := range r.inOrder(rows) {
-		if row.Lacks != "" && !said[row.Peer] {
-			said[row.Peer] = true
+		if why := [2]string{row.Peer, row.Lacks}; row.Lacks != "" && !said[why] {
+			said[why] = true
 			fmt.Fprintf(b, "- n/a for %s: %s.\n", row.Peer, row.Lacks)
+			notes = true
+		}
+		if row.Note != "" {
+			fmt.Fprintf(b, "- %s: %s.\n", row.Peer, row.Note)
+			notes = true
 		}
 	}
-	if len(said) > 0 {
+	if notes {
 		b.WriteString("\n")
 	}
 }
