@@ -55,7 +55,10 @@ func server(t *testing.T, p *peer.Peer) *peer.Server {
 			t.Fatal(err)
 		}
 		shared.host, shared.servers = host, make(map[string]*peer.Server)
-		if err := host.Build(bounded(t)); err != nil {
+		// Where nothing is compiled yet, this compiles etcd.
+		ctx, cancel := context.WithTimeout(t.Context(), 8*await.Patience)
+		defer cancel()
+		if err := host.Build(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
