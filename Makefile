@@ -5,11 +5,12 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 GORELEASER_VERSION := v2.15.1
 GORELEASER := bin/goreleaser-$(GORELEASER_VERSION)
 SNAPSHOT ?= linux_amd64
-# Modules outside of go.work: they need etcd, which the others must not have to download and
-# compile. They have the workspace cluster/go.work.
-APART := cluster cluster/cmd/tenure-cluster
+# Modules outside of go.work: they need etcd, and bench also NATS and clients of Redis, which the
+# others must not have to download and compile. They have the workspaces cluster/go.work and
+# bench/go.work.
+APART := cluster cluster/cmd/tenure-cluster bench
 APART_PACKAGES := ./... ./cmd/tenure-cluster/...
-MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/tenureotel contrib/tenureprom examples internal/mutants release
+MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/tenureotel contrib/tenureprom examples internal/mutants release bench
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000
@@ -17,6 +18,7 @@ FIRST ?= 1
 CRASHES ?= 500
 TAKEOVERS ?= 100
 DURATION ?= 1m
+PEERS ?=
 SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
@@ -38,6 +40,7 @@ help: ## List the targets
 check: lint ## Format, vet, lint, tidy and test: what must be green before a commit
 	go test work
 	cd cluster && go test $(APART_PACKAGES)
+	cd bench && go test ./...
 
 .PHONY: lint
 lint: ## The part of check without tests
@@ -54,6 +57,7 @@ lint: ## The part of check without tests
 race: ## Run the tests under the race detector; COUNT=50 repeats them, RACE_FLAGS=-short and APART_FLAGS=-short (with etcd) leave out the longest
 	go test -race -count=$(COUNT) $(RACE_FLAGS) $$(go list work | grep -vxF "$$(go list $(addprefix ./,$(SEQUENTIAL)))")
 	cd cluster && go test -race -count=$(COUNT) $(APART_FLAGS) $(APART_PACKAGES)
+	cd bench && go test -race -count=$(COUNT) $(APART_FLAGS) ./...
 
 .PHONY: test-386
 test-386: ## Run the tests, without the longest and those with etcd, as on a 32-bit processor
@@ -94,6 +98,13 @@ speed: ## Compare with plain paho and mochi (three minutes), and say which targe
 .PHONY: speed-durable
 speed-durable: ## Compare stores in memory, in a file and in etcd, on the disk below $TMPDIR (ten minutes): a table in Markdown
 	@cd cluster && go test . -run '^$$' -bench '^BenchmarkDurability$$' -timeout 0 | awk -f ../server/bench/durability.awk
+
+.PHONY: peers
+peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six minutes): tables in Markdown; PEERS=--write puts them into docs/performance.md, PEERS=--quick takes a minute
+	@command -v redis-server >/dev/null || { echo "installing redis-server"; \
+		as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
+		$$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } >&2
+	@cd bench && go run . $(PEERS)
 
 .PHONY: abuse
 abuse: ## Attack a server in every way we know, and print what a healthy client noticed (half an hour at most); ONLY=regexp

@@ -15,7 +15,7 @@ const root = "github.com/tenurelock/tenure"
 
 // unreleased are the directories of modules that get no tag: tools of this repository, which read
 // its files.
-var unreleased = []string{"cmd/tenure/internal/admin/browsertest", "internal/mutants", "release"}
+var unreleased = []string{"bench", "cmd/tenure/internal/admin/browsertest", "internal/mutants", "release"}
 
 // A module is one of this repository.
 type module struct {

@@ -1,0 +1,7 @@
+// Command bench measures Tenure against other libraries for distributed locks, and against plain
+// exchanges of messages. Each has its server in a process of its own, on this machine, and all take
+// turns in the same run. It prints tables in Markdown. `make peers` runs it.
+//
+// It is in a module of its own, outside of the workspace of the repository, because it needs etcd,
+// NATS and clients of Redis.
+package main

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/bench/internal/peer"
+	"github.com/tenurelock/tenure/bench/internal/table"
+)
+
+// asCommand makes the test executable run the command in place of the tests.
+const asCommand = "TENURE_TEST_AS_BENCH"
+
+func TestMain(m *testing.M) {
+	peer.ServeChild()
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// The reference and the raw echo need no program that a machine with Go lacks.
+func TestAQuickRunWritesItsTablesIntoTheDocument(t *testing.T) {
+	document := filepath.Join(t.TempDir(), "performance.md")
+	const before, after = "# Performance\n\n", "\nThe end.\n"
+	if err := os.WriteFile(document, []byte(before+table.Begin+"\n"+table.End+"\n"+after), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, progress strings.Builder
+	err := run(t.Context(), []string{"--quick", "--anyway", "--write", "--document", document, "--only", "^raw"}, &out, &progress)
+	if err != nil {
+		t.Fatalf("%v; the progress:\n%s", err, progress.String())
+	}
+	content, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(content)
+	if !strings.HasPrefix(text, before) || !strings.HasSuffix(text, after) || !strings.Contains(text, strings.TrimSpace(out.String())) {
+		t.Errorf("the document is\n%s", text)
+	}
+	for _, want := range []string{
+		"load average", "### Obtain and release\n", "### Renewal\n", "### Guarded write\n", "### Wait and hand over\n",
+		"| tenure | 16 |", "| raw echo | 1 |", "- n/a for raw echo:",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the document lacks %q", want)
+		}
+	}
+}
+
+func TestATableOfABusyMachineIsNotWritten(t *testing.T) {
+	for _, test := range []struct {
+		s    settings
+		busy float64
+		may  bool
+	}{
+		{settings{}, 1, true},
+		{settings{write: true}, 0.02, true},
+		{settings{write: true}, 0.5, false},
+		{settings{write: true, anyway: true}, 0.5, true},
+	} {
+		if err := test.s.mayWrite(test.busy, "in use"); (err == nil) != test.may {
+			t.Errorf("%+v with %v of the processors in use: %v", test.s, test.busy, err)
+		}
+	}
+}
+
+func TestADocumentWithoutAPlaceForTheTablesIsFoundAtOnce(t *testing.T) {
+	document := filepath.Join(t.TempDir(), "performance.md")
+	if err := os.WriteFile(document, []byte("# Performance\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var progress strings.Builder
+	err := run(t.Context(), []string{"--write", "--document", document}, io.Discard, &progress)
+	if err == nil || progress.Len() > 0 {
+		t.Errorf("the run ends with %v after\n%s", err, progress.String())
+	}
+}
+
+func TestTheDocumentOfTheRepositoryHasAPlaceForTheTables(t *testing.T) {
+	s := settings{document: "../docs/performance.md"}
+	if err := s.writeDocument(""); err != nil {
+		t.Error(err)
+	}
+}
