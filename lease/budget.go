@@ -26,6 +26,7 @@ type Budget struct {
 	// context, GracePeriod and Margin before the expiry at the store, to the successor.
 	Unheld time.Duration
 	// HandOver is the longest time from a release to the next holder if waiters are notified.
+	// Most take a round trip: only waiters that have just lost against another one delay their try.
 	HandOver time.Duration
 	// HandOverUnheard is the same if the notification is lost.
 	HandOverUnheard time.Duration

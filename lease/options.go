@@ -32,7 +32,9 @@ type Options struct {
 	RetryAfter time.Duration
 	// Jitter is the longest random delay that a waiter adds to the time at which the lease
 	// can expire, so that waiters do not try all at once. It is also how often a waiter
-	// tries while notifications do not arrive. Default TTL/10.
+	// tries while notifications do not arrive, and how often it tries at once when it is
+	// notified of a release; releases that follow sooner find it with a delay of 10 ms at most.
+	// Default TTL/10.
 	Jitter time.Duration
 	// AcquireDelay is how long Acquire lets other waiters go first each time it finds the lease
 	// free, the first time included: it looks with a GET, waits for AcquireDelay, and only then
@@ -86,7 +88,8 @@ const MaxTTL = 10 * 365 * 24 * time.Hour
 const (
 	defaultTTL = 10 * time.Second
 	// releaseJitter is the longest delay of a waiter after a notification that the lease is
-	// free. It only spreads the tries, so it is short.
+	// free, if it tried at once after another one a moment ago. It only spreads the tries, so it
+	// is short.
 	releaseJitter = 10 * time.Millisecond
 )
 

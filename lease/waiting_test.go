@@ -238,6 +238,28 @@ func TestInvariant28AFloodOfNotificationsHastensNoTryOfAStoreThatRefuses(t *test
 	})
 }
 
+func TestInvariant28AFloodOfForgedDeletionsMakesAWaiterTryOnceAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		tenure := newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
+		n := newNode(t, store, "node-b", lease.Options{})
+		acquired := acquireInBackground(t.Context(), t, n)
+		time.Sleep(5 * ttl)
+		tries := n.scripted("SET", harmless)
+		for range 1000 {
+			n.conn.Forge(transport.Notification{Key: name, Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Timestamp: "1:0:x"})
+			synctest.Wait()
+		}
+		time.Sleep(ttl / 100)
+		if got := tries(); got < 1 || got > 3 {
+			t.Errorf("%d tries after a thousand forged deletions at once", got)
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		await.Receive(acquired)
+	})
+}
+
 func TestAWatchThatWasRefusedIsAskedForAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		store.Authorize(allButWatches)

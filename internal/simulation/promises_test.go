@@ -18,8 +18,8 @@ import (
 
 // The simulation gives each message a time of its own. That would spread the tries of many
 // waiters even if the library did not.
-func TestInvariant28WaitersSpreadTheirTriesAfterARelease(t *testing.T) {
-	const waiters = 20
+func TestInvariant28WaitersTryAtOnceAfterAReleaseAndSpreadAfterTheNext(t *testing.T) {
+	const waiters = 1000
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		newLease := func(id string) *lease.Lease {
@@ -35,10 +35,15 @@ func TestInvariant28WaitersSpreadTheirTriesAfterARelease(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
+		acquired := make(chan *lease.Tenure, waiters)
 		var waiting sync.WaitGroup
 		for i := range waiters {
 			l := newLease(fmt.Sprint("waiter ", i))
-			waiting.Go(func() { _, _ = l.Acquire(ctx) })
+			waiting.Go(func() {
+				if tenure, err := l.Acquire(ctx); err == nil {
+					acquired <- tenure
+				}
+			})
 		}
 		synctest.Wait()
 		var mu sync.Mutex
@@ -50,23 +55,56 @@ func TestInvariant28WaitersSpreadTheirTriesAfterARelease(t *testing.T) {
 				tries[a.At]++
 			}
 		})
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
+		counted := func() (total, most int) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, n := range tries {
+				total, most = total+n, max(most, n)
+			}
+			clear(tries)
+			return total, most
 		}
-		time.Sleep(time.Second)
+		release := func(tenure *lease.Tenure) (next *lease.Tenure, after time.Duration) {
+			released := time.Now()
+			if err := tenure.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			next = await.Receive(acquired)
+			return next, time.Since(released)
+		}
+
+		tenure, after := release(tenure)
+		if after != 0 {
+			t.Errorf("the next holder came %v after a release, want at once", after)
+		}
+		time.Sleep(ttl / 100) // before the winner's first renewal
+		if total, _ := counted(); total == 0 || total > waiters {
+			t.Errorf("%d tries by %d waiters after one release", total, waiters)
+		}
+
+		tenure, after = release(tenure)
+		if after > 10*time.Millisecond {
+			t.Errorf("the next holder came %v after a release that followed another one, want 10 ms at most", after)
+		}
+		time.Sleep(ttl / 100)
+		if total, most := counted(); total == 0 || total > waiters || most > 3 {
+			t.Errorf("%d tries by %d waiters, of which %d came at the same instant, after a second release", total, waiters, most)
+		}
+
+		// The tries of all others delay no renewal: the tenure goes on.
+		time.Sleep(3 * ttl)
+		if tenure.Err() != nil {
+			t.Errorf("the winner's tenure ended: %v", tenure.Err())
+		}
+		if total, _ := counted(); total > 3*3+4 {
+			t.Errorf("%d requests while the winner renewed for three TTL", total)
+		}
+		if _, after = release(tenure); after != 0 {
+			t.Errorf("the next holder came %v after a release later, want at once", after)
+		}
 		store.Tap(nil)
 		cancel()
 		await.Done(waiting.Wait)
-		total := 0
-		for at, n := range tries {
-			total += n
-			if n > 2 {
-				t.Errorf("%d tries at the same instant, %v", n, at)
-			}
-		}
-		if total == 0 || total > waiters {
-			t.Errorf("%d tries by %d waiters", total, waiters)
-		}
 	})
 }
 
