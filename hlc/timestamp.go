@@ -117,8 +117,9 @@ func nodeFault(node string) string {
 	return ""
 }
 
-// appendText appends the text of String to dst.
-func (t Timestamp) appendText(dst []byte) []byte {
+// Append appends the text of [Timestamp.String] to dst and returns the extended slice. Like String it
+// does not check t.
+func (t Timestamp) Append(dst []byte) []byte {
 	dst = strconv.AppendInt(dst, t.Wall, 10)
 	dst = append(dst, ':')
 	dst = strconv.AppendUint(dst, t.Counter, 10)
@@ -130,7 +131,7 @@ func (t Timestamp) appendText(dst []byte) []byte {
 // it returns "0:0:", which [Parse] refuses. [Timestamp.MarshalText] checks.
 func (t Timestamp) String() string {
 	var room [64]byte // for the usual node ids
-	return string(t.appendText(room[:0]))
+	return string(t.Append(room[:0]))
 }
 
 // MarshalText implements [encoding.TextMarshaler]. The zero value becomes the empty
@@ -146,7 +147,7 @@ func (t Timestamp) MarshalText() ([]byte, error) {
 	if fault := nodeFault(t.Node); fault != "" {
 		return nil, malformed(t.String(), "node "+fault)
 	}
-	return t.appendText(nil), nil
+	return t.Append(nil), nil
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler]. It sets t to the zero value for

@@ -119,7 +119,7 @@ func TestAppend(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if got := string(test.timestamp.appendText([]byte("ts="))); got != "ts="+test.plain {
+			if got := string(test.timestamp.Append([]byte("ts="))); got != "ts="+test.plain {
 				t.Errorf("appendText = %q; want %q", got, "ts="+test.plain)
 			}
 			if got := test.timestamp.String(); got != test.plain {
@@ -419,6 +419,6 @@ func BenchmarkAppend(b *testing.B) {
 	b.ReportAllocs()
 	var dst []byte
 	for b.Loop() {
-		dst = timestamp.appendText(dst[:0])
+		dst = timestamp.Append(dst[:0])
 	}
 }

@@ -117,7 +117,7 @@ func (in *inbound) handleRequest() {
 	if in.topic != string(p.ResponseTopic) {
 		in.topic = string(p.ResponseTopic)
 	}
-	message, later, fault := in.server.handle(in.client, in.conn, request{
+	reply, later, fault := in.server.handle(in.client, in.conn, request{
 		qos:           p.QoS,
 		retain:        p.Retain,
 		responseTopic: in.topic,
@@ -139,18 +139,9 @@ func (in *inbound) handleRequest() {
 		return
 	}
 	if !later {
-		in.reply(&message)
+		in.held += in.server.sendReply(in.client, in.conn, in.conn.readTurn, in.topic, p.CorrelationData, reply)
 	}
 	in.acknowledge(packets.CodeSuccess) // does not wait for a commit: it says that the server has the request
-}
-
-// reply sends a reply to the response topic.
-func (in *inbound) reply(message *frame.Message) {
-	if !envelope.IsClientTopic(message.Topic) {
-		in.server.publishReply(message, in.yield)
-		return
-	}
-	in.held += in.server.holdReply(in.client, in.conn, message)
 }
 
 // handleMessage publishes an ordinary message.

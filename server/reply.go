@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/semaphore"
@@ -26,14 +28,77 @@ import (
 // refusals of the protocol: clients get its text.
 const tooLargeForClient protocol.Refusal = "the reply is larger than the client takes"
 
-// answer returns the message with a reply to a client. If a value makes it larger than the client
-// takes, answer returns a refusal instead, so that the client need not wait for nothing.
-func (s *Server) answer(cl *mqtt.Client, topic string, correlation []byte, reply statestore.Reply) frame.Message {
-	message := s.message(topic, correlation, reply)
-	if reply.Outcome != statestore.Found || !isTooLarge(cl, message.Size()) {
-		return message
+// encodedReply is a reply as it leaves, with QoS 0: a client that misses it repeats its request. Its
+// memory comes from encodedReplies, so that a reply allocates nothing and an idle connection has none.
+type encodedReply struct {
+	frame.Forward // its Properties and Payload are parts of the fields below
+	properties    []byte
+	payload       []byte
+}
+
+var encodedReplies = sync.Pool{New: func() any { return new(encodedReply) }}
+
+// free lets another reply use the memory. It keeps no large value.
+func (e *encodedReply) free() {
+	e.Forward = frame.Forward{}
+	if cap(e.properties)+cap(e.payload) <= maxEncodedReply {
+		encodedReplies.Put(e)
 	}
-	return s.message(topic, correlation, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
+}
+
+// maxEncodedReply is how many bytes the memory of a reply may have to be used again.
+const maxEncodedReply = 4096
+
+// encodeReply returns a reply to a client, to be freed after use. If a value makes it larger than the
+// client takes, it is a refusal instead, so that the client need not wait for nothing.
+func (s *Server) encodeReply(cl *mqtt.Client, topic string, correlation []byte, reply statestore.Reply) *encodedReply {
+	encoded := s.encodeReplyToAll(topic, correlation, reply)
+	if reply.Outcome == statestore.Found && isTooLarge(cl, encoded.Size()) {
+		encoded.free()
+		return s.encodeReplyToAll(topic, correlation, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
+	}
+	return encoded
+}
+
+// encodeReplyToAll is encodeReply without regard to what a client takes.
+func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply statestore.Reply) *encodedReply {
+	e := encodedReplies.Get().(*encodedReply)
+	e.properties = append(e.properties[:0], s.replyProperties...)
+	if len(correlation) > 0 {
+		e.properties = frame.AppendCorrelationData(e.properties, correlation)
+	}
+	if !reply.Version.IsZero() {
+		var room [64]byte // for the usual node ids
+		e.properties = frame.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
+	}
+	e.payload = reply.Append(e.payload[:0], s.options.Dialect)
+	e.Forward = frame.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
+	return e
+}
+
+// encodeReplyProperties returns the encoded properties that all replies of a store have.
+func encodeReplyProperties(identity string) []byte {
+	properties, _ := propertiesOf(&frame.Message{ // which are short enough
+		ContentType: protocol.ContentType,
+		User: []frame.UserProperty{
+			{Name: protocol.PropertyStatus, Value: protocol.StatusOK},
+			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			{Name: protocol.PropertyStore, Value: identity},
+		},
+	})
+	return properties
+}
+
+// sendReply sends a reply to its topic, in the turn of a goroutine of the connection. It returns how
+// many bytes it added to the packets that are held back.
+func (s *Server) sendReply(cl *mqtt.Client, conn *connection, turn *fairqueue.Place, topic string, correlation []byte, reply statestore.Reply) (added int) {
+	encoded := s.encodeReply(cl, topic, correlation, reply)
+	defer encoded.free()
+	if !envelope.IsClientTopic(topic) {
+		s.publishReply(encoded, turn.Yield)
+		return 0
+	}
+	return s.holdReply(cl, conn, encoded)
 }
 
 // isTooLarge reports whether a packet of some bytes exceeds the Maximum Packet Size of a client.
@@ -42,45 +107,20 @@ func isTooLarge(cl *mqtt.Client, size int) bool {
 	return limit > 0 && uint64(size) > uint64(limit)
 }
 
-// message returns the message with a reply. It has QoS 0: a client that misses it repeats its
-// request.
-func (s *Server) message(topic string, correlation []byte, reply statestore.Reply) frame.Message {
-	message := frame.Message{
-		Topic:           topic,
-		ContentType:     protocol.ContentType,
-		CorrelationData: correlation,
-		User: []frame.UserProperty{
-			{Name: protocol.PropertyStatus, Value: protocol.StatusOK},
-			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-			{Name: protocol.PropertyStore, Value: s.engine.Identity()},
-			{Name: protocol.PropertyTimestamp, Value: reply.Version.String()},
-		},
-		Payload: reply.Append(nil, s.options.Dialect),
-	}
-	if reply.Version.IsZero() {
-		message.User = message.User[:3]
-	}
-	return message
-}
-
 // holdReply adds a reply on a topic of its client to the packets that are held back, and returns how
 // many bytes it added. Only the client itself can read the topic, so it is written directly, and
 // nothing that other clients do can delay it.
-func (s *Server) holdReply(cl *mqtt.Client, conn *connection, message *frame.Message) (added int) {
-	identifiers, subscribed := conn.session.Matches(message.Topic)
-	if !subscribed || isTooLarge(cl, message.Size()) { // [MQTT-3.1.2-24]
+func (s *Server) holdReply(cl *mqtt.Client, conn *connection, reply *encodedReply) (added int) {
+	identifiers, subscribed := conn.session.Matches(reply.Topic)
+	if !subscribed {
 		return 0
 	}
-	appendTo := message.Append
-	if len(identifiers) > 0 {
-		forward := identified(message, identifiers)
-		if isTooLarge(cl, forward.Size()) {
-			return 0 // the identifiers make it too large
-		}
-		appendTo = forward.Append
+	reply.Identifiers = identifiers   // of the subscriptions that match it [MQTT-3.3.4-3]
+	if isTooLarge(cl, reply.Size()) { // [MQTT-3.1.2-24]
+		return 0
 	}
 	return conn.holdBack(func(held []byte) []byte {
-		held, err := appendTo(held)
+		held, err := reply.Append(held)
 		if err != nil {
 			s.logger.Debug("a reply was not delivered", "client", logs.Name(cl.ID), "error", logs.Error(err))
 		}
@@ -90,24 +130,13 @@ func (s *Server) holdReply(cl *mqtt.Client, conn *connection, message *frame.Mes
 
 // publishReply publishes a reply on a topic that other clients may read. It calls yield now and
 // then if that takes long.
-func (s *Server) publishReply(message *frame.Message, yield func()) {
-	properties, ok := propertiesOf(message)
-	if !ok {
-		s.logger.Debug("a reply was not delivered", "error", frame.ErrTooLong)
-		return
-	}
+func (s *Server) publishReply(reply *encodedReply, yield func()) {
 	_, _ = s.messages.PublishInTurns(&pubsub.Message{ // fails for retained messages only
-		Topic:      message.Topic,
-		Properties: properties,
-		Payload:    message.Payload,
+		Topic:      reply.Topic,
+		Properties: reply.Properties,
+		Payload:    reply.Payload,
+		Borrowed:   true,
 	}, yield)
-}
-
-// identified returns a message with the identifiers of the subscriptions that match it
-// [MQTT-3.3.4-3].
-func identified(message *frame.Message, identifiers []int) *frame.Forward {
-	properties, _ := propertiesOf(message) // if they are too long, so is the packet, which fails later
-	return &frame.Forward{MQTT5: true, Topic: message.Topic, Identifiers: identifiers, Properties: properties, Payload: message.Payload}
 }
 
 // propertiesOf returns the encoded properties of a message. It reports false if they are too long.
@@ -359,12 +388,7 @@ func (s *Server) writeReplies(cl *mqtt.Client, conn *connection) {
 			return
 		}
 		conn.writeTurn.Begin()
-		message := s.answer(cl, reply.topic, reply.correlation, reply.reply)
-		if envelope.IsClientTopic(message.Topic) {
-			held += s.holdReply(cl, conn, &message)
-		} else {
-			s.publishReply(&message, conn.writeTurn.Yield)
-		}
+		held += s.sendReply(cl, conn, conn.writeTurn, reply.topic, reply.correlation, reply.reply)
 		conn.outbox.replyWritten(reply.room)
 		if held >= heldEnough || conn.writeTurn.Spent() {
 			conn.writeTurn.End()
@@ -380,8 +404,9 @@ func (s *Server) publishWillReplies() {
 	defer s.willTurn.End()
 	for _, reply := range s.willReplies.takeReplies(nil) {
 		s.willTurn.Begin()
-		message := s.message(reply.topic, reply.correlation, reply.reply)
-		s.publishReply(&message, s.willTurn.Yield)
+		encoded := s.encodeReplyToAll(reply.topic, reply.correlation, reply.reply)
+		s.publishReply(encoded, s.willTurn.Yield)
+		encoded.free()
 		s.willReplies.replyWritten(reply.room)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
-	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -29,23 +28,19 @@ type request struct {
 	forced                  *string // why it takes a lease by force
 }
 
-// handle applies a request and returns the message with its reply, or true for later if the reply
-// waits for a commit: then it is sent after that. If the message is not a request by the rules of
-// the protocol, handle drops it and returns what to say in the acknowledgement.
-func (s *Server) handle(cl *mqtt.Client, conn *connection, r request) (message frame.Message, later bool, fault *packets.Code) {
+// handle applies a request and returns the reply, or true for later if the reply waits for a commit:
+// then it is sent after that. If the message is not a request by the rules of the protocol, handle
+// drops it and returns what to say in the acknowledgement.
+func (s *Server) handle(cl *mqtt.Client, conn *connection, r request) (reply statestore.Reply, later bool, fault *packets.Code) {
 	dropped := s.checkRequest(conn.identity, cl, r)
 	if dropped == "" {
 		dropped = s.reserve(conn, r.responseTopic)
 	}
 	if dropped != "" {
 		conn.readTurn.End() // drop may disconnect the client, and wait for that
-		return frame.Message{}, false, s.drop(cl, dropped)
+		return reply, false, s.drop(cl, dropped)
 	}
-	reply, later, fault := s.apply(cl, conn, r)
-	if later || fault != nil {
-		return frame.Message{}, later, fault
-	}
-	return s.answer(cl, r.responseTopic, r.correlation, reply), false, nil
+	return s.apply(cl, conn, r)
 }
 
 // apply applies a request that checkRequest has passed. It reports true for later if the reply

@@ -51,14 +51,15 @@ const (
 
 // Server is a broker with a state store. Its methods are safe for concurrent use.
 type Server struct {
-	options  Options
-	logger   *slog.Logger
-	engine   *engine.Engine
-	mochi    *mqtt.Server
-	listener *listener
-	messages *pubsub.Broker // passes ordinary messages on
-	quotas   quotas
-	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
+	options         Options
+	logger          *slog.Logger
+	engine          *engine.Engine
+	mochi           *mqtt.Server
+	listener        *listener
+	messages        *pubsub.Broker // passes ordinary messages on
+	quotas          quotas
+	topics          access.TopicAuthorizer // nil: ordinary topics are open to all
+	replyProperties []byte                 // encoded; what all replies of the store have
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
 
@@ -140,6 +141,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
+	s.replyProperties = encodeReplyProperties(s.engine.Identity())
 	if options.Observe != nil {
 		s.engine.OnExpiry(s.events.Expired)
 	}

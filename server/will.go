@@ -91,13 +91,15 @@ func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
 	}
 	conn.will = nil                    // once, even if this panics
 	conn.reserved = will.responseTopic // reserved at CONNECT
-	message, later, fault := s.handle(cl, conn, *will)
+	reply, later, fault := s.handle(cl, conn, *will)
 	conn.readTurn.End()
 	if fault != nil {
 		return // counted and logged, as for any request
 	}
-	if !later && !envelope.IsClientTopic(message.Topic) { // the only client that could read it there is gone
-		s.publishReply(&message, nil)
+	if !later && !envelope.IsClientTopic(will.responseTopic) { // the only client that could read it there is gone
+		encoded := s.encodeReply(cl, will.responseTopic, will.correlation, reply)
+		s.publishReply(encoded, nil)
+		encoded.free()
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })
 	s.logger.Debug("applied a Will", "client", logs.Name(cl.ID))

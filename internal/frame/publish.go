@@ -214,6 +214,18 @@ type UserProperty struct {
 	Name, Value string
 }
 
+// AppendCorrelationData appends the property Correlation Data of at most 65,535 bytes, for
+// [Forward.Properties].
+func AppendCorrelationData(dst, data []byte) []byte {
+	return appendString(append(dst, wire.CorrelationData), data)
+}
+
+// AppendUserProperty appends a user property, for [Forward.Properties]. Name and value have at most
+// 65,535 bytes.
+func AppendUserProperty[T string | []byte](dst []byte, name string, value T) []byte {
+	return appendString(appendString(append(dst, wire.UserProperty), name), value)
+}
+
 // ErrTooLong is the error for a string of more than 65,535 bytes, or a packet of more
 // than 268,435,455: MQTT cannot encode it.
 var ErrTooLong = errors.New("too long for an MQTT packet")
