@@ -12,10 +12,12 @@ import (
 //
 // The functions are called without a lock, and should not block: none may make a request of the
 // client or call Close. Request runs in the goroutine of the caller, which has its result when
-// Request returns. The client waits for the others before it connects again, or sends its first
-// request. The channel of [Client.Lost] is closed before Lost is called. A panic in a function is a
-// panic of its goroutine. The requests of several goroutines are traced at the same time; changes
-// of one client's connection come one at a time, in order.
+// Request returns. A request that a tenure makes for itself has no caller that waits: there it runs in
+// a goroutine of the client, perhaps when the tenure has the result already, and its context has no
+// values. The client waits for the others before it connects again, or sends its first request. The
+// channel of [Client.Lost] is closed before Lost is called. A panic in a function is a panic of its
+// goroutine. The requests of several goroutines are traced at the same time; changes of one
+// client's connection come one at a time, in order.
 type Trace struct {
 	// Request is called when a request has ended, in any way: once for each call of Set, Get,
 	// GetWith, Del or VDel, also where an option made no sense and nothing was sent. A repetition
@@ -152,9 +154,7 @@ func (c *Client) begin() (began time.Time) {
 
 // ended traces a request that began at began, and returns its error with the verb and the key.
 func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, err error) error {
-	if c.trace.Request != nil {
-		c.trace.Request(ctx, RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err})
-	}
+	c.traceRequest(ctx, began, verb, key, err)
 	return operationError(verb, key, err)
 }
 
