@@ -60,6 +60,8 @@ func (q *queue) push(e *exchange) {
 	q.exchanges = append(q.exchanges, e)
 }
 
+func (q *queue) isEmpty() bool { return q.first == len(q.exchanges) }
+
 // pop returns nil if the queue is empty.
 func (q *queue) pop() *exchange {
 	if q.first == len(q.exchanges) {

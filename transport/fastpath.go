@@ -19,14 +19,22 @@ import (
 //
 // It begins after paho's SUBSCRIBE was granted. From then on paho uses no packet ids, so all
 // of them belong to the fast path.
+//
+// One goroutine at a time sends: the one with the claim. A caller that queues a request while
+// none has the claim takes it, if no other request is under way, and writes to the socket
+// itself: that saves two switches of goroutines. It writes once, and only what the socket takes
+// without a wait, so no caller waits for a broker that does not read. All else is left to the
+// sending goroutine (mqttConn.serve), which gets the claim with it.
 type fastPath struct {
 	link *link
 
-	// Used by the sending goroutine only.
+	// Used by the goroutine with the claim only.
 	message frame.Message
 	packets []byte
 
 	// Guarded by link.mu.
+	claimed bool // a goroutine has the claim
+	handed  bool // a caller left the claim to the sending goroutine
 	lastID  uint16
 	unacked map[uint16]correlation // by packet id
 }
@@ -38,11 +46,63 @@ func newFastPath(l *link) *fastPath {
 	return &fastPath{link: l, unacked: make(map[uint16]correlation)}
 }
 
-// send writes the queued requests; those that were queued together leave in one write.
+// claimLocked takes the claim for the caller that has just queued a request, and reports
+// whether it got it.
+func (f *fastPath) claimLocked() bool {
+	// Where replies have woken several callers, the sending goroutine gathers their next
+	// requests: one system call for all of them costs less than the switches do.
+	if f.claimed || len(f.link.pending) > 1 || !f.link.net.CanTrySend() {
+		return false
+	}
+	f.claimed = true
+	return true
+}
+
+// trySend sends the queued requests in the goroutine of a caller, which has the claim. It does
+// not wait.
+func (f *fastPath) trySend() {
+	done := false
+	defer func() { f.tried(done) }() // also if the context of a request panics
+	f.packets = f.packets[:0]
+	f.encode()
+	if len(f.packets) == 0 {
+		done = true
+		return
+	}
+	taken, left := f.link.net.TrySend(f.packets)
+	if taken {
+		f.packets = f.packets[:0]
+	}
+	done = taken && !left
+}
+
+// tried gives the claim of a caller back if everything was sent, and to the sending goroutine
+// otherwise.
+func (f *fastPath) tried(done bool) {
+	f.link.mu.Lock()
+	defer f.link.mu.Unlock()
+	if done && f.link.isIdleLocked() {
+		f.claimed = false
+		return
+	}
+	f.handed = true
+	signal(f.link.wake)
+}
+
+// send writes the queued requests; those that were queued together leave in one write. Only
+// the sending goroutine calls it.
 func (f *fastPath) send() {
 	f.link.mu.Lock()
-	underWay := len(f.link.pending)
+	if f.claimed && !f.handed {
+		f.link.mu.Unlock()
+		return // a caller is sending, and hands the claim over if anything is left
+	}
+	handed, underWay := f.handed, len(f.link.pending)
+	f.claimed, f.handed = true, false
 	f.link.mu.Unlock()
+	if handed {
+		f.link.net.Send(f.packets) // empty, or what the caller could not even begin to write
+	}
 	if underWay > 1 {
 		// Replies that arrived together have woken as many callers: let them queue their
 		// next requests first.
@@ -51,7 +111,7 @@ func (f *fastPath) send() {
 	for {
 		f.packets = f.packets[:0]
 		f.encode()
-		if len(f.packets) == 0 {
+		if len(f.packets) == 0 && f.releaseClaim() {
 			return
 		}
 		f.link.net.Send(f.packets)
@@ -59,6 +119,14 @@ func (f *fastPath) send() {
 			f.packets = nil // there was a long one; they are rare
 		}
 	}
+}
+
+// releaseClaim gives the claim back, unless requests were queued meanwhile.
+func (f *fastPath) releaseClaim() bool {
+	f.link.mu.Lock()
+	defer f.link.mu.Unlock()
+	f.claimed = !f.link.isIdleLocked()
+	return !f.claimed
 }
 
 // encode gathers packets. From here on a request may reach the broker, even if its caller

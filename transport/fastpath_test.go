@@ -583,3 +583,126 @@ func TestACallerMayReuseThePayloadAfterItLeft(t *testing.T) {
 		}
 	})
 }
+
+// newDirectLink returns a connection over TCP whose sending goroutine does not run, and its far
+// end. It skips the test where no write is possible without a wait.
+func newDirectLink(t *testing.T) (conn *mqttConn, l *link, far net.Conn) {
+	t.Helper()
+	conn, l = newTestLink(t, 1000)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	out, err := mqttnet.Dial(t.Context(), conn.server(), nil, mqttnet.Options{WriteTimeout: time.Minute,
+		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, listener.Addr().String())
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if far, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = out.Close(), far.Close() })
+	if !out.CanTrySend() {
+		t.Skip("this system has no write without a wait")
+	}
+	l.net = out
+	l.path = newFastPath(l)
+	return conn, l, far
+}
+
+func TestARequestAloneLeavesInTheGoroutineOfItsCaller(t *testing.T) {
+	conn, l, far := newDirectLink(t)
+	first := newExchange(t.Context(), Request{Payload: []byte("first")})
+	if _, err := conn.post(first); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.post(newExchange(t.Context(), Request{Payload: []byte("second")})); err != nil {
+		t.Fatal(err)
+	}
+	if len(l.path.unacked) != 1 || !first.sent || l.path.claimed || len(l.wake) != 1 {
+		t.Errorf("%d requests are sent; want the first alone, and the second left to the sending goroutine", len(l.path.unacked))
+	}
+	l.path.send()
+	_ = l.net.Close()
+	arrived := await.Result(func() []byte { all, _ := io.ReadAll(far); return all })
+	if one, two := bytes.Index(arrived, []byte("first")), bytes.Index(arrived, []byte("second")); one < 0 || two < one {
+		t.Errorf("%q arrives", arrived)
+	}
+}
+
+func TestACallerDoesNotWaitForABrokerThatDoesNotRead(t *testing.T) {
+	conn, l, far := newDirectLink(t)
+	const size = 8 << 20 // more than a socket takes
+	if _, err := conn.post(newExchange(t.Context(), Request{Payload: bytes.Repeat([]byte("a"), size)})); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	claimed, handed := l.path.claimed, l.path.handed
+	l.mu.Unlock()
+	if !claimed || !handed || len(l.wake) != 1 {
+		t.Errorf("claimed: %t, handed over: %t; want the rest left to the sending goroutine", claimed, handed)
+	}
+	if _, err := conn.post(newExchange(t.Context(), Request{Payload: bytes.Repeat([]byte("b"), size)})); err != nil {
+		t.Fatal(err)
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		l.path.send()
+		_ = l.net.Close()
+	}()
+	arrived := await.Result(func() []byte { all, _ := io.ReadAll(far); return all })
+	await.Receive(sent)
+	for _, letter := range []string{"a", "b"} {
+		if !bytes.Contains(arrived, bytes.Repeat([]byte(letter), size)) {
+			t.Errorf("the request of letters %s does not arrive as a whole", letter)
+		}
+	}
+	if l.path.claimed {
+		t.Error("the claim is not given back")
+	}
+}
+
+// Paho writes a packet of its own meanwhile.
+func TestACallerLeavesItsRequestToTheSendingGoroutineWhileAnotherPacketIsWritten(t *testing.T) {
+	conn, l, far := newDirectLink(t)
+	l.net.Lock()
+	_, _ = l.net.Write([]byte("whole "))
+	if _, err := conn.post(newExchange(t.Context(), Request{Payload: []byte("request")})); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = l.net.Write([]byte("packet"))
+	l.net.Unlock()
+	l.path.send()
+	_ = l.net.Close()
+	arrived := await.Result(func() []byte { all, _ := io.ReadAll(far); return all })
+	if !bytes.HasPrefix(arrived, []byte("whole packet")) || bytes.Count(arrived, []byte("request")) != 1 {
+		t.Errorf("%q arrives", arrived)
+	}
+}
+
+// oddContext is a context of the program that panics when a request is about to leave.
+type oddContext struct{ context.Context }
+
+func (oddContext) Err() error { panic("odd") }
+
+func TestACallerWhoseContextPanicsKeepsNoOtherFromSending(t *testing.T) {
+	_, l, far := newDirectLink(t)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("it does not panic")
+			}
+		}()
+		l.enqueue(newExchange(oddContext{t.Context()}, Request{}))
+	}()
+	l.enqueue(newExchange(t.Context(), Request{Payload: []byte("other")}))
+	l.path.send()
+	_ = l.net.Close()
+	if arrived := await.Result(func() []byte { all, _ := io.ReadAll(far); return all }); !bytes.Contains(arrived, []byte("other")) {
+		t.Errorf("%q arrives", arrived)
+	}
+}

@@ -62,6 +62,7 @@ type link struct {
 	maxPacket int           // bytes that the broker takes in one packet
 	silence   time.Duration // how long the broker waits before it takes a silent connection for lost
 
+	path   *fastPath      // sends the requests; nil until there is a subscription
 	probes sync.WaitGroup // the goroutine of a probe, if any
 
 	mu       sync.Mutex // after mqttConn.mu, where both are held
@@ -214,12 +215,22 @@ func (l *link) closeCause() error {
 }
 
 // enqueue adds a request to those to be sent and expects its reply, unless the connection
-// takes no more.
+// takes no more. The caller sends it, where that saves a switch to another goroutine.
 func (l *link) enqueue(e *exchange) bool {
+	added, claimed := l.add(e)
+	if claimed {
+		l.path.trySend()
+	}
+	return added
+}
+
+// add adds a request to those to be sent. claimed: the caller has to send it, with
+// fastPath.trySend.
+func (l *link) add(e *exchange) (added, claimed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.leaving || isClosed(l.down) {
-		return false
+		return false, false
 	}
 	l.pending[e.correlation] = e
 	if e.request.Urgent {
@@ -227,9 +238,15 @@ func (l *link) enqueue(e *exchange) bool {
 	} else {
 		l.queue.push(e)
 	}
+	if l.path != nil && l.path.claimLocked() {
+		return true, true
+	}
 	signal(l.wake)
-	return true
+	return true, false
 }
+
+// isIdleLocked reports whether no request is queued.
+func (l *link) isIdleLocked() bool { return l.urgent.isEmpty() && l.queue.isEmpty() }
 
 // popLocked returns the next request, urgent ones first, or nil if the queues are empty.
 func (l *link) popLocked() *exchange {

@@ -249,8 +249,8 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if err := l.subscribe(ctx, c.failed); err != nil {
 		return false, err
 	}
-	path := newFastPath(l)
-	conn.Intercept(path.take)
+	l.path = newFastPath(l)
+	conn.Intercept(l.path.take)
 	defer c.logger.Debug("disconnected", "broker", c.server().Host) // runs after Down: its handler may be slow
 	// Before any request can be sent: a caller with a reply must see Connected.
 	c.events.Up()
@@ -264,13 +264,12 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	} else {
 		c.connectedWithout(will)
 	}
-	return c.serve(ctx, l, carried, path.send), nil
+	return c.serve(ctx, l, carried), nil
 }
 
 // serve sends the requests of a connection that carries will, or none, until the
-// connection is lost or, as it then reports, to be replaced. It calls send when there may be
-// requests in the queues.
-func (c *mqttConn) serve(ctx context.Context, l *link, will *pendingWill, send func()) (replaced bool) {
+// connection is lost or, as it then reports, to be replaced.
+func (c *mqttConn) serve(ctx context.Context, l *link, will *pendingWill) (replaced bool) {
 	replace, patience := c.replace, (<-chan time.Time)(nil)
 	var check <-chan time.Time
 	if c.options.TokenFile != "" {
@@ -285,7 +284,7 @@ func (c *mqttConn) serve(ctx context.Context, l *link, will *pendingWill, send f
 		case <-l.down:
 			return false
 		case <-l.wake:
-			send()
+			l.path.send()
 		case <-check:
 			l.showToken(c.options.TokenFile)
 		case <-replace:

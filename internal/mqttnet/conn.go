@@ -46,6 +46,8 @@ type Conn struct {
 	lock         chan struct{} // full while a packet is being written; guards the fields below
 	writer       *bufio.Writer
 	writeTimeout time.Duration
+	direct       *direct // writes to the socket without a wait; nil where that is not possible
+	left         []byte  // what TrySend could not write at once; it leaves before all other bytes
 
 	complete func([]byte) ([]byte, error) // changes the first packet before it is sent; nil: sent as it is
 	first    []byte                       // that packet, while complete is not nil
@@ -137,6 +139,7 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 		gate:         gate.New(gate.FromServer, gate.Limits{}),
 		writer:       bufio.NewWriter(conn),
 		writeTimeout: writeTimeout,
+		direct:       newDirect(conn), // nil with TLS and WebSocket, which change the bytes
 	}
 	c.reader = frame.NewFilter(countingReader{c}, frame.FilterOptions{
 		Limit: maxPacket,
@@ -231,6 +234,7 @@ func (c *Conn) refuse(err error) {
 		return // not even CONNECT was sent
 	}
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(farewellTimeout)) // on a closed connection, the write fails
+	c.writeLeft()
 	_, _ = c.writer.Write(farewell)
 	_ = c.writer.Flush()
 }
@@ -257,6 +261,15 @@ func (c *Conn) Lock() {
 	c.lock <- struct{}{}
 	// An error here means a closed connection, which the write reports.
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.writeTimeout))
+	c.writeLeft()
+}
+
+// writeLeft writes what TrySend has left.
+func (c *Conn) writeLeft() {
+	if len(c.left) > 0 {
+		_, _ = c.writer.Write(c.left) // Flush meets the error again
+		c.left = nil
+	}
 }
 
 // Unlock ends a packet and sends it. It cannot return an error, so a failure closes the
@@ -270,6 +283,39 @@ func (c *Conn) Unlock() {
 	if err != nil {
 		c.Abort()
 	}
+	if c.direct != nil {
+		_ = c.Conn.SetWriteDeadline(time.Time{}) // it would end a later TrySend
+	}
+}
+
+// CanTrySend reports whether TrySend ever takes packets on this connection.
+func (c *Conn) CanTrySend() bool { return c.direct != nil }
+
+// TrySend sends whole packets without a wait. It reports taken=false, and has done nothing, where
+// that is not possible: another packet is being written, or what an earlier TrySend left. If it
+// reports left=true, the socket did not take all bytes at once. The connection keeps a copy of the
+// others, and a goroutine that may wait has to call [Conn.Send] soon, even with nothing. A failure
+// closes the connection.
+func (c *Conn) TrySend(packets []byte) (taken, left bool) {
+	if c.direct == nil {
+		return false, false
+	}
+	select {
+	case c.lock <- struct{}{}:
+	default:
+		return false, false
+	}
+	defer func() { <-c.lock }()
+	if c.complete != nil || len(c.left) > 0 {
+		return false, false
+	}
+	rest, err := c.direct.write(packets)
+	if err != nil {
+		c.Abort()
+		return true, false
+	}
+	c.left = append(c.left, rest...)
+	return true, len(rest) > 0
 }
 
 // Send sends whole packets. A failure closes the connection.
@@ -322,6 +368,7 @@ func (c *Conn) Probe(within time.Duration, down <-chan struct{}) {
 // caller holds the lock, which ping releases.
 func (c *Conn) ping(within time.Duration) {
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(within)) // on a closed connection, the write fails
+	c.writeLeft()
 	_, _ = c.writer.Write([]byte{wire.Pingreq << 4, 0})
 	c.Unlock()
 }
