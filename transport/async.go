@@ -1,13 +1,15 @@
 package transport
 
 import (
-	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/resp3"
 )
 
 // BeginSet is [Client.Set] without a wait. It returns at once, also where there is no connection,
@@ -17,55 +19,190 @@ import (
 // Only the packages of this module can use it. A Trace is called in a goroutine of the client,
 // perhaps after Done, with a context that has no values.
 func (c *Client) BeginSet(call *async.Call, key string, value []byte, options SetOptions) {
-	value = bytes.Clone(value)
-	c.run(call, protocol.VerbSet, key, func(ctx context.Context) (result async.Result) {
-		result.Version, result.Err = c.set(ctx, key, value, options)
-		return result
-	})
+	b := &begun{client: c, call: call, verb: protocol.VerbSet, key: key, began: c.begin()}
+	call.Attach(b)
+	timestamp, err := c.tick()
+	if err == nil {
+		b.request.Payload, err = appendSet(nil, key, value, options)
+	}
+	if err != nil {
+		b.end(answer{}, notSent(err))
+		return
+	}
+	b.request.Timestamp = timestamp
+	b.request.FencingToken = tokenText(options.FencingToken)
+	b.request.Binding = options.Binding
+	b.request.Persist, b.request.Urgent = options.Persist, options.Urgent
+	b.start()
 }
 
 // BeginGet is [Client.GetWith] without a wait, as BeginSet is Set.
 func (c *Client) BeginGet(call *async.Call, key string, options GetOptions) {
-	c.run(call, protocol.VerbGet, key, func(ctx context.Context) async.Result {
-		entry, err := c.get(ctx, key, options)
-		return async.Result{Exists: entry.Exists, Value: entry.Value, Version: entry.Version, Err: err}
-	})
+	b := &begun{client: c, call: call, verb: protocol.VerbGet, key: key, began: c.begin()}
+	call.Attach(b)
+	b.request.Payload = resp3.AppendCommand(nil, protocol.VerbGet, key)
+	b.request.Binding, b.request.Urgent = options.Binding, options.Urgent
+	b.start()
+}
+
+// begun is a request that BeginSet or BeginGet began.
+//
+// It usually has no goroutine: the one that reads from the connection, or the timer of the link,
+// ends it. It gets one where it has to wait before it can be sent, which is rare, and with a Conn
+// of the program, which can only wait.
+type begun struct {
+	client    *Client
+	call      *async.Call
+	verb, key string
+	began     time.Time
+	limit     time.Time // the Deadline, or when the client's RequestTimeout is over if that comes first
+	request   Request
+	repeated  bool // the store refused the first timestamp
+
+	// Cancel runs at any time.
+	canceled atomic.Pointer[error]                   // nil: it has not been called
+	exchange atomic.Pointer[exchange]                // the latest; nil before the first
+	waiting  atomic.Pointer[context.CancelCauseFunc] // ends the goroutine; nil while there is none
+}
+
+// Cancel implements async.Request.
+func (b *begun) Cancel(cause error) {
+	if b.canceled.CompareAndSwap(nil, &cause) {
+		b.cancel(cause)
+	}
+}
+
+func (b *begun) cancel(cause error) {
+	if e := b.exchange.Load(); e != nil {
+		if l := e.link.Load(); l != nil {
+			l.cancel(e, cause)
+		}
+	}
+	if cancel := b.waiting.Load(); cancel != nil {
+		(*cancel)(cause)
+	}
+}
+
+// recheck cancels what began while Cancel looked for it.
+func (b *begun) recheck() {
+	if cause := b.canceled.Load(); cause != nil {
+		b.cancel(*cause)
+	}
+}
+
+func (b *begun) start() {
+	b.limit = time.Now().Add(b.client.timeout)
+	if b.call.Deadline.Before(b.limit) {
+		b.limit = b.call.Deadline
+	}
+	b.send()
+}
+
+// send sends the request for the first time, or again. The call may have ended when it returns.
+func (b *begun) send() {
+	if b.client.mqtt == nil || !time.Now().Before(b.limit) {
+		b.wait()
+		return
+	}
+	e := newExchange(context.Background(), b.request)
+	e.deadline, e.finished = b.limit, b.finished
+	b.exchange.Store(e)
+	if b.client.mqtt.tryPost(e) == nil {
+		b.wait()
+		return
+	}
+	b.recheck()
+}
+
+// finished gets the reply. It runs where the connection is read.
+func (b *begun) finished(reply Reply, err error) {
+	c := b.client
+	var answer answer
+	if err != nil {
+		c.unanswered(err)
+	} else {
+		answer, err = c.understand(b.request, reply, laterLog)
+	}
+	if err != nil && !b.repeated && c.adapt(err, laterLog) {
+		var unusable error
+		if b.request.Timestamp, unusable = c.tick(); unusable == nil {
+			b.repeated = true
+			b.send()
+			return
+		}
+	}
+	b.end(answer, err)
 }
 
 // errGoexit: a Conn of the program, or a function that it calls, ended the goroutine of a request.
 var errGoexit = errors.New("a function of the program ended the goroutine of the request")
 
-// run makes a request for call in a goroutine of its own: its Conn can only wait.
-func (c *Client) run(call *async.Call, verb, key string, request func(context.Context) async.Result) {
-	began, done := c.begin(), call.Done
+// wait sends the request in a goroutine, which can wait for a connection.
+func (b *begun) wait() {
+	c := b.client
 	ctx, cancel := context.WithCancelCause(context.Background())
-	call.Attach(running(cancel))
-	bounded, stop := context.WithDeadline(ctx, call.Deadline)
+	b.waiting.Store(&cancel)
+	b.recheck()
 	started := c.Go(func(life context.Context) {
 		defer cancel(nil)
+		bounded, stop := context.WithDeadline(ctx, b.limit)
 		defer stop()
 		defer context.AfterFunc(life, func() { cancel(context.Cause(life)) })()
-		result := async.Result{Err: unknown(errGoexit)}
-		defer func() {
-			err := result.Err
-			result.Err = operationError(verb, key, err)
-			done(result)
-			c.traceRequest(context.Background(), began, verb, key, err)
-		}()
-		result = request(bounded)
+		var result answer
+		err := unknown(errGoexit)
+		defer func() { b.end(result, err) }()
+		if b.repeated {
+			result, err = c.exchange(bounded, time.Time{}, b.request)
+		} else {
+			result, err = c.do(bounded, b.request)
+		}
 	})
 	if !started {
-		stop()
 		cancel(nil)
-		done(async.Result{Err: operationError(verb, key, notSent(ErrClosed))})
+		b.end(answer{}, notSent(ErrClosed))
 	}
 }
 
-// running is a request in a goroutine of its own; it ends with its context.
-type running context.CancelCauseFunc
+// end passes the result on.
+func (b *begun) end(reply answer, err error) {
+	result := async.Result{Version: reply.version}
+	if err == nil {
+		if b.verb == protocol.VerbSet {
+			err = reply.ofSet()
+		} else {
+			var entry Entry
+			entry, err = reply.ofGet()
+			result.Exists, result.Value, result.Version = entry.Exists, entry.Value, entry.Version
+		}
+	}
+	result.Err = operationError(b.verb, b.key, err)
+	c, done := b.client, b.call.Done
+	done(result)
+	if c.trace.Request == nil {
+		return
+	}
+	trace := func() { c.traceRequest(context.Background(), b.began, b.verb, b.key, err) }
+	if !c.Go(func(context.Context) { trace() }) {
+		trace() // the client is being closed: only Close waits for it
+	}
+}
 
-// Cancel implements async.Request.
-func (r running) Cancel(cause error) { r(cause) }
+// logMode says in which goroutine a log line is written. A handler of the program may block.
+type logMode bool
+
+const (
+	atOnce   logMode = false // in this one: that of a caller
+	laterLog logMode = true  // in one of the client: this one reads from the connection
+)
+
+// log writes a line to the client's log.
+func (c *Client) log(mode logMode, level slog.Level, text string, args ...any) {
+	if mode == atOnce {
+		c.logger.Log(context.Background(), level, text, args...)
+		return
+	}
+	c.Go(func(ctx context.Context) { c.logger.Log(ctx, level, text, args...) })
+}
 
 // traceRequest traces a request that began at began.
 func (c *Client) traceRequest(ctx context.Context, began time.Time, verb, key string, err error) {

@@ -46,6 +46,7 @@ type ClientOptions struct {
 // concurrent use. Close it when done.
 type Client struct {
 	conn    Conn
+	mqtt    *mqttConn // conn, if it is one of Dial; else nil
 	timeout time.Duration
 	logger  *slog.Logger
 	trace   Trace
@@ -104,6 +105,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		watched: make(map[string]*registration),
 		lost:    alreadyLost,
 	}
+	client.mqtt, _ = conn.(*mqttConn)
 	client.unbroken = client.lost
 	client.life, client.end = context.WithCancelCause(context.Background())
 	conn.Start(Events{Up: client.up, Down: client.down, Ended: client.end, Notify: client.notify, Ignored: client.ignore})
@@ -276,13 +278,7 @@ func (c *Client) set(ctx context.Context, key string, value []byte, options SetO
 		Urgent:       options.Urgent,
 	})
 	if err == nil {
-		switch {
-		case answer.is(resp3.Simple, "OK"):
-		case answer.isInteger(-1):
-			err = ErrConditionFailed
-		default:
-			err = answer.unexpected()
-		}
+		err = answer.ofSet()
 	}
 	return answer.version, err
 }
@@ -309,14 +305,7 @@ func (c *Client) get(ctx context.Context, key string, options GetOptions) (Entry
 	if err != nil {
 		return Entry{}, err
 	}
-	switch answer.value.Kind {
-	case resp3.Bulk:
-		return Entry{Exists: true, Value: answer.value.Text, Version: answer.version}, nil
-	case resp3.Null:
-		return Entry{}, nil
-	default:
-		return Entry{}, answer.unexpected()
-	}
+	return answer.ofGet()
 }
 
 // Del deletes a key and reports whether it existed.
@@ -376,28 +365,44 @@ func (c *Client) keyNotify(ctx context.Context, key string, options ...string) e
 // timestamp, it repeats the request once with another: the first changed nothing, and the
 // second is a new request.
 func (c *Client) do(ctx context.Context, request Request) (answer, error) {
-	if deadline, ok := ctx.Deadline(); !ok || time.Until(deadline) > c.timeout {
+	limit := time.Now().Add(c.timeout)
+	if deadline, ok := ctx.Deadline(); ok && !deadline.After(limit) {
+		limit = time.Time{} // the context bounds it
+	} else if c.mqtt == nil {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.timeout)
+		ctx, cancel = context.WithDeadline(ctx, limit)
 		defer cancel()
 	}
-	answer, err := c.exchange(ctx, request)
-	if err != nil && c.adapt(err) {
+	answer, err := c.exchange(ctx, limit, request)
+	if err != nil && c.adapt(err, atOnce) {
 		var unusable error
 		if request.Timestamp, unusable = c.tick(); unusable == nil {
-			answer, err = c.exchange(ctx, request)
+			answer, err = c.exchange(ctx, limit, request)
 		}
 	}
 	return answer, err
 }
 
-func (c *Client) exchange(ctx context.Context, request Request) (answer, error) {
-	reply, err := c.conn.RoundTrip(ctx, request)
+// exchange sends a request once and reads the reply. A limit that is not zero bounds it beside
+// ctx, where the Conn is ours; with any other, ctx ends by then.
+func (c *Client) exchange(ctx context.Context, limit time.Time, request Request) (answer, error) {
+	var reply Reply
+	var err error
+	if c.mqtt != nil {
+		reply, err = c.mqtt.roundTrip(ctx, limit, request)
+	} else {
+		reply, err = c.conn.RoundTrip(ctx, request)
+	}
 	if err != nil {
 		c.unanswered(err)
 		return answer{}, err
 	}
-	answer, err := c.read(reply)
+	return c.understand(request, reply, atOnce)
+}
+
+// understand reads the reply to a request.
+func (c *Client) understand(request Request, reply Reply, mode logMode) (answer, error) {
+	answer, err := c.read(reply, mode)
 	if err != nil {
 		err = c.explainSkew(request, answer.version, err)
 		answer.version = hlc.Timestamp{} // a refusal has no version; this may be the store's clock
@@ -405,20 +410,20 @@ func (c *Client) exchange(ctx context.Context, request Request) (answer, error) 
 	return answer, err
 }
 
-func (c *Client) read(reply Reply) (answer, error) {
+func (c *Client) read(reply Reply, mode logMode) (answer, error) {
 	value, err := resp3.DecodeValue(reply.Payload)
 	if err != nil {
 		// The request arrived, but nothing says what it did.
 		return answer{}, unknown(fmt.Errorf("%w: %w", ErrBadReply, err))
 	}
-	c.answeredBy(reply.Store, reply.Instance)
+	c.answeredBy(reply.Store, reply.Instance, mode)
 	answer := answer{value: value}
 	if reply.Timestamp != "" {
 		answer.version, err = hlc.Parse(reply.Timestamp)
 		if err != nil {
 			return answer, unknown(fmt.Errorf("%w: version: %w", ErrBadReply, err))
 		}
-		c.observe(answer.version)
+		c.observe(answer.version, mode)
 	}
 	if value.Kind == resp3.Error {
 		return answer, &RefusedError{Text: protocol.ErrorText(string(value.Text))}
@@ -438,6 +443,28 @@ func (a answer) is(kind resp3.Kind, text string) bool {
 
 func (a answer) isInteger(n int64) bool {
 	return a.value.Kind == resp3.Integer && a.value.Integer == n
+}
+
+// ofSet returns the error of a SET with this answer.
+func (a answer) ofSet() error {
+	switch {
+	case a.is(resp3.Simple, "OK"):
+		return nil
+	case a.isInteger(-1):
+		return ErrConditionFailed
+	}
+	return a.unexpected()
+}
+
+// ofGet returns what a GET with this answer found.
+func (a answer) ofGet() (Entry, error) {
+	switch a.value.Kind {
+	case resp3.Bulk:
+		return Entry{Exists: true, Value: a.value.Text, Version: a.version}, nil
+	case resp3.Null:
+		return Entry{}, nil
+	}
+	return Entry{}, a.unexpected()
 }
 
 func (a answer) unexpected() error {

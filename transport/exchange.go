@@ -7,21 +7,30 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // exchange is one request that waits for its reply.
 type exchange struct {
-	ctx         context.Context
+	ctx         context.Context // the request is not sent after its end
 	request     Request
 	correlation correlation
+	deadline    time.Time // when the link ends it; zero: the goroutine that waits does
 
-	done  chan struct{} // closed by the goroutine that took the exchange out of link.pending
+	// finished gets the result of a request that no goroutine waits for. It is called without a
+	// lock. Nil: a goroutine waits for done.
+	finished func(Reply, error)
+	link     atomic.Pointer[link] // that has or had it; only for a request that no goroutine waits for
+
+	done  chan struct{} // gets an item from the goroutine that took the exchange out of link.pending
 	reply Reply         // set before, like err
 	err   error
 
 	// Guarded by link.mu.
 	sent     bool // it may have reached the broker
 	accepted bool // the broker has acknowledged it
+	position int  // in link.overdue, if it has a deadline
 }
 
 // correlation is the correlation data of a request; deployed stores refuse another length.
@@ -34,16 +43,91 @@ func (id *correlation) choose() {
 }
 
 func newExchange(ctx context.Context, request Request) *exchange {
-	e := &exchange{ctx: ctx, request: request, done: make(chan struct{})}
+	e := &exchange{ctx: ctx, request: request, done: make(chan struct{}, 1)}
 	e.correlation.choose()
 	return e
 }
 
+// exchangePool has exchanges that ended, with their channels, for the next requests. Each
+// connection has its own: a channel of a synctest bubble must not be used outside of it.
+type exchangePool struct{ sync.Pool }
+
+// get returns a new exchange, or one that ended.
+func (p *exchangePool) get(ctx context.Context, request Request) *exchange {
+	e, ok := p.Get().(*exchange)
+	if !ok {
+		return newExchange(ctx, request)
+	}
+	e.ctx, e.request = ctx, request
+	e.correlation.choose()
+	return e
+}
+
+// put takes an exchange whose result was read by the only goroutine that knows it. One that was
+// not sent may still be in a queue, and is not used again.
+func (p *exchangePool) put(e *exchange) {
+	if e.sent {
+		*e = exchange{done: e.done}
+		p.Put(e)
+	}
+}
+
 // end gives an exchange its result. Only the goroutine that took it out of link.pending may
-// call it.
+// call it, without a lock.
 func (e *exchange) end(reply Reply, err error) {
+	if e.finished != nil {
+		e.finished(reply, err)
+		return
+	}
 	e.reply, e.err = reply, err
-	close(e.done)
+	e.done <- struct{}{}
+}
+
+// until returns when the request is given up at the latest; ok is false if it has no end.
+func (e *exchange) until() (deadline time.Time, ok bool) {
+	deadline, ok = e.ctx.Deadline()
+	if e.deadline.IsZero() || ok && deadline.Before(e.deadline) {
+		return deadline, ok
+	}
+	return e.deadline, true
+}
+
+// ended are exchanges that were taken out of link.pending with a lock held, with their results.
+type ended []func()
+
+// add notes the result of an exchange.
+func (all *ended) add(e *exchange, reply Reply, err error) {
+	*all = append(*all, func() { e.end(reply, err) })
+}
+
+// tell gives the exchanges their results. The caller holds no lock.
+func (all ended) tell() {
+	for _, tell := range all {
+		tell()
+	}
+}
+
+// overdue is a heap of the exchanges of a link that have deadlines, the earliest first.
+type overdue []*exchange
+
+func (o overdue) Len() int           { return len(o) }
+func (o overdue) Less(i, j int) bool { return o[i].deadline.Before(o[j].deadline) }
+func (o overdue) Swap(i, j int) {
+	o[i], o[j] = o[j], o[i]
+	o[i].position, o[j].position = i, j
+}
+
+func (o *overdue) Push(e any) {
+	e.(*exchange).position = len(*o)
+	*o = append(*o, e.(*exchange))
+}
+
+func (o *overdue) Pop() any {
+	last := len(*o) - 1
+	e := (*o)[last]
+	(*o)[last] = nil
+	*o = (*o)[:last]
+	return e
 }
 
 // queue is first in, first out, and reuses its memory.
@@ -126,10 +210,7 @@ func newWindow(size int) *window {
 // acquire waits for a slot and reports whether it got one before ctx ended or down was
 // closed.
 func (w *window) acquire(ctx context.Context, down <-chan struct{}, urgent bool) bool {
-	line, room := &w.ordinary, w.size-w.reserved
-	if urgent {
-		line, room = &w.urgent, w.size
-	}
+	line, room := w.lineOf(urgent)
 	w.mu.Lock()
 	if len(*line) == 0 && w.used < room {
 		w.used++
@@ -153,6 +234,26 @@ func (w *window) acquire(ctx context.Context, down <-chan struct{}, urgent bool)
 	}
 	w.freeLocked() // the request got the slot at the same moment
 	return false
+}
+
+// lineOf returns where a request waits, and how many slots it may be one of.
+func (w *window) lineOf(urgent bool) (line *[]chan struct{}, room int) {
+	if urgent {
+		return &w.urgent, w.size
+	}
+	return &w.ordinary, w.size - w.reserved
+}
+
+// tryAcquire takes a slot if there is one and no request waits for it. It does not wait.
+func (w *window) tryAcquire(urgent bool) bool {
+	line, room := w.lineOf(urgent)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(*line) > 0 || w.used >= room {
+		return false
+	}
+	w.used++
+	return true
 }
 
 // free returns a slot, which another request may take.

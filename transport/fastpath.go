@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 
@@ -132,6 +133,8 @@ func (f *fastPath) releaseClaim() bool {
 // encode gathers packets. From here on a request may reach the broker, even if its caller
 // gives up.
 func (f *fastPath) encode() {
+	var failed ended
+	defer func() { failed.tell() }()
 	l := f.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -144,7 +147,9 @@ func (f *fastPath) encode() {
 			continue // its slot is free again
 		}
 		if err := f.appendLocked(e); err != nil {
-			l.failLocked(e, err)
+			l.takeLocked(e.correlation)
+			l.slots.free()
+			failed.add(e, Reply{}, err)
 			continue
 		}
 		e.sent = true
@@ -157,12 +162,18 @@ func (f *fastPath) appendLocked(e *exchange) error {
 	if e.ctx.Err() != nil {
 		return notSent(context.Cause(e.ctx))
 	}
+	expiry := time.Duration(0)
+	if deadline, ok := e.until(); ok {
+		if expiry = time.Until(deadline); expiry <= 0 {
+			return notSent(context.DeadlineExceeded)
+		}
+	}
 	l, id := f.link, f.nextIDLocked()
 	f.message = frame.Message{
 		Topic:           protocol.InvokeTopic,
 		QoS:             1,
 		PacketID:        id,
-		MessageExpiry:   messageExpiry(e.ctx),
+		MessageExpiry:   messageExpiry(expiry),
 		ContentType:     protocol.ContentType,
 		ResponseTopic:   l.replies,
 		CorrelationData: e.correlation[:],
@@ -221,12 +232,14 @@ func (f *fastPath) take(packet []byte) bool {
 
 // acknowledged reports whether a PUBACK is for a request.
 func (f *fastPath) acknowledged(ack frame.Puback) bool {
+	var refused ended
+	defer func() { refused.tell() }()
 	f.link.mu.Lock()
 	defer f.link.mu.Unlock()
 	id, ok := f.unacked[ack.PacketID]
 	delete(f.unacked, ack.PacketID)
 	if ok {
-		f.link.acknowledgedLocked(id, ack)
+		refused = f.link.acknowledgedLocked(id, ack)
 	}
 	return ok
 }

@@ -302,8 +302,7 @@ func TestARequestThatMQTTCannotEncodeIsNotSentAndDelaysNoOther(t *testing.T) {
 	s.encode()
 	select {
 	case <-tooLong.done:
-		got := tooLong.outcome()
-		if !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, frame.ErrTooLong) {
+		if got := tooLong; !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, frame.ErrTooLong) {
 			t.Errorf("%v, want ErrNotSent and ErrTooLong", got.err)
 		}
 	default:

@@ -3,6 +3,7 @@ package transport
 import (
 	"bytes"
 	"cmp"
+	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -62,19 +63,22 @@ type link struct {
 	maxPacket int           // bytes that the broker takes in one packet
 	silence   time.Duration // how long the broker waits before it takes a silent connection for lost
 
-	path   *fastPath      // sends the requests; nil until there is a subscription
-	probes sync.WaitGroup // the goroutine of a probe, if any
+	path  *fastPath      // sends the requests; nil until there is a subscription
+	tasks sync.WaitGroup // the goroutine of a probe, if any, and the call of sweep that is due
 
 	mu       sync.Mutex // after mqttConn.mu, where both are held
 	store    string     // the identity in the latest reply
 	instance string     // likewise
 	pending  map[correlation]*exchange
-	urgent   queue // to be sent first, except those that are no longer pending
-	queue    queue // to be sent after these, likewise
-	leaving  bool  // nothing new may be sent
-	answered bool  // a reply has come
-	probing  bool  // a probe is under way
-	cause    error // why the connection was lost; nil until then
+	urgent   queue       // to be sent first, except those that are no longer pending
+	queue    queue       // to be sent after these, likewise
+	overdue  overdue     // the pending ones with deadlines
+	sweeper  *time.Timer // calls sweep; nil before the first deadline
+	sweepAt  time.Time   // when; zero: it will not
+	leaving  bool        // nothing new may be sent
+	answered bool        // a reply has come
+	probing  bool        // a probe is under way
+	cause    error       // why the connection was lost; nil until then
 }
 
 // newLink returns the link over conn, which only tests leave nil.
@@ -233,6 +237,12 @@ func (l *link) add(e *exchange) (added, claimed bool) {
 		return false, false
 	}
 	l.pending[e.correlation] = e
+	if !e.deadline.IsZero() {
+		heap.Push(&l.overdue, e)
+		if l.sweepAt.IsZero() || e.deadline.Before(l.sweepAt) {
+			l.armLocked(e.deadline)
+		}
+	}
 	if e.request.Urgent {
 		l.urgent.push(e)
 	} else {
@@ -254,13 +264,6 @@ func (l *link) popLocked() *exchange {
 		return e
 	}
 	return l.queue.pop()
-}
-
-// failLocked ends a request that could not be sent.
-func (l *link) failLocked(e *exchange, err error) {
-	l.takeLocked(e.correlation)
-	l.slots.free()
-	e.end(Reply{}, err)
 }
 
 // requestProperties appends the user properties of a request.
@@ -287,23 +290,68 @@ func requestProperties(dst []frame.UserProperty, clientID string, request Reques
 	return dst
 }
 
-// messageExpiry returns what is left of ctx in whole seconds, rounded up, so that a broker
-// drops a request that its caller has given up. Zero: ctx has no end.
-func messageExpiry(ctx context.Context) uint32 {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return 0
-	}
-	seconds := math.Ceil(time.Until(deadline).Seconds())
-	return uint32(min(max(seconds, 1), math.MaxUint32))
+// messageExpiry returns the time that is left of a request in whole seconds, rounded up, so that
+// a broker drops a request that its caller has given up. Zero: it has no end.
+func messageExpiry(left time.Duration) uint32 {
+	return uint32(min(math.Ceil(left.Seconds()), math.MaxUint32))
 }
 
 // takeLocked removes a request that still waits, and returns nil if there is none.
 func (l *link) takeLocked(id correlation) *exchange {
 	e := l.pending[id]
 	delete(l.pending, id)
+	if e != nil && !e.deadline.IsZero() {
+		heap.Remove(&l.overdue, e.position)
+	}
 	l.signalQuietLocked()
 	return e
+}
+
+// armLocked has sweep called at a time, if it is to be called at all: its goroutine belongs to the
+// link, and none begins on one that is down.
+func (l *link) armLocked(at time.Time) {
+	l.disarmLocked()
+	l.sweepAt = at
+	l.tasks.Add(1)
+	if l.sweeper == nil {
+		l.sweeper = time.AfterFunc(time.Until(at), l.sweep)
+	} else {
+		l.sweeper.Reset(time.Until(at))
+	}
+}
+
+func (l *link) disarmLocked() {
+	l.sweepAt = time.Time{}
+	if l.sweeper != nil && l.sweeper.Stop() {
+		l.tasks.Done()
+	}
+}
+
+// sweep ends the requests whose deadlines are over. One timer serves all requests of the link: few
+// of them live long enough to need it, and it is not set again for each.
+func (l *link) sweep() {
+	defer l.tasks.Done()
+	var given ended
+	defer func() { given.tell() }()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for now := time.Now(); len(l.overdue) > 0 && !l.overdue[0].deadline.After(now); {
+		e := l.overdue[0]
+		given.add(e, Reply{}, l.abandonLocked(e, context.DeadlineExceeded))
+	}
+	if l.sweepAt = (time.Time{}); len(l.overdue) > 0 && !isClosed(l.down) {
+		l.armLocked(l.overdue[0].deadline)
+	}
+}
+
+// cancel ends a request that no goroutine waits for, unless it has ended.
+func (l *link) cancel(e *exchange, cause error) {
+	l.mu.Lock()
+	err := l.abandonLocked(e, cause)
+	l.mu.Unlock()
+	if err != nil {
+		e.end(Reply{}, err)
+	}
 }
 
 func (l *link) signalQuietLocked() {
@@ -325,6 +373,10 @@ func signal(c chan<- struct{}) {
 func (l *link) abandon(e *exchange, cause error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.abandonLocked(e, cause)
+}
+
+func (l *link) abandonLocked(e *exchange, cause error) error {
 	switch {
 	case l.takeLocked(e.correlation) == nil:
 		return nil
@@ -351,13 +403,13 @@ func (l *link) isLeaving() bool {
 	return l.leaving
 }
 
-// drop marks the link as lost and fails at once every request that waits on it. It reports
-// false if the link was lost before.
-func (l *link) drop(cause error) bool {
+// drop marks the link as lost and fails at once every request that waits on it. first is false
+// if the link was lost before. The caller gives the requests their results, without a lock.
+func (l *link) drop(cause error) (failed ended, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if isClosed(l.down) {
-		return false
+		return nil, false
 	}
 	close(l.down)
 	l.end()
@@ -365,13 +417,14 @@ func (l *link) drop(cause error) bool {
 	for id, e := range l.pending {
 		delete(l.pending, id)
 		if e.sent {
-			e.end(Reply{}, unknown(cause))
+			failed.add(e, Reply{}, unknown(cause))
 		} else {
-			e.end(Reply{}, notSent(cause))
+			failed.add(e, Reply{}, notSent(cause))
 		}
 	}
-	l.urgent, l.queue = queue{}, queue{}
-	return true
+	l.urgent, l.queue, l.overdue = queue{}, queue{}, nil
+	l.disarmLocked()
+	return failed, true
 }
 
 // lossCause returns why the connection was lost, or nil if it is not.
@@ -385,25 +438,26 @@ func (l *link) lossCause() error {
 var errNoStore = fmt.Errorf("%w: does `tenure attach` run beside it, and is this the right broker?", ErrNoStore)
 
 // acknowledgedLocked handles the PUBACK of a request. A bad one says that the broker has not
-// passed the request on.
-func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) {
+// passed the request on. The caller gives a request that ends with it its result, without a lock.
+func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) (refused ended) {
 	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
 	l.slots.free()
 	e := l.pending[id]
 	var err error
 	switch {
 	case e == nil:
-		return
+		return nil
 	case ack.ReasonCode == packets.PubackNoMatchingSubscribers:
 		err = notSent(errNoStore)
 	case ack.ReasonCode >= failure:
 		err = &RejectedError{Code: int(ack.ReasonCode), Reason: string(ack.ReasonString)}
 	default:
 		e.accepted = true
-		return
+		return nil
 	}
 	l.takeLocked(id)
-	e.end(Reply{}, err)
+	refused.add(e, Reply{}, err)
+	return refused
 }
 
 // received handles a PUBLISH that paho has read: the fast path leaves to it those with QoS
@@ -484,7 +538,7 @@ func (l *link) probe(within time.Duration) {
 	}
 	l.probing = true
 	// The goroutine belongs to the link: mqttConn.connect waits for it once the link is down.
-	l.probes.Go(func() {
+	l.tasks.Go(func() {
 		l.net.Probe(max(within, minProbe), l.down)
 		l.mu.Lock()
 		defer l.mu.Unlock()

@@ -69,6 +69,8 @@ type mqttConn struct {
 	will   *pendingWill  // for the next connection; nil: none
 	latest ConnectionStatus
 
+	exchanges exchangePool
+
 	changed chan struct{} // holds one item when report has not seen latest yet
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
@@ -106,16 +108,18 @@ func (c *mqttConn) Close() error {
 
 // terminate ends the connection permanently with cause, unless it has ended before.
 func (c *mqttConn) terminate(cause error) {
+	var failed ended
 	c.mu.Lock()
 	first := c.life.Err() == nil
 	if first {
 		c.end(cause)
 		if c.link != nil {
-			c.dropLocked(c.link, cause)
+			failed = c.dropLocked(c.link, cause)
 		}
 		c.changedLocked(Ended, cause)
 	}
 	c.mu.Unlock()
+	failed.tell()
 	if first && c.events.Ended != nil {
 		c.events.Ended(cause)
 	}
@@ -234,7 +238,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	defer func() { // whether the connection was lost or is to end now
 		l.disconnect()
 		c.lost(l, nil)
-		l.probes.Wait() // none begins on a link that is down
+		l.tasks.Wait() // none begins on a link that is down
 		cause := l.lossCause()
 		if errors.Is(cause, ErrUseAnotherServer) {
 			c.referral = cause
@@ -481,8 +485,9 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 		cause = errConnectionReplaced
 	}
 	present := c.link == l
-	c.dropLocked(l, cause)
+	failed := c.dropLocked(l, cause)
 	c.mu.Unlock()
+	failed.tell()
 	if present {
 		c.events.Down()
 	}
@@ -496,16 +501,19 @@ var (
 	errConnectionReplaced = errors.New("the connection is replaced by one with another Will")
 )
 
-// dropLocked fails at once every request that waits on a connection.
-func (c *mqttConn) dropLocked(l *link, cause error) {
-	if !l.drop(cause) || c.link != l {
-		return
+// dropLocked fails at once every request that waits on a connection. The caller gives them their
+// results, without the lock.
+func (c *mqttConn) dropLocked(l *link, cause error) ended {
+	failed, first := l.drop(cause)
+	if !first || c.link != l {
+		return failed
 	}
 	c.link = nil
 	if !l.isLeaving() {
 		c.ready = make(chan struct{})
 	}
 	c.changedLocked(Connecting, cause)
+	return failed
 }
 
 // leave lets no new request be sent over a connection.
@@ -521,10 +529,25 @@ func (c *mqttConn) leave(l *link) {
 
 // RoundTrip implements Conn.
 func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
-	e := newExchange(ctx, request)
-	l, err := c.post(e)
-	if err != nil {
-		return Reply{}, err
+	return c.roundTrip(ctx, time.Time{}, request)
+}
+
+// roundTrip is RoundTrip with a deadline beside that of ctx, unless it is zero. It saves the
+// caller a context of its own, of five allocations.
+func (c *mqttConn) roundTrip(ctx context.Context, deadline time.Time, request Request) (Reply, error) {
+	e := c.exchanges.get(ctx, request)
+	e.deadline = deadline
+	l := c.tryPost(e)
+	if l == nil { // it has to wait before it can be sent
+		if e.deadline = (time.Time{}); !deadline.IsZero() {
+			bounded, cancel := context.WithDeadline(ctx, deadline)
+			defer cancel()
+			ctx, e.ctx = bounded, bounded
+		}
+		var err error
+		if l, err = c.post(e); err != nil {
+			return Reply{}, err
+		}
 	}
 	select {
 	case <-e.done:
@@ -534,7 +557,29 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 		}
 		<-e.done // the reply came at the same moment
 	}
-	return e.reply, e.err
+	reply, err := e.reply, e.err
+	c.exchanges.put(e)
+	return reply, err
+}
+
+// tryPost adds an exchange to the queue of the present connection, if there is one and its broker
+// takes one more request. It returns nil otherwise, and for all that post has an error for. It does
+// not wait.
+func (c *mqttConn) tryPost(e *exchange) *link {
+	c.mu.Lock()
+	l, ready := c.link, isClosed(c.ready)
+	c.mu.Unlock()
+	if l == nil || !ready || e.ctx.Err() != nil || e.request.Binding.Err() != nil || !l.slots.tryAcquire(e.request.Urgent) {
+		return nil
+	}
+	if e.finished != nil {
+		e.link.Store(l)
+	}
+	if !l.enqueue(e) {
+		l.slots.free()
+		return nil
+	}
+	return l
 }
 
 // post adds an exchange to the queue of a connection, when there is one and its broker takes

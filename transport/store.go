@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -26,7 +27,7 @@ func (c *Client) Store() (identity string, replaced <-chan struct{}) {
 
 // answeredBy notes which store sent a reply. Another instance of it has the same data, and no
 // watches.
-func (c *Client) answeredBy(identity, instance string) {
+func (c *Client) answeredBy(identity, instance string, mode logMode) {
 	now := time.Now()
 	c.mu.Lock()
 	before, first, again := c.store, c.replaced == nil, c.storeless
@@ -47,7 +48,7 @@ func (c *Client) answeredBy(identity, instance string) {
 	}
 	c.mu.Unlock()
 	if another {
-		c.logger.Warn("another store answers: the leases of the earlier one are void", "before", before, "now", identity)
+		c.log(mode, slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", before, "now", identity)
 	}
 }
 

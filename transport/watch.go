@@ -191,7 +191,7 @@ func (c *Client) readNotification(notification Notification) (Change, bool) {
 		return Change{}, false
 	}
 	if version, err := hlc.Parse(notification.Timestamp); err == nil {
-		c.observe(version)
+		c.observe(version, laterLog)
 		if change.Exists {
 			change.Version = version
 		}

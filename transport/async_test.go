@@ -1,0 +1,203 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/async"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/protocol"
+)
+
+// began begins a GET and returns where its result will be.
+func began(client *Client, key string, within time.Duration) (*async.Call, <-chan async.Result) {
+	results := make(chan async.Result, 2)
+	call := &async.Call{Deadline: time.Now().Add(within), Done: func(r async.Result) { results <- r }}
+	client.BeginGet(call, key, GetOptions{})
+	return call, results
+}
+
+func TestRequestsThatNoGoroutineWaitsForNeedNone(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1000)
+		client := mustDialTo(t, b.pipeBroker, options)
+		await.Receive(get(t.Context(), client, "")[""]) // all that is made once: it times out
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		const requests = 100
+		var results []<-chan async.Result
+		for range requests {
+			_, r := began(client, "k", 5*time.Second)
+			results = append(results, r)
+		}
+		received := b.received()
+		if more := runtime.NumGoroutine() - before; more > 0 {
+			t.Errorf("%d requests that are under way have %d goroutines", requests, more)
+		}
+		for _, request := range received[1:] {
+			_, _ = value(request, "v", 0).WriteTo(b.present())
+		}
+		for _, r := range results {
+			if got := await.Receive(r); got.Err != nil || string(got.Value) != "v" || !got.Exists {
+				t.Fatalf("%+v", got)
+			}
+		}
+	})
+}
+
+func TestEachRequestEndsAtItsOwnDeadline(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(4)
+		client := mustDialTo(t, b.pipeBroker, options)
+		start := time.Now()
+		type end struct {
+			within  time.Duration
+			unknown bool
+		}
+		ends := make(chan end, 10)
+		begin := func(within time.Duration) {
+			client.BeginSet(&async.Call{Deadline: start.Add(within), Done: func(r async.Result) {
+				if took := time.Since(start); took != min(within, DefaultRequestTimeout) || !errors.Is(r.Err, context.DeadlineExceeded) {
+					t.Errorf("that of %v ends after %v: %v", within, took, r.Err)
+				}
+				ends <- end{within, errors.Is(r.Err, ErrOutcomeUnknown)}
+			}}, "k", nil, SetOptions{})
+		}
+		for _, seconds := range []time.Duration{3, 1, 60, 2} {
+			begin(seconds * time.Second)
+		}
+		begin(1500 * time.Millisecond) // the broker takes no more
+		for _, want := range []end{{time.Second, true}, {1500 * time.Millisecond, false}, {2 * time.Second, true}, {3 * time.Second, true}, {time.Minute, true}} {
+			if got := await.Receive(ends); got != want {
+				t.Errorf("%+v ends, want %+v", got, want)
+			}
+		}
+	})
+}
+
+func TestARequestWithoutACallersDeadlineEndsAtTheRequestTimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		options.RequestTimeout = 3 * time.Second
+		b := newQuietBroker(100)
+		client := mustDialTo(t, b.pipeBroker, options)
+		for name, ctx := range map[string]context.Context{"no end": context.WithoutCancel(t.Context()), "an end that is never reached": t.Context()} {
+			start := time.Now()
+			_, err := client.Get(ctx, "k")
+			if took := time.Since(start); took != options.RequestTimeout || !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("a context with %s: %v after %v", name, err, took)
+			}
+		}
+		requests := b.received()
+		if expiry := requests[len(requests)-1].Properties.MessageExpiry; expiry == nil || *expiry != 3 {
+			t.Errorf("the Message Expiry Interval is %v, want 3", expiry)
+		}
+	})
+}
+
+func TestARequestIsCanceledWhereverItIs(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1)
+		client := mustDialTo(t, b.pipeBroker, options)
+		cause, start := errors.New("given up"), time.Now()
+		sent, results := began(client, "k", 5*time.Second)
+		held, heldResults := began(client, "k", 5*time.Second)
+		synctest.Wait()
+		held.Cancel(cause)
+		if r := await.Receive(heldResults); !errors.Is(r.Err, ErrNotSent) || !errors.Is(r.Err, cause) {
+			t.Errorf("the one that waits for the broker: %v", r.Err)
+		}
+		sent.Cancel(cause)
+		sent.Cancel(errors.New("again"))
+		if r := await.Receive(results); !errors.Is(r.Err, ErrOutcomeUnknown) || !errors.Is(r.Err, cause) {
+			t.Errorf("the one that was sent: %v", r.Err)
+		}
+		if time.Since(start) > 0 || len(results)+len(heldResults) > 0 || len(b.received()) != 1 {
+			t.Errorf("after %v, with %d more results and %d requests", time.Since(start), len(results)+len(heldResults), len(b.received()))
+		}
+	})
+}
+
+func TestRequestsThatNoGoroutineWaitsForEndWithTheirConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(10)
+		client := mustDialTo(t, b.pipeBroker, options)
+		_, results := began(client, "k", 5*time.Second)
+		b.received()
+		b.cut()
+		if r := await.Receive(results); !errors.Is(r.Err, ErrOutcomeUnknown) || !errors.Is(r.Err, errConnectionLost) {
+			t.Errorf("a lost connection: %v", r.Err)
+		}
+		_, results = began(client, "k", 5*time.Second) // by the next connection
+		if len(b.received()) != 1 {
+			t.Errorf("%d requests came in without a connection", len(b.received()))
+		}
+		time.Sleep(2 * time.Second)
+		requests := b.received()
+		_, _ = value(requests[len(requests)-1], "v", 0).WriteTo(b.present())
+		if r := await.Receive(results); r.Err != nil || string(r.Value) != "v" {
+			t.Errorf("the next connection: %+v", r)
+		}
+		_, results = began(client, "k", 5*time.Second)
+		b.received()
+		_ = client.Close()
+		select {
+		case r := <-results:
+			if !errors.Is(r.Err, ErrOutcomeUnknown) || !errors.Is(r.Err, ErrClosed) {
+				t.Errorf("Close: %v", r.Err)
+			}
+		default:
+			t.Error("Close returns before the request has its result")
+		}
+	})
+}
+
+// The client's own warnings are written where they cannot delay what arrives.
+func TestARefusedTimestampIsRepeatedWithoutAGoroutineAndItsWarningDelaysNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		shut := make(chan struct{})
+		options.Logger = slog.New(waitingHandler{slog.DiscardHandler, shut})
+		b := newQuietBroker(10)
+		client := mustDialTo(t, b.pipeBroker, options)
+		results := make(chan async.Result, 1)
+		client.BeginSet(&async.Call{Deadline: time.Now().Add(5 * time.Second), Done: func(r async.Result) { results <- r }}, "k", nil, SetOptions{})
+		answer := func(request *packets.Publish, text string) {
+			packet := value(request, "", 0)
+			packet.Content.(*packets.Publish).Payload = []byte(text)
+			_, _ = packet.WriteTo(b.present())
+		}
+		answer(b.received()[0], "-ERR "+string(protocol.TimestampTooFarAhead)+"\r\n")
+		requests := b.received()
+		if len(requests) != 2 || slices.Equal(requests[0].Properties.CorrelationData, requests[1].Properties.CorrelationData) {
+			t.Fatalf("%d requests came in; want a second one", len(requests))
+		}
+		answer(requests[1], "+OK\r\n")
+		if r := await.Receive(results); r.Err != nil {
+			t.Errorf("the repetition: %v", r.Err)
+		}
+		close(shut)
+	})
+}
+
+// waitingHandler is a handler of the program that does not return until a channel is closed.
+type waitingHandler struct {
+	slog.Handler
+	until <-chan struct{}
+}
+
+func (h waitingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h waitingHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+
+func (h waitingHandler) Handle(_ context.Context, record slog.Record) error {
+	if record.Level >= slog.LevelWarn {
+		await.Receive(h.until)
+	}
+	return nil
+}
