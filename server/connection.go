@@ -231,6 +231,7 @@ func (c *connection) end() {
 // waitOutsideTurn lets the goroutine that reads the connection wait, and returns what wait does. What
 // is held back is written before.
 func (c *connection) waitOutsideTurn(wait func() bool) bool {
+	c.inbound.leaveOutbox()
 	c.readTurn.End()
 	c.flush()
 	c.inbound.held = 0

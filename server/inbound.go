@@ -30,8 +30,9 @@ type inbound struct {
 	timestamp, fencingToken, store string         // properties of the latest request
 	forced                         string
 
-	taken bool // it has handled a packet since the last pause
-	held  int  // bytes that wait to be written
+	taken     bool // it has handled a packet since the last pause
+	attending bool // to the outbox: it has handled a request since it last waited
+	held      int  // bytes that wait to be written
 }
 
 // start makes inbound handle packets, now that the session of the client is established.
@@ -78,6 +79,7 @@ func (in *inbound) take(packet []byte) bool {
 // goes on to read. It also extends the deadline for the next packet, as mochi does for its
 // packets.
 func (in *inbound) pause() {
+	in.leaveOutbox()
 	in.conn.readTurn.End()
 	if !in.taken {
 		return
@@ -86,6 +88,15 @@ func (in *inbound) pause() {
 	*in.publish = frame.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
 	in.conn.flush()
 	in.conn.extendDeadline()
+}
+
+// leaveOutbox writes the notifications of changes that the requests since the last pause have caused
+// for their own client.
+func (in *inbound) leaveOutbox() {
+	if in.attending {
+		in.attending = false
+		in.server.writeOwnNotifications(in.client, in.conn)
+	}
 }
 
 // yield ends the turn and waits for the next one, if a single packet takes longer than a turn.
@@ -114,6 +125,10 @@ func (in *inbound) handlePublish([]byte) {
 // handleRequest applies a request to the store, and answers it.
 func (in *inbound) handleRequest() {
 	p := in.publish
+	if !in.attending {
+		in.attending = true
+		in.conn.outbox.attend()
+	}
 	if in.topic != string(p.ResponseTopic) {
 		in.topic = string(p.ResponseTopic)
 	}

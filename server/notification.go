@@ -9,6 +9,7 @@ import (
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -47,7 +48,7 @@ func (s *Server) deliver(notification statestore.Notification) {
 func (s *Server) wake(notifications []statestore.Notification) {
 	for _, notification := range notifications {
 		if conn := s.connectionOf(notification.Client); conn != nil {
-			conn.outbox.Wake()
+			conn.outbox.wakeForNotification()
 		}
 	}
 }
@@ -88,17 +89,32 @@ func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
 	defer s.recoverIn(conn)
 	defer conn.writeTurn.End()
 	s.writeReplies(cl, conn)
+	s.writeNotifications(cl, conn, conn.writeTurn)
+	s.writeMessages(conn)
+	conn.writeTurn.End()
+	conn.flush()
+}
+
+// writeNotifications adds the notifications that wait to the packets that are held back, and writes when
+// these are enough. It ends in a turn, if it had anything to do.
+func (s *Server) writeNotifications(cl *mqtt.Client, conn *connection, turn *fairqueue.Place) {
 	conn.notifications = conn.outbox.take(conn.notifications)
 	for _, notification := range conn.notifications {
 		if conn.closed.Load() {
 			return // the end of the connection waits for this, and a thousand long ones take long
 		}
-		conn.writeTurn.Begin()
-		s.notify(cl, conn, notification)
+		turn.Begin()
+		s.notify(cl, conn, turn, notification)
 	}
-	s.writeMessages(conn)
-	conn.writeTurn.End()
-	conn.flush()
+	clear(conn.notifications) // an idle client must not keep their values
+}
+
+// writeOwnNotifications is for the goroutine that reads a connection, in its turn, before it waits.
+func (s *Server) writeOwnNotifications(cl *mqtt.Client, conn *connection) {
+	if conn.outbox.leave() {
+		defer conn.outbox.left()
+		s.writeNotifications(cl, conn, conn.readTurn)
+	}
 }
 
 // writeMessages writes the messages that wait in the session of a client. It gathers the packets
@@ -129,7 +145,7 @@ const keptTopic = 4096
 
 // notify adds a notification, with QoS 0, to the packets that are held back, and writes when these
 // are enough.
-func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *sharedNotification) {
+func (s *Server) notify(cl *mqtt.Client, conn *connection, turn *fairqueue.Place, notification *sharedNotification) {
 	defer conn.outbox.Release(int(envelope.NotificationCost(notification.Change))) // only now: until here it waited
 	if conn.notifyTopic == "" || conn.watched != notification.Key {
 		conn.watched, conn.notifyTopic = notification.Key, protocol.NotifyTopic(cl.ID, notification.Key)
@@ -152,8 +168,8 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, notification *sharedN
 		total = len(held)
 		return held
 	})
-	if total >= heldEnough || conn.writeTurn.Spent() {
-		conn.writeTurn.End()
+	if total >= heldEnough || turn.Spent() {
+		turn.End()
 		conn.flush()
 	}
 }

@@ -15,7 +15,8 @@ const maxSpareQueue = 1024
 // outbox is what waits to be written to one connection on behalf of the store and of other
 // clients: a queue of notifications, a queue of replies that have waited for a commit, and the room
 // for ordinary messages, which are queued in the client's session. A goroutine writes all, so
-// neither a publisher nor a commit ever waits for a client.
+// neither a publisher nor a commit ever waits for a client. The goroutine that reads the connection
+// writes the notifications of changes that its own client has asked for.
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
 // reads again, and so misses nothing. If the notification were dropped, the client would keep an
@@ -25,17 +26,17 @@ type outbox struct {
 	all        *sharedquota.Quota // quotas.outgoing
 	allReplies *sharedquota.Quota // quotas.replies
 	limiter    *writeLimiter      // permits to write
-	wake       chan struct{}
-	done       chan struct{}
-	task       sync.WaitGroup
+	task       sync.WaitGroup     // the goroutine that writes, if there is one
+	run        func()             // the method writeOnce as a value, which is allocated once
 
 	mu        sync.Mutex
 	write     func() // nil: begin has not been called
-	started   bool
 	pending   bool   // the limiter was asked, and has not permitted to write yet
 	permitted bool   // the limiter has, and the goroutine has not finished
 	round     uint64 // of the limiter, in which it has
 	again     bool   // there is something to write that the goroutine may not see
+	attended  bool   // the goroutine that reads the connection calls leave soon
+	forReader bool   // there are notifications that wait for that
 	closed    bool
 	queue     []*sharedNotification
 	used      int64 // bytes of limit
@@ -54,19 +55,19 @@ type outbox struct {
 var _ pubsub.Link = (*outbox)(nil)
 
 func newOutbox(limit int64, shared quotas, limiter *writeLimiter) *outbox {
-	return &outbox{
+	o := &outbox{
 		limit:      limit,
 		all:        shared.outgoing,
 		allReplies: shared.replies,
 		limiter:    limiter,
-		wake:       make(chan struct{}, 1),
-		done:       make(chan struct{}),
 		room:       make(chan struct{}, 1),
 	}
+	o.run = o.writeOnce
+	return o
 }
 
-// begin sets the function that writes what waits. The goroutine that calls it starts with the
-// first Wake.
+// begin sets the function that writes what waits. A goroutine that calls it starts after a Wake, and
+// ends with the call: an idle connection has none.
 func (o *outbox) begin(write func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -102,6 +103,68 @@ func (o *outbox) Wake() {
 	}
 }
 
+// wakeForNotification is Wake after push. It leaves the notification to the goroutine that reads the
+// connection if that attends to the outbox.
+func (o *outbox) wakeForNotification() {
+	if !o.leftToReader() {
+		o.Wake()
+	}
+}
+
+func (o *outbox) leftToReader() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.attended || o.pending || o.permitted {
+		return false
+	}
+	o.forReader = true
+	return true
+}
+
+// attend says that the goroutine that reads the connection handles requests now, and calls leave before
+// it waits. Most notifications are of a holder that renews its lease, which it watches: its reader can
+// write them together with the reply, without waking a goroutine and without a write of their own.
+func (o *outbox) attend() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.attended = true
+}
+
+// leave ends attend. If it reports true, the caller must write the notifications that wait, and then call
+// left: until then no other goroutine does.
+func (o *outbox) leave() (mustWrite bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	mustWrite = o.forReader && !o.closed
+	o.attended, o.forReader = false, false
+	switch {
+	case !mustWrite || o.pending:
+		return false
+	case o.permitted:
+		o.again = true
+		return false
+	}
+	o.permitted = true // not by the limiter: the reader was running in any case
+	return true
+}
+
+// left ends the writing that leave has begun.
+func (o *outbox) left() {
+	if o.unpermit() {
+		o.limiter.enqueue(o)
+	}
+}
+
+// unpermit notes that there is no permission to write any more, and reports whether there may be more
+// to write.
+func (o *outbox) unpermit() (more bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	more = o.again && !o.closed
+	o.permitted, o.again, o.pending = false, false, more
+	return more
+}
+
 // markPending notes that there is something to write, and reports whether the writeLimiter has to be
 // asked: not if it was asked already, or if the goroutine is writing and will look again.
 func (o *outbox) markPending() bool {
@@ -114,15 +177,11 @@ func (o *outbox) markPending() bool {
 		o.again = true // the goroutine may not see what was queued last
 		return false
 	}
-	if !o.started {
-		o.started = true
-		o.task.Go(o.run)
-	}
 	o.pending = true
 	return true
 }
 
-// permit makes the goroutine write what waits, and then call writeLimiter.done. It reports false
+// permit makes a goroutine write what waits, and then call writeLimiter.done. It reports false
 // if the outbox is closed.
 func (o *outbox) permit(round uint64) bool {
 	o.mu.Lock()
@@ -132,32 +191,24 @@ func (o *outbox) permit(round uint64) bool {
 		return false
 	}
 	o.permitted, o.round = true, round
-	o.wake <- struct{}{} // does not block: there is one permission at a time
+	o.task.Add(1) // before close waits, since the outbox is not closed
+	go o.run()    // there is one at a time, because there is one permission at a time
 	return true
 }
 
-func (o *outbox) run() {
-	for {
-		select {
-		case <-o.done:
-			return
-		case <-o.wake:
-		}
-		o.write() // constant once the goroutine runs
-		if o.writeDone() {
-			o.limiter.enqueue(o)
-		}
+func (o *outbox) writeOnce() {
+	defer o.task.Done()
+	o.write() // constant from begin on
+	if o.writeDone() {
+		o.limiter.enqueue(o)
 	}
 }
 
 // writeDone tells the writeLimiter that the goroutine has written, and reports whether there may be
 // more to write.
 func (o *outbox) writeDone() (more bool) {
-	o.mu.Lock()
-	round := o.round
-	more = o.again && !o.closed
-	o.permitted, o.again, o.pending = false, false, more
-	o.mu.Unlock()
+	round := o.round // constant while it is permitted
+	more = o.unpermit()
 	o.limiter.done(round)
 	return more
 }
@@ -355,13 +406,6 @@ func (o *outbox) close() {
 	o.allReplies.Release(o.unwrittenBytes)
 	o.promisedBytes -= o.unwrittenBytes
 	o.closed, o.queue, o.replies, o.used = true, nil, nil, 0
-	close(o.done)
 	o.mu.Unlock()
 	o.task.Wait()
-	o.mu.Lock()
-	permitted := o.permitted // but the goroutine ended before it wrote
-	o.mu.Unlock()
-	if permitted {
-		o.writeDone()
-	}
 }

@@ -90,6 +90,61 @@ func TestAnOutboxThatIsWokenWhileItWritesWritesAgain(t *testing.T) {
 }
 
 // A thousand that wait for their clients cost others some tens of milliseconds, not ten each.
+// The reader of a connection writes what its own requests cause. What comes from other clients meanwhile
+// is written too, by the reader or by a goroutine, and never by both at once.
+func TestEachNotificationIsWrittenWhetherOrNotTheReaderAttends(t *testing.T) {
+	var o *outbox
+	var writing atomic.Bool
+	var mu sync.Mutex
+	written := 0
+	write := func() {
+		if writing.Swap(true) {
+			t.Error("two goroutines write at once")
+		}
+		for _, notification := range o.take(nil) {
+			o.Release(int(envelope.NotificationCost(notification.Change)))
+			mu.Lock()
+			written++
+			mu.Unlock()
+		}
+		writing.Store(false)
+	}
+	_, outboxes := limiterOf(write)
+	o = outboxes[0]
+	const clients, each = 4, 2000
+	var pushing sync.WaitGroup
+	for range clients {
+		pushing.Go(func() {
+			for range each {
+				for queued := false; !queued; { // the room of 1 MiB may be taken
+					queued, _ = o.push(&sharedNotification{Change: &statestore.Change{Key: "k"}})
+					o.wakeForNotification()
+				}
+			}
+		})
+	}
+	var pushed atomic.Bool
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for !pushed.Load() {
+			o.attend()
+			if o.leave() {
+				write()
+				o.left()
+			}
+		}
+	})
+	await.Done(pushing.Wait)
+	pushed.Store(true)
+	await.Done(reading.Wait)
+	await.Until(func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return written == clients*each
+	})
+	o.close()
+}
+
 func TestWritesThatAreStuckHoldUpOthersForMomentsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 500

@@ -63,6 +63,7 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	if s.backlogged.Swap(nil) != nil {
 		// A burst of requests is applied faster than the goroutines that write to watchers are
 		// scheduled. Let them run, or a client seems slow that is not.
+		conn.inbound.leaveOutbox()
 		conn.readTurn.End()
 		runtime.Gosched()
 		conn.readTurn.Begin()

@@ -561,3 +561,42 @@ func TestAClientThatLeavesWhileItsRepliesWaitLeavesNothingBehind(t *testing.T) {
 		t.Error("a connection got a reply to its predecessor")
 	}
 }
+
+// countedWrites counts the writes on the connections of a listener.
+type countedWrites struct {
+	net.Listener
+	writes atomic.Int64
+}
+
+func (l *countedWrites) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return countedConn{conn, l}, err
+}
+
+type countedConn struct {
+	net.Conn
+	of *countedWrites
+}
+
+func (c countedConn) Write(p []byte) (int, error) {
+	c.of.writes.Add(1)
+	return c.Conn.Write(p)
+}
+
+// A holder watches its lease. So each renewal would cost a second write, and wake a goroutine.
+func TestANotificationLeavesWithTheReplyThatCausesIt(t *testing.T) {
+	counted := &countedWrites{Listener: testsupport.Listen(t)}
+	client := testsupport.DialRaw(t, testsupport.Start(t, server.Options{Listener: counted}), "holder")
+	client.Do("KEYNOTIFY", "lease")
+	const renewals = 100
+	before := counted.writes.Load()
+	for range renewals {
+		client.Write(testsupport.PacketOf(t, client.Request("SET", "lease", "holder:1", "NEX", "PX", "60000")))
+		for range 3 { // reply, PUBACK and notification
+			client.Read()
+		}
+	}
+	if writes := counted.writes.Load() - before; writes != renewals {
+		t.Errorf("%d writes for %d renewals", writes, renewals)
+	}
+}

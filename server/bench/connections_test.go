@@ -1,0 +1,249 @@
+//go:build linux
+
+package bench_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
+)
+
+// serverVariable makes TestServerOfConnections a server for another process.
+const serverVariable = "TENURE_BENCH_SERVER"
+
+// BenchmarkConnections measures connections that hold a lease each and do nothing: the memory
+// of the server's process for each, as the operating system counts it (rss-B, and least-rss-B after
+// garbage collection), of its heap and of the stacks of its goroutines, and how long it takes until all are connected and hold their leases
+// (s-all). The clients are sockets of another process: this one.
+func BenchmarkConnections(b *testing.B) {
+	for _, count := range []int{1000, 5000, 10000} {
+		b.Run("connections="+strconv.Itoa(count), func(b *testing.B) {
+			for b.Loop() {
+				measureConnections(b, count)
+			}
+			b.ReportMetric(0, "ns/op") // says nothing
+		})
+	}
+}
+
+func measureConnections(b *testing.B, count int) {
+	process := startServerProcess(b)
+	before := process.usage()
+	began := time.Now()
+	sockets := make([]net.Conn, count)
+	defer func() {
+		for _, socket := range sockets {
+			if socket != nil {
+				_ = socket.Close()
+			}
+		}
+	}()
+	failures := make(chan error, count)
+	var dialling sync.WaitGroup
+	const atOnce = 32 // as a server takes from one address before they have authenticated
+	for first := range atOnce {
+		dialling.Go(func() {
+			for i := first; i < count; i += atOnce {
+				var err error
+				if sockets[i], err = holdLease(process.address, fmt.Sprintf("client-%05d", i)); err != nil {
+					failures <- err
+					return
+				}
+			}
+		})
+	}
+	await.Done(dialling.Wait)
+	select {
+	case err := <-failures:
+		b.Fatal(err)
+	default:
+	}
+	b.ReportMetric(time.Since(began).Seconds(), "s-all")
+	after := process.usage()
+	report := func(unit string, before, after int64) {
+		b.ReportMetric(float64(after-before)/float64(count), unit+"/connection")
+	}
+	report("rss-B", before.present, after.present)
+	report("least-rss-B", before.resident, after.resident)
+	report("heap-B", before.heap, after.heap)
+	report("stack-B", before.stacks, after.stacks)
+	report("goroutines", before.goroutines, after.goroutines)
+}
+
+// holdLease connects a client as ours do: it subscribes to its replies and notifications, takes a lease,
+// watches it, and renews it once.
+func holdLease(address, id string) (net.Conn, error) {
+	socket, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	_ = socket.SetDeadline(time.Now().Add(testsupport.Patience))
+	topics := idleTopics(id)
+	subscribe := []byte{0, 1, 0}
+	for _, topic := range topics {
+		subscribe = append(append(subscribe, testsupport.Text(topic)...), 1)
+	}
+	var requests [][]byte
+	for i, words := range [][]string{
+		{"SET", "lease/" + id, id + ":0123456789abcdef", "NEX", "PX", "3600000"},
+		{"KEYNOTIFY", "lease/" + id},
+		{"SET", "lease/" + id, id + ":0123456789abcdef", "NEX", "PX", "3600000"},
+	} {
+		message := frame.Message{
+			Topic: testsupport.InvokeTopic, QoS: 1, PacketID: uint16(2 + i), ResponseTopic: topics[0],
+			CorrelationData: fmt.Appendf(nil, "%016d", i),
+			User:            []frame.UserProperty{{Name: "__ts", Value: testsupport.InAMinute()}},
+			Payload:         testsupport.Command(words...),
+		}
+		packet, err := message.Append(nil)
+		if err != nil {
+			return nil, err
+		}
+		requests = append(requests, packet)
+	}
+	input := bufio.NewReaderSize(socket, 512)
+	for _, step := range []struct {
+		packet  []byte
+		answers int
+	}{
+		{testsupport.ConnectPacket{ID: id}.Packet(), 1},
+		{testsupport.Packet(wire.Subscribe<<4|2, subscribe), 1},
+		{requests[0], 2}, // reply and PUBACK
+		{requests[1], 2},
+		{requests[2], 3}, // and the notification
+	} {
+		if _, err := socket.Write(step.packet); err != nil {
+			return nil, err
+		}
+		for range step.answers {
+			packet, err := testsupport.ReadPacket(input)
+			if err != nil {
+				return nil, err
+			}
+			if packet[0]>>4 == wire.Disconnect {
+				return nil, fmt.Errorf("%s: disconnected: %q", id, packet)
+			}
+		}
+	}
+	return socket, nil
+}
+
+// serverProcess is a server in a process of its own.
+type serverProcess struct {
+	b       *testing.B
+	address string
+	input   io.Writer
+	output  *bufio.Reader
+}
+
+func startServerProcess(b *testing.B) *serverProcess {
+	self, err := os.Executable()
+	if err != nil {
+		b.Fatal(err)
+	}
+	cmd := exec.Command(self, "-test.run=^TestServerOfConnections$", "-test.timeout=10m")
+	cmd.Env = append(os.Environ(), serverVariable+"=1")
+	cmd.Stderr = os.Stderr
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = input.Close() // the server ends
+		if err := cmd.Wait(); err != nil {
+			b.Errorf("the server: %v", err)
+		}
+	})
+	p := &serverProcess{b: b, input: input, output: bufio.NewReader(output)}
+	p.address = p.line()
+	return p
+}
+
+func (p *serverProcess) line() string {
+	p.b.Helper()
+	text, err := p.output.ReadString('\n')
+	if err != nil {
+		p.b.Fatal(err)
+	}
+	return strings.TrimSpace(text)
+}
+
+// processUsage is what a process takes.
+type processUsage struct {
+	present    int64 // resident memory as it is
+	resident   int64 // the rest after garbage collection
+	heap       int64
+	stacks     int64
+	goroutines int64
+}
+
+func (p *serverProcess) usage() (u processUsage) {
+	p.b.Helper()
+	if _, err := fmt.Fprintln(p.input); err != nil {
+		p.b.Fatal(err)
+	}
+	if _, err := fmt.Sscan(p.line(), &u.present, &u.resident, &u.heap, &u.stacks, &u.goroutines); err != nil {
+		p.b.Fatal(err)
+	}
+	return u
+}
+
+// TestServerOfConnections is the server of BenchmarkConnections. It says its address, and what it takes
+// for each line that it reads.
+func TestServerOfConnections(t *testing.T) {
+	if os.Getenv(serverVariable) == "" {
+		t.Skip("only for BenchmarkConnections, as a process of its own")
+	}
+	fmt.Println(testsupport.Start(t, server.Options{}))
+	for input := bufio.NewScanner(os.Stdin); input.Scan(); {
+		u := usageOfProcess(t)
+		fmt.Println(u.present, u.resident, u.heap, u.stacks, u.goroutines)
+	}
+}
+
+// usageOfProcess measures this process: as it is, and after it has returned what it does not use, as the
+// command does now and then.
+func usageOfProcess(t *testing.T) processUsage {
+	present := residentMemory(t)
+	debug.FreeOSMemory()
+	debug.FreeOSMemory() // the first has emptied the pools and halved the stacks
+	var memory runtime.MemStats
+	runtime.ReadMemStats(&memory)
+	return processUsage{present, residentMemory(t), int64(memory.HeapAlloc), int64(memory.StackInuse), int64(runtime.NumGoroutine())}
+}
+
+// residentMemory returns what this process has in memory, in bytes.
+func residentMemory(t *testing.T) int64 {
+	statm, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(statm), &size, &resident); err != nil {
+		t.Fatal(err)
+	}
+	return resident * int64(os.Getpagesize())
+}
