@@ -25,6 +25,7 @@ type Lease struct {
 	client  *transport.Client
 	name    string
 	options Options
+	quiet   bool                   // the program gave no Logger
 	last    atomic.Pointer[Holder] // what LastHolder returns; nil: not known
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
 	limit   loglimit.Limiter       // of log lines about attempts that fail
@@ -46,11 +47,16 @@ func New(client *transport.Client, name string, options Options) (*Lease, error)
 	if name == "" {
 		return nil, errors.New("lease: the name is empty")
 	}
+	quiet := options.Logger == nil
 	if err := options.complete(client.ClientID()); err != nil {
 		return nil, fmt.Errorf("lease: %q: %w", name, err)
 	}
-	return &Lease{client: client, name: name, options: options}, nil
+	return &Lease{client: client, name: name, options: options, quiet: quiet}, nil
 }
+
+// hears reports whether a function of the program is to be called, for which a tenure needs a goroutine:
+// a function of the Trace, or the handler of the Logger.
+func (l *Lease) hears(traced bool) bool { return traced || !l.quiet }
 
 // Name returns the lease's name.
 func (l *Lease) Name() string { return l.name }
@@ -142,13 +148,18 @@ func (l *Lease) logFailure(text string, err error) {
 func (l *Lease) set(ctx context.Context, value string, binding transport.Binding) (hlc.Timestamp, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
 	defer cancel()
-	version, err := l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
+	version, err := l.client.Set(ctx, l.name, []byte(value), l.setOptions(binding))
+	return version, l.answered(l.client, err)
+}
+
+// setOptions returns the options of each request to set the key.
+func (l *Lease) setOptions(binding transport.Binding) transport.SetOptions {
+	return transport.SetOptions{
 		Condition: transport.IfMissingOrEqual,
 		TTL:       l.options.TTL,
 		Binding:   binding,
 		Urgent:    true,
-	})
-	return version, l.answered(l.client, err)
+	}
 }
 
 // get reads the key, bounded in time.

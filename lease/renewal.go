@@ -5,104 +5,154 @@ import (
 	"errors"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/keywatch"
+	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// maintain decides what the tenure does, until it is over. It waits for time and for events, and
-// for nothing else: requests run in the goroutine of a worker, with all functions of the program
-// that they call, such as those of a Trace, a Logger's handler or a Conn. So none of these can keep the
-// contexts of a tenure alive that is over. When the client is closed, it ends the context client
-// and waits for maintain.
-func (t *Tenure) maintain(client context.Context) {
-	defer t.reportEnded()
-	defer func() { t.idle <- struct{}{} }() // before the report: its functions do not delay a Release
-	defer t.closeWill()
-	if isClosed(t.tokenCtx.Done()) {
-		return // released before this goroutine ran: it needs no timer
-	}
-	key := keywatch.New(t.lease.client, t.lease.name, 0)
-	defer key.Close()
-	timer := time.NewTimer(t.lease.options.TTL)
-	defer timer.Stop()
-	w := &t.worker
-	defer w.wait() // its request ends with the tenure
-	for e := (event{}); ; {
-		next := t.step(e)
-		e = event{}
+// drive reports an event to the schedule, and does what the schedule says until it says wait. Any
+// goroutine may call it: that of the scheduler, or one that has a result. It waits for nothing. What
+// it starts is started once, because the schedule does not ask for a second request before it
+// has the result of the first.
+func (t *Tenure) drive(e event) {
+	for {
+		now := t.lease.options.Clock()
+		t.mu.Lock()
+		s, next := t.schedule.next(now, t.withSignals(e))
+		news := t.applyLocked(s)
 		switch next.do {
-		case finish:
+		case confirm, renew:
+			t.busy, t.renewing = true, next.do == renew
+		case wait: // with the lock, so that an earlier decision does not replace a later one
+			t.scheduler.wake(t, next.until-now)
+		}
+		t.mu.Unlock()
+		t.act(news)
+		switch next.do {
+		case wait, finish:
 			return
 		case watch:
-			_ = key.Start() // if the client is closed, so is the context
-		case confirm, renew:
-			w.start(t, next)
-		case wait:
-			timer.Reset(next.until - t.lease.options.Clock())
-			select {
-			case <-timer.C:
-			case e = <-w.results:
-				w.working = false
-			case change, open := <-key.Changes():
-				if !open {
-					w.unwatched = key.Ended()
-				} else if !t.isOurs(change.Entry) {
-					e = event{kind: doubted}
-				}
-			case <-t.lost:
-				e = event{kind: ended, err: ErrConnectionLost}
-			case <-t.replaced:
-				e = event{kind: ended, err: ErrStoreReplaced}
-			case <-t.tokenCtx.Done():
-			case <-client.Done():
-				e = event{kind: ended, err: context.Cause(client)}
-			}
+			t.watch()
+		case confirm:
+			t.confirm(next.until)
+		case renew:
+			t.bindAndRenew(next.until)
 		}
+		e = event{}
 	}
 }
 
-// worker runs the requests of one tenure, one at a time, each in a goroutine that ends with it.
-type worker struct {
-	run       func()     // what a goroutine runs; nil before the first one: many tenures are short
-	results   chan event // gets one item from each goroutine
-	working   bool       // one runs, or its result has not been received
-	next      action     // what it does
-	logs      error      // why the key is not watched, if it is to log that
-	unwatched error      // as logs, for the next one
+// news is what an event has changed.
+type news struct {
+	ended   bool // the tenure is over
+	stopped bool // a renewal that is under way is to end
 }
 
-// start does what the schedule asked for. The result follows, also if a function of the program
-// ends the goroutine.
-func (w *worker) start(t *Tenure, next action) {
-	if w.run == nil {
-		w.results = make(chan event, 1)
-		w.run = func() {
-			result := event{kind: confirmed}
-			if w.next.do == renew {
-				result = event{kind: failed, err: errGoexit, random: random.Fraction()}
-			}
-			defer func() { w.results <- result }()
-			if w.logs != nil {
-				t.lease.options.Logger.Warn("the key of the lease cannot be watched; its deletion will be noticed late or never",
-					"lease", t.lease.name, "error", w.logs)
-			}
-			if w.next.do == renew {
-				result = t.renew(w.next.until)
-			} else {
-				t.confirm(w.next.until)
-			}
+// act does what follows from news, once for each.
+func (t *Tenure) act(n news) {
+	if n.ended {
+		t.scheduler.remove(t)
+		t.mu.Lock()
+		watching := t.watching
+		t.watching = nil
+		t.mu.Unlock()
+		if watching != nil {
+			watching.Close()
 		}
 	}
-	w.working, w.next = true, next
-	w.logs, w.unwatched = w.unwatched, nil
-	go w.run()
+	if n.ended || n.stopped {
+		t.giveUp()
+	}
+	if n.ended {
+		t.settle()
+	}
 }
 
-// wait returns when no request is under way.
-func (w *worker) wait() {
-	if w.working {
-		<-w.results
+// giveUp ends the request that is under way, if the tenure has no use for its result.
+func (t *Tenure) giveUp() {
+	t.mu.Lock()
+	useless := t.busy && (t.schedule.cause != nil || t.renewing && t.schedule.stopped)
+	cancel := t.cancelBind
+	t.mu.Unlock()
+	if useless {
+		if cancel != nil {
+			cancel()
+		}
+		t.call.Cancel(context.Canceled) // does nothing before the request began: see begun
+	}
+}
+
+// settle ends what a tenure that is over has left, as soon as no request is under way: from then on
+// the tenure sends nothing but what a Release sends.
+func (t *Tenure) settle() {
+	t.mu.Lock()
+	settles := t.schedule.cause != nil && !t.busy && !t.settling
+	t.settling = t.settling || settles
+	t.mu.Unlock()
+	if !settles {
+		return
+	}
+	t.closeWill()
+	t.mu.Lock()
+	t.settled = true
+	t.changedLocked()
+	t.mu.Unlock()
+	// After that: a function of the program does not delay a Release.
+	if !t.lease.hears(t.lease.options.Trace.Ended != nil) {
+		t.scheduler.reported()
+		return
+	}
+	t.scheduler.calling(func() {
+		defer t.scheduler.reported()
+		t.reportEnded()
+	})
+}
+
+// complete notes the result of the request that was under way.
+func (t *Tenure) complete(e event) {
+	t.mu.Lock()
+	t.busy = false
+	t.mu.Unlock()
+	t.drive(e)
+	t.settle()
+}
+
+// watch begins to watch the key.
+func (t *Tenure) watch() {
+	watching, err := t.lease.client.WatchWith(t.lease.name, (*keyWatcher)(t))
+	if err != nil {
+		return // the client is closed, and so the tenure is over
+	}
+	t.mu.Lock()
+	over := t.schedule.cause != nil
+	if !over {
+		t.watching = watching
+	}
+	t.mu.Unlock()
+	if over {
+		watching.Close()
+	}
+}
+
+// keyWatcher gets what the client hears of the key of a tenure. It is called with the client's lock
+// held.
+type keyWatcher Tenure
+
+// Changed implements async.Watcher.
+func (k *keyWatcher) Changed(exists bool, value []byte) {
+	if !exists || string(value) != k.value {
+		k.scheduler.doubt((*Tenure)(k))
+	}
+}
+
+// Ended implements async.Watcher.
+func (k *keyWatcher) Ended(err error) {
+	t := (*Tenure)(k)
+	if t.lease.hears(false) && !isTerminal(err) {
+		t.scheduler.calling(func() {
+			t.lease.options.Logger.Warn("the key of the lease cannot be watched; its deletion will be noticed late or never",
+				"lease", t.lease.name, "error", err)
+		})
 	}
 }
 
@@ -112,42 +162,102 @@ func (t *Tenure) isOurs(entry transport.Entry) bool {
 	return entry.Exists && string(entry.Value) == t.value
 }
 
-// until returns a context that ends just before a time on the lease's clock, or when the tenure is
-// over. Just before: maintain has the result when it looks at the schedule at that time, in virtual
-// time at least, where a simulation repeats a course.
-func (t *Tenure) until(at time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.tokenCtx, at-t.lease.options.Clock()-time.Nanosecond)
-}
-
 // confirm asks the store whether the key still has this tenure's value: a notification that says
 // otherwise may be late or forged. If there is no answer, the next renewal finds out.
 func (t *Tenure) confirm(until time.Duration) {
-	ctx, cancel := t.until(until)
-	defer cancel()
-	_ = t.ask(ctx, t.lease.client, t.binding())
+	t.prepare(t.lease.options.Clock(), until)
+	t.lease.client.BeginGet(&t.call, t.lease.name, transport.GetOptions{Binding: t.binding(), Urgent: true})
+	t.giveUp()
 }
 
-// renew makes one attempt, which takes no longer than until.
-func (t *Tenure) renew(until time.Duration) event {
-	ctx, cancel := t.until(until)
-	defer cancel()
-	t.mu.Lock()
-	t.cancelRenewal = cancel
-	if t.schedule.stopped { // since the schedule asked for the renewal
-		cancel()
+// prepare prepares the call for a request that is about to leave, and takes no longer than until. Just before until: the
+// result is known when the scheduler looks at the schedule at that time, in virtual time at least,
+// where a simulation repeats a course.
+func (t *Tenure) prepare(now, until time.Duration) {
+	if t.call.Done == nil {
+		t.call.Done = t.answered
 	}
-	t.mu.Unlock()
-	binding, err := t.Bind(ctx, t.lease.client)
-	bound, sent := err == nil, t.lease.options.Clock()
-	if bound {
-		_, err = t.lease.set(ctx, t.value, binding)
+	t.bound, t.began = true, now
+	t.call.Deadline = time.Now().Add(min(t.lease.options.RequestTimeout, until-now-time.Nanosecond))
+}
+
+// bindAndRenew makes one attempt to renew, which takes no longer than until.
+func (t *Tenure) bindAndRenew(until time.Duration) {
+	if binding, confirmed := t.confirmedBinding(t.lease.client); confirmed {
+		t.renew(binding, until)
+		return
 	}
-	result := renewal(sent, err, random.Fraction())
+	t.scheduler.calling(func() { // Bind waits for the store
+		err := errGoexit
+		defer func() {
+			if err != nil {
+				t.bound, t.began = false, t.lease.options.Clock()
+				t.result(async.Result{Err: err})
+			}
+		}()
+		ctx, cancel := t.until(until)
+		defer cancel()
+		t.mu.Lock()
+		t.cancelBind = cancel
+		t.mu.Unlock()
+		t.giveUp() // if it was useless before
+		binding, failure := t.Bind(ctx, t.lease.client)
+		t.mu.Lock()
+		t.cancelBind = nil
+		t.mu.Unlock()
+		if err = failure; err == nil {
+			t.renew(binding, until)
+		}
+	})
+}
+
+// until returns a context that ends just before a time on the lease's clock, or when the tenure is
+// over.
+func (t *Tenure) until(at time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.TokenContext(), at-t.lease.options.Clock()-time.Nanosecond)
+}
+
+// renew sends a renewal. It does not wait for the answer.
+func (t *Tenure) renew(binding transport.Binding, until time.Duration) {
+	t.prepare(t.lease.options.Clock(), until)
+	t.lease.client.BeginSet(&t.call, t.lease.name, []byte(t.value), t.lease.setOptions(binding))
+	t.giveUp()
+}
+
+// answered gets the result of a request. It runs where the connection is read, and must not wait:
+// what may call a function of the program runs in a goroutine of its own.
+func (t *Tenure) answered(r async.Result) {
+	if r.Err == nil && !(t.renewing && t.lease.options.Trace.Renewed != nil) {
+		t.complete(t.judge(r))
+		return
+	}
+	t.scheduler.calling(func() { t.result(r) })
+}
+
+// result handles a result, and calls the functions of the program that are to hear of it.
+func (t *Tenure) result(r async.Result) {
+	e := event{kind: confirmed}
+	if t.renewing {
+		e = event{kind: failed, err: errGoexit, random: random.Fraction()}
+	}
+	defer func() { t.complete(e) }()
+	e = t.judge(r)
+}
+
+// judge returns the event that a result is for the schedule.
+func (t *Tenure) judge(r async.Result) event {
+	if r.Err != nil && t.bound {
+		r.Err = t.lease.answered(t.lease.client, r.Err)
+	}
+	if !t.renewing {
+		_ = t.learn(transport.Entry{Exists: r.Exists, Value: r.Value}, r.Err)
+		return event{kind: confirmed}
+	}
+	result := renewal(t.began, r.Err, random.Fraction())
 	now := t.lease.options.Clock()
 	t.mu.Lock()
-	t.cancelRenewal = nil
-	if bound && !errors.Is(err, transport.ErrNotSent) {
-		t.sent = sent
+	if t.bound && !errors.Is(r.Err, transport.ErrNotSent) {
+		t.sent = t.began
 	}
 	goesOn := t.schedule.cause == nil && !t.schedule.stopped && now < t.schedule.deadline
 	headroom := t.schedule.deadline - now
@@ -155,10 +265,10 @@ func (t *Tenure) renew(until time.Duration) event {
 	switch {
 	case !goesOn:
 	case result.kind == renewed:
-		t.traceRenewed(now-sent, headroom)
+		t.traceRenewed(now-t.began, headroom)
 	case result.kind == failed:
-		t.traceRenewalFailed(headroom, err)
-		t.lease.options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", err)
+		t.traceRenewalFailed(headroom, r.Err)
+		t.lease.options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", r.Err)
 	}
 	return result
 }

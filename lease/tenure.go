@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
@@ -22,21 +23,35 @@ type Tenure struct {
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	ctx    context.Context // for the owner's work
-	cancel context.CancelCauseFunc
+	scheduler *scheduler // wakes the tenure
+	// Guarded by scheduler.mu.
+	dueAt   time.Duration
+	place   int  // in the scheduler's heap; -1: the tenure is over
+	doubted bool // a notification came that the schedule has not heard of
 
-	tokenCtx    context.Context // ends when the tenure is over
-	cancelToken context.CancelCauseFunc
-	idle        chan struct{} // holds one item once maintain sends no more requests, but while a Release is under way
-	reported    chan struct{} // closed when Trace.Ended has returned; nil without one
+	// Used by one goroutine at a time: the one that begins a request, or the one that has its result.
+	call  async.Call
+	bound bool          // the request has a binding; without one, no request was sent
+	began time.Duration // when the request was about to leave, on the lease's clock
 
-	worker worker // only maintain uses it
-
-	mu            sync.Mutex
-	schedule      schedule
-	sent          time.Duration      // when the latest request for the lease left, on the lease's clock
-	freed         bool               // the store is known to hold nothing of this tenure
-	cancelRenewal context.CancelFunc // of the renewal under way; nil if there is none
+	mu          sync.Mutex
+	schedule    schedule
+	busy        bool                    // a request of the schedule is under way, or about to begin
+	renewing    bool                    // it is a renewal, and not a question
+	cancelBind  context.CancelFunc      // of the Bind before a renewal; nil if there is none
+	watching    *transport.Watch        // of the key; nil if there is none
+	settling    bool                    // the tenure is over, and one goroutine ends what it has left
+	settled     bool                    // no request of the schedule is under way, and none will be
+	releasing   bool                    // a Release is under way
+	changed     chan struct{}           // closed when one of the last two changes; nil if nothing waits for that
+	sent        time.Duration           // when the latest request for the lease left, on the lease's clock
+	freed       bool                    // the store is known to hold nothing of this tenure
+	ctx         context.Context         // for the owner's work; nil if the program did not ask for it
+	cancel      context.CancelCauseFunc // of ctx
+	tokenCtx    context.Context         // ends when the tenure is over; nil if the program did not ask for it
+	cancelToken context.CancelCauseFunc // of tokenCtx
+	err         error                   // why ctx ended; nil: see endLocked
+	reported    chan struct{}           // closed when Trace.Ended has returned; nil without one
 
 	// confirmed is, for each client, the connection over which the store last said that it
 	// has this tenure. Only stores without an identity need it.
@@ -51,25 +66,25 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		attempt:  a,
 		token:    token,
 		acquired: l.options.Clock(),
-		idle:     make(chan struct{}, 1),
+		place:    -1,
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
 		sent:     sent,
 	}
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
-	t.ctx, t.cancel = context.WithCancelCause(context.Background())
-	t.tokenCtx, t.cancelToken = context.WithCancelCause(context.Background())
 	if l.options.Trace.Ended != nil {
 		t.reported = make(chan struct{})
 	}
-	t.reportAcquired(ctx) // before the goroutine can report anything
-	_, _ = t.remaining()  // that may have taken long: the contexts must not be behind
-	if !l.client.Go(t.maintain) {
-		t.end(transport.ErrClosed)
+	t.reportAcquired(ctx) // before anything else is reported
+	if !t.join() {
+		t.mu.Lock()
+		t.applyLocked(t.schedule.after(l.options.Clock(), event{kind: ended, err: transport.ErrClosed}))
+		t.mu.Unlock()
 		t.reportEnded()
 		return nil, transport.ErrClosed
 	}
+	t.drive(event{}) // a function of the program may have taken long: the tenure must not be behind
 	l.last.Store(nil)
 	l.limit.Reset()
 	return t, nil
@@ -95,17 +110,58 @@ func (t *Tenure) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
 // Context returns a context for the work that this tenure allows. It ends when the tenure
 // ends, or Options.GracePeriod before the deadline if renewals fail. context.Cause says why.
-func (t *Tenure) Context() context.Context { return t.ctx }
+func (t *Tenure) Context() context.Context {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx == nil { // few programs ask for both contexts, and many tenures are short
+		t.ctx, t.cancel = context.WithCancelCause(context.Background())
+		if err := t.endLocked(); err != nil {
+			t.cancel(err)
+		}
+	}
+	return t.ctx
+}
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
 // begins to refuse, up to Options.GracePeriod after Context. context.Cause says why.
-func (t *Tenure) TokenContext() context.Context { return t.tokenCtx }
+func (t *Tenure) TokenContext() context.Context {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.tokenCtx == nil {
+		t.tokenCtx, t.cancelToken = context.WithCancelCause(context.Background())
+		if t.schedule.cause != nil {
+			t.cancelToken(t.causeLocked())
+		}
+	}
+	return t.tokenCtx
+}
 
 // Done is closed when Context ends.
-func (t *Tenure) Done() <-chan struct{} { return t.ctx.Done() }
+func (t *Tenure) Done() <-chan struct{} { return t.Context().Done() }
 
 // Err returns nil while Context is alive and then the cause of its end.
-func (t *Tenure) Err() error { return context.Cause(t.ctx) }
+func (t *Tenure) Err() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.endLocked()
+}
+
+// endLocked returns why the owner's context ended, always the same error; nil while it is alive.
+func (t *Tenure) endLocked() error {
+	switch {
+	case t.err != nil:
+	case t.schedule.warned != nil: // before the tenure was over
+		t.err = operror.New("lease: tenure of", t.lease.name, t.schedule.warned)
+	case t.schedule.cause != nil:
+		t.err = t.causeLocked()
+	}
+	return t.err
+}
+
+// causeLocked returns the error of a tenure that is over.
+func (t *Tenure) causeLocked() error {
+	return operror.New("lease: tenure of", t.lease.name, t.schedule.cause)
+}
 
 // Token returns the fencing token: the version that the store gave to the request which
 // acquired the lease. Renewals do not change it. It is greater than the tokens of all
@@ -133,56 +189,47 @@ func (t *Tenure) Deadline() time.Time { return time.Now().Add(t.Remaining()) }
 
 func (t *Tenure) remaining() (time.Duration, error) { return t.note(event{}) }
 
-// note reports an event to the schedule. It returns how long the tenure lasts if no further
-// renewal succeeds, or why it is over.
+// note reports an event to the schedule, and leaves to the scheduler what is to be done then. It returns
+// how long the tenure lasts if no further renewal succeeds, or why it is over.
 func (t *Tenure) note(e event) (left time.Duration, cause error) {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.applyLocked(t.schedule.after(now, t.withSignals(e)))
-	if t.schedule.cause != nil {
-		return 0, t.schedule.cause
+	news := t.applyLocked(t.schedule.after(now, t.withSignals(e)))
+	left, cause = t.schedule.deadline-now, t.schedule.cause
+	t.mu.Unlock()
+	t.act(news)
+	if cause != nil {
+		return 0, cause
 	}
-	return t.schedule.deadline - now, nil
-}
-
-// step reports an event to the schedule and returns what to do next.
-func (t *Tenure) step(e event) action {
-	now := t.lease.options.Clock()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s, next := t.schedule.next(now, t.withSignals(e))
-	t.applyLocked(s)
-	return next
+	return left, nil
 }
 
 // withSignals returns e, or what ends the tenure before it: another store, or a lost connection.
 func (t *Tenure) withSignals(e event) event {
 	switch {
 	case e.kind == ended:
+	case isClosed(t.lost): // first: the next connection may be the one to another store
+		return event{kind: ended, err: ErrConnectionLost}
 	case isClosed(t.replaced):
 		return event{kind: ended, err: ErrStoreReplaced}
-	case isClosed(t.lost):
-		return event{kind: ended, err: ErrConnectionLost}
 	}
 	return e
 }
 
-// applyLocked makes the contexts follow the schedule.
-func (t *Tenure) applyLocked(s schedule) {
-	before := t.schedule
+// applyLocked makes the contexts follow the schedule. The caller passes the news to act, without
+// the lock.
+func (t *Tenure) applyLocked(s schedule) (n news) {
+	n.ended = s.cause != nil && t.schedule.cause == nil
+	warned := s.warned != nil && t.schedule.warned == nil
+	n.stopped = s.stopped && !t.schedule.stopped
 	t.schedule = s
-	switch {
-	case s.cause != nil && before.cause == nil:
-		err := operror.New("lease: tenure of", t.lease.name, s.cause)
-		t.cancelToken(err)
-		t.cancel(err)
-	case s.warned != nil && before.warned == nil:
-		t.cancel(operror.New("lease: tenure of", t.lease.name, s.warned))
+	if n.ended && t.tokenCtx != nil {
+		t.cancelToken(t.causeLocked())
 	}
-	if s.stopped && t.cancelRenewal != nil {
-		t.cancelRenewal()
+	if (n.ended || warned) && t.ctx != nil {
+		t.cancel(t.endLocked())
 	}
+	return n
 }
 
 // end ends the tenure, unless it has ended.
@@ -213,16 +260,9 @@ func refusedBy(evidence error) error {
 //
 // The error is why the tenure ended, why the store could not be asked, or the end of ctx.
 func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.Binding, error) {
-	binding := transport.Binding{Store: t.store, Connection: t.lost}
-	if t.store != "" || t.lost != nil && client == t.lease.client {
-		return binding, nil
-	}
 	for {
-		binding.Connection = client.Unbroken()
-		t.mu.Lock()
-		confirmed := t.confirmed[client]
-		t.mu.Unlock()
-		if confirmed == binding.Connection && !isClosed(binding.Connection) {
+		binding, confirmed := t.confirmedBinding(client)
+		if confirmed {
 			return binding, nil
 		}
 		ask := binding
@@ -245,6 +285,18 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 	}
 }
 
+// confirmedBinding returns the binding of Bind, and whether the store need not be asked for it.
+func (t *Tenure) confirmedBinding(client *transport.Client) (binding transport.Binding, confirmed bool) {
+	binding = transport.Binding{Store: t.store, Connection: t.lost}
+	if t.store != "" || t.lost != nil && client == t.lease.client {
+		return binding, true
+	}
+	binding.Connection = client.Unbroken()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return binding, t.confirmed[client] == binding.Connection && !isClosed(binding.Connection)
+}
+
 // Confirm asks the store once, for Options.RequestTimeout at most, whether it still has this tenure,
 // and ends the tenure if it does not. A lease that was taken by force is otherwise noticed with the
 // next notification or renewal. Nil means that the store had the tenure when it answered.
@@ -262,6 +314,11 @@ func (t *Tenure) Confirm(ctx context.Context) error {
 // error says why that is not known, or is the cause of the end.
 func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
 	entry, err := t.lease.get(ctx, client, binding)
+	return t.learn(entry, err)
+}
+
+// learn takes note of what the store said of the key, or why it did not answer. It returns what ask does.
+func (t *Tenure) learn(entry transport.Entry, err error) error {
 	switch {
 	case errors.Is(err, transport.ErrOtherStore):
 		t.FencedOut(err)
@@ -310,12 +367,10 @@ func (t *Tenure) Release(ctx context.Context) error {
 
 // release frees the lease, as soon as no renewal is under way.
 func (t *Tenure) release(ctx context.Context) error {
-	select {
-	case <-t.idle: // a renewal under way was cancelled, and no other follows
-		defer func() { t.idle <- struct{}{} }()
-	case <-ctx.Done():
-		return t.releaseError(context.Cause(ctx))
+	if err := t.beginRelease(ctx); err != nil {
+		return t.releaseError(err)
 	}
+	defer t.endRelease()
 	if t.isGone() {
 		return nil
 	}
@@ -330,6 +385,44 @@ func (t *Tenure) release(ctx context.Context) error {
 	t.freed = true
 	t.mu.Unlock()
 	return nil
+}
+
+// beginRelease waits until no request is under way, neither a renewal nor one of another Release. The
+// error is the cause of the end of ctx.
+func (t *Tenure) beginRelease(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		if t.settled && !t.releasing {
+			t.releasing = true
+			t.mu.Unlock()
+			return nil
+		}
+		if t.changed == nil {
+			t.changed = make(chan struct{})
+		}
+		changed := t.changed
+		t.mu.Unlock()
+		select {
+		case <-changed: // a renewal under way was cancelled, and no other follows
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (t *Tenure) endRelease() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.releasing = false
+	t.changedLocked()
+}
+
+// changedLocked wakes each Release that waits.
+func (t *Tenure) changedLocked() {
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
+	}
 }
 
 // isGone reports whether an answer has shown that the store holds nothing of this tenure.

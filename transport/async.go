@@ -17,19 +17,19 @@ import (
 // its Deadline. It does not keep value. The result goes to the Done of call.
 //
 // Only the packages of this module can use it. A Trace is called in a goroutine of the client,
-// perhaps after Done, with a context that has no values.
+// before Done, with a context that has no values.
 func (c *Client) BeginSet(call *async.Call, key string, value []byte, options SetOptions) {
 	b := &begun{client: c, call: call, verb: protocol.VerbSet, key: key, began: c.begin()}
 	call.Attach(b)
-	timestamp, err := c.tick()
-	if err == nil {
-		b.request.Payload, err = appendSet(nil, key, value, options)
+	payload, err := appendSet(nil, key, value, options)
+	if err == nil && !c.asksProgram {
+		b.request.Timestamp, err = c.tick()
 	}
 	if err != nil {
 		b.end(answer{}, notSent(err))
 		return
 	}
-	b.request.Timestamp = timestamp
+	b.request.Payload = payload
 	b.request.FencingToken = tokenText(options.FencingToken)
 	b.request.Binding = options.Binding
 	b.request.Persist, b.request.Urgent = options.Persist, options.Urgent
@@ -48,8 +48,8 @@ func (c *Client) BeginGet(call *async.Call, key string, options GetOptions) {
 // begun is a request that BeginSet or BeginGet began.
 //
 // It usually has no goroutine: the one that reads from the connection, or the timer of the link,
-// ends it. It gets one where it has to wait before it can be sent, which is rare, and with a Conn
-// of the program, which can only wait.
+// ends it. It gets one where it has to wait before it can be sent, which is rare, with a Conn
+// of the program, which can only wait, and where a clock of the program is asked, which may block.
 type begun struct {
 	client    *Client
 	call      *async.Call
@@ -100,7 +100,7 @@ func (b *begun) start() {
 
 // send sends the request for the first time, or again. The call may have ended when it returns.
 func (b *begun) send() {
-	if b.client.mqtt == nil || !time.Now().Before(b.limit) {
+	if b.client.mqtt == nil || b.client.asksProgram || !time.Now().Before(b.limit) {
 		b.wait()
 		return
 	}
@@ -151,6 +151,14 @@ func (b *begun) wait() {
 		var result answer
 		err := unknown(errGoexit)
 		defer func() { b.end(result, err) }()
+		if c.asksProgram && b.verb == protocol.VerbSet {
+			timestamp, unusable := c.tick()
+			if unusable != nil {
+				err = notSent(unusable)
+				return
+			}
+			b.request.Timestamp = timestamp
+		}
 		if b.repeated {
 			result, err = c.exchange(bounded, time.Time{}, b.request)
 		} else {
@@ -177,13 +185,17 @@ func (b *begun) end(reply answer, err error) {
 	}
 	result.Err = operationError(b.verb, b.key, err)
 	c, done := b.client, b.call.Done
-	done(result)
 	if c.trace.Request == nil {
+		done(result)
 		return
 	}
-	trace := func() { c.traceRequest(context.Background(), b.began, b.verb, b.key, err) }
-	if !c.Go(func(context.Context) { trace() }) {
-		trace() // the client is being closed: only Close waits for it
+	// Not after the result: functions that block would pile up, one for each request.
+	trace := func(context.Context) {
+		defer done(result)
+		c.traceRequest(context.Background(), b.began, b.verb, b.key, err)
+	}
+	if !c.Go(trace) {
+		trace(nil) // the client is being closed: only Close waits for it
 	}
 }
 

@@ -53,6 +53,8 @@ type Client struct {
 	now     func() time.Time
 	ignored counts
 
+	asksProgram bool // now is a function of the program
+
 	life  context.Context // ends with Close
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup
@@ -85,7 +87,8 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	if options.RequestTimeout < 0 {
 		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, DefaultRequestTimeout)
 	}
-	if options.Now == nil {
+	asksProgram := options.Now != nil
+	if !asksProgram {
 		options.Now = time.Now
 	}
 	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
@@ -102,8 +105,10 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		logger:  options.Logger,
 		trace:   *cmp.Or(options.Trace, &Trace{}),
 		now:     options.Now,
-		watched: make(map[string]*registration),
-		lost:    alreadyLost,
+
+		asksProgram: asksProgram,
+		watched:     make(map[string]*registration),
+		lost:        alreadyLost,
 	}
 	client.mqtt, _ = conn.(*mqttConn)
 	client.unbroken = client.lost

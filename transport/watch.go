@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/resp3"
@@ -25,7 +26,8 @@ type Change struct {
 type Watch struct {
 	client  *Client
 	key     string
-	changes chan Change
+	changes chan Change   // nil if there is a watcher
+	watcher async.Watcher // nil if there is a channel
 
 	// Guarded by the client's lock.
 	ended  bool
@@ -61,10 +63,15 @@ func (w *Watch) Close() {
 }
 
 func (w *Watch) endLocked(err error) {
-	if !w.ended {
-		w.ended, w.err = true, err
+	switch {
+	case w.ended:
+		return
+	case w.watcher == nil:
 		close(w.changes)
+	case err != nil:
+		w.watcher.Ended(err)
 	}
+	w.ended, w.err = true, err
 }
 
 // offerLocked replaces a change that was not read yet. The client's lock makes it the only
@@ -75,6 +82,10 @@ func (w *Watch) offerLocked(change Change) {
 	}
 	change.Missed = w.missed
 	w.fresh, w.missed = false, false
+	if w.watcher != nil {
+		w.watcher.Changed(change.Exists, change.Value)
+		return
+	}
 	select {
 	case unread := <-w.changes:
 		change.Missed = change.Missed || unread.Missed
@@ -94,12 +105,22 @@ func (w *Watch) offerLocked(change Change) {
 // The error is ErrClosed after Close, and nil otherwise. A refusal by the store ends the
 // watch: see Err.
 func (c *Client) Watch(key string) (*Watch, error) {
+	return c.watch(&Watch{client: c, key: key, changes: make(chan Change, 1), fresh: true})
+}
+
+// WatchWith is Watch for a watcher, which gets each change in place of a channel. The Changes of the
+// Watch are nil. Only the packages of this module can use it.
+func (c *Client) WatchWith(key string, watcher async.Watcher) (*Watch, error) {
+	return c.watch(&Watch{client: c, key: key, watcher: watcher, fresh: true})
+}
+
+func (c *Client) watch(watch *Watch) (*Watch, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	key := watch.key
 	if c.closed {
 		return nil, operationError(protocol.VerbKeyNotify, key, ErrClosed)
 	}
-	watch := &Watch{client: c, key: key, changes: make(chan Change, 1), fresh: true}
 	registered := c.watched[key]
 	if registered == nil {
 		registered = &registration{

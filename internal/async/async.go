@@ -69,3 +69,14 @@ func (c *Call) Attach(request Request) {
 	defer c.mu.Unlock()
 	c.request = request
 }
+
+// Watcher hears of the changes of one watched key, without a goroutine that waits for them.
+// Its methods are called one at a time, with a lock of the client held, and mostly where the connection is
+// read. They must not block, and must neither call the client nor a function of the program.
+type Watcher interface {
+	// Changed is called with each state of the key that a Watch of package transport would have offered.
+	// It must not keep or change value.
+	Changed(exists bool, value []byte)
+	// Ended is called when the watch ends by itself, once, with what Err of a Watch returns then.
+	Ended(err error)
+}

@@ -157,7 +157,7 @@ func BenchmarkInstantFailover(b *testing.B) {
 		}
 		tenure := await.Receive(acquired)
 		failovers = append(failovers, time.Since(killed))
-		_ = holder.Wait() // killed
+		_ = await.Result(holder.Wait) // killed
 		if tenure == nil {
 			b.FailNow()
 		}

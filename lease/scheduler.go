@@ -1,0 +1,301 @@
+package lease
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+// scheduler wakes the tenures of one client when they are due. It has one goroutine, however many
+// tenures there are. That goroutine waits for time and for events, and for nothing else: it starts
+// requests without waiting for them, and each function of the program that a tenure calls runs in a
+// goroutine of its own. So no tenure waits for a request or a function of another, and no function can
+// keep a tenure alive that is over.
+//
+// A scheduler begins with the first tenure of its client, as a task of the client. It ends when the
+// client does, or when there has been no tenure for some time: a program that obtains and releases
+// in turns does not start a goroutine for each tenure. It ends each tenure of a client that is closed, and
+// waits until each has ended and all functions of the program have returned.
+type scheduler struct {
+	client *transport.Client
+	origin time.Time     // of the times below
+	look   chan struct{} // holds an item if the goroutine has to look what is due
+	start  sync.Once
+	calls  sync.WaitGroup // goroutines that call functions of the program
+
+	mu      sync.Mutex
+	waiting dueHeap
+	wakesAt time.Duration // when the goroutine wakes by itself; 0: it does not sleep
+	tenures int           // that have begun, and whose end is not reported yet
+	idle    time.Duration // when the latest tenure ended, if there is none
+	cause   error         // why the client has ended; nil before
+	over    bool          // the goroutine is about to end
+	signals signals
+}
+
+// signals are channels that are closed when tenures are over: when another store answers, and when
+// a connection is lost. A client has one of each at a time, and one for the connection of its Will.
+// The tenures that began before the present one are over.
+type signals struct {
+	replaced, lost, will <-chan struct{}
+}
+
+// lingers is how long a scheduler without tenures goes on.
+const lingers = time.Second
+
+// schedulers has the scheduler of each *transport.Client with tenures. It is no field of the client,
+// because the client knows nothing of leases.
+var schedulers sync.Map
+
+// join makes the scheduler of the client drive t from now on. It reports false if the client is closed.
+func (t *Tenure) join() bool {
+	for client := t.lease.client; ; {
+		known, found := schedulers.Load(client)
+		if !found {
+			known, _ = schedulers.LoadOrStore(client, &scheduler{client: client, origin: time.Now(), look: make(chan struct{}, 1)})
+		}
+		s := known.(*scheduler)
+		s.start.Do(func() {
+			if !client.Go(s.run) {
+				s.ended(transport.ErrClosed)
+				schedulers.CompareAndDelete(client, s)
+			}
+		})
+		switch added, closed := s.add(t); {
+		case added:
+			return true
+		case closed:
+			return false
+		} // else it has just ended, and another one begins
+	}
+}
+
+// add takes a tenure on. It is not due until wake says when it is. Without success, closed says that
+// the client has ended.
+func (s *scheduler) add(t *Tenure) (added, closed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over || s.cause != nil {
+		return false, s.cause != nil
+	}
+	t.scheduler, t.dueAt = s, never
+	heap.Push(&s.waiting, t)
+	s.tenures++
+	now := s.signals
+	if t.replaced != nil {
+		now.replaced = t.replaced
+	}
+	if t.will != nil {
+		now.will = t.lost
+	} else if t.lost != nil {
+		now.lost = t.lost
+	}
+	if now != s.signals {
+		s.signals = now
+		s.findEndedLocked() // those that began with the earlier channels
+		signal(s.look)      // it has to wait for the new ones
+	}
+	return true, false
+}
+
+// wake makes t due after some time. It may be called with the tenure's lock held.
+func (s *scheduler) wake(t *Tenure, after time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dueLocked(t, time.Since(s.origin)+after)
+}
+
+// doubt makes t due now, with the news that its key may have another value. It is called by the
+// client, with the client's lock held.
+func (s *scheduler) doubt(t *Tenure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.doubted = true
+	s.dueLocked(t, 0)
+}
+
+func (s *scheduler) dueLocked(t *Tenure, at time.Duration) {
+	if t.place < 0 { // it is over
+		return
+	}
+	if t.doubted {
+		at = 0
+	}
+	t.dueAt = at
+	heap.Fix(&s.waiting, t.place)
+	if at < s.wakesAt {
+		signal(s.look)
+	}
+}
+
+// remove forgets a tenure that is over.
+func (s *scheduler) remove(t *Tenure) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.place >= 0 {
+		heap.Remove(&s.waiting, t.place)
+	}
+}
+
+// reported notes that nothing of a tenure is under way any more, and no function of the program.
+func (s *scheduler) reported() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tenures--
+	s.idle = time.Since(s.origin)
+	if s.cause != nil || s.tenures == 0 && s.wakesAt > s.idle+lingers {
+		signal(s.look)
+	}
+}
+
+// calling runs f, which calls functions of the program, in a goroutine of its own. It does nothing once
+// nothing of a tenure is left.
+func (s *scheduler) calling(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		s.calls.Go(f)
+	}
+}
+
+// visit is a tenure that is due.
+type visit struct {
+	tenure *Tenure
+	event  event
+}
+
+func (s *scheduler) run(client context.Context) {
+	defer s.calls.Wait()
+	timer := time.NewTimer(lingers)
+	defer timer.Stop()
+	closed := client.Done()
+	var visits []visit
+	for {
+		var pause time.Duration
+		var signals signals
+		var over bool
+		visits, pause, signals, over = s.due(visits[:0])
+		if over {
+			return
+		}
+		if len(visits) > 0 {
+			for _, visit := range visits {
+				visit.tenure.drive(visit.event)
+			}
+			clear(visits) // a tenure that is over is garbage
+			continue
+		}
+		timer.Reset(pause)
+		select {
+		case <-timer.C:
+		case <-s.look:
+		case <-signals.replaced:
+			s.ended(nil)
+		case <-signals.lost:
+			s.ended(nil)
+		case <-signals.will:
+			s.ended(nil)
+		case <-closed:
+			closed = nil
+			s.ended(context.Cause(client))
+		}
+	}
+}
+
+// due returns the tenures that are due, or else for how long none is, and what to wait for meanwhile.
+func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signals, over bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Since(s.origin)
+	s.wakesAt = 0
+	for len(s.waiting) > 0 && s.waiting[0].dueAt <= now {
+		t := s.waiting[0]
+		v := visit{tenure: t}
+		if t.doubted {
+			v.event, t.doubted = event{kind: doubted}, false
+		}
+		if s.cause != nil {
+			v.event = event{kind: ended, err: s.cause}
+		}
+		// It stays in the heap until it is over, so that no end of all tenures misses it.
+		t.dueAt = never
+		heap.Fix(&s.waiting, 0)
+		visits = append(visits, v)
+	}
+	if len(visits) > 0 {
+		return visits, 0, signals{}, false
+	}
+	next := never
+	if len(s.waiting) > 0 {
+		next = s.waiting[0].dueAt
+	}
+	if s.tenures == 0 {
+		if next = s.idle + lingers; s.cause != nil || next <= now {
+			s.over = true
+			schedulers.CompareAndDelete(s.client, s)
+			return nil, 0, signals{}, true
+		}
+	}
+	s.wakesAt = next
+	return visits, next - now, s.signals, false
+}
+
+// ended makes due each tenure that is over because one of its signals was given, or all because of
+// cause if the client has ended.
+func (s *scheduler) ended(cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cause = cause
+	s.findEndedLocked()
+	for _, given := range []*<-chan struct{}{&s.signals.replaced, &s.signals.lost, &s.signals.will} {
+		if isClosed(*given) {
+			*given = nil
+		}
+	}
+}
+
+func (s *scheduler) findEndedLocked() {
+	for _, t := range s.waiting {
+		if s.cause != nil || isClosed(t.lost) || isClosed(t.replaced) {
+			t.dueAt = 0
+		}
+	}
+	heap.Init(&s.waiting)
+}
+
+// signal makes one receiver of a channel with room for one item look again.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// dueHeap has the tenure that is due first at index 0.
+type dueHeap []*Tenure
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].dueAt < h[j].dueAt }
+func (h dueHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (h *dueHeap) Push(x any) {
+	t := x.(*Tenure)
+	t.place = len(*h)
+	*h = append(*h, t)
+}
+
+// Pop implements heap.Interface.
+func (h *dueHeap) Pop() any {
+	last := len(*h) - 1
+	t := (*h)[last]
+	t.place, (*h)[last] = -1, nil
+	*h = (*h)[:last]
+	return t
+}

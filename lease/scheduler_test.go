@@ -1,0 +1,216 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
+)
+
+// another returns a lease with another name on the client of n.
+func (n node) another(t *testing.T, name string, options lease.Options) *lease.Lease {
+	t.Helper()
+	options.TTL, options.Clock = ttl, lease.MonotonicClock()
+	l, err := lease.New(n.client, name, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func mustTryAcquire(t *testing.T, l *lease.Lease) *lease.Tenure {
+	t.Helper()
+	tenure, err := l.TryAcquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tenure
+}
+
+// Invariant 45: a function of one tenure that blocks delays no renewal of another tenure of the same
+// client.
+func TestAFunctionThatBlocksDelaysNoOtherTenure(t *testing.T) {
+	failed := transporttest.Fault{LoseReply: true}
+	for _, test := range []struct {
+		name  string
+		fault transporttest.Fault // of the first tenure's renewals
+		lease func(*gate) lease.Options
+	}{
+		{name: "Trace.Renewed", lease: func(g *gate) lease.Options {
+			return lease.Options{Trace: &lease.Trace{Renewed: func(lease.RenewedInfo) { g.pass() }}}
+		}},
+		{name: "Trace.RenewalFailed", fault: failed, lease: func(g *gate) lease.Options {
+			return lease.Options{Trace: &lease.Trace{RenewalFailed: func(lease.RenewalFailedInfo) { g.pass() }}}
+		}},
+		{name: "Trace.Ended", fault: failed, lease: func(g *gate) lease.Options {
+			return lease.Options{Trace: &lease.Trace{Ended: func(lease.EndedInfo) { g.pass() }}}
+		}},
+		{name: "Logger", fault: failed, lease: func(g *gate) lease.Options {
+			return lease.Options{Logger: g.logger(slog.LevelInfo)}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				g := newGate(t)
+				n := newNode(t, store, "node-a", lease.Options{})
+				t.Cleanup(func() { g.open(); _ = n.client.Close() })
+				first := mustTryAcquire(t, n.another(t, "first", test.lease(g)))
+				var others []*lease.Tenure
+				for i := range 20 {
+					others = append(others, mustTryAcquire(t, n.another(t, fmt.Sprint("other ", i), lease.Options{})))
+				}
+				n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+					if strings.Contains(string(request.Payload), "first") {
+						return test.fault
+					}
+					return transporttest.Fault{}
+				})
+				g.shut.Store(true)
+				await.Receive(g.reached)
+				time.Sleep(5 * ttl)
+				if first.Err() == nil {
+					t.Error("the first tenure goes on, so its function does not block it")
+				}
+				for _, other := range others {
+					if left := other.Remaining(); left < ttl/2 || other.Err() != nil {
+						t.Errorf("%v: of a tenure with nothing that blocks %v is left", other, left)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Invariant 42: the tenures of one client have one goroutine together, which ends when there is no
+// tenure any more.
+func TestInvariant42ManyTenuresHaveOneGoroutine(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		const tenures = 500
+		var held []*lease.Tenure
+		for i := range tenures {
+			held = append(held, mustTryAcquire(t, n.another(t, fmt.Sprint("lease ", i), lease.Options{NoWatch: true})))
+		}
+		for range 10 {
+			time.Sleep(ttl / 3)
+			synctest.Wait()
+			if got := runtime.NumGoroutine() - before; got > 3 { // one; the process may have a few others
+				t.Errorf("%d goroutines for %d tenures, want 1", got, tenures)
+			}
+		}
+		for _, tenure := range held {
+			mustToken(t, tenure)
+			if err := tenure.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(ttl)
+		synctest.Wait()
+		if got := runtime.NumGoroutine() - before; got > 2 {
+			t.Errorf("%d goroutines are left without a tenure", got)
+		}
+		// Another one begins.
+		tenure := n.mustAcquire(t)
+		time.Sleep(5 * ttl)
+		mustToken(t, tenure)
+	})
+}
+
+// A program that obtains and releases in turns starts no goroutine for each tenure.
+func TestTenuresThatFollowEachOtherShareAGoroutine(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		before := runtime.NumGoroutine()
+		for range 100 {
+			tenure := n.mustAcquire(t)
+			if err := tenure.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(ttl / 10)
+			synctest.Wait()
+			if got := runtime.NumGoroutine() - before; got > 3 {
+				t.Fatalf("%d goroutines, want that of the scheduler", got)
+			}
+		}
+	})
+}
+
+// Tenures begin and end in many goroutines while the client connects, loses its connection and
+// closes. synctest.Test fails if a goroutine is left.
+func TestInvariant42TenuresThatBeginWhileTheClientClosesLeaveNothing(t *testing.T) {
+	for _, options := range []lease.Options{{}, {EndOnDisconnect: true}, {NoWatch: true}} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			var begun, ended atomic.Int64
+			options.Trace = &lease.Trace{
+				Acquired: func(context.Context, lease.AcquiredInfo) { begun.Add(1) },
+				Ended:    func(lease.EndedInfo) { ended.Add(1) },
+			}
+			n := newNode(t, store, "node-a", lease.Options{})
+			n.conn.SetFault(func(transport.Request) transporttest.Fault {
+				return transporttest.Fault{HoldReply: time.Millisecond}
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			var working sync.WaitGroup
+			for i := range 30 {
+				l := n.another(t, fmt.Sprint("lease ", i), options)
+				working.Go(func() {
+					for ctx.Err() == nil {
+						tenure, err := l.Acquire(ctx)
+						if err != nil {
+							return
+						}
+						time.Sleep(time.Duration(i) * ttl / 20)
+						if i%3 > 0 {
+							_ = tenure.Release(ctx)
+						} else {
+							await.Receive(tenure.Done())
+						}
+					}
+				})
+			}
+			for range 3 {
+				time.Sleep(2 * ttl)
+				n.conn.Cut()
+				time.Sleep(ttl / 4)
+				n.conn.Restore()
+			}
+			time.Sleep(2 * ttl)
+			if err := n.client.Close(); err != nil {
+				t.Error(err)
+			}
+			if begun.Load() == 0 || begun.Load() != ended.Load() {
+				t.Errorf("when Close has returned, %d tenures have begun and %d have ended", begun.Load(), ended.Load())
+			}
+			cancel()
+			await.Done(working.Wait)
+		})
+	}
+}
+
+// A tenure that ends while the program has not asked for its contexts: they have ended when it does.
+func TestAContextThatIsAskedForLateHasEndedWithItsCause(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
+		tenure := n.mustAcquire(t)
+		n.conn.Cut()
+		synctest.Wait()
+		for name, ctx := range map[string]context.Context{"Context": tenure.Context(), "TokenContext": tenure.TokenContext()} {
+			if cause := context.Cause(ctx); cause == nil || cause.Error() != tenure.Err().Error() {
+				t.Errorf("%s ended with %v, want %v", name, cause, tenure.Err())
+			}
+		}
+	})
+}
