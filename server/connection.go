@@ -22,6 +22,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/server/internal/unauthenticated"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // connection is the socket of a client with its state. mochi uses it as a net.Conn; the hook
@@ -38,22 +39,23 @@ type connection struct {
 	input          io.Reader  // Conn without the packets that the gate refuses or inbound takes
 	inbound        *inbound
 	readTurn       *fairqueue.Place
-	incomingUsed   int64                       // of incoming
-	pendingAuth    *unauthenticated.Connection // set before anything is read
-	authenticated  bool                        // its client
-	will           *request                    // to apply when the connection ends; nil: none
-	ordinaryWill   *ordinaryWill               // to publish when the connection ends; nil: none
-	receiveMaximum uint16                      // of the client
-	reserved       string                      // the response topic of the latest request
-	lastByte       byte                        // that mochi read
-	fault          error                       // why the server ends the connection, if the client has sent something forbidden
-	silenceAllowed time.Duration               // one and a half keep-alives; zero before the client is admitted
-	shortened      bool                        // the client asked for a longer session
-	endReason      string                      // why it ended, for the observer
-	observed       bool                        // the observer knows that it has begun
-	spare          *waitingReply               // for the next request of a store with a journal; may be nil
-	unlock         func()                      // unlocks the client id; nil: it is not locked
-	cleanUp        func()                      // ends what the server keeps for the connection; nil: nothing
+	incomingUsed   int64                           // of incoming
+	pendingAuth    *unauthenticated.Connection     // set before anything is read
+	authenticated  bool                            // its client
+	will           *request                        // to apply when the connection ends; nil: none
+	ordinaryWill   *ordinaryWill                   // to publish when the connection ends; nil: none
+	receiveMaximum uint16                          // of the client
+	reserved       string                          // the response topic of the latest request
+	lastByte       byte                            // that mochi read
+	fault          error                           // why the server ends the connection, if the client has sent something forbidden
+	silenceAllowed time.Duration                   // one and a half keep-alives; zero before the client is admitted
+	shortened      bool                            // the client asked for a longer session
+	endReason      string                          // why it ended, for the observer
+	observed       bool                            // the observer knows that it has begun
+	spare          *waitingReply                   // for the next request of a store with a journal; may be nil
+	wakeOthers     func([]statestore.Notification) // Server.wakeOthers for this connection
+	unlock         func()                          // unlocks the client id; nil: it is not locked
+	cleanUp        func()                          // ends what the server keeps for the connection; nil: nothing
 
 	// Of the goroutine that writes what waits for the client.
 	writeTurn     *fairqueue.Place
@@ -231,7 +233,7 @@ func (c *connection) end() {
 // waitOutsideTurn lets the goroutine that reads the connection wait, and returns what wait does. What
 // is held back is written before.
 func (c *connection) waitOutsideTurn(wait func() bool) bool {
-	c.inbound.leaveOutbox()
+	c.inbound.writeNotifications()
 	c.readTurn.End()
 	c.flush()
 	c.inbound.held = 0

@@ -30,9 +30,9 @@ type inbound struct {
 	timestamp, fencingToken, store string         // properties of the latest request
 	forced                         string
 
-	taken     bool // it has handled a packet since the last pause
-	attending bool // to the outbox: it has handled a request since it last waited
-	held      int  // bytes that wait to be written
+	taken    bool // it has handled a packet since the last pause
+	notified bool // requests since the last pause have caused notifications for their own client
+	held     int  // bytes that wait to be written
 }
 
 // start makes inbound handle packets, now that the session of the client is established.
@@ -79,7 +79,7 @@ func (in *inbound) take(packet []byte) bool {
 // goes on to read. It also extends the deadline for the next packet, as mochi does for its
 // packets.
 func (in *inbound) pause() {
-	in.leaveOutbox()
+	in.writeNotifications()
 	in.conn.readTurn.End()
 	if !in.taken {
 		return
@@ -90,11 +90,10 @@ func (in *inbound) pause() {
 	in.conn.extendDeadline()
 }
 
-// leaveOutbox writes the notifications of changes that the requests since the last pause have caused
-// for their own client.
-func (in *inbound) leaveOutbox() {
-	if in.attending {
-		in.attending = false
+// writeNotifications writes the notifications that requests have caused for their own client.
+func (in *inbound) writeNotifications() {
+	if in.notified {
+		in.notified = false
 		in.server.writeOwnNotifications(in.client, in.conn)
 	}
 }
@@ -125,10 +124,6 @@ func (in *inbound) handlePublish([]byte) {
 // handleRequest applies a request to the store, and answers it.
 func (in *inbound) handleRequest() {
 	p := in.publish
-	if !in.attending {
-		in.attending = true
-		in.conn.outbox.attend()
-	}
 	if in.topic != string(p.ResponseTopic) {
 		in.topic = string(p.ResponseTopic)
 	}

@@ -48,7 +48,23 @@ func (s *Server) deliver(notification statestore.Notification) {
 func (s *Server) wake(notifications []statestore.Notification) {
 	for _, notification := range notifications {
 		if conn := s.connectionOf(notification.Client); conn != nil {
-			conn.outbox.wakeForNotification()
+			conn.outbox.Wake()
+		}
+	}
+}
+
+// wakeOthers is wake for the notifications that a request of a connection has caused, except for those
+// of the connection itself: the goroutine that reads it writes them. Most notifications are of a holder
+// that renews its lease, which it watches: so they leave together with the reply, and wake no goroutine.
+// The goroutine that reads the connection calls wakeOthers.
+func (s *Server) wakeOthers(conn *connection, notifications []statestore.Notification) {
+	for _, notification := range notifications {
+		switch to := s.connectionOf(notification.Client); to {
+		case nil:
+		case conn:
+			conn.inbound.notified = true
+		default:
+			to.outbox.Wake()
 		}
 	}
 }
@@ -111,8 +127,8 @@ func (s *Server) writeNotifications(cl *mqtt.Client, conn *connection, turn *fai
 
 // writeOwnNotifications is for the goroutine that reads a connection, in its turn, before it waits.
 func (s *Server) writeOwnNotifications(cl *mqtt.Client, conn *connection) {
-	if conn.outbox.leave() {
-		defer conn.outbox.left()
+	if conn.outbox.claim() {
+		defer conn.outbox.unclaim()
 		s.writeNotifications(cl, conn, conn.readTurn)
 	}
 }

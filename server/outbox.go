@@ -35,8 +35,6 @@ type outbox struct {
 	permitted bool   // the limiter has, and the goroutine has not finished
 	round     uint64 // of the limiter, in which it has
 	again     bool   // there is something to write that the goroutine may not see
-	attended  bool   // the goroutine that reads the connection calls leave soon
-	forReader bool   // there are notifications that wait for that
 	closed    bool
 	queue     []*sharedNotification
 	used      int64 // bytes of limit
@@ -103,53 +101,24 @@ func (o *outbox) Wake() {
 	}
 }
 
-// wakeForNotification is Wake after push. It leaves the notification to the goroutine that reads the
-// connection if that attends to the outbox.
-func (o *outbox) wakeForNotification() {
-	if !o.leftToReader() {
-		o.Wake()
-	}
-}
-
-func (o *outbox) leftToReader() bool {
+// claim lets its caller write what waits in place of a goroutine, until unclaim. It reports false if a
+// goroutine does that already, or will.
+func (o *outbox) claim() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.attended || o.pending || o.permitted {
-		return false
-	}
-	o.forReader = true
-	return true
-}
-
-// attend says that the goroutine that reads the connection handles requests now, and calls leave before
-// it waits. Most notifications are of a holder that renews its lease, which it watches: its reader can
-// write them together with the reply, without waking a goroutine and without a write of their own.
-func (o *outbox) attend() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.attended = true
-}
-
-// leave ends attend. If it reports true, the caller must write the notifications that wait, and then call
-// left: until then no other goroutine does.
-func (o *outbox) leave() (mustWrite bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	mustWrite = o.forReader && !o.closed
-	o.attended, o.forReader = false, false
 	switch {
-	case !mustWrite || o.pending:
+	case o.closed || o.pending:
 		return false
 	case o.permitted:
 		o.again = true
 		return false
 	}
-	o.permitted = true // not by the limiter: the reader was running in any case
+	o.permitted = true // not by the limiter: the caller runs in any case
 	return true
 }
 
-// left ends the writing that leave has begun.
-func (o *outbox) left() {
+// unclaim ends the writing that claim has begun.
+func (o *outbox) unclaim() {
 	if o.unpermit() {
 		o.limiter.enqueue(o)
 	}

@@ -90,9 +90,9 @@ func TestAnOutboxThatIsWokenWhileItWritesWritesAgain(t *testing.T) {
 }
 
 // A thousand that wait for their clients cost others some tens of milliseconds, not ten each.
-// The reader of a connection writes what its own requests cause. What comes from other clients meanwhile
-// is written too, by the reader or by a goroutine, and never by both at once.
-func TestEachNotificationIsWrittenWhetherOrNotTheReaderAttends(t *testing.T) {
+// The goroutine that reads a connection writes what its own requests cause, and another writes what comes
+// from other clients. One of them writes each notification, and never both at once.
+func TestEachNotificationIsWrittenByTheReaderOrByAnother(t *testing.T) {
 	var o *outbox
 	var writing atomic.Bool
 	var mu sync.Mutex
@@ -118,7 +118,7 @@ func TestEachNotificationIsWrittenWhetherOrNotTheReaderAttends(t *testing.T) {
 			for range each {
 				for queued := false; !queued; { // the room of 1 MiB may be taken
 					queued, _ = o.push(&sharedNotification{Change: &statestore.Change{Key: "k"}})
-					o.wakeForNotification()
+					o.Wake()
 				}
 			}
 		})
@@ -127,10 +127,9 @@ func TestEachNotificationIsWrittenWhetherOrNotTheReaderAttends(t *testing.T) {
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		for !pushed.Load() {
-			o.attend()
-			if o.leave() {
+			if o.claim() {
 				write()
-				o.left()
+				o.unclaim()
 			}
 		}
 	})

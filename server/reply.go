@@ -224,7 +224,7 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 		conn.spare = s.newWaitingReply(conn.outbox)
 	}
 	waiting := conn.spare
-	reply, now := s.engine.SubmitThen(command, observed, waiting.arrive)
+	reply, now := s.engine.SubmitWaking(command, observed, waiting.arrive, conn.wakeOthers)
 	if admitted != nil {
 		admitted()
 	}

@@ -56,14 +56,14 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 		observed = s.observing(cl, conn, &r, &command, start)
 	}
 	if s.options.Journal == nil {
-		reply, _ = s.engine.SubmitThen(command, observed, nil)
+		reply, _ = s.engine.SubmitWaking(command, observed, nil, conn.wakeOthers)
 	} else if reply, later, fault = s.submit(cl, conn, r, command, observed); fault != nil {
 		return reply, false, fault
 	}
 	if s.backlogged.Swap(nil) != nil {
 		// A burst of requests is applied faster than the goroutines that write to watchers are
 		// scheduled. Let them run, or a client seems slow that is not.
-		conn.inbound.leaveOutbox()
+		conn.inbound.writeNotifications()
 		conn.readTurn.End()
 		runtime.Gosched()
 		conn.readTurn.Begin()

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // endConnection ends what the server keeps for a connection, and its session if that is not
@@ -82,6 +83,7 @@ func (s *Server) enter(cl *mqtt.Client, conn *connection) {
 func (s *Server) startSession(cl *mqtt.Client, conn *connection) {
 	conn.session = s.messages.Session(cl.ID)
 	conn.outbox.begin(func() { s.writeWaiting(cl, conn) })
+	conn.wakeOthers = func(notifications []statestore.Notification) { s.wakeOthers(conn, notifications) }
 	conn.session.Attach(pubsub.Receiver{
 		Link:              conn.outbox,
 		MQTT5:             cl.Properties.ProtocolVersion >= wire.Version5,

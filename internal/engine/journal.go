@@ -127,6 +127,16 @@ func (e *Engine) SubmitThen(command statestore.Command, then, done func(statesto
 	return e.submit(&command, then, done)
 }
 
+// SubmitWaking is SubmitThen with wake in place of the function of AfterDelivery: it is called with
+// the notifications that are delivered before SubmitWaking returns, if there are any.
+func (e *Engine) SubmitWaking(command statestore.Command, then, done func(statestore.Reply), wake func([]statestore.Notification)) (reply statestore.Reply, now bool) {
+	reply, notifications, now := e.apply(&command, then, done)
+	if len(notifications) > 0 {
+		wake(notifications)
+	}
+	return reply, now
+}
+
 // HasRoom reports whether Room returns at once, because not too much waits for a commit.
 func (e *Engine) HasRoom() bool { return e.journal == nil || e.waiting.Load() < maxWaiting }
 
