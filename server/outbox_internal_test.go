@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"math/big"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -101,6 +102,7 @@ func TestEachNotificationIsWrittenByTheReaderOrByAnother(t *testing.T) {
 		if writing.Swap(true) {
 			t.Error("two goroutines write at once")
 		}
+		runtime.Gosched() // or they would hardly meet
 		for _, notification := range o.take(nil) {
 			o.Release(int(envelope.NotificationCost(notification.Change)))
 			mu.Lock()
