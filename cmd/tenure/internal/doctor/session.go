@@ -17,8 +17,8 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/queueprobe"
 	"github.com/tenurelock/tenure/resp3"
-	"github.com/tenurelock/tenure/server/queueprobe"
 	"github.com/tenurelock/tenure/transport"
 )
 
