@@ -7,16 +7,19 @@ import (
 	"sync"
 )
 
-// boundedListener bounds the open connections. A new connection takes the place of the one that has
-// been without a request for longest: clients that keep connections must not shut out a probe. It is
-// closed if all of them have a request.
+// boundedListener bounds the open connections. A new connection takes the place of the oldest one that
+// is not protected: neither clients that keep connections nor clients that do not read must shut out a
+// probe. Protected connections are fewer than the limit, so a new one always gets a place. What a client
+// does on a connection does not make it younger: otherwise a probe that has just come would be the oldest.
 type boundedListener struct {
 	net.Listener
-	limit int
+	limit        int
+	maxProtected int // less than limit
 
-	mu    sync.Mutex
-	conns map[*boundedConn]struct{} // that are open
-	order uint64                    // of the latest change of a connection
+	mu        sync.Mutex
+	conns     map[*boundedConn]struct{} // that are open
+	protected int                       // of them
+	accepted  uint64                    // connections so far
 }
 
 // boundedConn is a connection with a place.
@@ -24,63 +27,69 @@ type boundedConn struct {
 	net.Conn
 	listener *boundedListener
 
-	serving bool   // a request is being answered
-	order   uint64 // when that began or ended; or when the connection came
+	// Guarded by the listener.
+	order     uint64 // among the connections so far
+	protected bool   // it keeps its place
 }
 
 // Accept implements net.Listener.
 func (l *boundedListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := l.Listener.Accept()
-		if err != nil {
-			return nil, err
-		}
-		next := &boundedConn{Conn: conn, listener: l}
-		replaced, ok := l.admit(next)
-		if replaced != nil {
-			_ = replaced.Conn.Close()
-		}
-		if ok {
-			return next, nil
-		}
-		_ = conn.Close()
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
 	}
+	next := &boundedConn{Conn: conn, listener: l}
+	if replaced := l.admit(next); replaced != nil {
+		_ = replaced.Conn.Close()
+	}
+	return next, nil
 }
 
 // admit gives a connection a place, and returns the connection that has lost it; nil: none.
-func (l *boundedListener) admit(next *boundedConn) (replaced *boundedConn, ok bool) {
+func (l *boundedListener) admit(next *boundedConn) (replaced *boundedConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.conns) >= l.limit {
 		for conn := range l.conns {
-			if !conn.serving && (replaced == nil || conn.order < replaced.order) {
+			if !conn.protected && (replaced == nil || conn.order < replaced.order) {
 				replaced = conn
 			}
 		}
-		if replaced == nil {
-			return nil, false
-		}
 		delete(l.conns, replaced)
 	}
-	l.order++
-	next.order = l.order
+	l.accepted++
+	next.order = l.accepted
 	l.conns[next] = struct{}{}
-	return replaced, true
+	return replaced
 }
 
 // Close implements net.Conn.
 func (c *boundedConn) Close() error {
+	c.release()
 	c.listener.mu.Lock()
 	delete(c.listener.conns, c)
 	c.listener.mu.Unlock()
 	return c.Conn.Close()
 }
 
-func (c *boundedConn) serve(serving bool) {
+// protect makes the connection keep its place until release, unless too many do.
+func (c *boundedConn) protect() {
+	l := c.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, open := l.conns[c]; open && !c.protected && l.protected < l.maxProtected {
+		c.protected = true
+		l.protected++
+	}
+}
+
+func (c *boundedConn) release() {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
-	c.listener.order++
-	c.serving, c.order = serving, c.listener.order
+	if c.protected {
+		c.protected = false
+		c.listener.protected--
+	}
 }
 
 // connKey is the key of the connection in the context of a request.
@@ -91,10 +100,22 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, conn)
 }
 
-// serving notes that the request has come, so that its connection keeps its place until done is
-// called.
-func serving(r *http.Request) (done func()) {
-	conn := r.Context().Value(connKey{}).(*boundedConn)
-	conn.serve(true)
-	return func() { conn.serve(false) }
+// answered is a http.Server.ConnState. It ends the protection of a connection when the answer is
+// written: when a handler returns, a part of it is not.
+func answered(conn net.Conn, state http.ConnState) {
+	if state == http.StateIdle {
+		conn.(*boundedConn).release()
+	}
+}
+
+// protect makes the connection of a request keep its place until the answer is written. It is for what
+// has few places of its own, and for probes: any other connection may be given to a probe.
+func protect(r *http.Request) { r.Context().Value(connKey{}).(*boundedConn).protect() }
+
+// protected returns a handler whose requests are protected.
+func protected(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		protect(r)
+		next.ServeHTTP(w, r)
+	})
 }

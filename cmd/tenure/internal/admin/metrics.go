@@ -70,6 +70,7 @@ func (h *metricsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-h.places }()
+	protect(r)
 	reading, err := h.readings.fresh(r.Context(), asState)
 	if err != nil {
 		refuseReader(w, err.Error())
