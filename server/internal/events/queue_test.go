@@ -247,9 +247,6 @@ func TestAFloodOfTakeOversIsABoundedNumberOfLines(t *testing.T) {
 					time.Sleep(100 * time.Millisecond)
 				}
 			}
-			if strings.Contains(log.String(), "client=honest") {
-				t.Fatal("too early")
-			}
 			for range 3 {
 				q.Push(activity.Event{Kind: activity.TakenOver, At: time.Now(), Client: "honest", User: "operator"})
 			}

@@ -214,7 +214,7 @@ func leaseMetrics() []metric {
 			}},
 		{"tenure_leases_without_series", "Leases without metrics of their own, because 100 others have them.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Held + s.state.Totals.Free - len(s.named))) }},
-		{"tenure_leases_no_holder_max_seconds", "How long the lease that has been free for longest has had no holder, clients waiting for it or not; 0 if none is free.", gauge, nil,
+		{"tenure_leases_no_holder_max_seconds", "The longest time that any lease has had no holder until now, whether or not clients wait for it; 0 if each has one.", gauge, nil,
 			func(s *sample, emit emit) {
 				var longest int64
 				for i := range s.state.Leases {
@@ -292,7 +292,7 @@ func requestMetrics() []metric {
 					emitBy(emit, s.attached.Dropped, dropReasons)
 				}
 			}},
-		{"tenure_client_take_overs_total", "Connections that ended because another one came with the same client id.", counter, nil,
+		{"tenure_clients_taken_over_total", "Connections that ended because another one came with the same client id.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.TakeOvers)) }},
 		{"tenure_clients_flapping", "Client ids that are taken over again and again: two programs have the same one, most likely.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Flapping)) }},
