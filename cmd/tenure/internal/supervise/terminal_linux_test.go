@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -73,11 +72,7 @@ func startSession(t *testing.T, name string, arguments ...string) *session {
 // awaitText waits until the text is on the screen for the nth time.
 func (s *session) awaitText(text string, n int) {
 	s.t.Helper()
-	for deadline := time.Now().Add(await.Patience); strings.Count(s.screen.String(), text) < n; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%q is not on the screen %d times", text, n)
-		}
-	}
+	await.Until(func() bool { return strings.Count(s.screen.String(), text) >= n })
 }
 
 func (s *session) press(keys string) {
