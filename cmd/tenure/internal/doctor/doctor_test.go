@@ -23,8 +23,11 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -306,6 +309,70 @@ func TestAStoreThatWorksPassesEachStepAndKeepsNothing(t *testing.T) {
 			}
 			if usage := s.Usage().Store; usage.Keys != 0 {
 				t.Errorf("%d keys are left", usage.Keys)
+			}
+		})
+	}
+}
+
+// The doctor sends timestamps that are a day off. The page and its alerts must not take them for its clock.
+func TestTheStoreKeepsTheTrueClockOfTheDoctor(t *testing.T) {
+	for name, off := range map[string]time.Duration{"right": 0, "five minutes behind": -5 * time.Minute} {
+		for _, readOnly := range []bool{false, true} {
+			events := activity.New(activity.Options{})
+			address := serve(t, server.Options{Observe: events.Observe})
+			doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + address, Timeout: 20 * time.Second, ReadOnly: readOnly,
+				Client: transport.Options{ClientID: "node:a"}, Now: func() time.Time { return time.Now().Add(off) }})
+			var state activity.State
+			await.Until(func() bool { // events come later than answers
+				state = events.State(time.Now())
+				return len(state.Clients) == 1 && !state.Clients[0].Connected
+			})
+			client := state.Clients[0]
+			if client.ClockImplausible || client.ClockOffsetMillis == nil || (time.Duration(*client.ClockOffsetMillis)*time.Millisecond-off).Abs() > time.Minute {
+				t.Errorf("a clock that is %s, read only %v: %+v", name, readOnly, client)
+			}
+		}
+	}
+}
+
+// mosquitto takes each subscription, so only a message tells what its rules allow.
+func TestABrokerThatLetsAClientAnswerForTheStoreIsAWarning(t *testing.T) {
+	const own = `
+user store
+topic readwrite #
+pattern read clients/%c/#
+pattern write clients/%c/queue-probe
+pattern read clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/+/command/notify/+
+`
+	const invoke = "topic write statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke\n"
+	for name, test := range map[string]struct {
+		rules  string
+		status doctor.Status
+		found  string
+	}{
+		"which has no rules":                     {"topic readwrite #\n" + own, doctor.Warning, "read and write replies for other clients"},
+		"which lets all clients write to others": {invoke + "topic write clients/#\n" + own, doctor.Warning, "takes messages of this client to topics of other clients"},
+		"with the rules of the document":         {invoke + own, doctor.Skipped, "lets this client send none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "acl")
+			if err := os.WriteFile(file, []byte(test.rules), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			broker := mosquitto.Start(t, "acl_file "+file+"\n")
+			store, err := attach.Open(t.Context(), "mqtt://"+broker.Address, attach.Options{Username: "store"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- store.Serve(ctx) }()
+			defer func() { cancel(); await.Receive(ended) }()
+			await.Receive(store.Ready())
+			report := doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + broker.Address, Timeout: 20 * time.Second})
+			at := slices.IndexFunc(report.Steps, func(s doctor.Step) bool { return s.Name == "isolation" })
+			if at < 0 || report.Steps[at].Status != test.status || !strings.Contains(report.Steps[at].Found, test.found) {
+				t.Errorf("want %s with %q\n%s", test.status, test.found, text(report))
 			}
 		})
 	}
