@@ -3,6 +3,10 @@ package browsertest
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -214,7 +218,7 @@ func TestThePageCanBeUsedWithTheKeyboard(t *testing.T) {
 			t.Errorf("the focus at %s is not visible", order[len(order)-1])
 		}
 	}
-	if got := strings.Join(order, " "); got != "#leases filter /api/state /metrics" {
+	if got := strings.Join(order, " "); got != "#leases filter api/state metrics" {
 		t.Errorf("Tab goes to %s", got)
 	}
 	// As a keyboard does it: the key makes the character unless the page prevents that.
@@ -239,6 +243,29 @@ func TestThePageCanBeUsedWithTheKeyboard(t *testing.T) {
 }
 
 // A name that looks like HTML is text, and one that is very long does not widen the page.
+// A proxy may have the page below a path of its own.
+func TestThePageWorksBelowAPathOfAProxy(t *testing.T) {
+	s, b := serveEvents(t), open(t)
+	s.plant()
+	target, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(http.StripPrefix("/plant/tenure", httputil.NewSingleHostReverseProxy(target)))
+	t.Cleanup(func() {
+		proxy.CloseClientConnections() // the browser reads events
+		proxy.Close()
+	})
+	b.do(chromedp.Navigate(proxy.URL + "/plant/tenure/"))
+	b.until(shown + " === 4")
+	for _, href := range eval[[]string](b, `[...document.querySelectorAll("a")].map(a => a.href)`) {
+		if !strings.HasPrefix(href, proxy.URL+"/plant/tenure/") {
+			t.Errorf("a link leads to %s", href)
+		}
+	}
+	b.mustBeQuiet()
+}
+
 func TestNamesThatClientsChooseAreText(t *testing.T) {
 	s, b := serveEvents(t), open(t)
 	const markup = `<img src=x onerror="document.title='hacked'"><b>x`
