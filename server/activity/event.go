@@ -89,8 +89,10 @@ type Event struct {
 	Rank int
 	// Value is the value of a SET or VDEL, cut to MaxText. It is empty unless values were asked for.
 	Value string
-	// Outcome is what the store did, and Refusal why it refused the request.
+	// Outcome is what the store did, and Refusal why it refused the request. Created says that a SET
+	// was applied, and that the key had no value before: the client acquires the lease.
 	Outcome statestore.Outcome
+	Created bool
 	Refusal string
 	// Version is the version that the reply carries; zero if it has none.
 	Version hlc.Timestamp

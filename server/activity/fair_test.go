@@ -61,6 +61,7 @@ func TestTheModelIsBounded(t *testing.T) {
 				Condition: statestore.Condition(random.IntN(3)), Lifetime: time.Duration(random.IntN(3)) * ttl,
 				Stop: random.IntN(3) == 0, Holder: []string{client, "", "x"}[random.IntN(3)], Rank: random.IntN(3) - 1,
 				Version: hlc.Timestamp{Wall: int64(random.IntN(2)) * int64(step), Node: "s"}, Will: random.IntN(5) == 0,
+				Created: random.IntN(2) == 0,
 				Refusal: []string{"", string(protocol.FencingTokenLower)}[random.IntN(2)],
 				User:    []string{"", "u", "v"}[random.IntN(3)],
 			}

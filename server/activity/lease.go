@@ -76,7 +76,7 @@ func (n *name) holderName() string { return cmp.Or(n.holder, n.client) }
 // continues reports whether a SET, which was applied, goes on with the time of the holder.
 func (n *name) continues(e *Event) bool {
 	switch {
-	case !n.held || n.client == "" || n.holder != e.Holder:
+	case !n.held || n.client == "" || n.holder != e.Holder || e.Created: // its expiry was not reported
 		return false
 	case e.Condition == statestore.Always:
 		return n.client == e.Client

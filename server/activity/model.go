@@ -50,9 +50,6 @@ const (
 
 	// maxTakeOvers is how many client ids are watched for flapping.
 	maxTakeOvers = 1024
-	// earlierLeases is how long after the start of a store leases of an earlier one may be left that
-	// have not been renewed yet.
-	earlierLeases = 10 * time.Minute
 )
 
 // Model is what the events of a store amount to. Its methods are safe for concurrent use.
@@ -60,7 +57,6 @@ type Model struct {
 	options Options
 
 	mu       sync.Mutex
-	inherits time.Time // until then leases of an earlier store may be left that have no event yet
 	totals   Totals
 	requests [verbs][outcomes]uint64
 	ends     map[Cause]uint64
@@ -153,7 +149,6 @@ func (m *Model) Observe(event Event) {
 // started notes that the store begins to answer.
 func (m *Model) started(e *Event) {
 	if e.Continues {
-		m.inherits = e.At.Add(earlierLeases)
 		return
 	}
 	for _, n := range m.names { // they are gone with the data of an earlier store
@@ -346,7 +341,7 @@ func (m *Model) set(by *member[*client], e *Event) {
 		missed := l.renew(e)
 		m.totals.Renewed++
 		m.totals.Missed += missed
-	case l.held && l.client == "" && e.Condition == statestore.IfMissingOrEqual:
+	case l.held && l.client == "" && e.Condition == statestore.IfMissingOrEqual && !e.Created:
 		l.acquire(e, false) // another client has found it taken before: this is its holder
 		m.totals.Renewed++
 	default:
@@ -372,11 +367,12 @@ func (m *Model) overwritten(l *name, e *Event) Cause {
 	return CauseForced
 }
 
-// acquired notes that a client has a lease from now on.
+// acquired notes that a client has a lease from now on. A SET that only goes on with a value is the
+// renewal of a lease whose begin the model has not seen: it is in the data of an earlier store, was
+// forgotten, or its event was lost.
 func (m *Model) acquired(n *member[*name], e *Event) {
 	l := n.value
-	known := l.isLease || e.Condition == statestore.IfMissing ||
-		m.forgotten == 0 && !e.At.Before(m.inherits)
+	known := e.Created || e.Condition == statestore.Always
 	if l.held {
 		m.end(l, m.overwritten(l, e), e)
 	}
@@ -448,7 +444,8 @@ func (m *Model) expired(e *Event) {
 	}
 	l := n.value
 	if every := l.rhythm.every(); every > 0 {
-		missed := uint64(max(0, e.At.Sub(l.lastRenewal)/every))
+		// Without the events of its renewals, the last one may seem to be long ago.
+		missed := uint64(max(0, min(e.At.Sub(l.lastRenewal), l.ttl)/every))
 		l.missed += missed
 		m.totals.Missed += missed
 	}

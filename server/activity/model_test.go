@@ -22,11 +22,12 @@ type world struct {
 	model   *Model
 	now     time.Time
 	version int64
-	setTo   map[string]hlc.Timestamp // the present versions
+	setTo   map[string]hlc.Timestamp // the latest versions
+	exists  map[string]bool
 }
 
 func newWorld(t *testing.T, options Options) *world {
-	return &world{t: t, model: New(options), now: noon, setTo: make(map[string]hlc.Timestamp)}
+	return &world{t: t, model: New(options), now: noon, setTo: make(map[string]hlc.Timestamp), exists: make(map[string]bool)}
 }
 
 func (w *world) after(d time.Duration) *world {
@@ -36,6 +37,13 @@ func (w *world) after(d time.Duration) *world {
 
 func (w *world) tell(e Event) {
 	e.At = w.now
+	switch {
+	case e.Kind == Expired || e.Outcome == statestore.Deleted:
+		delete(w.exists, e.Key)
+	case e.Kind == Request && e.Verb == statestore.VerbSet && e.Outcome == statestore.OK:
+		e.Created = !w.exists[e.Key]
+		w.exists[e.Key] = true
+	}
 	w.model.Observe(e)
 }
 
@@ -373,6 +381,7 @@ func TestTheEndOfABid(t *testing.T) {
 func TestLeasesOfAnEarlierStoreAreNotAcquiredAgain(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.tell(Event{Kind: Started, Continues: true})
+	w.exists["old"], w.exists["other"] = true, true
 	w.set("a", "old")
 	if l := w.lease("old"); l.Known || l.Token != "" || l.LastChange != nil || !l.Held {
 		t.Errorf("a lease that the model has not seen begin: %+v", l)
@@ -385,9 +394,57 @@ func TestLeasesOfAnEarlierStoreAreNotAcquiredAgain(t *testing.T) {
 	if l := w.lease("other"); l.Known || l.Holder != "c" || l.Since != w.now {
 		t.Errorf("its holder renews: %+v", l)
 	}
-	w.after(time.Hour).set("d", "new")
-	if l := w.lease("new"); !l.Known {
-		t.Errorf("an hour later: %+v", l)
+	if w.set("d", "new"); !w.lease("new").Known {
+		t.Errorf("a lease that begins now: %+v", w.lease("new"))
+	}
+}
+
+// The events of a lease may be lost, or a model may have no room for it. What is seen of it afterwards says
+// nothing untrue, and nothing about other leases.
+func TestALeaseThatWasForgottenIsNotAcquiredAgain(t *testing.T) {
+	w := newWorld(t, Options{Names: 10})
+	for i := range 11 {
+		w.set("mallory", fmt.Sprint("m", i))
+	}
+	w.set("bob", "new")
+	if l := w.lease("new"); !l.Known || l.Token == "" || l.LastChange == nil {
+		t.Errorf("a lease that begins after the model has forgotten those of another client: %+v", l)
+	}
+	before := w.model.State(w.now)
+	w.after(time.Second).set("mallory", "m0")
+	if l := w.lease("m0"); before.LeasesForgotten == 0 || l.Known || l.Token != "" || l.LastChange != nil {
+		t.Errorf("%d forgotten; one of them is renewed: %+v", before.LeasesForgotten, l)
+	}
+	after := w.model.State(w.now)
+	if after.Totals.Acquired != before.Totals.Acquired || after.Totals.Renewed != before.Totals.Renewed+1 {
+		t.Errorf("%d acquisitions and %d renewals, before %d and %d",
+			after.Totals.Acquired, after.Totals.Renewed, before.Totals.Acquired, before.Totals.Renewed)
+	}
+}
+
+// An expiry that was not reported ends the time of a holder all the same, and is not thousands of renewals
+// that did not come.
+func TestAHolderThatComesBackAfterALostExpiryHasANewLease(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set("a", "k")
+	w.renews(5, 200*time.Millisecond, "a", "k")
+	w.exists["k"] = false
+	again := w.after(50*time.Minute).set("a", "k")
+	l, totals := w.lease("k"), w.model.State(w.now).Totals
+	if l.Token != again.Version.String() || l.Renewals != 0 || totals.Acquired != 2 || totals.EndsBy[CauseUnknown] != 1 || totals.Missed != 0 {
+		t.Errorf("%+v, %+v", l, totals)
+	}
+	w.renews(5, 200*time.Millisecond, "a", "k")
+	w.after(50*time.Minute).set("a", "k") // the events of its renewals were lost
+	most := uint64(ttl / (200 * time.Millisecond))
+	if missed := w.lease("k").Missed; missed > most {
+		t.Errorf("%d renewals are missed in one lifetime", missed)
+	}
+	w.renews(5, 200*time.Millisecond, "a", "k")
+	before := w.model.State(w.now).Totals.Missed
+	w.after(50 * time.Minute).tell(Event{Kind: Expired, Key: "k"})
+	if missed := w.model.State(w.now).Totals.Missed - before; missed == 0 || missed > most {
+		t.Errorf("%d renewals are missed before an expiry", missed)
 	}
 }
 

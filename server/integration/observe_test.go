@@ -56,6 +56,9 @@ func (o *observed) line() string {
 		switch e := await.Receive(o.events); e.Kind {
 		case activity.Request:
 			text := fmt.Sprint(e.Client, " ", e.Verb, " ", e.Key, " ", e.Outcome)
+			if e.Created {
+				text += " created"
+			}
 			if e.Holder != "" {
 				text += " holder=" + e.Holder
 			}
@@ -120,16 +123,16 @@ func TestAStoreReportsWhatHappensToALease(t *testing.T) {
 			if err := set(b, "b:1", time.Minute); !errors.Is(err, transport.ErrConditionFailed) {
 				t.Fatal(err)
 			}
-			o.want("a SET k ok holder=a", "a SET k ok holder=a", "b SET k condition failed holder=b")
+			o.want("a SET k ok created holder=a", "a SET k ok holder=a", "b SET k condition failed holder=b")
 			_, released := a.VDel(t.Context(), "k", []byte("a:1"), transport.DelOptions{})
 			err = errors.Join(err, released, set(b, "b:2", 50*time.Millisecond))
-			o.want("a VDEL k deleted holder=a", "b SET k ok holder=b", "expired k")
+			o.want("a VDEL k deleted holder=a", "b SET k ok created holder=b", "expired k")
 			err = errors.Join(err, set(a, "a:"+nonce, time.Minute))
 			_, forced := b.VDel(t.Context(), "k", []byte("a:"+nonce), transport.DelOptions{Forced: "ana@ops"})
 			if err = errors.Join(err, forced); err != nil {
 				t.Fatal(err)
 			}
-			o.want("a SET k ok holder=a", "b VDEL k deleted holder=a forced=ana@ops")
+			o.want("a SET k ok created holder=a", "b VDEL k deleted holder=a forced=ana@ops")
 			version, err := a.Set(t.Context(), "file", nil, transport.SetOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -140,7 +143,7 @@ func TestAStoreReportsWhatHappensToALease(t *testing.T) {
 			if _, err := a.Del(t.Context(), "file", transport.DelOptions{}); !errors.Is(err, transport.ErrFencingTokenRequired) {
 				t.Error(err)
 			}
-			o.want("a SET file ok", "a SET file ok", "a DEL file refused a fencing token is required for this request")
+			o.want("a SET file ok created", "a SET file ok", "a DEL file refused a fencing token is required for this request")
 		})
 	}
 }
@@ -200,7 +203,7 @@ func TestAChangeIsObservedAfterItsCommit(t *testing.T) {
 	}
 	o.want("a GET other missing")
 	release()
-	o.want("a SET k ok holder=a")
+	o.want("a SET k ok created holder=a")
 	if err := await.Receive(set); err != nil {
 		t.Error(err)
 	}
@@ -212,7 +215,7 @@ func TestAWillIsObserved(t *testing.T) {
 	address := testsupport.Start(t, server.Options{Observe: o.observe})
 	c := testsupport.RequestWill("a", "VDEL", "k", "a:1").Connect(t, address, "a")
 	c.MustDo(t, 1, "+OK\r\n", "SET", "k", "a:1", "NEX", "PX", "60000")
-	o.want("a SET k ok holder=a")
+	o.want("a SET k ok created holder=a")
 	c.Reset()
 	o.want("a VDEL k deleted holder=a will")
 	if e := o.next(activity.Disconnected); e.Reason != activity.ReasonLost {

@@ -148,7 +148,7 @@ func (q *Queue) Answered(e *activity.Event, reply statestore.Reply) {
 	now := time.Now()
 	e.Took = now.Sub(e.At)
 	e.At = now
-	e.Outcome, e.Version = reply.Outcome, reply.Version
+	e.Outcome, e.Created, e.Version = reply.Outcome, reply.Created, reply.Version
 	if reply.Err != nil {
 		e.Refusal = activity.CutText(reply.Err.Error())
 	}
