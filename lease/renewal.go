@@ -12,7 +12,7 @@ import (
 
 // maintain decides what the tenure does, until it is over. It waits for time and for events, and
 // for nothing else: requests run in the goroutine of a worker, with all functions of the program
-// that they call, such as those of a Trace, a Logger's handler or a Conn. So none of these can keep the
+// that they call, such as the functions of a Trace, a Logger's handler or a Conn. So none of these can keep the
 // contexts of a tenure alive that is over. When the client is closed, it ends the context client
 // and waits for maintain.
 func (t *Tenure) maintain(client context.Context) {

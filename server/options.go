@@ -103,8 +103,8 @@ type Options struct {
 	// left out: Event.Lost counts them. Serve ends five seconds after its other tasks if a call does not
 	// return, and makes no other call then. nil: no events are made. See [activity.Model].
 	Observe func(activity.Event)
-	// ObserveValues puts values into the events. Values may be secret, and that of a lease lets
-	// each client that may write the key release it.
+	// ObserveValues puts values into the events. Values may be secret. With the value of a
+	// lease each client that may write the key can release it.
 	ObserveValues bool
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger

@@ -2,7 +2,7 @@
 // share: topics, property names, verbs, and the texts of the store's refusals.
 //
 // It is internal because programs do not need it: a client uses package transport, and a
-// store package statestore. The constants are those of docs/protocol.md.
+// store package statestore. docs/protocol.md explains the constants.
 package protocol
 
 import (

@@ -113,7 +113,7 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"a file that is not there", []string{"get", "k", "--config", "no.yaml"}, "--config: open no.yaml"},
 		{"authorities that are not there", []string{"get", "k", "--broker", "mqtts://localhost", "--tls-ca", "no.pem"}, "--tls-ca: open no.pem"},
 		{"a value that looks like a flag", []string{"set", "k", "-5"}, "a value that begins with a dash goes after --: tenure set KEY -- VALUE"},
-		{"the flags of a child", []string{"run", "web", "ls", "-la"}, "flags of the command of the child go after --: tenure run NAME -- COMMAND"},
+		{"the flags of a child", []string{"run", "web", "ls", "-la"}, "the child's own flags go after --: tenure run NAME -- COMMAND"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := tenure(t, "", nil, test.arguments...)

@@ -27,8 +27,7 @@ import (
 )
 
 // Main runs a command with the arguments of the process until it ends or SIGINT or SIGTERM
-// comes. After an error it says why on standard error. The exit codes are those of "help
-// exit-codes".
+// comes. After an error it says why on standard error. "help exit-codes" lists the exit codes.
 func Main(root *cobra.Command) {
 	supervise.Intercept()
 	ctx, stop := untilSignal(context.Background())

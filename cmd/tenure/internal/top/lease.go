@@ -13,7 +13,7 @@ import (
 type Lease struct {
 	Name string `json:"name"`
 	Held bool   `json:"held"`
-	// Holder is the holder's name, or that of the last holder.
+	// Holder is the name of the holder, or of the last one.
 	Holder string `json:"holder,omitempty"`
 	// HeldFor is how long the holder has the lease. AtLeast says that it was held before it was first
 	// seen.
