@@ -464,7 +464,7 @@ func TestAProbeIsAnsweredBesideClientsThatDoNotRead(t *testing.T) {
 			s := serve(t, nil)
 			ask := strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", 2000)
 			var tasks sync.WaitGroup
-			defer tasks.Wait()
+			defer await.Done(tasks.Wait)
 			for range 2 * admin.MaxConnections {
 				conn, err := net.Dial("tcp", s.Addr().String())
 				if err != nil {
