@@ -44,6 +44,9 @@ const (
 	// clockOff is from which offset a clock counts as wrong, and maxClockOffset up to which one it is
 	// plausible.
 	clockOff, maxClockOffset = time.Second, 24 * time.Hour
+	// clockFor is how long a clock counts after the request that carried it. A client that has left, or
+	// is mended and silent, would be an alarm that never ends.
+	clockFor = 5 * time.Minute
 	// The classes of names and of clients, the ones that are forgotten first in front.
 	watchedName, freeName, heldName = 0, 1, 2
 	awayClient, connectedClient     = 0, 1
@@ -83,9 +86,10 @@ type client struct {
 	reason                  string
 	lastSeen, lastEvent     time.Time // lastSeen is of a request
 	requests                uint64
-	hasClock                bool
 	offset                  time.Duration // of the last clock that was plausible
-	implausible             bool          // the last one was not
+	offsetAt                time.Time     // when that came; zero: never
+	implausible             bool          // the last clock was not
+	clockAt                 time.Time     // when the last clock came; zero: never
 	takeOvers               uint64
 	refused, stale, dropped uint64
 	waits                   []*waiter
@@ -294,10 +298,17 @@ func (c *client) noteClock(e *Event) {
 	if !e.HasClock {
 		return
 	}
+	c.clockAt = e.At
 	c.implausible = e.ClockOffset.Abs() > maxClockOffset || e.Refusal == string(protocol.TimestampTooFarAhead)
 	if !c.implausible {
-		c.hasClock, c.offset = true, e.ClockOffset
+		c.offsetAt, c.offset = e.At, e.ClockOffset
 	}
+}
+
+// clock returns what counts of the client's clock at a time.
+func (c *client) clock(now time.Time) (offset time.Duration, hasOffset, implausible bool) {
+	counts := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) <= clockFor }
+	return c.offset, counts(c.offsetAt), c.implausible && counts(c.clockAt)
 }
 
 func (m *Model) refused(c *client, e *Event) {

@@ -214,10 +214,10 @@ func (m *Model) showClients(state *State, now time.Time) {
 	}
 	state.ClientsHidden = len(m.clients) - len(state.Clients)
 	for _, n := range m.clients {
-		switch c := n.value; {
-		case c.implausible:
+		switch offset, hasOffset, implausible := n.value.clock(now); {
+		case implausible:
 			state.Totals.ClocksImplausible++
-		case c.hasClock && c.offset.Abs() > clockOff:
+		case hasOffset && offset.Abs() > clockOff:
 			state.Totals.ClocksOff++
 		}
 	}
@@ -238,12 +238,12 @@ func (c *client) show(takeOvers *TakeOvers, now time.Time) Client {
 		Refused:     c.refused,
 		StaleWrites: c.stale,
 		Dropped:     c.dropped,
-
-		ClockImplausible: c.implausible,
 	}
-	if c.hasClock {
-		offset := c.offset.Milliseconds()
-		shown.ClockOffsetMillis = &offset
+	offset, hasOffset, implausible := c.clock(now)
+	shown.ClockImplausible = implausible
+	if hasOffset {
+		millis := offset.Milliseconds()
+		shown.ClockOffsetMillis = &millis
 	}
 	return shown
 }

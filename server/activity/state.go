@@ -195,10 +195,12 @@ type Client struct {
 	LastSeen time.Time `json:"lastSeen,omitzero"`
 	Requests uint64    `json:"requests"`
 	// ClockOffsetMillis is how far its clock is ahead of the store's, as of its last request with a
-	// plausible clock; nil: not known. See Event.ClockOffset for what that cannot show.
+	// plausible clock; nil: there was none in the last five minutes. See Event.ClockOffset for what that
+	// cannot show.
 	ClockOffsetMillis *int64 `json:"clockOffsetMillis,omitempty"`
-	// ClockImplausible says that the last clock that it sent was not plausible: the store refused it
-	// as too far ahead, or it is more than a day off. It is wrong, or forged.
+	// ClockImplausible says that the last clock that it sent was not plausible, and came in the last five
+	// minutes: the store refused it as too far ahead, or it is more than a day off. It is wrong, or
+	// forged.
 	ClockImplausible bool `json:"clockImplausible"`
 	// TakeOvers counts how often a new connection of the client ended an open one. Flapping says
 	// that this happens again and again: probably two programs use one client id.
@@ -249,7 +251,8 @@ type Totals struct {
 	Free     int `json:"free"`
 	Flapping int `json:"flapping"`
 	// ClocksOff is how many clients have a plausible clock that is more than a second off the
-	// store's, and ClocksImplausible how many sent one last that is not plausible.
+	// store's, and ClocksImplausible how many sent one last that is not plausible; both of the clients
+	// that have sent a clock in the last five minutes.
 	ClocksOff         int `json:"clocksOff"`
 	ClocksImplausible int `json:"clocksImplausible"`
 }

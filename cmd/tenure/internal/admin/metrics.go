@@ -296,11 +296,11 @@ func requestMetrics() []metric {
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.TakeOvers)) }},
 		{"tenure_clients_flapping", "Client ids that are taken over again and again: two programs have the same one, most likely.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Flapping)) }},
-		{"tenure_clients_clock_off", "Clients whose clock is more than a second off the store's, and plausible.", gauge, nil,
+		{"tenure_clients_clock_off", "Clients whose clock is more than a second off the store's, and plausible, as of the last five minutes.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.ClocksOff)) }},
-		{"tenure_clients_clock_implausible", "Clients whose last clock was refused as too far ahead, or is more than a day off.", gauge, nil,
+		{"tenure_clients_clock_implausible", "Clients whose last clock was refused as too far ahead, or is more than a day off, as of the last five minutes.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.ClocksImplausible)) }},
-		{"tenure_clients_clock_offset_max_seconds", "Largest plausible difference between the clock of a client and the store's, without a sign, among the clients that the page shows.", gauge, nil,
+		{"tenure_clients_clock_offset_max_seconds", "Largest plausible difference between the clock of a client and the store's, without a sign, as of the last five minutes and among the clients that the page shows.", gauge, nil,
 			func(s *sample, emit emit) {
 				var largest int64
 				for i := range s.state.Clients {
