@@ -90,7 +90,7 @@ func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
 	for i, key := range []string{"a\x01", `a\x01`, "a\xff", "a\ufffd", long, cut} {
 		s.recorder.Observe(activity.Event{
 			Kind: activity.Request, At: time.Now(), Client: "c", Verb: statestore.VerbSet, Key: key, Condition: statestore.IfMissing,
-			Lifetime: time.Minute, Outcome: statestore.OK, Rank: -1, Version: hlc.Timestamp{Wall: 1, Counter: uint64(i), Node: "s"},
+			Lifetime: time.Minute, Outcome: statestore.OK, Created: true, Rank: -1, Version: hlc.Timestamp{Wall: 1, Counter: uint64(i), Node: "s"},
 		})
 	}
 	families := s.scrape(t)
