@@ -495,14 +495,14 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 		keys    string // empty: only the convention is tested
 	}{
 		{"get, set, del, vdel, watch", entryReport{}, "time key keyBase64 exists value valueBase64 version deleted missed"},
-		{"holder, leader, release", holderReport{}, "time name held holder value version"},
+		{"holder, leader, release", holderReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version"},
 		{"budget", budgetReport{}, "ttlMillis crashMillis cutOffMillis unheldMillis handOverMillis handOverUnheardMillis unansweredRenewals"},
 		{"doctor", doctor.Report{}, "address clientId steps steps.name steps.broker steps.status steps.found steps.cure steps.kind identity instance clockOffsetMillis " +
 			"roundTrips roundTrips.count roundTrips.minMillis roundTrips.medianMillis roundTrips.maxMillis certificateExpires"},
 		{"bench", load.Report{}, "elapsedMillis interrupted clients inFlight rate done perSecond failed omitted latency latency." + strings.ReplaceAll(latency, " ", " latency.") +
 			" service service." + strings.ReplaceAll(latency, " ", " service.") + " verbs verbs." + strings.ReplaceAll(latency, " ", " verbs.") + " errors keysLeft expireWithinMillis"},
-		{"top", top.Snapshot{}, "at leases leases.name leases.held leases.holder leases.heldForMillis leases.atLeast leases.leftMillis leases.ttlMillis leases.estimated " +
-			"leases.freeMillis leases.missed leases.waiting leases.problem hidden title problem"},
+		{"top", top.Snapshot{}, "at leases leases.name leases.nameBase64 leases.held leases.holder leases.holderBase64 leases.heldForMillis leases.atLeast leases.leftMillis leases.ttlMillis leases.estimated " +
+			"leases.noHolderMillis leases.missed leases.waiting leases.problem hidden title problem"},
 		{"check, backup, restore", journal.Report{}, "file online bytes freeBytes liveBytes records keys fences replies identity bound warnings clean"},
 		{"/api/state", admin.State{}, ""},
 	} {

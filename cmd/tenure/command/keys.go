@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -137,24 +136,15 @@ type entryReport struct {
 // reportOf returns a report about a key alone.
 func reportOf(key string) entryReport {
 	var r entryReport
-	r.Key, r.KeyBase64 = textOrBytes([]byte(key))
+	r.Key, r.KeyBase64 = output.Text(key)
 	return r
-}
-
-// textOrBytes returns UTF-8 as text, and anything else as bytes.
-func textOrBytes(content []byte) (*string, []byte) {
-	if !utf8.Valid(content) {
-		return nil, content
-	}
-	text := string(content)
-	return &text, nil
 }
 
 // with returns r with what the key holds.
 func (r entryReport) with(entry transport.Entry) entryReport {
 	r.Exists = &entry.Exists
 	if entry.Exists {
-		r.Value, r.ValueBase64 = textOrBytes(entry.Value)
+		r.Value, r.ValueBase64 = output.Text(entry.Value)
 		r.Version = versionOf(entry.Version)
 	}
 	return r

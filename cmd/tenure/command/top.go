@@ -151,7 +151,7 @@ func (f *topFlags) show(ctx context.Context, cmd *cobra.Command, source top.Sour
 	if f.prints(out) {
 		snapshot := source.Snapshot(time.Now()).Only(names)
 		if f.asJSON {
-			return output.JSON(out, snapshot)
+			return output.JSON(out, snapshot.Report())
 		}
 		_, err := fmt.Fprintln(out, strings.Join(snapshot.Lines(out.Width(), 0, out.Style), "\n"))
 		return err

@@ -163,13 +163,13 @@ func (w *watched) change(change transport.Change, now time.Time) {
 
 // at returns the lease at a time. ttl is 0 if it is not known.
 func (w *watched) at(now time.Time, ttl time.Duration) Lease {
-	lease := Lease{Held: w.held, Holder: w.holder, Missed: -1, Waiting: -1}
+	lease := Lease{Held: w.held, Holder: w.holder}
 	switch {
 	case w.seen.IsZero():
 		lease.Problem = "not known yet"
 		return lease
 	case !w.held:
-		if lease.Free.Duration = now.Sub(w.since); w.atLeast {
+		if lease.NoHolder.Duration = now.Sub(w.since); w.atLeast {
 			lease.AtLeast = true
 		}
 		return lease
