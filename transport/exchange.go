@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 )
@@ -93,4 +95,78 @@ func (m *message) reply(store, instance string) (Reply, error) {
 		return Reply{}, unknown(rejected)
 	}
 	return Reply{}, rejected
+}
+
+// RoundTrip implements Conn.
+func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
+	e := newExchange(ctx, request)
+	l, err := c.post(e)
+	if err != nil {
+		return Reply{}, err
+	}
+	select {
+	case <-e.done:
+	case <-ctx.Done():
+		if err := l.abandon(e, context.Cause(ctx)); err != nil {
+			return Reply{}, err
+		}
+		<-e.done // the reply came at the same moment
+	}
+	return e.reply, e.err
+}
+
+// post adds an exchange to the queue of a connection, when there is one and its broker takes
+// one more request [MQTT-4.9.0-2].
+func (c *mqttConn) post(e *exchange) (*link, error) {
+	for {
+		if err := e.request.Binding.Err(); err != nil {
+			return nil, err // no later connection can be the right one
+		}
+		l, err := c.awaitLink(e.ctx)
+		if err != nil {
+			return nil, notSent(err)
+		}
+		// Check again, because l may be the next connection. The channel of the lost one was
+		// closed before that was ready, so this check misses nothing.
+		if err := e.request.Binding.Err(); err != nil {
+			return nil, err
+		}
+		switch {
+		case l.slots.acquire(e.ctx, l.down, e.request.Urgent):
+			if l.enqueue(e) {
+				return l, nil
+			}
+			l.slots.free()
+		case e.ctx.Err() != nil && !isClosed(l.down):
+			return nil, notSent(fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
+				context.Cause(e.ctx), l.slots.size))
+		}
+	}
+}
+
+// awaitLink waits for a connection that is ready. The error begins with why there was none, if
+// that is known.
+func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
+	for {
+		c.mu.Lock()
+		l, ready, last, silent := c.link, c.ready, c.last, c.silent
+		c.mu.Unlock()
+		switch {
+		case c.life.Err() != nil:
+			return nil, context.Cause(c.life)
+		case ctx.Err() != nil && last != nil:
+			return nil, fmt.Errorf("%w (%w)", last, context.Cause(ctx))
+		case errors.Is(ctx.Err(), context.DeadlineExceeded) && silent != nil:
+			return nil, fmt.Errorf("%w (%w)", silent, context.Cause(ctx))
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case isClosed(ready):
+			return l, nil
+		}
+		select {
+		case <-ready:
+		case <-c.life.Done():
+		case <-ctx.Done():
+		}
+	}
 }

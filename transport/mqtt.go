@@ -14,7 +14,6 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
@@ -389,65 +388,6 @@ func (c *mqttConn) failed(err error) {
 	c.changedLocked(Connecting, err)
 }
 
-// failures are attempts to connect in a row that failed.
-type failures struct {
-	count  int
-	limit  loglimit.Limiter
-	logger *slog.Logger // got the latest one that was logged
-}
-
-// due counts a failure of a kind, and reports whether to log it.
-func (f *failures) due(kind string, now time.Time) bool {
-	f.count++
-	return f.limit.Due(kind, now)
-}
-
-// retryLogger is where attempts to connect are logged. Dial's go to slog.Default where there is no
-// Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
-func (c *mqttConn) retryLogger() *slog.Logger {
-	if c.isSilent && c.status().Connections == 0 {
-		return slog.Default().With("client", c.options.ClientID)
-	}
-	return c.logger
-}
-
-// logFailure logs why there is no connection, unless that was logged a moment ago.
-func (c *mqttConn) logFailure(err error) {
-	if !c.failures.due(kindOf(err), time.Now()) {
-		return
-	}
-	level := slog.LevelWarn
-	if errors.Is(err, ErrUseAnotherServer) {
-		level = slog.LevelInfo // the other servers may accept the client
-	}
-	c.failures.logger = c.retryLogger()
-	c.failures.logger.Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "attempt", c.failures.count, "error", err)
-}
-
-// kindOf returns the same text for failures that differ in a number only, such as a local port.
-func kindOf(err error) string {
-	var refused *ConnectError
-	var dial *mqttnet.DialError
-	switch {
-	case errors.As(err, &refused):
-		return fmt.Sprint("refused ", refused.Code)
-	case errors.As(err, &dial):
-		return dial.Error()
-	}
-	return "other"
-}
-
-// logConnected logs a connection. One that follows failures is of interest where those were logged.
-func (c *mqttConn) logConnected() {
-	logger, level := c.logger, slog.LevelDebug
-	if c.failures.logger != nil {
-		logger, level = c.failures.logger, slog.LevelInfo
-	}
-	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures.count)
-	c.failures.count, c.failures.logger = 0, nil
-	c.failures.limit.Reset()
-}
-
 // established makes l the present connection, unless it is lost already.
 func (c *mqttConn) established(l *link) bool {
 	c.mu.Lock()
@@ -518,80 +458,6 @@ func (c *mqttConn) leave(l *link) {
 	}
 	c.ready = make(chan struct{})
 	l.leave()
-}
-
-// RoundTrip implements Conn.
-func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
-	e := newExchange(ctx, request)
-	l, err := c.post(e)
-	if err != nil {
-		return Reply{}, err
-	}
-	select {
-	case <-e.done:
-	case <-ctx.Done():
-		if err := l.abandon(e, context.Cause(ctx)); err != nil {
-			return Reply{}, err
-		}
-		<-e.done // the reply came at the same moment
-	}
-	return e.reply, e.err
-}
-
-// post adds an exchange to the queue of a connection, when there is one and its broker takes
-// one more request [MQTT-4.9.0-2].
-func (c *mqttConn) post(e *exchange) (*link, error) {
-	for {
-		if err := e.request.Binding.Err(); err != nil {
-			return nil, err // no later connection can be the right one
-		}
-		l, err := c.awaitLink(e.ctx)
-		if err != nil {
-			return nil, notSent(err)
-		}
-		// Check again, because l may be the next connection. The channel of the lost one was
-		// closed before that was ready, so this check misses nothing.
-		if err := e.request.Binding.Err(); err != nil {
-			return nil, err
-		}
-		switch {
-		case l.slots.acquire(e.ctx, l.down, e.request.Urgent):
-			if l.enqueue(e) {
-				return l, nil
-			}
-			l.slots.free()
-		case e.ctx.Err() != nil && !isClosed(l.down):
-			return nil, notSent(fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
-				context.Cause(e.ctx), l.slots.size))
-		}
-	}
-}
-
-// awaitLink waits for a connection that is ready. The error begins with why there was none, if
-// that is known.
-func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
-	for {
-		c.mu.Lock()
-		l, ready, last, silent := c.link, c.ready, c.last, c.silent
-		c.mu.Unlock()
-		switch {
-		case c.life.Err() != nil:
-			return nil, context.Cause(c.life)
-		case ctx.Err() != nil && last != nil:
-			return nil, fmt.Errorf("%w (%w)", last, context.Cause(ctx))
-		case errors.Is(ctx.Err(), context.DeadlineExceeded) && silent != nil:
-			return nil, fmt.Errorf("%w (%w)", silent, context.Cause(ctx))
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case isClosed(ready):
-			return l, nil
-		}
-		select {
-		case <-ready:
-		case <-c.life.Done():
-		case <-ctx.Done():
-		}
-	}
 }
 
 func isClosed(signal <-chan struct{}) bool {
