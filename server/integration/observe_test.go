@@ -330,7 +330,7 @@ func TestAForcedReleaseIsLogged(t *testing.T) {
 	}
 	stop()
 	testsupport.MustReturn(t, served, nil)
-	want := `level=WARN msg="a client has taken a lease from its holder by force" key=press-7 client=ops user=ana remote=127.0.0.1:`
+	want := `level=WARN msg="a client says that it has taken a lease from its holder by force" key=press-7 client=ops user=ana remote=127.0.0.1:`
 	if got := log.String(); strings.Count(got, want) != 1 || !strings.Contains(got, `reason="ana@bastion: the node hangs" verb=VDEL holder=a `) || strings.Contains(got, "nothing happens") {
 		t.Errorf("the log is\n%s", got)
 	}
