@@ -20,7 +20,7 @@ const (
 	exitUsage       = 2  // the command line, a variable, the configuration file or a file that a flag names is wrong
 	exitHeld        = 64 // the lease is held by another
 	exitTimeout     = 65 // the wait timed out
-	exitLost        = 66 // the lease was lost while the child ran
+	exitLost        = 66 // the lease was lost while the child ran, or before it started
 	exitUnreachable = 67 // no broker or no store answered
 	exitRefused     = 68 // the broker or the store refused
 	exitMissing     = 69 // the key does not exist, or its condition was not met
@@ -36,7 +36,7 @@ const exitHelp = `All commands end with one of these codes:
        file that a flag names and that cannot be read
    64  the lease is held by another (lock --wait 0)
    65  the wait timed out (lock --wait)
-   66  the lease was lost while the child ran (run, lock)
+   66  the lease was lost while the child ran, or before it started (run, lock)
    67  no broker or no store could be reached, or none answered in time; after
        set, del, vdel and release the message says whether the request may
        have been applied

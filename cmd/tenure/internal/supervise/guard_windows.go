@@ -23,6 +23,8 @@ const (
 	terminateSignal = int(syscall.SIGTERM)
 	killSignal      = int(syscall.SIGKILL)
 	continueSignal  = 0
+
+	errTooLarge = windows.ERROR_FILENAME_EXCED_RANGE // what CreateProcess says of a long command line, too
 )
 
 var guardIgnores = []os.Signal{os.Interrupt, syscall.SIGTERM}

@@ -61,6 +61,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// IsTooLarge reports whether an error of Run says that the arguments and the environment of the
+// program are larger than the system allows.
+func IsTooLarge(err error) bool { return errors.Is(err, errTooLarge) }
+
 // Margin is how long before the end of a tenure of this TTL the program is killed, at the latest:
 // time for the kill itself, and for a guard that waits for a processor.
 func Margin(ttl time.Duration) time.Duration { return max(ttl/20, 50*time.Millisecond) }
