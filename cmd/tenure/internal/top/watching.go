@@ -3,10 +3,10 @@ package top
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -153,12 +153,10 @@ func (w *watched) change(change transport.Change, now time.Time) {
 	if !change.Exists {
 		return
 	}
-	if w.value, w.holder = value, value; !w.atLeast {
+	if w.value = value; !w.atLeast {
 		w.renewed = now
 	}
-	if end := strings.LastIndexByte(value, ':'); end >= 0 {
-		w.holder = value[:end]
-	}
+	w.holder, _ = protocol.HolderOf(value)
 }
 
 // at returns the lease at a time. ttl is 0 if it is not known.
