@@ -5,7 +5,6 @@
 package events
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -23,8 +22,6 @@ import (
 const (
 	// maxTakeOvers is how many client ids are watched for flapping.
 	maxTakeOvers = 1024
-	// nonceDigits is the length of a nonce of package lease.
-	nonceDigits = 32
 	// patience is how long the end of a store waits for its observer and its log.
 	patience = 5 * time.Second
 )
@@ -97,13 +94,13 @@ func (q *Queue) Request(command *statestore.Command, now time.Time) *activity.Ev
 		e.HasClock, e.ClockOffset = true, time.UnixMilli(clock.Wall).Sub(now)
 	}
 	value := command.Value
-	colon := bytes.LastIndexByte(value, ':')
-	if colon >= 0 && strings.HasSuffix(command.Key, protocol.FailBackSuffix) {
-		e.Rank = rankOf(value[colon+1:])
+	holder, hasNonce := protocol.HolderOf(value)
+	if len(holder) < len(value) && strings.HasSuffix(command.Key, protocol.FailBackSuffix) {
+		e.Rank = rankOf(value[len(holder)+1:])
 	}
 	switch id := len(command.Client); {
-	case colon >= 0 && isNonce(value[colon+1:]):
-		e.Holder = string(value[:min(colon, activity.MaxText)])
+	case hasNonce:
+		e.Holder = string(holder[:min(len(holder), activity.MaxText)])
 	case len(value) >= id && string(value[:id]) == command.Client && (len(value) == id || value[id] == ':'):
 		e.Holder = e.Client
 	}
@@ -111,20 +108,6 @@ func (q *Queue) Request(command *statestore.Command, now time.Time) *activity.Ev
 		e.Value = string(value[:min(len(value), activity.MaxText)])
 	}
 	return e
-}
-
-// isNonce reports whether a text is a nonce as package lease writes it after the name of a holder. Other
-// values may be secret up to any of their bytes: a URL with a password has colons too.
-func isNonce(text []byte) bool {
-	if len(text) != nonceDigits {
-		return false
-	}
-	for _, b := range text {
-		if (b < '0' || b > '9') && (b < 'a' || b > 'f') {
-			return false
-		}
-	}
-	return true
 }
 
 // rankOf returns the rank that ends the value of a fail-back request; -1 if that is none.
