@@ -262,6 +262,27 @@ func TestALeaseKeepsItsTurnWhenItIsLost(t *testing.T) {
 	}
 }
 
+// The metrics of a lease do not end because its holder has released it, however many others there are.
+func TestALeaseWithALowTurnIsShownAfterItsRelease(t *testing.T) {
+	w := newWorld(t, Options{Shown: 100})
+	for i := range 10 {
+		w.set("bob", fmt.Sprint("b", i))
+	}
+	for i := range 1000 {
+		w.set("mallory", fmt.Sprint("m", i))
+	}
+	w.releases("bob", "b0")
+	w.releases("bob", "b4")
+	w.releases("bob", "b9")
+	if a, b := w.lease("b0"), w.lease("b4"); a.Turn != 0 || b.Turn >= 10 || a.Held || b.Held {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	state := w.model.State(w.now)
+	if len(state.Leases) != 100 || slices.ContainsFunc(state.Leases, func(l Lease) bool { return l.Name == "b9" }) {
+		t.Errorf("%d leases; a released one with a high turn takes the place of one that is held", len(state.Leases))
+	}
+}
+
 func TestAFloodOfChangesHidesNoFailoverOfAnotherLease(t *testing.T) {
 	for _, f := range floods {
 		t.Run(f.name, func(t *testing.T) {

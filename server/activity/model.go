@@ -26,7 +26,8 @@ type Options struct {
 	// StaleWrites bounds how many refused writes it remembers. Default 100. They are shared too.
 	StaleWrites int
 	// Shown bounds how many leases and how many clients a State has. Default 1,000. The users take
-	// turns; leases that were released and for which no client waits come last.
+	// turns; leases that were released and for which no client waits come last, apart from those with
+	// the lowest tenth of the turns.
 	Shown int
 	// FreeFor is how long a name without a holder, and for which no client waits, is shown. Default
 	// one hour.

@@ -12,6 +12,10 @@ import (
 // shownWaiters bounds the waiters that a State has of one lease.
 const shownWaiters = 16
 
+// steadyPart is which part of the leases that a State has are those with the lowest turns, whatever happens
+// to them.
+const steadyPart = 10
+
 // State returns what the model knows at a time, which should not be before its last event. It takes
 // milliseconds for ten thousand names, and events wait for most of that.
 func (m *Model) State(now time.Time) State {
@@ -91,8 +95,10 @@ func (m *Model) showLeases(state *State, now time.Time) {
 			state.Totals.Free++
 		}
 	}
-	// Leases that were released and that no client wants give way to others.
-	slices.SortStableFunc(all, func(a, b *name) int { return compareBool(a.isDone(now), b.isDone(now)) })
+	// Leases that were released and that no client wants give way to others. The first turns do not: a
+	// series that is missing while a lease has no holder would be no alarm.
+	rest := all[min(len(all), m.options.Shown/steadyPart):]
+	slices.SortStableFunc(rest, func(a, b *name) int { return compareBool(a.isDone(now), b.isDone(now)) })
 	if len(all) > m.options.Shown {
 		state.LeasesHidden = len(all) - m.options.Shown
 		all = all[:m.options.Shown]

@@ -22,7 +22,8 @@ import (
 
 const (
 	// maxNames bounds how many leases have metrics of their own, so that clients cannot make a
-	// monitoring system store as many series as they like. The totals count all leases.
+	// monitoring system store as many series as they like. The totals count all leases. A State always has
+	// those with the 100 lowest turns: see activity.Lease.Turn.
 	maxNames = 100
 	// maxScrapes bounds how many answers with metrics are made at once.
 	maxScrapes = 4
