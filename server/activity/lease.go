@@ -52,7 +52,7 @@ type name struct {
 	entry     *member[*Change] // of the timeline, for the latest one
 
 	waiters       []*waiter
-	hiddenWaiters bool      // more came when there were too many
+	hiddenWaiters bool      // more came when there were too many, since the holder has the lease
 	bidder        string    // the client of the fail-back request; empty: none
 	bidUntil      time.Time // when that expires
 	rank          int       // of the bidder
@@ -66,6 +66,12 @@ type waiter struct {
 	watching    bool
 	attempts    uint64
 	lastAttempt time.Time
+	in          *member[*waiter] // of the waiters of all names
+}
+
+// onlyWatches reports whether a waiter has not asked for the lease.
+func (w *waiter) onlyWatches() bool {
+	return w.attempts == 0 && w.name.value.bidder != w.client.value.id
 }
 
 func (n *name) deadline() time.Time { return n.lastRenewal.Add(n.ttl) }
@@ -159,6 +165,31 @@ func (w *waiter) isWaiting(now time.Time) bool {
 	n := w.name.value
 	return w.watching || n.bidder == w.client.value.id && now.Before(n.bidUntil) ||
 		w.attempts > 0 && now.Sub(w.lastAttempt) <= max(attemptLasts, attemptTTLs*n.ttl)
+}
+
+// surplusWaiter returns the waiter that gives way to a new one of a user, when a name has too many; nil if
+// the new one is the surplus. It is one of the user that has most: first the latest of those that only
+// watch, and then the latest. One that only watches gives way to one that tries, of the same user too.
+func (n *name) surplusWaiter(user string, tries bool) *waiter {
+	counts := make(map[string]int)
+	for _, w := range n.waiters {
+		counts[w.client.value.user]++
+	}
+	most := user
+	for other, count := range counts {
+		if count > counts[most] || count == counts[most] && other < most && most != user {
+			most = other
+		}
+	}
+	var surplus *waiter
+	for _, w := range n.waiters {
+		switch {
+		case w.client.value.user != most || most == user && !(tries && w.onlyWatches()):
+		case surplus == nil || w.onlyWatches() || !surplus.onlyWatches():
+			surplus = w
+		}
+	}
+	return surplus
 }
 
 func remove(all []*waiter, w *waiter) []*waiter {

@@ -72,7 +72,7 @@ type Model struct {
 	clients       map[string]*member[*client]
 	clientShares  shares[*client]
 	forgotClients uint64
-	waiting       int // of all names
+	waits         shares[*waiter] // of all names, by the client that waits
 	timeline      history[*Change]
 	changes       uint64 // entries of the timeline so far
 	stale         history[*StaleWrite]
@@ -389,6 +389,7 @@ func (m *Model) acquired(n *member[*name], e *Event) {
 		m.end(l, m.overwritten(l, e), e)
 	}
 	l.acquire(e, known)
+	l.hiddenWaiters = false // those that still want it come again with their next attempt
 	switch {
 	case l.last != nil && l.last.Began.IsZero():
 		l.last.To, l.last.Began = l.holderName(), e.At
@@ -472,7 +473,7 @@ func (m *Model) attempted(n *member[*name], by *member[*client], e *Event) {
 		l.isLease, l.held, l.since, l.lastRenewal, l.version = true, true, e.At, e.At, e.Version
 		m.file(n)
 	}
-	if w := m.waiterOf(n, by, e.At); w != nil {
+	if w := m.waiterOf(n, by, e.At, true); w != nil {
 		w.attempts++
 		w.lastAttempt = e.At
 	}
@@ -487,7 +488,7 @@ func (m *Model) watched(by *member[*client], e *Event) {
 	if e.Outcome != statestore.OK {
 		return
 	}
-	if w := m.waiterOf(m.nameOf(e.Key, e, true), by, e.At); w != nil && !w.watching {
+	if w := m.waiterOf(m.nameOf(e.Key, e, true), by, e.At, false); w != nil && !w.watching {
 		w.watching = true
 	}
 }
@@ -515,34 +516,63 @@ func find(l *name, by *member[*client]) *waiter {
 	return nil
 }
 
-// waiterOf returns a client as a waiter of a name; nil if there are too many.
-func (m *Model) waiterOf(n *member[*name], by *member[*client], at time.Time) *waiter {
-	if w := find(n.value, by); w != nil {
-		return w
+// waiterOf returns a client as a waiter of a name; nil if there are too many. tries says that it asks for
+// the lease, and does not only watch it.
+func (m *Model) waiterOf(n *member[*name], by *member[*client], at time.Time, tries bool) *waiter {
+	w := find(n.value, by)
+	if w == nil {
+		if !m.hasRoomFor(n, by, at, tries) {
+			n.value.hiddenWaiters = true
+			return nil
+		}
+		w = &waiter{name: n, client: by, since: at}
+		w.in = newMember(w)
+		n.value.waiters = append(n.value.waiters, w)
+		by.value.waits = append(by.value.waits, w)
 	}
+	m.waits.use(w.in, by.value.user, by.value.id, 0)
+	for m.waits.count > waitersFor*m.options.Clients {
+		surplus := m.waits.surplus(w.in).value
+		m.hideWaiter(surplus)
+		if surplus == w {
+			return nil
+		}
+	}
+	return w
+}
+
+// hasRoomFor makes room for one more waiter of a name, and reports whether it could.
+func (m *Model) hasRoomFor(n *member[*name], by *member[*client], at time.Time, tries bool) bool {
 	if len(by.value.waits) >= namesOf {
 		m.dropStale(&by.value.waits, at)
 	}
 	if len(n.value.waiters) >= waitersOf {
 		m.dropStale(&n.value.waiters, at)
 	}
-	if len(by.value.waits) >= namesOf || len(n.value.waiters) >= waitersOf || m.waiting >= waitersFor*m.options.Clients {
-		n.value.hiddenWaiters = true
-		return nil
+	if len(by.value.waits) >= namesOf {
+		return false
 	}
-	m.waiting++
-	w := &waiter{name: n, client: by, since: at}
-	n.value.waiters = append(n.value.waiters, w)
-	by.value.waits = append(by.value.waits, w)
-	return w
+	if len(n.value.waiters) < waitersOf {
+		return true
+	}
+	surplus := n.value.surplusWaiter(by.value.user, tries)
+	if surplus != nil {
+		m.hideWaiter(surplus)
+	}
+	return surplus != nil
+}
+
+// hideWaiter forgets that a client waits for a name, though it still does.
+func (m *Model) hideWaiter(w *waiter) {
+	m.dropWaiter(w)
+	w.name.value.hiddenWaiters = true
 }
 
 // dropWaiter forgets that a client waits for a name.
 func (m *Model) dropWaiter(w *waiter) {
-	m.waiting--
+	m.waits.leave(w.in)
 	n, c := w.name.value, w.client.value
 	n.waiters, c.waits = remove(n.waiters, w), remove(c.waits, w)
-	n.hiddenWaiters = false // those that are left out come again with their next attempt
 }
 
 // dropStale removes those that no longer wait.
@@ -579,7 +609,7 @@ func (m *Model) bid(base string, by *member[*client], e *Event) {
 			m.endBid(n, e.At)
 		}
 		l.bidder, l.rank, l.bidUntil = by.value.id, e.Rank, e.At.Add(e.Lifetime)
-		m.waiterOf(n, by, e.At)
+		m.waiterOf(n, by, e.At, true)
 	case e.Outcome == statestore.Deleted:
 		m.endBid(m.names[base], e.At)
 	}

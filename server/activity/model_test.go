@@ -321,13 +321,13 @@ func TestTheClientsThatWaitForALease(t *testing.T) {
 	bid := Event{Kind: Request, Client: "b", Verb: statestore.VerbSet, Key: "k" + protocol.FailBackSuffix,
 		Condition: statestore.IfMissingOrEqual, Lifetime: time.Minute, Holder: "b", Rank: 0, Outcome: statestore.OK, Version: hlc.Timestamp{Wall: 99, Node: "s"}}
 	w.tell(bid)
-	want("a bid", "o 0 watching, b 2 watching rank 0, c 1")
+	want("a bid", "b 2 watching rank 0, c 1, o 0 watching")
 	w.after(90*time.Second).set("a", "k")
-	want("long after", "o 0 watching, b 2 watching")
+	want("long after", "b 2 watching, o 0 watching")
 	w.fails("e", "k")
-	want("another one tries", "o 0 watching, b 2 watching, e 1")
+	want("another one tries", "b 2 watching, e 1, o 0 watching")
 	w.tell(Event{Kind: Disconnected, Client: "e"})
-	want("it is gone", "o 0 watching, b 2 watching")
+	want("it is gone", "b 2 watching, o 0 watching")
 	w.tell(Event{Kind: Disconnected, Client: "b"})
 	notify("o", "k", true)
 	notify("p", "k", false)

@@ -178,15 +178,18 @@ func (n *name) showWaiters(shown *Lease, now time.Time) {
 	if n.hiddenWaiters {
 		shown.WaitingHidden = 1
 	}
-	for _, w := range n.waiters {
-		if !w.isWaiting(now) || n.held && w.client.value.id == n.client {
-			continue
-		}
-		if len(shown.Waiting) == shownWaiters {
-			shown.WaitingHidden++
-			continue
-		}
-		waiting := Waiter{
+	waiting := slices.DeleteFunc(slices.Clone(n.waiters), func(w *waiter) bool {
+		return !w.isWaiting(now) || n.held && w.client.value.id == n.client
+	})
+	slices.SortStableFunc(waiting, func(a, b *waiter) int {
+		return cmp.Or(compareBool(a.onlyWatches(), b.onlyWatches()), a.since.Compare(b.since))
+	})
+	if surplus := len(waiting) - shownWaiters; surplus > 0 {
+		shown.WaitingHidden += surplus
+		waiting = waiting[:shownWaiters]
+	}
+	for _, w := range waiting {
+		row := Waiter{
 			Client:      w.client.value.id,
 			Since:       w.since,
 			Watching:    w.watching,
@@ -195,11 +198,10 @@ func (n *name) showWaiters(shown *Lease, now time.Time) {
 		}
 		if n.bidder == w.client.value.id && now.Before(n.bidUntil) {
 			rank := n.rank
-			waiting.Bids, waiting.Rank = true, &rank
+			row.Bids, row.Rank = true, &rank
 		}
-		shown.Waiting = append(shown.Waiting, waiting)
+		shown.Waiting = append(shown.Waiting, row)
 	}
-	slices.SortStableFunc(shown.Waiting, func(a, b Waiter) int { return a.Since.Compare(b.Since) })
 }
 
 func (h *Change) show(now time.Time) Change {

@@ -94,8 +94,9 @@ type Lease struct {
 	// nil: none.
 	Changes    uint64  `json:"changes"`
 	LastChange *Change `json:"lastChange,omitempty"`
-	// Waiting are the clients that wait for the lease or watch it, the first ones first;
-	// WaitingHidden is how many more there are, or 1 if the model does not know that.
+	// Waiting are the clients that wait for the lease or watch it: those that ask for it before those that
+	// only watch, and the first ones first. WaitingHidden is how many more there are, or 1 if the model
+	// does not know that.
 	Waiting       []Waiter `json:"waiting"`
 	WaitingHidden int      `json:"waitingHidden"`
 }
