@@ -223,6 +223,7 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(conte
 		dialing.KeepAlive = max(dialing.KeepAlive, keepAlive)
 		dialing.Dialer = held.socket.dial
 	}
+	defer supervise.Adopt()()
 	ctx, release := held.catchSignals(cmd.Context())
 	defer release()
 	process.manager = systemd.FromEnvironment(process.logger) // before the child gets the environment

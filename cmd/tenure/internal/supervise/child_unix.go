@@ -12,8 +12,9 @@ import (
 )
 
 // killLeft kills what the program's group has left, and what is left to this process, and returns
-// when all is gone. reaped says that the result of the program was taken. It calls report with what
-// cannot be killed, when that changes.
+// when all is gone. Without the guard, what the program left cannot be told from what others left to
+// this process, so that is killed, too: two programs must not run. reaped says that the result of the
+// program was taken. It calls report with what cannot be killed, when that changes.
 func killLeft(group int, reaped bool, report func(stuck string)) {
 	reported := ""
 	for {

@@ -100,6 +100,7 @@ func CanSupervise() error { return checkTree() }
 //
 // The status says how the program ended, and whether it was stopped. The error says why the program
 // could not be started or supervised: then the program is gone too, except for what Logger got.
+// Calls must not overlap.
 func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	if err := CanSupervise(); err != nil {
 		return Status{}, err
@@ -130,6 +131,7 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 		<-o.Signals // they came before there was a program
 	}
 	defer c.terminal.take()
+	defer helpers.setProgram(0)
 	err = c.supervise(ctx)
 	if err == nil {
 		c.guard.end()
@@ -238,6 +240,7 @@ func (c *child) note(r report) {
 	switch {
 	case r.Made != 0:
 		c.pid, c.armed = r.Made, c.sent
+		helpers.setProgram(c.pid)
 	case r.Armed != 0:
 		c.armed = r.Armed
 	case r.Ended != nil:

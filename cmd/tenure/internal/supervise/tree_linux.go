@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"syscall"
 
@@ -62,6 +63,36 @@ func children() (pids []int) {
 		}
 	}
 	return pids
+}
+
+// childHasEnded reports whether the result of any child waits to be taken.
+func childHasEnded() bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && info.Signo != 0
+}
+
+// takeResult takes the result of a child, if it has ended.
+func takeResult(pid int) (taken bool) {
+	got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	return err == nil && got == pid
+}
+
+// waitFor is Wait of a command. It calls ended once the command has ended, and before its result is
+// taken: until then no other process or group has its id.
+func waitFor(cmd *exec.Cmd, ended func()) error {
+	for {
+		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil: // this system does not let a result wait
+			defer ended()
+		default:
+			ended()
+		}
+		return cmd.Wait()
+	}
 }
 
 func childAttributes() *syscall.SysProcAttr {
@@ -195,7 +226,7 @@ func reapLeft(_ int, spared map[int]bool) (over bool) {
 	entries, err := descendants(os.Getpid(), spared)
 	over = err == nil
 	for _, e := range entries {
-		if pid, err := unix.Wait4(e.pid, nil, unix.WNOHANG, nil); err != nil || pid != e.pid {
+		if !takeResult(e.pid) {
 			over = false // it runs, or is the child of one that runs
 		}
 	}
