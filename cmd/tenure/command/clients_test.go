@@ -103,6 +103,11 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"a client id with a slash", []string{"get", "k", "--client-id", "a/b"}, `--client-id "a/b" contains a character`},
 		{"a certificate without a key", []string{"get", "k", "--broker", "mqtts://localhost", "--tls-cert", "c.pem"}, "give both or neither"},
 		{"TLS for an address without", []string{"get", "k", "--tls-ca", "ca.pem"}, "write mqtts or wss"},
+		{"a cost that no server takes", []string{"password", "--cost", "99"}, "--cost 99: choose 4 to 16"},
+		{"data in a file", []string{"serve", "--addr", "127.0.0.1:0", "--data", "clients_test.go"}, "not a directory"},
+		{"keys without a prefix", []string{"bench", "--prefix="}, "--prefix is empty"},
+		{"keys below nothing", []string{"bench", "--prefix", "/"}, "--prefix is empty"},
+		{"a key of the doctor below nothing", []string{"doctor", "--prefix", "/"}, "--prefix is empty"},
 		{"a release without --force", []string{"release", "lease"}, "give --force"},
 		{"a release that cannot ask", []string{"release", "lease", "--force"}, "give --yes"},
 		{"a lease that one lost reply ends", []string{"budget", "--ttl", "2s", "--grace", "1s"}, "make --ttl at least"},
@@ -501,6 +506,8 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 			"roundTrips roundTrips.count roundTrips.minMillis roundTrips.medianMillis roundTrips.maxMillis certificateExpires"},
 		{"bench", load.Report{}, "elapsedMillis interrupted clients inFlight rate done perSecond failed omitted latency latency." + strings.ReplaceAll(latency, " ", " latency.") +
 			" service service." + strings.ReplaceAll(latency, " ", " service.") + " verbs verbs." + strings.ReplaceAll(latency, " ", " verbs.") + " errors keysLeft expireWithinMillis"},
+		{"password", passwordReport{}, "hash"},
+		{"health", healthReport{}, "healthy answer"},
 		{"top", top.Snapshot{}, "at leases leases.name leases.nameBase64 leases.held leases.holder leases.holderBase64 leases.heldForMillis leases.atLeast leases.leftMillis leases.ttlMillis leases.estimated " +
 			"leases.noHolderMillis leases.missed leases.waiting leases.problem hidden title problem"},
 		{"check, backup, restore", journal.Report{}, "file online bytes freeBytes liveBytes records keys fences replies identity bound warnings clean"},
@@ -512,7 +519,7 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 			if test.keys != "" && strings.Join(keys, " ") != test.keys {
 				t.Errorf("the keys are\n%s\nand were\n%s", strings.Join(keys, " "), test.keys)
 			}
-			if len(keys) < 5 {
+			if test.keys == "" && len(keys) < 5 {
 				t.Errorf("it has only the keys %q", keys)
 			}
 		})

@@ -17,7 +17,7 @@ import (
 // commonly use, because run and lock end with the code of their child.
 const (
 	exitFailure     = 1  // a failure that no other code names
-	exitUsage       = 2  // the command line, a variable, the configuration file or a file that a flag names is wrong
+	exitUsage       = 2  // the command line, a variable, the configuration file, or a file or directory that one of them names is wrong
 	exitHeld        = 64 // the lease is held by another
 	exitTimeout     = 65 // the wait timed out
 	exitLost        = 66 // the lease was lost while the child ran, or before it started
@@ -32,8 +32,9 @@ const exitHelp = `All commands end with one of these codes:
 
     0  success
     1  a failure that no other code names
-    2  bad usage: the command line, a TENURE_ variable, the file of --config, or a
-       file that a flag names and that cannot be read
+    2  bad usage: the command line, a TENURE_ variable, the file of --config, a
+       file that a flag names and that cannot be read, or data that is not where
+       an argument says
    64  the lease is held by another (lock --wait 0)
    65  the wait timed out (lock --wait)
    66  the lease was lost while the child ran, or before it started (run, lock)

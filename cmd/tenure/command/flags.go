@@ -197,7 +197,6 @@ var optionFlags = []string{
 	"load: Options.Duration", "--duration",
 	"load: Options.Rate", "--rate",
 	"load: Options.ValueSize", "--value-size",
-	"load: Options.Prefix", "--prefix",
 	"(KeyPasswordFile)", "(--tls-key-password-file)",
 	"transport: Options.ClientID", "--client-id",
 	"transport: Options.PasswordFile", "--password-file",
