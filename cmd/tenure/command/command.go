@@ -43,7 +43,7 @@ func Main(root *cobra.Command) {
 		var exit *exitError
 		if code == exitInterrupt && !errors.As(err, &exit) {
 			var child *childInterrupted
-			supervise.EndByInterrupt(errors.As(err, &child) && child.hadTerminal)
+			supervise.EndByInterrupt(errors.As(err, &child) && child.byKey)
 		}
 		os.Exit(code)
 	}

@@ -88,7 +88,7 @@ func (e *exitError) Unwrap() error { return e.err }
 
 // childInterrupted says that SIGINT ended the child of run or lock. There is nothing to print.
 type childInterrupted struct {
-	hadTerminal bool // only the child got the key
+	byKey bool // the child alone got SIGINT, from the key of the terminal
 }
 
 // Error returns nothing.

@@ -442,7 +442,7 @@ func (h *holderProcess) lossOf(tenure *lease.Tenure) error {
 // exitOf returns the error with which the process exits after a child with this status.
 func exitOf(status supervise.Status) error {
 	if status.Signal == int(syscall.SIGINT) {
-		return &childInterrupted{hadTerminal: status.HadTerminal}
+		return &childInterrupted{byKey: status.ByKey}
 	}
 	if code := status.ExitCode(); code != 0 {
 		return exitWith(code, nil)

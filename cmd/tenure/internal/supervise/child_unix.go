@@ -67,13 +67,14 @@ func HasTerminal() bool {
 }
 
 // EndByInterrupt ends this process by SIGINT, which has ended its work: a shell ends a loop when a
-// command in it ended by SIGINT, and not when one has the exit code 130. A program that had the
-// terminal got the key alone, so the rest of this process's group, such as a script, gets SIGINT now.
+// command in it ended by SIGINT, and not when one has the exit code 130. byKey says that the program
+// had the terminal, and that the key sent SIGINT to its group alone (Status.ByKey): then the rest of
+// this process's group, such as a script, gets SIGINT now, as without this process.
 // It returns if SIGINT does not end this process, as the first one of a PID namespace.
-func EndByInterrupt(hadTerminal bool) {
+func EndByInterrupt(byKey bool) {
 	signal.Reset(unix.SIGINT)
 	pid := os.Getpid()
-	if hadTerminal {
+	if byKey {
 		pid = 0
 	}
 	if unix.Kill(pid, unix.SIGINT) == nil {

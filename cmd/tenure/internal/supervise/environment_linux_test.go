@@ -137,7 +137,7 @@ func TestAProcOfAnotherNamespaceIsRefused(t *testing.T) {
 		cmd.SysProcAttr = namespace(unix.CLONE_NEWPID)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {
-			missing(t, "PID namespaces", err)
+			missing(t, "PID namespace", err)
 		}
 		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "/proc") || !strings.Contains(string(out), "unshare --mount-proc") {
 			t.Errorf("%s: exit code %d, want 1 and the cure in\n%s", verb, code, out)

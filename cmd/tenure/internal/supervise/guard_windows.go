@@ -270,7 +270,7 @@ func openTerminal() *terminal            { return nil }
 func (*terminal) give(int)               {}
 func (*terminal) take()                  {}
 func (*terminal) pause()                 {}
-func (*terminal) isGiven() bool          { return false }
+func (*terminal) sendsInterrupts() bool  { return false }
 func (*terminal) isPausedInVain() bool   { return false }
 func (*terminal) resume() (resumed bool) { return false }
 

@@ -43,7 +43,7 @@ func startParent(t *testing.T, attributes *syscall.SysProcAttr, shell string, ar
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = &p.log, &p.log, attributes
 	if err := p.cmd.Start(); err != nil {
 		if attributes.Cloneflags != 0 {
-			missing(t, "PID namespaces", err)
+			missing(t, "PID namespace", err)
 		}
 		t.Fatal(err)
 	}
@@ -73,9 +73,9 @@ func namespace(flags uintptr) *syscall.SysProcAttr {
 func missing(t *testing.T, what string, err error) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
-		t.Fatalf("there are no %s: %v", what, err)
+		t.Fatalf("there is no %s: %v", what, err)
 	}
-	t.Skipf("SKIPPED: nothing was tested here, as there are no %s: %v", what, err)
+	t.Skipf("SKIPPED: nothing was tested here, as there is no %s: %v", what, err)
 }
 
 func (p *parent) awaitLog(text string) {
@@ -147,7 +147,7 @@ func TestProcessesFromBeforeAreSpared(t *testing.T) {
 func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
 	enter, err := exec.LookPath("nsenter")
 	if err != nil {
-		missing(t, "programs of util-linux", err)
+		missing(t, "nsenter: apt-get install util-linux", err)
 	}
 	broker := server(t)
 	startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held").awaitStart()
@@ -163,7 +163,7 @@ func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
 			p := startAsInit(t, append([]string{test.name, "--broker", broker, "--ttl", "1s"}, test.arguments...)...)
 			await.Until(func() bool {
 				if strings.Contains(p.log.String(), "mount: ") {
-					missing(t, "rights to mount /proc", nil)
+					missing(t, "right to mount /proc", nil)
 				}
 				return strings.Contains(p.log.String(), test.ready)
 			})

@@ -81,13 +81,14 @@ type child struct {
 	pid    int     // of the program; 0 before it was made
 	status *Status // nil before the program ended
 
-	ran      bool          // the process was allowed to become the program
-	stopping bool          // the program was told to end
-	killAt   time.Duration // once stopping
-	armed    time.Duration // the time at which the guard will kill, by its latest report
-	sent     time.Duration // the latest time that it was sent
-	silent   time.Duration // how long this process has waited for the answer
-	terminal *terminal
+	ran         bool          // the process was allowed to become the program
+	stopping    bool          // the program was told to end
+	interrupted bool          // SIGINT was sent to it
+	killAt      time.Duration // once stopping
+	armed       time.Duration // the time at which the guard will kill, by its latest report
+	sent        time.Duration // the latest time that it was sent
+	silent      time.Duration // how long this process has waited for the answer
+	terminal    *terminal
 }
 
 // CanSupervise returns why no program can be supervised in this process, with the cure. On Linux
@@ -245,7 +246,7 @@ func (c *child) note(r report) {
 		c.armed = r.Armed
 	case r.Ended != nil:
 		c.status = r.Ended
-		c.status.HadTerminal = c.terminal.isGiven()
+		c.status.ByKey = c.status.Signal == int(syscall.SIGINT) && !c.interrupted && c.terminal.sendsInterrupts()
 		c.terminal.take()
 	case r.Stuck != "":
 		c.stuck(r.Stuck)
@@ -270,6 +271,7 @@ func (c *child) stop(signal int) {
 	if left <= 0 {
 		c.killAt = at // another node may have the lease
 	}
+	c.interrupted = c.interrupted || signal == int(syscall.SIGINT)
 	c.guard.send(request{Stop: &stop{Signal: signal, Kill: c.killAt}})
 }
 
