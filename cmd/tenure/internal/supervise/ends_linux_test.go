@@ -3,12 +3,14 @@ package supervise
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -23,8 +25,9 @@ type cutter struct {
 	isCut   chan struct{} // closed when it was cut
 }
 
-// startCutter starts a network to a broker. cuts reports whether bytes of a client cut it.
-func startCutter(t *testing.T, broker string, cuts func(sent []byte) bool) *cutter {
+// startCutter starts a network to a broker. cuts reports whether bytes of a client cut it, and closes
+// whether they end their connection instead; nil: none do.
+func startCutter(t *testing.T, broker string, cuts, closes func(sent []byte) bool) *cutter {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,12 +45,16 @@ func startCutter(t *testing.T, broker string, cuts func(sent []byte) bool) *cutt
 	pass := func(to, from net.Conn, sends bool) {
 		defer context.AfterFunc(ended, func() { _ = from.Close() })()
 		defer to.Close()
+		defer from.Close()
 		for buffer := make([]byte, 32<<10); ; {
 			n, err := from.Read(buffer)
 			if err != nil {
 				return
 			}
-			if sends && cuts(buffer[:n]) {
+			if sends && closes != nil && closes(buffer[:n]) {
+				return
+			}
+			if sends && cuts != nil && cuts(buffer[:n]) {
 				once.Do(func() { close(c.isCut) })
 			}
 			select {
@@ -96,7 +103,7 @@ func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
 		t.Run(verb+", acquiring", func(t *testing.T) {
-			network := startCutter(t, broker, cutsAt("SET"))
+			network := startCutter(t, broker, cutsAt("SET"), nil)
 			n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address, "polite", verb, "--ttl", "1h", "--timeout", "1h", "press")
 			await.Next(network.isCut)
 			if code := n.interruptUntilItEnds(); code != 128+int(unix.SIGTERM) || strings.Count(n.log.String(), "level=WARN") != 1 ||
@@ -105,7 +112,7 @@ func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
 			}
 		})
 		t.Run(verb+", releasing", func(t *testing.T) {
-			network := startCutter(t, broker, cutsAt("VDEL"))
+			network := startCutter(t, broker, cutsAt("VDEL"), nil)
 			n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address, "polite", verb, "--ttl", "1h", "--timeout", "1h", "press/"+verb)
 			n.awaitStart()
 			n.signal(unix.SIGTERM)
@@ -121,13 +128,42 @@ func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
 func TestWhatAnInterruptLeavesIsToldOnce(t *testing.T) {
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
-		network := startCutter(t, broker, cutsAt("SET"))
+		network := startCutter(t, broker, cutsAt("SET"), nil)
 		n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address, "polite", verb, "--ttl", "2s", "press")
 		await.Next(network.isCut)
 		n.signal(unix.SIGTERM)
 		n.awaitExit()
 		if got := strings.Count(n.log.String(), "until its TTL ends"); got != 1 {
 			t.Errorf("%s: %d warnings, want 1", verb, got)
+		}
+	}
+}
+
+// hasWill reports whether bytes are a CONNECT with a Will [MQTT-3.1.2].
+func hasWill(sent []byte) bool {
+	const connect, protocolAndVersion, will = 0x10, 7, 0x04
+	_, size := binary.Uvarint(sent[1:]) // of the remaining length
+	flags := 1 + size + protocolAndVersion
+	return sent[0] == connect && flags < len(sent) && sent[flags]&will != 0
+}
+
+// A broker may refuse the Will of --instant. The guard watches the connection all the same, and the
+// tenure ends with it all the same: the two agree.
+func TestWithInstantAndWithoutAWillTheTenureEndsWithTheConnection(t *testing.T) {
+	broker := server(t)
+	for _, verb := range []string{"run", "lock"} {
+		var drop atomic.Bool
+		network := startCutter(t, broker, nil, func(sent []byte) bool { return hasWill(sent) || drop.CompareAndSwap(true, false) })
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address, "daemon", verb, "--instant", "--ttl", "3s", "press/"+verb)
+		n.awaitStart()
+		awaitLog(t, n, "there will be no instant failover")
+		drop.Store(true)
+		n.awaitGone()
+		awaitLog(t, n, "cause=\"the connection was lost\"")
+		if verb == "run" {
+			awaitLogs(t, n, "the child starts", 2)
+		} else if code := n.awaitExit(); code != 66 || !strings.Contains(n.log.String(), "the child was ended: lease: tenure of \"press/lock\": the connection was lost") {
+			t.Errorf("exit code %d, want 66 and the cause", code)
 		}
 	}
 }
