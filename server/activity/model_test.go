@@ -531,6 +531,9 @@ func TestALongKeyIsCutAndStaysDistinct(t *testing.T) {
 	if inside := huge[:1<<19] + "x" + huge[1<<19+1:]; CutKey(inside) != CutKey(huge) {
 		t.Error("a whole mebibyte is hashed, with the lock of the store held")
 	}
+	if looks := CutKey(huge); CutKey(looks) == looks || CutKey(looks) == CutKey(CutKey(looks)) {
+		t.Errorf("a short key is the same one as a long key: %q", looks)
+	}
 	if CutText(long) != long[:MaxText] {
 		t.Error("a long text is not cut")
 	}
