@@ -54,6 +54,8 @@ const (
 	// keep their place when a new one comes: all that stream, answer or scrape, and as many probes.
 	maxConnections = 128
 	maxProtected   = 2 * (maxStreams + maxAnswers + maxScrapes)
+	// leastAge is how long each connection keeps its place.
+	leastAge = 50 * time.Millisecond
 	// maxHeader bounds a request, in bytes.
 	maxHeader = 16 << 10
 	// readTimeout bounds how long a request may take to arrive, and idleTimeout how long a
@@ -111,7 +113,7 @@ func Listen(options Options) (*Server, error) {
 	guard := &guard{hosts: hosts, next: routes}
 	return &Server{
 		guard:  guard,
-		socket: &boundedListener{Listener: socket, limit: maxConnections, maxProtected: maxProtected, conns: make(map[*boundedConn]struct{})},
+		socket: newBoundedListener(socket),
 		http: &http.Server{
 			Handler:           guard,
 			ReadTimeout:       readTimeout,

@@ -487,6 +487,37 @@ func TestAProbeIsAnsweredBesideClientsThatDoNotRead(t *testing.T) {
 	}
 }
 
+// Nor must clients that connect again and again and ask nothing.
+func TestAProbeIsAnsweredBesideClientsThatConnectAgainAndAgain(t *testing.T) {
+	s := serve(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer cancel()
+	var connections atomic.Int64
+	for range 2 * admin.MaxConnections {
+		tasks.Go(func() {
+			for ctx.Err() == nil {
+				conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr().String())
+				if err != nil {
+					continue
+				}
+				connections.Add(1)
+				stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+				_, _ = conn.Read(make([]byte, 1)) // until the server closes it
+				stop()
+				_ = conn.Close()
+			}
+		})
+	}
+	await.Until(func() bool { return connections.Load() > 3*admin.MaxConnections })
+	for range 20 {
+		if answer, text := s.ask(t, "GET", "/healthz", "Connection: close"); answer.StatusCode != 200 {
+			t.Fatalf("a probe: %d %q", answer.StatusCode, text)
+		}
+	}
+}
+
 func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
 	var read atomic.Int64
 	s := serve(t, func(o *admin.Options) {

@@ -5,16 +5,23 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // boundedListener bounds the open connections. A new connection takes the place of the oldest one that
 // is not protected: neither clients that keep connections nor clients that do not read must shut out a
 // probe. Protected connections are fewer than the limit, so a new one always gets a place. What a client
 // does on a connection does not make it younger: otherwise a probe that has just come would be the oldest.
+// Each connection keeps its place for some time, in which its request can come: if all are younger, a new
+// one waits.
 type boundedListener struct {
 	net.Listener
 	limit        int
 	maxProtected int // less than limit
+	leastAge     time.Duration
+	freed        chan struct{} // has room for one; a place may be free
+	closing      context.Context
+	close        context.CancelFunc
 
 	mu        sync.Mutex
 	conns     map[*boundedConn]struct{} // that are open
@@ -29,7 +36,16 @@ type boundedConn struct {
 
 	// Guarded by the listener.
 	order     uint64 // among the connections so far
-	protected bool   // it keeps its place
+	accepted  time.Time
+	protected bool // it keeps its place
+}
+
+func newBoundedListener(socket net.Listener) *boundedListener {
+	closing, end := context.WithCancel(context.Background())
+	return &boundedListener{
+		Listener: socket, limit: maxConnections, maxProtected: maxProtected, leastAge: leastAge,
+		freed: make(chan struct{}, 1), closing: closing, close: end, conns: make(map[*boundedConn]struct{}),
+	}
 }
 
 // Accept implements net.Listener.
@@ -39,14 +55,36 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	next := &boundedConn{Conn: conn, listener: l}
-	if replaced := l.admit(next); replaced != nil {
-		_ = replaced.Conn.Close()
+	for {
+		replaced, wait := l.admit(next, time.Now())
+		if wait <= 0 {
+			if replaced != nil {
+				_ = replaced.Conn.Close()
+			}
+			return next, nil
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-l.freed:
+			timer.Stop()
+		case <-l.closing.Done():
+			timer.Stop()
+			_ = conn.Close()
+			return nil, net.ErrClosed
+		}
 	}
-	return next, nil
 }
 
-// admit gives a connection a place, and returns the connection that has lost it; nil: none.
-func (l *boundedListener) admit(next *boundedConn) (replaced *boundedConn) {
+// Close implements net.Listener.
+func (l *boundedListener) Close() error {
+	l.close()
+	return l.Listener.Close()
+}
+
+// admit gives a connection a place, and returns the connection that has lost it; nil: none. If none can
+// lose its place yet, it returns how long that takes.
+func (l *boundedListener) admit(next *boundedConn, now time.Time) (replaced *boundedConn, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.conns) >= l.limit {
@@ -55,12 +93,15 @@ func (l *boundedListener) admit(next *boundedConn) (replaced *boundedConn) {
 				replaced = conn
 			}
 		}
+		if wait := l.leastAge - now.Sub(replaced.accepted); wait > 0 {
+			return nil, wait
+		}
 		delete(l.conns, replaced)
 	}
 	l.accepted++
-	next.order = l.accepted
+	next.order, next.accepted = l.accepted, now
 	l.conns[next] = struct{}{}
-	return replaced
+	return replaced, 0
 }
 
 // Close implements net.Conn.
@@ -69,6 +110,10 @@ func (c *boundedConn) Close() error {
 	c.listener.mu.Lock()
 	delete(c.listener.conns, c)
 	c.listener.mu.Unlock()
+	select {
+	case c.listener.freed <- struct{}{}:
+	default:
+	}
 	return c.Conn.Close()
 }
 
