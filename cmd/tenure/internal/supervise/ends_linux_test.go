@@ -108,7 +108,7 @@ func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
 			await.Next(network.isCut)
 			if code := n.interruptUntilItEnds(); code != 128+int(unix.SIGTERM) || strings.Count(n.log.String(), "level=WARN") != 1 ||
 				!strings.Contains(n.log.String(), "may hold the lease until its TTL ends") {
-				t.Errorf("exit code %d, want that of SIGTERM, and one warning of what is left", code)
+				t.Errorf("exit code %d, want 143, and one warning of what is left", code)
 			}
 		})
 		t.Run(verb+", releasing", func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
 			n.signal(unix.SIGTERM)
 			await.Next(network.isCut) // the program is gone
 			if code := n.interruptUntilItEnds(); code != 0 || !strings.Contains(n.log.String(), "the lease could not be released") {
-				t.Errorf("exit code %d, want that of the program, 0, and a warning", code)
+				t.Errorf("exit code %d, want 0, the code of the program, and a warning", code)
 			}
 		})
 	}

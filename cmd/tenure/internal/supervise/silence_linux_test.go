@@ -77,7 +77,7 @@ func TestTheCodeOfTheProgramOutlivesAStopOfTheSupervisor(t *testing.T) {
 			_ = await.Result(cmd.Wait)
 			_ = out.Close()
 			if code := cmd.ProcessState.ExitCode(); code != 3 || strings.Contains(log.String(), "without its guard") {
-				t.Errorf("%s: exit code %d, want that of the program, 3, and no guard that failed, in\n%s", verb, code, log.String())
+				t.Errorf("%s: exit code %d, want 3, the code of the program, and no guard that failed, in\n%s", verb, code, log.String())
 			}
 		})
 	}
