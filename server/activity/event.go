@@ -76,12 +76,12 @@ type Event struct {
 	Verb statestore.Verb
 	// Key is the key, as CutKey returns it.
 	Key string
-	// Condition and Lifetime are those of a SET.
+	// Condition and Lifetime are what a SET asks for.
 	Condition statestore.Condition
 	Lifetime  time.Duration
 	// Stop says that a KEYNOTIFY has ended a watch.
 	Stop bool
-	// Holder is the name of the holder, where the value of a SET or VDEL is clearly that of a lease:
+	// Holder is the name of the holder, where the value of a SET or VDEL clearly belongs to a lease:
 	// the text before ":" and a nonce of package lease, or the client id, if the value is that, or
 	// begins with it and a colon. It is empty for any other value, no part of which an event may tell.
 	Holder string

@@ -17,7 +17,7 @@ const (
 	// length. A key may have a mebibyte, and a batch of expiries is cut with the lock of the store held.
 	summed = 256
 	// keyMark stands between the beginning of a long key and its hash, and printableMark where Printable
-	// has cut: so its results are not those of CutKey.
+	// has cut: so no result of one is a result of the other.
 	keyMark, printableMark = "…#", "…~"
 	cutAt                  = MaxKey - keySum - len(keyMark)
 )

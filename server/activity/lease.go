@@ -30,8 +30,8 @@ type name struct {
 	isLease bool   // false: only watched, so far
 	number  uint64 // in the order in which names became known
 	turn    int    // see Lease.Turn; of the latest State
-	// user and creator are the user and the client in whose share the name is: those of its first holder,
-	// and before that of the client that was the first to ask for it.
+	// user and creator are the user and the client that have the name in their share: its first holder, and
+	// until there is one, the client that was the first to ask for it.
 	user, creator string
 	holderKnown   bool // that there was a holder that the model has seen
 

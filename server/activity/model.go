@@ -18,7 +18,7 @@ type Options struct {
 	// forgets a name of the largest share: those first that are only watched, then those without a
 	// holder, and of them the one that has been without an event for longest.
 	Names int
-	// Clients bounds how many clients it remembers. Default 10,000. Beyond that it forgets those of
+	// Clients bounds how many clients it remembers. Default 10,000. Beyond that it forgets clients of
 	// the user that has most, and those first that are not connected.
 	Clients int
 	// Timeline bounds how many changes of holders it remembers. Default 500. They are shared like names.

@@ -61,7 +61,7 @@ func (m *Model) copy(now time.Time) State {
 	return state
 }
 
-// forgetOld forgets the names that have been free for long and for which no client waits, and those whose
+// forgetOld forgets names that have been free for long and for which no client waits, and held ones if the
 // expiry should have been reported long ago.
 func (m *Model) forgetOld(now time.Time) {
 	for _, n := range m.names {

@@ -55,7 +55,7 @@ type Lease struct {
 	Name string `json:"name"`
 	// Turn is the place of the lease where each user in turn has one, and of each user each client, the
 	// lease that the model has known for longest first. What can show some leases only should show
-	// those with the lowest turns: they are not those of one client, and they stay the same. A State has
+	// those with the lowest turns: they belong to many clients, and they stay the same. A State has
 	// at least the leases with turns below a tenth of Options.Shown.
 	Turn int `json:"-"`
 	// Held says that a client holds the lease.

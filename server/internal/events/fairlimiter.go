@@ -13,13 +13,13 @@ const (
 	maxSources = 16
 	// quietFor is after which time without a line a source gives its limiter up to another one.
 	quietFor = time.Minute
-	// newLines is how many lines of a source without a limiter count as those of a new one, and maxSeen
+	// newLines is how many lines of a source without a limiter count as lines of a new one, and maxSeen
 	// for how many sources they are counted.
 	newLines, maxSeen = 3, 1024
 )
 
 // fairLimiter writes one kind of line at a bounded rate for each source: the user of an event, or its
-// client if that has none. So one that causes thousands of lines does not hide those of another. Sources
+// client if that has none. So one that causes thousands of lines does not hide the lines of another. Sources
 // beyond maxSources share two limiters: one for the first lines of each, so that a source which comes
 // once has its line beside others that go on, and one for all that follows. Clients that do not authenticate
 // may choose their ids, so one that has a new id for each line can still hide others. It is not

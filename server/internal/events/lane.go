@@ -28,7 +28,7 @@ type lane struct {
 func newLane() *lane { return &lane{wake: make(chan struct{}, 1)} }
 
 // push queues an event, or counts it if there is no room for it. It does not block, and calls nothing. A rare
-// event that finds its room full takes that of an ordinary one.
+// event that finds its room full takes the room of an ordinary one.
 func (l *lane) push(e activity.Event, rare bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -203,7 +203,7 @@ func leaseMetrics() []metric {
 				emit(float64(s.state.Totals.Held), "held")
 				emit(float64(s.state.Totals.Free), "free")
 			}},
-		{"tenure_leases_late", "Held leases whose next renewal is missing, among those that the page shows.", gauge, nil,
+		{"tenure_leases_late", "Held leases that lack a renewal now, among the leases that the page shows.", gauge, nil,
 			func(s *sample, emit emit) {
 				late := 0
 				for i := range s.state.Leases {
@@ -256,7 +256,7 @@ func leaseMetrics() []metric {
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Acquired)) }},
 		{"tenure_renewals_total", "Renewals of leases.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Renewed)) }},
-		{"tenure_missed_renewals_total", "Renewals that did not come when those of the holder usually do.", counter, nil,
+		{"tenure_missed_renewals_total", "Renewals that did not come when the holder usually renews.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Missed)) }},
 		{"tenure_lease_ends_total", "Leases that ended, by cause.", counter, []string{"cause"},
 			func(s *sample, emit emit) {
