@@ -178,8 +178,10 @@ func TestAScriptGoesOnAfterASIGINTThatNoKeySent(t *testing.T) {
 			if test.interrupt {
 				s.interrupt("tenure")
 			}
+			if err := await.Result(s.cmd.Wait); err != nil {
+				t.Fatalf("the script ended with %v", err)
+			}
 			s.awaitText("after 130", 1)
-			_ = await.Result(s.cmd.Wait)
 		})
 	}
 }
