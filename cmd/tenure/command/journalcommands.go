@@ -74,6 +74,9 @@ replaced. It holds the values of all keys; only its owner may read it.`,
 			progress, done := showProgress(cmd, "copying")
 			report, err := journal.Backup(cmd.Context(), arguments[0], arguments[1], progress)
 			done()
+			if err != nil && inFile(arguments[0]) {
+				return usage(err) // only a directory can be backed up
+			}
 			if err != nil {
 				return missingSource(arguments[0], orInterrupted(cmd, err, "there is no "+arguments[1]))
 			}

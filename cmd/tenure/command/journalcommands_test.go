@@ -172,6 +172,7 @@ func TestCommandsRefuseWhatTheyCannotUseAndNameTheCure(t *testing.T) {
 		{"nothing to export", []string{"export"}, exitUsage, "give the directory of the data"},
 		{"a directory that is not there", []string{"check", in("no")}, exitUsage, in("no")},
 		{"a backup of what is not there", []string{"backup", in("no"), in("new")}, exitUsage, in("no")},
+		{"a backup of a backup", []string{"backup", backup, in("new")}, exitUsage, "give a directory"},
 		{"an export of what is not there", []string{"export", in("no")}, exitUsage, in("no")},
 		{"a directory without data", []string{"check", dir}, exitFailure, "give the directory of a durable store"},
 		{"a file of another program", []string{"check", garbage}, exitFailure, garbage},
