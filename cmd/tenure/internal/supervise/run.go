@@ -69,9 +69,11 @@ func IsTooLarge(err error) bool { return errors.Is(err, errTooLarge) }
 // time for the kill itself, and for a guard that waits for a processor.
 func Margin(ttl time.Duration) time.Duration { return max(ttl/20, 50*time.Millisecond) }
 
-// guardPatience bounds how late a guard may be with a kill, before the supervisor does it. With a
-// short TTL it has less time.
+// guardPatience bounds how late a guard may be with a kill, before the supervisor does it.
 const guardPatience = 500 * time.Millisecond
+
+// patience is how late the guard may be with a kill. The supervisor's must fall into the margin too.
+func (c *child) patience() time.Duration { return min(Margin(c.TTL)/2, guardPatience) }
 
 // child is a program as the supervisor sees it.
 type child struct {
@@ -188,17 +190,25 @@ func (c *child) bounds() (bounds, time.Duration) {
 }
 
 // interval is the time between two calls of check. A renewal must reach the guard well before it
-// would act on the deadline before.
+// would act on the deadline before. From a stop on, a guard that is late must be seen in time.
 func (c *child) interval() time.Duration {
-	return max(min(c.TTL/12, c.Grace/8), 5*time.Millisecond)
+	interval := min(c.TTL/12, c.Grace/8)
+	if c.stopping {
+		interval = min(interval, c.patience()/5)
+	}
+	return max(interval, 5*time.Millisecond)
 }
 
 // supervise returns when the guard says that all is gone, or why it cannot say it.
 func (c *child) supervise(ctx context.Context) error {
 	tick := time.NewTicker(c.interval())
 	defer tick.Stop()
-	ended := ctx.Done()
+	ended, hurries := ctx.Done(), false
 	for {
+		if c.stopping && !hurries {
+			hurries = true
+			tick.Reset(c.interval())
+		}
 		select {
 		case r, open := <-c.guard.reports:
 			if !open {
@@ -319,7 +329,7 @@ func (c *child) check(ctx context.Context) error {
 func (c *child) isOverdue(at time.Duration) bool {
 	switch {
 	case c.stopping:
-		return at > c.killAt+min(Margin(c.TTL)/2, guardPatience)
+		return at > c.killAt+c.patience()
 	case c.armed < c.sent:
 		c.silent += c.interval()
 		return c.silent > max(c.TTL/4, time.Second)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
 )
 
 // awaitState waits until /proc shows a process in this state.
@@ -124,4 +125,17 @@ func TestAGuardThatAnsweredAStoppedSupervisorIsNotKilled(t *testing.T) {
 		})
 	}
 	await.Done(tests.Wait)
+}
+
+// A guard that does not kill is seen within the margin, whatever part of the TTL the grace is: the
+// supervisor's own kill must not come after the lease.
+func TestALateKillFallsIntoTheMargin(t *testing.T) {
+	for ttl := lease.MinTTL; ttl < 48*time.Hour; ttl *= 2 {
+		for part := range 10 {
+			c := &child{Options: Options{TTL: ttl, Grace: ttl * time.Duration(part) / 10}, stopping: true}
+			if late := c.patience() + c.interval(); late > Margin(ttl)*2/3 {
+				t.Errorf("TTL %v, grace %v: the supervisor kills %v after the guard should have, and the margin is %v", ttl, c.Grace, late, Margin(ttl))
+			}
+		}
+	}
 }
