@@ -3,7 +3,7 @@
 //
 // The address of a page is the text with which it was started, so one variable (TENURE_ADMIN) serves
 // a process and the commands that ask it: host:port, or the URL of the page. No host, as in :8080,
-// and the addresses that stand for all of a machine are this machine. A URL may also be that of a
+// and the addresses that stand for all of a machine are this machine. A URL may also name a
 // reverse proxy, with https and a path.
 //
 // The page is asked without a proxy of the environment (HTTP_PROXY): a probe on one machine must not

@@ -99,7 +99,7 @@ func newAuthority(t *testing.T, name string) *authority {
 	return a
 }
 
-// issue returns a certificate for names and addresses. The first one is that of the authority.
+// issue returns a certificate for names and addresses. The first one belongs to the authority.
 func (a *authority) issue(from, until time.Time, names ...string) tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -38,8 +38,8 @@ func TestTheProgramKnowsItsLease(t *testing.T) {
 	}
 }
 
-// A program gets its arguments and its environment as they are: large ones, and bytes that are no
-// UTF-8. A variable of an outer lease does not hide that of this one. It also has the descriptors
+// A program gets its arguments and its environment as they are: large ones, and bytes that are
+// not UTF-8. A variable of an outer lease does not hide the variable of this one. It also has the descriptors
 // that tenure has inherited.
 func TestTheProgramGetsWhatTenureWasGiven(t *testing.T) {
 	broker := server(t)

@@ -22,7 +22,7 @@ func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
 			n.awaitStart()
 			n.awaitGone()
 			if code := n.awaitExit(); code != 7 {
-				t.Errorf("%s: exit code %d, want that of the program, 7", verb, code)
+				t.Errorf("%s: exit code %d, want the program's, 7", verb, code)
 			}
 			awaitFree(t, broker, "press", time.Second)
 		}
@@ -49,7 +49,7 @@ func TestTheCodeOfTheProgramOutlivesItsGuard(t *testing.T) {
 		}
 		n.awaitGone()
 		if code := n.awaitExit(); code != 7 {
-			t.Errorf("%s: exit code %d, want that of the program, 7", verb, code)
+			t.Errorf("%s: exit code %d, want the program's, 7", verb, code)
 		}
 	}
 }

@@ -127,8 +127,8 @@ func (t *processTree) killAll() (stuck string) {
 	return signalDescendants(t.pid, t.ended, unix.SIGKILL, nil)
 }
 
-// reap takes the results of all children that ended: those of the program's descendants too that
-// have become children of the guard.
+// reap takes the results of all children that ended, and of the program's descendants that have
+// become children of the guard.
 func (g *guard) reap() {
 	for {
 		var status unix.WaitStatus

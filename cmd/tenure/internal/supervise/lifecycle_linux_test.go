@@ -60,7 +60,7 @@ func TestSignalsArePassedOn(t *testing.T) {
 		}
 	}
 	if code := n.awaitExit(); code != 128+int(unix.SIGTERM) {
-		t.Errorf("exit code %d, want that of a program that SIGTERM ended", code)
+		t.Errorf("exit code %d, want the code of a program that SIGTERM ended", code)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestASecondInterruptKillsAProgramThatIgnoresTheFirst(t *testing.T) {
 		return len(n.gone) > 0
 	})
 	if code := n.awaitExit(); code != 128+int(unix.SIGKILL) {
-		t.Errorf("exit code %d, want that of a program that was killed", code)
+		t.Errorf("exit code %d, want the code of a program that was killed", code)
 	}
 	awaitFree(t, broker, "press", await.Patience)
 }
@@ -164,6 +164,6 @@ func TestAProgramRunsForManyTTLs(t *testing.T) {
 	n.awaitLine("got user defined signal 1")
 	n.signal(unix.SIGTERM)
 	if code := n.awaitExit(); code != 0 && code != 137 { // the grace is short on a busy machine
-		t.Errorf("exit code %d, want that of the program, 0", code)
+		t.Errorf("exit code %d, want the program's, 0", code)
 	}
 }

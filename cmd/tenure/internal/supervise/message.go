@@ -72,7 +72,7 @@ type Status struct {
 	ByKey bool `json:"-"`
 }
 
-// ExitCode returns the code that a shell shows for the status: that of the program, or 128 and the
+// ExitCode returns the code that a shell shows for the status: the program's, or 128 and the
 // number of the signal that ended it.
 func (s Status) ExitCode() int {
 	if s.Signal != 0 {

@@ -142,7 +142,7 @@ func TestProcessesFromBeforeAreSpared(t *testing.T) {
 	mustLive(t, left)
 }
 
-// A container's first process gets what sessions such as those of "docker exec" leave. No check has
+// A container's first process gets what sessions of "docker exec" and the like leave. No check has
 // started that, so none ends it. Its result is taken when it ends.
 func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
 	enter, err := exec.LookPath("nsenter")

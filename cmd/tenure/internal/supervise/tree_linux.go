@@ -39,7 +39,7 @@ func checkTree() error {
 	if err != nil {
 		return fmt.Errorf("/proc, in which tenure finds what a program leaves behind, does not show this process: %w; %s", err, cure)
 	}
-	// NSpid has the id of this process in each namespace from that of /proc down to its own.
+	// NSpid has the id of this process in each namespace, from the one of /proc down to its own.
 	// Linux before 4.1 has only Pid.
 	for line := range bytes.Lines(status) {
 		name, ids, _ := bytes.Cut(line, []byte(":"))
@@ -109,8 +109,8 @@ type procEntry struct {
 }
 
 // isZombie reports whether all threads of the process have ended, so that it only waits for its
-// parent to take its result. The state is that of the first thread: a process whose first thread
-// has ended alone, as by pthread_exit, goes on, and has the state of a zombie.
+// parent to take its result. The kernel shows the state of the first thread: a process whose first
+// thread has ended alone, as by pthread_exit, goes on, and has the state of a zombie.
 func (e procEntry) isZombie() bool { return (e.state == 'Z' || e.state == 'X') && e.threads <= 1 }
 
 // readProcess reads /proc/PID/stat.
@@ -135,8 +135,8 @@ func readProcess(pid int) (e procEntry, ok bool) {
 	return e, true
 }
 
-// descendants returns the processes that descend from a process, zombies too, without those of
-// spared ids and what descends from them.
+// descendants returns the processes that descend from a process, zombies too, without
+// processes of spared ids and what descends from them.
 func descendants(of int, spared map[int]bool) (entries []procEntry, err error) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
