@@ -50,9 +50,11 @@ The child has these variables:
 SIGHUP, SIGUSR1, SIGUSR2 and SIGWINCH are passed on to the child. SIGINT, SIGTERM
 and SIGQUIT go to its group, and are the end: SIGKILL follows after --grace, or
 when another of them comes. From a terminal in the foreground, the keys reach the
-child itself, as in a shell. Then the lease is released. That can take as long as
---ttl if the broker does not answer; another of these signals ends this process at
-once, and the store keeps the lease until its TTL ends.`
+child itself, as in a shell.
+
+When the child is gone, the lease is released. That can take as long as --ttl if
+the broker does not answer. Another SIGINT, SIGTERM or SIGQUIT then ends this
+process at once, and the store keeps the lease until its TTL ends.`
 
 // defaultGrace is the default of --grace, as a share of --ttl.
 const defaultGrace = 10
