@@ -147,9 +147,12 @@ func TestAnUnreadLogKeepsNoProgramAlive(t *testing.T) {
 	}
 	defer unread.Close()
 	n := startLogging(t, stderr, filepath.Join(t.TempDir(), "lock"), broker, "flood", "run", "--ttl", "10m", "--grace", "100ms", "press")
-	_ = stderr.Close()
 	n.awaitStart()
-	time.Sleep(100 * time.Millisecond) // the pipe is full long before
+	await.Until(func() bool { // until the pipe is full
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(stderr.Fd()), Events: unix.POLLOUT}}, 0)
+		return n == 0 && err == nil
+	})
+	_ = stderr.Close()
 	n.signal(unix.SIGKILL)
 	n.awaitGone()
 }
@@ -157,9 +160,10 @@ func TestAnUnreadLogKeepsNoProgramAlive(t *testing.T) {
 // The guard hears of renewals: a program outlives the first deadlines by far.
 func TestAProgramRunsForManyTTLs(t *testing.T) {
 	broker := server(t)
-	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "--ttl", "500ms", "press")
+	network := startProxy(t, broker)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "500ms", "press")
 	n.awaitStart()
-	time.Sleep(2 * time.Second)
+	network.awaitTraffic(t, 24) // twelve renewals: one each third of the TTL
 	n.signal(unix.SIGUSR1)
 	n.awaitLine("got user defined signal 1")
 	n.signal(unix.SIGTERM)
