@@ -492,7 +492,7 @@ func TestAProbeIsAnsweredBesideClientsThatConnectAgainAndAgain(t *testing.T) {
 	s := serve(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var tasks sync.WaitGroup
-	defer tasks.Wait()
+	defer await.Done(tasks.Wait)
 	defer cancel()
 	var connections atomic.Int64
 	for range 2 * admin.MaxConnections {
