@@ -98,6 +98,9 @@ type Event struct {
 	Version hlc.Timestamp
 	// Token says that the request carried a fencing token.
 	Token bool
+	// Bound says that the request named the only store that may apply it. A tenure of package lease
+	// begins with such a request: a client that has had no answer yet sends another one before.
+	Bound bool
 	// Will says that the request is a Will, which the server applied because the connection of its
 	// client was lost.
 	Will bool

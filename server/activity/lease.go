@@ -40,6 +40,7 @@ type name struct {
 	value            string
 	version          hlc.Timestamp // of the latest change
 	token            hlc.Timestamp // of the acquisition; zero: not known
+	bound            bool          // that was a bound request
 	since            time.Time
 	ttl              time.Duration
 	renewals, missed uint64
@@ -103,6 +104,7 @@ func (n *name) acquire(e *Event, known bool) {
 	if known {
 		n.token = e.Version
 	}
+	n.bound = e.Bound
 }
 
 // renew notes a renewal, and returns how many were missed before it.
@@ -112,7 +114,11 @@ func (n *name) renew(e *Event) (missed uint64) {
 	}
 	missed = n.rhythm.note(e.At.Sub(n.lastRenewal), e.Lifetime)
 	n.missed += missed
-	n.renewals++
+	if e.Bound && !n.bound && n.renewals == 0 && !n.token.IsZero() {
+		n.token, n.bound = e.Version, true // the tenure begins with this request
+	} else {
+		n.renewals++
+	}
 	n.lastRenewal, n.ttl, n.version = e.At, e.Lifetime, e.Version
 	n.client, n.value = e.Client, e.Value
 	return missed

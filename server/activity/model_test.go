@@ -123,6 +123,42 @@ func TestALeaseShowsItsHolderAndItsRenewals(t *testing.T) {
 	}
 }
 
+// The first request of a client cannot name the store, so package lease sends a second one, whose version is
+// the token of the tenure.
+func TestTheTokenOfALeaseIsTheVersionOfItsBoundRequest(t *testing.T) {
+	w := newWorld(t, Options{})
+	set := func(bound bool) string {
+		w.version++
+		e := Event{
+			Kind: Request, Client: "a", Verb: statestore.VerbSet, Key: "k", Condition: statestore.IfMissingOrEqual, Lifetime: ttl, Holder: "a",
+			Rank: -1, Outcome: statestore.OK, Version: hlc.Timestamp{Wall: w.version, Node: "s"}, Bound: bound,
+		}
+		w.tell(e)
+		return e.Version.String()
+	}
+	want := func(token string, renewals uint64) {
+		t.Helper()
+		if l := w.lease("k"); l.Token != token || l.Renewals != renewals || !l.Since.Equal(noon) {
+			t.Errorf("token %s and %d renewals since %v, want %s and %d", l.Token, l.Renewals, l.Since, token, renewals)
+		}
+	}
+	want(set(false), 0)
+	token := set(true)
+	want(token, 0)
+	w.after(time.Second)
+	set(true)
+	want(token, 1)
+	w.tell(Event{Kind: Expired, Key: "k"})
+	w.now = noon
+	token = set(true)
+	set(true)
+	want(token, 1)
+	w.tell(Event{Kind: Expired, Key: "k"})
+	token = set(false) // of a client that does not know bound requests
+	set(false)
+	want(token, 1)
+}
+
 // Each way in which a lease can end has its own cause.
 func TestTheCauseOfAnEnd(t *testing.T) {
 	for _, test := range []struct {

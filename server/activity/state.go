@@ -66,7 +66,7 @@ type Lease struct {
 	Holder string `json:"holder"`
 	Client string `json:"client"`
 	// Since is when the holder acquired the lease, and Token its fencing token: the version of
-	// that SET. Known says that the store has seen the acquisition; otherwise Since is the first
+	// that SET, or of the next one, see Event.Bound. Known says that the store has seen the acquisition; otherwise Since is the first
 	// renewal that it saw, and Token is empty.
 	Since time.Time `json:"since"`
 	Token string    `json:"token,omitempty"`

@@ -250,16 +250,20 @@ func TestTheModelFollowsAFailover(t *testing.T) {
 	go func() { second <- acquire("b") }()
 	for events.line() != "b SET press-7 condition failed holder=b" {
 	}
-	if l := model.State(time.Now()).Leases[0]; l.Holder != "a" || len(l.Waiting) != 1 || l.Waiting[0].Client != "b" {
-		t.Errorf("while b waits: %+v", l)
+	token, err := first.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := model.State(time.Now()).Leases[0]; l.Holder != "a" || l.Token != token.String() || len(l.Waiting) != 1 || l.Waiting[0].Client != "b" {
+		t.Errorf("while b waits: %+v; the token is %v", l, token)
 	}
 	if err := first.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	tenure := await.Receive(second)
-	for events.line() != "b SET press-7 ok holder=b" {
+	for events.line() != "b SET press-7 ok created holder=b" {
 	}
-	token, err := tenure.Token()
+	token, err = tenure.Token()
 	if err != nil {
 		t.Fatal(err)
 	}

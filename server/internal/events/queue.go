@@ -89,6 +89,7 @@ func (q *Queue) Request(command *statestore.Command, now time.Time) *activity.Ev
 		Stop:      command.Stop,
 		Rank:      -1,
 		Token:     command.HasToken(),
+		Bound:     command.NamesStore(),
 	}
 	if clock, ok := command.Timestamp(); ok {
 		e.HasClock, e.ClockOffset = true, time.UnixMilli(clock.Wall).Sub(now)
