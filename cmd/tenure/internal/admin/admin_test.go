@@ -462,7 +462,7 @@ func TestAProbeIsAnsweredBesideClientsThatDoNotRead(t *testing.T) {
 	for _, path := range []string{"/", "/healthz"} {
 		t.Run(path, func(t *testing.T) {
 			s := serve(t, nil)
-			ask := strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", 2000)
+			ask := strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400)
 			var tasks sync.WaitGroup
 			defer await.Done(tasks.Wait)
 			for range 2 * admin.MaxConnections {
