@@ -411,7 +411,7 @@ func TestAnObserverThatPanicsOrHangsDelaysNoRequest(t *testing.T) {
 // A lease that was there before the store restarted has no acquisition to report: it is renewed.
 func TestAfterARestartALeaseIsRenewedAndNotAcquired(t *testing.T) {
 	journal := new(testsupport.Journal)
-	run := func(o *observed, observe func(activity.Event)) {
+	run := func(o *observed, observe func(activity.Event), want string) {
 		s, err := server.New(server.Options{Addr: "127.0.0.1:0", Journal: journal.Open(), Observe: observe})
 		if err != nil {
 			t.Fatal(err)
@@ -424,16 +424,16 @@ func TestAfterARestartALeaseIsRenewedAndNotAcquired(t *testing.T) {
 		if err := errors.Join(err, client.Close()); err != nil {
 			t.Fatal(err)
 		}
-		o.want("a SET k ok holder=a")
+		o.want(want)
 		stop()
 		testsupport.MustReturn(t, served, nil)
 	}
 	o, model := newObserved(t), activity.New(activity.Options{})
-	run(o, o.observe)
+	run(o, o.observe, "a SET k ok created holder=a")
 	run(o, func(e activity.Event) {
 		model.Observe(e)
 		o.observe(e)
-	})
+	}, "a SET k ok holder=a")
 	state := model.State(time.Now())
 	if l := state.Leases[0]; !l.Held || l.Known || len(state.Timeline) != 0 || state.Totals.Acquired != 0 {
 		t.Errorf("%+v; %+v", l, state.Timeline)
