@@ -50,7 +50,7 @@ func (s Snapshot) Lines(columns, rows int, style terminal.Style) []string {
 			held++
 		}
 	}
-	head := fmt.Sprintf("%s  %d leases, %d held", s.At.Format(time.TimeOnly), len(s.Leases)+s.Hidden, held)
+	head := fmt.Sprintf("%s  %d of %d leases held", s.At.Format(time.TimeOnly), held, len(s.Leases)+s.Hidden)
 	if s.Title != "" {
 		head += "  " + terminal.Clean(s.Title)
 	}

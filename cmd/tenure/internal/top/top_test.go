@@ -174,7 +174,7 @@ func TestAFrameFitsTheScreenAndShowsWhatIsWrong(t *testing.T) {
 		{Name: "late", Held: true, Holder: "b", HeldFor: output.Millis{Duration: time.Second}, AtLeast: true, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: -time.Second}, Missed: known(0), Waiting: known(0)},
 	}}
 	want := []string{
-		`03:04:05  3 leases, 2 held  serve`,
+		`03:04:05  2 of 3 leases held  serve`,
 		`NAME            HOLDER            HELD FOR  LEFT                        MISSED  WAITING`,
 		`press-8/active  no holder for 7s         -     -                             0        1`,
 		`press-7/active  gateway-a\x1b[2J      1m1s   ~5s  ##########..........       -        -`,
