@@ -1,5 +1,9 @@
 # Everything that .ci/run does can be done by hand here, in pieces.
 
+# A list of packages, or of files, that cannot be made ends the recipe.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+
 # Fixed versions: what the gate says changes with a commit only.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.1
 GORELEASER_VERSION := v2.15.1
@@ -54,8 +58,11 @@ lint: ## The part of check without tests
 	done
 
 .PHONY: race
-race: ## Run the tests under the race detector; COUNT=50 repeats them, RACE_FLAGS=-short and APART_FLAGS=-short (with etcd) leave out the longest
-	go test -race -count=$(COUNT) $(RACE_FLAGS) $$(go list work | grep -vxF "$$(go list $(addprefix ./,$(SEQUENTIAL)))")
+race: ## Run the tests under the race detector, except in rooms without goroutines (SEQUENTIAL); COUNT=50 repeats them, RACE_FLAGS=-short and APART_FLAGS=-short (with etcd) leave out the longest
+	@all=$$(go list work); sequential=$$(go list $(addprefix ./,$(SEQUENTIAL))); \
+	packages=$$(echo "$$all" | grep -vxF "$$sequential"); \
+	echo "go test -race: $$(echo "$$packages" | wc -l) packages"; \
+	go test -race -count=$(COUNT) $(RACE_FLAGS) $$packages
 	cd cluster && go test -race -count=$(COUNT) $(APART_FLAGS) $(APART_PACKAGES)
 	cd bench && go test -race -count=$(COUNT) $(APART_FLAGS) ./...
 

@@ -448,7 +448,7 @@ func TestDocsNameTestsThatExist(t *testing.T) {
 
 var testDeclared = regexp.MustCompile(`func ((?:Test|Fuzz)[A-Z][A-Za-z0-9_]*)\(`)
 
-// The arithmetic of docs/faq.md is that of the defaults.
+// docs/faq.md calculates with the defaults.
 func TestDocsShowTheArithmeticOfALease(t *testing.T) {
 	document, err := os.ReadFile("docs/faq.md")
 	if err != nil {

@@ -29,8 +29,8 @@ type monitor struct {
 	changed chan struct{}           // closed when period begins or ends, and at the first result
 }
 
-// await returns the present healthy period: a context that ends with ctx, which is that of run,
-// or with a cause which matches ErrUnhealthy. If there is none it waits for the next, and calls
+// await returns the present healthy period: a context that ends with ctx, the context of
+// run, or with a cause which matches ErrUnhealthy. If there is none it waits for the next, and calls
 // waiting once with the reason when that is known. The error is the cause of ctx's end.
 func (m *monitor) await(ctx context.Context, waiting func(cause error)) (context.Context, error) {
 	if m.options.Health == nil {

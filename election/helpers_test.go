@@ -117,7 +117,7 @@ func (c *candidate) phases() []election.Phase {
 	return phases
 }
 
-// requests counts those of a candidate from now on that contain a word.
+// requests counts the requests of a candidate from now on that contain a word.
 func (c *candidate) requests(word string) (count func() int64) {
 	var number atomic.Int64
 	c.conn.SetFault(func(request transport.Request) transporttest.Fault {

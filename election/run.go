@@ -77,13 +77,12 @@ func (r *run) loop(ctx context.Context) error {
 }
 
 // settle waits until a campaign that was given up is known to hold nothing, so that a program that
-// closes its client after Run leaves no lease. It waits no longer than two requests take.
+// closes its client after Run leaves no lease. It waits no longer than two requests take. Package
+// lease logs what it could not free.
 func (r *run) settle() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*r.requestTimeout())
 	defer cancel()
-	if err := r.lease.Settle(ctx); err != nil {
-		r.options.Logger.Warn("a campaign that was given up may hold the lease until its TTL ends", "election", r.lease.Name(), "error", err)
-	}
+	_ = r.lease.Settle(ctx)
 }
 
 // outcome is how a campaign ended.

@@ -120,8 +120,8 @@ func (c *Checker) Do(ctx context.Context, token hlc.Token, write func() error) e
 }
 
 // Admit is the first half of Do, for writes that are not a function call. It returns nil if
-// no higher token was seen and the token is durable. Its errors are those of Do and match
-// ErrNotAdmitted.
+// no higher token was seen and the token is durable. Its errors are the same as of Do,
+// and match ErrNotAdmitted.
 //
 // A process that stops between Admit and the write may write late, when a write with a higher
 // token is done. Use Do if the write is a call, and let the resource itself compare tokens if

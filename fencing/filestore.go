@@ -64,7 +64,7 @@ type FileStore struct {
 // An error that matches ErrInUse means that another FileStore has the file; OpenFileStore
 // does not wait for it. One that matches ErrDamaged means that the file does not hold what a
 // FileStore wrote, and one that matches [errors.ErrUnsupported] that the system cannot lock
-// files. Others are those of the file system, such as [fs.ErrNotExist] for the directory.
+// files. Others come from the file system, such as [fs.ErrNotExist] for the directory.
 func OpenFileStore(path string) (*FileStore, error) {
 	absolute, err := filepath.Abs(path) // the program may change its directory
 	if err == nil {

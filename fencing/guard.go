@@ -30,7 +30,7 @@ type Tenure interface {
 }
 
 // ErrLeaseKey: the key is the lease's own, or the key of its election's fail-back requests.
-// With a fence on it the store would refuse all renewals, those of later holders too. Protect
+// With a fence on it the store would refuse all renewals, also by later holders. Protect
 // the keys that the holder writes.
 var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be protected by its token; protect the keys that the holder writes")
 

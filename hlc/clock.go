@@ -150,8 +150,8 @@ func Tick(last Timestamp, wall int64) (Timestamp, error) {
 	return increment(last, wall, last.Counter)
 }
 
-// Merge returns the timestamp of the receipt of remote (HLC section 3). last and wall are
-// those of [Tick]. If remote is the zero timestamp, Merge does the same as Tick.
+// Merge returns the timestamp of the receipt of remote (HLC section 3). last and wall mean
+// the same as for [Tick]. If remote is the zero timestamp, Merge does the same as Tick.
 //
 // The result has the Node of last and is greater than both last and remote. On error,
 // which matches [ErrCounterOverflow], Merge returns last.

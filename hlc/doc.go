@@ -26,9 +26,9 @@
 // pure function of its commands and the time that its caller passes, and checks the skew
 // of tokens too. A client's clock goes back, as described below.
 //
-// The rules are those of Kulkarni et al., "Logical Physical Clocks" (2014), cited below
-// as HLC. The text form and the skew limit of one minute are those of the state store
-// protocol (docs/protocol.md §3).
+// The rules come from Kulkarni et al., "Logical Physical Clocks" (2014), cited below as
+// HLC. The text form and the skew limit of one minute come from the state store protocol
+// (docs/protocol.md §3).
 //
 // # What a timestamp does not say
 //

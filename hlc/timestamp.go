@@ -98,7 +98,7 @@ func numberFault(err error) string {
 
 // nodeFault says what is wrong with a node id, or returns the empty string.
 //
-// A colon would make a fourth field. The other rules are those of MQTT for the string
+// A colon would make a fourth field. The other rules are MQTT's for the string
 // that carries the timestamp: UTF-8 [MQTT-1.5.4-1], no U+0000 [MQTT-1.5.4-2], and no
 // other control characters, for which a receiver may close the connection.
 func nodeFault(node string) string {

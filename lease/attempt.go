@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operror"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
@@ -105,7 +105,7 @@ func (a *attempt) run(try func(*attempt) (*Tenure, error)) (*Tenure, error) {
 func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, error) {
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never fails, says its documentation
-	a := &attempt{lease: l, value: l.options.Holder + ":" + hex.EncodeToString(nonce[:]), reason: reason}
+	a := &attempt{lease: l, value: protocol.LeaseValue(l.options.Holder, nonce), reason: reason}
 	if !l.options.InstantFailover {
 		return a, nil
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/operror"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
@@ -122,10 +122,7 @@ func holderOf(entry transport.Entry) Holder {
 		return Holder{}
 	}
 	value := string(entry.Value)
-	name := value
-	if colon := strings.LastIndexByte(value, ':'); colon >= 0 {
-		name = value[:colon]
-	}
+	name, _ := protocol.HolderOf(value)
 	return Holder{Held: true, Name: name, Value: value, Version: entry.Version}
 }
 

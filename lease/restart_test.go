@@ -298,7 +298,7 @@ func TestAWaiterThatFirstAsksDuringHoldOffGetsTheLeaseSoonAfter(t *testing.T) {
 	})
 }
 
-// The versions of a restarted store may be below those of the earlier store, if their clocks
+// The versions of a restarted store may be below the versions of the earlier store, if their clocks
 // differ by less than a minute. The old holder must not fence the new one out.
 func TestInvariant47AGrantByAnEarlierStoreIsNotTakenForOneByThisStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {

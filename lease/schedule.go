@@ -11,7 +11,7 @@ import (
 
 // schedule decides what a tenure does, and when it is over. It is a value without clock,
 // goroutine, channel or lock: next is a pure function of the time, the schedule and an event.
-// So one goroutine can drive one tenure or thousands. All times are those of the lease's clock.
+// So one goroutine can drive one tenure or thousands. All times are by the lease's clock.
 type schedule struct {
 	options *Options
 

@@ -165,7 +165,7 @@ func (t *Tenure) causeLocked() error {
 
 // Token returns the fencing token: the version that the store gave to the request which
 // acquired the lease. Renewals do not change it. It is greater than the tokens of all
-// earlier tenures and smaller than those of all later ones.
+// earlier tenures and smaller than the tokens of all later ones.
 //
 // Once the tenure is over, Token returns an error that says why. It looks at the lease's
 // clock in each call, so a process that was stopped or suspended past the deadline cannot

@@ -269,7 +269,7 @@ func TestInvariant48ATenureOutlivesStepsOfAnHourOnEitherSide(t *testing.T) {
 				machine.set(test.store[0])
 				own.set(test.holder[0])
 				store.SetWall(machine.now)
-				time.Sleep(10 * time.Minute) // the store's time of day is that of its machine
+				time.Sleep(10 * time.Minute) // the store has the time of day of its machine
 
 				client, _ := store.Client(t, "node-a", transport.ClientOptions{Now: own.now})
 				l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})

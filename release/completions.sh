@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes what shells need to complete the command line of tenure to bin/completions. The flags are those of
+# Writes what shells need to complete the command line of tenure to bin/completions. The flags of go build are as in
 # .goreleaser.yaml, so packages are compiled once.
 set -eu
 cd "$(dirname "$0")/.."

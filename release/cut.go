@@ -189,8 +189,8 @@ func verify(ctx context.Context, clone tree, all []module, version, cache string
 		if len(released.replaces) > 0 {
 			return fmt.Errorf("%s still replaces %s", m.tag(version), strings.Join(released.replaces, ", "))
 		}
-		// It loads all packages, those of tests too, and checks the hashes. The code is that of the
-		// trunk, where the tests run: to compile it again here would take minutes.
+		// It loads all packages, with their tests, and checks the hashes. The code is the trunk's,
+		// where the tests run: to compile it again here would take minutes.
 		if _, err := tagged.in(m.dir).goCommand(ctx, "mod", "tidy", "-diff"); err != nil {
 			return err
 		}

@@ -157,7 +157,7 @@ func main() {
 }
 
 // proxyOf makes a directory that serves the modules of the tags as a module proxy does, and returns
-// its URL, and that of a proxy for all other modules that this machine has.
+// its URL, and the URL of a proxy for all other modules that this machine has.
 func proxyOf(t *testing.T, repository tree, tags []string, version string) (proxy, present string) {
 	t.Helper()
 	cache := filepath.Join(t.TempDir(), "tags")

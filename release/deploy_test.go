@@ -362,7 +362,7 @@ func TestTheManifestsAreConsistentAndNameFlagsThatExist(t *testing.T) {
 						ports = append(ports, port.Name)
 					}
 					if !maps.Equal(d.Selector.MatchLabels, labels) {
-						t.Errorf("%s: the selector is not that of its pods", where)
+						t.Errorf("%s: the selector does not match its pods", where)
 					}
 					checkPod(t, where, d, claims, accounts)
 				default:
@@ -386,7 +386,7 @@ func checkImages(t *testing.T, content string) {
 	}
 	for _, image := range regexp.MustCompile(`ghcr\.io/[^:\s]+`).FindAllString(content, -1) {
 		if !bytes.Contains(config, []byte("images: ["+image+"]")) {
-			t.Errorf("the image %s is not that of .goreleaser.yaml", image)
+			t.Errorf(".goreleaser.yaml makes another image than %s", image)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 // A tree is a directory of a working tree of git, in which commands run.
 type tree struct {
 	dir         string
-	environment []string // beyond that of the process
+	environment []string // variables beside the environment of the process
 }
 
 // in returns a directory of the tree.

@@ -47,7 +47,7 @@ func TestAClientReadsItsOwnTopicsAndNoOthers(t *testing.T) {
 		{"the same name in hex", "72", "clients/3732/response", true, true},
 		{"other topics of the store", "p", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/x", false, false},
 		{"elsewhere", "p", "factory/answers", true, true},
-		{"a topic that only begins like that of clients", "p", "clientship/q", true, true},
+		{"a topic that only begins like a client's", "p", "clientship/q", true, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p, err := testsupport.TryConnect(t, address, test.client, nil)
@@ -113,7 +113,7 @@ rules: [{users: [alice], subscribe: ["factory/*", "news"]}]
 	}
 	for _, test := range []struct {
 		filter                       string
-		unruled, ruled, topicsByRule bool // without rules; by those of a file; by rules for topics only
+		unruled, ruled, topicsByRule bool // without rules; by the rules of a file; by rules for topics only
 	}{
 		{"factory/x", true, true, true},
 		{"elsewhere", true, false, false},

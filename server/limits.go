@@ -39,7 +39,7 @@ type Limits struct {
 	// as is left for all others, and 16 KiB in any case: so clients with few messages may
 	// pass it by 16 KiB each. Default 256 MiB.
 	AllSessionBytes int64
-	// Subscriptions bounds those of one client. Default 1,000.
+	// Subscriptions bounds the subscriptions of one client. Default 1,000.
 	Subscriptions int
 	// AllSubscriptionBytes bounds what the subscriptions of all clients take up. One counts
 	// for twice the length of its filter and 768 bytes, and one client may take at most as

@@ -100,11 +100,12 @@ type Options struct {
 	// Observe takes the events of the store: requests with their outcome, expiries, connections. One
 	// goroutine calls it, with one event at a time, after the change of a request is committed. It
 	// may call methods of the server, but not Serve. If it is slower than the events come, some are
-	// left out: Event.Lost counts them. Serve ends five seconds after its other tasks if a call does not
-	// return, and makes no other call then. nil: no events are made. See [activity.Model].
+	// left out: Event.Lost counts them. Serve ends five seconds after its other tasks if the calls for the
+	// events that are left have not returned, and makes no other call then. What the log has does not
+	// wait for these calls. nil: no events are made. See [activity.Model].
 	Observe func(activity.Event)
-	// ObserveValues puts values into the events. Values may be secret, and that of a lease lets
-	// each client that may write the key release it.
+	// ObserveValues puts values into the events. Values may be secret. With the value of a
+	// lease each client that may write the key can release it.
 	ObserveValues bool
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger

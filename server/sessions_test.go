@@ -238,7 +238,7 @@ func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {
 	listener.MustReceive("gone")
 }
 
-// When a server stops, it publishes neither delayed Wills nor those of connected clients.
+// When a server stops, it publishes neither delayed Wills nor the Wills of connected clients.
 func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
 	if err != nil {

@@ -46,8 +46,7 @@ func benchmarkApply(b *testing.B, store *Store, now Instant, request Request, wa
 }
 
 // benchmarkRequests measures requests for random keys: parsed, applied, and the reply
-// encoded. The payload is that of one key with the digits of another written over its
-// own, as a network writes into a buffer: a million payloads in memory would be measured
+// encoded. The payload has the digits of another key written over its own, as a network writes into a buffer: a million payloads in memory would be measured
 // instead.
 func benchmarkRequests(b *testing.B, want Outcome, payload []byte, correlations [][]byte) {
 	for _, keys := range []int{10_000, benchmarkKeys} {

@@ -164,6 +164,9 @@ func (c *Command) Timestamp() (hlc.Timestamp, bool) {
 // HasToken reports whether the request carries a fencing token, well-formed or not.
 func (c *Command) HasToken() bool { return c.token.present }
 
+// NamesStore reports whether the request names the only store that may apply it.
+func (c *Command) NamesStore() bool { return c.store != nil }
+
 func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string) (T, error)) property[T] {
 	if text == nil {
 		return property[T]{}

@@ -251,7 +251,7 @@ func (r *crashRun) restart(state map[string]string) {
 		r.fatalf("a lifetime begins before Begin")
 	}
 	for _, sent := range r.latest {
-		if reply, effects := r.store.Apply(r.now, Parse(sent.request)); reply != sent.reply || len(effects.Groups)+len(effects.Notifications) > 0 {
+		if reply, effects := r.store.Apply(r.now, Parse(sent.request)); reply != asSent(sent.reply) || len(effects.Groups)+len(effects.Notifications) > 0 {
 			r.fatalf("%q delivered again: %v; the first time %v", sent.request.Payload, reply, sent.reply)
 		}
 	}

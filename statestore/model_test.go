@@ -169,7 +169,7 @@ func (m *model) refused(now Instant, r modelRequest) string {
 }
 
 // apply returns the reply to a request and the notifications that it causes itself, without
-// those of expired keys.
+// the notifications of expired keys.
 func (m *model) apply(now Instant, r modelRequest) (answer string, lines []string) {
 	if text := m.refused(now, r); text != "" {
 		return refusalAt(text, now.WallMillis), nil

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestTheChecksumOfAStringEqualsTheChecksumOfItsBytes(t *testing.T) {
@@ -74,7 +75,7 @@ func TestInvariant23CorrelationDataOfAnyLengthIsDistinguished(t *testing.T) {
 		replies[correlation] = reply
 	}
 	for _, correlation := range all {
-		if again, _ := w.deliver("c", correlation, "SET", "k", "v"); again != replies[correlation] {
+		if again, _ := w.deliver("c", correlation, "SET", "k", "v"); again != asSent(replies[correlation]) {
 			t.Errorf("%.20q delivered again: %v; the first time %v", correlation, again, replies[correlation])
 		}
 	}
@@ -141,7 +142,7 @@ func TestAKeyNotifyRedeliveredOnTheNextConnectionRegisters(t *testing.T) {
 		t.Fatalf("%d are notified", notified)
 	}
 	w.store.Disconnect("c")
-	if again, notified := w.deliver("c", "set", "SET", "k", "v"); again != set || notified != 0 {
+	if again, notified := w.deliver("c", "set", "SET", "k", "v"); again != asSent(set) || notified != 0 {
 		t.Errorf("a SET delivered again: %v, %d notifications; the first time %v", again, notified, set)
 	}
 	w.deliver("c", "watch", "KEYNOTIFY", "k")
@@ -380,4 +381,31 @@ func TestASessionThatEndsLeavesNoRecord(t *testing.T) {
 			t.Errorf("after the session %q is restored", got)
 		}
 	}
+}
+
+// What observes a store tells an acquisition from a renewal by it.
+func TestAReplySaysWhetherASetCreatedItsKey(t *testing.T) {
+	w := newWorld(t, Options{})
+	created := func(correlation, line string, want bool) {
+		t.Helper()
+		if reply, _ := w.deliver("c", correlation, strings.Fields(line)...); reply.Created != want {
+			t.Errorf("%s (%s): %t", line, correlation, reply.Created)
+		}
+	}
+	created("1", "SET k a NEX PX 1000", true)
+	created("1", "SET k a NEX PX 1000", false)
+	created("2", "SET k a NEX PX 1000", false)
+	created("3", "SET k b NEX PX 1000", false)
+	created("4", "SET k b", false)
+	created("5", "DEL k", false)
+	created("6", "SET k b NX PX 1000", true)
+	w.pass(time.Second)
+	created("7", "SET k b NEX PX 1000", true)
+	created("8", "GET k", false)
+}
+
+// asSent returns a reply without what its client does not see.
+func asSent(reply Reply) Reply {
+	reply.Created = false
+	return reply
 }

@@ -64,6 +64,9 @@ type Reply struct {
 	Verb Verb
 	// Outcome is what the store did.
 	Outcome Outcome
+	// Created says that a SET was applied, and that the key had no value before. It is not sent, and
+	// the reply to a second delivery does not say it.
+	Created bool
 	// Value is the value that a GET found.
 	Value string
 	// Version is the __ts of the reply; the reply has none if it is zero. It is the

@@ -336,7 +336,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 	}
 	s.versions.clock = version
 	if current == nil {
-		changed = true
+		changed, reply.Created = true, true
 		current = &entry{key: command.Key, token: s.takeFence(command.Key)}
 		s.entries[command.Key] = current
 	} else {

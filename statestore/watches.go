@@ -26,7 +26,7 @@ type watches struct {
 	byClient map[string]*watcher
 	leaving  *watcher // disconnected clients that are still in some lists
 	count    int
-	bytes    int64 // of all watches, including those of leaving clients
+	bytes    int64 // of all watches, including watches of leaving clients
 }
 
 // watched is a key with watchers.

@@ -23,8 +23,8 @@ import (
 // moment, for example with a directory behind a symbolic link: while they do not match,
 // attempts to connect fail, and the client repeats them.
 type TLSOptions struct {
-	// CAFile holds the certificates of the authorities to trust, instead of those of
-	// the operating system.
+	// CAFile holds the certificates of the authorities to trust, instead of the
+	// certificates of the operating system.
 	CAFile string
 	// CertFile holds the certificate that the client presents, followed by the intermediate
 	// ones, and KeyFile its private key. Set both or neither.

@@ -28,7 +28,7 @@
 // them: a client id has one connection at a time. [Client.Connection] and
 // Options.OnConnectionChange show the state of the connection.
 //
-// All requests of a client share one connection and leave in order, those of leases first
+// All requests of a client share one connection and leave in order, requests of leases first
 // (SetOptions.Urgent). They cannot overtake a packet that is being written: a value of a megabyte
 // on a slow line delays the renewal behind it, and if nothing arrives meanwhile, the client may
 // take the connection for dead. Give large values a client of their own, with its own client id,

@@ -396,3 +396,58 @@ func TestARequestThatTheReceiveMaximumHoldsBackGoesByTheNextConnection(t *testin
 		}
 	})
 }
+
+func TestARequestThatMakesTooLargeAPacketIsRefusedHere(t *testing.T) {
+	const limit = 1000
+	synctest.Test(t, func(t *testing.T) {
+		b := &pipeBroker{}
+		largest := 0
+		b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+			switch content := packet.Content.(type) {
+			case *packets.Connect:
+				send(conn, packets.CONNACK, func(p *packets.Connack) {
+					size := uint32(limit)
+					p.Properties.MaximumPacketSize = &size
+				})
+				return true
+			case *packets.Publish:
+				largest = max(largest, packetLength(content))
+				reply(conn, content)
+			}
+			return false
+		}
+		client := mustDialTo(t, b, Options{ClientID: "node-a"})
+		passed, refused := 0, 0
+		for size := range limit {
+			_, err := client.Get(t.Context(), strings.Repeat("k", size+1))
+			var rejected *RejectedError
+			switch {
+			case err == nil && refused == 0:
+				passed++
+			case errors.Is(err, ErrPacketTooLarge) && errors.As(err, &rejected) && !errors.Is(err, ErrOutcomeUnknown):
+				refused++
+			default:
+				t.Fatalf("a key of %d bytes: %v", size+1, err)
+			}
+		}
+		if passed == 0 || refused == 0 || largest != limit {
+			t.Errorf("%d pass, %d are refused, and the largest that passes has %d bytes", passed, refused, largest)
+		}
+		if got := client.Connection(); got.Connections != 1 {
+			t.Errorf("the connection did not last: %+v", got)
+		}
+	})
+}
+
+// packetLength returns the length of a packet as it is encoded.
+func packetLength(publish *packets.Publish) int {
+	length, err := publish.WriteTo(discard{})
+	if err != nil {
+		return -1
+	}
+	return int(length)
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }

@@ -138,7 +138,7 @@ func (s *session) ConnectionLost(disconnect *packets.Disconnect) error {
 	return s.State.ConnectionLost(disconnect)
 }
 
-// adopt makes the conditions in the broker's CONNACK those of the link. The error says why they
+// adopt makes the link obey the conditions in the broker's CONNACK. The error says why they
 // allow no request: such a broker would end each connection at the first one [MQTT-3.2.2-11].
 func (l *link) adopt(conditions *paho.ConnackProperties, keepAlive uint16) error {
 	receive := valueOr(conditions.ReceiveMaximum, math.MaxUint16) // [MQTT-3.3.4-7]
@@ -149,7 +149,7 @@ func (l *link) adopt(conditions *paho.ConnackProperties, keepAlive uint16) error
 		return errors.New("the broker announces a Receive Maximum of 0, which MQTT forbids")
 	}
 	l.slots = newWindow(int(receive))
-	// MQTT's own limit is lower than that of an int [MQTT-3.2.2-15].
+	// MQTT's own limit is lower than the largest int [MQTT-3.2.2-15].
 	l.maxPacket = int(min(valueOr(conditions.MaximumPacketSize, math.MaxInt32), math.MaxInt32))
 	// One and a half times the keep-alive [MQTT-3.1.2-22], which some brokers round down to
 	// whole seconds.

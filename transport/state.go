@@ -1,6 +1,15 @@
 package transport
 
-import "log/slog"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/loglimit"
+	"github.com/tenurelock/tenure/internal/mqttnet"
+)
 
 // ConnectionState says whether a client has a connection.
 type ConnectionState int
@@ -114,4 +123,63 @@ func (c *mqttConn) report(call func(ConnectionStatus)) {
 			return
 		}
 	}
+}
+
+// failures are attempts to connect in a row that failed.
+type failures struct {
+	count  int
+	limit  loglimit.Limiter
+	logger *slog.Logger // got the latest one that was logged
+}
+
+// due counts a failure of a kind, and reports whether to log it.
+func (f *failures) due(kind string, now time.Time) bool {
+	f.count++
+	return f.limit.Due(kind, now)
+}
+
+// retryLogger is where attempts to connect are logged. Dial's go to slog.Default where there is no
+// Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
+func (c *mqttConn) retryLogger() *slog.Logger {
+	if c.isSilent && c.status().Connections == 0 {
+		return slog.Default().With("client", c.options.ClientID)
+	}
+	return c.logger
+}
+
+// logFailure logs why there is no connection, unless that was logged a moment ago.
+func (c *mqttConn) logFailure(err error) {
+	if !c.failures.due(kindOf(err), time.Now()) {
+		return
+	}
+	level := slog.LevelWarn
+	if errors.Is(err, ErrUseAnotherServer) {
+		level = slog.LevelInfo // the other servers may accept the client
+	}
+	c.failures.logger = c.retryLogger()
+	c.failures.logger.Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "attempt", c.failures.count, "error", err)
+}
+
+// kindOf returns the same text for failures that differ in a number only, such as a local port.
+func kindOf(err error) string {
+	var refused *ConnectError
+	var dial *mqttnet.DialError
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Sprint("refused ", refused.Code)
+	case errors.As(err, &dial):
+		return dial.Error()
+	}
+	return "other"
+}
+
+// logConnected logs a connection. One that follows failures is of interest where those were logged.
+func (c *mqttConn) logConnected() {
+	logger, level := c.logger, slog.LevelDebug
+	if c.failures.logger != nil {
+		logger, level = c.failures.logger, slog.LevelInfo
+	}
+	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures.count)
+	c.failures.count, c.failures.logger = 0, nil
+	c.failures.limit.Reset()
 }

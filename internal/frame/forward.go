@@ -19,7 +19,7 @@ type Forward struct {
 	// Expires says that the packet has MessageExpiry, in seconds, even if that is 0.
 	Expires       bool
 	MessageExpiry uint32
-	// Identifiers are those of the subscriptions that the message matched, each from 1 to
+	// Identifiers belong to the subscriptions that the message matched, each from 1 to
 	// 268,435,455.
 	Identifiers []int
 	// Properties are the other properties in their encoded form, without their length. They

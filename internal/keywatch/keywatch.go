@@ -28,7 +28,7 @@ func New(client *transport.Client, key string, retryAfter time.Duration) *Watch 
 }
 
 // Start watches the key. It does nothing while the key is watched, and for retryAfter after
-// a Start that the store refused. It does not wait for the store. The error is that of
+// a Start that the store refused. It does not wait for the store. The error comes from
 // transport.Client.Watch: the client is closed.
 func (w *Watch) Start() error {
 	if w.changes != nil || w.watch != nil && time.Since(w.began) < w.retryAfter {

@@ -187,7 +187,7 @@ func validity(certificate *x509.Certificate, now time.Time) string {
 	if now.Before(certificate.NotBefore) {
 		return fmt.Sprintf("is valid from %s on, and it is %s here", certificate.NotBefore.UTC().Format(time.RFC3339), now.Format(time.RFC3339))
 	}
-	return fmt.Sprintf("has expired at %s, and it is %s here", certificate.NotAfter.UTC().Format(time.RFC3339), now.Format(time.RFC3339))
+	return fmt.Sprintf("expired at %s, and it is %s here", certificate.NotAfter.UTC().Format(time.RFC3339), now.Format(time.RFC3339))
 }
 
 // aboutCertificates returns a hint if the server refused the client's certificate, or its absence.
@@ -207,14 +207,14 @@ func withCertificate(err error) error {
 	return fmt.Errorf("%w: %w", ErrClientCertificate, err)
 }
 
-// explainAnonymous explains why a broker ended a connection on which it had asked for a certificate
+// explainAnonymous explains why a broker ended a connection on which it asked for a certificate
 // and got none. TLS 1.3 refuses a client without one after the handshake, and a reset often
 // overtakes the reason.
 func explainAnonymous(server *url.URL, err error) error {
 	if !hungUp(err) && aboutCertificates(err) == "" {
 		return err
 	}
-	return explained(fmt.Errorf("%w: %w", ErrClientCertificate, err), "TLS: %s closed the connection: it had asked for a client certificate, and this client has none: set TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)", server.Host)
+	return explained(fmt.Errorf("%w: %w", ErrClientCertificate, err), "TLS: %s closed the connection: it asked for a client certificate, and this client has none: set TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)", server.Host)
 }
 
 // explainWebSocket explains why the handshake of a WebSocket with server failed.
@@ -256,7 +256,7 @@ func explainFirstRead(server *url.URL, head []byte, err error) error {
 	return err
 }
 
-// isText reports whether an answer begins like a text, as those of SSH, SMTP and FTP do.
+// isText reports whether an answer begins like a text, as answers of SSH, SMTP and FTP do.
 func isText(head []byte) bool {
 	for _, b := range head {
 		if b < 0x20 && b != '\r' && b != '\n' || b >= 0x7f {

@@ -1,8 +1,9 @@
 // Package protocol has the constants of the state store protocol that client and store
-// share: topics, property names, verbs, and the texts of the store's refusals.
+// share: topics, property names, verbs, the texts of the store's refusals, and the value of
+// a lease's key.
 //
 // It is internal because programs do not need it: a client uses package transport, and a
-// store package statestore. The constants are those of docs/protocol.md.
+// store package statestore. docs/protocol.md explains the constants.
 package protocol
 
 import (

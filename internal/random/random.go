@@ -1,5 +1,5 @@
 // Package random draws the random part of delays, so that many clients do not act at the same
-// moment. Unlike those of math/rand, a simulation can repeat the draws from its seed.
+// moment. Unlike draws from math/rand, a simulation can repeat them from its seed.
 package random
 
 import (

@@ -15,7 +15,7 @@ import (
 )
 
 // checker knows what the store did, in its order, and what each tenure reports, and compares
-// the two by true time, which is the time of the bubble. The numbers are those of
+// the two by true time, which is the time of the bubble. The numbers refer to
 // docs/invariants.md. It checks
 //
 //   - each tenure, whenever the store applied something to the lease, when a tenure begins

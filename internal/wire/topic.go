@@ -15,7 +15,7 @@ type Limits struct {
 	Filters int
 	// UserProperties bounds the user properties of one packet by number, and
 	// UserPropertyBytes their names and values together. More are refused with 0x97. The
-	// properties of a Will count with those of its CONNECT.
+	// properties of a Will count with the properties of its CONNECT.
 	UserProperties, UserPropertyBytes int
 	// FirstPacket bounds the CONNECT, in bytes. A larger one is refused with 0x95.
 	FirstPacket int

@@ -5,7 +5,7 @@
 //	go run ./server/abuse -only login -short   # some of them, with less of everything
 //
 // Each attack has four processes to itself: this one, which starts and measures the others;
-// `tenure serve`, so that its memory is that of the server alone; a healthy client, which
+// `tenure serve`, so that the memory of this process is the server's alone; a healthy client, which
 // holds a lease and renews another every few milliseconds; and the attacker. All of it is on
 // loopback and bounded in time, connections and memory.
 //

@@ -18,7 +18,7 @@ type row struct {
 	death                           string        // empty: it lives
 	outcome                         outcome
 	unmet                           []string // limits that do not hold
-	lethal                          []string // those of them that are not about time
+	lethal                          []string // the unmet limits that are not about time
 }
 
 // judge returns which limits hold.

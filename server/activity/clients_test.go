@@ -71,6 +71,43 @@ func TestAClockThatIsNotPlausibleIsShownApart(t *testing.T) {
 	}
 }
 
+// A client that was wrong once, and has left or sends no clock any more, is not an alarm for ever.
+func TestAClockCountsForAWhileOnly(t *testing.T) {
+	w := newWorld(t, Options{})
+	get := func(client string, offset time.Duration) {
+		w.tell(Event{Kind: Request, Client: client, Verb: statestore.VerbGet, Key: "k", Rank: -1, Outcome: statestore.Missing, HasClock: offset != 0, ClockOffset: offset})
+	}
+	counted := func() string {
+		state := w.model.State(w.now)
+		known, implausible := 0, 0
+		for _, c := range state.Clients {
+			if c.ClockOffsetMillis != nil {
+				known++
+			}
+			if c.ClockImplausible {
+				implausible++
+			}
+		}
+		return fmt.Sprintf("%d off, %d implausible; shown %d and %d", state.Totals.ClocksOff, state.Totals.ClocksImplausible, known, implausible)
+	}
+	for _, client := range []string{"doctor", "silent", "renews"} {
+		get(client, time.Minute)
+		get(client, 48*time.Hour)
+	}
+	get("off", 3*time.Second)
+	w.tell(Event{Kind: Disconnected, Client: "doctor", Reason: ReasonLeft})
+	if got, want := counted(), "1 off, 3 implausible; shown 4 and 3"; got != want {
+		t.Errorf("at once: %s, want %s", got, want)
+	}
+	w.after(clockFor)
+	get("silent", 0) // it sends requests without a clock
+	get("renews", 48*time.Hour)
+	w.after(time.Millisecond)
+	if got, want := counted(), "0 off, 1 implausible; shown 0 and 1"; got != want {
+		t.Errorf("later: %s, want %s", got, want)
+	}
+}
+
 func TestAClientIDThatIsTakenOverAndBackFlaps(t *testing.T) {
 	w := newWorld(t, Options{})
 	taken := func() { w.tell(Event{Kind: TakenOver, Client: "a", Remote: "10.0.0.2:1", Reason: "10.0.0.1:1"}) }

@@ -76,12 +76,12 @@ type Event struct {
 	Verb statestore.Verb
 	// Key is the key, as CutKey returns it.
 	Key string
-	// Condition and Lifetime are those of a SET.
+	// Condition and Lifetime are what a SET asks for.
 	Condition statestore.Condition
 	Lifetime  time.Duration
 	// Stop says that a KEYNOTIFY has ended a watch.
 	Stop bool
-	// Holder is the name of the holder, where the value of a SET or VDEL is clearly that of a lease:
+	// Holder is the name of the holder, where the value of a SET or VDEL clearly belongs to a lease:
 	// the text before ":" and a nonce of package lease, or the client id, if the value is that, or
 	// begins with it and a colon. It is empty for any other value, no part of which an event may tell.
 	Holder string
@@ -89,13 +89,18 @@ type Event struct {
 	Rank int
 	// Value is the value of a SET or VDEL, cut to MaxText. It is empty unless values were asked for.
 	Value string
-	// Outcome is what the store did, and Refusal why it refused the request.
+	// Outcome is what the store did, and Refusal why it refused the request. Created says that a SET
+	// was applied, and that the key had no value before: the client acquires the lease.
 	Outcome statestore.Outcome
+	Created bool
 	Refusal string
 	// Version is the version that the reply carries; zero if it has none.
 	Version hlc.Timestamp
 	// Token says that the request carried a fencing token.
 	Token bool
+	// Bound says that the request named the only store that may apply it. A tenure of package lease
+	// begins with such a request: a client that has had no answer yet sends another one before.
+	Bound bool
 	// Will says that the request is a Will, which the server applied because the connection of its
 	// client was lost.
 	Will bool

@@ -61,6 +61,7 @@ func TestTheModelIsBounded(t *testing.T) {
 				Condition: statestore.Condition(random.IntN(3)), Lifetime: time.Duration(random.IntN(3)) * ttl,
 				Stop: random.IntN(3) == 0, Holder: []string{client, "", "x"}[random.IntN(3)], Rank: random.IntN(3) - 1,
 				Version: hlc.Timestamp{Wall: int64(random.IntN(2)) * int64(step), Node: "s"}, Will: random.IntN(5) == 0,
+				Created: random.IntN(2) == 0,
 				Refusal: []string{"", string(protocol.FencingTokenLower)}[random.IntN(2)],
 				User:    []string{"", "u", "v"}[random.IntN(3)],
 			}
@@ -113,9 +114,10 @@ func checkBounds(t *testing.T, m *Model) {
 	for _, c := range m.clients {
 		waits += len(c.value.waits)
 	}
-	if waiters != m.waiting || waits != m.waiting || m.waiting > waitersFor*m.options.Clients {
-		t.Fatalf("%d waiters, %d waits, %d counted", waiters, waits, m.waiting)
+	if waiters != m.waits.count || waits != m.waits.count || m.waits.count > waitersFor*m.options.Clients {
+		t.Fatalf("%d waiters, %d waits, %d counted", waiters, waits, m.waits.count)
 	}
+	checkShares(t, &m.waits)
 }
 
 // checkShares checks that the counts of shares agree with what is in them.
@@ -258,6 +260,112 @@ func TestALeaseKeepsItsTurnWhenItIsLost(t *testing.T) {
 	}
 	if got := w.lease("k").Turn; got != 1 {
 		t.Errorf("the lease of another user has turn %d", got)
+	}
+}
+
+// The metrics of a lease do not end because its holder has released it, however many others there are.
+func TestALeaseWithALowTurnIsShownAfterItsRelease(t *testing.T) {
+	w := newWorld(t, Options{Shown: 100})
+	for i := range 10 {
+		w.set("bob", fmt.Sprint("b", i))
+	}
+	for i := range 1000 {
+		w.set("mallory", fmt.Sprint("m", i))
+	}
+	w.releases("bob", "b0")
+	w.releases("bob", "b4")
+	w.releases("bob", "b9")
+	if a, b := w.lease("b0"), w.lease("b4"); a.Turn != 0 || b.Turn >= 10 || a.Held || b.Held {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	state := w.model.State(w.now)
+	if len(state.Leases) != 100 || slices.ContainsFunc(state.Leases, func(l Lease) bool { return l.Name == "b9" }) {
+		t.Errorf("%d leases; a released one with a high turn takes the place of one that is held", len(state.Leases))
+	}
+}
+
+// One that watches all it can does not hide which client stands by for a lease of another user.
+func TestAFloodOfWatchesHidesNoClientThatWaits(t *testing.T) {
+	watch := func(w *world, client, user, key string) {
+		w.tell(Event{Kind: Request, Client: client, User: user, Verb: statestore.VerbKeyNotify, Key: key, Rank: -1, Outcome: statestore.OK})
+	}
+	waits := func(w *world, client string) bool {
+		return slices.ContainsFunc(w.lease("k").Waiting, func(x Waiter) bool { return x.Client == client })
+	}
+	for name, user := range map[string]string{"another user": "mallory", "no users": ""} {
+		bob := "bob"
+		if user == "" {
+			bob = ""
+		}
+		t.Run(name+", all names", func(t *testing.T) {
+			w := newWorld(t, Options{Clients: 50})
+			w.set("a", "k")
+			for i := range 40 {
+				for k := range namesOf {
+					watch(w, fmt.Sprint("m", i), user, fmt.Sprint("m", k, "-", i/8))
+				}
+			}
+			for _, n := range w.model.names {
+				if l := n.value; l.key != "k" && len(l.waiters) < 8 && !l.hiddenWaiters {
+					t.Fatalf("%s has lost a waiter, and does not say so", l.key)
+				}
+			}
+			watch(w, "standby", bob, "k")
+			if !waits(w, "standby") {
+				t.Errorf("it is not shown; %d wait for other names", w.model.waits.count)
+			}
+			for i := range 40 {
+				watch(w, fmt.Sprint("m", i), user, "more")
+			}
+			checkBounds(t, w.model)
+			if !waits(w, "standby") {
+				t.Error("it is not shown any more")
+			}
+		})
+		t.Run(name+", one name", func(t *testing.T) {
+			w := newWorld(t, Options{})
+			w.set("a", "k")
+			for i := range 100 {
+				watch(w, fmt.Sprint("m", i), user, "k")
+			}
+			w.tell(Event{Kind: Request, Client: "standby", User: bob, Verb: statestore.VerbSet, Key: "k", Condition: statestore.IfMissingOrEqual,
+				Lifetime: ttl, Holder: "standby", Rank: -1, Outcome: statestore.ConditionFailed, Version: w.setTo["k"]})
+			for i := range 100 {
+				watch(w, fmt.Sprint("n", i), user, "k")
+			}
+			checkBounds(t, w.model)
+			if !waits(w, "standby") {
+				t.Error("the one that tries is not shown")
+			}
+			if user == "" {
+				return
+			}
+			w.fails("standby-2", "k") // of a third user
+			if !waits(w, "standby-2") {
+				t.Error("the one of a third user is not shown")
+			}
+		})
+	}
+}
+
+// A client that waits and is not remembered counts until the lease has another holder, or an alarm that needs
+// one would be silent.
+func TestAWaitingClientThatIsNotRememberedCounts(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set("a", "k")
+	for i := range waitersOf + 1 {
+		w.tell(Event{Kind: Request, Client: fmt.Sprint("c", i), Verb: statestore.VerbKeyNotify, Key: "k", Rank: -1, Outcome: statestore.OK})
+	}
+	for i := range waitersOf {
+		w.tell(Event{Kind: Disconnected, Client: fmt.Sprint("c", i)})
+	}
+	w.after(ttl).tell(Event{Kind: Expired, Key: "k"})
+	if l := w.lease("k"); len(l.Waiting)+l.WaitingHidden != 1 {
+		t.Errorf("%d clients wait, %d hidden", len(l.Waiting), l.WaitingHidden)
+	}
+	w.set("b", "k")
+	if l := w.lease("k"); l.WaitingHidden != 0 {
+		t.Error("one is hidden though the lease has another holder")
 	}
 }
 

@@ -5,38 +5,62 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"strings"
+	"unicode/utf8"
 )
 
 const (
 	// MaxKey bounds the key of an event, in bytes.
 	MaxKey = 256
-	// keySum is how much of the hash of a long key stands for what is cut off, in hexadecimal digits.
+	// keySum is how much of the hash of a long text stands for what is cut off, in hexadecimal digits.
 	keySum = 16
 	// summed is how many bytes at the beginning and at the end of a long key are hashed, with its
-	// length. A key may have a mebibyte, and that of an expiry is cut with the lock of the store held.
-	summed = 4096
-	cutAt  = MaxKey - keySum - len(cutMark)
-	// cutMark stands between the beginning of a long key and its hash.
-	cutMark = "…#"
+	// length. A key may have a mebibyte, and a batch of expiries is cut with the lock of the store held.
+	summed = 256
+	// keyMark stands between the beginning of a long key and its hash, and printableMark where Printable
+	// has cut: so no result of one is a result of the other.
+	keyMark, printableMark = "…#", "…~"
+	cutAt                  = MaxKey - keySum - len(keyMark)
 )
 
 // CutKey returns a key, or a client id, of MaxKey bytes or less as it is. A longer one is cut, and a hash
 // is added, so that two long keys do not become one, unless they have the same length and differ
-// between their first and their last 4096 bytes only. It takes microseconds for any key. The result
-// shares no bytes with a longer key.
+// between their first and their last 256 bytes only. A short one that looks as if it was cut is cut too,
+// so no key is taken for a longer one. It takes at most a few microseconds. The result shares no
+// bytes with a longer key.
 func CutKey(key string) string {
-	if len(key) <= MaxKey {
+	if len(key) <= MaxKey && !looksCut(key, keyMark) {
 		return key
 	}
+	return cut(key, keyMark)
+}
+
+// cut returns the beginning of a text, a mark and the hash of the text. Valid UTF-8 stays valid.
+func cut(text, mark string) string {
 	var room [8 + 2*summed]byte
-	text := binary.BigEndian.AppendUint64(room[:0], uint64(len(key)))
-	if len(key) <= 2*summed {
-		text = append(text, key...)
+	hashed := binary.BigEndian.AppendUint64(room[:0], uint64(len(text)))
+	if len(text) <= 2*summed {
+		hashed = append(hashed, text...)
 	} else {
-		text = append(append(text, key[:summed]...), key[len(key)-summed:]...)
+		hashed = append(append(hashed, text[:summed]...), text[len(text)-summed:]...)
 	}
-	sum := sha256.Sum256(text)
-	return key[:cutAt] + cutMark + hex.EncodeToString(sum[:keySum/2])
+	sum := sha256.Sum256(hashed)
+	begin := text[:min(len(text), cutAt)]
+	for range utf8.UTFMax - 1 {
+		if r, size := utf8.DecodeLastRuneInString(begin); r != utf8.RuneError || size != 1 {
+			break
+		}
+		begin = begin[:len(begin)-1] // a part of a character
+	}
+	return begin + mark + hex.EncodeToString(sum[:keySum/2])
+}
+
+// looksCut reports whether a text could be the result of cut.
+func looksCut(text, mark string) bool {
+	begin := len(text) - keySum - len(mark)
+	if begin <= cutAt-utf8.UTFMax || text[begin:begin+len(mark)] != mark {
+		return false
+	}
+	return strings.Trim(text[begin+len(mark):], "0123456789abcdef") == ""
 }
 
 // CutText returns the first MaxText bytes of a text, without the memory of the rest.

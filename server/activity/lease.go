@@ -30,8 +30,8 @@ type name struct {
 	isLease bool   // false: only watched, so far
 	number  uint64 // in the order in which names became known
 	turn    int    // see Lease.Turn; of the latest State
-	// user and creator are the user and the client in whose share the name is: those of its first holder,
-	// and before that of the client that was the first to ask for it.
+	// user and creator are the user and the client that have the name in their share: its first holder, and
+	// until there is one, the client that was the first to ask for it.
 	user, creator string
 	holderKnown   bool // that there was a holder that the model has seen
 
@@ -40,6 +40,7 @@ type name struct {
 	value            string
 	version          hlc.Timestamp // of the latest change
 	token            hlc.Timestamp // of the acquisition; zero: not known
+	bound            bool          // that was a bound request
 	since            time.Time
 	ttl              time.Duration
 	renewals, missed uint64
@@ -52,7 +53,7 @@ type name struct {
 	entry     *member[*Change] // of the timeline, for the latest one
 
 	waiters       []*waiter
-	hiddenWaiters bool      // more came when there were too many
+	hiddenWaiters bool      // more came when there were too many, since the holder has the lease
 	bidder        string    // the client of the fail-back request; empty: none
 	bidUntil      time.Time // when that expires
 	rank          int       // of the bidder
@@ -66,6 +67,12 @@ type waiter struct {
 	watching    bool
 	attempts    uint64
 	lastAttempt time.Time
+	in          *member[*waiter] // of the waiters of all names
+}
+
+// onlyWatches reports whether a waiter has not asked for the lease.
+func (w *waiter) onlyWatches() bool {
+	return w.attempts == 0 && w.name.value.bidder != w.client.value.id
 }
 
 func (n *name) deadline() time.Time { return n.lastRenewal.Add(n.ttl) }
@@ -76,7 +83,7 @@ func (n *name) holderName() string { return cmp.Or(n.holder, n.client) }
 // continues reports whether a SET, which was applied, goes on with the time of the holder.
 func (n *name) continues(e *Event) bool {
 	switch {
-	case !n.held || n.client == "" || n.holder != e.Holder:
+	case !n.held || n.client == "" || n.holder != e.Holder || e.Created: // its expiry was not reported
 		return false
 	case e.Condition == statestore.Always:
 		return n.client == e.Client
@@ -97,6 +104,7 @@ func (n *name) acquire(e *Event, known bool) {
 	if known {
 		n.token = e.Version
 	}
+	n.bound = e.Bound
 }
 
 // renew notes a renewal, and returns how many were missed before it.
@@ -106,7 +114,11 @@ func (n *name) renew(e *Event) (missed uint64) {
 	}
 	missed = n.rhythm.note(e.At.Sub(n.lastRenewal), e.Lifetime)
 	n.missed += missed
-	n.renewals++
+	if e.Bound && !n.bound && n.renewals == 0 && !n.token.IsZero() {
+		n.token, n.bound = e.Version, true // the tenure begins with this request
+	} else {
+		n.renewals++
+	}
 	n.lastRenewal, n.ttl, n.version = e.At, e.Lifetime, e.Version
 	n.client, n.value = e.Client, e.Value
 	return missed
@@ -159,6 +171,31 @@ func (w *waiter) isWaiting(now time.Time) bool {
 	n := w.name.value
 	return w.watching || n.bidder == w.client.value.id && now.Before(n.bidUntil) ||
 		w.attempts > 0 && now.Sub(w.lastAttempt) <= max(attemptLasts, attemptTTLs*n.ttl)
+}
+
+// surplusWaiter returns the waiter that gives way to a new one of a user, when a name has too many; nil if
+// the new one is the surplus. It is one of the user that has most: first the latest of those that only
+// watch, and then the latest. One that only watches gives way to one that tries, of the same user too.
+func (n *name) surplusWaiter(user string, tries bool) *waiter {
+	counts := make(map[string]int)
+	for _, w := range n.waiters {
+		counts[w.client.value.user]++
+	}
+	most := user
+	for other, count := range counts {
+		if count > counts[most] || count == counts[most] && other < most && most != user {
+			most = other
+		}
+	}
+	var surplus *waiter
+	for _, w := range n.waiters {
+		switch {
+		case w.client.value.user != most || most == user && !(tries && w.onlyWatches()):
+		case surplus == nil || w.onlyWatches() || !surplus.onlyWatches():
+			surplus = w
+		}
+	}
+	return surplus
 }
 
 func remove(all []*waiter, w *waiter) []*waiter {

@@ -18,7 +18,7 @@ type Options struct {
 	// forgets a name of the largest share: those first that are only watched, then those without a
 	// holder, and of them the one that has been without an event for longest.
 	Names int
-	// Clients bounds how many clients it remembers. Default 10,000. Beyond that it forgets those of
+	// Clients bounds how many clients it remembers. Default 10,000. Beyond that it forgets clients of
 	// the user that has most, and those first that are not connected.
 	Clients int
 	// Timeline bounds how many changes of holders it remembers. Default 500. They are shared like names.
@@ -26,7 +26,8 @@ type Options struct {
 	// StaleWrites bounds how many refused writes it remembers. Default 100. They are shared too.
 	StaleWrites int
 	// Shown bounds how many leases and how many clients a State has. Default 1,000. The users take
-	// turns; leases that were released and for which no client waits come last.
+	// turns; leases that were released and for which no client waits come last, apart from those with
+	// the lowest tenth of the turns.
 	Shown int
 	// FreeFor is how long a name without a holder, and for which no client waits, is shown. Default
 	// one hour.
@@ -44,15 +45,15 @@ const (
 	// clockOff is from which offset a clock counts as wrong, and maxClockOffset up to which one it is
 	// plausible.
 	clockOff, maxClockOffset = time.Second, 24 * time.Hour
+	// clockFor is how long a clock counts after the request that carried it. A client that has left, or
+	// is mended and silent, would be an alarm that never ends.
+	clockFor = 5 * time.Minute
 	// The classes of names and of clients, the ones that are forgotten first in front.
 	watchedName, freeName, heldName = 0, 1, 2
 	awayClient, connectedClient     = 0, 1
 
 	// maxTakeOvers is how many client ids are watched for flapping.
 	maxTakeOvers = 1024
-	// earlierLeases is how long after the start of a store leases of an earlier one may be left that
-	// have not been renewed yet.
-	earlierLeases = 10 * time.Minute
 )
 
 // Model is what the events of a store amount to. Its methods are safe for concurrent use.
@@ -60,7 +61,6 @@ type Model struct {
 	options Options
 
 	mu       sync.Mutex
-	inherits time.Time // until then leases of an earlier store may be left that have no event yet
 	totals   Totals
 	requests [verbs][outcomes]uint64
 	ends     map[Cause]uint64
@@ -72,7 +72,7 @@ type Model struct {
 	clients       map[string]*member[*client]
 	clientShares  shares[*client]
 	forgotClients uint64
-	waiting       int // of all names
+	waits         shares[*waiter] // of all names, by the client that waits
 	timeline      history[*Change]
 	changes       uint64 // entries of the timeline so far
 	stale         history[*StaleWrite]
@@ -87,9 +87,10 @@ type client struct {
 	reason                  string
 	lastSeen, lastEvent     time.Time // lastSeen is of a request
 	requests                uint64
-	hasClock                bool
 	offset                  time.Duration // of the last clock that was plausible
-	implausible             bool          // the last one was not
+	offsetAt                time.Time     // when that came; zero: never
+	implausible             bool          // the last clock was not
+	clockAt                 time.Time     // when the last clock came; zero: never
 	takeOvers               uint64
 	refused, stale, dropped uint64
 	waits                   []*waiter
@@ -153,7 +154,6 @@ func (m *Model) Observe(event Event) {
 // started notes that the store begins to answer.
 func (m *Model) started(e *Event) {
 	if e.Continues {
-		m.inherits = e.At.Add(earlierLeases)
 		return
 	}
 	for _, n := range m.names { // they are gone with the data of an earlier store
@@ -299,10 +299,17 @@ func (c *client) noteClock(e *Event) {
 	if !e.HasClock {
 		return
 	}
+	c.clockAt = e.At
 	c.implausible = e.ClockOffset.Abs() > maxClockOffset || e.Refusal == string(protocol.TimestampTooFarAhead)
 	if !c.implausible {
-		c.hasClock, c.offset = true, e.ClockOffset
+		c.offsetAt, c.offset = e.At, e.ClockOffset
 	}
+}
+
+// clock returns what counts of the client's clock at a time.
+func (c *client) clock(now time.Time) (offset time.Duration, hasOffset, implausible bool) {
+	counts := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) <= clockFor }
+	return c.offset, counts(c.offsetAt), c.implausible && counts(c.clockAt)
 }
 
 func (m *Model) refused(c *client, e *Event) {
@@ -346,7 +353,7 @@ func (m *Model) set(by *member[*client], e *Event) {
 		missed := l.renew(e)
 		m.totals.Renewed++
 		m.totals.Missed += missed
-	case l.held && l.client == "" && e.Condition == statestore.IfMissingOrEqual:
+	case l.held && l.client == "" && e.Condition == statestore.IfMissingOrEqual && !e.Created:
 		l.acquire(e, false) // another client has found it taken before: this is its holder
 		m.totals.Renewed++
 	default:
@@ -372,15 +379,17 @@ func (m *Model) overwritten(l *name, e *Event) Cause {
 	return CauseForced
 }
 
-// acquired notes that a client has a lease from now on.
+// acquired notes that a client has a lease from now on. A SET that only goes on with a value is the
+// renewal of a lease whose begin the model has not seen: it is in the data of an earlier store, was
+// forgotten, or its event was lost.
 func (m *Model) acquired(n *member[*name], e *Event) {
 	l := n.value
-	known := l.isLease || e.Condition == statestore.IfMissing ||
-		m.forgotten == 0 && !e.At.Before(m.inherits)
+	known := e.Created || e.Condition == statestore.Always
 	if l.held {
 		m.end(l, m.overwritten(l, e), e)
 	}
 	l.acquire(e, known)
+	l.hiddenWaiters = false // those that still want it come again with their next attempt
 	switch {
 	case l.last != nil && l.last.Began.IsZero():
 		l.last.To, l.last.Began = l.holderName(), e.At
@@ -448,7 +457,8 @@ func (m *Model) expired(e *Event) {
 	}
 	l := n.value
 	if every := l.rhythm.every(); every > 0 {
-		missed := uint64(max(0, e.At.Sub(l.lastRenewal)/every))
+		// Without the events of its renewals, the last one may seem to be long ago.
+		missed := uint64(max(0, min(e.At.Sub(l.lastRenewal), l.ttl)/every))
 		l.missed += missed
 		m.totals.Missed += missed
 	}
@@ -463,7 +473,7 @@ func (m *Model) attempted(n *member[*name], by *member[*client], e *Event) {
 		l.isLease, l.held, l.since, l.lastRenewal, l.version = true, true, e.At, e.At, e.Version
 		m.file(n)
 	}
-	if w := m.waiterOf(n, by, e.At); w != nil {
+	if w := m.waiterOf(n, by, e.At, true); w != nil {
 		w.attempts++
 		w.lastAttempt = e.At
 	}
@@ -478,7 +488,7 @@ func (m *Model) watched(by *member[*client], e *Event) {
 	if e.Outcome != statestore.OK {
 		return
 	}
-	if w := m.waiterOf(m.nameOf(e.Key, e, true), by, e.At); w != nil && !w.watching {
+	if w := m.waiterOf(m.nameOf(e.Key, e, true), by, e.At, false); w != nil && !w.watching {
 		w.watching = true
 	}
 }
@@ -506,34 +516,63 @@ func find(l *name, by *member[*client]) *waiter {
 	return nil
 }
 
-// waiterOf returns a client as a waiter of a name; nil if there are too many.
-func (m *Model) waiterOf(n *member[*name], by *member[*client], at time.Time) *waiter {
-	if w := find(n.value, by); w != nil {
-		return w
+// waiterOf returns a client as a waiter of a name; nil if there are too many. tries says that it asks for
+// the lease, and does not only watch it.
+func (m *Model) waiterOf(n *member[*name], by *member[*client], at time.Time, tries bool) *waiter {
+	w := find(n.value, by)
+	if w == nil {
+		if !m.hasRoomFor(n, by, at, tries) {
+			n.value.hiddenWaiters = true
+			return nil
+		}
+		w = &waiter{name: n, client: by, since: at}
+		w.in = newMember(w)
+		n.value.waiters = append(n.value.waiters, w)
+		by.value.waits = append(by.value.waits, w)
 	}
+	m.waits.use(w.in, by.value.user, by.value.id, 0)
+	for m.waits.count > waitersFor*m.options.Clients {
+		surplus := m.waits.surplus(w.in).value
+		m.hideWaiter(surplus)
+		if surplus == w {
+			return nil
+		}
+	}
+	return w
+}
+
+// hasRoomFor makes room for one more waiter of a name, and reports whether it could.
+func (m *Model) hasRoomFor(n *member[*name], by *member[*client], at time.Time, tries bool) bool {
 	if len(by.value.waits) >= namesOf {
 		m.dropStale(&by.value.waits, at)
 	}
 	if len(n.value.waiters) >= waitersOf {
 		m.dropStale(&n.value.waiters, at)
 	}
-	if len(by.value.waits) >= namesOf || len(n.value.waiters) >= waitersOf || m.waiting >= waitersFor*m.options.Clients {
-		n.value.hiddenWaiters = true
-		return nil
+	if len(by.value.waits) >= namesOf {
+		return false
 	}
-	m.waiting++
-	w := &waiter{name: n, client: by, since: at}
-	n.value.waiters = append(n.value.waiters, w)
-	by.value.waits = append(by.value.waits, w)
-	return w
+	if len(n.value.waiters) < waitersOf {
+		return true
+	}
+	surplus := n.value.surplusWaiter(by.value.user, tries)
+	if surplus != nil {
+		m.hideWaiter(surplus)
+	}
+	return surplus != nil
+}
+
+// hideWaiter forgets that a client waits for a name, though it still does.
+func (m *Model) hideWaiter(w *waiter) {
+	m.dropWaiter(w)
+	w.name.value.hiddenWaiters = true
 }
 
 // dropWaiter forgets that a client waits for a name.
 func (m *Model) dropWaiter(w *waiter) {
-	m.waiting--
+	m.waits.leave(w.in)
 	n, c := w.name.value, w.client.value
 	n.waiters, c.waits = remove(n.waiters, w), remove(c.waits, w)
-	n.hiddenWaiters = false // those that are left out come again with their next attempt
 }
 
 // dropStale removes those that no longer wait.
@@ -570,7 +609,7 @@ func (m *Model) bid(base string, by *member[*client], e *Event) {
 			m.endBid(n, e.At)
 		}
 		l.bidder, l.rank, l.bidUntil = by.value.id, e.Rank, e.At.Add(e.Lifetime)
-		m.waiterOf(n, by, e.At)
+		m.waiterOf(n, by, e.At, true)
 	case e.Outcome == statestore.Deleted:
 		m.endBid(m.names[base], e.At)
 	}

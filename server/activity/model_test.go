@@ -22,11 +22,12 @@ type world struct {
 	model   *Model
 	now     time.Time
 	version int64
-	setTo   map[string]hlc.Timestamp // the present versions
+	setTo   map[string]hlc.Timestamp // the latest versions
+	exists  map[string]bool
 }
 
 func newWorld(t *testing.T, options Options) *world {
-	return &world{t: t, model: New(options), now: noon, setTo: make(map[string]hlc.Timestamp)}
+	return &world{t: t, model: New(options), now: noon, setTo: make(map[string]hlc.Timestamp), exists: make(map[string]bool)}
 }
 
 func (w *world) after(d time.Duration) *world {
@@ -36,6 +37,13 @@ func (w *world) after(d time.Duration) *world {
 
 func (w *world) tell(e Event) {
 	e.At = w.now
+	switch {
+	case e.Kind == Expired || e.Outcome == statestore.Deleted:
+		delete(w.exists, e.Key)
+	case e.Kind == Request && e.Verb == statestore.VerbSet && e.Outcome == statestore.OK:
+		e.Created = !w.exists[e.Key]
+		w.exists[e.Key] = true
+	}
 	w.model.Observe(e)
 }
 
@@ -113,6 +121,42 @@ func TestALeaseShowsItsHolderAndItsRenewals(t *testing.T) {
 	if last == nil || last.Cause != CauseAcquired || last.To != "a" || !last.Began.Equal(noon) {
 		t.Errorf("the last change is %+v", last)
 	}
+}
+
+// The first request of a client cannot name the store, so package lease sends a second one, whose version is
+// the token of the tenure.
+func TestTheTokenOfALeaseIsTheVersionOfItsBoundRequest(t *testing.T) {
+	w := newWorld(t, Options{})
+	set := func(bound bool) string {
+		w.version++
+		e := Event{
+			Kind: Request, Client: "a", Verb: statestore.VerbSet, Key: "k", Condition: statestore.IfMissingOrEqual, Lifetime: ttl, Holder: "a",
+			Rank: -1, Outcome: statestore.OK, Version: hlc.Timestamp{Wall: w.version, Node: "s"}, Bound: bound,
+		}
+		w.tell(e)
+		return e.Version.String()
+	}
+	want := func(token string, renewals uint64) {
+		t.Helper()
+		if l := w.lease("k"); l.Token != token || l.Renewals != renewals || !l.Since.Equal(noon) {
+			t.Errorf("token %s and %d renewals since %v, want %s and %d", l.Token, l.Renewals, l.Since, token, renewals)
+		}
+	}
+	want(set(false), 0)
+	token := set(true)
+	want(token, 0)
+	w.after(time.Second)
+	set(true)
+	want(token, 1)
+	w.tell(Event{Kind: Expired, Key: "k"})
+	w.now = noon
+	token = set(true)
+	set(true)
+	want(token, 1)
+	w.tell(Event{Kind: Expired, Key: "k"})
+	token = set(false) // of a client that does not know bound requests
+	set(false)
+	want(token, 1)
 }
 
 // Each way in which a lease can end has its own cause.
@@ -313,13 +357,13 @@ func TestTheClientsThatWaitForALease(t *testing.T) {
 	bid := Event{Kind: Request, Client: "b", Verb: statestore.VerbSet, Key: "k" + protocol.FailBackSuffix,
 		Condition: statestore.IfMissingOrEqual, Lifetime: time.Minute, Holder: "b", Rank: 0, Outcome: statestore.OK, Version: hlc.Timestamp{Wall: 99, Node: "s"}}
 	w.tell(bid)
-	want("a bid", "o 0 watching, b 2 watching rank 0, c 1")
+	want("a bid", "b 2 watching rank 0, c 1, o 0 watching")
 	w.after(90*time.Second).set("a", "k")
-	want("long after", "o 0 watching, b 2 watching")
+	want("long after", "b 2 watching, o 0 watching")
 	w.fails("e", "k")
-	want("another one tries", "o 0 watching, b 2 watching, e 1")
+	want("another one tries", "b 2 watching, e 1, o 0 watching")
 	w.tell(Event{Kind: Disconnected, Client: "e"})
-	want("it is gone", "o 0 watching, b 2 watching")
+	want("it is gone", "b 2 watching, o 0 watching")
 	w.tell(Event{Kind: Disconnected, Client: "b"})
 	notify("o", "k", true)
 	notify("p", "k", false)
@@ -373,6 +417,7 @@ func TestTheEndOfABid(t *testing.T) {
 func TestLeasesOfAnEarlierStoreAreNotAcquiredAgain(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.tell(Event{Kind: Started, Continues: true})
+	w.exists["old"], w.exists["other"] = true, true
 	w.set("a", "old")
 	if l := w.lease("old"); l.Known || l.Token != "" || l.LastChange != nil || !l.Held {
 		t.Errorf("a lease that the model has not seen begin: %+v", l)
@@ -385,9 +430,57 @@ func TestLeasesOfAnEarlierStoreAreNotAcquiredAgain(t *testing.T) {
 	if l := w.lease("other"); l.Known || l.Holder != "c" || l.Since != w.now {
 		t.Errorf("its holder renews: %+v", l)
 	}
-	w.after(time.Hour).set("d", "new")
-	if l := w.lease("new"); !l.Known {
-		t.Errorf("an hour later: %+v", l)
+	if w.set("d", "new"); !w.lease("new").Known {
+		t.Errorf("a lease that begins now: %+v", w.lease("new"))
+	}
+}
+
+// The events of a lease may be lost, or a model may have no room for it. What is seen of it afterwards says
+// nothing untrue, and nothing about other leases.
+func TestALeaseThatWasForgottenIsNotAcquiredAgain(t *testing.T) {
+	w := newWorld(t, Options{Names: 10})
+	for i := range 11 {
+		w.set("mallory", fmt.Sprint("m", i))
+	}
+	w.set("bob", "new")
+	if l := w.lease("new"); !l.Known || l.Token == "" || l.LastChange == nil {
+		t.Errorf("a lease that begins after the model has forgotten those of another client: %+v", l)
+	}
+	before := w.model.State(w.now)
+	w.after(time.Second).set("mallory", "m0")
+	if l := w.lease("m0"); before.LeasesForgotten == 0 || l.Known || l.Token != "" || l.LastChange != nil {
+		t.Errorf("%d forgotten; one of them is renewed: %+v", before.LeasesForgotten, l)
+	}
+	after := w.model.State(w.now)
+	if after.Totals.Acquired != before.Totals.Acquired || after.Totals.Renewed != before.Totals.Renewed+1 {
+		t.Errorf("%d acquisitions and %d renewals, before %d and %d",
+			after.Totals.Acquired, after.Totals.Renewed, before.Totals.Acquired, before.Totals.Renewed)
+	}
+}
+
+// An expiry that was not reported ends the time of a holder all the same, and is not thousands of renewals
+// that did not come.
+func TestAHolderThatComesBackAfterALostExpiryHasANewLease(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.set("a", "k")
+	w.renews(5, 200*time.Millisecond, "a", "k")
+	w.exists["k"] = false
+	again := w.after(50*time.Minute).set("a", "k")
+	l, totals := w.lease("k"), w.model.State(w.now).Totals
+	if l.Token != again.Version.String() || l.Renewals != 0 || totals.Acquired != 2 || totals.EndsBy[CauseUnknown] != 1 || totals.Missed != 0 {
+		t.Errorf("%+v, %+v", l, totals)
+	}
+	w.renews(5, 200*time.Millisecond, "a", "k")
+	w.after(50*time.Minute).set("a", "k") // the events of its renewals were lost
+	most := uint64(ttl / (200 * time.Millisecond))
+	if missed := w.lease("k").Missed; missed > most {
+		t.Errorf("%d renewals are missed in one lifetime", missed)
+	}
+	w.renews(5, 200*time.Millisecond, "a", "k")
+	before := w.model.State(w.now).Totals.Missed
+	w.after(50 * time.Minute).tell(Event{Kind: Expired, Key: "k"})
+	if missed := w.model.State(w.now).Totals.Missed - before; missed == 0 || missed > most {
+		t.Errorf("%d renewals are missed before an expiry", missed)
 	}
 }
 
@@ -473,6 +566,9 @@ func TestALongKeyIsCutAndStaysDistinct(t *testing.T) {
 	}
 	if inside := huge[:1<<19] + "x" + huge[1<<19+1:]; CutKey(inside) != CutKey(huge) {
 		t.Error("a whole mebibyte is hashed, with the lock of the store held")
+	}
+	if looks := CutKey(huge); CutKey(looks) == looks || CutKey(looks) == CutKey(CutKey(looks)) {
+		t.Errorf("a short key is the same one as a long key: %q", looks)
 	}
 	if CutText(long) != long[:MaxText] {
 		t.Error("a long text is not cut")

@@ -6,40 +6,32 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns a text that clients choose as a State has it. Characters that are not printable,
-// bytes that are not UTF-8 and backslashes are escaped as in Go, so two texts never look like one. A
-// result of more than MaxKey bytes is cut, and its hash is added, as CutKey does it.
+// Printable returns a text of an event, which clients choose, as a State has it. Characters that are not
+// printable, bytes that are not UTF-8 and backslashes are escaped as in Go, so two texts never look like
+// one. A text of more than MaxKey bytes is cut as by CutKey. What has more bytes when it is escaped is cut
+// in the same way, with another mark before the hash.
 func Printable(text string) string {
-	if isPlain(text) {
-		return cutPrintable(text)
+	if len(text) > MaxKey {
+		text = CutKey(text)
+	}
+	if isPlain(text) && !looksCut(text, printableMark) {
+		return text
 	}
 	var escaped strings.Builder
-	for len(text) > 0 {
-		r, size := utf8.DecodeRuneInString(text)
+	for rest := text; len(rest) > 0; {
+		r, size := utf8.DecodeRuneInString(rest)
 		if isPlainRune(r, size) {
-			escaped.WriteString(text[:size])
+			escaped.WriteString(rest[:size])
 		} else {
-			quoted := strconv.Quote(text[:size])
+			quoted := strconv.Quote(rest[:size])
 			escaped.WriteString(quoted[1 : len(quoted)-1])
 		}
-		text = text[size:]
+		rest = rest[size:]
 	}
-	return cutPrintable(escaped.String())
-}
-
-// cutPrintable is CutKey for a text that is valid UTF-8, and so is the result.
-func cutPrintable(text string) string {
-	cut := CutKey(text)
-	if len(cut) == len(text) {
-		return cut
+	if escaped.Len() <= MaxKey && !looksCut(escaped.String(), printableMark) {
+		return escaped.String()
 	}
-	begin, end := cut[:cutAt], cut[cutAt:]
-	for {
-		if r, size := utf8.DecodeLastRuneInString(begin); r != utf8.RuneError || size > 1 {
-			return begin + end
-		}
-		begin = begin[:len(begin)-1] // a part of a character
-	}
+	return cut(escaped.String(), printableMark)
 }
 
 func isPlain(text string) bool {

@@ -44,7 +44,7 @@ func (r *rhythm) note(gap, ttl time.Duration) (missed uint64) {
 		return 0
 	}
 	if r.isLate(gap) {
-		missed = r.missing(gap)
+		missed = r.missing(min(gap, ttl)) // a longer gap lacks events: the lease would have ended
 		if r.late++; r.late < newPattern {
 			return missed
 		}

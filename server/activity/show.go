@@ -12,6 +12,10 @@ import (
 // shownWaiters bounds the waiters that a State has of one lease.
 const shownWaiters = 16
 
+// steadyPart is which part of the leases that a State has are those with the lowest turns, whatever happens
+// to them.
+const steadyPart = 10
+
 // State returns what the model knows at a time, which should not be before its last event. It takes
 // milliseconds for ten thousand names, and events wait for most of that.
 func (m *Model) State(now time.Time) State {
@@ -57,7 +61,7 @@ func (m *Model) copy(now time.Time) State {
 	return state
 }
 
-// forgetOld forgets the names that have been free for long and for which no client waits, and those whose
+// forgetOld forgets names that have been free for long and for which no client waits, and held ones if the
 // expiry should have been reported long ago.
 func (m *Model) forgetOld(now time.Time) {
 	for _, n := range m.names {
@@ -91,8 +95,10 @@ func (m *Model) showLeases(state *State, now time.Time) {
 			state.Totals.Free++
 		}
 	}
-	// Leases that were released and that no client wants give way to others.
-	slices.SortStableFunc(all, func(a, b *name) int { return compareBool(a.isDone(now), b.isDone(now)) })
+	// Leases that were released and that no client wants give way to others. The first turns do not: a
+	// series that is missing while a lease has no holder would be no alarm.
+	rest := all[min(len(all), m.options.Shown/steadyPart):]
+	slices.SortStableFunc(rest, func(a, b *name) int { return compareBool(a.isDone(now), b.isDone(now)) })
 	if len(all) > m.options.Shown {
 		state.LeasesHidden = len(all) - m.options.Shown
 		all = all[:m.options.Shown]
@@ -172,15 +178,18 @@ func (n *name) showWaiters(shown *Lease, now time.Time) {
 	if n.hiddenWaiters {
 		shown.WaitingHidden = 1
 	}
-	for _, w := range n.waiters {
-		if !w.isWaiting(now) || n.held && w.client.value.id == n.client {
-			continue
-		}
-		if len(shown.Waiting) == shownWaiters {
-			shown.WaitingHidden++
-			continue
-		}
-		waiting := Waiter{
+	waiting := slices.DeleteFunc(slices.Clone(n.waiters), func(w *waiter) bool {
+		return !w.isWaiting(now) || n.held && w.client.value.id == n.client
+	})
+	slices.SortStableFunc(waiting, func(a, b *waiter) int {
+		return cmp.Or(compareBool(a.onlyWatches(), b.onlyWatches()), a.since.Compare(b.since))
+	})
+	if surplus := len(waiting) - shownWaiters; surplus > 0 {
+		shown.WaitingHidden += surplus
+		waiting = waiting[:shownWaiters]
+	}
+	for _, w := range waiting {
+		row := Waiter{
 			Client:      w.client.value.id,
 			Since:       w.since,
 			Watching:    w.watching,
@@ -189,11 +198,10 @@ func (n *name) showWaiters(shown *Lease, now time.Time) {
 		}
 		if n.bidder == w.client.value.id && now.Before(n.bidUntil) {
 			rank := n.rank
-			waiting.Bids, waiting.Rank = true, &rank
+			row.Bids, row.Rank = true, &rank
 		}
-		shown.Waiting = append(shown.Waiting, waiting)
+		shown.Waiting = append(shown.Waiting, row)
 	}
-	slices.SortStableFunc(shown.Waiting, func(a, b Waiter) int { return a.Since.Compare(b.Since) })
 }
 
 func (h *Change) show(now time.Time) Change {
@@ -214,10 +222,10 @@ func (m *Model) showClients(state *State, now time.Time) {
 	}
 	state.ClientsHidden = len(m.clients) - len(state.Clients)
 	for _, n := range m.clients {
-		switch c := n.value; {
-		case c.implausible:
+		switch offset, hasOffset, implausible := n.value.clock(now); {
+		case implausible:
 			state.Totals.ClocksImplausible++
-		case c.hasClock && c.offset.Abs() > clockOff:
+		case hasOffset && offset.Abs() > clockOff:
 			state.Totals.ClocksOff++
 		}
 	}
@@ -238,12 +246,12 @@ func (c *client) show(takeOvers *TakeOvers, now time.Time) Client {
 		Refused:     c.refused,
 		StaleWrites: c.stale,
 		Dropped:     c.dropped,
-
-		ClockImplausible: c.implausible,
 	}
-	if c.hasClock {
-		offset := c.offset.Milliseconds()
-		shown.ClockOffsetMillis = &offset
+	offset, hasOffset, implausible := c.clock(now)
+	shown.ClockImplausible = implausible
+	if hasOffset {
+		millis := offset.Milliseconds()
+		shown.ClockOffsetMillis = &millis
 	}
 	return shown
 }

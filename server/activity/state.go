@@ -55,7 +55,8 @@ type Lease struct {
 	Name string `json:"name"`
 	// Turn is the place of the lease where each user in turn has one, and of each user each client, the
 	// lease that the model has known for longest first. What can show some leases only should show
-	// those with the lowest turns: they are not those of one client, and they stay the same.
+	// those with the lowest turns: they belong to many clients, and they stay the same. A State has
+	// at least the leases with turns below a tenth of Options.Shown.
 	Turn int `json:"-"`
 	// Held says that a client holds the lease.
 	Held bool `json:"held"`
@@ -65,7 +66,7 @@ type Lease struct {
 	Holder string `json:"holder"`
 	Client string `json:"client"`
 	// Since is when the holder acquired the lease, and Token its fencing token: the version of
-	// that SET. Known says that the store has seen the acquisition; otherwise Since is the first
+	// that SET, or of the next one, see Event.Bound. Known says that the store has seen the acquisition; otherwise Since is the first
 	// renewal that it saw, and Token is empty.
 	Since time.Time `json:"since"`
 	Token string    `json:"token,omitempty"`
@@ -93,8 +94,9 @@ type Lease struct {
 	// nil: none.
 	Changes    uint64  `json:"changes"`
 	LastChange *Change `json:"lastChange,omitempty"`
-	// Waiting are the clients that wait for the lease or watch it, the first ones first;
-	// WaitingHidden is how many more there are, or 1 if the model does not know that.
+	// Waiting are the clients that wait for the lease or watch it: those that ask for it before those that
+	// only watch, and the first ones first. WaitingHidden is how many more there are, or 1 if the model
+	// does not know that.
 	Waiting       []Waiter `json:"waiting"`
 	WaitingHidden int      `json:"waitingHidden"`
 }
@@ -195,10 +197,12 @@ type Client struct {
 	LastSeen time.Time `json:"lastSeen,omitzero"`
 	Requests uint64    `json:"requests"`
 	// ClockOffsetMillis is how far its clock is ahead of the store's, as of its last request with a
-	// plausible clock; nil: not known. See Event.ClockOffset for what that cannot show.
+	// plausible clock; nil: there was none in the last five minutes. See Event.ClockOffset for what that
+	// cannot show.
 	ClockOffsetMillis *int64 `json:"clockOffsetMillis,omitempty"`
-	// ClockImplausible says that the last clock that it sent was not plausible: the store refused it
-	// as too far ahead, or it is more than a day off. It is wrong, or forged.
+	// ClockImplausible says that the last clock that it sent was not plausible, and came in the last five
+	// minutes: the store refused it as too far ahead, or it is more than a day off. It is wrong, or
+	// forged.
 	ClockImplausible bool `json:"clockImplausible"`
 	// TakeOvers counts how often a new connection of the client ended an open one. Flapping says
 	// that this happens again and again: probably two programs use one client id.
@@ -249,7 +253,8 @@ type Totals struct {
 	Free     int `json:"free"`
 	Flapping int `json:"flapping"`
 	// ClocksOff is how many clients have a plausible clock that is more than a second off the
-	// store's, and ClocksImplausible how many sent one last that is not plausible.
+	// store's, and ClocksImplausible how many sent one last that is not plausible; both of the clients
+	// that have sent a clock in the last five minutes.
 	ClocksOff         int `json:"clocksOff"`
 	ClocksImplausible int `json:"clocksImplausible"`
 }

@@ -16,9 +16,9 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/queueprobe"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/queueprobe"
 	"github.com/tenurelock/tenure/transport"
 )
 

@@ -11,7 +11,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/queueprobe"
+	"github.com/tenurelock/tenure/internal/queueprobe"
 )
 
 const (

@@ -13,7 +13,7 @@ import (
 const losesRequests = "loses requests when many clients send at once"
 
 // mosquitto 2.0.11 has as many messages in flight as the Receive Maximum says; other brokers
-// have a limit of their own, like that of the window here.
+// have a limit of their own, as the window here is one.
 func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
 	const defaults = "max_inflight_messages 20\nmax_queued_messages 1000\n" // mosquitto's
 	for _, test := range []struct {

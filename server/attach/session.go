@@ -7,7 +7,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	pahosession "github.com/eclipse/paho.golang/paho/session"
 
-	"github.com/tenurelock/tenure/server/queueprobe"
+	"github.com/tenurelock/tenure/internal/queueprobe"
 )
 
 // session is the session state of paho. paho v0.23.0 has no other way to see the acknowledgement of

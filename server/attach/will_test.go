@@ -118,7 +118,7 @@ func TestOnABrokerOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
 	}
 }
 
-// A Will speaks of the value of one tenure: that of a successor is safe from it.
+// A Will names the value of one tenure, so it cannot release the lease of a successor.
 func TestAWillThatComesLateDoesNotDeleteWhatIsThereNow(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := testsupport.Attach(t, broker.Address, attach.Options{})

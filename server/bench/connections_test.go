@@ -173,7 +173,7 @@ func startServerProcess(b *testing.B) *serverProcess {
 	}
 	b.Cleanup(func() {
 		_ = input.Close() // the server ends
-		if err := cmd.Wait(); err != nil {
+		if err := await.Result(cmd.Wait); err != nil {
 			b.Errorf("the server: %v", err)
 		}
 	})

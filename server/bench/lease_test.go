@@ -18,8 +18,8 @@ import (
 )
 
 // BenchmarkLeases holds 10,000 leases with a TTL of 10 s for a minute, over one
-// connection to a server in the same process, so that the share of a CPU is that of
-// both, and the memory too. The worst delay is how much later than RenewEvery the reply
+// connection to a server in the same process, so that the share of a CPU and the
+// memory are the sum of both. The worst delay is how much later than RenewEvery the reply
 // to a renewal came, seen by looking ten times a second.
 func BenchmarkLeases(b *testing.B) {
 	for _, bench := range []struct {

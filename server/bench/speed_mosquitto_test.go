@@ -16,8 +16,8 @@ import (
 )
 
 // BenchmarkSpeedMosquitto is BenchmarkSpeed through mosquitto: with an attached store, and
-// for stock with plain paho that answers. Each has a broker of its own. What is allocated
-// is that of client and store; the broker is another process.
+// for stock with plain paho that answers. Each has a broker of its own. The allocations
+// are of client and store; the broker is another process.
 func BenchmarkSpeedMosquitto(b *testing.B) {
 	b.Cleanup(func() {
 		if b.Skipped() { // which is said of tests, but not of benchmarks

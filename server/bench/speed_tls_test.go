@@ -13,7 +13,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// BenchmarkSpeedTLS is BenchmarkSpeed with all connections encrypted, those of stock too.
+// BenchmarkSpeedTLS is BenchmarkSpeed with all connections encrypted, also the connections of stock.
 func BenchmarkSpeedTLS(b *testing.B) {
 	ca := testsupport.NewAuthority(b)
 	ofServer := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}

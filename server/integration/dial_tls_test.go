@@ -152,7 +152,7 @@ func TestTheErrorWithoutACertificateSaysThatTheServerAsksForOne(t *testing.T) {
 		ClientCAs:    ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
 	}})
 	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{CAFile: newFolder(t).write("ca.pem", ca.PEM())}})
-	if !strings.Contains(err.Error(), "it had asked for a client certificate, and this client has none") {
+	if !strings.Contains(err.Error(), "it asked for a client certificate, and this client has none") {
 		t.Errorf("%v, want an error that says what the server asks for", err)
 	}
 }

@@ -22,7 +22,7 @@ import (
 //     properties (see reasonOf).
 //   - mochi refuses an empty Will and an empty password, which MQTT allows: such a client
 //     gets a CONNACK with 0x82.
-//   - paho v0.23.0 knows MQTT 5 only, has no properties of a Will apart from those of
+//   - paho v0.23.0 knows MQTT 5 only, does not tell the properties of a Will from the properties of
 //     CONNECT, and keeps only the last Subscription Identifier.
 //   - paho cannot read a DISCONNECT without a reason code, nor a CONNACK property that it
 //     has forgotten in its table: an error, which ends the connection.

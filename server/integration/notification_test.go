@@ -51,7 +51,7 @@ func TestExactlyOneNotificationArrivesSubscribedOrNot(t *testing.T) {
 				}
 				ts := got.Properties.User.Get("__ts")
 				if deleted := strings.Contains(string(step.want), "DELETE"); ts == "" || deleted != (ts == version) {
-					t.Errorf("after %q: version %q, before %q; a delete carries that of what went away", step.words, ts, version)
+					t.Errorf("after %q: version %q, before %q; a delete carries the version of what went away", step.words, ts, version)
 				}
 				version = ts
 			}

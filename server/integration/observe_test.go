@@ -56,6 +56,9 @@ func (o *observed) line() string {
 		switch e := await.Receive(o.events); e.Kind {
 		case activity.Request:
 			text := fmt.Sprint(e.Client, " ", e.Verb, " ", e.Key, " ", e.Outcome)
+			if e.Created {
+				text += " created"
+			}
 			if e.Holder != "" {
 				text += " holder=" + e.Holder
 			}
@@ -120,16 +123,16 @@ func TestAStoreReportsWhatHappensToALease(t *testing.T) {
 			if err := set(b, "b:1", time.Minute); !errors.Is(err, transport.ErrConditionFailed) {
 				t.Fatal(err)
 			}
-			o.want("a SET k ok holder=a", "a SET k ok holder=a", "b SET k condition failed holder=b")
+			o.want("a SET k ok created holder=a", "a SET k ok holder=a", "b SET k condition failed holder=b")
 			_, released := a.VDel(t.Context(), "k", []byte("a:1"), transport.DelOptions{})
 			err = errors.Join(err, released, set(b, "b:2", 50*time.Millisecond))
-			o.want("a VDEL k deleted holder=a", "b SET k ok holder=b", "expired k")
+			o.want("a VDEL k deleted holder=a", "b SET k ok created holder=b", "expired k")
 			err = errors.Join(err, set(a, "a:"+nonce, time.Minute))
 			_, forced := b.VDel(t.Context(), "k", []byte("a:"+nonce), transport.DelOptions{Forced: "ana@ops"})
 			if err = errors.Join(err, forced); err != nil {
 				t.Fatal(err)
 			}
-			o.want("a SET k ok holder=a", "b VDEL k deleted holder=a forced=ana@ops")
+			o.want("a SET k ok created holder=a", "b VDEL k deleted holder=a forced=ana@ops")
 			version, err := a.Set(t.Context(), "file", nil, transport.SetOptions{})
 			if err != nil {
 				t.Fatal(err)
@@ -140,7 +143,7 @@ func TestAStoreReportsWhatHappensToALease(t *testing.T) {
 			if _, err := a.Del(t.Context(), "file", transport.DelOptions{}); !errors.Is(err, transport.ErrFencingTokenRequired) {
 				t.Error(err)
 			}
-			o.want("a SET file ok", "a SET file ok", "a DEL file refused a fencing token is required for this request")
+			o.want("a SET file ok created", "a SET file ok", "a DEL file refused a fencing token is required for this request")
 		})
 	}
 }
@@ -200,7 +203,7 @@ func TestAChangeIsObservedAfterItsCommit(t *testing.T) {
 	}
 	o.want("a GET other missing")
 	release()
-	o.want("a SET k ok holder=a")
+	o.want("a SET k ok created holder=a")
 	if err := await.Receive(set); err != nil {
 		t.Error(err)
 	}
@@ -212,7 +215,7 @@ func TestAWillIsObserved(t *testing.T) {
 	address := testsupport.Start(t, server.Options{Observe: o.observe})
 	c := testsupport.RequestWill("a", "VDEL", "k", "a:1").Connect(t, address, "a")
 	c.MustDo(t, 1, "+OK\r\n", "SET", "k", "a:1", "NEX", "PX", "60000")
-	o.want("a SET k ok holder=a")
+	o.want("a SET k ok created holder=a")
 	c.Reset()
 	o.want("a VDEL k deleted holder=a will")
 	if e := o.next(activity.Disconnected); e.Reason != activity.ReasonLost {
@@ -247,16 +250,20 @@ func TestTheModelFollowsAFailover(t *testing.T) {
 	go func() { second <- acquire("b") }()
 	for events.line() != "b SET press-7 condition failed holder=b" {
 	}
-	if l := model.State(time.Now()).Leases[0]; l.Holder != "a" || len(l.Waiting) != 1 || l.Waiting[0].Client != "b" {
-		t.Errorf("while b waits: %+v", l)
+	token, err := first.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := model.State(time.Now()).Leases[0]; l.Holder != "a" || l.Token != token.String() || len(l.Waiting) != 1 || l.Waiting[0].Client != "b" {
+		t.Errorf("while b waits: %+v; the token is %v", l, token)
 	}
 	if err := first.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	tenure := await.Receive(second)
-	for events.line() != "b SET press-7 ok holder=b" {
+	for events.line() != "b SET press-7 ok created holder=b" {
 	}
-	token, err := tenure.Token()
+	token, err = tenure.Token()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +334,7 @@ func TestAForcedReleaseIsLogged(t *testing.T) {
 	}
 	stop()
 	testsupport.MustReturn(t, served, nil)
-	want := `level=WARN msg="a client has taken a lease from its holder by force" key=press-7 client=ops user=ana remote=127.0.0.1:`
+	want := `level=WARN msg="a client says that it has taken a lease from its holder by force" key=press-7 client=ops user=ana remote=127.0.0.1:`
 	if got := log.String(); strings.Count(got, want) != 1 || !strings.Contains(got, `reason="ana@bastion: the node hangs" verb=VDEL holder=a `) || strings.Contains(got, "nothing happens") {
 		t.Errorf("the log is\n%s", got)
 	}
@@ -404,7 +411,7 @@ func TestAnObserverThatPanicsOrHangsDelaysNoRequest(t *testing.T) {
 // A lease that was there before the store restarted has no acquisition to report: it is renewed.
 func TestAfterARestartALeaseIsRenewedAndNotAcquired(t *testing.T) {
 	journal := new(testsupport.Journal)
-	run := func(o *observed, observe func(activity.Event)) {
+	run := func(o *observed, observe func(activity.Event), want string) {
 		s, err := server.New(server.Options{Addr: "127.0.0.1:0", Journal: journal.Open(), Observe: observe})
 		if err != nil {
 			t.Fatal(err)
@@ -417,16 +424,16 @@ func TestAfterARestartALeaseIsRenewedAndNotAcquired(t *testing.T) {
 		if err := errors.Join(err, client.Close()); err != nil {
 			t.Fatal(err)
 		}
-		o.want("a SET k ok holder=a")
+		o.want(want)
 		stop()
 		testsupport.MustReturn(t, served, nil)
 	}
 	o, model := newObserved(t), activity.New(activity.Options{})
-	run(o, o.observe)
+	run(o, o.observe, "a SET k ok created holder=a")
 	run(o, func(e activity.Event) {
 		model.Observe(e)
 		o.observe(e)
-	})
+	}, "a SET k ok holder=a")
 	state := model.State(time.Now())
 	if l := state.Leases[0]; !l.Held || l.Known || len(state.Timeline) != 0 || state.Totals.Acquired != 0 {
 		t.Errorf("%+v; %+v", l, state.Timeline)

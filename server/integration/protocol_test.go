@@ -54,7 +54,7 @@ func TestARequestIsAnsweredWithEverythingThatDeployedClientsWant(t *testing.T) {
 	}
 	reply = p.Next()
 	if got := string(reply.Payload); got != "$6\r\nVALUE5\r\n" || reply.Properties.User.Get("__ts") != version {
-		t.Errorf("GET: %q with version %q, want that of the SET, %q", got, reply.Properties.User.Get("__ts"), version)
+		t.Errorf("GET: %q with version %q, want the version of the SET, %q", got, reply.Properties.User.Get("__ts"), version)
 	}
 	if got := p.Do("get", "nothing"); got != "$-1\r\n" {
 		t.Errorf("GET of a missing key: %q", got)

@@ -131,8 +131,8 @@ func (c *candidate) Close() error {
 func (m *memberFlags) start(dir string, logger *slog.Logger) (started *member.Member, where string, err error) {
 	// A store on one machine has its data there. This one would not read it, and begin empty.
 	if _, err := os.Stat(filepath.Join(dir, "tenure.db")); err == nil {
-		return nil, "", fmt.Errorf("%s has the data of a store on one machine, which a replicated store does not read; "+
-			"give --data with another directory, or move tenure.db away", dir)
+		return nil, "", command.Usage(fmt.Errorf("%s has the data of a store on one machine, which a replicated store does not read; "+
+			"give --data with another directory, or move tenure.db away", dir))
 	}
 	where = memberDirectory(dir)
 	options := m.options(where)

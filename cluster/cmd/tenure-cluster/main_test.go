@@ -500,6 +500,10 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 			if err == nil || !strings.Contains(string(said), test.want) || strings.Contains(string(said), "Options.") {
 				t.Errorf("%v, said %q; want %q", err, said, test.want)
 			}
+			var exit *exec.ExitError
+			if isUsage := errors.As(err, &exit) && exit.ExitCode() == 2; !isUsage && test.want != replaced && arguments[0] != "replace" {
+				t.Errorf("%v, want exit status 2, with which a service manager does not start it again", err)
+			}
 		})
 	}
 }

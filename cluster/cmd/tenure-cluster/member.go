@@ -28,7 +28,7 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := flags.check(); err != nil {
-				return err
+				return command.Usage(err)
 			}
 			dir, err := command.Directory(dir)
 			if err != nil {

@@ -110,7 +110,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 	} else {
 		config, err := r.etcd.tls()
 		if err != nil {
-			return nil, err
+			return nil, command.Usage(err) // a file that a flag names
 		}
 		options.Endpoints, options.TLS, options.Prefix = r.etcd.endpoints, config, r.etcd.prefix
 		c.where = fmt.Sprintf("etcd at %s below %s", strings.Join(r.etcd.endpoints, ","), r.etcd.prefix)
@@ -118,7 +118,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 	c.options = options
 	if most := options.MaxPacketSize(); settings.PacketSize > most {
 		_ = c.Close()
-		return nil, fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; choose that or less", settings.PacketSize, most)
+		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; choose that or less", settings.PacketSize, most))
 	}
 	return c, nil
 }

@@ -160,7 +160,7 @@ func TestAFlagOfTheStatusPageThatIsWrongIsRefused(t *testing.T) {
 		want      string
 	}{
 		{"an address that others reach", []string{"--admin", "0.0.0.0:0"}, exitUsage, "--admin-insecure"},
-		{"no address", []string{"--admin", "8080"}, exitUsage, "is no address of a status page"},
+		{"no address", []string{"--admin", "8080"}, exitUsage, "is not the address of a status page"},
 		{"an address that is taken", []string{"--admin", taken.Addr().String()}, exitFailure, "choose another with --admin"},
 		{"values without a page", []string{"--admin-values"}, exitUsage, "give --admin too"},
 		{"a name without a page", []string{"--admin-host", "x"}, exitUsage, "give --admin too"},
@@ -251,7 +251,7 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		{"a store", []string{"--broker", address}, 0, "ready: the store answers"},
 		{"no broker", []string{"--broker", "mqtt://" + unused, "--timeout", "300ms"}, exitUnreachable, ""},
 		{"a broker without a store", []string{"--broker", broker, "--timeout", "2s"}, exitUnreachable, ""},
-		{"no address", []string{"--admin", "8080"}, exitUsage, "is no address of a status page"},
+		{"no address", []string{"--admin", "8080"}, exitUsage, "is not the address of a status page"},
 		{"a standby without a page", []string{"--standby-ok"}, exitUsage, "need --admin"},
 		{"life without a page", []string{"--live"}, exitUsage, "need --admin"},
 		{"life of a standby", []string{"--live", "--standby-ok", "--admin", page}, exitUsage, "give one of them"},

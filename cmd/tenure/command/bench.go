@@ -82,7 +82,10 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 	if o.Verbs, err = load.ParseVerbs(b.verbs); err != nil {
 		return usage(fmt.Errorf("--verbs: %w", err))
 	}
-	o.Prefix = strings.TrimSuffix(o.Prefix, "/") + "/" + strings.ToLower(rand.Text()[:12])
+	if o.Prefix = strings.TrimSuffix(o.Prefix, "/"); o.Prefix == "" {
+		return usage(errors.New("--prefix is empty: the keys need names of their own"))
+	}
+	o.Prefix += "/" + strings.ToLower(rand.Text()[:12])
 	if err := o.Check(); err != nil {
 		return usage(err)
 	}

@@ -27,8 +27,7 @@ import (
 )
 
 // Main runs a command with the arguments of the process until it ends or SIGINT or SIGTERM
-// comes. After an error it says why on standard error. The exit codes are those of "help
-// exit-codes".
+// comes. After an error it says why on standard error. "help exit-codes" lists the exit codes.
 func Main(root *cobra.Command) {
 	supervise.Intercept()
 	ctx, stop := untilSignal(context.Background())
@@ -44,7 +43,7 @@ func Main(root *cobra.Command) {
 		var exit *exitError
 		if code == exitInterrupt && !errors.As(err, &exit) {
 			var child *childInterrupted
-			supervise.EndByInterrupt(errors.As(err, &child) && child.hadTerminal)
+			supervise.EndByInterrupt(errors.As(err, &child) && child.byKey)
 		}
 		os.Exit(code)
 	}
@@ -178,7 +177,11 @@ func bindSettings(cmd *cobra.Command, _ []string) error {
 	if err := settings.Bind(cmd); err != nil {
 		return err
 	}
-	logger, _ := newLogger(cmd, cmd.ErrOrStderr(), slog.LevelWarn)
+	level := slog.LevelWarn
+	if cmd.Name() == "health" {
+		level = probeLevel
+	}
+	logger, _ := newLogger(cmd, cmd.ErrOrStderr(), level)
 	for _, sentence := range settings.Unused(cmd) {
 		logger.Warn(sentence)
 	}
@@ -197,6 +200,10 @@ func withName(root *cobra.Command, text string) string {
 	}
 	return regexp.MustCompile(`\btenure (`+strings.Join(names, "|")+`)\b`).ReplaceAllString(text, root.Name()+" $1")
 }
+
+// Usage marks err as a mistake of the caller, such as flags that contradict each other: Main ends with 2
+// then, after which a service manager need not start the command again. nil stays nil.
+func Usage(err error) error { return usage(err) }
 
 // Run runs a command that goes on until it is interrupted. It logs without waiting for the reader
 // of the log, and survives the end of its terminal. The log has warnings and errors, unless

@@ -70,9 +70,22 @@ func (d *dataFlags) open(folder string, logger *slog.Logger) (data *journal.File
 		return nil, "", err
 	}
 	if data, err = journal.Open(where, journal.Options{Logger: logger}); err != nil {
+		if inFile(where) {
+			err = usage(err) // until the flag is another one
+		}
 		return nil, "", err
 	}
 	return data, where, nil
+}
+
+// inFile reports whether a path cannot be a directory, because it or a part of it is a file.
+func inFile(path string) bool {
+	for ; path != filepath.Dir(path); path = filepath.Dir(path) {
+		if info, err := os.Stat(path); err == nil {
+			return !info.IsDir()
+		}
+	}
+	return false
 }
 
 // closeJournal closes a journal, and sets err if that is the first failure.
@@ -93,7 +106,7 @@ func (d *dataFlags) directory(folder string) (string, error) {
 	}
 	state, err := userStateDirectory()
 	if err != nil {
-		return "", fmt.Errorf("no directory for the data: %w; give --data, or --memory to keep nothing", err)
+		return "", usage(fmt.Errorf("no directory for the data: %w; give --data, or --memory to keep nothing", err))
 	}
 	return filepath.Join(state, folder), nil
 }

@@ -152,9 +152,9 @@ func TestAStoreRefusesADirectoryThatItCannotUseAndNamesTheCure(t *testing.T) {
 	}{
 		{"kept and not kept", nil, []string{"--memory", "--data", dir}, exitUsage, "give one of them"},
 		{"an empty name", nil, []string{"--data", ""}, exitUsage, "--data is empty"},
-		{"a user without a directory", []string{"HOME=", "LocalAppData=", "XDG_STATE_HOME="}, nil, exitFailure, "give --data, or --memory to keep nothing"},
-		{"a file", nil, []string{"--data", file}, exitFailure, file},
-		{"a directory in a file", nil, []string{"--data", filepath.Join(file, "below")}, exitFailure, filepath.Join(file, "below")},
+		{"a user without a directory", []string{"HOME=", "LocalAppData=", "XDG_STATE_HOME="}, nil, exitUsage, "give --data, or --memory to keep nothing"},
+		{"a file", nil, []string{"--data", file}, exitUsage, file},
+		{"a directory in a file", nil, []string{"--data", filepath.Join(file, "below")}, exitUsage, filepath.Join(file, "below")},
 		{"a directory that another store uses", nil, []string{"--data", inUse}, exitFailure, fmt.Sprint(holder.Process.Pid)},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -57,7 +57,7 @@ A broker that makes the user name the client id (use_username_as_clientid of
 mosquitto) ends the connection of a program that has the same user. Give this
 command a user of its own there.
 
-The exit code is by the first step that failed: 67 if no broker or no store can be
+The first failed step decides the exit code: 67 if no broker or no store can be
 reached, 68 for credentials, rights and refusals, 1 for anything else, such as a clock.
 A warning changes no exit code. --timeout bounds each step.
 
@@ -80,14 +80,15 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if f.prefix == "" {
+	prefix := strings.TrimSuffix(f.prefix, "/")
+	if prefix == "" {
 		return usage(errors.New("--prefix is empty: the key needs a name of its own"))
 	}
 	if f.burst < 0 || f.burst > maxBurst {
 		return usage(fmt.Errorf("--burst %d: choose from 0 to %d", f.burst, maxBurst))
 	}
 	options := doctor.Options{
-		Address: address, Client: client, Timeout: f.timeout, ReadOnly: f.readOnly, Burst: f.burst, Prefix: strings.TrimSuffix(f.prefix, "/"),
+		Address: address, Client: client, Timeout: f.timeout, ReadOnly: f.readOnly, Burst: f.burst, Prefix: prefix,
 	}
 	if f.status != "" {
 		page, err := adminclient.New(f.status)

@@ -17,10 +17,10 @@ import (
 // commonly use, because run and lock end with the code of their child.
 const (
 	exitFailure     = 1  // a failure that no other code names
-	exitUsage       = 2  // the command line, a variable, the configuration file or a file that a flag names is wrong
+	exitUsage       = 2  // the command line, a variable, the configuration file, or a file or directory that one of them names is wrong
 	exitHeld        = 64 // the lease is held by another
 	exitTimeout     = 65 // the wait timed out
-	exitLost        = 66 // the lease was lost while the child ran
+	exitLost        = 66 // the lease was lost while the child ran, or before it started
 	exitUnreachable = 67 // no broker or no store answered
 	exitRefused     = 68 // the broker or the store refused
 	exitMissing     = 69 // the key does not exist, or its condition was not met
@@ -32,11 +32,12 @@ const exitHelp = `All commands end with one of these codes:
 
     0  success
     1  a failure that no other code names
-    2  bad usage: the command line, a TENURE_ variable, the file of --config, or a
-       file that a flag names and that cannot be read
+    2  bad usage: the command line, a TENURE_ variable, the file of --config, a
+       file that a flag names and that cannot be read, or data that is not where
+       an argument says
    64  the lease is held by another (lock --wait 0)
    65  the wait timed out (lock --wait)
-   66  the lease was lost while the child ran (run, lock)
+   66  the lease was lost while the child ran, or before it started (run, lock)
    67  no broker or no store could be reached, or none answered in time; after
        set, del, vdel and release the message says whether the request may
        have been applied
@@ -87,7 +88,7 @@ func (e *exitError) Unwrap() error { return e.err }
 
 // childInterrupted says that SIGINT ended the child of run or lock. There is nothing to print.
 type childInterrupted struct {
-	hadTerminal bool // only the child got the key
+	byKey bool // the child alone got SIGINT, from the key of the terminal
 }
 
 // Error returns nothing.

@@ -84,8 +84,8 @@ func (s *storeFlags) replies() statestore.Dialect {
 
 // afterDashes says, for commands of which an argument may begin with a dash, where that goes.
 var afterDashes = map[string]string{
-	"run":  "flags of the command of the child go after --: tenure run NAME -- COMMAND",
-	"lock": "flags of the command of the child go after --: tenure lock NAME -- COMMAND",
+	"run":  "the child's own flags go after --: tenure run NAME -- COMMAND",
+	"lock": "the child's own flags go after --: tenure lock NAME -- COMMAND",
 	"set":  "a value that begins with a dash goes after --: tenure set KEY -- VALUE",
 	"vdel": "a value that begins with a dash goes after --: tenure vdel KEY -- VALUE",
 }
@@ -197,7 +197,6 @@ var optionFlags = []string{
 	"load: Options.Duration", "--duration",
 	"load: Options.Rate", "--rate",
 	"load: Options.ValueSize", "--value-size",
-	"load: Options.Prefix", "--prefix",
 	"(KeyPasswordFile)", "(--tls-key-password-file)",
 	"transport: Options.ClientID", "--client-id",
 	"transport: Options.PasswordFile", "--password-file",

@@ -18,6 +18,9 @@ import (
 // healthTimeout is how long a probe waits by default: less than a supervisor usually does.
 const healthTimeout = 5 * time.Second
 
+// probeLevel is the level of the log of a probe by default: a supervisor runs it every few seconds.
+const probeLevel = slog.LevelError
+
 // healthSettings are the flags of health.
 type healthSettings struct {
 	connection connection
@@ -79,7 +82,7 @@ func (s *healthSettings) run(cmd *cobra.Command) error {
 	case s.standbyOK && s.live:
 		return usage(errors.New("--live does not ask for the role, so --standby-ok says nothing more; give one of them"))
 	}
-	process, stop := startClient(cmd, slog.LevelError)
+	process, stop := startClient(cmd, probeLevel)
 	defer stop()
 	// One bound for all steps: a supervisor kills a probe that takes too long.
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), s.connection.timeout, fmt.Errorf("no answer within --timeout %v", s.connection.timeout))

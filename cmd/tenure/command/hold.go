@@ -50,7 +50,11 @@ The child has these variables:
 SIGHUP, SIGUSR1, SIGUSR2 and SIGWINCH are passed on to the child. SIGINT, SIGTERM
 and SIGQUIT go to its group, and are the end: SIGKILL follows after --grace, or
 when another of them comes. From a terminal in the foreground, the keys reach the
-child itself, as in a shell.`
+child itself, as in a shell.
+
+When the child is gone, the lease is released. That can take as long as --ttl if
+the broker does not answer. Another SIGINT, SIGTERM or SIGQUIT then ends this
+process at once, and the store keeps the lease until its TTL ends.`
 
 // defaultGrace is the default of --grace, as a share of --ttl.
 const defaultGrace = 10
@@ -149,6 +153,7 @@ type holderProcess struct {
 	client   *transport.Client
 	signals  chan os.Signal // to pass on
 	hasChild atomic.Bool
+	givenUp  context.Context // ends with a further signal to end, when there is no child
 	manager  *systemd.Manager
 	socket   latestSocket // with --instant
 }
@@ -220,6 +225,7 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(conte
 		dialing.KeepAlive = max(dialing.KeepAlive, keepAlive)
 		dialing.Dialer = held.socket.dial
 	}
+	defer supervise.Adopt()()
 	ctx, release := held.catchSignals(cmd.Context())
 	defer release()
 	process.manager = systemd.FromEnvironment(process.logger) // before the child gets the environment
@@ -232,6 +238,8 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(conte
 			return err
 		}
 		defer held.client.Close()
+		// Whatever still waits for the broker, to free the lease, ends with the client.
+		defer context.AfterFunc(held.givenUp, func() { _ = held.client.Close() })()
 		held.manager.Ready("standing by for the lease " + held.name)
 		return work(ctx, held, o)
 	})
@@ -272,29 +280,68 @@ func findProgram(name string) (path string, err error) {
 	return "", exitWith(supervise.CodeNotExecutable, fmt.Errorf("cannot start %s: %w", name, err))
 }
 
+// signalUse is what becomes of a signal.
+type signalUse int
+
+const (
+	forChild signalUse = iota // it is passed on
+	endsWork                  // it is the first that asks this process to end
+	repeated                  // it is the first one once more
+	givesUp                   // it ends what still waits for the broker
+)
+
+// endSignals are the signals that ask this process to end.
+type endSignals struct{ first time.Time }
+
+// sameSignal is how long after the first one another one is taken for the same request: timeout(1)
+// signals its command, and then its whole group. The child keeps its grace then.
+const sameSignal = 100 * time.Millisecond
+
+// use returns what becomes of a signal that comes now. end says that it asks this process to end.
+func (e *endSignals) use(end, hasChild bool, now time.Time) signalUse {
+	switch {
+	case !end:
+		return forChild
+	case e.first.IsZero():
+		e.first = now
+		return endsWork
+	case now.Sub(e.first) < sameSignal:
+		return repeated
+	case hasChild:
+		return forChild // package supervise kills it
+	}
+	return givesUp
+}
+
 // catchSignals returns a context that ends with the first signal that asks this process to end. All
-// other signals, and those after it, are for the child.
+// other signals, and those after it, are for the child. Without a child, the next one that asks for
+// the end ends givenUp.
 func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(parent) // which a signal may have ended before this process catches the others
+	givenUp, giveUp := context.WithCancel(context.Background())
+	h.givenUp = givenUp
 	caught, stop := supervise.CatchSignals()
 	terminal := supervise.HasTerminal()
 	finished, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		ending := false
+		var ends endSignals
 		for {
 			select {
 			case s := <-caught:
 				// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
-				closed := supervise.IsHangup(s) && terminal && !h.hasChild.Load()
-				if (supervise.IsEnd(s) || closed) && !ending {
-					ending = true // ctx may have ended with parent, by the same signal
-					cancel(&interruptedError{s})
-					continue
-				}
-				select {
-				case h.signals <- s:
-				default: // sixteen wait: the child is not reading them
+				hasChild := h.hasChild.Load()
+				end := supervise.IsEnd(s) || supervise.IsHangup(s) && terminal && !hasChild
+				switch ends.use(end, hasChild, time.Now()) {
+				case endsWork:
+					cancel(&interruptedError{s}) // ctx may have ended with parent, by the same signal
+				case givesUp:
+					giveUp()
+				case forChild:
+					select {
+					case h.signals <- s:
+					default: // sixteen wait: the child is not reading them
+					}
 				}
 			case <-finished:
 				return
@@ -305,6 +352,7 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 		close(finished)
 		<-done
 		stop()
+		giveUp()
 		cancel(nil)
 	}
 }
@@ -334,14 +382,14 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 		connection = h.socket.raw
 	}
 	h.hasChild.Store(true)
-	defer h.hasChild.Store(false)
 	status, err := supervise.Run(ctx, tenure, supervise.Options{
 		Connection: connection,
 		Name:       h.name, Path: h.path, Args: h.args, Env: env, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
 		Signals: h.signals, Logger: h.logger,
 	})
+	h.hasChild.Store(false)
 	switch {
-	case errors.Is(err, syscall.E2BIG): // another try would end the same way
+	case supervise.IsTooLarge(err): // another try would end the same way
 		return status, exitWith(supervise.CodeNotExecutable,
 			fmt.Errorf("cannot start %s: its arguments and its environment are too large with those that tenure adds: %w", h.args[0], err))
 	case err != nil:
@@ -359,21 +407,44 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 
 // confirm asks the store whether the lease was held until now. A lease that was taken by force is
 // not known as lost until a notification or a renewal says so. If the store does not answer, the
-// deadline decides.
+// deadline decides: it had not passed when the child ended, and may pass while this waits.
 func (h *holderProcess) confirm(tenure *lease.Tenure) error {
-	if tenure.Err() == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), min(h.ttl, h.connection.timeout))
-		defer cancel()
-		_ = tenure.Confirm(ctx)
+	if _, err := tenure.Token(); err != nil {
+		return err
 	}
-	_, err := tenure.Token()
-	return err
+	ctx, cancel := context.WithTimeout(context.Background(), min(h.ttl, h.connection.timeout))
+	defer cancel()
+	_ = tenure.Confirm(ctx)
+	if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
+		return err
+	}
+	return nil
+}
+
+// errStoodStill: the lease was held, and too little of it was left for the child.
+var errStoodStill = errors.New("this process, or its machine, stood still for too long")
+
+// lossPatience bounds how long this process waits to hear of the end of a connection, which the guard
+// has seen.
+const lossPatience = time.Second
+
+// lossOf returns why the lease was lost, after that has ended the child, or kept it from starting.
+func (h *holderProcess) lossOf(tenure *lease.Tenure) error {
+	if h.instant { // the guard watches the connection too, and may be first
+		patience := time.NewTimer(lossPatience)
+		defer patience.Stop()
+		select {
+		case <-tenure.Done():
+		case <-patience.C:
+		}
+	}
+	return cmp.Or(tenure.Err(), errStoodStill)
 }
 
 // exitOf returns the error with which the process exits after a child with this status.
 func exitOf(status supervise.Status) error {
 	if status.Signal == int(syscall.SIGINT) {
-		return &childInterrupted{hadTerminal: status.HadTerminal}
+		return &childInterrupted{byKey: status.ByKey}
 	}
 	if code := status.ExitCode(); code != 0 {
 		return exitWith(code, nil)

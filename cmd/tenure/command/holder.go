@@ -18,16 +18,26 @@ import (
 
 // A holderReport is what holder and leader print as JSON.
 type holderReport struct {
-	Time    string `json:"time,omitempty"` // of --watch
-	Name    string `json:"name"`
-	Held    bool   `json:"held"`
-	Holder  string `json:"holder,omitempty"`
-	Value   string `json:"value,omitempty"`
-	Version string `json:"version,omitempty"`
+	Time         string  `json:"time,omitempty"` // of --watch
+	Name         *string `json:"name,omitempty"`
+	NameBase64   []byte  `json:"nameBase64,omitempty"`
+	Held         bool    `json:"held"`
+	Holder       *string `json:"holder,omitempty"`
+	HolderBase64 []byte  `json:"holderBase64,omitempty"`
+	Value        *string `json:"value,omitempty"`
+	ValueBase64  []byte  `json:"valueBase64,omitempty"`
+	Version      string  `json:"version,omitempty"`
 }
 
 func reportHolder(name string, holder lease.Holder) holderReport {
-	return holderReport{Name: name, Held: holder.Held, Holder: holder.Name, Value: holder.Value, Version: versionOf(holder.Version)}
+	r := holderReport{Held: holder.Held}
+	r.Name, r.NameBase64 = output.Text(name)
+	if holder.Held {
+		r.Holder, r.HolderBase64 = output.Text(holder.Name)
+		r.Value, r.ValueBase64 = output.Text(holder.Value)
+		r.Version = versionOf(holder.Version)
+	}
+	return r
 }
 
 // lookupFlags are the flags of holder and leader, which look a lease up.

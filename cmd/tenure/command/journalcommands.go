@@ -2,18 +2,17 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/server/journal"
 )
 
@@ -37,8 +36,8 @@ While a store uses the directory, the store makes a copy for the check, in the
 directory for temporary files ($TMPDIR). Otherwise no store can start there
 until the check has ended.
 
-The exit status is 1 if the data is damaged or cannot be read. Standard error
-says why and what to do.`,
+The exit status is 1 if the data is damaged or cannot be read, and 2 if there is
+nothing at DIR. Standard error says why and what to do.`,
 		Example: `  tenure check /var/lib/tenure
   tenure check /backups/tenure-monday
   tenure check --json /var/lib/tenure | jq .keys`,
@@ -48,7 +47,7 @@ says why and what to do.`,
 			report, err := journal.Check(cmd.Context(), arguments[0], progress)
 			done()
 			if err != nil {
-				return orInterrupted(cmd, err, "nothing was changed")
+				return missingSource(arguments[0], orInterrupted(cmd, err, "nothing was changed"))
 			}
 			return printReport(cmd, asJSON, report, report.File+" is sound")
 		},
@@ -75,8 +74,11 @@ replaced. It holds the values of all keys; only its owner may read it.`,
 			progress, done := showProgress(cmd, "copying")
 			report, err := journal.Backup(cmd.Context(), arguments[0], arguments[1], progress)
 			done()
+			if err != nil && inFile(arguments[0]) {
+				return usage(err) // only a directory can be backed up
+			}
 			if err != nil {
-				return orInterrupted(cmd, err, "there is no "+arguments[1])
+				return missingSource(arguments[0], orInterrupted(cmd, err, "there is no "+arguments[1]))
 			}
 			return printReport(cmd, asJSON, report, report.File+" is a sound backup")
 		},
@@ -106,7 +108,7 @@ store answered for the last time.`,
 			report, err := journal.RestoreBackup(cmd.Context(), arguments[0], arguments[1], progress)
 			done()
 			if err != nil {
-				return orInterrupted(cmd, err, "nothing was left in "+arguments[1])
+				return missingSource(arguments[0], orInterrupted(cmd, err, "nothing was left in "+arguments[1]))
 			}
 			return printReport(cmd, asJSON, report, report.File+" is restored")
 		},
@@ -136,7 +138,7 @@ valueBase64 and clientBase64. The output holds the values of all keys.`,
 			progress, done := showProgress(cmd, "exporting")
 			defer done()
 			err := journal.Export(cmd.Context(), arguments[0], output.Printable(cmd.OutOrStdout()), progress)
-			return orInterrupted(cmd, err, "lines are missing")
+			return missingSource(arguments[0], orInterrupted(cmd, err, "lines are missing"))
 		},
 	}
 }
@@ -159,6 +161,14 @@ func exactly(names ...string) cobra.PositionalArgs {
 	}
 }
 
+// missingSource marks err as bad usage if there is nothing at the path from which a command was to read.
+func missingSource(path string, err error) error {
+	if _, missing := os.Stat(path); err != nil && errors.Is(missing, fs.ErrNotExist) {
+		return usage(err)
+	}
+	return err
+}
+
 // orInterrupted returns err, or that a signal has ended the command and how things are left.
 func orInterrupted(cmd *cobra.Command, err error, left string) error {
 	if errors.Is(err, context.Canceled) && cmd.Context().Err() != nil {
@@ -168,26 +178,23 @@ func orInterrupted(cmd *cobra.Command, err error, left string) error {
 }
 
 // showProgress returns a function that shows on standard error how far a command is, if that is a
-// terminal. done ends the line; the caller calls it before it prints anything else.
+// terminal. done removes the line; the caller calls it before it prints anything else.
 func showProgress(cmd *cobra.Command, doing string) (progress journal.Progress, done func()) {
-	stderr, ok := cmd.ErrOrStderr().(*os.File)
-	if !ok || !term.IsTerminal(int(stderr.Fd())) {
+	out := terminal.On(cmd.ErrOrStderr())
+	if !out.IsTerminal() {
 		return nil, func() {}
 	}
-	return progressLine(stderr, doing)
+	line := out.Progress()
+	return percentage(line.Show, doing), line.Clear
 }
 
-func progressLine(w io.Writer, doing string) (progress journal.Progress, done func()) {
-	shown, next := false, time.Now().Add(progressInterval) // a short command shows nothing
-	progress = func(part, total uint64) {
+// percentage returns a function that shows a share now and then. A short command shows nothing.
+func percentage(show func(text string), doing string) journal.Progress {
+	next := time.Now().Add(progressInterval)
+	return func(part, total uint64) {
 		if now := time.Now(); total > 0 && now.After(next) {
-			shown, next = true, now.Add(progressInterval)
-			fmt.Fprintf(w, "\r%s: %d%% ", doing, min(100, uint64(100*float64(part)/float64(total))))
-		}
-	}
-	return progress, func() {
-		if shown {
-			fmt.Fprintf(w, "\r%*s\r", len(doing)+len(": 100% "), "")
+			next = now.Add(progressInterval)
+			show(fmt.Sprintf("%s: %d%%", doing, min(100, uint64(100*float64(part)/float64(total)))))
 		}
 	}
 }
@@ -199,9 +206,7 @@ func printReport(cmd *cobra.Command, asJSON bool, report journal.Report, headlin
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s: warning: %s\n", cmd.Root().Name(), warning)
 	}
 	if asJSON {
-		encoder := json.NewEncoder(output.Printable(w))
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(report)
+		return output.JSON(w, report)
 	}
 	if report.Online {
 		headline += " (the running store made a copy)"

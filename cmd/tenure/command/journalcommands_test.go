@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/lease"
@@ -169,7 +170,10 @@ func TestCommandsRefuseWhatTheyCannotUseAndNameTheCure(t *testing.T) {
 		{"no file", []string{"backup", s.dir}, exitUsage, "give the file for the backup: tenure backup DIR FILE"},
 		{"no directory for the restore", []string{"restore", backup}, exitUsage, "give the directory for the data: tenure restore FILE DIR"},
 		{"nothing to export", []string{"export"}, exitUsage, "give the directory of the data"},
-		{"a directory that is not there", []string{"check", in("no")}, exitFailure, in("no")},
+		{"a directory that is not there", []string{"check", in("no")}, exitUsage, in("no")},
+		{"a backup of what is not there", []string{"backup", in("no"), in("new")}, exitUsage, in("no")},
+		{"a backup of a backup", []string{"backup", backup, in("new")}, exitUsage, "give a directory"},
+		{"an export of what is not there", []string{"export", in("no")}, exitUsage, in("no")},
 		{"a directory without data", []string{"check", dir}, exitFailure, "give the directory of a durable store"},
 		{"a file of another program", []string{"check", garbage}, exitFailure, garbage},
 		{"half of a backup", []string{"check", cut}, exitFailure, "damaged"},
@@ -178,7 +182,7 @@ func TestCommandsRefuseWhatTheyCannotUseAndNameTheCure(t *testing.T) {
 		{"a backup over a file", []string{"backup", s.dir, backup}, exitFailure, "it exists already"},
 		{"a backup into nowhere", []string{"backup", s.dir, in("no/backup")}, exitFailure, in("no")},
 		{"a restore over data", []string{"restore", backup, s.dir}, exitFailure, "it exists already"},
-		{"a restore from nowhere", []string{"restore", in("no"), in("other")}, exitFailure, in("no")},
+		{"a restore from nowhere", []string{"restore", in("no"), in("other")}, exitUsage, in("no")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := exec.Command(s.path, test.arguments...)
@@ -277,20 +281,18 @@ func TestHelpOfTheCommandsForDataShowsAnExample(t *testing.T) {
 }
 
 func TestATerminalShowsHowFarALongCommandIs(t *testing.T) {
-	var line strings.Builder
-	progress, done := progressLine(&line, "checking")
-	progress(1, 4) // it has just begun
-	done()
-	if line.Len() > 0 {
-		t.Errorf("a short command shows %q", line.String())
-	}
-	progress, done = progressLine(&line, "checking")
-	time.Sleep(progressInterval)
-	progress(1, 0) // no total is known
-	progress(1, 4)
-	progress(2, 4) // too early
-	done()
-	if got, want := line.String(), "\rchecking: 25% \r"+strings.Repeat(" ", len("checking: 100% "))+"\r"; got != want {
-		t.Errorf("a long command shows %q, want %q", got, want)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var shown []string
+		progress := percentage(func(text string) { shown = append(shown, text) }, "checking")
+		progress(1, 4) // it has just begun
+		time.Sleep(2 * progressInterval)
+		progress(1, 0) // no total is known
+		progress(1, 4)
+		progress(2, 4) // too early
+		time.Sleep(2 * progressInterval)
+		progress(5, 4)
+		if got := strings.Join(shown, ", "); got != "checking: 25%, checking: 100%" {
+			t.Errorf("it shows %q", got)
+		}
+	})
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -64,7 +63,7 @@ func (k *keyFlags) value(cmd *cobra.Command, argument string) ([]byte, error) {
 	if argument == "-" {
 		var err error
 		if value, err = readAll(cmd.Context(), cmd.InOrStdin()); err != nil {
-			return nil, fmt.Errorf("standard input: %w", err)
+			return nil, err
 		}
 	}
 	if !k.hexValue {
@@ -83,27 +82,15 @@ func (k *keyFlags) value(cmd *cobra.Command, argument string) ([]byte, error) {
 	return decoded, nil
 }
 
-// readAll reads standard input, maxValue bytes at most. When ctx ends, the reading goroutine stays
-// blocked, because a read from a terminal cannot be cancelled; the process ends next.
+// readAll reads standard input, maxValue bytes at most.
 func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
-	type result struct {
-		content []byte
-		err     error
-	}
-	done := make(chan result, 1)
-	go func() {
+	return fromInput(ctx, func() ([]byte, error) {
 		content, err := io.ReadAll(io.LimitReader(r, maxValue+1))
-		done <- result{content, err}
-	}()
-	select {
-	case read := <-done:
-		if read.err == nil && len(read.content) > maxValue {
+		if err == nil && len(content) > maxValue {
 			return nil, fmt.Errorf("it has more than %d bytes, and no store takes such a value", maxValue)
 		}
-		return read.content, read.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+		return content, err
+	})
 }
 
 // token returns the fencing token of --fence; zero: none.
@@ -137,24 +124,15 @@ type entryReport struct {
 // reportOf returns a report about a key alone.
 func reportOf(key string) entryReport {
 	var r entryReport
-	r.Key, r.KeyBase64 = textOrBytes([]byte(key))
+	r.Key, r.KeyBase64 = output.Text(key)
 	return r
-}
-
-// textOrBytes returns UTF-8 as text, and anything else as bytes.
-func textOrBytes(content []byte) (*string, []byte) {
-	if !utf8.Valid(content) {
-		return nil, content
-	}
-	text := string(content)
-	return &text, nil
 }
 
 // with returns r with what the key holds.
 func (r entryReport) with(entry transport.Entry) entryReport {
 	r.Exists = &entry.Exists
 	if entry.Exists {
-		r.Value, r.ValueBase64 = textOrBytes(entry.Value)
+		r.Value, r.ValueBase64 = output.Text(entry.Value)
 		r.Version = versionOf(entry.Version)
 	}
 	return r

@@ -64,6 +64,8 @@ func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
 			`(?s)"lease" is held by "gateway-a" \(value "gateway-a:nonce", last renewed at 20.*the lease was deleted from the store.*`},
 		{"", []string{"release", "lease", "--force", "--yes"}, exitMissing, "", `tenure: no process holds "lease"` + "\n"},
 		{"", []string{"holder", "lease"}, exitMissing, "", `tenure: no process holds "lease"` + "\n"},
+		{"a\xff:1", []string{"set", "odd", "-"}, 0, versionPattern + "\n", ""},
+		{"", []string{"holder", "odd", "--json"}, 0, `{"name":"odd","held":true,"holderBase64":"Yf8=","valueBase64":"Yf86MQ==","version":"` + versionPattern + `"}` + "\n", ""},
 		{"", []string{"leader", "lease", "--json"}, exitMissing, `{"name":"lease","held":false}` + "\n", ""},
 	} {
 		got := tenure(t, step.stdin, []string{broker}, step.arguments...)

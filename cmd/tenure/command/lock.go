@@ -27,8 +27,9 @@ func lockCommand() *cobra.Command {
 		Long: `Wait for a lease, run a command once while it is held, and release it: flock
 across machines.
 
-The exit code is that of the child; 64 if the lease is held (--wait 0), 65 after
---wait, 66 if the lease was lost while the child ran. The child was ended then.
+It ends with the child's exit code, or with 64 if the lease is held (--wait 0), 65
+after --wait, 66 if the lease was lost while the child ran, or before it started. A
+child that runs is ended then.
 
 ` + childHelp + "\n\n" + connectionHelp,
 		Example: `  tenure lock jobs/nightly -- /usr/local/bin/backup --full
@@ -91,15 +92,13 @@ func (h *holderProcess) lock(ctx context.Context, limit time.Duration, o lease.O
 	if err != nil {
 		settling, cancel := context.WithTimeout(context.Background(), min(h.ttl, h.connection.timeout))
 		defer cancel()
-		if err := l.Settle(settling); err != nil {
-			h.logger.Warn("the store may hold the lease until its TTL ends", "error", err)
-		}
+		_ = l.Settle(settling) // what it has not freed is logged when the client closes
 		return err
 	}
 	defer h.release(tenure)
 	token, err := tenure.Token()
 	if err != nil {
-		return exitWith(exitLost, err)
+		return exitWith(exitLost, fmt.Errorf("the lease was lost before the child started: %w", err))
 	}
 	// The child ends with the tenure, or with a signal.
 	working, cancel := context.WithCancelCause(ctx)
@@ -108,16 +107,15 @@ func (h *holderProcess) lock(ctx context.Context, limit time.Duration, o lease.O
 	// From a signal on, the deadline stands, as it would for a leader that hands over.
 	defer context.AfterFunc(ctx, tenure.StopRenewing)()
 	status, err := h.runChild(working, tenure, token)
-	switch lost := tenure.Err(); {
+	switch {
 	case err != nil:
 		return err
 	case status.NeverStarted() && ctx.Err() != nil:
 		return context.Cause(ctx)
+	case status.NeverStarted():
+		return exitWith(exitLost, fmt.Errorf("the lease was lost before the child started: %w", h.lossOf(tenure)))
 	case status.Stopped && ctx.Err() == nil:
-		if lost == nil { // the guard saw the deadline pass before this process did
-			lost = fmt.Errorf("this process stood still: %w", lease.ErrDeadlinePassed)
-		}
-		return exitWith(exitLost, fmt.Errorf("the lease was lost, and the child was ended: %w", lost))
+		return exitWith(exitLost, fmt.Errorf("the lease was lost, and the child was ended: %w", h.lossOf(tenure)))
 	}
 	return exitOf(status)
 }

@@ -283,17 +283,23 @@ func TestSettingsReachAllCommands(t *testing.T) {
 		t.Errorf("the workload of the same pod: %v", err) // not taken over
 	}
 	if got := tenure(t, "", append(operations, "TENURE_BROKER="+other), "get", "k"); got.code != exitMissing {
-		t.Errorf("an address of Tenure goes before that of Azure IoT Operations: %+v", got)
+		t.Errorf("an address of Tenure goes before an address of Azure IoT Operations: %+v", got)
 	}
 	if got := tenure(t, "", append(operations, "AIO_BROKER_TCP_PORT=x"), "get", "k"); got.code != exitUsage || !strings.Contains(got.stderr, "AIO_BROKER_TCP_PORT") {
 		t.Errorf("a variable that makes no sense: %+v", got)
 	}
-	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory", "--probe-messages", "0"); got.code == exitUsage {
+	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory", "--probe-messages", "0"); got.code != exitRefused || !strings.Contains(got.stderr, "belongs to the state store of this server") {
 		t.Errorf("attach: %+v", got)
 	}
 	misspelled := []string{"TENURE_BROKER=" + address, "TENURE_BROKKER=" + other}
-	if got := tenure(t, "", misspelled, "get", "k"); got.stdout != "v" || !strings.Contains(got.stderr, `level=WARN msg="TENURE_BROKKER is no setting`) {
+	if got := tenure(t, "", misspelled, "get", "k"); got.stdout != "v" || !strings.Contains(got.stderr, `level=WARN msg="TENURE_BROKKER is not a setting`) {
 		t.Errorf("a variable that no flag has: %+v", got)
+	}
+	if got := tenure(t, "", misspelled, "health"); got.code != 0 || got.stderr != "" {
+		t.Errorf("a probe writes the warning each time: %+v", got)
+	}
+	if got := tenure(t, "", misspelled, "health", "--log-level", "warn"); !strings.Contains(got.stderr, "TENURE_BROKKER") {
+		t.Errorf("a probe that is to warn: %+v", got)
 	}
 	if got := tenure(t, "", misspelled, "get", "k", "--log-level", "error"); got.stderr != "" {
 		t.Errorf("a warning that was not asked for: %+v", got)

@@ -1,17 +1,17 @@
 package command
 
 import (
-	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/term"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 )
 
 const (
@@ -23,6 +23,7 @@ const (
 
 func passwordCommand() *cobra.Command {
 	var cost int
+	var asJSON bool
 	password := &cobra.Command{
 		Use:   "password",
 		Short: "Hash a password for the file of users",
@@ -35,7 +36,7 @@ because bcrypt reads no more.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cost < bcrypt.MinCost || cost > maxCost {
-				return fmt.Errorf("--cost %d: choose %d to %d; each step doubles the time to log in", cost, bcrypt.MinCost, maxCost)
+				return usage(fmt.Errorf("--cost %d: choose %d to %d; each step doubles the time to log in", cost, bcrypt.MinCost, maxCost))
 			}
 			password, err := readPassword(cmd)
 			if err != nil {
@@ -45,24 +46,34 @@ because bcrypt reads no more.`,
 			if err != nil {
 				return err
 			}
+			if asJSON {
+				return output.JSON(cmd.OutOrStdout(), passwordReport{Hash: string(hash)})
+			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", hash)
 			return err
 		},
 	}
 	password.Flags().IntVar(&cost, "cost", bcrypt.DefaultCost, fmt.Sprintf("how much work each guess of the password takes, %d to %d; give all users of a file the same", bcrypt.MinCost, maxCost))
+	password.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return password
+}
+
+// passwordReport is what password prints as JSON.
+type passwordReport struct {
+	Hash string `json:"hash"`
 }
 
 // readPassword reads a password from standard input, which may be a terminal.
 func readPassword(cmd *cobra.Command) ([]byte, error) {
-	file, ok := cmd.InOrStdin().(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) {
-		password, err := readLine(cmd.InOrStdin())
+	if !terminal.IsTerminal(cmd.InOrStdin()) {
+		line, err := fromInput(cmd.Context(), func() ([]byte, error) { return readLine(cmd.InOrStdin()) })
 		if err != nil {
 			return nil, err
 		}
+		password := bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
 		return password, checkPassword(password)
 	}
+	file := cmd.InOrStdin().(*os.File) // a terminal is one
 	password, err := ask(cmd, file, "Password: ")
 	if err != nil {
 		return nil, err
@@ -80,47 +91,20 @@ func readPassword(cmd *cobra.Command) ([]byte, error) {
 	return password, nil
 }
 
-// readLine reads the first line and returns it without the newline.
-func readLine(r io.Reader) ([]byte, error) {
-	// The limit refuses an endless line without reading all of it.
-	line, err := bufio.NewReader(io.LimitReader(r, 1<<10)).ReadBytes('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("standard input: %w", err)
-	}
-	line = bytes.TrimSuffix(line, []byte("\n"))
-	return bytes.TrimSuffix(line, []byte("\r")), nil
-}
-
-// ask prompts on standard error and reads a line without showing it. When the command is
-// interrupted, the reading goroutine stays blocked: a read from a terminal cannot be
-// cancelled, and the process ends next.
+// ask prompts on standard error and reads a line without showing it.
 func ask(cmd *cobra.Command, terminal *os.File, prompt string) ([]byte, error) {
 	fd := int(terminal.Fd())
 	before, err := term.GetState(fd)
 	if err != nil {
 		return nil, fmt.Errorf("terminal: %w", err)
 	}
-	type answer struct {
-		line []byte
-		err  error
-	}
-	answers := make(chan answer, 1)
 	fmt.Fprint(cmd.ErrOrStderr(), prompt)
 	defer fmt.Fprintln(cmd.ErrOrStderr()) // the terminal does not show the newline that was typed
-	go func() {
-		line, err := term.ReadPassword(fd)
-		answers <- answer{line, err}
-	}()
-	select {
-	case a := <-answers:
-		if a.err != nil {
-			return nil, fmt.Errorf("terminal: %w", a.err)
-		}
-		return a.line, nil
-	case <-cmd.Context().Done():
+	line, err := fromInput(cmd.Context(), func() ([]byte, error) { return term.ReadPassword(fd) })
+	if cmd.Context().Err() != nil {
 		_ = term.Restore(fd, before) // otherwise the shell would not show its input
-		return nil, context.Cause(cmd.Context())
 	}
+	return line, err
 }
 
 func checkPassword(password []byte) error {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,7 +23,7 @@ func password(stdin io.Reader, arguments ...string) (stdout, stderr string, err 
 	command.SetOut(&out)
 	command.SetErr(&faults)
 	command.SetArgs(append([]string{}, arguments...))
-	err = command.Execute()
+	err = command.ExecuteContext(context.Background())
 	return out.String(), faults.String(), err
 }
 
@@ -53,6 +54,15 @@ func TestTheUserOfAPrintedHashIsAdmitted(t *testing.T) {
 	}
 }
 
+func TestAHashIsInJSON(t *testing.T) {
+	stdout, _, err := password(strings.NewReader("let me in\n"), "--cost", "4", "--json")
+	hash, found := strings.CutPrefix(stdout, `{"hash":"`)
+	hash, ended := strings.CutSuffix(hash, "\"}\n")
+	if err != nil || !found || !ended || bcrypt.CompareHashAndPassword([]byte(hash), []byte("let me in")) != nil {
+		t.Errorf("%v; printed %q", err, stdout)
+	}
+}
+
 func TestAHashThatCannotBePrintedIsAnError(t *testing.T) {
 	command := passwordCommand()
 	command.SilenceUsage, command.SilenceErrors = true, true
@@ -62,7 +72,7 @@ func TestAHashThatCannotBePrintedIsAnError(t *testing.T) {
 	reader.CloseWithError(full)
 	command.SetOut(writer)
 	command.SetArgs([]string{"--cost", "4"})
-	if err := command.Execute(); !errors.Is(err, full) {
+	if err := command.ExecuteContext(t.Context()); !errors.Is(err, full) {
 		t.Errorf("Execute: %v, want %v", err, full)
 	}
 }

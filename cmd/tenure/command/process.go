@@ -40,8 +40,8 @@ type process struct {
 	usage   atomic.Pointer[func()] // of the store that serves now; nil: none does
 }
 
-// startProcess sets the streams of cmd and catches signals. The level of the log is that of the
-// flags, or else level. The caller calls stop at the end.
+// startProcess sets the streams of cmd and catches signals. The flags decide the level of the
+// log, or else level. The caller calls stop at the end.
 func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()) {
 	stdout, stderr := logwriter.New(cmd.OutOrStdout(), logQueue), logwriter.New(cmd.ErrOrStderr(), logQueue)
 	cmd.SetOut(stdout)
@@ -160,7 +160,7 @@ func givenLevel(cmd *cobra.Command) string {
 	return ""
 }
 
-// newLogger returns a logger to w, and its level: that of the flags, or else otherwise.
+// newLogger returns a logger to w, and its level: what the flags say, or else otherwise.
 func newLogger(cmd *cobra.Command, w io.Writer, otherwise slog.Level) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(otherwise)

@@ -1,12 +1,10 @@
 package command
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/user"
 	"strings"
@@ -146,25 +144,17 @@ func forcedText(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), protocol.MaxForced)], "") // without half a character
 }
 
-// confirm asks on standard error, and reads a line. The error says that the answer was not yes. When
-// the command is interrupted, the reading goroutine stays blocked, because a read from a terminal
-// cannot be cancelled; the process ends next.
+// confirm asks on standard error, and reads a line. The error says that the answer was not yes.
 func confirm(ctx context.Context, cmd *cobra.Command, question string) error {
 	fmt.Fprint(cmd.ErrOrStderr(), question)
-	answers := make(chan string, 1)
-	go func() {
-		line, _ := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), 1<<10)).ReadString('\n') // an end without an answer is no
-		answers <- line
-	}()
-	select {
-	case answer := <-answers:
-		switch strings.ToLower(strings.TrimSpace(answer)) {
-		case "y", "yes":
-			return nil
-		}
-		return errors.New("nothing was released")
-	case <-ctx.Done():
+	answer, err := fromInput(ctx, func() ([]byte, error) { return readLine(cmd.InOrStdin()) }) // an end without an answer is no
+	if err != nil {
 		fmt.Fprintln(cmd.ErrOrStderr())
-		return context.Cause(ctx)
+		return err
 	}
+	switch strings.ToLower(strings.TrimSpace(string(answer))) {
+	case "y", "yes":
+		return nil
+	}
+	return errors.New("nothing was released")
 }

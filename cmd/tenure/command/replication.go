@@ -73,7 +73,8 @@ func isReplicated(replication Replication) (bool, error) {
 	if replication == nil {
 		return false, nil
 	}
-	return replication.Chosen()
+	chosen, err := replication.Chosen()
+	return chosen, usage(err)
 }
 
 // directoryFor returns the directory for what replication keeps, or an empty string if it keeps
@@ -81,11 +82,11 @@ func isReplicated(replication Replication) (bool, error) {
 func (d *dataFlags) directoryFor(replication Replication, flags *pflag.FlagSet, folder string) (string, error) {
 	switch {
 	case flags.Changed("memory") && d.memory:
-		return "", errors.New("--memory is for a store of one process; leave it out")
+		return "", usage(errors.New("--memory is for a store of one process; leave it out"))
 	case replication.KeepsData():
 		return d.directory(folder)
 	case flags.Changed("data"):
-		return "", errors.New("--data is for data on this machine, and this store has it in etcd; leave it out")
+		return "", usage(errors.New("--data is for data on this machine, and this store has it in etcd; leave it out"))
 	}
 	return "", nil
 }
@@ -191,7 +192,7 @@ func (s *serveSettings) clientAddress(listening net.Addr) (string, error) {
 	}
 	if s.advertise != "" {
 		if _, _, err := net.SplitHostPort(s.advertise); err != nil {
-			return "", fmt.Errorf("--advertise %q is not host:port", s.advertise)
+			return "", usage(fmt.Errorf("--advertise %q is not host:port", s.advertise))
 		}
 		return s.advertise, nil
 	}
@@ -206,7 +207,7 @@ func (s *serveSettings) clientAddress(listening net.Addr) (string, error) {
 // serveReplicated stands by and serves until the command is interrupted.
 func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, url string, options attach.Options) error {
 	if s.wait {
-		return errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it")
+		return usage(errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it"))
 	}
 	settings := ReplicaSettings{PacketSize: options.MaxPacketSize, Logger: process.logger}
 	var err error

@@ -12,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
 )
 
 // runFlags are the flags of run that lock does not have.
@@ -99,9 +100,8 @@ func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) e
 	defer end(nil)
 	var last *supervise.Status // of the child that ended the election, or ended because of a signal
 	var lost error             // with exitLost, of the child that ended the election
-	stopped := false           // the latest child was ended with its term
+	cutOff := false            // the child was ended with the client
 	err = elector.Run(electing, func(term context.Context, t *election.Term) error {
-		stopped = false
 		token, err := t.Token()
 		if err != nil {
 			return err
@@ -120,7 +120,10 @@ func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) e
 		case ctx.Err() != nil && !status.NeverStarted():
 			last = &status
 		default:
-			stopped = !status.NeverStarted()
+			if term.Err() == nil { // the guard has ended the child; the client may not know why yet
+				_ = p.lossOf(t.Tenure())
+			}
+			cutOff = !status.NeverStarted() && p.client.Connection().State == transport.Ended
 		}
 		return nil
 	})
@@ -131,7 +134,7 @@ func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) e
 		return exitOf(*last)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case stopped && err != nil: // no campaign can follow: another client has this client id
+	case cutOff && err != nil: // no campaign can follow: another client has this client id
 		return exitWith(exitLost, fmt.Errorf("the lease was lost, and the child was ended: %w", err))
 	}
 	return err

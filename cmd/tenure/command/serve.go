@@ -56,7 +56,8 @@ again; if a file is invalid, its previous content stays in force. Neither SIGHUP
 nor closing the terminal stops a server.
 
 --max-memory derives limits for everything that clients can make the server
-hold; --verbose logs them at the start, and the usage once a minute. A limit
+hold; the status page may take 150 MB beside that. The log has the limits at the
+start, and the usage once a minute, with --log-level info or --verbose. A limit
 given by its own flag is not derived. When messages are dropped because of a
 limit, a warning names its flag.
 

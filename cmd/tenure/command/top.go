@@ -54,10 +54,11 @@ func topCommand() *cobra.Command {
 		Long: `Show leases and their holders, and how much time each has left, until q or Ctrl-C.
 Output that is no terminal gets the table once, as with --once.
 
-With --admin it shows the leases of a store as its status page knows them: all, or those
-with the names given. Otherwise it watches the leases with the names given, over MQTT. There a store does not tell the
-TTL of a lease: give --ttl, or it is estimated as three times the time between two
-renewals, and marked with ~. What is marked with > began before it was first seen.
+With --admin it shows the leases of a store as its status page knows them: all, or
+those with the names given. Otherwise it watches the leases with the names given,
+over MQTT. There a store does not tell the TTL of a lease: give --ttl, or it is
+estimated as three times the time between two renewals, and marked with ~. What is
+marked with > began before it was first seen.
 
 ` + connectionHelp,
 		Example: `  tenure top --admin http://127.0.0.1:8080
@@ -151,7 +152,7 @@ func (f *topFlags) show(ctx context.Context, cmd *cobra.Command, source top.Sour
 	if f.prints(out) {
 		snapshot := source.Snapshot(time.Now()).Only(names)
 		if f.asJSON {
-			return output.JSON(out, snapshot)
+			return output.JSON(out, snapshot.Report())
 		}
 		_, err := fmt.Fprintln(out, strings.Join(snapshot.Lines(out.Width(), 0, out.Style), "\n"))
 		return err

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// usageInterval is how often the log reports what the server holds, with --verbose.
+	// usageInterval is how often the log reports what the server holds, at level info.
 	usageInterval = time.Minute
 	// dropInterval is how often the log reports dropped messages. One line for many
 	// messages needs no rate limit.

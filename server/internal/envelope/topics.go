@@ -29,7 +29,7 @@ func IsClientTopic(topic string) bool {
 }
 
 // SplitClientTopic splits clients/{level}/{rest}. It reports false for every other topic, and
-// for those of the store.
+// for the topics of the store.
 func SplitClientTopic(topic string) (level, rest string, ok bool) {
 	below, ok := strings.CutPrefix(topic, ClientTopics)
 	if !ok || IsBelow(topic, StoreTopics) {

@@ -13,15 +13,23 @@ const (
 	maxSources = 16
 	// quietFor is after which time without a line a source gives its limiter up to another one.
 	quietFor = time.Minute
+	// newLines is how many lines of a source without a limiter count as lines of a new one, and maxSeen
+	// for how many sources they are counted.
+	newLines, maxSeen = 3, 1024
 )
 
 // fairLimiter writes one kind of line at a bounded rate for each source: the user of an event, or its
-// client if that has none. So one that causes thousands of lines does not hide those of another. Sources
-// beyond maxSources share one limiter. It is not safe for concurrent use.
+// client if that has none. So one that causes thousands of lines does not hide the lines of another. Sources
+// beyond maxSources share two limiters: one for the first lines of each, so that a source which comes
+// once has its line beside others that go on, and one for all that follows. Clients that do not authenticate
+// may choose their ids, so one that has a new id for each line can still hide others. It is not
+// safe for concurrent use.
 type fairLimiter struct {
 	new     func() *logs.Limiter
+	first   *logs.Limiter
 	others  *logs.Limiter
 	sources map[string]*source
+	seen    map[string]int // lines of sources without a limiter, since all have been in use
 }
 
 type source struct {
@@ -33,8 +41,9 @@ func newFairLimiter(logger *slog.Logger, level slog.Level, message string) *fair
 	l := &fairLimiter{
 		new:     func() *logs.Limiter { return logs.NewLimiter(logger, level, message) },
 		sources: make(map[string]*source),
+		seen:    make(map[string]int),
 	}
-	l.others = l.new()
+	l.first, l.others = l.new(), l.new()
 	return l
 }
 
@@ -51,13 +60,26 @@ func (l *fairLimiter) log(e *activity.Event, attributes ...any) {
 	if s == nil && len(l.sources) < maxSources {
 		s = &source{limiter: l.new()}
 		l.sources[name] = s
+		clear(l.seen)
 	}
 	if s == nil {
-		l.others.Log(attributes...)
+		l.shared(name).Log(attributes...)
 		return
 	}
 	s.last = now
 	s.limiter.Log(attributes...)
+}
+
+// shared returns the limiter for a line of a source that has none of its own.
+func (l *fairLimiter) shared(name string) *logs.Limiter {
+	if l.seen[name] >= newLines {
+		return l.others
+	}
+	if len(l.seen) >= maxSeen {
+		clear(l.seen)
+	}
+	l.seen[name]++
+	return l.first
 }
 
 // dropQuiet gives up the limiters of sources that have caused no line lately.
@@ -72,6 +94,7 @@ func (l *fairLimiter) dropQuiet(now time.Time) {
 
 // close writes the counts that are left, and ends what the limiters run.
 func (l *fairLimiter) close() {
+	l.first.Close()
 	l.others.Close()
 	for _, s := range l.sources {
 		s.limiter.Close()

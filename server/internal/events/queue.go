@@ -1,18 +1,16 @@
 // Package events passes what happens at a store on: to its observer, and to its log.
 //
-// Requests must not wait for either. So events are queued, in the order in which they happened, and one
-// goroutine takes them. The queue has a bound: events beyond it are left out and counted.
+// Requests must not wait for either. So events are queued, in the order in which they happened, and a
+// goroutine for each takes them. The queues have a bound: events beyond it are left out and counted.
 package events
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -22,16 +20,9 @@ import (
 )
 
 const (
-	// maxQueued bounds the events that wait, and maxRare those of them that every log should have:
-	// there is room for these when others fill the queue.
-	maxQueued, maxRare = 8192, 1024
-	// keptRoom is for how many events the queue keeps memory.
-	keptRoom = 1024
 	// maxTakeOvers is how many client ids are watched for flapping.
 	maxTakeOvers = 1024
-	// nonceDigits is the length of a nonce of package lease.
-	nonceDigits = 32
-	// patience is how long the end of a store waits for its observer.
+	// patience is how long the end of a store waits for its observer and its log.
 	patience = 5 * time.Second
 )
 
@@ -40,19 +31,18 @@ type Queue struct {
 	observe func(activity.Event) // may be nil
 	values  bool
 	logger  *slog.Logger
-	panics  *logs.Limiter
-	lost    *logs.Limiter
-	forced  *fairLimiter // of the goroutine of run, like flaps
-	flaps   *fairLimiter
-	wake    chan struct{}
-	givenUp chan struct{} // closed when nothing waits for the observer any more
+	givenUp chan struct{} // closed when nothing waits for the observer and the log any more
 
-	takeOvers *activity.TakeOvers // of the goroutine of run
+	observed   *lane
+	panics     *logs.Limiter
+	unobserved *logs.Limiter
 
-	mu      sync.Mutex
-	waiting []activity.Event
-	rare    int    // of those that wait
-	leftOut uint64 // since the last that was queued
+	logged    *lane
+	unlogged  *logs.Limiter
+	forced    *fairLimiter // of the goroutine of the log, like what follows
+	ownForced *fairLimiter
+	flaps     *fairLimiter
+	takeOvers *activity.TakeOvers
 }
 
 // New returns the queue of a store. observe may be nil; values says whether events have values. Start
@@ -62,13 +52,19 @@ func New(observe func(activity.Event), values bool, logger *slog.Logger) *Queue 
 		observe: observe,
 		values:  values,
 		logger:  logger,
-		panics:  logs.NewLimiter(logger, slog.LevelError, "the observer of the store has panicked; it goes on with the next event"),
-		lost:    logs.NewLimiter(logger, slog.LevelWarn, "events were neither observed nor logged: they came faster than they were taken"),
-		forced:  newFairLimiter(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
+		givenUp: make(chan struct{}),
+
+		observed:   newLane(),
+		panics:     logs.NewLimiter(logger, slog.LevelError, "the observer of the store has panicked; it goes on with the next event"),
+		unobserved: logs.NewLimiter(logger, slog.LevelWarn, "events were not observed: they came faster than the observer took them"),
+
+		logged:   newLane(),
+		unlogged: logs.NewLimiter(logger, slog.LevelWarn, "requests were not logged: they came faster than the log took them"),
+		// The store sees a deletion with a reason, and does not know which client the holder is.
+		forced:    newFairLimiter(logger, slog.LevelWarn, "a client says that it has taken a lease from its holder by force"),
+		ownForced: newFairLimiter(logger, slog.LevelInfo, "a client has released its own lease, and says that it did so by force"),
 		flaps: newFairLimiter(logger, slog.LevelWarn,
 			"connections with one client id end each other again and again: two programs probably use the same client id"),
-		wake:      make(chan struct{}, 1),
-		givenUp:   make(chan struct{}),
 		takeOvers: activity.NewTakeOvers(maxTakeOvers),
 	}
 }
@@ -93,18 +89,19 @@ func (q *Queue) Request(command *statestore.Command, now time.Time) *activity.Ev
 		Stop:      command.Stop,
 		Rank:      -1,
 		Token:     command.HasToken(),
+		Bound:     command.NamesStore(),
 	}
 	if clock, ok := command.Timestamp(); ok {
 		e.HasClock, e.ClockOffset = true, time.UnixMilli(clock.Wall).Sub(now)
 	}
 	value := command.Value
-	colon := bytes.LastIndexByte(value, ':')
-	if colon >= 0 && strings.HasSuffix(command.Key, protocol.FailBackSuffix) {
-		e.Rank = rankOf(value[colon+1:])
+	holder, hasNonce := protocol.HolderOf(value)
+	if len(holder) < len(value) && strings.HasSuffix(command.Key, protocol.FailBackSuffix) {
+		e.Rank = rankOf(value[len(holder)+1:])
 	}
 	switch id := len(command.Client); {
-	case colon >= 0 && isNonce(value[colon+1:]):
-		e.Holder = string(value[:min(colon, activity.MaxText)])
+	case hasNonce:
+		e.Holder = string(holder[:min(len(holder), activity.MaxText)])
 	case len(value) >= id && string(value[:id]) == command.Client && (len(value) == id || value[id] == ':'):
 		e.Holder = e.Client
 	}
@@ -112,20 +109,6 @@ func (q *Queue) Request(command *statestore.Command, now time.Time) *activity.Ev
 		e.Value = string(value[:min(len(value), activity.MaxText)])
 	}
 	return e
-}
-
-// isNonce reports whether a text is a nonce as package lease writes it after the name of a holder. Other
-// values may be secret up to any of their bytes: a URL with a password has colons too.
-func isNonce(text []byte) bool {
-	if len(text) != nonceDigits {
-		return false
-	}
-	for _, b := range text {
-		if (b < '0' || b > '9') && (b < 'a' || b > 'f') {
-			return false
-		}
-	}
-	return true
 }
 
 // rankOf returns the rank that ends the value of a fail-back request; -1 if that is none.
@@ -148,68 +131,90 @@ func (q *Queue) Answered(e *activity.Event, reply statestore.Reply) {
 	now := time.Now()
 	e.Took = now.Sub(e.At)
 	e.At = now
-	e.Outcome, e.Version = reply.Outcome, reply.Version
+	e.Outcome, e.Created, e.Version = reply.Outcome, reply.Created, reply.Version
 	if reply.Err != nil {
 		e.Refusal = activity.CutText(reply.Err.Error())
 	}
-	if q.Wanted() || e.Forced != "" && e.Outcome == statestore.Deleted {
+	if e.Outcome != statestore.Deleted {
+		e.Forced = "" // it has taken nothing; and any request can say that it does
+	}
+	if q.Wanted() || e.Forced != "" {
 		q.Push(*e)
 	}
 }
 
-// Push queues an event. It does not block, and calls nothing.
+// Push queues an event for the observer and the log. It does not block, and calls nothing but the logger's
+// Enabled.
 func (q *Queue) Push(e activity.Event) {
 	rare := isRare(&e)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.waiting)-q.rare >= maxQueued && !rare || q.rare >= maxRare && rare {
-		q.leftOut++
-		return
+	if q.observe != nil {
+		q.observed.push(e, rare)
 	}
-	if rare {
-		q.rare++
-	}
-	e.Lost, q.leftOut = q.leftOut, 0
-	q.waiting = append(q.waiting, e)
-	select {
-	case q.wake <- struct{}{}:
-	default:
+	if rare || e.Kind == activity.Request && q.logger.Enabled(context.Background(), slog.LevelDebug) {
+		q.logged.push(e, rare)
 	}
 }
 
+// isRare reports whether each log and each observer should have an event.
 func isRare(e *activity.Event) bool { return e.Forced != "" || e.Kind == activity.TakenOver }
 
-// take returns all events that wait. It takes the memory of the events that were taken before.
-func (q *Queue) take(spare []activity.Event) []activity.Event {
-	clear(spare)
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	taken := q.waiting
-	q.waiting, q.rare = spare[:0], 0
-	return taken
-}
-
-// Start begins to pass events on, in a goroutine, until stop is called. stop returns when the events that
-// are left were passed on and the goroutine has ended. If the observer does not return within five
-// seconds, stop logs that and returns all the same; the observer then gets no further event.
+// Start begins to pass events on, in a goroutine for the observer and one for the log, so that an observer
+// that hangs keeps nothing out of the log. It goes on until stop is called. stop returns when the events
+// that are left were passed on and both goroutines have ended. If that takes more than five seconds, stop
+// logs it and returns all the same; there are no further events then.
 func (q *Queue) Start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
+	observed, logged := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(done)
-		q.run(ctx)
+		defer close(observed)
+		q.runObserver(ctx)
+	}()
+	go func() {
+		defer close(logged)
+		q.runLog(ctx)
 	}()
 	return func() {
 		cancel()
 		timer := time.NewTimer(patience)
 		defer timer.Stop()
 		select {
-		case <-done:
+		case <-observed:
 		case <-timer.C:
 			close(q.givenUp)
-			q.logger.Error("the observer of the store has not returned; the store ends without it", "waited", patience)
+			q.logger.Error("the observer of the store hangs, or is slower than the events came; the store ends, and the rest is not observed",
+				"waited", patience)
+			return
+		}
+		select {
+		case <-logged:
+		case <-timer.C:
+			close(q.givenUp)
 		}
 	}
+}
+
+func (q *Queue) runObserver(ctx context.Context) {
+	defer q.panics.Close()
+	defer q.unobserved.Close()
+	q.observed.run(ctx, q.givenUp, func(e *activity.Event) {
+		if e.Lost > 0 {
+			q.unobserved.Log("events", e.Lost)
+		}
+		q.call(e)
+	})
+}
+
+func (q *Queue) runLog(ctx context.Context) {
+	defer q.unlogged.Close()
+	defer q.forced.close()
+	defer q.ownForced.close()
+	defer q.flaps.close()
+	q.logged.run(ctx, q.givenUp, func(e *activity.Event) {
+		if e.Lost > 0 {
+			q.unlogged.Log("events", e.Lost)
+		}
+		q.log(e)
+	})
 }
 
 // Started queues that the store answers from now on. continues says whether it has the data of an
@@ -224,51 +229,6 @@ func (q *Queue) Started(continues bool) {
 // held.
 func (q *Queue) Expired(key string) {
 	q.Push(activity.Event{Kind: activity.Expired, At: time.Now(), Key: activity.CutKey(key)})
-}
-
-// run passes events on until ctx ends, and then those that are left.
-func (q *Queue) run(ctx context.Context) {
-	defer q.panics.Close()
-	defer q.lost.Close()
-	defer q.forced.close()
-	defer q.flaps.close()
-	var taken []activity.Event
-	for running := true; running; {
-		select {
-		case <-q.wake:
-		case <-ctx.Done():
-			running = false
-		}
-		taken = q.take(taken)
-		for i := range taken {
-			if q.isGivenUp() {
-				return
-			}
-			q.pass(&taken[i])
-		}
-		if cap(taken) > keptRoom {
-			taken = nil // a burst must not cost its memory for ever
-		}
-	}
-}
-
-func (q *Queue) isGivenUp() bool {
-	select {
-	case <-q.givenUp:
-		return true
-	default:
-		return false
-	}
-}
-
-func (q *Queue) pass(e *activity.Event) {
-	if e.Lost > 0 {
-		q.lost.Log("events", e.Lost)
-	}
-	q.log(e)
-	if q.observe != nil {
-		q.call(e)
-	}
 }
 
 // call calls the observer, and recovers from its panic: a store must not end because a page is wrong.
@@ -289,8 +249,12 @@ func (q *Queue) log(e *activity.Event) {
 	if e.Kind != activity.Request {
 		return
 	}
-	if e.Forced != "" && e.Outcome == statestore.Deleted {
-		q.forced.log(e, "key", logs.Name(e.Key), "client", logs.Name(e.Client), "user", logs.Name(e.User), "remote", e.Remote,
+	if e.Forced != "" {
+		limiter := q.forced
+		if e.Holder != "" && e.Holder == e.Client {
+			limiter = q.ownForced
+		}
+		limiter.log(e, "key", logs.Name(e.Key), "client", logs.Name(e.Client), "user", logs.Name(e.User), "remote", e.Remote,
 			"reason", logs.Text(e.Forced), "verb", e.Verb.String(), "holder", logs.Name(e.Holder), "version", e.Version.String())
 	}
 	if !q.logger.Enabled(context.Background(), slog.LevelDebug) {

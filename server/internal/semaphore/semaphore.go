@@ -39,7 +39,7 @@ type Fair[S comparable] struct {
 }
 
 // New returns a Fair that as many callers may hold at once as running says, at least 1. As many more
-// may wait for it as waiting says, of which each(source) bounds those of one source.
+// may wait for it as waiting says, and of one source at most each(source).
 func New[S comparable](running, waiting int, each func(source S) int) *Fair[S] {
 	return &Fair[S]{running: max(1, running), waiting: waiting, each: each, queues: make(map[S][]chan struct{})}
 }

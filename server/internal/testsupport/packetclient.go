@@ -188,7 +188,7 @@ func (c *PacketClient) ReadReplies(first int, exchanges ...Exchange) error {
 		switch content := packet.Content.(type) {
 		case *packets.Puback:
 			if want := uint16(1 + (first+acks)%50000); acks == len(exchanges) || content.PacketID != want || content.ReasonCode >= 0x80 {
-				return fmt.Errorf("PUBACK %v, want that of packet id %d", content, want)
+				return fmt.Errorf("PUBACK %v, want one of packet id %d", content, want)
 			}
 			acks++
 		case *packets.Publish:

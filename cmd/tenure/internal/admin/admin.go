@@ -50,9 +50,12 @@ type About struct {
 }
 
 const (
-	// maxConnections bounds the connections. A page has two; probes, answers and streams, which
-	// last, are fewer.
+	// maxConnections bounds the connections, of which a page has two. maxProtected bounds those that
+	// keep their place when a new one comes: all that stream, answer or scrape, and as many probes.
 	maxConnections = 128
+	maxProtected   = 2 * (maxStreams + maxAnswers + maxScrapes)
+	// leastAge is how long each connection keeps its place.
+	leastAge = 50 * time.Millisecond
 	// maxHeader bounds a request, in bytes.
 	maxHeader = 16 << 10
 	// readTimeout bounds how long a request may take to arrive, and idleTimeout how long a
@@ -94,8 +97,8 @@ func Listen(options Options) (*Server, error) {
 	routes.HandleFunc("/{$}", servePage)
 	routes.Handle("/api/state", newAnswers(readings))
 	routes.Handle("/api/events", streams)
-	routes.Handle("/healthz", newHealth(view.probe))
-	routes.HandleFunc("/readyz", view.serveReady)
+	routes.Handle("/healthz", protected(newHealth(view.probe)))
+	routes.Handle("/readyz", protected(http.HandlerFunc(view.serveReady)))
 	metrics, err := newMetrics(readings, options.Recorder.duration, logger)
 	if err != nil {
 		end()
@@ -110,7 +113,7 @@ func Listen(options Options) (*Server, error) {
 	guard := &guard{hosts: hosts, next: routes}
 	return &Server{
 		guard:  guard,
-		socket: &boundedListener{Listener: socket, limit: maxConnections, conns: make(map[*boundedConn]struct{})},
+		socket: newBoundedListener(socket),
 		http: &http.Server{
 			Handler:           guard,
 			ReadTimeout:       readTimeout,
@@ -119,6 +122,7 @@ func Listen(options Options) (*Server, error) {
 			IdleTimeout:       idleTimeout,
 			MaxHeaderBytes:    maxHeader,
 			ConnContext:       withConn,
+			ConnState:         answered,
 			ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 		},
 		readings: readings,

@@ -457,6 +457,67 @@ func TestANewConnectionTakesThePlaceOfAnIdleOne(t *testing.T) {
 	}
 }
 
+// Nor must connections that ask again and again and do not read the answers.
+func TestAProbeIsAnsweredBesideClientsThatDoNotRead(t *testing.T) {
+	for _, path := range []string{"/", "/healthz"} {
+		t.Run(path, func(t *testing.T) {
+			s := serve(t, nil)
+			ask := strings.Repeat("GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400)
+			var tasks sync.WaitGroup
+			defer await.Done(tasks.Wait)
+			for range 2 * admin.MaxConnections {
+				conn, err := net.Dial("tcp", s.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				_ = conn.(*net.TCPConn).SetReadBuffer(1)
+				tasks.Go(func() { _, _ = io.WriteString(conn, ask) }) // until it is closed
+				_ = conn.SetReadDeadline(time.Now().Add(await.Patience))
+				if _, err := conn.Read(make([]byte, 1)); err != nil { // the first answer has begun
+					t.Fatal(err)
+				}
+			}
+			for range 20 {
+				if answer, text := s.ask(t, "GET", "/healthz", "Connection: close"); answer.StatusCode != 200 {
+					t.Fatalf("a probe: %d %q", answer.StatusCode, text)
+				}
+			}
+		})
+	}
+}
+
+// Nor must clients that connect again and again and ask nothing.
+func TestAProbeIsAnsweredBesideClientsThatConnectAgainAndAgain(t *testing.T) {
+	s := serve(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var tasks sync.WaitGroup
+	defer await.Done(tasks.Wait)
+	defer cancel()
+	var connections atomic.Int64
+	for range 2 * admin.MaxConnections {
+		tasks.Go(func() {
+			for ctx.Err() == nil {
+				conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr().String())
+				if err != nil {
+					continue
+				}
+				connections.Add(1)
+				stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+				_, _ = conn.Read(make([]byte, 1)) // until the server closes it
+				stop()
+				_ = conn.Close()
+			}
+		})
+	}
+	await.Until(func() bool { return connections.Load() > 3*admin.MaxConnections })
+	for range 20 {
+		if answer, text := s.ask(t, "GET", "/healthz", "Connection: close"); answer.StatusCode != 200 {
+			t.Fatalf("a probe: %d %q", answer.StatusCode, text)
+		}
+	}
+}
+
 func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
 	var read atomic.Int64
 	s := serve(t, func(o *admin.Options) {
@@ -493,9 +554,9 @@ func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
 	if answer, text := s.ask(t, "GET", "/api/state"); answer.StatusCode != 503 || answer.Header.Get("Retry-After") == "" {
 		t.Errorf("one more: %d %.100q", answer.StatusCode, text)
 	}
-	for _, path := range []string{"/healthz", "/readyz?standby=ok", "/"} {
-		if answer, _ := s.ask(t, "GET", path); answer.StatusCode == 503 && path != "/readyz?standby=ok" {
-			t.Errorf("%s meanwhile: %d", path, answer.StatusCode)
+	for path, want := range map[string]int{"/healthz": 200, "/readyz?standby=ok": 503, "/": 200} { // it loads still
+		if answer, _ := s.ask(t, "GET", path); answer.StatusCode != want {
+			t.Errorf("%s meanwhile: %d, want %d", path, answer.StatusCode, want)
 		}
 	}
 	if read.Load() != before {

@@ -24,12 +24,12 @@ func fill(r *admin.Recorder, leases int) {
 		name, now := fmt.Sprintf("plant-7/line-%04d/press/active", i), time.Now()
 		event := activity.Event{
 			Kind: activity.Request, At: now, User: "press", Remote: "10.1.4.7:50122", Verb: statestore.VerbSet, Key: name, Rank: -1,
-			Condition: statestore.IfMissingOrEqual, Lifetime: time.Hour, Outcome: statestore.OK,
+			Condition: statestore.IfMissingOrEqual, Lifetime: time.Hour, Outcome: statestore.OK, Created: true,
 		}
 		for k, client := range []string{fmt.Sprintf("gateway-%04d-a", i), fmt.Sprintf("gateway-%04d-b", i)} {
 			event.Client, event.Holder, event.Version = client, client, hlc.Timestamp{Wall: now.UnixMilli(), Counter: uint64(k), Node: "s"}
 			if k > 0 {
-				event.Outcome = statestore.ConditionFailed
+				event.Outcome, event.Created = statestore.ConditionFailed, false
 			}
 			r.Observe(event)
 		}

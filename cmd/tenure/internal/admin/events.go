@@ -128,6 +128,7 @@ func (s *streams) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.leave()
+	protect(r)
 	connection := http.NewResponseController(w)
 	write := func(text []byte) bool {
 		_ = connection.SetWriteDeadline(time.Now().Add(s.patience))

@@ -49,7 +49,6 @@ type guard struct {
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.tasks.Add(1) // the server still accepts, so Wait has not begun or another request runs
 	defer g.tasks.Done()
-	defer serving(r)()
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

@@ -22,7 +22,8 @@ import (
 
 const (
 	// maxNames bounds how many leases have metrics of their own, so that clients cannot make a
-	// monitoring system store as many series as they like. The totals count all leases.
+	// monitoring system store as many series as they like. The totals count all leases. A State always has
+	// those with the 100 lowest turns: see activity.Lease.Turn.
 	maxNames = 100
 	// maxScrapes bounds how many answers with metrics are made at once.
 	maxScrapes = 4
@@ -70,6 +71,7 @@ func (h *metricsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-h.places }()
+	protect(r)
 	reading, err := h.readings.fresh(r.Context(), asState)
 	if err != nil {
 		refuseReader(w, err.Error())
@@ -201,7 +203,7 @@ func leaseMetrics() []metric {
 				emit(float64(s.state.Totals.Held), "held")
 				emit(float64(s.state.Totals.Free), "free")
 			}},
-		{"tenure_leases_late", "Held leases whose next renewal is missing, among those that the page shows.", gauge, nil,
+		{"tenure_leases_late", "Held leases that lack a renewal now, among the leases that the page shows.", gauge, nil,
 			func(s *sample, emit emit) {
 				late := 0
 				for i := range s.state.Leases {
@@ -213,7 +215,7 @@ func leaseMetrics() []metric {
 			}},
 		{"tenure_leases_without_series", "Leases without metrics of their own, because 100 others have them.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Held + s.state.Totals.Free - len(s.named))) }},
-		{"tenure_leases_no_holder_max_seconds", "How long the lease that has been free for longest has had no holder, clients waiting for it or not; 0 if none is free.", gauge, nil,
+		{"tenure_leases_no_holder_max_seconds", "The longest time that any lease has had no holder until now, whether or not clients wait for it; 0 if each has one.", gauge, nil,
 			func(s *sample, emit emit) {
 				var longest int64
 				for i := range s.state.Leases {
@@ -254,7 +256,7 @@ func leaseMetrics() []metric {
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Acquired)) }},
 		{"tenure_renewals_total", "Renewals of leases.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Renewed)) }},
-		{"tenure_missed_renewals_total", "Renewals that did not come when those of the holder usually do.", counter, nil,
+		{"tenure_missed_renewals_total", "Renewals that did not come when the holder usually renews.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Missed)) }},
 		{"tenure_lease_ends_total", "Leases that ended, by cause.", counter, []string{"cause"},
 			func(s *sample, emit emit) {
@@ -291,15 +293,15 @@ func requestMetrics() []metric {
 					emitBy(emit, s.attached.Dropped, dropReasons)
 				}
 			}},
-		{"tenure_client_take_overs_total", "Connections that ended because another one came with the same client id.", counter, nil,
+		{"tenure_clients_taken_over_total", "Connections that ended because another one came with the same client id.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.TakeOvers)) }},
 		{"tenure_clients_flapping", "Client ids that are taken over again and again: two programs have the same one, most likely.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Flapping)) }},
-		{"tenure_clients_clock_off", "Clients whose clock is more than a second off the store's, and plausible.", gauge, nil,
+		{"tenure_clients_clock_off", "Clients whose clock is more than a second off the store's, and plausible, as of the last five minutes.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.ClocksOff)) }},
-		{"tenure_clients_clock_implausible", "Clients whose last clock was refused as too far ahead, or is more than a day off.", gauge, nil,
+		{"tenure_clients_clock_implausible", "Clients whose last clock was refused as too far ahead, or is more than a day off, as of the last five minutes.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.ClocksImplausible)) }},
-		{"tenure_clients_clock_offset_max_seconds", "Largest plausible difference between the clock of a client and the store's, without a sign, among the clients that the page shows.", gauge, nil,
+		{"tenure_clients_clock_offset_max_seconds", "Largest plausible difference between the clock of a client and the store's, without a sign, as of the last five minutes and among the clients that the page shows.", gauge, nil,
 			func(s *sample, emit emit) {
 				var largest int64
 				for i := range s.state.Clients {

@@ -81,8 +81,8 @@ func fullState(now time.Time) activity.State {
 	}
 }
 
-// Clients choose the names of leases. Two of them that a metric shows in one way must not cost a
-// monitoring system all metrics.
+// Clients choose the names of leases. No name may cost a monitoring system all metrics, or look like the
+// name of another lease.
 func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
 	s := serve(t, nil)
 	long := strings.Repeat("x", 240) + strings.Repeat("\x01", 16) // too long when it is escaped
@@ -90,17 +90,30 @@ func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
 	for i, key := range []string{"a\x01", `a\x01`, "a\xff", "a\ufffd", long, cut} {
 		s.recorder.Observe(activity.Event{
 			Kind: activity.Request, At: time.Now(), Client: "c", Verb: statestore.VerbSet, Key: key, Condition: statestore.IfMissing,
-			Lifetime: time.Minute, Outcome: statestore.OK, Rank: -1, Version: hlc.Timestamp{Wall: 1, Counter: uint64(i), Node: "s"},
+			Lifetime: time.Minute, Outcome: statestore.OK, Created: true, Rank: -1, Version: hlc.Timestamp{Wall: 1, Counter: uint64(i), Node: "s"},
 		})
 	}
 	families := s.scrape(t)
-	for _, name := range []string{`a\x01`, `a\\x01`, `a\xff`, "a\ufffd", cut} {
+	for _, name := range []string{`a\x01`, `a\\x01`, `a\xff`, "a\ufffd", cut, activity.Printable(cut)} {
 		if got := value(families, "tenure_lease_held", "name="+name); got != 1 {
 			t.Errorf("tenure_lease_held of %q is %v", name, got)
 		}
 	}
-	if got := value(families, "tenure_leases_without_series"); got != 1 { // long and cut have one series
+	if got := value(families, "tenure_leases_without_series"); got != 0 {
 		t.Errorf("%v leases are without a series", got)
+	}
+}
+
+// The hash that stands for a part of a long name may be the hash of another one.
+func TestTwoLeasesThatLookAlikeHaveOneSeries(t *testing.T) {
+	s := serve(t, func(o *admin.Options) {
+		o.Recorder.SetState(func(time.Time) activity.State {
+			return activity.State{Leases: []activity.Lease{{Name: "k", Held: true}, {Name: "k", Held: true, Turn: 1}}, Totals: activity.Totals{Held: 2}}
+		})
+	})
+	families := s.scrape(t)
+	if value(families, "tenure_lease_held", "name=k") != 1 || value(families, "tenure_leases_without_series") != 1 {
+		t.Errorf("%v", families["tenure_lease_held"])
 	}
 }
 

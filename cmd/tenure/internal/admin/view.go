@@ -119,6 +119,7 @@ func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-a.places }()
+	protect(r)
 	reading, err := a.readings.fresh(r.Context(), asAnswer)
 	if err != nil {
 		refuseReader(w, err.Error())

@@ -3,7 +3,7 @@
 //
 // The address of a page is the text with which it was started, so one variable (TENURE_ADMIN) serves
 // a process and the commands that ask it: host:port, or the URL of the page. No host, as in :8080,
-// and the addresses that stand for all of a machine are this machine. A URL may also be that of a
+// and the addresses that stand for all of a machine are this machine. A URL may also name a
 // reverse proxy, with https and a path.
 //
 // The page is asked without a proxy of the environment (HTTP_PROXY): a probe on one machine must not
@@ -11,9 +11,7 @@
 package adminclient
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -66,7 +64,7 @@ func badAddress(address string) error {
 	if strings.Contains(address, "@") {
 		return errors.New("the address of a status page has no user and no password; write it like 127.0.0.1:8080 or http://127.0.0.1:8080")
 	}
-	return fmt.Errorf("%q is no address of a status page; write it like 127.0.0.1:8080 or http://127.0.0.1:8080", address)
+	return fmt.Errorf("%q is not the address of a status page; write it like 127.0.0.1:8080 or http://127.0.0.1:8080", address)
 }
 
 // ListenAddress returns host:port of an address, for the process that serves the page.
@@ -78,7 +76,7 @@ func ListenAddress(address string) (string, error) {
 	case page.Scheme != "http":
 		return "", fmt.Errorf("%q: the status page has no encryption; listen on 127.0.0.1 and put a proxy before it", address)
 	case strings.Trim(page.Path, "/") != "" || page.Port() == "":
-		return "", fmt.Errorf("%q is no address to listen on; write it like 127.0.0.1:8080 or http://127.0.0.1:8080", address)
+		return "", fmt.Errorf("%q is not an address to listen on; write it like 127.0.0.1:8080 or http://127.0.0.1:8080", address)
 	}
 	return page.Host, nil
 }
@@ -101,7 +99,7 @@ func New(address string) (*Page, error) {
 		if err == nil && ip.Is6() {
 			host = "::1"
 		}
-		page.Host = net.JoinHostPort(host, cmp.Or(page.Port(), "80"))
+		page.Host = strings.TrimSuffix(net.JoinHostPort(host, page.Port()), ":") // the scheme says which port
 	}
 	return &Page{url: page, client: &http.Client{
 		Transport:     &http.Transport{DisableCompression: true, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: 64 << 10},
@@ -175,7 +173,7 @@ func (p *Page) State(ctx context.Context) (activity.State, error) {
 	case answer.StatusCode != http.StatusOK:
 		return state, p.unexpected(answer, text)
 	}
-	if err := json.Unmarshal(text, &state); err != nil || state.At.IsZero() {
+	if state, err = readState(text); err != nil || state.At.IsZero() {
 		return activity.State{}, p.unexpected(answer, text)
 	}
 	return state, nil

@@ -22,6 +22,8 @@ func TestOneTextIsTheAddressToListenOnAndToAsk(t *testing.T) {
 		{"0.0.0.0:8080", "0.0.0.0:8080", "http://127.0.0.1:8080"},
 		{"[::]:8080", "[::]:8080", "http://[::1]:8080"},
 		{"http://127.0.0.1:8080", "127.0.0.1:8080", "http://127.0.0.1:8080"},
+		{"https://0.0.0.0/", "", "https://127.0.0.1/"},
+		{"http://[::]", "", "http://[::1]"},
 		{"http://0.0.0.0:8080/", "0.0.0.0:8080", "http://127.0.0.1:8080/"},
 		// Only to ask.
 		{"https://plant.example/tenure/", "", "https://plant.example/tenure/"},
@@ -157,6 +159,39 @@ func TestAStateIsReadOrTheAnswerIsNoneOfAStatusPage(t *testing.T) {
 	})
 	if _, err := endless.State(bounded(t)); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Error(err)
+	}
+}
+
+// What a page sends takes a bounded amount of memory, too.
+func TestTheRowsOfAStateAreBounded(t *testing.T) {
+	list := func(row string, count int) string {
+		return "[" + strings.TrimSuffix(strings.Repeat(row+",", count), ",") + "]"
+	}
+	for name, test := range map[string]struct {
+		field string
+		good  bool
+	}{
+		"as many leases as a state has":  {`"leases":` + list(`{"name":"k","waiting":[{"client":"c"}]}`, maxRows), true},
+		"one more":                       {`"leases":` + list("{}", maxRows+1), false},
+		"in capitals":                    {`"LEASES":` + list("null", maxRows+1), false},
+		"clients":                        {`"clients":` + list("0", maxRows+1), false},
+		"changes":                        {`"timeline":` + list("{}", maxRows+1), false},
+		"stale writes":                   {`"staleWrites":` + list("{}", maxRows+1), false},
+		"waiting clients":                {`"leases":[{"waiting":` + list("{}", maxWaiters+1) + "}]", false},
+		"totals":                         {`"totals":{"requestsBy":` + list("{}", maxTotals/3) + "}", false},
+		"no list":                        {`"leases":null,"clients":[],"totals":{"held":7,"requestsBy":[{"verb":"SET"}]}`, true},
+		"something else in place of one": {`"leases":"none"`, false},
+	} {
+		state, err := readState([]byte(`{"at":"2026-03-01T12:00:00Z",` + test.field + `}`))
+		if (err == nil) != test.good {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(state.Leases) > 0 && (state.Leases[0].Name != "k" || state.Leases[0].Waiting[0].Client != "c") {
+			t.Errorf("%s: %+v", name, state.Leases[0])
+		}
+		if name == "no list" && (state.Totals.Held != 7 || state.Totals.RequestsBy[0].Verb != "SET") {
+			t.Errorf("%s: %+v", name, state.Totals)
+		}
 	}
 }
 

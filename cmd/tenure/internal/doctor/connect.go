@@ -162,7 +162,7 @@ func (d *doctor) refusal(connack *paho.Connack) Step {
 	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized, packets.ConnackBanned:
 		cure := "check --username and --password-file, and the broker's rules for this client id"
 		if !d.hasSecret() && d.options.Client.Username == "" {
-			cure = "the broker takes no anonymous clients: give --username and --password-file, or --tls-cert and --tls-key"
+			cure = "the broker does not accept anonymous clients: give --username and --password-file, or --tls-cert and --tls-key"
 		}
 		return failed(Refused, name, found, cure)
 	case packets.ConnackBadAuthenticationMethod:

@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	defaultTimeout = 5 * time.Second
-	defaultPrefix  = "tenure-doctor"
 	// roundTrips is how many GETs measure the round-trip time.
 	roundTrips = 20
 	// notificationTime is how long a notification may take after the reply.
@@ -32,11 +30,11 @@ type Options struct {
 	// credentials and TLS.
 	Address string
 	Client  transport.Options
-	// Timeout bounds each step. Default 5 s.
+	// Timeout bounds each step. It must be positive.
 	Timeout time.Duration
 	// ReadOnly leaves out the steps that set or delete a key.
 	ReadOnly bool
-	// Prefix is before the doctor's key, without a slash at its end. Default "tenure-doctor".
+	// Prefix is before the doctor's key, without a slash at its end. It must not be empty.
 	Prefix string
 	// Mode, if not nil, asks the store's status page how it keeps its data, which it does not say
 	// over MQTT.
@@ -65,9 +63,7 @@ type doctor struct {
 // Run examines the way to the store. It ends with the first step without which the others are
 // impossible. It returns when all its connections are closed.
 func Run(ctx context.Context, options Options) Report {
-	options.Timeout = cmp.Or(options.Timeout, defaultTimeout)
 	options.Window = cmp.Or(options.Window, storeWindow)
-	options.Prefix = cmp.Or(options.Prefix, defaultPrefix)
 	if options.Now == nil {
 		options.Now = time.Now
 	}

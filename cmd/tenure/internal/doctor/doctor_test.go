@@ -23,8 +23,11 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -96,7 +99,7 @@ func newAuthority(t *testing.T, name string) *authority {
 	return a
 }
 
-// issue returns a certificate for names and addresses. The first one is that of the authority.
+// issue returns a certificate for names and addresses. The first one belongs to the authority.
 func (a *authority) issue(from, until time.Time, names ...string) tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -151,6 +154,12 @@ func (readers) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool
 type nothing struct{}
 
 func (nothing) Authorize(access.Identity, statestore.Verb, string) bool { return false }
+
+// examine runs an examination with a key of its own.
+func examine(ctx context.Context, options doctor.Options) doctor.Report {
+	options.Prefix = "tenure-doctor"
+	return doctor.Run(ctx, options)
+}
 
 func text(report doctor.Report) string {
 	var b strings.Builder
@@ -232,7 +241,7 @@ func TestEachFaultIsFoundAtItsStepWithItsCure(t *testing.T) {
 		{"a wrong password", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authenticator: users{"press-7", "right"}}),
 			Client: transport.Options{Username: "press-7", Password: []byte("wrong")}}, doctor.Refused, "credentials", "refused the connection", "--password-file"},
 		{"no password", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authenticator: users{"press-7", "right"}})},
-			doctor.Refused, "credentials", "refused the connection", "takes no anonymous clients"},
+			doctor.Refused, "credentials", "refused the connection", "does not accept anonymous clients"},
 		{"a file with a password that is not there", doctor.Options{Address: "mqtt://" + plain, Client: transport.Options{PasswordFile: "no-file"}},
 			doctor.Wrong, "credentials", "--password-file", "file"},
 		{"a client that may only read", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authorizer: readers{}})},
@@ -248,7 +257,7 @@ func TestEachFaultIsFoundAtItsStepWithItsCure(t *testing.T) {
 			var told []doctor.Step
 			test.options.OnStep = func(step doctor.Step) { told = append(told, step) }
 			test.options.Timeout = 20 * time.Second
-			report := doctor.Run(t.Context(), test.options)
+			report := examine(t.Context(), test.options)
 			failure := report.FirstFailure()
 			if failure == nil || failure.Name != test.step || failure.Kind != test.kind ||
 				!strings.Contains(failure.Found, test.found) || !strings.Contains(failure.Cure, test.cure) {
@@ -286,7 +295,7 @@ func TestAStoreThatWorksPassesEachStepAndKeepsNothing(t *testing.T) {
 			}
 			for _, readOnly := range []bool{false, true} {
 				examined.ReadOnly = readOnly
-				report := doctor.Run(t.Context(), examined)
+				report := examine(t.Context(), examined)
 				if report.FirstFailure() != nil || report.Warnings() > 0 {
 					t.Errorf("read only %v:\n%s", readOnly, text(report))
 				}
@@ -311,11 +320,75 @@ func TestAStoreThatWorksPassesEachStepAndKeepsNothing(t *testing.T) {
 	}
 }
 
+// The doctor sends timestamps that are a day off. The page and its alerts must not take them for its clock.
+func TestTheStoreKeepsTheTrueClockOfTheDoctor(t *testing.T) {
+	for name, off := range map[string]time.Duration{"right": 0, "five minutes behind": -5 * time.Minute} {
+		for _, readOnly := range []bool{false, true} {
+			events := activity.New(activity.Options{})
+			address := serve(t, server.Options{Observe: events.Observe})
+			examine(t.Context(), doctor.Options{Address: "mqtt://" + address, Timeout: 20 * time.Second, ReadOnly: readOnly,
+				Client: transport.Options{ClientID: "node:a"}, Now: func() time.Time { return time.Now().Add(off) }})
+			var state activity.State
+			await.Until(func() bool { // events come later than answers
+				state = events.State(time.Now())
+				return len(state.Clients) == 1 && !state.Clients[0].Connected
+			})
+			client := state.Clients[0]
+			if client.ClockImplausible || client.ClockOffsetMillis == nil || (time.Duration(*client.ClockOffsetMillis)*time.Millisecond-off).Abs() > time.Minute {
+				t.Errorf("a clock that is %s, read only %v: %+v", name, readOnly, client)
+			}
+		}
+	}
+}
+
+// mosquitto takes each subscription, so only a message tells what its rules allow.
+func TestABrokerThatLetsAClientAnswerForTheStoreIsAWarning(t *testing.T) {
+	const own = `
+user store
+topic readwrite #
+pattern read clients/%c/#
+pattern write clients/%c/queue-probe
+pattern read clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/+/command/notify/+
+`
+	const invoke = "topic write statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke\n"
+	for name, test := range map[string]struct {
+		rules  string
+		status doctor.Status
+		found  string
+	}{
+		"which has no rules":                     {"topic readwrite #\n" + own, doctor.Warning, "read and write replies for other clients"},
+		"which lets all clients write to others": {invoke + "topic write clients/#\n" + own, doctor.Warning, "takes messages of this client to topics of other clients"},
+		"with the rules of the document":         {invoke + own, doctor.Skipped, "lets this client send none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "acl")
+			if err := os.WriteFile(file, []byte(test.rules), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			broker := mosquitto.Start(t, "acl_file "+file+"\n")
+			store, err := attach.Open(t.Context(), "mqtt://"+broker.Address, attach.Options{Username: "store"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- store.Serve(ctx) }()
+			defer func() { cancel(); await.Receive(ended) }()
+			await.Receive(store.Ready())
+			report := examine(t.Context(), doctor.Options{Address: "mqtt://" + broker.Address, Timeout: 20 * time.Second})
+			at := slices.IndexFunc(report.Steps, func(s doctor.Step) bool { return s.Name == "isolation" })
+			if at < 0 || report.Steps[at].Status != test.status || !strings.Contains(report.Steps[at].Found, test.found) {
+				t.Errorf("want %s with %q\n%s", test.status, test.found, text(report))
+			}
+		})
+	}
+}
+
 func TestOfSeveralBrokersTheFirstThatAnswersIsExamined(t *testing.T) {
 	var tries atomic.Int32
 	closed := listen(t, func(net.Conn) { tries.Add(1) })
 	works := serve(t, server.Options{})
-	report := doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + closed + ",mqtt://" + works + ",mqtt://" + works, Timeout: 20 * time.Second})
+	report := examine(t.Context(), doctor.Options{Address: "mqtt://" + closed + ",mqtt://" + works + ",mqtt://" + works, Timeout: 20 * time.Second})
 	failure := report.FirstFailure()
 	if failure == nil || failure.Broker != closed || tries.Load() == 0 || report.Identity == "" {
 		t.Errorf("%+v\n%s", failure, text(report))
@@ -339,7 +412,7 @@ func TestTheExaminationEndsWithItsContext(t *testing.T) {
 	silent := listen(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	ctx, cancel := context.WithCancel(t.Context())
 	report := await.Result(func() doctor.Report {
-		return doctor.Run(ctx, doctor.Options{Address: "mqtt://" + silent, Timeout: time.Hour, OnStep: func(step doctor.Step) {
+		return examine(ctx, doctor.Options{Address: "mqtt://" + silent, Timeout: time.Hour, OnStep: func(step doctor.Step) {
 			if step.Name == "TLS" { // the next step is CONNECT
 				cancel()
 			}
@@ -360,7 +433,7 @@ func (c slowConn) Write(p []byte) (int, error) {
 }
 
 func TestRoundTripsThatTheNetworkDoesNotExplainAreAWarning(t *testing.T) {
-	report := doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + serve(t, server.Options{}), Timeout: 20 * time.Second, ReadOnly: true,
+	report := examine(t.Context(), doctor.Options{Address: "mqtt://" + serve(t, server.Options{}), Timeout: 20 * time.Second, ReadOnly: true,
 		Client: transport.Options{Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, address)
 			return slowConn{conn}, err

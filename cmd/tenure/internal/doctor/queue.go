@@ -9,7 +9,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/server/queueprobe"
+	"github.com/tenurelock/tenure/internal/queueprobe"
 )
 
 // storeWindow is how many messages an attached store lets a broker have in flight. The doctor lets it

@@ -17,8 +17,8 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/queueprobe"
 	"github.com/tenurelock/tenure/resp3"
-	"github.com/tenurelock/tenure/server/queueprobe"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -94,8 +94,8 @@ var (
 )
 
 // request sends a request and waits for the reply. With at, it carries that time as its timestamp. A
-// refusal of the store is a *transport.RefusedError, with an answer; that of the broker, or of a service
-// before the store, a *transport.RejectedError.
+// refusal of the store is a *transport.RefusedError, with an answer. If the broker refuses, or a service
+// before the store, it is a *transport.RejectedError.
 func (s *session) request(ctx context.Context, at time.Time, words ...string) (answer, error) {
 	ctx, cancel := s.doctor.step(ctx)
 	defer cancel()

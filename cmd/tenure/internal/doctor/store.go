@@ -35,6 +35,7 @@ func (d *doctor) examineStore(ctx context.Context, s *session) bool {
 	if !d.find(ctx, s) {
 		return false
 	}
+	defer d.tellClock(ctx, s)
 	d.identify(ctx)
 	d.compareClocks(ctx, s)
 	d.measure(ctx, s)
@@ -117,6 +118,16 @@ func (d *doctor) identify(ctx context.Context) {
 		return
 	}
 	d.add(ok("identity", found+"; "+mode))
+}
+
+// tellClock ends the requests with one that has the true clock, also when ctx has ended. The store reports
+// the last clock of each client, and the examination sends others on purpose.
+func (d *doctor) tellClock(ctx context.Context, s *session) {
+	select {
+	case <-s.client.Done():
+	default:
+		_, _ = s.request(context.WithoutCancel(ctx), d.options.Now(), protocol.VerbGet, d.key) // nothing depends on the answer
+	}
 }
 
 // compareClocks finds out how far this machine's clock is from the store's.
@@ -316,20 +327,32 @@ func (d *doctor) examineOthers(ctx context.Context, s *session) {
 		d.add(skipped(name, "the broker takes a subscription to replies for other clients; whether it delivers them was not tried, because of --read-only"))
 		return
 	}
-	if d.comesBack(ctx, s, topic) {
+	switch d.send(ctx, s, topic) {
+	case refusedToSend:
+		d.add(skipped(name, "the broker takes a subscription to replies for other clients, and lets this client send none to try it; mosquitto takes each subscription, and delivers what its rules allow"))
+	case wasTaken:
+		d.add(warning(name, "the broker takes messages of this client to topics of other clients, so it can answer in place of the store; or it drops them and says that it took them, which cannot be told from here",
+			"let clients write to their own topics only, and not to all of clients/#: "+aclCure))
+	case cameBack:
 		d.add(warning(name, "the broker lets this client read and write replies for other clients, so it can read their values, and answer in place of the store", "give the broker access rules: "+aclCure))
-		return
 	}
-	d.add(skipped(name, "the broker takes a subscription to replies for other clients, and lets this client send none to try it; mosquitto takes each subscription, and delivers what its rules allow"))
 }
 
-// comesBack reports whether a message of this client to a topic to which it has subscribed is delivered to
-// it.
-func (d *doctor) comesBack(ctx context.Context, s *session, topic string) bool {
+// sent is what became of a message to a topic of another client.
+type sent int
+
+const (
+	refusedToSend sent = iota // the broker refused it, or ended the connection
+	wasTaken                  // the broker took it, and did not deliver it to this client, which has subscribed
+	cameBack                  // the broker delivered it to this client
+)
+
+// send sends a message to a topic to which this client has subscribed, and waits for it.
+func (d *doctor) send(ctx context.Context, s *session, topic string) sent {
 	sending, cancel := d.step(ctx)
 	defer cancel()
 	if ack, err := s.client.Publish(sending, &paho.Publish{QoS: 1, Topic: topic, Payload: []byte("tenure doctor")}); err != nil || ack.ReasonCode >= 0x80 {
-		return false
+		return refusedToSend
 	}
 	wait := time.NewTimer(notificationTime)
 	defer wait.Stop()
@@ -337,14 +360,14 @@ func (d *doctor) comesBack(ctx context.Context, s *session, topic string) bool {
 		select {
 		case message := <-s.replies:
 			if message.Topic == topic {
-				return true
+				return cameBack
 			}
 		case <-s.client.Done():
-			return false
+			return refusedToSend // some brokers answer so to what is not allowed
 		case <-wait.C:
-			return false
+			return wasTaken
 		case <-ctx.Done():
-			return false
+			return refusedToSend // nothing is known
 		}
 	}
 }

@@ -37,6 +37,16 @@ func (m *Millis) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// Text returns content as text, or as bytes where it is not UTF-8: for two fields of a report of which the
+// second ends with Base64, and an absent one is left out.
+func Text[T ~string | ~[]byte](content T) (text *string, other []byte) {
+	if !utf8.ValidString(string(content)) {
+		return nil, []byte(content)
+	}
+	valid := string(content)
+	return &valid, nil
+}
+
 // JSON writes a report as one line.
 func JSON(w io.Writer, report any) error {
 	encoder := json.NewEncoder(Printable(w))

@@ -145,10 +145,10 @@ func Unused(cmd *cobra.Command) (sentences []string) {
 		case slices.Contains(childVariables, name):
 			flag := strings.ToLower(strings.TrimPrefix(name, prefix))
 			if !isChild && cmd.Flags().Lookup(flag) != nil {
-				sentences = append(sentences, fmt.Sprintf("%s is no setting, because run gives it to its child: give --%s, or the key %s in a configuration file", name, flag, flag))
+				sentences = append(sentences, fmt.Sprintf("%s is not a setting, because run gives it to its child: give --%s, or the key %s in a configuration file", name, flag, flag))
 			}
 		case !slices.Contains(names, name):
-			sentences = append(sentences, name+" is no setting: no command has a flag of that name, or the flag is for the command line only")
+			sentences = append(sentences, name+" is not a setting: no command has a flag of that name, or the flag is for the command line only")
 		}
 	}
 	slices.Sort(sentences)

@@ -237,7 +237,7 @@ func TestAVariableThatIsNoSettingIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"TENURE_BROKKER is no setting", "TENURE_FORCE is no setting", "TENURE_HOLDER is no setting, because run gives it to its child: give --holder"}
+	want := []string{"TENURE_BROKKER is not a setting", "TENURE_FORCE is not a setting", "TENURE_HOLDER is not a setting, because run gives it to its child: give --holder"}
 	check := func(want []string) {
 		t.Helper()
 		found := Unused(get)

@@ -12,8 +12,9 @@ import (
 )
 
 // killLeft kills what the program's group has left, and what is left to this process, and returns
-// when all is gone. reaped says that the result of the program was taken. It calls report with what
-// cannot be killed, when that changes.
+// when all is gone. Without the guard, what the program left cannot be told from what others left to
+// this process, so that is killed, too: two programs must not run. reaped says that the result of the
+// program was taken. It calls report with what cannot be killed, when that changes.
 func killLeft(group int, reaped bool, report func(stuck string)) {
 	reported := ""
 	for {
@@ -66,13 +67,14 @@ func HasTerminal() bool {
 }
 
 // EndByInterrupt ends this process by SIGINT, which has ended its work: a shell ends a loop when a
-// command in it ended by SIGINT, and not when one has the exit code 130. A program that had the
-// terminal got the key alone, so the rest of this process's group, such as a script, gets SIGINT now.
+// command in it ended by SIGINT, and not when one has the exit code 130. byKey says that the program
+// had the terminal, and that the key sent SIGINT to its group alone (Status.ByKey): then the rest of
+// this process's group, such as a script, gets SIGINT now, as without this process.
 // It returns if SIGINT does not end this process, as the first one of a PID namespace.
-func EndByInterrupt(hadTerminal bool) {
+func EndByInterrupt(byKey bool) {
 	signal.Reset(unix.SIGINT)
 	pid := os.Getpid()
-	if hadTerminal {
+	if byKey {
 		pid = 0
 	}
 	if unix.Kill(pid, unix.SIGINT) == nil {

@@ -14,7 +14,7 @@
 //
 // On Linux both are child subreapers. A descendant that leaves the process group, by setsid or by a
 // double fork, becomes a child of the guard or, without a guard, of the supervisor, and is found in
-// /proc, which must be that of this PID namespace (CanSupervise).
+// /proc, which must belong to this PID namespace (CanSupervise).
 // The program has PR_SET_PDEATHSIG: it dies with its guard. The guard's timer counts the time in
 // which the machine was suspended. Elsewhere, a descendant that leaves the group is not found.
 //

@@ -17,6 +17,8 @@ const (
 	terminateSignal = int(unix.SIGTERM)
 	killSignal      = int(unix.SIGKILL)
 	continueSignal  = int(unix.SIGCONT)
+
+	errTooLarge = unix.E2BIG
 )
 
 // guardIgnores are signals from a terminal, or to all processes of this name. They end the
@@ -125,8 +127,8 @@ func (t *processTree) killAll() (stuck string) {
 	return signalDescendants(t.pid, t.ended, unix.SIGKILL, nil)
 }
 
-// reap takes the results of all children that ended: those of the program's descendants too that
-// have become children of the guard.
+// reap takes the results of all children that ended, and of the program's descendants that have
+// become children of the guard.
 func (g *guard) reap() {
 	for {
 		var status unix.WaitStatus

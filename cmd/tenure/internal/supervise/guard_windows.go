@@ -23,6 +23,8 @@ const (
 	terminateSignal = int(syscall.SIGTERM)
 	killSignal      = int(syscall.SIGKILL)
 	continueSignal  = 0
+
+	errTooLarge = windows.ERROR_FILENAME_EXCED_RANGE // what CreateProcess says of a long command line, too
 )
 
 var guardIgnores = []os.Signal{os.Interrupt, syscall.SIGTERM}
@@ -43,7 +45,9 @@ func becomeSubreaper() {} // there is none
 // checkTree returns nil: processes are found by their job.
 func checkTree() error { return nil }
 
-func children() []int { return nil }
+func children() []int     { return nil }
+func childHasEnded() bool { return false }
+func takeResult(int) bool { return false }
 
 // channelArguments is how many arguments of the guard say where its end of the channel is.
 const channelArguments = 2
@@ -266,7 +270,7 @@ func openTerminal() *terminal            { return nil }
 func (*terminal) give(int)               {}
 func (*terminal) take()                  {}
 func (*terminal) pause()                 {}
-func (*terminal) isGiven() bool          { return false }
+func (*terminal) sendsInterrupts() bool  { return false }
 func (*terminal) isPausedInVain() bool   { return false }
 func (*terminal) resume() (resumed bool) { return false }
 

@@ -28,7 +28,8 @@ const outputDelay = 100 * time.Millisecond
 // Check runs a command line with /bin/sh, to learn whether this machine can lead. It returns nil if
 // the status is 0, and otherwise an error with the status and the end of what the command wrote.
 // The command has a process group of its own, which is killed when ctx ends, and when the command
-// has ended; what left the group is killed too, on Linux. Calls must not overlap.
+// has ended. On Linux what left the group is killed too, unless this process had children before or is
+// the first one of its PID namespace: then it may belong to others. Calls must not overlap.
 func Check(ctx context.Context, line string, env []string) error {
 	helpers.adopt()
 	runtime.LockOSThread() // PR_SET_PDEATHSIG kills with the thread
@@ -41,12 +42,18 @@ func Check(ctx context.Context, line string, env []string) error {
 		return fmt.Errorf("--health: %w", err)
 	}
 	group := cmd.Process.Pid
-	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-group, unix.SIGKILL) })
+	kill := func() { _ = unix.Kill(-group, unix.SIGKILL) }
+	killed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { defer close(killed); kill() })
 	cmd.WaitDelay = outputDelay
-	err := cmd.Wait()
-	stop()
+	err := waitFor(cmd, func() {
+		if !stop() {
+			<-killed
+		}
+		kill() // what it left in its group
+	})
 	helpers.forget(group)
-	helpers.sweep(group)
+	helpers.sweep()
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("--health: killed: %w%s", context.Cause(ctx), output.text())
@@ -56,17 +63,13 @@ func Check(ctx context.Context, line string, env []string) error {
 	return fmt.Errorf("--health: %w%s", err, output.text())
 }
 
-// sweep kills what is left of a group, and what is left to this process, once. What other children
-// of this process may have left to it is spared.
-func (h *helperProcesses) sweep(group int) {
+// sweep kills what is left to this process, once, unless others than checks may have left it.
+func (h *helperProcesses) sweep() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.shared && group != 0 {
-		_ = unix.Kill(-group, unix.SIGKILL)
-		return
+	if !h.shared {
+		signalDescendants(0, true, unix.SIGKILL, h.pids)
 	}
-	signalDescendants(group, true, unix.SIGKILL, h.pids)
-	reapLeft(group, h.pids)
 }
 
 // tail keeps the end of what is written to it. One goroutine writes.

@@ -67,11 +67,12 @@ type Status struct {
 	Signal int
 	// Stopped says that the program was told to end, or killed, by its guard or its supervisor.
 	Stopped bool
-	// HadTerminal says that the program had the terminal when it ended, so that keys reached it alone.
-	HadTerminal bool `json:"-"`
+	// ByKey says that the terminal's key for SIGINT has ended the program, as far as can be seen:
+	// SIGINT ended it, the key reached its group alone, and this process sent it none.
+	ByKey bool `json:"-"`
 }
 
-// ExitCode returns the code that a shell shows for the status: that of the program, or 128 and the
+// ExitCode returns the code that a shell shows for the status: the program's, or 128 and the
 // number of the signal that ended it.
 func (s Status) ExitCode() int {
 	if s.Signal != 0 {

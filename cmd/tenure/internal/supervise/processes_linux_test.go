@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-
 	"net"
 	"os"
 	"os/exec"
@@ -197,6 +196,19 @@ func server(t *testing.T) string {
 	return address
 }
 
+// dial returns a client of a server.
+func dial(t *testing.T, broker string) *transport.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	client, err := transport.Dial(ctx, broker, transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
 // node is one process of tenure run or tenure lock.
 type node struct {
 	t        *testing.T
@@ -374,6 +386,17 @@ func awaitFree(t *testing.T, broker, name string, within time.Duration) {
 	t.Errorf("%s is still held after %v", name, within)
 }
 
+func awaitLog(t *testing.T, n *node, text string) {
+	t.Helper()
+	awaitLogs(t, n, text, 1)
+}
+
+// awaitLogs waits until the log has a text so often.
+func awaitLogs(t *testing.T, n *node, text string, times int) {
+	t.Helper()
+	await.Until(func() bool { return strings.Count(n.log.String(), text) >= times })
+}
+
 // awaitTraffic waits until bytes were passed on so often from now on.
 func (p *proxy) awaitTraffic(t *testing.T, times int) {
 	t.Helper()
@@ -382,11 +405,8 @@ func (p *proxy) awaitTraffic(t *testing.T, times int) {
 		defer p.mu.Unlock()
 		return p.passed
 	}
-	for end, deadline := count()+times, time.Now().Add(await.Patience); count() < end; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("nothing passes the network any more")
-		}
-	}
+	end := count() + times
+	await.Until(func() bool { return count() >= end })
 }
 
 // freeze makes the present connections silent, and not those that follow.

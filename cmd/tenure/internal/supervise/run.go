@@ -61,13 +61,19 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// IsTooLarge reports whether an error of Run says that the arguments and the environment of the
+// program are larger than the system allows.
+func IsTooLarge(err error) bool { return errors.Is(err, errTooLarge) }
+
 // Margin is how long before the end of a tenure of this TTL the program is killed, at the latest:
 // time for the kill itself, and for a guard that waits for a processor.
 func Margin(ttl time.Duration) time.Duration { return max(ttl/20, 50*time.Millisecond) }
 
-// guardPatience bounds how late a guard may be with a kill, before the supervisor does it. With a
-// short TTL it has less time.
+// guardPatience bounds how late a guard may be with a kill, before the supervisor does it.
 const guardPatience = 500 * time.Millisecond
+
+// patience is how late the guard may be with a kill. The supervisor's must fall into the margin too.
+func (c *child) patience() time.Duration { return min(Margin(c.TTL)/2, guardPatience) }
 
 // child is a program as the supervisor sees it.
 type child struct {
@@ -77,13 +83,14 @@ type child struct {
 	pid    int     // of the program; 0 before it was made
 	status *Status // nil before the program ended
 
-	ran      bool          // the process was allowed to become the program
-	stopping bool          // the program was told to end
-	killAt   time.Duration // once stopping
-	armed    time.Duration // the time at which the guard will kill, by its latest report
-	sent     time.Duration // the latest time that it was sent
-	sentAt   time.Duration // when
-	terminal *terminal
+	ran         bool          // the process was allowed to become the program
+	stopping    bool          // the program was told to end
+	interrupted bool          // SIGINT was sent to it
+	killAt      time.Duration // once stopping
+	armed       time.Duration // the time at which the guard will kill, by its latest report
+	sent        time.Duration // the latest time that it was sent
+	silent      time.Duration // how long this process has waited for the answer
+	terminal    *terminal
 }
 
 // CanSupervise returns why no program can be supervised in this process, with the cure. On Linux
@@ -96,6 +103,7 @@ func CanSupervise() error { return checkTree() }
 //
 // The status says how the program ended, and whether it was stopped. The error says why the program
 // could not be started or supervised: then the program is gone too, except for what Logger got.
+// Calls must not overlap.
 func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	if err := CanSupervise(); err != nil {
 		return Status{}, err
@@ -121,18 +129,21 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	case err != nil:
 		return Status{}, err
 	}
-	c.sent, c.sentAt = bounds.Kill, now()
+	c.sent = bounds.Kill
 	for len(o.Signals) > 0 {
 		<-o.Signals // they came before there was a program
 	}
 	defer c.terminal.take()
+	defer helpers.setProgram(0)
 	err = c.supervise(ctx)
 	if err == nil {
 		c.guard.end()
 		return c.ended(), nil
 	}
 	// The guard does not do its work, so this process does.
-	c.guard.kill()
+	if gone := c.killGuard(); gone {
+		return c.ended(), nil
+	}
 	killLeft(c.pid, c.status != nil, func(stuck string) { c.stuck(stuck) })
 	switch {
 	case c.status != nil: // it must not run again because of its guard
@@ -156,6 +167,18 @@ func (c *child) ended() Status {
 	return *c.status
 }
 
+// killGuard kills the guard, and notes what it reported before: the program may have ended, and only
+// the guard knew its code. It returns whether all is gone.
+func (c *child) killGuard() (gone bool) {
+	_ = c.guard.cmd.Process.Kill()
+	for r := range c.guard.reports { // ends with the guard
+		c.note(r)
+		gone = gone || r.Gone
+	}
+	c.guard.wait()
+	return gone
+}
+
 // bounds returns when the guard must act by itself, by the present deadline of the lease, and how
 // long the lease lasts.
 func (c *child) bounds() (bounds, time.Duration) {
@@ -166,13 +189,26 @@ func (c *child) bounds() (bounds, time.Duration) {
 	return bounds{Stop: kill - c.Grace*3/4, Kill: kill}, left
 }
 
+// interval is the time between two calls of check. A renewal must reach the guard well before it
+// would act on the deadline before. From a stop on, a guard that is late must be seen in time.
+func (c *child) interval() time.Duration {
+	interval := min(c.TTL/12, c.Grace/8)
+	if c.stopping {
+		interval = min(interval, c.patience()/5)
+	}
+	return max(interval, 5*time.Millisecond)
+}
+
 // supervise returns when the guard says that all is gone, or why it cannot say it.
 func (c *child) supervise(ctx context.Context) error {
-	// A renewal must reach the guard well before it would act on the deadline before.
-	tick := time.NewTicker(max(min(c.TTL/12, c.Grace/8), 5*time.Millisecond))
+	tick := time.NewTicker(c.interval())
 	defer tick.Stop()
-	ended := ctx.Done()
+	ended, hurries := ctx.Done(), false
 	for {
+		if c.stopping && !hurries {
+			hurries = true
+			tick.Reset(c.interval())
+		}
 		select {
 		case r, open := <-c.guard.reports:
 			if !open {
@@ -196,29 +232,35 @@ func (c *child) supervise(ctx context.Context) error {
 
 // handle handles a report. It returns whether all is gone.
 func (c *child) handle(ctx context.Context, r report) (over bool, err error) {
+	c.note(r)
 	switch {
-	case r.Made != 0:
-		c.pid, c.armed = r.Made, c.sent
-		if ctx.Err() != nil {
-			return false, nil
-		}
+	case r.Made != 0 && ctx.Err() == nil:
 		c.terminal.give(r.Made)
 		c.ran = true
 		c.guard.send(request{Run: true})
-	case r.Armed != 0:
-		c.armed = r.Armed
 	case r.Paused != 0:
 		c.terminal.pause()
-	case r.Ended != nil:
-		c.status = r.Ended
-		c.status.HadTerminal = c.terminal.isGiven()
-		c.terminal.take()
-	case r.Stuck != "":
-		c.stuck(r.Stuck)
 	case r.Failed != "":
 		return false, fmt.Errorf("the guard of the program: %s", r.Failed)
 	}
 	return r.Gone, nil
+}
+
+// note notes what a report says, and logs what cannot be killed.
+func (c *child) note(r report) {
+	switch {
+	case r.Made != 0:
+		c.pid, c.armed = r.Made, c.sent
+		helpers.setProgram(c.pid)
+	case r.Armed != 0:
+		c.armed = r.Armed
+	case r.Ended != nil:
+		c.status = r.Ended
+		c.status.ByKey = c.status.Signal == int(syscall.SIGINT) && !c.interrupted && c.terminal.sendsInterrupts()
+		c.terminal.take()
+	case r.Stuck != "":
+		c.stuck(r.Stuck)
+	}
 }
 
 // stuck logs what cannot be killed.
@@ -239,6 +281,7 @@ func (c *child) stop(signal int) {
 	if left <= 0 {
 		c.killAt = at // another node may have the lease
 	}
+	c.interrupted = c.interrupted || signal == int(syscall.SIGINT)
 	c.guard.send(request{Stop: &stop{Signal: signal, Kill: c.killAt}})
 }
 
@@ -271,11 +314,25 @@ func (c *child) check(ctx context.Context) error {
 		c.stop(stopSignal(ctx))
 	}
 	if !c.stopping && bounds.Kill > c.sent+time.Millisecond && (c.armed >= c.sent || c.sent == 0) {
-		c.sent, c.sentAt = bounds.Kill, at
+		c.sent, c.silent = bounds.Kill, 0
 		c.guard.send(request{Arm: &bounds})
 	}
-	if c.stopping && at > c.killAt+min(Margin(c.TTL)/2, guardPatience) || !c.stopping && c.armed < c.sent && at > c.sentAt+max(c.TTL/4, time.Second) {
+	if c.isOverdue(at) {
 		return fmt.Errorf("%w: it does not answer", ErrGuard)
 	}
 	return nil
+}
+
+// isOverdue reports whether the guard has not done in time what it should have done. The time for
+// its kill is on the clock, because the lease is. The time for its answer to a renewal, which is not
+// urgent, is counted in calls: after this process stood still, the answer may be there, unread.
+func (c *child) isOverdue(at time.Duration) bool {
+	switch {
+	case c.stopping:
+		return at > c.killAt+c.patience()
+	case c.armed < c.sent:
+		c.silent += c.interval()
+		return c.silent > max(c.TTL/4, time.Second)
+	}
+	return false
 }

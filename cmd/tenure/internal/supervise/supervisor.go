@@ -99,27 +99,31 @@ func (g *guardProcess) wait() {
 }
 
 // helpers are the processes that this supervisor started for itself: guards, and checks of the
-// health. All its other children are descendants of the program, or of a check, that were left to it.
-var helpers = helperProcesses{pids: make(map[int]bool)}
+// health. All its other children were there before, or were left to it by the program, by a check, or
+// by others.
+var helpers = helperProcesses{pids: make(map[int]bool), earlier: make(map[int]bool)}
 
 type helperProcesses struct {
 	adopted sync.Once
 	mu      sync.Mutex
-	pids    map[int]bool
-	shared  bool // this process had children before: it cannot tell what these leave from what checks leave
+	pids    map[int]bool // of the helpers, and of the children that this process had before
+	earlier map[int]bool // of the latter alone
+	program int          // of which killLeft alone takes the result; 0 while there is none
+	shared  bool         // others leave processes to this one: what checks leave cannot be told from them
 }
 
 // adopt makes this process the one that descendants without parents are left to. Children that it
 // has already are not descendants of the program: a shell may have started them, and then have
-// become this process.
+// become this process. The first process of a PID namespace, as in a container, also gets what
+// sessions leave that were started from outside, as by "docker exec".
 func (h *helperProcesses) adopt() {
 	h.adopted.Do(func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		for _, pid := range children() {
-			h.pids[pid] = true
-			h.shared = true
+			h.pids[pid], h.earlier[pid] = true, true
 		}
+		h.shared = len(h.earlier) > 0 || os.Getpid() == 1
 		becomeSubreaper()
 	})
 }
@@ -147,6 +151,61 @@ func (h *helperProcesses) forget(pid int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.pids, pid)
+}
+
+// setProgram says which process is the program; 0 for none. If its guard is killed, the program is
+// left to this process, and nothing but killLeft takes its result: no other process has its id until
+// its group is killed.
+func (h *helperProcesses) setProgram(pid int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.program = pid
+}
+
+// reap takes the results of children that have ended, and that nothing else waits for.
+func (h *helperProcesses) reap() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !childHasEnded() {
+		return
+	}
+	for _, pid := range children() {
+		if pid == h.program || h.pids[pid] && !h.earlier[pid] {
+			continue
+		}
+		if takeResult(pid) { // another process may have the id from now on
+			delete(h.pids, pid)
+			delete(h.earlier, pid)
+		}
+	}
+}
+
+// reapPause is the time between two calls of reap.
+const reapPause = time.Second
+
+// Adopt makes this process the one that its descendants leave processes to, and takes the results of
+// these when they have ended, until stop is called. Without that they would stay as zombies, until no
+// process can be started any more. It does nothing on other systems than Linux.
+func Adopt() (stop func()) {
+	helpers.adopt()
+	finished := make(chan struct{})
+	var reaping sync.WaitGroup
+	reaping.Go(func() {
+		tick := time.NewTicker(reapPause)
+		defer tick.Stop()
+		for {
+			helpers.reap()
+			select {
+			case <-tick.C:
+			case <-finished:
+				return
+			}
+		}
+	})
+	return func() {
+		close(finished)
+		reaping.Wait()
+	}
 }
 
 // What a signal to the supervisor means for the program.

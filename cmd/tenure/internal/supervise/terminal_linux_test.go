@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +27,7 @@ func startSession(t *testing.T, name string, arguments ...string) *session {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
-		t.Skipf("no terminal can be made here: %v", err)
+		missing(t, "terminal", err)
 	}
 	t.Cleanup(func() { _ = keys.Close() })
 	number := 0
@@ -73,11 +72,7 @@ func startSession(t *testing.T, name string, arguments ...string) *session {
 // awaitText waits until the text is on the screen for the nth time.
 func (s *session) awaitText(text string, n int) {
 	s.t.Helper()
-	for deadline := time.Now().Add(await.Patience); strings.Count(s.screen.String(), text) < n; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%q is not on the screen %d times", text, n)
-		}
-	}
+	await.Until(func() bool { return strings.Count(s.screen.String(), text) >= n })
 }
 
 func (s *session) press(keys string) {
@@ -108,7 +103,7 @@ func TestTheProgramHasTheTerminal(t *testing.T) {
 func TestCtrlZStopsTheProgramAndFgContinuesIt(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("there is no bash")
+		missing(t, "bash", err)
 	}
 	broker := server(t)
 	s := startSession(t, bash, "--norc", "--noprofile", "-i")
@@ -147,7 +142,7 @@ func TestCtrlZWithoutAShellDoesNotStopTheProgram(t *testing.T) {
 func TestCtrlCEndsTheLoopOfAShell(t *testing.T) {
 	bash, err := exec.LookPath("bash")
 	if err != nil {
-		t.Skip("there is no bash")
+		missing(t, "bash", err)
 	}
 	broker := server(t)
 	held := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held")
@@ -162,6 +157,51 @@ func TestCtrlCEndsTheLoopOfAShell(t *testing.T) {
 			t.Errorf("%s: the shell ended with %v after Ctrl-C", name, s.cmd.ProcessState)
 		}
 	}
+}
+
+// A script goes on after a program that SIGINT ended, unless the key sent it: as without tenure, the
+// script did not get it.
+func TestAScriptGoesOnAfterASIGINTThatNoKeySent(t *testing.T) {
+	broker := server(t)
+	for _, test := range []struct {
+		name, program string
+		interrupt     bool // send SIGINT to tenure
+	}{
+		{"sent to tenure", "echo ready; exec sleep 1000", true},
+		{"the program reads the key itself", "stty -isig; echo ready; kill -INT $$", false},
+		{"there is no key", "stty intr undef; echo ready; kill -INT $$", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			script := `"$0" lock --broker "$1" press -- sh -c "$2"; echo "after $?"`
+			s := startSession(t, "/bin/sh", "-c", script, built.path, broker, test.program)
+			s.awaitText("ready", 1)
+			if test.interrupt {
+				s.interrupt("tenure")
+			}
+			if err := await.Result(s.cmd.Wait); err != nil {
+				t.Fatalf("the script ended with %v", err)
+			}
+			s.awaitText("after 130", 1)
+		})
+	}
+}
+
+// interrupt sends SIGINT to the child of this name.
+func (s *session) interrupt(name string) {
+	s.t.Helper()
+	entries, err := descendants(s.cmd.Process.Pid, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.parent == s.cmd.Process.Pid && e.name == name {
+			if err := unix.Kill(e.pid, unix.SIGINT); err != nil {
+				s.t.Fatal(err)
+			}
+			return
+		}
+	}
+	s.t.Fatalf("%s does not run: %v", name, entries)
 }
 
 // A terminal that closes ends what waits in it, and passes SIGHUP on to a program.

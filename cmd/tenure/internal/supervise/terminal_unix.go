@@ -46,6 +46,21 @@ func (t *terminal) give(group int) {
 // isGiven reports whether the program has the terminal.
 func (t *terminal) isGiven() bool { return t != nil && t.group != 0 }
 
+// sendsInterrupts reports whether the key for SIGINT reaches the program's group, and no other. It is
+// false while a program such as an editor reads that key as any other, and while a job of the program
+// has the terminal.
+func (t *terminal) sendsInterrupts() bool {
+	if !t.isGiven() {
+		return false
+	}
+	foreground, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
+	if err != nil || foreground != t.group {
+		return false
+	}
+	settings, err := unix.IoctlGetTermios(t.fd, getTermios)
+	return err == nil && settings.Lflag&unix.ISIG != 0 && settings.Cc[unix.VINTR] != disabledKey
+}
+
 // take makes this process's group the foreground group, if the program's was.
 func (t *terminal) take() {
 	if !t.isGiven() {

@@ -5,6 +5,7 @@ package supervise
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,8 +28,17 @@ func becomeSubreaper() {}
 // checkTree returns nil: processes are found by their group.
 func checkTree() error { return nil }
 
-// children is for systems with subreapers.
-func children() []int { return nil }
+// children, childHasEnded and takeResult are for systems with subreapers.
+func children() []int     { return nil }
+func childHasEnded() bool { return false }
+func takeResult(int) bool { return false }
+
+// waitFor is Wait of a command, and calls ended after it: no portable call leaves the result. So
+// another group is meant if it has got the same id in between.
+func waitFor(cmd *exec.Cmd, ended func()) error {
+	defer ended()
+	return cmd.Wait()
+}
 
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 

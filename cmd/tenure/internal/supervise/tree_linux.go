@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"syscall"
 
@@ -38,7 +39,7 @@ func checkTree() error {
 	if err != nil {
 		return fmt.Errorf("/proc, in which tenure finds what a program leaves behind, does not show this process: %w; %s", err, cure)
 	}
-	// NSpid has the id of this process in each namespace from that of /proc down to its own.
+	// NSpid has the id of this process in each namespace, from the one of /proc down to its own.
 	// Linux before 4.1 has only Pid.
 	for line := range bytes.Lines(status) {
 		name, ids, _ := bytes.Cut(line, []byte(":"))
@@ -64,6 +65,36 @@ func children() (pids []int) {
 	return pids
 }
 
+// childHasEnded reports whether the result of any child waits to be taken.
+func childHasEnded() bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err == nil && info.Signo != 0
+}
+
+// takeResult takes the result of a child, if it has ended.
+func takeResult(pid int) (taken bool) {
+	got, err := unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	return err == nil && got == pid
+}
+
+// waitFor is Wait of a command. It calls ended once the command has ended, and before its result is
+// taken: until then no other process or group has its id.
+func waitFor(cmd *exec.Cmd, ended func()) error {
+	for {
+		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil: // this system does not let a result wait
+			defer ended()
+		default:
+			ended()
+		}
+		return cmd.Wait()
+	}
+}
+
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 }
@@ -78,8 +109,8 @@ type procEntry struct {
 }
 
 // isZombie reports whether all threads of the process have ended, so that it only waits for its
-// parent to take its result. The state is that of the first thread: a process whose first thread
-// has ended alone, as by pthread_exit, goes on, and has the state of a zombie.
+// parent to take its result. The kernel shows the state of the first thread: a process whose first
+// thread has ended alone, as by pthread_exit, goes on, and has the state of a zombie.
 func (e procEntry) isZombie() bool { return (e.state == 'Z' || e.state == 'X') && e.threads <= 1 }
 
 // readProcess reads /proc/PID/stat.
@@ -104,8 +135,8 @@ func readProcess(pid int) (e procEntry, ok bool) {
 	return e, true
 }
 
-// descendants returns the processes that descend from a process, zombies too, without those of
-// spared ids and what descends from them.
+// descendants returns the processes that descend from a process, zombies too, without
+// processes of spared ids and what descends from them.
 func descendants(of int, spared map[int]bool) (entries []procEntry, err error) {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
@@ -195,7 +226,7 @@ func reapLeft(_ int, spared map[int]bool) (over bool) {
 	entries, err := descendants(os.Getpid(), spared)
 	over = err == nil
 	for _, e := range entries {
-		if pid, err := unix.Wait4(e.pid, nil, unix.WNOHANG, nil); err != nil || pid != e.pid {
+		if !takeResult(e.pid) {
 			over = false // it runs, or is the child of one that runs
 		}
 	}

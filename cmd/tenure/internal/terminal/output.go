@@ -65,7 +65,7 @@ func hasUTF8() bool {
 // IsTerminal reports whether the output is a terminal.
 func (o *Output) IsTerminal() bool { return o.isTerminal }
 
-// Width returns the present width in columns: that of the terminal, or PlainWidth.
+// Width returns the present width of the terminal in columns, or PlainWidth.
 func (o *Output) Width() int {
 	width, _ := o.size()
 	return width

@@ -50,7 +50,7 @@ func (s Snapshot) Lines(columns, rows int, style terminal.Style) []string {
 			held++
 		}
 	}
-	head := fmt.Sprintf("%s  %d leases, %d held", s.At.Format(time.TimeOnly), len(s.Leases)+s.Hidden, held)
+	head := fmt.Sprintf("%s  %d of %d leases held", s.At.Format(time.TimeOnly), held, len(s.Leases)+s.Hidden)
 	if s.Title != "" {
 		head += "  " + terminal.Clean(s.Title)
 	}
@@ -100,7 +100,7 @@ func (l Lease) cells(style terminal.Style) []terminal.Cell {
 		if l.calm {
 			row[1].Color = ""
 		}
-		if free := span(l.Free.Duration, l.AtLeast); free != "-" {
+		if free := span(l.NoHolder.Duration, l.AtLeast); free != "-" {
 			row[1].Text += " for " + free
 		}
 		row[2].Text = "-"
@@ -138,9 +138,9 @@ func span(d time.Duration, atLeast bool) string {
 	return text
 }
 
-func number(n int) string {
-	if n < 0 {
+func number(n *int) string {
+	if n == nil {
 		return "-"
 	}
-	return fmt.Sprint(n)
+	return fmt.Sprint(*n)
 }

@@ -11,10 +11,13 @@ import (
 
 // Lease is a lease at one time.
 type Lease struct {
-	Name string `json:"name"`
-	Held bool   `json:"held"`
-	// Holder is the holder's name, or that of the last holder.
-	Holder string `json:"holder,omitempty"`
+	// Name is the name of the lease, and Holder the name of the holder or of the last one. Either may have
+	// any bytes: see Snapshot.Report.
+	Name         string `json:"name,omitempty"`
+	NameBase64   []byte `json:"nameBase64,omitempty"`
+	Held         bool   `json:"held"`
+	Holder       string `json:"holder,omitempty"`
+	HolderBase64 []byte `json:"holderBase64,omitempty"`
 	// HeldFor is how long the holder has the lease. AtLeast says that it was held before it was first
 	// seen.
 	HeldFor output.Millis `json:"heldForMillis"`
@@ -25,11 +28,11 @@ type Lease struct {
 	// Estimated says that TTL was estimated: three times the time between two renewals, as package
 	// lease has by default.
 	Estimated bool `json:"estimated,omitempty"`
-	// Free is how long no client has held the lease; 0: not known.
-	Free output.Millis `json:"freeMillis,omitzero"`
-	// Missed counts renewals that did not come, and Waiting the clients that wait; -1: not known.
-	Missed  int `json:"missed"`
-	Waiting int `json:"waiting"`
+	// NoHolder is how long no client has held the lease; 0: not known.
+	NoHolder output.Millis `json:"noHolderMillis,omitzero"`
+	// Missed counts renewals that did not come, and Waiting the clients that wait; nil: not known.
+	Missed  *int `json:"missed,omitempty"`
+	Waiting *int `json:"waiting,omitempty"`
 	// Problem is why nothing newer is known; empty: nothing is wrong.
 	Problem string `json:"problem,omitempty"`
 
@@ -63,12 +66,31 @@ func (s Snapshot) Only(names []string) Snapshot {
 		case at >= 0:
 			s.Leases = append(s.Leases, all[at])
 		case hidden > 0:
-			s.Leases = append(s.Leases, Lease{Name: name, Missed: -1, Waiting: -1, Problem: "not among the leases on the page"})
+			s.Leases = append(s.Leases, Lease{Name: name, Problem: "not among the leases on the page"})
 		default:
-			s.Leases = append(s.Leases, Lease{Name: name, Missed: -1, Waiting: -1, Problem: "not seen since the store began"})
+			s.Leases = append(s.Leases, Lease{Name: name, Problem: "not seen since the store began"})
 		}
 	}
 	return s
+}
+
+// Report returns the snapshot for JSON: names that are not UTF-8 are in the fields with Base64.
+func (s Snapshot) Report() Snapshot {
+	s.Leases = slices.Clone(s.Leases)
+	for i := range s.Leases {
+		lease := &s.Leases[i]
+		lease.Name, lease.NameBase64 = inBase64(lease.Name)
+		lease.Holder, lease.HolderBase64 = inBase64(lease.Holder)
+	}
+	return s
+}
+
+// inBase64 returns a name as text, or as bytes for base64.
+func inBase64(name string) (string, []byte) {
+	if text, other := output.Text(name); text == nil {
+		return "", other
+	}
+	return name, nil
 }
 
 // Source is where leases come from.
@@ -85,15 +107,17 @@ type Source interface {
 func fromState(l activity.Lease, at time.Time, age time.Duration) Lease {
 	lease := Lease{
 		Name: l.Name, Held: l.Held, Holder: l.Holder, AtLeast: !l.Known,
-		TTL: output.Millis{Duration: time.Duration(l.TTLMillis) * time.Millisecond}, Missed: int(l.Missed), Waiting: len(l.Waiting) + l.WaitingHidden,
+		TTL: output.Millis{Duration: time.Duration(l.TTLMillis) * time.Millisecond},
 	}
+	missed, waiting := int(l.Missed), len(l.Waiting)+l.WaitingHidden
+	lease.Missed, lease.Waiting = &missed, &waiting
 	if l.Held {
 		lease.HeldFor.Duration = max(at.Sub(l.Since), 0) + age
 		lease.Left.Duration = time.Duration(l.LeftMillis)*time.Millisecond - age
 	} else {
-		lease.calm = lease.Waiting == 0 && l.LastChange != nil &&
+		lease.calm = waiting == 0 && l.LastChange != nil &&
 			(l.LastChange.Cause == activity.CauseReleased || l.LastChange.Cause == activity.CauseDeleted)
-		lease.Free.Duration = time.Duration(l.NoHolderMillis)*time.Millisecond + age
+		lease.NoHolder.Duration = time.Duration(l.NoHolderMillis)*time.Millisecond + age
 	}
 	return lease
 }

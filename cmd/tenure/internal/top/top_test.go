@@ -65,7 +65,7 @@ func TestAWatchedLeaseIsFollowedFromHolderToHolder(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		got := look()
-		if got.Held || got.Free.Duration != 5*time.Second || got.AtLeast || got.Holder != "gateway-a" {
+		if got.Held || got.NoHolder.Duration != 5*time.Second || got.AtLeast || got.Holder != "gateway-a" {
 			t.Errorf("released: %+v", got)
 		}
 		if other := source.Snapshot(time.Now()).Leases[1]; other.Held || !other.AtLeast {
@@ -133,7 +133,7 @@ func TestAStatusPageIsFollowedAndItsFailuresAreShown(t *testing.T) {
 	status.mu.Unlock()
 	s := status.Snapshot(fetched.Add(2 * time.Second))
 	held := s.Leases[1]
-	if s.Leases[0].Free.Duration < 9*time.Second || held.Left.Duration != 4*time.Second || held.TTL.Duration != 9*time.Second || held.HeldFor.Duration < 62*time.Second || held.Missed != 2 || held.Waiting != 3 || s.Hidden != 3 {
+	if s.Leases[0].NoHolder.Duration < 9*time.Second || held.Left.Duration != 4*time.Second || held.TTL.Duration != 9*time.Second || held.HeldFor.Duration < 62*time.Second || *held.Missed != 2 || *held.Waiting != 3 || s.Hidden != 3 {
 		t.Errorf("%+v", s)
 	}
 	only := s.Only([]string{"held", "other"})
@@ -151,14 +151,30 @@ func TestAStatusPageIsFollowedAndItsFailuresAreShown(t *testing.T) {
 	}
 }
 
+// The convention of package output: what is not UTF-8 is in base64.
+func TestNamesOfAnyBytesAreWholeInJSON(t *testing.T) {
+	s := Snapshot{Leases: []Lease{{Name: "a\xff", Held: true, Holder: "b\xfe"}, {Name: "größe"}}}
+	text, err := json.Marshal(s.Report().Leases)
+	want := `[{"nameBase64":"Yf8=","held":true,"holderBase64":"Yv4=","heldForMillis":0,"leftMillis":0,"ttlMillis":0},` +
+		`{"name":"größe","held":false,"heldForMillis":0,"leftMillis":0,"ttlMillis":0}]`
+	if err != nil || string(text) != want {
+		t.Errorf("%s, %v", text, err)
+	}
+	if s.Leases[0].Name != "a\xff" {
+		t.Error("the snapshot has changed")
+	}
+}
+
+func known(n int) *int { return &n }
+
 func TestAFrameFitsTheScreenAndShowsWhatIsWrong(t *testing.T) {
 	s := Snapshot{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Title: "serve", Leases: []Lease{
-		{Name: "press-8/active", Free: output.Millis{Duration: 7 * time.Second}, Missed: 0, Waiting: 1},
-		{Name: "press-7/active", Held: true, Holder: "gateway-a\x1b[2J", HeldFor: output.Millis{Duration: 61 * time.Second}, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: 5 * time.Second}, Estimated: true, Missed: -1, Waiting: -1},
-		{Name: "late", Held: true, Holder: "b", HeldFor: output.Millis{Duration: time.Second}, AtLeast: true, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: -time.Second}},
+		{Name: "press-8/active", NoHolder: output.Millis{Duration: 7 * time.Second}, Missed: known(0), Waiting: known(1)},
+		{Name: "press-7/active", Held: true, Holder: "gateway-a\x1b[2J", HeldFor: output.Millis{Duration: 61 * time.Second}, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: 5 * time.Second}, Estimated: true},
+		{Name: "late", Held: true, Holder: "b", HeldFor: output.Millis{Duration: time.Second}, AtLeast: true, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: -time.Second}, Missed: known(0), Waiting: known(0)},
 	}}
 	want := []string{
-		`03:04:05  3 leases, 2 held  serve`,
+		`03:04:05  2 of 3 leases held  serve`,
 		`NAME            HOLDER            HELD FOR  LEFT                        MISSED  WAITING`,
 		`press-8/active  no holder for 7s         -     -                             0        1`,
 		`press-7/active  gateway-a\x1b[2J      1m1s   ~5s  ##########..........       -        -`,

@@ -3,10 +3,10 @@ package top
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -153,23 +153,21 @@ func (w *watched) change(change transport.Change, now time.Time) {
 	if !change.Exists {
 		return
 	}
-	if w.value, w.holder = value, value; !w.atLeast {
+	if w.value = value; !w.atLeast {
 		w.renewed = now
 	}
-	if end := strings.LastIndexByte(value, ':'); end >= 0 {
-		w.holder = value[:end]
-	}
+	w.holder, _ = protocol.HolderOf(value)
 }
 
 // at returns the lease at a time. ttl is 0 if it is not known.
 func (w *watched) at(now time.Time, ttl time.Duration) Lease {
-	lease := Lease{Held: w.held, Holder: w.holder, Missed: -1, Waiting: -1}
+	lease := Lease{Held: w.held, Holder: w.holder}
 	switch {
 	case w.seen.IsZero():
 		lease.Problem = "not known yet"
 		return lease
 	case !w.held:
-		if lease.Free.Duration = now.Sub(w.since); w.atLeast {
+		if lease.NoHolder.Duration = now.Sub(w.since); w.atLeast {
 			lease.AtLeast = true
 		}
 		return lease

@@ -39,7 +39,7 @@ func open(t *testing.T) *browser {
 	case err != nil:
 		t.Skip("SKIPPED: nothing was tested here. " + missing)
 	}
-	// No deadline: the bound of each step is that of do.
+	// No deadline: do bounds each step.
 	allocator, stopProcess := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
 		chromedp.Flag("disable-quic", true), chromedp.WSURLReadTimeout(await.Patience))...)

@@ -3,6 +3,10 @@ package browsertest
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -27,12 +31,13 @@ type store struct {
 	url  string
 	at   time.Time // of the next event
 	n    uint64
+	keys map[string]bool // that have a value
 }
 
 // serveEvents serves a page until the test ends.
 func serveEvents(t *testing.T) *store {
 	t.Helper()
-	s := &store{Recorder: admin.NewRecorder(), node: admin.NewNode(), at: time.Now()}
+	s := &store{Recorder: admin.NewRecorder(), node: admin.NewNode(), at: time.Now(), keys: make(map[string]bool)}
 	listening, err := admin.Listen(admin.Options{Addr: "127.0.0.1:0", Node: s.node, Recorder: s.Recorder,
 		About: admin.About{Mode: "serve", Version: "v1.2.3", Commit: "0123456789abcdef0123456789abcdef01234567"}})
 	if err != nil {
@@ -62,6 +67,13 @@ func (s *store) event(ago time.Duration, event activity.Event) {
 	event.At = s.at.Add(-ago)
 	if event.Rank == 0 {
 		event.Rank = -1
+	}
+	switch {
+	case event.Kind == activity.Expired || event.Outcome == statestore.Deleted:
+		delete(s.keys, event.Key)
+	case event.Verb == statestore.VerbSet && event.Outcome == statestore.OK:
+		event.Created = !s.keys[event.Key]
+		s.keys[event.Key] = true
 	}
 	s.Observe(event)
 }
@@ -121,7 +133,8 @@ func (s *store) plant() {
 	s.event(11*time.Minute, activity.Event{Kind: activity.Expired, Key: "packing-line/2/controller"})
 	// A former holder writes, and two programs have one client id.
 	s.event(time.Minute, activity.Event{Kind: activity.Request, Client: "gateway-c", User: "press", Remote: "10.1.4.9:50122", Verb: statestore.VerbSet,
-		Key: "packing-line/2/setpoint", Outcome: statestore.Refused, Refusal: string(protocol.FencingTokenLower), Token: true})
+		Key: "packing-line/2/setpoint", Outcome: statestore.Refused, Refusal: string(protocol.FencingTokenLower), Token: true,
+		HasClock: true, ClockOffset: -2500 * time.Millisecond})
 	// The clock of a client is refused.
 	s.event(time.Minute, activity.Event{Kind: activity.Request, Client: "archiver-1", User: "press", Remote: "10.1.4.10:50122", Verb: statestore.VerbGet,
 		Key: "backup/nightly", Outcome: statestore.Refused, Refusal: string(protocol.TimestampTooFarAhead), HasClock: true, ClockOffset: time.Hour})
@@ -214,7 +227,7 @@ func TestThePageCanBeUsedWithTheKeyboard(t *testing.T) {
 			t.Errorf("the focus at %s is not visible", order[len(order)-1])
 		}
 	}
-	if got := strings.Join(order, " "); got != "#leases filter /api/state /metrics" {
+	if got := strings.Join(order, " "); got != "#leases filter api/state metrics" {
 		t.Errorf("Tab goes to %s", got)
 	}
 	// As a keyboard does it: the key makes the character unless the page prevents that.
@@ -239,6 +252,29 @@ func TestThePageCanBeUsedWithTheKeyboard(t *testing.T) {
 }
 
 // A name that looks like HTML is text, and one that is very long does not widen the page.
+// A proxy may have the page below a path of its own.
+func TestThePageWorksBelowAPathOfAProxy(t *testing.T) {
+	s, b := serveEvents(t), open(t)
+	s.plant()
+	target, err := url.Parse(s.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httptest.NewServer(http.StripPrefix("/plant/tenure", httputil.NewSingleHostReverseProxy(target)))
+	t.Cleanup(func() {
+		proxy.CloseClientConnections() // the browser reads events
+		proxy.Close()
+	})
+	b.do(chromedp.Navigate(proxy.URL + "/plant/tenure/"))
+	b.until(shown + " === 4")
+	for _, href := range eval[[]string](b, `[...document.querySelectorAll("a")].map(a => a.href)`) {
+		if !strings.HasPrefix(href, proxy.URL+"/plant/tenure/") {
+			t.Errorf("a link leads to %s", href)
+		}
+	}
+	b.mustBeQuiet()
+}
+
 func TestNamesThatClientsChooseAreText(t *testing.T) {
 	s, b := serveEvents(t), open(t)
 	const markup = `<img src=x onerror="document.title='hacked'"><b>x`

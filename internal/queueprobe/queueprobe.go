@@ -84,8 +84,8 @@ func (p *Probe) Await(ctx context.Context, want int64) {
 // Burst sends messages until there are want in all, one of which the caller has sent and received already:
 // some brokers drop it silently if the client may not read the topic. It returns how many it sent and how
 // many of them came back. The error says why it sent fewer, or cannot tell how many came back. ctx bounds
-// the sending; connection is done when the connection is lost. The client's session is that of the
-// argument.
+// the sending; connection is done when the connection is lost. The client must have been made with
+// session.
 func (p *Probe) Burst(ctx, connection context.Context, client *paho.Client, session *Session, want int64) (sent, arrived int64, err error) {
 	session.withhold(p.topic)
 	for sent = 1; sent < want; sent++ {

@@ -1,0 +1,46 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// maxLine bounds a line that a command reads, in bytes.
+const maxLine = 1 << 10
+
+// fromInput returns what read reads from standard input, or the cause of ctx when that ends. The goroutine
+// that reads stays blocked then, because a read from a terminal cannot be cancelled; the process ends next.
+func fromInput[T any](ctx context.Context, read func() (T, error)) (T, error) {
+	type result struct {
+		content T
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		content, err := read()
+		done <- result{content, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return r.content, fmt.Errorf("standard input: %w", r.err)
+		}
+		return r.content, nil
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
+}
+
+// readLine reads the first line, with its line break if it has one. An endless line is cut at maxLine
+// bytes.
+func readLine(r io.Reader) ([]byte, error) {
+	line, err := bufio.NewReader(io.LimitReader(r, maxLine)).ReadBytes('\n')
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return line, err
+}

@@ -1,0 +1,126 @@
+package supervise
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
+	broker := server(t)
+	for _, role := range []string{"leaves", "headless leaves"} {
+		for _, verb := range []string{"run", "lock"} {
+			n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, role, verb, "--ttl", "2s", "--grace", "100ms", "press")
+			n.awaitStart()
+			n.awaitGone()
+			if code := n.awaitExit(); code != 7 {
+				t.Errorf("%s: exit code %d, want the program's, 7", verb, code)
+			}
+			awaitFree(t, broker, "press", time.Second)
+		}
+	}
+}
+
+// A program that has ended does not run again because its guard is killed while that ends what the
+// program left.
+func TestTheCodeOfTheProgramOutlivesItsGuard(t *testing.T) {
+	broker := server(t)
+	for _, verb := range []string{"run", "lock"} {
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "leaves", verb, "--ttl", "10m", "--grace", "1m", "press")
+		n.awaitStart()
+		guard := n.guard()
+		await.Until(func() bool {
+			left, err := descendants(guard, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(left) == 2 // the program itself is gone
+		})
+		if err := unix.Kill(guard, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		n.awaitGone()
+		if code := n.awaitExit(); code != 7 {
+			t.Errorf("%s: exit code %d, want the program's, 7", verb, code)
+		}
+	}
+}
+
+func TestAHolderThatWasFrozenEndsLockWithItsCode(t *testing.T) {
+	broker := server(t)
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", "lock", "--ttl", "1s", "--grace", "100ms", "press")
+	n.awaitStart()
+	n.signal(unix.SIGSTOP)
+	n.awaitGone()
+	n.signal(unix.SIGCONT)
+	if code := n.awaitExit(); code != 66 {
+		t.Errorf("exit code %d, want 66", code)
+	}
+}
+
+func TestExitCodesOfRunAndLock(t *testing.T) {
+	broker := server(t)
+	held := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held")
+	held.awaitStart()
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("no program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name      string
+		arguments []string
+		code      int
+		want      string // in standard error
+	}{
+		{"success", []string{"lock", "free", "--", "true"}, 0, ""},
+		{"the code of the program", []string{"lock", "free", "--", "sh", "-c", "exit 3"}, 3, ""},
+		{"a signal ended the program", []string{"run", "free", "--", "sh", "-c", "kill -9 $$"}, 137, ""},
+		{"held, tried once", []string{"lock", "--wait", "0", "held", "--", "true"}, 64, `held by "`},
+		{"held, and the wait timed out", []string{"lock", "--wait", "100ms", "held", "--", "true"}, 65, "--wait 100ms"},
+		{"no broker", []string{"lock", "--broker", "mqtt://127.0.0.1:1", "--timeout", "100ms", "free", "--", "true"}, 67, "127.0.0.1:1"},
+		{"no name", []string{"run", "--", "true"}, 2, "NAME -- COMMAND"},
+		{"no command", []string{"run", "free", "--"}, 2, "give a command after free --"},
+		{"no dashes", []string{"run", "free", "true"}, 2, "free -- COMMAND"},
+		{"an argument too many", []string{"lock", "free", "too", "--", "true"}, 2, `"too" is one argument too many`},
+		{"a grace that does not fit", []string{"run", "--ttl", "1s", "--grace", "900ms", "free", "--", "true"}, 2, "--ttl 1s cannot carry --grace 900ms"},
+		{"a TTL that carries no grace", []string{"run", "--ttl", "200ms", "free", "--", "true"}, 2, "make --ttl at least 442ms"},
+		{"a grace that does not fit, and the cure", []string{"run", "--ttl", "5s", "--grace", "1s", "free", "--", "true"}, 2, "make --ttl at least 6.123s, or --grace at most 816ms"},
+		{"the TTL of the cure", []string{"lock", "--ttl", "6.123s", "--grace", "1s", "free", "--", "true"}, 0, ""},
+		{"the grace of the cure", []string{"lock", "--ttl", "5s", "--grace", "816ms", "free", "--", "true"}, 0, ""},
+		{"a negative grace", []string{"run", "--grace", "-1s", "free", "--", "true"}, 2, "is negative"},
+		{"a wait that is none", []string{"lock", "--wait", "soon", "free", "--", "true"}, 2, "30s, 0, or forever"},
+		{"a check's flags without a check", []string{"run", "--health-every", "1s", "free", "--", "true"}, 2, "need --health"},
+		{"instant, with the default TTL", []string{"lock", "--instant", "free", "--", "true"}, 0, "the child ended"},
+		{"instant, with a TTL that no keep-alive carries", []string{"run", "--instant", "--ttl", "48h", "free", "--", "true"}, 2, "make --ttl at most 27h18m"},
+		{"taken by force from lock", []string{"lock", "--ttl", "1m", "taken", "--", built.path, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
+		{"taken by force from run", []string{"run", "--ttl", "1m", "taken", "--", built.path, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
+		{"the client id taken over from lock", []string{"lock", "--client-id", "one", "two", "--", "sh", "-c", built.path + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
+		{"the client id taken over from run", []string{"run", "--client-id", "one", "one", "--", "sh", "-c", built.path + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
+		{"no broker, and a shorter wait", []string{"lock", "--broker", "mqtt://127.0.0.1:1", "--wait", "50ms", "free", "--", "true"}, 67, "--wait 50ms"},
+		{"no name of a program", []string{"run", "free", "--", ""}, 2, "the name of the command is empty"},
+		{"no TTL", []string{"run", "--ttl", "0", "free", "--", "true"}, 2, "--ttl 0s is not positive"},
+		{"a TTL that no store has", []string{"run", "--ttl", "1ms", "free", "--", "true"}, 2, "--ttl 1ms must be whole milliseconds, at least 50ms"},
+		{"a negative rank", []string{"run", "--rank", "-1", "free", "--", "true"}, 2, "the best rank is 0"},
+		{"a program that is not there", []string{"run", "free", "--", "no-such-program"}, 127, "cannot start no-such-program: it was not found"},
+		{"a program that cannot be executed", []string{"lock", "free", "--", text}, 126, "cannot start " + text},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, built.path, test.arguments...)
+			cmd.Env = append(os.Environ(), "TENURE_BROKER="+broker)
+			out, _ := cmd.CombinedOutput()
+			if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(string(out), test.want) {
+				t.Errorf("exit code %d, want %d and %q in\n%s", code, test.code, test.want, out)
+			}
+		})
+	}
+}

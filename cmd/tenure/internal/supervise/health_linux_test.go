@@ -1,0 +1,116 @@
+package supervise
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+// A node whose health check fails does not campaign, and one that becomes unhealthy hands over.
+func TestAnUnhealthyNodeHandsOver(t *testing.T) {
+	broker := server(t)
+	dir := t.TempDir()
+	lock, healthy := filepath.Join(dir, "lock"), filepath.Join(dir, "healthy")
+	check := `test -e ` + healthy
+	sick := startNode(t, lock, broker, "polite", "run", "--ttl", "1s", "--health", check, "--health-every", "20ms", "press")
+	awaitLog(t, sick, "--health: exit status 1")
+	if err := os.WriteFile(healthy, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sick.awaitStart()
+	other := startNode(t, lock, broker, "polite", "run", "--ttl", "1s", "press")
+	if err := os.Remove(healthy); err != nil {
+		t.Fatal(err)
+	}
+	sick.awaitGone()
+	other.awaitStart()
+}
+
+// What leaves the group of a check is killed, too: a node that checks for ever does not fill the
+// machine.
+func TestWhatChecksLeaveIsKilled(t *testing.T) {
+	broker := server(t)
+	checks := filepath.Join(t.TempDir(), "checks")
+	check := `setsid sh -c 'echo >>` + checks + `; exec sleep 1000'`
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "run", "--ttl", "1s", "--health", check+" & true", "--health-every", "10ms", "press")
+	n.awaitStart()
+	awaitSize(t, checks, 20)
+	await.Until(func() bool { // all but those of the latest check
+		left, err := descendants(n.cmd.Process.Pid, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sleeping := 0
+		for _, e := range left {
+			if e.name == "sleep" && !e.isZombie() {
+				sleeping++
+			}
+		}
+		return sleeping <= 2
+	})
+}
+
+// awaitSize waits until a file has so many bytes.
+func awaitSize(t *testing.T, file string, size int64) {
+	t.Helper()
+	await.Until(func() bool {
+		info, err := os.Stat(file)
+		return err == nil && info.Size() >= size
+	})
+}
+
+// awaitMore waits until a file has so many bytes more than now.
+func awaitMore(t *testing.T, file string, bytes int64) {
+	t.Helper()
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitSize(t, file, info.Size()+bytes)
+}
+
+// The program of a check that hangs is killed, with what it started, even if that has left the group.
+func TestACheckThatHangsIsKilled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	left := filepath.Join(t.TempDir(), "left")
+	checked := make(chan error, 1)
+	line := `echo "it hangs"; setsid sh -c 'echo $$ >` + left + `; exec sleep 1000' & sleep 1000`
+	go func() { checked <- Check(ctx, line, os.Environ()) }()
+	awaitSize(t, left, 2)
+	cancel(errors.New("too late"))
+	err := await.Receive(checked)
+	if err == nil || !strings.Contains(err.Error(), "killed: too late: it hangs") {
+		t.Errorf("%v, want killed, why, and what it said", err)
+	}
+	await.Until(func() bool { return reapLeft(0, helpers.pids) }) // it takes results, and kills nothing
+}
+
+// What a check left in its group is killed while the check still has the id of the group. Later the id
+// may be another one's.
+func TestTheGroupOfACheckIsKilledBeforeItsIDIsFree(t *testing.T) {
+	cmd := exec.Command("/bin/sh", "-c", "exit 3")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	called := false
+	err := await.Result(func() error {
+		return waitFor(cmd, func() {
+			e, ok := readProcess(cmd.Process.Pid)
+			called = ok && e.isZombie() && e.parent == os.Getpid()
+		})
+	})
+	if !called {
+		t.Error("the result of the command was taken before the group could be killed")
+	}
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 3 {
+		t.Errorf("%v, want exit status 3", err)
+	}
+}

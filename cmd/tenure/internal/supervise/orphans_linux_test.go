@@ -1,0 +1,264 @@
+package supervise
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+// parent is a tenure that other processes than its own are left to.
+type parent struct {
+	t   *testing.T
+	cmd *exec.Cmd
+	log lockedBuffer
+}
+
+// startAfter starts a shell that starts a script, and then becomes tenure with these arguments.
+func startAfter(t *testing.T, script string, arguments ...string) *parent {
+	t.Helper()
+	return startParent(t, nil, "{ "+script+`; } </dev/null >/dev/null 2>&1 & exec "$0" "$@"`, arguments)
+}
+
+// startAsInit starts tenure as the first process of a PID namespace, as a container does.
+func startAsInit(t *testing.T, arguments ...string) *parent {
+	t.Helper()
+	return startParent(t, namespace(unix.CLONE_NEWPID|unix.CLONE_NEWNS), `mount -t proc proc /proc && exec "$0" "$@"`, arguments)
+}
+
+func startParent(t *testing.T, attributes *syscall.SysProcAttr, shell string, arguments []string) *parent {
+	t.Helper()
+	if attributes == nil {
+		attributes = &syscall.SysProcAttr{}
+	}
+	attributes.Setpgid = true
+	p := &parent{t: t, cmd: exec.Command("/bin/sh", append([]string{"-c", shell, built.path}, arguments...)...)}
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = &p.log, &p.log, attributes
+	if err := p.cmd.Start(); err != nil {
+		if attributes.Cloneflags != 0 {
+			missing(t, "PID namespace", err)
+		}
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Signal(unix.SIGTERM)
+		_ = await.Result(p.cmd.Wait)
+		_ = unix.Kill(-p.cmd.Process.Pid, unix.SIGKILL) // the script
+		if t.Failed() {
+			t.Logf("%q said:\n%s", p.cmd.Args, p.log.String())
+		}
+	})
+	return p
+}
+
+// namespace returns the attributes of a process in namespaces of its own.
+func namespace(flags uintptr) *syscall.SysProcAttr {
+	attributes := &syscall.SysProcAttr{Cloneflags: flags}
+	if os.Getuid() != 0 {
+		attributes.Cloneflags |= unix.CLONE_NEWUSER
+		attributes.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		attributes.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	return attributes
+}
+
+// missing skips a test because this machine has not what it needs, or fails it in CI.
+func missing(t *testing.T, what string, err error) {
+	t.Helper()
+	if os.Getenv("CI") == "true" {
+		t.Fatalf("there is no %s: %v", what, err)
+	}
+	t.Skipf("SKIPPED: nothing was tested here, as there is no %s: %v", what, err)
+}
+
+func (p *parent) awaitLog(text string) {
+	p.t.Helper()
+	await.Until(func() bool { return strings.Contains(p.log.String(), text) })
+}
+
+// children returns the children of tenure that are zombies, or that are not.
+func (p *parent) children(zombies bool) (found []procEntry) {
+	p.t.Helper()
+	entries, err := descendants(p.cmd.Process.Pid, nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.parent == p.cmd.Process.Pid && e.isZombie() == zombies {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// awaitOrphan waits until a process of this name was left to tenure.
+func (p *parent) awaitOrphan(name string) (orphan procEntry) {
+	p.t.Helper()
+	await.Until(func() bool {
+		for _, e := range p.children(false) {
+			if e.name == name {
+				orphan = e
+			}
+		}
+		return orphan.pid != 0
+	})
+	return orphan
+}
+
+// mustLive fails the test if a process has ended.
+func mustLive(t *testing.T, e procEntry) {
+	t.Helper()
+	if seen, ok := readProcess(e.pid); !ok || seen.started != e.started || seen.isZombie() {
+		t.Errorf("%s, a process of others, was ended", e.name)
+	}
+}
+
+// A shell may have children, and then become tenure. They are none of its business, and what they
+// leave while checks of the health run is not.
+func TestProcessesFromBeforeAreSpared(t *testing.T) {
+	broker := server(t)
+	dir := t.TempDir()
+	leave, checks := filepath.Join(dir, "leave"), filepath.Join(dir, "checks")
+	p := startAfter(t, `while ! test -e `+leave+`; do sleep 0.01; done; sleep 1000 & exit`,
+		"run", "--broker", broker, "--ttl", "1s", "--health", "echo >>"+checks, "--health-every", "10ms", "press", "--", "sh", "-c", "sleep 1000")
+	p.awaitLog("the child starts")
+	if err := os.WriteFile(leave, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	left := p.awaitOrphan("sleep")
+	awaitMore(t, checks, 5)
+	mustLive(t, left)
+	if err := p.cmd.Process.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	p.awaitLog("the child ended")
+	mustLive(t, left)
+}
+
+// A container's first process gets what sessions of "docker exec" and the like leave. No check has
+// started that, so none ends it. Its result is taken when it ends.
+func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
+	enter, err := exec.LookPath("nsenter")
+	if err != nil {
+		missing(t, "nsenter: apt-get install util-linux", err)
+	}
+	broker := server(t)
+	startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held").awaitStart()
+	checks := filepath.Join(t.TempDir(), "checks")
+	for _, test := range []struct {
+		name, ready string
+		arguments   []string
+	}{
+		{"run", "the child starts", []string{"--health", "echo >>" + checks, "--health-every", "10ms", "press", "--", "sh", "-c", "sleep 1000; true"}},
+		{"lock", "another holder has it", []string{"held", "--", "true"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := startAsInit(t, append([]string{test.name, "--broker", broker, "--ttl", "1s"}, test.arguments...)...)
+			await.Until(func() bool {
+				if strings.Contains(p.log.String(), "mount: ") {
+					missing(t, "right to mount /proc", nil)
+				}
+				return strings.Contains(p.log.String(), test.ready)
+			})
+			flags := []string{"--target", strconv.Itoa(p.cmd.Process.Pid), "--pid"}
+			if os.Getuid() != 0 {
+				flags = append(flags, "--user", "--preserve-credentials")
+			}
+			session := exec.Command(enter, append(flags, "/bin/sh", "-c", "setsid sleep 1000 </dev/null >/dev/null 2>&1 &")...)
+			if out, err := session.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			left := p.awaitOrphan("sleep")
+			if test.name == "run" {
+				awaitMore(t, checks, 5)
+			}
+			mustLive(t, left)
+			_ = unix.Kill(left.pid, unix.SIGKILL)
+			await.Until(func() bool {
+				seen, ok := readProcess(left.pid)
+				return !ok || seen.started != left.started
+			})
+		})
+	}
+}
+
+// What waits for a helper gets its result, and the id of the program stays its own until its group is
+// killed. All other results are taken.
+func TestOnlyTheResultsOfOrphansAreTaken(t *testing.T) {
+	start := func(start func(*exec.Cmd) error) *exec.Cmd {
+		cmd := exec.Command("/bin/sh", "-c", "exit 3")
+		if err := start(cmd); err != nil {
+			t.Fatal(err)
+		}
+		await.Until(func() bool {
+			e, ok := readProcess(cmd.Process.Pid)
+			return ok && e.isZombie()
+		})
+		return cmd
+	}
+	taken := func(cmd *exec.Cmd) bool {
+		e, ok := readProcess(cmd.Process.Pid)
+		return !ok || e.parent != os.Getpid()
+	}
+	helper := start(func(cmd *exec.Cmd) error { return helpers.start(cmd) })
+	program, orphan, earlier := start((*exec.Cmd).Start), start((*exec.Cmd).Start), start((*exec.Cmd).Start)
+	helpers.setProgram(program.Process.Pid)
+	helpers.mu.Lock()
+	helpers.pids[earlier.Process.Pid], helpers.earlier[earlier.Process.Pid] = true, true
+	helpers.mu.Unlock()
+	helpers.reap()
+	if taken(helper) || taken(program) || !taken(orphan) || !taken(earlier) {
+		t.Errorf("taken: helper %v, program %v, orphan %v, earlier child %v; want the last two",
+			taken(helper), taken(program), taken(orphan), taken(earlier))
+	}
+	if helpers.pids[earlier.Process.Pid] || helpers.earlier[earlier.Process.Pid] {
+		t.Error("a process with the id of the earlier child would be spared")
+	}
+	helpers.setProgram(0)
+	helpers.reap()
+	if !taken(program) {
+		t.Error("the result of the program stays")
+	}
+	_ = await.Result(helper.Wait)
+	helpers.forget(helper.Process.Pid)
+	if code := helper.ProcessState.ExitCode(); code != 3 {
+		t.Errorf("the helper ended with %d, want 3", code)
+	}
+}
+
+// The results of processes that are left to tenure are taken, whatever it does meanwhile. As zombies
+// they would fill the machine, or reach the limit of a container.
+func TestNoZombiesStay(t *testing.T) {
+	const orphans = 100
+	for _, test := range []struct {
+		name, ready string
+		arguments   []string
+	}{
+		{"while a program runs", "the child starts", []string{"run", "press", "--", "sleep", "1000"}},
+		{"while the lease is awaited", "another holder has it", []string{"lock", "held", "--", "true"}},
+		{"while checks run", "the child starts", []string{"run", "--health", "sleep 1000 & true", "--health-every", "20ms", "press", "--", "sleep", "1000"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			broker := server(t)
+			dir := t.TempDir()
+			startNode(t, filepath.Join(dir, "lock"), broker, "polite", "lock", "held").awaitStart()
+			begin, done := filepath.Join(dir, "begin"), filepath.Join(dir, "done")
+			script := `while ! test -e ` + begin + `; do sleep 0.01; done; i=0; while test $i -lt ` + strconv.Itoa(orphans) + `; do (sleep 0.01 &); i=$((i+1)); done; ` +
+				`sleep 0.1; echo >` + done + `; exec sleep 1000`
+			p := startAfter(t, script, append([]string{test.arguments[0], "--broker", broker}, test.arguments[1:]...)...)
+			p.awaitLog(test.ready)
+			if err := os.WriteFile(begin, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			awaitSize(t, done, 1)
+			await.Until(func() bool { return len(p.children(true)) < orphans/10 })
+		})
+	}
+}

@@ -1,0 +1,410 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+func always(code byte) func() byte { return func() byte { return code } }
+
+func TestAPermanentRefusalEndsDialAtOnce(t *testing.T) {
+	path, _ := secretFile(t, "one")
+	for _, test := range []struct {
+		name    string
+		code    byte
+		options Options
+	}{
+		{"of a user name", packets.ConnackBadUsernameOrPassword, Options{Username: "user"}},
+		{"of a password file", packets.ConnackNotAuthorized, Options{Username: "user", PasswordFile: path}},
+		{"of a method of authentication", packets.ConnackBadAuthenticationMethod, Options{TokenFile: path}},
+		{"of a client id", packets.ConnackInvalidClientID, Options{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				_, err := dialTo(t, &pipeBroker{answer: refuse(0, always(test.code))}, "mqtt://broker", test.options)
+				var refused *ConnectError
+				if !errors.As(err, &refused) || refused.Code != test.code || errors.Is(err, ErrClosed) || time.Since(began) > 0 {
+					t.Errorf("after %v: %v", time.Since(began), err)
+				}
+			})
+		})
+	}
+}
+
+func TestInvariant50ARefusalThatComesLaterEndsNoClientAndCausesNoHotLoop(t *testing.T) {
+	path, _ := secretFile(t, "one")
+	for _, test := range []struct {
+		name    string
+		code    byte
+		options Options
+	}{
+		{"a password", packets.ConnackBadUsernameOrPassword, Options{Username: "user", Password: []byte("one")}},
+		{"no credentials", packets.ConnackNotAuthorized, Options{}},
+		{"a password file", packets.ConnackBadUsernameOrPassword, Options{Username: "user", PasswordFile: path}},
+		{"a token file", packets.ConnackNotAuthorized, Options{TokenFile: path}},
+		{"a client id", packets.ConnackInvalidClientID, Options{}},
+		{"a method of authentication", packets.ConnackBadAuthenticationMethod, Options{TokenFile: path}},
+		{"the protocol version", packets.ConnackUnsupportedProtocolVersion, Options{}},
+		{"a ban", packets.ConnackBanned, Options{}},
+		{"a busy broker", packets.ConnackServerBusy, Options{}},
+		{"a quota", packets.ConnackQuotaExceeded, Options{}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var code atomic.Uint32
+				code.Store(uint32(test.code))
+				b := &pipeBroker{answer: refuse(1, func() byte { return byte(code.Load()) })}
+				client := mustDialTo(t, b, test.options)
+				b.cut()
+				synctest.Wait() // until the loss was noticed
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := client.Get(ctx, "k")
+				var refused *ConnectError
+				if !errors.As(err, &refused) || refused.Code != test.code || !errors.Is(err, ErrNotSent) || errors.Is(err, ErrClosed) {
+					t.Errorf("Get: %v, want ErrNotSent and the *ConnectError", err)
+				}
+				if status := client.Connection(); status.State != Connecting || !errors.As(status.Err, &refused) {
+					t.Errorf("%+v, want to be connecting", status)
+				}
+				before := b.count()
+				time.Sleep(time.Hour)
+				// A pause is 1 s at least, half of the default ReconnectMax, and a broker sees
+				// one packet of each attempt.
+				if attempts := b.count() - before; attempts < 1000 || attempts > 3600 {
+					t.Errorf("%d attempts in an hour", attempts)
+				}
+				code.Store(0)
+				time.Sleep(10 * time.Second)
+				if status := client.Connection(); status.State != Connected || status.Err != nil {
+					t.Errorf("when the broker takes it: %+v", status)
+				}
+			})
+		})
+	}
+}
+
+func TestSeveralBrokersAreTriedInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &pipeBroker{}
+		client, err := dialTo(t, b, "mqtt://a,mqtt://b,mqtt://c", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.cut()
+		time.Sleep(time.Second)
+		if got := client.Connection(); got.Broker != "mqtt://b:1883" || got.Connections != 2 {
+			t.Errorf("%+v", got)
+		}
+		b.mu.Lock()
+		b.down = true
+		b.mu.Unlock()
+		b.cut()
+		time.Sleep(time.Second)
+		b.mu.Lock()
+		b.down = false
+		hosts := slices.Clone(b.hosts)
+		b.mu.Unlock()
+		if want := []string{"a", "b", "c", "a", "b"}; len(hosts) < len(want) || !slices.Equal(hosts[:len(want)], want) {
+			t.Errorf("dialled %q", hosts)
+		}
+		time.Sleep(10 * time.Second)
+		if got := client.Connection(); got.State != Connected {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestOfSeveralBrokersEachMustRefuseForDialToFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		codes := []byte{packets.ConnackNotAuthorized, packets.ConnackNotAuthorized, 0}
+		next := func() byte {
+			code := codes[0]
+			codes = codes[1:]
+			return code
+		}
+		if _, err := dialTo(t, &pipeBroker{answer: refuse(0, next)}, "mqtt://a,mqtt://b,mqtt://c", Options{}); err != nil {
+			t.Errorf("one takes it: %v", err)
+		}
+		codes = []byte{packets.ConnackNotAuthorized, packets.ConnackServerBusy, packets.ConnackNotAuthorized, packets.ConnackNotAuthorized}
+		b := &pipeBroker{answer: refuse(0, next)}
+		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); !errors.Is(err, ErrNotAuthorized) || len(codes) > 0 {
+			t.Errorf("%v, before %d more answers", err, len(codes))
+		}
+	})
+}
+
+// standbys is what a test lets several brokers say: each host that it names stands by.
+type standbys struct {
+	mu    sync.Mutex
+	refer map[string]string // the Server Reference of each that stands by, perhaps empty
+	codes []byte            // of the refusals, in turns
+	count int
+}
+
+// set makes exactly these hosts stand by.
+func (s *standbys) set(refer map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refer = refer
+}
+
+// says returns whether a host stands by, and then how it refuses.
+func (s *standbys) says(host string) (standby bool, code byte, reference string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	reference, standby = s.refer[host]
+	s.count++
+	return standby, s.codes[s.count%len(s.codes)], reference
+}
+
+// refuseConnect answers the CONNECTs to hosts that stand by.
+func (s *standbys) refuseConnect(b *pipeBroker) func(net.Conn, *packets.ControlPacket) bool {
+	return func(conn net.Conn, packet *packets.ControlPacket) bool {
+		if _, ok := packet.Content.(*packets.Connect); !ok {
+			return false
+		}
+		standby, code, reference := s.says(b.latestHost())
+		if standby {
+			send(conn, packets.CONNACK, func(p *packets.Connack) {
+				p.ReasonCode, p.Properties.ServerReference = code, reference
+			})
+		}
+		return standby
+	}
+}
+
+// disconnectLater accepts connections to hosts that stand by, and then ends them.
+func (s *standbys) disconnectLater(b *pipeBroker) func(net.Conn, *packets.ControlPacket) bool {
+	return func(conn net.Conn, packet *packets.ControlPacket) bool {
+		if _, ok := packet.Content.(*packets.Subscribe); !ok {
+			return false
+		}
+		standby, code, reference := s.says(b.latestHost())
+		if standby {
+			send(conn, packets.DISCONNECT, func(p *packets.Disconnect) {
+				p.ReasonCode, p.Properties.ServerReference = code, reference
+			})
+		}
+		return standby
+	}
+}
+
+func TestAClientFindsTheActiveServerAmongStandbysAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		refer map[string]string // of those that stand by
+		want  []string          // the hosts that are dialled
+	}{
+		{"the next one", map[string]string{"a": ""}, []string{"a", "b"}},
+		{"after all the others", map[string]string{"a": "", "b": ""}, []string{"a", "b", "c"}},
+		{"the one that the first refers to", map[string]string{"a": "c:1883", "b": ""}, []string{"a", "c"}},
+		{"in spite of a reference that is out of date", map[string]string{"a": "b", "b": "a"}, []string{"a", "b", "c"}},
+		{"in spite of a foreign reference", map[string]string{"a": "attacker:1883"}, []string{"a", "b"}},
+	} {
+		for _, code := range []byte{packets.ConnackUseAnotherServer, packets.ConnackServerMoved} {
+			for _, way := range []string{"CONNACK", "DISCONNECT"} {
+				t.Run(fmt.Sprintf("%s, %s 0x%X", test.name, way, code), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						s := &standbys{refer: test.refer, codes: []byte{code}}
+						b := &pipeBroker{}
+						b.answer = s.refuseConnect(b)
+						if way == "DISCONNECT" {
+							b.answer = s.disconnectLater(b)
+						}
+						began := time.Now()
+						client, err := dialTo(t, b, "mqtt://a,mqtt://b,mqtt://c", Options{})
+						if err != nil {
+							t.Fatal(err)
+						}
+						if took := time.Since(began); took > 0 {
+							t.Errorf("it takes %v", took)
+						}
+						if hosts := b.dialled(); !slices.Equal(hosts, test.want) {
+							t.Errorf("dialled %q, want %q", hosts, test.want)
+						}
+						if got := client.Connection(); got.State != Connected || got.Broker != "mqtt://"+test.want[len(test.want)-1]+":1883" {
+							t.Errorf("%+v", got)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+func TestInvariant50StandbysThatReferToEachOtherCauseNoHotLoop(t *testing.T) {
+	for _, addresses := range []string{"mqtt://a", "mqtt://a,mqtt://b", "mqtt://a,mqtt://b,mqtt://c"} {
+		for _, way := range []string{"CONNACK", "DISCONNECT"} {
+			t.Run(addresses+" "+way, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := &standbys{codes: []byte{packets.ConnackUseAnotherServer, packets.ConnackServerMoved}}
+					b := &pipeBroker{}
+					b.answer = s.refuseConnect(b)
+					if way == "DISCONNECT" {
+						b.answer = s.disconnectLater(b)
+					}
+					client, err := dialTo(t, b, addresses, Options{})
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.set(map[string]string{"a": "b", "b": "c", "c": "a"})
+					b.cut()
+					time.Sleep(time.Minute)
+					before := len(b.dialled())
+					time.Sleep(time.Hour)
+					// A pause is 1 s at least, half of the default ReconnectMax.
+					servers := strings.Count(addresses, "mqtt:")
+					if attempts := len(b.dialled()) - before; attempts < 1000*servers || attempts > 3600*servers {
+						t.Errorf("%d attempts at %d servers in an hour", attempts, servers)
+					}
+					if got := client.Connection(); got.State != Connecting || !errors.Is(got.Err, ErrUseAnotherServer) || !strings.Contains(got.Err.Error(), "it refers to another server, ") {
+						t.Errorf("%+v", got)
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+					defer cancel()
+					if _, err := client.Get(ctx, "k"); !errors.Is(err, ErrUseAnotherServer) || errors.Is(err, ErrClosed) {
+						t.Errorf("Get: %v", err)
+					}
+					s.set(nil)
+					time.Sleep(10 * time.Second)
+					if got := client.Connection(); got.State != Connected {
+						t.Errorf("when they are active again: %+v", got)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAServerThatStandsByAfterAnHourIsLeftAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &standbys{refer: map[string]string{"a": ""}, codes: []byte{packets.ConnackUseAnotherServer}}
+		b := &pipeBroker{}
+		b.answer = s.refuseConnect(b)
+		client, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		s.set(map[string]string{"b": "mqtt://a:1883"})
+		send(b.present(), packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = packets.ConnackUseAnotherServer })
+		synctest.Wait()
+		if got := client.Connection(); got.State != Connected || got.Broker != "mqtt://a:1883" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// The active server freezes. The other one names it until it takes its place.
+func TestAClientDoesNotWaitForAFrozenServerThatAStandbyNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const takeover = 4 * time.Second
+		s := &standbys{refer: map[string]string{"b": "a"}, codes: []byte{packets.ConnackUseAnotherServer}}
+		var frozen atomic.Bool
+		b := &pipeBroker{}
+		refuse := s.refuseConnect(b)
+		b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+			return frozen.Load() && b.latestHost() == "a" || refuse(conn, packet)
+		}
+		client, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		frozen.Store(true)
+		b.cut() // as after a probe
+		before := len(b.dialled())
+		time.Sleep(takeover)
+		s.set(nil)
+		time.Sleep(2*firstTimeout + defaultReconnectMax)
+		if got := client.Connection(); got.State != Connected || got.Broker != "mqtt://b:1883" {
+			t.Errorf("%+v", got)
+		}
+		asked := 0
+		for _, host := range b.dialled()[before:] {
+			if host == "a" {
+				asked++
+			}
+		}
+		if asked > 6 {
+			t.Errorf("it asks the frozen server %d times", asked)
+		}
+	})
+}
+
+func TestAttemptsThatAllTimeOutGetMoreTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 6 * time.Second // of each server
+		b := &pipeBroker{}
+		b.answer = func(_ net.Conn, packet *packets.ControlPacket) bool {
+			if _, ok := packet.Content.(*packets.Connect); ok {
+				time.Sleep(slow)
+			}
+			return false
+		}
+		began := time.Now()
+		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); err != nil {
+			t.Fatalf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+func TestAStandbyDecidesNothingAboutAWill(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &standbys{codes: []byte{packets.ConnackUseAnotherServer}}
+		b := &pipeBroker{}
+		b.answer = s.refuseConnect(b)
+		client, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.set(map[string]string{"a": ""})
+		if _, err := client.SetWill(t.Context(), "k", []byte("v")); err != nil {
+			t.Errorf("SetWill: %v", err)
+		}
+		if got := client.Connection(); got.Broker != "mqtt://b:1883" {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+func TestARefusalByTheActiveServerEndsDialThoughTheOthersStandBy(t *testing.T) {
+	for _, refer := range []map[string]string{{"b": ""}, {"b": "a", "c": "a"}, {"a": "b", "c": "b"}, {"a": "c"}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &standbys{refer: refer, codes: []byte{packets.ConnackUseAnotherServer}}
+			b := &pipeBroker{}
+			standby, refuse := s.refuseConnect(b), refuse(0, always(packets.ConnackNotAuthorized))
+			b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+				return standby(conn, packet) || refuse(conn, packet)
+			}
+			began := time.Now()
+			_, err := dialTo(t, b, "mqtt://a,mqtt://b,mqtt://c", Options{})
+			if !errors.Is(err, ErrNotAuthorized) || time.Since(began) > time.Second {
+				t.Errorf("%v: after %v: %v", refer, time.Since(began), err)
+			}
+		})
+	}
+	// Standbys alone refuse nothing for good.
+	synctest.Test(t, func(t *testing.T) {
+		s := &standbys{refer: map[string]string{"a": "", "b": ""}, codes: []byte{packets.ConnackUseAnotherServer}}
+		b := &pipeBroker{}
+		b.answer = s.refuseConnect(b)
+		time.AfterFunc(20*time.Second, func() { s.set(nil) })
+		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); err != nil {
+			t.Error(err)
+		}
+	})
+}
