@@ -25,10 +25,12 @@ type Lease struct {
 	client  *transport.Client
 	name    string
 	options Options
-	quiet   bool                   // the program gave no Logger
 	last    atomic.Pointer[Holder] // what LastHolder returns; nil: not known
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
 	limit   loglimit.Limiter       // of log lines about attempts that fail
+
+	quiet       bool // the program gave no Logger
+	systemClock bool // the program gave no Clock, so it is SystemClock
 
 	mu        sync.Mutex
 	abandoned []chan struct{} // each is closed when an abandoned acquisition is no longer being freed
@@ -47,11 +49,11 @@ func New(client *transport.Client, name string, options Options) (*Lease, error)
 	if name == "" {
 		return nil, errors.New("lease: the name is empty")
 	}
-	quiet := options.Logger == nil
+	quiet, systemClock := options.Logger == nil, options.Clock == nil
 	if err := options.complete(client.ClientID()); err != nil {
 		return nil, fmt.Errorf("lease: %q: %w", name, err)
 	}
-	return &Lease{client: client, name: name, options: options, quiet: quiet}, nil
+	return &Lease{client: client, name: name, options: options, quiet: quiet, systemClock: systemClock}, nil
 }
 
 // hears reports whether a function of the program is to be called, for which a tenure needs a goroutine:

@@ -22,7 +22,8 @@ type Options struct {
 	// that work can stop in time. The token remains usable until the deadline. Default TTL/10.
 	GracePeriod time.Duration
 	// RenewEvery is the time from one renewal to the next; up to a tenth is
-	// taken off at random, so that many leases spread. Default TTL/3.
+	// taken off at random, so that many leases spread, and up to RenewEvery/256, so that
+	// renewals of one process that are due at nearly the same time leave together. Default TTL/3.
 	RenewEvery time.Duration
 	// RequestTimeout bounds each attempt to acquire, renew or release, and so
 	// how long a lost reply goes unnoticed. Default TTL/6.

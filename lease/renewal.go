@@ -15,8 +15,8 @@ import (
 // it starts is started once, because the schedule does not ask for a second request before it
 // has the result of the first.
 func (t *Tenure) drive(e event) {
+	now := t.lease.options.Clock()
 	for {
-		now := t.lease.options.Clock()
 		t.mu.Lock()
 		s, next := t.schedule.next(now, t.withSignals(e))
 		news := t.applyLocked(s)
@@ -24,7 +24,11 @@ func (t *Tenure) drive(e event) {
 		case confirm, renew:
 			t.busy, t.renewing = true, next.do == renew
 		case wait: // with the lock, so that an earlier decision does not replace a later one
-			t.scheduler.wake(t, next.until-now)
+			at := next.until
+			if t.lease.systemClock { // the scheduler looks at it
+				at = s.due(now)
+			}
+			t.scheduler.wake(t, at-now)
 		}
 		t.mu.Unlock()
 		t.act(news)

@@ -73,7 +73,7 @@ func newSchedule(options *Options, sent time.Duration, random float64) schedule 
 	s := schedule{
 		options:  options,
 		deadline: options.deadline(sent),
-		renewAt:  sent + options.RenewEvery/2 + share(options.RenewEvery/2, random),
+		renewAt:  options.together(sent + options.RenewEvery/2 + share(options.RenewEvery/2, random)),
 		// A tenure that is released soon costs the store no watch. A watch that begins
 		// late still finds a deletion before it, because the first renewal comes later.
 		watchAt:  sent + min(options.GracePeriod/2, options.RenewEvery/4),
@@ -93,10 +93,7 @@ func (s schedule) next(now time.Duration, e event) (schedule, action) {
 	if s.cause != nil {
 		return s, action{do: finish}
 	}
-	until := s.graceAt()
-	if now >= until {
-		until = s.deadline
-	}
+	until := s.until(now)
 	switch {
 	case now >= s.watchAt:
 		s.watchAt = never
@@ -109,18 +106,35 @@ func (s schedule) next(now time.Duration, e event) (schedule, action) {
 		s.pending = true
 		return s, action{renew, until}
 	}
-	// Go's timers stand still while the machine is suspended, and the lease's clock does
-	// not. So the clock is looked at twice in a grace period: after a suspend, the context
-	// ends within half a grace period of running time. (Token and Remaining notice at once.)
-	at := min(until, s.watchAt, now+max(s.options.GracePeriod/2, time.Millisecond))
+	return s, action{wait, min(s.due(now), now+s.options.lookEvery())}
+}
+
+// until is when a request that leaves now is given up: when the owner's context ends, or else when
+// the tenure is over.
+func (s *schedule) until(now time.Duration) time.Duration {
+	if at := s.graceAt(); now < at {
+		return at
+	}
+	return s.deadline
+}
+
+// due is when there is something to do next, after an action wait.
+func (s *schedule) due(now time.Duration) time.Duration {
+	at := min(s.until(now), s.watchAt)
 	if s.doubted && !s.pending {
 		at = min(at, s.askAfter)
 	}
 	if !s.stopped && !s.pending {
 		at = min(at, s.renewAt)
 	}
-	return s, action{wait, at}
+	return at
 }
+
+// lookEvery is how often the clock has to be looked at. Go's timers stand still while the machine is
+// suspended, and the lease's clock does not. So the clock is looked at twice in a grace period: after
+// a suspend, the context ends within half a grace period of running time. (Token and Remaining
+// notice at once.)
+func (o *Options) lookEvery() time.Duration { return max(o.GracePeriod/2, time.Millisecond) }
 
 // after returns the schedule after e, without deciding what to do then.
 func (s schedule) after(now time.Duration, e event) schedule {
@@ -138,7 +152,7 @@ func (s schedule) after(now time.Duration, e event) schedule {
 	switch e.kind {
 	case renewed:
 		s.pending, s.failure = false, nil
-		s.renewAt = e.sent + s.options.RenewEvery - share(s.options.RenewEvery/10, e.random)
+		s.renewAt = s.options.together(e.sent + s.options.RenewEvery - share(s.options.RenewEvery/10, e.random))
 		if s.warned == nil {
 			s.deadline = max(s.deadline, s.options.deadline(e.sent))
 			s.backoff.reset()
@@ -197,6 +211,14 @@ func renewal(sent time.Duration, err error, random float64) event {
 // share returns a duration below d.
 func share(d time.Duration, random float64) time.Duration {
 	return time.Duration(random * float64(d))
+}
+
+// together returns the time of a renewal, somewhat earlier: at one of about 250 moments in a RenewEvery.
+// Renewals that leave at the same moment share system calls at both ends, which cost more than
+// the renewals do. With fewer than a few hundred leases it changes nothing.
+func (o *Options) together(at time.Duration) time.Duration {
+	const moments = 256
+	return at.Truncate((o.RenewEvery / moments).Truncate(time.Millisecond))
 }
 
 // deadline is when a tenure is over whose last accepted request left at sent.

@@ -34,6 +34,11 @@ type scheduler struct {
 	cause   error         // why the client has ended; nil before
 	over    bool          // the goroutine is about to end
 	signals signals
+
+	// How often SystemClock has to be looked at, for the tenures that go by it; 0: there is none. The
+	// schedule of a tenure with a clock of the program says so itself.
+	lookEvery time.Duration
+	ahead     time.Duration // how far SystemClock was ahead of Go's time when it was looked at last
 }
 
 // signals are channels that are closed when tenures are over: when another store answers, and when
@@ -84,6 +89,13 @@ func (s *scheduler) add(t *Tenure) (added, closed bool) {
 	t.scheduler, t.dueAt = s, never
 	heap.Push(&s.waiting, t)
 	s.tenures++
+	if every := t.lease.options.lookEvery(); t.lease.systemClock && (s.lookEvery == 0 || every < s.lookEvery) {
+		if s.lookEvery == 0 {
+			s.ahead = SystemClock() - time.Since(s.origin)
+		}
+		s.lookEvery = every
+		signal(s.look)
+	}
 	now := s.signals
 	if t.replaced != nil {
 		now.replaced = t.replaced
@@ -211,6 +223,7 @@ func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signa
 	defer s.mu.Unlock()
 	now := time.Since(s.origin)
 	s.wakesAt = 0
+	s.lookLocked(now)
 	for len(s.waiting) > 0 && s.waiting[0].dueAt <= now {
 		t := s.waiting[0]
 		v := visit{tenure: t}
@@ -239,8 +252,30 @@ func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signa
 			return nil, 0, signals{}, true
 		}
 	}
+	if s.lookEvery > 0 {
+		next = min(next, now+s.lookEvery)
+	}
 	s.wakesAt = next
 	return visits, next - now, s.signals, false
+}
+
+// lookLocked makes all tenures due that go by SystemClock if that went on while Go's time, by which
+// they wait, stood still: the machine was suspended.
+func (s *scheduler) lookLocked(now time.Duration) {
+	if s.lookEvery == 0 {
+		return
+	}
+	ahead := SystemClock() - now
+	if jump := ahead - s.ahead; jump > -time.Millisecond && jump < time.Millisecond {
+		return // what is less is less than timers are late
+	}
+	s.ahead = ahead
+	for _, t := range s.waiting {
+		if t.lease.systemClock {
+			t.dueAt = 0
+		}
+	}
+	heap.Init(&s.waiting)
 }
 
 // ended makes due each tenure that is over because one of its signals was given, or all because of
