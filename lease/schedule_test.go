@@ -3,10 +3,15 @@ package lease
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 const ms = time.Millisecond
@@ -282,4 +287,114 @@ func TestABackoffGrowsByHalfToItsLimit(t *testing.T) {
 	if least, most := b.next(0), b.next(0.999); least != 10*ms || most < 44*ms || most > 45*ms {
 		t.Errorf("delays after a reset: %v and %v", least, most)
 	}
+}
+
+// The scheduler waits until due, and looks at the clock of all tenures meanwhile in place of each.
+func TestNothingHappensBeforeItIsDue(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 7))
+	for range 2000 {
+		options := scheduled
+		s := newSchedule(&options, 0, random.Float64())
+		for now, e := time.Duration(0), (event{}); s.cause == nil; {
+			var next action
+			s, next = s.next(now, e)
+			e = event{}
+			switch next.do {
+			case wait:
+				due := s.due(now)
+				if due < next.until || next.until > now+options.GracePeriod/2 {
+					t.Fatalf("at %v: due at %v, to be looked at by %v", now, due, next.until)
+				}
+				for at := next.until; at < due; { // what looks in between would find
+					looked, idle := s.next(at, event{})
+					if idle.do != wait || looked.due(at) != due {
+						t.Fatalf("at %v: %v, and it was not due before %v", at, idle, due)
+					}
+					at = idle.until
+				}
+				now = due
+				if random.IntN(4) == 0 {
+					e = event{kind: doubted}
+				}
+			case renew, confirm:
+				now += time.Duration(random.Int64N(int64(options.RequestTimeout)))
+				switch {
+				case next.do == confirm:
+					e = event{kind: confirmed}
+				case random.IntN(3) == 0:
+					e = event{kind: failed, err: transport.ErrOutcomeUnknown, random: random.Float64()}
+				case random.IntN(20) == 0:
+					e = event{kind: stopped}
+				default:
+					e = event{kind: renewed, sent: now, random: random.Float64()}
+				}
+			}
+			if now > 100*options.TTL {
+				break
+			}
+		}
+	}
+}
+
+func TestRenewalsOfOneProcessLeaveTogetherAndInTime(t *testing.T) {
+	options := Options{TTL: 10 * time.Second}
+	if err := options.complete("any"); err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(7, 7))
+	moments := make(map[time.Duration]bool)
+	every := options.RenewEvery
+	for range 10_000 {
+		sent := time.Duration(random.Int64N(int64(every)))
+		s := newSchedule(&options, sent, random.Float64())
+		if s.renewAt > sent+every || s.renewAt < sent+every/2-every/256 {
+			t.Fatalf("the first renewal comes %v after the acquisition", s.renewAt-sent)
+		}
+		s = s.after(sent, event{kind: renewed, sent: sent, random: random.Float64()})
+		if s.renewAt > sent+every || s.renewAt < sent+every*9/10-every/256 {
+			t.Fatalf("the next renewal comes %v after the last, RenewEvery is %v", s.renewAt-sent, every)
+		}
+		moments[s.renewAt%every] = true
+	}
+	if got := len(moments); got < 200 || got > 600 {
+		t.Errorf("10,000 renewals leave at %d moments, want about 250 in a RenewEvery", got)
+	}
+}
+
+// Invariant 3: Go's timers stand still while the machine is suspended, and SystemClock does not.
+func TestInvariant3TheSchedulerNoticesASuspendedMachineForAllTenures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+		const ttl = 2 * time.Second
+		var suspended atomic.Int64
+		steady := MonotonicClock()
+		clock := func() time.Duration { return steady() + time.Duration(suspended.Load()) }
+		var tenures []*Tenure
+		for i := range 50 {
+			l, err := New(client, fmt.Sprint("lease ", i), Options{TTL: ttl, Clock: clock})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.systemClock = true // the scheduler looks at it for all
+			tenure, err := l.Acquire(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			tenures = append(tenures, tenure)
+		}
+		time.Sleep(10 * ttl)
+		for _, tenure := range tenures {
+			if err := tenure.Err(); err != nil {
+				t.Fatalf("before: %v", err)
+			}
+		}
+		suspended.Add(int64(time.Hour))
+		woke := time.Now()
+		for _, tenure := range tenures {
+			await.Receive(tenure.Done())
+		}
+		if got, limit := time.Since(woke), ttl/20; got > limit {
+			t.Errorf("the contexts ended %v after the machine woke up, want at most half of GracePeriod, %v", got, limit)
+		}
+	})
 }

@@ -38,7 +38,8 @@ type scheduler struct {
 	// How often SystemClock has to be looked at, for the tenures that go by it; 0: there is none. The
 	// schedule of a tenure with a clock of the program says so itself.
 	lookEvery time.Duration
-	ahead     time.Duration // how far SystemClock was ahead of Go's time when it was looked at last
+	clock     Clock         // SystemClock, but in a test; nil if lookEvery is 0
+	ahead     time.Duration // how far it was ahead of Go's time when it was looked at last
 }
 
 // signals are channels that are closed when tenures are over: when another store answers, and when
@@ -91,7 +92,8 @@ func (s *scheduler) add(t *Tenure) (added, closed bool) {
 	s.tenures++
 	if every := t.lease.options.lookEvery(); t.lease.systemClock && (s.lookEvery == 0 || every < s.lookEvery) {
 		if s.lookEvery == 0 {
-			s.ahead = SystemClock() - time.Since(s.origin)
+			s.clock = t.lease.options.Clock
+			s.ahead = s.clock() - time.Since(s.origin)
 		}
 		s.lookEvery = every
 		signal(s.look)
@@ -265,7 +267,7 @@ func (s *scheduler) lookLocked(now time.Duration) {
 	if s.lookEvery == 0 {
 		return
 	}
-	ahead := SystemClock() - now
+	ahead := s.clock() - now
 	if jump := ahead - s.ahead; jump > -time.Millisecond && jump < time.Millisecond {
 		return // what is less is less than timers are late
 	}

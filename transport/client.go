@@ -59,25 +59,26 @@ type Client struct {
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup
 
-	mu         sync.Mutex
-	closed     bool
-	connection uint64    // counts connections; 0 while down
-	connected  uint64    // how many there have been
-	since      time.Time // when the present connection began
-	watched    map[string]*registration
-	lost       chan struct{} // closed when the present connection is over
-	unbroken   chan struct{} // closed when lost is, and when no store took a request
-	will       *Will         // the one in use; nil: none
-	clock      clock
-	storeAhead *hlc.SkewError // of the latest version, if it was too far ahead of the node's clock
-	store      string         // the identity of the store that answered last
-	instance   string         // the name of its process; may be empty
-	replaced   chan struct{}  // closed when another store answers; nil before the first answer
-	asking     bool           // a notification made the client ask which store answers
-	nodeAhead  *SkewError     // while requests go by the store's clock
-	answered   time.Time      // when a store last answered
-	storeless  bool           // the latest news of a store was ErrNoStore
-	era        uint64         // changes when the store may have forgotten all watches
+	mu            sync.Mutex
+	closed        bool
+	connection    uint64    // counts connections; 0 while down
+	connected     uint64    // how many there have been
+	since         time.Time // when the present connection began
+	watched       map[string]*registration
+	registrations registrations // those of watched that have something to do, or wait for their time
+	lost          chan struct{} // closed when the present connection is over
+	unbroken      chan struct{} // closed when lost is, and when no store took a request
+	will          *Will         // the one in use; nil: none
+	clock         clock
+	storeAhead    *hlc.SkewError // of the latest version, if it was too far ahead of the node's clock
+	store         string         // the identity of the store that answered last
+	instance      string         // the name of its process; may be empty
+	replaced      chan struct{}  // closed when another store answers; nil before the first answer
+	asking        bool           // a notification made the client ask which store answers
+	nodeAhead     *SkewError     // while requests go by the store's clock
+	answered      time.Time      // when a store last answered
+	storeless     bool           // the latest news of a store was ErrNoStore
+	era           uint64         // changes when the store may have forgotten all watches
 }
 
 // NewClient returns a client that sends its requests over conn and closes conn with Close.
@@ -113,7 +114,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	client.mqtt, _ = conn.(*mqttConn)
 	client.unbroken = client.lost
 	client.life, client.end = context.WithCancelCause(context.Background())
-	conn.Start(Events{Up: client.up, Down: client.down, Ended: client.end, Notify: client.notify, Ignored: client.ignore})
+	conn.Start(Events{Up: client.up, Down: client.down, Ended: client.finish, Notify: client.notify, Ignored: client.ignore})
 	return client, nil
 }
 
@@ -127,7 +128,7 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	c.end(ErrClosed)
+	c.finish(ErrClosed)
 	err := c.conn.Close()
 	c.tasks.Wait()
 	return err

@@ -93,8 +93,8 @@
 // Each client has one goroutine that connects, subscribes and sends. paho has a few more
 // while a connection lasts. Requests and replies do not pass through paho: the fast path of
 // this package writes the packets of requests to the connection and takes replies out of
-// it, several times as fast. Each watched key has a goroutine that keeps it registered, and
-// OnConnectionChange has one. Close ends all of them, and those started with [Client.Go],
+// it, several times as fast. Watched keys have a few goroutines while there is something to register,
+// and OnConnectionChange has one. Close ends all of them, and those started with [Client.Go],
 // and waits. A broker that hangs delays Close by a second or two; a function of yours, by
 // as long as it runs.
 //

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"container/heap"
 	"context"
 	"hash/maphash"
 	"time"
@@ -34,6 +35,7 @@ type Watch struct {
 	err    error
 	fresh  bool // it has not got its first Change yet
 	missed bool // the next Change comes after a gap
+	place  int  // in the watches of its registration; -1: it is in none
 }
 
 // Changes returns the channel of changes; the first is the key's present state. A slow
@@ -56,9 +58,10 @@ func (w *Watch) Close() {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	w.endLocked(nil)
-	if registered := w.client.watched[w.key]; registered != nil {
-		delete(registered.watches, w)
-		registered.wakeUp()
+	if w.place >= 0 {
+		registered := w.client.watched[w.key]
+		registered.removeLocked(w)
+		registered.wakeLocked()
 	}
 }
 
@@ -121,24 +124,19 @@ func (c *Client) watch(watch *Watch) (*Watch, error) {
 	if c.closed {
 		return nil, operationError(protocol.VerbKeyNotify, key, ErrClosed)
 	}
+	if c.life.Err() != nil {
+		watch.place = -1
+		watch.endLocked(context.Cause(c.life))
+		return watch, nil
+	}
 	registered := c.watched[key]
 	if registered == nil {
-		registered = &registration{
-			client:  c,
-			key:     key,
-			watches: make(map[*Watch]struct{}),
-			wake:    make(chan struct{}, 1),
-			refresh: refreshEvery - random.Duration(refreshEvery/10),
-		}
+		registered = &registration{client: c, key: key, refresh: refreshEvery - random.Duration(refreshEvery/10), place: -1}
 		c.watched[key] = registered
-		c.tasks.Add(1)
-		go func() {
-			defer c.tasks.Done()
-			registered.run(c.life)
-		}()
 	}
-	registered.watches[watch] = struct{}{}
-	registered.wakeUp()
+	watch.place = len(registered.watches)
+	registered.watches = append(registered.watches, watch)
+	registered.wakeLocked()
 	return watch, nil
 }
 
@@ -160,7 +158,7 @@ func (c *Client) up() {
 func (c *Client) newEraLocked() {
 	c.era++
 	for _, registered := range c.watched {
-		registered.wakeUp()
+		registered.wakeLocked()
 	}
 }
 
@@ -220,25 +218,193 @@ func (c *Client) readNotification(notification Notification) (Change, bool) {
 	return change, true
 }
 
-// registration keeps one key registered at the store while there are watches of it. One
-// goroutine for each key keeps KEYNOTIFY and STOP of that key in order, and lets no key wait
-// for another.
+// registration keeps one key registered at the store while there are watches of it. It has a goroutine
+// while it has a request to make, and not while it waits: a client may watch ten thousand keys. As it
+// has one goroutine at a time, KEYNOTIFY and STOP of its key stay in order.
 type registration struct {
 	client *Client
 	key    string
-	wake   chan struct{}
 
 	// Guarded by the client's lock.
-	watches map[*Watch]struct{}
+	watches []*Watch
 	heard   uint64 // notifications so far
 	known   seen   // the latest state that the watches got
+	state   registrationState
+	place   int       // in registrations.waiting; -1: it is not there
+	dueAt   time.Time // if it is there
 
-	// Owned by run.
+	// Owned by its goroutine.
 	tried    uint64        // the last connection over which KEYNOTIFY was sent
 	done     uint64        // the last era in which KEYNOTIFY is known to have worked; 0: none
 	begun    time.Time     // when KEYNOTIFY was last sent
 	refresh  time.Duration // how long after that it is sent again, if needed
 	failures int           // failed requests in a row
+}
+
+type registrationState uint8
+
+const (
+	waiting registrationState = iota // for its time, or for something that wakes it
+	ready                            // waits for a goroutine
+	running                          // has a goroutine
+	woken                            // has a goroutine, and something has changed since that looked
+)
+
+// registrations are those of one client, by what they wait for. They are guarded by the client's lock.
+type registrations struct {
+	ready      []*registration // in order; each gets a goroutine soon
+	goroutines int
+	waiting    registrationHeap
+	timer      *time.Timer // fires when the first of waiting is due; nil before there is one
+	firesAt    time.Time   // zero: it does not run
+}
+
+// maxRegistering is how many registrations of a client make requests at the same time. One whose
+// request has no answer delays the others only if as many have none.
+const maxRegistering = 64
+
+// wakeLocked has the registration look what there is to do.
+func (r *registration) wakeLocked() {
+	all := &r.client.registrations
+	switch r.state {
+	case running:
+		r.state = woken
+	case waiting:
+		if r.place >= 0 {
+			heap.Remove(&all.waiting, r.place)
+		}
+		r.state = ready
+		all.ready = append(all.ready, r)
+		r.client.startRegisteringLocked()
+	}
+}
+
+// startRegisteringLocked starts a goroutine if one has something to do.
+func (c *Client) startRegisteringLocked() {
+	if all := &c.registrations; len(all.ready) > 0 && all.goroutines < maxRegistering && !c.closed {
+		all.goroutines++
+		c.tasks.Go(c.register)
+	}
+}
+
+// register runs the registrations that are ready, until none is.
+func (c *Client) register() {
+	defer func() { // also if a function of the program ends the goroutine
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.registrations.goroutines--
+		c.startRegisteringLocked()
+	}()
+	for r := c.nextReady(); r != nil; r = c.nextReady() {
+		r.run()
+	}
+}
+
+// nextReady returns a registration that has a goroutine from now on, or nil.
+func (c *Client) nextReady() (r *registration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := &c.registrations
+	if len(all.ready) == 0 {
+		all.ready = nil // it may have been long
+		return nil
+	}
+	r, all.ready[0] = all.ready[0], nil
+	all.ready = all.ready[1:]
+	r.state = running
+	return r
+}
+
+// run takes one step, and then waits without a goroutine.
+func (r *registration) run() {
+	wait, finished := leastRepeat, false // if a function of the program ends the goroutine
+	defer func() {
+		if wait <= 0 {
+			wait = r.untilRefresh()
+		}
+		c := r.client
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		switch all := &c.registrations; {
+		case finished, c.life.Err() != nil:
+		case r.state == woken:
+			r.state = waiting
+			r.wakeLocked()
+		default:
+			r.state, r.dueAt = waiting, time.Now().Add(wait)
+			heap.Push(&all.waiting, r)
+			c.setTimerLocked()
+		}
+	}()
+	wait, finished = r.step(r.client.life)
+}
+
+// setTimerLocked makes the timer fire when the first registration that waits is due.
+func (c *Client) setTimerLocked() {
+	all := &c.registrations
+	if len(all.waiting) == 0 || !all.firesAt.IsZero() && !all.waiting[0].dueAt.Before(all.firesAt) {
+		return
+	}
+	all.firesAt = all.waiting[0].dueAt
+	after := max(time.Until(all.firesAt), 1)
+	if all.timer == nil {
+		all.timer = time.AfterFunc(after, c.wakeDue)
+	} else {
+		all.timer.Reset(after)
+	}
+}
+
+// wakeDue wakes the registrations that are due.
+func (c *Client) wakeDue() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := &c.registrations
+	all.firesAt = time.Time{}
+	for now := time.Now(); len(all.waiting) > 0 && !all.waiting[0].dueAt.After(now); {
+		all.waiting[0].wakeLocked()
+	}
+	c.setTimerLocked()
+}
+
+// finish ends the client's life, and with it all watches. No connection and no request begins after it.
+func (c *Client) finish(cause error) {
+	c.end(cause)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, registered := range c.watched {
+		registered.endAllLocked(context.Cause(c.life))
+	}
+	all := &c.registrations
+	if all.timer != nil {
+		all.timer.Stop()
+	}
+	all.ready, all.waiting = nil, nil
+}
+
+// registrationHeap has the registration that is due first at index 0.
+type registrationHeap []*registration
+
+func (h registrationHeap) Len() int           { return len(h) }
+func (h registrationHeap) Less(i, j int) bool { return h[i].dueAt.Before(h[j].dueAt) }
+func (h registrationHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (h *registrationHeap) Push(x any) {
+	r := x.(*registration)
+	r.place = len(*h)
+	*h = append(*h, r)
+}
+
+// Pop implements heap.Interface.
+func (h *registrationHeap) Pop() any {
+	last := len(*h) - 1
+	r := (*h)[last]
+	r.place, (*h)[last] = -1, nil
+	*h = (*h)[:last]
+	return r
 }
 
 // seen identifies a state of a key.
@@ -263,39 +429,20 @@ const (
 	leastRepeat = time.Second
 )
 
-func (r *registration) wakeUp() {
-	signal(r.wake)
+// removeLocked takes a watch out.
+func (r *registration) removeLocked(w *Watch) {
+	last := len(r.watches) - 1
+	other := r.watches[last]
+	r.watches[w.place], other.place = other, w.place
+	r.watches[last], w.place = nil, -1
+	r.watches = r.watches[:last]
 }
 
 func (r *registration) offerLocked(change Change, freshOnly bool) {
 	r.known = stateOf(change.Entry)
-	for watch := range r.watches {
+	for _, watch := range r.watches {
 		if watch.fresh || !freshOnly {
 			watch.offerLocked(change)
-		}
-	}
-}
-
-// run registers and unregisters the key at the store, as the watches and the store change,
-// until no watch is left or the client is closed.
-func (r *registration) run(ctx context.Context) {
-	timer := time.NewTimer(refreshEvery)
-	defer timer.Stop()
-	for {
-		wait, finished := r.step(ctx)
-		if finished {
-			return
-		}
-		if wait <= 0 {
-			wait = r.untilRefresh()
-		}
-		timer.Reset(wait)
-		select {
-		case <-ctx.Done():
-			r.endAll(context.Cause(ctx))
-			return
-		case <-r.wake:
-		case <-timer.C:
 		}
 	}
 }
@@ -331,7 +478,7 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 	connection, era := c.connection, c.era
 	wanted := len(r.watches) > 0
 	fresh := false
-	for watch := range r.watches {
+	for _, watch := range r.watches {
 		fresh = fresh || watch.fresh
 	}
 	if !wanted && (connection == 0 || r.tried != connection) {
@@ -351,7 +498,9 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 			return r.retryDelay(), false
 		}
 		r.tried, r.done, r.failures = 0, 0, 0
-		r.wakeUp() // a watch may have begun meanwhile
+		c.mu.Lock()
+		r.wakeLocked() // a watch may have begun meanwhile
+		c.mu.Unlock()
 		return 0, false
 	case r.done != era || due:
 		if again := leastRepeat - time.Since(r.begun); r.tried == connection && r.done != 0 && again > 0 {
@@ -408,7 +557,7 @@ func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retr
 
 // markGapLocked notes that watches that have got a state before may have missed changes since.
 func (r *registration) markGapLocked() {
-	for watch := range r.watches {
+	for _, watch := range r.watches {
 		watch.missed = !watch.fresh
 	}
 }
@@ -425,11 +574,16 @@ func (r *registration) failed(err error) time.Duration {
 func (r *registration) endAll(err error) {
 	r.client.mu.Lock()
 	defer r.client.mu.Unlock()
-	for watch := range r.watches {
+	r.endAllLocked(err)
+}
+
+func (r *registration) endAllLocked(err error) {
+	for _, watch := range r.watches {
 		watch.endLocked(err)
+		watch.place = -1
 	}
-	clear(r.watches)
-	r.wakeUp()
+	r.watches = nil
+	r.wakeLocked()
 }
 
 // retryDelay returns how long to wait after a failure: at random, to spread the repetitions

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -473,4 +474,153 @@ func TestInvariant51AWatchRecoversWhenAStoreWithTheSameIdentityForgotIt(t *testi
 		}
 		t.Error("after a day the watch has still not heard of the change")
 	})
+}
+
+func TestWatchedKeysThatWaitHaveNoGoroutines(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watching) {
+		before := runtime.NumGoroutine()
+		var watches []*transport.Watch
+		for i := range 1000 {
+			watch, err := w.client.Watch(fmt.Sprint("k", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			watches = append(watches, watch)
+		}
+		count := func(when string) {
+			t.Helper()
+			synctest.Wait()
+			if got := runtime.NumGoroutine() - before; got > 3 { // the process may have a few others
+				t.Errorf("%s: %d goroutines for 1,000 keys", when, got)
+			}
+		}
+		count("when all are registered")
+		w.conn.Cut()
+		count("without a connection")
+		w.conn.Restore()
+		count("when all are registered again")
+		for _, watch := range watches {
+			if change, open := await.Next(watch.Changes()); !open || !change.Missed {
+				t.Fatalf("after the gap: %+v, %t", change, open)
+			}
+		}
+		time.Sleep(time.Hour)
+		count("after an hour")
+		for _, watch := range watches {
+			watch.Close()
+		}
+		count("when all are closed")
+	})
+}
+
+func TestInvariant51WhatHappensDuringARegistrationIsNotForgotten(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watching) {
+		var stops atomic.Int64
+		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			if bytes.Contains(request.Payload, []byte("STOP")) {
+				stops.Add(1)
+			}
+			return transporttest.Fault{HoldReply: 100 * time.Millisecond}
+		})
+		watch, err := w.client.Watch("k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+		watch.Close()
+		time.Sleep(time.Second)
+		if got := stops.Load(); got != 1 {
+			t.Errorf("%d requests to stop a watch that ended while it was registered, want 1", got)
+		}
+	})
+}
+
+// Keys whose requests have no answer delay others only while there are many of them.
+func TestAKeyWithoutAnAnswerDelaysNoOther(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watching) {
+		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			return transporttest.Fault{LoseReply: bytes.Contains(request.Payload, []byte("unanswered"))}
+		})
+		for i := range 60 {
+			if _, err := w.client.Watch(fmt.Sprint("unanswered ", i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		began := time.Now()
+		for i := range 100 {
+			watch, err := w.client.Watch(fmt.Sprint("k", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, open := await.Next(watch.Changes()); !open || time.Since(began) > 0 {
+				t.Fatalf("key %d was read after %v: %t", i, time.Since(began), open)
+			}
+		}
+	})
+}
+
+// A function of a Trace may end its goroutine, as a test does with Fatal.
+func TestAFunctionThatEndsItsGoroutineEndsNoWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		var ended atomic.Int64
+		client, _ := store.Client(t, "watcher", transport.ClientOptions{Trace: &transport.Trace{
+			Request: func(_ context.Context, info transport.RequestInfo) {
+				if info.Verb == "KEYNOTIFY" && ended.Add(1) <= 100 {
+					runtime.Goexit()
+				}
+			},
+		}})
+		for i := range 100 { // more than registrations have goroutines
+			watch, err := client.Watch(fmt.Sprint("k", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if _, open := await.Next(watch.Changes()); !open {
+					t.Error("a watch has ended")
+				}
+			}()
+		}
+	})
+}
+
+func TestAWatchOfAClientThatHasEndedEndsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := &endingConn{Conn: transporttest.Start(t).Connect("a")}
+		client, err := transport.NewClient(conn, transport.ClientOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = client.Close() }()
+		before, err := client.Watch("k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		await.Next(before.Changes())
+		conn.ended(transport.ErrSessionTakenOver)
+		after, err := client.Watch("k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, watch := range []*transport.Watch{before, after} {
+			if _, open := await.Next(watch.Changes()); open || !errors.Is(watch.Err(), transport.ErrSessionTakenOver) {
+				t.Errorf("a watch is open: %t, error %v", open, watch.Err())
+			}
+			watch.Close()
+		}
+	})
+}
+
+// endingConn is a connection whose end a test can report.
+type endingConn struct {
+	*transporttest.Conn
+	ended func(error)
+}
+
+func (c *endingConn) Start(events transport.Events) {
+	c.ended = events.Ended
+	c.Conn.Start(events)
 }
