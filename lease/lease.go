@@ -145,8 +145,6 @@ func (l *Lease) logFailure(text string, err error) {
 
 // set sends one request to set the key, bounded in time.
 func (l *Lease) set(ctx context.Context, value string, binding transport.Binding) (hlc.Timestamp, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
-	defer cancel()
 	version, err := l.client.Set(ctx, l.name, []byte(value), l.setOptions(binding))
 	return version, l.answered(l.client, err)
 }
@@ -158,14 +156,13 @@ func (l *Lease) setOptions(binding transport.Binding) transport.SetOptions {
 		TTL:       l.options.TTL,
 		Binding:   binding,
 		Urgent:    true,
+		Timeout:   l.options.RequestTimeout,
 	}
 }
 
 // get reads the key, bounded in time.
 func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding) (transport.Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
-	defer cancel()
-	entry, err := client.GetWith(ctx, l.name, transport.GetOptions{Binding: binding, Urgent: true})
+	entry, err := client.GetWith(ctx, l.name, transport.GetOptions{Binding: binding, Urgent: true, Timeout: l.options.RequestTimeout})
 	return entry, l.answered(client, err)
 }
 
@@ -239,9 +236,8 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 	}()
 	backoff, end := l.options.retryBackoff(0), time.Now().Add(max(within, l.options.RequestTimeout))
 	for {
-		request, cancel := context.WithTimeout(ctx, min(l.options.RequestTimeout, time.Until(end)))
-		_, err := l.client.VDel(request, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true})
-		cancel()
+		timeout := max(min(l.options.RequestTimeout, time.Until(end)), 1)
+		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true, Timeout: timeout})
 		err = l.answered(l.client, err)
 		switch {
 		case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):

@@ -14,7 +14,7 @@ import (
 
 // BeginSet is [Client.Set] without a wait. It returns at once, also where there is no connection,
 // or where as many requests are under way as the broker takes: the request waits for those until
-// its Deadline. It does not keep value. The result goes to the Done of call.
+// its Deadline, in place of a Timeout of options. It does not keep value. The result goes to the Done of call.
 //
 // Only the packages of this module can use it. A Trace is called in a goroutine of the client,
 // before Done, with a context that has no values.
@@ -162,7 +162,7 @@ func (b *begun) wait() {
 		if b.repeated {
 			result, err = c.exchange(bounded, time.Time{}, b.request)
 		} else {
-			result, err = c.do(bounded, b.request)
+			result, err = c.do(bounded, 0, b.request)
 		}
 	})
 	if !started {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,6 +101,52 @@ func TestARequestWithoutACallersDeadlineEndsAtTheRequestTimeout(t *testing.T) {
 			t.Errorf("the Message Expiry Interval is %v, want 3", expiry)
 		}
 	})
+}
+
+// Over MQTT the connection bounds the request, and over a Conn of the program a context does.
+func TestATimeoutOfARequestBoundsItBesideItsContext(t *testing.T) {
+	const short, long = time.Second, time.Hour
+	for _, requestTimeout := range []time.Duration{2 * time.Second, DefaultRequestTimeout} {
+		for _, timeout := range []time.Duration{short, long} {
+			for name, request := range map[string]func(context.Context, *Client, time.Duration) error{
+				"Set": func(ctx context.Context, client *Client, timeout time.Duration) error {
+					_, err := client.Set(ctx, "k", nil, SetOptions{Timeout: timeout})
+					return err
+				},
+				"GetWith": func(ctx context.Context, client *Client, timeout time.Duration) error {
+					_, err := client.GetWith(ctx, "k", GetOptions{Timeout: timeout})
+					return err
+				},
+				"Del": func(ctx context.Context, client *Client, timeout time.Duration) error {
+					_, err := client.Del(ctx, "k", DelOptions{Timeout: timeout})
+					return err
+				},
+				"VDel": func(ctx context.Context, client *Client, timeout time.Duration) error {
+					_, err := client.VDel(ctx, "k", nil, DelOptions{Timeout: timeout})
+					return err
+				},
+			} {
+				inBubble(t, func(t *testing.T, options Options) {
+					options.RequestTimeout = requestTimeout
+					client := mustDialTo(t, newQuietBroker(10).pipeBroker, options)
+					start := time.Now()
+					err := request(t.Context(), client, timeout)
+					if took := time.Since(start); took != min(timeout, requestTimeout) || !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("%s with a Timeout of %v: %v after %v", name, timeout, err, took)
+					}
+					ctx, cancel := context.WithTimeout(t.Context(), short/2)
+					defer cancel()
+					start = time.Now()
+					if err := request(ctx, client, timeout); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != short/2 {
+						t.Errorf("%s whose context ends first: %v after %v", name, err, time.Since(start))
+					}
+					if err := request(t.Context(), client, -1); !errors.Is(err, ErrNotSent) || !strings.Contains(err.Error(), "Timeout -1ns") {
+						t.Errorf("%s with a negative Timeout: %v", name, err)
+					}
+				})
+			}
+		}
+	}
 }
 
 func TestARequestIsCanceledWhereverItIs(t *testing.T) {
