@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
@@ -27,6 +28,35 @@ func TestASetAllocatesLittle(t *testing.T) {
 		t.Errorf("a Set allocates %.0f times, over both sides, want at most %d", got, wantedAllocations)
 	}
 }
+
+// A tenure that is short needs no timer, no context and no goroutine of its own.
+func TestALeasePairAllocatesLittle(t *testing.T) {
+	if testsupport.UnderRace {
+		t.Skip("the race detector allocates too")
+	}
+	l, err := lease.New(dialSpeed(t, testsupport.Start(t, server.Options{})), "press-7/active", lease.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := func() {
+		tenure, err := l.TryAcquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 1000 {
+		pair()
+	}
+	if got := testing.AllocsPerRun(5000, pair); got > wantedPairAllocations {
+		t.Errorf("obtaining and releasing a lease allocates %.0f times, over both sides, want at most %d", got, wantedPairAllocations)
+	}
+}
+
+// wantedPairAllocations is the limit of a LeasePair, one at a time.
+const wantedPairAllocations = 24
 
 // A renewal waits for no commit, so a journal costs it nothing.
 func TestARenewalAllocatesAsLittleWithAJournal(t *testing.T) {
