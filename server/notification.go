@@ -190,15 +190,28 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, turn *fairqueue.Place
 	}
 }
 
-// encode encodes the parts of a notification that are the same for all clients.
+// encode encodes the parts of a notification that are the same for all clients, in one allocation: each
+// renewal of a watched key causes a notification.
 func (s *Server) encode(notification *sharedNotification) {
-	notification.properties, _ = propertiesOf(&frame.Message{ // which are short enough
+	var room [64]byte // for the usual node ids
+	version := notification.Version.Append(room[:0])
+	const overhead = 128 // of the property and the payload
+	encoded := make([]byte, 0, len(s.notificationProperties)+len(version)+len(notification.Value)+overhead)
+	encoded = append(encoded, s.notificationProperties...)
+	encoded = frame.AppendUserProperty(encoded, protocol.PropertyTimestamp, version)
+	properties := len(encoded)
+	encoded = notification.Append(encoded, s.options.Dialect)
+	notification.properties, notification.payload = encoded[:properties:properties], encoded[properties:]
+}
+
+// encodeNotificationProperties returns the encoded properties that all notifications of a store have.
+func encodeNotificationProperties(identity string) []byte {
+	properties, _ := propertiesOf(&frame.Message{ // which are short enough
 		ContentType: protocol.ContentType,
 		User: []frame.UserProperty{
-			{Name: protocol.PropertyTimestamp, Value: notification.Version.String()},
 			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-			{Name: protocol.PropertyStore, Value: s.engine.Identity()},
+			{Name: protocol.PropertyStore, Value: identity},
 		},
 	})
-	notification.payload = notification.Append(nil, s.options.Dialect)
+	return properties
 }

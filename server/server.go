@@ -60,6 +60,8 @@ type Server struct {
 	quotas          quotas
 	topics          access.TopicAuthorizer // nil: ordinary topics are open to all
 	replyProperties []byte                 // encoded; what all replies of the store have
+
+	notificationProperties []byte // encoded; what all notifications of a store have
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
 
@@ -142,6 +144,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s.replyProperties = encodeReplyProperties(s.engine.Identity())
+	s.notificationProperties = encodeNotificationProperties(s.engine.Identity())
 	if options.Observe != nil {
 		s.engine.OnExpiry(s.events.Expired)
 	}
