@@ -173,6 +173,7 @@ func (b *begun) wait() {
 
 // end passes the result on.
 func (b *begun) end(reply answer, err error) {
+	b.call.Attach(nil) // a Call that waits for its next request must not keep this one
 	result := async.Result{Version: reply.version}
 	if err == nil {
 		if b.verb == protocol.VerbSet {
