@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -75,7 +76,7 @@ func NewGuard(client *transport.Client, tenure Tenure) *Guard {
 // earlier tenure may still be under way to a key that this tenure has neither claimed nor
 // written. Claim the key first, or use the entry that Claim returns.
 func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err error) {
-	err = g.do(ctx, "get", key, func(ctx context.Context, _ hlc.Token, binding transport.Binding) error {
+	err = g.once(ctx, "get", key, func(ctx context.Context, _ hlc.Token, binding transport.Binding) error {
 		if entry, err = g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding}); err != nil {
 			return err
 		}
@@ -101,7 +102,7 @@ func (g *Guard) Clear(ctx context.Context, key string) error {
 
 // set sets a key in an operation with the given name.
 func (g *Guard) set(ctx context.Context, name, key string, value []byte) (version hlc.Timestamp, err error) {
-	err = g.write(ctx, name, key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
+	err = g.writeOnce(ctx, name, key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
 		return err
 	})
@@ -114,7 +115,7 @@ func (g *Guard) set(ctx context.Context, name, key string, value []byte) (versio
 // it is strict. Use Clear, unless no such write can be under way.
 func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 	defer g.claims.remove(key)
-	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
+	err = g.writeOnce(ctx, "delete", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		deleted, err = g.client.Del(ctx, key, transport.DelOptions{FencingToken: token, Binding: binding})
 		return err
 	})
@@ -126,7 +127,7 @@ func (g *Guard) Del(ctx context.Context, key string) (deleted bool, err error) {
 // the protection too.
 func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted bool, err error) {
 	defer g.claims.remove(key)
-	err = g.write(ctx, "delete", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
+	err = g.writeOnce(ctx, "delete", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
 		deleted, err = g.client.VDel(ctx, key, value, transport.DelOptions{FencingToken: token, Binding: binding})
 		return err
 	})
@@ -138,10 +139,53 @@ type operation func(ctx context.Context, token hlc.Token, binding transport.Bind
 
 // write is do for an operation that writes or protects the key.
 func (g *Guard) write(ctx context.Context, name, key string, request operation) error {
-	if lease := g.tenure.Name(); key == lease || key == lease+protocol.FailBackSuffix {
+	if g.isLeaseKey(key) {
 		return guardError(name, key, ErrLeaseKey)
 	}
 	return g.do(ctx, name, key, request)
+}
+
+// writeOnce is once for an operation that writes the key.
+func (g *Guard) writeOnce(ctx context.Context, name, key string, request operation) error {
+	if g.isLeaseKey(key) {
+		return guardError(name, key, ErrLeaseKey)
+	}
+	return g.once(ctx, name, key, request)
+}
+
+// isLeaseKey reports whether a key belongs to the lease itself.
+func (g *Guard) isLeaseKey(key string) bool {
+	rest, begins := strings.CutPrefix(key, g.tenure.Name())
+	return begins && (rest == "" || rest == protocol.FailBackSuffix)
+}
+
+// boundTenure is a Tenure that may know its binding without asking the store.
+type boundTenure interface {
+	Bound(client *transport.Client) (binding transport.Binding, ok bool)
+}
+
+// once is do for an operation of one request. Where the store need not be asked first, the bounds of
+// the tenure travel with the request: that saves two contexts, a timer and what ties them, which is
+// more than all else that a write allocates.
+func (g *Guard) once(ctx context.Context, name, key string, request operation) error {
+	tenure, ok := g.tenure.(boundTenure)
+	if !ok {
+		return g.do(ctx, name, key, request)
+	}
+	binding, ok := tenure.Bound(g.client)
+	if !ok {
+		return g.do(ctx, name, key, request)
+	}
+	token, err := g.token()
+	if err != nil {
+		return g.refused(ctx, name, key, err)
+	}
+	binding.While, binding.Until = g.tenure.TokenContext(), time.Now().Add(g.tenure.Remaining())
+	err = operror.Inner(request(ctx, token, binding)) // guardError names the key
+	if errors.Is(err, transport.ErrNotSent) && binding.Err() != nil && ctx.Err() == nil {
+		return g.do(ctx, name, key, request) // it tries again over the next connection, or says why the tenure is over
+	}
+	return g.ended(ctx, name, key, err)
 }
 
 // do runs one operation with the tenure's token. It sends nothing once the tenure is over, and
@@ -149,8 +193,7 @@ func (g *Guard) write(ctx context.Context, name, key string, request operation) 
 func (g *Guard) do(ctx context.Context, name, key string, request operation) error {
 	token, err := g.token()
 	if err != nil {
-		g.noteRefusal(ctx, name, key, true, err)
-		return guardError(name, key, err)
+		return g.refused(ctx, name, key, err)
 	}
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining())
@@ -159,14 +202,24 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 	defer end(nil)
 	usable := g.tenure.TokenContext()
 	defer context.AfterFunc(usable, func() { end(context.Cause(usable)) })()
-	err = g.bound(ctx, token, request)
+	return g.ended(caller, name, key, g.bound(ctx, token, request))
+}
+
+// refused returns the error of an operation that is refused here, because of the tenure.
+func (g *Guard) refused(ctx context.Context, name, key string, err error) error {
+	g.noteRefusal(ctx, name, key, true, err)
+	return guardError(name, key, err)
+}
+
+// ended returns the error of an operation that was tried. A refusal of the token ends the tenure.
+func (g *Guard) ended(ctx context.Context, name, key string, err error) error {
 	switch {
 	case err == nil:
 	case tokenRefused(err):
 		g.tenure.FencedOut(err)
-		g.noteRefusal(caller, name, key, false, err)
+		g.noteRefusal(ctx, name, key, false, err)
 	case errors.Is(err, transport.ErrNotSent):
-		g.noteIfOver(caller, name, key)
+		g.noteIfOver(ctx, name, key)
 	}
 	return guardError(name, key, err)
 }

@@ -285,6 +285,12 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 	}
 }
 
+// Bound is Bind where that need not ask the store, as nearly always: it sends nothing and does not
+// wait. ok is false where Bind would ask.
+func (t *Tenure) Bound(client *transport.Client) (binding transport.Binding, ok bool) {
+	return t.confirmedBinding(client)
+}
+
 // confirmedBinding returns the binding of Bind, and whether the store need not be asked for it.
 func (t *Tenure) confirmedBinding(client *transport.Client) (binding transport.Binding, confirmed bool) {
 	binding = transport.Binding{Store: t.store, Connection: t.lost}

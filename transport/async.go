@@ -92,15 +92,17 @@ func (b *begun) recheck() {
 
 func (b *begun) start() {
 	b.limit = time.Now().Add(b.client.timeout)
-	if b.call.Deadline.Before(b.limit) {
-		b.limit = b.call.Deadline
+	for _, earlier := range []time.Time{b.call.Deadline, b.request.Binding.Until} {
+		if !earlier.IsZero() && earlier.Before(b.limit) {
+			b.limit = earlier
+		}
 	}
 	b.send()
 }
 
 // send sends the request for the first time, or again. The call may have ended when it returns.
 func (b *begun) send() {
-	if b.client.mqtt == nil || b.client.asksProgram || !time.Now().Before(b.limit) {
+	if b.client.mqtt == nil || b.client.asksProgram || b.request.Binding.While != nil || !time.Now().Before(b.limit) {
 		b.wait()
 		return
 	}

@@ -248,3 +248,68 @@ func (h waitingHandler) Handle(_ context.Context, record slog.Record) error {
 	}
 	return nil
 }
+
+func TestABindingBoundsARequestWhereverItIs(t *testing.T) {
+	cause := errors.New("the tenure is over")
+	for _, test := range []struct {
+		name    string
+		prepare func(*testing.T, *quietBroker, *Client)
+		want    error
+		sent    int // requests that came in, the one of prepare included
+	}{
+		{"sent", func(*testing.T, *quietBroker, *Client) {}, ErrOutcomeUnknown, 1},
+		{"held back by the Receive Maximum", func(_ *testing.T, b *quietBroker, client *Client) {
+			began(client, "k", 9*time.Second)
+			b.received()
+		}, ErrNotSent, 1},
+		{"without a connection", func(_ *testing.T, b *quietBroker, _ *Client) {
+			b.mu.Lock()
+			b.down = true
+			b.mu.Unlock()
+			b.cut()
+			b.received()
+		}, ErrNotSent, 0},
+	} {
+		for _, begin := range []bool{false, true} {
+			name := test.name + map[bool]string{true: ", without a goroutine that waits"}[begin]
+			t.Run(name, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, options Options) {
+					b := newQuietBroker(1)
+					client := mustDialTo(t, b.pipeBroker, options)
+					test.prepare(t, b, client)
+					set := func(binding Binding) <-chan error {
+						results := make(chan error, 1)
+						options := SetOptions{Binding: binding}
+						if begin {
+							call := &async.Call{Deadline: time.Now().Add(8 * time.Second), Done: func(r async.Result) { results <- r.Err }}
+							client.BeginSet(call, "k", nil, options)
+							return results
+						}
+						go func() {
+							_, err := client.Set(t.Context(), "k", nil, options)
+							results <- err
+						}()
+						return results
+					}
+					usable, end := context.WithCancelCause(t.Context())
+					start, result := time.Now(), set(Binding{While: usable})
+					synctest.Wait()
+					end(cause)
+					if err := await.Receive(result); !errors.Is(err, test.want) || !errors.Is(err, cause) || time.Since(start) > 0 {
+						t.Errorf("While ends: %v after %v, want %v and the cause at once", err, time.Since(start), test.want)
+					}
+					if got := len(b.received()); got != test.sent {
+						t.Errorf("%d requests came in, want %d", got, test.sent)
+					}
+					if err := await.Receive(set(Binding{While: usable})); !errors.Is(err, ErrNotSent) || !errors.Is(err, cause) || time.Since(start) > 0 {
+						t.Errorf("While is over: %v after %v", err, time.Since(start))
+					}
+					err := await.Receive(set(Binding{Until: start.Add(2 * time.Second)}))
+					if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != 2*time.Second {
+						t.Errorf("Until passes: %v after %v", err, took)
+					}
+				})
+			})
+		}
+	}
+}

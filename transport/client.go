@@ -382,12 +382,16 @@ func (c *Client) do(ctx context.Context, timeout time.Duration, request Request)
 		return answer{}, notSent(fmt.Errorf("the Timeout %v of the request is negative; 0 means the RequestTimeout of the client", timeout))
 	}
 	limit := time.Now().Add(min(c.timeout, cmp.Or(timeout, c.timeout)))
+	if until := request.Binding.Until; !until.IsZero() && until.Before(limit) {
+		limit = until
+	}
 	if deadline, ok := ctx.Deadline(); ok && !deadline.After(limit) {
 		limit = time.Time{} // the context bounds it
-	} else if c.mqtt == nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, limit)
-		defer cancel()
+	}
+	if c.mqtt == nil {
+		var release func()
+		ctx, release = bound(ctx, limit, request.Binding.While)
+		defer release()
 	}
 	answer, err := c.exchange(ctx, limit, request)
 	if err != nil && c.adapt(err, atOnce) {

@@ -89,16 +89,44 @@ type Binding struct {
 	// request leaves over that connection, before the channel is closed, or not at all
 	// (ErrNotSent).
 	Connection <-chan struct{}
+	// While, if not nil, bounds the request beside the context of the call, such as the
+	// TokenContext of a tenure: when it ends, the request is given up with its cause. Its
+	// deadline and its values are not used. The Client sees to it; a Conn need not.
+	While context.Context
+	// Until, if not zero, is when the request is given up at the latest. The Client sees to it;
+	// a Conn need not.
+	Until time.Time
 }
 
 // Err returns nil while a request with this binding may be sent, and an error that matches
-// ErrNotSent when its connection is lost. A Conn calls it after it has chosen the connection
-// for the request.
+// ErrNotSent when its connection is lost or While has ended. A Conn calls it after it has chosen
+// the connection for the request.
 func (b Binding) Err() error {
 	if b.Connection != nil && isClosed(b.Connection) {
 		return notSent(errBoundConnection)
 	}
+	if b.While != nil && b.While.Err() != nil {
+		return notSent(context.Cause(b.While))
+	}
 	return nil
+}
+
+// bound returns ctx with the bounds of a request added: a deadline, unless it is zero, and the end
+// of while, unless that is nil. The caller calls release when the request has ended.
+func bound(ctx context.Context, deadline time.Time, while context.Context) (bounded context.Context, release func()) {
+	cancel, end, unhook := func() {}, func(error) {}, func() bool { return true }
+	if !deadline.IsZero() {
+		ctx, cancel = context.WithDeadline(ctx, deadline)
+	}
+	if while != nil {
+		ctx, end = context.WithCancelCause(ctx)
+		unhook = context.AfterFunc(while, func() { end(context.Cause(while)) })
+	}
+	return ctx, func() {
+		unhook()
+		end(nil)
+		cancel()
+	}
 }
 
 var errBoundConnection = errors.New("the connection to which the request is bound was lost")

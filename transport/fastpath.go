@@ -162,6 +162,9 @@ func (f *fastPath) appendLocked(e *exchange) error {
 	if e.ctx.Err() != nil {
 		return notSent(context.Cause(e.ctx))
 	}
+	if while := e.request.Binding.While; while != nil && while.Err() != nil {
+		return notSent(context.Cause(while))
+	}
 	expiry := time.Duration(0)
 	if deadline, ok := e.until(); ok {
 		if expiry = time.Until(deadline); expiry <= 0 {

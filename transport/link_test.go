@@ -71,6 +71,29 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 	}
 }
 
+// Its connection takes it while the tenure lasts, and sends it a moment later.
+func TestInvariant21ARequestWhoseTenureIsOverIsNotSent(t *testing.T) {
+	conn, l := newTestLink(t, 1)
+	usable, end := context.WithCancelCause(t.Context())
+	e := newExchange(t.Context(), Request{Binding: Binding{While: usable}})
+	if _, err := conn.post(e); err != nil {
+		t.Fatal(err)
+	}
+	over := errors.New("over")
+	end(over)
+	path := newFastPath(l)
+	path.encode()
+	if len(path.packets) > 0 {
+		t.Fatal("it is sent")
+	}
+	if outcome := e.outcome(); !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, over) {
+		t.Errorf("%v, want ErrNotSent and why", outcome.err)
+	}
+	if l.slots.inUse() != 0 || len(l.pending) != 0 {
+		t.Errorf("%d slots are in use and %d exchanges wait", l.slots.inUse(), len(l.pending))
+	}
+}
+
 // outcome waits for the result of an exchange.
 func (e *exchange) outcome() *exchange {
 	await.Receive(e.done)

@@ -479,20 +479,28 @@ func (c *mqttConn) roundTrip(ctx context.Context, deadline time.Time, request Re
 	e.deadline = deadline
 	l := c.tryPost(e)
 	if l == nil { // it has to wait before it can be sent
-		if e.deadline = (time.Time{}); !deadline.IsZero() {
-			bounded, cancel := context.WithDeadline(ctx, deadline)
-			defer cancel()
-			ctx, e.ctx = bounded, bounded
-		}
+		bounded, release := bound(ctx, deadline, request.Binding.While)
+		defer release()
+		ctx, e.ctx, e.deadline = bounded, bounded, time.Time{}
 		var err error
 		if l, err = c.post(e); err != nil {
 			return Reply{}, err
 		}
 	}
+	var over <-chan struct{}
+	if while := request.Binding.While; while != nil {
+		over = while.Done()
+	}
+	givenUp := ctx
 	select {
 	case <-e.done:
+		givenUp = nil
 	case <-ctx.Done():
-		if err := l.abandon(e, context.Cause(ctx)); err != nil {
+	case <-over:
+		givenUp = request.Binding.While
+	}
+	if givenUp != nil {
+		if err := l.abandon(e, context.Cause(givenUp)); err != nil {
 			return Reply{}, err
 		}
 		<-e.done // the reply came at the same moment
