@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // exchange is one request that waits for its reply.
@@ -164,6 +166,23 @@ type message struct {
 	topic, correlation, payload []byte
 	// User properties, empty where there is none.
 	timestamp, status, statusMessage, store, instance []byte
+}
+
+// property returns where the user property of a name belongs, or nil if it is of no interest.
+func (m *message) property(name []byte) *[]byte {
+	switch string(name) {
+	case protocol.PropertyTimestamp:
+		return &m.timestamp
+	case protocol.PropertyStatus:
+		return &m.status
+	case protocol.PropertyStatusMessage:
+		return &m.statusMessage
+	case protocol.PropertyStore:
+		return &m.store
+	case protocol.PropertyInstance:
+		return &m.instance
+	}
+	return nil
 }
 
 // reply turns a status of 400 or more into an error. After 408 and 5xx it is not known

@@ -138,15 +138,18 @@ func (f *fastPath) encode() {
 	l := f.link
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(f.packets) < maxBatch {
+	for now := (time.Time{}); len(f.packets) < maxBatch; {
 		e := l.popLocked()
 		if e == nil {
 			return
 		}
+		if now.IsZero() {
+			now = time.Now()
+		}
 		if l.pending[e.correlation] == nil {
 			continue // its slot is free again
 		}
-		if err := f.appendLocked(e); err != nil {
+		if err := f.appendLocked(e, now); err != nil {
 			l.takeLocked(e.correlation)
 			l.slots.free()
 			failed.add(e, Reply{}, err)
@@ -158,7 +161,7 @@ func (f *fastPath) encode() {
 
 // appendLocked adds the packet of a request to those to be written. The error says why there
 // can be none.
-func (f *fastPath) appendLocked(e *exchange) error {
+func (f *fastPath) appendLocked(e *exchange, now time.Time) error {
 	if e.ctx.Err() != nil {
 		return notSent(context.Cause(e.ctx))
 	}
@@ -167,7 +170,7 @@ func (f *fastPath) appendLocked(e *exchange) error {
 	}
 	expiry := time.Duration(0)
 	if deadline, ok := e.until(); ok {
-		if expiry = time.Until(deadline); expiry <= 0 {
+		if expiry = deadline.Sub(now); expiry <= 0 {
 			return notSent(context.DeadlineExceeded)
 		}
 	}
@@ -210,23 +213,22 @@ func (f *fastPath) nextIDLocked() uint16 {
 }
 
 // take handles a packet that arrived, and reports false if it is for paho. It is called
-// where the connection is read.
-func (f *fastPath) take(packet []byte) bool {
+// where the connection is read. If the packet is a PUBLISH, p is what the gate has decoded of it.
+func (f *fastPath) take(packet []byte, p *frame.Publish) bool {
 	switch frame.Type(packet) {
 	case wire.Puback:
 		ack, ok := frame.ParsePuback(packet)
 		return ok && f.acknowledged(ack)
 	case wire.Publish:
-		p, ok := frame.ParsePublish(packet)
-		if !ok || p.QoS > 0 {
-			return false // paho has to acknowledge it
+		if p.QoS > 0 || p.Identified {
+			return false // paho has to acknowledge it; and a reply has no subscription identifier
 		}
 		m := message{topic: p.Topic, correlation: p.CorrelationData, payload: p.Payload}
-		m.timestamp, _ = p.User(protocol.PropertyTimestamp)
-		m.status, _ = p.User(protocol.PropertyStatus)
-		m.statusMessage, _ = p.User(protocol.PropertyStatusMessage)
-		m.store, _ = p.User(protocol.PropertyStore)
-		m.instance, _ = p.User(protocol.PropertyInstance)
+		for name, value := range p.Users {
+			if property := m.property(name); property != nil && *property == nil {
+				*property = value // the first of a name counts
+			}
+		}
 		f.link.deliver(&m)
 		return true
 	}

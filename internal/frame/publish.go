@@ -141,17 +141,27 @@ func (p *Publish) readProperties(in *wire.Reader, limits *wire.Limits) (text boo
 
 // User returns the value of the first user property of a name.
 func (p *Publish) User(name string) (value []byte, ok bool) {
-	for rest := p.properties; len(rest) > 0; rest = rest[wire.PropertyLength(rest):] {
-		if rest[0] == wire.UserProperty {
-			in := wire.Reader(rest[1:])
-			key, _ := in.Binary()
-			value, _ := in.Binary()
-			if string(key) == name {
-				return value, true
-			}
+	for key, value := range p.Users {
+		if string(key) == name {
+			return value, true
 		}
 	}
 	return nil, false
+}
+
+// Users calls yield with the name and the value of each user property, in their order, until yield
+// returns false. It is an [iter.Seq2], for a reader of several properties.
+func (p *Publish) Users(yield func(name, value []byte) bool) {
+	for rest := p.properties; len(rest) > 0; rest = rest[wire.PropertyLength(rest):] {
+		if rest[0] == wire.UserProperty {
+			in := wire.Reader(rest[1:])
+			name, _ := in.Binary()
+			value, _ := in.Binary()
+			if !yield(name, value) {
+				return
+			}
+		}
+	}
 }
 
 // forwarded are the properties that a broker passes on as they are [MQTT-3.3.2-4,

@@ -39,9 +39,9 @@ type Conn struct {
 	socket    net.Conn      // the connection below TLS and WebSocket; Conn itself if there is neither
 	gate      *gate.Gate    // checks the packets of the broker; used by the reading goroutine only
 	reader    *frame.Filter
-	intercept atomic.Pointer[func(packet []byte) bool] // nil: paho gets all packets
-	cause     atomic.Pointer[error]                    // why this end closes the connection; nil if it does not
-	anonymous bool                                     // the broker asked for a client certificate, and got none
+	intercept atomic.Pointer[Interceptor] // nil: paho gets all packets
+	cause     atomic.Pointer[error]       // why this end closes the connection; nil if it does not
+	anonymous bool                        // the broker asked for a client certificate, and got none
 
 	lock         chan struct{} // full while a packet is being written; guards the fields below
 	writer       *bufio.Writer
@@ -146,7 +146,7 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 		Check: c.gate.Check,
 		Take: func(packet []byte) bool {
 			intercept := c.intercept.Load()
-			return intercept != nil && (*intercept)(packet)
+			return intercept != nil && (*intercept)(packet, c.gate.Publish())
 		},
 	})
 	return c
@@ -166,9 +166,13 @@ func (r countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Intercept offers each packet that arrives from now on to f, in the reading goroutine. f
-// reports whether it took the packet; paho gets the others. f must not keep the slice.
-func (c *Conn) Intercept(f func(packet []byte) bool) { c.intercept.Store(&f) }
+// Interceptor is called with each packet that arrives, in the reading goroutine. It reports whether
+// it took the packet; paho gets the others. If the packet is a PUBLISH, publish is what the gate has
+// decoded of it. It must keep neither.
+type Interceptor func(packet []byte, publish *frame.Publish) bool
+
+// Intercept offers each packet that arrives from now on to f.
+func (c *Conn) Intercept(f Interceptor) { c.intercept.Store(&f) }
 
 // CompleteFirst makes complete change the first packet that is written. If complete
 // returns an error, the packet is not sent and the connection closes; see [Conn.Incomplete].
