@@ -1,6 +1,7 @@
 package bench_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -10,22 +11,32 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Unlike times, allocations are the same on any machine, busy or not.
-func TestASetAllocatesLittle(t *testing.T) {
+// Unlike times, allocations are the same on any machine, busy or not. They are those of client,
+// broker and store together.
+func TestASetAllocatesLittle(t *testing.T) { allocatesAtMost(t, 10, newSpeed(t).set) }
+
+func TestAGuardedWriteAllocatesLittle(t *testing.T) {
+	allocatesAtMost(t, 14, newSpeed(t).guardSet(t))
+}
+
+// allocatesAtMost fails the test if an operation allocates more often.
+func allocatesAtMost(t *testing.T, most float64, operation func(ctx context.Context, worker int) error) {
+	t.Helper()
 	if testsupport.UnderRace {
 		t.Skip("the race detector allocates too")
 	}
-	ours := newSpeed(t)
-	set := func() {
-		if err := ours.set(t.Context(), 0); err != nil {
+	run := func() {
+		if err := operation(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 1000 {
-		set() // until all that is made once has been made
+		run() // until all that is made once has been made
 	}
-	if got := testing.AllocsPerRun(5000, set); got > wantedAllocations {
-		t.Errorf("a Set allocates %.0f times, over both sides, want at most %d", got, wantedAllocations)
+	got := testing.AllocsPerRun(5000, run)
+	t.Logf("%.0f allocations", got)
+	if got > most {
+		t.Errorf("it allocates %.0f times, want at most %.0f", got, most)
 	}
 }
 

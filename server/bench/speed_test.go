@@ -150,19 +150,19 @@ func (s *speed) set(ctx context.Context, worker int) error {
 }
 
 // guardSet writes with the token of a tenure that is renewed meanwhile.
-func (s *speed) guardSet(b *testing.B) func(context.Context, int) error {
-	b.Helper()
+func (s *speed) guardSet(t testing.TB) func(context.Context, int) error {
+	t.Helper()
 	l, err := lease.New(s.client, "press-7/active", lease.Options{})
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
-	tenure, err := l.Acquire(b.Context())
+	tenure, err := l.Acquire(t.Context())
 	if err != nil {
-		b.Fatal(err)
+		t.Fatal(err)
 	}
-	b.Cleanup(func() {
+	t.Cleanup(func() {
 		if err := tenure.Release(context.Background()); err != nil {
-			b.Error(err)
+			t.Error(err)
 		}
 	})
 	guard := fencing.NewGuard(s.client, tenure)
