@@ -24,9 +24,10 @@ import (
 )
 
 const (
-	// receiveMaximum is how many unacknowledged messages the broker may send us. paho
-	// reserves a channel of this length for each connection.
-	receiveMaximum = 1000
+	// receiveMaximum is how many unacknowledged messages the broker may send us: far more than
+	// brokers have under way for one client. paho reserves a channel of this length for each
+	// connection.
+	receiveMaximum = 256
 	// subscribeTimeout bounds one SUBSCRIBE.
 	subscribeTimeout = 5 * time.Second
 	// subscribeRetry is the pause after a SUBSCRIBE that the broker refused.

@@ -20,6 +20,10 @@ import (
 // maxHead is how much of a broker's first packet is kept, for the error if it is none.
 const maxHead = 32
 
+// writeBuffer holds what paho writes of one packet, of some 200 bytes. Longer packets take several
+// writes, and batches of requests, which are written at once, take none of it.
+const writeBuffer = 512
+
 // farewellTimeout bounds the DISCONNECT that tells the broker what it did wrong.
 const farewellTimeout = time.Second
 
@@ -137,7 +141,7 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 		Conn:         conn,
 		socket:       socket,
 		gate:         gate.New(gate.FromServer, gate.Limits{}),
-		writer:       bufio.NewWriter(conn),
+		writer:       bufio.NewWriterSize(conn, writeBuffer),
 		writeTimeout: writeTimeout,
 		direct:       newDirect(conn), // nil with TLS and WebSocket, which change the bytes
 	}

@@ -32,7 +32,7 @@ import (
 // Maximum as low as ours, without which paho makes room for 65,535 messages.
 func BenchmarkIdleConnections(b *testing.B) {
 	stock := func(b *testing.B) string { return startStockBroker(b, nil).address }
-	few := uint16(1000)
+	few := uint16(256)
 	for _, bench := range []struct {
 		name    string
 		broker  func(*testing.B) (address string)
