@@ -47,9 +47,9 @@ func (c *Client) BeginGet(call *async.Call, key string, options GetOptions) {
 
 // begun is a request that BeginSet or BeginGet began.
 //
-// It usually has no goroutine: the one that reads from the connection, or the timer of the link,
-// ends it. It gets one where it has to wait before it can be sent, which is rare, with a Conn
-// of the program, which can only wait, and where a clock of the program is asked, which may block.
+// It has no goroutine: the one that reads from the connection, or the timer of the link, ends it. It
+// gets one with a Conn of the program, which can only wait, and where a clock of the program is asked,
+// which may block.
 type begun struct {
 	client    *Client
 	call      *async.Call
@@ -74,9 +74,7 @@ func (b *begun) Cancel(cause error) {
 
 func (b *begun) cancel(cause error) {
 	if e := b.exchange.Load(); e != nil {
-		if l := e.link.Load(); l != nil {
-			l.cancel(e, cause)
-		}
+		b.client.mqtt.cancel(e, cause)
 	}
 	if cancel := b.waiting.Load(); cancel != nil {
 		(*cancel)(cause)
@@ -106,12 +104,16 @@ func (b *begun) send() {
 		b.wait()
 		return
 	}
+	c := b.client.mqtt
 	e := newExchange(context.Background(), b.request)
-	e.deadline, e.finished = b.limit, b.finished
+	e.deadline, e.begun = b.limit, b
 	b.exchange.Store(e)
-	if b.client.mqtt.tryPost(e) == nil {
-		b.wait()
-		return
+	switch {
+	case c.tryPost(e) != nil:
+	case e.request.Binding.Err() != nil:
+		e.end(Reply{}, e.request.Binding.Err()) // no later connection can be the right one
+	default:
+		c.wait(e)
 	}
 	b.recheck()
 }
@@ -139,7 +141,7 @@ func (b *begun) finished(reply Reply, err error) {
 // errGoexit: a Conn of the program, or a function that it calls, ended the goroutine of a request.
 var errGoexit = errors.New("a function of the program ended the goroutine of the request")
 
-// wait sends the request in a goroutine, which can wait for a connection.
+// wait sends the request in a goroutine of its own.
 func (b *begun) wait() {
 	c := b.client
 	ctx, cancel := context.WithCancelCause(context.Background())

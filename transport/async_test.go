@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -50,6 +51,103 @@ func TestRequestsThatNoGoroutineWaitsForNeedNone(t *testing.T) {
 			if got := await.Receive(r); got.Err != nil || string(got.Value) != "v" || !got.Exists {
 				t.Fatalf("%+v", got)
 			}
+		}
+	})
+}
+
+func TestRequestsThatWaitForRoomNeedNoGoroutine(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		const room, requests = 16, 100 // two are kept for urgent ones
+		b := newQuietBroker(room)
+		client := mustDialTo(t, b.pipeBroker, options)
+		before := runtime.NumGoroutine()
+		results := make(map[string]<-chan async.Result)
+		for i := range requests {
+			key := fmt.Sprint("k", i)
+			_, results[key] = began(client, key, 9*time.Second-time.Duration(i)*time.Millisecond)
+		}
+		received := b.received()
+		if more := runtime.NumGoroutine() - before; more > 0 || len(received) != room-2 {
+			t.Errorf("%d of %d requests came in, and they have %d goroutines", len(received), requests, more)
+		}
+		for next := 0; next < len(received); next++ {
+			if late := fmt.Sprint("k", requests-1-(next-(room-2))); next >= room-2 && keyOf(received[next]) != late {
+				t.Fatalf("request %d is for %s, want %s: of those that wait, the earliest deadline comes first", next, keyOf(received[next]), late)
+			}
+			_, _ = value(received[next], "v", 0).WriteTo(b.present())
+			b.acknowledge(received[next].PacketID, 0)
+			received = b.received()
+		}
+		for key, r := range results {
+			if got := await.Receive(r); got.Err != nil || string(got.Value) != "v" {
+				t.Fatalf("%s: %+v", key, got)
+			}
+		}
+		if waits := client.mqtt.waiting.count.Load(); waits != 0 {
+			t.Errorf("%d requests are said to wait", waits)
+		}
+	})
+}
+
+func TestRequestsThatWaitForAConnectionNeedNoGoroutineAndLeaveOverTheNextOne(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1000)
+		client := mustDialTo(t, b.pipeBroker, options)
+		down := func(is bool) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.down = is
+		}
+		down(true)
+		b.cut()
+		b.received()
+		before := runtime.NumGoroutine()
+		var results []<-chan async.Result
+		for range 100 {
+			_, r := began(client, "k", 9*time.Second)
+			results = append(results, r)
+		}
+		_, late := began(client, "k", time.Second)
+		synctest.Wait()
+		if more := runtime.NumGoroutine() - before; more > 0 {
+			t.Errorf("they have %d goroutines", more)
+		}
+		if r := await.Receive(late); !errors.Is(r.Err, ErrNotSent) || !strings.Contains(r.Err.Error(), "is down") {
+			t.Errorf("one that waits in vain: %v; want the reason", r.Err)
+		}
+		down(false)
+		time.Sleep(7 * time.Second)
+		received := b.received()
+		if len(received) != 100 {
+			t.Fatalf("%d requests came in, want 100", len(received))
+		}
+		for _, request := range received {
+			_, _ = value(request, "v", 0).WriteTo(b.present())
+		}
+		for _, r := range results {
+			if got := await.Receive(r); got.Err != nil {
+				t.Fatal(got.Err)
+			}
+		}
+	})
+}
+
+func TestInvariant53ARequestThatWaitsForRoomFailsWithTheConnectionThatItIsBoundTo(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1)
+		client := mustDialTo(t, b.pipeBroker, options)
+		began(client, "k", 9*time.Second)
+		results := make(chan async.Result, 1)
+		call := &async.Call{Deadline: time.Now().Add(9 * time.Second), Done: func(r async.Result) { results <- r }}
+		client.BeginGet(call, "bound", GetOptions{Binding: Binding{Connection: client.Lost()}})
+		b.received()
+		b.mu.Lock()
+		b.down = true
+		b.mu.Unlock()
+		start := time.Now()
+		b.cut()
+		if r := await.Receive(results); !errors.Is(r.Err, errBoundConnection) || !errors.Is(r.Err, ErrNotSent) || time.Since(start) > 0 {
+			t.Errorf("%v after %v", r.Err, time.Since(start))
 		}
 	})
 }

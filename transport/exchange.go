@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"container/heap"
 	"context"
 	"crypto/rand"
 	"slices"
@@ -20,10 +21,8 @@ type exchange struct {
 	correlation correlation
 	deadline    time.Time // when the link ends it; zero: the goroutine that waits does
 
-	// finished gets the result of a request that no goroutine waits for. It is called without a
-	// lock. Nil: a goroutine waits for done.
-	finished func(Reply, error)
-	link     atomic.Pointer[link] // that has or had it; only for a request that no goroutine waits for
+	begun *begun               // gets the result, if no goroutine waits for the request; else nil: done is for the one that waits
+	link  atomic.Pointer[link] // that has or had it, if no goroutine waits for it
 
 	done  chan struct{} // gets an item from the goroutine that took the exchange out of link.pending
 	reply Reply         // set before, like err
@@ -32,7 +31,10 @@ type exchange struct {
 	// Guarded by link.mu.
 	sent     bool // it may have reached the broker
 	accepted bool // the broker has acknowledged it
-	position int  // in link.overdue, if it has a deadline
+
+	// Guarded by the lock of the deadlines that have it.
+	position int  // among them; -1: it is in none
+	waits    bool // in the waiting room
 }
 
 // correlation is the correlation data of a request; deployed stores refuse another length.
@@ -77,8 +79,8 @@ func (p *exchangePool) put(e *exchange) {
 // end gives an exchange its result. Only the goroutine that took it out of link.pending may
 // call it, without a lock.
 func (e *exchange) end(reply Reply, err error) {
-	if e.finished != nil {
-		e.finished(reply, err)
+	if e.begun != nil {
+		e.begun.finished(reply, err)
 		return
 	}
 	e.reply, e.err = reply, err
@@ -129,7 +131,173 @@ func (o *overdue) Pop() any {
 	e := (*o)[last]
 	(*o)[last] = nil
 	*o = (*o)[:last]
+	e.position = -1
 	return e
+}
+
+// deadlines calls a function when the first of its exchanges is overdue. One timer serves all of
+// them: few requests live long enough to need it, and it is not set again for each. Its methods need
+// the lock of its owner.
+type deadlines struct {
+	call  func()          // runs in a goroutine of its own: fired, and then whatever is to be done
+	tasks *sync.WaitGroup // has one for each call that is due or under way; call is to end it
+
+	requests overdue
+	timer    *time.Timer // nil before the first exchange
+	at       time.Time   // when it calls; zero: it does not
+}
+
+// add adds an exchange with a deadline.
+func (d *deadlines) add(e *exchange) {
+	heap.Push(&d.requests, e)
+	if d.at.IsZero() || e.deadline.Before(d.at) {
+		d.set(e.deadline)
+	}
+}
+
+// remove removes an exchange. The timer stays as it is: a call that finds nothing does no harm.
+func (d *deadlines) remove(e *exchange) { heap.Remove(&d.requests, e.position) }
+
+// first returns the exchange with the earliest deadline, or nil.
+func (d *deadlines) first() *exchange {
+	if len(d.requests) == 0 {
+		return nil
+	}
+	return d.requests[0]
+}
+
+// fired returns, at the beginning of a call, the exchanges that are overdue by now.
+func (d *deadlines) fired() (over []*exchange) {
+	d.at = time.Time{}
+	for now := time.Now(); d.first() != nil && !d.first().deadline.After(now); {
+		over = append(over, heap.Pop(&d.requests).(*exchange))
+	}
+	if next := d.first(); next != nil {
+		d.set(next.deadline)
+	}
+	return over
+}
+
+func (d *deadlines) set(at time.Time) {
+	d.stop()
+	d.at = at
+	d.tasks.Add(1)
+	if d.timer == nil {
+		d.timer = time.AfterFunc(time.Until(at), d.call)
+	} else {
+		d.timer.Reset(time.Until(at))
+	}
+}
+
+// stop prevents the next call, unless it has begun. The owner adds nothing afterwards, if it is
+// about to wait for tasks.
+func (d *deadlines) stop() {
+	d.at = time.Time{}
+	if d.timer != nil && d.timer.Stop() {
+		d.tasks.Done()
+	}
+}
+
+// waitingRoom has the requests that no goroutine waits for and that cannot be sent yet, because there
+// is no connection, or because as many are under way as the broker takes. Those with the earliest
+// deadlines leave first.
+type waitingRoom struct {
+	count atomic.Int64 // of them, those included that admit is about to post
+
+	mu       sync.Mutex
+	urgent   deadlines
+	ordinary deadlines
+	closed   error // why no request may wait any more; nil while the connection lives
+}
+
+// of returns where a request waits.
+func (w *waitingRoom) of(e *exchange) *deadlines {
+	if e.request.Urgent {
+		return &w.urgent
+	}
+	return &w.ordinary
+}
+
+// add lets a request wait. The error says why it must not.
+func (w *waitingRoom) add(e *exchange) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed != nil {
+		return w.closed
+	}
+	w.of(e).add(e)
+	e.waits = true
+	return nil
+}
+
+// take returns the request that leaves next, or nil if none waits.
+func (w *waitingRoom) take() *exchange {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.urgent.first()
+	if e == nil {
+		e = w.ordinary.first()
+	}
+	if e != nil {
+		w.of(e).remove(e)
+		e.waits = false
+	}
+	return e
+}
+
+// remove takes a request back, and reports false if it does not wait here.
+func (w *waitingRoom) remove(e *exchange) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !e.waits {
+		return false
+	}
+	w.of(e).remove(e)
+	e.waits = false
+	return true
+}
+
+// fired returns the requests of one kind that are overdue.
+func (w *waitingRoom) fired(d *deadlines) []*exchange {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	over := d.fired()
+	for _, e := range over {
+		e.waits = false
+	}
+	return over
+}
+
+// broken returns the requests that wait in vain, because the connection of their binding was lost.
+func (w *waitingRoom) broken() (broken []*exchange) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range []*deadlines{&w.urgent, &w.ordinary} {
+		for _, e := range slices.Clone(d.requests) {
+			if e.request.Binding.Err() != nil {
+				d.remove(e)
+				e.waits = false
+				broken = append(broken, e)
+			}
+		}
+	}
+	return broken
+}
+
+// close lets no request wait any more, and returns those that do.
+func (w *waitingRoom) close(cause error) (waiting []*exchange) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = cause
+	for _, d := range []*deadlines{&w.urgent, &w.ordinary} {
+		d.stop()
+		waiting = append(waiting, d.requests...)
+		d.requests = nil
+	}
+	for _, e := range waiting {
+		e.waits = false
+	}
+	return waiting
 }
 
 // queue is first in, first out, and reuses its memory.
@@ -206,8 +374,9 @@ func (m *message) reply(store, instance string) (Reply, error) {
 // requests, which also take each free slot first. Within each kind, requests take their turns
 // in order.
 type window struct {
-	size     int // slots in all
-	reserved int // of them for urgent requests
+	size     int    // slots in all
+	reserved int    // of them for urgent requests
+	freed    func() // is called with the lock when a slot may be free; nil: nothing is. It must not block
 
 	mu       sync.Mutex
 	used     int
@@ -286,6 +455,9 @@ func (w *window) freeLocked() {
 	w.used = max(w.used-1, 0) // a broker may acknowledge what was not sent
 	w.admitLocked(&w.urgent, w.size)
 	w.admitLocked(&w.ordinary, w.size-w.reserved)
+	if w.freed != nil {
+		w.freed()
+	}
 }
 
 // admitLocked gives slots to the requests that wait in line, while fewer than room are in use.

@@ -3,7 +3,6 @@ package transport
 import (
 	"bytes"
 	"cmp"
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -71,15 +70,13 @@ type link struct {
 	store    string     // the identity in the latest reply
 	instance string     // likewise
 	pending  map[correlation]*exchange
-	urgent   queue       // to be sent first, except those that are no longer pending
-	queue    queue       // to be sent after these, likewise
-	overdue  overdue     // the pending ones with deadlines
-	sweeper  *time.Timer // calls sweep; nil before the first deadline
-	sweepAt  time.Time   // when; zero: it will not
-	leaving  bool        // nothing new may be sent
-	answered bool        // a reply has come
-	probing  bool        // a probe is under way
-	cause    error       // why the connection was lost; nil until then
+	urgent   queue     // to be sent first, except those that are no longer pending
+	queue    queue     // to be sent after these, likewise
+	overdue  deadlines // of the pending ones that have any
+	leaving  bool      // nothing new may be sent
+	answered bool      // a reply has come
+	probing  bool      // a probe is under way
+	cause    error     // why the connection was lost; nil until then
 }
 
 // newLink returns the link over conn, which only tests leave nil.
@@ -97,6 +94,7 @@ func newLink(clientID string, events Events, logger *slog.Logger, conn *mqttnet.
 		abort:    time.AfterFunc(time.Hour, conn.Abort),
 	}
 	l.abort.Stop()
+	l.overdue = deadlines{call: l.sweep, tasks: &l.tasks}
 	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
@@ -238,11 +236,9 @@ func (l *link) add(e *exchange) (added, claimed bool) {
 		return false, false
 	}
 	l.pending[e.correlation] = e
+	e.position = -1
 	if !e.deadline.IsZero() {
-		heap.Push(&l.overdue, e)
-		if l.sweepAt.IsZero() || e.deadline.Before(l.sweepAt) {
-			l.armLocked(e.deadline)
-		}
+		l.overdue.add(e)
 	}
 	if e.request.Urgent {
 		l.urgent.push(e)
@@ -254,6 +250,11 @@ func (l *link) add(e *exchange) (added, claimed bool) {
 	}
 	signal(l.wake)
 	return true, false
+}
+
+// heldBack adds to the cause for which a request is given up that it had no slot.
+func (l *link) heldBack(cause error) error {
+	return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)", cause, l.slots.size)
 }
 
 // isIdleLocked reports whether no request is queued.
@@ -301,47 +302,22 @@ func messageExpiry(left time.Duration) uint32 {
 func (l *link) takeLocked(id correlation) *exchange {
 	e := l.pending[id]
 	delete(l.pending, id)
-	if e != nil && !e.deadline.IsZero() {
-		heap.Remove(&l.overdue, e.position)
+	if e != nil && e.position >= 0 {
+		l.overdue.remove(e)
 	}
 	l.signalQuietLocked()
 	return e
 }
 
-// armLocked has sweep called at a time, if it is to be called at all: its goroutine belongs to the
-// link, and none begins on one that is down.
-func (l *link) armLocked(at time.Time) {
-	l.disarmLocked()
-	l.sweepAt = at
-	l.tasks.Add(1)
-	if l.sweeper == nil {
-		l.sweeper = time.AfterFunc(time.Until(at), l.sweep)
-	} else {
-		l.sweeper.Reset(time.Until(at))
-	}
-}
-
-func (l *link) disarmLocked() {
-	l.sweepAt = time.Time{}
-	if l.sweeper != nil && l.sweeper.Stop() {
-		l.tasks.Done()
-	}
-}
-
-// sweep ends the requests whose deadlines are over. One timer serves all requests of the link: few
-// of them live long enough to need it, and it is not set again for each.
+// sweep ends the requests whose deadlines are over.
 func (l *link) sweep() {
 	defer l.tasks.Done()
 	var given ended
 	defer func() { given.tell() }()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for now := time.Now(); len(l.overdue) > 0 && !l.overdue[0].deadline.After(now); {
-		e := l.overdue[0]
+	for _, e := range l.overdue.fired() {
 		given.add(e, Reply{}, l.abandonLocked(e, context.DeadlineExceeded))
-	}
-	if l.sweepAt = (time.Time{}); len(l.overdue) > 0 && !isClosed(l.down) {
-		l.armLocked(l.overdue[0].deadline)
 	}
 }
 
@@ -423,8 +399,8 @@ func (l *link) drop(cause error) (failed ended, first bool) {
 			failed.add(e, Reply{}, notSent(cause))
 		}
 	}
-	l.urgent, l.queue, l.overdue = queue{}, queue{}, nil
-	l.disarmLocked()
+	l.urgent, l.queue, l.overdue.requests = queue{}, queue{}, nil
+	l.overdue.stop() // none begins on a link that is down
 	return failed, true
 }
 

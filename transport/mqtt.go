@@ -69,6 +69,7 @@ type mqttConn struct {
 	latest ConnectionStatus
 
 	exchanges exchangePool
+	waiting   waitingRoom
 
 	changed chan struct{} // holds one item when report has not seen latest yet
 	replace chan struct{} // holds one item when the present connection may have to be replaced
@@ -84,6 +85,8 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		replace: make(chan struct{}, 1),
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
+	c.waiting.urgent = deadlines{tasks: &c.tasks, call: func() { c.sweep(&c.waiting.urgent) }}
+	c.waiting.ordinary = deadlines{tasks: &c.tasks, call: func() { c.sweep(&c.waiting.ordinary) }}
 	return c
 }
 
@@ -112,8 +115,11 @@ func (c *mqttConn) terminate(cause error) {
 	first := c.life.Err() == nil
 	if first {
 		c.end(cause)
+		for _, e := range c.waiting.close(cause) {
+			failed.add(e, Reply{}, notSent(cause))
+		}
 		if c.link != nil {
-			failed = c.dropLocked(c.link, cause)
+			failed = append(failed, c.dropLocked(c.link, cause)...)
 		}
 		c.changedLocked(Ended, cause)
 	}
@@ -249,6 +255,11 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if err := l.adopt(connack.Properties, packet.KeepAlive); err != nil {
 		return false, err
 	}
+	l.slots.freed = func() {
+		if c.waiting.count.Load() > 0 {
+			signal(l.wake)
+		}
+	}
 	if err := l.subscribe(ctx, c.failed); err != nil {
 		return false, err
 	}
@@ -287,6 +298,7 @@ func (c *mqttConn) serve(ctx context.Context, l *link, will *pendingWill) (repla
 		case <-l.down:
 			return false
 		case <-l.wake:
+			c.admit()
 			l.path.send()
 		case <-check:
 			l.showToken(c.options.TokenFile)
@@ -401,6 +413,9 @@ func (c *mqttConn) established(l *link) bool {
 	c.link, c.last, c.silent = l, nil, nil
 	c.changedLocked(Connected, nil)
 	close(c.ready)
+	if c.waiting.count.Load() > 0 {
+		signal(l.wake)
+	}
 	return true
 }
 
@@ -430,6 +445,10 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	failed.tell()
 	if present {
 		c.events.Down()
+		for _, e := range c.waiting.broken() { // Down has closed the channels of bindings
+			c.waiting.count.Add(-1)
+			e.end(Reply{}, e.request.Binding.Err())
+		}
 	}
 	if warning != "" {
 		c.logger.Warn(warning, "error", cause)
@@ -520,7 +539,7 @@ func (c *mqttConn) tryPost(e *exchange) *link {
 	if l == nil || !ready || e.ctx.Err() != nil || e.request.Binding.Err() != nil || !l.slots.tryAcquire(e.request.Urgent) {
 		return nil
 	}
-	if e.finished != nil {
+	if e.begun != nil {
 		e.link.Store(l)
 	}
 	if !l.enqueue(e) {
@@ -528,6 +547,80 @@ func (c *mqttConn) tryPost(e *exchange) *link {
 		return nil
 	}
 	return l
+}
+
+// wait lets a request that no goroutine waits for wait until it can be sent.
+func (c *mqttConn) wait(e *exchange) {
+	c.waiting.count.Add(1)
+	if err := c.waiting.add(e); err != nil {
+		c.waiting.count.Add(-1)
+		e.end(Reply{}, notSent(err))
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link != nil {
+		signal(c.link.wake) // it may be possible by now
+	}
+}
+
+// admit sends requests that wait, as many as the broker takes now. Only the sending goroutine calls it.
+func (c *mqttConn) admit() {
+	for c.waiting.count.Load() > 0 {
+		e := c.waiting.take()
+		if e == nil {
+			return
+		}
+		err := e.request.Binding.Err()
+		if err == nil && c.tryPost(e) == nil {
+			if err = c.waiting.add(e); err == nil {
+				e.begun.recheck()
+				return
+			}
+			err = notSent(err)
+		}
+		c.waiting.count.Add(-1)
+		if err != nil {
+			e.end(Reply{}, err)
+		} else {
+			e.begun.recheck()
+		}
+	}
+}
+
+// sweep ends the waiting requests of one kind whose deadlines are over.
+func (c *mqttConn) sweep(d *deadlines) {
+	defer c.tasks.Done()
+	for _, e := range c.waiting.fired(d) {
+		c.waiting.count.Add(-1)
+		e.end(Reply{}, notSent(c.whyHeld(context.DeadlineExceeded)))
+	}
+}
+
+// cancel ends a request that no goroutine waits for, unless it has ended.
+func (c *mqttConn) cancel(e *exchange, cause error) {
+	if l := e.link.Load(); l != nil {
+		l.cancel(e, cause)
+	}
+	if c.waiting.remove(e) {
+		c.waiting.count.Add(-1)
+		e.end(Reply{}, notSent(c.whyHeld(cause)))
+	}
+}
+
+// whyHeld adds to the cause for which a request is given up why it was not sent before.
+func (c *mqttConn) whyHeld(cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.link != nil && isClosed(c.ready):
+		return c.link.heldBack(cause)
+	case c.last != nil:
+		return fmt.Errorf("%w (%w)", c.last, cause)
+	case errors.Is(cause, context.DeadlineExceeded) && c.silent != nil:
+		return fmt.Errorf("%w (%w)", c.silent, cause)
+	}
+	return cause
 }
 
 // post adds an exchange to the queue of a connection, when there is one and its broker takes
@@ -553,8 +646,7 @@ func (c *mqttConn) post(e *exchange) (*link, error) {
 			}
 			l.slots.free()
 		case e.ctx.Err() != nil && !isClosed(l.down):
-			return nil, notSent(fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
-				context.Cause(e.ctx), l.slots.size))
+			return nil, notSent(l.heldBack(context.Cause(e.ctx)))
 		}
 	}
 }
