@@ -291,9 +291,9 @@ func (c *Conn) Unlock() {
 	if err != nil {
 		c.Abort()
 	}
-	if c.direct != nil {
-		_ = c.Conn.SetWriteDeadline(time.Time{}) // it would end a later TrySend
-	}
+	// It would end a later TrySend; and what TLS writes while it reads, such as the answer to a
+	// change of keys.
+	_ = c.Conn.SetWriteDeadline(time.Time{})
 }
 
 // CanTrySend reports whether TrySend ever takes packets on this connection.
