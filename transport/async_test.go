@@ -94,8 +94,8 @@ func TestRequestsThatWaitForAConnectionNeedNoGoroutineAndLeaveOverTheNextOne(t *
 		b := newQuietBroker(1000)
 		client := mustDialTo(t, b.pipeBroker, options)
 		down := func(is bool) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
+			b.pipeBroker.mu.Lock()
+			defer b.pipeBroker.mu.Unlock()
 			b.down = is
 		}
 		down(true)
@@ -141,9 +141,9 @@ func TestInvariant53ARequestThatWaitsForRoomFailsWithTheConnectionThatItIsBoundT
 		call := &async.Call{Deadline: time.Now().Add(9 * time.Second), Done: func(r async.Result) { results <- r }}
 		client.BeginGet(call, "bound", GetOptions{Binding: Binding{Connection: client.Lost()}})
 		b.received()
-		b.mu.Lock()
+		b.pipeBroker.mu.Lock()
 		b.down = true
-		b.mu.Unlock()
+		b.pipeBroker.mu.Unlock()
 		start := time.Now()
 		b.cut()
 		if r := await.Receive(results); !errors.Is(r.Err, errBoundConnection) || !errors.Is(r.Err, ErrNotSent) || time.Since(start) > 0 {
@@ -361,9 +361,9 @@ func TestABindingBoundsARequestWhereverItIs(t *testing.T) {
 			b.received()
 		}, ErrNotSent, 1},
 		{"without a connection", func(_ *testing.T, b *quietBroker, _ *Client) {
-			b.mu.Lock()
+			b.pipeBroker.mu.Lock()
 			b.down = true
-			b.mu.Unlock()
+			b.pipeBroker.mu.Unlock()
 			b.cut()
 			b.received()
 		}, ErrNotSent, 0},
