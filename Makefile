@@ -113,6 +113,14 @@ peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six m
 		$$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } >&2
 	@cd bench && go run . $(PEERS)
 
+.PHONY: latency
+latency: ## Renew for a minute at half of the capacity, in an open loop: percentiles, a histogram, and what the tail is made of; LATENCY=--duration=10m, LATENCY=--quick
+	@cd bench && go run . latency $(LATENCY)
+
+.PHONY: growth
+growth: ## Cost against size: leases, connections, keys, candidates, watchers (eight minutes); GROWTH=--write puts figures and charts into docs/scale.md, GROWTH=--quick takes a minute
+	@cd bench && go run . growth $(GROWTH)
+
 .PHONY: abuse
 abuse: ## Attack a server in every way we know, and print what a healthy client noticed (half an hour at most); ONLY=regexp
 	@go run ./server/abuse -only '$(ONLY)'

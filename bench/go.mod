@@ -8,6 +8,7 @@ tool (
 )
 
 require (
+	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/bsm/redislock v0.9.4
 	github.com/eclipse/paho.golang v0.23.0
 	github.com/mochi-mqtt/server/v2 v2.7.9
@@ -17,15 +18,16 @@ require (
 	github.com/redis/rueidis v1.0.79
 	github.com/shirou/gopsutil/v4 v4.26.6
 	github.com/tenurelock/tenure v0.0.0
+	github.com/tenurelock/tenure/server v0.0.0
 	go.etcd.io/etcd/client/pkg/v3 v3.6.14
 	go.etcd.io/etcd/client/v3 v3.6.14
 	go.etcd.io/etcd/server/v3 v3.6.14
 	go.uber.org/zap v1.27.0
+	golang.org/x/sync v0.22.0
 	golang.org/x/sys v0.47.0
 )
 
 require (
-	github.com/HdrHistogram/hdrhistogram-go v1.4.0 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.7.2-default-no-op // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
@@ -73,7 +75,6 @@ require (
 	github.com/tenurelock/tenure/cluster v0.0.0 // indirect
 	github.com/tenurelock/tenure/cluster/cmd/tenure-cluster v0.0.0-00010101000000-000000000000 // indirect
 	github.com/tenurelock/tenure/cmd/tenure v0.0.0 // indirect
-	github.com/tenurelock/tenure/server v0.0.0 // indirect
 	github.com/tklauser/go-sysconf v0.3.16 // indirect
 	github.com/tklauser/numcpus v0.11.0 // indirect
 	github.com/tmc/grpc-websocket-proxy v0.0.0-20201229170055-e5319fda7802 // indirect
@@ -98,7 +99,6 @@ require (
 	go.yaml.in/yaml/v3 v3.0.6 // indirect
 	golang.org/x/crypto v0.55.0 // indirect
 	golang.org/x/net v0.57.0 // indirect
-	golang.org/x/sync v0.22.0 // indirect
 	golang.org/x/term v0.45.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
 	golang.org/x/time v0.15.0 // indirect

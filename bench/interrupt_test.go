@@ -18,12 +18,20 @@ import (
 
 // Ctrl-C sends an interrupt. A kill gives the run no chance to end its servers; the kernel ends them.
 func TestNoServerOutlivesARunThatIsEnded(t *testing.T) {
-	for name, signal := range map[string]os.Signal{"interrupted": os.Interrupt, "killed": syscall.SIGKILL} {
+	peers := command{until: "warming up", children: 2, arguments: []string{"--only", "^raw"}}
+	growth := command{until: "connections: 100", children: 2, arguments: []string{"growth", "--only", "connections", "--largest", "300"}}
+	latency := command{until: "measuring the capacity", children: 2, arguments: []string{"latency", "--capacity", "1h"}}
+	for name, test := range map[string]struct {
+		command
+		signal os.Signal
+	}{
+		"peers, interrupted": {peers, os.Interrupt}, "peers, killed": {peers, syscall.SIGKILL},
+		"growth, interrupted": {growth, os.Interrupt}, "growth, killed": {growth, syscall.SIGKILL},
+		"latency, interrupted": {latency, os.Interrupt}, "latency, killed": {latency, syscall.SIGKILL},
+	} {
 		t.Run(name, func(t *testing.T) {
-			servers, ended := endRun(t, signal)
-			if len(servers) < 2 {
-				t.Errorf("there were %d servers, want those of ours and of the echo", len(servers))
-			}
+			signal := test.signal
+			servers, ended := endRun(t, test.command, signal)
 			for _, server := range servers {
 				for end := time.Now().Add(await.Patience); isRunning(t, server); time.Sleep(10 * time.Millisecond) {
 					if time.Now().After(end) {
@@ -38,11 +46,17 @@ func TestNoServerOutlivesARunThatIsEnded(t *testing.T) {
 	}
 }
 
-// endRun ends a run that measures, and returns its servers and how it ended.
-func endRun(t *testing.T, signal os.Signal) (servers []int32, ended string) {
+// command is a run that takes longer than the test waits.
+type command struct {
+	until     string // the beginning of a line of its progress
+	children  int    // the processes that it starts at that time
+	arguments []string
+}
+
+// endRun ends a run that measures, and returns its servers and other children, and how it ended.
+func endRun(t *testing.T, test command, signal os.Signal) (servers []int32, ended string) {
 	t.Helper()
-	// The rounds take longer than the test waits.
-	bench := exec.CommandContext(t.Context(), os.Args[0], "--only", "^raw")
+	bench := exec.CommandContext(t.Context(), os.Args[0], test.arguments...)
 	bench.Env = append(bench.Environ(), asCommand+"=1", "TMPDIR="+t.TempDir())
 	progress, err := bench.StderrPipe()
 	if err != nil {
@@ -53,7 +67,7 @@ func endRun(t *testing.T, signal os.Signal) (servers []int32, ended string) {
 	}
 	lines := bufio.NewScanner(progress)
 	for await.Result(lines.Scan) {
-		if strings.HasPrefix(lines.Text(), "warming up") { // all servers run
+		if strings.HasPrefix(lines.Text(), test.until) {
 			break
 		}
 	}
@@ -61,10 +75,11 @@ func endRun(t *testing.T, signal os.Signal) (servers []int32, ended string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	children, err := self.Children()
-	if err != nil {
-		t.Fatal(err)
-	}
+	var children []*process.Process
+	await.Until(func() bool {
+		children, _ = self.Children() // an error is that there is none yet
+		return len(children) >= test.children
+	})
 	for _, child := range children {
 		servers = append(servers, child.Pid)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/shirou/gopsutil/v4/cpu"
 
+	"github.com/tenurelock/tenure/bench/internal/growth"
 	"github.com/tenurelock/tenure/bench/internal/measure"
 	"github.com/tenurelock/tenure/bench/internal/peer"
 	"github.com/tenurelock/tenure/bench/internal/table"
@@ -26,6 +27,7 @@ import (
 
 func main() {
 	peer.ServeChild()
+	growth.ServeChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
@@ -44,7 +46,20 @@ type settings struct {
 	rounds               int
 }
 
+// run runs one of the commands: "latency", "growth", or without a name the comparison of peers.
 func run(ctx context.Context, arguments []string, out, progress io.Writer) error {
+	if len(arguments) > 0 {
+		switch arguments[0] {
+		case "latency":
+			return runLatency(ctx, arguments[1:], out, progress)
+		case "growth":
+			return runGrowth(ctx, arguments[1:], out, progress)
+		}
+	}
+	return runPeers(ctx, arguments, out, progress)
+}
+
+func runPeers(ctx context.Context, arguments []string, out, progress io.Writer) error {
 	var s settings
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(progress)
@@ -58,14 +73,14 @@ func run(ctx context.Context, arguments []string, out, progress io.Writer) error
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("bench takes no arguments: %q", flags.Args())
+		return fmt.Errorf("%q is no command: choose latency or growth, or none for the peers", flags.Args())
 	}
 	if s.rounds < 1 {
 		return fmt.Errorf("--rounds is %d; there must be one at least", s.rounds)
 	}
 	if s.write {
 		// A document that cannot take the tables is found before minutes have passed.
-		if err := s.writeDocument(""); err != nil {
+		if err := writeDocument(s.document, table.Peers, ""); err != nil {
 			return err
 		}
 	}
@@ -73,13 +88,11 @@ func run(ctx context.Context, arguments []string, out, progress io.Writer) error
 	if err != nil {
 		return err
 	}
-	load, err := measure.LoadNow(ctx)
+	state, busy, err := lookAround(ctx, progress)
 	if err != nil {
 		return err
 	}
-	state := fmt.Sprintf("Before the run the load average was %.2f, and %.0f %% of the processors were in use.", load.Average, 100*load.Busy)
-	fmt.Fprintln(progress, state)
-	if err := s.mayWrite(load.Busy, "in use before the run"); err != nil {
+	if err := mayWrite(s.write, s.anyway, busy, "in use before the run"); err != nil {
 		return err
 	}
 
@@ -109,15 +122,15 @@ func run(ctx context.Context, arguments []string, out, progress io.Writer) error
 	if !s.write {
 		return nil
 	}
-	if err := s.mayWrite(result.Others, "used by other programs during the run"); err != nil {
+	if err := mayWrite(s.write, s.anyway, result.Others, "used by other programs during the run"); err != nil {
 		return err
 	}
-	return s.writeDocument(text.String())
+	return writeDocument(s.document, table.Peers, text.String())
 }
 
 func measureAll(ctx context.Context, host *peer.Host, options measure.Options) (measure.Result, error) {
 	fmt.Fprintln(options.Progress, "building and starting the servers")
-	if err := host.Build(ctx); err != nil {
+	if err := host.Build(ctx, peer.Commands); err != nil {
 		return measure.Result{}, err
 	}
 	return measure.Run(ctx, host, options)
@@ -153,28 +166,40 @@ func (s *settings) options(peers []*peer.Peer, progress io.Writer) measure.Optio
 	}
 }
 
-// mayWrite returns an error if the tables would be written although the machine is busy.
-func (s *settings) mayWrite(busy float64, when string) error {
-	if !s.write || s.anyway || busy <= measure.MaxBusy {
+// lookAround says what other programs do before a run: in a sentence, and as the share of the
+// processors that is in use, from 0 to 1.
+func lookAround(ctx context.Context, progress io.Writer) (state string, busy float64, err error) {
+	load, err := measure.LoadNow(ctx)
+	if err != nil {
+		return "", 0, err
+	}
+	state = fmt.Sprintf("Before the run the load average was %.2f, and %.0f %% of the processors were in use.", load.Average, 100*load.Busy)
+	fmt.Fprintln(progress, state)
+	return state, load.Busy, nil
+}
+
+// mayWrite returns an error if figures would be written although the machine is busy.
+func mayWrite(write, anyway bool, busy float64, when string) error {
+	if !write || anyway || busy <= measure.MaxBusy {
 		return nil
 	}
 	return fmt.Errorf("%.0f %% of the processors were %s: nothing is written; stop other programs, or say --anyway", 100*busy, when)
 }
 
-// writeDocument puts text into the document. An empty text only checks that this is possible.
-func (s *settings) writeDocument(text string) error {
-	content, err := os.ReadFile(s.document)
+// writeDocument puts text into a section of a document. An empty text only checks that this is possible.
+func writeDocument(document string, section table.Section, text string) error {
+	content, err := os.ReadFile(document)
 	if err != nil {
 		return err
 	}
-	replaced, err := table.Replace(string(content), text)
+	replaced, err := section.Replace(string(content), text)
 	if err != nil {
-		return fmt.Errorf("%s: %w", s.document, err)
+		return fmt.Errorf("%s: %w", document, err)
 	}
 	if text == "" {
 		return nil
 	}
-	return os.WriteFile(s.document, []byte(replaced), 0o644)
+	return os.WriteFile(document, []byte(replaced), 0o644)
 }
 
 // modules are those whose versions matter.
@@ -186,10 +211,6 @@ var modules = []string{
 
 // notes say on what was measured, and what else the machine did.
 func notes(ctx context.Context, before string, others float64) []string {
-	model := "an unknown processor"
-	if info, err := cpu.InfoWithContext(ctx); err == nil && len(info) > 0 {
-		model = info[0].ModelName
-	}
 	versions := []string{runtime.Version()}
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, dependency := range build.Deps {
@@ -205,8 +226,17 @@ func notes(ctx context.Context, before string, others float64) []string {
 		}
 	}
 	return []string{
-		fmt.Sprintf("%d processors (%s), %s/%s. %s During the run other programs used %.0f %% of them.",
-			runtime.NumCPU(), model, runtime.GOOS, runtime.GOARCH, before, 100*others),
+		machine(ctx, before, others),
 		"Versions: " + strings.Join(versions, ", ") + ".",
 	}
+}
+
+// machine says in a sentence or two on what was measured.
+func machine(ctx context.Context, before string, others float64) string {
+	model := "an unknown processor"
+	if info, err := cpu.InfoWithContext(ctx); err == nil && len(info) > 0 {
+		model = info[0].ModelName
+	}
+	return fmt.Sprintf("%d processors (%s), %s/%s. %s During the run other programs used %.0f %% of them.",
+		runtime.NumCPU(), model, runtime.GOOS, runtime.GOARCH, before, 100*others)
 }

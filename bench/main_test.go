@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/bench/internal/growth"
 	"github.com/tenurelock/tenure/bench/internal/peer"
 	"github.com/tenurelock/tenure/bench/internal/table"
 )
@@ -16,6 +17,7 @@ const asCommand = "TENURE_TEST_AS_BENCH"
 
 func TestMain(m *testing.M) {
 	peer.ServeChild()
+	growth.ServeChild()
 	if os.Getenv(asCommand) != "" {
 		main()
 		return
@@ -27,7 +29,7 @@ func TestMain(m *testing.M) {
 func TestAQuickRunWritesItsTablesIntoTheDocument(t *testing.T) {
 	document := filepath.Join(t.TempDir(), "performance.md")
 	const before, after = "# Performance\n\n", "\nThe end.\n"
-	if err := os.WriteFile(document, []byte(before+table.Begin+"\n"+table.End+"\n"+after), 0o600); err != nil {
+	if err := os.WriteFile(document, []byte(before+table.Peers.Begin()+"\n"+table.Peers.End()+"\n"+after), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out, progress strings.Builder
@@ -53,6 +55,56 @@ func TestAQuickRunWritesItsTablesIntoTheDocument(t *testing.T) {
 	}
 }
 
+func TestAQuickRunOfLatencyPrintsItsReport(t *testing.T) {
+	var out, progress strings.Builder
+	if err := run(t.Context(), []string{"latency", "--quick"}, &out, &progress); err != nil {
+		t.Fatalf("%v; the progress:\n%s", err, progress.String())
+	}
+	for _, want := range []string{"load average", "Capacity: ", "Target: p99 at most 1ms"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestAQuickRunOfGrowthWritesItsFiguresAndCharts(t *testing.T) {
+	dir := t.TempDir()
+	document, charts := filepath.Join(dir, "scale.md"), filepath.Join(dir, "charts")
+	if err := os.WriteFile(document, []byte("# Scale\n\n"+table.Growth.Begin()+"\n"+table.Growth.End()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, progress strings.Builder
+	arguments := []string{"growth", "--quick", "--anyway", "--write", "--only", "^keys$", "--document", document, "--charts", charts}
+	if err := run(t.Context(), arguments, &out, &progress); err != nil {
+		t.Fatalf("%v; the progress:\n%s", err, progress.String())
+	}
+	content, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"load average", "### What is not flat\n", "### Keys\n", "(charts/keys.svg)", "| 1,000 |"} {
+		if !strings.Contains(string(content), want) {
+			t.Errorf("the document lacks %q:\n%s", want, content)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(charts, "keys.svg")); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFlagsWithoutSenseEndBeforeTheRun(t *testing.T) {
+	for _, arguments := range [][]string{
+		{"speed"}, {"growth", "now"}, {"growth", "--only", "nothing"}, {"growth", "--only", "("}, {"growth", "--largest", "1"},
+		{"growth", "--write", "--only", "keys"}, {"growth", "--write", "--document", "go.mod"},
+		{"latency", "now"}, {"latency", "--share", "2"},
+	} {
+		var progress strings.Builder
+		if err := run(t.Context(), arguments, io.Discard, &progress); err == nil || progress.Len() > 0 {
+			t.Errorf("%q ends with %v after\n%s", arguments, err, progress.String())
+		}
+	}
+}
+
 func TestATableOfABusyMachineIsNotWritten(t *testing.T) {
 	for _, test := range []struct {
 		s    settings
@@ -64,7 +116,7 @@ func TestATableOfABusyMachineIsNotWritten(t *testing.T) {
 		{settings{write: true}, 0.5, false},
 		{settings{write: true, anyway: true}, 0.5, true},
 	} {
-		if err := test.s.mayWrite(test.busy, "in use"); (err == nil) != test.may {
+		if err := mayWrite(test.s.write, test.s.anyway, test.busy, "in use"); (err == nil) != test.may {
 			t.Errorf("%+v with %v of the processors in use: %v", test.s, test.busy, err)
 		}
 	}
@@ -82,9 +134,12 @@ func TestADocumentWithoutAPlaceForTheTablesIsFoundAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheDocumentOfTheRepositoryHasAPlaceForTheTables(t *testing.T) {
-	s := settings{document: "../docs/performance.md"}
-	if err := s.writeDocument(""); err != nil {
-		t.Error(err)
+func TestTheDocumentsOfTheRepositoryHaveAPlaceForTheTables(t *testing.T) {
+	for section, document := range map[table.Section]string{
+		table.Peers: "../docs/performance.md", table.Growth: "../docs/scale.md",
+	} {
+		if err := writeDocument(document, section, ""); err != nil {
+			t.Error(err)
+		}
 	}
 }

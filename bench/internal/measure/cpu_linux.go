@@ -6,10 +6,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processorTime returns the processor time that a process has used so far: what getrusage says of
-// the own process, in nanoseconds and for others too. The number of the clock is that of the C
+// ProcessorTime returns the processor time that a process has used so far: what getrusage says of
+// the own process, in nanoseconds and for others too. It returns false if the system does not say, or
+// the process is gone. The number of the clock is that of the C
 // function clock_getcpuclockid.
-func processorTime(process int) (time.Duration, bool) {
+func ProcessorTime(process int) (time.Duration, bool) {
 	const allThreads = 2
 	var used unix.Timespec
 	if err := unix.ClockGettime(int32(^process)<<3|allThreads, &used); err != nil {

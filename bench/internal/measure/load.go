@@ -41,23 +41,23 @@ func LoadNow(ctx context.Context) (Load, error) {
 	return Load{Average: average.Load1, Busy: percent[0] / 100}, nil
 }
 
-// others measures the share of the processors that other programs use.
-type others struct {
+// Others measures the share of the processors that other programs use.
+type Others struct {
 	processes []int // ours
 	began     time.Time
 	all, own  time.Duration
 }
 
-// watchOthers begins to measure.
-func watchOthers(ctx context.Context, processes []int) (*others, error) {
-	o := &others{processes: processes, began: time.Now()}
+// WatchOthers begins to measure. processes are the ids of those that are not other programs.
+func WatchOthers(ctx context.Context, processes []int) (*Others, error) {
+	o := &Others{processes: processes, began: time.Now()}
 	var err error
 	o.all, o.own, err = o.used(ctx)
 	return o, err
 }
 
 // used returns the processor time that all programs and that ours have used.
-func (o *others) used(ctx context.Context) (all, own time.Duration, err error) {
+func (o *Others) used(ctx context.Context) (all, own time.Duration, err error) {
 	times, err := cpu.TimesWithContext(ctx, false)
 	if err != nil {
 		return 0, 0, err
@@ -67,14 +67,18 @@ func (o *others) used(ctx context.Context) (all, own time.Duration, err error) {
 		all += time.Duration(busy * float64(time.Second))
 	}
 	for _, process := range o.processes {
-		used, _ := processorTime(process)
+		used, _ := ProcessorTime(process)
 		own += used
 	}
 	return all, own, nil
 }
 
-// share returns the share since watchOthers, from 0 to 1.
-func (o *others) share(ctx context.Context) (float64, error) {
+// Elapsed returns the time since WatchOthers.
+func (o *Others) Elapsed() time.Duration { return time.Since(o.began) }
+
+// Share returns the share since WatchOthers, from 0 to 1. Processes of ours that have ended since count
+// as other programs.
+func (o *Others) Share(ctx context.Context) (float64, error) {
 	all, own, err := o.used(ctx)
 	if err != nil {
 		return 0, err

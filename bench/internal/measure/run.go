@@ -89,7 +89,7 @@ func Run(ctx context.Context, host *peer.Host, options Options) (result Result, 
 			}
 		}
 	}
-	watch, err := watchOthers(ctx, processes)
+	watch, err := WatchOthers(ctx, processes)
 	if err != nil {
 		return Result{}, err
 	}
@@ -101,7 +101,7 @@ func Run(ctx context.Context, host *peer.Host, options Options) (result Result, 
 			}
 		}
 	}
-	if result.Others, err = watch.share(ctx); err != nil {
+	if result.Others, err = watch.Share(ctx); err != nil {
 		return Result{}, err
 	}
 	for _, group := range groups {
@@ -239,7 +239,7 @@ func allocations() uint64 {
 // processors returns the processor time of processes together, or 0 if it is not known.
 func processors(processes ...int) (sum time.Duration) {
 	for _, process := range processes {
-		used, _ := processorTime(process)
+		used, _ := ProcessorTime(process)
 		sum += used
 	}
 	return sum

@@ -15,10 +15,12 @@ const childVariable = "TENURE_PEER"
 // children are the servers that run in this executable. Each returns when ctx ends, and calls said
 // with its address when clients can connect. dir is a directory of its own.
 var children = map[string]func(ctx context.Context, dir string, said func(address string)) error{
-	"etcd":  serveEtcd,
-	"nats":  serveNATS,
-	"stock": serveStock,
-	"raw":   serveRaw,
+	"etcd":   serveEtcd,
+	"nats":   serveNATS,
+	"stock":  serveStock,
+	"raw":    serveRaw,
+	"tenure": serveObserved,
+	"idle":   serveIdle,
 }
 
 // ServeChild returns at once, unless Host has started this process to run a server: then it runs the

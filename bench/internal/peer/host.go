@@ -57,10 +57,17 @@ func (h *Host) Close() error {
 	return os.RemoveAll(h.dir)
 }
 
-// Build compiles the commands tenure and tenure-cluster. Without it, servers of ours do not start.
-func (h *Host) Build(ctx context.Context) error {
-	// The directive tool in go.mod names both, so "tool" is all that is to be built.
-	build := exec.CommandContext(ctx, "go", "build", "-o", h.dir+string(filepath.Separator), "tool")
+// The commands of this repository, for Build.
+const (
+	// Commands are all: the directive tool in go.mod names them.
+	Commands = "tool"
+	// TenureCommand is the command tenure alone, which compiles in a fraction of the time.
+	TenureCommand = "github.com/tenurelock/tenure/cmd/tenure"
+)
+
+// Build compiles Commands or TenureCommand. Without it, servers of ours do not start.
+func (h *Host) Build(ctx context.Context, commands string) error {
+	build := exec.CommandContext(ctx, "go", "build", "-o", h.dir+string(filepath.Separator), commands)
 	build.WaitDelay = stopPatience
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the commands of this repository: %w\n%s", err, out)
@@ -86,8 +93,12 @@ type Server struct {
 	// Processes are the ids of its processes.
 	Processes []int
 
-	ca string // file with the authority of its certificate, if it uses TLS
+	ca   string // file with the authority of its certificate, if it uses TLS
+	stop func() // ends the process that start has started, and waits for it
 }
+
+// Stop ends the server before its host is closed, and waits for it: a few seconds at most.
+func (s *Server) Stop() { s.stop() }
 
 // process is one running process.
 type process struct {
@@ -140,7 +151,11 @@ func (h *Host) start(ctx context.Context, ready func(line string) (address strin
 	defer cancel()
 	select {
 	case address := <-p.output.found:
-		return &Server{Address: address, Processes: []int{p.command.Process.Pid}}, nil
+		stop := func() {
+			p.stop()
+			<-p.ended // bounded: stop kills what does not end in stopPatience
+		}
+		return &Server{Address: address, Processes: []int{p.command.Process.Pid}, stop: stop}, nil
 	case <-p.ended:
 		err = errors.New("it ended")
 	case <-patience.Done():
@@ -149,6 +164,23 @@ func (h *Host) start(ctx context.Context, ready func(line string) (address strin
 	p.stop()
 	<-p.ended
 	return nil, fmt.Errorf("start %s: %w; its output:\n%s", filepath.Base(name), err, p.output.tail())
+}
+
+// Command returns a command that runs this executable once more, with an addition to its environment.
+// It ends when ctx does, and at the latest when this process ends, if it reads its input to the end:
+// input is to be closed after the command has ended.
+func Command(ctx context.Context, environment ...string) (command *exec.Cmd, input io.Closer, err error) {
+	executable, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	command = exec.CommandContext(ctx, executable)
+	command.Env = append(os.Environ(), environment...)
+	command.SysProcAttr = ownLife
+	command.Cancel = func() error { return interrupt(command.Process) }
+	command.WaitDelay = stopPatience
+	input, err = command.StdinPipe()
+	return command, input, err
 }
 
 // listening finds the address in a line such as "listening on mqtt://127.0.0.1:1883 …".

@@ -89,6 +89,9 @@ func All() []*Peer {
 	return slices.Concat(ours(), []*Peer{redislockPeer(), rueidislockPeer(), natsPeer(), etcdPeer()}, echoes())
 }
 
+// Ours returns the peer Reference.
+func Ours() *Peer { return ours()[0] }
+
 // IsEcho reports whether the peer has no locks.
 func (p *Peer) IsEcho() bool { return p.echo != nil }
 

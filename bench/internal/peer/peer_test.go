@@ -58,7 +58,7 @@ func server(t *testing.T, p *peer.Peer) *peer.Server {
 		// Where nothing is compiled yet, this compiles etcd.
 		ctx, cancel := context.WithTimeout(t.Context(), 8*await.Patience)
 		defer cancel()
-		if err := host.Build(ctx); err != nil {
+		if err := host.Build(ctx, peer.Commands); err != nil {
 			t.Fatal(err)
 		}
 	}

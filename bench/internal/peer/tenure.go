@@ -64,6 +64,11 @@ func (h *Host) tenure(ctx context.Context, command string, arguments ...string) 
 	return h.start(ctx, listening, nil, h.command(command), append([]string{"serve", "--addr", loopback}, arguments...)...)
 }
 
+// Tenure starts `tenure serve --memory` with more arguments, and returns when it accepts clients.
+func (h *Host) Tenure(ctx context.Context, arguments ...string) (*Server, error) {
+	return h.tenure(ctx, "tenure", append([]string{"--memory"}, arguments...)...)
+}
+
 func serveTenureTLS(ctx context.Context, h *Host) (*Server, error) {
 	dir, err := h.folder("tls")
 	if err != nil {

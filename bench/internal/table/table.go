@@ -2,7 +2,6 @@
 package table
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -166,26 +165,4 @@ func known(d time.Duration) string {
 		return "n/a"
 	}
 	return micros(d)
-}
-
-// The report is between these lines of a document.
-const (
-	Begin = "<!-- peers: begin. make peers writes what is between these lines. -->"
-	End   = "<!-- peers: end -->"
-)
-
-// Replace returns the document with text between the lines Begin and End, in place of what is there.
-func Replace(document, text string) (string, error) {
-	before, rest, ok := strings.Cut(document, Begin+"\n")
-	if !ok {
-		return "", fmt.Errorf("the document has no line %q", Begin)
-	}
-	_, after, ok := strings.Cut(rest, End+"\n")
-	if !ok {
-		return "", fmt.Errorf("the document has no line %q after the line %q", End, Begin)
-	}
-	if strings.Contains(before, End) || strings.Contains(after, Begin) || strings.Contains(after, End) {
-		return "", errors.New("the document has the lines around the report more than once, or in the wrong order")
-	}
-	return before + Begin + "\n\n" + strings.TrimSpace(text) + "\n\n" + End + "\n" + after, nil
 }

@@ -73,11 +73,11 @@ func TestAReportHasAShortAndALongTableForEachOperation(t *testing.T) {
 }
 
 func TestReplaceChangesOnlyWhatIsBetweenTheLines(t *testing.T) {
-	document := "before\n" + table.Begin + "\nold\nold\n" + table.End + "\nafter\n"
-	want := "before\n" + table.Begin + "\n\nnew\n\n" + table.End + "\nafter\n"
+	document := "before\n" + table.Peers.Begin() + "\nold\nold\n" + table.Peers.End() + "\nafter\n"
+	want := "before\n" + table.Peers.Begin() + "\n\nnew\n\n" + table.Peers.End() + "\nafter\n"
 	for range 2 { // writing again changes nothing
 		var err error
-		if document, err = table.Replace(document, "\nnew\n\n"); err != nil {
+		if document, err = table.Peers.Replace(document, "\nnew\n\n"); err != nil {
 			t.Fatal(err)
 		}
 		if document != want {
@@ -89,14 +89,14 @@ func TestReplaceChangesOnlyWhatIsBetweenTheLines(t *testing.T) {
 func TestReplaceRefusesADocumentWithoutOnePlaceForTheReport(t *testing.T) {
 	for name, document := range map[string]string{
 		"no lines":        "text\n",
-		"no end":          table.Begin + "\ntext\n",
-		"no begin":        "text\n" + table.End + "\n",
-		"end before":      table.End + "\n" + table.Begin + "\n",
-		"two ends":        table.Begin + "\n" + table.End + "\n" + table.End + "\n",
-		"two places":      strings.Repeat(table.Begin+"\n"+table.End+"\n", 2),
-		"an end too much": table.End + "\n" + table.Begin + "\n" + table.End + "\n",
+		"no end":          table.Peers.Begin() + "\ntext\n",
+		"no begin":        "text\n" + table.Peers.End() + "\n",
+		"end before":      table.Peers.End() + "\n" + table.Peers.Begin() + "\n",
+		"two ends":        table.Peers.Begin() + "\n" + table.Peers.End() + "\n" + table.Peers.End() + "\n",
+		"two places":      strings.Repeat(table.Peers.Begin()+"\n"+table.Peers.End()+"\n", 2),
+		"an end too much": table.Peers.End() + "\n" + table.Peers.Begin() + "\n" + table.Peers.End() + "\n",
 	} {
-		if got, err := table.Replace(document, "new"); err == nil {
+		if got, err := table.Peers.Replace(document, "new"); err == nil {
 			t.Errorf("%s: the document became\n%s", name, got)
 		}
 	}
