@@ -226,11 +226,10 @@ func (c *client) time(before, after cost, n float64, server, clients string) {
 // probeEvery is the pause between two requests of the probe.
 const probeEvery = 2 * time.Millisecond
 
-// watch waits for the window, while the probe sends one request after the other, and records how
-// long these take.
-func (c *client) watch(ctx context.Context) error {
+// askAnother sends one request after the other from the probe, and records how long these take.
+func (c *client) askAnother(ctx context.Context) error {
 	var times []time.Duration
-	for began := time.Now(); time.Since(began) < c.window(); {
+	for began := time.Now(); time.Since(began) < c.window()/4; {
 		took, err := c.timed(ctx, "probe/key")
 		if err != nil {
 			return err
