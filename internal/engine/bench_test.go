@@ -3,7 +3,9 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +16,9 @@ import (
 
 // BenchmarkPause measures how long a request waits while a hundred thousand of a million keys
 // expire at once, in memory and with a journal that takes 10 ms for each commit. It reports the
-// longest request in milliseconds, and how late the last notification was.
+// longest request in milliseconds, and how late the last notification was. With -v it prints how many
+// requests took how long, while nothing expires and while the keys do: the machine delays some in
+// either case.
 func BenchmarkPause(b *testing.B) {
 	b.Run("memory", func(b *testing.B) { benchmarkPause(b, nil) })
 	b.Run("journal", func(b *testing.B) { benchmarkPause(b, nowhere{10 * time.Millisecond}) })
@@ -65,19 +69,19 @@ func benchmarkPause(b *testing.B, journal statestore.Journal) {
 		if late := time.Since(moment); late > 0 {
 			b.Fatalf("the keys were set %v too late to fall due together", late)
 		}
-		renewUntil := func(end time.Time) (worst time.Duration, requests int) {
-			for ; time.Now().Before(end); requests++ {
+		renewUntil := func(end time.Time) (took histogram) {
+			for requests := 0; time.Now().Before(end); requests++ {
 				began := time.Now()
 				apply("SET", fmt.Sprint("kept-", requests%kept), "value", "NEX", "PX", "3600000")
-				worst = max(worst, time.Since(began))
+				took.add(time.Since(began))
 			}
-			return worst, requests
+			return took
 		}
 		// For comparison: the same while no key expires.
 		time.Sleep(time.Until(moment.Add(-700 * time.Millisecond)))
-		idle, _ := renewUntil(moment.Add(-200 * time.Millisecond))
+		idle := renewUntil(moment.Add(-200 * time.Millisecond))
 		time.Sleep(time.Until(moment.Add(-50 * time.Millisecond)))
-		worst, requests := renewUntil(moment.Add(450 * time.Millisecond))
+		busy := renewUntil(moment.Add(450 * time.Millisecond))
 		for end := moment.Add(10 * time.Second); e.Usage().Keys > kept+1 && time.Now().Before(end); {
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -86,11 +90,41 @@ func benchmarkPause(b *testing.B, journal statestore.Journal) {
 		if told != due {
 			b.Fatalf("%d keys were notified, want %d", told, due)
 		}
-		b.ReportMetric(float64(idle.Microseconds())/1000, "ms-worst-while-idle")
-		b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst-request")
+		b.ReportMetric(float64(idle.worst.Microseconds())/1000, "ms-worst-while-idle")
+		b.ReportMetric(float64(busy.worst.Microseconds())/1000, "ms-worst-request")
 		b.ReportMetric(float64(notified.Sub(moment).Microseconds())/1000, "ms-last-notified")
-		b.ReportMetric(float64(requests), "requests-meanwhile")
+		b.ReportMetric(float64(busy.requests()), "requests-meanwhile")
+		b.Logf("requests while nothing expires, and while %d keys expire:\n%s", due, besides(&idle, &busy))
 	}
+}
+
+// histogram counts durations by powers of two of a microsecond.
+type histogram struct {
+	counts [24]int // counts[i]: below 2^i µs, and not below half of that
+	worst  time.Duration
+}
+
+func (h *histogram) add(d time.Duration) {
+	h.counts[min(bits.Len64(uint64(d.Microseconds())), len(h.counts)-1)]++
+	h.worst = max(h.worst, d)
+}
+
+func (h *histogram) requests() (n int) {
+	for _, count := range h.counts {
+		n += count
+	}
+	return n
+}
+
+// besides returns two histograms as a table.
+func besides(a, b *histogram) string {
+	var table strings.Builder
+	for i := range a.counts {
+		if a.counts[i]+b.counts[i] > 0 {
+			fmt.Fprintf(&table, "  below %8v %9d %9d\n", time.Microsecond<<i, a.counts[i], b.counts[i])
+		}
+	}
+	return table.String()
 }
 
 // BenchmarkDisconnect measures how long a request waits while a client with a million watches
