@@ -5,6 +5,23 @@ import (
 	"time"
 )
 
+// Instant is a moment on two independent clocks.
+//
+// Versions must agree with the clocks of the clients, so they come from the time of day,
+// which may step. After a step back versions still rise, and fencing tokens that the store
+// issued stay valid. But the store refuses clients with clocks that did not step while they
+// are more than MaxSkew ahead, so the caller should slew WallMillis after a step.
+//
+// Expiry is measured on a clock that never steps: a key with a lifetime of two seconds
+// lives for two seconds even if the time of day is corrected meanwhile.
+type Instant struct {
+	// WallMillis is the time of day in milliseconds since the Unix epoch.
+	WallMillis int64
+	// Elapsed is the time since the store started. It must not go back from one call
+	// to the next.
+	Elapsed time.Duration
+}
+
 func (e *entry) due(now Instant) bool { return e.next != nil && now.Elapsed >= e.deadline }
 
 // Expire removes up to limit expired keys and returns their notifications, in the order of
@@ -111,7 +128,7 @@ func (x *expiries) file(e *entry) {
 	if first == nil {
 		e.next, e.previous = e, e
 		x.lists[e.filed] = e
-		heap.Push(&x.ticks, e.filed)
+		x.ticks.add(e.filed)
 		return
 	}
 	e.next, e.previous = first, first.previous
@@ -155,22 +172,31 @@ func (x *expiries) first() (tick, bool) {
 		if x.lists[x.ticks[0]] != nil {
 			return x.ticks[0], true
 		}
-		heap.Pop(&x.ticks)
+		x.ticks.removeFirst()
 	}
 	return 0, false
 }
 
-// tickHeap implements heap.Interface.
+// tickHeap implements heap.Interface. Its Push and Pop would allocate for each tick, so add and
+// removeFirst take their place.
 type tickHeap []tick
 
-func (h tickHeap) Len() int           { return len(h) }
-func (h tickHeap) Less(i, j int) bool { return h[i] < h[j] }
-func (h tickHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *tickHeap) Push(t any)        { *h = append(*h, t.(tick)) }
-
-func (h *tickHeap) Pop() any {
-	last := len(*h) - 1
-	popped := (*h)[last]
-	*h = (*h)[:last]
-	return popped
+func (h *tickHeap) add(t tick) {
+	*h = append(*h, t)
+	heap.Fix(h, len(*h)-1)
 }
+
+func (h *tickHeap) removeFirst() {
+	last := len(*h) - 1
+	(*h)[0] = (*h)[last]
+	*h = (*h)[:last]
+	if last > 0 {
+		heap.Fix(h, 0)
+	}
+}
+
+func (h *tickHeap) Len() int           { return len(*h) }
+func (h *tickHeap) Less(i, j int) bool { return (*h)[i] < (*h)[j] }
+func (h *tickHeap) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
+func (h *tickHeap) Push(any)           { panic("statestore: use add") }
+func (h *tickHeap) Pop() any           { panic("statestore: use removeFirst") }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"hash/crc32"
+	"hash/maphash"
 	"iter"
 	"slices"
 	"strings"
@@ -86,6 +87,7 @@ func updateSum(sum uint32, text string) uint32 {
 // There is no limit for all clients together: one client could use it up for all.
 type sessions struct {
 	window   int
+	seed     maphash.Seed // of the positions
 	byClient map[string]*session
 	count    int // of the entries of all sessions
 
@@ -120,13 +122,13 @@ func (l *leftover) firstSequence() uint64 {
 	return l.sequence
 }
 
-// dedupEntryBytes is the memory that an entry takes in its ring and in the map.
+// dedupEntryBytes is the memory that an entry takes at most, in its ring and among the positions.
 const dedupEntryBytes = 128
 
 // session is a ring of the last requests of one client.
 type session struct {
-	positions  map[correlation]uint32 // in ring
 	ring       []dedupEntry
+	positions  positions // in ring
 	next       int       // position of the oldest entry once the ring is full
 	connection uint32    // how many connections of the session have ended
 	slots      uint32    // all slots are below it
@@ -145,6 +147,78 @@ type dedupEntry struct {
 	records    recordState
 	slot       uint32 // of the record
 	version    stamp
+}
+
+// positions finds the position in a ring of the latest request with some correlation data. It is a hash
+// table with linear probing: a map would take five times the memory, in each of thousands of sessions,
+// and each request would take longer. The seed keeps clients from choosing data with the same hash.
+type positions struct {
+	slots []uint32 // positions plus one; 0: free. Their number is a power of two, and half of them are free
+	count int
+}
+
+func (p *positions) home(seed maphash.Seed, c *correlation) int {
+	return int(maphash.Bytes(seed, c.data[:])) & (len(p.slots) - 1)
+}
+
+// at returns the slot of some correlation data, or the free one that it would have. There is one.
+func (p *positions) at(ring []dedupEntry, seed maphash.Seed, c *correlation) (slot int, found bool) {
+	for slot = p.home(seed, c); p.slots[slot] != 0; slot = (slot + 1) & (len(p.slots) - 1) {
+		if ring[p.slots[slot]-1].correlation == *c {
+			return slot, true
+		}
+	}
+	return slot, false
+}
+
+func (p *positions) find(ring []dedupEntry, seed maphash.Seed, c *correlation) (position int, ok bool) {
+	if p.count == 0 {
+		return 0, false
+	}
+	slot, found := p.at(ring, seed, c)
+	return int(p.slots[slot]) - 1, found
+}
+
+// set makes the position of a request, which is in the ring, the latest one with its correlation data.
+func (p *positions) set(ring []dedupEntry, seed maphash.Seed, position int) {
+	if 2*(p.count+1) > len(p.slots) {
+		p.grow(ring, seed)
+	}
+	slot, found := p.at(ring, seed, &ring[position].correlation)
+	if !found {
+		p.count++
+	}
+	p.slots[slot] = uint32(position) + 1
+}
+
+func (p *positions) grow(ring []dedupEntry, seed maphash.Seed) {
+	old := p.slots
+	p.slots = make([]uint32, max(8, 2*len(old)))
+	for _, taken := range old {
+		if taken != 0 {
+			slot, _ := p.at(ring, seed, &ring[taken-1].correlation)
+			p.slots[slot] = taken
+		}
+	}
+}
+
+// remove removes the position of a request that is still in the ring, unless a later request with the
+// same correlation data has its place.
+func (p *positions) remove(ring []dedupEntry, seed maphash.Seed, position int) {
+	gap, found := p.at(ring, seed, &ring[position].correlation)
+	if !found || p.slots[gap] != uint32(position)+1 {
+		return
+	}
+	p.count--
+	// What follows moves up, unless that would put it before its home.
+	last := len(p.slots) - 1
+	for next := (gap + 1) & last; p.slots[next] != 0; next = (next + 1) & last {
+		home := p.home(seed, &ring[p.slots[next]-1].correlation)
+		if (next-home)&last >= (next-gap)&last {
+			p.slots[gap], gap = p.slots[next], next
+		}
+	}
+	p.slots[gap] = 0
 }
 
 // recordState is what a journal has under the slot of an entry.
@@ -169,7 +243,7 @@ func (s *sessions) lookup(command *Command) (Reply, bool) {
 	if session == nil {
 		return Reply{}, false
 	}
-	position, ok := session.positions[command.fingerprint.correlation]
+	position, ok := session.positions.find(session.ring, s.seed, &command.fingerprint.correlation)
 	if !ok {
 		return Reply{}, false
 	}
@@ -190,7 +264,7 @@ func (s *sessions) lookup(command *Command) (Reply, bool) {
 func (s *sessions) remember(command *Command, reply *Reply, version stamp, journaled bool) (*dedupEntry, uint64) {
 	current := s.byClient[command.Client]
 	if current == nil {
-		current = &session{positions: make(map[correlation]uint32)}
+		current = new(session)
 		if left := s.leftovers[command.Client]; left != nil {
 			current.left, current.sequence = left, left.firstSequence()
 		}
@@ -217,9 +291,7 @@ func (s *sessions) remember(command *Command, reply *Reply, version stamp, journ
 		position = current.next
 		current.next = (position + 1) % len(current.ring)
 		oldest := &current.ring[position]
-		if current.positions[oldest.correlation] == uint32(position) {
-			delete(current.positions, oldest.correlation)
-		}
+		current.positions.remove(current.ring, s.seed, position)
 		entry.slot = oldest.slot
 		if oldest.records != noRecord {
 			entry.records = otherRecord
@@ -228,7 +300,7 @@ func (s *sessions) remember(command *Command, reply *Reply, version stamp, journ
 	}
 	// An older request with the same correlation data may be in the ring: lookup no longer
 	// finds it.
-	current.positions[entry.correlation] = uint32(position)
+	current.positions.set(current.ring, s.seed, position)
 	kept := &current.ring[position]
 	if journaled {
 		kept.records = ownRecord
@@ -325,10 +397,9 @@ func (s *sessions) removeObsolete(limit int) (groups []Group) {
 func (s *sessions) restore(client string, replies []restoredReply) error {
 	slices.SortStableFunc(replies, func(a, b restoredReply) int { return cmp.Compare(a.sequence, b.sequence) })
 	current := &session{
-		positions: make(map[correlation]uint32, len(replies)),
-		ring:      make([]dedupEntry, 0, len(replies)),
-		sequence:  replies[len(replies)-1].sequence,
-		restored:  true,
+		ring:     make([]dedupEntry, 0, len(replies)),
+		sequence: replies[len(replies)-1].sequence,
+		restored: true,
 	}
 	taken := make(map[uint32]bool, len(replies))
 	var ended []uint32
@@ -344,8 +415,8 @@ func (s *sessions) restore(client string, replies []restoredReply) error {
 			continue
 		}
 		current.slots = max(current.slots, reply.slot+1)
-		current.positions[reply.correlation] = uint32(len(current.ring))
 		current.ring = append(current.ring, *reply)
+		current.positions.set(current.ring, s.seed, len(current.ring)-1)
 	}
 	current.left = s.leave(client, ended, endedSequence)
 	s.byClient[client] = current

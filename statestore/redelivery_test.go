@@ -3,7 +3,9 @@ package statestore
 import (
 	"crypto/sha256"
 	"hash/crc32"
+	"hash/maphash"
 	"maps"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strconv"
@@ -408,4 +410,43 @@ func TestAReplySaysWhetherASetCreatedItsKey(t *testing.T) {
 func asSent(reply Reply) Reply {
 	reply.Created = false
 	return reply
+}
+
+// The positions in a ring agree with a map, whatever requests come, and however many have the same
+// correlation data.
+func TestPositionsAgreeWithAMap(t *testing.T) {
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(61, seed))
+		window, different := 1+random.IntN(100), 1+random.IntN(150)
+		hashes := maphash.MakeSeed()
+		var ring []dedupEntry
+		var tested positions
+		model := make(map[correlation]int)
+		for request := range 2000 {
+			entry := dedupEntry{fingerprint: fingerprint{correlation: correlate([]byte(strconv.Itoa(random.IntN(different))))}}
+			position := len(ring)
+			if position < window {
+				ring = append(ring, entry)
+			} else {
+				position = request % window
+				tested.remove(ring, hashes, position)
+				if oldest := ring[position].correlation; model[oldest] == position {
+					delete(model, oldest)
+				}
+				ring[position] = entry
+			}
+			tested.set(ring, hashes, position)
+			model[entry.correlation] = position
+			for n := range different {
+				asked := correlate([]byte(strconv.Itoa(n)))
+				want, known := model[asked]
+				if got, ok := tested.find(ring, hashes, &asked); ok != known || ok && got != want {
+					t.Fatalf("window %d, request %d: %q is at %d, %t; want %d, %t", window, request, asked.data, got, ok, want, known)
+				}
+			}
+			if tested.count != len(model) || 2*tested.count > len(tested.slots) {
+				t.Fatalf("%d positions are counted, there are %d; %d slots", tested.count, len(model), len(tested.slots))
+			}
+		}
+	}
 }

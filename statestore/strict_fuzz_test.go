@@ -91,20 +91,20 @@ func (s *strictRun) applied(key, value, client string, reply Reply, command Comm
 func (s *strictRun) invariants() {
 	s.tb.Helper()
 	bytes, keys := int64(0), 0
-	for _, e := range s.store.entries {
+	for e := range s.store.entries.all() {
 		bytes += e.size()
 		keys++
-		if fence := s.fences[e.key]; e.token.Compare(fence) < 0 {
-			s.tb.Fatalf("the fence of %q went back from %v to %v", e.key, fence, e.token)
+		if fence := s.fences[e.key()]; e.fence().Compare(fence) < 0 {
+			s.tb.Fatalf("the fence of %q went back from %v to %v", e.key(), fence, e.fence())
 		}
-		if len(e.value) > strictOptions.MaxValue {
-			s.tb.Fatalf("%q holds %d bytes", e.key, len(e.value))
+		if len(e.value()) > strictOptions.MaxValue {
+			s.tb.Fatalf("%q holds %d bytes", e.key(), len(e.value()))
 		}
 	}
 	for key := range s.store.fences {
 		bytes += int64(len(key))
 		keys++
-		if s.store.entries[key] != nil {
+		if s.store.entries.find(key) != nil {
 			s.tb.Fatalf("%q has a fence in two places", key)
 		}
 	}
@@ -120,8 +120,8 @@ func (s *strictRun) invariants() {
 	recorded := 0
 	for client, session := range s.store.sessions.byClient {
 		recorded += len(session.ring)
-		if len(session.ring) > strictOptions.DedupWindow || len(session.positions) > len(session.ring) {
-			s.tb.Fatalf("the window of %q has %d replies and %d positions", client, len(session.ring), len(session.positions))
+		if len(session.ring) > strictOptions.DedupWindow || session.positions.count > len(session.ring) {
+			s.tb.Fatalf("the window of %q has %d replies and %d positions", client, len(session.ring), session.positions.count)
 		}
 	}
 	if usage := s.store.Usage(); usage.DedupEntries != recorded || usage.Keys+usage.Fences != keys || usage.Bytes != bytes {
