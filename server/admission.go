@@ -24,6 +24,7 @@ func (s *Server) lockClientID(identity access.Identity, cl *mqtt.Client, conn *c
 	ctx, cancel := context.WithTimeout(context.Background(), s.clientIDs.timeout)
 	defer cancel()
 	conn.waitForID(cancel)
+	defer conn.cancelWait.Store(nil) // the context would last as long as the connection
 	release, err := s.clientIDs.lock(ctx, cl.ID, identity.User)
 	switch {
 	case err == nil:

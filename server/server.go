@@ -211,6 +211,8 @@ func newMochi(options Options) *mqtt.Server {
 	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
 	return mqtt.New(&mqtt.Options{
 		Capabilities: capabilities,
+		// The connection has a buffer of its own, and mochi reads little but CONNECT.
+		ClientNetReadBufferSize: 128,
 		// The log of mochi contains whole packets of clients.
 		Logger: slog.New(slog.DiscardHandler),
 		// mochi v2.7.9 stops the world to collect figures for its $SYS topics, and cannot be
