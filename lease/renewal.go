@@ -174,8 +174,8 @@ func (t *Tenure) confirm(until time.Duration) {
 	t.giveUp()
 }
 
-// prepare prepares the call for a request that is about to leave, and takes no longer than until. Just before until: the
-// result is known when the scheduler looks at the schedule at that time, in virtual time at least,
+// prepare prepares the call for a request that is about to leave, and ends just before until: the
+// scheduler has the result when it looks at the schedule at that time, in virtual time at least,
 // where a simulation repeats a course.
 func (t *Tenure) prepare(now, until time.Duration) {
 	if t.call.Done == nil {

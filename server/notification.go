@@ -190,8 +190,8 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, turn *fairqueue.Place
 	}
 }
 
-// encode encodes the parts of a notification that are the same for all clients, in one allocation: each
-// renewal of a watched key causes a notification.
+// encode encodes the parts of a notification that are the same for all clients, in one allocation:
+// each renewal of a watched key causes a notification.
 func (s *Server) encode(notification *sharedNotification) {
 	var room [64]byte // for the usual node ids
 	version := notification.Version.Append(room[:0])
