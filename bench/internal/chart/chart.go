@@ -43,13 +43,15 @@ func (p Point) hasPlace() bool {
 const (
 	perRow       = 2
 	panelWidth   = 420
-	panelHeight  = 300
+	panelHeight  = 320
 	left, right  = 72, 18
-	top, bottom  = 46, 64
+	top, bottom  = 46, 84
 	titleHeight  = 40
 	plotWidth    = panelWidth - left - right
 	plotHeight   = panelHeight - top - bottom
-	legendOffset = 50
+	legendOffset = 52
+	legendRow    = 18
+	legendColumn = plotWidth / 2
 	radius       = 3.5
 )
 
@@ -132,10 +134,9 @@ func (p Panel) draw(b *strings.Builder, x axis, label string) {
 	}
 	fmt.Fprintf(b, "<path class=\"axis\" fill=\"none\" d=\"M%d %dV%dH%d\"/>\n", left, top, top+plotHeight, left+plotWidth)
 	fmt.Fprintf(b, "<text class=\"middle\" x=\"%d\" y=\"%d\">%s</text>\n", left+plotWidth/2, top+plotHeight+32, escape(label))
-	legend := plotWidth / max(1, len(p.Lines))
 	for i, line := range p.Lines {
 		line.draw(b, x, y, i%colours)
-		at, under := left+i*legend, top+plotHeight+legendOffset
+		at, under := left+i%2*legendColumn, top+plotHeight+legendOffset+i/2*legendRow
 		fmt.Fprintf(b, "<path class=\"line s%d\" d=\"M%d %dh22\"/>", i%colours, at, under-4)
 		mark(b, float64(at+11), float64(under-4), i%colours, "")
 		fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\">%s</text>\n", at+28, under, escape(line.Name))
