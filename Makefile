@@ -23,6 +23,8 @@ CRASHES ?= 500
 TAKEOVERS ?= 100
 DURATION ?= 1m
 PEERS ?=
+LATENCY ?=
+GROWTH ?=
 SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
