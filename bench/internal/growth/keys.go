@@ -34,9 +34,14 @@ func runKeys(ctx context.Context, c *client) error {
 	if err := parallel(ctx, c.Size, preparing, set); err != nil {
 		return err
 	}
-	operations, alone := 200_000, 5_000
+	// A collection of the server costs as much as there are keys, so each size has as many collections for
+	// each SET as a server that runs for long.
+	operations, alone := max(200_000, c.Size), 5_000
 	if c.Quick {
 		operations, alone = 500, 50
+	}
+	if err := pause(ctx, c.window()/2); err != nil { // what the first SETs left behind is not part of it
+		return err
 	}
 	before, err := c.cost(ctx)
 	if err != nil {
