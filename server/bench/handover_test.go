@@ -34,10 +34,10 @@ func BenchmarkHandOver(b *testing.B) {
 
 func handOver(b *testing.B, candidates int) {
 	// A candidate that lost less than Jitter ago does not try at once. So releases are further apart.
-	const ttl, jitter = 2 * time.Second, 50 * time.Millisecond
+	const ttl, renewEvery, jitter = 10 * time.Second, 600 * time.Millisecond, 50 * time.Millisecond
 	address := testsupport.Start(b, server.Options{})
 	renewed := make(chan time.Duration, 1)
-	options := lease.Options{TTL: ttl, Jitter: jitter, Trace: &lease.Trace{
+	options := lease.Options{TTL: ttl, RenewEvery: renewEvery, Jitter: jitter, Trace: &lease.Trace{
 		Renewed: func(info lease.RenewedInfo) {
 			select {
 			case renewed <- info.RoundTrip:
