@@ -3,7 +3,6 @@ package statestore
 import (
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -98,7 +97,6 @@ type Command struct {
 	// Stop says that a KEYNOTIFY ends the watch instead of beginning it.
 	Stop bool
 
-	text        string // of a SET with a small value: Key and Value, as an entry has them
 	timestamp   property[hlc.Timestamp]
 	token       property[hlc.Token]
 	store       *string // the only store that may apply it; nil: any
@@ -169,19 +167,6 @@ func (c *Command) HasToken() bool { return c.token.present }
 // NamesStore reports whether the request names the only store that may apply it.
 func (c *Command) NamesStore() bool { return c.store != nil }
 
-// smallValue is the largest value, in bytes, that Parse copies beside the key: most SETs need both in one
-// string, and the others should not copy much in vain.
-const smallValue = 256
-
-// concat returns a string of a followed by b. It allocates once.
-func concat(a, b []byte) string {
-	var both strings.Builder
-	both.Grow(len(a) + len(b))
-	both.Write(a)
-	both.Write(b)
-	return both.String()
-}
-
 func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string) (T, error)) property[T] {
 	if text == nil {
 		return property[T]{}
@@ -226,15 +211,10 @@ func (c *Command) parse(arguments [][]byte) (refusal protocol.Refusal) {
 	if len(arguments[1]) == 0 {
 		return protocol.KeyLengthZero
 	}
+	c.Key = string(arguments[1])
 	options := arguments[2:]
 	if grammar.value {
 		c.Value, options = arguments[2], arguments[3:]
-	}
-	if c.Verb == VerbSet && len(c.Value) <= smallValue {
-		c.text = concat(arguments[1], c.Value)
-		c.Key = c.text[:len(arguments[1])]
-	} else {
-		c.Key = string(arguments[1])
 	}
 	switch c.Verb {
 	case VerbSet:

@@ -3,6 +3,7 @@ package statestore
 import (
 	"hash/maphash"
 	"iter"
+	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -78,9 +79,13 @@ func (x *entries) add(e *entry) {
 	}
 }
 
-// setText sets the text of an entry that is there. The key stays the same.
-func (x *entries) setText(e *entry, text string) {
-	e.text = text
+// setValue sets the value of an entry that is there.
+func (x *entries) setValue(e *entry, value []byte) {
+	var text strings.Builder
+	text.Grow(e.keyBytes + len(value))
+	text.WriteString(e.key())
+	text.Write(value)
+	e.text = text.String()
 	if len(x.others) > 0 && x.others[e.key()] == e {
 		x.others[e.key()] = e // with the new text as the key, or the map would keep the old one
 	}

@@ -67,7 +67,7 @@ func (s *Store) restore(item *Item) error {
 		e := newEntry(item.Key)
 		e.version, e.token, e.lifetime = s.nodes.stamp(item.Version), s.nodes.stamp(hlc.Timestamp(item.Token)), item.Lifetime
 		s.entries.add(e)
-		s.entries.setText(e, item.Key+item.Value)
+		s.entries.setValue(e, []byte(item.Value))
 		s.bytes += e.size()
 		if e.lifetime > 0 {
 			from.expiring = append(from.expiring, e)

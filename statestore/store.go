@@ -329,11 +329,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 	}
 	if current.value() != string(command.Value) {
 		changed = true
-		text := command.text
-		if text == "" {
-			text = concat([]byte(command.Key), command.Value)
-		}
-		s.entries.setText(current, text)
+		s.entries.setValue(current, command.Value)
 	}
 	s.bytes += current.size()
 	current.version = s.nodes.stamp(version)

@@ -3,7 +3,6 @@ package statestore
 import (
 	"fmt"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 )
@@ -192,25 +191,4 @@ func TestUsageIsWhatTheStoreHolds(t *testing.T) {
 		DedupEntries: DefaultDedupWindow, DedupBytes: DefaultDedupWindow * dedupEntryBytes})
 	w.store.EndSession("c")
 	want("after the session", Usage{Bytes: 3, Fences: 1})
-}
-
-// Small values lie beside their key in the memory of the request already, large ones only in the store.
-func TestAValueOfAnySizeIsKept(t *testing.T) {
-	w := newWorld(t, Options{})
-	key, ts := "a key", "1:0:n"
-	for _, size := range []int{0, 1, smallValue - 1, smallValue, smallValue + 1, 1 << 20, smallValue, 0} {
-		value := strings.Repeat("v", size)
-		set := []byte(payload("SET", key, value))
-		if reply, _ := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: set, Timestamp: &ts})); reply.Outcome != OK {
-			t.Fatalf("%d bytes: %v, %v", size, reply.Outcome, reply.Err)
-		}
-		clear(set) // as a server does, which reads the next packet into it
-		reply, _ := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("GET", key))}))
-		if reply.Outcome != Found || reply.Value != value {
-			t.Errorf("a value of %d bytes has %d when it is read: %v", size, len(reply.Value), reply.Outcome)
-		}
-		if got, want := w.store.Usage().Bytes, int64(len(key)+size); got != want {
-			t.Errorf("%d bytes are counted, want %d", got, want)
-		}
-	}
 }

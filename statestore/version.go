@@ -156,9 +156,9 @@ func (n *nodes) token(t hlc.Token) stamp {
 	if t.IsZero() {
 		return stamp{}
 	}
-	if t.Node == *n.own {
-		return stamp{wall: t.Wall, counter: t.Counter, node: n.own}
+	node := n.own
+	if t.Node != *n.own {
+		node = &t.Node
 	}
-	node := t.Node // of its own, or each call would allocate
-	return stamp{wall: t.Wall, counter: t.Counter, node: &node}
+	return stamp{wall: t.Wall, counter: t.Counter, node: node}
 }
