@@ -239,9 +239,9 @@ func (r *crashRun) restart(state map[string]string) {
 		r.fatalf("the identity is %q", store.Identity())
 	}
 	r.usage()
-	for e := range store.entries.all() {
+	for _, e := range store.entries {
 		if e.lifetime > 0 && !above(e.version.timestamp(), r.left) {
-			r.fatalf("%q has version %v; %v was seen", e.key(), e.version.timestamp(), r.left)
+			r.fatalf("%q has version %v; %v was seen", e.key, e.version.timestamp(), r.left)
 		}
 	}
 	if above(r.left, store.versions.clock) {
@@ -257,9 +257,9 @@ func (r *crashRun) restart(state map[string]string) {
 	}
 	r.latest = nil
 	store.Begin(r.now)
-	for e := range store.entries.all() {
+	for _, e := range store.entries {
 		if e.lifetime > 0 && (e.next == nil || e.deadline != r.now.Elapsed+e.lifetime) {
-			r.fatalf("%q ends at %v, now it is %v; its lifetime is %v", e.key(), e.deadline, r.now.Elapsed, e.lifetime)
+			r.fatalf("%q ends at %v, now it is %v; its lifetime is %v", e.key, e.deadline, r.now.Elapsed, e.lifetime)
 		}
 	}
 	r.add([]Group{first}, nil)
@@ -277,7 +277,7 @@ func (r *crashRun) restart(state map[string]string) {
 func (r *crashRun) usage() {
 	r.tb.Helper()
 	want := Usage{}
-	for e := range r.store.entries.all() {
+	for _, e := range r.store.entries {
 		want.Keys++
 		want.Bytes += e.size()
 	}

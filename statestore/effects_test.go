@@ -357,7 +357,7 @@ func TestInvariant36MoreLeasesThanCounters(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := make(map[stamp]bool)
-	for e := range store.entries.all() {
+	for _, e := range store.entries {
 		if seen[e.version] || above(e.version.timestamp(), store.Bound()) {
 			t.Fatalf("the version %v comes twice or is above the bound %v", e.version.timestamp(), store.Bound())
 		}

@@ -19,7 +19,7 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	}
 	protection := s.fences[command.Key] // zero unless the store is strict
 	if current != nil {
-		protection = current.fence()
+		protection = current.token
 	}
 	switch {
 	case protection.IsZero():

@@ -259,9 +259,6 @@ func FuzzApply(f *testing.F) {
 	f.Fuzz(func(t *testing.T, options byte, steps []byte) {
 		limits := programOptions[int(options)%len(programOptions)]
 		r := &race{world: newWorld(t, limits), model: model{options: limits}}
-		if options >= 128 {
-			r.store.entries.ignored = math.MaxUint64 // all keys have the same hash
-		}
 		r.run(program{steps})
 	})
 }

@@ -52,7 +52,7 @@ func (s *Store) restore(item *Item) error {
 	switch item.Kind {
 	case KindKey, KindFence:
 		_, fenced := s.fences[item.Key]
-		if twice = fenced || s.entries.find(item.Key) != nil; twice {
+		if twice = fenced || s.entries[item.Key] != nil; twice {
 			break
 		}
 		item.Token.Node = *s.nodes.intern(item.Token.Node)
@@ -64,10 +64,8 @@ func (s *Store) restore(item *Item) error {
 			s.keepFence(item.Key, item.Token)
 			break
 		}
-		e := newEntry(item.Key)
-		e.version, e.token, e.lifetime = s.nodes.stamp(item.Version), s.nodes.stamp(hlc.Timestamp(item.Token)), item.Lifetime
-		s.entries.add(e)
-		s.entries.setValue(e, []byte(item.Value))
+		e := &entry{key: item.Key, value: item.Value, version: s.nodes.stamp(item.Version), token: item.Token, lifetime: item.Lifetime}
+		s.entries[e.key] = e
 		s.bytes += e.size()
 		if e.lifetime > 0 {
 			from.expiring = append(from.expiring, e)
@@ -120,9 +118,9 @@ func (s *Store) Restored(now Instant) (Group, error) {
 	}
 	s.continues = from.used && !s.holding
 	s.holding = s.holding && s.options.HoldOff > 0
-	for e := range s.entries.all() {
+	for _, e := range s.entries {
 		if above(e.version.timestamp(), bound) {
-			return nil, fmt.Errorf("statestore: %w", damaged("the version %v of key %.64q is above the bound %v", e.version.timestamp(), e.key(), bound))
+			return nil, fmt.Errorf("statestore: %w", damaged("the version %v of key %.64q is above the bound %v", e.version.timestamp(), e.key, bound))
 		}
 	}
 	for _, e := range from.expiring {
@@ -179,8 +177,8 @@ func (s *Store) Snapshot() iter.Seq[Record] {
 		if !yield(s.identityRecord()) || !yield(s.versions.record()) {
 			return
 		}
-		for e := range s.entries.all() {
-			if !yield(s.keyRecord(e.key())) {
+		for key := range s.entries {
+			if !yield(s.keyRecord(key)) {
 				return
 			}
 		}
@@ -206,8 +204,8 @@ func (s *Store) identityRecord() Record {
 // keyRecord returns what a journal must have about a key: its value, its fence if the store
 // keeps one, or that it is gone.
 func (s *Store) keyRecord(key string) Record {
-	if e := s.entries.find(key); e != nil {
-		return Item{Kind: KindKey, Key: key, Value: e.value(), Version: e.version.timestamp(), Token: e.fence(), Lifetime: e.lifetime}.Record()
+	if e := s.entries[key]; e != nil {
+		return Item{Kind: KindKey, Key: key, Value: e.value, Version: e.version.timestamp(), Token: e.token, Lifetime: e.lifetime}.Record()
 	}
 	if fence, fenced := s.fences[key]; fenced {
 		return Item{Kind: KindFence, Key: key, Token: fence}.Record()

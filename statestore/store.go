@@ -84,7 +84,7 @@ type Store struct {
 	continues bool          // see Continues
 	holding   bool          // the record of the identity says that the hold-off is not over
 	earlier   hlc.Timestamp // restored keys have versions up to it, and later ones are above it
-	entries   entries
+	entries   map[string]*entry
 	expiries  expiries
 	bytes     int64
 	watches   watches
@@ -94,6 +94,23 @@ type Store struct {
 
 	restoring restoring
 }
+
+type entry struct {
+	key     string
+	value   string
+	version stamp
+	token   hlc.Token // zero: the key is not protected
+	// lifetime is what a journal has; zero: the key does not expire. The lifetimes of
+	// renewals are not longer.
+	lifetime time.Duration
+
+	// Of a key that expires; next is nil otherwise.
+	deadline       time.Duration // on Instant.Elapsed
+	filed          tick          // under which it is filed in expiries; not later than the deadline's
+	next, previous *entry        // in the list of that tick
+}
+
+func (e *entry) size() int64 { return int64(len(e.key) + len(e.value)) }
 
 // New returns an empty store. It returns an error for an invalid option.
 func New(options Options) (*Store, error) {
@@ -128,7 +145,7 @@ func New(options Options) (*Store, error) {
 		options:  options,
 		versions: versions{clock: clock},
 		nodes:    nodes{own: &clock.Node},
-		entries:  newEntries(),
+		entries:  make(map[string]*entry),
 		expiries: expiries{lists: make(map[tick]*entry)},
 		watches:  watches{byKey: make(map[string]*watched), byClient: make(map[string]*watcher)},
 		sessions: sessions{
@@ -237,7 +254,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		}
 		return reply, false
 	}
-	current := s.entries.find(command.Key)
+	current := s.entries[command.Key]
 	if current != nil && current.due(now) {
 		s.expired(current, effects)
 		current = nil
@@ -253,7 +270,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		if current == nil {
 			reply.Outcome = Missing
 		} else {
-			reply.Outcome, reply.Value, reply.Version = Found, current.value(), current.version.timestamp()
+			reply.Outcome, reply.Value, reply.Version = Found, current.value, current.version.timestamp()
 		}
 	case VerbDel, VerbVDel:
 		switch {
@@ -263,12 +280,12 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 				s.fences[command.Key] = higherToken(fence, command)
 				changed = s.fences[command.Key] != fence
 			}
-		case command.Verb == VerbVDel && current.value() != string(command.Value):
+		case command.Verb == VerbVDel && current.value != string(command.Value):
 			reply.Outcome = ConditionFailed
 		default:
 			reply.Outcome, reply.Version = Deleted, current.version.timestamp()
-			if fence := current.fence(); !fence.IsZero() {
-				current.token = s.nodes.token(higherToken(fence, command))
+			if !current.token.IsZero() {
+				current.token = higherToken(current.token, command)
 			}
 			s.remove(current, effects)
 			changed = true
@@ -292,7 +309,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil {
 		refused := command.Condition == IfMissing ||
-			command.Condition == IfMissingOrEqual && current.value() != string(command.Value)
+			command.Condition == IfMissingOrEqual && current.value != string(command.Value)
 		if refused {
 			reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
 			return false
@@ -321,21 +338,20 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 	s.versions.clock = version
 	if current == nil {
 		changed, reply.Created = true, true
-		current = newEntry(command.Key)
-		current.token = s.nodes.token(s.takeFence(command.Key))
-		s.entries.add(current)
+		current = &entry{key: command.Key, token: s.takeFence(command.Key)}
+		s.entries[command.Key] = current
 	} else {
 		s.bytes -= current.size()
 	}
-	if current.value() != string(command.Value) {
+	if current.value != string(command.Value) {
 		changed = true
-		s.entries.setValue(current, command.Value)
+		current.value = string(command.Value)
 	}
 	s.bytes += current.size()
 	current.version = s.nodes.stamp(version)
-	if fence := current.fence(); higherToken(fence, command) != fence {
+	if token := higherToken(current.token, command); token != current.token {
 		changed = true
-		current.token = s.nodes.token(higherToken(fence, command))
+		current.token = token
 	}
 	if command.Lifetime == 0 || current.lifetime == 0 || command.Lifetime > current.lifetime {
 		changed = true
@@ -349,7 +365,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		s.expiries.cancel(current)
 	}
 	reply.Outcome, reply.Version = OK, version
-	s.watches.notify(effects, Change{Key: current.key(), Value: current.value(), Version: version})
+	s.watches.notify(effects, Change{Key: current.key, Value: current.value, Version: version})
 	return changed
 }
 
@@ -382,21 +398,21 @@ func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
 // remove deletes an entry and adds the notifications of its removal.
 func (s *Store) remove(gone *entry, effects *Effects) {
 	s.expiries.cancel(gone)
-	s.entries.remove(gone)
+	delete(s.entries, gone.key)
 	s.bytes -= gone.size()
-	s.keepFence(gone.key(), gone.fence())
-	s.watches.notify(effects, Change{Key: gone.key(), Deleted: true, Version: gone.version.timestamp()})
+	s.keepFence(gone.key, gone.token)
+	s.watches.notify(effects, Change{Key: gone.key, Deleted: true, Version: gone.version.timestamp()})
 }
 
 // expired removes an entry whose time is over, by a group of its own.
 func (s *Store) expired(gone *entry, effects *Effects) {
 	s.remove(gone, effects)
 	if s.reporting {
-		effects.Expired = append(effects.Expired, gone.key())
+		effects.Expired = append(effects.Expired, gone.key)
 	}
 	if s.options.Journaled {
-		effects.Groups = append(effects.Groups, Group{s.keyRecord(gone.key())})
-		effects.Keys = append(effects.Keys, gone.key())
+		effects.Groups = append(effects.Groups, Group{s.keyRecord(gone.key)})
+		effects.Keys = append(effects.Keys, gone.key)
 	}
 }
 

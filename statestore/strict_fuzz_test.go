@@ -91,20 +91,20 @@ func (s *strictRun) applied(key, value, client string, reply Reply, command Comm
 func (s *strictRun) invariants() {
 	s.tb.Helper()
 	bytes, keys := int64(0), 0
-	for e := range s.store.entries.all() {
+	for _, e := range s.store.entries {
 		bytes += e.size()
 		keys++
-		if fence := s.fences[e.key()]; e.fence().Compare(fence) < 0 {
-			s.tb.Fatalf("the fence of %q went back from %v to %v", e.key(), fence, e.fence())
+		if fence := s.fences[e.key]; e.token.Compare(fence) < 0 {
+			s.tb.Fatalf("the fence of %q went back from %v to %v", e.key, fence, e.token)
 		}
-		if len(e.value()) > strictOptions.MaxValue {
-			s.tb.Fatalf("%q holds %d bytes", e.key(), len(e.value()))
+		if len(e.value) > strictOptions.MaxValue {
+			s.tb.Fatalf("%q holds %d bytes", e.key, len(e.value))
 		}
 	}
 	for key := range s.store.fences {
 		bytes += int64(len(key))
 		keys++
-		if s.store.entries.find(key) != nil {
+		if s.store.entries[key] != nil {
 			s.tb.Fatalf("%q has a fence in two places", key)
 		}
 	}

@@ -27,7 +27,7 @@ type Usage struct {
 // Usage returns what the store holds now. The call takes constant time.
 func (s *Store) Usage() Usage {
 	return Usage{
-		Keys:            s.entries.count(),
+		Keys:            len(s.entries),
 		Fences:          len(s.fences),
 		Bytes:           s.bytes,
 		Watches:         s.watches.count,
@@ -41,7 +41,7 @@ func (s *Store) Usage() Usage {
 // overQuota reports whether a SET would exceed a limit of the store. A SET of the value that
 // the key already has, such as a renewal, never does.
 func (s *Store) overQuota(current *entry, command *Command) bool {
-	if current != nil && current.value() == string(command.Value) {
+	if current != nil && current.value == string(command.Value) {
 		return false
 	}
 	if s.options.MaxValue > 0 && len(command.Value) > s.options.MaxValue {
@@ -52,7 +52,7 @@ func (s *Store) overQuota(current *entry, command *Command) bool {
 		grows -= current.size()
 	} else if _, fenced := s.fences[command.Key]; fenced {
 		grows -= int64(len(command.Key))
-	} else if s.options.MaxKeys > 0 && s.entries.count()+len(s.fences) >= s.options.MaxKeys {
+	} else if s.options.MaxKeys > 0 && len(s.entries)+len(s.fences) >= s.options.MaxKeys {
 		return true
 	}
 	return grows > 0 && s.options.MaxBytes > 0 && s.bytes+grows > s.options.MaxBytes

@@ -149,16 +149,3 @@ func (n *nodes) stamp(t hlc.Timestamp) stamp {
 	}
 	return stamp{wall: t.Wall, counter: t.Counter, node: n.intern(t.Node)}
 }
-
-// token returns a fencing token. Clients choose its node, so it is not kept once for all tokens: the
-// nodes that nothing uses any more would stay.
-func (n *nodes) token(t hlc.Token) stamp {
-	if t.IsZero() {
-		return stamp{}
-	}
-	node := n.own
-	if t.Node != *n.own {
-		node = &t.Node
-	}
-	return stamp{wall: t.Wall, counter: t.Counter, node: node}
-}

@@ -1,0 +1,20 @@
+package statestore
+
+import "time"
+
+// Instant is a moment on two independent clocks.
+//
+// Versions must agree with the clocks of the clients, so they come from the time of day,
+// which may step. After a step back versions still rise, and fencing tokens that the store
+// issued stay valid. But the store refuses clients with clocks that did not step while they
+// are more than MaxSkew ahead, so the caller should slew WallMillis after a step.
+//
+// Expiry is measured on a clock that never steps: a key with a lifetime of two seconds
+// lives for two seconds even if the time of day is corrected meanwhile.
+type Instant struct {
+	// WallMillis is the time of day in milliseconds since the Unix epoch.
+	WallMillis int64
+	// Elapsed is the time since the store started. It must not go back from one call
+	// to the next.
+	Elapsed time.Duration
+}
