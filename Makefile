@@ -120,7 +120,7 @@ latency: ## Renew for a minute at half of the capacity, in an open loop: percent
 	@cd bench && go run . latency $(LATENCY)
 
 .PHONY: growth
-growth: ## Cost against size: leases, connections, keys, candidates, watchers (eight minutes); GROWTH=--write puts figures and charts into docs/scale.md, GROWTH=--quick takes a minute
+growth: ## Cost against size: leases, connections, keys, candidates, watchers (ten minutes); GROWTH=--write puts figures and charts into docs/scale.md, GROWTH=--quick takes a minute
 	@cd bench && go run . growth $(GROWTH)
 
 .PHONY: abuse

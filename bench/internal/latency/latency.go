@@ -299,7 +299,7 @@ func (r *run) load(ctx context.Context, rate float64) error {
 			continue
 		}
 		if waiting.Add(1) > maxWaiting {
-			fail(fmt.Errorf("%d renewals wait for an answer: the store is too slow for %.0f a second; choose a smaller share", maxWaiting, rate))
+			fail(fmt.Errorf("%d renewals wait for an answer: client and store cannot do %.0f a second one by one; stop other programs, or choose a smaller --share", maxWaiting, rate))
 			break
 		}
 		// An arrival is a goroutine of its own: none waits for another one, as with programs that know nothing
