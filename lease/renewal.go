@@ -181,7 +181,7 @@ func (t *Tenure) prepare(now, until time.Duration) {
 	if t.call.Done == nil {
 		t.call.Done = t.answered
 	}
-	t.bound, t.began = true, now
+	t.bound, t.leftAt = true, now
 	t.call.Deadline = time.Now().Add(min(t.lease.options.RequestTimeout, until-now-time.Nanosecond))
 }
 
@@ -195,7 +195,7 @@ func (t *Tenure) bindAndRenew(until time.Duration) {
 		err := errGoexit
 		defer func() {
 			if err != nil {
-				t.bound, t.began = false, t.lease.options.Clock()
+				t.bound, t.leftAt = false, t.lease.options.Clock()
 				t.result(async.Result{Err: err})
 			}
 		}()
@@ -257,11 +257,11 @@ func (t *Tenure) judge(r async.Result) event {
 		_ = t.learn(transport.Entry{Exists: r.Exists, Value: r.Value}, r.Err)
 		return event{kind: confirmed}
 	}
-	result := renewal(t.began, r.Err, random.Fraction())
+	result := renewal(t.leftAt, r.Err, random.Fraction())
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	if t.bound && !errors.Is(r.Err, transport.ErrNotSent) {
-		t.sent = t.began
+		t.sent = t.leftAt
 	}
 	goesOn := t.schedule.cause == nil && !t.schedule.stopped && now < t.schedule.deadline
 	headroom := t.schedule.deadline - now
@@ -269,7 +269,7 @@ func (t *Tenure) judge(r async.Result) event {
 	switch {
 	case !goesOn:
 	case result.kind == renewed:
-		t.traceRenewed(now-t.began, headroom)
+		t.traceRenewed(now-t.leftAt, headroom)
 	case result.kind == failed:
 		t.traceRenewalFailed(headroom, r.Err)
 		t.lease.options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", r.Err)

@@ -30,9 +30,9 @@ type Tenure struct {
 	doubted bool // a notification came that the schedule has not heard of
 
 	// Used by one goroutine at a time: the one that begins a request, or the one that has its result.
-	call  async.Call
-	bound bool          // the request has a binding; without one, no request was sent
-	began time.Duration // when the request was about to leave, on the lease's clock
+	call   async.Call
+	bound  bool          // the request has a binding; without one, no request was sent
+	leftAt time.Duration // when the request was about to leave, on the lease's clock
 
 	mu          sync.Mutex
 	schedule    schedule

@@ -215,3 +215,27 @@ func TestAFailureThatLastsIsNoFloodOfWarnings(t *testing.T) {
 		})
 	}
 }
+
+func TestAcquiredSaysHowLongTheAcquisitionWaited(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var waited []time.Duration
+		a := newNode(t, store, "node-a", lease.Options{})
+		b := newNode(t, store, "node-b", lease.Options{Trace: &lease.Trace{
+			Acquired: func(_ context.Context, info lease.AcquiredInfo) { waited = append(waited, info.Waited) },
+		}})
+		time.Sleep(10 * ttl) // the clock does not begin with the acquisition
+		if err := b.mustAcquire(t).Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		tenure := a.mustAcquire(t)
+		acquired := acquireInBackground(t.Context(), t, b)
+		time.Sleep(3 * ttl)
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		await.Receive(acquired)
+		if len(waited) != 2 || waited[0] != 0 || waited[1].Round(time.Millisecond) != 3*ttl {
+			t.Errorf("two acquisitions waited %v, want 0s and %v", waited, 3*ttl)
+		}
+	})
+}
