@@ -100,12 +100,12 @@ func (s *scheduler) add(t *Tenure) (added, closed bool) {
 	}
 	now := s.signals
 	if t.replaced != nil {
-		now.replaced = t.replaced
+		now.replaced = newer(now.replaced, t.replaced)
 	}
 	if t.will != nil {
-		now.will = t.lost
+		now.will = newer(now.will, t.lost)
 	} else if t.lost != nil {
-		now.lost = t.lost
+		now.lost = newer(now.lost, t.lost)
 	}
 	if now != s.signals {
 		s.signals = now
@@ -113,6 +113,16 @@ func (s *scheduler) add(t *Tenure) (added, closed bool) {
 		signal(s.look)      // it has to wait for the new ones
 	}
 	return true, false
+}
+
+// newer returns the signal to wait for when a tenure brings its own. A tenure that joins late, because a
+// function of the program held it up, may bring one that was given long ago: it is over, as begin
+// finds out, and others wait for a later one.
+func newer(present, own <-chan struct{}) <-chan struct{} {
+	if isClosed(own) {
+		return present
+	}
+	return own // a client closes each before it makes the next
 }
 
 // wake makes t due after some time. It may be called with the tenure's lock held.
@@ -280,12 +290,14 @@ func (s *scheduler) lookLocked(now time.Duration) {
 	heap.Init(&s.waiting)
 }
 
-// ended makes due each tenure that is over because one of its signals was given, or all because of
-// cause if the client has ended.
+// ended makes due each tenure that is over because one of its signals was given, or all if the client
+// has ended. cause is why it has; nil: it has not, as far as the caller knows.
 func (s *scheduler) ended(cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cause = cause
+	if cause != nil { // the connection of a client that has ended is lost too, a moment later
+		s.cause = cause
+	}
 	s.findEndedLocked()
 	for _, given := range []*<-chan struct{}{&s.signals.replaced, &s.signals.lost, &s.signals.will} {
 		if isClosed(*given) {

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -211,6 +213,115 @@ func TestAContextThatIsAskedForLateHasEndedWithItsCause(t *testing.T) {
 			if cause := context.Cause(ctx); cause == nil || cause.Error() != tenure.Err().Error() {
 				t.Errorf("%s ended with %v, want %v", name, cause, tenure.Err())
 			}
+		}
+	})
+}
+
+// A tenure that begins late, because a function of the program held it up, brings channels that are
+// closed. They must not replace those of the tenures that have begun meanwhile.
+func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options lease.Options
+		end     func(*testing.T, *transporttest.Store, node) // of all tenures so far
+	}{
+		{"lost connection", lease.Options{NoWatch: true, EndOnDisconnect: true}, func(t *testing.T, _ *transporttest.Store, n node) {
+			n.conn.Cut()
+			n.conn.Restore()
+		}},
+		{"another store", lease.Options{NoWatch: true}, func(t *testing.T, store *transporttest.Store, n node) {
+			if err := store.Replace(statestore.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			_, _ = n.client.Get(t.Context(), "any") // its answer shows the other store
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", lease.Options{})
+				mustTryAcquire(t, n.Lease) // the client knows the store
+				g, slow := newGate(t), test.options
+				slow.Trace = &lease.Trace{Acquired: func(context.Context, lease.AcquiredInfo) { g.pass() }}
+				g.shut.Store(true)
+				begun := make(chan struct{})
+				go func() {
+					defer close(begun)
+					tenure, err := n.another(t, "late", slow).TryAcquire(t.Context())
+					if err == nil && tenure.Err() == nil {
+						t.Error("the late tenure begins, though what it holds has ended")
+					}
+				}()
+				await.Receive(g.reached)
+				test.end(t, store, n) // the late one is over before it begins
+				other := mustTryAcquire(t, n.another(t, "other", test.options))
+				g.open()
+				await.Receive(begun)
+				synctest.Wait()
+				if other.Err() != nil {
+					t.Fatalf("the other tenure: %v", other.Err())
+				}
+				ctx := other.Context()
+				test.end(t, store, n)
+				synctest.Wait()
+				if ctx.Err() == nil { // no method looks first: only the scheduler can have ended it
+					t.Error("the context of the other tenure goes on")
+				}
+			})
+		})
+	}
+}
+
+// slowToClose is a connection that is lost some time after its Close began.
+type slowToClose struct {
+	*transporttest.Conn
+	gate *gate
+}
+
+func (c slowToClose) Close() error {
+	c.gate.pass()
+	return c.Conn.Close()
+}
+
+// Invariant 42: a scheduler whose client is closed does not forget that when the connection is lost
+// after that.
+func TestInvariant42CloseEndsATenureThatBeginsMeanwhile(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		disconnects, ends, begins := newGate(t), newGate(t), newGate(t)
+		client, err := transport.NewClient(slowToClose{store.Connect("node-a"), disconnects}, transport.ClientOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := node{client: client}
+		mustTryAcquire(t, n.another(t, "first", lease.Options{
+			EndOnDisconnect: true, // so that the scheduler waits for the end of the connection
+			Trace:           &lease.Trace{Ended: func(lease.EndedInfo) { ends.pass() }},
+		}))
+		for _, g := range []*gate{disconnects, ends, begins} {
+			g.shut.Store(true)
+		}
+		late := make(chan error, 1)
+		go func() {
+			_, err := n.another(t, "late", lease.Options{
+				Trace: &lease.Trace{Acquired: func(context.Context, lease.AcquiredInfo) { begins.pass() }},
+			}).TryAcquire(t.Context())
+			late <- err
+		}()
+		await.Receive(begins.reached)
+		closing, closed := time.Now(), make(chan error, 1)
+		go func() { closed <- client.Close() }()
+		await.Receive(ends.reached) // the scheduler knows that the client is closed
+		disconnects.open()
+		synctest.Wait()
+		begins.open()
+		if err := await.Receive(late); !errors.Is(err, transport.ErrClosed) {
+			t.Errorf("a tenure begins while the client closes: %v, want ErrClosed", err)
+		}
+		ends.open()
+		if err := await.Receive(closed); err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(closing); waited > 0 {
+			t.Errorf("Close took %v", waited)
 		}
 	})
 }
