@@ -531,6 +531,34 @@ func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 			}
 		}
 	}
+	awaitHeap(t, before, clients, size)
+}
+
+// A client that was once notified of a large value, and watches a small one since, costs no more than
+// others, though its connection remembers the key of the latest notification.
+func TestInvariant56AnIdleConnectionDoesNotKeepTheValueOfANotification(t *testing.T) {
+	const clients, size = 32, 1 << 20
+	address := testsupport.Start(t, server.Options{})
+	writer := testsupport.DialRaw(t, address, "writer")
+	value := strings.Repeat("v", size-1000)
+	before := int64(testsupport.HeapInUse())
+	for i := range clients {
+		key := "key-" + strconv.Itoa(i)
+		watcher := testsupport.DialRaw(t, address, "idle-"+strconv.Itoa(i))
+		watcher.Do("KEYNOTIFY", key)
+		for _, v := range []string{value, "small"} {
+			writer.Do("SET", key, v)
+			if notification := watcher.Read(); !bytes.Contains(notification, []byte(v)) {
+				t.Fatalf("%s: %.200q", key, notification)
+			}
+		}
+	}
+	awaitHeap(t, before, clients, size)
+}
+
+// awaitHeap waits until the heap has grown by less than a quarter of size bytes for each of the clients.
+func awaitHeap(t *testing.T, before, clients, size int64) {
+	t.Helper()
 	for end := time.Now().Add(testsupport.Patience); ; time.Sleep(10 * time.Millisecond) {
 		kept := int64(testsupport.HeapInUse()) - before
 		if kept < clients*size/4 {

@@ -55,7 +55,8 @@ func (s *Store) restore(item *Item) error {
 		if twice = fenced || s.entries[item.Key] != nil; twice {
 			break
 		}
-		item.Token.Node = *s.nodes.intern(item.Token.Node)
+		version := s.nodes.stamp(item.Version)
+		item.Token = s.nodes.token(item.Token)
 		if item.Kind == KindFence {
 			if !s.options.Strict {
 				return fmt.Errorf("it is the fence of the deleted key %.64q, which a strict store keeps and others would forget: "+
@@ -64,7 +65,7 @@ func (s *Store) restore(item *Item) error {
 			s.keepFence(item.Key, item.Token)
 			break
 		}
-		e := &entry{key: item.Key, value: item.Value, version: s.nodes.stamp(item.Version), token: item.Token, lifetime: item.Lifetime}
+		e := &entry{key: item.Key, value: item.Value, version: version, token: item.Token, lifetime: item.Lifetime}
 		s.entries[e.key] = e
 		s.bytes += e.size()
 		if e.lifetime > 0 {

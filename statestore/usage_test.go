@@ -2,9 +2,13 @@ package statestore
 
 import (
 	"fmt"
+	"runtime"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/hlc"
 )
 
 func TestMaxKeys(t *testing.T) {
@@ -191,4 +195,68 @@ func TestUsageIsWhatTheStoreHolds(t *testing.T) {
 		DedupEntries: DefaultDedupWindow, DedupBytes: DefaultDedupWindow * dedupEntryBytes})
 	w.store.EndSession("c")
 	want("after the session", Usage{Bytes: 3, Fences: 1})
+}
+
+// Fences count as their keys, and a deletion that waits for its client as its key: so they must not keep
+// the values of the keys.
+func TestWhatIsLeftOfAKeyDoesNotKeepItsValue(t *testing.T) {
+	const keys, valueBytes = 16, 1 << 20
+	value := strings.Repeat("v", valueBytes)
+	for name, end := range map[string]func(w *world, key, fence string) Effects{
+		"DEL": func(w *world, key, fence string) Effects {
+			request := Request{Client: "c", Payload: []byte(payload("DEL", key)), FencingToken: &fence}
+			_, effects := w.store.Apply(w.now, Parse(request))
+			return effects
+		},
+		"expiry": func(w *world, _, _ string) Effects {
+			w.pass(time.Second)
+			effects, _ := w.store.Expire(w.now, 1)
+			return effects
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Options{Strict: true, Journaled: true})
+			w.store.ReportExpiries()
+			fence := w.set(ask("SET lease holder"))
+			var kept []Effects
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			for i := range keys {
+				key := strconv.Itoa(i)
+				w.want(ask("KEYNOTIFY "+key), "+OK\r\n")
+				w.set(request{words: []string{"SET", key, value, "PX", "1000"}, ft: fence})
+				kept = append(kept, end(w, key, fence))
+			}
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			if usage := w.store.Usage(); usage.Keys != 1 || usage.Fences != keys || len(kept[0].Notifications) != 1 {
+				t.Fatalf("%+v, %v", usage, kept[0])
+			}
+			if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > keys*valueBytes/4 {
+				t.Errorf("%d keys with values of %d bytes are gone, and take up %d bytes", keys, valueBytes, grown)
+			}
+			runtime.KeepAlive(w)
+			runtime.KeepAlive(kept)
+		})
+	}
+}
+
+// Clients choose the nodes of tokens, so a node must not outlive the last key that has it.
+func TestNodesOfRestoredTokensDoNotStay(t *testing.T) {
+	w := newWorld(t, Options{Strict: true})
+	for i := range 100 {
+		token := hlc.Token{Wall: 1, Node: "client-" + strconv.Itoa(i)}
+		for _, item := range []Item{
+			{Kind: KindKey, Key: "key " + strconv.Itoa(i), Version: hlc.Timestamp{Wall: 1, Node: "earlier"}, Token: token},
+			{Kind: KindFence, Key: "fence " + strconv.Itoa(i), Token: token},
+		} {
+			if err := w.store.Restore(item.Record()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if nodes := w.store.nodes.others; len(nodes) != 1 || nodes["earlier"] == nil {
+		t.Errorf("the store keeps %d nodes; want that of the earlier store only", len(nodes))
+	}
 }

@@ -149,3 +149,14 @@ func (n *nodes) stamp(t hlc.Timestamp) stamp {
 	}
 	return stamp{wall: t.Wall, counter: t.Counter, node: n.intern(t.Node)}
 }
+
+// token returns a token that shares its node with the versions in memory, if one of them has it. It adds
+// no node that is new: clients choose the nodes of tokens, and the nodes here stay until the store ends.
+func (n *nodes) token(t hlc.Token) hlc.Token {
+	if t.Node == *n.own {
+		t.Node = *n.own
+	} else if known := n.others[t.Node]; known != nil {
+		t.Node = *known
+	}
+	return t
+}
