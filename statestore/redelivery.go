@@ -122,7 +122,8 @@ func (l *leftover) firstSequence() uint64 {
 	return l.sequence
 }
 
-// dedupEntryBytes is the memory that an entry takes at most, in its ring and among the positions.
+// dedupEntryBytes is the memory that an entry takes at most, in its ring and among the positions, with the
+// room that both have for more.
 const dedupEntryBytes = 128
 
 // session is a ring of the last requests of one client.
@@ -285,7 +286,7 @@ func (s *sessions) remember(command *Command, reply *Reply, version stamp, journ
 	if position < s.window {
 		entry.slot = current.slots
 		current.slots++
-		current.ring = append(current.ring, entry)
+		current.ring = append(s.withRoom(current.ring), entry)
 		s.count++
 	} else {
 		position = current.next
@@ -307,6 +308,17 @@ func (s *sessions) remember(command *Command, reply *Reply, version stamp, journ
 		s.overwrite(current.left, kept.slot)
 	}
 	return kept, current.sequence
+}
+
+// withRoom returns a ring with room for one entry at least. A ring grows by half, and not beyond the window:
+// twice the size, as append has it, and the positions are more than dedupEntryBytes for each entry.
+func (s *sessions) withRoom(ring []dedupEntry) []dedupEntry {
+	if len(ring) < cap(ring) {
+		return ring
+	}
+	grown := make([]dedupEntry, len(ring), min(len(ring)+max(1, len(ring)/2), s.window))
+	copy(grown, ring)
+	return grown
 }
 
 // disconnect records the end of a connection of the client, see lookup.

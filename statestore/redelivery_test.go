@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 )
 
 func TestTheChecksumOfAStringEqualsTheChecksumOfItsBytes(t *testing.T) {
@@ -173,6 +174,21 @@ func TestLongCorrelationDataTakesNoMemory(t *testing.T) {
 	}
 	t.Log((int64(after.HeapAlloc)-int64(before.HeapAlloc))/(clients*requests), "bytes for each")
 	runtime.KeepAlive(w)
+}
+
+// MaxClients of a server is derived from this.
+func TestARememberedRequestTakesAsMuchMemoryAsIsCounted(t *testing.T) {
+	for _, window := range []int{1, DefaultDedupWindow, DefaultDedupWindow + 1, 1000} {
+		w := newWorld(t, Options{DedupWindow: window})
+		for n := 1; n <= window; n++ {
+			w.deliver("c", strconv.Itoa(n), "DEL", "k")
+			session := w.store.sessions.byClient["c"]
+			bytes := cap(session.ring)*int(unsafe.Sizeof(dedupEntry{})) + cap(session.positions.slots)*4
+			if counted := w.store.Usage().DedupBytes; int64(bytes) > counted || len(session.ring) != n {
+				t.Fatalf("window %d: %d of %d requests take %d bytes, and count as %d", window, len(session.ring), n, bytes, counted)
+			}
+		}
+	}
 }
 
 // A request that changed nothing has no record, so a store that was restored judges a redelivery
