@@ -250,6 +250,9 @@ func (r *run) close() {
 
 // capacity renews in a closed loop for a time, and returns the renewals of a second.
 func (r *run) capacity(ctx context.Context, long time.Duration) (float64, error) {
+	// One bound for all renewals, as the load has it: a context for each would be work that the load has not.
+	ctx, end := context.WithTimeout(ctx, long+patience)
+	defer end()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var done atomic.Int64
@@ -258,10 +261,7 @@ func (r *run) capacity(ctx context.Context, long time.Duration) (float64, error)
 	for worker := range r.options.InFlight {
 		working.Go(func() {
 			for i := worker; ctx.Err() == nil && time.Since(began) < long; i += r.options.InFlight {
-				bounded, end := context.WithTimeout(ctx, patience)
-				err := r.renew[i%len(r.renew)](bounded)
-				end()
-				if err != nil {
+				if err := r.renew[i%len(r.renew)](ctx); err != nil {
 					cancel(err)
 					return
 				}

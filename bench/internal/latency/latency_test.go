@@ -213,3 +213,13 @@ func TestSlowOperationsAreNearWhatOverlapsThem(t *testing.T) {
 		}
 	}
 }
+
+// On 32 bits a difference of 3 s in nanoseconds is no int.
+func TestSpansThatAreFarApartAreMergedInOrder(t *testing.T) {
+	first, second := span{0, time.Second}, span{3 * time.Second, 4 * time.Second}
+	for _, spans := range [][]span{{first, second}, {second, first}} {
+		if merged := merge(spans); len(merged) != 2 || merged[0] != first || merged[1] != second {
+			t.Errorf("merged to %v", merged)
+		}
+	}
+}

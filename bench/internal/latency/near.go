@@ -1,6 +1,7 @@
 package latency
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -40,7 +41,7 @@ func spans(events []pauses.Event, began time.Time, took time.Duration) []span {
 
 // merge joins spans that overlap.
 func merge(found []span) (merged []span) {
-	slices.SortFunc(found, func(a, b span) int { return int(a.from - b.from) })
+	slices.SortFunc(found, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	for _, s := range found {
 		if last := len(merged) - 1; last >= 0 && s.from <= merged[last].to {
 			merged[last].to = max(merged[last].to, s.to)
