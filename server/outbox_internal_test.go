@@ -90,7 +90,6 @@ func TestAnOutboxThatIsWokenWhileItWritesWritesAgain(t *testing.T) {
 	})
 }
 
-// A thousand that wait for their clients cost others some tens of milliseconds, not ten each.
 // The goroutine that reads a connection writes what its own requests cause, and another writes what comes
 // from other clients. One of them writes each notification, and never both at once.
 func TestEachNotificationIsWrittenByTheReaderOrByAnother(t *testing.T) {
@@ -146,6 +145,7 @@ func TestEachNotificationIsWrittenByTheReaderOrByAnother(t *testing.T) {
 	o.close()
 }
 
+// A thousand that wait for their clients cost others some tens of milliseconds, not ten each.
 func TestWritesThatAreStuckHoldUpOthersForMomentsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 500
