@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,6 +88,74 @@ func TestRequestsThatWaitForRoomNeedNoGoroutine(t *testing.T) {
 			t.Errorf("%d requests are said to wait", waits)
 		}
 	})
+}
+
+// Renewals wait without a goroutine. Other requests of the client, which wait in goroutines of the
+// program, must not starve them.
+func TestInvariant38RequestsOfGoroutinesDoNotStarveThoseWithout(t *testing.T) {
+	for _, urgent := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, options Options) {
+			const goroutines, renewals = 20, 3
+			b := newQuietBroker(1)
+			client := mustDialTo(t, b.pipeBroker, options)
+			ctx, cancel := context.WithCancel(t.Context())
+			var working sync.WaitGroup
+			for range goroutines {
+				working.Go(func() {
+					_, _ = client.GetWith(ctx, "other", GetOptions{Urgent: urgent})
+				})
+			}
+			b.received() // one has left, and the others wait
+			for range renewals {
+				call := &async.Call{Deadline: time.Now().Add(9 * time.Second), Done: func(async.Result) {}}
+				client.BeginGet(call, "renewal", GetOptions{Urgent: urgent})
+			}
+			left := 0
+			for range 2 * renewals {
+				received := b.received()
+				b.acknowledge(received[len(received)-1].PacketID, 0)
+				if received = b.received(); keyOf(received[len(received)-1]) == "renewal" {
+					left++
+				}
+			}
+			if left != renewals {
+				t.Errorf("urgent: %t: of %d slots %d are for the %d requests without a goroutine; want each second one", urgent, 2*renewals, left, renewals)
+			}
+			// Nothing is kept for requests that wait no more.
+			for range goroutines - renewals - 1 {
+				received := b.received()
+				b.acknowledge(received[len(received)-1].PacketID, 0)
+			}
+			if received := b.received(); len(received) != goroutines+renewals {
+				t.Errorf("urgent: %t: %d requests came in, want %d", urgent, len(received), goroutines+renewals)
+			}
+			cancel()
+			await.Done(working.Wait)
+		})
+	}
+}
+
+// A request that gives up where a slot is kept for it leaves the slot to others.
+func TestASlotThatIsKeptForNoRequestIsGivenBack(t *testing.T) {
+	w, waiting := newWindow(1), 1
+	w.others = func(bool) int { return waiting }
+	w.acquire(t.Context(), nil, true)
+	got := make(chan bool, 1)
+	go func() { got <- w.acquire(t.Context(), nil, true) }()
+	await.Until(func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.urgent) == 1
+	})
+	w.free()
+	if w.kept != 1 || w.inUse() != 1 {
+		t.Errorf("%d slots are kept and %d in use, want 1", w.kept, w.inUse())
+	}
+	waiting = 0
+	w.giveBack()
+	if !await.Receive(got) || w.kept != 0 || w.inUse() != 1 {
+		t.Errorf("%d slots are kept and %d in use", w.kept, w.inUse())
+	}
 }
 
 func TestRequestsThatWaitForAConnectionNeedNoGoroutineAndLeaveOverTheNextOne(t *testing.T) {

@@ -202,7 +202,8 @@ func (d *deadlines) stop() {
 // is no connection, or because as many are under way as the broker takes. Those with the earliest
 // deadlines leave first.
 type waitingRoom struct {
-	count atomic.Int64 // of them, those included that admit is about to post
+	count  atomic.Int64    // of them, those included that admit is about to post
+	counts [2]atomic.Int64 // of the ordinary and of the urgent ones; those that admit has are in neither
 
 	mu       sync.Mutex
 	urgent   deadlines
@@ -218,10 +219,25 @@ func (w *waitingRoom) of(e *exchange) *deadlines {
 	return &w.ordinary
 }
 
+// unlock notes how many requests wait, for a window, which must not take the lock.
+func (w *waitingRoom) unlock() {
+	w.counts[0].Store(int64(len(w.ordinary.requests)))
+	w.counts[1].Store(int64(len(w.urgent.requests)))
+	w.mu.Unlock()
+}
+
+// has returns how many requests of a kind wait.
+func (w *waitingRoom) has(urgent bool) int {
+	if urgent {
+		return int(w.counts[1].Load())
+	}
+	return int(w.counts[0].Load())
+}
+
 // add lets a request wait. The error says why it must not.
 func (w *waitingRoom) add(e *exchange) error {
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.unlock()
 	if w.closed != nil {
 		return w.closed
 	}
@@ -233,7 +249,7 @@ func (w *waitingRoom) add(e *exchange) error {
 // take returns the request that leaves next, or nil if none waits.
 func (w *waitingRoom) take() *exchange {
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.unlock()
 	e := w.urgent.first()
 	if e == nil {
 		e = w.ordinary.first()
@@ -248,7 +264,7 @@ func (w *waitingRoom) take() *exchange {
 // remove takes a request back, and reports false if it does not wait here.
 func (w *waitingRoom) remove(e *exchange) bool {
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.unlock()
 	if !e.waits {
 		return false
 	}
@@ -260,7 +276,7 @@ func (w *waitingRoom) remove(e *exchange) bool {
 // fired returns the requests of one kind that are overdue.
 func (w *waitingRoom) fired(d *deadlines) []*exchange {
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.unlock()
 	over := d.fired()
 	for _, e := range over {
 		e.waits = false
@@ -271,7 +287,7 @@ func (w *waitingRoom) fired(d *deadlines) []*exchange {
 // broken returns the requests that wait in vain, because the connection of their binding was lost.
 func (w *waitingRoom) broken() (broken []*exchange) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.unlock()
 	for _, d := range []*deadlines{&w.urgent, &w.ordinary} {
 		for _, e := range slices.Clone(d.requests) {
 			if e.request.Binding.Err() != nil {
@@ -287,7 +303,7 @@ func (w *waitingRoom) broken() (broken []*exchange) {
 // close lets no request wait any more, and returns those that do.
 func (w *waitingRoom) close(cause error) (waiting []*exchange) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer w.unlock()
 	w.closed = cause
 	for _, d := range []*deadlines{&w.urgent, &w.ordinary} {
 		d.stop()
@@ -371,15 +387,18 @@ func (m *message) reply(store, instance string) (Reply, error) {
 
 // window limits the requests that are under way at the same time: from just before they are
 // sent until the broker acknowledges them [MQTT-4.9.0-2]. A few slots are reserved for urgent
-// requests, which also take each free slot first. Within each kind, requests take their turns
-// in order.
+// requests, which also take each free slot first. Within each kind, the requests of goroutines
+// take their turns in order, and in turns with those of the waiting room: neither can starve the other.
 type window struct {
-	size     int    // slots in all
-	reserved int    // of them for urgent requests
-	freed    func() // is called with the lock when a slot may be free; nil: nothing is. It must not block
+	size     int                   // slots in all
+	reserved int                   // of them for urgent requests
+	freed    func()                // is called with the lock when a slot may be free; nil: nothing is. It must not block
+	others   func(urgent bool) int // how many requests wait in the waiting room; nil: there is none. It must not block
 
 	mu       sync.Mutex
-	used     int
+	used     int             // those that are kept included
+	kept     int             // for requests of the waiting room, until giveBack
+	turn     bool            // the latest slot that both kinds of waiting requests wanted was kept
 	urgent   []chan struct{} // one for each waiting request, in order; closed when it gets a slot
 	ordinary []chan struct{} // likewise
 }
@@ -444,6 +463,29 @@ func (w *window) tryAcquire(urgent bool) bool {
 	return true
 }
 
+// tryAcquireKept is tryAcquire for a request that comes out of the waiting room: it may have a
+// slot that is kept for it.
+func (w *window) tryAcquireKept(urgent bool) bool {
+	_, room := w.lineOf(urgent)
+	w.mu.Lock()
+	if w.kept > 0 && w.used <= room {
+		w.kept--
+		w.mu.Unlock()
+		return true
+	}
+	w.mu.Unlock()
+	return w.tryAcquire(urgent)
+}
+
+// giveBack frees the slots that were kept for requests of the waiting room and that none has taken.
+func (w *window) giveBack() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for ; w.kept > 0; w.kept-- {
+		w.freeLocked()
+	}
+}
+
 // free returns a slot, which another request may take.
 func (w *window) free() {
 	w.mu.Lock()
@@ -453,18 +495,24 @@ func (w *window) free() {
 
 func (w *window) freeLocked() {
 	w.used = max(w.used-1, 0) // a broker may acknowledge what was not sent
-	w.admitLocked(&w.urgent, w.size)
-	w.admitLocked(&w.ordinary, w.size-w.reserved)
+	w.admitLocked(true)
+	w.admitLocked(false)
 	if w.freed != nil {
 		w.freed()
 	}
 }
 
-// admitLocked gives slots to the requests that wait in line, while fewer than room are in use.
-func (w *window) admitLocked(line *[]chan struct{}, room int) {
+// admitLocked gives slots to the requests of a kind that wait in line, while not too many are in use.
+// Each second one is kept for the waiting room, if that has a request of this kind.
+func (w *window) admitLocked(urgent bool) {
+	line, room := w.lineOf(urgent)
 	for len(*line) > 0 && w.used < room {
+		w.used++
+		if w.turn = !w.turn && w.others != nil && w.others(urgent) > w.kept; w.turn {
+			w.kept++
+			continue
+		}
 		close((*line)[0])
 		*line = slices.Delete(*line, 0, 1)
-		w.used++
 	}
 }

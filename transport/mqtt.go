@@ -255,8 +255,9 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	if err := l.adopt(connack.Properties, packet.KeepAlive); err != nil {
 		return false, err
 	}
+	l.slots.others = c.waiting.has
 	l.slots.freed = func() {
-		if c.waiting.count.Load() > 0 {
+		if l.slots.kept > 0 || c.waiting.count.Load() > 0 {
 			signal(l.wake)
 		}
 	}
@@ -299,6 +300,7 @@ func (c *mqttConn) serve(ctx context.Context, l *link, will *pendingWill) (repla
 			return false
 		case <-l.wake:
 			c.admit()
+			l.slots.giveBack() // each slot that is kept wakes this goroutine
 			l.path.send()
 		case <-check:
 			l.showToken(c.options.TokenFile)
@@ -532,11 +534,14 @@ func (c *mqttConn) roundTrip(ctx context.Context, deadline time.Time, request Re
 // tryPost adds an exchange to the queue of the present connection, if there is one and its broker
 // takes one more request. It returns nil otherwise, and for all that post has an error for. It does
 // not wait.
-func (c *mqttConn) tryPost(e *exchange) *link {
+func (c *mqttConn) tryPost(e *exchange) *link { return c.tryPostWith(e, (*window).tryAcquire) }
+
+// tryPostWith is tryPost with the function that takes a slot, if there is one.
+func (c *mqttConn) tryPostWith(e *exchange, acquire func(w *window, urgent bool) bool) *link {
 	c.mu.Lock()
 	l, ready := c.link, isClosed(c.ready)
 	c.mu.Unlock()
-	if l == nil || !ready || e.ctx.Err() != nil || e.request.Binding.Err() != nil || !l.slots.tryAcquire(e.request.Urgent) {
+	if l == nil || !ready || e.ctx.Err() != nil || e.request.Binding.Err() != nil || !acquire(l.slots, e.request.Urgent) {
 		return nil
 	}
 	if e.begun != nil {
@@ -572,7 +577,7 @@ func (c *mqttConn) admit() {
 			return
 		}
 		err := e.request.Binding.Err()
-		if err == nil && c.tryPost(e) == nil {
+		if err == nil && c.tryPostWith(e, (*window).tryAcquireKept) == nil {
 			if err = c.waiting.add(e); err == nil {
 				e.begun.recheck()
 				return
