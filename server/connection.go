@@ -58,11 +58,13 @@ type connection struct {
 	cleanUp        func()                          // ends what the server keeps for the connection; nil: nothing
 
 	// Of the goroutine that writes what waits for the client.
-	writeTurn     *fairqueue.Place
+	writeTurn *fairqueue.Place
+	replies   []*waitingReply // that are written now
+
+	// Of that goroutine, or of the one that reads the connection: whichever the outbox lets write.
 	watched       string                // the key of the latest notification
 	notifyTopic   string                // the topic of its notifications
 	notifications []*sharedNotification // that are written now
-	replies       []*waitingReply       // likewise
 
 	identity access.Identity // set at CONNECT, constant from then on
 

@@ -91,6 +91,25 @@ func TestInvariant38ARenewalIsNeverRefusedForQuota(t *testing.T) {
 	}
 }
 
+// The notifications of a client's own renewals leave together with the replies, so only a few of them wait
+// at a time. The room that each client has is enough for these, even if others have taken all shared room.
+func TestInvariant38AClientMayRenewManyWatchedLeasesInOneWrite(t *testing.T) {
+	const leases = 60
+	address := testsupport.Start(t, server.Options{Limits: server.Limits{OutgoingBytes: 8 << 20, AllOutgoingBytes: 1}})
+	holder := testsupport.DialRaw(t, address, "holder")
+	var renewals [][]byte
+	for i := range leases {
+		holder.Do("KEYNOTIFY", "lease-"+strconv.Itoa(i))
+	}
+	for i := range leases {
+		renewals = append(renewals, testsupport.PacketOf(t, holder.Request("SET", "lease-"+strconv.Itoa(i), "holder:1", "NEX", "PX", "60000")))
+	}
+	holder.Write(renewals...)
+	for range 3 * leases { // a reply, a PUBACK and a notification for each
+		holder.Read()
+	}
+}
+
 func TestAClientMayWatchTenThousandKeysUnlessOptionsSayOtherwise(t *testing.T) {
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
 	for i := range 10_000 {

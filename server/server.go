@@ -51,17 +51,17 @@ const (
 
 // Server is a broker with a state store. Its methods are safe for concurrent use.
 type Server struct {
-	options         Options
-	logger          *slog.Logger
-	engine          *engine.Engine
-	mochi           *mqtt.Server
-	listener        *listener
-	messages        *pubsub.Broker // passes ordinary messages on
-	quotas          quotas
-	topics          access.TopicAuthorizer // nil: ordinary topics are open to all
-	replyProperties []byte                 // encoded; what all replies of the store have
+	options  Options
+	logger   *slog.Logger
+	engine   *engine.Engine
+	mochi    *mqtt.Server
+	listener *listener
+	messages *pubsub.Broker // passes ordinary messages on
+	quotas   quotas
+	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 
-	notificationProperties []byte // encoded; what all notifications of a store have
+	replyProperties        []byte // encoded; what all replies of the store have
+	notificationProperties []byte // encoded; what all notifications of the store have
 	// responseTopics are topics to which only the store may publish.
 	responseTopics *responseTopics
 

@@ -27,10 +27,10 @@ import (
 // serverVariable makes TestServerOfConnections a server for another process.
 const serverVariable = "TENURE_BENCH_SERVER"
 
-// BenchmarkConnections measures connections that hold a lease each and do nothing: the memory
-// of the server's process for each, as the operating system counts it (rss-B, and least-rss-B after
-// garbage collection), of its heap and of the stacks of its goroutines, and how long it takes until all are connected and hold their leases
-// (s-all). The clients are sockets of another process: this one.
+// BenchmarkConnections measures connections that hold a lease each and do nothing: the memory of the
+// server's process for each, as the operating system counts it (rss-B, and least-rss-B after garbage
+// collection), of its heap and of the stacks of its goroutines, and how long it takes until all are
+// connected and hold their leases (s-all). The clients are sockets of another process: this one.
 func BenchmarkConnections(b *testing.B) {
 	for _, count := range []int{1000, 5000, 10000} {
 		b.Run("connections="+strconv.Itoa(count), func(b *testing.B) {
