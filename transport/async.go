@@ -17,7 +17,8 @@ import (
 // its Deadline, in place of a Timeout of options. It does not keep value. The result goes to the Done of call.
 //
 // Only the packages of this module can use it. A Trace is called in a goroutine of the client,
-// before Done, with a context that has no values.
+// before Done, with a context that has no values. While the client is being closed, Done does not wait
+// for it; what begins after that is not traced.
 func (c *Client) BeginSet(call *async.Call, key string, value []byte, options SetOptions) {
 	b := &begun{client: c, call: call, verb: protocol.VerbSet, key: key, began: c.begin()}
 	call.Attach(b)
@@ -194,14 +195,25 @@ func (b *begun) end(reply answer, err error) {
 		done(result)
 		return
 	}
+	trace := func() { c.traceRequest(context.Background(), b.began, b.verb, b.key, err) }
 	// Not after the result: functions that block would pile up, one for each request.
-	trace := func(context.Context) {
-		defer done(result)
-		c.traceRequest(context.Background(), b.began, b.verb, b.key, err)
+	if c.Go(func(context.Context) { defer done(result); trace() }) {
+		return
 	}
-	if !c.Go(trace) {
-		trace(nil) // the client is being closed: only Close waits for it
+	// The client is being closed. This goroutine may be the one that ends all tenures, or that
+	// gives all requests their results: no function of the program may hold it up.
+	done(result)
+	c.lastTrace(trace)
+}
+
+// lastTrace runs a trace that is due while the client is being closed. Close waits for it.
+func (c *Client) lastTrace(trace func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over { // nothing waits for the goroutine of a request that begins this late
+		return
 	}
+	c.traces.Go(trace)
 }
 
 // logMode says in which goroutine a log line is written. A handler of the program may block.

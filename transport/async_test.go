@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -156,6 +157,41 @@ func TestASlotThatIsKeptForNoRequestIsGivenBack(t *testing.T) {
 	if !await.Receive(got) || w.kept != 0 || w.inUse() != 1 {
 		t.Errorf("%d slots are kept and %d in use", w.kept, w.inUse())
 	}
+}
+
+// The goroutine that gives results while a client is closed may be the one that ends all tenures.
+func TestInvariant45ATraceThatBlocksHoldsUpNoResultWhileTheClientCloses(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		opened := make(chan struct{})
+		var traced atomic.Int64
+		options.Trace = &Trace{Request: func(context.Context, RequestInfo) {
+			await.Receive(opened)
+			traced.Add(1)
+		}}
+		b := newQuietBroker(10)
+		client := mustDialTo(t, b.pipeBroker, options)
+		_, first := began(client, "first", 9*time.Second)
+		_, second := began(client, "second", 9*time.Second)
+		if received := b.received(); len(received) != 2 {
+			t.Fatalf("%d requests came in", len(received))
+		}
+		closed := make(chan error, 1)
+		go func() { closed <- client.Close() }()
+		began := time.Now()
+		for _, result := range []<-chan async.Result{first, second} {
+			if got := await.Receive(result); !errors.Is(got.Err, ErrClosed) || time.Since(began) > 0 {
+				t.Errorf("after %v: %v, want ErrClosed at once", time.Since(began), got.Err)
+			}
+		}
+		synctest.Wait()
+		if len(closed) > 0 {
+			t.Error("Close does not wait for a Trace")
+		}
+		close(opened)
+		if err := await.Receive(closed); err != nil || traced.Load() != 2 {
+			t.Errorf("Close returns %v after %d traces, want 2", err, traced.Load())
+		}
+	})
 }
 
 func TestRequestsThatWaitForAConnectionNeedNoGoroutineAndLeaveOverTheNextOne(t *testing.T) {

@@ -59,8 +59,11 @@ type Client struct {
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup
 
+	traces sync.WaitGroup // goroutines of lastTrace
+
 	mu            sync.Mutex
 	closed        bool
+	over          bool      // no task is left, and traces gets no other
 	connection    uint64    // counts connections; 0 while down
 	connected     uint64    // how many there have been
 	since         time.Time // when the present connection began
@@ -131,6 +134,10 @@ func (c *Client) Close() error {
 	c.finish(ErrClosed)
 	err := c.conn.Close()
 	c.tasks.Wait()
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	c.traces.Wait()
 	return err
 }
 
