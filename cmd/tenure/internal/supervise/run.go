@@ -285,6 +285,18 @@ func (c *child) stop(signal int) {
 	c.guard.send(request{Stop: &stop{Signal: signal, Kill: c.killAt}})
 }
 
+// kill tells the guard to kill the program now, though it is being stopped and has some of its grace
+// left.
+func (c *child) kill(ctx context.Context, at time.Duration) {
+	switch {
+	case !c.stopping:
+		c.stop(stopSignal(ctx)) // which gives it no time
+	case c.killAt > at:
+		c.killAt = at
+		c.guard.send(request{Stop: &stop{Signal: killSignal, Kill: at}})
+	}
+}
+
 // signal passes a signal on. The program that is being stopped is killed when it is interrupted again.
 func (c *child) signal(s os.Signal) {
 	number, kind := numberOf(s)
@@ -309,9 +321,9 @@ func (c *child) check(ctx context.Context) error {
 	if c.terminal.isPausedInVain() && c.terminal.resume() {
 		c.guard.send(request{Signal: continueSignal})
 	}
-	if left <= 0 && !c.stopping {
-		// The lease was lost, or this process stood still: ctx ends soon.
-		c.stop(stopSignal(ctx))
+	if left <= 0 {
+		// The lease was lost, or this process stood still. Another node may start the program at once.
+		c.kill(ctx, at)
 	}
 	if !c.stopping && bounds.Kill > c.sent+time.Millisecond && (c.armed >= c.sent || c.sent == 0) {
 		c.sent, c.silent = bounds.Kill, 0
