@@ -170,12 +170,10 @@ func (c *child) ended() Status {
 // killGuard kills the guard, and notes what it reported before: the program may have ended, and only
 // the guard knew its code. It returns whether all is gone.
 func (c *child) killGuard() (gone bool) {
-	_ = c.guard.cmd.Process.Kill()
-	for r := range c.guard.reports { // ends with the guard
+	c.guard.killAndRead(func(r report) {
 		c.note(r)
 		gone = gone || r.Gone
-	}
-	c.guard.wait()
+	})
 	return gone
 }
 
