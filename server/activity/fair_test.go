@@ -306,7 +306,7 @@ func TestAFloodOfWatchesHidesNoClientThatWaits(t *testing.T) {
 				}
 			}
 			for _, n := range w.model.names {
-				if l := n.value; l.key != "k" && len(l.waiters) < 8 && !l.hiddenWaiters {
+				if l := n.value; l.key != "k" && len(l.waiters) < 8 && l.hidden == (hidden{}) {
 					t.Fatalf("%s has lost a waiter, and does not say so", l.key)
 				}
 			}
@@ -348,8 +348,7 @@ func TestAFloodOfWatchesHidesNoClientThatWaits(t *testing.T) {
 	}
 }
 
-// A client that waits and is not remembered counts until the lease has another holder, or an alarm that needs
-// one would be silent.
+// A client that waits and is not remembered counts, or an alarm that needs one would be silent.
 func TestAWaitingClientThatIsNotRememberedCounts(t *testing.T) {
 	w := newWorld(t, Options{})
 	w.set("a", "k")
@@ -367,6 +366,138 @@ func TestAWaitingClientThatIsNotRememberedCounts(t *testing.T) {
 	if l := w.lease("k"); l.WaitingHidden != 0 {
 		t.Error("one is hidden though the lease has another holder")
 	}
+}
+
+// It counts for as long as one that is remembered, or a name for which no client waits would be an alarm that
+// does not end.
+func TestAWaitingClientThatIsNotRememberedCountsNoLongerThanItWaits(t *testing.T) {
+	hidden := func(w *world) bool { // beyond those that are only not shown
+		remembered := 0
+		for _, x := range w.model.names["k"].value.waiters {
+			if x.isWaiting(w.now) {
+				remembered++
+			}
+		}
+		l := w.lease("k")
+		return len(l.Waiting)+l.WaitingHidden > remembered
+	}
+	watch := func(w *world, client, key string) {
+		w.tell(Event{Kind: Request, Client: client, Verb: statestore.VerbKeyNotify, Key: key, Rank: -1, Outcome: statestore.OK})
+	}
+	bid := func(w *world, client string, lifetime time.Duration) {
+		w.tell(Event{Kind: Request, Client: client, Verb: statestore.VerbSet, Key: "k" + protocol.FailBackSuffix, Lifetime: lifetime, Rank: 1, Outcome: statestore.OK})
+	}
+	check := func(t *testing.T, w *world, when string, want bool) {
+		t.Helper()
+		if hidden(w) != want {
+			t.Errorf("%s: a client that is not remembered counts: %v, want %v", when, !want, want)
+		}
+		checkBounds(t, w.model)
+	}
+	for name, test := range map[string]func(*testing.T, *world){
+		"it tries": func(t *testing.T, w *world) {
+			for i := range waitersOf + 1 {
+				w.fails(fmt.Sprint("c", i), "k")
+			}
+			for i := range waitersOf + 1 {
+				w.tell(Event{Kind: Disconnected, Client: fmt.Sprint("c", i)})
+			}
+			w.releases("a", "k")
+			check(t, w, "soon after its attempt", true)
+			w.after(attemptLasts + time.Second)
+			check(t, w, "long after its attempt", false)
+		},
+		"it tries, and waits for many names": func(t *testing.T, w *world) {
+			for i := range namesOf {
+				w.set("a", fmt.Sprint("n", i))
+				w.fails("b", fmt.Sprint("n", i))
+			}
+			w.fails("b", "k")
+			w.releases("a", "k")
+			check(t, w, "soon after its attempt", true)
+			w.after(attemptLasts + time.Second)
+			check(t, w, "long after its attempt", false)
+		},
+		"it tried, and one that tries took its place": func(t *testing.T, w *world) {
+			w.tell(Event{Kind: Request, Client: "old", User: "u", Verb: statestore.VerbSet, Key: "k", Condition: statestore.IfMissingOrEqual,
+				Lifetime: ttl, Rank: -1, Outcome: statestore.ConditionFailed, Version: w.setTo["k"]})
+			for i := range waitersOf {
+				w.tell(Event{Kind: Request, Client: fmt.Sprint("c", i), User: "u", Verb: statestore.VerbSet, Key: "k", Condition: statestore.IfMissingOrEqual,
+					Lifetime: ttl, Rank: -1, Outcome: statestore.ConditionFailed, Version: w.setTo["k"]})
+			}
+			w.fails("b", "k") // of another user
+			w.releases("a", "k")
+			check(t, w, "soon after its attempt", true)
+			w.after(attemptLasts + time.Second)
+			check(t, w, "long after its attempt", false)
+		},
+		"it watches": func(t *testing.T, w *world) {
+			for i := range waitersOf + 2 {
+				watch(w, fmt.Sprint("c", i), "k")
+			}
+			for i := range waitersOf + 1 {
+				w.tell(Event{Kind: Disconnected, Client: fmt.Sprint("c", i)})
+			}
+			w.releases("a", "k")
+			w.after(50 * time.Minute)
+			check(t, w, "while the last one is connected", true)
+			w.tell(Event{Kind: Disconnected, Client: fmt.Sprint("c", waitersOf+1)})
+			check(t, w, "with its connection", false)
+			for i := range waitersOf + 1 {
+				watch(w, fmt.Sprint("d", i), "other")
+			}
+			check(t, w, "when another name has one", false)
+		},
+		"it watches, and connects again": func(t *testing.T, w *world) {
+			for i := range waitersOf + 1 {
+				watch(w, fmt.Sprint("c", i), "k")
+			}
+			w.tell(Event{Kind: Connected, Client: fmt.Sprint("c", waitersOf)})
+			check(t, w, "with its connection", false)
+		},
+		"it watched, and one that tries took its place": func(t *testing.T, w *world) {
+			for i := range waitersOf {
+				watch(w, fmt.Sprint("c", i), "k")
+			}
+			w.fails("b", "k")
+			w.releases("a", "k")
+			w.after(50 * time.Minute)
+			check(t, w, "while all are connected", true)
+			for i := range waitersOf {
+				w.tell(Event{Kind: Disconnected, Client: fmt.Sprint("c", i)})
+			}
+			check(t, w, "with its connection", false)
+		},
+		"it bids": func(t *testing.T, w *world) {
+			for i := range waitersOf {
+				w.fails(fmt.Sprint("c", i), "k")
+			}
+			bid(w, "b", 10*time.Minute)
+			w.releases("a", "k")
+			w.after(5 * time.Minute)
+			check(t, w, "during its request", true)
+			w.after(5 * time.Minute)
+			check(t, w, "after its request", false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Options{})
+			w.set("a", "k")
+			test(t, w)
+		})
+	}
+	t.Run("it watches, and is forgotten", func(t *testing.T) {
+		w := newWorld(t, Options{Clients: waitersOf + 2})
+		w.set("a", "k")
+		for i := range waitersOf + 1 {
+			watch(w, fmt.Sprint("c", i), "k")
+		}
+		check(t, w, "while it is known", true)
+		for i := range 2 * waitersOf {
+			w.tell(Event{Kind: Connected, Client: fmt.Sprint("d", i)})
+		}
+		check(t, w, "when it is forgotten", false)
+	})
 }
 
 func TestAFloodOfChangesHidesNoFailoverOfAnotherLease(t *testing.T) {

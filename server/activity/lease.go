@@ -52,11 +52,19 @@ type name struct {
 	last      *Change          // the latest; nil: none
 	entry     *member[*Change] // of the timeline, for the latest one
 
-	waiters       []*waiter
-	hiddenWaiters bool      // more came when there were too many, since the holder has the lease
-	bidder        string    // the client of the fail-back request; empty: none
-	bidUntil      time.Time // when that expires
-	rank          int       // of the bidder
+	waiters  []*waiter
+	hidden   hidden    // of those that waiters has no room for, since the holder has the lease
+	bidder   string    // the client of the fail-back request; empty: none
+	bidUntil time.Time // when that expires
+	rank     int       // of the bidder
+}
+
+// hidden is what the model knows about the clients that wait for a name and that it does not remember. Each
+// part ends as the waiting of a client that is remembered does, or it would be an alarm that never ends.
+type hidden struct {
+	triedUntil time.Time // when the last attempt of one counts no longer
+	watching   uint64    // the value of Model.hiddenSpan when one watched the name; 0: none did
+	bids       bool      // the bidder is one
 }
 
 // waiter is a client that waits for a name.
@@ -68,6 +76,16 @@ type waiter struct {
 	attempts    uint64
 	lastAttempt time.Time
 	in          *member[*waiter] // of the waiters of all names
+}
+
+// note notes that a client tries to acquire the name, or that it watches it.
+func (w *waiter) note(at time.Time, tries bool) {
+	if !tries {
+		w.watching = true
+		return
+	}
+	w.attempts++
+	w.lastAttempt = at
 }
 
 // onlyWatches reports whether a waiter has not asked for the lease.
@@ -166,11 +184,16 @@ func (n *name) causeOf(e *Event) Cause {
 	return CauseReleased
 }
 
+// attemptUntil returns until when a client that has tried to acquire the name counts as waiting.
+func (n *name) attemptUntil(tried time.Time) time.Time {
+	return tried.Add(max(attemptLasts, attemptTTLs*n.ttl))
+}
+
 // isWaiting reports whether a client still counts as waiting.
 func (w *waiter) isWaiting(now time.Time) bool {
 	n := w.name.value
 	return w.watching || n.bidder == w.client.value.id && now.Before(n.bidUntil) ||
-		w.attempts > 0 && now.Sub(w.lastAttempt) <= max(attemptLasts, attemptTTLs*n.ttl)
+		w.attempts > 0 && !now.After(n.attemptUntil(w.lastAttempt))
 }
 
 // surplusWaiter returns the waiter that gives way to a new one of a user, when a name has too many; nil if

@@ -73,6 +73,8 @@ type Model struct {
 	clientShares  shares[*client]
 	forgotClients uint64
 	waits         shares[*waiter] // of all names, by the client that waits
+	hiddenWatches int             // clients with watchesHidden
+	hiddenSpan    uint64          // begins anew when hiddenWatches becomes 0; see hidden.watching
 	timeline      history[*Change]
 	changes       uint64 // entries of the timeline so far
 	stale         history[*StaleWrite]
@@ -94,6 +96,7 @@ type client struct {
 	takeOvers               uint64
 	refused, stale, dropped uint64
 	waits                   []*waiter
+	watchesHidden           bool // its connection watches a name, and the model does not remember for which it does
 }
 
 // New returns a model without events.
@@ -112,6 +115,8 @@ func New(options Options) *Model {
 		timeline:  history[*Change]{limit: options.Timeline},
 		stale:     history[*StaleWrite]{limit: options.StaleWrites},
 		takeOvers: NewTakeOvers(min(maxTakeOvers, options.Clients)),
+
+		hiddenSpan: 1,
 	}
 }
 
@@ -191,6 +196,7 @@ func (m *Model) forgetClient(n *member[*client]) {
 	for len(n.value.waits) > 0 {
 		m.dropWaiter(n.value.waits[0])
 	}
+	m.endHiddenWatches(n.value)
 	m.clientShares.leave(n)
 	delete(m.clients, n.value.id)
 	m.forgotClients++
@@ -199,6 +205,7 @@ func (m *Model) forgetClient(n *member[*client]) {
 func (m *Model) connected(c *client, e *Event) {
 	c.connected, c.since, c.reason = true, e.At, ""
 	c.user, c.remote = e.User, e.Remote
+	m.endHiddenWatches(c)
 	m.fileClient(m.clients[c.id])
 }
 
@@ -209,6 +216,7 @@ func (m *Model) disconnected(e *Event) {
 	}
 	c := n.value
 	c.connected, c.since, c.reason = false, e.At, e.Reason
+	m.endHiddenWatches(c)
 	m.fileClient(n)
 	for i := len(c.waits) - 1; i >= 0; i-- {
 		w := c.waits[i]
@@ -389,7 +397,7 @@ func (m *Model) acquired(n *member[*name], e *Event) {
 		m.end(l, m.overwritten(l, e), e)
 	}
 	l.acquire(e, known)
-	l.hiddenWaiters = false // those that still want it come again with their next attempt
+	l.hidden = hidden{} // those that still want it come again with their next attempt
 	switch {
 	case l.last != nil && l.last.Began.IsZero():
 		l.last.To, l.last.Began = l.holderName(), e.At
@@ -474,8 +482,7 @@ func (m *Model) attempted(n *member[*name], by *member[*client], e *Event) {
 		m.file(n)
 	}
 	if w := m.waiterOf(n, by, e.At, true); w != nil {
-		w.attempts++
-		w.lastAttempt = e.At
+		w.note(e.At, true)
 	}
 }
 
@@ -488,8 +495,8 @@ func (m *Model) watched(by *member[*client], e *Event) {
 	if e.Outcome != statestore.OK {
 		return
 	}
-	if w := m.waiterOf(m.nameOf(e.Key, e, true), by, e.At, false); w != nil && !w.watching {
-		w.watching = true
+	if w := m.waiterOf(m.nameOf(e.Key, e, true), by, e.At, false); w != nil {
+		w.note(e.At, false)
 	}
 }
 
@@ -522,7 +529,9 @@ func (m *Model) waiterOf(n *member[*name], by *member[*client], at time.Time, tr
 	w := find(n.value, by)
 	if w == nil {
 		if !m.hasRoomFor(n, by, at, tries) {
-			n.value.hiddenWaiters = true
+			w = &waiter{name: n, client: by}
+			w.note(at, tries)
+			m.hide(w)
 			return nil
 		}
 		w = &waiter{name: n, client: by, since: at}
@@ -533,6 +542,9 @@ func (m *Model) waiterOf(n *member[*name], by *member[*client], at time.Time, tr
 	m.waits.use(w.in, by.value.user, by.value.id, 0)
 	for m.waits.count > waitersFor*m.options.Clients {
 		surplus := m.waits.surplus(w.in).value
+		if surplus == w {
+			w.note(at, tries) // the caller cannot
+		}
 		m.hideWaiter(surplus)
 		if surplus == w {
 			return nil
@@ -565,7 +577,43 @@ func (m *Model) hasRoomFor(n *member[*name], by *member[*client], at time.Time, 
 // hideWaiter forgets that a client waits for a name, though it still does.
 func (m *Model) hideWaiter(w *waiter) {
 	m.dropWaiter(w)
-	w.name.value.hiddenWaiters = true
+	m.hide(w)
+}
+
+// hide notes that a client waits for a name and is not remembered.
+func (m *Model) hide(w *waiter) {
+	n, c := w.name.value, w.client.value
+	if w.watching {
+		if !c.watchesHidden {
+			c.watchesHidden = true
+			m.hiddenWatches++
+		}
+		n.hidden.watching = m.hiddenSpan
+	}
+	if until := n.attemptUntil(w.lastAttempt); w.attempts > 0 && until.After(n.hidden.triedUntil) {
+		n.hidden.triedUntil = until
+	}
+	if n.bidder == c.id {
+		n.hidden.bids = true
+	}
+}
+
+// endHiddenWatches notes that the watches of a client have ended. With the last such client, no name has a
+// hidden watch any more. The model does not know which names one client watches, so until then they count.
+func (m *Model) endHiddenWatches(c *client) {
+	if !c.watchesHidden {
+		return
+	}
+	c.watchesHidden = false
+	if m.hiddenWatches--; m.hiddenWatches == 0 {
+		m.hiddenSpan++
+	}
+}
+
+// hides reports whether a client that is not remembered still counts as waiting for a name.
+func (m *Model) hides(n *name, now time.Time) bool {
+	h := n.hidden
+	return h.watching == m.hiddenSpan || now.Before(h.triedUntil) || h.bids && now.Before(n.bidUntil)
 }
 
 // dropWaiter forgets that a client waits for a name.
@@ -622,7 +670,7 @@ func (m *Model) endBid(n *member[*name], at time.Time) {
 	}
 	l := n.value
 	bidder := l.bidder
-	l.bidder, l.rank = "", -1
+	l.bidder, l.rank, l.hidden.bids = "", -1, false
 	if c := m.clients[bidder]; c != nil {
 		if w := find(l, c); w != nil && !w.isWaiting(at) {
 			m.dropWaiter(w)

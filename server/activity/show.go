@@ -98,19 +98,19 @@ func (m *Model) showLeases(state *State, now time.Time) {
 	// Leases that were released and that no client wants give way to others. The first turns do not: a
 	// series that is missing while a lease has no holder would be no alarm.
 	rest := all[min(len(all), m.options.Shown/steadyPart):]
-	slices.SortStableFunc(rest, func(a, b *name) int { return compareBool(a.isDone(now), b.isDone(now)) })
+	slices.SortStableFunc(rest, func(a, b *name) int { return compareBool(m.isDone(a, now), m.isDone(b, now)) })
 	if len(all) > m.options.Shown {
 		state.LeasesHidden = len(all) - m.options.Shown
 		all = all[:m.options.Shown]
 	}
 	for _, l := range all {
-		state.Leases = append(state.Leases, l.show(now))
+		state.Leases = append(state.Leases, m.showLease(l, now))
 	}
 }
 
 // isDone reports whether a name was released, and no client waits for it.
-func (n *name) isDone(now time.Time) bool {
-	if n.held || n.last == nil || n.last.Cause != CauseReleased && n.last.Cause != CauseDeleted {
+func (m *Model) isDone(n *name, now time.Time) bool {
+	if m.hides(n, now) || n.held || n.last == nil || n.last.Cause != CauseReleased && n.last.Cause != CauseDeleted {
 		return false
 	}
 	return !slices.ContainsFunc(n.waiters, func(w *waiter) bool { return w.isWaiting(now) })
@@ -127,7 +127,7 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-func (n *name) show(now time.Time) Lease {
+func (m *Model) showLease(n *name, now time.Time) Lease {
 	shown := Lease{
 		Name:             n.key,
 		Turn:             n.turn,
@@ -170,12 +170,12 @@ func (n *name) show(now time.Time) Lease {
 		last := n.last.show(now)
 		shown.LastChange = &last
 	}
-	n.showWaiters(&shown, now)
+	m.showWaiters(n, &shown, now)
 	return shown
 }
 
-func (n *name) showWaiters(shown *Lease, now time.Time) {
-	if n.hiddenWaiters {
+func (m *Model) showWaiters(n *name, shown *Lease, now time.Time) {
+	if m.hides(n, now) {
 		shown.WaitingHidden = 1
 	}
 	waiting := slices.DeleteFunc(slices.Clone(n.waiters), func(w *waiter) bool {

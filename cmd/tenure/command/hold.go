@@ -153,7 +153,8 @@ type holderProcess struct {
 	client   *transport.Client
 	signals  chan os.Signal // to pass on
 	hasChild atomic.Bool
-	givenUp  context.Context // ends with a further signal to end, when there is no child
+	ended    atomic.Pointer[time.Time] // when the child ended by itself, which ends the work; nil before
+	givenUp  context.Context           // ends with a further signal to end, when there is no child
 	manager  *systemd.Manager
 	socket   latestSocket // with --instant
 }
@@ -297,11 +298,17 @@ type endSignals struct{ first time.Time }
 // signals its command, and then its whole group. The child keeps its grace then.
 const sameSignal = 100 * time.Millisecond
 
-// use returns what becomes of a signal that comes now. end says that it asks this process to end.
-func (e *endSignals) use(end, hasChild bool, now time.Time) signalUse {
+// use returns what becomes of a signal that comes now. end says that it asks this process to end. ended
+// is when the child ended by itself, or nil: from then on only the broker is waited for. A signal that
+// comes right after that may be the one that has ended the child, as where a service manager signals
+// all processes at once, and the lease is still released.
+func (e *endSignals) use(end, hasChild bool, ended *time.Time, now time.Time) signalUse {
 	switch {
 	case !end:
 		return forChild
+	case e.first.IsZero() && ended != nil && now.Sub(*ended) >= sameSignal:
+		e.first = now
+		return givesUp
 	case e.first.IsZero():
 		e.first = now
 		return endsWork
@@ -315,7 +322,7 @@ func (e *endSignals) use(end, hasChild bool, now time.Time) signalUse {
 
 // catchSignals returns a context that ends with the first signal that asks this process to end. All
 // other signals, and those after it, are for the child. Without a child, the next one that asks for
-// the end ends givenUp.
+// the end ends givenUp. So does the first one after a child that ended by itself.
 func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(parent) // which a signal may have ended before this process catches the others
 	givenUp, giveUp := context.WithCancel(context.Background())
@@ -332,10 +339,11 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 				// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
 				hasChild := h.hasChild.Load()
 				end := supervise.IsEnd(s) || supervise.IsHangup(s) && terminal && !hasChild
-				switch ends.use(end, hasChild, time.Now()) {
+				switch ends.use(end, hasChild, h.ended.Load(), time.Now()) {
 				case endsWork:
 					cancel(&interruptedError{s}) // ctx may have ended with parent, by the same signal
 				case givesUp:
+					cancel(&interruptedError{s}) // it may be the first one
 					giveUp()
 				case forChild:
 					select {
@@ -399,6 +407,8 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 	if status.Stopped {
 		return status, nil
 	}
+	ended := time.Now()
+	h.ended.Store(&ended)
 	if err := h.confirm(tenure); err != nil {
 		return status, exitWith(exitLost, fmt.Errorf("the lease was lost while the child ran, which ended by itself (%v): %w", status, err))
 	}
@@ -407,7 +417,8 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 
 // confirm asks the store whether the lease was held until now. A lease that was taken by force is
 // not known as lost until a notification or a renewal says so. If the store does not answer, the
-// deadline decides: it had not passed when the child ended, and may pass while this waits.
+// deadline decides: it had not passed when the child ended, and may pass while this waits. The same
+// goes for a wait that a signal has ended, with the client.
 func (h *holderProcess) confirm(tenure *lease.Tenure) error {
 	if _, err := tenure.Token(); err != nil {
 		return err
@@ -415,10 +426,11 @@ func (h *holderProcess) confirm(tenure *lease.Tenure) error {
 	ctx, cancel := context.WithTimeout(context.Background(), min(h.ttl, h.connection.timeout))
 	defer cancel()
 	_ = tenure.Confirm(ctx)
-	if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
-		return err
+	_, err := tenure.Token()
+	if errors.Is(err, lease.ErrDeadlinePassed) || errors.Is(err, transport.ErrClosed) && h.givenUp.Err() != nil {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // errStoodStill: the lease was held, and too little of it was left for the child.

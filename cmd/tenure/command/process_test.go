@@ -480,9 +480,27 @@ func TestWhatBecomesOfASignal(t *testing.T) {
 		var ends endSignals
 		began := time.Now()
 		for i, step := range steps {
-			if got := ends.use(step.end, step.hasChild, began.Add(step.after)); got != step.want {
+			if got := ends.use(step.end, step.hasChild, nil, began.Add(step.after)); got != step.want {
 				t.Errorf("%s: %d: %v, want %v", name, i, got, step.want)
 			}
+		}
+	}
+}
+
+func TestWhatBecomesOfASignalAfterTheChildEnded(t *testing.T) {
+	ended := time.Now()
+	for after, want := range map[time.Duration]signalUse{
+		0:              endsWork, // it may have ended the child, too
+		sameSignal - 1: endsWork,
+		sameSignal:     givesUp,
+		time.Hour:      givesUp,
+	} {
+		var ends endSignals
+		if got := ends.use(true, false, &ended, ended.Add(after)); got != want {
+			t.Errorf("after %v: %v, want %v", after, got, want)
+		}
+		if got := ends.use(true, false, &ended, ended.Add(after+sameSignal)); got != givesUp {
+			t.Errorf("another one, after %v: %v, want %v", after, got, givesUp)
 		}
 	}
 }

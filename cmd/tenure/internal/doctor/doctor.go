@@ -21,6 +21,8 @@ const (
 	notificationTime = 2 * time.Second
 	// keyLives is how long the doctor's key lives if it cannot be removed.
 	keyLives = time.Minute
+	// partingTime bounds, all together, the requests that the doctor sends after its context has ended.
+	partingTime = time.Second
 )
 
 // Options says what to examine.
@@ -53,15 +55,17 @@ type Options struct {
 type doctor struct {
 	options Options
 	report  Report
-	key     string // of the doctor's own
-	without bool   // the broker says that there is no store
+	key     string          // of the doctor's own
+	without bool            // the broker says that there is no store
+	parting context.Context // of requests that are sent also when the context of Run has ended
 
 	// network is how long the network took for a round trip: a TCP connection of the broker that answers.
 	network time.Duration
 }
 
 // Run examines the way to the store. It ends with the first step without which the others are
-// impossible. It returns when all its connections are closed.
+// impossible. It returns when all its connections are closed. When ctx ends, it first removes its key and
+// tells the store its true clock, for a second at most, and its steps from there on fail.
 func Run(ctx context.Context, options Options) Report {
 	options.Window = cmp.Or(options.Window, storeWindow)
 	if options.Now == nil {
@@ -76,8 +80,26 @@ func Run(ctx context.Context, options Options) Report {
 	}
 	d := &doctor{options: options, key: options.Prefix + "/" + strings.ToLower(rand.Text())}
 	d.report.Address, d.report.ClientID = options.Address, options.Client.ClientID
+	parting, cancel := outlive(ctx)
+	defer cancel()
+	d.parting = parting
 	d.examine(ctx)
 	return d.report
+}
+
+// outlive returns a context that ends partingTime after ctx does. The caller calls cancel at the end.
+func outlive(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
+	parting, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(partingTime)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			end()
+		case <-parting.Done():
+		}
+	})
+	return parting, func() { stop(); end() }
 }
 
 // add adds a step to the report, and reports whether the next ones are possible.

@@ -423,6 +423,55 @@ func TestTheExaminationEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// A mute drops what is written to a connection after the packet that contains a text. It calls silent each time
+// that it drops something. One goroutine at a time calls Write.
+type mute struct {
+	net.Conn
+	text    string
+	written bool // the text
+	silent  func()
+	drops   bool
+}
+
+func (m *mute) Write(p []byte) (int, error) {
+	if m.written {
+		m.drops = true
+		m.silent()
+		return len(p), nil
+	}
+	m.written = strings.Contains(string(p), m.text)
+	return m.Conn.Write(p)
+}
+
+// An interrupted doctor must not wait long for what it does at its end.
+func TestAnInterruptedExaminationOfASilentStoreEnds(t *testing.T) {
+	for name, test := range map[string]struct {
+		readOnly bool
+		text     string // of the last packet that the store gets
+	}{
+		"before its key is set":               {false, "KEYNOTIFY"},
+		"while its key is set":                {false, "examined by"},
+		"when its true clock is left to tell": {true, "tenure-doctor-other-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var conn *mute
+			options := doctor.Options{Address: "mqtt://" + serve(t, server.Options{}), Timeout: time.Hour, ReadOnly: test.readOnly, Client: transport.Options{
+				Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+					dialed, err := new(net.Dialer).DialContext(ctx, network, address)
+					conn = &mute{Conn: dialed, text: test.text, silent: cancel}
+					return conn, err
+				},
+			}}
+			report := await.Result(func() doctor.Report { return examine(ctx, options) })
+			if !conn.drops {
+				t.Errorf("the store was never silent:\n%s", text(report))
+			}
+			cancel()
+		})
+	}
+}
+
 // slowConn is a connection on which each packet to the broker waits, as on a broker that gathers small
 // packets until the one before is acknowledged.
 type slowConn struct{ net.Conn }

@@ -35,7 +35,7 @@ func (d *doctor) examineStore(ctx context.Context, s *session) bool {
 	if !d.find(ctx, s) {
 		return false
 	}
-	defer d.tellClock(ctx, s)
+	defer d.tellClock(s)
 	d.identify(ctx)
 	d.compareClocks(ctx, s)
 	d.measure(ctx, s)
@@ -120,13 +120,13 @@ func (d *doctor) identify(ctx context.Context) {
 	d.add(ok("identity", found+"; "+mode))
 }
 
-// tellClock ends the requests with one that has the true clock, also when ctx has ended. The store reports
-// the last clock of each client, and the examination sends others on purpose.
-func (d *doctor) tellClock(ctx context.Context, s *session) {
+// tellClock ends the requests with one that has the true clock, also when the context of Run has ended. The
+// store reports the last clock of each client, and the examination sends others on purpose.
+func (d *doctor) tellClock(s *session) {
 	select {
 	case <-s.client.Done():
 	default:
-		_, _ = s.request(context.WithoutCancel(ctx), d.options.Now(), protocol.VerbGet, d.key) // nothing depends on the answer
+		_, _ = s.request(d.parting, d.options.Now(), protocol.VerbGet, d.key) // nothing depends on the answer
 	}
 }
 
@@ -136,14 +136,14 @@ func (d *doctor) compareClocks(ctx context.Context, s *session) {
 	set := []string{protocol.VerbSet, d.key, "clock", protocol.OptionPX, strconv.FormatInt(keyLives.Milliseconds(), 10)}
 	a, err := s.request(ctx, d.options.Now().Add(farAhead), set...)
 	if err == nil {
-		d.forget(ctx, s)
+		d.forget(s)
 		d.add(failed(Wrong, name, fmt.Sprintf("the store accepts a timestamp that is %v ahead of this machine's clock: one of the clocks is wrong, or the store does not check", farAhead), clockCure))
 		return
 	}
 	if errors.Is(err, transport.ErrTimestampTooFarAhead) && a.version.IsZero() && !d.options.ReadOnly {
 		// Other stores refuse without a word about their clock. The version of a value tells it.
 		if a, err = s.request(ctx, d.options.Now().Add(-farAhead), set...); err == nil {
-			d.forget(ctx, s)
+			d.forget(s)
 		}
 	}
 	if a.version.IsZero() {
@@ -256,7 +256,7 @@ func (d *doctor) examineWrites(ctx context.Context, s *session, watched bool) {
 	removed := false
 	defer func() {
 		if !removed {
-			d.forget(ctx, s)
+			d.forget(s)
 		}
 	}()
 	a, err := s.request(ctx, time.Time{}, protocol.VerbGet, d.key)
@@ -299,9 +299,9 @@ func (d *doctor) awaitNotification(ctx context.Context, s *session) {
 	}
 }
 
-// forget deletes the doctor's key, also when ctx has ended.
-func (d *doctor) forget(ctx context.Context, s *session) {
-	_, _ = s.request(context.WithoutCancel(ctx), d.options.Now().Add(-farAhead), protocol.VerbDel, d.key) // it expires by itself
+// forget deletes the doctor's key, also when the context of Run has ended.
+func (d *doctor) forget(s *session) {
+	_, _ = s.request(d.parting, d.options.Now().Add(-farAhead), protocol.VerbDel, d.key) // it expires by itself
 }
 
 // examineOthers looks whether the client may read the replies to another one, whose name is invented. A

@@ -86,7 +86,7 @@ func (s *channel) Read(p []byte) (int, error) {
 			s.connection = os.NewFile(uintptr(fd), "connection")
 		}
 	}
-	return n, err
+	return max(n, 0), err // an io.Reader returns no -1, as ReadMsgUnix does with an error
 }
 
 // awaitLoss returns when the peer has closed the connection that came through the channel, or

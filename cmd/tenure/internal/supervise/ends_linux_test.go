@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -122,6 +123,37 @@ func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A program that ended by itself leaves nothing to stop, so one signal ends the wait.
+func TestOneInterruptEndsTheWaitOfAProgramThatEnded(t *testing.T) {
+	broker := server(t)
+	for _, verb := range []string{"run", "lock"} {
+		network := startCutter(t, broker, cutsAt("GET"), nil) // when the lease is confirmed
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address, "polite", verb, "--ttl", "1h", "--timeout", "1h", "press/"+verb)
+		n.awaitStart()
+		program := n.program()
+		if err := unix.Kill(program, unix.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		awaitLog(t, n, "the child ended")
+		await.Next(network.isCut)
+		time.Sleep(200 * time.Millisecond) // a signal right after the end counts as what ended the program
+		n.signal(unix.SIGTERM)
+		if code := n.awaitExit(); code != 0 {
+			t.Errorf("%s: exit code %d, want 0, the code of the program", verb, code)
+		}
+	}
+}
+
+// program returns the process id of the program.
+func (n *node) program() int {
+	n.t.Helper()
+	entries, err := descendants(n.guard(), nil)
+	if err != nil || len(entries) == 0 {
+		n.t.Fatal("there is no program", err)
+	}
+	return entries[0].pid
 }
 
 // What one interrupt leaves at a broker that is away is told once.

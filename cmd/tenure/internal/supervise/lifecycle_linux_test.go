@@ -104,6 +104,36 @@ func TestAProgramWhoseLeaseWasTakenIsKilledAtOnce(t *testing.T) {
 	}
 }
 
+// The same while the program is being stopped: what is left of its grace is not inside the lease any more.
+func TestAProgramThatIsBeingStoppedIsKilledWhenItsLeaseIsTaken(t *testing.T) {
+	broker := server(t)
+	client := dial(t, broker)
+	const grace = 9 * time.Second // much longer than a kill takes
+	nodes := make(map[string]*node)
+	for _, verb := range []string{"run", "lock"} {
+		nodes[verb] = startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate",
+			verb, "--ttl", "1m", "--grace", grace.String(), "--log-level", "debug", "press/"+verb)
+	}
+	for verb, n := range nodes {
+		n.awaitStart()
+		awaitLog(t, n, "verb=KEYNOTIFY") // from now on it hears of a deletion at once
+		stopped := now()
+		n.signal(unix.SIGTERM)
+		n.awaitLine("got terminated")
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		defer cancel()
+		if _, err := client.Del(ctx, "press/"+verb, transport.DelOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if gone := n.awaitGone(); gone-stopped >= grace {
+			t.Errorf("%s: the program was gone %v after SIGTERM, and had its whole grace without its lease", verb, gone-stopped)
+		}
+		if code := n.awaitExit(); code != 128+int(unix.SIGKILL) || !strings.Contains(n.log.String(), "the lease was deleted") {
+			t.Errorf("%s: exit code %d, want that of a program that was killed, and the cause", verb, code)
+		}
+	}
+}
+
 func TestARunThatWasFrozenCampaignsAgain(t *testing.T) {
 	broker := server(t)
 	lock := filepath.Join(t.TempDir(), "lock")

@@ -170,12 +170,10 @@ func (c *child) ended() Status {
 // killGuard kills the guard, and notes what it reported before: the program may have ended, and only
 // the guard knew its code. It returns whether all is gone.
 func (c *child) killGuard() (gone bool) {
-	_ = c.guard.cmd.Process.Kill()
-	for r := range c.guard.reports { // ends with the guard
+	c.guard.killAndRead(func(r report) {
 		c.note(r)
 		gone = gone || r.Gone
-	}
-	c.guard.wait()
+	})
 	return gone
 }
 
@@ -285,6 +283,18 @@ func (c *child) stop(signal int) {
 	c.guard.send(request{Stop: &stop{Signal: signal, Kill: c.killAt}})
 }
 
+// kill tells the guard to kill the program now, though it is being stopped and has some of its grace
+// left.
+func (c *child) kill(ctx context.Context, at time.Duration) {
+	switch {
+	case !c.stopping:
+		c.stop(stopSignal(ctx)) // which gives it no time
+	case c.killAt > at:
+		c.killAt = at
+		c.guard.send(request{Stop: &stop{Signal: killSignal, Kill: at}})
+	}
+}
+
 // signal passes a signal on. The program that is being stopped is killed when it is interrupted again.
 func (c *child) signal(s os.Signal) {
 	number, kind := numberOf(s)
@@ -309,9 +319,9 @@ func (c *child) check(ctx context.Context) error {
 	if c.terminal.isPausedInVain() && c.terminal.resume() {
 		c.guard.send(request{Signal: continueSignal})
 	}
-	if left <= 0 && !c.stopping {
-		// The lease was lost, or this process stood still: ctx ends soon.
-		c.stop(stopSignal(ctx))
+	if left <= 0 {
+		// The lease was lost, or this process stood still. Another node may start the program at once.
+		c.kill(ctx, at)
 	}
 	if !c.stopping && bounds.Kill > c.sent+time.Millisecond && (c.armed >= c.sent || c.sent == 0) {
 		c.sent, c.silent = bounds.Kill, 0

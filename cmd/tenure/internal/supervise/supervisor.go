@@ -19,7 +19,7 @@ type guardProcess struct {
 	encoder *json.Encoder
 	reports chan report // closed when the guard is gone
 	tasks   sync.WaitGroup
-	stopped chan struct{} // closed by wait
+	stopped chan struct{} // closed by close
 }
 
 // errConnectionLost: Options.Connection had ended before the guard got it.
@@ -90,10 +90,33 @@ func (g *guardProcess) kill() {
 	g.wait()
 }
 
+// killAndRead kills the guard, and calls note with each report that it has left. Another process may
+// have the guard's end of the channel, as a program that copied its descriptor: the end of the reports
+// is that of the guard, and not that of the channel.
+func (g *guardProcess) killAndRead(note func(report)) {
+	_ = g.cmd.Process.Kill()
+	g.reap()
+	g.socket.endReading()
+	for r := range g.reports {
+		note(r)
+	}
+	g.close()
+}
+
 func (g *guardProcess) wait() {
-	close(g.stopped)
+	g.reap()
+	g.close()
+}
+
+// reap waits for the end of the guard's process.
+func (g *guardProcess) reap() {
 	_ = g.cmd.Wait()
 	helpers.forget(g.cmd.Process.Pid)
+}
+
+// close releases what the supervisor has of a guard that was reaped.
+func (g *guardProcess) close() {
+	close(g.stopped)
 	_ = g.socket.Close()
 	g.tasks.Wait()
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,6 +40,10 @@ func waitFor(cmd *exec.Cmd, ended func()) error {
 	defer ended()
 	return cmd.Wait()
 }
+
+// endReading bounds the time in which what the guard, which has ended, has written is read. To shut
+// the channel down would lose that here.
+func (s *channel) endReading() { _ = s.SetReadDeadline(time.Now().Add(time.Second)) }
 
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 

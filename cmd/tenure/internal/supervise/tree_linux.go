@@ -95,6 +95,9 @@ func waitFor(cmd *exec.Cmd, ended func()) error {
 	}
 }
 
+// endReading lets a read return what the guard, which has ended, has written, and then the end.
+func (s *channel) endReading() { _ = s.CloseRead() }
+
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 }
