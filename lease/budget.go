@@ -23,7 +23,9 @@ type Budget struct {
 	// CutOff is the same for a holder that runs on without a network.
 	CutOff time.Duration
 	// Unheld is the part of CutOff in which no holder works: from the end of the tenure's
-	// context, GracePeriod and Margin before the expiry at the store, to the successor.
+	// context, GracePeriod and Margin before the expiry at the store, to the successor. It is
+	// up to RenewEvery longer if the cut loses the reply to a renewal that the store accepted:
+	// the store counts from that renewal, and the tenure from the one before.
 	Unheld time.Duration
 	// HandOver is the longest time from a release to the next holder if waiters are notified.
 	// Most take a round trip: only waiters that have just lost against another one delay their try.

@@ -73,7 +73,7 @@ func TestABudgetHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testin
 					b.conn.Silence(true)
 					tenure := a.mustAcquire(t)
 					acquired := acquireInBackground(t.Context(), t, b)
-					time.Sleep(3*options.TTL + part*options.TTL/20)
+					time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals: see Budget.Unheld
 					cut := time.Now()
 					a.conn.Cut()
 					await.Receive(tenure.Done())
