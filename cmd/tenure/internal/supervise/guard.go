@@ -271,9 +271,9 @@ func (g *guard) isOver() bool {
 	return g.ended && g.childless
 }
 
-// end notes that the child ended, and reports it.
-func (g *guard) end(s Status) {
+// end notes that the child ended, and reports it. If failed is not empty, it says why there was no program.
+func (g *guard) end(s Status, failed string) {
 	g.ended = true
 	s.Stopped = g.stopping || g.killing
-	g.report(report{Ended: &s})
+	g.report(report{Ended: &s, Failed: failed})
 }

@@ -30,7 +30,7 @@ var guardIgnores = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQ
 // becomeProgram waits until the guard allows it, and becomes the program. It returns a code as
 // shells do if that is not possible.
 func becomeProgram() int {
-	if len(os.Args) < 4 {
+	if len(os.Args) < 5 {
 		fmt.Fprintf(os.Stderr, "%s is a part of tenure run and tenure lock, and no command\n", starterName)
 		return CodeNotExecutable
 	}
@@ -38,12 +38,19 @@ func becomeProgram() int {
 	if err != nil {
 		return CodeNotExecutable
 	}
+	tried, err := inherited(os.Args[2], "tried")
+	if err != nil {
+		return CodeNotExecutable
+	}
 	if n, _ := pipe.Read(make([]byte, 1)); n == 0 {
 		return 125 // the guard is gone
 	}
 	_ = pipe.Close()
-	path := os.Args[2]
-	err = syscall.Exec(path, os.Args[3:], os.Environ())
+	path := os.Args[3]
+	if _, err := tried.Write([]byte{1}); err != nil {
+		return CodeNotExecutable
+	}
+	err = syscall.Exec(path, os.Args[4:], os.Environ())
 	fmt.Fprintf(os.Stderr, "tenure: cannot start %s: %v\n", path, err)
 	return startFailure(err)
 }
@@ -53,6 +60,7 @@ type processTree struct {
 	pid     int            // of the child; 0 before there is one
 	ended   bool           // the child ended, and its result was taken
 	gate    *os.File       // a byte in it makes the child become the program
+	tried   *os.File       // has a byte once the child tries to, and ends when it has, or has ended
 	changed chan os.Signal // gets something when a child ended or stopped
 }
 
@@ -76,10 +84,19 @@ func (t *processTree) makeProcess(p program) error {
 	if err != nil {
 		return err
 	}
+	tried, trying, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer trying.Close() // so that only the child has that end
+	tryingNumber, err := letInherit(trying)
+	if err != nil {
+		return err
+	}
 	made := make(chan error)
 	go func() { // keeps its thread until the process ends
 		runtime.LockOSThread()
-		process, err := os.StartProcess(executable(), append([]string{starterName, number, p.path}, p.args...), &os.ProcAttr{
+		process, err := os.StartProcess(executable(), append([]string{starterName, number, tryingNumber, p.path}, p.args...), &os.ProcAttr{
 			Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
 			Sys:   childAttributes(),
 		})
@@ -92,7 +109,7 @@ func (t *processTree) makeProcess(p program) error {
 	if err := <-made; err != nil {
 		return fmt.Errorf("cannot start a process: %w", err)
 	}
-	t.gate = write
+	t.gate, t.tried = write, tried
 	// A reader of the program's output waits for the program, and not for the guard.
 	_, _ = os.Stdin.Close(), os.Stdout.Close()
 	return nil
@@ -103,6 +120,14 @@ func (t *processTree) startProgram() {
 	signal.Ignore(unix.SIGTTOU) // a write to the terminal goes through; the program does not inherit this any more
 	_, _ = t.gate.Write([]byte{1})
 	_ = t.gate.Close()
+}
+
+// becameProgram reports whether a child that ended has tried to become the program. If that was not possible,
+// the child has said why, and its code is that of a shell. A runtime that gets no thread or no memory ends
+// the child earlier, with a code that is not the program's.
+func (t *processTree) becameProgram() bool {
+	n, _ := t.tried.Read(make([]byte, 1)) // the other end is closed
+	return n == 1
 }
 
 // signalChild passes a signal on. SIGCONT goes to the whole group, which a terminal stops.
@@ -152,7 +177,11 @@ func (g *guard) reap() {
 			if status.Signaled() {
 				ended.Signal = int(status.Signal())
 			}
-			g.end(ended)
+			failed := ""
+			if !g.becameProgram() && !g.stopping && !g.killing {
+				failed = fmt.Sprintf("the process that it made ended before it became the program (%v): is a limit of processes, threads or memory reached?", ended)
+			}
+			g.end(ended, failed)
 		}
 	}
 }

@@ -233,7 +233,7 @@ func (t *processTree) members() (pids []uint32) {
 func (g *guard) reap() {
 	select {
 	case status := <-g.results:
-		g.end(status)
+		g.end(status, "")
 	default:
 	}
 	g.childless = g.ended && len(g.members()) == 0

@@ -56,7 +56,7 @@ type report struct {
 	Ended  *Status       `json:",omitempty"` // the program ended
 	Stuck  string        `json:",omitempty"` // what cannot be killed, and why
 	Gone   bool          `json:",omitempty"` // the program and all that it started are gone; the last report
-	Failed string        `json:",omitempty"` // why the guard could not start; the last report
+	Failed string        `json:",omitempty"` // why the guard could not start, in its last report; or, with Ended, why there was no program
 }
 
 // Status is how a program ended.

@@ -83,6 +83,7 @@ type child struct {
 	pid    int     // of the program; 0 before it was made
 	status *Status // nil before the program ended
 
+	failed      error         // why there was no program although it was allowed
 	ran         bool          // the process was allowed to become the program
 	stopping    bool          // the program was told to end
 	interrupted bool          // SIGINT was sent to it
@@ -138,17 +139,17 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	err = c.supervise(ctx)
 	if err == nil {
 		c.guard.end()
-		return c.ended(), nil
+		return c.ended(), c.failed
 	}
 	// The guard does not do its work, so this process does.
 	if gone := c.killGuard(); gone {
-		return c.ended(), nil
+		return c.ended(), c.failed
 	}
 	killLeft(c.pid, c.status != nil, func(stuck string) { c.stuck(stuck) })
 	switch {
 	case c.status != nil: // it must not run again because of its guard
 		c.Logger.Warn("what the program left was killed without its guard", "lease", c.Name, "error", err)
-		err = nil
+		err = c.failed
 	case c.stopping:
 		c.Logger.Warn("the program was killed without its guard", "lease", c.Name, "error", err)
 		err = nil
@@ -238,11 +239,14 @@ func (c *child) handle(ctx context.Context, r report) (over bool, err error) {
 		c.guard.send(request{Run: true})
 	case r.Paused != 0:
 		c.terminal.pause()
-	case r.Failed != "":
-		return false, fmt.Errorf("the guard of the program: %s", r.Failed)
+	case r.Failed != "" && r.Ended == nil:
+		return false, failure(r)
 	}
 	return r.Gone, nil
 }
+
+// failure returns the error of a report of one.
+func failure(r report) error { return fmt.Errorf("the guard of the program: %s", r.Failed) }
 
 // note notes what a report says, and logs what cannot be killed.
 func (c *child) note(r report) {
@@ -254,6 +258,9 @@ func (c *child) note(r report) {
 		c.armed = r.Armed
 	case r.Ended != nil:
 		c.status = r.Ended
+		if r.Failed != "" {
+			c.failed = failure(r)
+		}
 		c.status.ByKey = c.status.Signal == int(syscall.SIGINT) && !c.interrupted && c.terminal.sendsInterrupts()
 		c.terminal.take()
 	case r.Stuck != "":
