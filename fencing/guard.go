@@ -185,7 +185,9 @@ func (g *Guard) once(ctx context.Context, name, key string, request operation) e
 	}
 	binding.While, binding.Until = g.tenure.TokenContext(), time.Now().Add(g.tenure.Remaining())
 	err = operror.Inner(request(ctx, token, binding)) // guardError names the key
-	if errors.Is(err, transport.ErrNotSent) && binding.Err() != nil && ctx.Err() == nil {
+	// At the deadline of the tenure, Until may be over before the context of the tenure has ended.
+	over := binding.Err() != nil || !time.Now().Before(binding.Until)
+	if errors.Is(err, transport.ErrNotSent) && over && ctx.Err() == nil {
 		return g.do(ctx, name, key, request) // it tries again over the next connection, or says why the tenure is over
 	}
 	return g.ended(ctx, name, key, err)
