@@ -7,31 +7,16 @@ import (
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
-	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// allowAll is a hook of mochi that allows everything. mochi v2.7.9: its own, in hooks/auth,
-// would make every user of package server require gopkg.in/yaml.v3.
-type allowAll struct{ mqtt.HookBase }
-
-func (*allowAll) ID() string { return "allow-all" }
-
-func (*allowAll) Provides(call byte) bool {
-	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck
-}
-
-func (*allowAll) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
-
-func (*allowAll) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
-
 // someBroker runs an MQTT 5 broker that has no store.
 func someBroker() (url string, stop func() error) {
 	broker := mqtt.New(&mqtt.Options{Logger: testsupport.Discard})
-	if err := broker.AddHook(new(allowAll), nil); err != nil {
+	if err := broker.AddHook(new(testsupport.AllowAll), nil); err != nil {
 		log.Fatal(err)
 	}
 	listener := listeners.NewTCP(listeners.Config{ID: "tcp", Address: "127.0.0.1:0"})

@@ -186,7 +186,7 @@ func TestAServiceAccountTokenIsSentAgainWhenItChanges(t *testing.T) {
 	// The server itself knows no tokens.
 	broker := &tokens{broker: mqtt.New(&mqtt.Options{Logger: testsupport.Discard}), shown: make(chan string, 10), valid: "one"}
 	target := testsupport.ServeBroker(t, broker.broker, broker)
-	testsupport.Attach(t, target, attach.Options{ProbeMessages: -1}) // mochi can deadlock in a burst
+	testsupport.Attach(t, target, attach.Options{ProbeMessages: -1}) // mochi is no match for its burst
 	through := testsupport.NewProxy(t, target)
 	address, files := "mqtt://"+through.Address(), newFolder(t)
 	file := files.write("token", []byte("wrong"))

@@ -8,7 +8,10 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
-// AllowAll is a hook of mochi that admits every client and allows everything.
+// AllowAll is a hook of mochi that admits every client and allows everything. Messages are sent
+// without regard to the Receive Maximum of clients: after each packet of a client mochi v2.7.9 looks
+// for a message that had to wait for it, locks the messages in flight for reading twice, and waits
+// for ever if another message comes in between.
 type AllowAll struct{ mqtt.HookBase }
 
 // ID implements mqtt.Hook.
@@ -16,7 +19,7 @@ func (*AllowAll) ID() string { return "allow all" }
 
 // Provides implements mqtt.Hook.
 func (*AllowAll) Provides(call byte) bool {
-	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck
+	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck || call == mqtt.OnSessionEstablished
 }
 
 // OnConnectAuthenticate implements mqtt.Hook.
@@ -24,6 +27,11 @@ func (*AllowAll) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { retu
 
 // OnACLCheck implements mqtt.Hook.
 func (*AllowAll) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
+
+// OnSessionEstablished implements mqtt.Hook.
+func (*AllowAll) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
+	cl.State.Inflight.ResetSendQuota(0)
+}
 
 // PasswordBroker is a hook of mochi that admits the password "right" only and sends Puback as
 // the reason code of each PUBACK.

@@ -1,0 +1,40 @@
+package testsupport_test
+
+import (
+	"testing"
+
+	"github.com/eclipse/paho.golang/paho"
+	mqtt "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/tenurelock/tenure/server/internal/testsupport"
+)
+
+// mochi looks for a message to send at once after each packet of a client that has messages in
+// flight, and may wait for ever then. A message that such a look would send stays where it is.
+func TestTheBrokerDoesNotLookForMessagesToSendAtOnce(t *testing.T) {
+	broker := mqtt.New(&mqtt.Options{Logger: testsupport.Discard})
+	address := testsupport.ServeBroker(t, broker, new(testsupport.AllowAll))
+	for id := uint16(7); id <= 8; id++ {
+		clean := id == 7 // the second takes the session of the first over, with its message
+		client := testsupport.Connect(t, address, "client", func(c *paho.Connect) {
+			c.CleanStart = clean
+			c.Properties.ReceiveMaximum = paho.Uint16(100)
+		})
+		session, _ := broker.Clients.Get("client")
+		session.State.Inflight.Set(packets.Packet{
+			FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1},
+			PacketID:    id, TopicName: client.ReplyTo, Expiry: -1,
+		})
+		for _, text := range []string{"first", "second"} { // the broker is done with the first when the second arrives
+			if _, err := client.Publish(&paho.Publish{Topic: client.ReplyTo, Payload: []byte(text)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for string(client.Next().Payload) != "second" && !t.Failed() {
+		}
+		if _, waits := session.State.Inflight.Get(id); !waits {
+			t.Errorf("connection with clean start %v: the broker looked for a message to send", clean)
+		}
+	}
+}
