@@ -1,11 +1,11 @@
 package lease
 
 import (
-	"container/heap"
 	"context"
 	"sync"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/priority"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -27,12 +27,12 @@ type scheduler struct {
 	calls  sync.WaitGroup // goroutines that call functions of the program
 
 	mu      sync.Mutex
-	waiting dueHeap
-	wakesAt time.Duration // when the goroutine wakes by itself; 0: it does not sleep
-	tenures int           // that have begun, and whose end is not reported yet
-	idle    time.Duration // when the latest tenure ended, if there is none
-	cause   error         // why the client has ended; nil before
-	over    bool          // the goroutine is about to end
+	waiting *priority.Queue[Tenure] // those that are not over; the one that is due first leaves first
+	wakesAt time.Duration           // when the goroutine wakes by itself; 0: it does not sleep
+	tenures int                     // that have begun, and whose end is not reported yet
+	idle    time.Duration           // when the latest tenure ended, if there is none
+	cause   error                   // why the client has ended; nil before
+	over    bool                    // the goroutine is about to end
 	signals signals
 
 	// How often SystemClock has to be looked at, for the tenures that go by it; 0: there is none. The
@@ -56,12 +56,24 @@ const lingers = time.Second
 // because the client knows nothing of leases.
 var schedulers sync.Map
 
+func newScheduler(client *transport.Client) *scheduler {
+	return &scheduler{
+		client: client,
+		origin: time.Now(),
+		look:   make(chan struct{}, 1),
+		waiting: priority.New(
+			func(a, b *Tenure) bool { return a.dueAt < b.dueAt },
+			func(t *Tenure) *int { return &t.place },
+		),
+	}
+}
+
 // join makes the scheduler of the client drive t from now on. It reports false if the client is closed.
 func (t *Tenure) join() bool {
 	for client := t.lease.client; ; {
 		known, found := schedulers.Load(client)
 		if !found {
-			known, _ = schedulers.LoadOrStore(client, &scheduler{client: client, origin: time.Now(), look: make(chan struct{}, 1)})
+			known, _ = schedulers.LoadOrStore(client, newScheduler(client))
 		}
 		s := known.(*scheduler)
 		s.start.Do(func() {
@@ -88,7 +100,7 @@ func (s *scheduler) add(t *Tenure) (added, closed bool) {
 		return false, s.cause != nil
 	}
 	t.scheduler, t.dueAt = s, never
-	heap.Push(&s.waiting, t)
+	s.waiting.Push(t)
 	s.tenures++
 	if every := t.lease.options.lookEvery(); t.lease.systemClock && (s.lookEvery == 0 || every < s.lookEvery) {
 		if s.lookEvery == 0 {
@@ -142,14 +154,14 @@ func (s *scheduler) doubt(t *Tenure) {
 }
 
 func (s *scheduler) dueLocked(t *Tenure, at time.Duration) {
-	if t.place < 0 { // it is over
+	if !s.waiting.Has(t) { // it is over
 		return
 	}
 	if t.doubted {
 		at = 0
 	}
 	t.dueAt = at
-	heap.Fix(&s.waiting, t.place)
+	s.waiting.Fix(t)
 	if at < s.wakesAt {
 		signal(s.look)
 	}
@@ -159,9 +171,7 @@ func (s *scheduler) dueLocked(t *Tenure, at time.Duration) {
 func (s *scheduler) remove(t *Tenure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.place >= 0 {
-		heap.Remove(&s.waiting, t.place)
-	}
+	s.waiting.Remove(t)
 }
 
 // reported notes that nothing of a tenure is under way any more, and no function of the program.
@@ -236,8 +246,7 @@ func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signa
 	now := time.Since(s.origin)
 	s.wakesAt = 0
 	s.lookLocked(now)
-	for len(s.waiting) > 0 && s.waiting[0].dueAt <= now {
-		t := s.waiting[0]
+	for t := s.waiting.First(); t != nil && t.dueAt <= now; t = s.waiting.First() {
 		v := visit{tenure: t}
 		if t.doubted {
 			v.event, t.doubted = event{kind: doubted}, false
@@ -245,17 +254,17 @@ func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signa
 		if s.cause != nil {
 			v.event = event{kind: ended, err: s.cause}
 		}
-		// It stays in the heap until it is over, so that no end of all tenures misses it.
+		// It stays in the queue until it is over, so that no end of all tenures misses it.
 		t.dueAt = never
-		heap.Fix(&s.waiting, 0)
+		s.waiting.Fix(t)
 		visits = append(visits, v)
 	}
 	if len(visits) > 0 {
 		return visits, 0, signals{}, false
 	}
 	next := never
-	if len(s.waiting) > 0 {
-		next = s.waiting[0].dueAt
+	if first := s.waiting.First(); first != nil {
+		next = first.dueAt
 	}
 	if s.tenures == 0 {
 		if next = s.idle + lingers; s.cause != nil || next <= now {
@@ -282,12 +291,12 @@ func (s *scheduler) lookLocked(now time.Duration) {
 		return // what is less is less than timers are late
 	}
 	s.ahead = ahead
-	for _, t := range s.waiting {
+	for _, t := range s.waiting.Items() {
 		if t.lease.systemClock {
 			t.dueAt = 0
 		}
 	}
-	heap.Init(&s.waiting)
+	s.waiting.Init()
 }
 
 // ended makes due each tenure that is over because one of its signals was given, or all if the client
@@ -307,12 +316,12 @@ func (s *scheduler) ended(cause error) {
 }
 
 func (s *scheduler) findEndedLocked() {
-	for _, t := range s.waiting {
+	for _, t := range s.waiting.Items() {
 		if s.cause != nil || isClosed(t.lost) || isClosed(t.replaced) {
 			t.dueAt = 0
 		}
 	}
-	heap.Init(&s.waiting)
+	s.waiting.Init()
 }
 
 // signal makes one receiver of a channel with room for one item look again.
@@ -321,30 +330,4 @@ func signal(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// dueHeap has the tenure that is due first at index 0.
-type dueHeap []*Tenure
-
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].dueAt < h[j].dueAt }
-func (h dueHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-// Push implements heap.Interface.
-func (h *dueHeap) Push(x any) {
-	t := x.(*Tenure)
-	t.place = len(*h)
-	*h = append(*h, t)
-}
-
-// Pop implements heap.Interface.
-func (h *dueHeap) Pop() any {
-	last := len(*h) - 1
-	t := (*h)[last]
-	t.place, (*h)[last] = -1, nil
-	*h = (*h)[:last]
-	return t
 }

@@ -26,7 +26,7 @@ type Tenure struct {
 	scheduler *scheduler // wakes the tenure
 	// Guarded by scheduler.mu.
 	dueAt   time.Duration
-	place   int  // in the scheduler's heap; -1: the tenure is over
+	place   int  // in scheduler.waiting; -1: the tenure is over
 	doubted bool // a notification came that the schedule has not heard of
 
 	// Used by one goroutine at a time: the one that begins a request, or the one that has its result.

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"bytes"
-	"container/heap"
 	"context"
 	"crypto/rand"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/priority"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -111,29 +111,8 @@ func (all ended) tell() {
 	}
 }
 
-// overdue is a heap of the exchanges of a link that have deadlines, the earliest first.
-type overdue []*exchange
-
-func (o overdue) Len() int           { return len(o) }
-func (o overdue) Less(i, j int) bool { return o[i].deadline.Before(o[j].deadline) }
-func (o overdue) Swap(i, j int) {
-	o[i], o[j] = o[j], o[i]
-	o[i].position, o[j].position = i, j
-}
-
-func (o *overdue) Push(e any) {
-	e.(*exchange).position = len(*o)
-	*o = append(*o, e.(*exchange))
-}
-
-func (o *overdue) Pop() any {
-	last := len(*o) - 1
-	e := (*o)[last]
-	(*o)[last] = nil
-	*o = (*o)[:last]
-	e.position = -1
-	return e
-}
+func (e *exchange) endsBefore(other *exchange) bool { return e.deadline.Before(other.deadline) }
+func (e *exchange) placed() *int                    { return &e.position }
 
 // deadlines calls a function when the first of its exchanges is overdue. One timer serves all of
 // them: few requests live long enough to need it, and it is not set again for each. Its methods need
@@ -142,35 +121,33 @@ type deadlines struct {
 	call  func()          // runs in a goroutine of its own: fired, and then whatever is to be done
 	tasks *sync.WaitGroup // has one for each call that is due or under way; call is to end it
 
-	requests overdue
-	timer    *time.Timer // nil before the first exchange
-	at       time.Time   // when it calls; zero: it does not
+	requests *priority.Queue[exchange] // the earliest deadline leaves first; nil before the first exchange
+	timer    *time.Timer               // likewise
+	at       time.Time                 // when it calls; zero: it does not
 }
 
 // add adds an exchange with a deadline.
 func (d *deadlines) add(e *exchange) {
-	heap.Push(&d.requests, e)
+	if d.requests == nil {
+		d.requests = priority.New((*exchange).endsBefore, (*exchange).placed)
+	}
+	d.requests.Push(e)
 	if d.at.IsZero() || e.deadline.Before(d.at) {
 		d.set(e.deadline)
 	}
 }
 
 // remove removes an exchange. The timer stays as it is: a call that finds nothing does no harm.
-func (d *deadlines) remove(e *exchange) { heap.Remove(&d.requests, e.position) }
+func (d *deadlines) remove(e *exchange) { d.requests.Remove(e) }
 
 // first returns the exchange with the earliest deadline, or nil.
-func (d *deadlines) first() *exchange {
-	if len(d.requests) == 0 {
-		return nil
-	}
-	return d.requests[0]
-}
+func (d *deadlines) first() *exchange { return d.requests.First() }
 
 // fired returns, at the beginning of a call, the exchanges that are overdue by now.
 func (d *deadlines) fired() (over []*exchange) {
 	d.at = time.Time{}
 	for now := time.Now(); d.first() != nil && !d.first().deadline.After(now); {
-		over = append(over, heap.Pop(&d.requests).(*exchange))
+		over = append(over, d.requests.Pop())
 	}
 	if next := d.first(); next != nil {
 		d.set(next.deadline)
@@ -221,8 +198,8 @@ func (w *waitingRoom) of(e *exchange) *deadlines {
 
 // unlock notes how many requests wait, for a window, which must not take the lock.
 func (w *waitingRoom) unlock() {
-	w.counts[0].Store(int64(len(w.ordinary.requests)))
-	w.counts[1].Store(int64(len(w.urgent.requests)))
+	w.counts[0].Store(int64(w.ordinary.requests.Len()))
+	w.counts[1].Store(int64(w.urgent.requests.Len()))
 	w.mu.Unlock()
 }
 
@@ -289,7 +266,7 @@ func (w *waitingRoom) broken() (broken []*exchange) {
 	w.mu.Lock()
 	defer w.unlock()
 	for _, d := range []*deadlines{&w.urgent, &w.ordinary} {
-		for _, e := range slices.Clone(d.requests) {
+		for _, e := range slices.Clone(d.requests.Items()) {
 			if e.request.Binding.Err() != nil {
 				d.remove(e)
 				e.waits = false
@@ -307,7 +284,7 @@ func (w *waitingRoom) close(cause error) (waiting []*exchange) {
 	w.closed = cause
 	for _, d := range []*deadlines{&w.urgent, &w.ordinary} {
 		d.stop()
-		waiting = append(waiting, d.requests...)
+		waiting = append(waiting, d.requests.Items()...)
 		d.requests = nil
 	}
 	for _, e := range waiting {

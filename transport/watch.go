@@ -1,13 +1,13 @@
 package transport
 
 import (
-	"container/heap"
 	"context"
 	"hash/maphash"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/async"
+	"github.com/tenurelock/tenure/internal/priority"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/resp3"
@@ -254,9 +254,9 @@ const (
 type registrations struct {
 	ready      []*registration // in order; each gets a goroutine soon
 	goroutines int
-	waiting    registrationHeap
-	timer      *time.Timer // fires when the first of waiting is due; nil before there is one
-	firesAt    time.Time   // zero: it does not run
+	waiting    *priority.Queue[registration] // the one that is due first leaves first; nil before there is one
+	timer      *time.Timer                   // fires when the first of waiting is due; nil before there is one
+	firesAt    time.Time                     // zero: it does not run
 }
 
 // maxRegistering is how many registrations of a client make requests at the same time. One whose
@@ -270,9 +270,7 @@ func (r *registration) wakeLocked() {
 	case running:
 		r.state = woken
 	case waiting:
-		if r.place >= 0 {
-			heap.Remove(&all.waiting, r.place)
-		}
+		all.waiting.Remove(r)
 		r.state = ready
 		all.ready = append(all.ready, r)
 		r.client.startRegisteringLocked()
@@ -332,7 +330,10 @@ func (r *registration) run() {
 			r.wakeLocked()
 		default:
 			r.state, r.dueAt = waiting, time.Now().Add(wait)
-			heap.Push(&all.waiting, r)
+			if all.waiting == nil {
+				all.waiting = priority.New((*registration).isDueBefore, (*registration).placed)
+			}
+			all.waiting.Push(r)
 			c.setTimerLocked()
 		}
 	}()
@@ -342,10 +343,11 @@ func (r *registration) run() {
 // setTimerLocked makes the timer fire when the first registration that waits is due.
 func (c *Client) setTimerLocked() {
 	all := &c.registrations
-	if len(all.waiting) == 0 || !all.firesAt.IsZero() && !all.waiting[0].dueAt.Before(all.firesAt) {
+	first := all.waiting.First()
+	if first == nil || !all.firesAt.IsZero() && !first.dueAt.Before(all.firesAt) {
 		return
 	}
-	all.firesAt = all.waiting[0].dueAt
+	all.firesAt = first.dueAt
 	after := max(time.Until(all.firesAt), 1)
 	if all.timer == nil {
 		all.timer = time.AfterFunc(after, c.wakeDue)
@@ -360,8 +362,9 @@ func (c *Client) wakeDue() {
 	defer c.mu.Unlock()
 	all := &c.registrations
 	all.firesAt = time.Time{}
-	for now := time.Now(); len(all.waiting) > 0 && !all.waiting[0].dueAt.After(now); {
-		all.waiting[0].wakeLocked()
+	now := time.Now()
+	for r := all.waiting.First(); r != nil && !r.dueAt.After(now); r = all.waiting.First() {
+		r.wakeLocked()
 	}
 	c.setTimerLocked()
 }
@@ -381,31 +384,8 @@ func (c *Client) finish(cause error) {
 	all.ready, all.waiting = nil, nil
 }
 
-// registrationHeap has the registration that is due first at index 0.
-type registrationHeap []*registration
-
-func (h registrationHeap) Len() int           { return len(h) }
-func (h registrationHeap) Less(i, j int) bool { return h[i].dueAt.Before(h[j].dueAt) }
-func (h registrationHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = i, j
-}
-
-// Push implements heap.Interface.
-func (h *registrationHeap) Push(x any) {
-	r := x.(*registration)
-	r.place = len(*h)
-	*h = append(*h, r)
-}
-
-// Pop implements heap.Interface.
-func (h *registrationHeap) Pop() any {
-	last := len(*h) - 1
-	r := (*h)[last]
-	r.place, (*h)[last] = -1, nil
-	*h = (*h)[:last]
-	return r
-}
+func (r *registration) isDueBefore(other *registration) bool { return r.dueAt.Before(other.dueAt) }
+func (r *registration) placed() *int                         { return &r.place }
 
 // seen identifies a state of a key.
 type seen struct {
