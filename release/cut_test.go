@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -108,7 +107,6 @@ func TestAReleaseInstallsFromItsTags(t *testing.T) {
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
@@ -240,9 +238,6 @@ func TestWhatCannotBeReleasedIsRefused(t *testing.T) {
 func TestModulesComeAfterThoseThatTheyRequire(t *testing.T) {
 	got, err := modules(context.Background(), tree{dir: ".."})
 	if err != nil {
-		if _, missing := exec.LookPath("git"); missing != nil {
-			t.Skip("SKIPPED: git is missing")
-		}
 		t.Fatal(err)
 	}
 	var before []string

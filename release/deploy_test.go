@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 // program compiles the command tenure, once for all tests, and returns its path.
@@ -155,10 +157,7 @@ func TestTheUnitsNameCommandsAndFlagsThatExist(t *testing.T) {
 // systemd itself reads the units, and says how much a service could do if an attacker had taken it
 // over: 0 is nothing, and 10 is everything.
 func TestSystemdTakesTheUnits(t *testing.T) {
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Skip("SKIPPED: systemd-analyze is not here")
-	}
+	analyze := prerequisite.Program(t, "systemd-analyze", "systemd")
 	dir := t.TempDir()
 	for name := range units {
 		content, err := os.ReadFile(filepath.Join("../deploy/systemd", name))

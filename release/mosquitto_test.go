@@ -23,23 +23,8 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
-
-// find returns the path of a program that a Debian package has. Without it the test is skipped, or
-// fails if CI is true.
-func find(t *testing.T, name, debian string) string {
-	t.Helper()
-	for _, candidate := range []string{name, "/usr/sbin/" + name} { // which not every PATH has
-		if path, err := exec.LookPath(candidate); err == nil {
-			return path
-		}
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("%s is not installed: apt-get install %s", name, debian)
-	}
-	t.Skipf("SKIPPED: nothing was tested here. %s is not installed: apt-get install %s", name, debian)
-	return ""
-}
 
 // startUntil starts a program, and returns when a line of its output has this text. The program ends with
 // the test.
@@ -120,7 +105,7 @@ func writeCertificate(t *testing.T, certificate, key string) {
 // mosquitto runs with the configuration as it is, except for where its files are, and a store and two
 // clients use it.
 func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
-	broker, passwords, publish := find(t, "mosquitto", "mosquitto"), find(t, "mosquitto_passwd", "mosquitto"), find(t, "mosquitto_pub", "mosquitto-clients")
+	broker, passwords, publish := prerequisite.Program(t, "mosquitto", "mosquitto"), prerequisite.Program(t, "mosquitto_passwd", "mosquitto"), prerequisite.Program(t, "mosquitto_pub", "mosquitto-clients")
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	config, err := os.ReadFile("../deploy/mosquitto/tenure.conf")

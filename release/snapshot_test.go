@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 var snapshot = flag.String("snapshot", "", "directory with what \"make snapshot\" has made")
@@ -31,7 +32,7 @@ func TestTheSnapshotInstallsRunsAndIsRemoved(t *testing.T) {
 	if *snapshot == "" {
 		t.Skip("SKIPPED: make snapshot, and give its directory with -snapshot")
 	}
-	dpkg := find(t, "dpkg", "dpkg")
+	dpkg := prerequisite.Program(t, "dpkg", "dpkg")
 	checkSums(t)
 	packages, err := filepath.Glob(filepath.Join(*snapshot, "tenure_*_amd64.deb"))
 	if err != nil || len(packages) != 1 {

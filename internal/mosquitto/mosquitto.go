@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 // Recommended are the settings that docs/attach.md asks for.
@@ -43,16 +44,10 @@ type Broker struct {
 
 // Start runs mosquitto on a free port of this machine until the test ends. It has the
 // Recommended settings and admits anonymous clients; more settings may change that. Where
-// mosquitto is missing the test is skipped, or fails if CI is true.
+// mosquitto is missing the test is skipped, or fails in CI.
 func Start(t testing.TB, more string) *Broker {
 	t.Helper()
-	path, err := exec.LookPath("mosquitto")
-	if err != nil {
-		path, err = exec.LookPath("/usr/sbin/mosquitto") // which not every PATH has
-	}
-	if err != nil {
-		Lacking(t, "mosquitto is not installed: apt-get install mosquitto")
-	}
+	path := prerequisite.Program(t, "mosquitto", "mosquitto")
 	dir := t.TempDir()
 	b := &Broker{t: t, path: path, config: filepath.Join(dir, "mosquitto.conf"), output: filepath.Join(dir, "mosquitto.log")}
 	for range attempts {
@@ -73,15 +68,6 @@ func Start(t testing.TB, more string) *Broker {
 	}
 	t.Fatal("mosquitto does not start")
 	return nil
-}
-
-// Lacking skips a test that cannot run here, or fails it where everything must run.
-func Lacking(t testing.TB, what string) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatal(what)
-	}
-	t.Skip("SKIPPED: nothing was tested here. " + what)
 }
 
 // FreeAddress returns an address of this machine on which no process listens now.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -51,7 +52,7 @@ func TestErrorsOfDNSAndOfTheNetworkNameTheCauseFirst(t *testing.T) {
 // skipOnWindows skips a test with numbers of errors that Windows does not have.
 func skipOnWindows(t *testing.T) {
 	t.Helper()
-	if os.PathSeparator == '\\' {
+	if runtime.GOOS == "windows" {
 		t.Skip("Windows has other numbers for this error")
 	}
 }

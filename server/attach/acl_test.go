@@ -13,6 +13,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
@@ -37,8 +38,8 @@ func startGuardedMosquitto(t *testing.T, change func(rules string) string, more 
 	if err := os.WriteFile(passwords, []byte("store:secret\npress:secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("mosquitto_passwd", "-U", passwords).CombinedOutput(); err != nil {
-		mosquitto.Lacking(t, fmt.Sprintf("mosquitto_passwd: %v: %s", err, out))
+	if out, err := exec.Command(prerequisite.Program(t, "mosquitto_passwd", "mosquitto"), "-U", passwords).CombinedOutput(); err != nil {
+		t.Fatalf("mosquitto_passwd: %v: %s", err, out)
 	}
 	return mosquitto.Start(t, fmt.Sprintf("acl_file %s\npassword_file %s\n%s", acl, passwords, strings.Join(more, "")))
 }

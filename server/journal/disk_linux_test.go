@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -31,18 +32,6 @@ func init() {
 		return commitUntilFailure(dir)
 	}
 	children["small disk"] = onASmallDisk
-}
-
-// needTool fails in CI without a tool, and skips the test elsewhere.
-func needTool(t *testing.T, name string) string {
-	t.Helper()
-	path, err := exec.LookPath(name)
-	if err != nil && os.Getenv("CI") != "" {
-		t.Fatalf("%v: install it", err)
-	} else if err != nil {
-		t.Skipf("%v: install it", err)
-	}
-	return path
 }
 
 // runChild runs a child process and returns its output and exit code.
@@ -101,7 +90,7 @@ func TestInvariant34AFullFileEndsTheJournal(t *testing.T) {
 
 // A call that fails once ends the journal, whatever call it is.
 func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
-	strace := needTool(t, "strace")
+	strace := prerequisite.Program(t, "strace", "strace")
 	for _, test := range []struct{ inject, says string }{
 		{"fdatasync:error=EIO:when=1", "replace the disk"},
 		{"fdatasync:error=EIO:when=4", "replace the disk"},
@@ -122,7 +111,7 @@ func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
 			dir := t.TempDir()
 			output, code := runChild(t, child("commit", dir, strace, "-f", "-qq", "-o", "/dev/null", "-e", "inject="+test.inject))
 			if strings.Contains(output, "Operation not permitted") && strings.Contains(output, "strace:") {
-				t.Skipf("this process may not trace another: %s", output)
+				prerequisite.Missing(t, "this process may not trace another: "+output)
 			}
 			// The writes are not the same in each run. One of the copy that a compaction makes may
 			// find no room, and nothing is lost then.
@@ -147,13 +136,13 @@ func namespaced(command *exec.Cmd) *exec.Cmd {
 func TestInvariant34AFullDiskEndsTheJournal(t *testing.T) {
 	command := namespaced(child("small disk", t.TempDir()))
 	if err := command.Start(); err != nil {
-		t.Skipf("this process may make no user namespace: %v", err)
+		prerequisite.Missing(t, fmt.Sprintf("this process may make no user namespace: %v", err))
 	}
 	_ = command.Process.Kill()
 	_ = await.Result(command.Wait)
 	output, code := runChild(t, namespaced(child("small disk", t.TempDir())))
 	if strings.Contains(output, "no disk:") {
-		t.Skip(output)
+		prerequisite.Missing(t, "this process may mount nothing in its namespace: "+output)
 	}
 	if code != 0 {
 		t.Fatalf("code %d: %s", code, output)

@@ -3,12 +3,14 @@ package journal_test
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -42,7 +44,7 @@ func TestAFileOfHolesTakesLittleMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(forged, pages*4096); err != nil {
-		t.Skipf("this disk has no files of this size: %v", err)
+		prerequisite.Missing(t, fmt.Sprintf("this disk has no files of this size: %v", err))
 	}
 	var report journal.Report
 	if bytes := allocated(func() { report, err = journal.Check(t.Context(), forged, nil) }); bytes > 8<<20 {
@@ -105,7 +107,7 @@ func TestAPageThatContinuesTooFarIsRefused(t *testing.T) {
 			}
 			path := filepath.Join(t.TempDir(), "forged")
 			if err := errors.Join(os.WriteFile(path, forged, 0o600), os.Truncate(path, more*4096)); err != nil {
-				t.Skipf("this disk has no files of this size: %v", err)
+				prerequisite.Missing(t, fmt.Sprintf("this disk has no files of this size: %v", err))
 			}
 			var err error
 			if bytes := allocated(func() { _, err = journal.Check(t.Context(), path, nil) }); bytes > 1<<20 {

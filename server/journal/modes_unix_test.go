@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -83,7 +84,7 @@ func TestADirectoryThatOthersCanChangeIsRefusedOrWarnedAbout(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%v %v", test.dir, test.file), func(t *testing.T) {
 			if test.dir == 0o500 && os.Geteuid() != 0 {
-				t.Skip("this user has no right to write there")
+				prerequisite.Missing(t, "only root has the right to write there: run the tests as root")
 			}
 			dir := filled(t)
 			if err := errors.Join(os.Chmod(filepath.Join(dir, "tenure.db"), test.file), os.Chmod(dir, test.dir)); err != nil {
@@ -118,12 +119,12 @@ func TestADirectoryThatOthersCanChangeIsRefusedOrWarnedAbout(t *testing.T) {
 
 func TestADirectoryOfAnotherUserIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only root can give a file to another user")
+		prerequisite.Missing(t, "only root can give a file to another user: run the tests as root")
 	}
 	for _, name := range []string{".", "tenure.db"} {
 		dir := filled(t)
 		if err := os.Chown(filepath.Join(dir, name), 65534, -1); err != nil {
-			t.Skip(err)
+			prerequisite.Missing(t, err.Error()) // a container may withhold this right
 		}
 		_, err := journal.Open(dir, journal.Options{})
 		if !errors.Is(err, journal.ErrUnsafe) || !strings.Contains(err.Error(), "it belongs to user 65534, and this process runs as user 0; run it as user 65534, or chown") {

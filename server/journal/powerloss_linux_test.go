@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server/journal"
 )
 
@@ -46,10 +47,10 @@ func unhex(t *testing.T, text string) string {
 func recordCalls(t *testing.T, dir string) (calls []call) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
-	output, code := runChild(t, child("commit", dir, needTool(t, "strace"), "-f", "-qq", "-y", "-xx", "-s", "10000000", "-o", log, "-e",
+	output, code := runChild(t, child("commit", dir, prerequisite.Program(t, "strace", "strace"), "-f", "-qq", "-y", "-xx", "-s", "10000000", "-o", log, "-e",
 		"trace=openat,pwrite64,pwritev,write,writev,fdatasync,fsync,ftruncate,?ftruncate64,fallocate,rename,renameat,renameat2,unlink,unlinkat"))
 	if strings.Contains(output, "strace:") {
-		t.Skipf("this process may not trace another: %s", output)
+		prerequisite.Missing(t, "this process may not trace another: "+output)
 	}
 	if code != 0 {
 		t.Fatalf("code %d: %s", code, output)

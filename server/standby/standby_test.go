@@ -20,7 +20,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/internal/unauthenticated"
@@ -107,10 +107,7 @@ func TestAPlainClientIsSentToTheActiveServer(t *testing.T) {
 }
 
 func TestMosquittosClientIsSentAway(t *testing.T) {
-	program, err := exec.LookPath("mosquitto_pub")
-	if err != nil {
-		mosquitto.Lacking(t, "install mosquitto-clients")
-	}
+	program := prerequisite.Program(t, "mosquitto_pub", "mosquitto-clients")
 	host, port, _ := net.SplitHostPort(start(t, standby.Options{Active: at("b.example:8883")}))
 	for version, want := range map[string]string{"5": "Use another server", "311": "roker unavailable"} {
 		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)

@@ -14,17 +14,13 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 // The session of the README runs as it is printed there: each line that begins with "$" is entered, and
 // the other lines are what the programs print. Only the ports are others.
 func TestTheReadmesSessionFailsOver(t *testing.T) {
-	if _, err := exec.LookPath("python3"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatalf("%v: apt-get install python3", err)
-		}
-		t.Skipf("SKIPPED: nothing was tested here. %v: apt-get install python3", err)
-	}
+	prerequisite.Program(t, "python3", "python3")
 	readme, err := os.ReadFile("../../../README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 func TestTheProgramKnowsItsLease(t *testing.T) {
@@ -137,7 +138,7 @@ func TestAProcOfAnotherNamespaceIsRefused(t *testing.T) {
 		cmd.SysProcAttr = namespace(unix.CLONE_NEWPID)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {
-			missing(t, "PID namespace", err)
+			prerequisite.Missing(t, fmt.Sprintf("there is no PID namespace: %v", err))
 		}
 		if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(string(out), "/proc") || !strings.Contains(string(out), "unshare --mount-proc") {
 			t.Errorf("%s: exit code %d, want 1 and the cure in\n%s", verb, code, out)

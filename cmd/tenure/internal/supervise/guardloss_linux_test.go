@@ -3,6 +3,7 @@ package supervise
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 // killGuardAtStart kills the guard of a supervisor as soon as it can be seen.
@@ -88,7 +90,7 @@ func takeChannel(t *testing.T, guard int) {
 	}
 	process, err := unix.PidfdOpen(guard, 0)
 	if err != nil {
-		missing(t, "descriptor of a process", err)
+		prerequisite.Missing(t, fmt.Sprintf("there is no descriptor of a process: %v", err))
 	}
 	defer unix.Close(process)
 	taken := 0
@@ -100,7 +102,7 @@ func takeChannel(t *testing.T, guard int) {
 		}
 		socket, err := unix.PidfdGetfd(process, number, 0)
 		if err != nil {
-			missing(t, "right to copy the descriptor of another process", err)
+			prerequisite.Missing(t, fmt.Sprintf("there is no right to copy the descriptor of another process: %v", err))
 		}
 		t.Cleanup(func() { _ = unix.Close(socket) })
 		taken++

@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 // parent is a tenure that other processes than its own are left to.
@@ -43,7 +45,7 @@ func startParent(t *testing.T, attributes *syscall.SysProcAttr, shell string, ar
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = &p.log, &p.log, attributes
 	if err := p.cmd.Start(); err != nil {
 		if attributes.Cloneflags != 0 {
-			missing(t, "PID namespace", err)
+			prerequisite.Missing(t, fmt.Sprintf("there is no PID namespace: %v", err))
 		}
 		t.Fatal(err)
 	}
@@ -67,15 +69,6 @@ func namespace(flags uintptr) *syscall.SysProcAttr {
 		attributes.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
 	}
 	return attributes
-}
-
-// missing skips a test because this machine has not what it needs, or fails it in CI.
-func missing(t *testing.T, what string, err error) {
-	t.Helper()
-	if os.Getenv("CI") == "true" {
-		t.Fatalf("there is no %s: %v", what, err)
-	}
-	t.Skipf("SKIPPED: nothing was tested here, as there is no %s: %v", what, err)
 }
 
 func (p *parent) awaitLog(text string) {
@@ -145,10 +138,7 @@ func TestProcessesFromBeforeAreSpared(t *testing.T) {
 // A container's first process gets what sessions of "docker exec" and the like leave. No check has
 // started that, so none ends it. Its result is taken when it ends.
 func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
-	enter, err := exec.LookPath("nsenter")
-	if err != nil {
-		missing(t, "nsenter: apt-get install util-linux", err)
-	}
+	enter := prerequisite.Program(t, "nsenter", "util-linux")
 	broker := server(t)
 	startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held").awaitStart()
 	checks := filepath.Join(t.TempDir(), "checks")
@@ -163,7 +153,7 @@ func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
 			p := startAsInit(t, append([]string{test.name, "--broker", broker, "--ttl", "1s"}, test.arguments...)...)
 			await.Until(func() bool {
 				if strings.Contains(p.log.String(), "mount: ") {
-					missing(t, "right to mount /proc", nil)
+					prerequisite.Missing(t, "there is no right to mount /proc")
 				}
 				return strings.Contains(p.log.String(), test.ready)
 			})

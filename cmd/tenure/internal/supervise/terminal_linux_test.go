@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 // session is a program in a terminal, as its first process.
@@ -27,7 +28,7 @@ func startSession(t *testing.T, name string, arguments ...string) *session {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
-		missing(t, "terminal", err)
+		prerequisite.Missing(t, fmt.Sprintf("there is no terminal: %v", err))
 	}
 	t.Cleanup(func() { _ = keys.Close() })
 	number := 0
@@ -101,10 +102,7 @@ func TestTheProgramHasTheTerminal(t *testing.T) {
 
 // Ctrl-Z stops the program, and the shell shows its prompt. fg continues both in time.
 func TestCtrlZStopsTheProgramAndFgContinuesIt(t *testing.T) {
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		missing(t, "bash", err)
-	}
+	bash := prerequisite.Program(t, "bash", "bash")
 	broker := server(t)
 	s := startSession(t, bash, "--norc", "--noprofile", "-i")
 	s.press("PS1='prom''pt '\n")
@@ -140,10 +138,7 @@ func TestCtrlZWithoutAShellDoesNotStopTheProgram(t *testing.T) {
 
 // Ctrl-C ends a loop of a shell, whether the program runs or the lease is awaited.
 func TestCtrlCEndsTheLoopOfAShell(t *testing.T) {
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		missing(t, "bash", err)
-	}
+	bash := prerequisite.Program(t, "bash", "bash")
 	broker := server(t)
 	held := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held")
 	held.awaitStart()

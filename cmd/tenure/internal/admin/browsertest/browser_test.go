@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 // browser is a tab of a headless browser that notes what its console says.
@@ -31,14 +31,7 @@ type browser struct {
 // open starts Chromium. Where it is missing the test is skipped, or fails if CI is true.
 func open(t *testing.T) *browser {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	const missing = "chromium is not installed: apt-get install chromium"
-	switch {
-	case err != nil && os.Getenv("CI") == "true":
-		t.Fatal(missing)
-	case err != nil:
-		t.Skip("SKIPPED: nothing was tested here. " + missing)
-	}
+	path := prerequisite.Program(t, "chromium", "chromium")
 	// No deadline: do bounds each step.
 	allocator, stopProcess := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),

@@ -1,0 +1,45 @@
+// Package prerequisite says what a test lacks on this machine: a program, or a right. A test that was
+// not run looks like one that has passed. So it is skipped with a line that says so, and it fails where
+// all tests must run.
+package prerequisite
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+)
+
+// Missing skips a test that cannot run here. Where the environment variable CI is set, to anything but
+// a false value such as 0 or false, the test fails. The text names what is missing, and the cure. Like
+// all that ends a test, Missing is for the goroutine of the test.
+func Missing(t testing.TB, text string) {
+	t.Helper()
+	if inCI() {
+		t.Fatal(text)
+	}
+	t.Skip("SKIPPED: nothing was tested here. " + text)
+}
+
+// Program returns the path of a program, from PATH or /usr/sbin, which not every PATH has. Where it is
+// missing the test ends as with Missing; debian is the Debian package that has the program.
+func Program(t testing.TB, name, debian string) string {
+	t.Helper()
+	for _, candidate := range []string{name, "/usr/sbin/" + name} {
+		if path, err := exec.LookPath(candidate); err == nil {
+			return path
+		}
+	}
+	Missing(t, name+" is not installed: apt-get install "+debian)
+	return ""
+}
+
+// inCI reports whether all tests must run. Some systems set CI to their own name, which is a yes.
+func inCI() bool {
+	value, ok := os.LookupEnv("CI")
+	if !ok || value == "" {
+		return false
+	}
+	set, err := strconv.ParseBool(value)
+	return set || err != nil
+}
