@@ -72,6 +72,7 @@ func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 
 // execute runs a command. It returns the exit code, what to print on standard error, and the error.
 func execute(ctx context.Context, root *cobra.Command) (code int, text string, err error) {
+	checkTopics(root)
 	entered := false
 	for _, cmd := range root.Commands() {
 		if run := cmd.RunE; run != nil {
@@ -97,6 +98,29 @@ func execute(ctx context.Context, root *cobra.Command) (code int, text string, e
 	}
 	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(text), "transport: "), "lease: ")
 	return code, terminal.CleanLines(settings.Explain(cmd.Flags(), withName(root, text))), err
+}
+
+// checkTopics makes the commands that cobra adds refuse arguments that they do not know. cobra v1.10.2:
+// left alone, both end with 0, and a shell would take the help of completion for a script.
+func checkTopics(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(cmd *cobra.Command, topic []string) error {
+				if _, rest, err := root.Find(topic); err != nil {
+					return err
+				} else if len(rest) > 0 {
+					return fmt.Errorf("unknown help topic %q; %s lists the commands", strings.Join(topic, " "), cmd.CommandPath())
+				}
+				return nil
+			}
+		case "completion":
+			// Without a function, a command prints its help before it looks at its arguments.
+			cmd.Run = func(cmd *cobra.Command, _ []string) { _ = cmd.Help() }
+		}
+	}
 }
 
 // oneLine returns the text of an error as one line that a terminal can show: a broker or a store may

@@ -520,3 +520,39 @@ func TestALogInJSONHasNothingThatATerminalObeys(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// What completion prints becomes a part of a shell.
+func TestHelpAndCompletionRefuseWhatTheyDoNotKnow(t *testing.T) {
+	for _, test := range []struct {
+		arguments, stdout, stderr string
+	}{
+		{"nope", "", `unknown command "nope" for "tenure"`},
+		{"help nope", "", `unknown command "nope" for "tenure"`},
+		{"help serv", "", "\nDid you mean this?\n\tserve\n"},
+		{"help serve get", "", `unknown help topic "serve get"; tenure help lists the commands`},
+		{"help exit-codes 2", "", `unknown help topic "exit-codes 2"`},
+		{"help --nope", "", "unknown flag: --nope"},
+		{"completion zhs", "", `unknown command "zhs" for "tenure completion"`},
+		{"completion zsh bash", "", `unknown command "bash" for "tenure completion zsh"`},
+		{"help", "Available Commands:", ""},
+		{"help serve", "--addr", ""},
+		{"help help", "help for any command", ""},
+		{"help completion zsh", "zsh", ""},
+		{"completion", "  zsh ", ""},
+		{"__complete help ser", "serve\t", "Completion ended"},
+	} {
+		t.Run(test.arguments, func(t *testing.T) {
+			want := exitUsage
+			if test.stdout != "" {
+				want = 0
+			}
+			got := tenure(t, "", nil, strings.Fields(test.arguments)...)
+			if got.code != want || !strings.Contains(got.stdout, test.stdout) || !strings.Contains(got.stderr, test.stderr) {
+				t.Errorf("%+v, want exit code %d, %q and %q", got, want, test.stdout, test.stderr)
+			}
+			if test.stdout == "" && got.stdout != "" || test.stderr == "" && got.stderr != "" {
+				t.Errorf("it said too much: %+v", got)
+			}
+		})
+	}
+}
