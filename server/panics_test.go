@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -59,7 +60,7 @@ func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 		"a subscription": func(c *testsupport.PacketClient) { c.WriteString(string(rawmqtt.SubscribeTo(5, 0, "aching"))) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var log testsupport.LogBuffer
+			var log logbuffer.Buffer
 			authorizer := fragile(broken())
 			address, s := testsupport.StartServer(t, server.Options{
 				Authenticator: authorizer, Authorizer: authorizer, Logger: log.Logger(), Store: statestore.Options{Identity: "s"},

@@ -21,6 +21,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -331,7 +332,7 @@ func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			log := new(testsupport.LogBuffer)
+			log := new(logbuffer.Buffer)
 			address := testsupport.Start(t, server.Options{Logger: log.Logger()})
 			c := testsupport.DialRaw(t, address, "c")
 			c.Write(test.packet)
@@ -345,7 +346,7 @@ func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 }
 
 func TestTheLogSaysThatAClientSpeaksTLSWhereThereIsNone(t *testing.T) {
-	log := new(testsupport.LogBuffer)
+	log := new(logbuffer.Buffer)
 	address := testsupport.Start(t, server.Options{Logger: log.Logger()})
 	if conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}); err == nil {
 		_ = conn.Close()
@@ -358,7 +359,7 @@ func TestTheLogSaysThatAClientSpeaksTLSWhereThereIsNone(t *testing.T) {
 
 // SUBACK has only a code for each filter, so the log has the reason.
 func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
-	log := new(testsupport.LogBuffer)
+	log := new(logbuffer.Buffer)
 	address := testsupport.Start(t, server.Options{Limits: server.Limits{Subscriptions: 2}, Logger: log.Logger()})
 	c := testsupport.DialRaw(t, address, "c") // and one to its response topic
 	for _, test := range []struct{ filter, reason string }{
@@ -378,7 +379,7 @@ func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 }
 
 func TestTheLogSaysWhichLimitsFollowFromMaxMemory(t *testing.T) {
-	log := new(testsupport.LogBuffer)
+	log := new(logbuffer.Buffer)
 	testsupport.Start(t, server.Options{MaxMemory: 64 << 20, Logger: log.Logger()})
 	testsupport.Eventually(t, "the log has the limits", func() bool {
 		return strings.Contains(log.String(), "msg=limits memory=67108864 clients=102 ") &&

@@ -20,6 +20,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -316,7 +317,7 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 
 // Invariant 58: log lines keep no other client out.
 func TestRefusedLoginsDoNotFillTheLog(t *testing.T) {
-	log := new(testsupport.LogBuffer)
+	log := new(logbuffer.Buffer)
 	address, s := testsupport.StartServer(t, server.Options{
 		Authenticator: testsupport.Credentials{Came: make(chan access.Credentials, 300), Refuse: errors.New("x" + strings.Repeat("\n\x00", 30_000))},
 		Logger:        log.Logger(),
@@ -386,7 +387,7 @@ func TestAClientOfMQTT3IsRefusedWithACodeOfMQTT3(t *testing.T) {
 }
 
 func TestRunningOutOfDescriptorsIsLoggedWithItsCureAtABoundedRate(t *testing.T) {
-	log := new(testsupport.LogBuffer)
+	log := new(logbuffer.Buffer)
 	var calls atomic.Int64
 	failing := &testsupport.FailingListener{Listener: testsupport.Listen(t), Failure: func(call int64) error {
 		calls.Store(call)

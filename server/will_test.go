@@ -18,6 +18,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -276,7 +277,7 @@ func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 					return identity.Client != "p" || !lostTopics.Load()
 				},
 			}
-			var log testsupport.LogBuffer
+			var log logbuffer.Buffer
 			address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer,
 				Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
 			w := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
@@ -485,7 +486,7 @@ func TestAWillIsAppliedBeforeTheNextConnectionAndDoesNotWaitForACommit(t *testin
 func TestAWillIsDroppedIfTheJournalTakesNoMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		journal := new(transporttest.Journal)
-		var log testsupport.LogBuffer
+		var log logbuffer.Buffer
 		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Journal: journal, Server: server.Options{Logger: log.Logger()}})
 		holder := s.Client(t, "holder")
 		l, err := lease.New(holder, "lock", lease.Options{TTL: 5 * time.Second, InstantFailover: true, Clock: lease.MonotonicClock()})

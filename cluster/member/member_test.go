@@ -1,7 +1,6 @@
 package member_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -253,27 +252,9 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-// syncBuffer is a buffer for several goroutines.
-type syncBuffer struct {
-	mu     sync.Mutex
-	buffer bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buffer.String()
-}
-
 func TestEtcdIsQuietAndItsWarningsReachTheLogger(t *testing.T) {
 	options := three(t)
-	var log, debug syncBuffer
+	var log, debug logbuffer.Buffer
 	options[0].Logger = slog.New(slog.NewTextHandler(&log, nil))
 	options[1].Logger = slog.New(slog.NewTextHandler(&debug, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	members := startAll(t, options[:])
@@ -352,7 +333,7 @@ func TestAMemberWaitsForAnAddressThatIsInUse(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var log syncBuffer
+		var log logbuffer.Buffer
 		options[2].Logger = slog.New(slog.NewTextHandler(&log, nil))
 		m := start(t, options[2])
 		eventually(t, "the member finds its address in use", func() bool { return strings.Contains(log.String(), "trying again") })

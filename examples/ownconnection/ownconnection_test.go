@@ -1,26 +1,25 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"maps"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // start runs a connection of a program's own, and a client on it, until the test ends.
-func start(t *testing.T, s *servertest.Server, id string) (*transport.Client, *Conn, *logBuffer) {
+func start(t *testing.T, s *servertest.Server, id string) (*transport.Client, *Conn, *logbuffer.Buffer) {
 	t.Helper()
-	conn, logs := NewConn(id), new(logBuffer)
+	conn, logs := NewConn(id), new(logbuffer.Buffer)
 	client, err := transport.NewClient(conn, transport.ClientOptions{RequestTimeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -40,23 +39,6 @@ func start(t *testing.T, s *servertest.Server, id string) (*transport.Client, *C
 		await.Receive(ended)
 	})
 	return client, conn, logs
-}
-
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(line []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(line)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 func TestATenureOutlivesTheProgramsOwnConnection(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -121,7 +122,7 @@ func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
 }
 
 func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {
-	broker, log := mosquitto.Start(t, ""), new(testsupport.LogBuffer)
+	broker, log := mosquitto.Start(t, ""), new(logbuffer.Buffer)
 	store := attachAlone(t, broker.Address, attach.Options{ProbeMessages: -1, Logger: log.Logger()})
 	p := testsupport.Connect(t, broker.Address, "p", nil)
 	mustPublish(t, p, inTheNameOf(strings.Repeat("n", 256), p.Request("GET", "k")))
@@ -210,7 +211,7 @@ func TestWhichClientsReadTheRepliesToANameWithASlash(t *testing.T) {
 }
 
 func TestClientIDsThatAreUserNamesTieClientsAndLetTheStoreWork(t *testing.T) {
-	broker, log := startGuardedMosquitto(t, unchanged, "use_username_as_clientid true\nallow_anonymous false\n"), new(testsupport.LogBuffer)
+	broker, log := startGuardedMosquitto(t, unchanged, "use_username_as_clientid true\nallow_anonymous false\n"), new(logbuffer.Buffer)
 	attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), Logger: log.Logger()})
 	if got := log.String(); strings.Contains(got, "cannot tell") || strings.Contains(got, losesRequests) {
 		t.Errorf("logged %q", got)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -48,7 +49,7 @@ func TestInvariant44AHeaderMakesAnAttachedStoreAllocateNothing(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	log := new(testsupport.LogBuffer)
+	log := new(logbuffer.Buffer)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	testsupport.StartAttaching(t, listener.Addr().String(), attach.Options{Logger: log.Logger()})

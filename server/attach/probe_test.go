@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -30,7 +31,7 @@ func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
 		{"a window that makes up for the queue", defaults, 0, 20_000, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			broker, log := mosquitto.Start(t, test.settings), new(testsupport.LogBuffer)
+			broker, log := mosquitto.Start(t, test.settings), new(logbuffer.Buffer)
 			store, err := attach.New("mqtt://"+broker.Address, attach.Options{ProbeMessages: test.messages, Logger: log.Logger()})
 			if err != nil {
 				t.Fatal(err)
@@ -66,7 +67,7 @@ func TestABrokerThatHasKeptABurstIsNotProbedAgain(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			broker := mosquitto.Start(t, test.settings)
 			for i, messages := range []int{test.first, test.second} {
-				log := new(testsupport.LogBuffer)
+				log := new(logbuffer.Buffer)
 				store, err := attach.New("mqtt://"+broker.Address, attach.Options{ProbeMessages: messages, Logger: log.Logger()})
 				if err != nil {
 					t.Fatal(err)
@@ -104,7 +105,7 @@ func TestAStoreThatMayNotProbeSaysSoAndAnswers(t *testing.T) {
 		{"it may", unchanged, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			broker, log := startGuardedMosquitto(t, test.change), new(testsupport.LogBuffer)
+			broker, log := startGuardedMosquitto(t, test.change), new(logbuffer.Buffer)
 			attachAlone(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret"), Logger: log.Logger()})
 			if got := log.String(); strings.Contains(got, "cannot tell") != (test.want != "") || !strings.Contains(got, test.want) {
 				t.Errorf("logged %q, want %q", got, test.want)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/attach"
@@ -74,7 +75,7 @@ func TestInvariant47ASpareIsAnotherStoreAndGrantsNoLeaseDuringItsHoldOff(t *test
 	const ttl = 2 * time.Second
 	broker := mosquitto.Start(t, "")
 	first := testsupport.Attach(t, broker.Address, attach.Options{})
-	var log testsupport.LogBuffer
+	var log logbuffer.Buffer
 	spare := startSpare(t, broker, attach.Options{Wait: true, Store: statestore.Options{HoldOff: ttl}, Logger: log.Logger()})
 	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"})
 	held, err := lease.New(holder, "press", lease.Options{TTL: ttl})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -21,8 +22,8 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
 	_, port, _ := net.SplitHostPort(address)
 	broker := mosquitto.Start(t, fmt.Sprintf("listener %s 127.0.0.1\ncafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\n",
 		port, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "broker.pem"), filepath.Join(dir, "broker.key.pem")))
-	begin := func(config *tls.Config) (*testsupport.Attachment, *testsupport.LogBuffer) {
-		log := new(testsupport.LogBuffer)
+	begin := func(config *tls.Config) (*testsupport.Attachment, *logbuffer.Buffer) {
+		log := new(logbuffer.Buffer)
 		store, err := attach.New("mqtts://"+address, attach.Options{TLS: config, Logger: log.Logger()})
 		if err != nil {
 			t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
@@ -277,8 +278,8 @@ func TestTheModelFollowsAFailover(t *testing.T) {
 }
 
 // debugLog returns a logger with the lines of requests, and its buffer.
-func debugLog() (*testsupport.LogBuffer, *slog.Logger) {
-	log := new(testsupport.LogBuffer)
+func debugLog() (*logbuffer.Buffer, *slog.Logger) {
+	log := new(logbuffer.Buffer)
 	return log, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
@@ -317,7 +318,7 @@ func TestEachRequestHasALineInTheDebugLog(t *testing.T) {
 
 // A lease that an operator takes from its holder is in the log with its cause.
 func TestAForcedReleaseIsLogged(t *testing.T) {
-	log := new(testsupport.LogBuffer)
+	log := new(logbuffer.Buffer)
 	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: log.Logger(), Authenticator: testsupport.Rules{}})
 	if err != nil {
 		t.Fatal(err)
@@ -342,7 +343,7 @@ func TestAForcedReleaseIsLogged(t *testing.T) {
 
 // Two programs with one client id end each other's connection. One that connects again once does not.
 func TestAClientIDThatFlapsIsLoggedOnce(t *testing.T) {
-	log := new(testsupport.LogBuffer)
+	log := new(logbuffer.Buffer)
 	o := newObserved(t)
 	address := testsupport.Start(t, server.Options{Logger: log.Logger(), Observe: o.observe})
 	connect := func(id string, times int) {
@@ -375,7 +376,7 @@ func TestAClientIDThatFlapsIsLoggedOnce(t *testing.T) {
 
 // What an observer does must not change what clients get.
 func TestAnObserverThatPanicsOrHangsDelaysNoRequest(t *testing.T) {
-	log := new(testsupport.LogBuffer)
+	log := new(logbuffer.Buffer)
 	release := make(chan struct{})
 	first := true
 	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: log.Logger(), Observe: func(activity.Event) {

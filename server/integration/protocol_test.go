@@ -13,6 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -82,7 +83,7 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 		{"QoS 0", func(m *paho.Publish) { m.QoS = 0 }, 0, server.DroppedQoS},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			var log testsupport.LogBuffer
+			var log logbuffer.Buffer
 			address, s := testsupport.StartServer(t, server.Options{Retain: true, Logger: log.Logger()})
 			p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
 			spy.Subscribe("#")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/standby"
@@ -98,7 +99,7 @@ func (s *shared) depose(why error) {
 }
 
 // replicate runs a replica until the test ends or stop is called.
-func replicate(t *testing.T, s *shared, log *testsupport.LogBuffer, open func(context.Context, statestore.Journal, net.Listener) (standby.Store, error)) (address string, stop func(), ended <-chan error) {
+func replicate(t *testing.T, s *shared, log *logbuffer.Buffer, open func(context.Context, statestore.Journal, net.Listener) (standby.Store, error)) (address string, stop func(), ended <-chan error) {
 	t.Helper()
 	socket, err := standby.Listen("127.0.0.1:0")
 	if err != nil {
@@ -135,7 +136,7 @@ func openServer(ctx context.Context, journal statestore.Journal, socket net.List
 
 func TestTwoReplicasTakeTurnsAndOneStoreGoesOn(t *testing.T) {
 	s := newShared()
-	var log testsupport.LogBuffer
+	var log logbuffer.Buffer
 	a, stopA, endedA := replicate(t, s, &log, openServer)
 	b, _, _ := replicate(t, s, &log, openServer)
 	client := testsupport.Dial(t, a+",mqtt://"+b, transport.Options{})
@@ -172,7 +173,7 @@ func TestTwoReplicasTakeTurnsAndOneStoreGoesOn(t *testing.T) {
 // Without requests, nothing but the end of the journal tells the server.
 func TestAReplicaWithoutClientsStandsByWhenItsJournalEnds(t *testing.T) {
 	s := newShared()
-	var log testsupport.LogBuffer
+	var log logbuffer.Buffer
 	a, _, _ := replicate(t, s, &log, openServer)
 	testsupport.Eventually(t, "it is active", func() bool { return s.where() == a })
 	s.depose(errDeposed)
@@ -185,7 +186,7 @@ func TestAReplicaWithoutClientsStandsByWhenItsJournalEnds(t *testing.T) {
 
 func TestAReplicaThatStandsByRefersClientsToTheActiveOne(t *testing.T) {
 	s := newShared()
-	var log testsupport.LogBuffer
+	var log logbuffer.Buffer
 	a, _, _ := replicate(t, s, &log, openServer)
 	testsupport.Eventually(t, "the first one is active", func() bool { return s.where() == a })
 	b, _, _ := replicate(t, s, &log, openServer)
@@ -198,7 +199,7 @@ func TestAReplicaThatStandsByRefersClientsToTheActiveOne(t *testing.T) {
 // While a new store loads, clients are sent away, and the load ends with the standing.
 func TestAReplicaAnswersWhileItsStoreLoadsAndGivesUpALoadThatCameTooLate(t *testing.T) {
 	s := newShared()
-	var log testsupport.LogBuffer
+	var log logbuffer.Buffer
 	loading := make(chan struct{}, 10)
 	a, stop, ended := replicate(t, s, &log, func(ctx context.Context, _ statestore.Journal, _ net.Listener) (standby.Store, error) {
 		loading <- struct{}{}
@@ -231,7 +232,7 @@ func TestAReplicaEndsAfterAnErrorThatTheNextJournalWouldMeet(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newShared()
-			var log testsupport.LogBuffer
+			var log logbuffer.Buffer
 			a, _, ended := replicate(t, s, &log, test.open)
 			if test.fail != nil {
 				testsupport.Eventually(t, "it is active", func() bool { return s.where() == a })

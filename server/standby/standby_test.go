@@ -20,6 +20,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -242,7 +243,7 @@ func TestInvariant56AClientThatDoesNotReadTheAnswerIsNotWaitedFor(t *testing.T) 
 func TestInvariant56TheNumberOfConnectionsAtAStandbyIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPipes()
-		var log testsupport.LogBuffer
+		var log logbuffer.Buffer
 		stop := serve(t, p, standby.Options{MaxUnauthenticated: 10, MaxUnauthenticatedPerAddress: 2, Logger: log.Logger()})
 		var conns []net.Conn
 		for range 3 {

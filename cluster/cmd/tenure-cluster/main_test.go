@@ -21,6 +21,7 @@ import (
 
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -53,25 +54,7 @@ type process struct {
 	arguments []string
 	cmd       *exec.Cmd
 	lines     chan string // of standard output
-	log       *output
-}
-
-// output is what a process has written so far.
-type output struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	log       *logbuffer.Buffer
 }
 
 // launch starts the command with arguments. It is killed when the test ends.
@@ -81,7 +64,7 @@ func launch(t *testing.T, arguments ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, arguments: arguments, cmd: exec.Command(path, arguments...), lines: make(chan string, 100), log: new(output)}
+	p := &process{t: t, arguments: arguments, cmd: exec.Command(path, arguments...), lines: make(chan string, 100), log: new(logbuffer.Buffer)}
 	p.cmd.Stderr = p.log
 	stdout, err := p.cmd.StdoutPipe()
 	if err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
@@ -239,13 +240,13 @@ type running struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	lines  chan string // of standard output
-	stderr *lockedBuffer
+	stderr *logbuffer.Buffer
 }
 
 // begin starts a command, which is killed when the test ends.
 func begin(t *testing.T, arguments ...string) *running {
 	t.Helper()
-	r := &running{t: t, cmd: exec.Command(build(t), arguments...), lines: make(chan string, 100), stderr: new(lockedBuffer)}
+	r := &running{t: t, cmd: exec.Command(build(t), arguments...), lines: make(chan string, 100), stderr: new(logbuffer.Buffer)}
 	r.cmd.Stderr = r.stderr
 	stdout, err := r.cmd.StdoutPipe()
 	if err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -277,7 +278,7 @@ func TestLeaderFollowsEachChangeOfHolder(t *testing.T) {
 }
 
 func TestReleaseEndsTheTenureThatWasShownAndNoOther(t *testing.T) {
-	log := new(lockedBuffer)
+	log := new(logbuffer.Buffer)
 	serve := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0")
 	serve.Stderr = log
 	address, _ := launch(t, serve, "listening on ")

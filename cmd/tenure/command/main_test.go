@@ -27,6 +27,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
@@ -411,27 +412,9 @@ func TestLimitsWithoutEffectAreRefused(t *testing.T) {
 	}
 }
 
-// lockedBuffer is a log that the test reads while it is written.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 func TestTheLogReportsUsageAndDropsAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lockedBuffer // timers of virtual time are no order to the race detector
+		var log logbuffer.Buffer // timers of virtual time are no order to the race detector
 		logger := slog.New(slog.NewTextHandler(&log, nil))
 		var mu sync.Mutex
 		usage := server.Usage{WaitingBytes: 12345}

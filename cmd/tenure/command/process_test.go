@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -60,7 +61,7 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	defer cancel()
 	const limit, reserve = 200, 64
 	cmd := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" serve --memory --addr 127.0.0.1:0`, limit), build(t))
-	var log lockedBuffer
+	var log logbuffer.Buffer
 	cmd.Stderr = &log
 	address, _ := launch(t, cmd, "listening on ")
 	client, err := transport.Dial(ctx, address, transport.Options{})

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -18,24 +18,6 @@ import (
 )
 
 var silent = slog.New(slog.DiscardHandler)
-
-// text collects a log.
-type text struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *text) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *text) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 func request(payload ...string) *statestore.Command {
 	command := statestore.Parse(statestore.Request{Client: "c", Payload: resp3.AppendCommand(nil, payload...)})
@@ -45,7 +27,7 @@ func request(payload ...string) *statestore.Command {
 func TestTheQueueIsBoundedAndCountsWhatItLeavesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []activity.Event
-		log := new(text)
+		log := new(logbuffer.Buffer)
 		q := New(func(e activity.Event) { got = append(got, e) }, false, slog.New(slog.NewTextHandler(log, nil)))
 		for i := range maxQueued + 100 {
 			q.Push(activity.Event{Kind: activity.Expired, Key: fmt.Sprint(i)})
@@ -98,7 +80,7 @@ func TestWhatIsQueuedAtTheEndIsPassedOn(t *testing.T) {
 
 func TestAPanicOfTheObserverCostsItOneEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, got := new(text), 0
+		log, got := new(logbuffer.Buffer), 0
 		q := New(func(e activity.Event) {
 			if e.Key == "bad" {
 				panic("wrong")
@@ -120,7 +102,7 @@ func TestAPanicOfTheObserverCostsItOneEvent(t *testing.T) {
 // A forced release is logged without an observer, and without the debug log.
 func TestARareEventIsLoggedThoughNothingTakesOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := new(text)
+		log := new(logbuffer.Buffer)
 		q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
 		if q.Wanted() {
 			t.Error("events are wanted though nothing takes them")
@@ -233,7 +215,7 @@ func TestAnEventSharesNothingWithItsRequest(t *testing.T) {
 // A program that embeds a store must be able to end it, whatever its observer does.
 func TestAnObserverThatHangsDoesNotKeepAStoreFromEnding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, release, got := new(text), make(chan struct{}), 0
+		log, release, got := new(logbuffer.Buffer), make(chan struct{}), 0
 		q := New(func(activity.Event) {
 			got++
 			await.Receive(release)
@@ -268,7 +250,7 @@ func TestAFloodOfTakeOversIsABoundedNumberOfLines(t *testing.T) {
 			"no user":             func(int) string { return "" },
 			"a user for each one": func(i int) string { return fmt.Sprint("user-", i) },
 		} {
-			log := new(text)
+			log := new(logbuffer.Buffer)
 			q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
 			stop := q.Start()
 			for i := range 10_000 {
@@ -299,7 +281,7 @@ func TestAFloodOfTakeOversIsABoundedNumberOfLines(t *testing.T) {
 // A client that deletes its own keys by force does not hide which client has taken the lease of another one.
 func TestEachSourceHasLinesOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := new(text)
+		log := new(logbuffer.Buffer)
 		q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
 		stop := q.Start()
 		force := func(user, client, reason string) {
@@ -331,7 +313,7 @@ func TestEachSourceHasLinesOfItsOwn(t *testing.T) {
 // Where clients do not authenticate, those that go on do not hide one that comes once.
 func TestClientsThatGoOnDoNotHideALineOfANewOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := new(text)
+		log := new(logbuffer.Buffer)
 		q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
 		stop := q.Start()
 		force := func(client, reason string) {
@@ -367,7 +349,7 @@ func TestClientsThatGoOnDoNotHideALineOfANewOne(t *testing.T) {
 // A client that ends its own lease and says that it takes it by force is no warning.
 func TestAClientThatForcesItsOwnLeaseIsNoWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log := new(text)
+		log := new(logbuffer.Buffer)
 		q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
 		stop := q.Start()
 		for _, holder := range []string{"c", "gateway-a"} {

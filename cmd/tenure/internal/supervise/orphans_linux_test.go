@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
@@ -20,7 +21,7 @@ import (
 type parent struct {
 	t   *testing.T
 	cmd *exec.Cmd
-	log lockedBuffer
+	log logbuffer.Buffer
 }
 
 // startAfter starts a shell that starts a script, and then becomes tenure with these arguments.

@@ -2,7 +2,6 @@ package supervise
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -213,28 +213,11 @@ func dial(t *testing.T, broker string) *transport.Client {
 type node struct {
 	t        *testing.T
 	cmd      *exec.Cmd
-	log      lockedBuffer
+	log      logbuffer.Buffer
 	lines    chan string // what its program says
 	lockFile string
 	gone     chan time.Duration // when all processes of the program are gone
 	over     chan error         // the end of the supervisor
-}
-
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // startNode starts tenure with these arguments, and a program in a role behind them.

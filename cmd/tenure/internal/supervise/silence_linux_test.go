@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 )
 
@@ -36,7 +37,7 @@ func TestTheCodeOfTheProgramOutlivesAStopOfTheSupervisor(t *testing.T) {
 			verb := []string{"run", "lock"}[i%2]
 			cmd := exec.Command(built.path, verb, "--broker", broker, "--ttl", "10s", "--grace", grace.String(), fmt.Sprint("press-", i), "--",
 				"/bin/sh", "-c", `trap 'echo stopping; read line; exit 3' TERM; echo started; while :; do sleep 0.01; done`)
-			var log lockedBuffer
+			var log logbuffer.Buffer
 			cmd.Stderr = &log
 			in, err := cmd.StdinPipe()
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
@@ -20,7 +21,7 @@ import (
 type session struct {
 	t      *testing.T
 	keys   *os.File
-	screen lockedBuffer
+	screen logbuffer.Buffer
 	cmd    *exec.Cmd
 }
 
