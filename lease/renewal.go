@@ -15,6 +15,9 @@ import (
 // it starts is started once, because the schedule does not ask for a second request before it
 // has the result of the first.
 func (t *Tenure) drive(e event) {
+	// The order matters: a pause of this goroutine between the two, or after them, wakes the tenure early or
+	// in time. The other way round it would wake as late as the pause is long, and its context would end late.
+	began := t.scheduler.now()
 	now := t.lease.options.Clock()
 	for {
 		t.mu.Lock()
@@ -28,7 +31,7 @@ func (t *Tenure) drive(e event) {
 			if t.lease.systemClock { // the scheduler looks at it
 				at = s.due(now)
 			}
-			t.scheduler.wake(t, at-now)
+			t.scheduler.wake(t, began+(at-now))
 		}
 		t.mu.Unlock()
 		t.act(news)
@@ -169,7 +172,7 @@ func (t *Tenure) isOurs(entry transport.Entry) bool {
 // confirm asks the store whether the key still has this tenure's value: a notification that says
 // otherwise may be late or forged. If there is no answer, the next renewal finds out.
 func (t *Tenure) confirm(until time.Duration) {
-	t.prepare(t.lease.options.Clock(), until)
+	t.prepare(until)
 	t.lease.client.BeginGet(&t.call, t.lease.name, transport.GetOptions{Binding: t.binding(), Urgent: true})
 	t.giveUp()
 }
@@ -177,12 +180,14 @@ func (t *Tenure) confirm(until time.Duration) {
 // prepare prepares the call for a request that is about to leave, and ends just before until: the
 // scheduler has the result when it looks at the schedule at that time, in virtual time at least,
 // where a simulation repeats a course.
-func (t *Tenure) prepare(now, until time.Duration) {
+func (t *Tenure) prepare(until time.Duration) {
 	if t.call.Done == nil {
 		t.call.Done = t.answered
 	}
+	began := time.Now() // before the lease's clock, so that a pause makes the request end early: see drive
+	now := t.lease.options.Clock()
 	t.bound, t.leftAt = true, now
-	t.call.Deadline = time.Now().Add(min(t.lease.options.RequestTimeout, until-now-time.Nanosecond))
+	t.call.Deadline = began.Add(min(t.lease.options.RequestTimeout, until-now-time.Nanosecond))
 }
 
 // bindAndRenew makes one attempt to renew, which takes no longer than until.
@@ -218,12 +223,13 @@ func (t *Tenure) bindAndRenew(until time.Duration) {
 // until returns a context that ends just before a time on the lease's clock, or when the tenure is
 // over.
 func (t *Tenure) until(at time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(t.TokenContext(), at-t.lease.options.Clock()-time.Nanosecond)
+	began := time.Now() // first, as in prepare
+	return context.WithDeadline(t.TokenContext(), began.Add(at-t.lease.options.Clock()-time.Nanosecond))
 }
 
 // renew sends a renewal. It does not wait for the answer.
 func (t *Tenure) renew(binding transport.Binding, until time.Duration) {
-	t.prepare(t.lease.options.Clock(), until)
+	t.prepare(until)
 	t.lease.client.BeginSet(&t.call, t.lease.name, []byte(t.value), t.lease.setOptions(binding))
 	t.giveUp()
 }

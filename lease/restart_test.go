@@ -170,8 +170,8 @@ func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *tes
 			var n node
 			renewing, steady := make(chan struct{}, 1), lease.MonotonicClock()
 			options.Clock = func() time.Duration {
-				// Tenure.renew reads the clock last before the request leaves.
-				if acquired.Load() && calledBy(".renew") && !cut.Swap(true) {
+				// Tenure.prepare reads the clock last before the request leaves.
+				if acquired.Load() && calledBy(".prepare") && !cut.Swap(true) {
 					n.conn.Cut()
 					n.conn.Restore()
 					renewing <- struct{}{}

@@ -398,3 +398,82 @@ func TestInvariant3TheSchedulerNoticesASuspendedMachineForAllTenures(t *testing.
 		}
 	})
 }
+
+// systemTenure acquires a lease on a client, with a clock that the scheduler takes for SystemClock.
+func systemTenure(t *testing.T, client *transport.Client, name string, ttl time.Duration, clock Clock) *Tenure {
+	t.Helper()
+	l, err := New(client, name, Options{TTL: ttl, Clock: clock, NoWatch: true}) // so that only the scheduler looks early
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.systemClock = true
+	tenure, err := l.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tenure
+}
+
+// Each look wakes the process. A tenure with a short TTL needs many, and only while it lasts.
+func TestTheSchedulerLooksAtTheClockAsOftenAsThePresentTenuresNeed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+		var looks atomic.Int64
+		steady := MonotonicClock()
+		clock := func() time.Duration { looks.Add(1); return steady() }
+		const longTTL, shortTTL = 100 * time.Second, time.Second
+		in := func(d time.Duration) int64 {
+			time.Sleep(time.Second) // what was decided before it
+			before := looks.Load()
+			time.Sleep(d)
+			return looks.Load() - before
+		}
+		const long = int64(time.Minute / (longTTL / 20)) // half of GracePeriod
+		const short = int64(time.Minute / (shortTTL / 20))
+		systemTenure(t, client, "long", longTTL, clock)
+		for range 3 {
+			if got := in(time.Minute); got < long || got > 5*long {
+				t.Errorf("%d looks for the long tenure, want about %d", got, long)
+			}
+			first := systemTenure(t, client, "short", shortTTL, clock)
+			second := systemTenure(t, client, "another short", shortTTL, clock)
+			for _, tenure := range []*Tenure{first, second} {
+				if got := in(time.Minute); got < short {
+					t.Errorf("%d looks for a short tenure, want at least %d", got, short)
+				}
+				if err := tenure.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+}
+
+// Invariant 3: a scheduler that had no tenure for a moment looks at the clock for the next one.
+func TestInvariant3TheSchedulerNoticesASuspendedMachineAfterAMomentWithoutATenure(t *testing.T) {
+	const ttl = 5 * time.Second // the first renewal comes later than the scheduler wakes by itself
+	for _, held := range []time.Duration{0, 10 * ttl} {
+		synctest.Test(t, func(t *testing.T) {
+			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+			var suspended atomic.Int64
+			steady := MonotonicClock()
+			clock := func() time.Duration { return steady() + time.Duration(suspended.Load()) }
+			if err := systemTenure(t, client, "first", ttl, clock).Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(lingers * 3 / 10) // it sleeps until there was no tenure for lingers
+			suspended.Add(int64(time.Hour))
+			second := systemTenure(t, client, "second", ttl, clock)
+			time.Sleep(held)
+			if err := second.Err(); err != nil {
+				t.Fatalf("held for %v, before the machine is suspended: %v", held, err)
+			}
+			suspended.Add(int64(time.Hour))
+			woke := time.Now()
+			await.Receive(second.Done())
+			if got, limit := time.Since(woke), ttl/20; got > limit {
+				t.Errorf("held for %v, the context ended %v after the machine woke up, want at most half of GracePeriod, %v", held, got, limit)
+			}
+		})
+	}
+}

@@ -35,11 +35,11 @@ type scheduler struct {
 	over    bool                    // the goroutine is about to end
 	signals signals
 
-	// How often SystemClock has to be looked at, for the tenures that go by it; 0: there is none. The
-	// schedule of a tenure with a clock of the program says so itself.
-	lookEvery time.Duration
-	clock     Clock         // SystemClock, but in a test; nil if lookEvery is 0
-	ahead     time.Duration // how far it was ahead of Go's time when it was looked at last
+	// The tenures that go by SystemClock; the one for which it has to be looked at most often leaves
+	// first. The schedule of a tenure with a clock of the program says so itself.
+	looking *priority.Queue[Tenure]
+	clock   Clock         // SystemClock, but in a test; nil before the first of them
+	ahead   time.Duration // how far it was ahead of Go's time when it was looked at last
 }
 
 // signals are channels that are closed when tenures are over: when another store answers, and when
@@ -64,6 +64,10 @@ func newScheduler(client *transport.Client) *scheduler {
 		waiting: priority.New(
 			func(a, b *Tenure) bool { return a.dueAt < b.dueAt },
 			func(t *Tenure) *int { return &t.place },
+		),
+		looking: priority.New(
+			func(a, b *Tenure) bool { return a.lookEvery() < b.lookEvery() },
+			func(t *Tenure) *int { return &t.lookPlace },
 		),
 	}
 }
@@ -102,13 +106,17 @@ func (s *scheduler) add(t *Tenure) (added, closed bool) {
 	t.scheduler, t.dueAt = s, never
 	s.waiting.Push(t)
 	s.tenures++
-	if every := t.lease.options.lookEvery(); t.lease.systemClock && (s.lookEvery == 0 || every < s.lookEvery) {
-		if s.lookEvery == 0 {
+	if t.lease.systemClock {
+		if s.clock == nil {
 			s.clock = t.lease.options.Clock
-			s.ahead = s.clock() - time.Since(s.origin)
+			s.ahead = s.clock() - s.now()
 		}
-		s.lookEvery = every
-		signal(s.look)
+		s.looking.Push(t)
+		// After a moment without a tenure the goroutine may sleep longer than that. It is not woken for each
+		// of many tenures that follow each other: it wakes early enough for the later ones.
+		if s.now()+t.lookEvery() < s.wakesAt {
+			signal(s.look)
+		}
 	}
 	now := s.signals
 	if t.replaced != nil {
@@ -137,11 +145,14 @@ func newer(present, own <-chan struct{}) <-chan struct{} {
 	return own // a client closes each before it makes the next
 }
 
-// wake makes t due after some time. It may be called with the tenure's lock held.
-func (s *scheduler) wake(t *Tenure, after time.Duration) {
+// now is the scheduler's time.
+func (s *scheduler) now() time.Duration { return time.Since(s.origin) }
+
+// wake makes t due at a time. It may be called with the tenure's lock held.
+func (s *scheduler) wake(t *Tenure, at time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.dueLocked(t, time.Since(s.origin)+after)
+	s.dueLocked(t, at)
 }
 
 // doubt makes t due now, with the news that its key may have another value. It is called by the
@@ -172,6 +183,7 @@ func (s *scheduler) remove(t *Tenure) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting.Remove(t)
+	s.looking.Remove(t)
 }
 
 // reported notes that nothing of a tenure is under way any more, and no function of the program.
@@ -179,7 +191,7 @@ func (s *scheduler) reported() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tenures--
-	s.idle = time.Since(s.origin)
+	s.idle = s.now()
 	if s.cause != nil || s.tenures == 0 && s.wakesAt > s.idle+lingers {
 		signal(s.look)
 	}
@@ -243,7 +255,7 @@ func (s *scheduler) run(client context.Context) {
 func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signals, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Since(s.origin)
+	now := s.now()
 	s.wakesAt = 0
 	s.lookLocked(now)
 	for t := s.waiting.First(); t != nil && t.dueAt <= now; t = s.waiting.First() {
@@ -273,8 +285,8 @@ func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signa
 			return nil, 0, signals{}, true
 		}
 	}
-	if s.lookEvery > 0 {
-		next = min(next, now+s.lookEvery)
+	if first := s.looking.First(); first != nil {
+		next = min(next, now+first.lookEvery())
 	}
 	s.wakesAt = next
 	return visits, next - now, s.signals, false
@@ -283,7 +295,7 @@ func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signa
 // lookLocked makes all tenures due that go by SystemClock if that went on while Go's time, by which
 // they wait, stood still: the machine was suspended.
 func (s *scheduler) lookLocked(now time.Duration) {
-	if s.lookEvery == 0 {
+	if s.looking.Len() == 0 {
 		return
 	}
 	ahead := s.clock() - now

@@ -325,3 +325,61 @@ func TestInvariant42CloseEndsATenureThatBeginsMeanwhile(t *testing.T) {
 		}
 	})
 }
+
+// pausing is a clock on virtual time. One of its readings, counted from 1, is followed by a pause, as of
+// a goroutine that gets no processor.
+type pausing struct {
+	readings, after atomic.Int64
+	pause           time.Duration
+	went            atomic.Int64 // when the pause was over, as a time since 1970; 0: it has not begun
+}
+
+func (p *pausing) clock() lease.Clock {
+	steady := lease.MonotonicClock()
+	return func() time.Duration {
+		now := steady()
+		if p.readings.Add(1) == p.after.Load() {
+			time.Sleep(p.pause)
+			p.went.Store(time.Now().UnixNano())
+		}
+		return now
+	}
+}
+
+// Invariant 8: a goroutine that stands still between its look at the clock and what it decides from that
+// wakes no tenure late: the context ends when it is due, if the pause is over by then.
+func TestInvariant8APauseAfterALookAtTheClockMakesNoContextEndLate(t *testing.T) {
+	const pause = 30 * time.Millisecond
+	judged := 0
+	for reading := int64(1); ; reading++ {
+		var paused bool
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			clock := &pausing{pause: pause}
+			n := newNode(t, store, "node-a", lease.Options{Clock: clock.clock(), NoWatch: true})
+			tenure := n.mustAcquire(t)
+			acquired := time.Now()
+			n.conn.Cut()
+			clock.after.Store(clock.readings.Load() + reading)
+			await.Receive(tenure.Done())
+			ended := time.Now()
+			went := clock.went.Load()
+			if paused = went > 0 && went <= ended.UnixNano(); !paused {
+				return
+			}
+			due := acquired.Add(ttl - ttl/10 - ttl/10)
+			if time.Unix(0, went).After(due) {
+				return
+			}
+			judged++
+			if late := ended.Sub(due); late > 0 {
+				t.Errorf("with a pause after reading %d, the context ends %v late", reading, late)
+			}
+		})
+		if !paused {
+			break
+		}
+	}
+	if judged < 5 {
+		t.Errorf("only %d readings of the clock were followed by a pause, so this tests little", judged)
+	}
+}

@@ -25,9 +25,10 @@ type Tenure struct {
 
 	scheduler *scheduler // wakes the tenure
 	// Guarded by scheduler.mu.
-	dueAt   time.Duration
-	place   int  // in scheduler.waiting; -1: the tenure is over
-	doubted bool // a notification came that the schedule has not heard of
+	dueAt     time.Duration
+	place     int  // in scheduler.waiting; -1: the tenure is over
+	lookPlace int  // in scheduler.looking; -1: it is not there
+	doubted   bool // a notification came that the schedule has not heard of
 
 	// Used by one goroutine at a time: the one that begins a request, or the one that has its result.
 	call   async.Call
@@ -66,7 +67,6 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		attempt:  a,
 		token:    token,
 		acquired: l.options.Clock(),
-		place:    -1,
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
 		sent:     sent,
 	}
