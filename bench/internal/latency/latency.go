@@ -19,6 +19,7 @@ import (
 	"github.com/tenurelock/tenure/bench/internal/measure"
 	"github.com/tenurelock/tenure/bench/internal/pauses"
 	"github.com/tenurelock/tenure/bench/internal/peer"
+	"github.com/tenurelock/tenure/internal/async"
 )
 
 // Options say what is measured.
@@ -32,6 +33,9 @@ type Options struct {
 	Capacity, Duration time.Duration
 	// Share of the capacity at which renewals are due, more than 0 and less than 1.
 	Share float64
+	// Tick is how long the clock sleeps at least: the renewals that are due meanwhile leave together,
+	// late by up to one tick, which counts as latency.
+	Tick time.Duration
 	// Progress gets a line now and then.
 	Progress io.Writer
 }
@@ -47,6 +51,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("%d renewals in flight: choose from 1 to %d", o.InFlight, maxNames)
 	case o.Capacity < minTime || o.Duration < minTime || o.Duration > maxDuration:
 		return fmt.Errorf("%v for the capacity and %v for the load: choose at least %v, and at most %v for the load", o.Capacity, o.Duration, minTime, maxDuration)
+	case o.Tick < minTick || o.Tick > maxTick:
+		return fmt.Errorf("a tick of %v: choose from %v to %v", o.Tick, minTick, maxTick)
 	case !(o.Share > 0 && o.Share < 1):
 		return fmt.Errorf("a load of %v of the capacity: choose more than 0 and less than 1", o.Share)
 	}
@@ -67,9 +73,10 @@ const (
 	maxWaiting = 100_000
 	// maxSlow bounds how many slow operations are remembered one by one.
 	maxSlow = 1 << 20
-	// moment is how long the clock sleeps at least, and awakeAgain how long at most, so that it sees
-	// the end of a run.
-	moment, awakeAgain = 50 * time.Microsecond, 100 * time.Millisecond
+	// minTick and maxTick bound Options.Tick.
+	minTick, maxTick = 50 * time.Microsecond, 10 * time.Millisecond
+	// awakeAgain is how long the clock sleeps at most, so that it sees the end of a run.
+	awakeAgain = 100 * time.Millisecond
 	// progressEvery is how often Progress gets a line.
 	progressEvery = 5 * time.Second
 )
@@ -81,8 +88,8 @@ type Result struct {
 	Capacity, Rate float64
 	// Latency has the times from when a renewal was due to its answer, in microseconds.
 	Latency *hdrhistogram.Histogram
-	// Departure has the times from when a renewal was due until its goroutine began, in microseconds:
-	// what the clock of the measurement itself is late by.
+	// Departure has the times from when a renewal was due until the client began it, in microseconds:
+	// what the clock of the measurement itself is late by, a part of the tick included.
 	Departure *hdrhistogram.Histogram
 	// Client, Server and Idle are the processes, during the load. Idle only sleeps.
 	Client, Server, Idle Process
@@ -203,8 +210,8 @@ func later(events []pauses.Event, began time.Time) (after []pauses.Event) {
 type run struct {
 	options Options
 	sleeper func() (sleep func(time.Duration), done func()) // of the clock
-	lockers []peer.Locker
-	renew   []func(context.Context) error
+	clients []*peer.Renewer
+	begin   []func(*async.Call) // begins one renewal of a lease
 
 	latencies, departures shards
 	mu                    sync.Mutex // guards slow
@@ -218,59 +225,54 @@ type span struct{ from, to time.Duration }
 func (r *run) connect(ctx context.Context, server *peer.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	ours := peer.Ours()
 	for i := range r.options.Connections {
-		locker, err := ours.Lock(ctx, server, fmt.Sprintf("client-%d", i))
+		client, err := peer.DialRenewer(ctx, server, fmt.Sprintf("client-%d", i))
 		if err != nil {
 			return err
 		}
-		r.lockers = append(r.lockers, locker)
+		r.clients = append(r.clients, client)
 	}
 	for i := range r.options.Names {
-		locker := r.lockers[i%len(r.lockers)]
-		held, err := locker.TryObtain(ctx, fmt.Sprintf("press-%d/active", i))
+		begin, err := r.clients[i%len(r.clients)].Obtain(ctx, fmt.Sprintf("press-%d/active", i))
 		if err != nil {
 			return err
 		}
-		renew, err := locker.Renewal(ctx, held)
-		if err != nil {
-			return err
-		}
-		r.renew = append(r.renew, renew)
+		r.begin = append(r.begin, begin)
 	}
 	return nil
 }
 
 // close ends the clients. Their leases end with the server.
 func (r *run) close() {
-	for _, locker := range r.lockers {
-		locker.Close()
+	for _, client := range r.clients {
+		client.Close()
 	}
 }
 
 // capacity renews in a closed loop for a time, and returns the renewals of a second.
 func (r *run) capacity(ctx context.Context, long time.Duration) (float64, error) {
-	// One bound for all renewals, as the load has it: a context for each would be work that the load has not.
-	ctx, end := context.WithTimeout(ctx, long+patience)
-	defer end()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var done atomic.Int64
-	var working sync.WaitGroup
 	began := time.Now()
-	for worker := range r.options.InFlight {
-		working.Go(func() {
-			for i := worker; ctx.Err() == nil && time.Since(began) < long; i += r.options.InFlight {
-				if err := r.renew[i%len(r.renew)](ctx); err != nil {
-					cancel(err)
-					return
-				}
-				done.Add(1)
+	f := newFlight(ctx, long+patience)
+	defer f.end(nil)
+	for first := range r.options.InFlight {
+		lease := first
+		a := &arrival{}
+		a.call.Done = func(result async.Result) {
+			defer f.landed()
+			if result.Err != nil {
+				f.end(result.Err)
+				return
 			}
-		})
+			done.Add(1)
+			if f.ctx.Err() == nil && time.Since(began) < long {
+				lease += r.options.InFlight
+				f.depart(a, r.begin[lease%len(r.begin)])
+			}
+		}
+		f.depart(a, r.begin[lease%len(r.begin)])
 	}
-	working.Wait() // bounded: each renewal is
-	if err := context.Cause(ctx); err != nil {
+	if err := f.wait(); err != nil {
 		return 0, fmt.Errorf("measure the capacity: %w", err)
 	}
 	return float64(done.Load()) / time.Since(began).Seconds(), nil
@@ -278,55 +280,56 @@ func (r *run) capacity(ctx context.Context, long time.Duration) (float64, error)
 
 // load renews at times of a clock, and returns after the last answer.
 func (r *run) load(ctx context.Context, rate float64) error {
-	ctx, cancel := context.WithTimeout(ctx, r.options.Duration+patience)
-	defer cancel()
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
 	total := max(1, int64(rate*r.options.Duration.Seconds()))
 	due := func(number int64) time.Duration {
 		return time.Duration(float64(number) / rate * float64(time.Second))
 	}
 	sleep, awake := r.sleeper()
 	defer awake()
-	var waiting atomic.Int64
-	var working sync.WaitGroup
+	f := newFlight(ctx, r.options.Duration+patience)
+	defer f.end(nil)
+	var free arrivals
 	began, told := time.Now(), time.Duration(0)
-	for number := int64(0); number < total && ctx.Err() == nil; {
+	for number := int64(0); number < total && f.ctx.Err() == nil; {
 		now := time.Since(began)
 		if early := due(number) - now; early > 0 {
-			// Arrivals of the same moment leave together, so that the clock does not take a processor.
-			sleep(min(max(early, moment), awakeAgain))
+			// Renewals that are due in the same tick leave together, as those of a client with many
+			// leases do, and the clock does not take a processor.
+			sleep(min(max(early, r.options.Tick), awakeAgain))
 			continue
 		}
-		if waiting.Add(1) > maxWaiting {
-			fail(fmt.Errorf("%d renewals wait for an answer: client and store cannot do %.0f a second one by one; stop other programs, or choose a smaller --share", maxWaiting, rate))
+		if f.underWay.Load() >= maxWaiting {
+			f.end(fmt.Errorf("%d renewals wait for an answer: client and store cannot do %.0f a second; stop other programs, or choose a smaller --share", maxWaiting, rate))
 			break
 		}
-		// An arrival is a goroutine of its own: none waits for another one, as with programs that know nothing
-		// of each other.
-		this := number
-		working.Go(func() {
-			defer waiting.Add(-1)
-			from := due(this)
-			r.departures.record(this, time.Since(began)-from)
-			if err := r.renew[this%int64(len(r.renew))](ctx); err != nil {
-				fail(err)
-				return
+		a := free.take()
+		if a == nil {
+			a = &arrival{}
+			a.call.Done = func(result async.Result) {
+				defer f.landed()
+				number, to := a.number, time.Since(began)
+				free.put(a) // may leave again from here on
+				if result.Err != nil {
+					f.end(result.Err)
+					return
+				}
+				from := due(number)
+				r.latencies.record(number, to-from)
+				if to-from > Slow {
+					r.remember(span{from, to})
+				}
 			}
-			to := time.Since(began)
-			r.latencies.record(this, to-from)
-			if to-from > Slow {
-				r.remember(span{from, to})
-			}
-		})
+		}
+		a.number = number
+		r.departures.record(number, time.Since(began)-due(number))
+		f.depart(a, r.begin[number%int64(len(r.begin))])
 		number++
 		if now-told >= progressEvery {
 			told = now
 			fmt.Fprintf(r.options.Progress, "%v of %v\n", now.Round(time.Second), r.options.Duration)
 		}
 	}
-	working.Wait() // bounded: renewals end with ctx
-	if err := context.Cause(ctx); err != nil {
+	if err := f.wait(); err != nil {
 		return fmt.Errorf("renew at %.0f a second: %w", rate, err)
 	}
 	return nil

@@ -7,11 +7,14 @@ import (
 	"math"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/bench/internal/pauses"
 	"github.com/tenurelock/tenure/bench/internal/peer"
+	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/internal/await"
 )
 
@@ -23,7 +26,7 @@ func TestMain(m *testing.M) {
 func quick() Options {
 	return Options{
 		Connections: 2, Names: 20, InFlight: 8, Capacity: 100 * time.Millisecond, Duration: 200 * time.Millisecond,
-		Share: 0.2, Progress: io.Discard,
+		Share: 0.2, Tick: 200 * time.Microsecond, Progress: io.Discard,
 	}
 }
 
@@ -68,24 +71,45 @@ func TestARunAgainstARealServerHasAllItsFigures(t *testing.T) {
 }
 
 // loaded is a run whose renewals a test makes.
-func loaded(duration time.Duration, renew func(context.Context) error) *run {
+func loaded(duration time.Duration, begin func(*async.Call)) *run {
 	options := quick()
 	options.Duration = duration
-	return &run{options: options, sleeper: pauses.Sleeper, renew: []func(context.Context) error{renew}}
+	return &run{options: options, sleeper: pauses.Sleeper, begin: []func(*async.Call){begin}}
+}
+
+// canceled is a request that nothing answers.
+type canceled struct {
+	call *async.Call
+	once sync.Once
+}
+
+func (c *canceled) Cancel(cause error) { c.answer(cause) }
+
+func (c *canceled) answer(err error) {
+	c.once.Do(func() { c.call.Done(async.Result{Err: err}) })
 }
 
 // A store that stands still for 100 ms delays each request that was due meanwhile, by what was left.
 func TestAStallCountsForEachRequestThatWasDue(t *testing.T) {
 	const stall, rate = 100 * time.Millisecond, 1000.0
-	over := make(chan struct{})
-	timer := time.AfterFunc(stall, func() { close(over) })
+	var mu sync.Mutex
+	over, waiting := false, []*async.Call(nil)
+	timer := time.AfterFunc(stall, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		for _, call := range waiting {
+			call.Done(async.Result{})
+		}
+	})
 	defer timer.Stop()
-	r := loaded(2*stall, func(ctx context.Context) error {
-		select {
-		case <-over:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+	r := loaded(2*stall, func(call *async.Call) {
+		mu.Lock()
+		defer mu.Unlock()
+		if over {
+			call.Done(async.Result{})
+		} else {
+			waiting = append(waiting, call)
 		}
 	})
 	if err := r.load(t.Context(), rate); err != nil {
@@ -120,7 +144,7 @@ func (r *run) expectStall(t *testing.T, stall time.Duration) {
 // are late too, however fast the store answers them.
 func TestAStallOfTheClientCountsToo(t *testing.T) {
 	const stall = 100 * time.Millisecond
-	r := loaded(2*stall, func(context.Context) error { return nil })
+	r := loaded(2*stall, func(call *async.Call) { call.Done(async.Result{}) })
 	first := true
 	r.sleeper = func() (func(time.Duration), func()) {
 		return func(d time.Duration) {
@@ -139,34 +163,108 @@ func TestAStallOfTheClientCountsToo(t *testing.T) {
 	}
 }
 
+// Each renewal that is due leaves once, with a Call that no other renewal has at that time.
+func TestNoCallIsUsedTwiceAtOnce(t *testing.T) {
+	var mu sync.Mutex
+	underWay, most := make(map[*async.Call]bool), 0
+	var answers sync.WaitGroup
+	r := loaded(100*time.Millisecond, func(call *async.Call) {
+		mu.Lock()
+		defer mu.Unlock()
+		if underWay[call] {
+			t.Error("a call is used for a second renewal before the first is answered")
+		}
+		underWay[call] = true
+		most = max(most, len(underWay))
+		answers.Add(1)
+		time.AfterFunc(2*time.Millisecond, func() {
+			defer answers.Done()
+			mu.Lock()
+			delete(underWay, call)
+			mu.Unlock()
+			call.Done(async.Result{})
+		})
+	})
+	if err := r.load(t.Context(), 5000); err != nil {
+		t.Fatal(err)
+	}
+	await.Done(answers.Wait)
+	if got := r.latencies.merged().TotalCount(); got != 500 || most < 2 {
+		t.Errorf("%d renewals were answered, of which %d at once; 500 were due", got, most)
+	}
+}
+
 func TestARefusedRenewalEndsTheLoad(t *testing.T) {
 	refused := errors.New("refused")
-	r := loaded(time.Minute, func(context.Context) error { return refused })
-	if err := r.load(t.Context(), 1000); !errors.Is(err, refused) {
+	for name, begin := range map[string]func(*async.Call){
+		"at once": func(call *async.Call) { call.Done(async.Result{Err: refused}) },
+		"later": func(call *async.Call) {
+			time.AfterFunc(time.Millisecond, func() { call.Done(async.Result{Err: refused}) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := loaded(time.Minute, begin)
+			if err := await.Result(func() error { return r.load(t.Context(), 1000) }); !errors.Is(err, refused) {
+				t.Errorf("the load ends with %v", err)
+			}
+			_, err := r.capacity(t.Context(), time.Minute)
+			if !errors.Is(err, refused) {
+				t.Errorf("the measurement of the capacity ends with %v", err)
+			}
+		})
+	}
+}
+
+// The end of a context cancels what is under way, also what begins at the same moment.
+func TestALoadEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var began atomic.Int64
+	r := loaded(time.Hour, func(call *async.Call) {
+		call.Attach(&canceled{call: call})
+		if began.Add(1) == 10 {
+			cancel()
+		}
+	})
+	if err := await.Result(func() error { return r.load(ctx, 1000) }); !errors.Is(err, context.Canceled) {
 		t.Errorf("the load ends with %v", err)
 	}
-	if _, err := r.capacity(t.Context(), time.Minute); !errors.Is(err, refused) {
+	if _, err := r.capacity(ctx, time.Minute); !errors.Is(err, context.Canceled) {
 		t.Errorf("the measurement of the capacity ends with %v", err)
 	}
 }
 
-func TestALoadEndsWithItsContext(t *testing.T) {
+// A renewal that begins while the others are being canceled is canceled too.
+func TestTheEndOfAContextMissesNoRenewal(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	started := make(chan struct{}, 1)
-	r := loaded(time.Hour, func(ctx context.Context) error {
-		select {
-		case started <- struct{}{}:
-		default:
+	var began, over atomic.Int64
+	others := make(chan struct{})
+	r := loaded(time.Hour, func(call *async.Call) {
+		c := &canceled{call: call}
+		switch number := began.Add(1); {
+		case number < int64(quick().InFlight):
+			done := call.Done
+			call.Done = func(result async.Result) {
+				done(result)
+				if over.Add(1) == int64(quick().InFlight-1) {
+					close(others)
+				}
+			}
+			call.Attach(c)
+		case number == int64(quick().InFlight):
+			call.Attach(c)
+			time.AfterFunc(time.Millisecond, func() { c.answer(nil) })
+		default: // the answer before has begun it
+			cancel()
+			await.Receive(others)
+			call.Attach(c)
 		}
-		await.Receive(ctx.Done())
-		return ctx.Err()
 	})
-	go func() {
-		await.Receive(started)
-		cancel()
-	}()
-	if err := await.Result(func() error { return r.load(ctx, 100) }); !errors.Is(err, context.Canceled) {
-		t.Errorf("the load ends with %v", err)
+	err := await.Result(func() error {
+		_, err := r.capacity(ctx, time.Minute)
+		return err
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("the measurement of the capacity ends with %v", err)
 	}
 }
 
@@ -180,6 +278,8 @@ func TestOptionsWithoutSenseAreRefused(t *testing.T) {
 		"nothing in flight":      func(o *Options) { o.InFlight = 0 },
 		"no time":                func(o *Options) { o.Duration = 0 },
 		"too long":               func(o *Options) { o.Duration = 2 * time.Hour },
+		"no tick":                func(o *Options) { o.Tick = 0 },
+		"a long tick":            func(o *Options) { o.Tick = time.Second },
 		"no load":                func(o *Options) { o.Share = 0 },
 		"all of the capacity":    func(o *Options) { o.Share = 1 },
 		"not a number":           func(o *Options) { o.Share = math.NaN() },

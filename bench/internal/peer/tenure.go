@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -146,27 +147,63 @@ func (l *tenureLocker) Release(ctx context.Context, held Held) error {
 
 // Renewal returns the request with which a tenure renews itself. Tenures have no method for it.
 func (l *tenureLocker) Renewal(ctx context.Context, held Held) (func(context.Context) error, error) {
+	value, options, err := l.renewal(ctx, held)
+	if err != nil {
+		return nil, err
+	}
 	name := held.(*lease.Tenure).Name()
-	named, err := l.lease(name)
-	if err != nil {
-		return nil, err
-	}
-	holder, err := named.Holder(ctx)
-	if err != nil {
-		return nil, err
-	}
-	binding, err := held.(*lease.Tenure).Bind(ctx, l.client)
-	if err != nil {
-		return nil, err
-	}
-	value := []byte(holder.Value)
 	return func(ctx context.Context) error {
-		_, err := l.client.Set(ctx, name, value, transport.SetOptions{
-			Condition: transport.IfMissingOrEqual, TTL: TTL, Binding: binding, Urgent: true,
-		})
+		_, err := l.client.Set(ctx, name, value, options)
 		return err
 	}, nil
 }
+
+// renewal returns what the request has with which a tenure renews itself.
+func (l *tenureLocker) renewal(ctx context.Context, held Held) (value []byte, options transport.SetOptions, err error) {
+	named, err := l.lease(held.(*lease.Tenure).Name())
+	if err != nil {
+		return nil, options, err
+	}
+	holder, err := named.Holder(ctx)
+	if err != nil {
+		return nil, options, err
+	}
+	binding, err := held.(*lease.Tenure).Bind(ctx, l.client)
+	if err != nil {
+		return nil, options, err
+	}
+	options = transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: TTL, Binding: binding, Urgent: true}
+	return []byte(holder.Value), options, nil
+}
+
+// Renewer is a client of ours whose renewals no goroutine waits for, like those that tenures send.
+type Renewer struct{ locker *tenureLocker }
+
+// DialRenewer connects a client to a server of ours, with an id that no other client of it has.
+func DialRenewer(ctx context.Context, server *Server, id string) (*Renewer, error) {
+	locker, err := dialTenure(ctx, server, id)
+	if err != nil {
+		return nil, err
+	}
+	return &Renewer{locker.(*tenureLocker)}, nil
+}
+
+// Obtain obtains a name, or returns ErrHeld. begin begins one renewal: it may be called again, with
+// another call, while one is under way.
+func (r *Renewer) Obtain(ctx context.Context, name string) (begin func(*async.Call), err error) {
+	held, err := r.locker.TryObtain(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	value, options, err := r.locker.renewal(ctx, held)
+	if err != nil {
+		return nil, err
+	}
+	return func(call *async.Call) { r.locker.client.BeginSet(call, name, value, options) }, nil
+}
+
+// Close ends the client.
+func (r *Renewer) Close() { r.locker.Close() }
 
 func (l *tenureLocker) Writer(_ context.Context, held Held, key string) (func(context.Context, []byte) error, error) {
 	guard := fencing.NewGuard(l.client, held.(*lease.Tenure))
