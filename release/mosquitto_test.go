@@ -5,14 +5,7 @@ package main
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"os/exec"
@@ -23,6 +16,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
@@ -73,35 +67,6 @@ func startUntil(t *testing.T, ready string, cmd *exec.Cmd) {
 	}
 }
 
-// writeCertificate writes a certificate for 127.0.0.1 and its key, in PEM. Nothing but itself has to be
-// trusted.
-func writeCertificate(t *testing.T, certificate, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "broker"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, block := range map[string]*pem.Block{certificate: {Type: "CERTIFICATE", Bytes: signed}, key: {Type: "PRIVATE KEY", Bytes: encoded}} {
-		if err := os.WriteFile(name, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
 // mosquitto runs with the configuration as it is, except for where its files are, and a store and two
 // clients use it.
 func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
@@ -134,7 +99,7 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 	if err := os.Mkdir(file("certs"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	writeCertificate(t, file("certs/server.pem"), file("certs/server.key"))
+	certificates.Write(t, certificates.New(t, "broker").Own, file("certs/server.pem"), file("certs/server.key"))
 	for name, content := range map[string]string{"tenure.conf": text, "tenure.acl": string(rules), "tenure.passwords": "", "right": "secret", "wrong": "guess"} {
 		if err := os.WriteFile(file(name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)

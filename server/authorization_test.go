@@ -14,6 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -328,7 +329,7 @@ func TestAClientIdCannotBeTakenOverByAnotherUser(t *testing.T) {
 }
 
 // connectTLS connects with a certificate, or without if there is none.
-func connectTLS(t *testing.T, address, id string, trust *testsupport.Authority, certificates ...tls.Certificate) (*paho.Connack, error) {
+func connectTLS(t *testing.T, address, id string, trust *certificates.Authority, certificates ...tls.Certificate) (*paho.Connack, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
@@ -348,7 +349,7 @@ func connectTLS(t *testing.T, address, id string, trust *testsupport.Authority, 
 }
 
 func TestTheSubjectOfAClientCertificateIsTheUser(t *testing.T) {
-	ca, other := testsupport.NewAuthority(t), testsupport.NewAuthority(t)
+	ca, other := certificates.New(t, "authority"), certificates.New(t, "authority")
 	subject := pkix.Name{CommonName: "press-7", Organization: []string{"Plant"}}
 	for _, test := range []struct {
 		name        string
@@ -433,7 +434,7 @@ func (placed) Accept() (net.Conn, error) { return nil, net.ErrClosed }
 func (placed) Close() error { return nil }
 
 func TestAnAddressThatOthersCanReachNeedsTLSAndAuthentication(t *testing.T) {
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	encrypted := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	certified := encrypted.Clone()
 	certified.ClientCAs, certified.ClientAuth = ca.Pool, tls.RequireAndVerifyClientCert

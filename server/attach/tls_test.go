@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
@@ -17,11 +18,13 @@ import (
 )
 
 func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
-	trusted, dir, address := testsupport.NewAuthority(t), t.TempDir(), mosquitto.FreeAddress(t)
-	trusted.Write(dir, trusted.Issue(pkix.Name{CommonName: "broker"}))
+	trusted, dir, address := certificates.New(t, "authority"), t.TempDir(), mosquitto.FreeAddress(t)
+	ca, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "broker.pem"), filepath.Join(dir, "broker.key")
+	certificates.Write(t, trusted.Own, ca, "")
+	certificates.Write(t, trusted.Issue(pkix.Name{CommonName: "broker"}), cert, key)
 	_, port, _ := net.SplitHostPort(address)
 	broker := mosquitto.Start(t, fmt.Sprintf("listener %s 127.0.0.1\ncafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\n",
-		port, filepath.Join(dir, "ca.pem"), filepath.Join(dir, "broker.pem"), filepath.Join(dir, "broker.key.pem")))
+		port, ca, cert, key))
 	begin := func(config *tls.Config) (*testsupport.Attachment, *logbuffer.Buffer) {
 		log := new(logbuffer.Buffer)
 		store, err := attach.New("mqtts://"+address, attach.Options{TLS: config, Logger: log.Logger()})
@@ -36,7 +39,7 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
 		config *tls.Config
 		want   string // in the log
 	}{
-		{"another authority", &tls.Config{RootCAs: testsupport.NewAuthority(t).Pool, Certificates: []tls.Certificate{ours}}, "signed by an unknown authority"},
+		{"another authority", &tls.Config{RootCAs: certificates.New(t, "authority").Pool, Certificates: []tls.Certificate{ours}}, "signed by an unknown authority"},
 		{"the system's authorities", nil, "signed by an unknown authority"},
 		{"another name", &tls.Config{RootCAs: trusted.Pool, Certificates: []tls.Certificate{ours}, ServerName: "broker.test"}, "broker.test"},
 		{"no certificate of its own", &tls.Config{RootCAs: trusted.Pool}, "asked for a client certificate"},
@@ -56,7 +59,7 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	trusted.Write(dir, trusted.Issue(pkix.Name{CommonName: "broker, renewed"}))
+	certificates.Write(t, trusted.Issue(pkix.Name{CommonName: "broker, renewed"}), cert, key)
 	broker.Kill()
 	broker.Run()
 	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })

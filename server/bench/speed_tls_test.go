@@ -8,6 +8,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
@@ -15,7 +16,7 @@ import (
 
 // BenchmarkSpeedTLS is BenchmarkSpeed with all connections encrypted, also the connections of stock.
 func BenchmarkSpeedTLS(b *testing.B) {
-	ca := testsupport.NewAuthority(b)
+	ca := certificates.New(b, "authority")
 	ofServer := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	ofClient := &tls.Config{RootCAs: ca.Pool}
 

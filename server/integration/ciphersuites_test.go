@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -24,7 +25,7 @@ func onlyCBC(config *tls.Config) *tls.Config {
 }
 
 func TestTheServerRefusesCipherSuitesWithoutAuthenticatedEncryption(t *testing.T) {
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	ofServer := func() *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	}
@@ -60,7 +61,7 @@ func TestTheServerRefusesCipherSuitesWithoutAuthenticatedEncryption(t *testing.T
 }
 
 // listenCBC runs a broker that accepts CBC only. It sends the result of each handshake.
-func listenCBC(t *testing.T, ca *testsupport.Authority) (address string, handshakes <-chan error) {
+func listenCBC(t *testing.T, ca *certificates.Authority) (address string, handshakes <-chan error) {
 	t.Helper()
 	socket, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -88,7 +89,7 @@ func listenCBC(t *testing.T, ca *testsupport.Authority) (address string, handsha
 }
 
 func TestTheClientRefusesABrokerWithoutAuthenticatedEncryption(t *testing.T) {
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	address, _ := listenCBC(t, ca)
 	config := &tls.Config{RootCAs: ca.Pool}
 	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{Config: config}})
@@ -101,7 +102,7 @@ func TestTheClientRefusesABrokerWithoutAuthenticatedEncryption(t *testing.T) {
 }
 
 func TestAStoreDoesNotAttachWithoutAuthenticatedEncryption(t *testing.T) {
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	address, handshakes := listenCBC(t, ca)
 	config := &tls.Config{RootCAs: ca.Pool}
 	store, err := attach.New("mqtts://"+address, attach.Options{TLS: config, Logger: slog.New(slog.DiscardHandler)})

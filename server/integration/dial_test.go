@@ -18,6 +18,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/attach"
@@ -456,10 +457,10 @@ func TestInvariant42DialThatIsCancelledWhileSomethingHangsLeavesNothing(t *testi
 }
 
 func TestInvariant42CloseWhileSomethingHangsLeavesNothing(t *testing.T) {
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	config := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	plain, encrypted := testsupport.Start(t, server.Options{}), testsupport.Start(t, server.Options{TLS: config})
-	caFile := newFolder(t).write("ca.pem", ca.PEM())
+	caFile := newFolder(t).write("ca.pem", certificates.PEM(ca.Own))
 	for _, test := range []struct{ name, scheme, target string }{
 		{"TCP", "mqtt", plain},
 		{"TLS", "mqtts", encrypted},
@@ -503,9 +504,9 @@ func TestInvariant42CloseWhileSomethingHangsLeavesNothing(t *testing.T) {
 }
 
 func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) {
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	config := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
-	caFile := newFolder(t).write("ca.pem", ca.PEM())
+	caFile := newFolder(t).write("ca.pem", certificates.PEM(ca.Own))
 	for _, test := range []struct {
 		name, scheme string
 		server, tls  *tls.Config

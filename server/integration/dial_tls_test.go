@@ -18,6 +18,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -72,9 +73,9 @@ func encrypt(t *testing.T, der []byte, password string) []byte {
 }
 
 func TestTheClientSpeaksTLS(t *testing.T) {
-	ca, other := testsupport.NewAuthority(t), testsupport.NewAuthority(t)
+	ca, other := certificates.New(t, "authority"), certificates.New(t, "authority")
 	files := newFolder(t)
-	caFile, otherCA := files.write("ca.pem", ca.PEM()), files.write("other.pem", other.PEM())
+	caFile, otherCA := files.write("ca.pem", certificates.PEM(ca.Own)), files.write("other.pem", certificates.PEM(other.Own))
 	address := testsupport.Start(t, server.Options{TLS: &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}})
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -109,7 +110,7 @@ func TestTheClientSpeaksTLS(t *testing.T) {
 }
 
 func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	for _, password := range []string{"", "a secret"} {
 		t.Run("password "+password, func(t *testing.T) {
 			authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 1)}
@@ -121,7 +122,7 @@ func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
 				Authenticator: authenticator,
 			})
 			files := newFolder(t)
-			options := transport.TLSOptions{CAFile: files.write("ca.pem", ca.PEM())}
+			options := transport.TLSOptions{CAFile: files.write("ca.pem", certificates.PEM(ca.Own))}
 			options.CertFile, options.KeyFile = files.writePair(ca.Issue(pkix.Name{CommonName: "press-7"}), password)
 			if password != "" {
 				options.KeyPasswordFile = files.write("password", []byte(password+"\n"))
@@ -146,20 +147,20 @@ func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
 }
 
 func TestTheErrorWithoutACertificateSaysThatTheServerAsksForOne(t *testing.T) {
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	address := testsupport.Start(t, server.Options{TLS: &tls.Config{
 		Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})},
 		ClientCAs:    ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
 	}})
-	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{CAFile: newFolder(t).write("ca.pem", ca.PEM())}})
+	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{CAFile: newFolder(t).write("ca.pem", certificates.PEM(ca.Own))}})
 	if !strings.Contains(err.Error(), "it asked for a client certificate, and this client has none") {
 		t.Errorf("%v, want an error that says what the server asks for", err)
 	}
 }
 
 func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
-	first, second := testsupport.NewAuthority(t), testsupport.NewAuthority(t)
-	var present atomic.Pointer[testsupport.Authority]
+	first, second := certificates.New(t, "authority"), certificates.New(t, "authority")
+	var present atomic.Pointer[certificates.Authority]
 	present.Store(first)
 	authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 10)}
 	address := testsupport.Start(t, server.Options{
@@ -180,7 +181,7 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 	})
 	through := newStreamProxy(t, address)
 	files := newFolder(t)
-	options := transport.TLSOptions{CAFile: files.write("ca.pem", first.PEM())}
+	options := transport.TLSOptions{CAFile: files.write("ca.pem", certificates.PEM(first.Own))}
 	options.CertFile, options.KeyFile = files.writePair(first.Issue(pkix.Name{CommonName: "first"}), "")
 	client := mustDial(t, "mqtts://"+through.address(), transport.Options{TLS: options})
 	if credentials := await.Receive(authenticator.Came); credentials.User != "CN=first" {
@@ -192,7 +193,7 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 	status := awaitStatus(t, client, "kept out by the new certificate", func(status transport.ConnectionStatus) bool {
 		return status.State == transport.Connecting && status.Err != nil && strings.Contains(status.Err.Error(), "unknown authority")
 	})
-	files.write("ca.pem", second.PEM())
+	files.write("ca.pem", certificates.PEM(second.Own))
 	files.writePair(second.Issue(pkix.Name{CommonName: "second"}), "")
 	mustReconnect(t, client, status.Connections)
 	if credentials := await.Receive(authenticator.Came); credentials.User != "CN=second" {
@@ -203,9 +204,9 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 
 func TestTheClientSpeaksWebSocket(t *testing.T) {
 	target := testsupport.Start(t, server.Options{})
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	encrypted := startWebSocket(t, target, &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}})
-	caFile := newFolder(t).write("ca.pem", ca.PEM())
+	caFile := newFolder(t).write("ca.pem", certificates.PEM(ca.Own))
 	for _, test := range []struct {
 		name, address string
 		options       transport.TLSOptions

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
@@ -56,9 +57,9 @@ func answering(t *testing.T, answer string) (address string) {
 
 // A first user reads one line: the cause, and what to do about it.
 func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T) {
-	ca, other := testsupport.NewAuthority(t), testsupport.NewAuthority(t)
+	ca, other := certificates.New(t, "authority"), certificates.New(t, "authority")
 	files := newFolder(t)
-	caFile, otherCA := files.write("ca.pem", ca.PEM()), files.write("other.pem", other.PEM())
+	caFile, otherCA := files.write("ca.pem", certificates.PEM(ca.Own)), files.write("other.pem", certificates.PEM(other.Own))
 	plain := testsupport.Start(t, server.Options{})
 	config := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	encrypted := testsupport.Start(t, server.Options{TLS: config})

@@ -19,6 +19,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/listeners"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
@@ -57,7 +58,7 @@ func (f folder) writePair(pair tls.Certificate, password string) (certificate, k
 	if password != "" {
 		kind, der = "ENCRYPTED PRIVATE KEY", encrypt(f.t, der, password)
 	}
-	return f.write("cert.pem", testsupport.PEM(pair)), f.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	return f.write("cert.pem", certificates.PEM(pair)), f.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
 }
 
 // tryDial is transport.Dial, within patience.

@@ -19,6 +19,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -440,7 +441,7 @@ func (c *corked) Write(p []byte) (int, error) {
 
 // With TLS 1.2 the end of the stream is read together with the last packet.
 func TestARequestThatComesWithTheEndOfATLSStreamIsAnsweredAndItsTurnEnds(t *testing.T) {
-	ca := testsupport.NewAuthority(t)
+	ca := certificates.New(t, "authority")
 	address, _ := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, TLS: &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}})
 	open := func(id string) (*tls.Conn, *corked, *bufio.Reader) {
 		socket := &corked{Conn: testsupport.DialTCP(t, address)}

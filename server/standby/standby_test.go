@@ -20,6 +20,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server"
@@ -121,13 +122,14 @@ func TestMosquittosClientIsSentAway(t *testing.T) {
 }
 
 func TestAStandbyHasTheTLSOfItsServer(t *testing.T) {
-	authority := testsupport.NewAuthority(t)
+	authority := certificates.New(t, "authority")
 	certificate := authority.Issue(pkix.Name{CommonName: "standby"})
 	config := &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: authority.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
 	address := start(t, standby.Options{TLS: config, Active: at("b.example:8883")})
 	dir := t.TempDir()
-	authority.Write(dir, authority.Issue(pkix.Name{CommonName: "client"}))
-	ca, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "broker.pem"), filepath.Join(dir, "broker.key.pem")
+	ca, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "client.pem"), filepath.Join(dir, "client.key")
+	certificates.Write(t, authority.Own, ca, "")
+	certificates.Write(t, authority.Issue(pkix.Name{CommonName: "client"}), cert, key)
 	for _, test := range []struct {
 		name string
 		tls  transport.TLSOptions

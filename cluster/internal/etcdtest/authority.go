@@ -1,20 +1,14 @@
 package etcdtest
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/internal/certificates"
 )
 
 // Authority issues certificates into a directory of its own. Its own is in ca.pem and ca.key.
@@ -22,15 +16,16 @@ type Authority struct {
 	// Certificate is the certificate of the authority.
 	Certificate *x509.Certificate
 
-	dir string
-	key *ecdsa.PrivateKey
+	dir    string
+	signer *certificates.Authority
 }
 
 // NewAuthority returns an authority with a new key.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
-	a := &Authority{dir: t.TempDir()}
-	a.Certificate, a.key = a.issue(t, "ca", nil)
+	signer := certificates.New(t, "ca")
+	a := &Authority{Certificate: signer.Own.Leaf, dir: t.TempDir(), signer: signer}
+	certificates.Write(t, signer.Own, a.File("ca.pem"), a.File("ca.key"))
 	return a
 }
 
@@ -38,50 +33,12 @@ func NewAuthority(t testing.TB) *Authority {
 // the hosts are those with these addresses, or 127.0.0.1 if there are none.
 func (a *Authority) Issue(t testing.TB, name string, hosts ...net.IP) {
 	t.Helper()
-	a.issue(t, name, hosts)
-}
-
-// issue signs with the authority, or with the new key if there is none yet.
-func (a *Authority) issue(t testing.TB, name string, hosts []net.IP) (*x509.Certificate, *ecdsa.PrivateKey) {
-	t.Helper()
-	if len(hosts) == 0 {
-		hosts = []net.IP{net.IPv4(127, 0, 0, 1)}
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: hosts,
-		KeyUsage:              x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		BasicConstraintsValid: true,
-	}
-	parent, signer := a.Certificate, a.key
-	if parent == nil {
-		template.IsCA = true
-		template.KeyUsage |= x509.KeyUsageCertSign
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, block := range map[string]*pem.Block{name + ".pem": {Type: "CERTIFICATE", Bytes: der}, name + ".key": {Type: "PRIVATE KEY", Bytes: secret}} {
-		if err := os.WriteFile(a.File(file), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
+	issued := a.signer.Issue(pkix.Name{CommonName: name}, func(c *x509.Certificate) {
+		if len(hosts) > 0 {
+			c.IPAddresses = hosts
 		}
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return certificate, key
+	})
+	certificates.Write(t, issued, a.File(name+".pem"), a.File(name+".key"))
 }
 
 // File returns the path of a file of the authority.

@@ -2,16 +2,11 @@ package doctor_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,6 +18,7 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -79,58 +75,31 @@ func listen(t *testing.T, handle func(net.Conn)) (address string) {
 	return listener.Addr().String()
 }
 
-// authority issues certificates.
+// authority is a certificate authority with its certificate in a file.
 type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	*certificates.Authority
 	file string
 }
 
 func newAuthority(t *testing.T, name string) *authority {
 	t.Helper()
-	a := &authority{t: t}
-	made := a.issue(time.Now().Add(-time.Hour), time.Now().Add(1000*time.Hour), name)
-	a.cert, a.key = made.Leaf, made.PrivateKey.(*ecdsa.PrivateKey)
-	a.file = filepath.Join(t.TempDir(), name+".pem")
-	if err := os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: made.Certificate[0]}), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	a := &authority{certificates.New(t, name), filepath.Join(t.TempDir(), name+".pem")}
+	certificates.Write(t, a.Own, a.file, "")
 	return a
 }
 
-// issue returns a certificate for names and addresses. The first one belongs to the authority.
+// issue returns a certificate for names and addresses.
 func (a *authority) issue(from, until time.Time, names ...string) tls.Certificate {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: names[0]}, NotBefore: from, NotAfter: until,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
-	}
-	for _, name := range names {
-		if ip := net.ParseIP(name); ip != nil {
-			template.IPAddresses = append(template.IPAddresses, ip)
-		} else {
-			template.DNSNames = append(template.DNSNames, name)
+	return a.Issue(pkix.Name{CommonName: names[0]}, func(c *x509.Certificate) {
+		c.NotBefore, c.NotAfter, c.IPAddresses = from, until, nil
+		for _, name := range names {
+			if ip := net.ParseIP(name); ip != nil {
+				c.IPAddresses = append(c.IPAddresses, ip)
+			} else {
+				c.DNSNames = append(c.DNSNames, name)
+			}
 		}
-	}
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		template.IsCA, template.KeyUsage = true, x509.KeyUsageCertSign
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	})
 }
 
 // users admits the client with this name and password.
