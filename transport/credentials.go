@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/mqttnet"
 )
@@ -120,29 +119,22 @@ const methodServiceAccount = "K8S-SAT"
 // fifth of its lifetime is left, which is two minutes or more.
 const tokenCheck = 10 * time.Second
 
-// authentication is paho's AuthHandler for the token of one connection. A connection without
-// a token has one too: paho v0.23.0 panics without it, when a broker says in CONNACK that
-// there was an authentication.
+// authentication is the token of one connection, or none.
 type authentication struct {
 	mu    sync.Mutex
 	token []byte
 }
 
-var _ paho.Auther = (*authentication)(nil)
-
 // Authenticate answers a broker that asks for more with the same token again: the method has
 // one step.
-func (a *authentication) Authenticate(*paho.Auth) *paho.Auth {
+func (a *authentication) Authenticate() *packets.Auth {
 	return a.packet(packets.AuthContinueAuthentication)
 }
 
-// Authenticated does nothing: a broker that refuses a token ends the connection.
-func (a *authentication) Authenticated() {}
-
-func (a *authentication) packet(reason byte) *paho.Auth {
+func (a *authentication) packet(reason byte) *packets.Auth {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return &paho.Auth{ReasonCode: reason, Properties: &paho.AuthProperties{AuthMethod: methodServiceAccount, AuthData: a.token}}
+	return &packets.Auth{ReasonCode: reason, Properties: &packets.Properties{AuthMethod: methodServiceAccount, AuthData: a.token}}
 }
 
 // replace stores a token and reports whether it differs from the one before.
@@ -171,5 +163,5 @@ func (l *link) showToken(file string) {
 	}
 	l.logger.Debug("the token has changed: authenticating again")
 	// An error ends the connection, which its reader reports.
-	_, _ = l.authentication.packet(packets.AuthReauthenticate).Packet().WriteTo(l.net)
+	_, _ = l.authentication.packet(packets.AuthReauthenticate).WriteTo(l.net)
 }

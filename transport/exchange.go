@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/priority"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
@@ -321,12 +322,22 @@ func (q *queue) pop() *exchange {
 	return e
 }
 
-// message is a PUBLISH that arrived, read by paho or by the fast path. Its slices may be
-// overwritten after link.deliver returns.
+// message is a PUBLISH that arrived. Its slices may be overwritten after link.deliver returns.
 type message struct {
 	topic, correlation, payload []byte
 	// User properties, empty where there is none.
 	timestamp, status, statusMessage, store, instance []byte
+}
+
+// readMessage returns the parts of a PUBLISH that count here.
+func readMessage(p *frame.Publish) message {
+	m := message{topic: p.Topic, correlation: p.CorrelationData, payload: p.Payload}
+	for name, value := range p.Users {
+		if property := m.property(name); property != nil && *property == nil {
+			*property = value // the first of a name counts
+		}
+	}
+	return m
 }
 
 // property returns where the user property of a name belongs, or nil if it is of no interest.

@@ -13,12 +13,12 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 )
 
-// fastPath carries the requests and replies of a link past paho, which takes packets apart
+// fastPath carries the requests and replies of a link past paho's codec, which takes packets apart
 // for every use that MQTT knows: it writes PUBLISH packets itself, and takes PUBACKs and
-// replies out of the packets that arrive. paho handles all other packets, from CONNECT to
-// DISCONNECT, and does not notice.
+// replies out of the packets that arrive. mqttclient.Client handles all other packets, from CONNECT
+// to DISCONNECT.
 //
-// It begins after paho's SUBSCRIBE was granted. From then on paho uses no packet ids, so all
+// It begins after SUBSCRIBE was granted. From then on nothing else uses packet ids, so all
 // of them belong to the fast path.
 //
 // One goroutine at a time sends: the one with the claim. A caller that queues a request while
@@ -212,7 +212,7 @@ func (f *fastPath) nextIDLocked() uint16 {
 	}
 }
 
-// take handles a packet that arrived, and reports false if it is for paho. It is called
+// take handles a packet that arrived, and reports false if it is for the client. It is called
 // where the connection is read. If the packet is a PUBLISH, p is what the gate has decoded of it.
 func (f *fastPath) take(packet []byte, p *frame.Publish) bool {
 	switch frame.Type(packet) {
@@ -221,14 +221,9 @@ func (f *fastPath) take(packet []byte, p *frame.Publish) bool {
 		return ok && f.acknowledged(ack)
 	case wire.Publish:
 		if p.QoS > 0 || p.Identified {
-			return false // paho has to acknowledge it; and a reply has no subscription identifier
+			return false // it is to be acknowledged; and a reply has no subscription identifier
 		}
-		m := message{topic: p.Topic, correlation: p.CorrelationData, payload: p.Payload}
-		for name, value := range p.Users {
-			if property := m.property(name); property != nil && *property == nil {
-				*property = value // the first of a name counts
-			}
-		}
+		m := readMessage(p)
 		f.link.deliver(&m)
 		return true
 	}

@@ -8,24 +8,22 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
-	"github.com/eclipse/paho.golang/paho/session/state"
 
 	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqttclient"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 const (
 	// receiveMaximum is how many unacknowledged messages the broker may send us: far more than
-	// brokers have under way for one client. paho reserves a channel of this length for each
-	// connection.
+	// brokers have under way for one client.
 	receiveMaximum = 256
 	// subscribeTimeout bounds one SUBSCRIBE.
 	subscribeTimeout = 5 * time.Second
@@ -49,14 +47,12 @@ type link struct {
 	events   Events
 	logger   *slog.Logger
 
-	net            *mqttnet.Conn // nil in tests that need none
-	client         *paho.Client
+	net            *mqttnet.Conn      // nil in tests that need none
+	client         *mqttclient.Client // CONNECT, SUBSCRIBE, keep-alive, the end; it reads
 	authentication *authentication
 	abort          *time.Timer // ends the connection by force; stopped until it is to end
 
-	down      chan struct{}   // closed when the connection is lost
-	life      context.Context // ends then, too
-	end       context.CancelFunc
+	down      chan struct{} // closed when the connection is lost
 	wake      chan struct{} // holds one item when the queues may not be empty
 	quiet     chan struct{} // holds one item once nothing is pending on a link that is leaving
 	slots     *window       // has one in use for each request that the broker has not acknowledged
@@ -95,7 +91,6 @@ func newLink(clientID string, events Events, logger *slog.Logger, conn *mqttnet.
 	}
 	l.abort.Stop()
 	l.overdue = deadlines{call: l.sweep, tasks: &l.tasks}
-	l.life, l.end = context.WithCancel(context.Background())
 	return l
 }
 
@@ -106,35 +101,16 @@ func (l *link) handshake(ctx context.Context, connect *paho.Connect, lost func(*
 	if connect.Properties.AuthMethod != "" {
 		l.authentication.token = connect.Properties.AuthData
 	}
-	l.client = paho.NewClient(paho.ClientConfig{
-		ClientID:          l.clientID,
-		Conn:              l.net,
-		AuthHandler:       l.authentication,
-		PingHandler:       &pinger{paho.NewDefaultPinger(), connect.KeepAlive},
-		Session:           &session{State: state.NewInMemory(), lost: lost},
-		OnPublishReceived: []func(paho.PublishReceived) (bool, error){l.received},
+	client, connack, err := mqttclient.Connect(ctx, l.net, connect, mqttclient.Options{
+		Authenticate: l.authentication.Authenticate,
+		Received:     l.received,
+		Lost:         lost,
 	})
-	connack, err := l.client.Connect(ctx, connect)
 	if err != nil {
 		return connack, cmp.Or(l.closeCause(), err)
 	}
+	l.client = client
 	return connack, nil
-}
-
-// session is paho's session state, which learns first that the connection is lost, and the
-// broker's reason. Each connection has its own: no state of ours outlives a connection, and
-// paho v0.23.0 has a data race between a publish and the reuse of its state by the next
-// connection.
-type session struct {
-	*state.State
-	lost func(*packets.Disconnect)
-}
-
-// ConnectionLost reports the end of the connection. paho may call it more than once, the
-// first time with the broker's DISCONNECT if there was one.
-func (s *session) ConnectionLost(disconnect *packets.Disconnect) error {
-	s.lost(disconnect)
-	return s.State.ConnectionLost(disconnect)
 }
 
 // adopt makes the link obey the conditions in the broker's CONNACK. The error says why they
@@ -168,15 +144,10 @@ func valueOr[T any](p *T, otherwise T) T {
 // it: brokers may refuse for a moment (0x91, packet id in use). It calls refused with each
 // refusal. It returns nil, without a subscription, when ctx ends or the link is lost.
 func (l *link) subscribe(ctx context.Context, refused func(error)) error {
-	subscriptions := &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{
-		{Topic: l.replies, QoS: 1},
-		{Topic: protocol.NotifyFilter(l.clientID), QoS: 1},
-	}}
+	notifications := protocol.NotifyFilter(l.clientID)
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
-		stop := context.AfterFunc(l.life, cancel) // paho v0.23.0 goes on waiting for the SUBACK
-		suback, err := l.client.Subscribe(attempt, subscriptions)
-		stop()
+		suback, err := l.client.Subscribe(attempt, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
 		cancel()
 		if err == nil || isClosed(l.down) {
 			return nil
@@ -185,7 +156,7 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 			return cmp.Or(l.closeCause(), fmt.Errorf("subscribe: %w", err))
 		}
 		refused(fmt.Errorf("subscribe to %q and %q: %w (reason codes %#x)",
-			subscriptions.Subscriptions[0].Topic, subscriptions.Subscriptions[1].Topic, err, suback.Reasons))
+			l.replies, notifications, err, suback.Reasons))
 		select {
 		case <-ctx.Done():
 		case <-l.down:
@@ -196,12 +167,11 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 	return nil
 }
 
-// disconnect ends the connection, lost already or not, and waits for paho's goroutines. A
+// disconnect ends the connection, lost already or not, and waits for its goroutines. A
 // broker that does not read the DISCONNECT delays it by closeTimeout at most.
 func (l *link) disconnect() {
 	l.abort.Reset(closeTimeout)
-	_ = l.client.Disconnect(&paho.Disconnect{})
-	<-l.client.Done()
+	l.client.Disconnect()
 }
 
 // closeCause returns why this client closed the connection, or nil if it did not.
@@ -389,7 +359,6 @@ func (l *link) drop(cause error) (failed ended, first bool) {
 		return nil, false
 	}
 	close(l.down)
-	l.end()
 	l.cause = cause
 	for id, e := range l.pending {
 		delete(l.pending, id)
@@ -437,21 +406,10 @@ func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) (refused end
 	return refused
 }
 
-// received handles a PUBLISH that paho has read: the fast path leaves to it those with QoS
-// 1, which paho acknowledges.
-func (l *link) received(event paho.PublishReceived) (bool, error) {
-	publish, user := event.Packet, event.Packet.Properties.User
-	l.deliver(&message{
-		topic:         []byte(publish.Topic),
-		correlation:   publish.Properties.CorrelationData,
-		payload:       publish.Payload,
-		timestamp:     []byte(user.Get(protocol.PropertyTimestamp)),
-		status:        []byte(user.Get(protocol.PropertyStatus)),
-		statusMessage: []byte(user.Get(protocol.PropertyStatusMessage)),
-		store:         []byte(user.Get(protocol.PropertyStore)),
-		instance:      []byte(user.Get(protocol.PropertyInstance)),
-	})
-	return true, nil
+// received handles a PUBLISH that the fast path left: one with QoS 1, or one that came before it.
+func (l *link) received(p *frame.Publish) {
+	m := readMessage(p)
+	l.deliver(&m)
 }
 
 // deliver passes on a message that arrived. A reply with a correlation for which no request
@@ -521,19 +479,4 @@ func (l *link) probe(within time.Duration) {
 		defer l.mu.Unlock()
 		l.probing = false
 	})
-}
-
-// pinger is paho's, except that a broker cannot make the keep-alive longer than the client
-// asked for: the client would notice a dead connection later.
-type pinger struct {
-	*paho.DefaultPinger
-	keepAlive uint16
-}
-
-// Run implements paho.Pinger.
-func (p *pinger) Run(ctx context.Context, conn net.Conn, keepAlive uint16) error {
-	if keepAlive == 0 || keepAlive > p.keepAlive {
-		keepAlive = p.keepAlive
-	}
-	return p.DefaultPinger.Run(ctx, conn, keepAlive)
 }

@@ -37,9 +37,6 @@ const (
 // mqttConn is a Conn over MQTT 5: a series of links, one at a time.
 //
 // One goroutine, run, connects, sends, and connects again; it ends with Close.
-//
-// It uses paho's Client rather than autopaho (paho v0.23.0), which cannot send without
-// waiting for the PUBACK, and cannot stop when another connection takes the client id over.
 type mqttConn struct {
 	options Options
 	logger  *slog.Logger
@@ -421,7 +418,7 @@ func (c *mqttConn) established(l *link) bool {
 	return true
 }
 
-// lost ends a connection. paho calls it first with the broker's reason. A tenure may end with the
+// lost ends a connection. It is called first with the broker's reason, if there is one. A tenure may end with the
 // connection, because the broker releases its lease then: so Down comes before anything for which a
 // function of the program is called, and does not wait for the goroutine that connects.
 func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {

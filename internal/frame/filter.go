@@ -105,6 +105,20 @@ func (f *Filter) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// Next returns the next packet that Take did not take, whole and checked. It is valid until the next
+// call of Next or Read. After a Read that returned a part of a packet, it returns the rest.
+func (f *Filter) Next() ([]byte, error) {
+	for f.passing == 0 {
+		if !f.next() && !f.fill() {
+			return nil, f.err
+		}
+	}
+	packet := f.buffer[f.start : f.start+f.passing : f.start+f.passing]
+	f.start += f.passing
+	f.passing = 0
+	return packet, nil
+}
+
 // next handles the packet at the front of the buffer. It reports false if the packet is not
 // complete or the reading has ended.
 func (f *Filter) next() bool {

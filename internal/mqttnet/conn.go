@@ -43,7 +43,7 @@ type Conn struct {
 	socket    net.Conn      // the connection below TLS and WebSocket; Conn itself if there is neither
 	gate      *gate.Gate    // checks the packets of the broker; used by the reading goroutine only
 	reader    *frame.Filter
-	intercept atomic.Pointer[Interceptor] // nil: paho gets all packets
+	intercept atomic.Pointer[Interceptor] // nil: Read and Next return all packets
 	cause     atomic.Pointer[error]       // why this end closes the connection; nil if it does not
 	anonymous bool                        // the broker asked for a client certificate, and got none
 
@@ -198,23 +198,47 @@ func (c *Conn) Abort() { _ = c.socket.Close() }
 // Read returns the packets that Intercept did not take, byte for byte.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.reader.Read(p)
-	if err != nil && c.CloseCause() == nil {
-		c.refuse(err)
-	}
-	if err != nil && !c.answered && c.CloseCause() == nil && c.server != nil {
-		err = explainFirstRead(c.server, c.head, err)
-		if c.anonymous {
-			err = explainAnonymous(c.server, err)
-		}
+	if err != nil {
+		err = c.explain(err)
 	}
 	c.answered = c.answered || n > 0
 	return n, err
 }
 
-// refuse records why this end closes the connection if err says that the broker broke
+// Next returns the next packet that Intercept did not take, whole. It is valid until the next call
+// of Next or Read. A caller that waits in Next needs less of a stack than one that waits in
+// paho's ReadPacket.
+func (c *Conn) Next() ([]byte, error) {
+	packet, err := c.reader.Next()
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	c.answered = true
+	return packet, nil
+}
+
+// Publish returns what the gate has decoded of the latest packet that Next returned, if that is a
+// PUBLISH. It is valid as long as the packet. Only the reading goroutine may call it.
+func (c *Conn) Publish() *frame.Publish { return c.gate.Publish() }
+
+// explain handles the error that ends the reading, and adds what is known about it.
+func (c *Conn) explain(err error) error {
+	if c.CloseCause() == nil {
+		c.Refuse(err)
+	}
+	if !c.answered && c.CloseCause() == nil && c.server != nil {
+		err = explainFirstRead(c.server, c.head, err)
+		if c.anonymous {
+			err = explainAnonymous(c.server, err)
+		}
+	}
+	return err
+}
+
+// Refuse records why this end closes the connection if err says that the broker broke
 // MQTT's rules, and tells the broker, unless that takes long: the connection is over
 // either way. For any other err it does nothing. Only the reading goroutine may call it.
-func (c *Conn) refuse(err error) {
+func (c *Conn) Refuse(err error) {
 	farewell, refused := c.gate.AppendRefusal(nil, err)
 	if !refused {
 		return
