@@ -226,7 +226,7 @@ func TestServerOfConnections(t *testing.T) {
 
 // usageOfProcess measures this process: as it is, and after it has returned what it does not use, as the
 // command does now and then.
-func usageOfProcess(t *testing.T) processUsage {
+func usageOfProcess(t testing.TB) processUsage {
 	present := residentMemory(t)
 	debug.FreeOSMemory()
 	debug.FreeOSMemory() // the first has emptied the pools and halved the stacks
@@ -236,7 +236,7 @@ func usageOfProcess(t *testing.T) processUsage {
 }
 
 // residentMemory returns what this process has in memory, in bytes.
-func residentMemory(t *testing.T) int64 {
+func residentMemory(t testing.TB) int64 {
 	statm, err := os.ReadFile("/proc/self/statm")
 	if err != nil {
 		t.Fatal(err)

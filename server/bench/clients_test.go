@@ -1,0 +1,92 @@
+//go:build linux
+
+package bench_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// BenchmarkClients measures clients of ours in one process that have nothing to do, idle ones and ones
+// that hold a lease: the memory of this process for each, as BenchmarkConnections measures it of the
+// server, which is a process of its own here too.
+func BenchmarkClients(b *testing.B) {
+	for _, holds := range []bool{false, true} {
+		for _, count := range []int{1000, 5000} {
+			b.Run(fmt.Sprintf("lease=%t/clients=%d", holds, count), func(b *testing.B) {
+				for b.Loop() {
+					measureClients(b, count, holds)
+				}
+				b.ReportMetric(0, "ns/op") // says nothing
+			})
+		}
+	}
+}
+
+func measureClients(b *testing.B, count int, hold bool) {
+	process := startServerProcess(b)
+	newClient := func(id string) (*transport.Client, error) {
+		client, err := transport.Dial(b.Context(), "mqtt://"+process.address, transport.Options{ClientID: id, KeepAlive: 10 * time.Second})
+		if err != nil || !hold {
+			return client, err
+		}
+		l, err := lease.New(client, "lease/"+id, lease.Options{TTL: time.Hour})
+		if err == nil {
+			_, err = l.TryAcquire(b.Context())
+		}
+		return client, err
+	}
+	clients := make([]*transport.Client, count+1)
+	defer func() {
+		var closing sync.WaitGroup
+		for _, client := range clients {
+			if client != nil {
+				closing.Go(func() { _ = client.Close() })
+			}
+		}
+		await.Done(closing.Wait)
+	}()
+	failures := make(chan error, count)
+	var err error
+	if clients[count], err = newClient("the-first"); err != nil { // makes what all have in common
+		b.Fatal(err)
+	}
+	before := usageOfProcess(b)
+	var dialling sync.WaitGroup
+	const atOnce = 32
+	for first := range atOnce {
+		dialling.Go(func() {
+			for i := first; i < count; i += atOnce {
+				var err error
+				if clients[i], err = newClient(fmt.Sprintf("client-%05d", i)); err != nil {
+					failures <- err
+					return
+				}
+			}
+		})
+	}
+	await.Done(dialling.Wait)
+	select {
+	case err := <-failures:
+		b.Fatal(err)
+	default:
+	}
+	time.Sleep(time.Second) // for what goes on in the background: watches are registered
+	after := usageOfProcess(b)
+	runtime.KeepAlive(clients)
+	report := func(unit string, before, after int64) {
+		b.ReportMetric(float64(after-before)/float64(count), unit+"/client")
+	}
+	report("rss-B", before.present, after.present)
+	report("least-rss-B", before.resident, after.resident)
+	report("heap-B", before.heap, after.heap)
+	report("stack-B", before.stacks, after.stacks)
+	report("goroutines", before.goroutines, after.goroutines)
+}
