@@ -41,12 +41,12 @@ type Tenure struct {
 	renewing    bool                    // it is a renewal, and not a question
 	cancelBind  context.CancelFunc      // of the Bind before a renewal; nil if there is none
 	watching    *transport.Watch        // of the key; nil if there is none
+	freed       bool                    // the store is known to hold nothing of this tenure
 	settling    bool                    // the tenure is over, and one goroutine ends what it has left
 	settled     bool                    // no request of the schedule is under way, and none will be
 	releasing   bool                    // a Release is under way
 	changed     chan struct{}           // closed when one of the last two changes; nil if nothing waits for that
 	sent        time.Duration           // when the latest request for the lease left, on the lease's clock
-	freed       bool                    // the store is known to hold nothing of this tenure
 	ctx         context.Context         // for the owner's work; nil if the program did not ask for it
 	cancel      context.CancelCauseFunc // of ctx
 	tokenCtx    context.Context         // ends when the tenure is over; nil if the program did not ask for it
