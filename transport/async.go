@@ -224,13 +224,29 @@ const (
 	laterLog logMode = true  // in one of the client: this one reads from the connection
 )
 
-// log writes a line to the client's log.
+// maxLogging is how many lines may wait for a handler of the program at the same time. A peer causes them.
+const maxLogging = 32
+
+// log writes a line to the client's log. A line that would be one too many to wait is lost.
 func (c *Client) log(mode logMode, level slog.Level, text string, args ...any) {
 	if mode == atOnce {
 		c.logger.Log(context.Background(), level, text, args...)
 		return
 	}
-	c.Go(func(ctx context.Context) { c.logger.Log(ctx, level, text, args...) })
+	if !c.logger.Enabled(context.Background(), level) { // few programs want each line: no goroutine for the others
+		return
+	}
+	if c.logging.Add(1) > maxLogging {
+		c.logging.Add(-1)
+		return
+	}
+	started := c.Go(func(ctx context.Context) {
+		defer c.logging.Add(-1)
+		c.logger.Log(ctx, level, text, args...)
+	})
+	if !started {
+		c.logging.Add(-1)
+	}
 }
 
 // traceRequest traces a request that began at began.

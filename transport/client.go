@@ -55,6 +55,8 @@ type Client struct {
 
 	asksProgram bool // now is a function of the program
 
+	logging atomic.Int32 // lines that wait for the handler of logger: see log
+
 	life  context.Context // ends with Close
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup

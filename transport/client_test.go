@@ -5,13 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -412,4 +417,105 @@ func BenchmarkGetWithATrace(b *testing.B) {
 			}
 		})
 	}
+}
+
+// notified is a Conn with notifications that the test makes.
+type notified struct {
+	scripted
+	events transport.Events
+}
+
+func (n *notified) Start(events transport.Events) { n.events = events }
+
+// flood delivers notifications whose versions are in turns an hour ahead and right, as a peer can send
+// them. Each makes a line for the log.
+func (n *notified) flood(count int) {
+	for i := range count {
+		wall := time.Now().Add(time.Duration(i%2) * time.Hour).UnixMilli()
+		n.events.Notify(transport.Notification{
+			Key:       "k",
+			Payload:   resp3.AppendCommand(nil, "NOTIFY", "DELETE"),
+			Timestamp: hlc.Timestamp{Wall: wall, Node: "StateStore"}.String(),
+		})
+	}
+}
+
+// lineHandler is a handler of a program.
+type lineHandler struct {
+	slog.Handler
+	enabled func() bool
+	handle  func()
+}
+
+func (h lineHandler) Enabled(context.Context, slog.Level) bool { return h.enabled() }
+
+func (h lineHandler) Handle(context.Context, slog.Record) error {
+	h.handle()
+	return nil
+}
+
+// A line is written in a goroutine of its own where the connection is read, because the handler may block.
+// One that is not written costs none.
+func TestALineThatTheLoggerDoesNotWantStartsNoGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := &notified{}
+		var asked, elsewhere int
+		client, err := transport.NewClient(conn, transport.ClientOptions{Logger: slog.New(lineHandler{
+			enabled: func() bool {
+				asked++
+				if !strings.Contains(string(debug.Stack()), ".flood(") {
+					elsewhere++
+				}
+				return false
+			},
+			handle: func() { t.Error("a line was written that the handler does not want") },
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.flood(10)
+		synctest.Wait()
+		if asked == 0 || elsewhere > 0 {
+			t.Errorf("the handler was asked %d times, %d of them in another goroutine than the one that reads", asked, elsewhere)
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A peer that causes lines does not fill the memory of a client whose handler blocks.
+func TestLinesThatWaitForAHandlerHaveABound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, blocks := &notified{}, make(chan struct{})
+		var written atomic.Int64
+		client, err := transport.NewClient(conn, transport.ClientOptions{Logger: slog.New(lineHandler{
+			enabled: func() bool { return true },
+			handle: func() {
+				await.Next(blocks)
+				written.Add(1)
+			},
+		})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		conn.flood(1000)
+		synctest.Wait()
+		if more := runtime.NumGoroutine() - before; more < 10 || more > 100 {
+			t.Errorf("%d goroutines for lines that wait, want a few tens", more)
+		}
+		close(blocks)
+		synctest.Wait()
+		lines := written.Load()
+		conn.flood(10) // there is room again
+		synctest.Wait()
+		if got := written.Load() - lines; got != 10 {
+			t.Errorf("%d lines are written once the handler goes on, want 10", got)
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
