@@ -195,7 +195,43 @@ func (c *mqttConn) attemptTimeout() time.Duration {
 
 // connect makes one connection and serves it until it is lost, or given up because it is
 // to be replaced at once. The error says why there was no connection.
+//
+// To establish and to end a connection takes a stack of some 8 KB. This goroutine would keep it as
+// long as the connection lasts, so both are done in goroutines of their own.
 func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
+	var s served
+	aside(func() { s, err = c.establish(ctx) })
+	if s.link == nil {
+		return false, err
+	}
+	if err == nil {
+		replaced = c.serve(ctx, s.link, s.will)
+	}
+	aside(func() { c.conclude(s) })
+	return replaced, err
+}
+
+// aside calls do in another goroutine and waits for it.
+func aside(do func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	<-done
+}
+
+// served is a connection that was accepted by the broker, and ends with conclude.
+type served struct {
+	link   *link
+	will   *pendingWill // that it carries; nil: none
+	broker string       // for the log
+	stop   func() bool  // calls off what the end of the client does to it
+	up     bool         // Up was called
+}
+
+// establish makes one connection. If it returns a link, that is to be concluded, also with an error.
+func (c *mqttConn) establish(ctx context.Context) (s served, err error) {
 	attempt, cancel := context.WithTimeout(ctx, c.attemptTimeout())
 	defer cancel()
 	c.trying()
@@ -204,53 +240,42 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	c.refusals, c.referred, c.referral = 0, 0, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
 	if err != nil {
-		return false, err
+		return s, err
 	}
 	conn, err := c.dial(attempt, c.server())
 	if err != nil {
-		return false, err
+		return s, err
 	}
 	packet, will := c.connectPacket(password, token), c.nextWill()
-	var carried *pendingWill
 	if will != nil && !will.unanswered {
-		carried = will
-		carried.write(packet, conn)
+		s.will = will
+		s.will.write(packet, conn)
 	}
 	l := newLink(c.options.ClientID, c.events, c.logger, conn)
-	defer l.abort.Stop()
 	// Close does not wait for a write to a broker that no longer reads.
-	defer context.AfterFunc(ctx, func() { l.abort.Reset(closeTimeout) })()
+	s.stop = context.AfterFunc(ctx, func() { l.abort.Reset(closeTimeout) })
 	connack, err := l.handshake(attempt, packet, func(d *packets.Disconnect) { c.lost(l, d) })
 	if connack != nil {
 		c.servers.Answered()
 	}
 	if err != nil {
+		s.stop()
+		l.abort.Stop()
 		if attempt.Err() != nil && connack == nil {
 			err = mqttnet.NoAnswer(c.server(), err)
 		}
-		err = c.notConnected(will, carried, conn.Incomplete(), connack, err)
+		err = c.notConnected(will, s.will, conn.Incomplete(), connack, err)
 		switch {
 		case c.isPermanent(will, err):
 			c.refusals, c.referred, c.refusal = refusals+1, referred, err
 		case errors.Is(err, ErrUseAnotherServer):
 			c.refusals, c.referred, c.referral = refusals, referred+1, err
 		}
-		return false, err
+		return s, err
 	}
-	defer func() { // whether the connection was lost or is to end now
-		l.disconnect()
-		c.lost(l, nil)
-		l.tasks.Wait() // none begins on a link that is down
-		cause := l.lossCause()
-		if errors.Is(cause, ErrUseAnotherServer) {
-			c.referral = cause
-		}
-		if ended := (*DisconnectError)(nil); !errors.As(cause, &ended) {
-			c.servers.Silent()
-		}
-	}()
+	s.link, s.broker = l, c.server().Host
 	if err := l.adopt(connack.Properties, packet.KeepAlive); err != nil {
-		return false, err
+		return s, err
 	}
 	l.slots.others = c.waiting.has
 	l.slots.freed = func() {
@@ -259,24 +284,43 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 		}
 	}
 	if err := l.subscribe(ctx, c.failed); err != nil {
-		return false, err
+		return s, err
 	}
 	l.path = newFastPath(l)
 	conn.Intercept(l.path.take)
-	defer c.logger.Debug("disconnected", "broker", c.server().Host) // runs after Down: its handler may be slow
 	// Before any request can be sent: a caller with a reply must see Connected.
 	c.events.Up()
-	defer c.events.Down() // a second time, if lost has called it
+	s.up = true
 	if !c.established(l) {
-		return false, cmp.Or(l.closeCause(), l.lossCause())
+		return s, cmp.Or(l.closeCause(), l.lossCause())
 	}
 	c.logConnected()
-	if carried != nil {
-		c.concluded(carried, willResult{lost: l.down, silence: l.silence})
+	if s.will != nil {
+		c.concluded(s.will, willResult{lost: l.down, silence: l.silence})
 	} else {
 		c.connectedWithout(will)
 	}
-	return c.serve(ctx, l, carried), nil
+	return s, nil
+}
+
+// conclude ends a connection, whether it was lost or is to end now.
+func (c *mqttConn) conclude(s served) {
+	if s.up {
+		c.events.Down()                                    // a second time, if lost has called it
+		c.logger.Debug("disconnected", "broker", s.broker) // after Down: its handler may be slow
+	}
+	s.link.disconnect()
+	c.lost(s.link, nil)
+	s.link.tasks.Wait() // none begins on a link that is down
+	cause := s.link.lossCause()
+	if errors.Is(cause, ErrUseAnotherServer) {
+		c.referral = cause
+	}
+	if ended := (*DisconnectError)(nil); !errors.As(cause, &ended) {
+		c.servers.Silent()
+	}
+	s.stop()
+	s.link.abort.Stop()
 }
 
 // serve sends the requests of a connection that carries will, or none, until the
