@@ -140,6 +140,7 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 	if err := s.store.check(); err != nil {
 		return err
 	}
+	memory.Configure(0)
 	options, err := s.options()
 	if err != nil {
 		return usage(err)

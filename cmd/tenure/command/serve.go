@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"sync"
 	"syscall"
 
@@ -128,6 +126,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	if err := s.store.check(); err != nil {
 		return err
 	}
+	memory.Configure(s.MaxMemory)
 	s.Store, s.Dialect, s.Logger = s.store.Options, s.store.replies(), process.logger
 	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
 		return usage(err)
@@ -201,12 +200,6 @@ func (s *serveSettings) open(ctx context.Context, process *process, options serv
 	if level := process.level.Level(); !process.isGiven {
 		process.level.Set(min(level, slog.LevelInfo))
 		defer process.level.Set(level)
-	}
-	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
-		// Near this limit the collector works harder. The limit leaves room beyond the
-		// memory in use, because the collector would otherwise take up to half of the
-		// processor time permanently.
-		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory/4, math.MaxInt64-s.MaxMemory))
 	}
 	return server.Open(ctx, options)
 }

@@ -71,7 +71,7 @@ func read(held func() int64) reading {
 	}
 	return reading{
 		at:        time.Now(),
-		resident:  value(0) - value(1),
+		resident:  value(0) - value(1) - ballastBytes(),
 		allocated: value(2),
 		room:      value(3) - value(4),
 		held:      held(),
