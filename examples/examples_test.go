@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/server/servertest"
 )
 
@@ -24,14 +24,9 @@ type program struct {
 
 func build(t *testing.T, name string) program {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), name)
-	if runtime.GOOS == "windows" {
-		path += ".exe"
-	}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, "./"+name).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return program{t, path, servertest.New(t).URL}
+	built := &compiled.Program{Folder: name}
+	t.Cleanup(built.Remove)
+	return program{t, built.Path(t), servertest.New(t).URL}
 }
 
 // start runs the program and returns the lines that it writes. A program that fails, or runs

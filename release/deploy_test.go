@@ -11,51 +11,24 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
-// program compiles the command tenure, once for all tests, and returns its path.
-func program(t *testing.T) string {
-	t.Helper()
-	compiled.once.Do(func() {
-		compiled.path = filepath.Join(compiled.dir, "tenure")
-		if runtime.GOOS == "windows" {
-			compiled.path += ".exe"
-		}
-		_, compiled.err = tree{dir: "../cmd/tenure"}.run(context.Background(), "go", "build", "-o", compiled.path, ".")
-	})
-	if compiled.err != nil {
-		t.Fatal(compiled.err)
-	}
-	return compiled.path
-}
-
-var compiled struct {
-	dir  string // of TestMain
-	once sync.Once
-	path string
-	err  error
-}
+// built is the command tenure.
+var built = compiled.Program{Folder: "../cmd/tenure"}
 
 func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "tenure-release-test-")
-		if err != nil {
-			panic(err)
-		}
-		defer os.RemoveAll(dir)
-		compiled.dir = dir
-		return m.Run()
-	}())
+	status := m.Run()
+	built.Remove()
+	os.Exit(status)
 }
 
 // checkCommand reports an error unless tenure takes these arguments. With --help at their end it reads
@@ -68,7 +41,7 @@ func checkCommand(t *testing.T, where string, arguments ...string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program(t), slices.Concat(before, []string{"--help"}, after)...)
+	cmd := exec.CommandContext(ctx, built.Path(t), slices.Concat(before, []string{"--help"}, after)...)
 	cmd.Env = nil
 	out, err := cmd.CombinedOutput()
 	// The root command answers --help for a command that it does not have.
@@ -82,7 +55,7 @@ func checkCommand(t *testing.T, where string, arguments ...string) {
 // named, and not be set.
 func checkVariables(t *testing.T, where, text, command string) {
 	t.Helper()
-	help, err := tree{dir: "."}.run(t.Context(), program(t), command, "--help")
+	help, err := tree{dir: "."}.run(t.Context(), built.Path(t), command, "--help")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +138,7 @@ func TestSystemdTakesTheUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 		file := filepath.Join(dir, strings.Replace(name, "@", "@poller", 1))
-		content = bytes.ReplaceAll(content, []byte("/usr/bin/tenure"), []byte(program(t)))
+		content = bytes.ReplaceAll(content, []byte("/usr/bin/tenure"), []byte(built.Path(t)))
 		if err := os.WriteFile(file, content, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -112,7 +112,7 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 	}
 	url := "mqtts://" + address
 	startUntil(t, " running", exec.Command(broker, "-c", file("tenure.conf")))
-	store := exec.Command(program(t), "attach", url, "--username", "store", "--password-file", file("right"), "--tls-ca", file("certs/server.pem"), "--data", file("data"))
+	store := exec.Command(built.Path(t), "attach", url, "--username", "store", "--password-file", file("right"), "--tls-ca", file("certs/server.pem"), "--data", file("data"))
 	store.Env = append(os.Environ(), "HOME="+dir)
 	startUntil(t, "attached to "+url, store)
 
@@ -124,7 +124,7 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer stdin.Close()
-		cmd := exec.CommandContext(ctx, program(t), append([]string{verb, "--broker", url, "--client-id", user, "--username", user, "--password-file", file(password), "--tls-ca", file("certs/server.pem")}, arguments...)...)
+		cmd := exec.CommandContext(ctx, built.Path(t), append([]string{verb, "--broker", url, "--client-id", user, "--username", user, "--password-file", file(password), "--tls-ca", file("certs/server.pem")}, arguments...)...)
 		cmd.Stdin = stdin
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {

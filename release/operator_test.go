@@ -29,7 +29,7 @@ func TestTheUserOfTheOperatorsPageLooksAndChangesNothing(t *testing.T) {
 	if err := os.WriteFile(password, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	hashing := exec.CommandContext(t.Context(), program(t), "password")
+	hashing := exec.CommandContext(t.Context(), built.Path(t), "password")
 	hashing.Stdin = strings.NewReader("secret")
 	hash, err := hashing.Output()
 	if err != nil {
@@ -50,7 +50,7 @@ func TestTheUserOfTheOperatorsPageLooksAndChangesNothing(t *testing.T) {
 	}
 	address := free.Addr().String()
 	_ = free.Close()
-	startUntil(t, "listening on", exec.Command(program(t), "serve", "--memory", "--addr", address, "--auth", users))
+	startUntil(t, "listening on", exec.Command(built.Path(t), "serve", "--memory", "--addr", address, "--auth", users))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	const refused, missing = 68, 69
@@ -63,7 +63,7 @@ func TestTheUserOfTheOperatorsPageLooksAndChangesNothing(t *testing.T) {
 		{"set press-7/setpoint 42", refused},
 		{"get press-7/setpoint --client-id gateway-a", refused},
 	} {
-		cmd := exec.CommandContext(ctx, program(t), append(strings.Fields(test.arguments), "--broker", "mqtt://"+address, "--username", "operator", "--password-file", password)...)
+		cmd := exec.CommandContext(ctx, built.Path(t), append(strings.Fields(test.arguments), "--broker", "mqtt://"+address, "--username", "operator", "--password-file", password)...)
 		if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != test.code {
 			t.Errorf("tenure %s: %v, want exit code %d\n%s", test.arguments, cmd.ProcessState, test.code, out)
 		}

@@ -9,27 +9,26 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/internal/pair"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/servertest"
 )
 
-// build returns the path of this program, built once for a test.
-func build(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "failover")
-	if out, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return path
+// program is this program.
+var program = compiled.Program{Folder: "."}
+
+func TestMain(m *testing.M) {
+	status := m.Run()
+	program.Remove()
+	os.Exit(status)
 }
 
 func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
@@ -65,7 +64,7 @@ func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) 
 
 func mustSurviveEachFault(t *testing.T, faults, checks int, flags ...string) (got result) {
 	t.Helper()
-	cmd := exec.Command(build(t), append([]string{"--ttl", "1s", "--json"}, flags...)...)
+	cmd := exec.Command(program.Path(t), append([]string{"--ttl", "1s", "--json"}, flags...)...)
 	var timeline bytes.Buffer
 	cmd.Stderr = &timeline
 	out, err := cmd.Output()
@@ -98,7 +97,7 @@ func mustSurviveEachFault(t *testing.T, faults, checks int, flags ...string) (go
 
 // The form in which it runs where a process cannot be frozen.
 func TestWithoutTheFreezeThePairSurvivesTheOtherFaults(t *testing.T) {
-	cmd := exec.Command(build(t), "--ttl", "1s", "--json", "--freeze=false")
+	cmd := exec.Command(program.Path(t), "--ttl", "1s", "--json", "--freeze=false")
 	var timeline bytes.Buffer
 	cmd.Stderr = &timeline
 	out, err := cmd.Output()
@@ -118,7 +117,7 @@ func TestWithoutTheFreezeThePairSurvivesTheOtherFaults(t *testing.T) {
 }
 
 func TestInterruptEndsTheDirectorAndItsNodes(t *testing.T) {
-	cmd := exec.Command(build(t), "--ttl", "1s")
+	cmd := exec.Command(program.Path(t), "--ttl", "1s")
 	timeline, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +144,7 @@ func TestInterruptEndsTheDirectorAndItsNodes(t *testing.T) {
 
 func TestANodeEndsWithItsDirector(t *testing.T) {
 	address := servertest.New(t).URL
-	cmd := exec.Command(build(t), "--node", "node-a", "--run", "orphan", "--broker", address, "--ttl", "1s")
+	cmd := exec.Command(program.Path(t), "--node", "node-a", "--run", "orphan", "--broker", address, "--ttl", "1s")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +178,7 @@ func TestANodeEndsWithItsDirector(t *testing.T) {
 }
 
 func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
-	path := build(t)
+	path := program.Path(t)
 	for _, test := range []struct {
 		name      string
 		arguments []string
@@ -201,7 +200,7 @@ func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
 
 func TestABrokerWithoutAStoreIsReportedWithTheCure(t *testing.T) {
 	address := "mqtt://" + mosquitto.Start(t, "").Address
-	out, err := exec.Command(build(t), "--broker", address).CombinedOutput()
+	out, err := exec.Command(program.Path(t), "--broker", address).CombinedOutput()
 	want := "no state store answers on this broker; run one there: tenure attach " + address
 	if err == nil || !strings.Contains(string(out), want) {
 		t.Errorf("%v, want %q in\n%s", err, want, out)

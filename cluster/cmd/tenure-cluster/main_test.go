@@ -14,37 +14,25 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// program is the path of the command, built once.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "tenure-cluster")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "tenure-cluster")
-	if said, err := exec.Command("go", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, said)
-	}
-	return path, nil
-})
+// built is this command.
+var built = compiled.Program{Folder: "."}
 
 func TestMain(m *testing.M) {
 	status := m.Run()
-	if path, err := program(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
-	}
+	built.Remove()
 	os.Exit(status)
 }
 
@@ -60,10 +48,7 @@ type process struct {
 // launch starts the command with arguments. It is killed when the test ends.
 func launch(t *testing.T, arguments ...string) *process {
 	t.Helper()
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := built.Path(t)
 	p := &process{t: t, arguments: arguments, cmd: exec.Command(path, arguments...), lines: make(chan string, 100), log: new(logbuffer.Buffer)}
 	p.cmd.Stderr = p.log
 	stdout, err := p.cmd.StdoutPipe()
@@ -340,10 +325,7 @@ func TestALostMemberIsReplacedByANewOne(t *testing.T) {
 	if err := os.RemoveAll(tr.dirs[2]); err != nil {
 		t.Fatal(err)
 	}
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := built.Path(t)
 	url := "http://" + etcdtest.Addresses(t, 1)[0]
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
@@ -417,10 +399,7 @@ func TestAttachedStoresThatShareTheirDataTakeTurnsOnOneBroker(t *testing.T) {
 }
 
 func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := built.Path(t)
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "tenure.db"), nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -65,10 +65,7 @@ func TestMembersWithCertificatesRefuseOthers(t *testing.T) {
 
 // Other members would refuse these. etcd would only say again and again that it cannot connect.
 func TestUnfitCertificatesAreRefused(t *testing.T) {
-	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := built.Path(t)
 	ours, strangers := etcdtest.NewAuthority(t), etcdtest.NewAuthority(t)
 	ours.Issue(t, "member")
 	ours.Issue(t, "elsewhere", net.IPv4(192, 0, 2, 1))

@@ -28,12 +28,8 @@ import (
 func TestMain(m *testing.M) {
 	_ = os.Unsetenv("STATE_DIRECTORY")
 	_ = os.Setenv("XDG_STATE_HOME", filepath.Join(os.DevNull, "give-a-test-its-own-directory"))
-	var err error
-	if built.dir, err = os.MkdirTemp("", "tenure-command-"); err != nil {
-		panic(err)
-	}
 	status := m.Run()
-	_ = os.RemoveAll(built.dir)
+	built.Remove()
 	os.Exit(status)
 }
 

@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -27,34 +26,20 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// build returns the path of the command, which is built once for all tests.
+// built is the command tenure.
+var built = compiled.Program{Folder: ".."}
+
+// build returns the path of the command.
 func build(t *testing.T) string {
 	t.Helper()
-	built.once.Do(func() {
-		built.path = filepath.Join(built.dir, "tenure")
-		if runtime.GOOS == "windows" {
-			built.path += ".exe"
-		}
-		built.out, built.err = exec.Command("go", "build", "-o", built.path, "..").CombinedOutput()
-	})
-	if built.err != nil {
-		t.Fatalf("go build: %v\n%s", built.err, built.out)
-	}
-	return built.path
-}
-
-var built struct {
-	dir  string // of TestMain
-	once sync.Once
-	path string
-	out  []byte
-	err  error
+	return built.Path(t)
 }
 
 // launch starts a command and returns the word that follows ready in its first line of output,

@@ -209,7 +209,7 @@ func TestATakeOverAfterATermIsNoLossOfALease(t *testing.T) {
 	second := startNode(t, filepath.Join(dir, "second"), broker, "polite", "run", "--ttl", "2s", "press")
 	awaitLog(t, second, "waiting for the lease")
 	client := func(arguments ...string) {
-		cmd := exec.Command(built.path, append(arguments, "--broker", broker)...)
+		cmd := exec.Command(tenure, append(arguments, "--broker", broker)...)
 		cmd.Env = os.Environ()
 		if out, err := cmd.CombinedOutput(); err != nil && cmd.ProcessState.ExitCode() != 69 {
 			t.Fatalf("%v: %v\n%s", arguments, err, out)

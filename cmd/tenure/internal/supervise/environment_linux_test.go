@@ -21,7 +21,7 @@ import (
 
 func TestTheProgramKnowsItsLease(t *testing.T) {
 	broker := server(t)
-	out, err := exec.Command(built.path, "lock", "--broker", broker, "--ttl", "20s", "--holder", "10.0.0.7:80", "press-7/active", "--",
+	out, err := exec.Command(tenure, "lock", "--broker", broker, "--ttl", "20s", "--holder", "10.0.0.7:80", "press-7/active", "--",
 		"/bin/sh", "-c", `echo "$TENURE_NAME $TENURE_TOKEN $TENURE_HOLDER $TENURE_DEADLINE"`).Output()
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ echo $(ls /proc/self/fd)
 			return line, open
 		}
 		alone, openAlone := start(program)
-		line, open := start(built.path, verb, "--broker", broker, "inner\xff", "--", program)
+		line, open := start(tenure, verb, "--broker", broker, "inner\xff", "--", program)
 		if want := strings.Replace(alone, "outer", "inner\xff", 1); line != want || !strings.HasPrefix(line, "caf\xe9 120000 \xe9t\xe9 120000 120000 ") {
 			t.Errorf("%s: the program has %q, want %q", verb, line, want)
 		}
@@ -101,7 +101,7 @@ func TestAnEnvironmentThatIsTooLargeEndsTenure(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	command := func(verb string, size int) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, built.path, verb, "--broker", broker, "press", "--", "true")
+		cmd := exec.CommandContext(ctx, tenure, verb, "--broker", broker, "press", "--", "true")
 		cmd.Env = os.Environ()
 		for i := 0; size > 0; i++ {
 			part := min(size, 100_000)
@@ -134,7 +134,7 @@ func TestAProcOfAnotherNamespaceIsRefused(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()
 	for _, verb := range []string{"run", "lock"} {
-		cmd := exec.CommandContext(ctx, built.path, verb, "--broker", broker, "press", "--", "true")
+		cmd := exec.CommandContext(ctx, tenure, verb, "--broker", broker, "press", "--", "true")
 		cmd.SysProcAttr = namespace(unix.CLONE_NEWPID)
 		out, err := cmd.CombinedOutput()
 		if cmd.ProcessState == nil {

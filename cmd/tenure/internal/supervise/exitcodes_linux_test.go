@@ -103,10 +103,10 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 		{"a check's flags without a check", []string{"run", "--health-every", "1s", "free", "--", "true"}, 2, "need --health"},
 		{"instant, with the default TTL", []string{"lock", "--instant", "free", "--", "true"}, 0, "the child ended"},
 		{"instant, with a TTL that no keep-alive carries", []string{"run", "--instant", "--ttl", "48h", "free", "--", "true"}, 2, "make --ttl at most 27h18m"},
-		{"taken by force from lock", []string{"lock", "--ttl", "1m", "taken", "--", built.path, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
-		{"taken by force from run", []string{"run", "--ttl", "1m", "taken", "--", built.path, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
-		{"the client id taken over from lock", []string{"lock", "--client-id", "one", "two", "--", "sh", "-c", built.path + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
-		{"the client id taken over from run", []string{"run", "--client-id", "one", "one", "--", "sh", "-c", built.path + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
+		{"taken by force from lock", []string{"lock", "--ttl", "1m", "taken", "--", tenure, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
+		{"taken by force from run", []string{"run", "--ttl", "1m", "taken", "--", tenure, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
+		{"the client id taken over from lock", []string{"lock", "--client-id", "one", "two", "--", "sh", "-c", tenure + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
+		{"the client id taken over from run", []string{"run", "--client-id", "one", "one", "--", "sh", "-c", tenure + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
 		{"no broker, and a shorter wait", []string{"lock", "--broker", "mqtt://127.0.0.1:1", "--wait", "50ms", "free", "--", "true"}, 67, "--wait 50ms"},
 		{"no name of a program", []string{"run", "free", "--", ""}, 2, "the name of the command is empty"},
 		{"no TTL", []string{"run", "--ttl", "0", "free", "--", "true"}, 2, "--ttl 0s is not positive"},
@@ -118,7 +118,7 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 			defer cancel()
-			cmd := exec.CommandContext(ctx, built.path, test.arguments...)
+			cmd := exec.CommandContext(ctx, tenure, test.arguments...)
 			cmd.Env = append(os.Environ(), "TENURE_BROKER="+broker)
 			out, _ := cmd.CombinedOutput()
 			if code := cmd.ProcessState.ExitCode(); code != test.code || !strings.Contains(string(out), test.want) {
@@ -147,7 +147,7 @@ func TestTheEndOfAProcessThatDidNotBecomeTheProgramIsAFailure(t *testing.T) {
 			if test.program == "" {
 				path = filepath.Join(t.TempDir(), "no-program")
 			}
-			cmd := &exec.Cmd{Path: built.path, Args: []string{guardName, "free", path, "sh", "-c", test.program}}
+			cmd := &exec.Cmd{Path: tenure, Args: []string{guardName, "free", path, "sh", "-c", test.program}}
 			socket, theirs, err := connect(cmd)
 			if err != nil {
 				t.Fatal(err)

@@ -42,7 +42,7 @@ func startParent(t *testing.T, attributes *syscall.SysProcAttr, shell string, ar
 		attributes = &syscall.SysProcAttr{}
 	}
 	attributes.Setpgid = true
-	p := &parent{t: t, cmd: exec.Command("/bin/sh", append([]string{"-c", shell, built.path}, arguments...)...)}
+	p := &parent{t: t, cmd: exec.Command("/bin/sh", append([]string{"-c", shell, tenure}, arguments...)...)}
 	p.cmd.Stdout, p.cmd.Stderr, p.cmd.SysProcAttr = &p.log, &p.log, attributes
 	if err := p.cmd.Start(); err != nil {
 		if attributes.Cloneflags != 0 {

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -28,9 +29,8 @@ import (
 // The tests run the command itself, against a server that is another process of it. The program
 // that it supervises is this test, in one of the roles of beProgram.
 
-var built struct {
-	dir, path string
-}
+// tenure is the path of the command.
+var tenure string
 
 // headless is set for roles whose first thread ends, while the process goes on: /proc shows it as a
 // zombie then.
@@ -53,14 +53,11 @@ func TestMain(m *testing.M) {
 	// Under nohup the commands would inherit that SIGHUP is ignored. What is caught here is not.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
 	os.Exit(func() int {
+		command := compiled.Program{Folder: "../.."}
+		defer command.Remove()
 		var err error
-		if built.dir, err = os.MkdirTemp("", "tenure-supervise-"); err != nil {
+		if tenure, err = command.Build(); err != nil {
 			panic(err)
-		}
-		defer os.RemoveAll(built.dir)
-		built.path = filepath.Join(built.dir, "tenure")
-		if out, err := exec.Command("go", "build", "-o", built.path, "../..").CombinedOutput(); err != nil {
-			panic(fmt.Sprintf("go build: %v\n%s", err, out))
 		}
 		return m.Run()
 	}())
@@ -175,7 +172,7 @@ func heed(role string, signals <-chan os.Signal, say func(string, ...any)) {
 // server starts a store, and returns its address.
 func server(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command(built.path, "serve", "--memory", "--addr", "127.0.0.1:0")
+	cmd := exec.Command(tenure, "serve", "--memory", "--addr", "127.0.0.1:0")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -234,7 +231,7 @@ func startLogging(t *testing.T, stderr *os.File, lock, broker, role string, argu
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.cmd = exec.Command(built.path, append(append([]string{arguments[0], "--broker", broker}, arguments[1:]...), "--", os.Args[0])...)
+	n.cmd = exec.Command(tenure, append(append([]string{arguments[0], "--broker", broker}, arguments[1:]...), "--", os.Args[0])...)
 	n.cmd.Env = append(os.Environ(), "SUPERVISE_ROLE="+role, "SUPERVISE_PIPE="+pipe, "SUPERVISE_LOCK="+lock)
 	n.cmd.Stderr = &n.log
 	if stderr != nil {

@@ -35,7 +35,7 @@ func TestTheCodeOfTheProgramOutlivesAStopOfTheSupervisor(t *testing.T) {
 	for i := range 6 { // it is a matter of chance which of two things the supervisor sees first
 		nodes.Go(func() {
 			verb := []string{"run", "lock"}[i%2]
-			cmd := exec.Command(built.path, verb, "--broker", broker, "--ttl", "10s", "--grace", grace.String(), fmt.Sprint("press-", i), "--",
+			cmd := exec.Command(tenure, verb, "--broker", broker, "--ttl", "10s", "--grace", grace.String(), fmt.Sprint("press-", i), "--",
 				"/bin/sh", "-c", `trap 'echo stopping; read line; exit 3' TERM; echo started; while :; do sleep 0.01; done`)
 			var log logbuffer.Buffer
 			cmd.Stderr = &log

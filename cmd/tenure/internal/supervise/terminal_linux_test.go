@@ -88,7 +88,7 @@ func (s *session) press(keys string) {
 func TestTheProgramHasTheTerminal(t *testing.T) {
 	broker := server(t)
 	script := `trap 'echo "got it"; exit 5' INT; echo ready; read line; echo "read: $line"; while :; do sleep 0.01; done`
-	s := startSession(t, built.path, "lock", "--broker", broker, "press", "--", "/bin/sh", "-c", script)
+	s := startSession(t, tenure, "lock", "--broker", broker, "press", "--", "/bin/sh", "-c", script)
 	s.awaitText("ready", 1)
 	s.press("a line\n")
 	s.awaitText("read: a line", 1)
@@ -108,12 +108,12 @@ func TestCtrlZStopsTheProgramAndFgContinuesIt(t *testing.T) {
 	s := startSession(t, bash, "--norc", "--noprofile", "-i")
 	s.press("PS1='prom''pt '\n")
 	s.awaitText("prompt ", 1)
-	s.press(built.path + " lock --broker " + broker + " --ttl 30s press -- sh -c 'echo rea''dy; read line; echo \"re''ad: $line\"; exit 9'\n")
+	s.press(tenure + " lock --broker " + broker + " --ttl 30s press -- sh -c 'echo rea''dy; read line; echo \"re''ad: $line\"; exit 9'\n")
 	s.awaitText("ready", 1)
 	s.press("\x1a")
 	s.awaitText("Stopped", 1)
 	s.press("fg\n")
-	s.awaitText(built.path, 3) // bash says what continues
+	s.awaitText(tenure, 3) // bash says what continues
 	s.press("a line\n")
 	s.awaitText("read: a line", 1)
 	s.press("echo status=$?\n")
@@ -126,7 +126,7 @@ func TestCtrlZStopsTheProgramAndFgContinuesIt(t *testing.T) {
 // Ctrl-Z of a program that no shell could continue has no effect.
 func TestCtrlZWithoutAShellDoesNotStopTheProgram(t *testing.T) {
 	broker := server(t)
-	s := startSession(t, built.path, "lock", "--broker", broker, "press", "--", "/bin/sh", "-c", `echo ready; read line; echo "read: $line"`)
+	s := startSession(t, tenure, "lock", "--broker", broker, "press", "--", "/bin/sh", "-c", `echo ready; read line; echo "read: $line"`)
 	s.awaitText("ready", 1)
 	s.press("\x1a")
 	s.press("a line\n")
@@ -145,7 +145,7 @@ func TestCtrlCEndsTheLoopOfAShell(t *testing.T) {
 	held.awaitStart()
 	for name, ready := range map[string]string{"free": "ready", "held": "another holder has it"} {
 		loop := `while :; do "$0" lock --broker "$1" "$2" -- sh -c 'echo ready; exec sleep 1000'; echo "again"; done`
-		s := startSession(t, bash, "-c", loop, built.path, broker, name)
+		s := startSession(t, bash, "-c", loop, tenure, broker, name)
 		s.awaitText(ready, 1)
 		s.press("\x03")
 		_ = await.Result(s.cmd.Wait)
@@ -169,7 +169,7 @@ func TestAScriptGoesOnAfterASIGINTThatNoKeySent(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			script := `"$0" lock --broker "$1" press -- sh -c "$2"; echo "after $?"`
-			s := startSession(t, "/bin/sh", "-c", script, built.path, broker, test.program)
+			s := startSession(t, "/bin/sh", "-c", script, tenure, broker, test.program)
 			s.awaitText("ready", 1)
 			if test.interrupt {
 				s.interrupt("tenure")
@@ -207,7 +207,7 @@ func TestATerminalThatClosesEndsACandidate(t *testing.T) {
 		if program == "a standby" {
 			startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "press").awaitStart()
 		}
-		s := startSession(t, built.path, "run", "--broker", broker, "press", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
+		s := startSession(t, tenure, "run", "--broker", broker, "press", "--", "/bin/sh", "-c", "echo ready; exec sleep 1000")
 		s.awaitText(map[string]string{"a holder": "ready", "a standby": "another holder has it"}[program], 1)
 		_ = s.keys.Close()
 		_ = await.Result(s.cmd.Wait)

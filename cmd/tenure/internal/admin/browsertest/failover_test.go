@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -22,16 +22,9 @@ import (
 // addresses of the page and of the store.
 func startServe(t *testing.T) (page, address string) {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "tenure")
-	if runtime.GOOS == "windows" {
-		path += ".exe"
-	}
-	build := exec.Command("go", "build", "-o", path, ".")
-	build.Dir = filepath.Join("..", "..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	serve := exec.Command(path, "serve", "--memory", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	command := compiled.Program{Folder: filepath.Join("..", "..", "..")}
+	t.Cleanup(command.Remove)
+	serve := exec.Command(command.Path(t), "serve", "--memory", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0")
 	serve.Stderr = t.Output()
 	stdout, err := serve.StdoutPipe()
 	if err != nil {
