@@ -463,7 +463,7 @@ func TestDocsShowTheArithmeticOfALease(t *testing.T) {
 	if want := ttl + jitter; budget.Crash != want {
 		t.Errorf("a crash costs %v, not %v: write docs/faq.md anew", budget.Crash, want)
 	}
-	if want := ttl/6 + grace + margin + jitter; budget.Unheld != want {
+	if want := renewEvery + ttl/6 + grace + margin + jitter; budget.Unheld != want {
 		t.Errorf("no holder works for %v, not %v: write docs/faq.md anew", budget.Unheld, want)
 	}
 	seconds := func(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) + " s" }

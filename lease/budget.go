@@ -23,9 +23,10 @@ type Budget struct {
 	// CutOff is the same for a holder that runs on without a network.
 	CutOff time.Duration
 	// Unheld is the part of CutOff in which no holder works: from the end of the tenure's
-	// context, GracePeriod and Margin before the expiry at the store, to the successor. It is
-	// up to RenewEvery longer if the cut loses the reply to a renewal that the store accepted:
-	// the store counts from that renewal, and the tenure from the one before.
+	// context to the successor. At worst the cut loses the reply to a renewal that the store has
+	// accepted: the store counts from its arrival, and the tenure from when the renewal before it
+	// left. It supposes that renewals were answered until the cut, and that the cut stops requests
+	// too: a network that loses only replies can make it as long as CutOff.
 	Unheld time.Duration
 	// HandOver is the longest time from a release to the next holder if waiters are notified.
 	// Most take a round trip: only waiters that have just lost against another one delay their try.
@@ -55,9 +56,9 @@ func (o *Options) budget() Budget {
 		CutOff:          o.TTL + o.Jitter + o.AcquireDelay,
 		HandOver:        min(o.Jitter, releaseJitter) + o.AcquireDelay,
 		HandOverUnheard: o.TTL + o.Jitter + o.AcquireDelay,
-		// The deadline counts from when the last renewal left, and the store's TTL from when
-		// it arrived, at most RequestTimeout later.
-		Unheld: o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
+		// The deadline counts from when the last renewal left whose reply arrived. The next one
+		// left RenewEvery later, or when that reply came, and arrived at most RequestTimeout after that.
+		Unheld: max(o.RenewEvery, o.RequestTimeout) + o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
 	}
 	b.Renewals = int(min(o.renewals(), math.MaxInt))
 	return b
@@ -84,14 +85,16 @@ func (o *Options) renewals() int64 {
 	return count
 }
 
-// rows are the lines of a budget: what happens, its name in logs, and the limit.
+// rows are the lines of a budget: what happens, its name in logs, and the limit. Limits are rounded up
+// to microseconds: a third of a TTL has many digits.
 func (b Budget) rows() []budgetRow {
+	roundedUp := func(d time.Duration) time.Duration { return (d + time.Microsecond - 1).Truncate(time.Microsecond) }
 	return []budgetRow{
-		{"the holder crashes: the next one holds after", "crash", b.Crash},
-		{"the holder is cut off: the next one holds after", "cut_off", b.CutOff},
-		{"… of which no holder works for", "unheld", b.Unheld},
-		{"a clean hand-over takes", "hand_over", b.HandOver},
-		{"… if its notification is lost", "hand_over_unheard", b.HandOverUnheard},
+		{"the holder crashes: the next one holds after", "crash", roundedUp(b.Crash)},
+		{"the holder is cut off: the next one holds after", "cut_off", roundedUp(b.CutOff)},
+		{"… of which no holder works for", "unheld", roundedUp(b.Unheld)},
+		{"a clean hand-over takes", "hand_over", roundedUp(b.HandOver)},
+		{"… if its notification is lost", "hand_over_unheard", roundedUp(b.HandOverUnheard)},
 		{"renewals in a row that may go unanswered", "unanswered_renewals", max(b.Renewals-1, 0)},
 	}
 }

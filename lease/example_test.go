@@ -122,7 +122,7 @@ func ExampleOptions_Budget() {
 	// With a TTL of 2s                                 at worst
 	// the holder crashes: the next one holds after     2.2s
 	// the holder is cut off: the next one holds after  2.2s
-	// … of which no holder works for                   800ms
+	// … of which no holder works for                   1.466667s
 	// a clean hand-over takes                          10ms
 	// … if its notification is lost                    2.2s
 	// renewals in a row that may go unanswered         2

@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -73,7 +74,7 @@ func TestABudgetHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testin
 					b.conn.Silence(true)
 					tenure := a.mustAcquire(t)
 					acquired := acquireInBackground(t.Context(), t, b)
-					time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals: see Budget.Unheld
+					time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals
 					cut := time.Now()
 					a.conn.Cut()
 					await.Receive(tenure.Done())
@@ -86,6 +87,53 @@ func TestABudgetHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testin
 						t.Errorf("no holder works for %v, promised are %v", got, budget.Unheld)
 					}
 				})
+			})
+		}
+	}
+}
+
+// A cut may lose the reply to a renewal. The store counts from this one, and the tenure from the one before.
+func TestABudgetHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
+	for _, options := range budgets {
+		budget, err := options.Budget()
+		if err != nil {
+			t.Fatal(err)
+		}
+		late := cmp.Or(options.RequestTimeout, options.TTL/6) - time.Microsecond
+		for _, test := range []struct {
+			name   string
+			before transporttest.Fault // of the earlier renewals
+			cut    transporttest.Fault // of the renewal
+			goesOn bool                // the later renewals have the same fault
+			limit  time.Duration
+		}{
+			{name: "the renewal arrives at once", cut: transporttest.Fault{CutAfter: true}, limit: budget.Unheld},
+			{name: "the renewal arrives late", cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: budget.Unheld},
+			{name: "the replies before it are late", before: transporttest.Fault{HoldReply: late},
+				cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: budget.Unheld},
+			{name: "requests still arrive", cut: transporttest.Fault{LoseReply: true}, goesOn: true, limit: budget.CutOff},
+		} {
+			t.Run(options.name+", "+test.name, func(t *testing.T) {
+				for renewal := range int64(10) {
+					inBubble(t, func(t *testing.T, store *transporttest.Store) {
+						a, b := newNode(t, store, "node-a", options.Options), newNode(t, store, "node-b", options.Options)
+						b.conn.Silence(true)
+						tenure := a.mustAcquire(t)
+						acquired := acquireInBackground(t.Context(), t, b)
+						a.scripted("SET", func(number int64) transporttest.Fault {
+							if number == renewal+1 || test.goesOn && number > renewal {
+								return test.cut
+							}
+							return test.before
+						})
+						await.Receive(tenure.Done())
+						stopped := time.Now()
+						await.Receive(acquired)
+						if got := time.Since(stopped); got > test.limit {
+							t.Errorf("with renewal %d, no holder works for %v, promised are %v", renewal, got, test.limit)
+						}
+					})
+				}
 			})
 		}
 	}
