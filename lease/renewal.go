@@ -11,7 +11,7 @@ import (
 )
 
 // drive reports an event to the schedule, and does what the schedule says until it says wait. Any
-// goroutine may call it: that of the scheduler, or one that has a result. It waits for nothing. What
+// goroutine may call it: the scheduler's, or one that has a result. It waits for nothing. What
 // it starts is started once, because the schedule does not ask for a second request before it
 // has the result of the first.
 func (t *Tenure) drive(e event) {

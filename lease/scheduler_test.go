@@ -144,7 +144,7 @@ func TestTenuresThatFollowEachOtherShareAGoroutine(t *testing.T) {
 			time.Sleep(ttl / 10)
 			synctest.Wait()
 			if got := runtime.NumGoroutine() - before; got > 3 {
-				t.Fatalf("%d goroutines, want that of the scheduler", got)
+				t.Fatalf("%d goroutines, want one, for the scheduler", got)
 			}
 		}
 	})
@@ -218,7 +218,7 @@ func TestAContextThatIsAskedForLateHasEndedWithItsCause(t *testing.T) {
 }
 
 // A tenure that begins late, because a function of the program held it up, brings channels that are
-// closed. They must not replace those of the tenures that have begun meanwhile.
+// closed. They must not replace the channels of tenures that have begun meanwhile.
 func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 	for _, test := range []struct {
 		name    string

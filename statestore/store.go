@@ -181,9 +181,9 @@ func (s *Store) Identity() string { return s.options.Identity }
 // nothing. A command after its Request.Expires changes nothing and has the outcome Expired.
 // Both checks come after the refusal of a command for another store.
 //
-// The store remembers the replies to all commands for redeliveries. Of those replies, records
-// have the ones to commands with a group of their own. Other commands are judged anew after a
-// restart: they changed nothing that survived it.
+// The store remembers the replies to all commands for redeliveries. Records have only the replies to
+// commands with a group of their own. Other commands are judged anew after a restart: they changed
+// nothing that survived it.
 func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 	if s.restoring.expiring != nil {
 		s.beginLifetimes(now)

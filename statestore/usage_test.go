@@ -257,6 +257,6 @@ func TestNodesOfRestoredTokensDoNotStay(t *testing.T) {
 		}
 	}
 	if nodes := w.store.nodes.others; len(nodes) != 1 || nodes["earlier"] == nil {
-		t.Errorf("the store keeps %d nodes; want that of the earlier store only", len(nodes))
+		t.Errorf("the store keeps %d nodes, want one: the node of the earlier store", len(nodes))
 	}
 }

@@ -220,7 +220,7 @@ func (c *Client) lastTrace(trace func()) {
 type logMode bool
 
 const (
-	atOnce   logMode = false // in this one: that of a caller
+	atOnce   logMode = false // in this one, which is a caller's
 	laterLog logMode = true  // in one of the client: this one reads from the connection
 )
 

@@ -270,7 +270,7 @@ func TestEachRequestEndsAtItsOwnDeadline(t *testing.T) {
 		begin := func(within time.Duration) {
 			client.BeginSet(&async.Call{Deadline: start.Add(within), Done: func(r async.Result) {
 				if took := time.Since(start); took != min(within, DefaultRequestTimeout) || !errors.Is(r.Err, context.DeadlineExceeded) {
-					t.Errorf("that of %v ends after %v: %v", within, took, r.Err)
+					t.Errorf("the request with a deadline after %v ends after %v: %v", within, took, r.Err)
 				}
 				ends <- end{within, errors.Is(r.Err, ErrOutcomeUnknown)}
 			}}, "k", nil, SetOptions{})

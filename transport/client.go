@@ -70,7 +70,7 @@ type Client struct {
 	connected     uint64    // how many there have been
 	since         time.Time // when the present connection began
 	watched       map[string]*registration
-	registrations registrations // those of watched that have something to do, or wait for their time
+	registrations registrations // the watched keys that have something to do, or wait for their time
 	lost          chan struct{} // closed when the present connection is over
 	unbroken      chan struct{} // closed when lost is, and when no store took a request
 	will          *Will         // the one in use; nil: none

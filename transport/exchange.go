@@ -376,7 +376,7 @@ func (m *message) reply(store, instance string) (Reply, error) {
 // window limits the requests that are under way at the same time: from just before they are
 // sent until the broker acknowledges them [MQTT-4.9.0-2]. A few slots are reserved for urgent
 // requests, which also take each free slot first. Within each kind, the requests of goroutines
-// take their turns in order, and in turns with those of the waiting room: neither can starve the other.
+// take their turns in order, and in turns with the requests of the waiting room: neither can starve the other.
 type window struct {
 	size     int                   // slots in all
 	reserved int                   // of them for urgent requests

@@ -250,7 +250,7 @@ const (
 	woken                            // has a goroutine, and something has changed since that looked
 )
 
-// registrations are those of one client, by what they wait for. They are guarded by the client's lock.
+// registrations has the registrations of one client, by what they wait for. The client's lock guards it.
 type registrations struct {
 	ready      []*registration // in order; each gets a goroutine soon
 	goroutines int
