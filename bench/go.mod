@@ -18,7 +18,7 @@ require (
 	github.com/redis/rueidis v1.0.79
 	github.com/shirou/gopsutil/v4 v4.26.6
 	github.com/tenurelock/tenure v0.0.0
-	github.com/tenurelock/tenure/server v0.0.0
+	github.com/tenurelock/tenure/cmd/tenure v0.0.0
 	go.etcd.io/etcd/client/pkg/v3 v3.6.14
 	go.etcd.io/etcd/client/v3 v3.6.14
 	go.etcd.io/etcd/server/v3 v3.6.14
@@ -74,7 +74,7 @@ require (
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/tenurelock/tenure/cluster v0.0.0 // indirect
 	github.com/tenurelock/tenure/cluster/cmd/tenure-cluster v0.0.0-00010101000000-000000000000 // indirect
-	github.com/tenurelock/tenure/cmd/tenure v0.0.0 // indirect
+	github.com/tenurelock/tenure/server v0.0.0 // indirect
 	github.com/tklauser/go-sysconf v0.3.16 // indirect
 	github.com/tklauser/numcpus v0.11.0 // indirect
 	github.com/tmc/grpc-websocket-proxy v0.0.0-20201229170055-e5319fda7802 // indirect

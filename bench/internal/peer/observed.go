@@ -10,11 +10,10 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/bench/internal/pauses"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/cmd/tenure/command"
 )
 
-// Observed starts a store of ours in memory, with default options, in a process that records its
-// own pauses. pauses is the URL for pauses.Fetch. It needs no Build.
+// Observed starts `tenure serve --memory` in a process that records its own pauses. pauses is the URL for pauses.Fetch. It needs no Build.
 func (h *Host) Observed(ctx context.Context) (s *Server, pauses string, err error) {
 	return h.observed(ctx, "tenure")
 }
@@ -38,20 +37,27 @@ func (h *Host) observed(ctx context.Context, name string) (*Server, string, erro
 	return s, url, nil
 }
 
+// serveObserved runs `tenure serve --memory`, all that the command does beside the store included, and a
+// recorder in the same process.
 func serveObserved(ctx context.Context, _ string, said func(address string)) error {
-	s, err := server.New(server.Options{Addr: loopback})
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	serve := command.New("tenure", nil, nil)
+	serve.SetArgs([]string{"serve", "--memory", "--addr", loopback})
+	first := &output{ready: listening, found: make(chan string, 1)}
+	serve.SetOut(first)
 	served := make(chan error, 1)
 	go func() { // ends with ctx; its result is received below
-		err := s.Serve(ctx)
+		err := serve.ExecuteContext(ctx)
 		cancel()
 		served <- err
 	}()
-	err = serveRecorder(ctx, false, func(url string) { said("mqtt://" + s.Addr().String() + "," + url) })
+	var err error
+	select {
+	case broker := <-first.found:
+		err = serveRecorder(ctx, false, func(url string) { said(broker + "," + url) })
+	case <-ctx.Done():
+	}
 	cancel()
 	return errors.Join(err, <-served)
 }

@@ -1,5 +1,6 @@
 // Package command is what the commands tenure and tenure-cluster have in common: nearly all of
-// them. It exists for these two, and is no interface to build on.
+// them. It exists for these two, and for the benchmarks of this repository, and is no interface to
+// build on.
 package command
 
 import (
