@@ -5,22 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/shirou/gopsutil/v4/process"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenurelock/tenure/bench/internal/measure"
+	"github.com/tenurelock/tenure/bench/internal/peer"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -55,18 +53,8 @@ func ServeChild() {
 	if text == "" {
 		return
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
-	go func() { // ends with the process
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		cancel()
-	}()
-	if err := serve(ctx, text); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(0) // connections end with the process: the server of this size is not needed any more
+	// Connections end with the process: the server of this size is not needed any more.
+	peer.RunChild(func(ctx context.Context) error { return serve(ctx, text) })
 }
 
 func serve(ctx context.Context, text string) error {

@@ -30,6 +30,16 @@ func ServeChild() {
 	if !ok {
 		return
 	}
+	RunChild(func(ctx context.Context) error {
+		said := func(address string) { fmt.Printf("listening on %s\n", address) }
+		return serve(ctx, os.Getenv(childVariable+"_DIR"), said)
+	})
+}
+
+// RunChild runs what this process was started for, and exits: with 1 and a line for the error, if there
+// is one. The context ends with SIGTERM and with the standard input, so at the latest when the process
+// that started this one ends.
+func RunChild(run func(ctx context.Context) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -37,8 +47,7 @@ func ServeChild() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	said := func(address string) { fmt.Printf("listening on %s\n", address) }
-	if err := serve(ctx, os.Getenv(childVariable+"_DIR"), said); err != nil {
+	if err := run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
