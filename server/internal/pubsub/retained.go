@@ -1,12 +1,13 @@
 package pubsub
 
 import (
-	"container/heap"
 	"slices"
 	"sort"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/priority"
 )
 
 // retained has the retained messages.
@@ -16,8 +17,8 @@ type retained struct {
 
 	mu       sync.RWMutex
 	byTopic  map[string]*kept
-	inOrder  []*kept // by topic
-	expiring expiring
+	inOrder  []*kept               // by topic
+	expiring *priority.Queue[kept] // the messages that expire, the first one first; nil before there is one
 	bytes    int64
 }
 
@@ -25,8 +26,13 @@ type retained struct {
 type kept struct {
 	message *Message
 	size    int64
-	at      int // its index in expiring; -1: it does not expire
+	at      int // its place in expiring; -1: it does not expire
 }
+
+func (k *kept) expiresBefore(other *kept) bool {
+	return k.message.Expires.Before(other.message.Expires)
+}
+func (k *kept) placed() *int { return &k.at }
 
 // set retains a message in place of the one with its topic, or removes that one if the payload is
 // empty. If it returns ErrNotRetained, it has removed the old one too, which is outdated.
@@ -71,7 +77,10 @@ func (r *retained) insert(k *kept) {
 	r.inOrder = slices.Insert(r.inOrder, r.place(topic), k)
 	r.bytes += k.size
 	if !k.message.Expires.IsZero() {
-		heap.Push(&r.expiring, k)
+		if r.expiring == nil {
+			r.expiring = priority.New((*kept).expiresBefore, (*kept).placed)
+		}
+		r.expiring.Push(k)
 	}
 }
 
@@ -84,9 +93,7 @@ func (r *retained) remove(k *kept) {
 	at := r.place(topic)
 	r.inOrder = slices.Delete(r.inOrder, at, at+1)
 	r.bytes -= k.size
-	if k.at >= 0 {
-		heap.Remove(&r.expiring, k.at)
-	}
+	r.expiring.Remove(k)
 	if len(r.inOrder) == 0 { // free the memory of their largest size
 		r.byTopic, r.inOrder, r.expiring = make(map[string]*kept), nil, nil
 	}
@@ -107,10 +114,11 @@ func (r *retained) sweep(now time.Time) bool {
 // sweepLocked removes a few messages at most: each removal moves all messages behind it.
 func (r *retained) sweepLocked(now time.Time) (any bool) {
 	for range 8 {
-		if len(r.expiring) == 0 || !r.expiring[0].message.isOver(now) {
+		first := r.expiring.First()
+		if first == nil || !first.message.isOver(now) {
 			break
 		}
-		r.remove(r.expiring[0])
+		r.remove(first)
 		any = true
 	}
 	return any
@@ -197,27 +205,4 @@ func (s *Session) SendRetained(asked Subscription, existed bool, pause func()) {
 		// older one after it.
 		s.offer(m, f, false, func() bool { return r.isCurrent(m) })
 	})
-}
-
-// expiring is a heap of the messages that expire, the first one first.
-type expiring []*kept
-
-func (e expiring) Len() int           { return len(e) }
-func (e expiring) Less(i, j int) bool { return e[i].message.Expires.Before(e[j].message.Expires) }
-func (e expiring) Swap(i, j int)      { e[i], e[j] = e[j], e[i]; e[i].at, e[j].at = i, j }
-
-// Push is for container/heap.
-func (e *expiring) Push(x any) {
-	k := x.(*kept)
-	k.at = len(*e)
-	*e = append(*e, k)
-}
-
-// Pop is for container/heap.
-func (e *expiring) Pop() any {
-	last := len(*e) - 1
-	k := (*e)[last]
-	(*e)[last], *e = nil, (*e)[:last]
-	k.at = -1
-	return k
 }
