@@ -241,7 +241,7 @@ func (r *crashRun) restart(state map[string]string) {
 	r.usage()
 	for _, e := range store.entries {
 		if e.lifetime > 0 && !above(e.version.timestamp(), r.left) {
-			r.fatalf("%q has version %v; %v was seen", e.key, e.version.timestamp(), r.left)
+			r.fatalf("%q has version %v; %v was seen", e.key(), e.version.timestamp(), r.left)
 		}
 	}
 	if above(r.left, store.versions.clock) {
@@ -259,7 +259,7 @@ func (r *crashRun) restart(state map[string]string) {
 	store.Begin(r.now)
 	for _, e := range store.entries {
 		if e.lifetime > 0 && (e.next == nil || e.deadline != r.now.Elapsed+e.lifetime) {
-			r.fatalf("%q ends at %v, now it is %v; its lifetime is %v", e.key, e.deadline, r.now.Elapsed, e.lifetime)
+			r.fatalf("%q ends at %v, now it is %v; its lifetime is %v", e.key(), e.deadline, r.now.Elapsed, e.lifetime)
 		}
 	}
 	r.add([]Group{first}, nil)

@@ -19,7 +19,7 @@ func (s *Store) checkToken(current *entry, command *Command) protocol.Refusal {
 	}
 	protection := s.fences[command.Key] // zero unless the store is strict
 	if current != nil {
-		protection = current.token
+		protection = current.token()
 	}
 	switch {
 	case protection.IsZero():
@@ -57,7 +57,7 @@ func (s *Store) keepFence(key string, fence hlc.Token) {
 	if _, known := s.fences[key]; !known {
 		s.bytes += int64(len(key))
 	}
-	s.fences[key] = fence
+	s.fences[strings.Clone(key)] = fence // a clone, because an entry's key keeps its value in memory
 }
 
 // takeFence returns the fence of a removed key that is set again, and no longer keeps it.

@@ -110,19 +110,19 @@ func (s *Store) MayWrite(now Instant, command *Command) bool {
 			fence, fenced := s.fences[command.Key]
 			return fenced && command.token.value.Compare(fence) > 0
 		}
-		return command.Verb == VerbDel || current.value == string(command.Value)
+		return command.Verb == VerbDel || current.value() == string(command.Value)
 	}
 	return false
 }
 
 // mayWriteSet is MayWrite for a SET. current is its key, unless that is expired.
 func (s *Store) mayWriteSet(now Instant, current *entry, command *Command) bool {
-	same := current != nil && current.value == string(command.Value)
+	same := current != nil && current.value() == string(command.Value)
 	if current != nil && (command.Condition == IfMissing || command.Condition == IfMissingOrEqual && !same) {
 		return false // the condition fails
 	}
 	renews := same && command.Lifetime > 0 && current.lifetime > 0 && command.Lifetime <= current.lifetime &&
-		(!command.token.present || command.token.value.Compare(current.token) <= 0)
+		(!command.token.present || command.token.value.Compare(current.token()) <= 0)
 	if !renews {
 		return true
 	}

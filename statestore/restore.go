@@ -65,8 +65,9 @@ func (s *Store) restore(item *Item) error {
 			s.keepFence(item.Key, item.Token)
 			break
 		}
-		e := &entry{key: item.Key, value: item.Value, version: version, token: item.Token, lifetime: item.Lifetime}
-		s.entries[e.key] = e
+		e := &entry{text: item.Key + item.Value, keySize: len(item.Key), version: version, lifetime: item.Lifetime}
+		e.setToken(item.Token)
+		s.entries[e.key()] = e
 		s.bytes += e.size()
 		if e.lifetime > 0 {
 			from.expiring = append(from.expiring, e)
@@ -121,7 +122,7 @@ func (s *Store) Restored(now Instant) (Group, error) {
 	s.holding = s.holding && s.options.HoldOff > 0
 	for _, e := range s.entries {
 		if above(e.version.timestamp(), bound) {
-			return nil, fmt.Errorf("statestore: %w", damaged("the version %v of key %.64q is above the bound %v", e.version.timestamp(), e.key, bound))
+			return nil, fmt.Errorf("statestore: %w", damaged("the version %v of key %.64q is above the bound %v", e.version.timestamp(), e.key(), bound))
 		}
 	}
 	for _, e := range from.expiring {
@@ -178,8 +179,8 @@ func (s *Store) Snapshot() iter.Seq[Record] {
 		if !yield(s.identityRecord()) || !yield(s.versions.record()) {
 			return
 		}
-		for key := range s.entries {
-			if !yield(s.keyRecord(key)) {
+		for _, e := range s.entries {
+			if !yield(e.record()) {
 				return
 			}
 		}
@@ -206,10 +207,14 @@ func (s *Store) identityRecord() Record {
 // keeps one, or that it is gone.
 func (s *Store) keyRecord(key string) Record {
 	if e := s.entries[key]; e != nil {
-		return Item{Kind: KindKey, Key: key, Value: e.value, Version: e.version.timestamp(), Token: e.token, Lifetime: e.lifetime}.Record()
+		return e.record()
 	}
 	if fence, fenced := s.fences[key]; fenced {
 		return Item{Kind: KindFence, Key: key, Token: fence}.Record()
 	}
 	return Item{Kind: KindKey, Key: key}.gone()
+}
+
+func (e *entry) record() Record {
+	return Item{Kind: KindKey, Key: e.key(), Value: e.value(), Version: e.version.timestamp(), Token: e.token(), Lifetime: e.lifetime}.Record()
 }

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -80,11 +81,11 @@ type Store struct {
 	options   Options
 	versions  versions
 	nodes     nodes
-	began     time.Duration // on Instant.Elapsed: when the hold-off began
-	continues bool          // see Continues
-	holding   bool          // the record of the identity says that the hold-off is not over
-	earlier   hlc.Timestamp // restored keys have versions up to it, and later ones are above it
-	entries   map[string]*entry
+	began     time.Duration     // on Instant.Elapsed: when the hold-off began
+	continues bool              // see Continues
+	holding   bool              // the record of the identity says that the hold-off is not over
+	earlier   hlc.Timestamp     // restored keys have versions up to it, and later ones are above it
+	entries   map[string]*entry // the keys of the map are parts of the texts of the entries
 	expiries  expiries
 	bytes     int64
 	watches   watches
@@ -95,11 +96,15 @@ type Store struct {
 	restoring restoring
 }
 
+// entry is a key with its value. Of a million keys, nearly nothing is in a cache of the processor
+// when a request needs it, and reading memory takes longer than all that a renewal computes. So an
+// entry is small, and key and value are one piece of memory: a lookup has just compared the key
+// when a renewal compares the value.
 type entry struct {
-	key     string
-	value   string
+	text    string // the key, and after it the value
+	keySize int    // in bytes
 	version stamp
-	token   hlc.Token // zero: the key is not protected
+	fence   *hlc.Token // nil: the key is not protected
 	// lifetime is what a journal has; zero: the key does not expire. The lifetimes of
 	// renewals are not longer.
 	lifetime time.Duration
@@ -110,7 +115,38 @@ type entry struct {
 	next, previous *entry        // in the list of that tick
 }
 
-func (e *entry) size() int64 { return int64(len(e.key) + len(e.value)) }
+// key returns the key. What keeps it longer than the entry needs a clone: it is a part of the text, so
+// the value would stay in memory too.
+func (e *entry) key() string { return e.text[:e.keySize] }
+
+func (e *entry) value() string { return e.text[e.keySize:] }
+
+func (e *entry) size() int64 { return int64(len(e.text)) }
+
+// setText makes a new text of key and value.
+func (e *entry) setText(key string, value []byte) {
+	var text strings.Builder
+	text.Grow(len(key) + len(value))
+	text.WriteString(key)
+	text.Write(value)
+	e.text, e.keySize = text.String(), len(key)
+}
+
+// token returns the token that protects the key; zero: it is not protected.
+func (e *entry) token() hlc.Token {
+	if e.fence == nil {
+		return hlc.Token{}
+	}
+	return *e.fence
+}
+
+func (e *entry) setToken(token hlc.Token) {
+	if token.IsZero() {
+		e.fence = nil
+		return
+	}
+	e.fence = &token
+}
 
 // New returns an empty store. It returns an error for an invalid option.
 func New(options Options) (*Store, error) {
@@ -270,7 +306,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		if current == nil {
 			reply.Outcome = Missing
 		} else {
-			reply.Outcome, reply.Value, reply.Version = Found, current.value, current.version.timestamp()
+			reply.Outcome, reply.Value, reply.Version = Found, current.value(), current.version.timestamp()
 		}
 	case VerbDel, VerbVDel:
 		switch {
@@ -280,12 +316,12 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 				s.fences[command.Key] = higherToken(fence, command)
 				changed = s.fences[command.Key] != fence
 			}
-		case command.Verb == VerbVDel && current.value != string(command.Value):
+		case command.Verb == VerbVDel && current.value() != string(command.Value):
 			reply.Outcome = ConditionFailed
 		default:
 			reply.Outcome, reply.Version = Deleted, current.version.timestamp()
-			if !current.token.IsZero() {
-				current.token = higherToken(current.token, command)
+			if current.fence != nil {
+				current.setToken(higherToken(*current.fence, command))
 			}
 			s.remove(current, effects)
 			changed = true
@@ -309,7 +345,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil {
 		refused := command.Condition == IfMissing ||
-			command.Condition == IfMissingOrEqual && current.value != string(command.Value)
+			command.Condition == IfMissingOrEqual && current.value() != string(command.Value)
 		if refused {
 			reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
 			return false
@@ -336,22 +372,23 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		return false
 	}
 	s.versions.clock = version
-	if current == nil {
-		changed, reply.Created = true, true
-		current = &entry{key: command.Key, token: s.takeFence(command.Key)}
-		s.entries[command.Key] = current
-	} else {
+	if current == nil || current.value() != string(command.Value) {
+		changed = true
+		if current == nil {
+			reply.Created = true
+			current = new(entry)
+			current.setToken(s.takeFence(command.Key))
+		}
 		s.bytes -= current.size()
+		current.setText(command.Key, command.Value)
+		s.bytes += current.size()
+		s.entries[current.key()] = current // also if it is there: the map must not keep the old text in memory
 	}
-	if current.value != string(command.Value) {
-		changed = true
-		current.value = string(command.Value)
-	}
-	s.bytes += current.size()
 	current.version = s.nodes.stamp(version)
-	if token := higherToken(current.token, command); token != current.token {
+	before := current.token()
+	if token := higherToken(before, command); token != before {
 		changed = true
-		current.token = token
+		current.setToken(token)
 	}
 	if command.Lifetime == 0 || current.lifetime == 0 || command.Lifetime > current.lifetime {
 		changed = true
@@ -365,7 +402,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		s.expiries.cancel(current)
 	}
 	reply.Outcome, reply.Version = OK, version
-	s.watches.notify(effects, Change{Key: current.key, Value: current.value, Version: version})
+	s.watches.notify(effects, Change{Key: command.Key, Value: current.value(), Version: version})
 	return changed
 }
 
@@ -398,21 +435,22 @@ func (s *Store) checkStamps(now Instant, command *Command) protocol.Refusal {
 // remove deletes an entry and adds the notifications of its removal.
 func (s *Store) remove(gone *entry, effects *Effects) {
 	s.expiries.cancel(gone)
-	delete(s.entries, gone.key)
+	delete(s.entries, gone.key())
 	s.bytes -= gone.size()
-	s.keepFence(gone.key, gone.token)
-	s.watches.notify(effects, Change{Key: gone.key, Deleted: true, Version: gone.version.timestamp()})
+	s.keepFence(gone.key(), gone.token())
+	s.watches.notify(effects, Change{Key: gone.key(), Deleted: true, Version: gone.version.timestamp()})
 }
 
 // expired removes an entry whose time is over, by a group of its own.
 func (s *Store) expired(gone *entry, effects *Effects) {
 	s.remove(gone, effects)
 	if s.reporting {
-		effects.Expired = append(effects.Expired, gone.key)
+		effects.Expired = append(effects.Expired, strings.Clone(gone.key()))
 	}
 	if s.options.Journaled {
-		effects.Groups = append(effects.Groups, Group{s.keyRecord(gone.key)})
-		effects.Keys = append(effects.Keys, gone.key)
+		key := strings.Clone(gone.key())
+		effects.Groups = append(effects.Groups, Group{s.keyRecord(key)})
+		effects.Keys = append(effects.Keys, key)
 	}
 }
 

@@ -94,11 +94,11 @@ func (s *strictRun) invariants() {
 	for _, e := range s.store.entries {
 		bytes += e.size()
 		keys++
-		if fence := s.fences[e.key]; e.token.Compare(fence) < 0 {
-			s.tb.Fatalf("the fence of %q went back from %v to %v", e.key, fence, e.token)
+		if fence := s.fences[e.key()]; e.token().Compare(fence) < 0 {
+			s.tb.Fatalf("the fence of %q went back from %v to %v", e.key(), fence, e.token())
 		}
-		if len(e.value) > strictOptions.MaxValue {
-			s.tb.Fatalf("%q holds %d bytes", e.key, len(e.value))
+		if len(e.value()) > strictOptions.MaxValue {
+			s.tb.Fatalf("%q holds %d bytes", e.key(), len(e.value()))
 		}
 	}
 	for key := range s.store.fences {

@@ -41,7 +41,7 @@ func (s *Store) Usage() Usage {
 // overQuota reports whether a SET would exceed a limit of the store. A SET of the value that
 // the key already has, such as a renewal, never does.
 func (s *Store) overQuota(current *entry, command *Command) bool {
-	if current != nil && current.value == string(command.Value) {
+	if current != nil && current.value() == string(command.Value) {
 		return false
 	}
 	if s.options.MaxValue > 0 && len(command.Value) > s.options.MaxValue {

@@ -242,6 +242,26 @@ func TestWhatIsLeftOfAKeyDoesNotKeepItsValue(t *testing.T) {
 	}
 }
 
+// Key and value are one piece of memory, and the map of the entries refers to it too.
+func TestAValueThatIsReplacedDoesNotStay(t *testing.T) {
+	const keys, valueBytes = 16, 1 << 20
+	value := strings.Repeat("v", valueBytes)
+	w := newWorld(t, Options{})
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range keys {
+		w.set(ask("SET " + strconv.Itoa(i) + " " + value))
+		w.set(ask("SET " + strconv.Itoa(i) + " short"))
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > keys*valueBytes/4 {
+		t.Errorf("%d values of %d bytes were replaced by short ones, and %d bytes are in use", keys, valueBytes, grown)
+	}
+	runtime.KeepAlive(w)
+}
+
 // Clients choose the nodes of tokens, so a node must not outlive the last key that has it.
 func TestNodesOfRestoredTokensDoNotStay(t *testing.T) {
 	w := newWorld(t, Options{Strict: true})

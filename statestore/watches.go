@@ -189,6 +189,7 @@ func (w *watches) notify(effects *Effects, change Change) {
 	}
 	shared := new(Change) // &change would allocate even if no client watches the key
 	*shared = change
+	shared.Key = of.key // a receiver that keeps it does not keep the value of an entry that is gone
 	to := slices.Grow(effects.Notifications, len(of.watchers)-of.gaps)
 	for _, r := range of.watchers {
 		if r.watcher != nil && !r.watcher.gone {

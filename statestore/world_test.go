@@ -290,12 +290,12 @@ func (d disk) world(tb testing.TB, options Options) *world {
 // the expiry times, and the versions of keys with a lifetime.
 func describe(s *Store) map[string]string {
 	lines := map[string]string{"identity": fmt.Sprintf("%q %t", s.options.Identity, s.holding)}
-	for key, e := range s.entries {
+	for _, e := range s.entries {
 		version := e.version.timestamp().String()
 		if e.lifetime > 0 {
 			version = "a version"
 		}
-		lines["key "+key] = fmt.Sprintf("%q %s token %v lifetime %v", e.value, version, e.token, e.lifetime)
+		lines["key "+e.key()] = fmt.Sprintf("%q %s token %v lifetime %v", e.value(), version, e.token(), e.lifetime)
 	}
 	for key, fence := range s.fences {
 		lines["fence "+key] = fence.String()
