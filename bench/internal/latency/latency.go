@@ -71,7 +71,7 @@ const (
 	// maxWaiting bounds how many renewals may wait for an answer at once. A store that lets so many wait
 	// is too slow for the load.
 	maxWaiting = 100_000
-	// maxSlow bounds how many slow operations are remembered one by one.
+	// maxSlow bounds how many slow operations are remembered one by one: 16 MB.
 	maxSlow = 1 << 20
 	// minTick and maxTick bound Options.Tick.
 	minTick, maxTick = 50 * time.Microsecond, 10 * time.Millisecond
@@ -162,6 +162,7 @@ func Run(ctx context.Context, host *peer.Host, options Options) (*Result, error)
 		}
 		return all, used, errors.Join(errs[:]...)
 	}
+	r.prepare()
 	before, usedBefore, err := observe()
 	if err != nil {
 		return nil, err
@@ -314,15 +315,15 @@ func (r *run) load(ctx context.Context, rate float64) error {
 					return
 				}
 				from := due(number)
-				r.latencies.record(number, to-from)
+				r.latencies.record(r.connection(number), to-from)
 				if to-from > Slow {
 					r.remember(span{from, to})
 				}
 			}
 		}
 		a.number = number
-		r.departures.record(number, time.Since(began)-due(number))
-		f.depart(a, r.begin[number%int64(len(r.begin))])
+		r.departures.record(0, time.Since(began)-due(number))
+		f.depart(a, r.begin[r.lease(number)])
 		number++
 		if now-told >= progressEvery {
 			told = now
@@ -333,6 +334,21 @@ func (r *run) load(ctx context.Context, rate float64) error {
 		return fmt.Errorf("renew at %.0f a second: %w", rate, err)
 	}
 	return nil
+}
+
+// lease returns which lease a renewal is of, and connection over which connection it goes.
+func (r *run) lease(number int64) int      { return int(number % int64(len(r.begin))) }
+func (r *run) connection(number int64) int { return r.lease(number) % r.options.Connections }
+
+// prepare makes the memory of the measurement resident, as shards.prepare does.
+func (r *run) prepare() {
+	r.latencies.prepare(r.options.Connections)
+	r.departures.prepare(1)
+	r.slow = make([]span, maxSlow)
+	for i := range r.slow {
+		r.slow[i] = span{from: 1}
+	}
+	r.slow = r.slow[:0]
 }
 
 func (r *run) remember(s span) {
