@@ -183,7 +183,7 @@ func (g *Guard) once(ctx context.Context, name, key string, request operation) e
 	if err != nil {
 		return g.refused(ctx, name, key, err)
 	}
-	binding.While, binding.Until = g.tenure.TokenContext(), time.Now().Add(g.tenure.Remaining())
+	binding.While, binding.Until = g.tenure.TokenContext(), g.deadline()
 	err = operror.Inner(request(ctx, token, binding)) // guardError names the key
 	// At the deadline of the tenure, Until may be over before the context of the tenure has ended.
 	over := binding.Err() != nil || !time.Now().Before(binding.Until)
@@ -201,13 +201,20 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 		return g.refused(ctx, name, key, err)
 	}
 	caller := ctx
-	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining())
+	ctx, cancel := context.WithDeadline(ctx, g.deadline())
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	usable := g.tenure.TokenContext()
 	defer context.AfterFunc(usable, func() { end(context.Cause(usable)) })()
 	return g.ended(caller, name, key, g.bound(ctx, token, request))
+}
+
+// deadline returns when the tenure is over if no further renewal succeeds. The time is read before the
+// tenure is asked: if the process stands still in between, the deadline is early, and never late.
+func (g *Guard) deadline() time.Time {
+	now := time.Now()
+	return now.Add(g.tenure.Remaining())
 }
 
 // refused returns the error of an operation that is refused here, because of the tenure.

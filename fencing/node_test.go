@@ -85,6 +85,7 @@ func (n node) countTokens() *atomic.Int64 {
 type fakeTenure struct {
 	token hlc.Token
 	left  time.Duration // what Remaining returns; zero: a minute
+	pause time.Duration // how long the process stands still after Remaining has looked
 	end   atomic.Pointer[error]
 }
 
@@ -98,8 +99,12 @@ func (f *fakeTenure) TokenContext() context.Context { return context.Background(
 
 func (f *fakeTenure) Token() (hlc.Token, error) { return f.token, f.ended() }
 func (f *fakeTenure) Name() string              { return "lease" }
-func (f *fakeTenure) Remaining() time.Duration  { return cmp.Or(f.left, time.Minute) }
 func (f *fakeTenure) FencedOut(evidence error)  { f.end.CompareAndSwap(nil, &evidence) }
+func (f *fakeTenure) Remaining() time.Duration {
+	time.Sleep(f.pause)
+	return cmp.Or(f.left, time.Minute)
+}
+
 func (f *fakeTenure) Bind(context.Context, *transport.Client) (transport.Binding, error) {
 	return transport.Binding{}, nil
 }
