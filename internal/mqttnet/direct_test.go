@@ -61,10 +61,10 @@ func TestWhatTheSocketDoesNotTakeAtOnceLeavesBeforeAllElse(t *testing.T) {
 		next func(*Conn)
 		want string
 	}{
-		"before packets":       {func(conn *Conn) { conn.Send([]byte("next")) }, "next"},
-		"before those of paho": {func(conn *Conn) { conn.Lock(); _, _ = conn.Write([]byte("next")); conn.Unlock() }, "next"},
-		"before a PINGREQ":     {func(conn *Conn) { conn.lock <- struct{}{}; conn.ping(time.Minute) }, "\xc0\x00"},
-		"before nothing":       {func(conn *Conn) { conn.Send(nil) }, ""},
+		"before packets":   {func(conn *Conn) { conn.Send([]byte("next")) }, "next"},
+		"before paho's":    {func(conn *Conn) { conn.Lock(); _, _ = conn.Write([]byte("next")); conn.Unlock() }, "next"},
+		"before a PINGREQ": {func(conn *Conn) { conn.lock <- struct{}{}; conn.ping(time.Minute) }, "\xc0\x00"},
+		"before nothing":   {func(conn *Conn) { conn.Send(nil) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, far := connected(t, time.Minute)

@@ -48,7 +48,7 @@ const (
 	// clockFor is how long a clock counts after the request that carried it. A client that has left, or
 	// is mended and silent, would be an alarm that never ends.
 	clockFor = 5 * time.Minute
-	// The classes of names and of clients, the ones that are forgotten first in front.
+	// The classes of names and of clients. A lower class is forgotten first.
 	watchedName, freeName, heldName = 0, 1, 2
 	awayClient, connectedClient     = 0, 1
 

@@ -444,7 +444,7 @@ func TestALeaseThatWasForgottenIsNotAcquiredAgain(t *testing.T) {
 	}
 	w.set("bob", "new")
 	if l := w.lease("new"); !l.Known || l.Token == "" || l.LastChange == nil {
-		t.Errorf("a lease that begins after the model has forgotten those of another client: %+v", l)
+		t.Errorf("a lease that begins after the model has forgotten the leases of another client: %+v", l)
 	}
 	before := w.model.State(w.now)
 	w.after(time.Second).set("mallory", "m0")

@@ -156,7 +156,7 @@ type Change struct {
 	ByRemote string `json:"byRemote,omitempty"`
 	// Forced is why it was forced, as that client told.
 	Forced string `json:"forced,omitempty"`
-	// Ended is when the lease of From ended, and Began when that of To began. GapMillis is the time
+	// Ended is when the lease of From ended, and Began when the lease of To began. GapMillis is the time
 	// between: until now, if To is empty.
 	Ended     time.Time `json:"ended,omitzero"`
 	Began     time.Time `json:"began,omitzero"`
@@ -208,8 +208,8 @@ type Client struct {
 	// that this happens again and again: probably two programs use one client id.
 	TakeOvers uint64 `json:"takeOvers"`
 	Flapping  bool   `json:"flapping"`
-	// Refused counts its requests that were refused, StaleWrites those of them that were refused
-	// for their fencing token, and Dropped those that were not given to the store.
+	// Refused counts its requests that were refused. StaleWrites counts how many of these were
+	// refused for their fencing token. Dropped counts its requests that did not reach the store.
 	Refused     uint64 `json:"refused"`
 	StaleWrites uint64 `json:"staleWrites"`
 	Dropped     uint64 `json:"dropped"`

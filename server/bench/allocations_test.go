@@ -11,8 +11,8 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Unlike times, allocations are the same on any machine, busy or not. They are those of client,
-// broker and store together.
+// Unlike times, allocations are the same on any machine, busy or not. Client, broker and
+// store are counted together.
 func TestASetAllocatesLittle(t *testing.T) { allocatesAtMost(t, 10, newSpeed(t).set) }
 
 func TestAGuardedWriteAllocatesLittle(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package chart draws lines in SVG, on axes in a log scale. Text stays text, and the colours are
-// those of the reader's system, light or dark.
+// Package chart draws lines in SVG, on axes in a log scale. Text stays text, and the colours follow
+// the reader's system, light or dark.
 package chart
 
 import (

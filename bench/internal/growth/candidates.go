@@ -22,8 +22,8 @@ func candidates() *Subject {
 	}
 }
 
-// candidatesTTL is that of the lease of candidates, and releasePause the least time between two releases:
-// longer than the jitter, after which waiters again try at once.
+// candidatesTTL is the TTL of the lease that candidates wait for. releasePause is the least time between
+// two releases: longer than the jitter, after which waiters again try at once.
 const (
 	candidatesTTL = 5 * time.Second
 	releasePause  = candidatesTTL * 12 / 100

@@ -95,7 +95,7 @@ const (
 	preparing = 256
 	// requestPatience bounds one request.
 	requestPatience = 30 * time.Second
-	// keepAlive is that of the connections.
+	// keepAlive is the keep-alive of the connections.
 	keepAlive = 30 * time.Second
 )
 
@@ -144,7 +144,7 @@ func (c *client) window() time.Duration {
 	return 12 * time.Second
 }
 
-// ttl is that of the leases: a window has at least one renewal of each.
+// ttl is the TTL of the leases: each is renewed at least once within a window.
 func (c *client) ttl() time.Duration {
 	if c.Quick {
 		return 1500 * time.Millisecond

@@ -21,7 +21,7 @@ type coefficient struct {
 	letter             string
 }
 
-// coefficients are those of a store. The letters are those of docs/scale.md.
+// coefficients are what a store costs. docs/scale.md uses the same letters.
 var coefficients = []coefficient{
 	{"processor time of a renewal", "leases", serverTime, "r"},
 	{"processor time of a SET", "keys", serverTime, "s"},

@@ -40,7 +40,7 @@ type Snapshot struct {
 	Collecting, Used float64
 }
 
-// Histogram counts durations. Its fields are those of metrics.Float64Histogram, in seconds.
+// Histogram counts durations. Its fields are the fields of metrics.Float64Histogram, in seconds.
 type Histogram struct {
 	Counts  []uint64
 	Buckets []float64 // the bounds of the counts; one more than Counts

@@ -52,7 +52,7 @@ code. A service manager starts it again; meanwhile another machine may lead.
 	}
 	r.register(cmd.Flags())
 	flags := cmd.Flags()
-	flags.IntVar(&r.rank, "rank", 0, "0 is the preferred node; a node waits a while for those of a lower rank")
+	flags.IntVar(&r.rank, "rank", 0, "0 is the preferred node; a node waits a while for nodes of a lower rank")
 	flags.DurationVar(&r.failBack, "fail-back", 0, "how long this node waits, healthy, before it asks a leader of a worse rank to hand over; 0: it never asks")
 	flags.StringVar(&r.health, "health", "", "command line for "+supervise.Shell+" that ends with 0 while this node can lead; a node that cannot ends its child and stands by")
 	flags.DurationVar(&r.healthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")

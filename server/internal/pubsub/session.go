@@ -60,7 +60,7 @@ type Session struct {
 
 	filters       sync.Mutex
 	subscriptions map[string]*subscription // by key
-	wild          []*subscription          // the ones that are not shared and have a wildcard
+	wild          []*subscription          // not shared, and with a wildcard
 	asked         string                   // the latest topic of Matches, if wild is not empty,
 	answer        []int                    // and the answer to it
 	matched       bool

@@ -123,7 +123,7 @@ func (t *processTree) startProgram() {
 }
 
 // becameProgram reports whether a child that ended has tried to become the program. If that was not possible,
-// the child has said why, and its code is that of a shell. A runtime that gets no thread or no memory ends
+// the child has said why, and ends with the code that a shell has for it. A runtime that gets no thread or no memory ends
 // the child earlier, with a code that is not the program's.
 func (t *processTree) becameProgram() bool {
 	n, _ := t.tried.Read(make([]byte, 1)) // the other end is closed

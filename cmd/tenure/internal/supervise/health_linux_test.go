@@ -41,7 +41,7 @@ func TestWhatChecksLeaveIsKilled(t *testing.T) {
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "run", "--ttl", "1s", "--health", check+" & true", "--health-every", "10ms", "press")
 	n.awaitStart()
 	awaitSize(t, checks, 20)
-	await.Until(func() bool { // all but those of the latest check
+	await.Until(func() bool { // all but the processes of the latest check
 		left, err := descendants(n.cmd.Process.Pid, nil)
 		if err != nil {
 			t.Fatal(err)

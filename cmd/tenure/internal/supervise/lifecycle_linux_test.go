@@ -128,7 +128,7 @@ func TestAProgramThatIsBeingStoppedIsKilledWhenItsLeaseIsTaken(t *testing.T) {
 			t.Errorf("%s: the program was gone %v after SIGTERM, and had its whole grace without its lease", verb, gone-stopped)
 		}
 		if code := n.awaitExit(); code != 128+int(unix.SIGKILL) || !strings.Contains(n.log.String(), "the lease was deleted") {
-			t.Errorf("%s: exit code %d, want that of a program that was killed, and the cause", verb, code)
+			t.Errorf("%s: exit code %d, want the code for a program that was killed, and the cause", verb, code)
 		}
 	}
 }

@@ -91,8 +91,8 @@ func (g *guardProcess) kill() {
 }
 
 // killAndRead kills the guard, and calls note with each report that it has left. Another process may
-// have the guard's end of the channel, as a program that copied its descriptor: the end of the reports
-// is that of the guard, and not that of the channel.
+// have the guard's end of the channel, as a program that copied its descriptor: the reports end with the
+// guard, and not with the channel.
 func (g *guardProcess) killAndRead(note func(report)) {
 	_ = g.cmd.Process.Kill()
 	g.reap()

@@ -96,7 +96,7 @@ func TestTheProgramHasTheTerminal(t *testing.T) {
 	s.awaitText("got it", 1)
 	_ = await.Result(s.cmd.Wait)
 	if code := s.cmd.ProcessState.ExitCode(); code != 5 {
-		t.Errorf("exit code %d, want that of the program after Ctrl-C, 5", code)
+		t.Errorf("exit code %d, want 5, with which the program ends after Ctrl-C", code)
 	}
 	awaitFree(t, broker, "press", await.Patience)
 }
