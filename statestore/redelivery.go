@@ -408,11 +408,10 @@ func (s *sessions) removeObsolete(limit int) (groups []Group) {
 // the sessions before it are obsolete.
 func (s *sessions) restore(client string, replies []restoredReply) error {
 	slices.SortStableFunc(replies, func(a, b restoredReply) int { return cmp.Compare(a.sequence, b.sequence) })
-	current := &session{
-		ring:     make([]dedupEntry, 0, len(replies)),
-		sequence: replies[len(replies)-1].sequence,
-		restored: true,
-	}
+	sequence := replies[len(replies)-1].sequence
+	// The replies of sessions before come first. They need no room: Usage does not count it.
+	latest := slices.IndexFunc(replies, func(r restoredReply) bool { return sessionNumber(r.sequence) == sessionNumber(sequence) })
+	current := &session{ring: make([]dedupEntry, 0, len(replies)-latest), sequence: sequence, restored: true}
 	taken := make(map[uint32]bool, len(replies))
 	var ended []uint32
 	var endedSequence uint64
@@ -422,7 +421,7 @@ func (s *sessions) restore(client string, replies []restoredReply) error {
 			return damaged("two have the slot %d or the sequence %d", reply.slot, replies[i].sequence)
 		}
 		taken[reply.slot] = true
-		if sessionNumber(replies[i].sequence) < sessionNumber(current.sequence) {
+		if i < latest {
 			ended, endedSequence = append(ended, reply.slot), replies[i].sequence
 			continue
 		}

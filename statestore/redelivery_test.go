@@ -182,12 +182,46 @@ func TestARememberedRequestTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 		w := newWorld(t, Options{DedupWindow: window})
 		for n := 1; n <= window; n++ {
 			w.deliver("c", strconv.Itoa(n), "DEL", "k")
-			session := w.store.sessions.byClient["c"]
-			bytes := cap(session.ring)*int(unsafe.Sizeof(dedupEntry{})) + cap(session.positions.slots)*4
-			if counted := w.store.Usage().DedupBytes; int64(bytes) > counted || len(session.ring) != n {
-				t.Fatalf("window %d: %d of %d requests take %d bytes, and count as %d", window, len(session.ring), n, bytes, counted)
-			}
+			w.wantCountedMemory(n)
 		}
+	}
+}
+
+// The journal has the replies of the session before, too, until they are removed.
+func TestARestoredReplyTakesAsMuchMemoryAsIsCounted(t *testing.T) {
+	for _, test := range []struct{ before, latest int }{{0, 1}, {0, 100}, {99, 1}, {100, 7}, {100, 50}, {50, 100}} {
+		d, ts := make(disk), "1:0:n"
+		w := d.world(t, Options{DedupWindow: 100})
+		set := func(i int) {
+			_, effects := w.store.Apply(w.now, Parse(Request{
+				Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)),
+			}))
+			d.write(effects.Groups)
+		}
+		for i := range test.before {
+			set(i)
+		}
+		w.store.EndSession("c")
+		for i := range test.latest {
+			set(1000 + i)
+		}
+		w = d.world(t, Options{DedupWindow: 100})
+		w.wantCountedMemory(test.latest)
+		for n := test.latest + 1; n <= 100; n++ {
+			set(1000 + n)
+			w.wantCountedMemory(n)
+		}
+	}
+}
+
+// wantCountedMemory checks that the only client has so many requests, and that they take no more memory
+// than Usage counts.
+func (w *world) wantCountedMemory(requests int) {
+	w.tb.Helper()
+	session := w.store.sessions.byClient["c"]
+	bytes := cap(session.ring)*int(unsafe.Sizeof(dedupEntry{})) + cap(session.positions.slots)*4
+	if counted := w.store.Usage().DedupBytes; int64(bytes) > counted || len(session.ring) != requests {
+		w.tb.Fatalf("%d requests, want %d, take %d bytes, and count as %d", len(session.ring), requests, bytes, counted)
 	}
 }
 
