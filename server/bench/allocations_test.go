@@ -11,12 +11,20 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// Unlike times, allocations are the same on any machine, busy or not. Client, broker and
-// store are counted together.
-func TestASetAllocatesLittle(t *testing.T) { allocatesAtMost(t, 10, newSpeed(t).set) }
+// How often an operation may allocate, one at a time or with others in flight. Unlike times, allocations
+// are the same on any machine, busy or not. Client, broker and store are counted together.
+const (
+	wantedSetAllocations   = 10
+	wantedGuardAllocations = 14
+	wantedPairAllocations  = 24
+)
+
+func TestASetAllocatesLittle(t *testing.T) {
+	allocatesAtMost(t, wantedSetAllocations, newSpeed(t).set)
+}
 
 func TestAGuardedWriteAllocatesLittle(t *testing.T) {
-	allocatesAtMost(t, 14, newSpeed(t).guardSet(t))
+	allocatesAtMost(t, wantedGuardAllocations, newSpeed(t).guardSet(t))
 }
 
 // allocatesAtMost fails the test if an operation allocates more often.
@@ -65,9 +73,6 @@ func TestALeasePairAllocatesLittle(t *testing.T) {
 		t.Errorf("obtaining and releasing a lease allocates %.0f times, over both sides, want at most %d", got, wantedPairAllocations)
 	}
 }
-
-// wantedPairAllocations is the limit of a LeasePair, one at a time.
-const wantedPairAllocations = 24
 
 // A renewal waits for no commit, so a journal costs it nothing.
 func TestARenewalAllocatesAsLittleWithAJournal(t *testing.T) {
