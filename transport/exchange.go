@@ -88,6 +88,9 @@ func (e *exchange) end(reply Reply, err error) {
 	e.done <- struct{}{}
 }
 
+// isDone reports whether the exchange has its result.
+func (e *exchange) isDone() bool { return len(e.done) > 0 }
+
 // until returns when the request is given up at the latest; ok is false if it has no end.
 func (e *exchange) until() (deadline time.Time, ok bool) {
 	deadline, ok = e.ctx.Deadline()

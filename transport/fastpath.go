@@ -38,13 +38,28 @@ type fastPath struct {
 	handed  bool // a caller left the claim to the sending goroutine
 	lastID  uint16
 	unacked map[uint16]correlation // by packet id
+	alone   int                    // requests in a row that were the only ones, each soon after the one before
+	latest  time.Time              // when the latest of them was queued
+	within  time.Duration          // aloneWithin, but for tests
 }
 
 // maxBatch is how many bytes of packets are gathered before they are written.
 const maxBatch = 32 << 10
 
+const (
+	// aloneOften is after how many requests in a row that were the only ones callers read their
+	// replies themselves.
+	aloneOften = 16
+	// aloneWithin is the longest time from one of them to the next. A program that makes a request
+	// now and then, and waits for notifications, has the connection read all the time.
+	aloneWithin = 500 * time.Microsecond
+	// lendTick bounds the delay of a notification that arrives soon after the last of them, and of a
+	// caller that gives up, to twice this.
+	lendTick = time.Millisecond
+)
+
 func newFastPath(l *link) *fastPath {
-	return &fastPath{link: l, unacked: make(map[uint16]correlation)}
+	return &fastPath{link: l, unacked: make(map[uint16]correlation), within: aloneWithin}
 }
 
 // claimLocked takes the claim for the caller that has just queued a request, and reports
@@ -53,10 +68,24 @@ func (f *fastPath) claimLocked() bool {
 	// Where replies have woken several callers, the sending goroutine gathers their next
 	// requests: one system call for all of them costs less than the switches do.
 	if f.claimed || len(f.link.pending) > 1 || !f.link.net.CanTrySend() {
+		f.alone = 0
 		return false
 	}
+	now := time.Now()
+	if now.Sub(f.latest) > f.within {
+		f.alone = 0
+	}
+	f.alone, f.latest = f.alone+1, now
 	f.claimed = true
 	return true
+}
+
+// callersRead reports whether callers should read their replies themselves: their requests come one
+// after the other, and none waits for its reply now.
+func (f *fastPath) callersRead() bool {
+	f.link.mu.Lock()
+	defer f.link.mu.Unlock()
+	return f.alone >= aloneOften && len(f.link.pending) == 0
 }
 
 // trySend sends the queued requests in the goroutine of a caller, which has the claim. It does

@@ -194,6 +194,9 @@ func (l *link) enqueue(e *exchange) bool {
 	if claimed {
 		l.path.trySend()
 	}
+	if l.net != nil && (!claimed || e.begun != nil) {
+		l.net.Recall() // no caller reads this reply itself
+	}
 	return added
 }
 

@@ -287,6 +287,7 @@ func (c *mqttConn) establish(ctx context.Context) (s served, err error) {
 		return s, err
 	}
 	l.path = newFastPath(l)
+	conn.Lend(lendTick, l.path.callersRead)
 	conn.Intercept(l.path.take)
 	// Before any request can be sent: a caller with a reply must see Connected.
 	c.events.Up()
@@ -548,6 +549,9 @@ func (c *mqttConn) roundTrip(ctx context.Context, deadline time.Time, request Re
 		if l, err = c.post(e); err != nil {
 			return Reply{}, err
 		}
+	}
+	if l.net != nil {
+		l.net.ReadUntil(e.isDone) // if callers read; it returns soon after the end of ctx, too
 	}
 	var over <-chan struct{}
 	if while := request.Binding.While; while != nil {

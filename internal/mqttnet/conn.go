@@ -44,6 +44,7 @@ type Conn struct {
 	gate      *gate.Gate    // checks the packets of the broker; used by the reading goroutine only
 	reader    *frame.Filter
 	intercept atomic.Pointer[Interceptor] // nil: Read and Next return all packets
+	lending   atomic.Pointer[lending]     // nil: no caller reads
 	cause     atomic.Pointer[error]       // why this end closes the connection; nil if it does not
 	anonymous bool                        // the broker asked for a client certificate, and got none
 
@@ -152,6 +153,7 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 			intercept := c.intercept.Load()
 			return intercept != nil && (*intercept)(packet, c.gate.Publish())
 		},
+		Yield: c.lend,
 	})
 	return c
 }
@@ -161,6 +163,9 @@ type countingReader struct{ *Conn }
 
 func (r countingReader) Read(p []byte) (int, error) {
 	n, err := r.Conn.Conn.Read(p)
+	if err != nil && r.isRecall(err) {
+		err = nil
+	}
 	if n > 0 {
 		r.arrivals.Add(1)
 		if !r.answered {
