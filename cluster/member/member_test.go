@@ -255,7 +255,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 func TestEtcdIsQuietAndItsWarningsReachTheLogger(t *testing.T) {
 	options := three(t)
 	var log, debug logbuffer.Buffer
-	options[0].Logger = slog.New(slog.NewTextHandler(&log, nil))
+	options[0].Logger = log.Logger()
 	options[1].Logger = slog.New(slog.NewTextHandler(&debug, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	members := startAll(t, options[:])
 	members[2].Close()
@@ -334,7 +334,7 @@ func TestAMemberWaitsForAnAddressThatIsInUse(t *testing.T) {
 			t.Fatal(err)
 		}
 		var log logbuffer.Buffer
-		options[2].Logger = slog.New(slog.NewTextHandler(&log, nil))
+		options[2].Logger = log.Logger()
 		m := start(t, options[2])
 		eventually(t, "the member finds its address in use", func() bool { return strings.Contains(log.String(), "trying again") })
 		_ = taken.Close()

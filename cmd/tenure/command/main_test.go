@@ -400,7 +400,7 @@ func TestLimitsWithoutEffectAreRefused(t *testing.T) {
 func TestTheLogReportsUsageAndDropsAtIntervals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logbuffer.Buffer // timers of virtual time are no order to the race detector
-		logger := slog.New(slog.NewTextHandler(&log, nil))
+		logger := log.Logger()
 		var mu sync.Mutex
 		usage := server.Usage{WaitingBytes: 12345}
 		dropped := uint64(0)

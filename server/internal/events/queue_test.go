@@ -28,7 +28,7 @@ func TestTheQueueIsBoundedAndCountsWhatItLeavesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []activity.Event
 		log := new(logbuffer.Buffer)
-		q := New(func(e activity.Event) { got = append(got, e) }, false, slog.New(slog.NewTextHandler(log, nil)))
+		q := New(func(e activity.Event) { got = append(got, e) }, false, log.Logger())
 		for i := range maxQueued + 100 {
 			q.Push(activity.Event{Kind: activity.Expired, Key: fmt.Sprint(i)})
 		}
@@ -86,7 +86,7 @@ func TestAPanicOfTheObserverCostsItOneEvent(t *testing.T) {
 				panic("wrong")
 			}
 			got++
-		}, false, slog.New(slog.NewTextHandler(log, nil)))
+		}, false, log.Logger())
 		stop := q.Start()
 		for _, key := range []string{"a", "bad", "b"} {
 			q.Push(activity.Event{Kind: activity.Expired, Key: key})
@@ -103,7 +103,7 @@ func TestAPanicOfTheObserverCostsItOneEvent(t *testing.T) {
 func TestARareEventIsLoggedThoughNothingTakesOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(logbuffer.Buffer)
-		q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
+		q := New(nil, false, log.Logger())
 		if q.Wanted() {
 			t.Error("events are wanted though nothing takes them")
 		}
@@ -219,7 +219,7 @@ func TestAnObserverThatHangsDoesNotKeepAStoreFromEnding(t *testing.T) {
 		q := New(func(activity.Event) {
 			got++
 			await.Receive(release)
-		}, false, slog.New(slog.NewTextHandler(log, nil)))
+		}, false, log.Logger())
 		stop := q.Start()
 		for range 3 {
 			q.Push(activity.Event{Kind: activity.Expired})
@@ -251,7 +251,7 @@ func TestAFloodOfTakeOversIsABoundedNumberOfLines(t *testing.T) {
 			"a user for each one": func(i int) string { return fmt.Sprint("user-", i) },
 		} {
 			log := new(logbuffer.Buffer)
-			q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
+			q := New(nil, false, log.Logger())
 			stop := q.Start()
 			for i := range 10_000 {
 				for range 3 {
@@ -282,7 +282,7 @@ func TestAFloodOfTakeOversIsABoundedNumberOfLines(t *testing.T) {
 func TestEachSourceHasLinesOfItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(logbuffer.Buffer)
-		q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
+		q := New(nil, false, log.Logger())
 		stop := q.Start()
 		force := func(user, client, reason string) {
 			q.Push(activity.Event{Kind: activity.Request, At: time.Now(), Client: client, User: user, Key: "k", Forced: reason, Outcome: statestore.Deleted})
@@ -314,7 +314,7 @@ func TestEachSourceHasLinesOfItsOwn(t *testing.T) {
 func TestClientsThatGoOnDoNotHideALineOfANewOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(logbuffer.Buffer)
-		q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
+		q := New(nil, false, log.Logger())
 		stop := q.Start()
 		force := func(client, reason string) {
 			q.Push(activity.Event{Kind: activity.Request, At: time.Now(), Client: client, Key: "k", Forced: reason, Outcome: statestore.Deleted})
@@ -350,7 +350,7 @@ func TestClientsThatGoOnDoNotHideALineOfANewOne(t *testing.T) {
 func TestAClientThatForcesItsOwnLeaseIsNoWarning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(logbuffer.Buffer)
-		q := New(nil, false, slog.New(slog.NewTextHandler(log, nil)))
+		q := New(nil, false, log.Logger())
 		stop := q.Start()
 		for _, holder := range []string{"c", "gateway-a"} {
 			e := q.Request(request("VDEL", "k", holder+":0123456789abcdef0123456789abcdef"), time.Now())
