@@ -62,8 +62,6 @@ type connection struct {
 	replies   []*waitingReply // that are written now
 
 	// Of that goroutine, or of the one that reads the connection: whichever the outbox lets write.
-	watched       string                // the key of the latest notification
-	notifyTopic   string                // the topic of its notifications
 	notifications []*sharedNotification // that are written now
 
 	identity access.Identity // set at CONNECT, constant from then on

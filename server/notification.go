@@ -2,6 +2,7 @@ package server
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
@@ -14,13 +15,19 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// sharedNotification is a change of which several clients may be notified. The parts that are the
-// same for all clients are encoded once, when the first notification is written.
+// sharedNotification is a change of which one client is notified, or several.
 type sharedNotification struct {
 	*statestore.Change
-	encode     sync.Once
-	properties []byte // as they lie on the wire
-	payload    []byte
+	// several is set once a second client gets the notification; nil: there is none yet. The clients
+	// share its encoding. A first client that has not seen it encodes the same once more.
+	several atomic.Pointer[sharedEncoding]
+}
+
+// sharedEncoding has the parts of a notification that are the same for all clients, as they lie on the
+// wire. They are encoded once, when the first of them is written.
+type sharedEncoding struct {
+	encode              sync.Once
+	properties, payload []byte
 }
 
 // deliver queues a notification for the connection of its client, whether or not the client has
@@ -30,8 +37,11 @@ func (s *Server) deliver(notification statestore.Notification) {
 	if conn == nil {
 		return
 	}
-	if s.latest == nil || s.latest.Change != notification.Change {
+	switch {
+	case s.latest == nil || s.latest.Change != notification.Change:
 		s.latest = &sharedNotification{Change: notification.Change}
+	case s.latest.several.Load() == nil:
+		s.latest.several.Store(new(sharedEncoding))
 	}
 	queued, backlogged := conn.outbox.push(s.latest)
 	if !queued {
@@ -156,21 +166,12 @@ func (s *Server) writeMessages(conn *connection) {
 	}
 }
 
-// keptTopic is the longest topic that a connection keeps for the next notification, in bytes.
-const keptTopic = 4096
-
 // notify adds a notification, with QoS 0, to the packets that are held back, and writes when these
 // are enough.
 func (s *Server) notify(cl *mqtt.Client, conn *connection, turn *fairqueue.Place, notification *sharedNotification) {
 	defer conn.outbox.Release(int(envelope.NotificationCost(notification.Change))) // only now: until here it waited
-	if conn.notifyTopic == "" || conn.watched != notification.Key {
-		conn.watched, conn.notifyTopic = notification.Key, protocol.NotifyTopic(cl.ID, notification.Key)
-	}
-	if len(conn.notifyTopic) > keptTopic {
-		defer func() { conn.watched, conn.notifyTopic = "", "" }() // an idle client must not keep it
-	}
-	notification.encode.Do(func() { s.encode(notification) })
-	message := frame.Forward{MQTT5: true, Topic: conn.notifyTopic, Properties: notification.properties, Payload: notification.payload}
+	message := s.encodeNotification(cl, notification)
+	defer message.free()
 	if isTooLarge(cl, message.Size()) {
 		s.logger.Debug("a notification is larger than its client takes", "client", logs.Name(cl.ID), "bytes", message.Size())
 		return
@@ -190,18 +191,34 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, turn *fairqueue.Place
 	}
 }
 
-// encode encodes the parts of a notification that are the same for all clients, in one allocation:
-// each renewal of a watched key causes a notification.
-func (s *Server) encode(notification *sharedNotification) {
+// encodeNotification returns a notification to a client, to be freed after use. Each renewal of a
+// watched key causes one, mostly to the holder alone: that allocates nothing.
+func (s *Server) encodeNotification(cl *mqtt.Client, notification *sharedNotification) *encodedPublish {
+	e := encodedPublishes.Get().(*encodedPublish)
+	e.topic = protocol.AppendNotifyTopic(e.topic[:0], cl.ID, notification.Key)
+	e.Forward = frame.Forward{MQTT5: true, TopicBytes: e.topic}
+	shared := notification.several.Load()
+	if shared == nil {
+		e.properties, e.payload = s.appendNotification(e.properties[:0], e.payload[:0], notification.Change)
+		e.Properties, e.Payload = e.properties, e.payload
+		return e
+	}
+	shared.encode.Do(func() {
+		const overhead = 128 // of the version, and of the payload
+		room := make([]byte, 0, len(s.notificationProperties)+len(notification.Value)+2*overhead)
+		properties := len(s.notificationProperties) + overhead
+		shared.properties, shared.payload = s.appendNotification(room[:0:properties], room[properties:properties], notification.Change)
+	})
+	e.Properties, e.Payload = shared.properties, shared.payload
+	return e
+}
+
+// appendNotification appends the parts of a notification that are the same for all clients.
+func (s *Server) appendNotification(properties, payload []byte, change *statestore.Change) (_, _ []byte) {
 	var room [64]byte // for the usual node ids
-	version := notification.Version.Append(room[:0])
-	const overhead = 128 // of the property and the payload
-	encoded := make([]byte, 0, len(s.notificationProperties)+len(version)+len(notification.Value)+overhead)
-	encoded = append(encoded, s.notificationProperties...)
-	encoded = frame.AppendUserProperty(encoded, protocol.PropertyTimestamp, version)
-	properties := len(encoded)
-	encoded = notification.Append(encoded, s.options.Dialect)
-	notification.properties, notification.payload = encoded[:properties:properties], encoded[properties:]
+	properties = append(properties, s.notificationProperties...)
+	properties = frame.AppendUserProperty(properties, protocol.PropertyTimestamp, change.Version.Append(room[:0]))
+	return properties, change.Append(payload, s.options.Dialect)
 }
 
 // encodeNotificationProperties returns the encoded properties that all notifications of a store have.

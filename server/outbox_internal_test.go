@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"net"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,6 +19,7 @@ import (
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
@@ -418,5 +420,34 @@ func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 	}
 	if o.takeReply(1, 10) {
 		t.Error("a closed connection has room")
+	}
+}
+
+// The parts that several clients share are encoded once; what one client gets is encoded in memory that
+// is used again. Both are the same bytes.
+func TestANotificationIsTheSameForOneClientAndForSeveral(t *testing.T) {
+	s := &Server{notificationProperties: encodeNotificationProperties("identity")}
+	cl := &mqtt.Client{ID: "gateway-a"}
+	for name, change := range map[string]*statestore.Change{
+		"set":     {Key: "press-7/active", Value: "gateway-a:1", Version: hlc.Timestamp{Wall: 1, Node: "store"}},
+		"deleted": {Key: "press-7/active", Deleted: true, Version: hlc.Timestamp{Wall: 2, Node: "store"}},
+		"large":   {Key: strings.Repeat("k", 3*maxEncodedPublish), Value: strings.Repeat("v", 3*maxEncodedPublish)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			encode := func(n *sharedNotification) []byte {
+				message := s.encodeNotification(cl, n)
+				defer message.free()
+				packet, err := message.Append(nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return packet
+			}
+			alone, several := &sharedNotification{Change: change}, &sharedNotification{Change: change}
+			several.several.Store(new(sharedEncoding))
+			if a, b, c := encode(alone), encode(several), encode(several); !bytes.Equal(a, b) || !bytes.Equal(b, c) {
+				t.Errorf("one client gets % x\nand several get % x\nand then % x", a, b, c)
+			}
+		})
 	}
 }

@@ -28,30 +28,32 @@ import (
 // refusals of the protocol: clients get its text.
 const tooLargeForClient protocol.Refusal = "the reply is larger than the client takes"
 
-// encodedReply is a reply as it leaves, with QoS 0: a client that misses it repeats its request. Its
-// memory comes from encodedReplies, so that a reply allocates nothing and an idle connection has none.
-type encodedReply struct {
-	frame.Forward // its Properties and Payload are parts of the fields below
+// encodedPublish is a reply or a notification as it leaves, with QoS 0: a client that misses it repeats
+// its request, or asks. Its memory comes from encodedPublishes, so that it allocates nothing and an
+// idle connection has none.
+type encodedPublish struct {
+	frame.Forward // its TopicBytes, Properties and Payload may be the fields below
+	topic         []byte
 	properties    []byte
 	payload       []byte
 }
 
-var encodedReplies = sync.Pool{New: func() any { return new(encodedReply) }}
+var encodedPublishes = sync.Pool{New: func() any { return new(encodedPublish) }}
 
-// free lets another reply use the memory. It keeps no large value.
-func (e *encodedReply) free() {
+// free lets another reply or notification use the memory. It keeps no large value.
+func (e *encodedPublish) free() {
 	e.Forward = frame.Forward{}
-	if cap(e.properties)+cap(e.payload) <= maxEncodedReply {
-		encodedReplies.Put(e)
+	if cap(e.topic)+cap(e.properties)+cap(e.payload) <= maxEncodedPublish {
+		encodedPublishes.Put(e)
 	}
 }
 
-// maxEncodedReply is how many bytes the memory of a reply may have to be used again.
-const maxEncodedReply = 4096
+// maxEncodedPublish is how many bytes the memory of a packet may have to be used again.
+const maxEncodedPublish = 4096
 
 // encodeReply returns a reply to a client, to be freed after use. If a value makes it larger than the
 // client takes, it is a refusal instead, so that the client need not wait for nothing.
-func (s *Server) encodeReply(cl *mqtt.Client, topic string, correlation []byte, reply statestore.Reply) *encodedReply {
+func (s *Server) encodeReply(cl *mqtt.Client, topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
 	encoded := s.encodeReplyToAll(topic, correlation, reply)
 	if reply.Outcome == statestore.Found && isTooLarge(cl, encoded.Size()) {
 		encoded.free()
@@ -61,8 +63,8 @@ func (s *Server) encodeReply(cl *mqtt.Client, topic string, correlation []byte, 
 }
 
 // encodeReplyToAll is encodeReply without regard to what a client takes.
-func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply statestore.Reply) *encodedReply {
-	e := encodedReplies.Get().(*encodedReply)
+func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
+	e := encodedPublishes.Get().(*encodedPublish)
 	e.properties = append(e.properties[:0], s.replyProperties...)
 	if len(correlation) > 0 {
 		e.properties = frame.AppendCorrelationData(e.properties, correlation)
@@ -110,7 +112,7 @@ func isTooLarge(cl *mqtt.Client, size int) bool {
 // holdReply adds a reply on a topic of its client to the packets that are held back, and returns how
 // many bytes it added. Only the client itself can read the topic, so it is written directly, and
 // nothing that other clients do can delay it.
-func (s *Server) holdReply(cl *mqtt.Client, conn *connection, reply *encodedReply) (added int) {
+func (s *Server) holdReply(cl *mqtt.Client, conn *connection, reply *encodedPublish) (added int) {
 	identifiers, subscribed := conn.session.Matches(reply.Topic)
 	if !subscribed {
 		return 0
@@ -130,7 +132,7 @@ func (s *Server) holdReply(cl *mqtt.Client, conn *connection, reply *encodedRepl
 
 // publishReply publishes a reply on a topic that other clients may read. It calls yield now and
 // then if that takes long.
-func (s *Server) publishReply(reply *encodedReply, yield func()) {
+func (s *Server) publishReply(reply *encodedPublish, yield func()) {
 	_, _ = s.messages.PublishInTurns(&pubsub.Message{ // fails for retained messages only
 		Topic:      reply.Topic,
 		Properties: reply.Properties,

@@ -10,12 +10,15 @@ import (
 // publisher's properties, which it does not decode.
 type Forward struct {
 	// MQTT5 chooses the version of the packet: MQTT 5, or 3.1.1, which has no properties.
-	MQTT5     bool
-	Topic     string
-	QoS       byte
-	PacketID  uint16 // must not be 0 where QoS is not
-	Duplicate bool   // must not be set where QoS is 0
-	Retain    bool
+	MQTT5 bool
+	// Topic is the topic. If it is empty, TopicBytes is the topic: that may be memory that is used
+	// again for the next packet.
+	Topic      string
+	TopicBytes []byte
+	QoS        byte
+	PacketID   uint16 // must not be 0 where QoS is not
+	Duplicate  bool   // must not be set where QoS is 0
+	Retain     bool
 	// Expires says that the packet has MessageExpiry, in seconds, even if that is 0.
 	Expires       bool
 	MessageExpiry uint32
@@ -34,10 +37,17 @@ func (f *Forward) Size() int {
 	return 1 + variableLength(remaining) + remaining
 }
 
+func (f *Forward) topicLength() int {
+	if f.Topic != "" {
+		return len(f.Topic)
+	}
+	return len(f.TopicBytes)
+}
+
 // lengths returns the length of the properties, and the length of the packet after its fixed
 // header.
 func (f *Forward) lengths() (properties, remaining int) {
-	remaining = 2 + len(f.Topic) + len(f.Payload)
+	remaining = 2 + f.topicLength() + len(f.Payload)
 	if f.QoS > 0 {
 		remaining += 2
 	}
@@ -57,7 +67,7 @@ func (f *Forward) lengths() (properties, remaining int) {
 // Append appends the packet to dst. The error is ErrTooLong; dst is then returned unchanged.
 func (f *Forward) Append(dst []byte) ([]byte, error) {
 	properties, remaining := f.lengths()
-	if remaining > maxRemaining || len(f.Topic) > maxString {
+	if remaining > maxRemaining || f.topicLength() > maxString {
 		return dst, ErrTooLong
 	}
 	first := byte(wire.Publish<<4) | f.QoS<<qosShift
@@ -68,7 +78,11 @@ func (f *Forward) Append(dst []byte) ([]byte, error) {
 		first |= flagDuplicate
 	}
 	dst = wire.AppendVariable(append(dst, first), remaining)
-	dst = appendString(dst, f.Topic)
+	if f.Topic != "" {
+		dst = appendString(dst, f.Topic)
+	} else {
+		dst = appendString(dst, f.TopicBytes)
+	}
 	if f.QoS > 0 {
 		dst = binary.BigEndian.AppendUint16(dst, f.PacketID)
 	}

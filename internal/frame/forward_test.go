@@ -31,6 +31,7 @@ func TestAForwardedMessageIsReadAsItWasWritten(t *testing.T) {
 	for name, f := range map[string]Forward{
 		"QoS 0":         {MQTT5: true, Topic: "a/b", Payload: []byte("p")},
 		"QoS 1":         {MQTT5: true, Topic: "a/b", QoS: 1, PacketID: math.MaxUint16, Payload: []byte("p")},
+		"its topic":     {MQTT5: true, TopicBytes: []byte("a/b"), QoS: 1, PacketID: 1, Payload: []byte("p")},
 		"sent again":    {MQTT5: true, Topic: "a/b", QoS: 1, PacketID: 1, Duplicate: true, Retain: true},
 		"properties":    {MQTT5: true, Topic: "a/b", Properties: properties, Expires: true, MessageExpiry: 7},
 		"a long expiry": {MQTT5: true, Topic: "a/b", Expires: true, MessageExpiry: math.MaxUint32, Payload: make([]byte, 1<<20)},
@@ -51,7 +52,7 @@ func TestAForwardedMessageIsReadAsItWasWritten(t *testing.T) {
 				MQTT5: true, Topic: string(p.Topic), QoS: p.QoS, PacketID: p.PacketID, Duplicate: p.Duplicate, Retain: p.Retain,
 				MessageExpiry: p.MessageExpiry, Payload: p.Payload,
 			}
-			if got.Topic != f.Topic || got.QoS != f.QoS || got.PacketID != f.PacketID || got.Duplicate != f.Duplicate ||
+			if got.Topic != f.Topic+string(f.TopicBytes) || got.QoS != f.QoS || got.PacketID != f.PacketID || got.Duplicate != f.Duplicate ||
 				got.Retain != f.Retain || got.MessageExpiry != f.MessageExpiry || !bytes.Equal(got.Payload, f.Payload) {
 				t.Errorf("got %+v\nwant %+v", got, f)
 			}
@@ -98,8 +99,10 @@ func TestAForwardedMessageHasNoPropertiesIn311(t *testing.T) {
 }
 
 func TestAForwardedMessageThatIsTooLongIsRefused(t *testing.T) {
-	long := Forward{MQTT5: true, Topic: string(make([]byte, maxString+1))}
-	if dst, err := long.Append([]byte("x")); !errors.Is(err, ErrTooLong) || string(dst) != "x" {
-		t.Errorf("%d bytes, %v", len(dst), err)
+	topic := make([]byte, maxString+1)
+	for _, long := range []Forward{{MQTT5: true, Topic: string(topic)}, {MQTT5: true, TopicBytes: topic}} {
+		if dst, err := long.Append([]byte("x")); !errors.Is(err, ErrTooLong) || string(dst) != "x" {
+			t.Errorf("%d bytes, %v", len(dst), err)
+		}
 	}
 }

@@ -8,6 +8,7 @@ package protocol
 
 import (
 	"encoding/hex"
+	"slices"
 	"strings"
 )
 
@@ -37,12 +38,18 @@ func ResponseTopic(clientID string) string {
 // NotifyTopic returns the topic of the notifications about key for a client. Both names are
 // in upper-case Base16 (RFC 4648), because they may have bytes that a topic cannot have.
 func NotifyTopic(clientID, key string) string {
-	return notifyPrefix(clientID) + upperHex(key)
+	return string(AppendNotifyTopic(nil, clientID, key))
+}
+
+// AppendNotifyTopic appends NotifyTopic to dst and returns the extended slice: a server needs it
+// for each notification.
+func AppendNotifyTopic(dst []byte, clientID, key string) []byte {
+	return appendUpperHex(appendNotifyPrefix(dst, clientID), key)
 }
 
 // NotifyFilter returns the topic filter for the notifications about all keys of a client.
 func NotifyFilter(clientID string) string {
-	return notifyPrefix(clientID) + "+"
+	return string(append(appendNotifyPrefix(nil, clientID), '+'))
 }
 
 // ParseNotifyTopic returns the client and the key of a notification topic, and false for any
@@ -58,12 +65,18 @@ func ParseNotifyTopic(topic string) (clientID, key string, ok bool) {
 	return clientID, key, true
 }
 
-func notifyPrefix(clientID string) string {
-	return ReservedPrefix + "/" + upperHex(clientID) + notifyInfix
+func appendNotifyPrefix(dst []byte, clientID string) []byte {
+	dst = append(append(dst, ReservedPrefix...), '/')
+	return append(appendUpperHex(dst, clientID), notifyInfix...)
 }
 
-func upperHex(text string) string {
-	return strings.ToUpper(hex.EncodeToString([]byte(text)))
+func appendUpperHex(dst []byte, text string) []byte {
+	const digits = "0123456789ABCDEF"
+	dst = slices.Grow(dst, 2*len(text))
+	for _, b := range []byte(text) {
+		dst = append(dst, digits[b>>4], digits[b&0xf])
+	}
+	return dst
 }
 
 func fromUpperHex(text string) (string, bool) {

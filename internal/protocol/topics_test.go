@@ -22,6 +22,7 @@ func TestTopics(t *testing.T) {
 		{"the topic of replies", ResponseTopic("press-7"), "clients/press-7/services/statestore/_any_/command/invoke/response"},
 		{"the topic of notifications", NotifyTopic("client-id1", "SOMEKEY"), reserved + "/636C69656E742D696431/command/notify/534F4D454B4559"},
 		{"the topic of a key with bytes that a topic may not hold", NotifyTopic("a/+", "#\x00\xff"), reserved + "/612F2B/command/notify/2300FF"},
+		{"a topic that is appended", string(AppendNotifyTopic([]byte("before "), "c", "k")), "before " + reserved + "/63/command/notify/6B"},
 		{"the filter of all notifications", NotifyFilter("client-id1"), reserved + "/636C69656E742D696431/command/notify/+"},
 	}
 	for _, test := range tests {

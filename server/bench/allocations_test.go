@@ -14,9 +14,10 @@ import (
 // How often an operation may allocate, one at a time or with others in flight. Unlike times, allocations
 // are the same on any machine, busy or not. Client, broker and store are counted together.
 const (
-	wantedSetAllocations   = 10
-	wantedGuardAllocations = 14
-	wantedPairAllocations  = 24
+	wantedSetAllocations     = 10
+	wantedGuardAllocations   = 14
+	wantedPairAllocations    = 24
+	wantedRenewalAllocations = 20 // of a watched lease
 )
 
 func TestASetAllocatesLittle(t *testing.T) {
@@ -72,6 +73,25 @@ func TestALeasePairAllocatesLittle(t *testing.T) {
 	if got := testing.AllocsPerRun(5000, pair); got > wantedPairAllocations {
 		t.Errorf("obtaining and releasing a lease allocates %.0f times, over both sides, want at most %d", got, wantedPairAllocations)
 	}
+}
+
+// The holder of many leases watches all of them, and gets a notification of each renewal.
+func TestARenewalOfAWatchedLeaseAllocatesLittle(t *testing.T) {
+	client := dialSpeed(t, testsupport.Start(t, server.Options{}))
+	keys := []string{"press-7/active", "press-8/active"}
+	for _, key := range keys {
+		watch, err := client.Watch(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(watch.Close)
+	}
+	turn := 0
+	allocatesAtMost(t, wantedRenewalAllocations, func(ctx context.Context, _ int) error {
+		turn++
+		_, err := client.Set(ctx, keys[turn%len(keys)], []byte(speedValue), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: time.Hour})
+		return err
+	})
 }
 
 // A renewal waits for no commit, so a journal costs it nothing.
