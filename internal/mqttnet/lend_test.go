@@ -163,7 +163,7 @@ func TestACallerThatReadsInVainReturns(t *testing.T) {
 		await.Receive(l.read)
 	}
 	if len(l.ended) > 0 {
-		t.Error(<-l.ended)
+		t.Error(await.Receive(l.ended))
 	}
 }
 
