@@ -270,6 +270,11 @@ func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
 		var notifications []statestore.Notification
 		notifications, more, wait, ok = e.expireSome()
 		e.delivered(notifications)
+		if more {
+			// Or a request that waits for the lock gets it only after a millisecond: until then the
+			// next batch takes it first, as its goroutine has a processor and that of the request none.
+			runtime.Gosched()
+		}
 	}
 	return wait, ok
 }
