@@ -23,6 +23,7 @@ func runLatency(ctx context.Context, arguments []string, out, progress io.Writer
 	flags.DurationVar(&options.Capacity, "capacity", 5*time.Second, "for how long the capacity is measured first, after half as long to warm up")
 	flags.Float64Var(&options.Share, "share", 0.5, "the load, as a share of the capacity")
 	flags.DurationVar(&options.Tick, "tick", 200*time.Microsecond, "how long the clock sleeps at least; the renewals that are due meanwhile leave together")
+	flags.IntVar(&options.Spare, "spare", 64<<20, "how many bytes of garbage the client may have before its collector runs, beside what Go allows")
 	flags.IntVar(&options.Connections, "connections", 1, "connections of the client")
 	flags.IntVar(&options.Names, "leases", 1000, "leases that are renewed in turn")
 	flags.IntVar(&options.InFlight, "in-flight", 256, "renewals that are under way at once while the capacity is measured")

@@ -278,6 +278,8 @@ func TestOptionsWithoutSenseAreRefused(t *testing.T) {
 		"nothing in flight":      func(o *Options) { o.InFlight = 0 },
 		"no time":                func(o *Options) { o.Duration = 0 },
 		"too long":               func(o *Options) { o.Duration = 2 * time.Hour },
+		"garbage below zero":     func(o *Options) { o.Spare = -1 },
+		"too much garbage":       func(o *Options) { o.Spare = 1<<30 + 1 },
 		"no tick":                func(o *Options) { o.Tick = 0 },
 		"a long tick":            func(o *Options) { o.Tick = time.Second },
 		"no load":                func(o *Options) { o.Share = 0 },
