@@ -90,8 +90,8 @@
 //
 // # Goroutines
 //
-// Each client has one goroutine that connects, subscribes and sends, and one that reads
-// while a connection lasts. Requests and replies do not pass through paho's codec: the fast path of
+// Each client has one goroutine, which connects and reads, and another one while there is something
+// to send or to arrange. Requests and replies do not pass through paho's codec: the fast path of
 // this package writes the packets of requests to the connection and takes replies out of
 // it, several times as fast. Watched keys have a few goroutines while there is something to register,
 // and OnConnectionChange has one. Close ends all of them, and those started with [Client.Go],

@@ -116,7 +116,7 @@ func (f *fastPath) tried(done bool) {
 		return
 	}
 	f.handed = true
-	signal(f.link.wake)
+	f.link.wakeUp()
 }
 
 // send writes the queued requests; those that were queued together leave in one write. Only

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -106,6 +107,75 @@ func get(ctx context.Context, client *Client, keys ...string) map[string]chan ou
 		}()
 	}
 	return outcomes
+}
+
+// A program may have a thousand clients that do nothing, and each goroutine keeps a stack.
+func TestAnIdleClientHasOneGoroutine(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		before := runtime.NumGoroutine()
+		b := newQuietBroker(1000)
+		client := mustDialTo(t, b.pipeBroker, options)
+		idle := before + 2 + 1 // of the broker, and of the client
+		for round := range 3 {
+			time.Sleep(3 * linger)
+			synctest.Wait()
+			if got := runtime.NumGoroutine(); got != idle {
+				t.Fatalf("round %d: an idle client has %d goroutines, want 1", round, got-idle+1)
+			}
+			outcomes := get(t.Context(), client, "k1", "k2")
+			for _, request := range b.received()[2*round:] {
+				_, _ = value(request, "v", 0).WriteTo(b.present())
+				b.acknowledge(request.PacketID, 0)
+			}
+			for key, c := range outcomes {
+				if got := await.Receive(c); got.err != nil || string(got.entry.Value) != "v" {
+					t.Errorf("round %d: %s: %+v", round, key, got)
+				}
+			}
+		}
+	})
+}
+
+// The goroutine that sends ends after a while without work. What comes at this very moment must not wait
+// for the next request.
+func TestARequestAtTheMomentOfIdlenessIsSent(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		b := newQuietBroker(1000)
+		client := mustDialTo(t, b.pipeBroker, options)
+		for i := range 200 {
+			// serve looks for work at each linger after it began, and this is such a time.
+			time.Sleep(linger * time.Duration(1+i%3))
+			outcome := get(t.Context(), client, "k")["k"]
+			if i%2 == 0 {
+				runtime.Gosched()
+			}
+			request := b.received()[i]
+			_, _ = value(request, "v", 0).WriteTo(b.present())
+			b.acknowledge(request.PacketID, 0)
+			if got := await.Receive(outcome); got.err != nil {
+				t.Fatalf("request %d: %v", i, got.err)
+			}
+		}
+	})
+}
+
+// A Will replaces the connection, also of a client that was idle.
+func TestAWillForAnIdleClient(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		b := &pipeBroker{}
+		client := mustDialTo(t, b, options)
+		for range 2 {
+			time.Sleep(3 * linger)
+			will, err := client.SetWill(t.Context(), "k", []byte("v"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			will.Close()
+		}
+		if got := client.Connection().Connections; got != 3 {
+			t.Errorf("there were %d connections, want 3", got)
+		}
+	})
 }
 
 func TestAnAcknowledgementOfNothingDoesNoHarm(t *testing.T) {

@@ -50,10 +50,13 @@ type link struct {
 	net            *mqttnet.Conn      // nil in tests that need none
 	client         *mqttclient.Client // CONNECT, SUBSCRIBE, keep-alive, the end; it reads
 	authentication *authentication
-	abort          *time.Timer // ends the connection by force; stopped until it is to end
+	ending         sync.Once // disconnect
 
 	down      chan struct{} // closed when the connection is lost
 	wake      chan struct{} // holds one item when the queues may not be empty
+	serve     func()        // mqttConn.serve, in a goroutine of its own while seat is empty
+	seat      chan struct{} // holds one item while serve does not run; nil until there is a subscription
+	replaced  bool          // the connection ends because it is to be replaced; belongs to the one with the seat
 	quiet     chan struct{} // holds one item once nothing is pending on a link that is leaving
 	slots     *window       // has one in use for each request that the broker has not acknowledged
 	maxPacket int           // bytes that the broker takes in one packet
@@ -87,9 +90,7 @@ func newLink(clientID string, events Events, logger *slog.Logger, conn *mqttnet.
 		quiet:    make(chan struct{}, 1),
 		pending:  make(map[correlation]*exchange),
 		net:      conn,
-		abort:    time.AfterFunc(time.Hour, conn.Abort),
 	}
-	l.abort.Stop()
 	l.overdue = deadlines{call: l.sweep, tasks: &l.tasks}
 	return l
 }
@@ -167,11 +168,30 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 	return nil
 }
 
-// disconnect ends the connection, lost already or not, and waits for its goroutines. A
+// disconnect ends the connection, lost already or not: the goroutine that reads then returns. A
 // broker that does not read the DISCONNECT delays it by closeTimeout at most.
 func (l *link) disconnect() {
-	l.abort.Reset(closeTimeout)
-	l.client.Disconnect()
+	l.ending.Do(func() {
+		abort := time.AfterFunc(closeTimeout, l.net.Abort)
+		defer abort.Stop()
+		l.client.Disconnect()
+	})
+}
+
+// wakeUp lets the queues be looked at. It does not wait.
+func (l *link) wakeUp() {
+	signal(l.wake)
+	l.start()
+}
+
+// start lets serve run, if it does not. A goroutine that waits for something to do would cost an idle
+// client 5 KB: a stack of 4 KB, and what the runtime keeps for each channel that it waits for.
+func (l *link) start() {
+	select {
+	case <-l.seat:
+		go l.serve() // gives the seat back; mqttConn.conclude waits for that
+	default:
+	}
 }
 
 // closeCause returns why this client closed the connection, or nil if it did not.
@@ -221,7 +241,7 @@ func (l *link) add(e *exchange) (added, claimed bool) {
 	if l.path != nil && l.path.claimLocked() {
 		return true, true
 	}
-	signal(l.wake)
+	l.wakeUp()
 	return true, false
 }
 

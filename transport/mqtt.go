@@ -36,7 +36,8 @@ const (
 
 // mqttConn is a Conn over MQTT 5: a series of links, one at a time.
 //
-// One goroutine, run, connects, sends, and connects again; it ends with Close.
+// One goroutine, run, connects, reads, and connects again; it ends with Close. Another one, serve,
+// sends what no caller could, and is there while there is something to do.
 type mqttConn struct {
 	options Options
 	logger  *slog.Logger
@@ -46,9 +47,9 @@ type mqttConn struct {
 
 	life  context.Context // ends, with the reason, once there will be no more connections
 	end   context.CancelCauseFunc
-	tasks sync.WaitGroup // run, and report if there is an Options.OnConnectionChange
+	tasks sync.WaitGroup // run, the end of a link, and report if there is an Options.OnConnectionChange
 
-	// Used by the goroutine run only.
+	// Used by the goroutine run, and by those that it waits for.
 	servers  *mqttnet.Rotation // its server is the server of the present attempt or connection
 	refusals int               // permanent refusals in a row, before the first connection
 	refusal  error             // the latest of them
@@ -115,8 +116,9 @@ func (c *mqttConn) terminate(cause error) {
 		for _, e := range c.waiting.close(cause) {
 			failed.add(e, Reply{}, notSent(cause))
 		}
-		if c.link != nil {
-			failed = append(failed, c.dropLocked(c.link, cause)...)
+		if l := c.link; l != nil {
+			failed = append(failed, c.dropLocked(l, cause)...)
+			c.tasks.Go(l.disconnect) // the goroutine that reads waits for what arrives
 		}
 		c.changedLocked(Ended, cause)
 	}
@@ -193,23 +195,33 @@ func (c *mqttConn) attemptTimeout() time.Duration {
 	return min(connectTimeout, firstTimeout<<min(c.servers.Silence()/2, 8))
 }
 
-// connect makes one connection and serves it until it is lost, or given up because it is
+// connect makes one connection and reads from it until it is lost, or given up because it is
 // to be replaced at once. The error says why there was no connection.
 //
-// To establish and to end a connection takes a stack of some 8 KB. This goroutine would keep it as
-// long as the connection lasts, so both are done in goroutines of their own.
+// This goroutine is the only one of an idle connection. To establish and to end one takes a stack of
+// some 8 KB, which it would keep for as long as the connection lasts, so that is done in other goroutines.
 func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
-	var s served
-	aside(func() { s, err = c.establish(ctx) })
-	if s.link == nil {
+	s := new(served)
+	err = errNoReturn
+	aside(func() { err = c.open(ctx, s) })
+	if err != nil {
 		return false, err
 	}
-	if err == nil {
-		replaced = c.serve(ctx, s.link, s.will)
-	}
+	established := make(chan error, 1)
+	go func() {
+		err := errNoReturn
+		defer func() { established <- err }()
+		err = c.establish(ctx, s)
+	}()
+	s.link.client.Run()
+	err = <-established
 	aside(func() { c.conclude(s) })
-	return replaced, err
+	return s.link.replaced, err
 }
+
+// errNoReturn is the error of an attempt in which a function of the program, such as a Dialer, called
+// runtime.Goexit.
+var errNoReturn = errors.New("a function of the program ended the goroutine that connects")
 
 // aside calls do in another goroutine and waits for it.
 func aside(do func()) {
@@ -221,17 +233,18 @@ func aside(do func()) {
 	<-done
 }
 
-// served is a connection that was accepted by the broker, and ends with conclude.
+// served is a connection that the broker has accepted.
 type served struct {
-	link   *link
-	will   *pendingWill // that it carries; nil: none
-	broker string       // for the log
-	stop   func() bool  // calls off what the end of the client does to it
-	up     bool         // Up was called
+	link    *link
+	connack *paho.Connack
+	sent    *paho.Connect
+	will    *pendingWill // that it carries; nil: none
+	waits   *pendingWill // that waited when the connection began, carried or not
+	up      bool         // Up was called
 }
 
-// establish makes one connection. If it returns a link, that is to be concluded, also with an error.
-func (c *mqttConn) establish(ctx context.Context) (s served, err error) {
+// open connects to a broker, up to its CONNACK. The error says why there is no connection.
+func (c *mqttConn) open(ctx context.Context, s *served) error {
 	attempt, cancel := context.WithTimeout(ctx, c.attemptTimeout())
 	defer cancel()
 	c.trying()
@@ -240,93 +253,130 @@ func (c *mqttConn) establish(ctx context.Context) (s served, err error) {
 	c.refusals, c.referred, c.referral = 0, 0, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
 	if err != nil {
-		return s, err
+		return err
 	}
 	conn, err := c.dial(attempt, c.server())
 	if err != nil {
-		return s, err
+		return err
 	}
-	packet, will := c.connectPacket(password, token), c.nextWill()
-	if will != nil && !will.unanswered {
-		s.will = will
-		s.will.write(packet, conn)
+	s.sent, s.waits = c.connectPacket(password, token), c.nextWill()
+	if s.waits != nil && !s.waits.unanswered {
+		s.will = s.waits
+		s.will.write(s.sent, conn)
 	}
-	l := newLink(c.options.ClientID, c.events, c.logger, conn)
-	// Close does not wait for a write to a broker that no longer reads.
-	s.stop = context.AfterFunc(ctx, func() { l.abort.Reset(closeTimeout) })
-	connack, err := l.handshake(attempt, packet, func(d *packets.Disconnect) { c.lost(l, d) })
-	if connack != nil {
+	s.link = newLink(c.options.ClientID, c.events, c.logger, conn)
+	s.connack, err = s.link.handshake(attempt, s.sent, func(d *packets.Disconnect) { c.lost(s.link, d) })
+	if s.connack != nil {
 		c.servers.Answered()
 	}
-	if err != nil {
-		s.stop()
-		l.abort.Stop()
-		if attempt.Err() != nil && connack == nil {
-			err = mqttnet.NoAnswer(c.server(), err)
-		}
-		err = c.notConnected(will, s.will, conn.Incomplete(), connack, err)
-		switch {
-		case c.isPermanent(will, err):
-			c.refusals, c.referred, c.refusal = refusals+1, referred, err
-		case errors.Is(err, ErrUseAnotherServer):
-			c.refusals, c.referred, c.referral = refusals, referred+1, err
-		}
-		return s, err
+	if err == nil {
+		return nil
 	}
-	s.link, s.broker = l, c.server().Host
-	if err := l.adopt(connack.Properties, packet.KeepAlive); err != nil {
-		return s, err
+	if attempt.Err() != nil && s.connack == nil {
+		err = mqttnet.NoAnswer(c.server(), err)
+	}
+	err = c.notConnected(s.waits, s.will, conn.Incomplete(), s.connack, err)
+	switch {
+	case c.isPermanent(s.waits, err):
+		c.refusals, c.referred, c.refusal = refusals+1, referred, err
+	case errors.Is(err, ErrUseAnotherServer):
+		c.refusals, c.referred, c.referral = refusals, referred+1, err
+	}
+	return err
+}
+
+// establish makes a connection ready for requests, while packets are read from it. If it does not
+// succeed, it ends the connection; the error says why.
+func (c *mqttConn) establish(ctx context.Context, s *served) (err error) {
+	l, ready := s.link, false
+	defer func() {
+		s.connack, s.sent, s.waits = nil, nil, nil // not for as long as the connection lasts
+		if !ready {
+			l.disconnect()
+		}
+	}()
+	if err := l.adopt(s.connack.Properties, s.sent.KeepAlive); err != nil {
+		return err
 	}
 	l.slots.others = c.waiting.has
 	l.slots.freed = func() {
 		if l.slots.kept > 0 || c.waiting.count.Load() > 0 {
-			signal(l.wake)
+			l.wakeUp()
 		}
 	}
 	if err := l.subscribe(ctx, c.failed); err != nil {
-		return s, err
+		return err
 	}
 	l.path = newFastPath(l)
-	conn.Lend(lendTick, l.path.callersRead)
-	conn.Intercept(l.path.take)
+	will := s.will
+	l.serve = func() { c.serve(l, will) }
+	l.seat = make(chan struct{}, 1)
+	l.seat <- struct{}{}
+	l.net.Lend(lendTick, l.path.callersRead)
+	l.net.Intercept(l.path.take)
 	// Before any request can be sent: a caller with a reply must see Connected.
 	c.events.Up()
 	s.up = true
-	if !c.established(l) {
-		return s, cmp.Or(l.closeCause(), l.lossCause())
+	if ready = c.established(l); !ready {
+		return cmp.Or(l.closeCause(), l.lossCause())
 	}
 	c.logConnected()
-	if s.will != nil {
-		c.concluded(s.will, willResult{lost: l.down, silence: l.silence})
+	if will != nil {
+		c.concluded(will, willResult{lost: l.down, silence: l.silence})
 	} else {
-		c.connectedWithout(will)
+		c.connectedWithout(s.waits)
 	}
-	return s, nil
+	return nil
 }
 
-// conclude ends a connection, whether it was lost or is to end now.
-func (c *mqttConn) conclude(s served) {
+// conclude ends a connection that was lost or that disconnect has ended.
+func (c *mqttConn) conclude(s *served) {
+	l := s.link
 	if s.up {
-		c.events.Down()                                    // a second time, if lost has called it
-		c.logger.Debug("disconnected", "broker", s.broker) // after Down: its handler may be slow
+		c.events.Down()                                           // a second time, if lost has called it
+		c.logger.Debug("disconnected", "broker", c.server().Host) // after Down: its handler may be slow
 	}
-	s.link.disconnect()
-	c.lost(s.link, nil)
-	s.link.tasks.Wait() // none begins on a link that is down
-	cause := s.link.lossCause()
+	l.disconnect() // or waits for the one under way
+	if l.seat != nil {
+		<-l.seat // serve has ended, since the link is down, and does not begin again
+	}
+	l.tasks.Wait() // likewise
+	cause := l.lossCause()
 	if errors.Is(cause, ErrUseAnotherServer) {
 		c.referral = cause
 	}
 	if ended := (*DisconnectError)(nil); !errors.As(cause, &ended) {
 		c.servers.Silent()
 	}
-	s.stop()
-	s.link.abort.Stop()
 }
 
-// serve sends the requests of a connection that carries will, or none, until the
-// connection is lost or, as it then reports, to be replaced.
-func (c *mqttConn) serve(ctx context.Context, l *link, will *pendingWill) (replaced bool) {
+// linger is how long serve waits for more to do.
+const linger = time.Second
+
+// serve sends the requests of a connection that carries will, or none, while there are any, and ends
+// the connection when it is to be replaced. It runs while the link's seat is taken, and gives it back.
+func (c *mqttConn) serve(l *link, will *pendingWill) {
+	for {
+		l.replaced = c.serveUntilIdle(l, will)
+		if l.replaced {
+			l.disconnect()
+		}
+		l.seat <- struct{}{}
+		if isClosed(l.down) || len(l.wake) == 0 && len(c.replace) == 0 {
+			return
+		}
+		// Something came while the seat was taken, so it started nothing.
+		select {
+		case <-l.seat:
+		default:
+			return // what came later did
+		}
+	}
+}
+
+// serveUntilIdle serves a connection until there is nothing to do, or until the connection is lost
+// or, as it then reports, to be replaced.
+func (c *mqttConn) serveUntilIdle(l *link, will *pendingWill) (replaced bool) {
 	replace, patience := c.replace, (<-chan time.Time)(nil)
 	var check <-chan time.Time
 	if c.options.TokenFile != "" {
@@ -334,16 +384,22 @@ func (c *mqttConn) serve(ctx context.Context, l *link, will *pendingWill) (repla
 		defer ticker.Stop()
 		check = ticker.C
 	}
+	idle, busy := time.NewTicker(linger), true
+	defer idle.Stop()
 	for {
 		select {
-		case <-ctx.Done():
-			return false
-		case <-l.down:
+		case <-l.down: // the end of the client comes here, too: see terminate
 			return false
 		case <-l.wake:
+			busy = true
 			c.admit()
 			l.slots.giveBack() // each slot that is kept wakes this goroutine
 			l.path.send()
+		case <-idle.C:
+			if !busy && check == nil && patience == nil {
+				return false
+			}
+			busy = false
 		case <-check:
 			l.showToken(c.options.TokenFile)
 		case <-replace:
@@ -459,6 +515,9 @@ func (c *mqttConn) established(l *link) bool {
 	close(c.ready)
 	if c.waiting.count.Load() > 0 {
 		signal(l.wake)
+	}
+	if len(l.wake) > 0 || len(c.replace) > 0 || c.options.TokenFile != "" {
+		l.start()
 	}
 	return true
 }
@@ -610,7 +669,7 @@ func (c *mqttConn) wait(e *exchange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.link != nil {
-		signal(c.link.wake) // it may be possible by now
+		c.link.wakeUp() // it may be possible by now
 	}
 }
 

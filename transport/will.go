@@ -130,7 +130,7 @@ type pendingWill struct {
 
 	// A broker may close the connection rather than say that it takes no Wills
 	// [MQTT-3.1.4-2]. So when a connection with a Will ends without CONNACK, the next
-	// one has none. Both fields are used by mqttConn.run only.
+	// one has none. Both fields are used by mqttConn.run, and by the goroutines that it waits for.
 	unanswered bool // the latest connection with it ended so
 	suspicions int  // how often in succession it did, and the next one without it did not
 
@@ -158,8 +158,8 @@ func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan st
 	will := &pendingWill{request: request, result: make(chan willResult, 1)}
 	c.mu.Lock()
 	c.will = will
+	c.wakeUpLocked()
 	c.mu.Unlock()
-	c.wakeUp()
 	select {
 	case r := <-will.result:
 		return r.lost, r.silence, r.err
@@ -174,9 +174,12 @@ func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan st
 	return nil, 0, err
 }
 
-// wakeUp makes serve check whether its connection is still the right one.
-func (c *mqttConn) wakeUp() {
+// wakeUpLocked makes serve check whether its connection is still the right one.
+func (c *mqttConn) wakeUpLocked() {
 	signal(c.replace)
+	if c.link != nil {
+		c.link.start()
+	}
 }
 
 // nextWill returns the Will that waits for a connection, or nil.
@@ -226,7 +229,9 @@ func (c *mqttConn) connectedWithout(waits *pendingWill) {
 	}
 	waits.unanswered = false
 	if waits.suspicions++; waits.suspicions < maxSuspicions {
-		c.wakeUp() // to try it again
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.wakeUpLocked() // to try it again
 		return
 	}
 	c.concluded(waits, willResult{err: fmt.Errorf("%w: the broker closes connections with it, and accepts them without", ErrNoWill)})
@@ -246,7 +251,7 @@ func (c *mqttConn) abandon(will *pendingWill) (result willResult, known bool) {
 		c.will = nil
 	}
 	will.abandoned = true
-	c.wakeUp()
+	c.wakeUpLocked()
 	return willResult{}, false
 }
 

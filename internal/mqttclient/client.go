@@ -23,7 +23,7 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 )
 
-// Options configures [Connect]. The functions are called in the goroutine that reads, one at a
+// Options configures [Connect]. The functions are called in the goroutine of [Client.Run], one at a
 // time: nothing is read meanwhile, so they must not wait for the broker.
 type Options struct {
 	// Authenticate returns the answer to a broker that asks for more in the course of an
@@ -32,7 +32,7 @@ type Options struct {
 	// Received is called with each PUBLISH that no Interceptor of the connection took, before it
 	// is acknowledged. It must not keep the packet.
 	Received func(*frame.Publish)
-	// Lost is called when the connection has ended, before Done is closed: first with the
+	// Lost is called when the connection has ended, before Run returns: first with the
 	// broker's DISCONNECT if there was one, and then with nil. [Client.Disconnect] ends it too.
 	Lost func(*packets.Disconnect)
 }
@@ -43,7 +43,7 @@ type Client struct {
 	options   Options
 	keepAlive time.Duration
 	inbound   int // our Receive Maximum: how many messages may wait for their PUBACKs
-	done      chan struct{}
+	done      chan struct{} // closed by Run
 	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
 
 	mu         sync.Mutex
@@ -59,7 +59,7 @@ type Client struct {
 
 // Connect sends connect over conn and waits for the CONNACK until ctx ends. It closes conn if it
 // fails; a broker that refuses the connection has its CONNACK beside the error. conn must not be
-// read meanwhile, nor afterwards.
+// read meanwhile, nor afterwards. The caller then has to call Run.
 //
 // The keep-alive is that of connect, or the broker's if it is shorter. With a longer one of the
 // broker the client would notice a dead connection later than it was told to.
@@ -86,7 +86,6 @@ func Connect(ctx context.Context, conn *mqttnet.Conn, connect *paho.Connect, opt
 		c.timer = time.AfterFunc(c.keepAlive, c.beat)
 		c.mu.Unlock()
 	}
-	go c.read() // ends with the connection; Disconnect waits
 	return c, connack, nil
 }
 
@@ -149,10 +148,6 @@ func decode(packet []byte) (packets.Packet, error) {
 	return p.Content, nil
 }
 
-// Done returns a channel that is closed once the connection is closed and nothing of it runs any
-// more.
-func (c *Client) Done() <-chan struct{} { return c.done }
-
 // errLost is the error for what was under way when the connection ended.
 var errLost = errors.New("the connection was lost")
 
@@ -183,21 +178,22 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 	}
 }
 
-// Disconnect sends DISCONNECT, closes the connection, lost already or not, and waits until nothing
-// of it runs any more.
+// Disconnect sends DISCONNECT and closes the connection, lost already or not. Run then returns.
 func (c *Client) Disconnect() {
 	c.conn.Send(frame.AppendDisconnect(nil, packets.DisconnectNormalDisconnection, ""))
 	_ = c.conn.Close() // an error says that it was lost
-	<-c.done
 }
 
-// read handles the packets that arrive. Its frame is small, and all that needs a deep stack is
-// below handle: an idle connection keeps the stack of this goroutine.
-func (c *Client) read() {
+// Run handles the packets that arrive until the connection has ended. When it returns, the connection
+// is closed and nothing of it runs any more. It is to be called once.
+//
+// Its frame is small, and all that needs a deep stack is below handle: an idle connection keeps the
+// stack of this goroutine.
+func (c *Client) Run() {
 	for c.next() {
 	}
 	c.options.Lost(nil)
-	_ = c.conn.Close()
+	c.conn.Abort() // the broker gets no goodbye: there is nothing more to say, and it may not read
 	c.mu.Lock()
 	c.over = true
 	if c.timer != nil && c.timer.Stop() {
