@@ -42,8 +42,8 @@ type Client struct {
 	conn      *mqttnet.Conn
 	options   Options
 	keepAlive time.Duration
-	inbound   int // our Receive Maximum: how many messages may wait for their PUBACKs
-	done      chan struct{} // closed by Run
+	inbound   int            // our Receive Maximum: how many messages may wait for their PUBACKs
+	done      chan struct{}  // closed by Run
 	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
 
 	mu         sync.Mutex
@@ -53,7 +53,7 @@ type Client struct {
 	packetID   uint16      // of the latest SUBSCRIBE
 	granted    chan *packets.Suback
 	answers    []byte // that are to be written, PUBACKs and AUTHs
-	acks       int    // PUBACKs among them, and those that write has
+	acks       int    // PUBACKs among them; the broker may have those that are being written already
 	writing    bool   // write runs
 }
 
@@ -287,20 +287,18 @@ func (c *Client) answer(packet []byte, acks int) (ok bool) {
 
 // write writes the answers until there are no more. The loss of the connection ends a write.
 func (c *Client) write() {
-	for answers, acks := c.take(0); len(answers) > 0; answers, acks = c.take(acks) {
+	for answers := c.take(); len(answers) > 0; answers = c.take() {
 		c.conn.Send(answers)
 	}
 }
 
-// take returns what is to be written next, with the number of acknowledgements in it, and notes
-// that so many were written.
-func (c *Client) take(written int) (answers []byte, acks int) {
+// take returns what is to be written next.
+func (c *Client) take() (answers []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.acks -= written
-	answers, c.answers = c.answers, nil
+	answers, c.answers, c.acks = c.answers, nil, 0
 	c.writing = len(answers) > 0
-	return answers, c.acks
+	return answers
 }
 
 // beat sends a PINGREQ in each keep-alive, and ends the connection if the one before has no answer.
