@@ -203,6 +203,7 @@ func Run(ctx context.Context, host *peer.Host, options Options) (*Result, error)
 func since(after, before pauses.Snapshot, began time.Time) pauses.Snapshot {
 	return pauses.Snapshot{
 		Collections: later(after.Collections, began), Stalls: later(after.Stalls, began),
+		Away: later(after.Away, began), AwayKnown: after.AwayKnown,
 		Pauses: after.Pauses.Since(before.Pauses), Waits: after.Waits.Since(before.Waits), Lateness: after.Lateness.Since(before.Lateness),
 		Collecting: after.Collecting - before.Collecting, Used: after.Used - before.Used,
 	}

@@ -17,11 +17,13 @@ func near(slow []span, began time.Time, took time.Duration, r *Result) []Near {
 	client := spans(r.Client.Collections, began, took)
 	server := spans(r.Server.Collections, began, took)
 	machine := spans(r.Idle.Stalls, began, took)
-	all := merge(slices.Concat(client, server, machine))
+	away := spans(r.Idle.Away, began, took)
+	all := merge(slices.Concat(client, server, machine, away))
 	found := []Near{
 		{What: "a collection of the client", Slow: count(slow, client), Chance: covered(client, took)},
 		{What: "a collection of the server", Slow: count(slow, server), Chance: covered(server, took)},
-		{What: "a stall of the machine: a process that only slept woke late", Slow: count(slow, machine), Chance: covered(machine, took)},
+		{What: "a processor that was away: a thread that goes before all others woke late", Slow: count(slow, away), Chance: covered(away, took)},
+		{What: "a machine that was busy or away: a thread like all others woke late", Slow: count(slow, machine), Chance: covered(machine, took)},
 	}
 	return append(found, Near{What: "none of these", Slow: len(slow) - count(slow, all), Chance: 1 - covered(all, took)})
 }

@@ -119,6 +119,9 @@ func (r *Result) tail(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "%d renewals (%.3f %%) took longer than %v. Within %v of them there was:\n\n| what | of the slow renewals | by chance alone |\n|---|--:|--:|\n",
 		r.SlowCount, 100*float64(r.SlowCount)/float64(max(1, r.Latency.TotalCount())), Slow, vicinity)
+	if !r.Idle.AwayKnown {
+		b.WriteString("| (without the right to use real-time priorities it is not known whether a processor was away) | | |\n")
+	}
 	for _, n := range r.Near {
 		fmt.Fprintf(b, "| %s | %.0f %% | %.0f %% |\n", n.What, 100*float64(n.Slow)/float64(r.SlowCount), 100*n.Chance)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"sync"
@@ -30,6 +31,12 @@ type Snapshot struct {
 	// Stalls are the moments at which a thread that slept woke late, if the recorder has looked for
 	// them: at most maxEvents, later ones are left out.
 	Stalls []Event
+	// Away are the moments at which a processor did nothing that a virtual machine wants, because the
+	// machine below had other work: a thread that goes before all others, and runs on this processor
+	// only, woke late. AwayKnown says that the recorder could look for them: on Linux, with the right to
+	// use real-time priorities.
+	Away      []Event
+	AwayKnown bool
 	// Pauses counts the times for which all goroutines stood still, and Waits counts the times for
 	// which a goroutine that could run waited for a processor.
 	Pauses, Waits Histogram
@@ -118,6 +125,8 @@ type Recorder struct {
 	collections []Event
 	stalls      []Event
 	lateness    Histogram
+	away        []Event
+	awayKnown   bool
 }
 
 // Start starts a recorder. With stalls it also lets a thread sleep a thousand times a second, and
@@ -143,6 +152,9 @@ func Start(stalls bool) *Recorder {
 	})
 	if stalls {
 		r.working.Go(func() { r.lookForStalls(ctx) })
+		for processor := range runtime.NumCPU() {
+			r.working.Go(func() { r.lookForAbsence(ctx, processor) })
+		}
 	}
 	return r
 }
@@ -179,6 +191,28 @@ func (r *Recorder) lookForStalls(ctx context.Context) {
 			r.stalls = appendBounded(r.stalls, Event{End: now.Round(0), Took: late})
 		}
 		r.mu.Unlock()
+	}
+}
+
+// lookForAbsence looks for moments at which a processor is away.
+func (r *Recorder) lookForAbsence(ctx context.Context, processor int) {
+	sleep, done, err := first(processor)
+	if err != nil {
+		return
+	}
+	defer done()
+	r.mu.Lock()
+	r.awayKnown = true
+	r.mu.Unlock()
+	for ctx.Err() == nil {
+		due := time.Now().Add(nap)
+		sleep(nap)
+		now := time.Now()
+		if late := now.Sub(due); late >= worthwhile {
+			r.mu.Lock()
+			r.away = appendBounded(r.away, Event{End: now.Round(0), Took: late})
+			r.mu.Unlock()
+		}
 	}
 }
 
@@ -228,6 +262,7 @@ func (r *Recorder) Snapshot() Snapshot {
 	defer r.mu.Unlock()
 	s.Collections = append([]Event(nil), r.collections...)
 	s.Stalls = append([]Event(nil), r.stalls...)
+	s.Away, s.AwayKnown = append([]Event(nil), r.away...), r.awayKnown
 	s.Lateness = r.lateness.Since(Histogram{})
 	return s
 }

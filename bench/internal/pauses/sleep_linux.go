@@ -3,6 +3,7 @@ package pauses
 import (
 	"runtime"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,4 +30,38 @@ func Sleeper() (sleep func(time.Duration), done func()) {
 		runtime.UnlockOSThread()
 	}
 	return sleep, done
+}
+
+// first is Sleeper for a thread that runs on one processor, counted from 0 among those that the process
+// may use, and there before all threads of normal priority. The error says why that is not possible. The goroutine must not do much else: nothing
+// else runs meanwhile.
+func first(processor int) (sleep func(time.Duration), done func(), err error) {
+	sleep, undo := Sleeper()
+	var all, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		undo()
+		return nil, nil, err
+	}
+	for number, left := 0, processor; left >= 0 && number < 8*int(unsafe.Sizeof(all)); number++ {
+		if all.IsSet(number) {
+			if left == 0 {
+				one.Set(number)
+			}
+			left--
+		}
+	}
+	if err := unix.SchedSetaffinity(0, &one); err != nil {
+		undo()
+		return nil, nil, err
+	}
+	done = func() {
+		_ = unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0)
+		_ = unix.SchedSetaffinity(0, &all)
+		undo()
+	}
+	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {
+		done()
+		return nil, nil, err
+	}
+	return sleep, done, nil
 }

@@ -2,9 +2,17 @@
 
 package pauses
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Sleeper returns time.Sleep: other systems have no common way to sleep more exactly.
 func Sleeper() (sleep func(time.Duration), done func()) {
 	return time.Sleep, func() {}
+}
+
+// first returns an error: other systems have no common way to go before all other threads.
+func first(int) (sleep func(time.Duration), done func(), err error) {
+	return nil, nil, errors.ErrUnsupported
 }
