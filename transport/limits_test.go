@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net"
 	"runtime"
@@ -17,6 +18,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // conditions returns an answer to CONNECT with the properties that fill sets.
@@ -345,6 +347,129 @@ func TestNoMoreRequestsAreUnderWayThanTheBrokerTakes(t *testing.T) {
 				t.Errorf("%s, which was sent: %v", key, got.err)
 			}
 		}
+	})
+}
+
+// After a reconnect a client registers all of its watches again. Over a slow link that must not take long, and
+// must leave room for the requests of the program.
+func TestManyWatchesAreRegisteredTogetherAndLeaveRoomForRequests(t *testing.T) {
+	for name, c := range map[string]struct {
+		receiveMaximum  uint16
+		registering     int
+		latencyOfAnyGet time.Duration // in the middle of it
+	}{
+		"a server of this project":           {256, 192, roundTrip},
+		"a broker without a Receive Maximum": {math.MaxUint16, mostRegistering, roundTrip},
+		// All wait in line for the broker, and the program's request too.
+		"a broker that takes few requests": {40, 35, (leastRegistering/35 + 1) * roundTrip},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, options Options) {
+				b := &slowBroker{receiveMaximum: c.receiveMaximum}
+				client := mustDialTo(t, b.pipe(), options)
+				const keys = 2000
+				var watches []*Watch
+				for i := range keys {
+					watch, err := client.Watch(fmt.Sprint("k", i))
+					if err != nil {
+						t.Fatal(err)
+					}
+					watches = append(watches, watch)
+				}
+				for _, watch := range watches {
+					await.Receive(watch.Changes())
+				}
+				b.cut()
+				b.forget()
+				b.cut()
+				for b.seen().begun.IsZero() {
+					time.Sleep(time.Millisecond)
+				}
+				time.Sleep(3 * roundTrip)
+				asked := time.Now()
+				if _, err := client.Get(t.Context(), "another"); err != nil || time.Since(asked) > c.latencyOfAnyGet {
+					t.Errorf("a GET meanwhile took %v, want at most %v: %v", time.Since(asked), c.latencyOfAnyGet, err)
+				}
+				time.Sleep(20 * time.Second) // and not a minute: then they are refreshed
+				load := b.seen()
+				if load.most > c.registering+1 {
+					t.Errorf("%d requests were under way, want at most %d and the GET", load.most, c.registering)
+				}
+				// A KEYNOTIFY and a GET for each, and one round trip more for what does not fit exactly.
+				if took, want := load.ended.Sub(load.begun), 2*roundTrip*(keys/time.Duration(c.registering)+2); took > want {
+					t.Errorf("%d watches were registered again in %v, want at most %v", keys, took, want)
+				}
+			})
+		})
+	}
+}
+
+const roundTrip = 100 * time.Millisecond
+
+// slowBroker is a broker whose answers take a round trip.
+type slowBroker struct {
+	*pipeBroker
+	receiveMaximum uint16
+
+	load brokerLoad // guarded by the broker's mutex
+}
+
+type brokerLoad struct {
+	underWay, most int // requests
+	begun, ended   time.Time
+}
+
+func (b *slowBroker) seen() brokerLoad {
+	synctest.Wait()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.load
+}
+
+// forget begins a new measurement.
+func (b *slowBroker) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.load = brokerLoad{underWay: b.load.underWay}
+}
+
+func (b *slowBroker) pipe() *pipeBroker {
+	b.pipeBroker = &pipeBroker{}
+	b.pipeBroker.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+		switch content := packet.Content.(type) {
+		case *packets.Connect:
+			send(conn, packets.CONNACK, func(p *packets.Connack) { p.Properties.ReceiveMaximum = &b.receiveMaximum })
+			return true
+		case *packets.Publish:
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if b.load.underWay++; b.load.begun.IsZero() {
+				b.load.begun = time.Now()
+			}
+			b.load.most = max(b.load.most, b.load.underWay)
+			time.AfterFunc(roundTrip, func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.load.underWay--
+				b.load.ended = time.Now()
+				answerOf(conn, content)
+				send(conn, packets.PUBACK, func(p *packets.Puback) { p.PacketID = content.PacketID })
+			})
+			return true
+		}
+		return false
+	}
+	return b.pipeBroker
+}
+
+// answerOf answers a KEYNOTIFY, and a GET of a key that has no value.
+func answerOf(conn net.Conn, request *packets.Publish) {
+	send(conn, packets.PUBLISH, func(p *packets.Publish) {
+		p.Topic, p.Payload = request.Properties.ResponseTopic, []byte("$-1\r\n")
+		if bytes.Contains(request.Payload, []byte(protocol.VerbKeyNotify)) {
+			p.Payload = []byte("+OK\r\n")
+		}
+		p.Properties.CorrelationData = request.Properties.CorrelationData
 	})
 }
 

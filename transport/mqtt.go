@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -48,6 +49,8 @@ type mqttConn struct {
 	life  context.Context // ends, with the reason, once there will be no more connections
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup // run, the end of a link, and report if there is an Options.OnConnectionChange
+
+	receiveMaximum atomic.Int64 // of the broker, on the latest connection
 
 	// Used by the goroutine run, and by those that it waits for.
 	servers  *mqttnet.Rotation // its server is the server of the present attempt or connection
@@ -314,6 +317,7 @@ func (c *mqttConn) establish(ctx context.Context, s *served) (err error) {
 	l.seat <- struct{}{}
 	l.net.Lend(lendTick, l.path.callersRead)
 	l.net.Intercept(l.path.take)
+	c.receiveMaximum.Store(int64(l.slots.size))
 	// Before any request can be sent: a caller with a reply must see Connected.
 	c.events.Up()
 	s.up = true
