@@ -78,7 +78,8 @@ func measureClients(b *testing.B, count int, hold bool) {
 		b.Fatal(err)
 	default:
 	}
-	time.Sleep(time.Second) // for what goes on in the background: watches are registered
+	// Watches are registered, and the goroutine that sends waits for two seconds at most before it ends.
+	time.Sleep(4 * time.Second)
 	after := usageOfProcess(b)
 	runtime.KeepAlive(clients)
 	report := func(unit string, before, after int64) {
