@@ -107,6 +107,7 @@ func TestAReleaseInstallsFromItsTags(t *testing.T) {
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
