@@ -244,7 +244,7 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 	}
 	// Only now is it known how long the value is. The goroutine reads nothing more until there is
 	// room for it.
-	if value := int64(len(reply.Value)); value > 0 {
+	if value := envelope.ValueCost(command.Key, &reply); value > 0 {
 		if conn.outbox.growReply(room, value) || s.waitToGrow(conn, room, value) {
 			room += value
 		} else {

@@ -8,6 +8,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -206,7 +207,7 @@ func (l *link) submit(client string, request *paho.PublishProperties, command st
 		return
 	}
 	if reply, ok := l.store.clients.trySubmit(command, observed); ok {
-		l.answerBehind(client, request, reply)
+		l.answerBehind(client, request, command.Key, reply)
 		return
 	}
 	waiting := newWaitingReply(client, request)
@@ -224,10 +225,10 @@ func (l *link) submit(client string, request *paho.PublishProperties, command st
 	})
 	if now { // the commit on which it would have rested is over since
 		l.replies.cancel(waiting)
-		l.answerBehind(client, request, reply)
+		l.answerBehind(client, request, command.Key, reply)
 		return
 	}
-	if value := int64(len(reply.Value)); value > 0 {
+	if value := envelope.ValueCost(command.Key, &reply); value > 0 {
 		if l.store.backlog.grow(client, value) {
 			waiting.room += value
 		} else {
@@ -240,8 +241,8 @@ func (l *link) submit(client string, request *paho.PublishProperties, command st
 
 // answerBehind answers a request with a reply that may leave at once, behind replies to the
 // same client that wait to be sent. If there is no room to wait, the reply overtakes them.
-func (l *link) answerBehind(client string, request *paho.PublishProperties, reply statestore.Reply) {
-	room := replyRoom(request) + int64(len(reply.Value))
+func (l *link) answerBehind(client string, request *paho.PublishProperties, key string, reply statestore.Reply) {
+	room := replyRoom(request) + envelope.ValueCost(key, &reply)
 	if reply.Outcome == statestore.Expired || !l.store.backlog.takeBehind(client, room) {
 		l.answer(client, request, reply)
 		return

@@ -59,3 +59,13 @@ const notificationOverhead = 256
 func NotificationCost(change *statestore.Change) int64 {
 	return notificationOverhead + int64(len(change.Key)+len(change.Value))
 }
+
+// ValueCost returns how many bytes the value of a reply to a request about key counts for while it
+// waits to be sent; 0: the reply has none. The value is a part of the memory that has the key too, which
+// stays as long as the reply does, also if the key is gone.
+func ValueCost(key string, reply *statestore.Reply) int64 {
+	if reply.Outcome != statestore.Found {
+		return 0
+	}
+	return int64(len(key) + len(reply.Value))
+}
