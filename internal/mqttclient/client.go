@@ -54,6 +54,7 @@ type Client struct {
 	granted    chan *packets.Suback
 	answers    []byte // that are to be written, PUBACKs and AUTHs
 	acks       int    // PUBACKs among them; the broker may have those that are being written already
+	auths      int    // AUTHs among them, likewise
 	writing    bool   // write runs
 }
 
@@ -66,8 +67,8 @@ type Client struct {
 func Connect(ctx context.Context, conn *mqttnet.Conn, connect *paho.Connect, options Options) (*Client, *paho.Connack, error) {
 	stop := context.AfterFunc(ctx, conn.Abort) // the broker may neither answer nor read
 	connack, err := handshake(conn, connect.Packet(), options)
-	if !stop() {
-		err = ctx.Err()
+	if !stop() && (err == nil || connack == nil) { // else it is refused, whatever else has come
+		connack, err = nil, ctx.Err()
 	}
 	if err != nil {
 		_ = conn.Close()
@@ -236,7 +237,10 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 		if p.ReasonCode == packets.AuthContinueAuthentication {
 			var answer bytes.Buffer
 			_, _ = c.options.Authenticate().WriteTo(&answer) // a Buffer takes everything
-			c.answer(answer.Bytes(), 0)
+			if !c.answer(answer.Bytes(), 0, 1) {
+				c.conn.Refuse(wire.Refuse(wire.ProtocolError, "an AUTH came before the answer to the one before was sent"))
+				return false
+			}
 		}
 	case *packets.Suback:
 		c.mu.Lock()
@@ -252,7 +256,7 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 // publish handles a message, and reports false if there must not be such a one.
 func (c *Client) publish(p *frame.Publish) (goOn bool) {
 	if p.QoS > 1 {
-		c.conn.Refuse(wire.Refuse(packets.DisconnectQoSNotSupported, "a message has QoS 2, and the subscriptions have QoS 1"))
+		c.conn.Refuse(wire.Refuse(wire.ProtocolError, "a message has QoS 2, and the subscriptions have QoS 1"))
 		return false
 	}
 	id := p.PacketID
@@ -260,23 +264,25 @@ func (c *Client) publish(p *frame.Publish) (goOn bool) {
 	if p.QoS == 0 {
 		return true
 	}
-	if !c.answer(frame.AppendPuback(nil, id), 1) {
+	if !c.answer(frame.AppendPuback(nil, id), 1, 0) {
 		c.conn.Refuse(wire.Refuse(packets.DisconnectReceiveMaximumExceeded, "more messages are unacknowledged than the Receive Maximum of %d", c.inbound))
 		return false
 	}
 	return true
 }
 
-// answer lets a packet with so many acknowledgements be written. It does not wait: a broker may
+// answer lets a packet with so many PUBACKs and AUTHs be written. It does not wait: a broker may
 // read nothing more until this client has read what the broker writes. It reports false if more
-// acknowledgements wait than the broker can be owed [MQTT-3.3.4-9].
-func (c *Client) answer(packet []byte, acks int) (ok bool) {
+// wait than the broker can be owed: PUBACKs up to the Receive Maximum [MQTT-3.3.4-9], and one AUTH,
+// since each side waits for the other's [MQTT-4.12.0-3].
+func (c *Client) answer(packet []byte, acks, auths int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.acks+acks > c.inbound {
+	if c.acks+acks > c.inbound || c.auths+auths > 1 {
 		return false
 	}
 	c.acks += acks
+	c.auths += auths
 	c.answers = append(c.answers, packet...)
 	if !c.writing {
 		c.writing = true
@@ -296,7 +302,7 @@ func (c *Client) write() {
 func (c *Client) take() (answers []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	answers, c.answers, c.acks = c.answers, nil, 0
+	answers, c.answers, c.acks, c.auths = c.answers, nil, 0, 0
 	c.writing = len(answers) > 0
 	return answers
 }

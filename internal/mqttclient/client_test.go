@@ -242,8 +242,8 @@ func TestAMessageWithQoS2EndsTheConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *harness) {
 		h.mustConnect(packets.Properties{})
 		h.publish("a", 2, 1)
-		if d, ok := h.read().(*packets.Disconnect); !ok || d.ReasonCode != packets.DisconnectQoSNotSupported {
-			t.Errorf("got %v, want a DISCONNECT with 0x9B", d)
+		if d, ok := h.read().(*packets.Disconnect); !ok || d.ReasonCode != packets.DisconnectProtocolError { // 0x9B is a server's [MQTT-3.14.2-1]
+			t.Errorf("got %v, want a DISCONNECT with 0x82", d)
 		}
 		h.ended(nil)
 		if why := h.conn.CloseCause(); why == nil || !strings.Contains(why.Error(), "QoS 2") {
@@ -353,6 +353,82 @@ func TestAuthentication(t *testing.T) {
 			t.Errorf("got %v", ack)
 		}
 	})
+}
+
+// What a broker can make the client hold has a bound here, too.
+func TestABrokerThatAsksForAuthenticationAndDoesNotReadTheAnswersEndsTheConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		before := time.Now()
+		for range 1000 {
+			var encoded bytes.Buffer
+			p := packets.ControlPacket{FixedHeader: packets.FixedHeader{Type: packets.AUTH},
+				Content: &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}}
+			_, _ = p.WriteTo(&encoded)
+			if _, err := h.broker.Write(encoded.Bytes()); err != nil {
+				break
+			}
+			synctest.Wait()
+			h.client.mu.Lock()
+			held := len(h.client.answers)
+			h.client.mu.Unlock()
+			if held > 100 {
+				t.Errorf("%d bytes of answers wait", held)
+				_ = h.broker.Close()
+			}
+		}
+		h.ended(nil)
+		if why := h.conn.CloseCause(); why == nil || !strings.Contains(why.Error(), "AUTH") || time.Since(before) > 2*time.Second {
+			t.Errorf("after %v; the cause is %v", time.Since(before), why)
+		}
+	})
+}
+
+// lateCloser is a connection that closes when the broker lets it.
+type lateCloser struct {
+	net.Conn
+	closing func()
+}
+
+func (c lateCloser) Close() error {
+	c.closing()
+	return c.Conn.Close()
+}
+
+// A CONNACK that comes as the attempt ends is no refusal, which it would be beside an error.
+func TestAConnackThatComesAtTheEndOfAnAttemptIsNoRefusal(t *testing.T) {
+	for name, code := range map[string]byte{"accepted": 0, "refused": packets.ConnackNotAuthorized} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, h *harness) {
+				near, far := net.Pipe()
+				defer func() { _ = far.Close() }()
+				_ = h.broker.Close()
+				_ = h.conn.Close()
+				h.broker = far
+				answered := make(chan struct{})
+				var err error
+				h.conn, err = mqttnet.Dial(t.Context(), &url.URL{Scheme: "mqtt", Host: "broker:1883"}, nil, mqttnet.Options{
+					MaxPacket: 1 << 20, WriteTimeout: time.Hour,
+					Dialer: func(context.Context, string, string) (net.Conn, error) {
+						return lateCloser{near, func() { <-answered }}, nil
+					},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				connack, err := h.connect(ctx, func() {
+					h.read()
+					cancel()
+					h.send(packets.CONNACK, &packets.Connack{ReasonCode: code, Properties: &packets.Properties{}})
+					close(answered)
+				})
+				if refused := code != 0; err == nil || (connack != nil) != refused || errors.Is(err, context.Canceled) == refused {
+					t.Errorf("the CONNACK is %v, the error %v", connack, err)
+				}
+			})
+		})
+	}
 }
 
 // An attempt that fails leaves a closed connection and nothing that runs.
