@@ -81,11 +81,12 @@ func (f *fastPath) claimLocked() bool {
 }
 
 // callersRead reports whether callers should read their replies themselves: their requests come one
-// after the other, and none waits for its reply now.
+// after the other, the latest a moment ago, and none waits for its reply now. Without the moment, each
+// piece of what arrives after the last of them would wait for a tick.
 func (f *fastPath) callersRead() bool {
 	f.link.mu.Lock()
 	defer f.link.mu.Unlock()
-	return f.alone >= aloneOften && len(f.link.pending) == 0
+	return f.alone >= aloneOften && len(f.link.pending) == 0 && time.Since(f.latest) <= f.within
 }
 
 // trySend sends the queued requests in the goroutine of a caller, which has the claim. It does

@@ -24,6 +24,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // newTestLink returns a connection that is ready, with no network below it.
@@ -594,6 +595,81 @@ func TestACallerThatReadsObeysItsContext(t *testing.T) {
 	}
 }
 
+// A caller that gives up does not go on reading while others have much to tell this client.
+func TestACallerThatReadsObeysItsContextAmongNotifications(t *testing.T) {
+	for name, with := range map[string]func(ctx context.Context, client *Client) error{
+		"its context": func(ctx context.Context, client *Client) error {
+			_, err := client.Get(ctx, "k")
+			return err
+		},
+		"its tenure": func(ctx context.Context, client *Client) error {
+			_, err := client.GetWith(context.Background(), "k", GetOptions{Binding: Binding{While: ctx}})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			broker, silent := storeBroker(), new(atomic.Bool)
+			asked := make(chan struct{}, 100)
+			answers := broker.answer
+			broker.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
+				if _, ok := packet.Content.(*packets.Publish); ok && silent.Load() {
+					asked <- struct{}{}
+					return true
+				}
+				return answers(conn, packet)
+			}
+			client, _, byCallers := lendingClient(t, broker, 100*time.Millisecond)
+			untilCallersRead(t, client, byCallers)
+			silent.Store(true)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			result := make(chan error, 1)
+			go func() { result <- with(ctx, client) }()
+			await.Receive(asked)
+			cancel()
+			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+				if len(result) > 0 {
+					if err := <-result; !errors.Is(err, context.Canceled) {
+						t.Errorf("%v, want context.Canceled", err)
+					}
+					return
+				}
+				send(broker.present(), packets.PUBLISH, func(p *packets.Publish) { p.Topic = protocol.NotifyTopic("a", "k") })
+			}
+			t.Error("it does not return while notifications arrive")
+			await.Receive(result)
+		})
+	}
+}
+
+// What arrives after the latest request is read at once, however much it is.
+func TestManyNotificationsAfterRequestsThatCallersReadAreReadAtOnce(t *testing.T) {
+	broker := storeBroker()
+	client, conn, byCallers := lendingClient(t, broker, 50*time.Millisecond)
+	untilCallersRead(t, client, byCallers)
+	l, _ := conn.awaitLink(t.Context())
+	l.mu.Lock()
+	l.path.within = time.Millisecond
+	l.mu.Unlock()
+	time.Sleep(200 * time.Millisecond) // the reader goes on
+	const notifications = 500
+	var arrived atomic.Int64
+	l.net.Intercept(func(packet []byte, p *frame.Publish) bool {
+		arrived.Add(1)
+		return l.path.take(packet, p)
+	})
+	began := time.Now()
+	for range notifications {
+		send(broker.present(), packets.PUBLISH, func(p *packets.Publish) {
+			p.Topic, p.Payload = protocol.NotifyTopic("a", "k"), make([]byte, 300)
+		})
+	}
+	await.Until(func() bool { return arrived.Load() == notifications })
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("%d notifications took %v", notifications, took)
+	}
+}
+
 func TestRequestsFailAtOnceWhenAConnectionIsLostThatCallersRead(t *testing.T) {
 	broker := storeBroker()
 	client, conn, byCallers := lendingClient(t, broker, time.Hour)
@@ -603,6 +679,28 @@ func TestRequestsFailAtOnceWhenAConnectionIsLostThatCallersRead(t *testing.T) {
 	await.Done(func() {
 		for !isClosed(l.down) { // a caller that reads notices, and tells the goroutine that always reads
 			_, _ = client.Get(t.Context(), "k")
+		}
+	})
+}
+
+// More requests may come to wait while the connection that is to be replaced is being ended.
+func TestAConnectionThatIsToBeReplacedStaysSo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, l := newTestLink(t, 1)
+		l.path = newFastPath(l)
+		l.serve = func() { conn.serve(l, nil) }
+		l.seat = make(chan struct{}, 1)
+		l.seat <- struct{}{}
+		l.ending.Do(func() {}) // the DISCONNECT is sent, and the goroutine that reads has not noticed yet
+		signal(l.quiet)
+		l.start()
+		synctest.Wait()
+		l.wakeUp()
+		synctest.Wait()
+		conn.lost(l, nil)
+		await.Receive(l.seat)
+		if !l.replaced {
+			t.Error("it is taken for one that was lost")
 		}
 	})
 }

@@ -361,8 +361,8 @@ const linger = time.Second
 // the connection when it is to be replaced. It runs while the link's seat is taken, and gives it back.
 func (c *mqttConn) serve(l *link, will *pendingWill) {
 	for {
-		l.replaced = c.serveUntilIdle(l, will)
-		if l.replaced {
+		if c.serveUntilIdle(l, will) {
+			l.replaced = true // also if it serves again before the connection is lost
 			l.disconnect()
 		}
 		l.seat <- struct{}{}
@@ -614,7 +614,7 @@ func (c *mqttConn) roundTrip(ctx context.Context, deadline time.Time, request Re
 		}
 	}
 	if l.net != nil {
-		l.net.ReadUntil(e.isDone) // if callers read; it returns soon after the end of ctx, too
+		l.net.ReadUntil(e.isOver) // if callers read; it returns soon after the end of ctx, too
 	}
 	var over <-chan struct{}
 	if while := request.Binding.While; while != nil {
