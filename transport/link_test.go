@@ -10,6 +10,7 @@ import (
 	"math"
 	"net"
 	"net/url"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync/atomic"
@@ -501,6 +502,29 @@ func TestACallerWhoseContextPanicsKeepsNoOtherFromSending(t *testing.T) {
 	if arrived := await.Result(func() []byte { all, _ := io.ReadAll(far); return all }); !bytes.Contains(arrived, []byte("other")) {
 		t.Errorf("%q arrives", arrived)
 	}
+}
+
+// endingContext is a context of the program that ends the goroutine in which a request is about to leave.
+type endingContext struct{ context.Context }
+
+func (c endingContext) Err() error {
+	if bytes.Contains(debug.Stack(), []byte("(*mqttConn).serve")) {
+		runtime.Goexit()
+	}
+	return c.Context.Err()
+}
+
+func TestAFunctionOfTheProgramThatEndsTheSendingGoroutineEndsOneConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		client := mustDialTo(t, storeBroker(), options)
+		if _, err := client.Get(endingContext{t.Context()}, "k"); err == nil {
+			t.Error("it is answered")
+		}
+		time.Sleep(time.Minute)
+		if _, err := client.Get(t.Context(), "k"); err != nil {
+			t.Errorf("the next request: %v", err)
+		}
+	})
 }
 
 // lendingClient returns a client whose callers read their replies themselves after aloneOften requests

@@ -360,11 +360,19 @@ const linger = time.Second
 // serve sends the requests of a connection that carries will, or none, while there are any, and ends
 // the connection when it is to be replaced. It runs while the link's seat is taken, and gives it back.
 func (c *mqttConn) serve(l *link, will *pendingWill) {
+	seated := true
+	defer func() {
+		if seated { // a function of the program, such as the Err of a context, ended this goroutine
+			l.net.Abort() // the claim to send may be gone with it
+			l.seat <- struct{}{}
+		}
+	}()
 	for {
 		if c.serveUntilIdle(l, will) {
 			l.replaced = true // also if it serves again before the connection is lost
 			l.disconnect()
 		}
+		seated = false
 		l.seat <- struct{}{}
 		if isClosed(l.down) || len(l.wake) == 0 && len(c.replace) == 0 {
 			return
@@ -372,6 +380,7 @@ func (c *mqttConn) serve(l *link, will *pendingWill) {
 		// Something came while the seat was taken, so it started nothing.
 		select {
 		case <-l.seat:
+			seated = true
 		default:
 			return // what came later did
 		}
