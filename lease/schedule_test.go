@@ -449,6 +449,47 @@ func TestTheSchedulerLooksAtTheClockAsOftenAsThePresentTenuresNeed(t *testing.T)
 	})
 }
 
+// Invariant 8: the scheduler sleeps until a time, and not for as long as it was when it decided: its
+// goroutine may have stood still since.
+func TestInvariant8APauseOfTheSchedulerMakesNoContextEndLate(t *testing.T) {
+	const ttl, pause = time.Second, 5 * time.Millisecond
+	judged := 0
+	for reading := int64(1); reading < 100; reading++ {
+		var paused bool
+		synctest.Test(t, func(t *testing.T) {
+			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+			var readings, after, went atomic.Int64
+			steady := MonotonicClock()
+			clock := func() time.Duration {
+				now := steady()
+				if readings.Add(1) == after.Load() {
+					time.Sleep(pause)
+					went.Store(time.Now().UnixNano())
+				}
+				return now
+			}
+			tenure := systemTenure(t, client, "lease", ttl, clock)
+			due := time.Now().Add(ttl - ttl/10 - ttl/10)
+			tenure.StopRenewing() // nothing but the scheduler needs its lock, which it holds when it looks at the clock
+			after.Store(readings.Load() + reading)
+			await.Receive(tenure.Done())
+			if paused = went.Load() > 0; !paused || time.Unix(0, went.Load()).After(due) {
+				return
+			}
+			judged++
+			if late := time.Since(due); late > 0 {
+				t.Errorf("with a pause after reading %d, the context ends %v late", reading, late)
+			}
+		})
+		if !paused {
+			break
+		}
+	}
+	if judged < 5 {
+		t.Errorf("only %d readings of the clock were followed by a pause, so this tests little", judged)
+	}
+}
+
 // Invariant 3: a scheduler that had no tenure for a moment looks at the clock for the next one.
 func TestInvariant3TheSchedulerNoticesASuspendedMachineAfterAMomentWithoutATenure(t *testing.T) {
 	const ttl = 5 * time.Second // the first renewal comes later than the scheduler wakes by itself

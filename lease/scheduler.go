@@ -220,10 +220,10 @@ func (s *scheduler) run(client context.Context) {
 	closed := client.Done()
 	var visits []visit
 	for {
-		var pause time.Duration
+		var until time.Duration
 		var signals signals
 		var over bool
-		visits, pause, signals, over = s.due(visits[:0])
+		visits, until, signals, over = s.due(visits[:0])
 		if over {
 			return
 		}
@@ -234,7 +234,7 @@ func (s *scheduler) run(client context.Context) {
 			clear(visits) // a tenure that is over is garbage
 			continue
 		}
-		timer.Reset(pause)
+		timer.Reset(until - s.now()) // read only here: a pause before makes it no later
 		select {
 		case <-timer.C:
 		case <-s.look:
@@ -251,8 +251,8 @@ func (s *scheduler) run(client context.Context) {
 	}
 }
 
-// due returns the tenures that are due, or else for how long none is, and what to wait for meanwhile.
-func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signals, over bool) {
+// due returns the tenures that are due, or else until when none is, and what to wait for meanwhile.
+func (s *scheduler) due(visits []visit) (_ []visit, until time.Duration, _ signals, over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
@@ -289,7 +289,7 @@ func (s *scheduler) due(visits []visit) (_ []visit, pause time.Duration, _ signa
 		next = min(next, now+first.lookEvery())
 	}
 	s.wakesAt = next
-	return visits, next - now, s.signals, false
+	return visits, next, s.signals, false
 }
 
 // lookLocked makes all tenures due that go by SystemClock if that went on while Go's time, by which
