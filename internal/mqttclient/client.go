@@ -171,6 +171,9 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 				return suback, fmt.Errorf("the broker refused a subscription: %s", suback.Reason(i))
 			}
 		}
+		if len(suback.Reasons) != len(subscriptions) { // [MQTT-3.9.3-1]
+			return nil, fmt.Errorf("the broker answered %d subscriptions of %d", len(suback.Reasons), len(subscriptions))
+		}
 		return suback, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()

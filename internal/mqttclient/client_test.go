@@ -324,6 +324,9 @@ func TestSubscribe(t *testing.T) {
 		if r := subscribe(t.Context(), func(id uint16) { suback(id, 1, 0x87) }); r.err == nil || r.suback == nil {
 			t.Errorf("refused: %+v", r)
 		}
+		if r := subscribe(t.Context(), func(id uint16) { suback(id, 1) }); r.err == nil || r.suback != nil {
+			t.Errorf("an answer to one of two: %+v", r)
+		}
 		if r := subscribe(t.Context(), func(uint16) { _ = h.broker.Close() }); r.err == nil || r.suback != nil {
 			t.Errorf("lost: %+v", r)
 		}
