@@ -651,9 +651,9 @@ func TestACallerThatReadsObeysItsContextAmongNotifications(t *testing.T) {
 			go func() { result <- with(ctx, client) }()
 			await.Receive(asked)
 			cancel()
-			for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			for end := time.Now().Add(await.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 				if len(result) > 0 {
-					if err := <-result; !errors.Is(err, context.Canceled) {
+					if err := await.Receive(result); !errors.Is(err, context.Canceled) {
 						t.Errorf("%v, want context.Canceled", err)
 					}
 					return
@@ -661,7 +661,6 @@ func TestACallerThatReadsObeysItsContextAmongNotifications(t *testing.T) {
 				send(broker.present(), packets.PUBLISH, func(p *packets.Publish) { p.Topic = protocol.NotifyTopic("a", "k") })
 			}
 			t.Error("it does not return while notifications arrive")
-			await.Receive(result)
 		})
 	}
 }

@@ -413,7 +413,7 @@ func TestAConnackThatComesAtTheEndOfAnAttemptIsNoRefusal(t *testing.T) {
 				h.conn, err = mqttnet.Dial(t.Context(), &url.URL{Scheme: "mqtt", Host: "broker:1883"}, nil, mqttnet.Options{
 					MaxPacket: 1 << 20, WriteTimeout: time.Hour,
 					Dialer: func(context.Context, string, string) (net.Conn, error) {
-						return lateCloser{near, func() { <-answered }}, nil
+						return lateCloser{near, func() { await.Receive(answered) }}, nil
 					},
 				})
 				if err != nil {
