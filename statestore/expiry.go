@@ -32,14 +32,35 @@ func (s *Store) expire(now Instant, limit int, effects *Effects) (more bool) {
 	return true
 }
 
-// expireOne removes one expired key. Unlike Expire it is exact to the nanosecond: it also
-// finds keys that expired within the current millisecond.
+// roomSteps is how many expired keys one SET removes or files anew at most, and at how many keys it looks for
+// those that expired within the current millisecond. All other requests wait meanwhile: without a bound, one SET
+// took half a second in a store with a million keys.
+const roomSteps = 256
+
+// makeRoom removes expired keys until a SET exceeds no limit, and reports whether it does: expired keys do not
+// count, whether or not Expire has removed them. Where more than roomSteps of them would have to go, the SET
+// exceeds the limit until Expire has removed them.
+func (s *Store) makeRoom(now Instant, current *entry, command *Command, effects *Effects) bool {
+	for range roomSteps {
+		if !s.overQuota(current, command) {
+			return true
+		}
+		if !s.expireOne(now, effects) {
+			return false
+		}
+	}
+	return !s.overQuota(current, command)
+}
+
+// expireOne takes a step towards the removal of one expired key, and reports false if there is none. Unlike
+// Expire it is exact to the nanosecond: it also finds keys that expired within the current millisecond, among
+// the first ones of that.
 func (s *Store) expireOne(now Instant, effects *Effects) (found bool) {
 	if s.expire(now, 1, effects) {
 		return true
 	}
-	first := s.expiries.lists[tickOf(now.Elapsed)]
-	for e := first; e != nil; {
+	e := s.expiries.lists[tickOf(now.Elapsed)]
+	for first, looked := e, 0; e != nil && looked < roomSteps; looked++ {
 		if e.due(now) {
 			s.expired(e, effects)
 			return true

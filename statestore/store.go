@@ -357,12 +357,9 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		reply.Outcome = ConditionFailed // without a version: the store does not know the holder
 		return false
 	}
-	for s.overQuota(current, command) {
-		// Expired keys do not count, whether or not Expire has removed them.
-		if !s.expireOne(now, effects) {
-			reply.Err = protocol.QuotaExceeded
-			return false
-		}
+	if !s.makeRoom(now, current, command, effects) {
+		reply.Err = protocol.QuotaExceeded
+		return false
 	}
 	version, err := hlc.Merge(s.versions.clock, command.timestamp.value, now.WallMillis)
 	if err != nil {

@@ -166,6 +166,57 @@ func TestAKeyThatExpiredLessThanAMillisecondAgoDoesNotCount(t *testing.T) {
 	w.want(ask("SET n v"), refusal(textQuota)) // l has 100 microseconds left
 }
 
+// All other requests wait while a SET looks for expired keys. What it leaves, Expire removes.
+func TestInvariant57ASetAtAFullStoreTakesFewSteps(t *testing.T) {
+	const keys = 4 * roomSteps
+	fill := func(w *world, lifetime string) {
+		for i := range keys {
+			w.set(ask(fmt.Sprintf("SET %05d  PX %s", i, lifetime)))
+		}
+	}
+	awaitRoom := func(w *world, request request) {
+		w.tb.Helper()
+		for more := true; more; _, more = w.store.Expire(w.now, 64) {
+		}
+		w.set(request)
+	}
+	t.Run("that remove keys", func(t *testing.T) {
+		w := newWorld(t, Options{MaxBytes: 5 * keys})
+		fill(w, "1000")
+		w.pass(time.Second)
+		large := ask("SET large " + strings.Repeat("v", 3*5*roomSteps))
+		w.want(large, refusal(textQuota))
+		if left := w.store.Usage().Keys; left < keys/2 || left == keys {
+			t.Errorf("%d of %d keys are left", left, keys)
+		}
+		awaitRoom(w, large)
+	})
+	t.Run("that file renewed keys anew", func(t *testing.T) {
+		w := newWorld(t, Options{MaxKeys: keys + 1})
+		fill(w, "1000")
+		w.pass(time.Millisecond)
+		w.set(ask("SET last v PX 999"))
+		fill(w, "10000")
+		w.pass(999 * time.Millisecond)
+		w.want(ask("SET new v"), refusal(textQuota))
+		if _, more := w.store.Expire(w.now, keys/2); !more {
+			t.Error("the refused SET has filed most keys anew")
+		}
+		awaitRoom(w, ask("SET new v"))
+	})
+	t.Run("that look at keys", func(t *testing.T) {
+		w := newWorld(t, Options{MaxKeys: keys + 1})
+		w.pass(900 * time.Microsecond)
+		fill(w, "10")
+		w.pass(-800 * time.Microsecond)
+		w.set(ask("SET last v PX 10"))
+		w.pass(10*time.Millisecond + 400*time.Microsecond)
+		w.want(ask("SET new v"), refusal(textQuota))
+		w.pass(500 * time.Microsecond)
+		awaitRoom(w, ask("SET new v"))
+	})
+}
+
 func TestUsageIsWhatTheStoreHolds(t *testing.T) {
 	w := newWorld(t, Options{Strict: true})
 	want := func(what string, usage Usage) {
