@@ -166,13 +166,13 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 	}
 	select {
 	case suback := <-granted:
+		if len(suback.Reasons) != len(subscriptions) { // [MQTT-3.9.3-1]; first: a caller may show all codes
+			return nil, fmt.Errorf("the broker answered %d subscriptions of %d", len(suback.Reasons), len(subscriptions))
+		}
 		for i, code := range suback.Reasons {
 			if code >= failure {
 				return suback, fmt.Errorf("the broker refused a subscription: %s", suback.Reason(i))
 			}
-		}
-		if len(suback.Reasons) != len(subscriptions) { // [MQTT-3.9.3-1]
-			return nil, fmt.Errorf("the broker answered %d subscriptions of %d", len(suback.Reasons), len(subscriptions))
 		}
 		return suback, nil
 	case <-ctx.Done():

@@ -327,6 +327,9 @@ func TestSubscribe(t *testing.T) {
 		if r := subscribe(t.Context(), func(id uint16) { suback(id, 1) }); r.err == nil || r.suback != nil {
 			t.Errorf("an answer to one of two: %+v", r)
 		}
+		if r := subscribe(t.Context(), func(id uint16) { suback(id, bytes.Repeat([]byte{0x87}, 1000)...) }); r.err == nil || r.suback != nil {
+			t.Errorf("a thousand refusals of two: %v", r.err)
+		}
 		if r := subscribe(t.Context(), func(uint16) { _ = h.broker.Close() }); r.err == nil || r.suback != nil {
 			t.Errorf("lost: %+v", r)
 		}
