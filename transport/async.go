@@ -227,8 +227,13 @@ const (
 // maxLogging is how many lines may wait for a handler of the program at the same time. A peer causes them.
 const maxLogging = 32
 
-// log writes a line to the client's log. A line that would be one too many to wait is lost.
+// log writes a line to the client's log. A peer can cause each of them as often as it likes: a text that comes
+// again and again is worth a warning with growing pauses, and otherwise has level Debug. A line that would be
+// one too many to wait is lost.
 func (c *Client) log(mode logMode, level slog.Level, text string, args ...any) {
+	if level > slog.LevelDebug {
+		level = c.warnings.Level(level, text)
+	}
 	if mode == atOnce {
 		c.logger.Log(context.Background(), level, text, args...)
 		return

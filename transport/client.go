@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
@@ -55,7 +56,8 @@ type Client struct {
 
 	asksProgram bool // now is a function of the program
 
-	logging atomic.Int32 // lines that wait for the handler of logger: see log
+	logging  atomic.Int32     // lines that wait for the handler of logger: see log
+	warnings loglimit.Limiter // by their texts
 
 	life  context.Context // ends with Close
 	end   context.CancelCauseFunc

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -518,4 +520,48 @@ func TestLinesThatWaitForAHandlerHaveABound(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A peer chooses how often the clocks disagree, and which store says that it answers.
+func TestAPeerDoesNotFillTheLogWithWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log logbuffer.Buffer
+		conn := &notified{scripted: scripted{reply: transport.Reply{Payload: []byte("$1\r\nv\r\n")}}}
+		client, err := transport.NewClient(conn, transport.ClientOptions{Logger: log.Logger()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const seconds, often = 10, 100
+		for i := range seconds * often {
+			conn.flood(2)
+			conn.reply.Store = strconv.Itoa(i % 2)
+			if _, err := client.Get(t.Context(), "k"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second / often)
+		}
+		for _, text := range []string{"disagree", "agree again", "another store answers"} {
+			if lines := strings.Count(log.String(), text); lines == 0 || lines > seconds/2 {
+				t.Errorf("%q: %d lines in %d seconds, want the first and a few of the others", text, lines, seconds)
+			}
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Errors go into logs, and a request that is refused may be repeated for ever.
+func TestAnErrorShowsTheBeginningOfATextThatAPeerHasChosen(t *testing.T) {
+	long := strings.Repeat("é\n", 1<<20)
+	for _, err := range []error{
+		&transport.RefusedError{Text: long},
+		&transport.RejectedError{Code: 503, Reason: long},
+		&transport.ConnectError{Code: 0x9C, Reason: long, ServerReference: long},
+		&transport.DisconnectError{Code: 0x9C, Reason: long, ServerReference: long},
+	} {
+		if text := err.Error(); len(text) > 4096 || !strings.Contains(text, "é") || strings.Contains(text, "\n") {
+			t.Errorf("%T has a text of %d bytes, want one short line with the beginning: %.100q", err, len(text), text)
+		}
+	}
 }

@@ -83,8 +83,8 @@ type RefusedError struct {
 	Text string
 }
 
-// Error contains the store's text.
-func (e *RefusedError) Error() string { return "refused by the store: " + e.Text }
+// Error contains the store's text. A long one is cut.
+func (e *RefusedError) Error() string { return withReason("refused by the store", e.Text) }
 
 // Unwrap returns the sentinel for the text, if the protocol lists it.
 func (e *RefusedError) Unwrap() error {
@@ -115,17 +115,30 @@ func (e *RejectedError) Error() string {
 	return withReason(text, e.Reason)
 }
 
-// withReason adds the broker's text, if there is one.
+// maxShown is how much of a text that a peer has chosen errors and logs show, in bytes. Such a text may be as long
+// as a packet, and an error may be logged for each of the requests that are repeated.
+const maxShown = 512
+
+// shown returns a text that a peer has chosen, in one line. A long text is cut.
+func shown(text string) string {
+	cut := ""
+	if length := len(text); length > maxShown {
+		text, cut = text[:maxShown], fmt.Sprintf("… (%d bytes)", length)
+	}
+	return strings.Map(func(r rune) rune {
+		if isControl(r) {
+			return ' '
+		}
+		return r
+	}, text) + cut
+}
+
+// withReason adds the text of the broker or the store, if there is one.
 func withReason(text, reason string) string {
 	if reason == "" {
 		return text
 	}
-	return text + ": " + strings.Map(func(r rune) rune {
-		if isControl(r) {
-			return ' ' // an error is one line, whatever the broker sends
-		}
-		return r
-	}, reason)
+	return text + ": " + shown(reason)
 }
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded and ErrPacketTooLarge, so that a program can
@@ -199,7 +212,7 @@ func referral(code byte, reference string) string {
 	case reference == "":
 		return "; it refers to another server"
 	}
-	return fmt.Sprintf("; it refers to another server, %q", reference)
+	return fmt.Sprintf("; it refers to another server, %q", shown(reference))
 }
 
 // serverReference returns the server that a broker refers to in err, or an empty string.

@@ -48,7 +48,7 @@ func (c *Client) answeredBy(identity, instance string, mode logMode) {
 	}
 	c.mu.Unlock()
 	if another {
-		c.log(mode, slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", before, "now", identity)
+		c.log(mode, slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", shown(before), "now", shown(identity))
 	}
 }
 
