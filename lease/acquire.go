@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/operror"
@@ -107,7 +108,8 @@ func (r *waitReason) logHolder() {
 		return
 	}
 	r.logged, r.loggedAt = r.holder.Name, time.Now()
-	l.options.Logger.Info("waiting for the lease: another holder has it", "lease", l.name, "holder", r.holder.Name)
+	l.options.Logger.Info("waiting for the lease: another holder has it", "lease", l.name,
+		"holder", fmt.Sprintf("%.*s", shownName, r.holder.Name))
 }
 
 // isHeld notes that the store refused because another holder has the lease.

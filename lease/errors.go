@@ -45,7 +45,11 @@ type HeldError struct {
 	Holder Holder
 }
 
-// Error names the lease and its holder.
+// shownName is how many characters of a holder's name errors and logs show. Another client has chosen it: a
+// value may be as long as a packet.
+const shownName = 512
+
+// Error names the lease and its holder. It shows the beginning of a long name.
 func (e *HeldError) Error() string { return fmt.Sprintf("lease: %q: %s", e.Lease, e.text()) }
 
 // text is Error without the name of the lease, for errors that have it.
@@ -53,7 +57,7 @@ func (e *HeldError) text() string {
 	if !e.Holder.Held {
 		return "not granted: another holder had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
 	}
-	return fmt.Sprintf("held by %q", e.Holder.Name)
+	return fmt.Sprintf("held by %.*q", shownName, e.Holder.Name)
 }
 
 // Is matches ErrHeld.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -151,6 +153,39 @@ func TestTheBeginningTheEndAndTheHolderAreLoggedOnceForEachChange(t *testing.T) 
 		}
 		if !slices.Equal(got, want) || strings.Contains(log.String(), "<nil>") || !strings.Contains(log.String(), `cause="the deadline passed`) {
 			t.Errorf("logged\n%s\nwant\n%q", log.String(), want)
+		}
+	})
+}
+
+// A client that may write the key of a lease chooses the name of its holder.
+func TestTheNameOfAHolderFillsNoLog(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var log logbuffer.Buffer
+		n, other := newNode(t, store, "node", lease.Options{Logger: log.Logger()}), newNode(t, store, "other", lease.Options{})
+		take := func(i int) {
+			value := strconv.Itoa(i) + strings.Repeat("n", 1<<20)
+			if _, err := other.client.Set(t.Context(), name, []byte(value), transport.SetOptions{}); err != nil {
+				t.Error(err)
+			}
+		}
+		take(0)
+		const changes = 5
+		var taken sync.WaitGroup
+		taken.Go(func() {
+			for i := range changes {
+				time.Sleep(ttl)
+				take(i + 1)
+			}
+		})
+		defer await.Done(taken.Wait)
+		ctx, cancel := context.WithTimeout(t.Context(), (changes+1)*ttl)
+		defer cancel()
+		_, err := n.Acquire(ctx)
+		if !errors.Is(err, lease.ErrHeld) || len(err.Error()) > 4096 {
+			t.Errorf("%.1000v", err)
+		}
+		if lines := strings.Count(log.String(), "\n"); lines < 2 || len(log.String()) > lines*2048 {
+			t.Errorf("%d lines of %d bytes in all", lines, len(log.String()))
 		}
 	})
 }
