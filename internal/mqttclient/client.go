@@ -1,9 +1,9 @@
-// Package mqttclient is the client's half of a connection to an MQTT 5 broker, from CONNECT to its
-// end: what is rare on it. Package transport takes requests and replies out of the stream.
+// Package mqttclient is the client's half of a connection to an MQTT 5 broker, from CONNECT to the end,
+// without requests and replies: package transport takes those out of the stream.
 //
-// paho.golang v0.23.0 encodes and decodes the packets. Its Client takes no part: it has three
+// paho.golang v0.23.0 encodes and decodes the packets. Its Client is not used: it has three
 // goroutines and 6 KB of state for each connection, for sessions, QoS 2 and routes, which a client
-// of ours has no use for (docs/performance.md has the figures). A [Client] has one goroutine, which
+// of ours does not need (docs/performance.md has the figures). A [Client] has one goroutine, which
 // reads. [mqttnet.Conn] bounds and checks each packet before it comes here.
 package mqttclient
 
@@ -26,14 +26,14 @@ import (
 // Options configures [Connect]. The functions are called in the goroutine of [Client.Run], one at a
 // time: nothing is read meanwhile, so they must not wait for the broker.
 type Options struct {
-	// Authenticate returns the answer to a broker that asks for more in the course of an
-	// authentication [MQTT-4.12.0-3]. Connect calls it too, in the goroutine of its caller.
+	// Authenticate returns the answer to a broker that sends an AUTH with Continue Authentication
+	// [MQTT-4.12.0-3]. Connect calls it too, in the goroutine of its caller.
 	Authenticate func() *packets.Auth
-	// Received is called with each PUBLISH that no Interceptor of the connection took, before it
-	// is acknowledged. It must not keep the packet.
+	// Received is called with each PUBLISH that the Interceptor of the connection did not take, before
+	// it is acknowledged. It must not keep the packet.
 	Received func(*frame.Publish)
-	// Lost is called when the connection has ended, before Run returns: first with the
-	// broker's DISCONNECT if there was one, and then with nil. [Client.Disconnect] ends it too.
+	// Lost is called when the connection has ended, after [Client.Disconnect] too, and before Run
+	// returns: first with the broker's DISCONNECT if there was one, and then with nil.
 	Lost func(*packets.Disconnect)
 }
 
@@ -42,32 +42,33 @@ type Client struct {
 	conn      *mqttnet.Conn
 	options   Options
 	keepAlive time.Duration
-	inbound   int            // our Receive Maximum: how many messages may wait for their PUBACKs
 	done      chan struct{}  // closed by Run
 	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
 
+	receiveMaximum int // of the CONNECT: how many messages of the broker may wait for their PUBACKs
+
 	mu         sync.Mutex
-	over       bool        // the reading has ended: nothing new begins
-	timer      *time.Timer // calls beat
-	unanswered bool        // a PINGREQ was sent, and no PINGRESP has come since
-	packetID   uint16      // of the latest SUBSCRIBE
-	granted    chan *packets.Suback
-	answers    []byte // that are to be written, PUBACKs and AUTHs
-	acks       int    // PUBACKs among them; the broker may have those that are being written already
-	auths      int    // AUTHs among them, likewise
-	writing    bool   // write runs
+	over       bool                 // Run has stopped reading: nothing new begins
+	timer      *time.Timer          // calls beat
+	unanswered bool                 // a PINGREQ was sent, and no PINGRESP has come since
+	packetID   uint16               // of the latest SUBSCRIBE
+	granted    chan *packets.Suback // takes the answer to it; nil if none is awaited
+	answers    []byte               // PUBACKs and AUTHs that are to be written; take empties it
+	acks       int                  // PUBACKs among them; the broker may have those that are being written
+	auths      int                  // AUTHs among them, likewise
+	writing    bool                 // write runs
 }
 
-// Connect sends connect over conn and waits for the CONNACK until ctx ends. It closes conn if it
-// fails; a broker that refuses the connection has its CONNACK beside the error. conn must not be
-// read meanwhile, nor afterwards. The caller then has to call Run.
+// Connect sends connect over conn and waits for the CONNACK until ctx ends. If it fails, it closes
+// conn; if the broker refused the connection, its CONNACK comes beside the error. The caller must not
+// read from conn from now on. After success it has to call [Client.Run].
 //
-// The keep-alive is that of connect, or the broker's if it is shorter. With a longer one of the
-// broker the client would notice a dead connection later than it was told to.
+// The keep-alive of connect counts, or the broker's Server Keep Alive if that is shorter. With a longer
+// one the client would notice a dead connection later than it was told to.
 func Connect(ctx context.Context, conn *mqttnet.Conn, connect *paho.Connect, options Options) (*Client, *paho.Connack, error) {
 	stop := context.AfterFunc(ctx, conn.Abort) // the broker may neither answer nor read
 	connack, err := handshake(conn, connect.Packet(), options)
-	if !stop() && (err == nil || connack == nil) { // else it is refused, whatever else has come
+	if !stop() && (err == nil || connack == nil) { // a refusal counts, even if ctx has ended since
 		connack, err = nil, ctx.Err()
 	}
 	if err != nil {
@@ -75,11 +76,11 @@ func Connect(ctx context.Context, conn *mqttnet.Conn, connect *paho.Connect, opt
 		return nil, connack, err
 	}
 	c := &Client{
-		conn:      conn,
-		options:   options,
-		keepAlive: keepAlive(connect.KeepAlive, connack.Properties.ServerKeepAlive),
-		inbound:   inbound(connect.Properties),
-		done:      make(chan struct{}),
+		conn:           conn,
+		options:        options,
+		keepAlive:      keepAlive(connect.KeepAlive, connack.Properties.ServerKeepAlive),
+		receiveMaximum: receiveMaximumOf(connect.Properties),
+		done:           make(chan struct{}),
 	}
 	if c.keepAlive > 0 {
 		c.tasks.Add(1)
@@ -122,19 +123,20 @@ func handshake(conn *mqttnet.Conn, connect *packets.Connect, options Options) (*
 	}
 }
 
-// failure is the least reason code that says so [MQTT-2.4.0].
+// failure is the lowest reason code that means a failure [MQTT-2.4.0].
 const failure = 0x80
 
-// keepAlive returns the time between two PINGREQs; zero: there are none.
-func keepAlive(own uint16, broker *uint16) time.Duration {
-	if broker != nil && *broker > 0 && *broker < own {
-		own = *broker
+// keepAlive returns the time between two PINGREQs; zero: there are none. Both arguments are in seconds;
+// server is the Server Keep Alive of the CONNACK, or nil.
+func keepAlive(own uint16, server *uint16) time.Duration {
+	if server != nil && *server > 0 && *server < own {
+		own = *server
 	}
 	return time.Duration(own) * time.Second
 }
 
-// inbound returns the Receive Maximum of a CONNECT.
-func inbound(properties *paho.ConnectProperties) int {
+// receiveMaximumOf returns the Receive Maximum of a CONNECT with these properties.
+func receiveMaximumOf(properties *paho.ConnectProperties) int {
 	if properties == nil || properties.ReceiveMaximum == nil {
 		return 1<<16 - 1
 	}
@@ -153,7 +155,7 @@ func decode(packet []byte) (packets.Packet, error) {
 var errLost = errors.New("the connection was lost")
 
 // Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If the
-// broker refuses a subscription, the error comes with the SUBACK. Only one call may be under way.
+// broker refuses a subscription, the SUBACK comes beside the error. Only one call may be under way.
 func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) (*packets.Suback, error) {
 	granted := make(chan *packets.Suback, 1)
 	c.mu.Lock()
@@ -188,16 +190,16 @@ func (c *Client) Disconnect() {
 	_ = c.conn.Close() // an error says that it was lost
 }
 
-// Run handles the packets that arrive until the connection has ended. When it returns, the connection
-// is closed and nothing of it runs any more. It is to be called once.
+// Run reads and handles packets until the connection has ended. When it returns, the connection is
+// closed and no goroutine or timer of it is left. It must be called once.
 //
-// Its frame is small, and all that needs a deep stack is below handle: an idle connection keeps the
-// stack of this goroutine.
+// Its frame is small, and what needs a deep stack is below handle: an idle connection keeps the stack
+// of this goroutine.
 func (c *Client) Run() {
 	for c.next() {
 	}
 	c.options.Lost(nil)
-	c.conn.Abort() // the broker gets no goodbye: there is nothing more to say, and it may not read
+	c.conn.Abort() // without TLS's close_notify: the broker may not read
 	c.mu.Lock()
 	c.over = true
 	if c.timer != nil && c.timer.Stop() {
@@ -213,7 +215,7 @@ func (c *Client) next() (goOn bool) {
 	return err == nil && c.handle(packet)
 }
 
-// handle handles a packet, and reports false if the connection is over.
+// handle handles a packet. It reports false if the connection is over.
 func (c *Client) handle(packet []byte) (goOn bool) {
 	switch frame.Type(packet) {
 	case wire.Publish:
@@ -227,10 +229,10 @@ func (c *Client) handle(packet []byte) (goOn bool) {
 		content, err := decode(packet)
 		return err == nil && c.control(content)
 	}
-	return true // PUBACKs that come twice; and answers to what this client never sends
+	return true // a PUBACK that came twice, or an answer to what this client never sends
 }
 
-// control handles a packet that paho has decoded.
+// control handles a packet that paho has decoded. It reports false if the connection is over.
 func (c *Client) control(content packets.Packet) (goOn bool) {
 	switch p := content.(type) {
 	case *packets.Disconnect:
@@ -256,7 +258,7 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 	return true
 }
 
-// publish handles a message, and reports false if there must not be such a one.
+// publish handles a message. It reports false if the broker must not send it.
 func (c *Client) publish(p *frame.Publish) (goOn bool) {
 	if p.QoS > 1 {
 		c.conn.Refuse(wire.Refuse(wire.ProtocolError, "a message has QoS 2, and the subscriptions have QoS 1"))
@@ -268,25 +270,25 @@ func (c *Client) publish(p *frame.Publish) (goOn bool) {
 		return true
 	}
 	if !c.answer(frame.AppendPuback(nil, id), 1, 0) {
-		c.conn.Refuse(wire.Refuse(packets.DisconnectReceiveMaximumExceeded, "more messages are unacknowledged than the Receive Maximum of %d", c.inbound))
+		c.conn.Refuse(wire.Refuse(packets.DisconnectReceiveMaximumExceeded, "more messages are unacknowledged than the Receive Maximum of %d", c.receiveMaximum))
 		return false
 	}
 	return true
 }
 
-// answer lets a packet with so many PUBACKs and AUTHs be written. It does not wait: a broker may
-// read nothing more until this client has read what the broker writes. It reports false if more
-// wait than the broker can be owed: PUBACKs up to the Receive Maximum [MQTT-3.3.4-9], and one AUTH,
-// since each side waits for the other's [MQTT-4.12.0-3].
-func (c *Client) answer(packet []byte, acks, auths int) (ok bool) {
+// answer queues packets, which have these numbers of PUBACKs and AUTHs, to be written. It does not
+// wait: a broker may read nothing more until this client has read what the broker writes. It reports
+// false if more would wait than a broker may ask for: PUBACKs up to the Receive Maximum
+// [MQTT-3.3.4-9], and one AUTH, since each side waits for the other's [MQTT-4.12.0-3].
+func (c *Client) answer(encoded []byte, acks, auths int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.acks+acks > c.inbound || c.auths+auths > 1 {
+	if c.acks+acks > c.receiveMaximum || c.auths+auths > 1 {
 		return false
 	}
 	c.acks += acks
 	c.auths += auths
-	c.answers = append(c.answers, packet...)
+	c.answers = append(c.answers, encoded...)
 	if !c.writing {
 		c.writing = true
 		c.tasks.Go(c.write)
@@ -294,14 +296,14 @@ func (c *Client) answer(packet []byte, acks, auths int) (ok bool) {
 	return true
 }
 
-// write writes the answers until there are no more. The loss of the connection ends a write.
+// write writes the answers until there are no more. The loss of the connection ends it.
 func (c *Client) write() {
 	for answers := c.take(); len(answers) > 0; answers = c.take() {
 		c.conn.Send(answers)
 	}
 }
 
-// take returns what is to be written next.
+// take returns what is to be written next, and notes that write ends if that is nothing.
 func (c *Client) take() (answers []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
