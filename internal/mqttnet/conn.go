@@ -27,10 +27,10 @@ const writeBuffer = 512
 // farewellTimeout bounds the DISCONNECT that tells the broker what it did wrong.
 const farewellTimeout = time.Second
 
-// Conn fits a network connection to paho v0.23.0, which reads a packet in three small
+// Conn is a connection to a broker. It fits paho v0.23.0, which reads a packet in three small
 // pieces and writes it in four: reads are buffered, and the writes between Lock and
-// Unlock, which paho calls around each packet, leave as one. A packet that MQTT does not
-// allow, or that is too large, ends the connection before paho sees it.
+// Unlock, which paho's codec calls around each packet, leave as one. A packet that MQTT does not
+// allow, or that is too large, ends the connection before it is returned or intercepted.
 //
 // One goroutine at a time may read. The other methods are safe for concurrent use, except
 // where they say otherwise.
@@ -39,7 +39,7 @@ type Conn struct {
 	server    *url.URL
 	arrivals  atomic.Uint64 // reads that returned data
 	head      []byte        // the first bytes that arrived; used by the reading goroutine only, like answered
-	answered  bool          // Read has returned data
+	answered  bool          // Read or Next has returned data
 	socket    net.Conn      // the connection below TLS and WebSocket; Conn itself if there is neither
 	gate      *gate.Gate    // checks the packets of the broker; used by the reading goroutine only
 	reader    *frame.Filter
@@ -176,8 +176,8 @@ func (r countingReader) Read(p []byte) (int, error) {
 }
 
 // Interceptor is called with each packet that arrives, in the reading goroutine. It reports whether
-// it took the packet; paho gets the others. If the packet is a PUBLISH, publish is what the gate has
-// decoded of it. It must keep neither.
+// it took the packet; Read and Next return the others. If the packet is a PUBLISH, publish is what the
+// gate has decoded of it. It must keep neither.
 type Interceptor func(packet []byte, publish *frame.Publish) bool
 
 // Intercept offers each packet that arrives from now on to f.
@@ -284,7 +284,7 @@ func (c *Conn) CloseCause() error {
 	return nil
 }
 
-// Write adds to the packet that Lock began. paho calls it between Lock and Unlock.
+// Write adds to the packet that Lock began. paho's codec calls it between Lock and Unlock.
 func (c *Conn) Write(p []byte) (int, error) {
 	if c.complete != nil {
 		c.first = append(c.first, p...)
@@ -375,8 +375,8 @@ func (c *Conn) completeFirst() error {
 }
 
 // Probe sends a PINGREQ and closes the connection if nothing arrives within that time. It
-// returns then, or when down is closed. paho takes the PINGRESP for the answer to a PINGREQ
-// of its own, which does no harm: it too shows that the broker is there.
+// returns then, or when down is closed. The keep-alive takes the PINGRESP for the answer to a
+// PINGREQ of its own, which does no harm: it too shows that the broker is there.
 func (c *Conn) Probe(within time.Duration, down <-chan struct{}) {
 	before := c.arrivals.Load()
 	deadline := time.NewTimer(within)

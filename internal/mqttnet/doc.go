@@ -3,7 +3,7 @@
 // packet that arrives. Package transport (the client) and package server/attach (the
 // store as a client) use it, so that both connect in the same way.
 //
-// [Dial] returns a [Conn], which is made for paho v0.23.0: it gathers the many small reads
-// and writes of that library, and lets the caller take packets out of the stream
-// before the library sees them.
+// [Dial] returns a [Conn]. Package mqttclient reads from it for package transport, and paho v0.23.0
+// for server/attach. It gathers the many small reads and writes of paho, whose codec both use, and
+// offers each packet to an [Interceptor] before either sees it.
 package mqttnet

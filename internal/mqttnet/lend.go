@@ -23,13 +23,13 @@ type lending struct {
 	recall  atomic.Bool   // the caller that reads is to stop
 }
 
-// Lend lets callers use [Conn.ReadUntil] whenever allowed reports true, except where reading from the
-// connection takes more than its socket: with TLS and WebSocket, and on systems without a write that
-// does not wait. allowed is called in the goroutine that reads, and must not block. What begins
-// anything for which allowed reports false has to call [Conn.Recall] afterwards.
+// Lend lets callers use [Conn.ReadUntil] whenever allowed reports true, where [Conn.CanTrySend] does:
+// over plain TCP, but not with TLS or WebSocket, nor on systems without a write that does not wait. allowed
+// is called in the goroutine that reads, and must not block. Code that makes allowed report false has to
+// call [Conn.Recall] afterwards.
 //
 // Every tick the reader looks whether callers still read: a packet that no caller waits for stays unread
-// for two ticks at most, and a caller returns from ReadUntil that much later than it wants to.
+// for two ticks at most, and a caller returns from ReadUntil at most that much late.
 //
 // Call Lend before the first packet for Intercept arrives.
 func (c *Conn) Lend(tick time.Duration, allowed func() bool) {
@@ -50,7 +50,7 @@ func (c *Conn) lend() bool {
 	default:
 	}
 	l.lent.Store(true)
-	if !l.allowed() { // what has begun since then did not see that it has to recall the reader
+	if !l.allowed() { // a request that began before lent was set did not recall the reader
 		l.lent.Store(false)
 		return false
 	}
@@ -89,7 +89,7 @@ func (c *Conn) awaitRecall(l *lending) {
 
 // ReadUntil reads and handles packets in the goroutine of a caller, until done reports true or the
 // reader is to go on, which may be long before. It does nothing unless the connection is lent; if another
-// caller reads, it recalls the reader. done is called between two packets.
+// caller reads, it recalls the reader. done is called between two packets, and must not block.
 func (c *Conn) ReadUntil(done func() bool) {
 	l := c.lending.Load()
 	if l == nil || !l.lent.Load() {
