@@ -26,8 +26,8 @@ type Tenure struct {
 	scheduler *scheduler // wakes the tenure
 	// Guarded by scheduler.mu.
 	dueAt     time.Duration
-	place     int  // in scheduler.waiting; -1: the tenure is over
-	lookPlace int  // in scheduler.looking; -1: it is not there
+	place     int  // in scheduler.waiting, until the tenure is over
+	lookPlace int  // in scheduler.looking, if it is there
 	doubted   bool // a notification came that the schedule has not heard of
 
 	// Used by one goroutine at a time: the one that begins a request, or the one that has its result.

@@ -118,9 +118,6 @@ func (all ended) tell() {
 	}
 }
 
-func (e *exchange) endsBefore(other *exchange) bool { return e.deadline.Before(other.deadline) }
-func (e *exchange) placed() *int                    { return &e.position }
-
 // deadlines calls a function when the first of its exchanges is overdue. One timer serves all of
 // them: few requests live long enough to need it, and it is not set again for each. Its methods need
 // the lock of its owner.
@@ -136,7 +133,10 @@ type deadlines struct {
 // add adds an exchange with a deadline.
 func (d *deadlines) add(e *exchange) {
 	if d.requests == nil {
-		d.requests = priority.New((*exchange).endsBefore, (*exchange).placed)
+		d.requests = priority.New(
+			func(a, b *exchange) bool { return a.deadline.Before(b.deadline) },
+			func(e *exchange) *int { return &e.position },
+		)
 	}
 	d.requests.Push(e)
 	if d.at.IsZero() || e.deadline.Before(d.at) {

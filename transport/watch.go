@@ -131,7 +131,7 @@ func (c *Client) watch(watch *Watch) (*Watch, error) {
 	}
 	registered := c.watched[key]
 	if registered == nil {
-		registered = &registration{client: c, key: key, refresh: refreshEvery - random.Duration(refreshEvery/10), place: -1}
+		registered = &registration{client: c, key: key, refresh: refreshEvery - random.Duration(refreshEvery/10)}
 		c.watched[key] = registered
 	}
 	watch.place = len(registered.watches)
@@ -230,8 +230,8 @@ type registration struct {
 	heard   uint64 // notifications so far
 	known   seen   // the latest state that the watches got
 	state   registrationState
-	place   int       // in registrations.waiting; -1: it is not there
-	dueAt   time.Time // if it is there
+	place   int       // in registrations.waiting, if it is there
+	dueAt   time.Time // likewise
 
 	// Owned by its goroutine.
 	tried    uint64        // the last connection over which KEYNOTIFY was sent
@@ -259,10 +259,10 @@ type registrations struct {
 	firesAt    time.Time                     // zero: it does not run
 }
 
-// So many registrations of a client make requests at the same time: three quarters of the broker's Receive
-// Maximum, within these limits. With 256, 10,000 watched keys are registered again 10.5 s after a reconnect
-// if a round trip takes 100 ms. A quarter is left for the requests of the program, which do not wait in line
-// then; the requests of tenures go first in any case. A registration whose request has no answer
+// The limits of how many registrations of a client may make requests at the same time. Within them it is three
+// quarters of the broker's Receive Maximum. With 256, 10,000 watched keys are registered again 10.5 s after
+// a reconnect if a round trip takes 100 ms. The last quarter is for the requests of the program, which then do
+// not wait in line; the requests of tenures go first in any case. A registration whose request has no answer
 // delays the others only if as many have none.
 const (
 	leastRegistering = 64
@@ -271,7 +271,7 @@ const (
 	mostRegistering = 256
 )
 
-// registering returns how many registrations make requests at the same time.
+// registering returns how many registrations may make requests at the same time.
 func (c *Client) registering() int {
 	receiveMaximum := 0 // not known
 	if conn, ok := c.conn.(*mqttConn); ok {
@@ -348,7 +348,10 @@ func (r *registration) run() {
 		default:
 			r.state, r.dueAt = waiting, time.Now().Add(wait)
 			if all.waiting == nil {
-				all.waiting = priority.New((*registration).isDueBefore, (*registration).placed)
+				all.waiting = priority.New(
+					func(a, b *registration) bool { return a.dueAt.Before(b.dueAt) },
+					func(r *registration) *int { return &r.place },
+				)
 			}
 			all.waiting.Push(r)
 			c.setTimerLocked()
@@ -400,9 +403,6 @@ func (c *Client) finish(cause error) {
 	}
 	all.ready, all.waiting = nil, nil
 }
-
-func (r *registration) isDueBefore(other *registration) bool { return r.dueAt.Before(other.dueAt) }
-func (r *registration) placed() *int                         { return &r.place }
 
 // seen identifies a state of a key.
 type seen struct {

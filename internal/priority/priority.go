@@ -1,22 +1,20 @@
-// Package priority has a queue from which the first item by some order leaves first, and whose items know
-// their places in it. So an item in the middle leaves, or moves when its order has changed, without a
-// search: both take a time that grows with the logarithm of the length.
+// Package priority is a priority queue whose items know their places in it. So an item in the middle
+// leaves, or moves when its order has changed, without a search: both take a time that grows with the
+// logarithm of the length.
 //
-// It is container/heap with types. The functions of the order are given when the queue is made, so the
-// type of the items needs no methods for it. A type that programs see keeps its own.
+// It is container/heap with types. Functions, and not methods of the items, give the order and the place,
+// so one type can be in two queues with two orders.
 package priority
 
 import "container/heap"
 
-// Queue holds pointers to T. It begins with [New]; a nil Queue is empty, and only Push panics on it. Its
-// methods need the lock of its owner. None of them allocates, but Push where the queue gets longer than it
-// ever was.
+// Queue holds pointers to T. [New] makes one; a nil Queue is empty, and only Push panics on it. It is not
+// safe for concurrent use. No method allocates, except Push where the queue gets longer than it ever was.
 type Queue[T any] struct{ items items[T] }
 
 // New returns an empty queue. before reports whether a leaves before b. place returns the variable in
 // which an item keeps its place: the queue sets it, to -1 when the item has left. Two queues that share
-// items need two such variables. The queue calls both functions with the lock of its owner held; they must
-// not call the queue.
+// items need two such variables. Neither function may call the queue.
 func New[T any](before func(a, b *T) bool, place func(*T) *int) *Queue[T] {
 	return &Queue[T]{items[T]{before: before, place: place}}
 }

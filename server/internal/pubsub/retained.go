@@ -26,13 +26,8 @@ type retained struct {
 type kept struct {
 	message *Message
 	size    int64
-	at      int // its place in expiring; -1: it does not expire
+	at      int // its place in expiring, if it is there
 }
-
-func (k *kept) expiresBefore(other *kept) bool {
-	return k.message.Expires.Before(other.message.Expires)
-}
-func (k *kept) placed() *int { return &k.at }
 
 // set retains a message in place of the one with its topic, or removes that one if the payload is
 // empty. If it returns ErrNotRetained, it has removed the old one too, which is outdated.
@@ -67,7 +62,7 @@ func (r *retained) trySet(m *Message, now time.Time) (done bool, err error) {
 	case isOver:
 		return true, ErrNotRetained
 	}
-	r.insert(&kept{message: m, size: size, at: -1})
+	r.insert(&kept{message: m, size: size})
 	return true, nil
 }
 
@@ -78,7 +73,10 @@ func (r *retained) insert(k *kept) {
 	r.bytes += k.size
 	if !k.message.Expires.IsZero() {
 		if r.expiring == nil {
-			r.expiring = priority.New((*kept).expiresBefore, (*kept).placed)
+			r.expiring = priority.New(
+				func(a, b *kept) bool { return a.message.Expires.Before(b.message.Expires) },
+				func(k *kept) *int { return &k.at },
+			)
 		}
 		r.expiring.Push(k)
 	}
