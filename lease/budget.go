@@ -24,9 +24,9 @@ type Budget struct {
 	CutOff time.Duration
 	// Unheld is the part of CutOff in which no holder works: from the end of the tenure's
 	// context to the successor. At worst the cut loses the reply to a renewal that the store has
-	// accepted: the store counts from its arrival, and the tenure from when the renewal before it
-	// left. It supposes that renewals were answered until the cut, and that the cut stops requests
-	// too: a network that loses only replies can make it as long as CutOff.
+	// accepted: the store counts from the arrival of this renewal, and the tenure from when the one
+	// before it left. The limit supposes that renewals were answered until the cut, and that the cut
+	// stops requests too: a network that loses only replies can make Unheld as long as CutOff.
 	Unheld time.Duration
 	// HandOver is the longest time from a release to the next holder if waiters are notified.
 	// Most take a round trip: only waiters that have just lost against another one delay their try.

@@ -136,7 +136,7 @@ func (s *schedule) due(now time.Duration) time.Duration {
 // notice at once.)
 func (o *Options) lookEvery() time.Duration { return max(o.GracePeriod/2, time.Millisecond) }
 
-// lookEvery is how often the clock of a tenure has to be looked at.
+// lookEvery is how often the clock of this tenure has to be read.
 func (t *Tenure) lookEvery() time.Duration { return t.lease.options.lookEvery() }
 
 // after returns the schedule after e, without deciding what to do then.

@@ -22,12 +22,12 @@ import (
 type scheduler struct {
 	client *transport.Client
 	origin time.Time     // of the times below
-	look   chan struct{} // holds an item if the goroutine has to look what is due
+	look   chan struct{} // holds an item if the goroutine has to look which tenures are due
 	start  sync.Once
 	calls  sync.WaitGroup // goroutines that call functions of the program
 
 	mu      sync.Mutex
-	waiting *priority.Queue[Tenure] // those that are not over; the one that is due first leaves first
+	waiting *priority.Queue[Tenure] // the tenures that are not over; the one that is due first leaves first
 	wakesAt time.Duration           // when the goroutine wakes by itself; 0: it does not sleep
 	tenures int                     // that have begun, and whose end is not reported yet
 	idle    time.Duration           // when the latest tenure ended, if there is none
@@ -35,8 +35,8 @@ type scheduler struct {
 	over    bool                    // the goroutine is about to end
 	signals signals
 
-	// The tenures that go by SystemClock; the one for which it has to be looked at most often leaves
-	// first. The schedule of a tenure with a clock of the program says so itself.
+	// The tenures that go by SystemClock; the one for which the clock has to be read most often leaves
+	// first. A tenure with a clock of the program is due often enough by its own schedule.
 	looking *priority.Queue[Tenure]
 	clock   Clock         // SystemClock, but in a test; nil before the first of them
 	ahead   time.Duration // how far it was ahead of Go's time when it was looked at last
@@ -112,8 +112,8 @@ func (s *scheduler) add(t *Tenure) (added, closed bool) {
 			s.ahead = s.clock() - s.now()
 		}
 		s.looking.Push(t)
-		// After a moment without a tenure the goroutine may sleep longer than that. It is not woken for each
-		// of many tenures that follow each other: it wakes early enough for the later ones.
+		// After a moment without a tenure the goroutine may sleep longer than that. Of many tenures that follow
+		// each other only the first wakes it: it then wakes early enough for the others.
 		if s.now()+t.lookEvery() < s.wakesAt {
 			signal(s.look)
 		}
@@ -234,7 +234,7 @@ func (s *scheduler) run(client context.Context) {
 			clear(visits) // a tenure that is over is garbage
 			continue
 		}
-		timer.Reset(until - s.now()) // read only here: a pause before makes it no later
+		timer.Reset(until - s.now()) // the time is read only now: an earlier pause makes the timer no later
 		select {
 		case <-timer.C:
 		case <-s.look:

@@ -224,12 +224,13 @@ const (
 	laterLog logMode = true  // in one of the client: this one reads from the connection
 )
 
-// maxLogging is how many lines may wait for a handler of the program at the same time. A peer causes them.
+// maxLogging is how many lines may wait for the handler of the program's Logger at the same time: a peer
+// causes them.
 const maxLogging = 32
 
 // log writes a line to the client's log. A peer can cause each of them as often as it likes: a text that comes
-// again and again is worth a warning with growing pauses, and otherwise has level Debug. A line that would be
-// one too many to wait is lost.
+// again and again is worth a warning with growing pauses, and otherwise has level Debug. A line is lost if
+// maxLogging others wait.
 func (c *Client) log(mode logMode, level slog.Level, text string, args ...any) {
 	if level > slog.LevelDebug {
 		level = c.warnings.Level(level, text)
@@ -238,7 +239,7 @@ func (c *Client) log(mode logMode, level slog.Level, text string, args ...any) {
 		c.logger.Log(context.Background(), level, text, args...)
 		return
 	}
-	if !c.logger.Enabled(context.Background(), level) { // few programs want each line: no goroutine for the others
+	if !c.logger.Enabled(context.Background(), level) { // most programs want few lines: the others start no goroutine
 		return
 	}
 	if c.logging.Add(1) > maxLogging {

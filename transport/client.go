@@ -56,7 +56,7 @@ type Client struct {
 
 	asksProgram bool // now is a function of the program
 
-	logging  atomic.Int32     // lines that wait for the handler of logger: see log
+	logging  atomic.Int32     // lines that wait for the handler of logger: see maxLogging
 	warnings loglimit.Limiter // by their texts
 
 	life  context.Context // ends with Close

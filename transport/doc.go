@@ -90,13 +90,13 @@
 //
 // # Goroutines
 //
-// Each client has one goroutine, which connects and reads, and another one while there is something
-// to send or to arrange. Requests and replies do not pass through paho's codec: the fast path of
-// this package writes the packets of requests to the connection and takes replies out of
-// it, several times as fast. Watched keys have a few goroutines while there is something to register,
-// and OnConnectionChange has one. Close ends all of them, and those started with [Client.Go],
-// and waits. A broker that hangs delays Close by a second or two; a function of yours, by
-// as long as it runs.
+// Each client has one goroutine, which connects and reads, and another one while there is something to
+// send. OnConnectionChange has one, and watched keys have up to 256 while there is something to register.
+// Others end soon. Close ends all of them, and those started with [Client.Go], and waits. A broker that
+// hangs delays Close by a second or two; a function of yours, by as long as it runs.
+//
+// Requests and replies do not pass through paho's codec: the fast path of this package writes the packets
+// of requests to the connection and takes replies out of it, several times as fast.
 //
 // # Documents
 //

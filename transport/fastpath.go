@@ -38,7 +38,7 @@ type fastPath struct {
 	handed  bool // a caller left the claim to the sending goroutine
 	lastID  uint16
 	unacked map[uint16]correlation // by packet id
-	alone   int                    // requests in a row that were the only ones, each soon after the one before
+	alone   int                    // requests in a row that were alone, each soon after the one before
 	latest  time.Time              // when the latest of them was queued
 	within  time.Duration          // aloneWithin, but for tests
 }
@@ -47,14 +47,14 @@ type fastPath struct {
 const maxBatch = 32 << 10
 
 const (
-	// aloneOften is after how many requests in a row that were the only ones callers read their
-	// replies themselves.
+	// aloneOften is how many requests in a row must have been alone, with no other request under way,
+	// before callers read their replies themselves.
 	aloneOften = 16
-	// aloneWithin is the longest time from one of them to the next. A program that makes a request
-	// now and then, and waits for notifications, has the connection read all the time.
+	// aloneWithin is the longest time from one of them to the next. For a program that makes a request
+	// now and then, and waits for notifications, the connection is read all the time.
 	aloneWithin = 500 * time.Microsecond
-	// lendTick bounds the delay of a notification that arrives soon after the last of them, and of a
-	// caller that gives up, to twice this.
+	// lendTick bounds two delays, each to twice this: of a notification that arrives soon after the last
+	// of these requests, and of a caller that gives up.
 	lendTick = time.Millisecond
 )
 

@@ -48,9 +48,9 @@ type link struct {
 	logger   *slog.Logger
 
 	net            *mqttnet.Conn      // nil in tests that need none
-	client         *mqttclient.Client // CONNECT, SUBSCRIBE, keep-alive, the end; it reads
+	client         *mqttclient.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
 	authentication *authentication
-	ending         sync.Once // disconnect
+	ending         sync.Once // guards disconnect
 
 	down      chan struct{} // closed when the connection is lost
 	wake      chan struct{} // holds one item when the queues may not be empty

@@ -226,7 +226,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 // runtime.Goexit.
 var errNoReturn = errors.New("a function of the program ended the goroutine that connects")
 
-// aside calls do in another goroutine and waits for it.
+// aside calls do in another goroutine, whose stack goes with it, and waits for it.
 func aside(do func()) {
 	done := make(chan struct{})
 	go func() {
@@ -236,7 +236,7 @@ func aside(do func()) {
 	<-done
 }
 
-// served is a connection that the broker has accepted.
+// served is one connection, as open, establish and conclude pass it on.
 type served struct {
 	link    *link
 	connack *paho.Connack
@@ -535,9 +535,9 @@ func (c *mqttConn) established(l *link) bool {
 	return true
 }
 
-// lost ends a connection. It is called first with the broker's reason, if there is one. A tenure may end with the
-// connection, because the broker releases its lease then: so Down comes before anything for which a
-// function of the program is called, and does not wait for the goroutine that connects.
+// lost ends a connection. It is called first with the broker's reason, if there is one. A tenure may end
+// with the connection, because the broker releases its lease then. So Down comes before anything for
+// which a function of the program is called, and does not wait for the goroutine that connects.
 func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver {
 		c.terminate(ErrSessionTakenOver)
@@ -607,7 +607,7 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 	return c.roundTrip(ctx, time.Time{}, request)
 }
 
-// roundTrip is RoundTrip with a deadline beside that of ctx, unless it is zero. It saves the
+// roundTrip is RoundTrip with a deadline besides the one that ctx may have; zero: none. It saves the
 // caller a context of its own, of five allocations.
 func (c *mqttConn) roundTrip(ctx context.Context, deadline time.Time, request Request) (Reply, error) {
 	e := c.exchanges.get(ctx, request)

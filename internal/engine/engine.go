@@ -271,8 +271,8 @@ func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
 		notifications, more, wait, ok = e.expireSome()
 		e.delivered(notifications)
 		if more {
-			// Or a request that waits for the lock gets it only after a millisecond: until then the
-			// next batch takes it first, as its goroutine has a processor and that of the request none.
+			// Without it a request that waits for the lock gets it only after a millisecond: until then
+			// the next batch takes the lock first, because this goroutine has a processor already.
 			runtime.Gosched()
 		}
 	}
