@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,9 +9,8 @@ import (
 	"math"
 	"net"
 	"net/url"
-	"runtime"
-	"runtime/debug"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -21,11 +19,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/mqttnet"
-	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // newTestLink returns a connection that is ready, with no network below it.
@@ -381,331 +376,6 @@ func TestLossesHaveNames(t *testing.T) {
 	}
 }
 
-// newDirectLink returns a connection over TCP whose sending goroutine does not run, and its far
-// end. It skips the test where no write is possible without a wait.
-func newDirectLink(t *testing.T) (conn *mqttConn, l *link, far net.Conn) {
-	t.Helper()
-	conn, l = newTestLink(t, 1000)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	out, err := mqttnet.Dial(t.Context(), conn.server(), nil, mqttnet.Options{WriteTimeout: time.Minute,
-		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, listener.Addr().String())
-		}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if far, err = listener.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = out.Close(), far.Close() })
-	if !out.CanTrySend() {
-		t.Skip("this system has no write without a wait")
-	}
-	l.net = out
-	l.path = newFastPath(l)
-	return conn, l, far
-}
-
-func TestARequestAloneLeavesInTheGoroutineOfItsCaller(t *testing.T) {
-	conn, l, far := newDirectLink(t)
-	first := newExchange(t.Context(), Request{Payload: []byte("first")})
-	if _, err := conn.post(first); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.post(newExchange(t.Context(), Request{Payload: []byte("second")})); err != nil {
-		t.Fatal(err)
-	}
-	if len(l.path.unacked) != 1 || !first.sent || l.path.claimed || len(l.wake) != 1 {
-		t.Errorf("%d requests are sent; want the first alone, and the second left to the sending goroutine", len(l.path.unacked))
-	}
-	l.path.send()
-	_ = l.net.Close()
-	arrived := await.Result(func() []byte { all, _ := io.ReadAll(far); return all })
-	if one, two := bytes.Index(arrived, []byte("first")), bytes.Index(arrived, []byte("second")); one < 0 || two < one {
-		t.Errorf("%q arrives", arrived)
-	}
-}
-
-func TestACallerDoesNotWaitForABrokerThatDoesNotRead(t *testing.T) {
-	conn, l, far := newDirectLink(t)
-	const size = 8 << 20 // more than a socket takes
-	if _, err := conn.post(newExchange(t.Context(), Request{Payload: bytes.Repeat([]byte("a"), size)})); err != nil {
-		t.Fatal(err)
-	}
-	l.mu.Lock()
-	claimed, handed := l.path.claimed, l.path.handed
-	l.mu.Unlock()
-	if !claimed || !handed || len(l.wake) != 1 {
-		t.Errorf("claimed: %t, handed over: %t; want the rest left to the sending goroutine", claimed, handed)
-	}
-	if _, err := conn.post(newExchange(t.Context(), Request{Payload: bytes.Repeat([]byte("b"), size)})); err != nil {
-		t.Fatal(err)
-	}
-	sent := make(chan struct{})
-	go func() {
-		defer close(sent)
-		l.path.send()
-		_ = l.net.Close()
-	}()
-	arrived := await.Result(func() []byte { all, _ := io.ReadAll(far); return all })
-	await.Receive(sent)
-	for _, letter := range []string{"a", "b"} {
-		if !bytes.Contains(arrived, bytes.Repeat([]byte(letter), size)) {
-			t.Errorf("the request of letters %s does not arrive as a whole", letter)
-		}
-	}
-	if l.path.claimed {
-		t.Error("the claim is not given back")
-	}
-}
-
-// Paho writes a packet of its own meanwhile.
-func TestACallerLeavesItsRequestToTheSendingGoroutineWhileAnotherPacketIsWritten(t *testing.T) {
-	conn, l, far := newDirectLink(t)
-	l.net.Lock()
-	_, _ = l.net.Write([]byte("whole "))
-	if _, err := conn.post(newExchange(t.Context(), Request{Payload: []byte("request")})); err != nil {
-		t.Fatal(err)
-	}
-	_, _ = l.net.Write([]byte("packet"))
-	l.net.Unlock()
-	l.path.send()
-	_ = l.net.Close()
-	arrived := await.Result(func() []byte { all, _ := io.ReadAll(far); return all })
-	if !bytes.HasPrefix(arrived, []byte("whole packet")) || bytes.Count(arrived, []byte("request")) != 1 {
-		t.Errorf("%q arrives", arrived)
-	}
-}
-
-// oddContext is a context of the program that panics when a request is about to leave.
-type oddContext struct{ context.Context }
-
-func (oddContext) Err() error { panic("odd") }
-
-func TestACallerWhoseContextPanicsKeepsNoOtherFromSending(t *testing.T) {
-	_, l, far := newDirectLink(t)
-	func() {
-		defer func() {
-			if recover() == nil {
-				t.Error("it does not panic")
-			}
-		}()
-		l.enqueue(newExchange(oddContext{t.Context()}, Request{}))
-	}()
-	l.enqueue(newExchange(t.Context(), Request{Payload: []byte("other")}))
-	l.path.send()
-	_ = l.net.Close()
-	if arrived := await.Result(func() []byte { all, _ := io.ReadAll(far); return all }); !bytes.Contains(arrived, []byte("other")) {
-		t.Errorf("%q arrives", arrived)
-	}
-}
-
-// endingContext is a context of the program that ends the goroutine in which a request is about to leave.
-type endingContext struct{ context.Context }
-
-func (c endingContext) Err() error {
-	if bytes.Contains(debug.Stack(), []byte("(*mqttConn).serve")) {
-		runtime.Goexit()
-	}
-	return c.Context.Err()
-}
-
-func TestAFunctionOfTheProgramThatEndsTheSendingGoroutineEndsOneConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		client := mustDialTo(t, storeBroker(), options)
-		if _, err := client.Get(endingContext{t.Context()}, "k"); err == nil {
-			t.Error("it is answered")
-		}
-		time.Sleep(time.Minute)
-		if _, err := client.Get(t.Context(), "k"); err != nil {
-			t.Errorf("the next request: %v", err)
-		}
-	})
-}
-
-// lendingClient returns a client whose callers read their replies themselves after aloneOften requests
-// in a row, and the connection of it. The goroutine that always reads goes on by itself only after a
-// tick. byCallers counts the packets that callers have read.
-func lendingClient(t *testing.T, broker *pipeBroker, tick time.Duration) (client *Client, conn *mqttConn, byCallers *atomic.Int64) {
-	t.Helper()
-	broker.tcp = true
-	client = mustDialTo(t, broker, Options{ClientID: "a"})
-	conn = client.mqtt
-	l, err := conn.awaitLink(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !l.net.CanTrySend() {
-		t.Skip("this system has no write without a wait")
-	}
-	l.mu.Lock()
-	l.path.within = time.Hour
-	l.mu.Unlock()
-	l.net.Lend(tick, l.path.callersRead)
-	byCallers = new(atomic.Int64)
-	l.net.Intercept(func(packet []byte, p *frame.Publish) bool {
-		if bytes.Contains(debug.Stack(), []byte("(*mqttConn).roundTrip")) {
-			byCallers.Add(1)
-		}
-		return l.path.take(packet, p)
-	})
-	return client, conn, byCallers
-}
-
-// untilCallersRead makes requests until callers read the replies.
-func untilCallersRead(t *testing.T, client *Client, byCallers *atomic.Int64) {
-	t.Helper()
-	for before, end := byCallers.Load(), time.Now().Add(await.Patience); byCallers.Load() == before; {
-		if _, err := client.Get(t.Context(), "k"); err != nil || time.Now().After(end) {
-			t.Fatalf("callers do not read their replies: %v", err)
-		}
-	}
-}
-
-// storeBroker answers each request, and acknowledges it.
-func storeBroker() *pipeBroker {
-	return &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
-		if request, ok := packet.Content.(*packets.Publish); ok {
-			reply(conn, request)
-		}
-		return false
-	}}
-}
-
-// No request depends on a tick: whoever reads knows of the others, or is told.
-func TestEachRequestIsAnsweredWhoeverReads(t *testing.T) {
-	client, _, byCallers := lendingClient(t, storeBroker(), time.Hour)
-	for range 20 {
-		untilCallersRead(t, client, byCallers)
-		result := make(chan error, 1)
-		call := &async.Call{Done: func(r async.Result) { result <- r.Err }}
-		client.BeginGet(call, "k", GetOptions{}) // none waits for it
-		if err := await.Receive(result); err != nil {
-			t.Fatal(err)
-		}
-		untilCallersRead(t, client, byCallers)
-		for _, outcome := range get(t.Context(), client, "a", "b", "c", "d") {
-			if got := await.Receive(outcome); got.err != nil {
-				t.Fatal(got.err)
-			}
-		}
-	}
-}
-
-func TestACallerThatReadsObeysItsContext(t *testing.T) {
-	broker, silent := storeBroker(), new(atomic.Bool)
-	asked := make(chan struct{}, 100)
-	answers := broker.answer
-	broker.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
-		if _, ok := packet.Content.(*packets.Publish); ok && silent.Load() {
-			asked <- struct{}{}
-			return true
-		}
-		return answers(conn, packet)
-	}
-	client, _, byCallers := lendingClient(t, broker, time.Millisecond)
-	untilCallersRead(t, client, byCallers)
-	silent.Store(true)
-	ctx, cancel := context.WithCancel(t.Context())
-	outcomes := get(ctx, client, "k")
-	await.Receive(asked)
-	cancel()
-	if got := await.Receive(outcomes["k"]); !errors.Is(got.err, context.Canceled) {
-		t.Errorf("%v, want context.Canceled", got.err)
-	}
-}
-
-// A caller that gives up does not go on reading while others have much to tell this client.
-func TestACallerThatReadsObeysItsContextAmongNotifications(t *testing.T) {
-	for name, with := range map[string]func(ctx context.Context, client *Client) error{
-		"its context": func(ctx context.Context, client *Client) error {
-			_, err := client.Get(ctx, "k")
-			return err
-		},
-		"its tenure": func(ctx context.Context, client *Client) error {
-			_, err := client.GetWith(context.Background(), "k", GetOptions{Binding: Binding{While: ctx}})
-			return err
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			broker, silent := storeBroker(), new(atomic.Bool)
-			asked := make(chan struct{}, 100)
-			answers := broker.answer
-			broker.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
-				if _, ok := packet.Content.(*packets.Publish); ok && silent.Load() {
-					asked <- struct{}{}
-					return true
-				}
-				return answers(conn, packet)
-			}
-			client, _, byCallers := lendingClient(t, broker, 100*time.Millisecond)
-			untilCallersRead(t, client, byCallers)
-			silent.Store(true)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			result := make(chan error, 1)
-			go func() { result <- with(ctx, client) }()
-			await.Receive(asked)
-			cancel()
-			for end := time.Now().Add(await.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-				if len(result) > 0 {
-					if err := await.Receive(result); !errors.Is(err, context.Canceled) {
-						t.Errorf("%v, want context.Canceled", err)
-					}
-					return
-				}
-				send(broker.present(), packets.PUBLISH, func(p *packets.Publish) { p.Topic = protocol.NotifyTopic("a", "k") })
-			}
-			t.Error("it does not return while notifications arrive")
-		})
-	}
-}
-
-// What arrives after the latest request is read at once, however much it is.
-func TestManyNotificationsAfterRequestsThatCallersReadAreReadAtOnce(t *testing.T) {
-	broker := storeBroker()
-	client, conn, byCallers := lendingClient(t, broker, 50*time.Millisecond)
-	untilCallersRead(t, client, byCallers)
-	l, _ := conn.awaitLink(t.Context())
-	l.mu.Lock()
-	l.path.within = time.Millisecond
-	l.mu.Unlock()
-	time.Sleep(200 * time.Millisecond) // the reader goes on
-	const notifications = 500
-	var arrived atomic.Int64
-	l.net.Intercept(func(packet []byte, p *frame.Publish) bool {
-		arrived.Add(1)
-		return l.path.take(packet, p)
-	})
-	began := time.Now()
-	for range notifications {
-		send(broker.present(), packets.PUBLISH, func(p *packets.Publish) {
-			p.Topic, p.Payload = protocol.NotifyTopic("a", "k"), make([]byte, 300)
-		})
-	}
-	await.Until(func() bool { return arrived.Load() == notifications })
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("%d notifications took %v", notifications, took)
-	}
-}
-
-func TestRequestsFailAtOnceWhenAConnectionIsLostThatCallersRead(t *testing.T) {
-	broker := storeBroker()
-	client, conn, byCallers := lendingClient(t, broker, time.Hour)
-	untilCallersRead(t, client, byCallers)
-	l, _ := conn.awaitLink(t.Context())
-	broker.cut()
-	await.Done(func() {
-		for !isClosed(l.down) { // a caller that reads notices, and tells the goroutine that always reads
-			_, _ = client.Get(t.Context(), "k")
-		}
-	})
-}
-
 // More requests may come to wait while the connection that is to be replaced is being ended.
 func TestAConnectionThatIsToBeReplacedStaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -726,4 +396,210 @@ func TestAConnectionThatIsToBeReplacedStaysSo(t *testing.T) {
 			t.Error("it is taken for one that was lost")
 		}
 	})
+}
+
+// silent returns a broker that, once mute is set, answers only the packets in answers.
+func silent(mute *atomic.Bool, answers ...byte) *pipeBroker {
+	return &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
+		if packet.Type == packets.CONNECT {
+			mute.Store(false)
+		}
+		for _, kind := range answers {
+			if packet.Type == kind {
+				return false
+			}
+		}
+		return mute.Load()
+	}}
+}
+
+func TestInvariant52ADeadConnectionThatIsProbedCostsOneTimeout(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		var mute atomic.Bool
+		b := silent(&mute)
+		client := mustDialTo(t, b, options)
+		time.Sleep(time.Second)
+		mute.Store(true)
+		outcomes := get(t.Context(), client, "k")
+		synctest.Wait()
+		began := time.Now()
+		client.Probe(300 * time.Millisecond)
+		client.Probe(time.Millisecond) // one is under way
+		if took := time.Since(began); took != 0 {
+			t.Errorf("it waits for %v", took)
+		}
+		got := await.Receive(outcomes["k"])
+		if took := time.Since(began); took != 300*time.Millisecond || !errors.Is(got.err, ErrOutcomeUnknown) || !strings.Contains(got.err.Error(), "PINGREQ for 300ms") {
+			t.Errorf("after %v the request ends with %v", took, got.err)
+		}
+		time.Sleep(200 * time.Millisecond)
+		if status := client.Connection(); status.State != Connected || status.Connections != 2 {
+			t.Errorf("it does not connect again at once: %+v", status)
+		}
+	})
+}
+
+func TestAProbedConnectionStaysIfAnythingArrives(t *testing.T) {
+	for name, arrives := range map[string]func(*pipeBroker){
+		"the answer to the PINGREQ": nil,
+		"a message": func(b *pipeBroker) {
+			send(b.present(), packets.PUBLISH, func(p *packets.Publish) { p.Topic = "news" })
+		},
+		"a part of one": func(b *pipeBroker) { _, _ = b.present().Write([]byte{0x30, 100, 0}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, options Options) {
+				var mute atomic.Bool
+				b := silent(&mute)
+				if arrives == nil {
+					b = silent(&mute, packets.PINGREQ)
+				}
+				client := mustDialTo(t, b, options)
+				time.Sleep(time.Second)
+				mute.Store(true)
+				for range 3 {
+					client.Probe(300 * time.Millisecond)
+					time.Sleep(299 * time.Millisecond)
+					if arrives != nil {
+						arrives(b)
+					}
+					time.Sleep(2 * time.Millisecond)
+				}
+				mute.Store(false)
+				if status := client.Connection(); status.Connections != 1 || status.State != Connected {
+					t.Errorf("the connection was given up: %+v", status)
+				}
+			})
+		})
+	}
+}
+
+func TestAProbeGivesTheBrokerATenthOfASecondAtLeast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mute atomic.Bool
+		b := silent(&mute)
+		client := mustDialTo(t, b, Options{})
+		time.Sleep(time.Second)
+		mute.Store(true)
+		outcomes := get(t.Context(), client, "k")
+		synctest.Wait()
+		began := time.Now()
+		client.Probe(0)
+		if await.Receive(outcomes["k"]); time.Since(began) != 100*time.Millisecond {
+			t.Errorf("it gives up after %v", time.Since(began))
+		}
+	})
+}
+
+// The PINGREQ is not written, because the broker does not read the packet before it.
+func TestAProbeDoesNotWaitForAPacketThatIsStuck(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		block := make(chan struct{})
+		var stuck atomic.Bool
+		b := &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
+			if packet.Type == packets.PUBLISH && stuck.CompareAndSwap(false, true) {
+				await.Receive(block)
+			}
+			return false
+		}}
+		client := mustDialTo(t, b, options)
+		defer close(block)
+		outcomes := get(t.Context(), client, "k1", "k2", "k3")
+		synctest.Wait()
+		began := time.Now()
+		client.Probe(time.Second)
+		for key, c := range outcomes {
+			if got := await.Receive(c); !errors.Is(got.err, ErrOutcomeUnknown) && !errors.Is(got.err, ErrNotSent) {
+				t.Errorf("%s: %v", key, got.err)
+			}
+		}
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("it takes %v", took)
+		}
+	})
+}
+
+func TestInvariant42CloseDuringAProbeLeavesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		var mute atomic.Bool
+		client := mustDialTo(t, silent(&mute), options)
+		time.Sleep(time.Second)
+		mute.Store(true)
+		client.Probe(time.Hour)
+		synctest.Wait()
+		began := time.Now()
+		if err := client.Close(); err != nil || time.Since(began) > 2*time.Second {
+			t.Errorf("Close: %v after %v", err, time.Since(began))
+		}
+		client.Probe(time.Hour) // on no connection
+	})
+}
+
+func TestAnUrgentRequestOvertakesThoseThatWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		const slots, ordinary = 16, 14 // two are kept
+		b := newQuietBroker(slots)
+		client := mustDialTo(t, b.pipeBroker, options)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		large := strings.Repeat("v", 100_000)
+		for i := range 40 {
+			go func() { _, _ = client.Set(ctx, fmt.Sprint("large", i), []byte(large), SetOptions{}) }()
+		}
+		if got := len(b.received()); got != ordinary {
+			t.Fatalf("%d of %d requests are sent; %d slots of %d are for urgent ones", got, 40, slots-ordinary, slots)
+		}
+		for i := range 4 {
+			go func() {
+				switch i {
+				case 0:
+					_, _ = client.Set(ctx, "urgent0", nil, SetOptions{Urgent: true})
+				case 1:
+					_, _ = client.VDel(ctx, "urgent1", nil, DelOptions{Urgent: true})
+				default:
+					_, _ = client.GetWith(ctx, fmt.Sprint("urgent", i), GetOptions{Urgent: true})
+				}
+			}()
+			synctest.Wait()
+		}
+		requests := b.received()
+		if len(requests) != slots {
+			t.Fatalf("%d requests are sent, want %d", len(requests), slots)
+		}
+		for i := range 2 { // the next two slots
+			b.acknowledge(requests[i].PacketID, 0)
+			synctest.Wait()
+		}
+		requests = b.received()[ordinary:]
+		for i, request := range requests {
+			if want := fmt.Sprint("urgent", i); !strings.Contains(string(request.Payload), want) {
+				t.Errorf("request %d is %.50q, want %s", i, request.Payload, want)
+			}
+		}
+		if len(requests) != 4 {
+			t.Errorf("%d requests are sent after the ordinary ones", len(requests))
+		}
+	})
+}
+
+func TestAnUrgentRequestLeavesBeforeThoseThatWaitForTheConnectionToTakeThem(t *testing.T) {
+	conn, l := newTestLink(t, 100)
+	keys := map[*exchange]string{}
+	for _, key := range []string{"o1", "o2", "u1", "o3", "u2"} {
+		e := newExchange(t.Context(), Request{Urgent: key[0] == 'u'})
+		keys[e] = key
+		if _, err := conn.post(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []string
+	for range keys {
+		l.mu.Lock()
+		e := l.popLocked()
+		l.mu.Unlock()
+		got = append(got, keys[e])
+	}
+	if want := "u1 u2 o1 o2 o3"; strings.Join(got, " ") != want {
+		t.Errorf("they leave as %q, want %q", got, want)
+	}
 }

@@ -222,7 +222,7 @@ func TestAPanicOfACallerGivesTheConnectionBack(t *testing.T) {
 	await.Receive(l.read)
 }
 
-// Callers that each wait for a reply get it, whoever reads, and no packet is lost.
+// Callers that each wait for a reply get it, whichever goroutine reads, and no packet is lost.
 func TestManyCallersAndTheReaderShareAConnection(t *testing.T) {
 	const callers, requests = 4, 500
 	l := newLender(t, time.Hour)
