@@ -17,20 +17,20 @@ type arrival struct {
 	known  bool  // to its flight
 }
 
-// arrivals are those that may leave again.
-type arrivals struct {
+// freeList has the arrivals that may leave again.
+type freeList struct {
 	mu   sync.Mutex // guards free
 	free []*arrival
 }
 
-func (f *arrivals) put(a *arrival) {
+func (f *freeList) put(a *arrival) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.free = append(f.free, a)
 }
 
-// take returns nil if there is none. The latest that was put comes first: it is in the cache.
-func (f *arrivals) take() *arrival {
+// take returns an arrival, or nil if there is none: the latest one, which is in a cache of the processor.
+func (f *freeList) take() *arrival {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	last := len(f.free) - 1
@@ -42,19 +42,19 @@ func (f *arrivals) take() *arrival {
 	return a
 }
 
-// flight is the renewals of one loop, with one bound for all.
+// flight has the renewals of one loop that are under way, with one bound for all.
 type flight struct {
 	ctx      context.Context // ends with the bound, or with the cause of end
 	end      context.CancelCauseFunc
 	underWay atomic.Int64
 	working  sync.WaitGroup // has one for each that is under way
-	release  func()
+	release  func()         // frees the timer of the bound
 
 	mu  sync.Mutex // guards all
-	all []*arrival // that have left at least once
+	all []*arrival // all that have left at least once
 }
 
-// newFlight returns a flight that ends after a time. The caller calls end, and wait before that.
+// newFlight returns a flight that lasts for bound at most. The caller has to call wait, and then end.
 func newFlight(ctx context.Context, bound time.Duration) *flight {
 	f := &flight{}
 	ctx, f.release = context.WithTimeout(ctx, bound)
@@ -62,7 +62,7 @@ func newFlight(ctx context.Context, bound time.Duration) *flight {
 	return f
 }
 
-// depart begins a renewal. The Done of its call is to call landed.
+// depart begins a renewal. The Done of its call has to call landed.
 func (f *flight) depart(a *arrival, begin func(*async.Call)) {
 	if !a.known {
 		a.known = true
@@ -83,8 +83,8 @@ func (f *flight) landed() {
 	f.working.Done()
 }
 
-// wait waits until all renewals have landed, or canceled them when the flight has ended. It returns why
-// the flight has ended, or nil. After its call only a Done may begin renewals.
+// wait returns when all renewals have landed. When the flight has ended, it cancels those that are under
+// way, and returns the cause. From its call on only a Done may begin renewals.
 func (f *flight) wait() error {
 	defer f.release()
 	stop := context.AfterFunc(f.ctx, func() {

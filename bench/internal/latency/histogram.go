@@ -15,8 +15,8 @@ const (
 )
 
 // shards are a histogram in parts, so that goroutines that record at the same time do not wait for
-// each other: each connection has one that reads. The zero value is empty. prepare allocates the parts
-// before a load.
+// each other: one reads from each connection, and records. The zero value is empty. prepare allocates
+// the parts before a load.
 type shards [16]shard
 
 type shard struct {

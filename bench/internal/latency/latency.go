@@ -300,13 +300,13 @@ func (r *run) load(ctx context.Context, rate float64) error {
 	defer awake()
 	f := newFlight(ctx, r.options.Duration+patience)
 	defer f.end(nil)
-	var free arrivals
+	var free freeList
 	began, told := time.Now(), time.Duration(0)
 	for number := int64(0); number < total && f.ctx.Err() == nil; {
 		now := time.Since(began)
 		if early := due(number) - now; early > 0 {
-			// Renewals that are due in the same tick leave together, as those of a client with many
-			// leases do, and the clock does not take a processor.
+			// Renewals that are due in the same tick leave together, as they do in a client with many
+			// leases, and the clock does not take a processor.
 			sleep(min(max(early, r.options.Tick), awakeAgain))
 			continue
 		}

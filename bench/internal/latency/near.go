@@ -22,8 +22,8 @@ func near(slow []span, began time.Time, took time.Duration, r *Result) []Near {
 	found := []Near{
 		{What: "a collection of the client", Slow: count(slow, client), Chance: covered(client, took)},
 		{What: "a collection of the server", Slow: count(slow, server), Chance: covered(server, took)},
-		{What: "a processor that was away: a thread that goes before all others woke late", Slow: count(slow, away), Chance: covered(away, took)},
-		{What: "a machine that was busy or away: a thread like all others woke late", Slow: count(slow, machine), Chance: covered(machine, took)},
+		{What: "a processor that was away: a thread with a real-time priority woke late", Slow: count(slow, away), Chance: covered(away, took)},
+		{What: "a machine that was busy or away: a thread of normal priority woke late", Slow: count(slow, machine), Chance: covered(machine, took)},
 	}
 	return append(found, Near{What: "none of these", Slow: len(slow) - count(slow, all), Chance: 1 - covered(all, took)})
 }

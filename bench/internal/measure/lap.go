@@ -194,7 +194,7 @@ func (h *holding) writes(ctx context.Context) (lap, error) {
 
 // A holder releases when the other client has waited for a random time in this range, so that no
 // polling is in step with releases. It is more than 100 ms because etcd v3.6 looks only that often for
-// watches that begin with an earlier revision, as those of its mutex do.
+// watches that begin with an earlier revision, as the watches of its mutex do.
 const settleMin, settleMax = 110 * time.Millisecond, 150 * time.Millisecond
 
 // handOver lets the other client wait, releases, and returns the time from the call of the release

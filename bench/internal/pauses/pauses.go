@@ -31,10 +31,10 @@ type Snapshot struct {
 	// Stalls are the moments at which a thread that slept woke late, if the recorder has looked for
 	// them: at most maxEvents, later ones are left out.
 	Stalls []Event
-	// Away are the moments at which a processor did nothing that a virtual machine wants, because the
-	// machine below had other work: a thread that goes before all others, and runs on this processor
-	// only, woke late. AwayKnown says that the recorder could look for them: on Linux, with the right to
-	// use real-time priorities.
+	// Away are the moments at which a processor was away: the host of a virtual machine gave it to others
+	// (steal time). Then a thread with a real-time priority, which runs on this processor only, wakes late.
+	// AwayKnown says that the recorder could look for them: on Linux, with the right to use real-time
+	// priorities. At most maxEvents, as with Stalls.
 	Away      []Event
 	AwayKnown bool
 	// Pauses counts the times for which all goroutines stood still, and Waits counts the times for
@@ -196,7 +196,7 @@ func (r *Recorder) lookForStalls(ctx context.Context) {
 
 // lookForAbsence looks for moments at which a processor is away.
 func (r *Recorder) lookForAbsence(ctx context.Context, processor int) {
-	sleep, done, err := first(processor)
+	sleep, done, err := realTimeSleeper(processor)
 	if err != nil {
 		return
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// The thread sleeps on its processor, goes before others, and is an ordinary one afterwards.
-func TestAThreadThatGoesFirstStaysOnItsProcessor(t *testing.T) {
+// The thread sleeps on its processor, with a real-time priority, and is an ordinary one afterwards.
+func TestAThreadWithARealTimePriorityStaysOnItsProcessor(t *testing.T) {
 	var before unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
 		t.Fatal(err)
@@ -21,7 +21,7 @@ func TestAThreadThatGoesFirstStaysOnItsProcessor(t *testing.T) {
 		processor++
 	}
 	tested := await.Result(func() error {
-		sleep, done, err := first(0)
+		sleep, done, err := realTimeSleeper(0)
 		if err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func TestAThreadThatGoesFirstStaysOnItsProcessor(t *testing.T) {
 	case tested == nil:
 		await.Until(func() bool { return recorder.Snapshot().AwayKnown })
 	case os.Geteuid() == 0 || !os.IsPermission(tested):
-		t.Errorf("no thread goes first: %v", tested)
+		t.Errorf("no thread gets a real-time priority: %v", tested)
 	default:
 		if recorder.Snapshot().AwayKnown {
 			t.Error("the recorder says that it knows what it has no right to find out")

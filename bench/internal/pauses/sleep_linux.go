@@ -32,10 +32,10 @@ func Sleeper() (sleep func(time.Duration), done func()) {
 	return sleep, done
 }
 
-// first is Sleeper for a thread that runs on one processor, counted from 0 among those that the process
-// may use, and there before all threads of normal priority. The error says why that is not possible. The goroutine must not do much else: nothing
-// else runs meanwhile.
-func first(processor int) (sleep func(time.Duration), done func(), err error) {
+// realTimeSleeper is Sleeper for a thread with a real-time priority that runs on one processor, counted
+// from 0 among the processors that the process may use. The error says why that is not possible. The
+// goroutine must not do much else: no thread of normal priority runs on this processor meanwhile.
+func realTimeSleeper(processor int) (sleep func(time.Duration), done func(), err error) {
 	sleep, undo := Sleeper()
 	var all, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {

@@ -12,7 +12,7 @@ func Sleeper() (sleep func(time.Duration), done func()) {
 	return time.Sleep, func() {}
 }
 
-// first returns an error: other systems have no common way to go before all other threads.
-func first(int) (sleep func(time.Duration), done func(), err error) {
+// realTimeSleeper returns an error: other systems have no common way to set a real-time priority.
+func realTimeSleeper(int) (sleep func(time.Duration), done func(), err error) {
 	return nil, nil, errors.ErrUnsupported
 }

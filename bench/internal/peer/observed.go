@@ -13,7 +13,8 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/command"
 )
 
-// Observed starts `tenure serve --memory` in a process that records its own pauses. pauses is the URL for pauses.Fetch. It needs no Build.
+// Observed starts `tenure serve --memory` in a process that records its own pauses. pauses is the URL for
+// pauses.Fetch. It needs no Build.
 func (h *Host) Observed(ctx context.Context) (s *Server, pauses string, err error) {
 	return h.observed(ctx, "tenure")
 }

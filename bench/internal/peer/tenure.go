@@ -158,7 +158,7 @@ func (l *tenureLocker) Renewal(ctx context.Context, held Held) (func(context.Con
 	}, nil
 }
 
-// renewal returns what the request has with which a tenure renews itself.
+// renewal returns the value and the options of the SET with which a tenure renews itself.
 func (l *tenureLocker) renewal(ctx context.Context, held Held) (value []byte, options transport.SetOptions, err error) {
 	named, err := l.lease(held.(*lease.Tenure).Name())
 	if err != nil {
@@ -176,7 +176,7 @@ func (l *tenureLocker) renewal(ctx context.Context, held Held) (value []byte, op
 	return []byte(holder.Value), options, nil
 }
 
-// Renewer is a client of ours whose renewals no goroutine waits for, like those that tenures send.
+// Renewer is a client of ours whose renewals no goroutine waits for, like the renewals of tenures.
 type Renewer struct{ locker *tenureLocker }
 
 // DialRenewer connects a client to a server of ours, with an id that no other client of it has.
