@@ -53,41 +53,18 @@ func measureClients(b *testing.B, count int, hold bool) {
 		}
 		await.Done(closing.Wait)
 	}()
-	failures := make(chan error, count)
 	var err error
 	if clients[count], err = newClient("the-first"); err != nil { // makes what all have in common
 		b.Fatal(err)
 	}
 	before := usageOfProcess(b)
-	var dialling sync.WaitGroup
-	const atOnce = 32
-	for first := range atOnce {
-		dialling.Go(func() {
-			for i := first; i < count; i += atOnce {
-				var err error
-				if clients[i], err = newClient(fmt.Sprintf("client-%05d", i)); err != nil {
-					failures <- err
-					return
-				}
-			}
-		})
-	}
-	await.Done(dialling.Wait)
-	select {
-	case err := <-failures:
-		b.Fatal(err)
-	default:
-	}
+	connectAll(b, count, func(i int, id string) (err error) {
+		clients[i], err = newClient(id)
+		return err
+	})
 	// Watches are registered, and the goroutine that sends waits for two seconds at most before it ends.
 	time.Sleep(4 * time.Second)
 	after := usageOfProcess(b)
 	runtime.KeepAlive(clients)
-	report := func(unit string, before, after int64) {
-		b.ReportMetric(float64(after-before)/float64(count), unit+"/client")
-	}
-	report("rss-B", before.present, after.present)
-	report("least-rss-B", before.resident, after.resident)
-	report("heap-B", before.heap, after.heap)
-	report("stack-B", before.stacks, after.stacks)
-	report("goroutines", before.goroutines, after.goroutines)
+	after.report(b, before, count, "client")
 }

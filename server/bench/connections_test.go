@@ -54,36 +54,36 @@ func measureConnections(b *testing.B, count int) {
 			}
 		}
 	}()
+	connectAll(b, count, func(i int, id string) (err error) {
+		sockets[i], err = holdLease(process.address, id)
+		return err
+	})
+	b.ReportMetric(time.Since(began).Seconds(), "s-all")
+	process.usage().report(b, before, count, "connection")
+}
+
+// connectAll calls connect for each number below count, with a client id.
+func connectAll(b *testing.B, count int, connect func(number int, id string) error) {
+	b.Helper()
 	failures := make(chan error, count)
-	var dialling sync.WaitGroup
+	var connecting sync.WaitGroup
 	const atOnce = 32 // as a server takes from one address before they have authenticated
 	for first := range atOnce {
-		dialling.Go(func() {
+		connecting.Go(func() {
 			for i := first; i < count; i += atOnce {
-				var err error
-				if sockets[i], err = holdLease(process.address, fmt.Sprintf("client-%05d", i)); err != nil {
+				if err := connect(i, fmt.Sprintf("client-%05d", i)); err != nil {
 					failures <- err
 					return
 				}
 			}
 		})
 	}
-	await.Done(dialling.Wait)
+	await.Done(connecting.Wait)
 	select {
 	case err := <-failures:
 		b.Fatal(err)
 	default:
 	}
-	b.ReportMetric(time.Since(began).Seconds(), "s-all")
-	after := process.usage()
-	report := func(unit string, before, after int64) {
-		b.ReportMetric(float64(after-before)/float64(count), unit+"/connection")
-	}
-	report("rss-B", before.present, after.present)
-	report("least-rss-B", before.resident, after.resident)
-	report("heap-B", before.heap, after.heap)
-	report("stack-B", before.stacks, after.stacks)
-	report("goroutines", before.goroutines, after.goroutines)
 }
 
 // holdLease connects a client as ours do: it subscribes to its replies and notifications, takes a lease,
@@ -194,10 +194,22 @@ func (p *serverProcess) line() string {
 // processUsage is what a process takes.
 type processUsage struct {
 	present    int64 // resident memory as it is
-	resident   int64 // the rest after garbage collection
+	resident   int64 // resident memory after garbage collection
 	heap       int64
 	stacks     int64
 	goroutines int64
+}
+
+// report reports what one of count items takes, from what the process took before there were any.
+func (u processUsage) report(b *testing.B, before processUsage, count int, item string) {
+	report := func(unit string, before, after int64) {
+		b.ReportMetric(float64(after-before)/float64(count), unit+"/"+item)
+	}
+	report("rss-B", before.present, u.present)
+	report("least-rss-B", before.resident, u.resident)
+	report("heap-B", before.heap, u.heap)
+	report("stack-B", before.stacks, u.stacks)
+	report("goroutines", before.goroutines, u.goroutines)
 }
 
 func (p *serverProcess) usage() (u processUsage) {
