@@ -27,7 +27,8 @@ type Authority struct {
 	t testing.TB
 }
 
-// New returns an authority with a new key, and with this common name. The changes are as for Issue.
+// New returns an authority with a new key, and with this common name. The changes are as for
+// [Authority.Issue].
 func New(t testing.TB, name string, changes ...func(*x509.Certificate)) *Authority {
 	t.Helper()
 	a := &Authority{t: t, Pool: x509.NewCertPool()}

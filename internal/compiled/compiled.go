@@ -12,7 +12,7 @@ import (
 )
 
 // Program is one program. It is compiled once, for all tests of a package; TestMain removes it. Its
-// methods may be called at the same time, but for Remove.
+// methods are safe for concurrent use, except Remove.
 type Program struct {
 	// Folder is where its package main is, from the directory of the test.
 	Folder string

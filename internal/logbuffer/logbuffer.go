@@ -8,7 +8,7 @@ import (
 )
 
 // Buffer collects what several goroutines write, such as a log or the output of a process. The zero
-// value is empty. Its methods may be called at the same time. It must not be copied.
+// value is empty. Its methods are safe for concurrent use. It must not be copied.
 type Buffer struct {
 	mu   sync.Mutex
 	text strings.Builder

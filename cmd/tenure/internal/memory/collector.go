@@ -11,9 +11,9 @@ const (
 	// maxSpare is how much garbage a process with a small heap may have, in bytes, before the
 	// collector runs.
 	maxSpare = 32 << 20
-	// spareShare is which part of the limit that may be at most: one of eight.
+	// spareShare divides the limit: at most an eighth of it may be such garbage.
 	spareShare = 8
-	// limitRoom is how far beyond the limit the collector's limit is: a quarter of it.
+	// limitRoom divides the limit too: the collector's limit is a quarter of it higher.
 	limitRoom = 4
 )
 
@@ -36,12 +36,12 @@ func ballastBytes() int64 {
 //
 // Go collects when the heap has doubled, and a heap of 2 MB doubles twelve times a second if ten
 // thousand leases are renewed. Each collection takes up to half of the processors for some
-// milliseconds, and so is what the slowest requests wait for. A few megabytes of
-// garbage more are cheaper.
+// milliseconds, and so is what the slowest requests wait for. A few megabytes more of garbage are
+// cheaper.
 //
-// A ballast is the simplest way to that. Compared with it, a larger GOGC would also let a heap of
-// 200 MB grow to a multiple, which a gateway does not have, unless something sets it anew after
-// each collection; and a memory limit without GOGC says nothing about a process far below the limit.
+// A ballast is the simplest way to allow them. A larger GOGC would also let a heap of 200 MB grow to a
+// multiple, which a gateway does not have, unless something sets it anew after each collection. A memory
+// limit without GOGC would have no effect on a process far below the limit.
 func Configure(limit int64) {
 	limitFromEnvironment := os.Getenv("GOMEMLIMIT") != ""
 	spare := spareBelow(limit)
