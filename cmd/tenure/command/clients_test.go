@@ -203,6 +203,25 @@ func TestABrokerWithoutAStoreIsUnreachable(t *testing.T) {
 			t.Errorf("%s: %+v", command, got)
 		}
 	}
+	got := tenure(t, "", nil, "lock", "--broker", address, "--wait", "1s", "k", "--", "true")
+	if got.code != exitUnreachable || !strings.Contains(got.stderr, "--wait 1s") {
+		t.Errorf("lock --wait: %+v", got)
+	}
+}
+
+func TestAWaitThatEndsWhileTheStoreRefusesHasTheCodeOfARefusal(t *testing.T) {
+	address := startMemory(t, "--max-keys", "1")
+	lock := []string{"lock", "--broker", address, "--wait", "1s", "k", "--", "true"}
+	if got := tenure(t, "", nil, "set", "--broker", address, "k", "another-holder"); got.code != 0 {
+		t.Fatalf("%+v", got)
+	}
+	if got := tenure(t, "", nil, lock...); got.code != exitTimeout {
+		t.Errorf("another holder has the lease: %+v", got)
+	}
+	lock[len(lock)-3] = "another"
+	if got := tenure(t, "", nil, lock...); got.code != exitRefused || !strings.Contains(got.stderr, transport.ErrQuotaExceeded.Error()) {
+		t.Errorf("the store has no room: %+v", got)
+	}
 }
 
 // listen accepts connections until the test ends, and returns the address.

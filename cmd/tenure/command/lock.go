@@ -29,7 +29,8 @@ across machines.
 
 It ends with the child's exit code, or with 64 if the lease is held (--wait 0), 65
 after --wait, 66 if the lease was lost while the child ran, or before it started. A
-child that runs is ended then.
+child that runs is ended then. Where no store answers, or the store refuses, --wait
+ends with 67 or 68.
 
 ` + childHelp + "\n\n" + connectionHelp,
 		Example: `  tenure lock jobs/nightly -- /usr/local/bin/backup --full
@@ -142,9 +143,18 @@ func (h *holderProcess) acquire(ctx context.Context, l *lease.Lease, limit time.
 	case err == nil:
 		return tenure, nil
 	case ctx.Err() == nil && errors.Is(err, errWaited):
-		return nil, exitWith(exitTimeout, fmt.Errorf("--wait %v: %w", h.wait, err))
+		return nil, exitWith(waitedCode(err), fmt.Errorf("--wait %v: %w", h.wait, err))
 	}
 	return nil, signalCause(ctx, err)
+}
+
+// waitedCode returns the exit code after a wait that ended with err. A script may try again later after
+// exitTimeout. No lease was held by another where the broker has no store, or where the store refuses.
+func waitedCode(err error) int {
+	if code := exitCode(err); !errors.Is(err, lease.ErrHeld) && (code == exitUnreachable || code == exitRefused) {
+		return code
+	}
+	return exitTimeout
 }
 
 // release frees the lease. The child is gone.
