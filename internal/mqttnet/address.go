@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -99,8 +100,10 @@ func parse(address string) (*url.URL, error) {
 	if server.Fragment != "" {
 		return nil, fmt.Errorf("broker address %q: a broker never sees what follows the #", address)
 	}
-	if server.Port() == "" {
+	if port := server.Port(); port == "" {
 		server.Host = net.JoinHostPort(server.Hostname(), scheme.port)
+	} else if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return nil, fmt.Errorf("broker address %q: there is no port %s; the largest one is 65535", address, port)
 	}
 	return server, nil
 }

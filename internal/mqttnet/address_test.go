@@ -27,6 +27,7 @@ func TestParseAddress(t *testing.T) {
 		{"a scheme that is not spoken", "http://broker", "", "write it like mqtt://host:1883"},
 		{"no host", "mqtt://:1883", "", "write it like mqtt://host:1883"},
 		{"a port that is none", "mqtt://broker:port", "", "write it like mqtt://host:1883"},
+		{"a port that no host has", "mqtt://broker:65536", "", "there is no port 65536"},
 		{"a host with a colon", "mqtt://::", "", "is not a host"},
 		{"a zone that a URL cannot contain", "mqtt://[::%25\xcb]", "", "is not a host"},
 		{"a path", "mqtt://broker/topic", "", "only host and port"},
