@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"regexp"
 	"runtime"
@@ -354,6 +355,20 @@ func TestTheLogSaysThatAClientSpeaksTLSWhereThereIsNone(t *testing.T) {
 	}
 	testsupport.Eventually(t, "the log says it", func() bool {
 		return strings.Contains(log.String(), `reason="CONNECT: its flags are reserved: the client speaks TLS to an address that has none (MQTT reason code 0x81)"`)
+	})
+}
+
+func TestTheLogSaysThatAClientSpeaksHTTP(t *testing.T) {
+	log := new(logbuffer.Buffer)
+	address := testsupport.Start(t, server.Options{Logger: log.Logger()})
+	client := http.Client{Timeout: await.Patience}
+	defer client.CloseIdleConnections()
+	if answer, err := client.Get("http://" + address + "/metrics"); err == nil {
+		_ = answer.Body.Close()
+		t.Fatal("there is HTTP")
+	}
+	testsupport.Eventually(t, "the log says it", func() bool {
+		return strings.Contains(log.String(), "the first packet must be CONNECT: the client speaks HTTP")
 	})
 }
 

@@ -35,6 +35,7 @@
 package gate
 
 import (
+	"bytes"
 	"errors"
 
 	"github.com/tenurelock/tenure/internal/frame"
@@ -134,6 +135,9 @@ func (g *Gate) check(packet []byte) *Refusal {
 	}
 	kind := packet[0] >> 4
 	if refusal := g.checkTurn(kind); refusal != nil {
+		if !g.begun && g.side == FromClient && beginsHTTP(packet) {
+			refusal.Reason += ": the client speaks HTTP"
+		}
 		return refusal
 	}
 	if kind == wire.Connect {
@@ -177,6 +181,12 @@ func (g *Gate) check(packet []byte) *Refusal {
 		return wire.Refuse(wire.Malformed, "something comes after its end")
 	}
 	return refusal
+}
+
+// beginsHTTP reports whether packet begins as requests of browsers, of Prometheus and of WebSockets do:
+// someone gave them the address of the broker.
+func beginsHTTP(packet []byte) bool {
+	return bytes.HasPrefix(packet, []byte("GET ")) || bytes.HasPrefix(packet, []byte("HEAD ")) || bytes.HasPrefix(packet, []byte("POST "))
 }
 
 func errLength() *Refusal {
