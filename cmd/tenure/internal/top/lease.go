@@ -20,11 +20,11 @@ type Lease struct {
 	HolderBase64 []byte `json:"holderBase64,omitempty"`
 	// HeldFor is how long the holder has the lease. AtLeast says that it was held before it was first
 	// seen.
-	HeldFor output.Millis `json:"heldForMillis"`
+	HeldFor output.Millis `json:"heldForMillis,omitzero"`
 	AtLeast bool          `json:"atLeast,omitempty"`
-	// Left is how much of TTL is left; negative or 0: nothing. TTL is 0 if it is not known.
-	Left output.Millis `json:"leftMillis"`
-	TTL  output.Millis `json:"ttlMillis"`
+	// Left is how much of TTL is left; negative: it should have ended. Both are 0 if TTL is not known.
+	Left output.Millis `json:"leftMillis,omitzero"`
+	TTL  output.Millis `json:"ttlMillis,omitzero"`
 	// Estimated says that TTL was estimated: three times the time between two renewals, as package
 	// lease has by default.
 	Estimated bool `json:"estimated,omitempty"`
