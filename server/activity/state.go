@@ -27,7 +27,7 @@ type Info struct {
 // milliseconds. Texts that clients choose are escaped, as Printable does it. As JSON it has MaxJSON bytes
 // or less: what does not fit is counted as hidden.
 type State struct {
-	At time.Time `json:"at"`
+	At time.Time `json:"at,omitzero"`
 	// Info is empty in the State of a Model.
 	Info Info `json:"info"`
 	// Leases are the names that are leases: those without a holder first, then by name.
@@ -73,7 +73,7 @@ type Lease struct {
 	Known bool      `json:"known"`
 	// TTLMillis is the lifetime, LeftMillis what is left of it, and Deadline its end.
 	TTLMillis  int64     `json:"ttlMillis"`
-	LeftMillis int64     `json:"leftMillis"`
+	LeftMillis int64     `json:"leftMillis,omitzero"`
 	Deadline   time.Time `json:"deadline"`
 	// Renewals counts the renewals of this holder. LastRenewal is when the last one came, or the
 	// acquisition, and RenewEveryMillis the usual time between two; 0: not known yet.
@@ -88,7 +88,7 @@ type Lease struct {
 	Value string `json:"value,omitempty"`
 	// NoHolderSince is when the lease became free, if Held is false, and NoHolderMillis how long ago.
 	NoHolderSince  time.Time `json:"noHolderSince,omitzero"`
-	NoHolderMillis int64     `json:"noHolderMillis"`
+	NoHolderMillis int64     `json:"noHolderMillis,omitzero"`
 	// Changes counts how often another holder than the one before has acquired the lease. LastChange
 	// is the last entry of the lease in the timeline, older ones of which the model may have dropped;
 	// nil: none.

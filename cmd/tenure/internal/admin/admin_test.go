@@ -329,8 +329,14 @@ func TestAnEventComesWhenSomethingChanges(t *testing.T) {
 	read := func() {
 		t.Helper()
 		event.State = admin.State{}
-		if err := json.Unmarshal([]byte(stream.next(t, "state")), &event); err != nil {
+		text := stream.next(t, "state")
+		if err := json.Unmarshal([]byte(text), &event); err != nil {
 			t.Fatal(err)
+		}
+		for _, left := range []string{`"at":`, `"leftMillis":`, `"noHolderMillis":`} {
+			if strings.Contains(text, left) {
+				t.Errorf("the event has %s, which changes all the time: %s", left, text)
+			}
 		}
 	}
 	read()
