@@ -1,10 +1,10 @@
-// Command tenure runs a state store: as part of an MQTT 5 broker of its own (serve), or as a
-// client of a broker that runs already (attach). It also hashes passwords for the users of
-// the broker (password), and checks, backs up, restores and exports the data of a store (check,
-// backup, restore, export).
+// Command tenure runs programs under a lease: on one machine at a time (run), or once (lock). It
+// runs a state store, too: as part of an MQTT 5 broker of its own (serve), or as a client of a
+// broker that runs already (attach). The other commands read and write keys, show leases and their
+// holders, find faults, measure a store, and back up its data.
 //
-// SIGINT and SIGTERM stop it. Standard output says where the store answers, standard error
-// is the log. The exit status is 1 after an error.
+// "tenure help" lists them, and "tenure help exit-codes" says what their exit codes mean.
+// docs/command.md has an example for each.
 package main
 
 import "github.com/tenurelock/tenure/cmd/tenure/command"
