@@ -20,6 +20,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/tenurelock/tenure/server/activity"
@@ -124,13 +125,13 @@ func (p *Page) get(ctx context.Context, path string, limit int64) (*http.Respons
 	}
 	answer, err := p.client.Do(request)
 	if err != nil {
-		return nil, nil, failure(ctx, err)
+		return nil, nil, p.failure(ctx, err)
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(answer.Body, limit+1))
 	switch {
 	case err != nil:
-		return nil, nil, failure(ctx, err)
+		return nil, nil, p.failure(ctx, err)
 	case int64(len(text)) > limit:
 		return nil, nil, fmt.Errorf("%s answers with more than %d bytes", p, limit)
 	}
@@ -138,9 +139,12 @@ func (p *Page) get(ctx context.Context, path string, limit int64) (*http.Respons
 }
 
 // failure returns why a request failed: the cause of its context if that has ended.
-func failure(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+func (p *Page) failure(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET): // as a broker does
+		return fmt.Errorf("%s has closed the connection: is that the status page of tenure?", p)
 	}
 	var request *url.Error
 	if errors.As(err, &request) { // it repeats the URL
