@@ -256,7 +256,6 @@ func (c *checker) watch(h *holding) {
 	await.Receive(h.tenure.Context().Done())
 	left := h.tenure.Remaining()
 	_, over := h.tenure.Token()
-	current := h.process.node.current() == h.process
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h.cause = h.tenure.Err()
@@ -293,7 +292,7 @@ func (c *checker) watch(h *holding) {
 		holds = h.process.ctx.Err() != nil
 	case is(transport.ErrSessionTakenOver):
 		name = "taken over"
-		holds = !current
+		holds = h.process.succeeded.Load()
 	}
 	c.ends[name]++
 	if c.sim.gentle && c.sim.elapsed() < lastAt && h.wasLost(name) {

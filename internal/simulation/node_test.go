@@ -160,6 +160,9 @@ func (n *node) start() {
 	n.mu.Unlock()
 	p := &process{node: n, number: number, dead: make(chan struct{}), name: fmt.Sprintf("%s%d", n.id, number)}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
+	if old != nil {
+		old.succeeded.Store(true) // before the old one can notice
+	}
 	p.conn = n.connect(n.id)
 	p.writerConn = p.conn
 	if n.twoClients {

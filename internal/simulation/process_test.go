@@ -46,7 +46,8 @@ type process struct {
 	resigns func()            // ends the present tenure; nil: there is none
 	elector *election.Elector // nil if the node uses a Lease
 
-	leads atomic.Bool // the function of the elector runs
+	leads     atomic.Bool // the function of the elector runs
+	succeeded atomic.Bool // another process takes the client id, or has it
 }
 
 func (p *process) newClient(conn *transporttest.Conn) *transport.Client {

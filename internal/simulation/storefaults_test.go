@@ -19,7 +19,9 @@ const rogue = "rogue"
 // requestAsRogue sends a request of that client.
 func (s *simulation) requestAsRogue(payload []byte, token string) {
 	conn := s.store.Connect(rogue)
-	_, _ = conn.RoundTrip(context.Background(), transport.Request{
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // the store may crash at this moment
+	defer cancel()
+	_, _ = conn.RoundTrip(ctx, transport.Request{
 		Payload: payload, Timestamp: fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), rogue), FencingToken: token,
 	})
 	_ = conn.Close()
