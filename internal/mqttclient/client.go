@@ -154,16 +154,24 @@ func decode(packet []byte) (packets.Packet, error) {
 // errLost is the error for what was under way when the connection ended.
 var errLost = errors.New("the connection was lost")
 
-// Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If the
-// broker refuses a subscription, the SUBACK comes beside the error. Only one call may be under way.
+// Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If ctx ends while
+// the SUBSCRIBE is being written, so does the connection. If the broker refuses a subscription, the
+// SUBACK comes beside the error. Only one call may be under way.
 func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) (*packets.Suback, error) {
 	granted := make(chan *packets.Suback, 1)
 	c.mu.Lock()
-	c.packetID++
+	if c.packetID++; c.packetID == 0 { // [MQTT-2.2.1-3]
+		c.packetID++
+	}
 	c.granted = granted
 	packet := packets.Subscribe{PacketID: c.packetID, Properties: &packets.Properties{}, Subscriptions: subscriptions}
 	c.mu.Unlock()
-	if _, err := packet.WriteTo(c.conn); err != nil {
+	stop := context.AfterFunc(ctx, c.conn.Abort) // a part of the packet may have left
+	_, err := packet.WriteTo(c.conn)
+	if !stop() {
+		return nil, ctx.Err()
+	}
+	if err != nil {
 		return nil, err
 	}
 	select {

@@ -336,6 +336,34 @@ func TestSubscribe(t *testing.T) {
 	})
 }
 
+// A broker that reads nothing keeps no SUBSCRIBE beyond its bound. The connection ends with it: a part of
+// a packet may have left.
+func TestASubscribeToABrokerThatDoesNotReadEndsWithItsContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := h.client.Subscribe(ctx, packets.SubOptions{Topic: "t"})
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != time.Second {
+			t.Errorf("it ends after %v: %v", took, err)
+		}
+		h.ended(nil)
+	})
+}
+
+// A broker that refuses each SUBSCRIBE for an hour gets more of them than there are packet identifiers.
+func TestASubscribeNeverHasThePacketIdentifier0(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		h.client.packetID = 1<<16 - 1
+		go func() { _, _ = h.client.Subscribe(t.Context(), packets.SubOptions{Topic: "t"}) }()
+		if p, ok := h.read().(*packets.Subscribe); !ok || p.PacketID != 1 { // [MQTT-2.2.1-3]
+			t.Errorf("got %v", p)
+		}
+	})
+}
+
 // A broker may ask for more authentication before its CONNACK, and later.
 func TestAuthentication(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *harness) {
