@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -35,7 +34,7 @@ func TestRequestsThatNoGoroutineWaitsForNeedNone(t *testing.T) {
 		client := mustDialTo(t, b.pipeBroker, options)
 		await.Receive(get(t.Context(), client, "")[""]) // all that is made once: it times out
 		synctest.Wait()
-		before := runtime.NumGoroutine()
+		before := goroutines()
 		const requests = 100
 		var results []<-chan async.Result
 		for range requests {
@@ -43,7 +42,7 @@ func TestRequestsThatNoGoroutineWaitsForNeedNone(t *testing.T) {
 			results = append(results, r)
 		}
 		received := b.received()
-		if more := runtime.NumGoroutine() - before; more > 1 { // serve
+		if more := goroutines() - before; more > 1 { // serve
 			t.Errorf("%d requests that are under way have %d goroutines", requests, more)
 		}
 		for _, request := range received[1:] {
@@ -62,14 +61,14 @@ func TestRequestsThatWaitForRoomNeedNoGoroutine(t *testing.T) {
 		const room, requests = 16, 100 // two are kept for urgent ones
 		b := newQuietBroker(room)
 		client := mustDialTo(t, b.pipeBroker, options)
-		before := runtime.NumGoroutine()
+		before := goroutines()
 		results := make(map[string]<-chan async.Result)
 		for i := range requests {
 			key := fmt.Sprint("k", i)
 			_, results[key] = began(client, key, 9*time.Second-time.Duration(i)*time.Millisecond)
 		}
 		received := b.received()
-		if more := runtime.NumGoroutine() - before; more > 1 || len(received) != room-2 {
+		if more := goroutines() - before; more > 1 || len(received) != room-2 {
 			t.Errorf("%d of %d requests came in, and they have %d goroutines", len(received), requests, more)
 		}
 		for next := 0; next < len(received); next++ {
@@ -206,7 +205,7 @@ func TestRequestsThatWaitForAConnectionNeedNoGoroutineAndLeaveOverTheNextOne(t *
 		down(true)
 		b.cut()
 		b.received()
-		before := runtime.NumGoroutine()
+		before := goroutines()
 		var results []<-chan async.Result
 		for range 100 {
 			_, r := began(client, "k", 9*time.Second)
@@ -214,7 +213,7 @@ func TestRequestsThatWaitForAConnectionNeedNoGoroutineAndLeaveOverTheNextOne(t *
 		}
 		_, late := began(client, "k", time.Second)
 		synctest.Wait()
-		if more := runtime.NumGoroutine() - before; more > 0 {
+		if more := goroutines() - before; more > 0 {
 			t.Errorf("they have %d goroutines", more)
 		}
 		if r := await.Receive(late); !errors.Is(r.Err, ErrNotSent) || !strings.Contains(r.Err.Error(), "is down") {

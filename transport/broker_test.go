@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -197,6 +198,13 @@ func (p *bufferedPipe) drain() {
 			return
 		}
 	}
+}
+
+// goroutines returns how many goroutines the bubble of a test has. runtime.NumGoroutine also counts the one
+// that runs finalizers, while it does.
+func goroutines() int {
+	stacks := make([]byte, 1<<20)
+	return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(", synctest bubble "))
 }
 
 // send writes a packet as a whole; the other end may be gone.

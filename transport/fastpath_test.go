@@ -112,14 +112,14 @@ func get(ctx context.Context, client *Client, keys ...string) map[string]chan ou
 // A program may have a thousand clients that do nothing, and each goroutine keeps a stack.
 func TestAnIdleClientHasOneGoroutine(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
-		before := runtime.NumGoroutine()
+		before := goroutines()
 		b := newQuietBroker(1000)
 		client := mustDialTo(t, b.pipeBroker, options)
 		idle := before + 2 + 1 // of the broker, and of the client
 		for round := range 3 {
 			time.Sleep(3 * linger)
 			synctest.Wait()
-			if got := runtime.NumGoroutine(); got != idle {
+			if got := goroutines(); got != idle {
 				t.Fatalf("round %d: an idle client has %d goroutines, want 1", round, got-idle+1)
 			}
 			outcomes := get(t.Context(), client, "k1", "k2")
