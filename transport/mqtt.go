@@ -144,7 +144,7 @@ func (c *mqttConn) run(ctx context.Context) {
 		began := time.Now()
 		replaced, err := c.connect(ctx)
 		if err != nil {
-			c.failed(err)
+			aside(func() { c.failed(err) })
 		}
 		if c.isRefused() {
 			c.terminate(c.refusal)
@@ -155,7 +155,11 @@ func (c *mqttConn) run(ctx context.Context) {
 			c.servers.Rest()
 		}
 		wait = 0
-		if !replaced && !c.moveOn() {
+		atOnce := replaced
+		if !replaced {
+			aside(func() { atOnce = c.moveOn() })
+		}
+		if !atOnce {
 			wait = policy.NextBackOff()
 		}
 	}
@@ -226,7 +230,8 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 // runtime.Goexit.
 var errNoReturn = errors.New("a function of the program ended the goroutine that connects")
 
-// aside calls do in another goroutine, whose stack goes with it, and waits for it.
+// aside calls do in another goroutine, whose stack goes with it, and waits for it. A function of the program
+// that calls runtime.Goexit there does not end the goroutine that waits.
 func aside(do func()) {
 	done := make(chan struct{})
 	go func() {
@@ -243,7 +248,7 @@ type served struct {
 	sent    *paho.Connect
 	will    *pendingWill // that it carries; nil: none
 	waits   *pendingWill // that waited when the connection began, carried or not
-	up      bool         // Up was called
+	up      bool         // Up was called, or was about to be
 }
 
 // open connects to a broker, up to its CONNACK. The error says why there is no connection.
@@ -268,7 +273,9 @@ func (c *mqttConn) open(ctx context.Context, s *served) error {
 		s.will.write(s.sent, conn)
 	}
 	s.link = newLink(c.options.ClientID, c.events, c.logger, conn)
-	s.connack, err = s.link.handshake(attempt, s.sent, func(d *packets.Disconnect) { c.lost(s.link, d) })
+	s.connack, err = s.link.handshake(attempt, s.sent, func(d *packets.Disconnect) {
+		aside(func() { c.lost(s.link, d) })
+	})
 	if s.connack != nil {
 		c.servers.Answered()
 	}
@@ -319,17 +326,17 @@ func (c *mqttConn) establish(ctx context.Context, s *served) (err error) {
 	l.net.Intercept(l.path.take)
 	c.receiveMaximum.Store(int64(l.slots.size))
 	// Before any request can be sent: a caller with a reply must see Connected.
+	s.up = true // also if a function of the program ends this goroutine
 	c.events.Up()
-	s.up = true
 	if ready = c.established(l); !ready {
 		return cmp.Or(l.closeCause(), l.lossCause())
 	}
-	c.logConnected()
 	if will != nil {
 		c.concluded(will, willResult{lost: l.down, silence: l.silence})
 	} else {
 		c.connectedWithout(s.waits)
 	}
+	aside(c.logConnected) // last: its handler may be slow
 	return nil
 }
 
@@ -337,8 +344,10 @@ func (c *mqttConn) establish(ctx context.Context, s *served) (err error) {
 func (c *mqttConn) conclude(s *served) {
 	l := s.link
 	if s.up {
-		c.events.Down()                                           // a second time, if lost has called it
-		c.logger.Debug("disconnected", "broker", c.server().Host) // after Down: its handler may be slow
+		aside(func() {
+			c.events.Down()                                           // a second time, if lost has called it
+			c.logger.Debug("disconnected", "broker", c.server().Host) // after Down: its handler may be slow
+		})
 	}
 	l.disconnect() // or waits for the one under way
 	if l.seat != nil {
@@ -504,16 +513,18 @@ func (c *mqttConn) awaiting(unanswered error) {
 
 // failed notes why there is no connection.
 func (c *mqttConn) failed(err error) {
+	defer func() { // also if a function of the program ends the goroutine
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.last, c.silent = err, nil
+		c.changedLocked(Connecting, err)
+	}()
 	if c.life.Err() == nil && !c.isRefused() { // else the client was closed during the attempt, or Dial returns the error
 		c.logFailure(err)
 	}
 	if trace := c.options.Trace; trace != nil && trace.ConnectFailed != nil {
 		trace.ConnectFailed(ConnectFailedInfo{Broker: c.server().String(), Err: err})
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.last, c.silent = err, nil
-	c.changedLocked(Connecting, err)
 }
 
 // established makes l the present connection, unless it is lost already.

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -226,6 +228,105 @@ func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 		}
 		if last := got[len(got)-1]; len(got) != 5 || !strings.HasPrefix(last, want[4]) || !strings.HasSuffix(last, want[5]) {
 			t.Errorf("traced\n%q, want\n%q", got, want)
+		}
+	})
+}
+
+// endingHandler is a handler of the program that ends the goroutine which logs a line with this text, or
+// any line.
+type endingHandler struct {
+	slog.Handler
+	text  string
+	ended *atomic.Int64
+}
+
+func (h endingHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h endingHandler) Handle(_ context.Context, record slog.Record) error {
+	if h.text == "" || record.Message == h.text {
+		h.ended.Add(1)
+		runtime.Goexit()
+	}
+	return nil
+}
+
+func (h endingHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (b *pipeBroker) refuseToDial(down bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.down = down
+}
+
+// A function of the program may call runtime.Goexit, as the Fatal of a test does. The client goes on.
+func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
+	var ended atomic.Int64
+	end := func() {
+		ended.Add(1)
+		runtime.Goexit()
+	}
+	for name, options := range map[string]ClientOptions{
+		"Trace.Lost":          {Trace: &Trace{Lost: func(LostInfo) { end() }}},
+		"Trace.ConnectFailed": {Trace: &Trace{ConnectFailed: func(ConnectFailedInfo) { end() }}},
+		"each line of a log":  {Logger: slog.New(endingHandler{ended: &ended})},
+		"the loss in a log":   {Logger: slog.New(endingHandler{ended: &ended, text: "disconnected by the broker"})},
+		"the end in a log":    {Logger: slog.New(endingHandler{ended: &ended, text: "disconnected"})},
+		"a failure in a log":  {Logger: slog.New(endingHandler{ended: &ended, text: "cannot connect"})},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, o Options) {
+				ended.Store(0)
+				o.ClientOptions = options
+				broker := storeBroker()
+				client := mustDialTo(t, broker, o)
+				for _, lose := range []func(){
+					broker.cut,
+					func() {
+						send(broker.present(), packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = packets.DisconnectServerShuttingDown })
+					},
+					func() {
+						broker.refuseToDial(true)
+						broker.cut()
+					},
+				} {
+					lose()
+					time.Sleep(5 * time.Second)
+					broker.refuseToDial(false)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+					if _, err := client.Get(ctx, "k"); err != nil {
+						t.Errorf("the next request: %v", err)
+					}
+					cancel()
+				}
+				if ended.Load() == 0 {
+					t.Error("nothing was ended: the test shows nothing")
+				}
+			})
+		})
+	}
+}
+
+// What a program got from a client while a function of its own ended the goroutine that makes the
+// connection ready: that connection is over, too.
+func TestAFunctionOfTheProgramThatEndsANewConnectionHidesItsLossFromNoBinding(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		var client *Client
+		var lost, unbroken <-chan struct{}
+		options.Trace = &Trace{Connected: func(info ConnectedInfo) {
+			if info.Connections == 2 {
+				lost, unbroken = client.Lost(), client.Unbroken()
+				runtime.Goexit()
+			}
+		}}
+		broker := storeBroker()
+		client = mustDialTo(t, broker, options)
+		broker.cut()
+		time.Sleep(5 * time.Second)
+		if _, err := client.Get(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		if lost == nil || !isClosed(lost) || !isClosed(unbroken) {
+			t.Errorf("a binding to the connection that never was ready is good for the next one: %t, %t", lost != nil && isClosed(lost), unbroken != nil && isClosed(unbroken))
 		}
 	})
 }
