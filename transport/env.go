@@ -121,6 +121,7 @@ func (e *environment) number(name string, otherwise, most int) int {
 	number, err := strconv.Atoi(text)
 	if err != nil || number < 1 || number > most {
 		e.wrong(name, "is %q; give a whole number from 1 to %d, or leave it unset for %d", text, most, otherwise)
+		return otherwise // which makes no other variable look wrong
 	}
 	return number
 }
