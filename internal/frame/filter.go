@@ -107,7 +107,8 @@ func (f *Filter) Read(p []byte) (int, error) {
 }
 
 // Next returns the next packet that Take did not take, whole and checked. It is valid until the next
-// call of Next or Read. After a Read that returned a part of a packet, it returns the rest.
+// call of Next or Read. After a Read that returned a part of a packet, it returns the rest. An error
+// ends the reading: ErrHeader, a *TooLargeError, or what Check, Room or the source returned.
 func (f *Filter) Next() ([]byte, error) {
 	if !f.await() {
 		return nil, f.err
