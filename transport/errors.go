@@ -84,7 +84,7 @@ type RefusedError struct {
 }
 
 // Error contains the store's text. A long one is cut.
-func (e *RefusedError) Error() string { return withReason("refused by the store", e.Text) }
+func (e *RefusedError) Error() string { return "refused by the store: " + cut(e.Text) }
 
 // Unwrap returns the sentinel for the text, if the protocol lists it.
 func (e *RefusedError) Unwrap() error {
@@ -119,18 +119,22 @@ func (e *RejectedError) Error() string {
 // as a packet, and an error may be logged for each of the requests that are repeated.
 const maxShown = 512
 
-// shown returns a text that a peer has chosen, in one line. A long text is cut.
-func shown(text string) string {
-	cut := ""
-	if length := len(text); length > maxShown {
-		text, cut = text[:maxShown], fmt.Sprintf("… (%d bytes)", length)
+// cut returns the beginning of a text that a peer has chosen, with the length of a longer one.
+func cut(text string) string {
+	if len(text) <= maxShown {
+		return text
 	}
+	return fmt.Sprintf("%s… (%d bytes)", text[:maxShown], len(text))
+}
+
+// shown is cut, in one line.
+func shown(text string) string {
 	return strings.Map(func(r rune) rune {
 		if isControl(r) {
 			return ' '
 		}
 		return r
-	}, text) + cut
+	}, cut(text))
 }
 
 // withReason adds the text of the broker or the store, if there is one.
