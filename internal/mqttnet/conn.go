@@ -211,7 +211,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 // Next returns the next packet that Intercept did not take, whole. It is valid until the next call
-// of Next or Read. An error ends the connection, and may be a *[DialError] before the first packet. A
+// of Next or Read. An error ends the reading, and may be a *[DialError] before the first packet. A
 // caller that waits in Next needs less of a stack than one that waits in paho's ReadPacket.
 func (c *Conn) Next() ([]byte, error) {
 	packet, err := c.reader.Next()
