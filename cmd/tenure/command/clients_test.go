@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -422,6 +423,25 @@ func TestTheProgramSaysItsVersionAndCompletesCommands(t *testing.T) {
 	}
 	if got := tenure(t, "", nil, "__complete", "rel"); got.code != 0 || !strings.Contains(got.stdout, "release") {
 		t.Errorf("%+v", got)
+	}
+}
+
+// fullDisk fails as a file on a disk without room does.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) {
+	return 0, &fs.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}
+}
+
+func TestAnOutputThatCannotBeWrittenIsNoWrongUsage(t *testing.T) {
+	for _, arguments := range [][]string{{"--version"}, {"completion", "bash"}, {"budget"}} {
+		root := New("tenure", nil, nil)
+		root.SetOut(fullDisk{})
+		root.SetErr(io.Discard)
+		root.SetArgs(arguments)
+		if code, _, err := execute(t.Context(), root); code != exitFailure || !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("%s: exit code %d, %v", arguments, code, err)
+		}
 	}
 }
 

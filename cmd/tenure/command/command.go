@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -87,8 +88,8 @@ func execute(ctx context.Context, root *cobra.Command) (code int, text string, e
 	if err == nil {
 		return 0, "", nil
 	}
-	if !entered {
-		err = usage(err) // found while the arguments were read
+	if written := (*fs.PathError)(nil); !entered && !(errors.As(err, &written) && written.Op == "write") {
+		err = usage(err) // found while the arguments were read, and not while help or a completion was written
 	}
 	if code = exitCode(err); code == exitFailure && ctx.Err() != nil {
 		code = exitCode(signalCause(ctx, err)) // the signal is why
