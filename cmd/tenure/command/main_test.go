@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -186,6 +187,16 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 				t.Errorf("%q is not in\n%s", test.want, out)
 			}
 		})
+	}
+}
+
+func TestAnAddressThatIsNoneMakesNoDirectory(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	for _, address := range []string{"localhost", "mqtt://localhost:1883", "localhost:mqttt", "localhost:70000"} {
+		mustExit(t, exitUsage, build(t), "serve", "--data", data, "--addr", address)
+	}
+	if _, err := os.Stat(data); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the directory of the data: %v", err)
 	}
 }
 

@@ -126,6 +126,9 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	if err := s.store.check(); err != nil {
 		return err
 	}
+	if err := s.checkAddress(cmd.Context()); err != nil {
+		return explainServe(err)
+	}
 	memory.Configure(s.MaxMemory)
 	s.Store, s.Dialect, s.Logger = s.store.Options, s.store.replies(), process.logger
 	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
@@ -202,6 +205,19 @@ func (s *serveSettings) open(ctx context.Context, process *process, options serv
 		defer process.level.Set(level)
 	}
 	return server.Open(ctx, options)
+}
+
+// checkAddress refuses what is no address before the data is opened: that makes a directory, and can take
+// long.
+func (s *serveSettings) checkAddress(ctx context.Context) error {
+	if s.Addr == "" { // the default
+		return nil
+	}
+	_, port, err := net.SplitHostPort(s.Addr)
+	if err == nil {
+		_, err = net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	}
+	return err
 }
 
 // url returns the URL of a server at an address.
