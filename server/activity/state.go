@@ -65,13 +65,14 @@ type Lease struct {
 	// lease is held.
 	Holder string `json:"holder"`
 	Client string `json:"client"`
-	// Since is when the holder acquired the lease, and Token its fencing token: the version of
-	// that SET, or of the next one, see Event.Bound. Known says that the store has seen the acquisition; otherwise Since is the first
-	// renewal that it saw, and Token is empty.
+	// Since is when the holder acquired the lease, and Token its fencing token: the version of that
+	// SET, or of the next one, see Event.Bound. Known says that the store has seen the acquisition;
+	// otherwise Since is the first renewal that it saw, and Token is empty.
 	Since time.Time `json:"since"`
 	Token string    `json:"token,omitempty"`
 	Known bool      `json:"known"`
-	// TTLMillis is the lifetime, LeftMillis what is left of it, and Deadline its end.
+	// TTLMillis is the lifetime, LeftMillis what is left of it, and Deadline its end. JSON leaves out a
+	// LeftMillis of 0, and so do the events of the page.
 	TTLMillis  int64     `json:"ttlMillis"`
 	LeftMillis int64     `json:"leftMillis,omitzero"`
 	Deadline   time.Time `json:"deadline"`
