@@ -13,6 +13,7 @@ import (
 // skipExceptions are the functions with a skip that neither needs package internal/prerequisite nor
 // depends on what skipConditions names, and why.
 var skipExceptions = map[string]string{
+	"internal/prerequisite/prerequisite.go Long":                       "a long test is skipped for want of time, in CI too",
 	"internal/prerequisite/prerequisite.go Missing":                    "it is the package",
 	"release/snapshot_test.go TestTheSnapshotInstallsRunsAndIsRemoved": "the gate runs it by its flag",
 	"server/access/glob_test.go FuzzGlob":                              "inputs of a fuzz target that take too long",

@@ -1,6 +1,6 @@
-// Package prerequisite says what a test lacks on this machine: a program, or a right. A test that was
-// not run looks like one that has passed. So it is skipped with a line that says so, and it fails where
-// all tests must run.
+// Package prerequisite says what a test lacks: a program or a right on this machine, or the time. A test
+// that was not run looks like one that has passed. So it is skipped with a line that says so. For want of
+// a program or a right it fails where all tests must run.
 package prerequisite
 
 import (
@@ -34,10 +34,29 @@ func Program(t testing.TB, name, debian string) string {
 	return ""
 }
 
+// Long skips a test that takes longer than a newcomer should wait, unless this is a long run. The text
+// says how long it takes.
+func Long(t testing.TB, text string) {
+	t.Helper()
+	if !LongRun() {
+		t.Skip("SKIPPED: nothing was tested here. " + text + "; TENURE_LONG=1 runs it")
+	}
+}
+
+// LongRun reports whether the long tests run, and the others with more rounds: where the environment
+// variable TENURE_LONG is set, to anything but a false value.
+func LongRun() bool {
+	return isSet("TENURE_LONG")
+}
+
 // inCI reports whether all tests must run. Some systems set CI to their own name, which is a yes.
 func inCI() bool {
-	value, ok := os.LookupEnv("CI")
-	if !ok || value == "" {
+	return isSet("CI")
+}
+
+func isSet(variable string) bool {
+	value := os.Getenv(variable)
+	if value == "" {
 		return false
 	}
 	set, err := strconv.ParseBool(value)
