@@ -185,7 +185,12 @@ func lendingClient(t *testing.T, broker *pipeBroker, tick time.Duration) (client
 	l.mu.Lock()
 	l.path.within = time.Hour
 	l.mu.Unlock()
-	l.net.Lend(tick, l.path.callersRead)
+	var closing atomic.Bool
+	l.net.Lend(tick, func() bool { return !closing.Load() && l.path.callersRead() })
+	t.Cleanup(func() { // or Close waits for a tick
+		closing.Store(true)
+		l.net.Recall()
+	})
 	byCallers = new(atomic.Int64)
 	l.net.Intercept(func(packet []byte, p *frame.Publish) bool {
 		if bytes.Contains(debug.Stack(), []byte("(*mqttConn).roundTrip")) {
