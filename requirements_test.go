@@ -11,7 +11,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // A team that embeds a lease in a gateway audits its dependencies. So the server, the
 // command and the examples are modules of their own.
@@ -19,9 +23,10 @@ func TestTheModuleImportsThreeOthersTestsIncluded(t *testing.T) {
 	allowed := []string{"github.com/cenkalti/backoff/v4", "github.com/eclipse/paho.golang", "golang.org/x/sync"}
 	list := exec.Command("go", "list", "-deps", "-test", "-f", "{{with .Module}}{{.Path}}{{end}}", "./...")
 	list.Env = append(list.Environ(), "GOWORK=off")
-	out, err := list.CombinedOutput()
+	list.Stderr = t.Output() // go says there what it downloads
+	out, err := list.Output()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatal(err)
 	}
 	var imported []string
 	for module := range strings.FieldsSeq(string(out)) {
@@ -39,9 +44,10 @@ func TestTheModuleImportsThreeOthersTestsIncluded(t *testing.T) {
 func TestTheModuleRequiresThreeOthersDirectly(t *testing.T) {
 	list := exec.Command("go", "list", "-m", "-f", "{{if not .Indirect}}{{if not .Main}}{{.Path}}{{end}}{{end}}", "all")
 	list.Env = append(list.Environ(), "GOWORK=off")
-	out, err := list.CombinedOutput()
+	list.Stderr = t.Output() // go says there what it downloads
+	out, err := list.Output()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatal(err)
 	}
 	if got := strings.Fields(string(out)); len(got) != 3 {
 		t.Errorf("go.mod requires %q", got)
@@ -51,9 +57,11 @@ func TestTheModuleRequiresThreeOthersDirectly(t *testing.T) {
 // The README's commands must not have to download and compile etcd, and what we are measured
 // against: only modules outside of go.work may require it.
 func TestNoModuleOfTheWorkspaceRequiresEtcd(t *testing.T) {
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.GoMod}}").CombinedOutput()
+	list := exec.Command("go", "list", "-m", "-f", "{{.GoMod}}")
+	list.Stderr = t.Output()
+	out, err := list.Output()
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatal(err)
 	}
 	files := strings.Fields(string(out))
 	if len(files) < 4 {

@@ -10,6 +10,7 @@ import (
 	"github.com/tenurelock/tenure/bench/internal/growth"
 	"github.com/tenurelock/tenure/bench/internal/peer"
 	"github.com/tenurelock/tenure/bench/internal/table"
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
 
 // asCommand makes the test executable run the command in place of the tests.
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	os.Exit(m.Run())
+	os.Exit(testprocess.Run(m))
 }
 
 // The reference and the raw echo need no program that a machine with Go lacks.

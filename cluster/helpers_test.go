@@ -16,6 +16,7 @@ import (
 	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) {
 	if child := os.Getenv("CLUSTER_TEST_CHILD"); child != "" {
 		os.Exit(childMain(child))
 	}
-	code := m.Run()
+	code := testprocess.Run(m)
 	if shared.stop != nil {
 		shared.stop()
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -13,8 +14,11 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/compiled"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server/servertest"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // A program is one of the examples, built, and the server that it uses.
 type program struct {
@@ -77,6 +81,7 @@ func until(t *testing.T, lines <-chan string, text string) {
 }
 
 func TestTheElectionHandsOverWhenANodeEnds(t *testing.T) {
+	t.Parallel()
 	election := build(t, "election")
 	a := election.start("--name", "gateway-a", "--for", "2s")
 	until(t, a, "leading")
@@ -87,6 +92,7 @@ func TestTheElectionHandsOverWhenANodeEnds(t *testing.T) {
 }
 
 func TestTheLeaseLetsOneProcessWorkAtATime(t *testing.T) {
+	t.Parallel()
 	lease := build(t, "lease")
 	a := lease.start("--name", "gateway-a", "--work", "1s")
 	until(t, a, "working")
@@ -97,6 +103,7 @@ func TestTheLeaseLetsOneProcessWorkAtATime(t *testing.T) {
 }
 
 func TestAnExampleThatReachesNoBrokerFailsInTime(t *testing.T) {
+	t.Parallel()
 	for name, bound := range map[string]string{"election": "--for", "lease": "--wait"} {
 		t.Run(name, func(t *testing.T) {
 			path := build(t, name).path
@@ -112,6 +119,7 @@ func TestAnExampleThatReachesNoBrokerFailsInTime(t *testing.T) {
 
 // This is how systemd and Kubernetes stop a program. Its lease must not wait for the TTL.
 func TestALeaderAndAHolderReleaseTheLeaseOnSIGTERM(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has no SIGTERM for other processes")
 	}
@@ -161,16 +169,19 @@ func TestALeaderAndAHolderReleaseTheLeaseOnSIGTERM(t *testing.T) {
 }
 
 func TestTheGuardAndTheStoreRefuseALateWrite(t *testing.T) {
+	t.Parallel()
 	guard := build(t, "guard").start()
 	until(t, guard, "refused by the guard")
 	until(t, guard, "refused by the store")
 }
 
 func TestTheCheckerRefusesALateWriteAfterARestart(t *testing.T) {
+	t.Parallel()
 	until(t, build(t, "checker").start(), "refused by the checker")
 }
 
 func TestALeaseIsHeldOverAConnectionOfTheProgramsOwn(t *testing.T) {
+	t.Parallel()
 	own := build(t, "ownconnection").start("--for", "1ms")
 	until(t, own, "the lease is held over the program's own connection")
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
 
 func openStore(t *testing.T, path string) *fencing.FileStore {
@@ -332,7 +333,7 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(childFile); path != "" {
 		os.Exit(storeTokens(path))
 	}
-	os.Exit(m.Run())
+	os.Exit(testprocess.Run(m))
 }
 
 // childCommand returns a command that runs storeTokens, behind a prefix such as strace.

@@ -20,13 +20,14 @@ import (
 
 	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
 
 // built is the command tenure.
 var built = compiled.Program{Folder: "../cmd/tenure"}
 
 func TestMain(m *testing.M) {
-	status := m.Run()
+	status := testprocess.Run(m)
 	built.Remove()
 	os.Exit(status)
 }
@@ -92,6 +93,7 @@ var units = map[string]map[string]string{
 }
 
 func TestTheUnitsNameCommandsAndFlagsThatExist(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("../deploy/systemd/*")
 	if err != nil || len(files) != len(units) {
 		t.Fatalf("%d files, %v; want %d", len(files), err, len(units))

@@ -23,11 +23,14 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 func TestNewNamesWhatIsWrong(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -182,6 +185,7 @@ func serveTroubled(t *testing.T, trouble func(call int64) error) (l *testsupport
 }
 
 func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
+	t.Parallel()
 	for _, failure := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ECONNABORTED, syscall.EINTR, errors.New("unheard of")} {
 		t.Run(failure.Error(), func(t *testing.T) {
 			_, s, stop, served := serveTroubled(t, func(call int64) error {

@@ -4,18 +4,21 @@ package main_test
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/compiled"
+	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
 
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
+
 func TestAPairGoesOnWhileItsReplicatedStoreFailsOver(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes a minute")
-	}
+	prerequisite.Long(t, "it takes a minute")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	program := compiled.Program{Folder: "."}

@@ -16,6 +16,8 @@ import (
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server/crashtest"
 )
 
@@ -26,8 +28,7 @@ var (
 
 func TestMain(m *testing.M) {
 	crashtest.Main(serve)
-	flag.Parse()
-	os.Exit(m.Run())
+	os.Exit(testprocess.Run(m))
 }
 
 // etcd is three members in this process.
@@ -144,9 +145,7 @@ func TestInvariants32And33And35And37ATakeoverLosesNothingThatWasAcknowledged(t *
 }
 
 func TestEachFaultOfAPairIsFoundWithinAHundredTakeovers(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes a minute")
-	}
+	prerequisite.Long(t, "it takes a minute")
 	e := startEtcd(t)
 	for i, fault := range []crashtest.Fault{deposedWriter, deposedReader} {
 		t.Run(string(fault), func(t *testing.T) {

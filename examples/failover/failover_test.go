@@ -18,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/internal/pair"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/servertest"
 )
@@ -26,12 +27,13 @@ import (
 var program = compiled.Program{Folder: "."}
 
 func TestMain(m *testing.M) {
-	status := m.Run()
+	status := testprocess.Run(m)
 	program.Remove()
 	os.Exit(status)
 }
 
 func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
+	t.Parallel()
 	got := mustSurviveEachFault(t, 6, 7)
 	if killed := got.Faults[4]; !killed.KeepsLeader || killed.Gap != 0 || killed.Token != got.Faults[3].Token {
 		t.Errorf("after the store was killed: %+v; before: %+v; want the same leader", *killed, *got.Faults[3])
@@ -41,6 +43,7 @@ func TestThePairSurvivesEachFaultAndTheStoreAcceptsNoStaleWrite(t *testing.T) {
 // The store is a client of a broker that knows nothing of stores; it is that broker which
 // notices that a node was killed.
 func TestThePairSurvivesEachFaultOnABrokerToWhichAStoreIsAttached(t *testing.T) {
+	t.Parallel()
 	address := "mqtt://" + mosquitto.Start(t, "").Address
 	store, err := attach.New(address, attach.Options{})
 	if err != nil {
@@ -97,6 +100,7 @@ func mustSurviveEachFault(t *testing.T, faults, checks int, flags ...string) (go
 
 // The form in which it runs where a process cannot be frozen.
 func TestWithoutTheFreezeThePairSurvivesTheOtherFaults(t *testing.T) {
+	t.Parallel()
 	cmd := exec.Command(program.Path(t), "--ttl", "1s", "--json", "--freeze=false")
 	var timeline bytes.Buffer
 	cmd.Stderr = &timeline
@@ -117,6 +121,7 @@ func TestWithoutTheFreezeThePairSurvivesTheOtherFaults(t *testing.T) {
 }
 
 func TestInterruptEndsTheDirectorAndItsNodes(t *testing.T) {
+	t.Parallel()
 	cmd := exec.Command(program.Path(t), "--ttl", "1s")
 	timeline, err := cmd.StdoutPipe()
 	if err != nil {

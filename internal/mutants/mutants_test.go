@@ -5,7 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // repository makes the working directory one with a module and a package p in it.
 func repository(t *testing.T) {

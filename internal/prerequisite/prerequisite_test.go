@@ -11,7 +11,10 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // childEnv names the program that the test of the child process needs.
 const childEnv = "PREREQUISITE_TEST_PROGRAM"

@@ -1,15 +1,19 @@
 package attach_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // attachAlone is testsupport.Attach for a test in which no other store exists: it does not
 // wait for the objection of one.

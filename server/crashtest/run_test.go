@@ -7,6 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server/crashtest"
 	"github.com/tenurelock/tenure/server/journal"
 )
@@ -18,8 +20,7 @@ var (
 
 func TestMain(m *testing.M) {
 	crashtest.Main(serve)
-	flag.Parse()
-	os.Exit(m.Run())
+	os.Exit(testprocess.Run(m))
 }
 
 // serve is the child.
@@ -33,9 +34,7 @@ func serve(ctx context.Context, task crashtest.Task) error {
 
 // Invariants 11, 13, 15, 30, 32, 33, 36, 37: a server on a file, killed again and again.
 func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes ten seconds")
-	}
+	t.Parallel()
 	for _, run := range []struct {
 		name   string
 		strict bool
@@ -64,9 +63,7 @@ func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.
 // A check that was never seen to fail proves nothing: each fault that a journal could have is
 // built in, and found.
 func TestEachFaultIsFoundWithinAHundredCrashes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes half a minute")
-	}
+	prerequisite.Long(t, "it takes half a minute")
 	for _, fault := range crashtest.Faults() {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()

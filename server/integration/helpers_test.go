@@ -20,11 +20,14 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // folder is a directory with files for a client. It is removed when the test ends.
 type folder struct {

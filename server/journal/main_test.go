@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 	if mode := os.Getenv(childMode); mode != "" {
 		os.Exit(children[mode](os.Args[1]))
 	}
-	os.Exit(m.Run())
+	os.Exit(testprocess.Run(m))
 }
 
 // child returns a command that runs this binary as a child process, behind a prefix such as

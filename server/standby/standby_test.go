@@ -23,12 +23,15 @@ import (
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/standby"
 	"github.com/tenurelock/tenure/transport"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // serve answers clients at socket until the test ends or stop is called.
 func serve(t *testing.T, socket net.Listener, options standby.Options) (stop func()) {
@@ -74,6 +77,7 @@ func TestOurClientGoesFromAStandbyToTheActiveServer(t *testing.T) {
 }
 
 func TestAClientThatKnowsStandbysOnlyLearnsWhereTheActiveServerIs(t *testing.T) {
+	t.Parallel()
 	address := start(t, standby.Options{Active: at("b.example:8883")})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -122,6 +126,7 @@ func TestMosquittosClientIsSentAway(t *testing.T) {
 }
 
 func TestAStandbyHasTheTLSOfItsServer(t *testing.T) {
+	t.Parallel()
 	authority := certificates.New(t, "authority")
 	certificate := authority.Issue(pkix.Name{CommonName: "standby"})
 	config := &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: authority.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
@@ -150,6 +155,7 @@ func TestAStandbyHasTheTLSOfItsServer(t *testing.T) {
 }
 
 func TestInvariant55AStandbyAnswersGarbageWithAReasonOrNotAtAll(t *testing.T) {
+	t.Parallel()
 	address := start(t, standby.Options{})
 	for _, test := range []struct {
 		name, sent string
@@ -282,6 +288,7 @@ func TestInvariant55AnActiveThatPanicsEndsOneConnectionOnly(t *testing.T) {
 // A server and a standby take turns on one port while a client connects again and again: it is
 // accepted or sent away, and never finds the port closed.
 func TestAPortIsOpenWhileAStandbyBecomesActiveAndStandsByAgain(t *testing.T) {
+	t.Parallel()
 	socket, err := standby.Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -12,12 +12,13 @@ import (
 
 	"github.com/tenurelock/tenure/bench/internal/peer"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
 
 func TestMain(m *testing.M) {
 	peer.ServeChild()
 	ServeChild()
-	os.Exit(m.Run())
+	os.Exit(testprocess.Run(m))
 }
 
 func TestAQuickRunHasAllFiguresOfAllSubjects(t *testing.T) {

@@ -13,11 +13,12 @@ import (
 
 	"github.com/tenurelock/tenure/bench/internal/peer"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
 
 func TestMain(m *testing.M) {
 	peer.ServeChild()
-	os.Exit(m.Run())
+	os.Exit(testprocess.Run(m))
 }
 
 // lock is a Locker in memory. A broken one grants a name to all.

@@ -15,6 +15,7 @@ import (
 	"github.com/tenurelock/tenure/bench/internal/peer"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
 
 func TestMain(m *testing.M) {
@@ -28,7 +29,7 @@ func runTests(m *testing.M) int {
 			_ = shared.host.Close()
 		}
 	}()
-	return m.Run()
+	return testprocess.Run(m)
 }
 
 // shared has the servers of all tests: to start them takes longer than the tests.

@@ -23,6 +23,8 @@ import (
 	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -31,7 +33,7 @@ import (
 var built = compiled.Program{Folder: "."}
 
 func TestMain(m *testing.M) {
-	status := m.Run()
+	status := testprocess.Run(m)
 	built.Remove()
 	os.Exit(status)
 }
@@ -315,9 +317,7 @@ func (tr *trio) mustRefer(t *testing.T, store int, address string) {
 }
 
 func TestALostMemberIsReplacedByANewOne(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes twenty seconds")
-	}
+	prerequisite.Long(t, "it takes twenty seconds")
 	tr := startTrio(t)
 	client := tr.dial(t, "client")
 	mustSet(t, client, "k", "v")
@@ -473,9 +473,7 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 // Without a majority the last one of three serves nothing, refers clients to no other server, and
 // does not fill its log. It ends well, and goes on when a second one is back.
 func TestOneOfThreeWaitsForAMajority(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it takes twenty seconds")
-	}
+	prerequisite.Long(t, "it takes twenty seconds")
 	tr := startTrio(t)
 	mustSet(t, tr.dial(t, "client"), "k", "v")
 	tr.mustRefer(t, 1, tr.clients[0])

@@ -12,13 +12,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) {
 	_ = os.Unsetenv("STATE_DIRECTORY")
 	_ = os.Setenv("XDG_STATE_HOME", filepath.Join(os.DevNull, "give-a-test-its-own-directory"))
-	status := m.Run()
+	status := testprocess.Run(m)
 	built.Remove()
 	os.Exit(status)
 }
@@ -56,6 +56,7 @@ func where(t *testing.T, cmd *exec.Cmd, ready string) string {
 }
 
 func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
+	t.Parallel()
 	path := build(t)
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
@@ -64,7 +65,6 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 		state = in("home/.local/state")
 	}
 	environment := []string{"HOME=" + in("home"), "LocalAppData=" + in("local"), "XDG_STATE_HOME="}
-	broker := sync.OnceValue(func() string { return mosquitto.Start(t, "").Address })
 	for _, test := range []struct {
 		name        string
 		environment []string
@@ -87,9 +87,10 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 			if test.arguments[0] == "serve" {
 				test.arguments, ready = append(test.arguments, "--addr", "127.0.0.1:0"), "listening on mqtt://127.0.0.1:"
 			} else {
-				_, port, _ := strings.Cut(broker(), ":")
+				broker := mosquitto.Start(t, "").Address
+				_, port, _ := strings.Cut(broker, ":")
 				test.want = strings.ReplaceAll(test.want, "PORT", port)
-				test.arguments, ready = append(test.arguments, "--probe-messages", "0", "mqtt://"+broker()), "attached to mqtt://"+broker()
+				test.arguments, ready = append(test.arguments, "--probe-messages", "0", "mqtt://"+broker), "attached to mqtt://"+broker
 			}
 			cmd := exec.Command(path, test.arguments...)
 			cmd.Env = append(os.Environ(), environment...)
@@ -131,6 +132,7 @@ func TestABrokerHasOneFolderForItsData(t *testing.T) {
 }
 
 func TestAStoreRefusesADirectoryThatItCannotUseAndNamesTheCure(t *testing.T) {
+	t.Parallel()
 	path, dir := build(t), t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -230,6 +232,7 @@ func (s *durableStore) dial(ctx context.Context) *transport.Client {
 }
 
 func TestAValueAFenceAndALeaseSurviveTheEndOfTheStore(t *testing.T) {
+	t.Parallel()
 	path := build(t)
 	for _, test := range []struct {
 		name     string

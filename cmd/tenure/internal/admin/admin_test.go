@@ -17,10 +17,13 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/attach"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // served is a status page that a test serves.
 type served struct {
@@ -224,6 +227,7 @@ func TestProbesSayWhetherTheProcessWorksAndWhetherItAnswers(t *testing.T) {
 }
 
 func TestAStoreThatIsStuckIsNotHealthy(t *testing.T) {
+	t.Parallel()
 	s := serve(t, nil)
 	var stuck sync.Mutex
 	stuck.Lock()
@@ -303,6 +307,7 @@ func (e *events) next(t *testing.T, name string) string {
 }
 
 func TestAnEventComesWhenSomethingChanges(t *testing.T) {
+	t.Parallel()
 	changes := make(chan activity.State, 1)
 	current := activity.State{}
 	s := serve(t, func(o *admin.Options) {
@@ -417,6 +422,7 @@ func TestAClientThatDoesNotReadIsDisconnected(t *testing.T) {
 
 // Connections without a request, complete or not, must not shut out a probe.
 func TestANewConnectionTakesThePlaceOfAnIdleOne(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct{ name, sent string }{
 		{"that has asked and stays open", "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"},
 		{"that says nothing", ""},
@@ -465,6 +471,7 @@ func TestANewConnectionTakesThePlaceOfAnIdleOne(t *testing.T) {
 
 // Nor must connections that ask again and again and do not read the answers.
 func TestAProbeIsAnsweredBesideClientsThatDoNotRead(t *testing.T) {
+	t.Parallel()
 	for _, path := range []string{"/", "/healthz"} {
 		t.Run(path, func(t *testing.T) {
 			s := serve(t, nil)
@@ -495,6 +502,7 @@ func TestAProbeIsAnsweredBesideClientsThatDoNotRead(t *testing.T) {
 
 // Nor must clients that connect again and again and ask nothing.
 func TestAProbeIsAnsweredBesideClientsThatConnectAgainAndAgain(t *testing.T) {
+	t.Parallel()
 	s := serve(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var tasks sync.WaitGroup
@@ -525,6 +533,7 @@ func TestAProbeIsAnsweredBesideClientsThatConnectAgainAndAgain(t *testing.T) {
 }
 
 func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
+	t.Parallel()
 	var read atomic.Int64
 	s := serve(t, func(o *admin.Options) {
 		o.Recorder.SetState(func(now time.Time) activity.State {

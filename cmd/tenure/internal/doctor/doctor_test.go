@@ -20,6 +20,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/mosquitto"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/activity"
@@ -27,6 +28,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // serve runs a server until the test ends, and returns its host and port.
 func serve(t *testing.T, options server.Options) (address string) {
@@ -312,6 +315,7 @@ func TestTheStoreKeepsTheTrueClockOfTheDoctor(t *testing.T) {
 
 // mosquitto takes each subscription, so only a message tells what its rules allow.
 func TestABrokerThatLetsAClientAnswerForTheStoreIsAWarning(t *testing.T) {
+	t.Parallel()
 	const own = `
 user store
 topic readwrite #
@@ -414,6 +418,7 @@ func (m *mute) Write(p []byte) (int, error) {
 
 // An interrupted doctor must not wait long for what it does at its end.
 func TestAnInterruptedExaminationOfASilentStoreEnds(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		readOnly bool
 		text     string // of the last packet that the store gets
@@ -451,6 +456,7 @@ func (c slowConn) Write(p []byte) (int, error) {
 }
 
 func TestRoundTripsThatTheNetworkDoesNotExplainAreAWarning(t *testing.T) {
+	t.Parallel()
 	report := examine(t.Context(), doctor.Options{Address: "mqtt://" + serve(t, server.Options{}), Timeout: 20 * time.Second, ReadOnly: true,
 		Client: transport.Options{Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, address)

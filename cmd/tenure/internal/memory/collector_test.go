@@ -9,6 +9,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
 
 // Configure runs in a process of its own: what it sets belongs to a process, at its start.
@@ -19,7 +21,7 @@ func TestMain(m *testing.M) {
 		allocateInChild()
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(testprocess.Run(m))
 }
 
 // garbage keeps the compiler from leaving allocations out.

@@ -22,6 +22,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -59,7 +60,7 @@ func TestMain(m *testing.M) {
 		if tenure, err = command.Build(); err != nil {
 			panic(err)
 		}
-		return m.Run()
+		return testprocess.Run(m)
 	}())
 }
 
@@ -67,6 +68,11 @@ func TestMain(m *testing.M) {
 // end shows that all are gone, and the lock of a file, which is free only then.
 func beProgram(role string) {
 	switch role {
+	case "own session": // setsid, which not every machine has
+		if _, err := unix.Setsid(); err != nil {
+			panic(err)
+		}
+		panic(unix.Exec("/bin/sh", append([]string{"sh", "-c"}, os.Args[1:]...), os.Environ()))
 	case "leaf", "headless leaf": // what a program started
 		signal.Ignore(unix.SIGTERM, unix.SIGHUP, unix.SIGINT)
 		if os.Getenv("SUPERVISE_READY") != "" { // the program waits for this
@@ -122,8 +128,7 @@ func beProgram(role string) {
 	case "session": // a descendant in a session of its own
 		leaf(&syscall.SysProcAttr{Setsid: true})
 	case "daemon": // a descendant without a parent, as a double fork makes it
-		cmd := exec.Command("/bin/sh", "-c", `setsid sh -c '"$0" & exit 0' "$0"; exit 0`, os.Args[0])
-		cmd.Env = append(os.Environ(), "SUPERVISE_ROLE=leaf")
+		cmd := exec.Command("/bin/sh", "-c", ownSession(`SUPERVISE_ROLE=leaf "$0" & exit 0`)+` "$0"; exit 0`, os.Args[0])
 		cmd.ExtraFiles = []*os.File{pipe, lock}
 		if err := cmd.Run(); err != nil {
 			panic(err)
@@ -153,6 +158,11 @@ func beProgram(role string) {
 		_ = unix.Kill(os.Getpid(), unix.SIGSTOP)
 	}
 	heed(role, signals, say)
+}
+
+// ownSession is a command for a shell that runs a line in a session of its own.
+func ownSession(line string) string {
+	return "SUPERVISE_ROLE='own session' '" + os.Args[0] + "' '" + line + "'"
 }
 
 // heed does what the program of a role does about signals, and says which it got.

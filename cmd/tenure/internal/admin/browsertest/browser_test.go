@@ -17,7 +17,10 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // browser is a tab of a headless browser that notes what its console says.
 type browser struct {

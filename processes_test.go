@@ -1,0 +1,75 @@
+package tenure_test
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// startsNothing are the packages that import os/exec and start no process for tests, their own or others':
+// prerequisite looks for programs, and pair is of a program that runs as a process of its own.
+var startsNothing = []string{"internal/prerequisite", "internal/pair"}
+
+// What tests start ends with the test process only if package internal/testprocess runs them.
+func TestTestsThatStartProcessesAreRunByTestprocess(t *testing.T) {
+	const module = "github.com/tenurelock/tenure/"
+	type folder struct {
+		runs          bool     // its TestMain calls testprocess.Run
+		starts, tests []string // what its other files, and its tests, import
+	}
+	folders := make(map[string]*folder)
+	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
+		switch {
+		case err == nil && isProduct(file):
+			return filepath.SkipDir
+		case err != nil || entry.IsDir() || filepath.Ext(file) != ".go":
+			return err
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		name := filepath.ToSlash(filepath.Dir(file))
+		in := folders[name]
+		if in == nil {
+			in = new(folder)
+			folders[name] = in
+		}
+		for _, i := range parsed.Imports {
+			imported := strings.TrimPrefix(strings.Trim(i.Path.Value, `"`), module)
+			if strings.HasSuffix(file, "_test.go") {
+				in.runs = in.runs || imported == "internal/testprocess"
+				in.tests = append(in.tests, imported)
+			} else {
+				in.starts = append(in.starts, imported)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	starts := func(imported string) bool {
+		in := folders[imported]
+		return imported == "os/exec" || in != nil && slices.Contains(in.starts, "os/exec") && !slices.Contains(startsNothing, imported)
+	}
+	checked := 0
+	for _, name := range slices.Sorted(maps.Keys(folders)) {
+		in := folders[name]
+		if name == "internal/testprocess" || len(in.tests) == 0 || !slices.ContainsFunc(append(in.tests, name), starts) {
+			continue
+		}
+		if checked++; !in.runs {
+			t.Errorf("%s: its tests start processes, so its TestMain has to call testprocess.Run", path.Join(name, "*_test.go"))
+		}
+	}
+	if checked < 20 {
+		t.Errorf("only %d packages were checked", checked)
+	}
+}
