@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -23,10 +24,9 @@ var skipExceptions = map[string]string{
 }
 
 // skipConditions are the names in a condition that may skip a test without a failure in CI: the
-// operating system, the choice of a short run, the race detector, and the user where a test for root
-// and one for other users complete each other. CanTrySend is false on Windows only: elsewhere the tests
-// of internal/mqttnet fail if it is.
-var skipConditions = []string{"GOOS", "Short", "UnderRace", "raceDetector", "Geteuid", "CanTrySend"}
+// operating system, the race detector, and the user where a test for root and one for other users complete
+// each other. CanTrySend is false on Windows only: elsewhere the tests of internal/mqttnet fail if it is.
+var skipConditions = []string{"GOOS", "UnderRace", "raceDetector", "Geteuid", "CanTrySend"}
 
 // A test that is skipped because this machine lacks something looks like one that has passed. Package
 // internal/prerequisite makes it fail where all tests must run.
@@ -70,6 +70,83 @@ func TestASkippedTestFailsInCI(t *testing.T) {
 			t.Errorf("%s has no skip that needs an exception", place)
 		}
 	}
+}
+
+// A skip ends the goroutine that calls it. Only in the goroutine of the test does that end the test: in a
+// sync.OnceFunc it panics, and in another goroutine the test waits for ever.
+func TestPrerequisitesAreAskedForInTheGoroutineOfTheTest(t *testing.T) {
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err == nil && isProduct(path):
+			return filepath.SkipDir
+		case err != nil || entry.IsDir() || filepath.Ext(path) != ".go":
+			return err
+		}
+		files := token.NewFileSet()
+		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, at := range skipsElsewhere(file) {
+			t.Errorf("%v: this skips a test in another goroutine, or in a function that runs once: ask before", files.Position(at))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestASkipInAnotherGoroutineIsFound(t *testing.T) {
+	for code, want := range map[string]int{
+		`sync.OnceValue(func() string { return mosquitto.Start(t, "").Address })`:  1,
+		`once.Do(func() { if missing { t.Skip("no") } })`:                          1,
+		`func() { go func() { prerequisite.Program(t, "strace", "strace") }() }()`: 1,
+		`group.Go(func() { prerequisite.Missing(t, "no") })`:                       1,
+		`t.Run("a", func(t *testing.T) { prerequisite.Missing(t, "no") })`:         0,
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), "", "package p; func f() { "+code+" }", parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := skipsElsewhere(file); len(found) != want {
+			t.Errorf("%s: %d skips, want %d", code, len(found), want)
+		}
+	}
+}
+
+// skipsElsewhere returns the calls that may skip a test in functions that do not run in the goroutine of
+// the test, or run once for several tests.
+func skipsElsewhere(file *ast.File) (found []token.Pos) {
+	skips := func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok {
+			if called, ok := call.Fun.(*ast.SelectorExpr); ok {
+				owner, _ := called.X.(*ast.Ident)
+				if strings.HasPrefix(called.Sel.Name, "Skip") && len(called.Sel.Name) < len("Skipped") ||
+					owner != nil && slices.Contains([]string{"prerequisite", "mosquitto"}, owner.Name) && called.Sel.Name != "LongRun" {
+					found = append(found, call.Pos())
+				}
+			}
+		}
+		return true
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			ast.Inspect(n.Call, skips)
+			return false
+		case *ast.CallExpr:
+			called, ok := n.Fun.(*ast.SelectorExpr)
+			if ok && (called.Sel.Name == "Go" || called.Sel.Name == "Do" || strings.HasPrefix(called.Sel.Name, "Once")) {
+				for _, argument := range n.Args {
+					ast.Inspect(argument, skips)
+				}
+				return false
+			}
+		}
+		return true
+	})
+	return found
 }
 
 // silentSkips returns the calls of Skip, Skipf and SkipNow in a function that are not in the body of an

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 // repository returns a repository of its own with the present files of this one, in one commit. The
@@ -68,9 +70,8 @@ func git(t *testing.T, in tree, arguments ...string) string {
 // What users do: the command is installed, and the server is added to a program, from a module proxy
 // that has the tags and nothing else of the repository.
 func TestAReleaseInstallsFromItsTags(t *testing.T) {
-	if testing.Short() {
-		t.Skip("SKIPPED: it compiles all modules")
-	}
+	t.Parallel()
+	prerequisite.Long(t, "it compiles all modules")
 	const version = "v1.2.3"
 	repository := repository(t, version)
 	before := git(t, repository, "rev-parse", "HEAD")

@@ -70,6 +70,7 @@ func startUntil(t *testing.T, ready string, cmd *exec.Cmd) {
 // mosquitto runs with the configuration as it is, except for where its files are, and a store and two
 // clients use it.
 func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
+	t.Parallel()
 	broker, passwords, publish := prerequisite.Program(t, "mosquitto", "mosquitto"), prerequisite.Program(t, "mosquitto_passwd", "mosquitto"), prerequisite.Program(t, "mosquitto_pub", "mosquitto-clients")
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }

@@ -318,6 +318,7 @@ func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T)
 // All notifications of a batch leave at once. The server must not take a client for slow that could
 // not read them yet.
 func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
+	t.Parallel()
 	const writers = 60
 	each := 250
 	if testsupport.UnderRace {
@@ -423,6 +424,7 @@ func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) erro
 // A user with many connections fills what may wait for a commit. The change of another user goes in
 // with the first room that a commit makes, and no more goes in than there is room for.
 func TestOneUserDoesNotKeepTheChangesOfOthersFromASlowJournal(t *testing.T) {
+	t.Parallel()
 	const connections, value = 600, 120 << 10 // more than eight batches
 	steps := &steppedJournal{Journal: new(transporttest.Journal).Open(), step: make(chan struct{}, 6)}
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Journal: steps})

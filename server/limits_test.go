@@ -111,6 +111,7 @@ func TestInvariant38AClientMayRenewManyWatchedLeasesInOneWrite(t *testing.T) {
 }
 
 func TestAClientMayWatchTenThousandKeysUnlessOptionsSayOtherwise(t *testing.T) {
+	t.Parallel()
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
 	for i := range 10_000 {
 		if got := p.Do("KEYNOTIFY", strconv.Itoa(i)); got != "+OK\r\n" {
@@ -488,6 +489,7 @@ func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
 }
 
 func TestAnExpiredRetainedMessageIsNotDelivered(t *testing.T) {
+	t.Parallel()
 	address, s := testsupport.StartServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 1}})
 	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 	publisher.Publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(1)})

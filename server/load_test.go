@@ -16,6 +16,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
@@ -286,11 +287,10 @@ func (w load) run(t *testing.T, address string, s *server.Server) {
 }
 
 func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
-	first := load{name: "first", connections: 1000, takeOvers: 20, stuck: 20, liars: 10}
-	second := load{name: "second", connections: 300, takeOvers: 20, stuck: 5, liars: 5}
-	if testsupport.UnderRace || testing.Short() {
-		// The race detector needs several times as long for each of them.
-		first.connections, second.connections = 250, 100
+	first := load{name: "first", connections: 250, takeOvers: 20, stuck: 20, liars: 10}
+	second := load{name: "second", connections: 100, takeOvers: 20, stuck: 5, liars: 5}
+	if prerequisite.LongRun() && !testsupport.UnderRace { // the detector takes several times as long for each
+		first.connections, second.connections = 1000, 300
 	}
 	// On a busy machine a login of many at once may take longer than the default bounds allow.
 	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 4096},
@@ -365,6 +365,7 @@ func (w load) mustHaveNoWatches(t *testing.T, address string) {
 // The reader of a connection waits when as many replies wait as the client may have requests in
 // flight; it reads on after the commit.
 func TestManyClientsWhoseRepliesWaitStayWithinTheBounds(t *testing.T) {
+	t.Parallel()
 	const each, window = 24, 8
 	clients := 1000
 	if testsupport.UnderRace {
@@ -490,6 +491,7 @@ func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
 }
 
 func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAfterTheCommit(t *testing.T) {
+	t.Parallel()
 	d := startDurable(t, server.Options{})
 	stuck := testsupport.DialRaw(t, d.address, "stuck").ShrinkReadBuffer()
 	release := d.journal.Hold()

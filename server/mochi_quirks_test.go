@@ -27,6 +27,7 @@ import (
 
 // A Will declares the holder of a lock dead. A late Will would declare its successor dead.
 func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing.T) {
+	t.Parallel()
 	address, s := testsupport.StartServer(t, server.Options{})
 	observer := testsupport.Connect(t, address, "observer", nil)
 	observer.Subscribe("factory/p/#")
@@ -47,6 +48,7 @@ func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing
 
 // mochi v2.7.9 drops a Will if the connection ends while it handles a packet.
 func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
+	t.Parallel()
 	address := testsupport.Start(t, server.Options{})
 	observer := testsupport.Connect(t, address, "observer", nil)
 	observer.Subscribe("factory/p/#")
@@ -181,6 +183,7 @@ func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 }
 
 func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name           string
 		qos            byte
@@ -498,6 +501,7 @@ func TestASessionIsKeptForAnHourAtMost(t *testing.T) {
 }
 
 func TestAnExpiredSessionLeavesNoSubscriptions(t *testing.T) {
+	t.Parallel()
 	address, s := testsupport.StartServer(t, server.Options{})
 	p := testsupport.Connect(t, address, "p", func(c *paho.Connect) { second := uint32(1); c.Properties.SessionExpiryInterval = &second })
 	p.Subscribe("factory/#")

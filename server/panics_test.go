@@ -138,6 +138,7 @@ func (l nowhere) Accept() (net.Conn, error) {
 }
 
 func TestAConnectionWithoutRemoteAddressIsServedAndRefused(t *testing.T) {
+	t.Parallel()
 	address, s := testsupport.StartServer(t, server.Options{Listener: nowhere{testsupport.Listen(t)}, MaxUnauthenticated: 1})
 	testsupport.DialTCP(t, address)
 	testsupport.DialTCP(t, address)
@@ -262,6 +263,7 @@ func TestAPanicInADeliveryEndsTheConnectionOfTheReceiverOnly(t *testing.T) {
 
 // A goroutine of the server publishes a delayed Will, or the connection that ends the session.
 func TestAPanicInADelayedWillHarmsNothing(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*testing.T, string){
 		"when it is due": func(*testing.T, string) {},
 		"when the session ends": func(t *testing.T, address string) {

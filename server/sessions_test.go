@@ -28,6 +28,7 @@ func pass(s *server.Server, seconds uint32) {
 }
 
 func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
+	t.Parallel()
 	const long = 600
 	type ending = func(*testing.T, string, *server.Server, *testsupport.RawClient)
 	back := func(h testsupport.ConnectPacket) ending {
@@ -94,6 +95,7 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 }
 
 func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
+	t.Parallel()
 	properties := rawmqtt.Body{wire.PayloadFormat, 1}
 	properties = append(properties, rawmqtt.Body{wire.ContentType}.Text("c")...)
 	properties = append(properties, rawmqtt.Body{wire.ResponseTopic}.Text("answers")...)
@@ -190,6 +192,7 @@ func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
 
 // The end of a session may take long, since its unacknowledged messages go to other group members.
 func TestADueWillDoesNotWaitForExpiringSessions(t *testing.T) {
+	t.Parallel()
 	var armed atomic.Bool
 	blocked, goOn := make(chan string, 1), make(chan struct{})
 	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
@@ -345,6 +348,7 @@ func (s slowly) Authorize(_ access.Identity, _ statestore.Verb, key string) bool
 }
 
 func TestARequestWhoseMessageExpiryPassedIsNotApplied(t *testing.T) {
+	t.Parallel()
 	authorizer := slowly{make(chan time.Duration, 2)}
 	address, s := testsupport.StartServer(t, server.Options{Authorizer: authorizer})
 	p := testsupport.Connect(t, address, "p", nil)
@@ -405,6 +409,7 @@ func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testi
 }
 
 func TestATakeOverEndsTheOldConnectionBeforeTheNewOneIsUsable(t *testing.T) {
+	t.Parallel()
 	address := testsupport.Start(t, server.Options{})
 	for range 50 {
 		old := testsupport.Connect(t, address, "p", nil)
@@ -436,6 +441,7 @@ func TestAStuckConnectionCanBeTakenOver(t *testing.T) {
 }
 
 func TestSimultaneousConnectionsOfOneNameLeaveExactlyOne(t *testing.T) {
+	t.Parallel()
 	address := testsupport.Start(t, server.Options{})
 	for range 5 {
 		const attempts = 50

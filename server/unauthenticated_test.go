@@ -188,6 +188,7 @@ func TestALoginWithoutAPlaceIsRefusedAsServerBusy(t *testing.T) {
 }
 
 func TestTheOldestConnectionWithoutCONNECTIsClosedForANewOne(t *testing.T) {
+	t.Parallel()
 	for name, from := range map[string]func(int) string{
 		"all from this machine":     func(int) string { return "127.0.0.1" },
 		"each from another address": func(i int) string { return fmt.Sprint("192.0.2.", i) },
@@ -246,6 +247,7 @@ func TestAFullAddressReplacesItsOwnConnectionsOnly(t *testing.T) {
 
 // A new connection must not replace one that has sent its CONNECT.
 func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
+	t.Parallel()
 	authenticator := newUnhurried()
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: authenticator, PasswordChecks: 1, MaxUnauthenticated: 4})
 	callers := []*testsupport.RawClient{testsupport.StartLogin(t, address, "a", "a"), testsupport.StartLogin(t, address, "b", "b")}
@@ -263,6 +265,7 @@ func TestAConnectionWhosePasswordIsComparedIsNotClosedForANewOne(t *testing.T) {
 }
 
 func TestTheTimeToAuthenticateIsBounded(t *testing.T) {
+	t.Parallel()
 	t.Run("without CONNECT", func(t *testing.T) {
 		address, s := testsupport.StartServer(t, server.Options{}, func(s *server.Server) { s.SetAuthenticationTimeout(100 * time.Millisecond) })
 		conn := testsupport.DialTCP(t, address)
@@ -317,6 +320,7 @@ func TestShutdownSkipsPasswordsThatWait(t *testing.T) {
 
 // Invariant 58: log lines keep no other client out.
 func TestRefusedLoginsDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
 	log := new(logbuffer.Buffer)
 	address, s := testsupport.StartServer(t, server.Options{
 		Authenticator: testsupport.Credentials{Came: make(chan access.Credentials, 300), Refuse: errors.New("x" + strings.Repeat("\n\x00", 30_000))},
@@ -387,6 +391,7 @@ func TestAClientOfMQTT3IsRefusedWithACodeOfMQTT3(t *testing.T) {
 }
 
 func TestRunningOutOfDescriptorsIsLoggedWithItsCureAtABoundedRate(t *testing.T) {
+	t.Parallel()
 	log := new(logbuffer.Buffer)
 	var calls atomic.Int64
 	failing := &testsupport.FailingListener{Listener: testsupport.Listen(t), Failure: func(call int64) error {

@@ -96,6 +96,7 @@ func TestAWillThatIsARequestIsAppliedOnceHoweverTheConnectionEndsButNotAfterADis
 
 // A connection that takes over another finds the lease that the Will of the other released.
 func TestTheWillOfATakenOverConnectionIsAppliedBeforeTheNewOneActs(t *testing.T) {
+	t.Parallel()
 	for _, kept := range []uint32{0, 600} {
 		t.Run(fmt.Sprint("session of ", kept, " s"), func(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{})

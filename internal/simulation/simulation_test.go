@@ -9,10 +9,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 var (
-	seeds = flag.Int("seeds", 0, "how many seeds to simulate; 0: 300, or 20 with -short, or 10 under the race detector")
+	seeds = flag.Int("seeds", 0, "how many seeds to simulate; 0: 20, or 300 in a long run, or 10 under the race detector")
 	first = flag.Uint64("first", 1, "the first of them")
 	step  = flag.Uint64("step", 1, "how far the next is; 2 from an even one: all stores have a journal")
 	seed  = flag.Uint64("seed", 0, "simulate this seed alone, and print its trace")
@@ -30,10 +32,10 @@ func TestNodesKeepTheirPromisesUnderRandomFaults(t *testing.T) {
 		switch {
 		case raceDetector:
 			count = 10
-		case testing.Short():
-			count = 20
-		default:
+		case prerequisite.LongRun():
 			count = 300
+		default:
+			count = 20
 		}
 	}
 	began := time.Now()
@@ -71,9 +73,7 @@ func TestASeedReplays(t *testing.T) {
 	if raceDetector {
 		t.Skip("the race detector shuffles goroutines on purpose")
 	}
-	if *seed != 0 || testing.Short() {
-		t.Skip("it takes ten hours and more of virtual time")
-	}
+	prerequisite.Long(t, "it takes ten hours and more of virtual time")
 	trace := func(seed uint64) []string {
 		events := Run(t, seed, true).Trace
 		slices.Sort(events) // a line begins with the time
@@ -111,9 +111,6 @@ func parting(a, b []string) string {
 }
 
 func TestSeedsDiffer(t *testing.T) {
-	if *seed != 0 || testing.Short() {
-		t.Skip("it takes two hours of virtual time")
-	}
 	if slices.Equal(Run(t, 1, true).Trace, Run(t, 2, true).Trace) {
 		t.Error("seeds 1 and 2 give the same hour")
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -149,9 +150,9 @@ func checkShares[T any](t *testing.T, s *shares[T]) {
 // A store may have a million leases. The model remembers some of them, and says so.
 func TestAMillionLeasesTakeNoMoreMemoryThanTheModelMayHave(t *testing.T) {
 	w := newWorld(t, Options{})
-	count := 1_000_000
-	if testing.Short() {
-		count = 50_000
+	count := 50_000
+	if prerequisite.LongRun() {
+		count = 1_000_000
 	}
 	e := Event{Kind: Request, At: noon, Verb: statestore.VerbSet, Condition: statestore.IfMissingOrEqual, Lifetime: time.Hour,
 		Rank: -1, Outcome: statestore.OK}

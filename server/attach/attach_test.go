@@ -275,6 +275,7 @@ func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
 // Stores of another make do not know presenceTopic, and a client that reads requests need not be a
 // store.
 func TestAStoreThatAnswersAlreadyIsRecognizedWhateverItsMake(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	monitor := testsupport.Connect(t, broker.Address, "monitor", nil)
 	monitor.Subscribe(testsupport.InvokeTopic)
@@ -318,6 +319,7 @@ func TestAStoreThatStopsSaysSo(t *testing.T) {
 
 // A client that is gone has announced a store, and the broker does not say that the store is gone.
 func TestAStoreThatIsSilentIsWaitedForAndThenReplaced(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	ghost := testsupport.Connect(t, broker.Address, "ghost", nil)
 	if _, err := ghost.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte("answers ghost")}); err != nil {
@@ -357,6 +359,7 @@ func TestAStoreThatWasSilentYieldsToTheOneThatTookItsPlace(t *testing.T) {
 
 // The store's connection is lost, the clients' are not, and so they do not watch again.
 func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	through := testsupport.NewProxy(t, broker.Address)
 	a := testsupport.Attach(t, through.Address(), attach.Options{})
@@ -410,6 +413,7 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 }
 
 func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	testsupport.Attach(t, broker.Address, attach.Options{})
 	observer := testsupport.Dial(t, broker.Address, transport.Options{})
@@ -544,6 +548,7 @@ func TestInvariant42ServeOfAnAttachedStoreLeavesNothing(t *testing.T) {
 // The next store begins as soon as it hears that this one is gone: what this one grants
 // after that may be granted twice.
 func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
+	t.Parallel()
 	for name, inTime := range map[string]bool{"it keeps up": true, "it does not keep up": false} {
 		t.Run(name, func(t *testing.T) {
 			broker := mosquitto.Start(t, "")

@@ -140,6 +140,7 @@ func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
 }
 
 func TestInvariant34AnAttachedStoreEndsWithItsJournalAndAnswersNothing(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	journal := new(testsupport.Journal)
 	store, err := attach.New("mqtt://"+broker.Address, attach.Options{Journal: journal.Open()})

@@ -103,6 +103,7 @@ func TestAStoreDoesNotBeginOnABrokerThatTakesSmallPacketsOnly(t *testing.T) {
 
 // The acknowledgements of the broker are held back, while keys expire.
 func TestNotificationsKeepToTheReceiveMaximumOfTheBroker(t *testing.T) {
+	t.Parallel()
 	const allowed, keys = 2, 10
 	broker := mosquitto.Start(t, fmt.Sprintf("max_inflight_messages %d\n", allowed))
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)

@@ -75,6 +75,7 @@ func TestInvariant44AHeaderMakesAnAttachedStoreAllocateNothing(t *testing.T) {
 }
 
 func TestAnAttachedStoreSaysWhichPacketsItTakesAndNoLargerOneHarmsIt(t *testing.T) {
+	t.Parallel()
 	if _, err := attach.New("mqtt://localhost", attach.Options{MaxPacketSize: 1023}); err == nil || !strings.Contains(err.Error(), "MaxPacketSize 1023") {
 		t.Errorf("a size with no room for what a store needs: %v", err)
 	}

@@ -79,6 +79,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 
 // No holder can renew while the broker is away, and the store lets time pass all the same.
 func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
@@ -105,6 +106,7 @@ func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
 }
 
 func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
+	t.Parallel()
 	broker := mosquitto.Start(t, "")
 	through, first, client := attachThrough(t, broker)
 	through.Refuse(true)

@@ -18,6 +18,7 @@ import (
 )
 
 func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
+	t.Parallel()
 	trusted, dir, address := certificates.New(t, "authority"), t.TempDir(), mosquitto.FreeAddress(t)
 	ca, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "broker.pem"), filepath.Join(dir, "broker.key")
 	certificates.Write(t, trusted.Own, ca, "")
@@ -70,6 +71,7 @@ func TestAStoreAttachesOverTLSToABrokerThatProvesItsIdentity(t *testing.T) {
 }
 
 func TestAStoreAttachesOverWebSocket(t *testing.T) {
+	t.Parallel()
 	address := mosquitto.FreeAddress(t)
 	_, port, _ := net.SplitHostPort(address)
 	broker := mosquitto.Start(t, fmt.Sprintf("listener %s 127.0.0.1\nprotocol websockets\n", port))

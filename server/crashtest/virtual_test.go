@@ -65,6 +65,7 @@ func (v *virtualStore) Points() []failpoint.Point { return nil }
 
 // Invariants 30, 32, 33, 36 and 37: the same in virtual time, with commits that are slow and torn.
 func TestInvariants32And33And37ACrashInVirtualTimeLosesNothingThatWasAcknowledged(t *testing.T) {
+	t.Parallel()
 	for _, strict := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			v := &virtualStore{options: statestore.Options{Strict: strict}, random: rand.New(rand.NewPCG(*seed, 2))}

@@ -72,6 +72,7 @@ func TestTheClientGetsEachOutcomeOfTheStore(t *testing.T) {
 
 // Our stores keep all keys alike, and accept a SET with Persist.
 func TestASetThatAsksForPersistenceIsTakenByEveryStoreOfOurs(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name  string
 		start func(t *testing.T) (address string)

@@ -16,6 +16,7 @@ import (
 
 // A refusal of the store carries its time, over each kind of broker.
 func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
+	t.Parallel()
 	for name, address := range map[string]func(t *testing.T) string{
 		"our server": func(t *testing.T) string { return testsupport.Start(t, server.Options{}) },
 		"an attached store": func(t *testing.T) string {

@@ -66,6 +66,7 @@ func TestAPasswordMayComeFromAFileThatIsReplaced(t *testing.T) {
 }
 
 func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *testing.T) {
+	t.Parallel()
 	admits := new(passwords)
 	admits.present.Store("one")
 	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Authenticator: admits}))
@@ -349,6 +350,7 @@ func TestTheErrorNamesMosquittoWithoutAStore(t *testing.T) {
 }
 
 func TestTheErrorNamesASilentBrokerWithoutAStore(t *testing.T) {
+	t.Parallel()
 	// It acknowledges a message without subscribers with success.
 	address := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
 	client := testsupport.Dial(t, address, transport.Options{

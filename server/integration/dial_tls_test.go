@@ -203,6 +203,7 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 }
 
 func TestTheClientSpeaksWebSocket(t *testing.T) {
+	t.Parallel()
 	target := testsupport.Start(t, server.Options{})
 	ca := certificates.New(t, "authority")
 	encrypted := startWebSocket(t, target, &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}})

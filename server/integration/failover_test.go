@@ -16,6 +16,7 @@ import (
 
 // The network keeps two writes of a leader for longer than its tenure lasts.
 func TestInvariant13OverMQTTALateWriteOverwritesTheControlAndNotTheFencedKey(t *testing.T) {
+	t.Parallel()
 	const keepAlive = time.Minute // the link is slow, not dead
 	address := testsupport.Start(t, server.Options{})
 	through := testsupport.NewProxy(t, address)
@@ -64,6 +65,7 @@ func TestInvariant13OverMQTTALateWriteOverwritesTheControlAndNotTheFencedKey(t *
 
 // A half-open link gives no sign: packets vanish, and both ends stay connected.
 func TestInvariant8OverAHalfOpenLinkALeaderGivesUpBeforeAnotherLeads(t *testing.T) {
+	t.Parallel()
 	address := testsupport.Start(t, server.Options{})
 	through := testsupport.NewProxy(t, address)
 	old := testsupport.Campaign(t, "node-a", through.Address(), time.Second)
@@ -90,6 +92,7 @@ func TestInvariant8OverAHalfOpenLinkALeaderGivesUpBeforeAnotherLeads(t *testing.
 
 // The store keeps its keys in memory, so the lease is gone when it stops.
 func TestInvariant11AfterABrokerRestartANodeLeadsWithANewerToken(t *testing.T) {
+	t.Parallel()
 	first, stop := testsupport.StartStoppable(t)
 	through := testsupport.NewProxy(t, first)
 	nodes := []*testsupport.Candidate{

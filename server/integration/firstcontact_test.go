@@ -57,6 +57,7 @@ func answering(t *testing.T, answer string) (address string) {
 
 // A first user reads one line: the cause, and what to do about it.
 func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T) {
+	t.Parallel()
 	ca, other := certificates.New(t, "authority"), certificates.New(t, "authority")
 	files := newFolder(t)
 	caFile, otherCA := files.write("ca.pem", certificates.PEM(ca.Own)), files.write("other.pem", certificates.PEM(other.Own))

@@ -20,6 +20,7 @@ import (
 )
 
 func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
+	t.Parallel()
 	const receiveMaximum, requests = 3, 20
 	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: receiveMaximum}}))
 	client := testsupport.Dial(t, through.Address(), transport.Options{})
@@ -57,6 +58,7 @@ func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
 }
 
 func TestAnUnreadWatchDelaysNoReply(t *testing.T) {
+	t.Parallel()
 	address := testsupport.Start(t, server.Options{})
 	client, other := testsupport.Dial(t, address, transport.Options{}), testsupport.Dial(t, address, transport.Options{})
 	if _, err := client.Watch("k"); err != nil {

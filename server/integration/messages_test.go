@@ -256,6 +256,7 @@ func TestASharedSubscriptionGivesEachMessageToOneMember(t *testing.T) {
 }
 
 func TestADelayedMessageHasItsRemainingExpiry(t *testing.T) {
+	t.Parallel()
 	address, s := testsupport.StartServer(t, server.Options{})
 	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600}
 	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
@@ -291,6 +292,7 @@ func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
 
 // A waiting message goes to the new connection and not to the old one.
 func TestATakeOverLosesNothingThatWaits(t *testing.T) {
+	t.Parallel()
 	address, s := testsupport.StartServer(t, server.Options{})
 	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600, Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(5)}
 	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)

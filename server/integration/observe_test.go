@@ -90,6 +90,7 @@ func (o *observed) want(lines ...string) {
 
 // What happens to a lease is observed in its order, whatever the store is.
 func TestAStoreReportsWhatHappensToALease(t *testing.T) {
+	t.Parallel()
 	for name, start := range map[string]func(t *testing.T, o *observed) (address string){
 		"in memory": func(t *testing.T, o *observed) string {
 			return testsupport.Start(t, server.Options{Observe: o.observe})
@@ -343,6 +344,7 @@ func TestAForcedReleaseIsLogged(t *testing.T) {
 
 // Two programs with one client id end each other's connection. One that connects again once does not.
 func TestAClientIDThatFlapsIsLoggedOnce(t *testing.T) {
+	t.Parallel()
 	log := new(logbuffer.Buffer)
 	o := newObserved(t)
 	address := testsupport.Start(t, server.Options{Logger: log.Logger(), Observe: o.observe})
@@ -443,6 +445,7 @@ func TestAfterARestartALeaseIsRenewedAndNotAcquired(t *testing.T) {
 
 // The library acquires with two requests at once, and spreads its renewals: none of that is a missed one.
 func TestAHealthyHolderMissesNoRenewal(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string]lease.Options{
 		"by default":      {},
 		"a short TTL":     {TTL: time.Second},

@@ -15,6 +15,7 @@ import (
 )
 
 func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(t *testing.T) {
+	t.Parallel()
 	admits := new(passwords)
 	admits.present.Store("one")
 	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Authenticator: admits}))

@@ -16,6 +16,7 @@ import (
 // Before the store had an identity, every renewal of a tenure that watches nothing put its
 // key back at the restarted server, and the previous holder's token was good again.
 func TestInvariant47OverMQTTATenureEndsWithTheServerThatGrantedIt(t *testing.T) {
+	t.Parallel()
 	s := servertest.New(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()

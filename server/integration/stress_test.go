@@ -255,6 +255,7 @@ func (s *stress) delayWrites() {
 
 // Faults of the network and restarts of the server come in a random order, and writes arrive late.
 func TestInvariant13UnderRandomFaultsNoWriteFollowsOneWithANewerToken(t *testing.T) {
+	t.Parallel()
 	s := &stress{
 		t:       t,
 		server:  servertest.NewWithOptions(t, servertest.Options{Server: server.Options{Store: statestore.Options{HoldOff: stressTTL}}}),

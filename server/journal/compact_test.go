@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -23,9 +24,7 @@ func TestTheFileStaysSmallThroughAWeekOfChurn(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there the file has the size of the mapping, which is a power of two")
 	}
-	if testing.Short() {
-		t.Skip("it takes a few seconds")
-	}
+	prerequisite.Long(t, "it takes a few seconds")
 	dir := t.TempDir()
 	var log bytes.Buffer
 	file, err := journal.Open(dir, journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})

@@ -234,9 +234,6 @@ func resize(content []byte, size int64) []byte {
 // last commit that was acknowledged or after the one that was under way.
 func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it takes a few seconds")
-	}
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

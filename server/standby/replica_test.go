@@ -135,6 +135,7 @@ func openServer(ctx context.Context, journal statestore.Journal, socket net.List
 }
 
 func TestTwoReplicasTakeTurnsAndOneStoreGoesOn(t *testing.T) {
+	t.Parallel()
 	s := newShared()
 	var log logbuffer.Buffer
 	a, stopA, endedA := replicate(t, s, &log, openServer)
@@ -172,6 +173,7 @@ func TestTwoReplicasTakeTurnsAndOneStoreGoesOn(t *testing.T) {
 
 // Without requests, nothing but the end of the journal tells the server.
 func TestAReplicaWithoutClientsStandsByWhenItsJournalEnds(t *testing.T) {
+	t.Parallel()
 	s := newShared()
 	var log logbuffer.Buffer
 	a, _, _ := replicate(t, s, &log, openServer)
@@ -198,6 +200,7 @@ func TestAReplicaThatStandsByRefersClientsToTheActiveOne(t *testing.T) {
 
 // While a new store loads, clients are sent away, and the load ends with the standing.
 func TestAReplicaAnswersWhileItsStoreLoadsAndGivesUpALoadThatCameTooLate(t *testing.T) {
+	t.Parallel()
 	s := newShared()
 	var log logbuffer.Buffer
 	loading := make(chan struct{}, 10)

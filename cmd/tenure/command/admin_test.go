@@ -102,6 +102,7 @@ func acquireAs(t *testing.T, client *transport.Client, name string) *lease.Tenur
 }
 
 func TestTheStatusPageShowsLeasesOfServeAndEndsWithIt(t *testing.T) {
+	t.Parallel()
 	cmd := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0")
 	page, address, lines := launchWithPage(t, cmd, "listening on ")
 	first := acquireAs(t, dialTest(t, address, "gateway-a"), "press-7")
@@ -133,6 +134,7 @@ func TestTheStatusPageShowsLeasesOfServeAndEndsWithIt(t *testing.T) {
 }
 
 func TestTheStatusPageShowsTheLeasesAndTheRoleOfAttachedStores(t *testing.T) {
+	t.Parallel()
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	path := build(t)
 	page, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--memory", "--probe-messages", "0"), "attached to ")
@@ -179,6 +181,7 @@ func TestAFlagOfTheStatusPageThatIsWrongIsRefused(t *testing.T) {
 
 // A pod, a unit or a shell has one TENURE_ADMIN for the process and the commands that ask it.
 func TestOneAddressOfTheStatusPageIsForAllCommands(t *testing.T) {
+	t.Parallel()
 	path := build(t)
 	for _, form := range []string{"127.0.0.1:%s", "http://127.0.0.1:%s", "http://localhost:%s/", ":%s"} {
 		t.Run(form, func(t *testing.T) {
@@ -215,6 +218,7 @@ func TestOneAddressOfTheStatusPageIsForAllCommands(t *testing.T) {
 }
 
 func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
+	t.Parallel()
 	path := build(t)
 	page, address, _ := launchWithPage(t, exec.Command(path, "serve", "--memory", "--addr", "127.0.0.1:0"), "listening on ")
 	page = strings.TrimPrefix(page, "http://")

@@ -18,6 +18,7 @@ import (
 )
 
 func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
+	t.Parallel()
 	path, url := build(t), "mqtt://"+mosquitto.Start(t, "").Address
 	cmd := exec.Command(path, "attach", "--memory", url)
 	var stderr strings.Builder
@@ -54,6 +55,7 @@ func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 
 // A restart must not last as long as a probe may: holders cannot renew meanwhile.
 func TestAttachGoesOnWithItsDataAfterAKillUnlessAnotherStoreHasAnswered(t *testing.T) {
+	t.Parallel()
 	path, url, dir := build(t), "mqtt://"+mosquitto.Start(t, "").Address, filepath.Join(t.TempDir(), "data")
 	serve := func(use func(*transport.Client), arguments ...string) (log string) {
 		t.Helper()
@@ -97,6 +99,7 @@ func TestAttachGoesOnWithItsDataAfterAKillUnlessAnotherStoreHasAnswered(t *testi
 
 // The broker asks for a certificate and takes its subject for the user name.
 func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	leaf, certificate, key := writeCertificate(t, dir, "broker")
 	_, storeCertificate, storeKey := writeCertificate(t, dir, "store")
@@ -149,6 +152,7 @@ func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testi
 }
 
 func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
+	t.Parallel()
 	path := build(t)
 	_, certificate, _ := writeCertificate(t, t.TempDir(), "store")
 	encrypted := func(name string) string {

@@ -80,6 +80,7 @@ func tenure(t *testing.T, stdin string, environment []string, arguments ...strin
 const versionPattern = `\d+:\d+:\S+`
 
 func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name      string
 		arguments []string
@@ -135,6 +136,7 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 }
 
 func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
+	t.Parallel()
 	silent := listen(t, func(net.Conn) {})
 	garbage := listen(t, func(conn net.Conn) { _, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.2\r\n") })
 	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
@@ -181,6 +183,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 
 // As the shipped configuration of mosquitto does: replies to the id that a client chose do not reach it.
 func TestAMissingReplyNamesTheClientIDThatABrokerMayWant(t *testing.T) {
+	t.Parallel()
 	rules := filepath.Join(t.TempDir(), "rules")
 	if err := os.WriteFile(rules, []byte("user store\ntopic readwrite #\n\npattern write statestore/#\npattern readwrite clients/%c/#\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -197,6 +200,7 @@ func TestAMissingReplyNamesTheClientIDThatABrokerMayWant(t *testing.T) {
 }
 
 func TestABrokerWithoutAStoreIsUnreachable(t *testing.T) {
+	t.Parallel()
 	address := "mqtt://" + mosquitto.Start(t, "").Address
 	for _, command := range []string{"get", "watch", "holder", "leader"} {
 		got := tenure(t, "", nil, command, "k", "--broker", address, "--timeout", "1s")
@@ -211,6 +215,7 @@ func TestABrokerWithoutAStoreIsUnreachable(t *testing.T) {
 }
 
 func TestAWaitThatEndsWhileTheStoreRefusesHasTheCodeOfARefusal(t *testing.T) {
+	t.Parallel()
 	address := startMemory(t, "--max-keys", "1")
 	lock := []string{"lock", "--broker", address, "--wait", "1s", "k", "--", "true"}
 	if got := tenure(t, "", nil, "set", "--broker", address, "k", "another-holder"); got.code != 0 {
@@ -407,6 +412,7 @@ func TestEachErrorHasItsExitCode(t *testing.T) {
 }
 
 func TestTheProgramSaysItsVersionAndCompletesCommands(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "tenure")
 	const at = "github.com/tenurelock/tenure/cmd/tenure/command."
 	out, err := exec.Command("go", "build", "-ldflags", "-X "+at+"version=v1.2.3 -X "+at+"commit=abc", "-o", path, "..").CombinedOutput()
@@ -462,6 +468,7 @@ func TestACommandThatASignalEndsBeforeItIsDoneHasTheCodeOfTheSignal(t *testing.T
 // A line of output that the document shows must begin a line of the real output, in this order;
 // versions, times and names of holders differ each time.
 func TestTheExamplesOfTheDocumentPrintWhatItShows(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("SKIPPED: the examples are for a POSIX shell")
 	}

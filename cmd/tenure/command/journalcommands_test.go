@@ -49,6 +49,7 @@ func (s *durableStore) report(arguments ...string) (got report) {
 }
 
 func TestTheDataOfAStoreIsCheckedBackedUpRestoredAndExported(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	s := startDurable(t)

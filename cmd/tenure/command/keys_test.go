@@ -28,6 +28,7 @@ import (
 )
 
 func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
+	t.Parallel()
 	broker := "TENURE_BROKER=" + startMemory(t)
 	for _, step := range []struct {
 		stdin          string
@@ -248,6 +249,7 @@ func TestAClosedStandardOutputEndsAWatch(t *testing.T) {
 }
 
 func TestLeaderFollowsEachChangeOfHolder(t *testing.T) {
+	t.Parallel()
 	address := startMemory(t)
 	acquire := func(name string) *lease.Tenure {
 		t.Helper()
@@ -278,6 +280,7 @@ func TestLeaderFollowsEachChangeOfHolder(t *testing.T) {
 }
 
 func TestReleaseEndsTheTenureThatWasShownAndNoOther(t *testing.T) {
+	t.Parallel()
 	log := new(logbuffer.Buffer)
 	serve := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0")
 	serve.Stderr = log

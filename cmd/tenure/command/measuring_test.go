@@ -24,6 +24,7 @@ import (
 )
 
 func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
+	t.Parallel()
 	store := startMemory(t)
 	dir := t.TempDir()
 	write := func(name, content string) string {
@@ -79,6 +80,7 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 // A store that attaches to mosquitto without access rules answers, and the doctor says that any client
 // could read what others are told.
 func TestDoctorWarnsOfABrokerWithoutAccessRules(t *testing.T) {
+	t.Parallel()
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", broker), "attached to ")
 	got := tenure(t, "", nil, "doctor", "--broker", broker)
@@ -121,6 +123,7 @@ func TestBenchMeasuresAndLeavesNoKey(t *testing.T) {
 }
 
 func TestBenchRefusesNonsenseAndNamesTheFlag(t *testing.T) {
+	t.Parallel()
 	for want, arguments := range map[string][]string{
 		"--verbs: unknown operation": {"--verbs", "set,delete"},
 		"--clients 0: choose from 1": {"--clients", "0", "--in-flight", "0"},
@@ -171,6 +174,7 @@ func TestBenchPrintsWhatItMeasuredWhenItIsInterruptedAndLeavesNoKey(t *testing.T
 }
 
 func TestTopPrintsATableOnceWhereTheOutputIsNoTerminal(t *testing.T) {
+	t.Parallel()
 	store := startMemory(t)
 	if got := tenure(t, "", nil, "set", "--broker", store, "press-7/active", "gateway-a:nonce", "--nex", "--px", "60s"); got.code != 0 {
 		t.Fatal(got.stderr)
@@ -224,6 +228,7 @@ func until(t *testing.T, screen *os.File, text string) {
 }
 
 func TestTopShowsAScreenUntilTheUserEndsIt(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("there are no pseudo-terminals of this kind on Windows")
 	}
@@ -263,6 +268,7 @@ func TestTopShowsAScreenUntilTheUserEndsIt(t *testing.T) {
 }
 
 func TestDoctorMeasuresTheQueueOfABroker(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		settings string
 		want     doctor.Status

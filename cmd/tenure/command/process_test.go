@@ -28,6 +28,7 @@ import (
 
 // The log is a pipe that is open but not read: a write to it blocks once it holds 64 KiB.
 func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for the whole test
 	defer cancel()
 	cmd := exec.CommandContext(ctx, build(t), "serve", "--memory", "--addr", "127.0.0.1:0", "--verbose")
@@ -57,6 +58,7 @@ func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
 }
 
 func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	const limit, reserve = 200, 64
@@ -227,6 +229,7 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 }
 
 func TestAttachWithWaitIsASpareAgainAfterAnotherStoreTookItsPlace(t *testing.T) {
+	t.Parallel()
 	path, url := build(t), "mqtt://"+mosquitto.Start(t, "").Address
 	arguments := []string{"attach", "--memory", url, "--wait", "--hold-off", "1ms", "--probe-messages", "0"}
 	first, second := exec.Command(path, arguments...), exec.Command(path, arguments...)
@@ -328,6 +331,7 @@ func TestServeTellsSystemdThatItListensWorksAndStops(t *testing.T) {
 }
 
 func TestAttachTellsSystemdWhenItAnswers(t *testing.T) {
+	t.Parallel()
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	manager, cmd := startService(t, "attach", broker, "--probe-messages", "0")
 	if ready := manager.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=attached to "+broker) {

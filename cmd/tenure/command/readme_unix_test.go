@@ -20,6 +20,7 @@ import (
 // The session of the README runs as it is printed there: each line that begins with "$" is entered, and
 // the other lines are what the programs print. Only the ports are others.
 func TestTheReadmesSessionFailsOver(t *testing.T) {
+	t.Parallel()
 	prerequisite.Program(t, "python3", "python3")
 	readme, err := os.ReadFile("../../../README.md")
 	if err != nil {

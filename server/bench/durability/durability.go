@@ -72,7 +72,6 @@ const (
 //     if any, other programs took the processor, and the other figures mean little;
 //   - op=Restart: the time from the opening of a journal with 100,000 and 1,000,000 keys to the
 //     first answer, the median of three restarts, with the file in the cache of the system.
-//     -short leaves out the million.
 func Run(b *testing.B, modes ...Mode) {
 	b.Run("op=Fsync", fsyncs)
 	for _, inFlight := range []int{1, 16, 64, 256} {
@@ -85,7 +84,7 @@ func Run(b *testing.B, modes ...Mode) {
 	}
 	for _, keys := range []int{100_000, 1_000_000} {
 		for _, mode := range modes {
-			if mode.Data != nil && !(testing.Short() && keys > 100_000) {
+			if mode.Data != nil {
 				b.Run(fmt.Sprintf("op=Restart/keys=%d/mode=%s", keys, mode.Name), func(b *testing.B) { restart(b, mode, keys) })
 			}
 		}

@@ -101,6 +101,7 @@ func (n *node) interruptUntilItEnds() int {
 // A tenure that was not cleared up costs the others a TTL. So the end waits for that, but no longer
 // than its user does.
 func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
 		t.Run(verb+", acquiring", func(t *testing.T) {
@@ -127,6 +128,7 @@ func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
 
 // A program that ended by itself leaves nothing to stop, so one signal ends the wait.
 func TestOneInterruptEndsTheWaitOfAProgramThatEnded(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
 		network := startCutter(t, broker, cutsAt("GET"), nil) // when the lease is confirmed
@@ -158,6 +160,7 @@ func (n *node) program() int {
 
 // What one interrupt leaves at a broker that is away is told once.
 func TestWhatAnInterruptLeavesIsToldOnce(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
 		network := startCutter(t, broker, cutsAt("SET"), nil)
@@ -184,24 +187,28 @@ func hasWill(sent []byte) bool {
 func TestWithInstantAndWithoutAWillTheTenureEndsWithTheConnection(t *testing.T) {
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
-		var drop atomic.Bool
-		network := startCutter(t, broker, nil, func(sent []byte) bool { return hasWill(sent) || drop.CompareAndSwap(true, false) })
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address, "daemon", verb, "--instant", "--ttl", "3s", "press/"+verb)
-		n.awaitStart()
-		awaitLog(t, n, "there will be no instant failover")
-		drop.Store(true)
-		n.awaitGone()
-		awaitLog(t, n, "cause=\"the connection was lost\"")
-		if verb == "run" {
-			awaitLogs(t, n, "the child starts", 2)
-		} else if code := n.awaitExit(); code != 66 || !strings.Contains(n.log.String(), "the child was ended: lease: tenure of \"press/lock\": the connection was lost") {
-			t.Errorf("exit code %d, want 66 and the cause", code)
-		}
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			var drop atomic.Bool
+			network := startCutter(t, broker, nil, func(sent []byte) bool { return hasWill(sent) || drop.CompareAndSwap(true, false) })
+			n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address, "daemon", verb, "--instant", "--ttl", "3s", "press/"+verb)
+			n.awaitStart()
+			awaitLog(t, n, "there will be no instant failover")
+			drop.Store(true)
+			n.awaitGone()
+			awaitLog(t, n, "cause=\"the connection was lost\"")
+			if verb == "run" {
+				awaitLogs(t, n, "the child starts", 2)
+			} else if code := n.awaitExit(); code != 66 || !strings.Contains(n.log.String(), "the child was ended: lease: tenure of \"press/lock\": the connection was lost") {
+				t.Errorf("exit code %d, want 66 and the cause", code)
+			}
+		})
 	}
 }
 
 // A client id that is taken over while the node stands by costs no lease, though the node led before.
 func TestATakeOverAfterATermIsNoLossOfALease(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	dir := t.TempDir()
 	first := startNode(t, filepath.Join(dir, "first"), broker, "polite", "run", "--ttl", "2s", "--client-id", "first", "press")

@@ -58,6 +58,7 @@ func TestTheCodeOfTheProgramOutlivesItsGuard(t *testing.T) {
 }
 
 func TestAHolderThatWasFrozenEndsLockWithItsCode(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", "lock", "--ttl", "1s", "--grace", "100ms", "press")
 	n.awaitStart()

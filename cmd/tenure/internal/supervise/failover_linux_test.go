@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/tenurelock/tenure/internal/prerequisite"
 )
 
 // failovers is how often each fault is tried: go test -run TestTheProgramIsGone -failovers 20 -v
@@ -33,10 +35,11 @@ var faults = []struct {
 func TestTheProgramIsGoneBeforeTheNextHoldersStarts(t *testing.T) {
 	for _, fault := range faults {
 		for _, role := range []string{"plain", "obstinate", "group", "session", "daemon", "frozen", "headless"} {
-			if testing.Short() && role != "daemon" {
+			if role != "daemon" && !prerequisite.LongRun() {
 				continue
 			}
 			t.Run(fault.name+"/"+role, func(t *testing.T) {
+				t.Parallel()
 				broker := server(t)
 				var distances []time.Duration
 				for range *failovers {

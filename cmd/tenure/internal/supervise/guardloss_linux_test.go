@@ -115,6 +115,7 @@ func takeChannel(t *testing.T, guard int) {
 // The channel to a guard that was killed does not end while another process has its other end. The
 // supervisor waits for the guard alone, and ends what the program left.
 func TestAChannelThatDoesNotEndKeepsNoProgramAlive(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
 		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "session", verb, "--ttl", "2s", "--grace", "100ms", "press/"+verb)

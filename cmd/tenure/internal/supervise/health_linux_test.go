@@ -35,12 +35,13 @@ func TestAnUnhealthyNodeHandsOver(t *testing.T) {
 // What leaves the group of a check is killed, too: a node that checks for ever does not fill the
 // machine.
 func TestWhatChecksLeaveIsKilled(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	checks := filepath.Join(t.TempDir(), "checks")
-	check := `setsid sh -c 'echo >>` + checks + `; exec sleep 1000'`
-	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "run", "--ttl", "1s", "--health", check+" & true", "--health-every", "10ms", "press")
+	check := ownSession("echo >>" + checks + "; exec sleep 1000")
+	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "run", "--ttl", "1s", "--health", check+" & sleep 0.1", "--health-every", "10ms", "press")
 	n.awaitStart()
-	awaitSize(t, checks, 20)
+	awaitSize(t, checks, 10)
 	await.Until(func() bool { // all but the processes of the latest check
 		left, err := descendants(n.cmd.Process.Pid, nil)
 		if err != nil {
@@ -81,7 +82,7 @@ func TestACheckThatHangsIsKilled(t *testing.T) {
 	defer cancel(nil)
 	left := filepath.Join(t.TempDir(), "left")
 	checked := make(chan error, 1)
-	line := `echo "it hangs"; setsid sh -c 'echo $$ >` + left + `; exec sleep 1000' & sleep 1000`
+	line := `echo "it hangs"; ` + ownSession("echo $$ >"+left+"; exec sleep 1000") + " & sleep 1000"
 	go func() { checked <- Check(ctx, line, os.Environ()) }()
 	awaitSize(t, left, 2)
 	cancel(errors.New("too late"))

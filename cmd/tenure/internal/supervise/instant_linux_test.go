@@ -55,6 +55,7 @@ func TestWithInstantTheLeaseIsNotReleasedBeforeALateGuardHasActed(t *testing.T) 
 // A connection that is dead and says nothing is replaced, though the guard has it, too; and an
 // interrupt ends tenure meanwhile.
 func TestWithInstantADeadConnectionIsReplaced(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	network := startProxy(t, broker)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "run", "--instant", "--ttl", "2s", "press")

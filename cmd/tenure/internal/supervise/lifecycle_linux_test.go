@@ -81,6 +81,7 @@ func TestASecondInterruptKillsAProgramThatIgnoresTheFirst(t *testing.T) {
 
 // A lease that was deleted may have another holder at once, so there is no time for a grace.
 func TestAProgramWhoseLeaseWasTakenIsKilledAtOnce(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	client := dial(t, broker)
 	const grace = 3 * time.Second // much longer than a kill takes
@@ -105,6 +106,7 @@ func TestAProgramWhoseLeaseWasTakenIsKilledAtOnce(t *testing.T) {
 
 // The same while the program is being stopped: what is left of its grace is not inside the lease any more.
 func TestAProgramThatIsBeingStoppedIsKilledWhenItsLeaseIsTaken(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	client := dial(t, broker)
 	const grace = 9 * time.Second // much longer than a kill takes
@@ -134,6 +136,7 @@ func TestAProgramThatIsBeingStoppedIsKilledWhenItsLeaseIsTaken(t *testing.T) {
 }
 
 func TestARunThatWasFrozenCampaignsAgain(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	lock := filepath.Join(t.TempDir(), "lock")
 	n := startNode(t, lock, broker, "daemon", "run", "--ttl", "1s", "--grace", "100ms", "press")
@@ -188,6 +191,7 @@ func TestAnUnreadLogKeepsNoProgramAlive(t *testing.T) {
 
 // The guard hears of renewals: a program outlives the first deadlines by far.
 func TestAProgramRunsForManyTTLs(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	network := startProxy(t, broker)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "500ms", "press")

@@ -139,6 +139,7 @@ func TestProcessesFromBeforeAreSpared(t *testing.T) {
 // A container's first process gets what sessions of "docker exec" and the like leave. No check has
 // started that, so none ends it. Its result is taken when it ends.
 func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
+	t.Parallel()
 	enter := prerequisite.Program(t, "nsenter", "util-linux")
 	broker := server(t)
 	startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held").awaitStart()
@@ -162,7 +163,7 @@ func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
 			if os.Getuid() != 0 {
 				flags = append(flags, "--user", "--preserve-credentials")
 			}
-			session := exec.Command(enter, append(flags, "/bin/sh", "-c", "setsid sleep 1000 </dev/null >/dev/null 2>&1 &")...)
+			session := exec.Command(enter, append(flags, "/bin/sh", "-c", ownSession("exec sleep 1000")+" </dev/null >/dev/null 2>&1 &")...)
 			if out, err := session.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
@@ -227,6 +228,7 @@ func TestOnlyTheResultsOfOrphansAreTaken(t *testing.T) {
 // The results of processes that are left to tenure are taken, whatever it does meanwhile. As zombies
 // they would fill the machine, or reach the limit of a container.
 func TestNoZombiesStay(t *testing.T) {
+	t.Parallel()
 	const orphans = 100
 	for _, test := range []struct {
 		name, ready string

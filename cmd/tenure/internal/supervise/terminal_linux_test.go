@@ -105,7 +105,8 @@ func TestTheProgramHasTheTerminal(t *testing.T) {
 func TestCtrlZStopsTheProgramAndFgContinuesIt(t *testing.T) {
 	bash := prerequisite.Program(t, "bash", "bash")
 	broker := server(t)
-	s := startSession(t, bash, "--norc", "--noprofile", "-i")
+	// An editor of lines shows only a part of a long one on a terminal that it does not know.
+	s := startSession(t, bash, "--norc", "--noprofile", "--noediting", "-i")
 	s.press("PS1='prom''pt '\n")
 	s.awaitText("prompt ", 1)
 	s.press(tenure + " lock --broker " + broker + " --ttl 30s press -- sh -c 'echo rea''dy; read line; echo \"re''ad: $line\"; exit 9'\n")
