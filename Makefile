@@ -29,8 +29,6 @@ SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
 PACKAGES_386 ?= work
-APART_FLAGS ?=
-RACE_FLAGS ?=
 # Rooms without goroutines, or which only start programs: the race detector finds nothing there.
 SEQUENTIAL := . resp3 statestore internal/frame internal/gate internal/mutants internal/operror internal/protocol release
 # To compile etcd takes half a minute for each.
@@ -43,9 +41,9 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: check
-check: lint ## Format, vet, lint, tidy and test: what must be green before a commit
-	go test work
-	cd cluster && go test $(APART_PACKAGES)
+check: lint ## Format, vet, lint, tidy and test, the long tests too: what must be green before a commit
+	TENURE_LONG=1 go test work
+	cd cluster && TENURE_LONG=1 go test $(APART_PACKAGES)
 	cd bench && go test ./...
 
 .PHONY: lint
@@ -59,18 +57,22 @@ lint: ## The part of check without tests
 		(cd $$module && go run $(STATICCHECK) ./... && GOWORK=off go mod tidy -diff); \
 	done
 
+.PHONY: long
+long: ## Run the packages that have tests which `go test work` leaves out, with them
+	TENURE_LONG=1 go test $$(grep -rlE --include='*_test.go' 'prerequisite\.Long' $$(go list -f '{{.Dir}}' work) | xargs -n 1 dirname | sort -u)
+
 .PHONY: race
-race: ## Run the tests under the race detector, except in rooms without goroutines (SEQUENTIAL); COUNT=50 repeats them, RACE_FLAGS=-short and APART_FLAGS=-short (with etcd) leave out the longest
+race: ## Run the tests under the race detector, except in rooms without goroutines (SEQUENTIAL); COUNT=50 repeats them, TENURE_LONG=1 runs the long ones too
 	@all=$$(go list work); sequential=$$(go list $(addprefix ./,$(SEQUENTIAL))); \
 	packages=$$(echo "$$all" | grep -vxF "$$sequential"); \
 	echo "go test -race: $$(echo "$$packages" | wc -l) packages"; \
-	go test -race -count=$(COUNT) $(RACE_FLAGS) $$packages
-	cd cluster && go test -race -count=$(COUNT) $(APART_FLAGS) $(APART_PACKAGES)
-	cd bench && go test -race -count=$(COUNT) $(APART_FLAGS) ./...
+	go test -race -count=$(COUNT) $$packages
+	cd cluster && go test -race -count=$(COUNT) $(APART_PACKAGES)
+	cd bench && go test -race -count=$(COUNT) ./...
 
 .PHONY: test-386
-test-386: ## Run the tests, without the longest and those with etcd, as on a 32-bit processor
-	CGO_ENABLED=0 GOARCH=386 go test -short $(PACKAGES_386)
+test-386: ## Run the tests, without those with etcd, as on a 32-bit processor
+	CGO_ENABLED=0 GOARCH=386 go test $(PACKAGES_386)
 
 .PHONY: vet-platforms
 vet-platforms: ## Compile and vet everything for the other platforms
