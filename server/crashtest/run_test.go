@@ -34,28 +34,37 @@ func serve(ctx context.Context, task crashtest.Task) error {
 
 // Invariants 11, 13, 15, 30, 32, 33, 36, 37: a server on a file, killed again and again.
 func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.T) {
-	t.Parallel()
 	for _, run := range []struct {
 		name   string
 		strict bool
 		cycles int
 	}{{"default", false, (*cycles + 1) / 2}, {"strict", true, *cycles / 2}} {
 		t.Run(run.name, func(t *testing.T) {
-			store := &crashtest.Process{Task: crashtest.Task{Dir: t.TempDir(), Strict: run.strict}}
-			report, err := crashtest.Run(t.Context(), store, crashtest.Options{
-				Cycles: run.cycles,
-				Seed:   *seed,
-				Strict: run.strict,
-				Progress: func(cycle int, report *crashtest.Report) {
-					if cycle%25 == 0 {
-						t.Logf("%4d crashes, %6d requests answered, %5d histories checked, %d violations", cycle, report.Answered, report.Histories, len(report.Violations))
-					}
-				},
-			})
-			if err := errors.Join(err, report.Err()); err != nil {
+			crash := func(cycles int) error {
+				store := &crashtest.Process{Task: crashtest.Task{Dir: t.TempDir(), Strict: run.strict}}
+				report, err := crashtest.Run(t.Context(), store, crashtest.Options{
+					Cycles: cycles,
+					Seed:   *seed,
+					Strict: run.strict,
+					Progress: func(cycle int, report *crashtest.Report) {
+						if cycle%25 == 0 {
+							t.Logf("%4d crashes, %6d requests answered, %5d histories checked, %d violations", cycle, report.Answered, report.Histories, len(report.Violations))
+						}
+					},
+				})
+				t.Logf("%s store, seed %d:\n\n%v", run.name, *seed, report)
+				if len(report.Violations) > 0 {
+					t.Error(report.Err())
+				}
+				return errors.Join(err, report.Err())
+			}
+			err := crash(run.cycles)
+			if errors.Is(err, crashtest.ErrThin) { // a few crashes on a busy machine: more of them decide
+				err = crash(4 * run.cycles)
+			}
+			if err != nil {
 				t.Error(err)
 			}
-			t.Logf("%s store, seed %d:\n\n%v", run.name, *seed, report)
 		})
 	}
 }
