@@ -52,9 +52,6 @@ func (c *candidate) elect(t *testing.T, options election.Options) {
 	if options.TTL == 0 {
 		options.TTL = ttl
 	}
-	if options.Lease.Clock == nil {
-		options.Lease.Clock = lease.MonotonicClock()
-	}
 	next := options.Observer
 	options.Observer = func(transition election.Transition) {
 		c.mu.Lock()
@@ -211,7 +208,7 @@ type suspendedClock struct{ by atomic.Int64 }
 
 // clock returns the time on the machine.
 func (s *suspendedClock) clock() lease.Clock {
-	steady := lease.MonotonicClock()
+	steady := lease.SystemClock
 	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
 }
 

@@ -186,7 +186,7 @@ func TestAGuardWritesUntilTheDeadline(t *testing.T) {
 	for _, method := range methods {
 		t.Run(method.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, _ *fencing.Guard) {
-				l, err := lease.New(present.Client, "another", lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+				l, err := lease.New(present.Client, "another", lease.Options{TTL: ttl})
 				if err != nil {
 					t.Fatal(err)
 				}

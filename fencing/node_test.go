@@ -32,7 +32,7 @@ type node struct {
 func newNode(t *testing.T, store *transporttest.Store, id string) node {
 	t.Helper()
 	client, conn := store.Client(t, id, transport.ClientOptions{})
-	l, err := lease.New(client, "press-7/active", lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+	l, err := lease.New(client, "press-7/active", lease.Options{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}

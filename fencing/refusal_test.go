@@ -194,7 +194,7 @@ func TestRefusalsAreTracedByTheLease(t *testing.T) {
 		store := transporttest.Start(t)
 		client, _ := store.Client(t, "a", transport.ClientOptions{})
 		acquire := func(name string) *lease.Tenure {
-			l, err := lease.New(client, name, lease.Options{Clock: lease.MonotonicClock(), Trace: trace})
+			l, err := lease.New(client, name, lease.Options{Trace: trace})
 			if err != nil {
 				t.Fatal(err)
 			}

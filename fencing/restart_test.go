@@ -92,7 +92,7 @@ func TestAClaimIsRepeatedOverTheNextConnection(t *testing.T) {
 		store.HideIdentity(true)
 		client, conn := store.Client(t, "node-a", transport.ClientOptions{})
 		var armed atomic.Bool
-		steady := lease.MonotonicClock()
+		steady := lease.SystemClock
 		l, err := lease.New(client, "press-7/active", lease.Options{TTL: ttl, Clock: func() time.Duration {
 			if armed.Load() && isClaiming() && armed.Swap(false) {
 				conn.Cut()
@@ -167,7 +167,7 @@ func TestInvariant47AGuardOfAnotherClientAsksThoughTheTenureEndsWithItsConnectio
 				store := transporttest.Start(t)
 				store.HideIdentity(true)
 				n, other := newNode(t, store, "node-a"), newNode(t, store, "other")
-				options.TTL, options.Clock = ttl, lease.MonotonicClock()
+				options.TTL = ttl
 				l, err := lease.New(n.Client, "press-7/active", options)
 				if err != nil {
 					t.Fatal(err)
@@ -203,7 +203,7 @@ func TestInvariant47ATenureIsConfirmedAfterARequestMetNoStore(t *testing.T) {
 				store := transporttest.Start(t)
 				store.HideIdentity(true)
 				n := newNode(t, store, "node-a")
-				l, err := lease.New(n.Client, "press-7/active", lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), NoWatch: noWatch})
+				l, err := lease.New(n.Client, "press-7/active", lease.Options{TTL: ttl, NoWatch: noWatch})
 				if err != nil {
 					t.Fatal(err)
 				}

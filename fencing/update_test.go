@@ -400,7 +400,7 @@ func TestInvariant43TheGuardIsFreeWhileTheFunctionRuns(t *testing.T) {
 
 func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
 	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, _ *fencing.Guard) {
-		other, err := lease.New(present.Client, "another", lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+		other, err := lease.New(present.Client, "another", lease.Options{TTL: ttl})
 		if err != nil {
 			t.Fatal(err)
 		}

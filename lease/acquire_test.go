@@ -339,7 +339,7 @@ func TestInvariant19CloseBeforeATenureBeginsLeavesNoSilentHolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The third call of the clock follows the reply.
-		looks, steady := 0, lease.MonotonicClock()
+		looks, steady := 0, lease.SystemClock
 		l, err := lease.New(n.client, name, lease.Options{TTL: ttl, Clock: func() time.Duration {
 			if looks++; looks == 3 {
 				_ = n.client.Close()

@@ -117,7 +117,7 @@ func TestInvariant26ForgedNotificationsDoNotHoldUpAWaiterWithAnAcquireDelay(t *t
 					t.Fatal(err)
 				}
 				defer client.Close()
-				l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), AcquireDelay: acquireDelay})
+				l, err := lease.New(client, name, lease.Options{TTL: ttl, AcquireDelay: acquireDelay})
 				if err != nil {
 					t.Fatal(err)
 				}

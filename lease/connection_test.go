@@ -199,7 +199,7 @@ func TestAnAcquisitionThatLosesItsConnectionLeavesNothingBehind(t *testing.T) {
 
 func TestThereIsOneLeaseWithInstantFailoverForEachClient(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		options := lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), InstantFailover: true}
+		options := lease.Options{TTL: ttl, InstantFailover: true}
 		n := newNode(t, store, "node-a", options)
 		other, err := lease.New(n.client, "press-8/active", options)
 		if err != nil {
@@ -257,7 +257,7 @@ func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer client.Close()
-				l, err := lease.New(client, name, lease.Options{TTL: test.ttl, Clock: lease.MonotonicClock(), InstantFailover: true})
+				l, err := lease.New(client, name, lease.Options{TTL: test.ttl, InstantFailover: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -419,7 +419,7 @@ func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T)
 					t.Fatal(err)
 				}
 				defer func() { _ = client.Close() }()
-				options.TTL, options.Clock = 10*time.Second, lease.MonotonicClock()
+				options.TTL = 10*time.Second
 				l, err := lease.New(client, name, options)
 				if err != nil {
 					t.Fatal(err)

@@ -38,9 +38,6 @@ func newNode(t *testing.T, store *transporttest.Store, id string, options lease.
 	if options.TTL == 0 {
 		options.TTL = ttl
 	}
-	if options.Clock == nil {
-		options.Clock = lease.MonotonicClock()
-	}
 	l, err := lease.New(client, name, options)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +88,7 @@ type skewed struct{ by atomic.Int64 }
 func (s *skewed) jump(by time.Duration) { s.by.Add(int64(by)) }
 
 func (s *skewed) clock() lease.Clock {
-	steady := lease.MonotonicClock()
+	steady := lease.SystemClock
 	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
 }
 
@@ -191,7 +188,7 @@ func newFailing(t *testing.T, store *transporttest.Store, id string, options lea
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	options.TTL, options.Clock = ttl, lease.MonotonicClock()
+	options.TTL = ttl
 	l, err := lease.New(client, name, options)
 	if err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@ func TestInvariant8ATenureEndsInTimeWhateverAFunctionOfTheProgramDoes(t *testing
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { g.open(); _ = client.Close() })
-				options.TTL, options.Clock = ttl, lease.MonotonicClock()
+				options.TTL = ttl
 				l, err := lease.New(client, name, options)
 				if err != nil {
 					t.Fatal(err)
@@ -293,7 +293,7 @@ func TestInvariant19ASlowFunctionLeavesNoSilentHolder(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
 				var clientOptions transport.ClientOptions
 				var waiting waitingCauses
-				options := lease.Options{TTL: ttl, Clock: lease.MonotonicClock(), OnWaiting: waiting.hear}
+				options := lease.Options{TTL: ttl, OnWaiting: waiting.hear}
 				sleep := func() { time.Sleep(test.slow) }
 				if test.client != nil {
 					clientOptions = test.client(sleep)

@@ -26,7 +26,7 @@ func TestJSONLogsShowWords(t *testing.T) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		tenure, ended := n.mustAcquire(t), (*lease.Tenure)(nil)
 		token := mustToken(t, tenure)
-		if other, err := lease.New(n.client, "press-8", lease.Options{TTL: ttl, Clock: lease.MonotonicClock()}); err != nil {
+		if other, err := lease.New(n.client, "press-8", lease.Options{TTL: ttl}); err != nil {
 			t.Fatal(err)
 		} else if ended, err = other.Acquire(t.Context()); err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ func TestTheRenewalsOfManyLeasesAreSpreadFromTheBeginning(t *testing.T) {
 		const leases, slices = 500, 10
 		every := ttl / 3
 		for i := range leases {
-			l, err := lease.New(n.client, fmt.Sprintf("%s/%d", name, i), lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+			l, err := lease.New(n.client, fmt.Sprintf("%s/%d", name, i), lease.Options{TTL: ttl})
 			if err != nil {
 				t.Fatal(err)
 			}

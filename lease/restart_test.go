@@ -134,7 +134,7 @@ func TestInvariant47ARenewalIsNotSentOverAnUnconfirmedConnection(t *testing.T) {
 		// Between the question and the renewal the tenure reads its clock.
 		var looked, restarted atomic.Bool
 		var n node
-		steady := lease.MonotonicClock()
+		steady := lease.SystemClock
 		n = newNode(t, store, "node-a", lease.Options{NoWatch: true, Clock: func() time.Duration {
 			if looked.Load() && !restarted.Swap(true) {
 				_ = store.Restart(statestore.Options{})
@@ -168,7 +168,7 @@ func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *tes
 			var acquired, cut atomic.Bool
 			var sent atomic.Int64
 			var n node
-			renewing, steady := make(chan struct{}, 1), lease.MonotonicClock()
+			renewing, steady := make(chan struct{}, 1), lease.SystemClock
 			options.Clock = func() time.Duration {
 				// Tenure.prepare reads the clock last before the request leaves.
 				if acquired.Load() && calledBy(".prepare") && !cut.Swap(true) {
@@ -214,7 +214,7 @@ func TestInvariant53AnAcquisitionIsNotSentOnTheConnectionAfterItsWill(t *testing
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		var cut atomic.Bool
 		var n node
-		steady := lease.MonotonicClock()
+		steady := lease.SystemClock
 		n = newNode(t, store, "node-a", lease.Options{InstantFailover: true, Clock: func() time.Duration {
 			// attempt.try reads the clock last before the request leaves.
 			if calledBy(".try") && !cut.Swap(true) {

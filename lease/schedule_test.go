@@ -367,7 +367,7 @@ func TestInvariant3TheSchedulerNoticesASuspendedMachineForAllTenures(t *testing.
 		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		const ttl = 2 * time.Second
 		var suspended atomic.Int64
-		steady := MonotonicClock()
+		steady := SystemClock
 		clock := func() time.Duration { return steady() + time.Duration(suspended.Load()) }
 		var tenures []*Tenure
 		for i := range 50 {
@@ -419,7 +419,7 @@ func TestTheSchedulerLooksAtTheClockAsOftenAsThePresentTenuresNeed(t *testing.T)
 	synctest.Test(t, func(t *testing.T) {
 		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		var looks atomic.Int64
-		steady := MonotonicClock()
+		steady := SystemClock
 		clock := func() time.Duration { looks.Add(1); return steady() }
 		const longTTL, shortTTL = 100 * time.Second, time.Second
 		in := func(d time.Duration) int64 {
@@ -459,7 +459,7 @@ func TestInvariant8APauseOfTheSchedulerMakesNoContextEndLate(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 			var readings, after, went atomic.Int64
-			steady := MonotonicClock()
+			steady := SystemClock
 			clock := func() time.Duration {
 				now := steady()
 				if readings.Add(1) == after.Load() {
@@ -497,7 +497,7 @@ func TestInvariant3TheSchedulerNoticesASuspendedMachineAfterAMomentWithoutATenur
 		synctest.Test(t, func(t *testing.T) {
 			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 			var suspended atomic.Int64
-			steady := MonotonicClock()
+			steady := SystemClock
 			clock := func() time.Duration { return steady() + time.Duration(suspended.Load()) }
 			if err := systemTenure(t, client, "first", ttl, clock).Release(t.Context()); err != nil {
 				t.Fatal(err)
@@ -516,5 +516,23 @@ func TestInvariant3TheSchedulerNoticesASuspendedMachineAfterAMomentWithoutATenur
 				t.Errorf("held for %v, the context ended %v after the machine woke up, want at most half of GracePeriod, %v", held, got, limit)
 			}
 		})
+	}
+}
+
+// Where there is no clock that counts suspended time, the wall clock says it, which steps.
+func TestInvariant3AStepOfTheWallClockBackIsNotAStepBackOfSystemClock(t *testing.T) {
+	var clock steady
+	for _, test := range []struct{ monotonic, since, want time.Duration }{
+		{0, 0, 0},
+		{1, 1, 1},
+		{2, 12, 12}, // 10 s forward, or suspended
+		{3, 3, 13},  // and back
+		{3, -7, 13},
+		{4, 13, 14},
+		{5, 16, 16}, // suspended
+	} {
+		if got := clock.read(test.monotonic*time.Second, test.since*time.Second); got != test.want*time.Second {
+			t.Errorf("after %d s, with a wall clock at %d s: %v, want %d s", test.monotonic, test.since, got, test.want)
+		}
 	}
 }

@@ -23,7 +23,7 @@ import (
 // another returns a lease with another name on the client of n.
 func (n node) another(t *testing.T, name string, options lease.Options) *lease.Lease {
 	t.Helper()
-	options.TTL, options.Clock = ttl, lease.MonotonicClock()
+	options.TTL = ttl
 	l, err := lease.New(n.client, name, options)
 	if err != nil {
 		t.Fatal(err)
@@ -335,7 +335,7 @@ type pausing struct {
 }
 
 func (p *pausing) clock() lease.Clock {
-	steady := lease.MonotonicClock()
+	steady := lease.SystemClock
 	return func() time.Duration {
 		now := steady()
 		if p.readings.Add(1) == p.after.Load() {

@@ -93,7 +93,7 @@ func TestInvariant4AStepOfTheWallClockMovesNeitherDeadlineNorRenewals(t *testing
 			t.Fatal(err)
 		}
 		defer client.Close()
-		l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+		l, err := lease.New(client, name, lease.Options{TTL: ttl})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +272,7 @@ func TestInvariant48ATenureOutlivesStepsOfAnHourOnEitherSide(t *testing.T) {
 				time.Sleep(10 * time.Minute) // the store has the time of day of its machine
 
 				client, _ := store.Client(t, "node-a", transport.ClientOptions{Now: own.now})
-				l, err := lease.New(client, name, lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+				l, err := lease.New(client, name, lease.Options{TTL: ttl})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -412,6 +412,17 @@ func TestInvariant26AForgedDeletionEndsNothingAndAFloodOfThemAsksTheStoreSeldom(
 		mustToken(t, tenure)
 		if got, limit := questions(), int64(length/options.RetryAfter)+1; got == 0 || got > limit {
 			t.Errorf("the store was asked %d times, want at least once and at most %d times", got, limit)
+		}
+	})
+}
+
+// A program whose tests forget about the clock would find that a tenure never ends, or ended long ago.
+func TestSystemClockFollowsTheTimeOfABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := lease.SystemClock()
+		time.Sleep(time.Hour)
+		if passed := lease.SystemClock() - began; passed != time.Hour {
+			t.Errorf("%v passed, want an hour", passed)
 		}
 	})
 }

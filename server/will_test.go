@@ -490,7 +490,7 @@ func TestAWillIsDroppedIfTheJournalTakesNoMore(t *testing.T) {
 		var log logbuffer.Buffer
 		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Journal: journal, Server: server.Options{Logger: log.Logger()}})
 		holder := s.Client(t, "holder")
-		l, err := lease.New(holder, "lock", lease.Options{TTL: 5 * time.Second, InstantFailover: true, Clock: lease.MonotonicClock()})
+		l, err := lease.New(holder, "lock", lease.Options{TTL: 5 * time.Second, InstantFailover: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -100,7 +100,7 @@ func TestATenureAndItsRequestsHaveSpansAndMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hooks, r := record(t, tenureotel.Options{})
 		client, conn := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{Trace: hooks.Transport()})
-		l, err := lease.New(client, "press-7/active", lease.Options{TTL: 2 * time.Second, Clock: lease.MonotonicClock(), Trace: hooks.Lease()})
+		l, err := lease.New(client, "press-7/active", lease.Options{TTL: 2 * time.Second, Trace: hooks.Lease()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,7 +70,7 @@ func TestATermOfAnElectorIsCounted(t *testing.T) {
 		client, conn := store.Client(t, "node-a", transport.ClientOptions{Trace: metrics.Transport()})
 		elector, err := election.New(client, "press-7/active", election.Options{
 			TTL: 2 * time.Second, OneShot: true,
-			Lease: lease.Options{Trace: metrics.Lease(), Clock: lease.MonotonicClock()},
+			Lease: lease.Options{Trace: metrics.Lease()},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -141,7 +141,7 @@ func TestAStaleWriteThatTheStoreRefusesIsCountedAsSuch(t *testing.T) {
 		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		var guards []*fencing.Guard
 		for i := range 2 {
-			l, err := lease.New(client, fmt.Sprint("lease ", i), lease.Options{Trace: metrics.Lease(), Clock: lease.MonotonicClock()})
+			l, err := lease.New(client, fmt.Sprint("lease ", i), lease.Options{Trace: metrics.Lease()})
 			if err != nil {
 				t.Fatal(err)
 			}

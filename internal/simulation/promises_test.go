@@ -24,7 +24,7 @@ func TestInvariant28WaitersTryAtOnceAfterAReleaseAndSpreadAfterTheNext(t *testin
 		store := transporttest.Start(t)
 		newLease := func(id string) *lease.Lease {
 			client, _ := store.Client(t, id, transport.ClientOptions{})
-			l, err := lease.New(client, lockKey, lease.Options{TTL: ttl, Clock: lease.MonotonicClock()})
+			l, err := lease.New(client, lockKey, lease.Options{TTL: ttl})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -114,7 +114,7 @@ func TestInvariant6ARefusedRenewalEndsATenureThatHearsNoNotification(t *testing.
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		client, conn := store.Client(t, "holder", transport.ClientOptions{})
-		l, err := lease.New(client, lockKey, lease.Options{TTL: ttl, Margin: margin, Clock: lease.MonotonicClock()})
+		l, err := lease.New(client, lockKey, lease.Options{TTL: ttl, Margin: margin})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -457,7 +457,6 @@ func TestAHealthyHolderMissesNoRenewal(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				model := activity.New(activity.Options{})
 				s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Server: server.Options{Observe: model.Observe}})
-				options.Clock = lease.MonotonicClock()
 				leaseOf := func(id string) *lease.Lease {
 					l, err := lease.New(s.Client(t, id), "press-7", options)
 					if err != nil {
@@ -496,7 +495,7 @@ func TestAHolderThatMissesOneRenewalIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		model := activity.New(activity.Options{})
 		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true, Server: server.Options{Observe: model.Observe}})
-		l, err := lease.New(s.Client(t, "a"), "press-7", lease.Options{TTL: 10 * time.Second, RenewEvery: 2 * time.Second, Clock: lease.MonotonicClock()})
+		l, err := lease.New(s.Client(t, "a"), "press-7", lease.Options{TTL: 10 * time.Second, RenewEvery: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,7 @@
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
-//		l, err := lease.New(s.Client(t, "node-a"), "press-7/active", lease.Options{Clock: lease.MonotonicClock()})
+//		l, err := lease.New(s.Client(t, "node-a"), "press-7/active", lease.Options{})
 //		…
 //	})
 //

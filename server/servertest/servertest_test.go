@@ -229,7 +229,7 @@ func TestALeaseOfADurableServerOutlivesACrashAndEndsWithTheData(t *testing.T) {
 			journal := new(transporttest.Journal)
 			s := servertest.NewWithOptions(t, servertest.Options{InMemory: inMemory, Journal: journal})
 			client := s.Client(t, "a")
-			l, err := lease.New(client, "press-7/active", lease.Options{Clock: lease.MonotonicClock()})
+			l, err := lease.New(client, "press-7/active", lease.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -307,7 +307,7 @@ func TestACrashLosesWhatIsNotCommitted(t *testing.T) {
 func TestALeaseIsHeldForAnHourOfVirtualTimeAndThenTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
-		options := lease.Options{TTL: 10 * time.Second, Clock: lease.MonotonicClock()}
+		options := lease.Options{TTL: 10 * time.Second}
 		acquire := func(id string) *lease.Tenure {
 			l, err := lease.New(s.Client(t, id), "press-7/active", options)
 			if err != nil {

@@ -36,7 +36,7 @@ func TestAWatchedLeaseIsFollowedFromHolderToHolder(t *testing.T) {
 		if got := look(); got.Held || got.Name != "press-7/active" {
 			t.Errorf("a free lease: %+v", got)
 		}
-		l, err := lease.New(holder, "press-7/active", lease.Options{TTL: 9 * time.Second, Clock: lease.MonotonicClock()})
+		l, err := lease.New(holder, "press-7/active", lease.Options{TTL: 9 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
