@@ -1,11 +1,13 @@
 package election
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operror"
 )
 
 // Phase is what a node does in an election. Logs and JSON show its name.
@@ -72,6 +74,15 @@ func (t Transition) String() string {
 // LogValue returns a group with the keys phase and at, and token and cause unless they are zero.
 func (t Transition) LogValue() slog.Value {
 	return logGroup(t.Phase, "at", t.At, t.Token, t.Cause)
+}
+
+// MarshalJSON returns the fields under their names, with the cause as text. It implements [json.Marshaler].
+func (t Transition) MarshalJSON() ([]byte, error) {
+	type fields Transition
+	return json.Marshal(struct {
+		fields
+		Cause string
+	}{fields(t), operror.Text(t.Cause)})
 }
 
 // logGroup is the group that a Transition and a Status begin with.

@@ -1,11 +1,13 @@
 package election
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/lease"
 )
 
@@ -61,6 +63,15 @@ func (e *Elector) setTenure(tenure *lease.Tenure, campaigning bool) {
 	if tenure != nil {
 		e.status.Term++
 	}
+}
+
+// MarshalJSON returns the fields under their names, with the cause as text. It implements [json.Marshaler].
+func (s Status) MarshalJSON() ([]byte, error) {
+	type fields Status
+	return json.Marshal(struct {
+		fields
+		Cause string
+	}{fields(s), operror.Text(s.Cause)})
 }
 
 // String returns the status in one line.

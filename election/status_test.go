@@ -248,6 +248,27 @@ func TestLogsAndJSONShowWords(t *testing.T) {
 	}
 }
 
+func TestTheJSONOfAStatusAndOfATransitionHasTheCauseAsText(t *testing.T) {
+	at := time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, test := range []struct {
+		value any
+		want  string
+	}{
+		{
+			election.Status{Since: at, Term: 1, Cause: errJammed},
+			`{"Phase":"standby","Since":"2027-01-02T03:04:05Z","Term":1,"Token":"","Leader":"","HoldOffUntil":"0001-01-01T00:00:00Z","Cause":"the press is jammed"}`,
+		},
+		{
+			election.Transition{Phase: election.Active, At: at, Token: hlc.Token{Wall: 1000, Counter: 1, Node: "store"}},
+			`{"Phase":"active","At":"2027-01-02T03:04:05Z","Token":"1000:1:store","Cause":""}`,
+		},
+	} {
+		if got, err := json.Marshal(test.value); err != nil || string(got) != test.want {
+			t.Errorf("%s, %v, want %s", got, err, test.want)
+		}
+	}
+}
+
 func TestLogsShowOptionsWithoutTheirFunctions(t *testing.T) {
 	options := election.Options{
 		TTL: 2 * time.Second, Rank: 1, Claim: []string{"press-7/setpoint"}, Lease: lease.Options{OnWaiting: func(error) {}},

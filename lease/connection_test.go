@@ -419,7 +419,7 @@ func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T)
 					t.Fatal(err)
 				}
 				defer func() { _ = client.Close() }()
-				options.TTL = 10*time.Second
+				options.TTL = 10 * time.Second
 				l, err := lease.New(client, name, options)
 				if err != nil {
 					t.Fatal(err)

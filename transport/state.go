@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/operror"
 )
 
 // ConnectionState says whether a client has a connection.
@@ -54,6 +56,15 @@ func (s ConnectionStatus) LogValue() slog.Value {
 		fields = append(fields, slog.String("error", s.Err.Error()))
 	}
 	return slog.GroupValue(fields...)
+}
+
+// MarshalJSON returns the fields under their names, with the error as text. It implements [json.Marshaler].
+func (s ConnectionStatus) MarshalJSON() ([]byte, error) {
+	type fields ConnectionStatus
+	return json.Marshal(struct {
+		fields
+		Err string
+	}{fields(s), operror.Text(s.Err)})
 }
 
 // Connection returns the present status of the connection. It does not block.

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -184,6 +185,17 @@ func TestConstantsAndStatusAreWordsInLogs(t *testing.T) {
 	} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%s is not in %s", want, log.String())
+		}
+	}
+}
+
+func TestTheJSONOfAConnectionHasTheErrorAsText(t *testing.T) {
+	for want, status := range map[string]ConnectionStatus{
+		`{"State":"connecting","Broker":"mqtt://a:1","Connections":2,"Err":"why"}`: {State: Connecting, Broker: "mqtt://a:1", Connections: 2, Err: errors.New("why")},
+		`{"State":"connected","Broker":"","Connections":1,"Err":""}`:               {State: Connected, Connections: 1},
+	} {
+		if got, err := json.Marshal(status); err != nil || string(got) != want {
+			t.Errorf("%s, %v, want %s", got, err, want)
 		}
 	}
 }

@@ -26,6 +26,14 @@ func (e *Error) Error() string { return fmt.Sprintf("%s %q: %v", e.Op, e.Name, e
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
+// Text returns the text of err, for an encoding that shows an error as an empty object; empty if err is nil.
+func Text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
 // Inner returns the reason of err if err is an Error, and err otherwise.
 func Inner(err error) error {
 	if e, ok := err.(*Error); ok {
