@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // inbound handles all packets of a client except CONNECT, DISCONNECT and AUTH, which mochi handles,
@@ -127,6 +128,7 @@ func (in *inbound) handleRequest() {
 	if in.topic != string(p.ResponseTopic) {
 		in.topic = string(p.ResponseTopic)
 	}
+	_, deployed := p.User(protocol.PropertyProtocolVersion)
 	reply, later, fault := in.server.handle(in.client, in.conn, request{
 		qos:           p.QoS,
 		retain:        p.Retain,
@@ -137,6 +139,9 @@ func (in *inbound) handleRequest() {
 		fencingToken:  copyProperty(&in.fencingToken, p, protocol.PropertyFencingToken),
 		store:         copyProperty(&in.store, p, protocol.PropertyStore),
 		payload:       p.Payload,
+		again:         p.Duplicate,
+		packetID:      p.PacketID,
+		dialect:       statestore.DialectOf(deployed),
 		forced:        copyProperty(&in.forced, p, protocol.PropertyForced),
 	})
 	if fault != nil {

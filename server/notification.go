@@ -18,7 +18,8 @@ import (
 // sharedNotification is a change of which one client is notified, or several.
 type sharedNotification struct {
 	*statestore.Change
-	// several is set once a second client gets the notification; nil: there is none yet. The clients
+	dialect statestore.Dialect // in which it is written
+	// several is set once a second client gets the notification in this dialect; nil: there is none yet. The clients
 	// share its encoding. A first client that has not seen it encodes the same once more.
 	several atomic.Pointer[sharedEncoding]
 }
@@ -37,13 +38,15 @@ func (s *Server) deliver(notification statestore.Notification) {
 	if conn == nil {
 		return
 	}
+	latest := s.latest[notification.Dialect]
 	switch {
-	case s.latest == nil || s.latest.Change != notification.Change:
-		s.latest = &sharedNotification{Change: notification.Change}
-	case s.latest.several.Load() == nil:
-		s.latest.several.Store(new(sharedEncoding))
+	case latest == nil || latest.Change != notification.Change:
+		latest = &sharedNotification{Change: notification.Change, dialect: notification.Dialect}
+		s.latest[notification.Dialect] = latest
+	case latest.several.Load() == nil:
+		latest.several.Store(new(sharedEncoding))
 	}
-	queued, backlogged := conn.outbox.push(s.latest)
+	queued, backlogged := conn.outbox.push(latest)
 	if !queued {
 		conn.slow.Store(true)
 		conn.abort() // endConnection, which follows, logs the reason
@@ -199,7 +202,7 @@ func (s *Server) encodeNotification(cl *mqtt.Client, notification *sharedNotific
 	e.Forward = frame.Forward{MQTT5: true, TopicBytes: e.topic}
 	shared := notification.several.Load()
 	if shared == nil {
-		e.properties, e.payload = s.appendNotification(e.properties[:0], e.payload[:0], notification.Change)
+		e.properties, e.payload = s.appendNotification(e.properties[:0], e.payload[:0], notification)
 		e.Properties, e.Payload = e.properties, e.payload
 		return e
 	}
@@ -207,18 +210,18 @@ func (s *Server) encodeNotification(cl *mqtt.Client, notification *sharedNotific
 		const overhead = 128 // of the version, and of the payload
 		room := make([]byte, 0, len(s.notificationProperties)+len(notification.Value)+2*overhead)
 		properties := len(s.notificationProperties) + overhead
-		shared.properties, shared.payload = s.appendNotification(room[:0:properties], room[properties:properties], notification.Change)
+		shared.properties, shared.payload = s.appendNotification(room[:0:properties], room[properties:properties], notification)
 	})
 	e.Properties, e.Payload = shared.properties, shared.payload
 	return e
 }
 
 // appendNotification appends the parts of a notification that are the same for all clients.
-func (s *Server) appendNotification(properties, payload []byte, change *statestore.Change) (_, _ []byte) {
+func (s *Server) appendNotification(properties, payload []byte, notification *sharedNotification) (_, _ []byte) {
 	var room [64]byte // for the usual node ids
 	properties = append(properties, s.notificationProperties...)
-	properties = frame.AppendUserProperty(properties, protocol.PropertyTimestamp, change.Version.Append(room[:0]))
-	return properties, change.Append(payload, s.options.Dialect)
+	properties = frame.AppendUserProperty(properties, protocol.PropertyTimestamp, notification.Version.Append(room[:0]))
+	return properties, notification.Append(payload, notification.dialect)
 }
 
 // encodeNotificationProperties returns the encoded properties that all notifications of a store have.

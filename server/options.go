@@ -77,9 +77,6 @@ type Options struct {
 	// closes it, after Serve has returned, and calls no other method of statestore.Journal. It may
 	// make backups meanwhile, if the journal can.
 	Journal statestore.Journal
-	// Dialect chooses how the server writes replies that differ between the
-	// published protocol and what is deployed.
-	Dialect statestore.Dialect
 	// MaxPacketSize bounds each MQTT packet in bytes, and with it each key and
 	// value. At least 1,024: less has no room for the packets that every client needs.
 	// Default 1 MiB.

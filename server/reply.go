@@ -73,7 +73,7 @@ func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply states
 		var room [64]byte // for the usual node ids
 		e.properties = frame.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
 	}
-	e.payload = reply.Append(e.payload[:0], s.options.Dialect)
+	e.payload = reply.Append(e.payload[:0])
 	e.Forward = frame.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
 	return e
 }

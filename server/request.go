@@ -24,6 +24,9 @@ type request struct {
 	timestamp, fencingToken *string
 	store                   *string // the identity that it names
 	payload                 []byte
+	again                   bool               // it has DUP
+	packetID                uint16             // 0 for a Will
+	dialect                 statestore.Dialect // of the client
 	isWill                  bool
 	forced                  *string // why it takes a lease by force
 }
@@ -87,7 +90,12 @@ func (s *Server) parse(cl *mqtt.Client, r request) statestore.Command {
 		Timestamp:    r.timestamp,
 		FencingToken: r.fencingToken,
 		Store:        r.store,
+		PacketID:     r.packetID,
 		Last:         r.isWill,
+		Dialect:      r.dialect,
+	}
+	if r.again {
+		asked.Delivery = statestore.Redelivery
 	}
 	if r.expiry > 0 {
 		asked.Expires = s.engine.Elapsed() + time.Duration(r.expiry)*time.Second

@@ -23,6 +23,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/semaphore"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 const (
@@ -89,8 +90,8 @@ type Server struct {
 	willReplies *outbox          // replies to Wills on topics that other clients may read
 	willTurn    *fairqueue.Place // of the goroutine that publishes them
 
-	latest     *sharedNotification    // the latest change; guarded by the engine's lock
-	backlogged atomic.Pointer[outbox] // the latest that was more than a quarter full; nil: none
+	latest     [statestore.Documented + 1]*sharedNotification // the latest change, in each dialect; guarded by the engine's lock
+	backlogged atomic.Pointer[outbox]                         // the latest that was more than a quarter full; nil: none
 
 	mu           sync.Mutex
 	connections  map[string]*connection   // by client id, while established

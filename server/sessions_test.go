@@ -294,42 +294,52 @@ func TestATakeOverKeepsTheSessionOfAUserThatHasAsManyAsItMay(t *testing.T) {
 }
 
 func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
+	dup, kept := testsupport.Again, testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 3600}
 	for _, test := range []struct {
-		name  string
-		first func(*paho.Connect)
-		again func(*paho.Connect) // nil: over the same connection
-		once  bool
+		name         string
+		first, again testsupport.ConnectPacket // the zero value: over the same connection
+		packet       func([]byte) []byte
+		once         bool
 	}{
-		{"over the same connection", nil, nil, true},
-		{"after a reconnect to the same session", testsupport.KeepSession(true), testsupport.KeepSession(false), true},
-		{"after a reconnect without a session", nil, nil, false},
-		{"after a reconnect that began a new session", testsupport.KeepSession(true), testsupport.KeepSession(true), false},
+		{"over the same connection", kept, testsupport.ConnectPacket{}, dup, true},
+		{"after a reconnect to the same session", kept, kept, dup, true},
+		{"after a reconnect without a session", testsupport.ConnectPacket{ID: "p"}, testsupport.ConnectPacket{ID: "p"}, dup, false},
+		{"after a reconnect that began a new session", kept, testsupport.ConnectPacket{ID: "p", Expiry: 3600}, dup, false},
+		{"a new request with the same bytes", kept, testsupport.ConnectPacket{}, slices.Clone[[]byte], false},
+		{"a new request with the same bytes, after a reconnect", kept, kept, slices.Clone[[]byte], false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address := testsupport.Start(t, server.Options{})
-			p := testsupport.Connect(t, address, "p", test.first)
-			request := p.Request("SET", "k", "v", "NX")
-			deliver := func() string {
+			connect := func(packet testsupport.ConnectPacket) *testsupport.RawClient {
+				c := packet.Connect(t, address)
+				c.Subscribe(c.Topic())
+				return c
+			}
+			p := connect(test.first)
+			request := testsupport.PacketOf(t, p.Request("SET", "k", "v", "NX"))
+			deliver := func(packet []byte) string {
 				t.Helper()
-				if _, err := p.Publish(request); err != nil {
-					t.Fatal(err)
-				}
-				reply := p.Next()
-				return string(reply.Payload) + reply.Properties.User.Get("__ts")
+				p.Write(packet)
+				reply := p.ReadReply()
+				version, _ := reply.User("__ts")
+				return string(reply.Payload) + string(version)
 			}
-			first := deliver()
+			first := deliver(request)
 			p.Do("DEL", "k")
-			if test.name != "over the same connection" {
-				_ = p.Paho.Disconnect(&paho.Disconnect{})
-				p = testsupport.Connect(t, address, "p", test.again)
+			if test.again.ID != "" {
+				p.Disconnect()
+				p = connect(test.again)
+				p.Sent = 100 // other packet ids than that of the request
 			}
-			if second := deliver(); (second == first) != test.once {
+			if second := deliver(test.packet(request)); (second == first) != test.once {
 				t.Errorf("the first reply was %q, the second %q", first, second)
 			}
+			want := "$1\r\nv\r\n"
 			if test.once {
-				p.MustGet("k", "")
-			} else {
-				p.MustGet("k", "v")
+				want = "$-1\r\n"
+			}
+			if got := p.Do("GET", "k"); got != want {
+				t.Errorf("k holds %q, want %q", got, want)
 			}
 		})
 	}

@@ -33,6 +33,7 @@ func (s *Server) setWillRequest(identity access.Identity, cl *mqtt.Client, conn 
 		fencingToken:  userProperty(properties, protocol.PropertyFencingToken),
 		store:         userProperty(properties, protocol.PropertyStore),
 		payload:       pk.Connect.WillPayload,
+		dialect:       statestore.DialectOf(userProperty(properties, protocol.PropertyProtocolVersion) != nil),
 		isWill:        true,
 	}
 	if refused := s.checkWill(identity, cl, will, pk.Connect.WillProperties.WillDelayInterval); refused != nil {

@@ -222,35 +222,6 @@ func TestAWillIsJudgedAndAnsweredLikeARequest(t *testing.T) {
 	}
 }
 
-// Invariant 23: at most once for each client and correlation. A Will that repeats a
-// request of its session is a redelivery of it.
-func TestInvariant23AWillThatRepeatsARequestIsNotAppliedAgain(t *testing.T) {
-	for _, test := range []struct {
-		name        string
-		correlation string
-		left        string
-	}{
-		{"the same correlation data", "p/00000001", "p:1"},
-		{"correlation data of its own", "p/00000002", ""},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{})
-			w := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
-			w.Correlation = test.correlation
-			c := w.Connect(t, address, "p")
-			c.MustDo(t, 0, "+OK\r\n", "SET", "lock", "p:1")
-			bareOfProperties := func(m *packets.Publish) { m.Properties.User = nil }
-			if err := c.Do(1, bareOfProperties, testsupport.Exchange{Words: []string{"VDEL", "lock", "p:1"}, Want: ":1\r\n"}); err != nil {
-				t.Fatal(err)
-			}
-			c.MustDo(t, 3, "+OK\r\n", "SET", "lock", "p:1")
-			_ = c.Conn.Close()
-			testsupport.Eventually(t, "the Will is applied", func() bool { return s.Stats().AppliedWills == 1 })
-			testsupport.Connect(t, address, "observer", nil).MustGet("lock", test.left)
-		})
-	}
-}
-
 // A client that lost rights since CONNECT lost them for its Will too.
 func TestAWillIsAppliedWithTheRightsThatItsClientHasThen(t *testing.T) {
 	for _, test := range []struct {

@@ -48,8 +48,8 @@ const (
 	Always Condition = iota
 	// IfMissing (NX) applies only to a key that does not exist.
 	IfMissing
-	// IfMissingOrEqual (NEX) applies to a key that does not exist or that already has
-	// the new value. A holder renews its lease with it.
+	// IfMissingOrEqual (NEX) applies to a key that does not exist or that has
+	// Command.Expected. A holder renews its lease with it.
 	IfMissingOrEqual
 )
 
@@ -63,9 +63,16 @@ type Request struct {
 	// Correlation is the request's correlation data, by which the store recognizes a
 	// redelivery. Nil: the request cannot be delivered again.
 	Correlation []byte
-	// Last says that the request is not delivered again, as a Will is not. It may itself
-	// be a redelivery of another, but takes no place in the DedupWindow.
+	// Delivery says whether the request can be a redelivery.
+	Delivery Delivery
+	// PacketID is the MQTT packet id, which a redelivery has too; 0: a broker in between hides it.
+	PacketID uint16
+	// Last says that the request is not delivered again, as a Will is not: it takes no place in
+	// the DedupWindow.
 	Last bool
+	// Dialect is the dialect of the client, in which its replies and notifications are written
+	// unless Options.Dialect says otherwise: see DialectOf.
+	Dialect Dialect
 	// Timestamp and FencingToken are the user properties __ts and __ft. Nil means
 	// absent; an empty text is malformed.
 	Timestamp, FencingToken *string
@@ -91,6 +98,8 @@ type Command struct {
 	Value []byte
 	// Condition says when a SET applies.
 	Condition Condition
+	// Expected is the value that IfMissingOrEqual accepts: that of the NEX, or Value if it has none.
+	Expected []byte
 	// Lifetime is the time from the SET to the expiry of the key; zero means that the
 	// key does not expire.
 	Lifetime time.Duration
@@ -102,7 +111,9 @@ type Command struct {
 	store       *string // the only store that may apply it; nil: any
 	refusal     protocol.Refusal
 	fingerprint fingerprint
+	delivery    Delivery
 	last        bool
+	dialect     Dialect
 	expires     time.Duration // on Instant.Elapsed; zero: never
 }
 
@@ -124,10 +135,12 @@ func Parse(request Request) Command {
 		token:       parseProperty(request.FencingToken, hlc.ParseToken),
 		store:       request.Store,
 		fingerprint: fingerprintOf(request),
+		delivery:    request.Delivery,
 		last:        request.Last,
+		dialect:     request.Dialect,
 		expires:     request.Expires,
 	}
-	var room [6][]byte // the longest command, SET key value NEX PX ms
+	var room [7][]byte // the longest command, SET key value NEX value PX ms
 	arguments, err := resp3.DecodeArray(room[:0], request.Payload)
 	if err != nil || len(arguments) == 0 {
 		command.refusal = protocol.SyntaxError
@@ -238,7 +251,11 @@ func (c *Command) parseSetOptions(options [][]byte) protocol.Refusal {
 			}
 			c.Condition = IfMissing
 			if string(option) == protocol.OptionNEX {
-				c.Condition = IfMissingOrEqual
+				c.Condition, c.Expected = IfMissingOrEqual, c.Value
+				// A word that is no option is the value of the NEX: docs/protocol.md §6.
+				if len(options) > 0 && !isSetOption(options[0]) {
+					c.Expected, options = options[0], options[1:]
+				}
 			}
 		case protocol.OptionPX:
 			if c.Lifetime != 0 || len(options) == 0 {
@@ -254,6 +271,15 @@ func (c *Command) parseSetOptions(options [][]byte) protocol.Refusal {
 		}
 	}
 	return ""
+}
+
+func isSetOption(text []byte) bool {
+	var w word
+	switch string(w.upper(text)) {
+	case protocol.OptionNX, protocol.OptionNEX, protocol.OptionPX:
+		return true
+	}
+	return false
 }
 
 // parseKeyNotifyOptions accepts STOP, and GET of older clients, which has no effect.

@@ -1,6 +1,7 @@
 package statestore
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"testing"
@@ -104,6 +105,7 @@ func TestSetOptions(t *testing.T) {
 		name      string
 		options   string
 		condition Condition
+		expected  string // by NEX; default: the new value
 		lifetime  time.Duration
 		fault     bool
 	}{
@@ -131,7 +133,12 @@ func TestSetOptions(t *testing.T) {
 		{name: "an option of another verb", options: "STOP", fault: true},
 		{name: "seconds", options: "EX 5", fault: true},
 		{name: "an empty option", options: " NX", fault: true},
-		{name: "NEX with an argument of its own", options: "NEX v", fault: true},
+		{name: "NEX with a value", options: "NEX w", condition: IfMissingOrEqual, expected: "w"},
+		{name: "NEX with a value before PX", options: "NEX w PX 7", condition: IfMissingOrEqual, expected: "w", lifetime: 7 * time.Millisecond},
+		{name: "NEX with a value after PX", options: "PX 7 NEX w", condition: IfMissingOrEqual, expected: "w", lifetime: 7 * time.Millisecond},
+		{name: "NEX with two values", options: "NEX w x", fault: true},
+		{name: "NEX with an option for a value", options: "NEX PX", fault: true},
+		{name: "NX with a value", options: "NX w", fault: true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -145,7 +152,11 @@ func TestSetOptions(t *testing.T) {
 				return
 			}
 			wantErr(t, command, "")
-			if command.Condition != test.condition || command.Lifetime != test.lifetime {
+			expected := ""
+			if test.condition == IfMissingOrEqual {
+				expected = cmp.Or(test.expected, "v")
+			}
+			if command.Condition != test.condition || string(command.Expected) != expected || command.Lifetime != test.lifetime {
 				t.Errorf("got condition %d, lifetime %v; want %d, %v", command.Condition, command.Lifetime, test.condition, test.lifetime)
 			}
 			if command.Key != "k" || string(command.Value) != "v" {

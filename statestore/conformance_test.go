@@ -7,11 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
 )
 
 func TestTheStateMachineFollowsTheProtocol(t *testing.T) {
-	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+	statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
 		check(t, statestoretest.NewMachine(t, options))
 	})
 }
@@ -30,7 +31,7 @@ func TestTheTracesAreAsRecorded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			store := statestoretest.NewMachine(t, statestoretest.Options{})
+			store := statestoretest.NewMachine(t, statestore.Options{})
 			trace, err := statestoretest.Trace(t, store, string(recorded))
 			if err != nil {
 				t.Fatal(err)

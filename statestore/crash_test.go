@@ -212,7 +212,7 @@ func (r *crashRun) restart(state map[string]string) {
 	if r.store != nil { // else it starts for the first time
 		r.latest = slices.DeleteFunc(r.latest, func(sent delivered) bool {
 			command := Parse(sent.request)
-			_, found := r.store.sessions.lookup(&command)
+			_, found := r.store.lookup(r.now, &command)
 			return !found // it left the window
 		})
 	}
@@ -355,7 +355,7 @@ func (r *crashRun) sendAny(client string) {
 		words = append(words, [][]string{nil, {"PX", "20"}, {"PX", "50"}, {"PX", "3000"}, {"PX", "3000"}}[r.random.IntN(5)]...)
 	}
 	ts := fmt.Sprintf("%d:0:c", max(r.now.WallMillis+[]int64{0, 0, 0, 1, -500, 20_000, 59_000}[r.random.IntN(7)], 0))
-	request := Request{Client: client, Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(r.sent))}
+	request := Request{Client: client, Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(r.sent)), Delivery: Redelivery}
 	if token := r.left; r.random.IntN(8) == 0 && !token.IsZero() {
 		text := token.String()
 		request.FencingToken = &text

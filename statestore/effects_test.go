@@ -116,7 +116,7 @@ func TestInvariant59OnlyWhatARestartMustKnowHasRecords(t *testing.T) {
 				})
 				request.Payload = []byte(payload(words...))
 				sent++
-				request.Correlation = []byte(strconv.Itoa(sent))
+				request.Correlation, request.Delivery = []byte(strconv.Itoa(sent)), Redelivery
 				command := Parse(request)
 				mayWrite = w.store.MayWrite(w.now, &command)
 				reply, effects := w.store.Apply(w.now, command)
@@ -183,7 +183,7 @@ func TestAStoreInMemoryHasNoRecords(t *testing.T) {
 	w := newWorld(t, Options{HoldOff: time.Nanosecond})
 	for i, words := range [][]string{{"SET", "k", "v", "PX", "5"}, {"SET", "l", "v"}, {"DEL", "l"}} {
 		ts := "1:0:n"
-		_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte{byte(i), 1}}))
+		_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte{byte(i), 1}}))
 		if effects.Groups != nil || effects.Keys != nil {
 			t.Errorf("%q: %v", words, effects)
 		}

@@ -16,7 +16,7 @@ func send(store *statestore.Store, now statestore.Instant, client, timestamp str
 		Timestamp: &timestamp,
 	})
 	reply, effects := store.Apply(now, command)
-	fmt.Printf("%s %s: %q", client, words[0], reply.Append(nil, statestore.Deployed))
+	fmt.Printf("%s %s: %q", client, words[0], reply.Append(nil))
 	if !reply.Version.IsZero() {
 		fmt.Print(" ", reply.Version)
 	}
@@ -117,7 +117,7 @@ func ExampleCommand_Deny() {
 		command = command.Deny()
 	}
 	reply, _ := store.Apply(statestore.Instant{WallMillis: 1696374425000}, command)
-	fmt.Printf("%q\n", reply.Append(nil, statestore.Deployed))
+	fmt.Printf("%q\n", reply.Append(nil))
 	// Output: "-ERR not authorized\r\n"
 }
 

@@ -298,7 +298,8 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q was refused by Parse and applied as %v", payload, reply.Outcome)
 		}
 		for _, dialect := range []Dialect{Deployed, Documented} {
-			encoded := reply.Append(nil, dialect)
+			reply.Dialect = dialect
+			encoded := reply.Append(nil)
 			value, err := resp3.DecodeValue(encoded)
 			if err != nil || (value.Kind == resp3.Error) != (reply.Outcome == Refused) {
 				t.Errorf("the reply %q to %q decodes to %v, %v; the outcome is %v", encoded, payload, value, err, reply.Outcome)

@@ -88,7 +88,7 @@ func (s *Store) MayWrite(now Instant, command *Command) bool {
 		return false
 	}
 	if needsDedup(command) {
-		if _, redelivered := s.sessions.lookup(command); redelivered {
+		if _, redelivered := s.lookup(now, command); redelivered {
 			return false
 		}
 	}
@@ -117,10 +117,10 @@ func (s *Store) MayWrite(now Instant, command *Command) bool {
 
 // mayWriteSet is MayWrite for a SET. current is its key, unless that is expired.
 func (s *Store) mayWriteSet(now Instant, current *entry, command *Command) bool {
-	same := current != nil && current.value() == string(command.Value)
-	if current != nil && (command.Condition == IfMissing || command.Condition == IfMissingOrEqual && !same) {
-		return false // the condition fails
+	if current != nil && command.fails(current) {
+		return false
 	}
+	same := current != nil && current.value() == string(command.Value)
 	renews := same && command.Lifetime > 0 && current.lifetime > 0 && command.Lifetime <= current.lifetime &&
 		(!command.token.present || command.token.value.Compare(current.token()) <= 0)
 	if !renews {

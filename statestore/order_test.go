@@ -43,7 +43,7 @@ var faults = []fault{
 	{"no token", 9, "ft", func(f *faulty) { f.ft = "" }, refusal(textTokenRequired)},
 	{"older token", 9, "ft", func(f *faulty) { f.ft = "9:0:n" }, refusal(textTokenLower)},
 	{"NX of a key that exists", 10, "condition", func(f *faulty) { f.words = append(f.words, "NX") }, ":-1\r\n@" + held},
-	{"NEX of another value", 10, "condition", func(f *faulty) { f.words = append(f.words, "NEX") }, ":-1\r\n@" + held},
+	{"NEX of another value", 10, "condition", func(f *faulty) { f.words = append(f.words, "NEX", "another") }, ":-1\r\n@" + held},
 	{"over quota", 11, "quota", func(f *faulty) { f.short = Options{MaxBytes: 10} }, refusal(textQuota)},
 }
 
@@ -192,7 +192,7 @@ func TestEmptyStampIsMalformed(t *testing.T) {
 		w := newWorld(t, Options{})
 		incoming.Payload = []byte(payload("SET", "k", "v"))
 		reply, _ := w.store.Apply(w.now, Parse(incoming))
-		if got := string(reply.Append(nil, Deployed)); got != refusal(textBadTimestamp) {
+		if got := string(reply.Append(nil)); got != refusal(textBadTimestamp) {
 			t.Errorf("%s: got %q", name, got)
 		}
 	}

@@ -8,12 +8,32 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // DefaultDedupWindow is the default of Options.DedupWindow.
 const DefaultDedupWindow = 256
+
+// Delivery says what is known of earlier deliveries of a request.
+type Delivery uint8
+
+const (
+	// FirstDelivery is a request that comes over its client's own connection without DUP: MQTT says that
+	// it is not a redelivery. It is applied.
+	FirstDelivery Delivery = iota
+	// Redelivery is a request with DUP. If the store remembers it, it gets the first reply.
+	Redelivery
+	// UnknownDelivery is a request from a broker in between, which does not pass DUP on: it may be a
+	// redelivery of one that came within the last RedeliveryWindow.
+	UnknownDelivery
+)
+
+// RedeliveryWindow is how long a request that comes again with UnknownDelivery, byte for byte and with the
+// same correlation data, counts as a redelivery. It is as long as clients take to connect again
+// after a lost connection, and short for a client that means its second request.
+const RedeliveryWindow = 10 * time.Second
 
 // fingerprint distinguishes a redelivery from a new request. A redelivery is the same message
 // byte for byte. A different message with the same correlation data comes from a client that
@@ -56,7 +76,7 @@ func fingerprintOf(request Request) fingerprint {
 	if len(request.Correlation) == 0 {
 		return fingerprint{}
 	}
-	sum := crc32.Update(0, castagnoli, request.Payload)
+	sum := crc32.Update(uint32(request.PacketID), castagnoli, request.Payload)
 	for _, property := range []*string{request.Timestamp, request.FencingToken} {
 		// A separator, which no timestamp contains.
 		sum = updateSum(sum, "\x00")
@@ -147,6 +167,7 @@ type dedupEntry struct {
 	refusal    uint8 // protocol.Refusal.Number; 0: none
 	records    recordState
 	slot       uint32 // of the record
+	second     uint32 // on Instant.Elapsed, when the request came; 0 if it was restored
 	version    stamp
 }
 
@@ -237,22 +258,25 @@ func needsDedup(command *Command) bool {
 	return command.fingerprint.correlation != correlation{} && command.Verb != VerbGet
 }
 
-// lookup returns the reply to the first delivery of a command. It finds no KEYNOTIFY of an
-// earlier connection: that must be applied again, since its watch ended with the connection.
-func (s *sessions) lookup(command *Command) (Reply, bool) {
-	session := s.byClient[command.Client]
-	if session == nil {
+// lookup returns the reply to the first delivery of a command that may be a redelivery. It finds no
+// KEYNOTIFY of an earlier connection: that must be applied again, since its watch ended with the
+// connection.
+func (s *Store) lookup(now Instant, command *Command) (Reply, bool) {
+	session := s.sessions.byClient[command.Client]
+	if session == nil || command.delivery == FirstDelivery {
 		return Reply{}, false
 	}
-	position, ok := session.positions.find(session.ring, s.seed, &command.fingerprint.correlation)
+	position, ok := session.positions.find(session.ring, s.sessions.seed, &command.fingerprint.correlation)
 	if !ok {
 		return Reply{}, false
 	}
 	first := &session.ring[position]
-	if first.sum != command.fingerprint.sum || first.verb == VerbKeyNotify && first.connection != session.connection {
+	came := max(time.Duration(first.second)*time.Second, s.began) // a restored one came before that
+	if first.sum != command.fingerprint.sum || first.verb == VerbKeyNotify && first.connection != session.connection ||
+		command.delivery == UnknownDelivery && now.Elapsed-came > RedeliveryWindow {
 		return Reply{}, false
 	}
-	reply := Reply{Verb: first.verb, Outcome: first.outcome, Version: first.version.timestamp()}
+	reply := Reply{Verb: first.verb, Dialect: s.dialectOf(command), Outcome: first.outcome, Version: first.version.timestamp()}
 	if refusal, refused := protocol.RefusalNumber(first.refusal); refused {
 		reply.Err = refusal
 	}
@@ -262,7 +286,7 @@ func (s *sessions) lookup(command *Command) (Reply, bool) {
 // remember keeps the reply to a command, in place of the client's oldest if the window is full.
 // version is the version of the reply. journaled says that a journal keeps it too: then the caller
 // needs the entry and its sequence for the record.
-func (s *sessions) remember(command *Command, reply *Reply, version stamp, journaled bool) (*dedupEntry, uint64) {
+func (s *sessions) remember(now Instant, command *Command, reply *Reply, version stamp, journaled bool) (*dedupEntry, uint64) {
 	current := s.byClient[command.Client]
 	if current == nil {
 		current = new(session)
@@ -277,6 +301,7 @@ func (s *sessions) remember(command *Command, reply *Reply, version stamp, journ
 		connection:  current.connection,
 		verb:        reply.Verb,
 		outcome:     reply.Outcome,
+		second:      uint32(now.Elapsed / time.Second),
 		version:     version,
 	}
 	if refusal, refused := reply.Err.(protocol.Refusal); refused {

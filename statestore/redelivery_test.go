@@ -2,6 +2,7 @@ package statestore
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"hash/crc32"
 	"hash/maphash"
 	"maps"
@@ -35,7 +36,7 @@ func TestARenewalAllocatesLittle(t *testing.T) {
 	timestamp, correlation := "1696374425000:0:p", make([]byte, 16)
 	renew := func() {
 		correlation[0]++
-		command := Parse(Request{Client: "p", Payload: payload, Correlation: correlation, Timestamp: &timestamp})
+		command := Parse(Request{Client: "p", Payload: payload, Delivery: Redelivery, Correlation: correlation, Timestamp: &timestamp})
 		if reply, _ := store.Apply(Instant{WallMillis: 1696374425000}, command); reply.Outcome != OK {
 			t.Fatal(reply)
 		}
@@ -52,7 +53,7 @@ func TestARenewalAllocatesLittle(t *testing.T) {
 func (w *world) deliver(client, correlation string, words ...string) (reply Reply, notified int) {
 	ts := "1:0:n"
 	reply, notifications := w.store.Apply(w.now, Parse(Request{
-		Client: client, Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(correlation),
+		Client: client, Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(correlation), Delivery: Redelivery,
 	}))
 	return reply, len(notifications.Notifications)
 }
@@ -194,7 +195,7 @@ func TestARestoredReplyTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 		w := d.world(t, Options{DedupWindow: 100})
 		set := func(i int) {
 			_, effects := w.store.Apply(w.now, Parse(Request{
-				Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)),
+				Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
 			}))
 			d.write(effects.Groups)
 		}
@@ -232,7 +233,7 @@ func TestARequestThatChangedNothingIsJudgedAnewAfterACrash(t *testing.T) {
 	w := d.world(t, Options{})
 	ts := "1:0:n"
 	apply := func(client, correlation string, words ...string) Reply {
-		reply, effects := w.store.Apply(w.now, Parse(Request{Client: client, Correlation: []byte(correlation), Timestamp: &ts, Payload: []byte(payload(words...))}))
+		reply, effects := w.store.Apply(w.now, Parse(Request{Client: client, Correlation: []byte(correlation), Delivery: Redelivery, Timestamp: &ts, Payload: []byte(payload(words...))}))
 		d.write(effects.Groups)
 		return reply
 	}
@@ -263,22 +264,22 @@ func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 			d := make(disk)
 			w := d.world(t, Options{DedupWindow: window})
 			send := func(i int) Effects {
-				_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: []byte(strconv.Itoa(i))}))
+				_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i))}))
 				return effects
 			}
 			set := func(i int) {
 				ts := "1:0:n"
 				_, effects := w.store.Apply(w.now, Parse(Request{
-					Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)),
+					Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
 				}))
 				d.write(effects.Groups)
 			}
 			known := func(i int) bool {
 				stamp := "1:0:n"
-				command := Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: []byte(strconv.Itoa(i))})
-				set := Parse(Request{Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &stamp, Correlation: []byte(strconv.Itoa(i))})
-				_, deleted := w.store.sessions.lookup(&command)
-				_, wasSet := w.store.sessions.lookup(&set)
+				command := Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: []byte(strconv.Itoa(i)), Delivery: Redelivery})
+				set := Parse(Request{Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &stamp, Correlation: []byte(strconv.Itoa(i)), Delivery: Redelivery})
+				_, deleted := w.store.lookup(w.now, &command)
+				_, wasSet := w.store.lookup(w.now, &set)
 				return deleted || wasSet
 			}
 			check := func(when string) {
@@ -338,7 +339,7 @@ func TestSessionsThatEndAgainAndAgainLeaveFewRecords(t *testing.T) {
 	ts := "1:0:n"
 	for i := range 100 * window {
 		_, effects := w.store.Apply(w.now, Parse(Request{
-			Client: "c", Payload: []byte(payload("SET", "k", strconv.Itoa(i))), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)),
+			Client: "c", Payload: []byte(payload("SET", "k", strconv.Itoa(i))), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
 		}))
 		d.write(effects.Groups)
 		if i%(window/2+3) == 0 {
@@ -374,7 +375,7 @@ func TestASessionThatEndsLeavesNoRecord(t *testing.T) {
 	send := func(i int, words ...string) {
 		ts := "1:0:n"
 		reply, effects := w.store.Apply(w.now, Parse(Request{
-			Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)),
+			Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
 		}))
 		if reply.Err != nil {
 			t.Fatal(reply.Err)
@@ -454,6 +455,60 @@ func TestAReplySaysWhetherASetCreatedItsKey(t *testing.T) {
 	w.pass(time.Second)
 	created("7", "SET k b NEX PX 1000", true)
 	created("8", "GET k", false)
+}
+
+// docs/protocol.md §7.2: what MQTT calls a first delivery is executed, also with the bytes and the
+// correlation data of an earlier request.
+func TestANewRequestIsExecutedWhateverItLooksLike(t *testing.T) {
+	w := newWorld(t, Options{})
+	do := func(delivery Delivery, packetID uint16, words ...string) string {
+		ts := "1:0:n"
+		reply, effects := w.store.Apply(w.now, Parse(Request{
+			Client: words[0], Payload: []byte(payload(words[1:]...)), Timestamp: &ts,
+			Correlation: []byte("always the same"), Delivery: delivery, PacketID: packetID,
+		}))
+		return fmt.Sprintf("%s, %d notified", strings.TrimSpace(string(reply.Append(nil))), len(effects.Notifications))
+	}
+	for _, step := range []struct {
+		what     string
+		delivery Delivery
+		packetID uint16
+		words    string
+		pass     time.Duration
+		want     string
+	}{
+		{"", FirstDelivery, 1, "other SET job v", 0, "+OK, 0 notified"},
+		{"", FirstDelivery, 1, "c DEL job", 0, ":1, 0 notified"},
+		{"", FirstDelivery, 2, "other SET job w", 0, "+OK, 0 notified"},
+		{"the bytes of the first DEL, but a new request", FirstDelivery, 1, "c DEL job", 0, ":1, 0 notified"},
+		{"", FirstDelivery, 3, "other SET job x", 0, "+OK, 0 notified"},
+		{"delivered again", Redelivery, 1, "c DEL job", time.Hour, ":1, 0 notified"},
+		{"DUP, but with another packet id", Redelivery, 9, "c DEL job", 0, ":1, 0 notified"},
+		{"so it is gone now", FirstDelivery, 10, "c GET job", 0, "$-1, 0 notified"},
+
+		{"a VDEL", FirstDelivery, 4, "other SET job v", 0, "+OK, 0 notified"},
+		{"", FirstDelivery, 4, "c VDEL job v", 0, ":1, 0 notified"},
+		{"", FirstDelivery, 5, "other SET job v", 0, "+OK, 0 notified"},
+		{"a new VDEL with its bytes", FirstDelivery, 4, "c VDEL job v", 0, ":1, 0 notified"},
+
+		{"a watch", FirstDelivery, 6, "c KEYNOTIFY job", 0, "+OK, 0 notified"},
+		{"", FirstDelivery, 7, "c KEYNOTIFY job STOP", 0, "+OK, 0 notified"},
+		{"", FirstDelivery, 6, "c KEYNOTIFY job", 0, "+OK, 0 notified"},
+		{"", FirstDelivery, 7, "c KEYNOTIFY job STOP", 0, "+OK, 0 notified"},
+		{"it has ended", FirstDelivery, 8, "other SET job v", 0, "+OK, 0 notified"},
+
+		{"behind a broker", UnknownDelivery, 0, "c DEL job", 0, ":1, 0 notified"},
+		{"", UnknownDelivery, 0, "other SET job v", 0, "+OK, 0 notified"},
+		{"it may have been delivered again", UnknownDelivery, 0, "c DEL job", RedeliveryWindow, ":1, 0 notified"},
+		{"", FirstDelivery, 0, "c GET job", 0, "$1\r\nv, 0 notified"},
+		{"so late it is a new one", UnknownDelivery, 0, "c DEL job", time.Second, ":1, 0 notified"},
+		{"", FirstDelivery, 0, "c GET job", 0, "$-1, 0 notified"},
+	} {
+		w.pass(step.pass)
+		if got := do(step.delivery, step.packetID, strings.Fields(step.words)...); got != step.want {
+			t.Errorf("%s (%s): %q; want %q", step.words, step.what, got, step.want)
+		}
+	}
 }
 
 // asSent returns a reply without what its client does not see.

@@ -8,19 +8,38 @@ import (
 	"github.com/tenurelock/tenure/resp3"
 )
 
-// Dialect is one of two spellings of replies and notifications. Clients accept both.
+// Dialect is one of two spellings of replies and notifications (docs/protocol.md §6). Our client
+// accepts both.
 type Dialect uint8
 
 const (
-	// Deployed is the spelling of deployed stores, and the default.
-	Deployed Dialect = iota
+	// Auto is for a store that answers each client in the client's own dialect: see DialectOf.
+	Auto Dialect = iota
+	// Deployed is the spelling of deployed stores and clients.
+	Deployed
 	// Documented is the spelling of the published description of the protocol.
 	Documented
 )
 
+// DialectOf returns the dialect of a client that sent a request with or without the user property
+// __protVer, which all deployed clients send.
+func DialectOf(protocolVersion bool) Dialect {
+	if protocolVersion {
+		return Deployed
+	}
+	return Documented
+}
+
+func (s *Store) dialectOf(command *Command) Dialect {
+	if s.options.Dialect != Auto {
+		return s.options.Dialect
+	}
+	return command.dialect
+}
+
 // String returns the name of the dialect.
 func (d Dialect) String() string {
-	return nameOf("Dialect", []string{"deployed", "documented"}, d)
+	return nameOf("Dialect", []string{"auto", "deployed", "documented"}, d)
 }
 
 // MarshalText implements [encoding.TextMarshaler]; it returns the text of String.
@@ -62,6 +81,8 @@ func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil 
 type Reply struct {
 	// Verb is the verb of the command, on which the form of the reply depends.
 	Verb Verb
+	// Dialect is how Append writes the reply.
+	Dialect Dialect
 	// Outcome is what the store did.
 	Outcome Outcome
 	// Created says that a SET was applied, and that the key had no value before. It is not sent, and
@@ -80,12 +101,12 @@ type Reply struct {
 
 // Append appends the reply's payload to dst and returns the extended slice. It appends
 // nothing for Expired.
-func (r Reply) Append(dst []byte, dialect Dialect) []byte {
+func (r Reply) Append(dst []byte) []byte {
 	switch r.Outcome {
 	case OK:
 		return resp3.AppendSimple(dst, "OK")
 	case ConditionFailed:
-		if dialect == Documented {
+		if r.Dialect == Documented {
 			return append(dst, "-1\r\n"...)
 		}
 		return resp3.AppendInteger(dst, -1)
@@ -102,7 +123,7 @@ func (r Reply) Append(dst []byte, dialect Dialect) []byte {
 	}
 	refusal := protocol.SyntaxError
 	errors.As(r.Err, &refusal)
-	if r.Verb == VerbKeyNotify && dialect == Documented {
+	if r.Verb == VerbKeyNotify && r.Dialect == Documented {
 		return resp3.AppendError(dst, refusal.KeyNotifyLine())
 	}
 	return resp3.AppendError(dst, refusal.Line())
@@ -112,6 +133,8 @@ func (r Reply) Append(dst []byte, dialect Dialect) []byte {
 type Notification struct {
 	// Client is the client id of the watcher.
 	Client string
+	// Dialect is how to write the change: in the dialect of the watcher's KEYNOTIFY.
+	Dialect Dialect
 	// Change is shared by the notifications of all watchers of the key, so that a caller
 	// can encode it once for all of them.
 	*Change
@@ -129,8 +152,8 @@ type Change struct {
 	Version hlc.Timestamp
 }
 
-// Append appends the payload of the change's notifications to dst and returns the extended
-// slice.
+// Append appends the payload of the change's notifications in a dialect to dst, and returns the
+// extended slice.
 func (c *Change) Append(dst []byte, dialect Dialect) []byte {
 	if c.Deleted {
 		word := protocol.NotifyDelete

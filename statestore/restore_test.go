@@ -109,7 +109,7 @@ func FuzzRestore(f *testing.F) {
 		ts := "1:0:n"
 		for _, verb := range []string{"GET", "SET", "DEL"} {
 			words := []string{verb, "k", "v"}[:map[string]int{"GET": 2, "SET": 3, "DEL": 2}[verb]]
-			store.Apply(r.now, Parse(Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(verb)}))
+			store.Apply(r.now, Parse(Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(verb)}))
 		}
 		for more := true; more; {
 			_, more = store.Expire(r.now, 10)

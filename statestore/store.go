@@ -59,6 +59,9 @@ type Options struct {
 	// least the number of requests that a client may have unacknowledged: the Receive
 	// Maximum that the server announces. A request takes about 128 bytes of memory.
 	DedupWindow int
+	// Dialect is how the store writes replies and notifications; the default is the dialect of
+	// each client.
+	Dialect Dialect
 
 	// Journaled says that a journal keeps the data of the store: the store then returns the
 	// records that change, see Effects and Restored. False: it returns none, and its data
@@ -225,14 +228,14 @@ func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 		s.beginLifetimes(now)
 	}
 	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
-		return Reply{Verb: command.Verb, Err: protocol.OtherStore}, Effects{}
+		return Reply{Verb: command.Verb, Dialect: s.dialectOf(&command), Err: protocol.OtherStore}, Effects{}
 	}
 	if command.expires != 0 && now.Elapsed >= command.expires {
 		return Reply{Verb: command.Verb, Outcome: Expired}, Effects{}
 	}
 	dedup := needsDedup(&command)
 	if dedup {
-		if reply, redelivered := s.sessions.lookup(&command); redelivered {
+		if reply, redelivered := s.lookup(now, &command); redelivered {
 			return reply, Effects{}
 		}
 	}
@@ -243,7 +246,7 @@ func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 		group = s.group(now, &command, &reply, changed)
 	}
 	if dedup && !command.last {
-		entry, sequence := s.sessions.remember(&command, &reply, s.nodes.stamp(reply.Version), group != nil)
+		entry, sequence := s.sessions.remember(now, &command, &reply, s.nodes.stamp(reply.Version), group != nil)
 		if group != nil {
 			group = append(group, entry.item(command.Client, sequence).Record())
 		}
@@ -274,7 +277,7 @@ func (s *Store) group(now Instant, command *Command, reply *Reply, changed bool)
 // apply applies a command that was not applied before. It reports whether the record of its
 // key changed.
 func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Reply, changed bool) {
-	reply.Verb = command.Verb
+	reply.Verb, reply.Dialect = command.Verb, s.dialectOf(command)
 	refusal := command.refusal
 	if refusal == "" {
 		refusal = s.checkLock(command)
@@ -330,7 +333,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		switch {
 		case command.Stop && !s.watches.remove(command.Client, command.Key):
 			reply.Outcome = NothingThere
-		case !command.Stop && !s.watches.add(command.Client, command.Key, &s.options):
+		case !command.Stop && !s.watches.add(command.Client, command.Key, reply.Dialect, &s.options):
 			reply.Err = protocol.QuotaExceeded
 		default:
 			reply.Outcome = OK
@@ -339,17 +342,18 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 	return reply, changed
 }
 
+// fails reports whether the condition of a SET fails for a key that exists.
+func (c *Command) fails(current *entry) bool {
+	return c.Condition == IfMissing || c.Condition == IfMissingOrEqual && current.value() != string(c.Expected)
+}
+
 // set applies a SET. It reports whether the record of the key changed. A renewal changes the
 // version and the deadline only: a record with the same lifetime or a longer one is as good,
 // because at the start of a store each key gets its whole lifetime again, and a new version.
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
-	if current != nil {
-		refused := command.Condition == IfMissing ||
-			command.Condition == IfMissingOrEqual && current.value() != string(command.Value)
-		if refused {
-			reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
-			return false
-		}
+	if current != nil && command.fails(current) {
+		reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
+		return false
 	}
 	if command.Condition != Always && command.Lifetime > 0 && now.Elapsed-s.began < s.options.HoldOff &&
 		(current == nil || !above(current.version.timestamp(), s.earlier)) {

@@ -52,7 +52,7 @@ func (s *strictRun) step(p *program) {
 		words = append(words, [][]string{nil, nil, {"STOP"}}[how%3]...)
 	}
 	s.pass(time.Duration(how%4) * time.Millisecond)
-	incoming := Request{Client: client, Payload: []byte(payload(words...)), Correlation: []byte(correlation)}
+	incoming := Request{Client: client, Payload: []byte(payload(words...)), Delivery: Redelivery, Correlation: []byte(correlation)}
 	ts := "0:0:c"
 	incoming.Timestamp = &ts
 	if token != "" {

@@ -240,7 +240,7 @@ func TestUsageIsWhatTheStoreHolds(t *testing.T) {
 	w.store.Disconnect("d")
 	want("one watch", Usage{Bytes: 3, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost})
 	for i := range DefaultDedupWindow + 1 {
-		w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: fmt.Append(nil, i)}))
+		w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Delivery: Redelivery, Correlation: fmt.Append(nil, i)}))
 	}
 	want("a full window", Usage{Bytes: 3, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost,
 		DedupEntries: DefaultDedupWindow, DedupBytes: DefaultDedupWindow * dedupEntryBytes})

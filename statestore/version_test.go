@@ -256,7 +256,7 @@ func TestVersionsKeepTheirNode(t *testing.T) {
 	d := make(disk)
 	w := d.world(t, Options{Node: "first"})
 	ts := "1:0:n"
-	request := Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Correlation: []byte("1")}
+	request := Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte("1")}
 	reply, effects := w.store.Apply(w.now, Parse(request))
 	d.write(effects.Groups)
 	w = d.world(t, Options{Node: "second"})

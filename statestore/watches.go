@@ -41,6 +41,7 @@ type watched struct {
 type registration struct {
 	watcher *watcher
 	watch   *watch
+	dialect Dialect
 }
 
 // watcher is a client with watches.
@@ -63,13 +64,14 @@ type watch struct {
 
 func (x *watch) bytes() int64 { return int64(len(x.watched.key)) + watchCost }
 
-// add begins a watch, and reports whether the limits allow it.
-func (w *watches) add(client, key string, options *Options) bool {
+// add begins a watch, and reports whether the limits allow it. The dialect of the latest KEYNOTIFY counts.
+func (w *watches) add(client, key string, dialect Dialect, options *Options) bool {
 	by := w.byClient[client]
 	if by == nil {
 		by = &watcher{client: strings.Clone(client), keys: make(map[string]*watch)}
 	}
-	if by.keys[key] != nil {
+	if known := by.keys[key]; known != nil {
+		known.watched.watchers[known.position].dialect = dialect
 		return true
 	}
 	cost := int64(len(key)) + watchCost
@@ -83,7 +85,7 @@ func (w *watches) add(client, key string, options *Options) bool {
 		w.byKey[key] = of
 	}
 	x := &watch{watcher: by, watched: of, position: len(of.watchers), index: len(by.all)}
-	of.watchers = append(of.watchers, registration{by, x})
+	of.watchers = append(of.watchers, registration{by, x, dialect})
 	by.keys[of.key] = x // not key: all watchers share one copy of a long key
 	by.all = append(by.all, x)
 	by.bytes += cost
@@ -193,7 +195,7 @@ func (w *watches) notify(effects *Effects, change Change) {
 	to := slices.Grow(effects.Notifications, len(of.watchers)-of.gaps)
 	for _, r := range of.watchers {
 		if r.watcher != nil && !r.watcher.gone {
-			to = append(to, Notification{Client: r.watcher.client, Change: shared})
+			to = append(to, Notification{Client: r.watcher.client, Dialect: r.dialect, Change: shared})
 		}
 	}
 	effects.Notifications = to

@@ -72,7 +72,7 @@ func (w *world) send(r request) (answer string, notifications []string) {
 
 func (w *world) sendPayload(r request, payload string) (answer string, notifications []string) {
 	w.tb.Helper()
-	incoming := Request{Client: r.client, Payload: []byte(payload)}
+	incoming := Request{Client: r.client, Payload: []byte(payload), Dialect: w.dialect}
 	if incoming.Client == "" {
 		incoming.Client = "c"
 	}
@@ -97,7 +97,7 @@ func (w *world) sendPayload(r request, payload string) (answer string, notificat
 	for i := range incoming.Payload {
 		incoming.Payload[i] = '#'
 	}
-	answer = string(reply.Append(nil, w.dialect))
+	answer = string(reply.Append(nil))
 	if !reply.Version.IsZero() {
 		answer += "@" + reply.Version.String()
 	}
@@ -109,7 +109,7 @@ func (w *world) sendPayload(r request, payload string) (answer string, notificat
 func (w *world) lines(notifications []Notification) []string {
 	var lines []string
 	for _, n := range notifications {
-		lines = append(lines, n.Client+" "+n.Key+" "+string(n.Append(nil, w.dialect))+"@"+n.Version.String())
+		lines = append(lines, n.Client+" "+n.Key+" "+string(n.Append(nil, n.Dialect))+"@"+n.Version.String())
 	}
 	return lines
 }
@@ -317,7 +317,7 @@ func filledDisk(t testing.TB) disk {
 	w := d.world(t, Options{Strict: true, Identity: "the data"})
 	ts := "1:0:n"
 	for i, words := range [][]string{{"SET", "k", "v"}, {"SET", "lock", "a", "NEX", "PX", "1000"}, {"SET", "fenced", "v"}, {"DEL", "fenced"}} {
-		request := Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i))}
+		request := Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i))}
 		if words[1] == "fenced" {
 			request.FencingToken = &ts
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
 )
 
@@ -300,7 +301,7 @@ func (b *pipeBroker) mustHaveSeen(want ...string) {
 // Together with the same table over plain MQTT, in server/integration, this says that clients of
 // this package get from a server what the protocol promises.
 func TestTheProtocolTravelsUnchangedThroughAnMQTTConnection(t *testing.T) {
-	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+	statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
 		synctest.Test(t, func(t *testing.T) {
 			check(t, overMQTT{statestoretest.NewMachine(t, options)})
 		})

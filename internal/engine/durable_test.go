@@ -165,7 +165,7 @@ func parse(client string, words []string) statestore.Command {
 			token := hlc.Timestamp{Wall: wall, Node: "n"}.String()
 			request.FencingToken = &token
 		case "correlation":
-			request.Correlation = []byte(value)
+			request.Correlation, request.Delivery = []byte(value), statestore.Redelivery
 		case "store":
 			request.Store = &value
 		case "ahead":

@@ -17,6 +17,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -27,9 +28,9 @@ const presenceTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/store/
 func TestAnAttachedStoreFollowsTheProtocol(t *testing.T) {
 	t.Parallel()
 	broker := mosquitto.Start(t, "")
-	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
-		a := attachAlone(t, broker.Address, attach.Options{Store: options.Store, Dialect: options.Dialect})
-		check(t, &overBroker{Store: testsupport.Store{Address: broker.Address}, store: a})
+	statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
+		a := attachAlone(t, broker.Address, attach.Options{Store: options})
+		check(t, &overBroker{Store: testsupport.Store{Address: broker.Address, Attached: true}, store: a})
 		a.Stop() // before the clients leave, which the next row has again
 		_ = a.Result()
 	})

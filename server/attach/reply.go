@@ -30,7 +30,7 @@ func (l *link) reply(topic string, correlation []byte, reply statestore.Reply) {
 func (l *link) response(topic string, correlation []byte, reply statestore.Reply) *paho.Publish {
 	response := &paho.Publish{
 		Topic:      topic,
-		Payload:    reply.Append(nil, l.store.options.Dialect),
+		Payload:    reply.Append(nil),
 		Properties: l.properties(protocol.PropertyStatus, protocol.StatusOK),
 	}
 	response.Properties.CorrelationData = correlation

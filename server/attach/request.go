@@ -40,6 +40,11 @@ func (l *link) handle(message *paho.Publish) {
 		Timestamp:    userProperty(properties.User, protocol.PropertyTimestamp),
 		FencingToken: userProperty(properties.User, protocol.PropertyFencingToken),
 		Store:        userProperty(properties.User, protocol.PropertyStore),
+		Dialect:      statestore.DialectOf(userProperty(properties.User, protocol.PropertyProtocolVersion) != nil),
+		Delivery:     statestore.UnknownDelivery, // the broker does not pass on the DUP of the sender
+	}
+	if message.Duplicate() {
+		request.Delivery = statestore.Redelivery // by the broker
 	}
 	if properties.MessageExpiry != nil && *properties.MessageExpiry > 0 {
 		request.Expires = l.store.engine.Elapsed() + time.Duration(*properties.MessageExpiry)*time.Second
@@ -119,7 +124,7 @@ func (l *link) notify() {
 		message := &paho.Publish{
 			QoS:        1, // so that the broker says whether there is a subscriber
 			Topic:      protocol.NotifyTopic(notification.Client, notification.Key),
-			Payload:    notification.Append(nil, l.store.options.Dialect),
+			Payload:    notification.Append(nil, notification.Dialect),
 			Properties: l.properties(protocol.PropertyTimestamp, notification.Version.String()),
 		}
 		if l.tooLarge(message) {

@@ -52,9 +52,6 @@ type Options struct {
 
 	// Store limits the store, and makes it strict, like server.Options.Store.
 	Store statestore.Options
-	// Dialect chooses how the store writes replies that differ between the published
-	// protocol and what is deployed.
-	Dialect statestore.Dialect
 	// MaxPacketSize bounds each MQTT packet from the broker in bytes, and with it each key and
 	// value; at least 1,024. The store announces it, and the broker passes on no larger request:
 	// its sender gets no answer. Default 1 MiB, like server.Options.MaxPacketSize.

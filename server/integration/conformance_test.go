@@ -5,6 +5,7 @@ import (
 
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
 )
 
@@ -12,9 +13,9 @@ import (
 // table through its connection.
 func TestTheServerFollowsTheProtocolOverMQTT(t *testing.T) {
 	t.Parallel() // most of it is waiting for keys to expire
-	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+	statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
 		s := new(testsupport.Store)
-		s.Address = testsupport.Start(t, server.Options{Store: options.Store, Dialect: options.Dialect, Authorizer: s})
+		s.Address = testsupport.Start(t, server.Options{Store: options, Authorizer: s})
 		check(t, s)
 	})
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 func TestARequestIsAnsweredWithEverythingThatDeployedClientsWant(t *testing.T) {
@@ -348,27 +347,6 @@ func TestConnackSaysWhatTheServerWants(t *testing.T) {
 	}
 	if got := p.Connack.Properties.MaximumQoS; got == nil || *got != 1 {
 		t.Errorf("maximum QoS %v, want 1", got)
-	}
-}
-
-func TestBothDialectsAreSpoken(t *testing.T) {
-	for _, test := range []struct {
-		dialect        statestore.Dialect
-		refused, event string
-	}{
-		{statestore.Deployed, ":-1\r\n", "DELETE"},
-		{statestore.Documented, "-1\r\n", "DEL"},
-	} {
-		p := testsupport.Connect(t, testsupport.Start(t, server.Options{Dialect: test.dialect}), "p", nil)
-		p.Do("SET", "k", "v")
-		if got := p.Do("SET", "k", "w", "NX"); got != test.refused {
-			t.Errorf("a refused SET: %q, want %q", got, test.refused)
-		}
-		p.Do("KEYNOTIFY", "k")
-		p.Do("DEL", "k")
-		if got, want := string(p.NextNotification().Payload), string(testsupport.Command("NOTIFY", test.event)); got != want {
-			t.Errorf("notification %q, want %q", got, want)
-		}
 	}
 }
 

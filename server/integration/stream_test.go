@@ -263,7 +263,7 @@ func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	overwrite()
 	c.Do("KEYNOTIFY", "keyA")
 	overwrite()
-	c.Write(testsupport.PacketOf(t, first)) // once more
+	c.Write(testsupport.Again(testsupport.PacketOf(t, first)))
 	if again := c.ReadReply(); !bytes.Equal(again.Payload, reply.Payload) {
 		t.Errorf("a redelivery is answered with %q, the first was with %q", again.Payload, reply.Payload)
 	}

@@ -3,7 +3,7 @@
 // the state machine itself, an in-process connection, or a server over MQTT.
 //
 //	func TestConformance(t *testing.T) {
-//		statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+//		statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
 //			check(t, statestoretest.NewMachine(t, options))
 //		})
 //	}

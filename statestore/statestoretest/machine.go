@@ -15,7 +15,6 @@ const noon = 1696374425000
 // machine is a [Store] that calls the state machine directly. Its clocks move only in Pass.
 type machine struct {
 	store   *statestore.Store
-	dialect statestore.Dialect
 	now     statestore.Instant
 	clients map[string]*machineClient
 	sent    int
@@ -23,15 +22,14 @@ type machine struct {
 
 // NewMachine returns a Store that calls the state machine directly, on a clock that moves only
 // in Pass. It fails the test for invalid options.
-func NewMachine(t testing.TB, options Options) Store {
+func NewMachine(t testing.TB, options statestore.Options) Store {
 	t.Helper()
-	store, err := statestore.New(options.Store)
+	store, err := statestore.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &machine{
 		store:   store,
-		dialect: options.Dialect,
 		now:     statestore.Instant{WallMillis: noon, Elapsed: time.Hour},
 		clients: make(map[string]*machineClient),
 	}
@@ -65,7 +63,7 @@ func (m *machine) deliver(notifications []statestore.Notification) {
 		client := m.clients[n.Client]
 		client.received = append(client.received, Notification{
 			Key:     n.Key,
-			Payload: n.Append(nil, m.dialect),
+			Payload: n.Append(nil, n.Dialect),
 			Version: n.Version.String(),
 		})
 	}
@@ -95,8 +93,12 @@ func (c *machineClient) Do(request Request) (Reply, error) {
 		Client:       c.id,
 		Payload:      request.Payload,
 		Correlation:  correlation,
+		Dialect:      statestore.DialectOf(!request.Published),
 		Timestamp:    request.Timestamp,
 		FencingToken: request.FencingToken,
+	}
+	if request.Again {
+		parsed.Delivery = statestore.Redelivery
 	}
 	if request.Store != "" {
 		parsed.Store = &request.Store
@@ -107,7 +109,7 @@ func (c *machineClient) Do(request Request) (Reply, error) {
 	}
 	reply, effects := m.store.Apply(m.now, command)
 	m.deliver(effects.Notifications)
-	answer := Reply{Payload: reply.Append(nil, m.dialect)}
+	answer := Reply{Payload: reply.Append(nil)}
 	if !reply.Version.IsZero() {
 		answer.Version = reply.Version.String()
 	}

@@ -88,7 +88,7 @@ func (p *player) client(id string) Client {
 }
 
 func (p *player) request(s step) Request {
-	request := Request{Correlation: s.corr, Store: s.store, Denied: s.denied}
+	request := Request{Correlation: s.corr, Again: s.again, Published: s.published, Store: s.store, Denied: s.denied}
 	if s.raw {
 		request.Payload = []byte(s.words[0])
 	} else {

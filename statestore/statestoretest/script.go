@@ -13,15 +13,17 @@ type step struct {
 	text string
 	kind stepKind
 
-	client  string
-	words   []string      // of a request or an expectation
-	raw     bool          // words[0] is a whole payload
-	ts, ft  string        // as written; empty: not given
-	corr    string        // of a request
-	store   string        // of a request; empty: not given
-	denied  bool          // of a request
-	version string        // of an expectation, without the @; empty: not given
-	pass    time.Duration // the time of a pass
+	client    string
+	words     []string      // of a request or an expectation
+	raw       bool          // words[0] is a whole payload
+	ts, ft    string        // as written; empty: not given
+	corr      string        // of a request
+	store     string        // of a request; empty: not given
+	denied    bool          // of a request
+	again     bool          // of a request
+	published bool          // of a request
+	version   string        // of an expectation, without the @; empty: not given
+	pass      time.Duration // the time of a pass
 }
 
 type stepKind uint8
@@ -95,6 +97,10 @@ func parseRequest(s step, words []word) (step, error) {
 			*property = w.text[end:]
 		case !w.quoted && w.text == "denied":
 			s.denied = true
+		case !w.quoted && w.text == "again":
+			s.again = true
+		case !w.quoted && w.text == "published":
+			s.published = true
 		default:
 			s.words = append(s.words, w.text)
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // A recorder is a testing.TB that records failures.
@@ -42,7 +44,7 @@ func TestAWrongScriptFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := &recorder{TB: t}
-			if err := newPlayer(r, NewMachine(t, Options{})).play(steps); err != nil {
+			if err := newPlayer(r, NewMachine(t, statestore.Options{})).play(steps); err != nil {
 				r.failures = append(r.failures, err.Error())
 			}
 			got := strings.Join(r.failures, "\n")
@@ -79,11 +81,11 @@ func TestAScriptThatCannotBeReadSaysWhere(t *testing.T) {
 // A trace is itself a script, and its trace is the same.
 func TestATraceIsAScript(t *testing.T) {
 	script := "a KEYNOTIFY \"\\x00\"\na SET \"\\x00\" \"\" PX 5\n= +OK @first\na SET l v ft=@first\npass 5ms\ndrop a\na GET \"\\x00\"\n"
-	trace, err := Trace(t, NewMachine(t, Options{}), script)
+	trace, err := Trace(t, NewMachine(t, statestore.Options{}), script)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := Trace(t, NewMachine(t, Options{}), trace); err != nil || again != trace {
+	if again, err := Trace(t, NewMachine(t, statestore.Options{}), trace); err != nil || again != trace {
 		t.Errorf("%v: first\n%s\nthen\n%s", err, trace, again)
 	}
 	if !strings.Contains(trace, "@first=1696374425000:1:StateStore") {
@@ -92,7 +94,7 @@ func TestATraceIsAScript(t *testing.T) {
 }
 
 func ExampleTrace() {
-	machine := NewMachine(&recorder{}, Options{})
+	machine := NewMachine(&recorder{}, statestore.Options{})
 	trace, err := Trace(&recorder{}, machine, "node-a SET lock node-a:1 NEX PX 2000\nnode-b SET lock node-b:1 NEX PX 2000\npass 2s\nnode-b GET lock")
 	fmt.Println(trace, err)
 	// Output:

@@ -4,15 +4,7 @@ import (
 	"errors"
 	"testing"
 	"time"
-
-	"github.com/tenurelock/tenure/statestore"
 )
-
-// Options are the options of the store that a row needs.
-type Options struct {
-	Store   statestore.Options
-	Dialect statestore.Dialect
-}
 
 // Store is a store under test. Its methods are called by one goroutine.
 type Store interface {
@@ -48,6 +40,10 @@ type Request struct {
 	Timestamp, FencingToken *string
 	// Correlation is the correlation data; empty means any.
 	Correlation string
+	// Again says that the request is the one before with this correlation data, delivered again.
+	Again bool
+	// Published says that the client speaks the published dialect: the request has no __protVer.
+	Published bool
 	// Store is the user property tenure-store; empty means absent.
 	Store string
 	// Denied says that the store must not authorize this request.
@@ -56,9 +52,9 @@ type Request struct {
 
 // Texts returns timestamp and token for the clients of this library, for which an empty text
 // means none. It returns ErrUnsupported for a request that they cannot send: one with an empty
-// timestamp or token, or with correlation data of its own.
+// timestamp or token, with correlation data of its own, or in the published dialect.
 func (r Request) Texts() (timestamp, fencingToken string, err error) {
-	if r.Correlation != "" {
+	if r.Correlation != "" || r.Published {
 		err = ErrUnsupported
 	}
 	text := func(property *string) string {

@@ -18,14 +18,14 @@ var files embed.FS
 type row struct {
 	section  string // of docs/protocol.md
 	sentence string
-	options  Options
+	options  statestore.Options
 	steps    []step
 }
 
 // Run runs each row of the table as a subtest. For each row it calls with, which makes a new
 // store with the options and calls check once with it; with may do so in a testing/synctest
 // bubble. Run skips rows whose requests the clients of the store cannot send.
-func Run(t *testing.T, with func(t *testing.T, options Options, check func(*testing.T, Store))) {
+func Run(t *testing.T, with func(t *testing.T, options statestore.Options, check func(*testing.T, Store))) {
 	t.Helper()
 	rows, err := loadRows()
 	if err != nil {
@@ -87,7 +87,7 @@ func parseRows(text string) ([]row, error) {
 		r := row{section: section, sentence: sentence}
 		if options, rest, ok := strings.Cut(script, "\n"); ok && strings.HasPrefix(options, "-- ") {
 			script = rest
-			if err := r.options.parse(options[len("-- "):]); err != nil {
+			if err := parseOptions(&r.options, options[len("-- "):]); err != nil {
 				return nil, fmt.Errorf("row %q: %w", title, err)
 			}
 		}
@@ -100,13 +100,13 @@ func parseRows(text string) ([]row, error) {
 	return rows, nil
 }
 
-// parse parses a row's options.
-func (o *Options) parse(text string) error {
+// parseOptions adds a row's options.
+func parseOptions(o *statestore.Options, text string) error {
 	numbers := map[string]*int{
-		"max-keys":     &o.Store.MaxKeys,
-		"max-value":    &o.Store.MaxValue,
-		"max-watches":  &o.Store.MaxWatches,
-		"dedup-window": &o.Store.DedupWindow,
+		"max-keys":     &o.MaxKeys,
+		"max-value":    &o.MaxValue,
+		"max-watches":  &o.MaxWatches,
+		"dedup-window": &o.DedupWindow,
 	}
 	for _, option := range strings.Fields(text) {
 		name, value, _ := strings.Cut(option, "=")
@@ -115,15 +115,17 @@ func (o *Options) parse(text string) error {
 		case numbers[name] != nil:
 			*numbers[name], err = strconv.Atoi(value)
 		case name == "max-bytes":
-			o.Store.MaxBytes, err = strconv.ParseInt(value, 10, 64)
+			o.MaxBytes, err = strconv.ParseInt(value, 10, 64)
 		case name == "identity":
-			o.Store.Identity = value
+			o.Identity = value
 		case name == "strict":
-			o.Store.Strict = true
+			o.Strict = true
 		case name == "lock":
-			o.Store.LockPrefixes = append(o.Store.LockPrefixes, value)
+			o.LockPrefixes = append(o.LockPrefixes, value)
 		case option == "dialect=documented":
 			o.Dialect = statestore.Documented
+		case option == "dialect=deployed":
+			o.Dialect = statestore.Deployed
 		default:
 			err = fmt.Errorf("unknown option %q", option)
 		}

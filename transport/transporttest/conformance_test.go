@@ -18,14 +18,13 @@ func TestTheStoreInThisProcessFollowsTheProtocol(t *testing.T) {
 }
 
 func conform(t *testing.T, journal func() *transporttest.Journal) {
-	statestoretest.Run(t, func(t *testing.T, options statestoretest.Options, check func(*testing.T, statestoretest.Store)) {
+	statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
 		synctest.Test(t, func(t *testing.T) {
-			store, err := transporttest.NewDurableStore(options.Store, journal())
+			store, err := transporttest.NewDurableStore(options, journal())
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(store.Close)
-			store.Speak(options.Dialect)
 			check(t, inProcess{store})
 		})
 	})

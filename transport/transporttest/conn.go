@@ -456,10 +456,15 @@ func (c *Conn) correlation() []byte {
 func dropReply(transport.Reply) {}
 
 func (c *Conn) apply(e *exchange, again bool, done func(transport.Reply)) {
+	delivery := statestore.FirstDelivery
+	if again {
+		delivery = statestore.Redelivery
+	}
 	c.store.apply(statestore.Request{
 		Client:       c.clientID,
 		Payload:      e.request.Payload,
 		Correlation:  e.correlation,
+		Delivery:     delivery,
 		Timestamp:    property(e.request.Timestamp),
 		FencingToken: property(e.request.FencingToken),
 		Store:        property(e.request.Binding.Store),

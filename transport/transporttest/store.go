@@ -1,6 +1,7 @@
 package transporttest
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -345,7 +346,7 @@ func (s *Store) SetWall(now func() time.Time) {
 	s.engine.SetSystemClock(now)
 }
 
-// Speak makes the store write its replies in this dialect from now on.
+// Speak makes all clients speak this dialect from now on; statestore.Deployed by default.
 func (s *Store) Speak(dialect statestore.Dialect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,15 +369,16 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 	if identity == "" {
 		received.Store = nil
 	}
-	command := statestore.Parse(received)
 	s.mu.Lock()
-	dialect, allow := s.dialect, s.allow
+	received.Dialect = cmp.Or(s.dialect, statestore.Deployed)
+	allow := s.allow
 	s.mu.Unlock()
+	command := statestore.Parse(received)
 	if allow != nil && !allow(command.Client, command.Verb, command.Key) {
 		command = command.Deny()
 	}
 	answer := func(reply statestore.Reply) {
-		result := transport.Reply{Payload: reply.Append(nil, dialect), Store: identity}
+		result := transport.Reply{Payload: reply.Append(nil), Store: identity}
 		if !reply.Version.IsZero() {
 			result.Timestamp = reply.Version.String()
 		}
@@ -411,13 +413,10 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 // encode returns a notification in its wire format.
 func (s *Store) encode(notification statestore.Notification) transport.Notification {
 	_, identity := s.present()
-	s.mu.Lock()
-	dialect := s.dialect
-	s.mu.Unlock()
 	return transport.Notification{
 		Store:     identity,
 		Key:       notification.Key,
-		Payload:   notification.Append(nil, dialect),
+		Payload:   notification.Append(nil, notification.Dialect),
 		Timestamp: notification.Version.String(),
 	}
 }

@@ -261,7 +261,6 @@ func (s *attachSettings) options() (attach.Options, error) {
 	options := attach.Options{
 		Username:      s.username,
 		Store:         s.store.Options,
-		Dialect:       s.store.replies(),
 		MaxClients:    s.maxClients,
 		ProbeMessages: s.probeMessages,
 		Wait:          s.wait,

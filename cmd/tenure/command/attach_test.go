@@ -193,7 +193,7 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"a negative hold-off", []string{"mqtt://localhost", "--hold-off", "-1s"}, exitUsage, "0 means none"},
 		{"a spare with data", []string{"mqtt://localhost", "--wait", "--data", empty}, exitUsage, "--wait begins without data"},
 		{"a negative probe", []string{"mqtt://localhost", "--probe-messages", "-1"}, exitUsage, "0 means no probe"},
-		{"a dialect that does not exist", []string{"mqtt://localhost", "--dialect", "klingon"}, exitUsage, "choose deployed or documented"},
+		{"a dialect that does not exist", []string{"mqtt://localhost", "--dialect", "klingon"}, exitUsage, "choose auto, deployed or documented"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if !slices.Contains(test.arguments, "--data") {

@@ -38,11 +38,12 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
 	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "how many of its last requests are kept for each client, so that none is applied twice")
-	flagvalue.Choice(flags, &s.dialect, "dialect", dialects, "how to write replies where deployed stores differ from their documentation")
+	flagvalue.Choice(flags, &s.dialect, "dialect", dialects, "how to write replies where deployed stores differ from their documentation; auto: as each client does")
 }
 
 // check refuses values that no flag type refuses.
 func (s *storeFlags) check() error {
+	s.Dialect = statestore.Dialect(slices.Index(dialects, s.dialect))
 	if s.HoldOff < 0 {
 		return usage(fmt.Errorf("--hold-off %v is negative; 0 means none", s.HoldOff))
 	}
@@ -72,15 +73,7 @@ func (s *storeFlags) warnOfMemory(logger *slog.Logger) {
 }
 
 // dialects are the names of the dialects; the first one is the default.
-var dialects = []string{"deployed", "documented"}
-
-// replies returns the dialect that was chosen.
-func (s *storeFlags) replies() statestore.Dialect {
-	if s.dialect == "documented" {
-		return statestore.Documented
-	}
-	return statestore.Deployed
-}
+var dialects = []string{statestore.Auto.String(), statestore.Deployed.String(), statestore.Documented.String()}
 
 // afterDashes says, for commands of which an argument may begin with a dash, where that goes.
 var afterDashes = map[string]string{

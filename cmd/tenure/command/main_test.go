@@ -145,7 +145,7 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		{"a dialect that does not exist", []string{"serve", "--dialect", "klingon"}, "choose deployed or documented"},
+		{"a dialect that does not exist", []string{"serve", "--dialect", "klingon"}, "choose auto, deployed or documented"},
 		{"a negative hold-off", []string{"serve", "--hold-off", "-1s"}, "0 means none"},
 		{"a negative limit", []string{"serve", "--memory", "--addr", "127.0.0.1:0", "--max-keys", "-1"}, "0 means no limit"},
 		{"an address that others can reach", []string{"serve", "--memory", "--addr", "0.0.0.0:0"}, "or say --insecure"},

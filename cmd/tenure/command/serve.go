@@ -130,7 +130,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 		return explainServe(err)
 	}
 	memory.Configure(s.MaxMemory)
-	s.Store, s.Dialect, s.Logger = s.store.Options, s.store.replies(), process.logger
+	s.Store, s.Logger = s.store.Options, process.logger
 	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
 		return usage(err)
 	}

@@ -16,8 +16,9 @@ import (
 
 // Store makes a store that answers over MQTT a statestoretest.Store. Its time is the real time.
 type Store struct {
-	Address string
-	Denied  atomic.Bool
+	Address  string
+	Denied   atomic.Bool
+	Attached bool // to a broker, which hides whether a request is delivered again
 }
 
 // Authorize implements access.Authorizer.
@@ -42,6 +43,9 @@ type MQTTClient struct {
 
 // Do implements statestoretest.Client.
 func (c *MQTTClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
+	if request.Again && !c.Store.Attached {
+		return statestoretest.Reply{}, statestoretest.ErrUnsupported // the client has new packet ids only
+	}
 	message := c.Peer.Request()
 	message.Payload = request.Payload
 	message.Properties.User = nil
@@ -49,6 +53,9 @@ func (c *MQTTClient) Do(request statestoretest.Request) (statestoretest.Reply, e
 		if value != nil {
 			message.Properties.User.Add(name, *value)
 		}
+	}
+	if !request.Published {
+		message.Properties.User.Add("__protVer", "1.0")
 	}
 	if request.Store != "" {
 		message.Properties.User.Add("tenure-store", request.Store)

@@ -129,6 +129,7 @@ func (w WillConnect) Packet(id string) string {
 	if w.Expiry != 0 {
 		properties = properties.Byte(wire.MessageExpiry).Uint32(w.Expiry)
 	}
+	properties = properties.User("__protVer", "1.0")
 	if w.Ts != "" {
 		properties = properties.User("__ts", w.Ts)
 	}

@@ -139,7 +139,7 @@ func (c *PacketClient) Request(n int, change func(*packets.Publish), words ...st
 		Properties: &packets.Properties{
 			ResponseTopic:   c.ReplyTo,
 			CorrelationData: c.correlation(n),
-			User:            []packets.User{{Key: "__ts", Value: fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), c.ID)}},
+			User:            []packets.User{{Key: "__ts", Value: fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), c.ID)}, {Key: "__protVer", Value: "1.0"}},
 		},
 	}
 	if change != nil {

@@ -132,7 +132,7 @@ func (p *PahoClient) Request(words ...string) *paho.Publish {
 			CorrelationData: fmt.Appendf(nil, "%016d", p.requests),
 		},
 	}
-	publish.Properties.User.Add("__ts", fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), p.ID))
+	publish.Properties.User.Add("__ts", fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), p.ID)).Add("__protVer", "1.0")
 	return publish
 }
 

@@ -80,11 +80,15 @@ func (c *RawClient) Read() []byte {
 	return packet
 }
 
-// ReadReply reads a reply, and its PUBACK.
+// ReadReply reads a reply, and its PUBACK, which comes first where the reply waits for a commit.
 func (c *RawClient) ReadReply() frame.Publish {
 	c.T.Helper()
-	reply, ok := frame.ParsePublish(c.Read())
-	if ack := c.Read(); !ok || ack[0] != 0x40 {
+	packet, ack := c.Read(), c.Read()
+	if packet[0] == 0x40 {
+		packet, ack = ack, packet
+	}
+	reply, ok := frame.ParsePublish(packet)
+	if !ok || ack[0] != 0x40 {
 		c.T.Fatalf("%s: got %v and %x, want a reply and a PUBACK", c.ID, reply, ack)
 	}
 	return reply
@@ -134,7 +138,7 @@ func (c *RawClient) Request(words ...string) frame.Message {
 		PacketID:        id,
 		ResponseTopic:   c.Topic(),
 		CorrelationData: fmt.Appendf(nil, "%016d", id),
-		User:            []frame.UserProperty{{Name: "__ts", Value: c.Stamp}},
+		User:            []frame.UserProperty{{Name: "__ts", Value: c.Stamp}, {Name: "__protVer", Value: "1.0"}},
 		Payload:         Command(words...),
 	}
 }
@@ -148,6 +152,13 @@ func (c *RawClient) Do(words ...string) string {
 
 // InAMinute returns a timestamp ahead of all clocks, so that versions do not depend on them.
 func InAMinute() string { return fmt.Sprintf("%d:0:p", time.Now().Add(50*time.Second).UnixMilli()) }
+
+// Again returns a PUBLISH as it is delivered again: with DUP.
+func Again(packet []byte) []byte {
+	again := slices.Clone(packet)
+	again[0] |= 8
+	return again
+}
 
 // PacketOf encodes a message.
 func PacketOf(t testing.TB, message frame.Message) []byte {
