@@ -71,9 +71,9 @@ const minBulk = 6
 // DecodeValue decodes a reply, which must be the whole of payload. It returns an error for an
 // array, which is not a reply.
 //
-// It accepts two more spellings, because deployed stores send them (docs/protocol.md §2.3):
-// an error without its CR LF at the end of the payload, and "-1" for ":-1", which is an
-// Integer. Both together are "-1" without CR LF.
+// It accepts three more spellings, because they are published or stores send them (docs/protocol.md §2.3):
+// an error or a bulk string without its CR LF at the end of the payload, and "-1" for ":-1", which
+// is an Integer.
 //
 // The Text of the result is a slice of payload. The error is a [*SyntaxError].
 func DecodeValue(payload []byte) (Value, error) {
@@ -108,7 +108,7 @@ func DecodeValue(payload []byte) (Value, error) {
 		}
 		d.offset = 0
 		value.Kind = Bulk
-		value.Text, err = d.bulk()
+		value.Text, err = d.bulk(true)
 	case '*':
 		err = syntaxError(0, "an array instead of a reply")
 	default:
@@ -154,7 +154,7 @@ func DecodeArray(dst [][]byte, payload []byte) ([][]byte, error) {
 	}
 	elements := slices.Grow(dst, count)
 	for range count {
-		element, err := d.bulk()
+		element, err := d.bulk(false)
 		if err != nil {
 			return dst, err
 		}
@@ -216,8 +216,8 @@ func (d *decoder) text() []byte {
 	return d.take(n)
 }
 
-// bulk reads a bulk string that is not null.
-func (d *decoder) bulk() ([]byte, error) {
+// bulk reads a bulk string that is not null. With mayEnd, the payload may end with its last byte.
+func (d *decoder) bulk(mayEnd bool) ([]byte, error) {
 	if d.remaining() == 0 || d.payload[d.offset] != '$' {
 		return nil, syntaxError(d.offset, "no bulk string")
 	}
@@ -226,6 +226,9 @@ func (d *decoder) bulk() ([]byte, error) {
 	length, err := d.length()
 	if err != nil {
 		return nil, err
+	}
+	if mayEnd && length == d.remaining() {
+		return d.take(length), nil
 	}
 	if length > d.remaining()-len("\r\n") {
 		return nil, syntaxError(start, "bulk string longer than the payload")

@@ -115,6 +115,8 @@ func TestDecodeValueReadsExtremes(t *testing.T) {
 		{"the largest integer", ":9223372036854775807\r\n", Value{Kind: Integer, Integer: math.MaxInt64}},
 		{"the smallest integer", ":-9223372036854775808\r\n", Value{Kind: Integer, Integer: math.MinInt64}},
 		{"an empty bulk string", "$0\r\n\r\n", Value{Kind: Bulk, Text: []byte{}}},
+		{"a bulk string without its last CR LF, as published", "$4\r\n1234", Value{Kind: Bulk, Text: []byte("1234")}},
+		{"an empty bulk string without its last CR LF", "$0\r\n", Value{Kind: Bulk, Text: []byte{}}},
 		{"a bulk string of CR LF", "$2\r\n\r\n\r\n", Value{Kind: Bulk, Text: []byte("\r\n")}},
 		{"a bulk string that looks like null", "$5\r\n$-1\r\n\r\n", Value{Kind: Bulk, Text: []byte("$-1\r\n")}},
 	}
@@ -233,8 +235,7 @@ func TestDecodeValueRefuses(t *testing.T) {
 		{"a bulk string without length", "$\r\na\r\n", 1, "no decimal number"},
 		{"a bulk string longer than the payload", "$2\r\na\r\n", 1, "bulk string longer"},
 		{"a bulk string longer than its length", "$1\r\nab\r\n", 5, "no CR LF"},
-		{"a bulk string without its last CR LF", "$1\r\na", 1, "bulk string longer"},
-		{"a bulk string with a header alone", "$0\r\n", 1, "bulk string longer"},
+		{"a bulk string with half of its last CR LF", "$1\r\na\r", 1, "bulk string longer"},
 		{"a bulk string of a thousand million bytes", "$1000000000\r\n", 1, "length beyond the payload"},
 		{"a bulk string and more", "$1\r\na\r\n.", 7, "bytes after the end"},
 		{"a length of -2", "$-2\r\n", 1, "negative length"},

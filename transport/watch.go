@@ -177,7 +177,7 @@ func (c *Client) down() {
 }
 
 func (c *Client) notify(notification Notification) {
-	change, ok := c.readNotification(notification)
+	change, hasValue, ok := c.readNotification(notification)
 	if !ok {
 		return
 	}
@@ -186,28 +186,35 @@ func (c *Client) notify(notification Notification) {
 	defer c.mu.Unlock()
 	if registered := c.watched[notification.Key]; registered != nil {
 		registered.heard++
-		registered.offerLocked(change, false)
+		if hasValue {
+			registered.offerLocked(change, false)
+			return
+		}
+		registered.changed = true
+		registered.wakeLocked()
 	}
 }
 
 // readNotification accepts both spellings of a delete, and ignores a notification that it
-// cannot read: every waiter also has a timer.
-func (c *Client) readNotification(notification Notification) (Change, bool) {
+// cannot read: every waiter also has a timer. A SET may come without its value, which is to be asked for then.
+func (c *Client) readNotification(notification Notification) (change Change, hasValue, ok bool) {
 	var room [4][]byte
 	words, err := resp3.DecodeArray(room[:0], notification.Payload)
 	event := ""
 	if err == nil && len(words) >= 2 && string(words[0]) == protocol.NotifyWord {
 		event = string(words[1])
 	}
-	var change Change
+	hasValue = true
 	switch {
+	case event == protocol.NotifySet && len(words) == 2:
+		change.Exists, hasValue = true, false
 	case event == protocol.NotifySet && len(words) == 4 && string(words[2]) == protocol.NotifyValue:
 		change.Exists, change.Value = true, words[3]
 	case (event == protocol.NotifyDelete || event == protocol.NotifyDel) && len(words) == 2:
 	default:
 		c.ignore(MalformedNotification)
 		c.logger.Debug("ignored a malformed notification", "key", notification.Key)
-		return Change{}, false
+		return Change{}, false, false
 	}
 	if version, err := hlc.Parse(notification.Timestamp); err == nil {
 		c.observe(version, laterLog)
@@ -215,7 +222,7 @@ func (c *Client) readNotification(notification Notification) (Change, bool) {
 			change.Version = version
 		}
 	}
-	return change, true
+	return change, hasValue, true
 }
 
 // registration keeps one key registered at the store while there are watches of it. It has a goroutine
@@ -228,6 +235,7 @@ type registration struct {
 	// Guarded by the client's lock.
 	watches []*Watch
 	heard   uint64 // notifications so far
+	changed bool   // a notification said so, without the value
 	known   seen   // the latest state that the watches got
 	state   registrationState
 	place   int       // in registrations.waiting, if it is there
@@ -474,7 +482,7 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 	c.mu.Lock()
 	connection, era := c.connection, c.era
 	wanted := len(r.watches) > 0
-	fresh := false
+	fresh, changed := false, r.changed
 	for _, watch := range r.watches {
 		fresh = fresh || watch.fresh
 	}
@@ -516,6 +524,8 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 		onlyNews := r.done == era
 		r.done = era
 		return r.read(ctx, false, onlyNews), false
+	case changed:
+		return r.read(ctx, false, false), false
 	case fresh:
 		return r.read(ctx, true, false), false
 	}
@@ -530,6 +540,7 @@ func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retr
 	c := r.client
 	c.mu.Lock()
 	heard := r.heard
+	r.changed = false
 	c.mu.Unlock()
 	entry, err := c.Get(ctx, r.key)
 	if err != nil {

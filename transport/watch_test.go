@@ -131,6 +131,40 @@ func TestANotificationDuringTheReadWins(t *testing.T) {
 	})
 }
 
+// docs/protocol.md §5.2: VALUE is optional.
+func TestAValueThatANotificationLeavesOutIsAskedFor(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watching) {
+		watch := w.watch()
+		w.mustSee(watch, "", false)
+		w.conn.SetNotificationFault(func(transport.Notification) transporttest.NotificationFault {
+			return transporttest.NotificationFault{Lose: true}
+		})
+		changed := func() {
+			w.conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
+			synctest.Wait()
+		}
+		w.set("1")
+		changed()
+		w.mustSee(watch, "1", false)
+
+		// One that comes during the GET is not forgotten.
+		var reads atomic.Int64
+		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			if strings.Contains(string(request.Payload), "GET") && reads.Add(1) == 1 {
+				return transporttest.Fault{HoldReply: time.Second}
+			}
+			return transporttest.Fault{}
+		})
+		w.set("2")
+		changed()
+		w.set("3")
+		changed()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		w.mustSee(watch, "3", false)
+	})
+}
+
 func TestTheLastWatchToCloseStopsTheNotifications(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		var stops atomic.Int64
