@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
@@ -18,7 +19,7 @@ import (
 // same client id is being established. If that takes too long, it sends CONNACK with the reason
 // and returns an error.
 func (s *Server) lockClientID(identity access.Identity, cl *mqtt.Client, conn *connection) error {
-	if refused := s.checkUser(identity); refused != nil { // before it waits for nothing
+	if refused := s.checkID(identity); refused != nil { // before it waits for nothing
 		return s.refuse(cl, RefusedRules, *refused, "user", logs.Name(identity.User), "reason", logs.Text(refused.Reason))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.clientIDs.timeout)
@@ -36,8 +37,12 @@ func (s *Server) lockClientID(identity access.Identity, cl *mqtt.Client, conn *c
 	return s.refuse(cl, RefusedTurn, *refusal(packets.ErrServerBusy, err.Error()+": try again later"), "user", logs.Name(identity.User), "error", logs.Error(err))
 }
 
-// checkUser refuses a client id that another user has.
-func (s *Server) checkUser(identity access.Identity) *packets.Code {
+// checkID refuses a client id whose plain response topic (docs/protocol.md §1.2) would belong to the store or
+// to another client, and one that another user has.
+func (s *Server) checkID(identity access.Identity) *packets.Code {
+	if topic := envelope.ClientTopics + identity.Client; envelope.IsBelow(topic, envelope.StoreTopics) || strings.ContainsAny(identity.Client, "/+#") {
+		return refusal(packets.ErrClientIdentifierNotValid, "no reply could reach this client id on clients/{client id}/…: choose one without / + # that is not \"statestore\"")
+	}
 	if existing, known := s.mochi.Clients.Get(identity.Client); known && userOf(existing) != identity.User {
 		// The session, and the messages in it, belong to the other user.
 		return refusal(packets.ErrNotAuthorized, "this client id is in use by another user")
@@ -48,7 +53,7 @@ func (s *Server) checkUser(identity access.Identity) *packets.Code {
 // admit returns why a client may not connect, or nil. It stores the identity and the Will with the
 // connection, which has locked the client id.
 func (s *Server) admit(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
-	if refused := s.checkUser(identity); refused != nil {
+	if refused := s.checkID(identity); refused != nil {
 		return refused
 	}
 	if !s.clientIDs.claim(cl.ID, s.hasSession) {

@@ -54,8 +54,6 @@ func TestALevelBelongsToTheClientThatConnectedFirst(t *testing.T) {
 		{"70", "3730"},
 		{" $", "2024"},
 		{"2024", " $"},
-		{"a/b", "612F62"},
-		{"statestore", "737461746573746F7265"},
 	} {
 		t.Run(strings.ReplaceAll(names[0]+" before "+names[1], "/", " "), func(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}})
@@ -89,6 +87,26 @@ func TestALevelBelongsToTheClientThatConnectedFirst(t *testing.T) {
 			}
 			mustCollide(t, address, names[0], testsupport.As("alice"))
 		})
+	}
+}
+
+// Its replies would go to topics of another client, or of the store.
+func TestAClientIDThatNoReplyCouldReachIsRefusedWithTheReason(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	for _, id := range []string{"statestore", "a/b", "/", "a+b", "#"} {
+		p, err := testsupport.TryConnect(t, address, id, nil)
+		if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackInvalidClientID || p.Connack.Properties == nil ||
+			!strings.Contains(p.Connack.Properties.ReasonString, "choose one without") {
+			t.Errorf("client %q: %+v, %v", id, p, err)
+		}
+		if _, connack := (testsupport.ConnectPacket{ID: id, Old: true}).TryConnect(t, address); len(connack) < 4 || connack[3] != 2 {
+			t.Errorf("client %q over MQTT 3.1.1: %x", id, connack)
+		}
+	}
+	for _, id := range []string{"statestores", "State", "a.b", "a b"} {
+		if _, err := testsupport.TryConnect(t, address, id, nil); err != nil {
+			t.Errorf("client %q: %v", id, err)
+		}
 	}
 }
 

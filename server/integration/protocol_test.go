@@ -247,17 +247,24 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 		testsupport.ReservedPrefix,
 		testsupport.ReservedPrefix + "/70/command/notify/6B",
 	} {
-		t.Run(topic, func(t *testing.T) {
-			address := testsupport.Start(t, server.Options{})
-			forger, other := testsupport.Connect(t, address, "forger", nil), testsupport.Connect(t, address, "p", nil)
-			request := forger.Request("SET", "k", "v")
-			request.Properties.ResponseTopic = topic
-			go func() { _, _ = forger.Publish(request) }() // never acknowledged
-			if reason := forger.MustBeDisconnected(testsupport.ReasonNotAuthorized); reason != string(server.DroppedForbiddenTopic) {
-				t.Errorf("the reason is %q", reason)
-			}
-			other.MustGet("k", "")
-		})
+		for name, change := range map[string]func(*paho.Publish){
+			"":                         func(*paho.Publish) {},
+			"with QoS 0":               func(m *paho.Publish) { m.QoS = 0 },
+			"without correlation data": func(m *paho.Publish) { m.Properties.CorrelationData = nil },
+		} {
+			t.Run(topic+" "+name, func(t *testing.T) {
+				address := testsupport.Start(t, server.Options{})
+				forger, other := testsupport.Connect(t, address, "forger", nil), testsupport.Connect(t, address, "p", nil)
+				request := forger.Request("SET", "k", "v")
+				request.Properties.ResponseTopic = topic
+				change(request)
+				go func() { _, _ = forger.Publish(request) }() // never acknowledged
+				if reason := forger.MustBeDisconnected(testsupport.ReasonNotAuthorized); reason != string(server.DroppedForbiddenTopic) {
+					t.Errorf("the reason is %q", reason)
+				}
+				other.MustGet("k", "")
+			})
+		}
 	}
 }
 

@@ -34,6 +34,8 @@ const (
 // topic is the sender's own.
 func Check(retain bool, qos byte, responseTopic string, correlation []byte) DropReason {
 	switch {
+	case responseTopic == protocol.InvokeTopic || strings.HasPrefix(responseTopic, protocol.ReservedPrefix):
+		return DroppedForbiddenTopic // first: it ends the connection, whatever else is wrong
 	case retain:
 		return DroppedRetained
 	case qos != 1:
@@ -42,8 +44,6 @@ func Check(retain bool, qos byte, responseTopic string, correlation []byte) Drop
 		return DroppedNoResponse
 	case len(correlation) == 0:
 		return DroppedNoCorrelation
-	case responseTopic == protocol.InvokeTopic || strings.HasPrefix(responseTopic, protocol.ReservedPrefix):
-		return DroppedForbiddenTopic
 	case strings.ContainsAny(responseTopic, "+#") || strings.HasPrefix(responseTopic, "$"):
 		return DroppedInvalidTopic
 	}
