@@ -481,6 +481,7 @@ func TestANewRequestIsExecutedWhateverItLooksLike(t *testing.T) {
 		{"", FirstDelivery, 1, "c DEL job", 0, ":1, 0 notified"},
 		{"", FirstDelivery, 2, "other SET job w", 0, "+OK, 0 notified"},
 		{"the bytes of the first DEL, but a new request", FirstDelivery, 1, "c DEL job", 0, ":1, 0 notified"},
+		{"it was executed", FirstDelivery, 2, "other GET job", 0, "$-1, 0 notified"},
 		{"", FirstDelivery, 3, "other SET job x", 0, "+OK, 0 notified"},
 		{"delivered again", Redelivery, 1, "c DEL job", time.Hour, ":1, 0 notified"},
 		{"DUP, but with another packet id", Redelivery, 9, "c DEL job", 0, ":1, 0 notified"},
@@ -490,6 +491,7 @@ func TestANewRequestIsExecutedWhateverItLooksLike(t *testing.T) {
 		{"", FirstDelivery, 4, "c VDEL job v", 0, ":1, 0 notified"},
 		{"", FirstDelivery, 5, "other SET job v", 0, "+OK, 0 notified"},
 		{"a new VDEL with its bytes", FirstDelivery, 4, "c VDEL job v", 0, ":1, 0 notified"},
+		{"it was executed", FirstDelivery, 6, "other GET job", 0, "$-1, 0 notified"},
 
 		{"a watch", FirstDelivery, 6, "c KEYNOTIFY job", 0, "+OK, 0 notified"},
 		{"", FirstDelivery, 7, "c KEYNOTIFY job STOP", 0, "+OK, 0 notified"},
