@@ -338,7 +338,7 @@ func TestWhetherANodeLeadsAndWhyNotIsLoggedOnceForEachChange(t *testing.T) {
 			`msg="the lease is acquired" lease=press-7/active holder=node-b`,
 			`msg=leading election=press-7/active`,
 			`msg="no longer leading" election=press-7/active cause="unhealthy: the press is jammed"`,
-			`msg="the tenure has ended" lease=press-7/active cause=released`,
+			`msg="the tenure has ended" lease=press-7/active cause="given up by its holder"`,
 			`msg="standing by" election=press-7/active cause="unhealthy: the press is jammed"`,
 			`msg="staying out of the election for a while" election=press-7/active`,
 		}

@@ -12,8 +12,8 @@ import (
 // Why a tenure ended. Test context.Cause of its context, or an error of
 // [Tenure.Token], with errors.Is.
 var (
-	// ErrReleased: Release was called.
-	ErrReleased = errors.New("released")
+	// ErrReleased: Release was called. Whether the store has freed the lease, its result says.
+	ErrReleased = errors.New("given up by its holder")
 	// ErrLost: the store has another holder.
 	ErrLost = errors.New("another holder has the lease")
 	// ErrDeadlinePassed: no renewal succeeded in time.

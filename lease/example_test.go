@@ -53,7 +53,7 @@ func Example() {
 	fmt.Println(context.Cause(tenure.Context()))
 	// Output:
 	// held by gateway-a
-	// lease: tenure of "press-7/active": released
+	// lease: tenure of "press-7/active": given up by its holder
 }
 
 func ExampleLease_TryAcquire() {

@@ -44,7 +44,7 @@ func TestJSONLogsShowWords(t *testing.T) {
 			{holder, `{"name":"node-a","value":"node-a:1","version":"` + holder.Version.String() + `"}`},
 			{lease.Holder{}, `"none"`},
 			{tenure, fmt.Sprintf(`"press-7/active, token %v, 1.8s remaining"`, token)},
-			{ended, `, ended: released"`},
+			{ended, `, ended: given up by its holder"`},
 			{(*lease.Tenure)(nil), `"<nil>"`},
 			{&lease.HeldError{Lease: name, Holder: holder}, `"lease: \"press-7/active\": held by \"node-a\""`},
 			{&lease.HeldError{}, `"lease: \"\": not granted: `},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -249,7 +250,8 @@ func TestTheAuthorizerIsAskedForEachRequest(t *testing.T) {
 		asked = append(asked, fmt.Sprint(identity.Client, " ", identity.User, " ", verb, " ", key))
 		return key != "forbidden"
 	}}
-	p := testsupport.Connect(t, testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: authorizer}), "p", testsupport.As("alice"))
+	log := new(logbuffer.Buffer)
+	p := testsupport.Connect(t, testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: authorizer, Logger: log.Logger()}), "p", testsupport.As("alice"))
 	for _, words := range [][]string{{"SET", "k", "v"}, {"get", "k"}, {"DEL", "k"}, {"VDEL", "k", "v"}, {"KEYNOTIFY", "k"}} {
 		if got := p.Do(words...); strings.HasPrefix(got, "-ERR") {
 			t.Errorf("%q: %q", words, got)
@@ -266,6 +268,18 @@ func TestTheAuthorizerIsAskedForEachRequest(t *testing.T) {
 	}
 	if strings.Join(asked, "\n") != strings.Join(want, "\n") {
 		t.Errorf("asked %q, want %q", asked, want)
+	}
+	for _, verb := range []string{"SET", "GET", "DEL", "VDEL", "KEYNOTIFY"} {
+		line := `level=WARN msg="refused a request: not authorized" client=p user=alice remote=` + p.Conn.LocalAddr().String() + " verb=" + verb + " key=forbidden\n"
+		if strings.Count(log.String(), line) != 1 {
+			t.Errorf("the log has not once %sbut\n%s", line, log.String())
+		}
+	}
+	for range 100 {
+		p.Do("GET", "forbidden")
+	}
+	if lines := strings.Count(log.String(), "not authorized"); lines > 15 {
+		t.Errorf("105 denials cause %d lines", lines)
 	}
 }
 

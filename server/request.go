@@ -53,6 +53,8 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	command := s.parse(cl, r)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
+		s.denials.Log("client", logs.Name(cl.ID), "user", logs.Name(conn.identity.User), "remote", cl.Net.Remote,
+			"verb", command.Verb.String(), "key", logs.Name(command.Key))
 	}
 	var observed func(statestore.Reply) // nil: nothing takes the event
 	if r.forced != nil || s.events.Wanted() {

@@ -76,6 +76,7 @@ type Server struct {
 	checks   *semaphore.Fair[netip.Prefix] // held for each call of Authenticator
 	refusals *logs.Limiter
 	drops    *logs.Limiter
+	denials  *logs.Limiter
 	slow     *logs.Limiter
 	notKept  *logs.Limiter // sessions that end with their connections, by Limits.SessionsPerUser
 
@@ -138,6 +139,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		events:               events.New(options.Observe, options.ObserveValues, options.Logger),
 		refusals:             logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
 		drops:                logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
+		denials:              logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: not authorized"),
 		slow:                 logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
 	}
 	var err error
@@ -299,7 +301,7 @@ func (s *Server) serve(ctx context.Context) error {
 
 // closeLogs logs how often lines were left out. It is called when no connection is left.
 func (s *Server) closeLogs() {
-	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.slow, s.notKept, s.refusedSubscriptions, s.panics} {
+	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.denials, s.slow, s.notKept, s.refusedSubscriptions, s.panics} {
 		limiter.Close()
 	}
 }
