@@ -271,10 +271,11 @@ func TestTheStatusPageShowsTheRoleAndTheActiveStore(t *testing.T) {
 	tr := startTrio(t)
 	tr.stores[1].mustStop()
 	tr.stores[1] = tr.stores[1].again("--admin", "127.0.0.1:0")
+	tr.stores[1].mustSay("standing by on ")
 	line, _ := await.Next(tr.stores[1].lines)
 	page, ok := strings.CutPrefix(line, "status page on ")
 	if !ok {
-		t.Fatalf("first line %q", line)
+		t.Fatalf("second line %q", line)
 	}
 	ready := func(status int, text string) {
 		t.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"syscall"
 
@@ -59,9 +60,17 @@ type statusPage struct {
 	node     *admin.Node
 	recorder *admin.Recorder
 	address  string // of the page
+	told     sync.Once
 }
 
-// start begins to serve the page, and says where. stop ends it: the last thing that a process does,
+// tell says where the page is, once. The line about the store comes first.
+func (p *statusPage) tell(stdout io.Writer) {
+	if p != nil {
+		p.told.Do(func() { fmt.Fprintf(stdout, "status page on %s\n", p.address) })
+	}
+}
+
+// start begins to serve the page. stop ends it: the last thing that a process does,
 // so that the page shows that it stops.
 func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (stop func(), err error) {
 	if err := a.check(); err != nil || a.addr == "" {
@@ -81,7 +90,6 @@ func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (s
 	}
 	page.address = listening.URL()
 	process.page = page
-	fmt.Fprintf(cmd.OutOrStdout(), "status page on %s\n", page.address)
 	stopping := context.AfterFunc(cmd.Context(), page.node.Stop)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(cmd.Context()))
 	var tasks sync.WaitGroup

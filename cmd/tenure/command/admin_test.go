@@ -26,13 +26,12 @@ import (
 func launchWithPage(t *testing.T, cmd *exec.Cmd, ready string) (page, store string, stdout *bufio.Scanner) {
 	t.Helper()
 	cmd.Args = append(cmd.Args, "--admin", "127.0.0.1:0")
-	page, stdout = launch(t, cmd, "status page on ")
+	store, stdout = launch(t, cmd, ready)
 	stdout.Scan()
-	line, ok := strings.CutPrefix(stdout.Text(), ready)
+	page, ok := strings.CutPrefix(stdout.Text(), "status page on ")
 	if !ok {
 		t.Fatalf("second line %q", stdout.Text())
 	}
-	store, _, _ = strings.Cut(line, " ")
 	return strings.TrimSuffix(page, "/"), store, stdout
 }
 
@@ -194,9 +193,7 @@ func TestOneAddressOfTheStatusPageIsForAllCommands(t *testing.T) {
 			environment := append(os.Environ(), "TENURE_ADMIN="+fmt.Sprintf(form, port), "HTTP_PROXY=http://127.0.0.1:1")
 			serve := exec.Command(path, "serve", "--memory", "--addr", "127.0.0.1:0", "--admin-insecure")
 			serve.Env = environment
-			_, lines := launch(t, serve, "status page on ")
-			lines.Scan()
-			store, _, _ := strings.Cut(strings.TrimPrefix(lines.Text(), "listening on "), " ")
+			store, _ := launch(t, serve, "listening on ")
 			for _, test := range []struct {
 				want      string
 				arguments []string

@@ -62,9 +62,10 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 	}
 }
 
-// ready says on standard output and to systemd what the process does from now on.
+// ready says on standard output and to systemd what the process does from now on, and where its status page is.
 func (p *process) ready(cmd *cobra.Command, what string) {
 	fmt.Fprintln(cmd.OutOrStdout(), what)
+	p.page.tell(cmd.OutOrStdout())
 	p.manager.Ready(what)
 }
 

@@ -38,7 +38,7 @@ func startServe(t *testing.T) (page, address string) {
 		_ = await.Result(serve.Wait)
 	})
 	lines := bufio.NewScanner(stdout)
-	for address == "" && lines.Scan() {
+	for page == "" && lines.Scan() {
 		if rest, ok := strings.CutPrefix(lines.Text(), "status page on "); ok {
 			page = rest
 		}
