@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -126,6 +127,62 @@ func TestTheUnitsNameCommandsAndFlagsThatExist(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+	}
+}
+
+// The documents must not say something else than the units.
+func TestTheDocumentsSayHowTheUnitsRestart(t *testing.T) {
+	restart := regexp.MustCompile(`Restart=[a-z-]+`)
+	of := func(unit string) string {
+		content, err := os.ReadFile("../deploy/systemd/" + unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return restart.FindString(string(content))
+	}
+	documents, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := 0
+	for _, document := range documents {
+		content, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := of("tenure-serve.service")
+		if filepath.Base(document) == "run.md" {
+			want = of("tenure-run@.service")
+		}
+		for _, got := range restart.FindAllString(string(content), -1) {
+			said++
+			if got != want {
+				t.Errorf("%s says %s; the unit has %s", document, got, want)
+			}
+		}
+	}
+	if said == 0 {
+		t.Error("no document says how a unit restarts")
+	}
+}
+
+// What the image runs can be reached from outside of its container, so it refuses to start without
+// users, and says how.
+func TestTheImageListensWhereOthersReachIt(t *testing.T) {
+	content, err := os.ReadFile("../deploy/docker/Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var arguments []string
+	command := regexp.MustCompile(`(?m)^CMD (.*)$`).FindSubmatch(content)
+	if command == nil || json.Unmarshal(command[1], &arguments) != nil {
+		t.Fatalf("no CMD: %s", content)
+	}
+	checkCommand(t, "Dockerfile", arguments...)
+	cmd := exec.CommandContext(t.Context(), built.Path(t), append(arguments, "--memory")...)
+	cmd.Env = nil
+	if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "--insecure") {
+		t.Errorf("exit code %d: %s", cmd.ProcessState.ExitCode(), out)
 	}
 }
 

@@ -464,6 +464,37 @@ func TestACommandThatASignalEndsBeforeItIsDoneHasTheCodeOfTheSignal(t *testing.T
 	}
 }
 
+// A file for --config as docs/command.md shows it. Only the files that it names are elsewhere here.
+func TestAServerStartsWithTheFileOfTheDocument(t *testing.T) {
+	document, err := os.ReadFile("../../../docs/command.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, block, _ := strings.Cut(string(document), "in YAML:\n\n")
+	block, _, ok := strings.Cut(block, "\n\n")
+	if !ok || !strings.Contains(block, "    serve:") {
+		t.Fatalf("the document shows no file: %q", block)
+	}
+	dir := t.TempDir()
+	_, certificate, key := writeCertificate(t, dir, "server")
+	for name, content := range map[string]string{
+		"users.yaml": "users:\n  - name: a\n    password: $2a$10$xKAzdHbntEcG1vKcByFnZ.gmYgxjYgxO5HEKeSnfZSjecNx8ndL1K\n",
+		"password":   "secret\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	settings := regexp.MustCompile(`(?m)^    `).ReplaceAllString(block, "") + "\n"
+	settings = strings.NewReplacer("/etc/tenure/server.pem", certificate, "/etc/tenure/server.key", key,
+		"/etc/tenure", dir, " :8883", " 127.0.0.1:0").Replace(settings)
+	file := filepath.Join(dir, "tenure.yaml")
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	launch(t, exec.Command(build(t), "serve", "--memory", "--config", file), "listening on mqtts://")
+}
+
 // The examples of docs/command.md that begin with "$" run in a shell, with a store of their own.
 // A line of output that the document shows must begin a line of the real output, in this order;
 // versions, times and names of holders differ each time.
