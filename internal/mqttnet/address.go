@@ -61,7 +61,7 @@ func withoutCredentials(text string, err error) error {
 var errCredentials = errors.New("broker address: remove the @ and the text before it: credentials are options; " + addressForm)
 
 // ParseAddress parses the address of one broker, such as mqtts://host:8883, and adds the
-// default port of its scheme. The error says how to write an address and never quotes
+// default port of its scheme; an address without a scheme is one of mqtt. The error says how to write an address and never quotes
 // credentials, which do not belong in one.
 func ParseAddress(address string) (*url.URL, error) {
 	server, err := parse(address)
@@ -70,6 +70,9 @@ func ParseAddress(address string) (*url.URL, error) {
 
 // parse may quote a password in its error.
 func parse(address string) (*url.URL, error) {
+	if address != "" && !strings.Contains(address, "//") {
+		address = "mqtt://" + address
+	}
 	server, err := url.Parse(address)
 	if err != nil {
 		var parse *url.Error // it would quote the address

@@ -22,7 +22,11 @@ func TestParseAddress(t *testing.T) {
 		{"the default port of WebSocket", "ws://broker/mqtt?a=b", "broker:80", ""},
 		{"the default port of WebSocket over TLS", "wss://broker", "broker:443", ""},
 		{"a final slash", "mqtt://broker/", "broker:1883", ""},
-		{"no scheme", "broker:1883", "", "write it like mqtt://host:1883"},
+		{"no scheme", "broker:1884", "broker:1884", ""},
+		{"neither scheme nor port", "broker", "broker:1883", ""},
+		{"IPv6 without a scheme", "[::1]:1884", "[::1]:1884", ""},
+		{"a port that is none, without a scheme", "broker:port", "", "write it like mqtt://host:1883"},
+		{"a scheme that lacks a slash", "mqtts:/broker:8883", "", "only host and port"},
 		{"nothing", "", "", "write it like mqtt://host:1883"},
 		{"a scheme that is not spoken", "http://broker", "", "write it like mqtt://host:1883"},
 		{"no host", "mqtt://:1883", "", "write it like mqtt://host:1883"},
@@ -70,7 +74,7 @@ func TestAnAddressMayBeAListAndEachOfItMustBeRight(t *testing.T) {
 	if err != nil || len(servers) != 2 || servers[0].Host != "a:1883" || servers[1].Host != "b:1" {
 		t.Errorf("%v, %v", servers, err)
 	}
-	for _, list := range []string{"mqtt://a,", ",mqtt://a", "mqtt://a,b"} {
+	for _, list := range []string{"mqtt://a,", ",mqtt://a", "mqtt://a,b c"} {
 		if servers, err := ParseAddresses(list); err == nil {
 			t.Errorf("%q is taken for %v", list, servers)
 		}

@@ -118,6 +118,13 @@ func isLocal(host string) bool {
 
 // isErrno reports whether err is an error of the operating system. windows is its number there,
 // where package syscall does not have all of them.
+// NobodyListens reports whether an attempt to connect failed because there is no server at the address,
+// or no such host.
+func NobodyListens(err error) bool {
+	var lookup *net.DNSError
+	return isErrno(err, syscall.ECONNREFUSED, 10061) || errors.As(err, &lookup) && lookup.IsNotFound
+}
+
 func isErrno(err error, posix syscall.Errno, windows uintptr) bool {
 	if runtime.GOOS == "windows" {
 		return errors.Is(err, syscall.Errno(windows))

@@ -187,7 +187,7 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"a certificate that is none", []string{"mqtts://localhost", "--tls-cert", "attach_test.go", "--tls-key", "attach_test.go"}, exitUsage, "--tls-cert: "},
 		{"an encrypted key without its password", []string{"mqtts://localhost", "--tls-cert", encrypted("certificate"), "--tls-key", encrypted("aes-256-cbc")}, exitUsage, "needs a file with its password (--tls-key-password-file)"},
 		{"another scheme", []string{"http://localhost"}, exitUsage, "like mqtt://host:1883"},
-		{"no host", []string{"localhost"}, exitUsage, "like mqtt://host:1883"},
+		{"no host", []string{"mqtt://"}, exitUsage, "like mqtt://host:1883"},
 		{"credentials in the URL", []string{"mqtt://store:secret@localhost"}, exitUsage, "like mqtt://host:1883"},
 		{"a negative limit", []string{"mqtt://localhost", "--max-keys", "-1"}, exitUsage, "0 means no limit"},
 		{"a negative hold-off", []string{"mqtt://localhost", "--hold-off", "-1s"}, exitUsage, "0 means none"},

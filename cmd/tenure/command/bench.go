@@ -97,7 +97,7 @@ func (b *benchFlags) run(cmd *cobra.Command) error {
 		if index > 0 && !process.logger.Enabled(ctx, slog.LevelDebug) {
 			options.Logger = slog.New(slog.DiscardHandler) // the first one says for all why it cannot connect
 		}
-		return b.dialWith(ctx, address, options)
+		return b.dialNow(ctx, address, options)
 	}
 	progress := errOut.Progress()
 	o.Progress = func(p load.Progress) { progress.Show(benchProgress(p, errOut.Style)) }

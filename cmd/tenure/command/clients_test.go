@@ -101,7 +101,7 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"half a byte", []string{"set", "k", "abc", "--hex"}, "--hex: VALUE: "},
 		{"half a byte of a key", []string{"get", "abc", "--hex-key"}, "--hex-key: KEY: "},
 		{"no time", []string{"get", "k", "--timeout", "0s"}, "--timeout 0s is not positive"},
-		{"an address that is none", []string{"get", "k", "--broker", "localhost"}, "like mqtt://host:1883"},
+		{"an address that is none", []string{"get", "k", "--broker", "http://localhost"}, "like mqtt://host:1883"},
 		{"credentials in the address", []string{"get", "k", "--broker", "mqtt://user:secret-word@localhost"}, "credentials are options"},
 		{"a client id with a slash", []string{"get", "k", "--client-id", "a/b"}, `--client-id "a/b" contains a character`},
 		{"a certificate without a key", []string{"get", "k", "--broker", "mqtts://localhost", "--tls-cert", "c.pem"}, "give both or neither"},
@@ -160,11 +160,14 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		code      int
 		want      string
 	}{
-		{"nothing listens", []string{"--broker", "mqtt://127.0.0.1:1", "--timeout", "300ms"}, exitUnreachable, "connection refused"},
+		{"nothing listens", []string{"--broker", "mqtt://127.0.0.1:1", "--timeout", "1h"}, exitUnreachable, "is `tenure serve` running?"},
+		{"nothing listens at two addresses", []string{"--broker", "mqtt://127.0.0.1:1,mqtt://127.0.0.1:2", "--timeout", "1h"}, exitUnreachable, "connection refused"},
+		{"nothing listens at one of two addresses", []string{"--broker", "mqtt://127.0.0.1:1," + guarded}, exitRefused, "check the username, the password"},
+		{"no scheme", []string{"--broker", strings.TrimPrefix(open, "mqtt://")}, exitMissing, "does not exist"},
 		{"a program that is silent", []string{"--broker", "mqtt://" + silent, "--timeout", "300ms"}, exitUnreachable, silent},
 		{"a program that is no broker", []string{"--broker", "mqtt://" + garbage, "--timeout", "300ms"}, exitUnreachable, garbage},
 		{"a port without TLS", []string{"--broker", strings.Replace(open, "mqtt", "mqtts", 1), "--timeout", "300ms"}, exitUnreachable, "is this a port without TLS?"},
-		{"a host that does not exist", []string{"--broker", "mqtt://host.invalid", "--timeout", "2s"}, exitUnreachable, "host.invalid"},
+		{"a host that does not exist", []string{"--broker", "mqtt://host.invalid", "--timeout", "1h"}, exitUnreachable, "host.invalid"},
 		{"no password", []string{"--broker", guarded}, exitRefused, "check the username, the password"},
 		{"a wrong password", []string{"--broker", guarded, "--username", "alice", "--password-file", wrong, "--client-id", "alice-1"}, exitRefused, "check the username, the password"},
 		{"no right to the key", []string{"--broker", guarded, "--username", "alice", "--password-file", right, "--client-id", "alice-1"}, exitRefused, "not authorized"},

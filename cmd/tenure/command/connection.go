@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -92,19 +93,41 @@ func logRequest(logger *slog.Logger) func(context.Context, transport.RequestInfo
 	}
 }
 
-// dial connects to the broker within --timeout. The caller closes the client.
-func (c *connection) dial(ctx context.Context, p *process) (*transport.Client, error) {
-	address, options, err := c.options(p)
-	if err != nil {
-		return nil, err
-	}
-	return c.dialWith(ctx, address, options)
-}
-
-// dialWith is dial for a command that changes the options.
-func (c *connection) dialWith(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
+// dial connects to the broker within --timeout, for a command that waits for one to start. The caller
+// closes the client.
+func (c *connection) dial(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
 	dialing, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
 	defer cancel()
+	return c.dialWithin(ctx, dialing, address, options)
+}
+
+// dialNow is dial for a command that somebody waits for: it ends at once if there is no server at any
+// address.
+func (c *connection) dialNow(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
+	dialing, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
+	defer cancel()
+	dialing, giveUp := context.WithCancelCause(dialing)
+	defer giveUp(nil)
+	var trace transport.Trace
+	if options.Trace != nil {
+		trace = *options.Trace
+	}
+	missing := make(map[string]bool) // servers
+	trace.ConnectFailed = func(failed transport.ConnectFailedInfo) {
+		missing[failed.Broker] = true
+		if !mqttnet.NobodyListens(failed.Err) {
+			delete(missing, failed.Broker)
+		}
+		if len(missing) > strings.Count(address, ",") {
+			giveUp(errors.New("there is no server at any address"))
+		}
+	}
+	options.Trace = &trace
+	return c.dialWithin(ctx, dialing, address, options)
+}
+
+// dialWithin connects until dialing, a child of ctx, ends.
+func (c *connection) dialWithin(ctx, dialing context.Context, address string, options transport.Options) (*transport.Client, error) {
 	client, err := transport.Dial(dialing, address, options)
 	var refused *transport.ConnectError
 	switch {
@@ -135,7 +158,7 @@ func (c *connection) with(cmd *cobra.Command, do func(ctx context.Context, clien
 	}
 	options.MaxPacketSize = maxValue
 	ctx := cmd.Context()
-	client, err := c.dialWith(ctx, address, options)
+	client, err := c.dialNow(ctx, address, options)
 	if err != nil {
 		return err
 	}

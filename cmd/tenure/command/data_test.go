@@ -126,7 +126,7 @@ func TestABrokerHasOneFolderForItsData(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", test.broker, got, err, want)
 		}
 	}
-	if _, err := brokerFolder("localhost"); err == nil {
+	if _, err := brokerFolder("http://localhost"); err == nil {
 		t.Error("what is no address has a folder")
 	}
 }

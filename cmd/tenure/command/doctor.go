@@ -58,7 +58,8 @@ mosquitto) ends the connection of a program that has the same user. Give this
 command a user of its own there.
 
 The first failed step decides the exit code: 67 if no broker or no store can be
-reached, 68 for credentials, rights and refusals, 1 for anything else, such as a clock.
+reached, 68 for credentials, rights and refusals, 2 for a flag or a file that it
+names, 1 for anything else, such as a clock.
 A warning changes no exit code. --timeout bounds each step.
 
 ` + connectionHelp,
@@ -138,10 +139,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		code = exitUnreachable
 	case doctor.Refused:
 		code = exitRefused
-	case doctor.Wrong:
-		if failure.Name == "address" {
-			code = exitUsage
-		}
+	case doctor.Usage:
+		code = exitUsage
 	}
 	return exitWith(code, fmt.Errorf("%s: %s", failure.Name, terminal.Clean(failure.Found)))
 }

@@ -136,7 +136,11 @@ const healthKey = "tenure/health"
 
 // askStore asks the store behind a broker, and returns its answer if that is good.
 func (s *healthSettings) askStore(ctx context.Context, cmd *cobra.Command, process *process) (string, error) {
-	client, err := s.connection.dial(cmd.Context(), process) // within --timeout too
+	address, options, err := s.connection.options(process)
+	if err != nil {
+		return "", err
+	}
+	client, err := s.connection.dialNow(cmd.Context(), address, options) // within --timeout too
 	if err != nil {
 		return "", err
 	}

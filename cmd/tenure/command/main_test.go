@@ -203,7 +203,9 @@ func TestAnAddressThatIsNoneMakesNoDirectory(t *testing.T) {
 // mustExit runs a command that ends by itself with this code, and returns what it printed.
 func mustExit(t *testing.T, code int, path string, arguments ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), path, arguments...)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, arguments...)
 	out, err := cmd.CombinedOutput()
 	if got := cmd.ProcessState.ExitCode(); got != code {
 		t.Errorf("tenure %q: %v, want exit code %d; it said\n%s", arguments, err, code, out)

@@ -116,7 +116,7 @@ func (f *topFlags) run(cmd *cobra.Command, names []string) error {
 	if !f.prints(out) {
 		options.Logger = slog.New(slog.DiscardHandler) // it would spoil the screen, which shows the problem
 	}
-	client, err := f.dialWith(ctx, address, options)
+	client, err := f.dialNow(ctx, address, options)
 	if err != nil {
 		return err
 	}

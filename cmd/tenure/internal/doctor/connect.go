@@ -59,7 +59,7 @@ func (d *doctor) connect(ctx context.Context, server *url.URL) *session {
 	const name = "MQTT 5"
 	packet, err := d.connectPacket()
 	if err != nil {
-		d.at(server, failed(Wrong, "credentials", err.Error(), "correct the file that the text names"))
+		d.at(server, failed(Usage, "credentials", err.Error(), "correct the file that the text names"))
 		return nil
 	}
 	step, cancel := d.step(ctx)

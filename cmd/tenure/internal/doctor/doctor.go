@@ -130,7 +130,7 @@ func (d *doctor) step(ctx context.Context) (context.Context, context.CancelFunc)
 func (d *doctor) examine(ctx context.Context) {
 	servers, err := mqttnet.ParseAddresses(d.options.Address)
 	if err != nil {
-		d.add(failed(Wrong, "address", err.Error(), "correct --broker"))
+		d.add(failed(Usage, "address", err.Error(), "correct --broker"))
 		return
 	}
 	var session *session

@@ -25,7 +25,7 @@ func (d *doctor) handshake(ctx context.Context, server *url.URL) bool {
 	options := mqttnet.TLS(d.options.Client.TLS)
 	if !mqttnet.IsEncrypted(server) {
 		if options.CAFile != "" || options.CertFile != "" || options.KeyFile != "" || options.ServerName != "" || options.Config != nil {
-			return d.at(server, failed(Wrong, name, "flags of TLS are given, and "+server.Scheme+" does not encrypt", "write mqtts or wss in --broker, or leave out the flags of TLS"))
+			return d.at(server, failed(Usage, name, "flags of TLS are given, and "+server.Scheme+" does not encrypt", "write mqtts or wss in --broker, or leave out the flags of TLS"))
 		}
 		if d.hasSecret() && !isLoopback(server) {
 			return d.at(server, warning(name, server.Scheme+" does not encrypt, so the network can read the password", "write mqtts or wss in --broker"))
@@ -34,7 +34,7 @@ func (d *doctor) handshake(ctx context.Context, server *url.URL) bool {
 	}
 	config, err := options.ClientConfig(server)
 	if err != nil {
-		return d.at(server, failed(Wrong, name, err.Error(), "correct the file that the text names"))
+		return d.at(server, failed(Usage, name, err.Error(), "correct the file that the text names"))
 	}
 	if step := d.examineOwn(name, config); step != nil && !d.at(server, *step) {
 		return false

@@ -24,6 +24,7 @@ type Kind string
 const (
 	Unreachable Kind = "unreachable" // no broker or no store can be reached
 	Refused     Kind = "refused"     // the credentials or the rights
+	Usage       Kind = "usage"       // a flag, or a file that it names
 	Wrong       Kind = "wrong"       // anything else: a clock, an answer that makes no sense
 )
 
