@@ -65,10 +65,8 @@
 // It is applied as the last request of its connection: after all others that the server read,
 // before another connection of the same client id is established, and by the same rules. So the
 // rights of the client, its fencing token and the age of its timestamp are checked then and not
-// at CONNECT, a Message Expiry Interval counts from then, and a Will with the correlation data
-// of an earlier request of its session and the same content is a redelivery, which does
-// nothing: it needs correlation data of its own. The reply goes to the response topic, where
-// another client may read it.
+// at CONNECT, and a Message Expiry Interval counts from then. The reply goes to the response topic,
+// where another client may read it.
 //
 //	the connection ends by                              the Will is
 //	DISCONNECT with reason 0x00                         dropped

@@ -9,9 +9,9 @@
 //
 // A request passes through three steps:
 //
-//	command := statestore.Parse(request)              // does not need the store, so no lock
-//	reply, effects := store.Apply(now, command)       // the only step that changes the store
-//	payload := reply.Append(nil, statestore.Deployed) // the payload of the MQTT reply
+//	command := statestore.Parse(request)        // does not need the store, so no lock
+//	reply, effects := store.Apply(now, command) // the only step that changes the store
+//	payload := reply.Append(nil)                // the payload of the MQTT reply
 //
 // The store recognizes a request that is delivered again within a client's session: it
 // applies the request once and returns the same reply again. [Options].DedupWindow bounds

@@ -162,7 +162,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 	}{
 		{"nothing listens", []string{"--broker", "mqtt://127.0.0.1:1", "--timeout", "1h"}, exitUnreachable, "is `tenure serve` running?"},
 		{"nothing listens at two addresses", []string{"--broker", "mqtt://127.0.0.1:1,mqtt://127.0.0.1:2", "--timeout", "1h"}, exitUnreachable, "connection refused"},
-		{"nothing listens at one of two addresses", []string{"--broker", "mqtt://127.0.0.1:1," + guarded}, exitRefused, "check the username, the password"},
+		{"nothing listens at one of two addresses", []string{"--broker", "mqtt://127.0.0.1:1," + open}, exitMissing, "does not exist"},
 		{"no scheme", []string{"--broker", strings.TrimPrefix(open, "mqtt://")}, exitMissing, "does not exist"},
 		{"a program that is silent", []string{"--broker", "mqtt://" + silent, "--timeout", "300ms"}, exitUnreachable, silent},
 		{"a program that is no broker", []string{"--broker", "mqtt://" + garbage, "--timeout", "300ms"}, exitUnreachable, garbage},

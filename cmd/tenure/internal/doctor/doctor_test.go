@@ -188,7 +188,7 @@ func TestEachFaultIsFoundAtItsStepWithItsCure(t *testing.T) {
 		found   string
 		cure    string
 	}{
-		{"an address without a scheme", doctor.Options{Address: "localhost:1883"}, doctor.Wrong, "address", "write it like", "--broker"},
+		{"an address that is none", doctor.Options{Address: "http://localhost:1883"}, doctor.Usage, "address", "write it like", "--broker"},
 		{"a name that does not exist", doctor.Options{Address: "mqtt://no-such-broker.invalid"}, doctor.Unreachable, "DNS", "no-such-broker.invalid", "na"},
 		{"a closed port", doctor.Options{Address: "mqtt://" + unused}, doctor.Unreachable, "TCP", "refused", "tenure serve"},
 		{"TLS spoken to a plain port", doctor.Options{Address: "mqtts://" + plain}, doctor.Unreachable, "TLS", "handshake failed", "mqtt://" + plain},
@@ -205,8 +205,8 @@ func TestEachFaultIsFoundAtItsStepWithItsCure(t *testing.T) {
 			doctor.Unreachable, "TLS", "issued by CN=plant-ca", "--tls-ca must hold"},
 		{"an authority that the system does not know", doctor.Options{Address: "mqtts://" + good}, doctor.Unreachable, "TLS", "issued by CN=plant-ca", "name that file"},
 		{"a file that is not there", doctor.Options{Address: "mqtts://" + good, Client: transport.Options{TLS: transport.TLSOptions{CAFile: "no.pem"}}},
-			doctor.Wrong, "TLS", "no.pem", "file"},
-		{"TLS for an address without", doctor.Options{Address: "mqtt://" + plain, Client: trusting}, doctor.Wrong, "TLS", "does not encrypt", "mqtts"},
+			doctor.Usage, "TLS", "no.pem", "file"},
+		{"TLS for an address without", doctor.Options{Address: "mqtt://" + plain, Client: trusting}, doctor.Usage, "TLS", "does not encrypt", "mqtts"},
 		{"a missing certificate of the client", doctor.Options{Client: trusting, Address: "mqtts://" + serve(t, server.Options{TLS: &tls.Config{
 			Certificates: []tls.Certificate{ca.issue(now.Add(-hour), now.Add(1000*hour), "127.0.0.1")}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: x509.NewCertPool()}})},
 			doctor.Refused, "TLS", "certificate", "--tls-cert"},
@@ -215,7 +215,7 @@ func TestEachFaultIsFoundAtItsStepWithItsCure(t *testing.T) {
 		{"no password", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authenticator: users{"press-7", "right"}})},
 			doctor.Refused, "credentials", "refused the connection", "does not accept anonymous clients"},
 		{"a file with a password that is not there", doctor.Options{Address: "mqtt://" + plain, Client: transport.Options{PasswordFile: "no-file"}},
-			doctor.Wrong, "credentials", "--password-file", "file"},
+			doctor.Usage, "credentials", "--password-file", "file"},
 		{"a client that may only read", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authorizer: readers{}})},
 			doctor.Refused, "write", "not authorized", "--prefix"},
 		{"a client that may do nothing", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authorizer: nothing{}})},
