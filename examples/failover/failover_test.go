@@ -191,7 +191,7 @@ func TestBadCommandLinesAreRefusedWithTheCause(t *testing.T) {
 	}{
 		{"an argument", []string{"twice"}, `unexpected argument "twice"`},
 		{"a TTL that no lease can have", []string{"--ttl", "1ms"}, "at least 50ms"},
-		{"a broker that is no address", []string{"--broker", "localhost"}, "write it like mqtt://host:1883"},
+		{"a broker that is no address", []string{"--broker", "http://localhost"}, "write it like mqtt://host:1883"},
 		{"an unknown flag", []string{"--tll", "1s"}, "flag provided but not defined"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
