@@ -42,8 +42,8 @@ help: ## List the targets
 
 .PHONY: check
 check: lint ## Format, vet, lint, tidy and test, the long tests too: what must be green before a commit
-	TENURE_LONG=1 go test work
-	cd cluster && TENURE_LONG=1 go test $(APART_PACKAGES)
+	LONG_TESTS=1 go test work
+	cd cluster && LONG_TESTS=1 go test $(APART_PACKAGES)
 	cd bench && go test ./...
 
 .PHONY: lint
@@ -59,10 +59,10 @@ lint: ## The part of check without tests
 
 .PHONY: long
 long: ## Run the packages that have tests which `go test work` leaves out, with them
-	TENURE_LONG=1 go test $$(grep -rlE --include='*_test.go' 'prerequisite\.Long' $$(go list -f '{{.Dir}}' work) | xargs -n 1 dirname | sort -u)
+	LONG_TESTS=1 go test $$(go list -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' work | xargs grep -lE 'prerequisite\.Long' | xargs -n 1 dirname | sort -u)
 
 .PHONY: race
-race: ## Run the tests under the race detector, except in rooms without goroutines (SEQUENTIAL); COUNT=50 repeats them, TENURE_LONG=1 runs the long ones too
+race: ## Run the tests under the race detector, except in rooms without goroutines (SEQUENTIAL); COUNT=50 repeats them, LONG_TESTS=1 runs the long ones too
 	@all=$$(go list work); sequential=$$(go list $(addprefix ./,$(SEQUENTIAL))); \
 	packages=$$(echo "$$all" | grep -vxF "$$sequential"); \
 	echo "go test -race: $$(echo "$$packages" | wc -l) packages"; \

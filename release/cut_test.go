@@ -70,7 +70,6 @@ func git(t *testing.T, in tree, arguments ...string) string {
 // What users do: the command is installed, and the server is added to a program, from a module proxy
 // that has the tags and nothing else of the repository.
 func TestAReleaseInstallsFromItsTags(t *testing.T) {
-	t.Parallel()
 	prerequisite.Long(t, "it compiles all modules")
 	const version = "v1.2.3"
 	repository := repository(t, version)

@@ -39,14 +39,14 @@ func Program(t testing.TB, name, debian string) string {
 func Long(t testing.TB, text string) {
 	t.Helper()
 	if !LongRun() {
-		t.Skip("SKIPPED: nothing was tested here. " + text + "; TENURE_LONG=1 runs it")
+		t.Skip("SKIPPED: nothing was tested here. " + text + "; LONG_TESTS=1 runs it")
 	}
 }
 
 // LongRun reports whether the long tests run, and the others with more rounds: where the environment
-// variable TENURE_LONG is set, to anything but a false value.
+// variable LONG_TESTS is set, to anything but a false value.
 func LongRun() bool {
-	return isSet("TENURE_LONG")
+	return isSet("LONG_TESTS")
 }
 
 // inCI reports whether all tests must run. Some systems set CI to their own name, which is a yes.

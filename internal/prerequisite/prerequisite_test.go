@@ -77,7 +77,7 @@ func TestALongTestRunsInALongRunOnly(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv("CI", "1") // for want of time no test fails
-			t.Setenv("TENURE_LONG", test.value)
+			t.Setenv("LONG_TESTS", test.value)
 			var inner *testing.T
 			t.Run("inner", func(t *testing.T) {
 				inner = t
