@@ -471,7 +471,6 @@ func TestANewConnectionTakesThePlaceOfAnIdleOne(t *testing.T) {
 
 // Nor must connections that ask again and again and do not read the answers.
 func TestAProbeIsAnsweredBesideClientsThatDoNotRead(t *testing.T) {
-	t.Parallel()
 	for _, path := range []string{"/", "/healthz"} {
 		t.Run(path, func(t *testing.T) {
 			s := serve(t, nil)
@@ -502,7 +501,6 @@ func TestAProbeIsAnsweredBesideClientsThatDoNotRead(t *testing.T) {
 
 // Nor must clients that connect again and again and ask nothing.
 func TestAProbeIsAnsweredBesideClientsThatConnectAgainAndAgain(t *testing.T) {
-	t.Parallel()
 	s := serve(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var tasks sync.WaitGroup
