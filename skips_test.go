@@ -103,6 +103,7 @@ func TestASkipInAnotherGoroutineIsFound(t *testing.T) {
 		`once.Do(func() { if missing { t.Skip("no") } })`:                          1,
 		`func() { go func() { prerequisite.Program(t, "strace", "strace") }() }()`: 1,
 		`group.Go(func() { prerequisite.Missing(t, "no") })`:                       1,
+		`go func() { t.SkipNow() }()`:                                              1,
 		`t.Run("a", func(t *testing.T) { prerequisite.Missing(t, "no") })`:         0,
 	} {
 		file, err := parser.ParseFile(token.NewFileSet(), "", "package p; func f() { "+code+" }", parser.SkipObjectResolution)
@@ -122,7 +123,7 @@ func skipsElsewhere(file *ast.File) (found []token.Pos) {
 		if call, ok := n.(*ast.CallExpr); ok {
 			if called, ok := call.Fun.(*ast.SelectorExpr); ok {
 				owner, _ := called.X.(*ast.Ident)
-				if strings.HasPrefix(called.Sel.Name, "Skip") && len(called.Sel.Name) < len("Skipped") ||
+				if slices.Contains([]string{"Skip", "Skipf", "SkipNow"}, called.Sel.Name) ||
 					owner != nil && slices.Contains([]string{"prerequisite", "mosquitto"}, owner.Name) && called.Sel.Name != "LongRun" {
 					found = append(found, call.Pos())
 				}

@@ -20,23 +20,22 @@ var (
 // system is the state of SystemClock.
 var system steady
 
-// SystemClock is the default Clock: the time since the program started, on Go's monotonic clock and with
-// the time in which the machine was suspended. On Linux that is known from CLOCK_BOOTTIME. On other systems, and
-// where a sandbox forbids to read it, the wall clock says it: a step of that forward ends a tenure early,
-// which is safe, and a step back changes nothing. In a testing/synctest bubble SystemClock follows
-// virtual time.
+// SystemClock is the default Clock: the time since the program started, time in which the machine was
+// suspended included. Linux counts that in CLOCK_BOOTTIME. Elsewhere, and where a sandbox forbids reading
+// it, the wall clock stands in: a step forward ends a tenure early, which is safe; a step back changes
+// nothing. In a testing/synctest bubble SystemClock follows virtual time.
 func SystemClock() time.Duration {
 	boot, ok := sinceBoot() // before time.Now: what passes in between must not count as suspended
 	now := time.Now()
-	wall := now.Round(0) // without Go's monotonic time, which a bubble has not
+	wall := now.Round(0) // without Go's monotonic time, which a bubble does not have
 	if now == wall {
 		return time.Duration(wall.UnixNano())
 	}
-	since := wall.Sub(processStart.Round(0))
+	withSuspend := wall.Sub(processStart.Round(0))
 	if ok && bootTime {
-		since = boot - bootAtStart
+		withSuspend = boot - bootAtStart
 	}
-	return system.read(now.Sub(processStart), since)
+	return system.read(now.Sub(processStart), withSuspend)
 }
 
 // steady is a clock that never goes back.
@@ -44,14 +43,14 @@ type steady struct {
 	suspended atomic.Int64 // time that Go's monotonic clock has not counted; it never falls
 }
 
-// read returns the time on Go's monotonic clock and what a clock that counts suspended time was ever
+// read returns the monotonic time plus the most by which the clock that counts suspended time was ever
 // ahead of it.
-func (c *steady) read(monotonic, since time.Duration) time.Duration {
+func (c *steady) read(monotonic, withSuspend time.Duration) time.Duration {
 	for {
 		known := c.suspended.Load()
-		if int64(since-monotonic) <= known {
+		if int64(withSuspend-monotonic) <= known {
 			return monotonic + time.Duration(known)
 		}
-		c.suspended.CompareAndSwap(known, int64(since-monotonic))
+		c.suspended.CompareAndSwap(known, int64(withSuspend-monotonic))
 	}
 }

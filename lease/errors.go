@@ -12,7 +12,7 @@ import (
 // Why a tenure ended. Test context.Cause of its context, or an error of
 // [Tenure.Token], with errors.Is.
 var (
-	// ErrReleased: Release was called. Whether the store has freed the lease, its result says.
+	// ErrReleased: Release was called. The error that Release returns says whether the store has freed the lease.
 	ErrReleased = errors.New("given up by its holder")
 	// ErrLost: the store has another holder.
 	ErrLost = errors.New("another holder has the lease")

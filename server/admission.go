@@ -41,7 +41,7 @@ func (s *Server) lockClientID(identity access.Identity, cl *mqtt.Client, conn *c
 // to another client, and one that another user has.
 func (s *Server) checkID(identity access.Identity) *packets.Code {
 	if topic := envelope.ClientTopics + identity.Client; envelope.IsBelow(topic, envelope.StoreTopics) || strings.ContainsAny(identity.Client, "/+#") {
-		return refusal(packets.ErrClientIdentifierNotValid, "no reply could reach this client id on clients/{client id}/…: choose one without / + # that is not \"statestore\"")
+		return refusal(packets.ErrClientIdentifierNotValid, "no reply can reach this client id on clients/{client id}/…: choose one that is not \"statestore\" and has no / + or #")
 	}
 	if existing, known := s.mochi.Clients.Get(identity.Client); known && userOf(existing) != identity.User {
 		// The session, and the messages in it, belong to the other user.

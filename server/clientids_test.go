@@ -96,7 +96,7 @@ func TestAClientIDThatNoReplyCouldReachIsRefusedWithTheReason(t *testing.T) {
 	for _, id := range []string{"statestore", "a/b", "/", "a+b", "#"} {
 		p, err := testsupport.TryConnect(t, address, id, nil)
 		if err == nil || p.Connack == nil || p.Connack.ReasonCode != packets.ConnackInvalidClientID || p.Connack.Properties == nil ||
-			!strings.Contains(p.Connack.Properties.ReasonString, "choose one without") {
+			!strings.Contains(p.Connack.Properties.ReasonString, "choose one that is not") {
 			t.Errorf("client %q: %+v, %v", id, p, err)
 		}
 		if _, connack := (testsupport.ConnectPacket{ID: id, Old: true}).TryConnect(t, address); len(connack) < 4 || connack[3] != 2 {

@@ -93,11 +93,13 @@ func (s *Server) parse(cl *mqtt.Client, r request) statestore.Command {
 		FencingToken: r.fencingToken,
 		Store:        r.store,
 		PacketID:     r.packetID,
-		Last:         r.isWill,
 		Dialect:      r.dialect,
 	}
 	if r.again {
 		asked.Delivery = statestore.Redelivery
+	}
+	if r.isWill {
+		asked.Correlation = nil // it is not delivered again
 	}
 	if r.expiry > 0 {
 		asked.Expires = s.engine.Elapsed() + time.Duration(r.expiry)*time.Second

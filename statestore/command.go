@@ -67,9 +67,6 @@ type Request struct {
 	Delivery Delivery
 	// PacketID is the MQTT packet id, which a redelivery has too; 0: a broker in between hides it.
 	PacketID uint16
-	// Last says that the request is not delivered again, as a Will is not: it takes no place in
-	// the DedupWindow.
-	Last bool
 	// Dialect is the dialect of the client, in which its replies and notifications are written
 	// unless Options.Dialect says otherwise: see DialectOf.
 	Dialect Dialect
@@ -112,7 +109,6 @@ type Command struct {
 	refusal     protocol.Refusal
 	fingerprint fingerprint
 	delivery    Delivery
-	last        bool
 	dialect     Dialect
 	expires     time.Duration // on Instant.Elapsed; zero: never
 }
@@ -136,7 +132,6 @@ func Parse(request Request) Command {
 		store:       request.Store,
 		fingerprint: fingerprintOf(request),
 		delivery:    request.Delivery,
-		last:        request.Last,
 		dialect:     request.Dialect,
 		expires:     request.Expires,
 	}

@@ -66,7 +66,7 @@ func ExampleStore_Expire() {
 		effects, more := store.Expire(now, 100)
 		fmt.Println("at", at, "keys:", store.Usage().Keys, "more:", more)
 		for _, n := range effects.Notifications {
-			fmt.Printf("to %s about %s: %q %s\n", n.Client, n.Key, n.Append(nil, statestore.Deployed), n.Version)
+			fmt.Printf("to %s about %s: %q %s\n", n.Client, n.Key, n.Append(nil), n.Version)
 		}
 	}
 	// Output:

@@ -273,7 +273,7 @@ func (s *Store) lookup(now Instant, command *Command) (Reply, bool) {
 	first := &session.ring[position]
 	came := max(time.Duration(first.second)*time.Second, s.began) // a restored one came before that
 	if first.sum != command.fingerprint.sum || first.verb == VerbKeyNotify && first.connection != session.connection ||
-		command.delivery == UnknownDelivery && now.Elapsed-came > RedeliveryWindow {
+		command.delivery == UnknownDelivery && now.Elapsed.Truncate(time.Second)-came > RedeliveryWindow {
 		return Reply{}, false
 	}
 	reply := Reply{Verb: first.verb, Dialect: s.dialectOf(command), Outcome: first.outcome, Version: first.version.timestamp()}

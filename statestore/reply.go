@@ -140,6 +140,9 @@ type Notification struct {
 	*Change
 }
 
+// Append appends the notification's payload to dst and returns the extended slice.
+func (n Notification) Append(dst []byte) []byte { return n.Change.Append(dst, n.Dialect) }
+
 // Change is a change of a key. It must not be modified.
 type Change struct {
 	// Key is the key that changed; any bytes.

@@ -217,8 +217,8 @@ func TestReplyIsAppended(t *testing.T) {
 			}
 		})
 	}
-	note := Notification{Change: &Change{Deleted: true}}
-	if got := string(note.Append([]byte("before "), Documented)); got != "before *2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n" {
+	note := Notification{Dialect: Documented, Change: &Change{Deleted: true}}
+	if got := string(note.Append([]byte("before "))); got != "before *2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n" {
 		t.Errorf("the notification is %q", got)
 	}
 }

@@ -245,7 +245,7 @@ func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 	if s.options.Journaled {
 		group = s.group(now, &command, &reply, changed)
 	}
-	if dedup && !command.last {
+	if dedup {
 		entry, sequence := s.sessions.remember(now, &command, &reply, s.nodes.stamp(reply.Version), group != nil)
 		if group != nil {
 			group = append(group, entry.item(command.Client, sequence).Record())

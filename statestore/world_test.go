@@ -109,7 +109,7 @@ func (w *world) sendPayload(r request, payload string) (answer string, notificat
 func (w *world) lines(notifications []Notification) []string {
 	var lines []string
 	for _, n := range notifications {
-		lines = append(lines, n.Client+" "+n.Key+" "+string(n.Append(nil, n.Dialect))+"@"+n.Version.String())
+		lines = append(lines, n.Client+" "+n.Key+" "+string(n.Append(nil))+"@"+n.Version.String())
 	}
 	return lines
 }

@@ -116,15 +116,15 @@ func isLocal(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// isErrno reports whether err is an error of the operating system. windows is its number there,
-// where package syscall does not have all of them.
-// NobodyListens reports whether an attempt to connect failed because there is no server at the address,
-// or no such host.
-func NobodyListens(err error) bool {
+// IsNoServer reports whether an attempt to connect failed because nothing listens at the address, or
+// the host does not exist.
+func IsNoServer(err error) bool {
 	var lookup *net.DNSError
 	return isErrno(err, syscall.ECONNREFUSED, 10061) || errors.As(err, &lookup) && lookup.IsNotFound
 }
 
+// isErrno reports whether err is an error of the operating system. windows is its number there,
+// where package syscall does not have all of them.
 func isErrno(err error, posix syscall.Errno, windows uintptr) bool {
 	if runtime.GOOS == "windows" {
 		return errors.Is(err, syscall.Errno(windows))

@@ -1,6 +1,6 @@
 // Package prerequisite says what a test lacks: a program or a right on this machine, or the time. A test
-// that was not run looks like one that has passed. So it is skipped with a line that says so. For want of
-// a program or a right it fails where all tests must run.
+// that was not run looks like one that has passed. So it is skipped with a line that says so. In CI
+// it fails if a program or a right is missing.
 package prerequisite
 
 import (

@@ -14,12 +14,14 @@ package testprocess
 import (
 	"flag"
 	"fmt"
+	"runtime"
+	"strconv"
 	"testing"
 )
 
-// parallel is how many parallel tests of a package run at once unless -parallel says otherwise. That is
-// more than most machines have processors: such tests wait for other processes most of the time.
-const parallel = "4"
+// parallel is how many parallel tests of a package may run at once at least, unless -parallel says
+// otherwise: they wait for other processes most of the time.
+const parallel = 4
 
 // Run runs the tests of a package, and returns the exit code. TestMain calls it once.
 func Run(m *testing.M) int {
@@ -32,7 +34,7 @@ func Run(m *testing.M) int {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", parallel)
+		_ = flag.Set("test.parallel", strconv.Itoa(max(parallel, runtime.GOMAXPROCS(0))))
 	}
 	return m.Run()
 }

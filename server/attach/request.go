@@ -124,7 +124,7 @@ func (l *link) notify() {
 		message := &paho.Publish{
 			QoS:        1, // so that the broker says whether there is a subscriber
 			Topic:      protocol.NotifyTopic(notification.Client, notification.Key),
-			Payload:    notification.Append(nil, notification.Dialect),
+			Payload:    notification.Append(nil),
 			Properties: l.properties(protocol.PropertyTimestamp, notification.Version.String()),
 		}
 		if l.tooLarge(message) {

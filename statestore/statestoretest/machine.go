@@ -63,7 +63,7 @@ func (m *machine) deliver(notifications []statestore.Notification) {
 		client := m.clients[n.Client]
 		client.received = append(client.received, Notification{
 			Key:     n.Key,
-			Payload: n.Append(nil, n.Dialect),
+			Payload: n.Append(nil),
 			Version: n.Version.String(),
 		})
 	}

@@ -416,7 +416,7 @@ func (s *Store) encode(notification statestore.Notification) transport.Notificat
 	return transport.Notification{
 		Store:     identity,
 		Key:       notification.Key,
-		Payload:   notification.Append(nil, notification.Dialect),
+		Payload:   notification.Append(nil),
 		Timestamp: notification.Version.String(),
 	}
 }

@@ -260,7 +260,7 @@ func (m *monitoredStore) Serve(ctx context.Context) error {
 func (s *attachSettings) options() (attach.Options, error) {
 	options := attach.Options{
 		Username:      s.username,
-		Store:         s.store.Options,
+		Store:         s.store.options(),
 		MaxClients:    s.maxClients,
 		ProbeMessages: s.probeMessages,
 		Wait:          s.wait,
@@ -271,7 +271,7 @@ func (s *attachSettings) options() (attach.Options, error) {
 	s.store.data.memory = s.store.data.memory || s.wait
 	if s.wait && options.Store.HoldOff == 0 {
 		s.store.HoldOff = attach.SpareHoldOff
-		options.Store = s.store.Options
+		options.Store = s.store.options()
 	}
 	if s.probeMessages < 0 {
 		return options, usage(fmt.Errorf("--probe-messages %d is negative; 0 means no probe", s.probeMessages))

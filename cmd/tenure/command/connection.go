@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,29 +98,25 @@ func logRequest(logger *slog.Logger) func(context.Context, transport.RequestInfo
 // dial connects to the broker within --timeout, for a command that waits for one to start. The caller
 // closes the client.
 func (c *connection) dial(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
-	dialing, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
-	defer cancel()
-	return c.dialWithin(ctx, dialing, address, options)
+	return c.dialWithin(ctx, ctx, address, options)
 }
 
-// dialNow is dial for a command that somebody waits for: it ends at once if there is no server at any
-// address.
+// dialNow is dial for a command at a prompt: it fails at once if nothing listens at any address.
 func (c *connection) dialNow(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
-	dialing, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
-	defer cancel()
-	dialing, giveUp := context.WithCancelCause(dialing)
+	dialing, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	var trace transport.Trace
+	servers, _ := mqttnet.ParseAddresses(address) // Dial reports an error
+	missing := make(map[string]bool, len(servers))
+	for _, server := range servers {
+		missing[server.String()] = false
+	}
+	trace := transport.Trace{}
 	if options.Trace != nil {
 		trace = *options.Trace
 	}
-	missing := make(map[string]bool) // servers
 	trace.ConnectFailed = func(failed transport.ConnectFailedInfo) {
-		missing[failed.Broker] = true
-		if !mqttnet.NobodyListens(failed.Err) {
-			delete(missing, failed.Broker)
-		}
-		if len(missing) > strings.Count(address, ",") {
+		missing[failed.Broker] = mqttnet.IsNoServer(failed.Err)
+		if !slices.Contains(slices.Collect(maps.Values(missing)), false) {
 			giveUp(errors.New("there is no server at any address"))
 		}
 	}
@@ -126,8 +124,10 @@ func (c *connection) dialNow(ctx context.Context, address string, options transp
 	return c.dialWithin(ctx, dialing, address, options)
 }
 
-// dialWithin connects until dialing, a child of ctx, ends.
+// dialWithin connects within --timeout, and until dialing, a child of ctx, ends.
 func (c *connection) dialWithin(ctx, dialing context.Context, address string, options transport.Options) (*transport.Client, error) {
+	dialing, cancel := context.WithTimeoutCause(dialing, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
+	defer cancel()
 	client, err := transport.Dial(dialing, address, options)
 	var refused *transport.ConnectError
 	switch {

@@ -43,7 +43,6 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
 
 // check refuses values that no flag type refuses.
 func (s *storeFlags) check() error {
-	s.Dialect = statestore.Dialect(slices.Index(dialects, s.dialect))
 	if s.HoldOff < 0 {
 		return usage(fmt.Errorf("--hold-off %v is negative; 0 means none", s.HoldOff))
 	}
@@ -56,6 +55,13 @@ func (s *storeFlags) check() error {
 		return usage(errors.New("--lock-prefix needs --strict"))
 	}
 	return usage(s.data.check())
+}
+
+// options returns what the flags say.
+func (s *storeFlags) options() statestore.Options {
+	options := s.Options
+	options.Dialect = statestore.Dialect(slices.Index(dialects, s.dialect))
+	return options
 }
 
 // warnOfMemory logs what a store does not promise, if it is in memory.
@@ -72,7 +78,7 @@ func (s *storeFlags) warnOfMemory(logger *slog.Logger) {
 		"before its previous holder has stopped; --hold-off with the longest TTL in use prevents that, and so does --data")
 }
 
-// dialects are the names of the dialects; the first one is the default.
+// dialects are the names of the dialects, in the order of their values; the first one is the default.
 var dialects = []string{statestore.Auto.String(), statestore.Deployed.String(), statestore.Documented.String()}
 
 // afterDashes says, for commands of which an argument may begin with a dash, where that goes.

@@ -22,8 +22,8 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 )
 
-// serveSettings are the flags of serve. The fields Store, Dialect and Logger of Options are
-// set from store.
+// serveSettings are the flags of serve. The fields Store and Logger of Options are set from store and
+// from the process.
 type serveSettings struct {
 	server.Options
 	store       storeFlags
@@ -130,7 +130,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 		return explainServe(err)
 	}
 	memory.Configure(s.MaxMemory)
-	s.Store, s.Logger = s.store.Options, process.logger
+	s.Store, s.Logger = s.store.options(), process.logger
 	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
 		return usage(err)
 	}
