@@ -1,7 +1,7 @@
 package lease
 
 import (
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -18,39 +18,50 @@ var (
 )
 
 // system is the state of SystemClock.
-var system steady
+var system struct {
+	sync.Mutex
+	steady
+}
 
 // SystemClock is the default Clock: the time since the program started, time in which the machine was
 // suspended included. Linux counts that in CLOCK_BOOTTIME. Elsewhere, and where a sandbox forbids reading
 // it, the wall clock stands in: a step forward ends a tenure early, which is safe; a step back changes
 // nothing. In a testing/synctest bubble SystemClock follows virtual time.
 func SystemClock() time.Duration {
+	system.Lock() // while the clocks are read too: an older reading would look like a step back
+	defer system.Unlock()
 	boot, ok := sinceBoot() // before time.Now: what passes in between must not count as suspended
 	now := time.Now()
 	wall := now.Round(0) // without Go's monotonic time, which a bubble does not have
 	if now == wall {
 		return time.Duration(wall.UnixNano())
 	}
-	withSuspend := wall.Sub(processStart.Round(0))
 	if ok && bootTime {
-		withSuspend = boot - bootAtStart
+		return system.read(now.Sub(processStart), boot-bootAtStart, false)
 	}
-	return system.read(now.Sub(processStart), withSuspend)
+	return system.read(now.Sub(processStart), wall.Sub(processStart.Round(0)), true)
 }
 
 // steady is a clock that never goes back.
 type steady struct {
-	suspended atomic.Int64 // time that Go's monotonic clock has not counted; it never falls
+	ahead     time.Duration // how far the other clock was ahead of the monotonic one
+	suspended time.Duration // time that the monotonic clock has not counted
 }
 
-// read returns the monotonic time plus the most by which the clock that counts suspended time was ever
-// ahead of it.
-func (c *steady) read(monotonic, withSuspend time.Duration) time.Duration {
-	for {
-		known := c.suspended.Load()
-		if int64(withSuspend-monotonic) <= known {
-			return monotonic + time.Duration(known)
-		}
-		c.suspended.CompareAndSwap(known, int64(withSuspend-monotonic))
+// leastSuspend is the least rise of a wall clock that counts: less is the work of NTP, or of the
+// scheduler between two readings.
+const leastSuspend = 50 * time.Millisecond
+
+// read returns the monotonic time plus each rise of the clock that counts suspended time above it. steps
+// says that this clock may be set: then a rise counts from where it was set back to.
+func (c *steady) read(monotonic, withSuspend time.Duration, steps bool) time.Duration {
+	least := time.Duration(0)
+	if steps {
+		c.ahead, least = min(c.ahead, withSuspend-monotonic), leastSuspend
 	}
+	if rise := withSuspend - monotonic - c.ahead; rise > least {
+		c.ahead += rise
+		c.suspended += rise
+	}
+	return monotonic + c.suspended
 }

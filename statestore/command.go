@@ -109,6 +109,7 @@ type Command struct {
 	refusal     protocol.Refusal
 	fingerprint fingerprint
 	delivery    Delivery
+	packetID    uint16
 	dialect     Dialect
 	expires     time.Duration // on Instant.Elapsed; zero: never
 }
@@ -132,6 +133,7 @@ func Parse(request Request) Command {
 		store:       request.Store,
 		fingerprint: fingerprintOf(request),
 		delivery:    request.Delivery,
+		packetID:    request.PacketID,
 		dialect:     request.Dialect,
 		expires:     request.Expires,
 	}

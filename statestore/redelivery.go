@@ -21,7 +21,8 @@ type Delivery uint8
 
 const (
 	// FirstDelivery is a request that comes over its client's own connection without DUP: MQTT says that
-	// it is not a redelivery. It is applied.
+	// it is not a redelivery. It is applied, unless an earlier connection brought the same: some clients
+	// deliver again without DUP, so such a request counts as an UnknownDelivery.
 	FirstDelivery Delivery = iota
 	// Redelivery is a request with DUP. If the store remembers it, it gets the first reply.
 	Redelivery
@@ -76,7 +77,7 @@ func fingerprintOf(request Request) fingerprint {
 	if len(request.Correlation) == 0 {
 		return fingerprint{}
 	}
-	sum := crc32.Update(uint32(request.PacketID), castagnoli, request.Payload)
+	sum := crc32.Update(0, castagnoli, request.Payload)
 	for _, property := range []*string{request.Timestamp, request.FencingToken} {
 		// A separator, which no timestamp contains.
 		sum = updateSum(sum, "\x00")
@@ -168,6 +169,7 @@ type dedupEntry struct {
 	records    recordState
 	slot       uint32 // of the record
 	second     uint32 // on Instant.Elapsed, when the request came; 0 if it was restored
+	packetID   uint16 // 0: not known
 	version    stamp
 }
 
@@ -263,7 +265,7 @@ func needsDedup(command *Command) bool {
 // connection.
 func (s *Store) lookup(now Instant, command *Command) (Reply, bool) {
 	session := s.sessions.byClient[command.Client]
-	if session == nil || command.delivery == FirstDelivery {
+	if session == nil {
 		return Reply{}, false
 	}
 	position, ok := session.positions.find(session.ring, s.sessions.seed, &command.fingerprint.correlation)
@@ -271,10 +273,22 @@ func (s *Store) lookup(now Instant, command *Command) (Reply, bool) {
 		return Reply{}, false
 	}
 	first := &session.ring[position]
-	came := max(time.Duration(first.second)*time.Second, s.began) // a restored one came before that
-	if first.sum != command.fingerprint.sum || first.verb == VerbKeyNotify && first.connection != session.connection ||
-		command.delivery == UnknownDelivery && now.Elapsed.Truncate(time.Second)-came > RedeliveryWindow {
+	earlier := first.connection != session.connection
+	if first.sum != command.fingerprint.sum || first.verb == VerbKeyNotify && earlier {
 		return Reply{}, false
+	}
+	switch {
+	case command.delivery == Redelivery:
+		if first.packetID != 0 && command.packetID != 0 && first.packetID != command.packetID {
+			return Reply{}, false
+		}
+	case command.delivery == FirstDelivery && !earlier:
+		return Reply{}, false
+	default:
+		came := max(time.Duration(first.second)*time.Second, s.began) // a restored one came before that
+		if now.Elapsed.Truncate(time.Second)-came > RedeliveryWindow {
+			return Reply{}, false
+		}
 	}
 	reply := Reply{Verb: first.verb, Dialect: s.dialectOf(command), Outcome: first.outcome, Version: first.version.timestamp()}
 	if refusal, refused := protocol.RefusalNumber(first.refusal); refused {
@@ -302,6 +316,7 @@ func (s *sessions) remember(now Instant, command *Command, reply *Reply, version
 		verb:        reply.Verb,
 		outcome:     reply.Outcome,
 		second:      uint32(now.Elapsed / time.Second),
+		packetID:    command.packetID,
 		version:     version,
 	}
 	if refusal, refused := reply.Err.(protocol.Refusal); refused {
@@ -436,7 +451,7 @@ func (s *sessions) restore(client string, replies []restoredReply) error {
 	sequence := replies[len(replies)-1].sequence
 	// The replies of sessions before come first. They need no room: Usage does not count it.
 	latest := slices.IndexFunc(replies, func(r restoredReply) bool { return sessionNumber(r.sequence) == sessionNumber(sequence) })
-	current := &session{ring: make([]dedupEntry, 0, len(replies)-latest), sequence: sequence, restored: true}
+	current := &session{ring: make([]dedupEntry, 0, len(replies)-latest), sequence: sequence, restored: true, connection: 1} // a later one than that of the entries
 	taken := make(map[uint32]bool, len(replies))
 	var ended []uint32
 	var endedSequence uint64

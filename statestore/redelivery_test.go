@@ -499,6 +499,15 @@ func TestANewRequestIsExecutedWhateverItLooksLike(t *testing.T) {
 		{"", FirstDelivery, 7, "c KEYNOTIFY job STOP", 0, "+OK, 0 notified"},
 		{"it has ended", FirstDelivery, 8, "other SET job v", 0, "+OK, 0 notified"},
 
+		{"before a lost connection", FirstDelivery, 20, "c DEL job", 0, ":1, 0 notified"},
+		{"", FirstDelivery, 21, "other SET job v", 0, "+OK, 0 notified"},
+		{words: "reconnect"},
+		{"some clients deliver again without DUP", FirstDelivery, 33, "c DEL job", 0, ":1, 0 notified"},
+		{"", FirstDelivery, 0, "other GET job", 0, "$1\r\nv, 0 notified"},
+		{"so late it is a new one", FirstDelivery, 33, "c DEL job", RedeliveryWindow + 2*time.Second, ":1, 0 notified"},
+		{"", FirstDelivery, 0, "other GET job", 0, "$-1, 0 notified"},
+		{"", FirstDelivery, 21, "other SET job v", 0, "+OK, 0 notified"},
+
 		{"behind a broker", UnknownDelivery, 0, "c DEL job", 900 * time.Millisecond, ":1, 0 notified"},
 		{"", UnknownDelivery, 0, "other SET job v", 0, "+OK, 0 notified"},
 		{"it may have been delivered again", UnknownDelivery, 0, "c DEL job", RedeliveryWindow, ":1, 0 notified"},
@@ -507,6 +516,10 @@ func TestANewRequestIsExecutedWhateverItLooksLike(t *testing.T) {
 		{"", FirstDelivery, 0, "c GET job", 0, "$-1, 0 notified"},
 	} {
 		w.pass(step.pass)
+		if step.words == "reconnect" {
+			w.store.Disconnect("c")
+			continue
+		}
 		if got := do(step.delivery, step.packetID, strings.Fields(step.words)...); got != step.want {
 			t.Errorf("%s (%s): %q; want %q", step.words, step.what, got, step.want)
 		}

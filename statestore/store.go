@@ -171,6 +171,9 @@ func New(options Options) (*Store, error) {
 			options.MaxKeys, options.MaxBytes, options.MaxValue, options.MaxWatches, options.MaxWatchBytes,
 			options.MaxAllWatchBytes, options.DedupWindow)
 	}
+	if options.Dialect > Documented {
+		return nil, fmt.Errorf("statestore: there is no %v", options.Dialect)
+	}
 	if options.DedupWindow == 0 {
 		options.DedupWindow = DefaultDedupWindow
 	}

@@ -185,8 +185,8 @@ func (c *Client) notify(notification Notification) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if registered := c.watched[notification.Key]; registered != nil {
-		registered.heard++
 		if hasValue {
+			registered.heard++
 			registered.offerLocked(change, false)
 			return
 		}
@@ -234,7 +234,7 @@ type registration struct {
 
 	// Guarded by the client's lock.
 	watches []*Watch
-	heard   uint64 // notifications so far
+	heard   uint64 // notifications with a state so far
 	changed bool   // a notification said so, without the value
 	known   seen   // the latest state that the watches got
 	state   registrationState
@@ -540,6 +540,7 @@ func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retr
 	c := r.client
 	c.mu.Lock()
 	heard := r.heard
+	freshOnly = freshOnly && !r.changed
 	r.changed = false
 	c.mu.Unlock()
 	entry, err := c.Get(ctx, r.key)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -162,6 +163,32 @@ func TestAValueThatANotificationLeavesOutIsAskedFor(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		w.mustSee(watch, "3", false)
+	})
+}
+
+// Notifications that come faster than an answer must not keep each answer from the watch.
+func TestAWatchSeesAKeyThatChangesFasterThanItCanBeRead(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watching) {
+		watch := w.watch()
+		w.mustSee(watch, "", false)
+		w.conn.SetNotificationFault(func(transport.Notification) transporttest.NotificationFault {
+			return transporttest.NotificationFault{Lose: true}
+		})
+		w.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{HoldReply: 100 * time.Millisecond} })
+		seen := 0
+		for i := range 100 {
+			w.set(strconv.Itoa(i))
+			w.conn.Forge(transport.Notification{Key: "k", Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n")})
+			time.Sleep(50 * time.Millisecond)
+			select {
+			case <-watch.Changes():
+				seen++
+			default:
+			}
+		}
+		if seen < 40 {
+			t.Errorf("the watch saw %d states in 5 s", seen)
+		}
 	})
 }
 

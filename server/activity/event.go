@@ -78,7 +78,9 @@ type Event struct {
 	Key string
 	// Condition and Lifetime are what a SET asks for.
 	Condition statestore.Condition
-	Lifetime  time.Duration
+	// Swap says that a SET with IfMissingOrEqual expects another value than the one that it sets.
+	Swap     bool
+	Lifetime time.Duration
 	// Stop says that a KEYNOTIFY has ended a watch.
 	Stop bool
 	// Holder is the name of the holder, where the value of a SET or VDEL clearly belongs to a lease:

@@ -106,7 +106,7 @@ func (n *name) continues(e *Event) bool {
 	case e.Condition == statestore.Always:
 		return n.client == e.Client
 	}
-	return e.Condition == statestore.IfMissingOrEqual // it has the same value, so it may come from another client
+	return e.Condition == statestore.IfMissingOrEqual && !e.Swap // it has the same value, so it may come from another client
 }
 
 // acquire begins the time of a holder.

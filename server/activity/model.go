@@ -361,7 +361,7 @@ func (m *Model) set(by *member[*client], e *Event) {
 		missed := l.renew(e)
 		m.totals.Renewed++
 		m.totals.Missed += missed
-	case l.held && l.client == "" && e.Condition == statestore.IfMissingOrEqual && !e.Created:
+	case l.held && l.client == "" && e.Condition == statestore.IfMissingOrEqual && !e.Created && !e.Swap:
 		l.acquire(e, false) // another client has found it taken before: this is its holder
 		m.totals.Renewed++
 	default:
@@ -379,7 +379,7 @@ func isRepeated(known, version hlc.Timestamp) bool {
 
 func (m *Model) overwritten(l *name, e *Event) Cause {
 	switch {
-	case e.Condition != statestore.Always:
+	case e.Condition != statestore.Always && !e.Swap:
 		return CauseUnknown // the condition says that the key was free
 	case l.client == e.Client:
 		return CauseOverwritten
@@ -392,7 +392,7 @@ func (m *Model) overwritten(l *name, e *Event) Cause {
 // forgotten, or its event was lost.
 func (m *Model) acquired(n *member[*name], e *Event) {
 	l := n.value
-	known := e.Created || e.Condition == statestore.Always
+	known := e.Created || e.Condition == statestore.Always || e.Swap
 	if l.held {
 		m.end(l, m.overwritten(l, e), e)
 	}

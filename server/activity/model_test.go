@@ -123,6 +123,20 @@ func TestALeaseShowsItsHolderAndItsRenewals(t *testing.T) {
 	}
 }
 
+// NEX with the value of another holder takes the lease from it, whatever the value names.
+func TestASwapOfTheValueIsAnotherTenure(t *testing.T) {
+	for _, holder := range []string{"a", ""} { // the value need not name its client
+		w := newWorld(t, Options{})
+		first := w.set("a", "k")
+		swap := first
+		swap.Client, swap.Holder, swap.Swap, swap.Version = "b", holder, true, hlc.Timestamp{Wall: first.Version.Wall + 1, Node: "s"}
+		w.tell(swap)
+		if l := w.lease("k"); l.Client != "b" || l.Token != swap.Version.String() || l.Renewals != 0 {
+			t.Errorf("with the holder %q: %+v", holder, l)
+		}
+	}
+}
+
 // The first request of a client cannot name the store, so package lease sends a second one, whose version is
 // the token of the tenure.
 func TestTheTokenOfALeaseIsTheVersionOfItsBoundRequest(t *testing.T) {

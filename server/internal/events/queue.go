@@ -5,6 +5,7 @@
 package events
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -85,6 +86,7 @@ func (q *Queue) Request(command *statestore.Command, now time.Time) *activity.Ev
 		Verb:      command.Verb,
 		Key:       activity.CutKey(command.Key),
 		Condition: command.Condition,
+		Swap:      command.Condition == statestore.IfMissingOrEqual && !bytes.Equal(command.Expected, command.Value),
 		Lifetime:  command.Lifetime,
 		Stop:      command.Stop,
 		Rank:      -1,
