@@ -174,7 +174,9 @@ func TestAWatchSeesAKeyThatChangesFasterThanItCanBeRead(t *testing.T) {
 		w.conn.SetNotificationFault(func(transport.Notification) transporttest.NotificationFault {
 			return transporttest.NotificationFault{Lose: true}
 		})
-		w.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{HoldReply: 100 * time.Millisecond} })
+		w.conn.SetFault(func(transport.Request) transporttest.Fault {
+			return transporttest.Fault{HoldReply: 100 * time.Millisecond}
+		})
 		seen := 0
 		for i := range 100 {
 			w.set(strconv.Itoa(i))
