@@ -135,6 +135,35 @@ func TestInvariant38RequestsOfGoroutinesDoNotStarveThoseWithout(t *testing.T) {
 	}
 }
 
+// A renewal has no goroutine that waits for it. It must not wait until all requests before it have left,
+// however few the broker takes at once.
+func TestInvariant38ARenewalLeavesSoonAtAnyReceiveMaximum(t *testing.T) {
+	for _, receiveMaximum := range []uint16{1, 4, 7, 8, 100} {
+		inBubble(t, func(t *testing.T, options Options) {
+			goroutines := 20 + int(receiveMaximum)
+			b := newQuietBroker(receiveMaximum)
+			client := mustDialTo(t, b.pipeBroker, options)
+			ctx, cancel := context.WithCancel(t.Context())
+			var working sync.WaitGroup
+			for range goroutines {
+				working.Go(func() { _, _ = client.Get(ctx, "work") })
+			}
+			b.received() // the others wait
+			client.BeginGet(&async.Call{Deadline: time.Now().Add(9 * time.Second), Done: func(async.Result) {}}, "renewal", GetOptions{Urgent: true})
+			answers := 0
+			for received := b.received(); keyOf(received[len(received)-1]) != "renewal" && answers < goroutines; answers++ {
+				b.acknowledge(received[answers].PacketID, 0)
+				received = b.received()
+			}
+			if answers > 2 {
+				t.Errorf("with a Receive Maximum of %d the renewal leaves after %d answers, want 2 at most", receiveMaximum, answers)
+			}
+			cancel()
+			await.Done(working.Wait)
+		})
+	}
+}
+
 // A request that gives up where a slot is kept for it leaves the slot to others.
 func TestASlotThatIsKeptForNoRequestIsGivenBack(t *testing.T) {
 	w, waiting := newWindow(1), 1

@@ -497,12 +497,13 @@ func (w *window) freeLocked() {
 }
 
 // admitLocked gives slots to the requests of a kind that wait in line, while not too many are in use.
-// Each second one is kept for the waiting room, if that has a request of this kind.
+// Each second one is kept for the waiting room, if that has a request of this kind, or an urgent one: there
+// are no reserved slots if there are few in all.
 func (w *window) admitLocked(urgent bool) {
 	line, room := w.lineOf(urgent)
 	for len(*line) > 0 && w.used < room {
 		w.used++
-		if w.turn = !w.turn && w.others != nil && w.others(urgent) > w.kept; w.turn {
+		if w.turn = !w.turn && w.others != nil && max(w.others(urgent), w.others(true)) > w.kept; w.turn {
 			w.kept++
 			continue
 		}
