@@ -56,6 +56,11 @@ func (s *Server) admit(identity access.Identity, cl *mqtt.Client, conn *connecti
 	if refused := s.checkID(identity); refused != nil {
 		return refused
 	}
+	if present := s.connectionOf(cl.ID); present != nil && present.number > conn.number {
+		// A CONNECT that waited, for its password or in a server that was frozen. Its client has given up, and
+		// must not lose the connection that it has opened since.
+		return refusal(packets.ErrServerBusy, "this client has opened another connection since")
+	}
 	if !s.clientIDs.claim(cl.ID, s.hasSession) {
 		return refusal(packets.ErrClientIdentifierNotValid, "another client, connected or with a session that is kept, has an id of which this one is the upper-case hex, or the reverse: "+
 			"both would own the same topics below clients/; choose another client id, or end that session")

@@ -90,6 +90,23 @@ func TestALevelBelongsToTheClientThatConnectedFirst(t *testing.T) {
 	}
 }
 
+// A client that gives up an attempt connects again. The CONNECT of the first attempt may be handled later.
+func TestAConnectThatIsOlderThanThePresentConnectionDoesNotTakeItOver(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	first := testsupport.DialTCP(t, address)
+	present := testsupport.DialRaw(t, address, "p")
+	stale := testsupport.ConnectPacket{ID: "p"}.Start(t, first)
+	if code := stale.ReasonCode(); code != packets.ConnackServerBusy {
+		t.Errorf("the older CONNECT is answered with %#x", code)
+	}
+	if got := present.Do("GET", "k"); got != "$-1\r\n" {
+		t.Errorf("the present connection: %q", got)
+	}
+	if code := testsupport.StartLogin(t, address, "p", "").ReasonCode(); code != packets.ConnackSuccess {
+		t.Errorf("a newer CONNECT is answered with %#x", code)
+	}
+}
+
 // Its replies would go to topics of another client, or of the store.
 func TestAClientIDThatNoReplyCouldReachIsRefusedWithTheReason(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})

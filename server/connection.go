@@ -33,6 +33,7 @@ type connection struct {
 	incoming *sharedquota.Quota // room for large packets, of all connections
 	session  *pubsub.Session    // set when it is established, before anything can be sent
 	over     chan struct{}      // closed when mochi is done with the connection
+	number   uint64             // in the order in which the listener accepted connections
 
 	// Of the goroutine that reads the connection.
 	gate           *gate.Gate // checks what the client sends

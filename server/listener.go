@@ -35,6 +35,8 @@ type listener struct {
 	mu          sync.Mutex
 	stopped     bool
 	connections map[*connection]struct{}
+
+	accepted uint64 // connections so far, of the goroutine that accepts them
 }
 
 var _ listeners.Listener = (*listener)(nil)
@@ -75,6 +77,8 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		return
 	}
 	conn := l.connect(socket)
+	l.accepted++
+	conn.number = l.accepted
 	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(conn.RemoteAddr()), conn.abort)
 	if oldest != nil {
 		oldest.Drop()

@@ -111,7 +111,8 @@ const (
 // client id or the protocol version, except for those that send clients to another server.
 //
 // After the first connection only Close ends the client, or another client that takes over its
-// client id (ErrSessionTakenOver). After a refusal it goes on trying, with pauses of up to
+// client id (ErrSessionTakenOver). An own attempt that got no answer, and that a slow server handles
+// within the next five minutes, counts as a loss. After a refusal it goes on trying, with pauses of up to
 // ReconnectMax. Requests that wait meanwhile fail, when their context ends, with an error that
 // matches ErrNotSent and wraps the *ConnectError of the last attempt; [Client.Connection] and
 // OnConnectionChange show it too.

@@ -30,6 +30,10 @@ const (
 	// leaveTimeout is how long requests under way have to finish before a connection
 	// is replaced.
 	leaveTimeout = time.Second
+	// lateConnect is how late a server may handle a CONNECT: it may have been frozen, or its clients may
+	// wait for their passwords to be compared. maxUnanswered bounds what is remembered of them.
+	lateConnect   = 5 * time.Minute
+	maxUnanswered = 16
 	// stableAfter is how long a connection must last for the backoff to start again. A
 	// broker that accepts and hangs up must not be hammered.
 	stableAfter = 5 * time.Second
@@ -60,6 +64,9 @@ type mqttConn struct {
 	referral error             // what sent the client from the latest server to another one; nil: nothing
 	foreign  string            // the latest server that a broker referred to and that is not followed
 	failures failures          // attempts in a row that failed, and what was logged of them
+	// Own attempts that got no answer: the CONNECT of each may be handled late, and then takes a later
+	// connection over. They are in order.
+	unanswered []time.Time
 
 	mu     sync.Mutex
 	link   *link         // the present connection; nil while there is none
@@ -278,6 +285,8 @@ func (c *mqttConn) open(ctx context.Context, s *served) error {
 	})
 	if s.connack != nil {
 		c.servers.Answered()
+	} else {
+		c.unanswered = append(c.unanswered[max(0, len(c.unanswered)-maxUnanswered+1):], time.Now())
 	}
 	if err == nil {
 		return nil
@@ -550,7 +559,7 @@ func (c *mqttConn) established(l *link) bool {
 // with the connection, because the broker releases its lease then. So Down comes before anything for
 // which a function of the program is called, and does not wait for the goroutine that connects.
 func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
-	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver {
+	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver && !c.wasOwnConnect() {
 		c.terminate(ErrSessionTakenOver)
 	}
 	cause, warning := errConnectionLost, ""
@@ -580,6 +589,19 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if warning != "" {
 		c.logger.Warn(warning, "error", cause)
 	}
+}
+
+// wasOwnConnect reports whether an own attempt, which got no answer, may have taken the connection over. It
+// counts each attempt once, so two programs with one client id end each other all the same.
+func (c *mqttConn) wasOwnConnect() bool {
+	for len(c.unanswered) > 0 {
+		began := c.unanswered[0]
+		c.unanswered = c.unanswered[1:]
+		if time.Since(began) < lateConnect {
+			return true
+		}
+	}
+	return false
 }
 
 var (

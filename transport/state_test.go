@@ -342,3 +342,31 @@ func TestAFunctionOfTheProgramThatEndsANewConnectionHidesItsLossFromNoBinding(t 
 		}
 	})
 }
+
+// A client that gives up an attempt connects again. A server that was frozen handles the CONNECT of the
+// first attempt later, and takes the second one over. Another program with the client id still ends it.
+func TestAnOwnConnectThatIsHandledLateEndsNoClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &pipeBroker{}
+		var connects atomic.Int64
+		b.answer = func(_ net.Conn, packet *packets.ControlPacket) bool {
+			return packet.Type == packets.CONNECT && connects.Add(1) <= 2 // the first two attempts get no answer
+		}
+		client := mustDialTo(t, b, Options{})
+		takeOver := func() {
+			send(b.present(), packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = packets.DisconnectSessionTakenOver })
+			time.Sleep(10 * time.Second)
+			synctest.Wait()
+		}
+		for range 2 {
+			takeOver()
+			if status := client.Connection(); status.State != Connected {
+				t.Fatalf("after its own CONNECT was handled: %v", status)
+			}
+		}
+		takeOver()
+		if status := client.Connection(); !errors.Is(status.Err, ErrSessionTakenOver) {
+			t.Errorf("after another program has connected: %v", status)
+		}
+	})
+}
