@@ -17,13 +17,14 @@ import (
 // program was taken. It calls report with what cannot be killed, when that changes.
 func killLeft(group int, reaped bool, report func(stuck string)) {
 	reported := ""
-	for {
+	for quiet := 0; quiet < quietLooks; {
 		helpers.mu.Lock()
 		stuck := signalDescendants(group, reaped, unix.SIGKILL, helpers.pids)
 		over := reapLeft(group, helpers.pids)
 		helpers.mu.Unlock()
-		if over {
-			return
+		quiet++
+		if !over {
+			quiet = 0
 		}
 		reaped = true // perhaps just now
 		if stuck != "" && stuck != reported {
@@ -33,6 +34,10 @@ func killLeft(group int, reaped bool, report func(stuck string)) {
 		time.Sleep(killPause)
 	}
 }
+
+// quietLooks is how many looks in succession must find nothing: a process may fork and end between the
+// moments at which one look sees its parent and its child.
+const quietLooks = 3
 
 // caughtSignals are the signals that a supervisor catches. Some ask the program to do something, and
 // are passed on. Those for which IsEnd is true ask the supervisor to end.

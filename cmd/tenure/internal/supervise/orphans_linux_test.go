@@ -255,3 +255,18 @@ func TestNoZombiesStay(t *testing.T) {
 		})
 	}
 }
+
+// A process that has ended may have forked a moment ago, and the look that sees it may have missed the child.
+func TestALookThatSeesOneThatHasEndedIsNotTheLast(t *testing.T) {
+	helpers.mu.Lock() // else the result is taken elsewhere
+	defer helpers.mu.Unlock()
+	process, err := os.StartProcess("/bin/true", []string{"true"}, new(os.ProcAttr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.Until(func() bool { e, ok := readProcess(process.Pid); return ok && e.isZombie() })
+	if reapLeft(0, helpers.pids) {
+		t.Error("a look that saw a process says that none is left")
+	}
+	await.Until(func() bool { return reapLeft(0, helpers.pids) })
+}

@@ -223,15 +223,13 @@ func signalProcess(e procEntry, s unix.Signal) error {
 // groupExists is for systems without subreapers: here a guard without children has no descendants.
 func groupExists(int) bool { return false }
 
-// reapLeft takes the results of children that this process did not start, and reports whether no
-// descendant is left, but for those that are spared. If it cannot see that, none is reported gone.
+// reapLeft takes the results of children that this process did not start, and reports whether it saw no
+// descendant, but for those that are spared. One that has ended counts too: it may have forked since the look
+// began.
 func reapLeft(_ int, spared map[int]bool) (over bool) {
 	entries, err := descendants(os.Getpid(), spared)
-	over = err == nil
 	for _, e := range entries {
-		if !takeResult(e.pid) {
-			over = false // it runs, or is the child of one that runs
-		}
+		takeResult(e.pid)
 	}
-	return over
+	return err == nil && len(entries) == 0
 }
