@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -245,8 +246,11 @@ func TestATopicAliasDoesNotHideATopic(t *testing.T) {
 }
 
 func TestTheAuthorizerIsAskedForEachRequest(t *testing.T) {
+	var mu sync.Mutex
 	var asked []string
 	authorizer := testsupport.Rules{Key: func(identity access.Identity, verb statestore.Verb, key string) bool {
+		mu.Lock()
+		defer mu.Unlock()
 		asked = append(asked, fmt.Sprint(identity.Client, " ", identity.User, " ", verb, " ", key))
 		return key != "forbidden"
 	}}
@@ -266,9 +270,11 @@ func TestTheAuthorizerIsAskedForEachRequest(t *testing.T) {
 		"p alice SET k", "p alice SET forbidden", "p alice GET k", "p alice GET forbidden", "p alice DEL k", "p alice DEL forbidden",
 		"p alice VDEL k", "p alice VDEL forbidden", "p alice KEYNOTIFY k", "p alice KEYNOTIFY forbidden",
 	}
+	mu.Lock()
 	if strings.Join(asked, "\n") != strings.Join(want, "\n") {
 		t.Errorf("asked %q, want %q", asked, want)
 	}
+	mu.Unlock()
 	for _, verb := range []string{"SET", "GET", "DEL", "VDEL", "KEYNOTIFY"} {
 		line := `level=WARN msg="refused a request: not authorized" client=p user=alice remote=` + p.Conn.LocalAddr().String() + " verb=" + verb + " key=forbidden\n"
 		if strings.Count(log.String(), line) != 1 {
