@@ -22,7 +22,8 @@ const (
 func inBubble(t *testing.T, attempt func(ctx context.Context, s *standing, n uint32) error, f func(s *standing, stop func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		clock := lease.SystemClock
+		started := lease.SystemClock()
+		clock := func() time.Duration { return lease.SystemClock() - started }
 		s := newStanding(clock, testValidity, clock())
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -96,7 +97,8 @@ func TestAStandingLastsWhileProofsComeInTime(t *testing.T) {
 
 func TestInvariant35AStandingEndsAtItsDeadlineThoughNothingRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		clock := lease.SystemClock
+		started := lease.SystemClock()
+		clock := func() time.Duration { return lease.SystemClock() - started }
 		s := newStanding(clock, testValidity, clock())
 		time.Sleep(testValidity - 1)
 		if err := s.check(); err != nil {
