@@ -23,10 +23,10 @@ var system struct {
 	steady
 }
 
-// SystemClock is the default Clock: the time since the program started, time in which the machine was
-// suspended included. Linux counts that in CLOCK_BOOTTIME. Elsewhere, and where a sandbox forbids reading
-// it, the wall clock stands in: a step forward ends a tenure early, which is safe; a step back changes
-// nothing. In a testing/synctest bubble SystemClock follows virtual time.
+// SystemClock is the default Clock: the time since the program started, or on Linux since the machine
+// did, time in which the machine was suspended included. Linux counts that in CLOCK_BOOTTIME. Elsewhere,
+// and where a sandbox forbids reading it, the wall clock stands in: a step forward ends a tenure early,
+// which is safe; a step back changes nothing. In a testing/synctest bubble SystemClock follows virtual time.
 func SystemClock() time.Duration {
 	system.Lock() // while the clocks are read too: an older reading would look like a step back
 	defer system.Unlock()
@@ -37,9 +37,10 @@ func SystemClock() time.Duration {
 		return time.Duration(wall.UnixNano())
 	}
 	if ok && bootTime {
-		return system.read(now.Sub(processStart), boot-bootAtStart, false)
+		// The processes of a machine agree on this clock.
+		return bootAtStart + system.read(now.Sub(processStart), boot-bootAtStart, false)
 	}
-	return system.read(now.Sub(processStart), wall.Sub(processStart.Round(0)), true)
+	return bootAtStart + system.read(now.Sub(processStart), wall.Sub(processStart.Round(0)), true)
 }
 
 // steady is a clock that never goes back.
