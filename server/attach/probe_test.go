@@ -16,7 +16,6 @@ const losesRequests = "loses requests when many clients send at once"
 // mosquitto 2.0.11 has as many messages in flight as the Receive Maximum says; other brokers
 // have a limit of their own, as the window here is one.
 func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
-	t.Parallel()
 	const defaults = "max_inflight_messages 20\nmax_queued_messages 1000\n" // mosquitto's
 	for _, test := range []struct {
 		name, settings string
@@ -53,7 +52,6 @@ func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
 
 // A store that takes the place of another one must not be away for the seconds that a probe may take.
 func TestABrokerThatHasKeptABurstIsNotProbedAgain(t *testing.T) {
-	t.Parallel()
 	const probing = "probing the broker"
 	lossy := "max_inflight_messages 20\nmax_queued_messages 1000\n"
 	for _, test := range []struct {
@@ -96,7 +94,6 @@ func TestABrokerThatHasKeptABurstIsNotProbedAgain(t *testing.T) {
 }
 
 func TestAStoreThatMayNotProbeSaysSoAndAnswers(t *testing.T) {
-	t.Parallel()
 	for _, test := range []struct {
 		name   string
 		change func(string) string
