@@ -1,9 +1,9 @@
 package tenure_test
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
 	"maps"
 	"path"
 	"path/filepath"
@@ -24,17 +24,7 @@ func TestTestsThatStartProcessesAreRunByTestprocess(t *testing.T) {
 		starts, tests []string // what its other files, and its tests, import
 	}
 	folders := make(map[string]*folder)
-	err := filepath.WalkDir(".", func(file string, entry fs.DirEntry, err error) error {
-		switch {
-		case err == nil && isProduct(file):
-			return filepath.SkipDir
-		case err != nil || entry.IsDir() || filepath.Ext(file) != ".go":
-			return err
-		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
-		if err != nil {
-			return err
-		}
+	eachGoFile(t, parser.ImportsOnly, func(file string, _ *token.FileSet, parsed *ast.File) {
 		name := filepath.ToSlash(filepath.Dir(file))
 		in := folders[name]
 		if in == nil {
@@ -50,11 +40,7 @@ func TestTestsThatStartProcessesAreRunByTestprocess(t *testing.T) {
 				in.starts = append(in.starts, imported)
 			}
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	starts := func(imported string) bool {
 		in := folders[imported]
 		return imported == "os/exec" || in != nil && slices.Contains(in.starts, "os/exec") && !slices.Contains(startsNothing, imported)

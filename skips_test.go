@@ -31,19 +31,8 @@ var skipConditions = []string{"GOOS", "UnderRace", "raceDetector", "Geteuid", "C
 // A test that is skipped because this machine lacks something looks like one that has passed. Package
 // internal/prerequisite makes it fail where all tests must run.
 func TestASkippedTestFailsInCI(t *testing.T) {
-	checked, used := 0, make(map[string]bool)
-	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case err == nil && isProduct(path):
-			return filepath.SkipDir
-		case err != nil || entry.IsDir() || filepath.Ext(path) != ".go":
-			return err
-		}
-		files := token.NewFileSet()
-		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
+	used := make(map[string]bool)
+	eachGoFile(t, parser.SkipObjectResolution, func(path string, files *token.FileSet, file *ast.File) {
 		for _, declaration := range file.Decls {
 			function, ok := declaration.(*ast.FuncDecl)
 			if !ok {
@@ -56,15 +45,7 @@ func TestASkippedTestFailsInCI(t *testing.T) {
 				}
 			}
 		}
-		checked++
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if checked < 500 {
-		t.Errorf("only %d files were checked", checked)
-	}
 	for place := range skipExceptions {
 		if !used[place] {
 			t.Errorf("%s has no skip that needs an exception", place)
@@ -75,6 +56,17 @@ func TestASkippedTestFailsInCI(t *testing.T) {
 // A skip ends the goroutine that calls it. Only in the goroutine of the test does that end the test: in a
 // sync.OnceFunc it panics, and in another goroutine the test waits for ever.
 func TestPrerequisitesAreAskedForInTheGoroutineOfTheTest(t *testing.T) {
+	eachGoFile(t, parser.SkipObjectResolution, func(_ string, files *token.FileSet, file *ast.File) {
+		for _, at := range skipsElsewhere(file) {
+			t.Errorf("%v: this skips a test in another goroutine, or in a function that runs once: ask before", files.Position(at))
+		}
+	})
+}
+
+// eachGoFile parses each Go file of the repository. It fails the test if there are too few.
+func eachGoFile(t *testing.T, mode parser.Mode, visit func(path string, files *token.FileSet, file *ast.File)) {
+	t.Helper()
+	checked := 0
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err == nil && isProduct(path):
@@ -83,17 +75,18 @@ func TestPrerequisitesAreAskedForInTheGoroutineOfTheTest(t *testing.T) {
 			return err
 		}
 		files := token.NewFileSet()
-		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
+		file, err := parser.ParseFile(files, path, nil, mode)
+		if err == nil {
+			checked++
+			visit(path, files, file)
 		}
-		for _, at := range skipsElsewhere(file) {
-			t.Errorf("%v: this skips a test in another goroutine, or in a function that runs once: ask before", files.Position(at))
-		}
-		return nil
+		return err
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if checked < 500 {
+		t.Errorf("only %d files were checked", checked)
 	}
 }
 

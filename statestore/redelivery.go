@@ -31,8 +31,8 @@ const (
 	UnknownDelivery
 )
 
-// RedeliveryWindow is how long a request that comes again with UnknownDelivery, byte for byte and with the
-// same correlation data, counts as a redelivery. It is as long as clients take to connect again
+// RedeliveryWindow is how long a request that comes again with UnknownDelivery, or without DUP over a later
+// connection, counts as a redelivery if its bytes and its correlation data are the same. It is as long as clients take to connect again
 // after a lost connection, and short for a client that means its second request.
 const RedeliveryWindow = 10 * time.Second
 

@@ -61,8 +61,8 @@ func withoutCredentials(text string, err error) error {
 var errCredentials = errors.New("broker address: remove the @ and the text before it: credentials are options; " + addressForm)
 
 // ParseAddress parses the address of one broker, such as mqtts://host:8883, and adds the
-// default port of its scheme; an address without a scheme is one of mqtt. The error says how to write an address and never quotes
-// credentials, which do not belong in one.
+// default port of its scheme. An address without a scheme is one of mqtt. The error says how to
+// write an address and never quotes credentials, which do not belong in one.
 func ParseAddress(address string) (*url.URL, error) {
 	server, err := parse(address)
 	return server, withoutCredentials(address, err)
