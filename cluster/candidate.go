@@ -29,6 +29,7 @@ type Candidate struct {
 	mu      sync.Mutex
 	seen    observation
 	changed chan struct{} // closed when seen changes
+	last    ballot        // of this process
 	journal *Journal      // the last one, until it is closed
 	running bool          // a Campaign
 }
@@ -39,11 +40,22 @@ type Active struct {
 	Address string // Options.Address of the process
 }
 
-// observation is what was last read of the election key.
+// observation is what was last read of the election.
 type observation struct {
 	known    bool
-	revision int64 // at which the key was created; 0 if there is none
-	active   Active
+	revision int64 // at which the election key was written; 0 if there is none
+	ballot   ballot
+	// alive says that the lease of the process has not expired. Without Options.Member only.
+	alive         bool
+	aliveRevision int64
+}
+
+// active returns the process that is active, as far as that was seen.
+func (c *Candidate) active(seen observation) Active {
+	if seen.ballot.Resigned || c.options.Member == nil && !seen.alive {
+		return Active{}
+	}
+	return Active{Name: seen.ballot.Name, Address: seen.ballot.Address}
 }
 
 // Open checks the options, waits until etcd answers, and checks the prefix and etcd's limits.
@@ -74,7 +86,7 @@ func Open(ctx context.Context, options Options) (*Candidate, error) {
 func (c *Candidate) Active() (active Active, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.seen.active, c.changed
+	return c.active(c.seen), c.changed
 }
 
 // Campaign waits until this process is the active store and returns its journal. It returns an
@@ -109,6 +121,7 @@ func (c *Candidate) beginCampaign() error {
 	}
 	c.running = true
 	c.tasks.Add(1) // with the lock, so Close waits for it or it sees the end
+	c.seek(true)
 	return nil
 }
 
@@ -116,12 +129,23 @@ func (c *Candidate) endCampaign(journal *Journal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running, c.journal = false, journal
+	if journal == nil {
+		c.seek(false)
+	}
 	c.tasks.Done()
+}
+
+// seek says to the member of this process, if there is one, whether the process can serve.
+func (c *Candidate) seek(can bool) {
+	if c.options.Member != nil {
+		c.options.Member.Seek(can)
+	}
 }
 
 func (c *Candidate) resigned(journal *Journal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.last = journal.ballot
 	if c.journal == journal {
 		c.journal = nil
 	}
@@ -130,14 +154,14 @@ func (c *Candidate) resigned(journal *Journal) {
 func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 	failing := false
 	for {
-		seen, changed := c.observed()
-		if !seen.known || seen.revision != 0 {
+		if may, changed := c.mayTake(); !may {
 			select {
-			case <-changed:
-				continue
+			case <-changed.election:
+			case <-changed.leader:
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
+			continue
 		}
 		journal, err := c.try(ctx)
 		switch {
@@ -153,78 +177,126 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 			failing = true
 			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", err))
 		}
-		// The key was seen to be free and is not, or etcd does not answer. observe will see it.
-		pause := c.options.TTL / 8
-		if !sleep.For(ctx, pause/2+mathrand.N(pause)) {
+		if !sleep.For(ctx, tryPause/2+mathrand.N(tryPause)) {
 			return nil, context.Cause(ctx)
 		}
 	}
 }
 
-func (c *Candidate) observed() (observation, <-chan struct{}) {
+// tryPause is how long a candidate waits on average before it tries again.
+const tryPause = 100 * time.Millisecond
+
+// changes are closed when what mayTake returned may have changed.
+type changes struct{ election, leader <-chan struct{} }
+
+// mayTake reports whether this process may take the election key now: because its member leads
+// etcd, or else because no other process is alive, as far as this one knows. Nothing but the moment
+// of a takeover rests on it.
+func (c *Candidate) mayTake() (bool, changes) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.seen, c.changed
+	seen, election, own := c.seen, c.changed, c.last.Term != "" && c.seen.ballot.Term == c.last.Term
+	c.mu.Unlock()
+	if c.options.Member != nil {
+		leads, leader := c.options.Member.Leads()
+		return leads, changes{leader: leader}
+	}
+	return seen.known && (!seen.alive || own), changes{election: election}
 }
 
-// try tries to create the election key once. It returns nil and no error if another process
-// has it.
+// try tries to take the election key once. It returns nil and no error if another process
+// was first.
 func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.TTL, errors.New("etcd did not answer in time"))
 	defer cancel()
-	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys, term: rand.Text()}
-	began, err := j.grant(ctx)
+	seen, _, err := c.look(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("grant a lease: %w", err)
-	}
-	// The lease's time has begun, so the deadline counts from before it was granted.
-	j.standing = newStanding(c.options.Clock, j.ttl-c.options.Margin, began)
-	if err := j.win(ctx); err != nil || j.won == 0 {
-		// If the outcome is unknown, the key may still be created, but not after this.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.options.TTL/4)
-		defer cancel()
-		_ = revoke(ctx, c.endpoints, c.options.patience(), j.lease) // else it expires
 		return nil, err
 	}
-	if err := j.check(); err != nil {
-		return nil, fmt.Errorf("the election took longer than the lease lasts: %w", err)
+	c.see(seen)
+	if may, _ := c.mayTake(); !may {
+		return nil, nil
 	}
-	c.options.Logger.Info("this process is the active store", slog.String("name", c.options.Name), slog.String("address", c.options.Address))
+	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys}
+	wait := c.waitAfter(seen)
+	j.ballot = ballot{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address, Standing: max(c.options.Standing, wait)}
+	c.remember(j.ballot)
+	if c.options.Member == nil {
+		if err := j.grant(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := j.win(ctx, seen); err != nil || j.won == 0 {
+		return nil, err
+	}
+	// A proof of the former process began before this process won, so it is over when this much has
+	// passed from now on.
+	from := c.options.Clock() + wait + wait/rateMargin
+	j.standing = newStanding(c.options.Clock, c.options.Standing, 0, from)
+	if err := j.firstProof(ctx); err != nil {
+		return nil, err
+	}
+	c.options.Logger.Info("this process is the active store",
+		slog.String("name", c.options.Name), slog.String("address", c.options.Address), slog.Duration("answers in", max(from-c.options.Clock(), 0)))
 	j.start()
 	return j, nil
 }
 
-// grant gets a lease. If the outcome of an attempt is unknown, a lease that nothing uses expires.
-func (j *Journal) grant(ctx context.Context) (began time.Duration, err error) {
-	type grant struct {
-		began time.Duration
-		lease *clientv3.LeaseGrantResponse
+// rateMargin is the part of a wait that is added, because clocks do not run at the same rate.
+const rateMargin = 10
+
+// waitAfter returns how long the processes before may still answer after this one has taken the
+// election key from seen.
+func (c *Candidate) waitAfter(seen observation) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case seen.revision == 0: // it may have been deleted by hand
+		return c.options.Standing
+	case seen.ballot.Resigned, seen.ballot.Term == c.last.Term && c.last.Resigned:
+		return 0
 	}
-	g, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (g grant, err error) {
-		g.began = j.options.Clock()
-		g.lease, err = client.Grant(ctx, int64(j.options.TTL/time.Second))
-		return g, err
-	})
-	if err != nil {
-		return 0, err
-	}
-	j.lease, j.ttl = g.lease.ID, time.Duration(g.lease.TTL)*time.Second
-	if j.ttl != j.options.TTL {
-		j.options.Logger.Warn("etcd's election timeout makes the TTL of the active store longer", slog.Duration("TTL", j.ttl))
-	}
-	return g.began, nil
+	return seen.ballot.Standing
 }
 
-// win creates the election key unless there is one, and sets won if it has.
-func (j *Journal) win(ctx context.Context) (err error) {
-	value := ballot{Term: j.term, Name: j.options.Name, Address: j.options.Address}.encode()
+// remember notes the last ballot of this process.
+func (c *Candidate) remember(b ballot) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = b
+}
+
+// firstProof begins the standing. The transaction that won proves little: with a slow disk it takes
+// longer than a proof is valid.
+func (j *Journal) firstProof(ctx context.Context) error {
+	began, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (began time.Duration, err error) {
+		began = j.clock()
+		if err = j.proveAt(ctx, client); errors.Is(err, ErrDeposed) {
+			err = final{err}
+		}
+		return began, err
+	})
+	if err == nil {
+		j.deadline.Store(int64(began + j.validity))
+		err = j.lasts()
+	}
+	return err
+}
+
+// win takes the election key if it still is as it was seen, and sets won if it has.
+func (j *Journal) win(ctx context.Context, seen observation) (err error) {
+	value := j.ballot.encode()
+	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.keys.active), "=", seen.revision)}
+	operations := []clientv3.Op{
+		clientv3.OpPut(j.keys.active, value),
+		clientv3.OpPut(j.keys.format, format),
+		clientv3.OpPut(j.keys.sequence, j.number(0)),
+	}
+	if j.lease != 0 {
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(j.keys.alive), "=", seen.aliveRevision))
+		operations = append(operations, clientv3.OpPut(j.keys.alive, j.ballot.Term, clientv3.WithLease(j.lease)))
+	}
 	j.won, err = do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (won int64, err error) {
-		response, err := client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(j.keys.active), "=", 0)).
-			Then(clientv3.OpPut(j.keys.active, value, clientv3.WithLease(j.lease)),
-				clientv3.OpPut(j.keys.format, format),
-				clientv3.OpPut(j.keys.sequence, j.number(0))).
-			Else(clientv3.OpGet(j.keys.active)).Commit()
+		response, err := client.Txn(ctx).If(conditions...).Then(operations...).Else(clientv3.OpGet(j.keys.active)).Commit()
 		switch {
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			return 0, final{err}
@@ -233,10 +305,10 @@ func (j *Journal) win(ctx context.Context) (err error) {
 		case response.Succeeded:
 			return response.Header.Revision, nil
 		}
-		// An earlier attempt may have created it.
+		// An earlier attempt may have taken it.
 		for _, kv := range response.Responses[0].GetResponseRange().GetKvs() {
-			if decodeBallot(kv.Value).Term == j.term {
-				won = kv.CreateRevision
+			if decodeBallot(kv.Value).Term == j.ballot.Term {
+				won = kv.ModRevision
 			}
 		}
 		return won, nil
@@ -245,13 +317,13 @@ func (j *Journal) win(ctx context.Context) (err error) {
 }
 
 func decodeBallot(value []byte) (b ballot) {
-	if json.Unmarshal(value, &b) != nil || len(b.Name) > maxAddress || len(b.Address) > maxAddress {
-		return ballot{Name: "?"} // not written by this package
+	if json.Unmarshal(value, &b) != nil || len(b.Name) > maxAddress || len(b.Address) > maxAddress || b.Standing < 0 || b.Standing > maxStanding {
+		return ballot{Name: "?", Standing: maxStanding} // not written by this package
 	}
 	return b
 }
 
-// observe follows the election key until the candidate is closed. A watch wakes it early; it
+// observe follows the election until the candidate is closed. A watch wakes it early; it
 // also asks every half TTL, because a watch at a member that is frozen is silent.
 func (c *Candidate) observe() {
 	unknown := false
@@ -280,20 +352,25 @@ func (c *Candidate) observe() {
 	}
 }
 
-// look reads the election key. next is the first revision that the answer does not include.
+// look reads the keys of the election. next is the first revision that the answer does not include.
 func (c *Candidate) look(ctx context.Context) (seen observation, next int64, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.TTL, errors.New("etcd did not answer in time"))
 	defer cancel()
 	response, err := do(ctx, c.endpoints, c.options.patience(), func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
-		return client.Get(ctx, c.keys.active)
+		from, to := c.keys.election()
+		return client.Get(ctx, from, to)
 	})
 	if err != nil {
 		return observation{}, 0, err
 	}
 	seen = observation{known: true}
 	for _, kv := range response.Kvs {
-		b := decodeBallot(kv.Value)
-		seen.revision, seen.active = kv.CreateRevision, Active{Name: b.Name, Address: b.Address}
+		switch string(kv.Key) {
+		case c.keys.active:
+			seen.revision, seen.ballot = kv.ModRevision, decodeBallot(kv.Value)
+		case c.keys.alive:
+			seen.alive, seen.aliveRevision = true, kv.ModRevision
+		}
 	}
 	return seen, response.Header.Revision + 1, nil
 }
@@ -308,14 +385,15 @@ func (c *Candidate) see(seen observation) {
 	}
 }
 
-// await returns when the election key has changed since revision next, after half a TTL, or
+// await returns when the election has changed since revision next, after half a TTL, or
 // when the watch fails.
 func (c *Candidate) await(next int64) {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(c.life), c.options.TTL/2)
 	defer cancel() // ends the watch
 	client, _ := c.endpoints.at(0)
+	from, to := c.keys.election()
 	select {
-	case response, open := <-client.Watch(ctx, c.keys.active, clientv3.WithRev(next)):
+	case response, open := <-client.Watch(ctx, from, to, clientv3.WithRev(next)):
 		if !open || response.Err() != nil {
 			_ = sleep.For(ctx, c.options.TTL/16)
 		}

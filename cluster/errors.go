@@ -17,6 +17,8 @@ var (
 	// ErrDeadlinePassed ends a Journal: its process could not prove in time that it is the
 	// active one.
 	ErrDeadlinePassed = errors.New("this process could not prove in time that it is the active store")
+	// ErrUnconfirmed ends a Journal: etcd answered reads, but did not confirm a change in time.
+	ErrUnconfirmed = errors.New("etcd did not confirm a change in time, though it answers reads: the disk of a member may be stuck, or large packets between the members may be lost (check the MTU)")
 	// ErrClosed ends a Journal after its Close, and a Campaign after Candidate.Close.
 	ErrClosed = errors.New("closed")
 	// ErrForeignData is the error of Open when the prefix holds keys that are not of a store,

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -60,9 +62,16 @@ func TestInvariant35AnActiveProcessThatIsCutOffStopsBeforeTheStandbyTakesOver(t 
 func TestInvariant35EtcdRefusesWhatADeposedProcessWrites(t *testing.T) {
 	e := sharedEtcd(t)
 	proxies, options := e.proxied(t, "a")
-	options.Clock = func() time.Duration { return 0 }
+	var stopped atomic.Int64
+	options.Clock = func() time.Duration {
+		if at := stopped.Load(); at != 0 {
+			return time.Duration(at)
+		}
+		return lease.SystemClock()
+	}
 	first := campaign(t, open(t, options))
 	load(t, first)
+	stopped.Store(int64(lease.SystemClock()))
 	commit(t, first, group("a", "1"))
 	for _, p := range proxies {
 		p.hold() // else it learns at once that it is deposed
@@ -88,22 +97,24 @@ func TestInvariant35EtcdRefusesWhatADeposedProcessWrites(t *testing.T) {
 	}
 }
 
-// expireLeaseOf ends the lease under the election key of the test, as etcd does when it expires.
+// expireLeaseOf ends the lease of the active process, as etcd does when it expires.
 func (e *etcd) expireLeaseOf(t *testing.T) {
 	t.Helper()
 	client := e.client(t)
-	response, err := client.Get(bounded(t), prefix(t)+"active")
+	response, err := client.Get(bounded(t), prefix(t)+"alive")
 	if err != nil || len(response.Kvs) != 1 {
-		t.Fatalf("the election key: %v, %v", response, err)
+		t.Fatalf("the key with the lease: %v, %v", response, err)
 	}
 	if _, err := client.Revoke(bounded(t), clientv3.LeaseID(response.Kvs[0].Lease)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func TestAnActiveProcessWhoseLeaseExpiredEndsAtOnce(t *testing.T) {
+func TestAnActiveProcessWhoseLeaseExpiredEnds(t *testing.T) {
 	e := sharedEtcd(t)
-	journal := campaign(t, open(t, e.candidateOptions(t, "a")))
+	options := e.candidateOptions(t, "a")
+	options.TTL = 4 * time.Second
+	journal := campaign(t, open(t, options))
 	e.expireLeaseOf(t)
 	await.Receive(journal.Done())
 	if !errors.Is(journal.Err(), cluster.ErrDeposed) || journal.Standing() == nil {
@@ -169,9 +180,7 @@ func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
 	if journal.Standing() == nil {
 		t.Error("the process may still answer")
 	}
-	if err := journal.Close(); err != nil {
-		t.Error(err)
-	}
+	_ = journal.Close() // nor does etcd keep that it resigned
 	// The cure that the error names.
 	client := e.client(t)
 	compact(t, client)
@@ -404,7 +413,7 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		"Options.Prefix":          func(o *cluster.Options) { o.Prefix = strings.Repeat("p", 300) },
 		"Options.Name":            func(o *cluster.Options) { o.Name = strings.Repeat("p", 3000) },
 		"Options.TTL":             func(o *cluster.Options) { o.TTL = 2500 * time.Millisecond },
-		"Options.Margin":          func(o *cluster.Options) { o.Margin = 3 * time.Second },
+		"Options.Standing":        func(o *cluster.Options) { o.Standing = time.Millisecond },
 		"Options.MaxOperations":   func(o *cluster.Options) { o.MaxOperations = statestore.MaxGroup },
 		"MaxTransactionBytes":     func(o *cluster.Options) { o.MaxTransactionBytes = 1 << 10 },
 	} {

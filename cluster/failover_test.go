@@ -246,7 +246,7 @@ func TestInvariant34TheStoreStopsWithoutAMajorityOfEtcdAndComesBack(t *testing.T
 	if err := c.journal.Standing(); err == nil {
 		t.Error("the store has standing without a majority")
 	}
-	if err := c.journal.Close(); err == nil || !strings.Contains(err.Error(), "lease") {
+	if err := c.journal.Close(); err == nil || !strings.Contains(err.Error(), "as after a crash") {
 		t.Errorf("Close without a majority: %v", err)
 	}
 	for i := range 2 {

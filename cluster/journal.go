@@ -24,11 +24,10 @@ type Journal struct {
 	options   *Options
 	endpoints *endpoints
 	keys      keys
-	term      string // names this time of being active; no other has the same
-	lease     clientv3.LeaseID
-	ttl       time.Duration // of the lease
-	won       int64         // the create revision of the election key
-	sequence  uint64        // of the last transaction that etcd has applied
+	ballot    ballot           // the value of the election key
+	lease     clientv3.LeaseID // of the key that says that this process lives; 0 with Options.Member
+	won       int64            // the revision of the election key; it changes when another process takes it
+	sequence  uint64           // of the last transaction that etcd has applied
 
 	old        int // bytes that were written since the last compaction
 	compacting atomic.Bool
@@ -40,10 +39,15 @@ type Journal struct {
 }
 
 // keys are the keys of a store in etcd.
-type keys struct{ format, active, sequence, records, recordsEnd string }
+type keys struct{ format, active, alive, sequence, records, recordsEnd string }
 
 func newKeys(prefix string) keys {
-	return keys{prefix + "format", prefix + "active", prefix + "sequence", prefix + "r/", clientv3.GetPrefixRangeEnd(prefix + "r/")}
+	return keys{prefix + "format", prefix + "active", prefix + "alive", prefix + "sequence", prefix + "r/", clientv3.GetPrefixRangeEnd(prefix + "r/")}
+}
+
+// election returns the range of the keys active and alive.
+func (k *keys) election() (from string, to clientv3.OpOption) {
+	return k.active, clientv3.WithRange(k.alive + "\x00")
 }
 
 // format is the value of keys.format. Later releases that write other keys have another one.
@@ -53,17 +57,21 @@ const format = "tenure store 1"
 func (j *Journal) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	j.stop = stop
+	if j.lease != 0 {
+		j.tasks.Go(func() { j.keepAlive(ctx) })
+	}
 	j.tasks.Go(func() {
-		j.keep(ctx, j.ttl, j.attemptProof)
+		j.keep(ctx, j.attemptProof)
 		if err := j.why(); err != nil && !errors.Is(err, ErrClosed) {
 			j.options.Logger.Error("this process is no longer the active store", slog.Any("reason", err))
 		}
+		j.candidate.seek(false) // until the next campaign
 	})
 }
 
 // attemptProof is one proof of the standing: see "What is guaranteed" in the package comment.
 func (j *Journal) attemptProof(ctx context.Context, n uint32) (p proof) {
-	attempt, cancel := context.WithTimeout(ctx, j.ttl)
+	attempt, cancel := context.WithTimeout(ctx, j.validity)
 	defer cancel()
 	client, index := j.endpoints.at(n)
 	p = proof{began: j.clock()}
@@ -82,15 +90,8 @@ func (j *Journal) proveAt(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return err
 	}
-	if len(response.Kvs) == 0 || response.Kvs[0].CreateRevision != j.won {
+	if len(response.Kvs) == 0 || response.Kvs[0].ModRevision != j.won {
 		return ErrDeposed
-	}
-	ttl, err := keepAlive(ctx, client, j.lease)
-	switch {
-	case err != nil:
-		return err
-	case ttl <= 0:
-		return fmt.Errorf("%w: its lease has expired", ErrDeposed)
 	}
 	return nil
 }
@@ -119,14 +120,29 @@ const (
 	firstPageRecords, maxPageRecords = 64, 50_000
 	// pageBytes is the size that a page should have.
 	pageBytes = 8 << 20
+	// pagePatience is longer than that of other requests, because a page takes longer to arrive.
+	pagePatience = 4 * time.Second
 )
+
+// isActive is the condition that no other process has taken the election key.
+func (j *Journal) isActive() clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(j.keys.active), "=", j.won)
+}
 
 // Load implements [statestore.Journal]. It reads pages of about 8 MiB. Only the active process
 // writes records and each page is read only if this process still is that one, so all pages
-// are of one state, though etcd may be compacted meanwhile.
+// are of one state, though etcd may be compacted meanwhile. It returns once the process before
+// answers nothing any more.
 func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) error {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
+	if err := j.load(ctx, each); err != nil {
+		return err
+	}
+	return j.wait(ctx)
+}
+
+func (j *Journal) load(ctx context.Context, each func(statestore.Record) error) error {
 	from, limit := j.keys.records, firstPageRecords
 	for {
 		page, err := j.loadPage(ctx, from, limit)
@@ -166,9 +182,9 @@ func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) 
 }
 
 func (j *Journal) loadPage(ctx context.Context, from string, limit int) (*clientv3.GetResponse, error) {
-	return do(ctx, j.endpoints, j.ttl, func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
+	return do(ctx, j.endpoints, pagePatience, func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
 		response, err := client.Txn(ctx).
-			If(clientv3.Compare(clientv3.CreateRevision(j.keys.active), "=", j.won)).
+			If(j.isActive()).
 			Then(clientv3.OpGet(from, clientv3.WithRange(j.keys.recordsEnd), clientv3.WithLimit(int64(limit)))).
 			Commit()
 		switch {
@@ -200,7 +216,7 @@ func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 		}
 	}
 	// The batch is durable. If this process was frozen meanwhile, it still answers nothing.
-	if err := j.check(); err != nil {
+	if err := j.lasts(); err != nil {
 		return fmt.Errorf("the batch is durable, but %w", err)
 	}
 	return nil
@@ -212,7 +228,7 @@ func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 func (j *Journal) commit(ctx context.Context, t *transaction) error {
 	before, after := j.number(j.sequence), j.number(j.sequence+1)
 	conditions := []clientv3.Cmp{
-		clientv3.Compare(clientv3.CreateRevision(j.keys.active), "=", j.won),
+		j.isActive(),
 		clientv3.Compare(clientv3.Value(j.keys.sequence), "=", before),
 	}
 	operations := make([]clientv3.Op, 0, len(t.records)+ownOperations)
@@ -226,7 +242,10 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 		}
 	}
 	// One that is large needs longer to arrive.
-	patience := j.options.patience() + time.Duration(t.size)*time.Second/slowNetwork
+	longer := time.Duration(t.size) * time.Second / slowNetwork
+	patience := j.options.patience() + longer
+	ctx, cancel := context.WithTimeoutCause(ctx, commitLimit+longer, ErrUnconfirmed)
+	defer cancel()
 	response, err := do(ctx, j.endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
 		response, err := client.Txn(ctx).If(conditions...).Then(operations...).
 			Else(clientv3.OpGet(j.keys.active, clientv3.WithKeysOnly()), clientv3.OpGet(j.keys.sequence)).Commit()
@@ -236,7 +255,7 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 		active := response.Responses[0].GetResponseRange().GetKvs()
 		sequence := response.Responses[1].GetResponseRange().GetKvs()
 		switch {
-		case len(active) == 0 || active[0].CreateRevision != j.won:
+		case len(active) == 0 || active[0].ModRevision != j.won:
 			return nil, final{ErrDeposed}
 		case len(sequence) == 1 && string(sequence[0].Value) == after:
 			return response, nil // an earlier attempt
@@ -244,6 +263,9 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 		return nil, final{written([]byte(j.keys.sequence))}
 	})
 	if err != nil {
+		if over := j.lasts(); over != nil {
+			return over // a process that was frozen finds the limit of the commit passed as well
+		}
 		return fmt.Errorf("etcd: %w", err)
 	}
 	j.sequence++
@@ -258,6 +280,9 @@ func written(key []byte) error {
 }
 
 const (
+	// commitLimit is how long a commit may take while etcd answers reads. etcd elects a leader in
+	// less.
+	commitLimit = 5 * time.Second
 	// slowNetwork is the rate of the slowest network that is good enough, in bytes a second.
 	slowNetwork = 4 << 20
 	// oldBytes is how much may be written before the values that it replaced are compacted.
@@ -285,24 +310,36 @@ func (j *Journal) compactAfter(written int, revision int64) {
 const compactTimeout = 10 * time.Second
 
 // number is the value of keys.sequence after transaction n of this term.
-func (j *Journal) number(n uint64) string { return j.term + "/" + strconv.FormatUint(n, 10) }
+func (j *Journal) number(n uint64) string { return j.ballot.Term + "/" + strconv.FormatUint(n, 10) }
 
 // Close implements [statestore.Journal]. It resigns, so that another process takes over at
-// once. If etcd cannot be reached within half a TTL, the error says so, and another process
-// takes over when the lease expires. Close may be called several times.
+// once. If etcd cannot be reached within resignLimit, the error says so, and another process
+// takes over as after a crash. Close may be called several times.
 func (j *Journal) Close() error {
 	j.closing.Do(func() {
 		j.over(ErrClosed) // before etcd knows
 		j.stop()
 		j.tasks.Wait()
-		ctx, cancel := context.WithTimeoutCause(context.Background(), j.ttl/2, errors.New("etcd did not answer in time"))
+		j.ballot.Resigned = j.clock() >= j.from // else the process before may still answer
+		ctx, cancel := context.WithTimeoutCause(context.Background(), resignLimit, errors.New("etcd did not answer in time"))
 		defer cancel()
-		if err := revoke(ctx, j.endpoints, j.options.patience(), j.lease); err != nil {
-			j.closed = fmt.Errorf("resign: %w; another process takes over when the lease has expired, %v after its last renewal", err, j.ttl)
+		if err := j.resign(ctx); err != nil {
+			j.closed = fmt.Errorf("resign: %w; another process takes over as after a crash", err)
 		}
 		j.candidate.resigned(j)
 	})
 	return j.closed
+}
+
+const resignLimit = 2 * time.Second
+
+// resign says in the election key that this process answers nothing any more.
+func (j *Journal) resign(ctx context.Context) error {
+	_, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
+		return client.Txn(ctx).If(j.isActive()).
+			Then(clientv3.OpPut(j.keys.active, j.ballot.encode()), clientv3.OpDelete(j.keys.alive)).Commit()
+	})
+	return err
 }
 
 // ballot is the value of the election key.
@@ -310,6 +347,11 @@ type ballot struct {
 	Term    string `json:"term"`
 	Name    string `json:"name"`
 	Address string `json:"address"`
+	// Standing is how long, in nanoseconds, this process or one before it may answer after
+	// another one has taken the key.
+	Standing time.Duration `json:"standing"`
+	// Resigned says that the process answers nothing any more, nor does one before it.
+	Resigned bool `json:"resigned,omitempty"`
 }
 
 func (b ballot) encode() string {

@@ -2,13 +2,50 @@ package cluster
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"log/slog"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/tenurelock/tenure/internal/sleep"
 )
+
+// grant gets a lease for the key that says that this process lives. If the outcome of an attempt is
+// unknown, a lease that nothing uses expires.
+func (j *Journal) grant(ctx context.Context) error {
+	granted, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*clientv3.LeaseGrantResponse, error) {
+		return client.Grant(ctx, int64(j.options.TTL/time.Second))
+	})
+	if err != nil {
+		return fmt.Errorf("grant a lease: %w", err)
+	}
+	j.lease = granted.ID
+	if ttl := time.Duration(granted.TTL) * time.Second; ttl != j.options.TTL {
+		j.options.Logger.Warn("etcd's election timeout makes the TTL of the active store longer", slog.Duration("TTL", ttl))
+	}
+	return nil
+}
+
+// keepAlive renews the lease until ctx or the standing ends. Nothing rests on it but when
+// another process may begin to take over.
+func (j *Journal) keepAlive(ctx context.Context) {
+	ctx, cancel := j.living(ctx)
+	defer cancel()
+	for sleep.For(ctx, j.options.TTL/4) {
+		ttl, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (time.Duration, error) {
+			return keepAlive(ctx, client, j.lease)
+		})
+		switch {
+		case err != nil && ctx.Err() == nil:
+			j.over(fmt.Errorf("etcd: %w", err)) // refused
+		case err == nil && ttl <= 0:
+			j.over(fmt.Errorf("%w: its lease has expired", ErrDeposed))
+		}
+	}
+}
 
 // keepAlive renews a lease once and returns what is left of it; 0 means that it has expired.
 // etcd's own KeepAliveOnce (v3.6.14) repeats a request that fails, without a pause.
@@ -27,16 +64,4 @@ func keepAlive(ctx context.Context, client *clientv3.Client, id clientv3.LeaseID
 		return 0, rpctypes.Error(err)
 	}
 	return time.Duration(response.TTL) * time.Second, nil
-}
-
-// revoke ends a lease, and with it the key that is under it.
-func revoke(ctx context.Context, endpoints *endpoints, patience time.Duration, id clientv3.LeaseID) error {
-	_, err := do(ctx, endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.LeaseRevokeResponse, error) {
-		response, err := client.Revoke(ctx, id)
-		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return nil, nil
-		}
-		return response, err
-	})
-	return err
 }

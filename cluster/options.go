@@ -37,13 +37,20 @@ type Options struct {
 	// Reference: host or host:port, several of them separated by spaces. The other
 	// candidates refer clients to it. It may be empty.
 	Address string
-	// TTL is how long etcd waits for a process that ended uncleanly before another takes
-	// over. Whole seconds, from 2 s to 1 min. etcd makes it longer if it is shorter than one
-	// and a half of etcd's election timeouts. Default DefaultTTL.
+	// Member is the member of etcd in this process, which Endpoints lead to. With it a process
+	// becomes the active one when its member leads etcd. Nil: etcd runs elsewhere, and a process
+	// may become the active one when a lease of the one before has expired, after TTL.
+	Member Leadership
+	// TTL is how long etcd waits for a process that ended uncleanly before another may take
+	// over, without Member. Whole seconds, from 2 s to 1 min. etcd makes it longer if it is
+	// shorter than one and a half of etcd's election timeouts. Default DefaultTTL.
 	TTL time.Duration
-	// Margin is how much earlier than etcd this process considers itself deposed. It must be
-	// more than the two clocks can drift apart within a TTL. Default TTL/10.
-	Margin time.Duration
+	// Standing is how long the active process may answer after it began to ask etcd whether it
+	// still is the active one, and got that answer. It asks five times as often. A process that
+	// takes over waits for it, so a short one makes takeovers fast, and one that is shorter than
+	// what etcd takes to elect a leader ends the standing then. From 100 ms to 30 s. The processes
+	// may have different ones. Default TTL/2.
+	Standing time.Duration
 	// MaxOperations is how many operations etcd allows in a transaction (--max-txn-ops). At
 	// least 65. Default 128, as in etcd.
 	MaxOperations int
@@ -66,7 +73,20 @@ const (
 	DefaultTTL    = 4 * time.Second
 )
 
+// Leadership is what a Candidate needs of the member of etcd in its own process. Member of
+// package member implements it. Its methods are safe for concurrent use and do not wait.
+type Leadership interface {
+	// Leads reports whether the member leads etcd, and returns a channel that is closed when
+	// that may have changed.
+	Leads() (leads bool, changed <-chan struct{})
+	// Seek says whether this process could serve, or does. While it cannot, its member hands
+	// leadership to another one.
+	Seek(can bool)
+}
+
 const (
+	minStanding, maxStanding = 100 * time.Millisecond, 30 * time.Second
+
 	// minTransactionBytes has room for packets of 128 KiB.
 	minTransactionBytes = 256 << 10
 	maxTransactionBytes = 64 << 20
@@ -121,9 +141,9 @@ func (o *Options) setDefaults() error {
 	if o.TTL < 2*time.Second || o.TTL > time.Minute || o.TTL%time.Second != 0 {
 		return fmt.Errorf("Options.TTL %v must be whole seconds, from 2s to 1m", o.TTL)
 	}
-	o.Margin = cmp.Or(o.Margin, o.TTL/10)
-	if o.Margin < 0 || o.Margin > o.TTL/2 {
-		return fmt.Errorf("Options.Margin %v must be from 0 to half of TTL %v; 0 means TTL/10", o.Margin, o.TTL)
+	o.Standing = cmp.Or(o.Standing, o.TTL/2)
+	if o.Standing < minStanding || o.Standing > maxStanding {
+		return fmt.Errorf("Options.Standing %v must be from %v to %v", o.Standing, minStanding, maxStanding)
 	}
 	o.MaxOperations = cmp.Or(o.MaxOperations, defaultOperations)
 	if o.MaxOperations <= statestore.MaxGroup {

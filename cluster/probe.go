@@ -43,7 +43,8 @@ func (c *Candidate) probeMember(ctx context.Context, client *clientv3.Client) er
 		return rpctypes.Error(err)
 	}
 	if !isSupported(status.Version) {
-		return final{fmt.Errorf("%s has version %s, which may revoke leases early; use 3.5.13 or later", endpoint, status.Version)}
+		return final{fmt.Errorf("%s has version %s, which may answer a linearizable read with an old value after a pause (etcd issue 20418); "+
+			"use 3.5.28 or later, and of 3.6 use 3.6.9 or later", endpoint, status.Version)}
 	}
 	if err := c.probePrefix(ctx, client); err != nil {
 		return err
@@ -54,7 +55,7 @@ func (c *Candidate) probeMember(ctx context.Context, client *clientv3.Client) er
 	return c.probeLimits(ctx, client)
 }
 
-// isSupported reports whether a version of etcd is 3.5.13 or later.
+// isSupported reports whether the linearizable reads of a version of etcd are that also after a pause.
 func isSupported(version string) bool {
 	var numbers [3]int
 	release, _, _ := strings.Cut(version, "-")
@@ -62,7 +63,7 @@ func isSupported(version string) bool {
 		numbers[i], _ = strconv.Atoi(part)
 	}
 	major, minor, patch := numbers[0], numbers[1], numbers[2]
-	return major > 3 || major == 3 && (minor > 5 || minor == 5 && patch >= 13)
+	return major > 3 || major == 3 && (minor > 6 || minor == 6 && patch >= 9 || minor == 5 && patch >= 28)
 }
 
 // probePrefix refuses a prefix that holds keys of something else.

@@ -7,14 +7,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
 )
 
-// standing judges whether this process may answer from memory: until a deadline on the clock,
-// which proofs move ahead. Once it has ended it does not come back.
+// standing judges whether this process may answer from memory: from a moment on the clock at which
+// the process before it answers nothing any more, until a deadline, which proofs move ahead. Once it
+// has ended it does not come back.
 type standing struct {
 	clock    lease.Clock
-	validity time.Duration // of a proof, from when it began: TTL − Margin
+	validity time.Duration // of a proof, from when it began: Options.Standing
+	from     time.Duration
 	deadline atomic.Int64
 	life     context.Context // its cause is why the standing ended
 	end      context.CancelCauseFunc
@@ -22,16 +25,40 @@ type standing struct {
 	failure  atomic.Pointer[error] // of the latest proof; nil if it succeeded
 }
 
-func newStanding(clock lease.Clock, validity, began time.Duration) *standing {
-	s := &standing{clock: clock, validity: validity}
+// newStanding returns a standing after a proof that began at began.
+func newStanding(clock lease.Clock, validity, began, from time.Duration) *standing {
+	s := &standing{clock: clock, validity: validity, from: from}
 	s.deadline.Store(int64(began + validity))
 	s.life, s.end = context.WithCancelCause(context.Background())
 	return s
 }
 
-// check returns nil while this process may answer from memory. If the deadline has passed, it
-// ends the standing.
+// errTooEarly is why a process that was just elected may not answer yet.
+var errTooEarly = errors.New("the former active store may still answer")
+
+// check returns nil while this process may answer from memory.
 func (s *standing) check() error {
+	if err := s.lasts(); err != nil {
+		return err
+	}
+	if s.clock() < s.from {
+		return errTooEarly
+	}
+	return nil
+}
+
+// wait waits until the process before this one answers nothing any more.
+func (s *standing) wait(ctx context.Context) error {
+	for s.clock() < s.from {
+		if !sleep.For(ctx, max(s.from-s.clock(), time.Millisecond)) {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// lasts returns nil until the deadline has passed, which ends the standing.
+func (s *standing) lasts() error {
 	if s.ended.Load() {
 		return s.why()
 	}
@@ -53,9 +80,9 @@ func (s *standing) check() error {
 }
 
 // prove moves the deadline ahead after a proof that began at began. A proof that comes after
-// the deadline proves nothing any more: check may have failed already.
+// the deadline proves nothing any more: lasts may have failed already.
 func (s *standing) prove(began time.Duration) {
-	if s.check() == nil {
+	if s.lasts() == nil {
 		s.deadline.Store(max(s.deadline.Load(), int64(began+s.validity)))
 	}
 }
@@ -85,12 +112,12 @@ type proof struct {
 // keep proves the standing until ctx or the standing ends: attempt sends a proof to the n-th
 // endpoint from the preferred one and returns its outcome.
 //
-// A proof is due every TTL/8. One that is not answered until the next is due is not given up:
-// an etcd that is slow still moves the deadline. So several can be under way, each at another
-// endpoint than the one before.
-func (s *standing) keep(ctx context.Context, ttl time.Duration, attempt func(ctx context.Context, n uint32) proof) {
+// A proof is due every fifth of what it is valid for. One that is not answered until the next is
+// due is not given up: an etcd that is slow still moves the deadline. So several can be under way,
+// each at another endpoint than the one before.
+func (s *standing) keep(ctx context.Context, attempt func(ctx context.Context, n uint32) proof) {
 	ctx, stop := context.WithCancel(ctx)
-	every, retry := ttl/8, ttl/64
+	every, retry := s.validity/5, s.validity/40
 	outcomes := make(chan proof, maxProofs)
 	underWay, number, next := 0, 0, s.clock()
 	defer func() { // wait for the goroutines of the attempts
@@ -103,7 +130,7 @@ func (s *standing) keep(ctx context.Context, ttl time.Duration, attempt func(ctx
 	defer timer.Stop()
 	failures, silent := uint32(0), uint32(0) // since the last success: failed; unanswered
 	for {
-		if s.check() != nil {
+		if s.lasts() != nil {
 			return
 		}
 		if now := s.clock(); now >= next && underWay < maxProofs {

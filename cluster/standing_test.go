@@ -13,10 +13,7 @@ import (
 	"github.com/tenurelock/tenure/lease"
 )
 
-const (
-	testTTL      = 4 * time.Second
-	testValidity = testTTL - testTTL/10
-)
+const testValidity = 400 * time.Millisecond
 
 // inBubble runs f with a standing that keep maintains with attempt.
 func inBubble(t *testing.T, attempt func(ctx context.Context, s *standing, n uint32) error, f func(s *standing, stop func())) {
@@ -24,12 +21,12 @@ func inBubble(t *testing.T, attempt func(ctx context.Context, s *standing, n uin
 	synctest.Test(t, func(t *testing.T) {
 		started := lease.SystemClock()
 		clock := func() time.Duration { return lease.SystemClock() - started }
-		s := newStanding(clock, testValidity, clock())
+		s := newStanding(clock, testValidity, clock(), 0)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			s.keep(ctx, testTTL, func(ctx context.Context, n uint32) proof {
+			s.keep(ctx, func(ctx context.Context, n uint32) proof {
 				p := proof{began: s.clock()}
 				p.err = attempt(ctx, s, n)
 				return p
@@ -62,7 +59,7 @@ func takes(d time.Duration) func(context.Context, *standing, uint32) error {
 // Its server ends then, and asks at once why: without an answer the process would not stand by.
 func TestACheckPastTheDeadlineEndsTheStanding(t *testing.T) {
 	now := time.Duration(0)
-	s := newStanding(func() time.Duration { return now }, testValidity, 0)
+	s := newStanding(func() time.Duration { return now }, testValidity, 0, 0)
 	if err := s.check(); err != nil || s.why() != nil {
 		t.Fatalf("before the deadline: %v, %v", err, s.why())
 	}
@@ -83,10 +80,10 @@ func TestACheckPastTheDeadlineEndsTheStanding(t *testing.T) {
 }
 
 func TestAStandingLastsWhileProofsComeInTime(t *testing.T) {
-	for _, d := range []time.Duration{0, time.Millisecond, testTTL / 2, testValidity - testTTL/4} {
+	for _, d := range []time.Duration{0, time.Millisecond, testValidity / 2, testValidity - testValidity/4} {
 		inBubble(t, takes(d), func(s *standing, _ func()) {
 			for range 1000 {
-				time.Sleep(testTTL / 50)
+				time.Sleep(testValidity / 50)
 				if err := s.check(); err != nil {
 					t.Fatalf("with proofs that take %v: %v", d, err)
 				}
@@ -99,7 +96,7 @@ func TestInvariant35AStandingEndsAtItsDeadlineThoughNothingRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		started := lease.SystemClock()
 		clock := func() time.Duration { return lease.SystemClock() - started }
-		s := newStanding(clock, testValidity, clock())
+		s := newStanding(clock, testValidity, clock(), 0)
 		time.Sleep(testValidity - 1)
 		if err := s.check(); err != nil {
 			t.Errorf("before the deadline: %v", err)
@@ -119,9 +116,9 @@ func TestInvariant35AStandingEndsAtItsDeadlineThoughNothingRuns(t *testing.T) {
 func TestInvariant35AProofCountsFromWhenItBegan(t *testing.T) {
 	var lastBegan atomic.Int64
 	attempt := func(ctx context.Context, s *standing, _ uint32) error {
-		if began := s.clock(); began < 10*testTTL {
+		if began := s.clock(); began < 10*testValidity {
 			lastBegan.Store(int64(began))
-			return takes(testTTL/3)(ctx, s, 0)
+			return takes(testValidity/3)(ctx, s, 0)
 		}
 		return errNoAnswer
 	}
@@ -141,7 +138,7 @@ func TestInvariant35AProofCountsFromWhenItBegan(t *testing.T) {
 func TestAMemberThatIsSilentCostsNoStanding(t *testing.T) {
 	attempt := func(ctx context.Context, _ *standing, n uint32) error {
 		if n%3 == 0 {
-			ctx, cancel := context.WithTimeout(ctx, testTTL)
+			ctx, cancel := context.WithTimeout(ctx, testValidity)
 			defer cancel()
 			await.Receive(ctx.Done())
 			return ctx.Err()
@@ -150,7 +147,7 @@ func TestAMemberThatIsSilentCostsNoStanding(t *testing.T) {
 	}
 	inBubble(t, attempt, func(s *standing, _ func()) {
 		for range 1000 {
-			time.Sleep(testTTL / 50)
+			time.Sleep(testValidity / 50)
 			if err := s.check(); err != nil {
 				t.Fatal(err)
 			}
@@ -163,13 +160,13 @@ func TestAProofThatFailsIsRepeatedWithoutAHotLoop(t *testing.T) {
 	var attempts atomic.Int32
 	attempt := func(_ context.Context, s *standing, _ uint32) error {
 		attempts.Add(1)
-		if s.clock() > testValidity-testTTL/8 {
+		if s.clock() > testValidity-testValidity/8 {
 			return nil
 		}
 		return errNoAnswer
 	}
 	inBubble(t, attempt, func(s *standing, _ func()) {
-		time.Sleep(testTTL)
+		time.Sleep(testValidity)
 		if err := s.check(); err != nil {
 			t.Error(err)
 		}
@@ -198,7 +195,7 @@ func TestKeepWaitsForProofsThatAreUnderWay(t *testing.T) {
 		return ctx.Err()
 	}
 	inBubble(t, attempt, func(s *standing, stop func()) {
-		time.Sleep(testTTL / 2)
+		time.Sleep(testValidity / 2)
 		if running.Load() < 2 {
 			t.Errorf("%d proofs are under way", running.Load())
 		}

@@ -100,7 +100,7 @@ func asEtcdCounts(prefix string, t *transaction) int {
 	number := []byte(strings.Repeat("n", 26) + "/18446744073709551615")
 	request := &pb.TxnRequest{
 		Compare: []*pb.Compare{
-			{Target: pb.Compare_CREATE, Key: []byte(prefix + "active"), TargetUnion: &pb.Compare_CreateRevision{CreateRevision: 1 << 62}},
+			{Target: pb.Compare_MOD, Key: []byte(prefix + "active"), TargetUnion: &pb.Compare_ModRevision{ModRevision: 1 << 62}},
 			{Target: pb.Compare_VALUE, Key: []byte(prefix + "sequence"), TargetUnion: &pb.Compare_Value{Value: number}},
 		},
 		Success: []*pb.RequestOp{put(prefix+"sequence", number)},

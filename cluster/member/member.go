@@ -25,7 +25,9 @@ type Member struct {
 	others []string     // URLs of the other members
 	logger *slog.Logger // may be nil
 	socket string
-	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of Close after that
+	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of all once ready is closed
+
+	seeking seeking
 
 	stop    func()
 	ready   chan struct{}
@@ -46,6 +48,8 @@ type Member struct {
 // If a disk fails while the member runs, etcd logs the reason and ends the process.
 func Start(options Options) (*Member, error) {
 	m := &Member{ready: make(chan struct{}), done: make(chan struct{})}
+	m.seeking.changed = make(chan struct{}, 1)
+	m.seeking.can = !options.Witness
 	config, err := options.config(&m.phase)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)
@@ -143,6 +147,7 @@ func (m *Member) run(ctx context.Context, n *newcomer, begun bool) {
 			m.phase.ready.Store(true)
 			close(m.ready)
 			ready = nil
+			m.tasks.Go(func() { m.lead(ctx) })
 		case <-ctx.Done():
 			return
 		case err := <-m.etcd.Err():
@@ -161,12 +166,17 @@ func (m *Member) run(ctx context.Context, n *newcomer, begun bool) {
 }
 
 // Configure returns options with what a store beside this member needs: its socket as the only
-// endpoint, its limits, and the right to compact.
+// endpoint, its limits, its leadership, the right to compact, and a Standing that fits its election
+// timeout.
 func (m *Member) Configure(options cluster.Options) cluster.Options {
 	options.Endpoints, options.TLS = []string{m.socket}, nil
 	options.MaxOperations = maxOperations
 	options.MaxTransactionBytes = int(m.config.MaxRequestBytes)
 	options.Compact = true
+	options.Member = m
+	if options.Standing == 0 {
+		options.Standing = m.election() * 4 / 5
+	}
 	return options
 }
 
@@ -187,8 +197,8 @@ func (m *Member) Err() error {
 }
 
 // Close stops the member, within seconds. If it leads its cluster, it first hands that to
-// another member, so the others need no election; it waits up to 7 s for one that can take
-// over. Its data stays. Close the store beside it before: it resigns through this member.
+// another member, so the others need no election, if one can take it within two election timeouts.
+// Its data stays. Close the store beside it before: it resigns through this member.
 func (m *Member) Close() {
 	m.closing.Do(func() {
 		m.phase.closing.Store(true)
@@ -197,12 +207,12 @@ func (m *Member) Close() {
 		if m.etcd == nil {
 			return
 		}
-		select {
-		case <-m.etcd.Server.ReadyNotify():
-		default:
-			// etcd v3.6.14: before it is ready, Close waits for its servers for ever.
-			m.etcd.Server.HardStop()
+		if leads, _ := m.Leads(); leads {
+			m.yield(context.Background(), 0)
 		}
+		// etcd v3.6.14: before it is ready, Close waits for its servers for ever, and if it leads,
+		// for seconds for a member that takes over.
+		m.etcd.Server.HardStop()
 		m.etcd.Close()
 	})
 }

@@ -50,9 +50,14 @@ type Options struct {
 	// its default of 1 MiB.
 	MaxRequestBytes int
 	// Heartbeat is how often the leader shows the other members that it is there, and
-	// Election how long they wait for it before they elect another; whole milliseconds, at
-	// least five times Heartbeat. All members need the same. Defaults 100 ms and 1 s.
+	// Election how long they wait for it before they elect another, up to twice as long; whole
+	// milliseconds, at least five times Heartbeat. All members need the same. Election must be a
+	// multiple of what a round trip between the members and a write to their disks take. Defaults
+	// DefaultHeartbeat and DefaultElection, for machines of one site.
 	Heartbeat, Election time.Duration
+	// Witness says that no store runs beside this member. If it is elected as the leader of the
+	// cluster, it hands that to another member at once.
+	Witness bool
 	// Logger gets etcd's warnings and errors, and the rest at debug level. Default: no logs.
 	Logger *slog.Logger
 }
@@ -60,6 +65,12 @@ type Options struct {
 // TLS are the names of PEM files. etcd reads certificates and keys again for each connection, so
 // they can be renewed while the member runs.
 type TLS struct{ CA, Certificate, Key string }
+
+// Defaults of Options.
+const (
+	DefaultHeartbeat = 50 * time.Millisecond
+	DefaultElection  = 500 * time.Millisecond
+)
 
 const (
 	maxOperations   = 4096
@@ -118,7 +129,7 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	if err := o.PeerTLS.check("Options.PeerTLS", own.Hostname()); err != nil {
 		return nil, err
 	}
-	heartbeat, election := cmp.Or(o.Heartbeat, 100*time.Millisecond), cmp.Or(o.Election, time.Second)
+	heartbeat, election := cmp.Or(o.Heartbeat, DefaultHeartbeat), cmp.Or(o.Election, DefaultElection)
 	if heartbeat < time.Millisecond || election < 5*heartbeat || election > 50*time.Second {
 		return nil, fmt.Errorf("Options.Election %v must be at least five times Options.Heartbeat %v, and at most 50s", election, heartbeat)
 	}

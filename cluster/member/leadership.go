@@ -1,0 +1,136 @@
+package member
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/tenurelock/tenure/cluster"
+)
+
+// Leadership of etcd decides which process becomes the active store: see cluster.Options.Member. So
+// a member hands it to another one while its own process cannot serve, as a witness never can.
+
+var _ cluster.Leadership = (*Member)(nil)
+
+// seeking is whether the process of a member can serve.
+type seeking struct {
+	mu      sync.Mutex
+	can     bool          // or it has not said yet
+	since   time.Time     // it cannot; the zero time for a witness
+	changed chan struct{} // has room for one
+}
+
+const (
+	// grace is how long a member keeps leadership while its process cannot serve: one that stands by
+	// again can soon.
+	grace = 2 * time.Second
+	// maxYieldPause is the longest pause between two times of handing leadership on. The pause begins
+	// with grace and doubles, because members that cannot serve may hand it to each other.
+	maxYieldPause = 10 * time.Minute
+)
+
+// Seek implements cluster.Leadership.
+func (m *Member) Seek(can bool) {
+	m.seeking.mu.Lock()
+	defer m.seeking.mu.Unlock()
+	if m.seeking.can && !can {
+		m.seeking.since = time.Now()
+	}
+	m.seeking.can = can
+	select {
+	case m.seeking.changed <- struct{}{}:
+	default:
+	}
+}
+
+// yieldsIn returns after how long this member should hand leadership on if nothing changes, and
+// false if it should not.
+func (m *Member) yieldsIn() (time.Duration, bool) {
+	m.seeking.mu.Lock()
+	defer m.seeking.mu.Unlock()
+	if m.seeking.can {
+		return 0, false
+	}
+	return max(time.Until(m.seeking.since.Add(grace)), 0), true
+}
+
+// Leads implements cluster.Leadership.
+func (m *Member) Leads() (leads bool, changed <-chan struct{}) {
+	select {
+	case <-m.ready:
+	default:
+		return false, m.ready
+	}
+	server := m.etcd.Server
+	changed = server.LeaderChangedNotify()
+	return server.Lead() == uint64(server.MemberID()), changed
+}
+
+// lead hands leadership on while the process of this member cannot serve, until ctx ends.
+func (m *Member) lead(ctx context.Context) {
+	own, former := uint64(m.etcd.Server.MemberID()), uint64(0)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var yielded time.Time // when that was done last
+	pause := grace
+	for {
+		leads, changed := m.Leads()
+		if leader := m.etcd.Server.Lead(); leader != own && leader != 0 {
+			former = leader
+		}
+		if in, yields := m.yieldsIn(); leads && yields {
+			in = max(in, time.Until(yielded.Add(pause)))
+			if in <= 0 {
+				pause = min(2*pause, maxYieldPause)
+				if time.Since(yielded) > 2*pause {
+					pause = grace
+				}
+				if m.yield(ctx, former) {
+					yielded = time.Now()
+					continue
+				}
+				in = m.election()
+			}
+			timer.Reset(in)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-m.seeking.changed:
+		case <-timer.C:
+		}
+	}
+}
+
+// election is how long the other members wait for a leader.
+func (m *Member) election() time.Duration {
+	return time.Duration(m.config.ElectionMs) * time.Millisecond
+}
+
+// yield hands leadership to another member, and reports whether it could. The one that led before
+// comes last, because it may be gone. etcd gives up after an election timeout.
+func (m *Member) yield(ctx context.Context, former uint64) bool {
+	server := m.etcd.Server
+	own := uint64(server.MemberID())
+	var others []uint64
+	for _, m := range server.Cluster().Members() {
+		if uint64(m.ID) != own && !m.IsLearner {
+			others = append(others, uint64(m.ID))
+		}
+	}
+	if i := slices.Index(others, former); i >= 0 {
+		others = append(slices.Delete(others, i, i+1), former)
+	}
+	for _, other := range others {
+		attempt, cancel := context.WithTimeout(ctx, m.election()*5/4)
+		err := server.MoveLeader(attempt, own, other)
+		cancel()
+		if err == nil || server.Lead() != own {
+			return true
+		}
+	}
+	return false
+}
