@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/bench/durability"
 	"github.com/tenurelock/tenure/statestore"
@@ -23,7 +24,7 @@ func BenchmarkDurability(b *testing.B) {
 
 // etcdData is the data of a store on members of its own.
 func etcdData(b *testing.B) func(context.Context) (statestore.Journal, error) {
-	e := startEtcd(b, b.Cleanup)
+	e := startEtcdWith(b, b.Cleanup, func(o *member.Options) { o.Witness = o.Name != "m0" })
 	options := e.members[0].Configure(cluster.Options{TTL: 20 * time.Second})
 	candidate := open(b, options)
 	return func(ctx context.Context) (statestore.Journal, error) { return candidate.Campaign(ctx) }

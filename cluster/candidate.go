@@ -43,6 +43,7 @@ type Active struct {
 // observation is what was last read of the election.
 type observation struct {
 	known    bool
+	used     bool  // there has been an active process
 	revision int64 // at which the election key was written; 0 if there is none
 	ballot   ballot
 	// alive says that the lease of the process has not expired. Without Options.Member only.
@@ -250,7 +251,9 @@ func (c *Candidate) waitAfter(seen observation) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case seen.revision == 0: // it may have been deleted by hand
+	case !seen.used: // there has been no active process
+		return 0
+	case seen.revision == 0: // the key was deleted by hand
 		return c.options.Standing
 	case seen.ballot.Resigned, seen.ballot.Term == c.last.Term && c.last.Resigned:
 		return 0
@@ -370,6 +373,8 @@ func (c *Candidate) look(ctx context.Context) (seen observation, next int64, err
 			seen.revision, seen.ballot = kv.ModRevision, decodeBallot(kv.Value)
 		case c.keys.alive:
 			seen.alive, seen.aliveRevision = true, kv.ModRevision
+		case c.keys.format:
+			seen.used = true
 		}
 	}
 	return seen, response.Header.Revision + 1, nil

@@ -45,9 +45,9 @@ func newKeys(prefix string) keys {
 	return keys{prefix + "format", prefix + "active", prefix + "alive", prefix + "sequence", prefix + "r/", clientv3.GetPrefixRangeEnd(prefix + "r/")}
 }
 
-// election returns the range of the keys active and alive.
+// election returns the range of the keys active, alive and format.
 func (k *keys) election() (from string, to clientv3.OpOption) {
-	return k.active, clientv3.WithRange(k.alive + "\x00")
+	return k.active, clientv3.WithRange(k.records)
 }
 
 // format is the value of keys.format. Later releases that write other keys have another one.

@@ -26,8 +26,8 @@ const (
 	// grace is how long a member keeps leadership while its process cannot serve: one that stands by
 	// again can soon.
 	grace = 2 * time.Second
-	// maxYieldPause is the longest pause between two times of handing leadership on. The pause begins
-	// with grace and doubles, because members that cannot serve may hand it to each other.
+	// maxYieldPause is the longest pause before a member hands leadership on that comes back within
+	// grace: members that cannot serve would hand it to each other without end. The pause doubles.
 	maxYieldPause = 10 * time.Minute
 )
 
@@ -73,8 +73,8 @@ func (m *Member) lead(ctx context.Context) {
 	own, former := uint64(m.etcd.Server.MemberID()), uint64(0)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	var yielded time.Time // when that was done last
-	pause := grace
+	var yielded time.Time   // when that was done last
+	var pause time.Duration // from then to the next time
 	for {
 		leads, changed := m.Leads()
 		if leader := m.etcd.Server.Lead(); leader != own && leader != 0 {
@@ -82,18 +82,14 @@ func (m *Member) lead(ctx context.Context) {
 		}
 		if in, yields := m.yieldsIn(); leads && yields {
 			in = max(in, time.Until(yielded.Add(pause)))
-			if in <= 0 {
-				pause = min(2*pause, maxYieldPause)
-				if time.Since(yielded) > 2*pause {
-					pause = grace
+			if in <= 0 && m.yield(ctx, former) {
+				if pause = min(max(2*pause, grace), maxYieldPause); time.Since(yielded) > pause {
+					pause = 0
 				}
-				if m.yield(ctx, former) {
-					yielded = time.Now()
-					continue
-				}
-				in = m.election()
+				yielded = time.Now()
+				continue
 			}
-			timer.Reset(in)
+			timer.Reset(max(in, m.election()))
 		}
 		select {
 		case <-ctx.Done():

@@ -46,6 +46,7 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 
 // runWitness runs a member until ctx ends.
 func runWitness(ctx context.Context, cmd *cobra.Command, flags *memberFlags, dir string, logger *slog.Logger) error {
+	flags.witness = true
 	m, where, err := flags.start(dir, logger)
 	if err != nil {
 		return err

@@ -24,4 +24,7 @@ var optionFlags = []string{
 	"Options.Prefix", "--etcd-prefix",
 	"Options.Address", "--advertise",
 	"Options.TTL", "--etcd-ttl",
+	"Options.Standing", "--standing",
+	"Options.Heartbeat", "--heartbeat-interval",
+	"Options.Election", "--election-timeout",
 }

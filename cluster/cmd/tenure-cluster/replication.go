@@ -92,7 +92,7 @@ func (r *replication) Examples() string {
 
 // Start implements command.Replication.
 func (r *replication) Start(_ context.Context, settings command.ReplicaSettings) (command.Candidate, error) {
-	options := cluster.Options{Address: settings.Address, TTL: r.etcd.ttl, Logger: settings.Logger}
+	options := cluster.Options{Address: settings.Address, TTL: r.etcd.ttl, Standing: r.etcd.standing, Logger: settings.Logger}
 	c := &candidate{logger: settings.Logger, failed: make(chan error, 1)}
 	if r.KeepsData() {
 		m, where, err := r.member.start(settings.Dir, settings.Logger)
@@ -129,7 +129,7 @@ type etcdFlags struct {
 	endpoints     []string
 	ca, cert, key string
 	prefix        string
-	ttl           time.Duration
+	ttl, standing time.Duration
 }
 
 func (e *etcdFlags) register(flags *pflag.FlagSet) {
@@ -139,7 +139,8 @@ func (e *etcdFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&e.cert, "etcd-cert", "", "file with the certificate to show etcd, in PEM")
 	flags.StringVar(&e.key, "etcd-key", "", "file with its private key, in PEM")
 	flags.StringVar(&e.prefix, "etcd-prefix", cluster.DefaultPrefix, "how all keys in etcd begin; stores with different prefixes are independent")
-	flags.DurationVar(&e.ttl, "etcd-ttl", cluster.DefaultTTL, "how long after the unclean end of the active process another one takes over, in whole seconds")
+	flags.DurationVar(&e.ttl, "etcd-ttl", cluster.DefaultTTL, "how long after the unclean end of the active process another one may take over, in whole seconds")
+	flags.DurationVar(&e.standing, "standing", 0, "how long the active process may answer after it began to ask etcd whether it still is the active one; a process that takes over waits as long; 0: 0.8 of --election-timeout with --member, and half of --etcd-ttl with --etcd")
 }
 
 // given returns a flag that begins with prefix and was given, or an empty string.
@@ -154,7 +155,7 @@ func (e *etcdFlags) given(prefix string) (name string) {
 
 // other returns a flag that was given and has no meaning for a member of the own process.
 func (e *etcdFlags) other() (name string) {
-	for _, name := range []string{"etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix"} {
+	for _, name := range []string{"etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl"} {
 		if e.flags.Changed(name) {
 			return name
 		}
@@ -191,6 +192,9 @@ type memberFlags struct {
 	join          bool
 	ca, cert, key string
 	serve         string
+	heartbeat     time.Duration
+	election      time.Duration
+	witness       bool // no flag: the process is one
 }
 
 func (m *memberFlags) register(flags *pflag.FlagSet) {
@@ -201,12 +205,14 @@ func (m *memberFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&m.ca, "peer-ca", "", "file with the authority that issues the certificates of all members, in PEM")
 	flags.StringVar(&m.cert, "peer-cert", "", "file with the certificate of this member, for both ends of connections, in PEM")
 	flags.StringVar(&m.key, "peer-key", "", "file with its private key, in PEM")
+	flags.DurationVar(&m.heartbeat, "heartbeat-interval", member.DefaultHeartbeat, "how often etcd's leader shows the other members that it is there; the same for all members")
+	flags.DurationVar(&m.election, "election-timeout", member.DefaultElection, "how long the members wait for etcd's leader before they elect another; several times what a round trip between them and a write to their disks take; the same for all members")
 	flags.StringVar(&m.serve, "serve-etcd", "", "URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
 }
 
 // given returns a flag that was given, or an empty string.
 func (m *memberFlags) given() string {
-	for _, name := range []string{"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd"} {
+	for _, name := range []string{"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd", "heartbeat-interval", "election-timeout"} {
 		if m.flags.Changed(name) {
 			return name
 		}
@@ -227,7 +233,8 @@ func (m *memberFlags) check() error {
 // options returns the options of the member. dir is the directory above its data.
 func (m *memberFlags) options(dir string) member.Options {
 	files := member.TLS{CA: m.ca, Certificate: m.cert, Key: m.key}
-	options := member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, PeerTLS: files, ClientURL: m.serve}
+	options := member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, PeerTLS: files, ClientURL: m.serve,
+		Heartbeat: m.heartbeat, Election: m.election, Witness: m.witness}
 	if strings.HasPrefix(m.serve, "https:") {
 		options.ClientTLS = files
 		if !strings.Contains(m.cluster, "=https:") { // on one machine
