@@ -218,9 +218,8 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 		return nil, nil
 	}
 	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys}
-	wait := c.waitAfter(seen)
-	j.ballot = ballot{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address, Standing: max(c.options.Standing, wait)}
-	c.remember(j.ballot)
+	j.ballot = ballot{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}
+	wait := j.ballot.follow(seen, c.remember(j.ballot), c.options.Standing)
 	if c.options.Member == nil {
 		if err := j.grant(ctx); err != nil {
 			return nil, err
@@ -229,9 +228,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	if err := j.win(ctx, seen); err != nil || j.won == 0 {
 		return nil, err
 	}
-	// A proof of the former process began before this process won, so it is over when this much has
-	// passed from now on.
-	from := c.options.Clock() + wait + wait/rateMargin
+	from := answersFrom(c.options.Clock(), wait)
 	j.standing = newStanding(c.options.Clock, c.options.Standing, 0, from)
 	if err := j.firstProof(ctx); err != nil {
 		return nil, err
@@ -242,30 +239,12 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	return j, nil
 }
 
-// rateMargin is the part of a wait that is added, because clocks do not run at the same rate.
-const rateMargin = 10
-
-// waitAfter returns how long the processes before may still answer after this one has taken the
-// election key from seen.
-func (c *Candidate) waitAfter(seen observation) time.Duration {
+// remember notes the last ballot of this process, and returns the one before.
+func (c *Candidate) remember(b ballot) (before ballot) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case !seen.used: // there has been no active process
-		return 0
-	case seen.revision == 0: // the key was deleted by hand
-		return c.options.Standing
-	case seen.ballot.Resigned, seen.ballot.Term == c.last.Term && c.last.Resigned:
-		return 0
-	}
-	return seen.ballot.Standing
-}
-
-// remember notes the last ballot of this process.
-func (c *Candidate) remember(b ballot) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.last = b
+	before, c.last = c.last, b
+	return before
 }
 
 // firstProof begins the standing. The transaction that won proves little: with a slow disk it takes

@@ -354,6 +354,22 @@ type ballot struct {
 	Resigned bool `json:"resigned,omitempty"`
 }
 
+// follow returns how long the processes before may still answer after this one has taken the election
+// key from seen, and notes it for the process after this one. last is the ballot before of the same
+// process, and standing how long a proof of this one is valid.
+func (b *ballot) follow(seen observation, last ballot, standing time.Duration) (wait time.Duration) {
+	switch {
+	case !seen.used: // there has been no active process
+	case seen.revision == 0: // the key was deleted by hand
+		wait = standing
+	case seen.ballot.Resigned, seen.ballot.Term == last.Term && last.Resigned:
+	default:
+		wait = seen.ballot.Standing
+	}
+	b.Standing = max(standing, wait)
+	return wait
+}
+
 func (b ballot) encode() string {
 	value, err := json.Marshal(b)
 	if err != nil {

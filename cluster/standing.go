@@ -33,6 +33,14 @@ func newStanding(clock lease.Clock, validity, began, from time.Duration) *standi
 	return s
 }
 
+// rateMargin is the part of a wait that is added, because clocks do not run at the same rate.
+const rateMargin = 10
+
+// answersFrom returns when a process may answer that has won the election, and whose predecessors
+// may answer for wait after that. won is not before the moment of the election: each of their
+// proofs began before it.
+func answersFrom(won, wait time.Duration) time.Duration { return won + wait + wait/rateMargin }
+
 // errTooEarly is why a process that was just elected may not answer yet.
 var errTooEarly = errors.New("the former active store may still answer")
 
