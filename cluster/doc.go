@@ -13,53 +13,58 @@
 //
 // # What is guaranteed, and what is not
 //
-// One process at a time can write. Each transaction compares the create revision of the
-// election key, so a process that was deposed writes nothing, however late its request arrives.
-// Transactions carry a sequence number that they compare as well, so one whose outcome is
-// unknown is repeated until it is known, is applied once, and is never applied after a later one.
+// One process at a time can write. Each transaction compares the revision of the election key,
+// which changes when another process takes it, so a process that was deposed writes nothing, however
+// late its request arrives. Transactions carry a sequence number that they compare as well, so one
+// whose outcome is unknown is repeated until it is known, is applied once, and is never applied after
+// a later one.
 //
-// One process at a time answers from memory. [Journal.Standing] compares the clock with a
-// deadline; no goroutine has to run for it to pass. The active process proves every TTL/8 that
-// the election is still its own, and the deadline is TTL − Margin after the moment at which the
-// latest proof began. A process that was frozen, suspended or cut off past its deadline answers
-// nothing when it goes on. Like a lease, the check cannot keep a process from being stopped
-// between the check and the answer; what its clients write then is refused.
+// One process at a time answers from memory. A proof is a linearizable read of the election key,
+// which costs a round trip to a majority and no write to a disk. One that began at t on the clock of
+// this process, and found its own ballot in the key, allows answers until t + Options.Standing. A
+// proof is due five times as often. [Journal.Standing] compares the clock with this deadline; no
+// goroutine has to run for it to pass. The process that takes the key next waits, from the reply to
+// its transaction, for the Standing of the process before and a tenth more, which allows for clocks
+// whose rates differ. A read that still found the old ballot began before that transaction took
+// effect, so every deadline that rests on such a read has passed when the wait is over. Nothing
+// rests on leases of etcd, on its ticks and votes, or on who leads it: these decide when a takeover
+// happens, never whether it is safe.
 //
-// A proof is two requests to the same member of etcd: a linearizable read of the election key,
-// and then a keep-alive of its lease. The keep-alive alone would prove too little. etcd answers
-// it without asking its quorum, so a leader that was frozen, and that has not yet noticed that
-// etcd has another leader, extends a lease that the other leader has let expire. The read is
-// answered only by a member that has a present leader, so each other leader comes later and
-// counts the whole TTL from then.
+// A process that resigns says so in the key, and then the next one does not wait. Like a lease, the
+// check cannot keep a process from being stopped between the check and the answer; what its clients
+// write then is refused.
 //
-// The rest relies on etcd: data that it acknowledged survives, and it does not revoke a lease
-// early. Releases before 3.5.13 can do so when their leader was stuck, and are refused. In later
-// ones a leader that was frozen for longer than the TTL can still do so, for some milliseconds
-// after it goes on. Then two processes may answer from memory until the former one's next proof,
-// TTL/8 later at most. Only the new one can write.
+// The rest relies on etcd: data that it acknowledged survives, and a linearizable read returns no
+// value that was replaced before the read began. Releases in which a pause could make a read stale
+// are refused (etcd issue 20418).
 //
-// # When etcd changes its leader
+// # When a process takes over
 //
-// A new leader of etcd counts the TTL of each lease from its own election, and adds an election
-// timeout (1 s by default). So a lease never ends early, and the active process goes on if it
-// reaches the new leader before its deadline, which the default TTL allows. But if the active
-// process and the leader of etcd die together, the takeover comes after etcd's election (1 to
-// 2 s), the TTL and 1 s more. A clean end of the process has no such delay: it resigns.
+// With Options.Member, a process takes the election key when the member of etcd in its process leads
+// etcd. So one election decides both, and nothing has to expire. A member whose process cannot serve
+// hands leadership to another one: a witness at once, others after two seconds.
+//
+// Without it, the active process has a key under a lease of etcd beside the election key, and another
+// process takes over when that has expired. A new leader of etcd counts the TTL of each lease from its
+// own election, and adds an election timeout. The active process goes on over an election of etcd that
+// takes less than Options.Standing.
 //
 // # How a journal ends
 //
 //	cause (errors.Is)   meaning                                       what to do
 //	ErrClosed           Close was called                              nothing
-//	ErrDeadlinePassed   no proof within TTL − Margin: etcd was out    restart, or Campaign again
-//	                    of reach, or this process did not run
-//	ErrDeposed          the lease has expired, or the election key    restart, or Campaign again
-//	                    was deleted; another process may be active
+//	ErrDeadlinePassed   no proof within Standing: etcd was out of     restart, or Campaign again
+//	                    reach, or this process did not run
+//	ErrDeposed          another process has taken the election key,   restart, or Campaign again
+//	                    or this one's lease has expired
+//	ErrUnconfirmed      etcd answers reads, but did not confirm a     restart; the member of this
+//	                    change within 5 s                             process must not lead meanwhile
 //	anything else       etcd refused a transaction; the text says why what the text says
 //
 // # Keys
 //
-// Below the prefix: "format", which says what the rest is; "active", the election key, under
-// the lease; "sequence", the number of the last transaction; and "r/" with the identifier of a
+// Below the prefix: "format", which says what the rest is; "active", the election key;
+// "alive", under a lease, without Options.Member; "sequence", the number of the last transaction; and "r/" with the identifier of a
 // record. A prefix that holds other keys is refused, and so is one among the records of another
 // store. A user of etcd that is restricted needs permission to read and write the range of the
 // prefix.
