@@ -133,8 +133,8 @@ var attachFlags = map[string]string{
 }
 
 // replicatedFlags are the flags of serve and attach that only tenure-cluster has.
-var replicatedFlags = []string{"etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl", "advertise",
-	"member", "cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd"}
+var replicatedFlags = []string{"etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl", "standing", "advertise",
+	"member", "cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd", "heartbeat-interval", "election-timeout"}
 
 // hasReplicated is what to say about replicatedFlags.
 const hasReplicated = "the command tenure-cluster has it, which is tenure with etcd inside; docs/pair.md says how to build it"
