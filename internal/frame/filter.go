@@ -33,6 +33,7 @@ type Filter struct {
 	start, end int    // the unread part of it
 	passing    int    // bytes of the present packet that Read has not returned; all are in the buffer
 	begun      bool   // the first packet was checked
+	partial    bool   // Partial was called for the present packet
 	err        error  // ends the reading, after the bytes in the buffer
 	room       int    // bytes that Room has granted
 }
@@ -56,6 +57,9 @@ type FilterOptions struct {
 	// Pause, if not nil, is called before the Filter waits for more bytes, before Read
 	// returns a packet, and at the end. Take may hold answers back until then.
 	Pause func()
+	// Partial, if not nil, is called before the Filter waits for the rest of a packet of which a
+	// part has arrived, after Pause and once for each packet.
+	Partial func()
 	// Yield, if not nil, is called before Read and Next wait for more bytes. Until it returns, another
 	// goroutine may call Pump. It reports whether one may have done so.
 	Yield func() bool
@@ -170,6 +174,7 @@ func (f *Filter) next() bool {
 		return false
 	}
 	packet := front[:size:size]
+	f.partial = false
 	if f.options.Check != nil {
 		if err := f.options.Check(packet); err != nil {
 			f.fail(err)
@@ -235,6 +240,10 @@ func (f *Filter) fill() bool {
 	f.options.Pause() // also at the end: the last packets may have arrived with the error
 	if f.err != nil {
 		return false
+	}
+	if f.end > f.start && !f.partial && f.options.Partial != nil {
+		f.partial = true
+		f.options.Partial()
 	}
 	if err := f.makeRoom(); err != nil {
 		f.fail(err)

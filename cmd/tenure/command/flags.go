@@ -182,6 +182,7 @@ var optionFlags = []string{
 	"Options.MaxMemory", "--max-memory",
 	"Options.MaxClients", "--max-clients",
 	"Options.MaxPacketSize", "--max-packet-size",
+	"Options.PacketTimeout", "--packet-timeout",
 	"Options.PasswordChecks", "--password-checks",
 	"Options.MaxUnauthenticatedPerAddress", "--max-unauthenticated-per-address",
 	"Options.MaxUnauthenticated", "--max-unauthenticated",
