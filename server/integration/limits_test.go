@@ -3,6 +3,8 @@ package integration_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
@@ -171,4 +174,36 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 		t.Errorf("afterwards there is no room for one: %x, %v", kind, err)
 	}
 	use(func(used int64) bool { return used == 0 }, "it was handled")
+}
+
+// By itself the kernel takes megabytes for a client that does not read.
+func TestTheKernelHoldsLittleForAClientThatDoesNotRead(t *testing.T) {
+	const large, limit = 64 << 10, 256 << 10
+	const kernel = 1 << 20 // for both sockets
+	ca := certificates.New(t, "authority")
+	serving := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
+	for name, config := range map[string]*tls.Config{"TCP": nil, "TLS": serving} {
+		t.Run(name, func(t *testing.T) {
+			address, s := testsupport.StartServer(t, server.Options{TLS: config, Limits: server.Limits{OutgoingBytes: limit}})
+			dial := func(id string) *testsupport.RawClient {
+				conn := testsupport.DialTCP(t, address)
+				_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10) // more is needed if it fails
+				if config != nil {
+					conn = tls.Client(conn, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1"})
+				}
+				return testsupport.ConnectRaw(t, conn, id, 60, "")
+			}
+			deaf, publisher := dial("deaf"), dial("publisher")
+			deaf.Subscribe("t")
+			message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
+			for sent := 0; s.Stats().DroppedMessages["connection full"] == 0; sent += large {
+				publisher.Send(message)
+				publisher.Write([]byte{0xc0, 0})
+				publisher.Read()
+				if sent > limit+kernel {
+					t.Fatalf("%d bytes were not read, and none is dropped", sent)
+				}
+			}
+		})
+	}
 }
