@@ -139,7 +139,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		events:               events.New(options.Observe, options.ObserveValues, options.Logger),
 		refusals:             logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
 		drops:                logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
-		denials:              logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: not authorized"),
+		denials:              logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request"),
 		slow:                 logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
 	}
 	var err error
