@@ -47,7 +47,7 @@ type attack struct {
 
 // attacks returns all attacks, in the order of the table.
 func attacks() []attack {
-	return slices.Concat(packetAttacks, loginAttacks, subscriptionAttacks, memoryAttacks, fillAttacks, fairnessAttacks, nameAttacks, combinedAttacks, journalAttacks)
+	return slices.Concat(packetAttacks, loginAttacks, subscriptionAttacks, memoryAttacks, socketAttacks, fillAttacks, fairnessAttacks, nameAttacks, combinedAttacks, journalAttacks)
 }
 
 const (
