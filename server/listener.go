@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
@@ -124,6 +125,12 @@ func (l *listener) establish(establish listeners.EstablishFn, conn *connection) 
 			err = errPanicked
 		}
 	}()
+	if err := conn.handshake(); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			l.countRefused(conn.RemoteAddr(), RefusedSlow)
+		}
+		return err
+	}
 	return establish(l.ID(), conn)
 }
 
