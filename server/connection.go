@@ -29,10 +29,11 @@ import (
 // finds it in Client.Net.Conn.
 type connection struct {
 	net.Conn
-	outbox  *outbox
-	session *pubsub.Session // set when it is established, before anything can be sent
-	over    chan struct{}   // closed when mochi is done with the connection
-	number  uint64          // in the order in which the listener accepted connections
+	encrypted *encryptedSocket // below Conn, which is a tls.Conn then; nil: there is no TLS
+	outbox    *outbox
+	session   *pubsub.Session // set when it is established, before anything can be sent
+	over      chan struct{}   // closed when mochi is done with the connection
+	number    uint64          // in the order in which the listener accepted connections
 
 	// Of the goroutine that reads the connection.
 	gate           *gate.Gate // checks what the client sends
@@ -101,7 +102,6 @@ func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, 
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
-		Conn:      socket,
 		gate:      gate.New(gate.FromClient, limits),
 		outbox:    newOutbox(options.Limits.OutgoingBytes, shared, writers),
 		readTurn:  all.NewPlace(),
@@ -114,6 +114,11 @@ func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, 
 	if options.Journal != nil {
 		c.open, c.endWaits = context.WithCancel(context.Background())
 	}
+	if options.TLS != nil {
+		c.encrypted = &encryptedSocket{Socket: unauthenticated.Socket{Conn: socket}, conn: c}
+		socket = tls.Server(c.encrypted, options.TLS)
+	}
+	c.Conn = socket
 	c.inbound = &inbound{conn: c, publish: c.gate.Publish()}
 	c.input = frame.NewFilter(socket, frame.FilterOptions{
 		Limit: most,
@@ -126,6 +131,35 @@ func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, 
 		Partial: c.awaitRest,
 	})
 	return c
+}
+
+// encryptedSocket is below TLS. TLS also writes of its own accord, in the goroutine that reads: its
+// handshake, and the answer to KeyUpdate. Such a write has a deadline of its own, because the present one
+// is of the latest packet, which may have left long ago.
+type encryptedSocket struct {
+	unauthenticated.Socket
+	conn *connection
+}
+
+func (e *encryptedSocket) Write(p []byte) (int, error) {
+	if e.conn.writing.TryLock() { // else a packet is being written, and its deadline is set
+		_ = e.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a closed connection, as the write will
+		e.conn.writing.Unlock()
+	}
+	return e.Socket.Write(p)
+}
+
+// handshake does the TLS handshake, if there is TLS. If it fails, the connection ends.
+func (c *connection) handshake() error {
+	if c.encrypted == nil {
+		return nil
+	}
+	err := c.encrypted.Handshake(c.Conn.(*tls.Conn), c.pendingAuth)
+	if err != nil {
+		c.refuse(err)
+		_ = c.Close()
+	}
+	return err
 }
 
 // check checks a packet in a turn, since a large one takes long. The turn ends in inbound.pause.

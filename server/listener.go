@@ -2,7 +2,7 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
@@ -125,9 +125,6 @@ const socketBuffer = 128 << 10
 
 // boundBuffers bounds the buffers of a socket. A connection in memory has none.
 func boundBuffers(conn net.Conn) {
-	if encrypted, ok := conn.(*tls.Conn); ok {
-		conn = encrypted.NetConn()
-	}
 	if socket, ok := conn.(interface {
 		SetReadBuffer(bytes int) error
 		SetWriteBuffer(bytes int) error
@@ -146,6 +143,12 @@ func (l *listener) establish(establish listeners.EstablishFn, conn *connection) 
 			err = errPanicked
 		}
 	}()
+	if err := conn.handshake(); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			l.countRefused(conn.RemoteAddr(), RefusedSlow)
+		}
+		return err
+	}
 	return establish(l.ID(), conn)
 }
 

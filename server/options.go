@@ -35,8 +35,14 @@ type Options struct {
 	AllowInsecure bool
 	// TLS encrypts connections; nil does not. If a client has a certificate that TLS has
 	// verified, the subject of the certificate is its user name. If CipherSuites is nil, TLS
-	// 1.2 is limited to suites with ECDHE and AEAD; a configuration that GetConfigForClient
-	// returns is used as it is. The server uses a copy, so changes after New have no effect.
+	// 1.2 is limited to suites with ECDHE and AEAD; if CurvePreferences is nil, key exchange to
+	// X25519, with or without ML-KEM, and P-256. A client may show 5 certificates, no two of
+	// authorities of the same name. To bound that, the server verifies certificates itself, and
+	// resumes no session of a client with one: VerifiedChains is set for VerifyPeerCertificate and
+	// VerifyConnection only. With GetConfigForClient package tls verifies, without these bounds; a
+	// configuration that it returns is used as it is. Half of the processors that Go uses
+	// compute handshakes, in fair turns by remote address. The server uses a copy, so changes
+	// after New have no effect.
 	TLS *tls.Config
 
 	// Authenticator decides which clients may connect; nil admits every client that TLS admits.
