@@ -237,6 +237,9 @@ func (m *model) set(now Instant, r modelRequest, k *modelKey) (answer string, li
 			version.counter = max(version.counter, s.counter+1)
 		}
 	}
+	if version.counter > 1<<30 { // deployed clients keep it in 32 bits: docs/protocol.md §3.3
+		version.wall, version.counter = version.wall+1, 0
+	}
 	m.clock = version
 	next := modelKey{name: r.key, value: r.value, version: version}
 	if k != nil {

@@ -350,9 +350,16 @@ func (c *Command) fails(current *entry) bool {
 	return c.Condition == IfMissing || c.Condition == IfMissingOrEqual && current.value() != string(c.Expected)
 }
 
-// set applies a SET. It reports whether the record of the key changed. A renewal changes the
-// version and the deadline only: a record with the same lifetime or a longer one is as good,
-// because at the start of a store each key gets its whole lifetime again, and a new version.
+// renews reports whether a SET changes the version and the deadline of its key only. It needs no
+// record then: the key's, with the same lifetime or a longer one, is as good, because at the start
+// of a store each key gets its whole lifetime again, and a new version.
+func (c *Command) renews(current *entry) bool {
+	return current != nil && current.value() == string(c.Value) &&
+		c.Lifetime > 0 && current.lifetime > 0 && c.Lifetime <= current.lifetime &&
+		(!c.token.present || c.token.value.Compare(current.token()) <= 0)
+}
+
+// set applies a SET. It reports whether the record of the key changed.
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil && command.fails(current) {
 		reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
@@ -368,16 +375,20 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		reply.Err = protocol.QuotaExceeded
 		return false
 	}
-	version, err := hlc.Merge(s.versions.clock, command.timestamp.value, now.WallMillis)
+	renewed := current
+	if changed = !command.renews(current); changed {
+		renewed = nil
+	}
+	version, err := s.version(now, command, renewed)
 	if err != nil {
-		// Merge fails only for a counter near the end of its range, which no correct
-		// clock sends.
+		// Only a counter near the end of its range is an error, which no correct clock sends.
 		reply.Err = protocol.MalformedTimestamp
 		return false
 	}
-	s.versions.clock = version
+	if above(version, s.versions.clock) {
+		s.versions.clock = version
+	}
 	if current == nil || current.value() != string(command.Value) {
-		changed = true
 		if current == nil {
 			reply.Created = true
 			current = new(entry)
@@ -389,15 +400,10 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		s.entries[current.key()] = current // also if it is there: the map must not keep the old text in memory
 	}
 	current.version = s.nodes.stamp(version)
-	before := current.token()
-	if token := higherToken(before, command); token != before {
-		changed = true
-		current.setToken(token)
-	}
-	if command.Lifetime == 0 || current.lifetime == 0 || command.Lifetime > current.lifetime {
-		changed = true
-	}
 	if changed {
+		if before := current.token(); higherToken(before, command) != before {
+			current.setToken(higherToken(before, command))
+		}
 		current.lifetime = command.Lifetime
 	}
 	if command.Lifetime > 0 {

@@ -17,6 +17,9 @@ const (
 	// boundCounters is how far the bound is moved ahead in the counter, when fewer than half
 	// of them are left.
 	boundCounters = 1 << 20
+	// maxCounter is the largest counter of a version. Deployed clients keep counters in 32 bits with
+	// a sign, and may count on from a version.
+	maxCounter = 1 << 30
 )
 
 // versions is the clock of a store, and the bound that a journal has of it. After a crash the
@@ -35,6 +38,13 @@ func above(version, bound hlc.Timestamp) bool {
 	return cmp.Or(cmp.Compare(version.Wall, bound.Wall), cmp.Compare(version.Counter, bound.Counter)) > 0
 }
 
+// ample reports whether half of boundCounters are left between a version and a bound: so often can a key
+// be renewed at least while no other bound becomes durable.
+func ample(version, bound hlc.Timestamp) bool {
+	version.Counter += boundCounters / 2
+	return !above(version, bound)
+}
+
 // move moves the bound ahead of the clock.
 func (v *versions) move(now Instant) {
 	v.moved = v.clock
@@ -43,7 +53,10 @@ func (v *versions) move(now Instant) {
 		// The versions are ahead of the wall clock: after a crash, after a request from a
 		// client with a clock that is ahead, or after a step back. They must not run away from it,
 		// however often the store starts: clients refuse versions that are too far ahead.
-		v.bound = hlc.Timestamp{Wall: v.clock.Wall, Counter: v.clock.Counter + min(boundCounters, math.MaxUint64-v.clock.Counter)}
+		v.bound = hlc.Timestamp{Wall: v.clock.Wall, Counter: v.clock.Counter + boundCounters}
+		if v.clock.Counter > maxCounter-boundCounters {
+			v.bound = hlc.Timestamp{Wall: saturatingAdd(v.clock.Wall, 1), Counter: boundCounters}
+		}
 		return
 	}
 	v.bound = hlc.Timestamp{Wall: saturatingAdd(wall, boundAhead.Milliseconds())}
@@ -56,7 +69,36 @@ func (v *versions) short(now Instant) bool {
 		return false
 	}
 	return v.bound.Wall < saturatingAdd(max(now.WallMillis, 0), boundLeft.Milliseconds()) ||
-		v.bound.Wall == v.clock.Wall && v.bound.Counter-v.clock.Counter < boundCounters/2
+		!ample(v.clock, v.bound)
+}
+
+// next returns the version of a SET with a timestamp, or of one without for the zero timestamp. It
+// does not move the clock. The error says that no version is left.
+func (v *versions) next(timestamp hlc.Timestamp, now Instant) (hlc.Timestamp, error) {
+	version, err := hlc.Merge(v.clock, timestamp, now.WallMillis)
+	if err == nil && version.Counter > maxCounter && version.Wall < math.MaxInt64 {
+		version.Wall, version.Counter = version.Wall+1, 0
+	}
+	return version, err
+}
+
+// version returns the version of a SET. renewed is its key if the SET needs no record, nil otherwise. It
+// changes nothing.
+//
+// A renewal must not wait for the journal because a client with a clock that is ahead moved the versions
+// above the durable bound (invariant 59). So it disregards its own timestamp then. If a change moved the
+// versions, or the journal stands still, the renewal gets the version after the key's: later ones are
+// in use already, but not for this key.
+func (s *Store) version(now Instant, command *Command, renewed *entry) (hlc.Timestamp, error) {
+	v := &s.versions
+	version, err := v.next(command.timestamp.value, now)
+	if err != nil || renewed == nil || !s.options.Journaled || ample(version, v.committed) {
+		return version, err
+	}
+	if version, err = v.next(hlc.Timestamp{}, now); err != nil || ample(version, v.committed) {
+		return version, err
+	}
+	return hlc.Tick(renewed.version.timestamp(), 0)
 }
 
 func (v *versions) record() Record { return Item{Kind: KindBound, Version: v.bound}.Record() }
@@ -88,8 +130,8 @@ func (s *Store) Bound() hlc.Timestamp { return s.versions.bound }
 
 // Committed says that all groups are durable that the store had returned when Bound returned
 // bound. Call it after each commit. A version that leaves must not be above the bound that is
-// durable: until Committed says that it is not, each SET returns a group, even if it is a
-// renewal.
+// durable: until Committed says that it is not, each SET that changes something has the bound in its
+// group.
 func (s *Store) Committed(bound hlc.Timestamp) { s.versions.committed = bound }
 
 // Seal returns the last group of a store that stops: the exact clock as the bound, so that the
