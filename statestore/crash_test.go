@@ -281,9 +281,9 @@ func (r *crashRun) usage() {
 		want.Keys++
 		want.Bytes += e.size()
 	}
-	for key := range r.store.fences {
+	for key, token := range r.store.fences {
 		want.Fences++
-		want.Bytes += int64(len(key))
+		want.Bytes += int64(len(key)) + tokenSize(token)
 	}
 	for _, session := range r.store.sessions.byClient {
 		want.DedupEntries += len(session.ring)
