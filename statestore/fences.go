@@ -98,14 +98,16 @@ func (s *Store) takeFence(key string) hlc.Token {
 	return fence
 }
 
-// checkLock applies the rule for keys under lock prefixes: a client that writes one has its
-// client id in the value, and cannot hold the key forever. A fencing token is refused: the
+// checkLock applies the rule for keys under lock prefixes: a client that writes one is the holder
+// that the value names, and cannot hold the key forever. A fencing token is refused: the
 // holder renews without one, so a fence would keep it out.
 func (s *Store) checkLock(command *Command) protocol.Refusal {
 	if !command.writes() || !s.isLock(command.Key) {
 		return ""
 	}
-	own := strings.HasPrefix(string(command.Value), command.Client+":")
+	// A prefix is not enough: gw is not gw:1, whose values begin alike.
+	holder, _ := protocol.HolderOf(command.Value)
+	own := len(holder) < len(command.Value) && string(holder) == command.Client
 	allowed := command.Verb == VerbSet && command.Lifetime > 0 || command.Verb == VerbVDel
 	if command.token.present || !own || !allowed {
 		return protocol.LockRule

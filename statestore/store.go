@@ -76,8 +76,8 @@ type Options struct {
 	// MaxKeys. And it refuses a fencing token above every version that it has issued.
 	Strict bool
 	// LockPrefixes are prefixes of the keys that are locks, in a strict store. A SET of a
-	// lock needs PX, and a value that begins with the client id and a colon, as package
-	// lease writes it by default. A VDEL needs such a value. The store refuses DEL.
+	// lock needs PX, and a value of the client id, a colon and a text without a colon, as
+	// package lease writes it by default. A VDEL needs such a value. The store refuses DEL.
 	LockPrefixes []string
 }
 

@@ -23,8 +23,8 @@ type storeFlags struct {
 
 const strictHelp = `--strict closes gaps that the protocol leaves open: the fence of a protected
 key survives its deletion and expiry, a fencing token that was never issued is
-refused, and keys under a --lock-prefix need an expiry and a value that begins
-with the client id and a colon.`
+refused, and keys under a --lock-prefix need an expiry and a value that is the
+client id, a colon and a text without a colon.`
 
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means; folder is
 // where the data is by default, in the user's directory for state.
