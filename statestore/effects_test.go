@@ -89,8 +89,8 @@ func TestInvariant59OnlyWhatARestartMustKnowHasRecords(t *testing.T) {
 		{"strict: a fence that rises", true, []string{"SET x v", "SET k v ft=5", "DEL k ft=5"}, 0, "DEL k ft=7", []string{"fence k 7, reply c DEL nothing there"}, []string{"k"}},
 		{"strict: a fence that stays", true, []string{"SET x v", "SET k v ft=5", "DEL k ft=5"}, 0, "DEL k ft=5", nil, nil},
 		{"strict: a fenced key again", true, []string{"SET x v", "SET k v ft=5", "DEL k ft=5"}, 0, "SET k w ft=5", []string{"key k=w 0:3 ft 5 px 0s, reply c SET ok"}, []string{"k"}},
-		{"a version above the bound", false, []string{begun}, 0, "SET k v ts=31000", []string{"key k=v 31000:1 ft 0 px 0s, bound 31000:1048577, reply c SET ok"}, []string{"k"}},
-		{"a renewal of a lease whose own version is above the durable bound", false, []string{begun + " ts=31000"}, 0, begun, []string{"bound 31000:1048577, reply c SET ok"}, []string{"lock"}},
+		{"a version above the bound", false, []string{begun}, 0, "SET k v ts=31000", []string{"key k=v 31000:1 ft 0 px 0s, bound 31001:0, reply c SET ok"}, []string{"k"}},
+		{"a renewal of a lease whose own version is above the durable bound", false, []string{begun + " ts=31000"}, 0, begun, []string{"bound 31001:0, reply c SET ok"}, []string{"lock"}},
 		{"a renewal that would have a version above the bound", false, []string{begun}, 0, begun + " ts=31000", nil, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -256,11 +256,11 @@ func TestAVersionAboveTheDurableBoundHasARecord(t *testing.T) {
 		{"a new lease", 0, "SET lock a NEX PX 60000", "0:1", ""},
 		{"its renewal below the bound", 29_998, "SET lock a NEX PX 60000", "29998:1", ""},
 		{"its renewal above it", 40_000, "SET lock a NEX PX 60000", "29998:2", ""},
-		{"a change above it", 40_000, "SET k 1", "40000:1", "bound 40000:1048577"},
+		{"a change above it", 40_000, "SET k 1", "40000:1", "bound 40001:0"},
 		{"a renewal after it", 0, "SET lock a NEX PX 60000", "29998:3", ""},
 		{"a renewal that is ahead itself", 59_000, "SET lock a NEX PX 60000", "29998:4", ""},
-		{"a change above the durable bound still", 40_000, "SET k 2", "40000:2", "bound 40000:1048577"},
-		{"and above both", 50_000, "SET k 3", "50000:1", "bound 50000:1048577"},
+		{"a change above the durable bound still", 40_000, "SET k 2", "40000:2", "bound 40001:0"},
+		{"and above both", 50_000, "SET k 3", "50000:1", "bound 50001:0"},
 		{"commit", 0, "", "", ""},
 		{"a renewal after the commit", 0, "SET lock a NEX PX 60000", "50000:2", ""},
 		{"a change", 0, "SET k 4", "50000:3", ""},
@@ -368,8 +368,8 @@ func TestInvariant36MoreLeasesThanCounters(t *testing.T) {
 	}
 	seen := make(map[stamp]bool)
 	for _, e := range store.entries {
-		if seen[e.version] || above(e.version.timestamp(), store.Bound()) {
-			t.Fatalf("the version %v comes twice or is above the bound %v", e.version.timestamp(), store.Bound())
+		if seen[e.version] || above(e.version.timestamp(), store.versions.bound) {
+			t.Fatalf("the version %v comes twice or is above the bound %v", e.version.timestamp(), store.versions.bound)
 		}
 		seen[e.version] = true
 	}

@@ -119,6 +119,6 @@ func (s *Store) mayWriteSet(now Instant, current *entry, command *Command) bool 
 	if !command.renews(current) {
 		return true
 	}
-	version, err := s.version(now, command, current)
+	version, err := s.issue(now, command, current)
 	return err != nil || above(version, s.versions.committed) // its version may need a record, see Committed
 }

@@ -248,7 +248,8 @@ func (m *model) set(now Instant, r modelRequest, k *modelKey) (answer string, li
 			version.counter = max(version.counter, s.counter+1)
 		}
 	}
-	if version.counter > 1<<30 { // deployed clients keep it in 32 bits: docs/protocol.md §3.3
+	// Deployed clients keep it in 32 bits: docs/protocol.md §3.2.
+	if version.counter > 1<<30 || version.counter > 1<<20 && version.counter == r.ts.stamp.counter+1 {
 		version.wall, version.counter = version.wall+1, 0
 	}
 	m.clock = version

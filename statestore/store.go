@@ -383,15 +383,13 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 	if changed = !command.renews(current); changed {
 		renewed = nil
 	}
-	version, err := s.version(now, command, renewed)
+	version, err := s.issue(now, command, renewed)
 	if err != nil {
 		// Only a counter near the end of its range is an error, which no correct clock sends.
 		reply.Err = protocol.MalformedTimestamp
 		return false
 	}
-	if above(version, s.versions.clock) {
-		s.versions.clock = version
-	}
+	s.versions.use(version)
 	if changed {
 		if current == nil {
 			reply.Created = true

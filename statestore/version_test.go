@@ -210,32 +210,36 @@ func TestVersionsLeaveDeployedClientsRoomToCount(t *testing.T) {
 	const last = 1 << 30
 	d := make(disk)
 	w := d.world(t, Options{})
-	check := func(what, version, want string) {
-		t.Helper()
-		if version != want {
-			t.Errorf("%s: the version is %s; want %s", what, version, want)
-		}
-	}
 	sets := 0
 	set := func(ts string) string {
 		sets++
 		return w.set(ask(fmt.Sprint("SET k ", sets)).at(ts))
 	}
-	check("a client's counter", set("1696374484500:1048576:c"), "1696374484500:1048577:StateStore")
-	check("the largest", set("1696374484500:1073741823:c"), "1696374484500:1073741824:StateStore")
-	check("another client's request after it", set("1696374425000:0:other"), "1696374484501:0:StateStore")
-	check("a counter beyond it", set("1696374484501:2147483647:c"), "1696374484502:0:StateStore")
-	check("a client that counts on from an earlier version", set("1696374484500:1073741830:c"), "1696374484502:1:StateStore")
-	check("the largest counter that is accepted", set("1696374484502:9223372036854775807:c"), "1696374484503:0:StateStore")
-	for i := range 3 * last / boundCounters { // a store that crashes again and again, with a clock that is behind
+	for _, step := range []struct{ what, ts, want string }{
+		{"the largest counter that is taken", "1696374484500:1048575:c", "1696374484500:1048576"},
+		{"another client's request after it", "1696374425000:0:other", "1696374484500:1048577"},
+		{"a client that counts on from the version that it got", "1696374484500:1048579:c", "1696374484501:0"},
+		{"a larger counter", "1696374484501:2147483647:c", "1696374484502:0"},
+		{"the largest counter that is accepted", "1696374484502:9223372036854775807:c", "1696374484503:0"},
+		{"a client that is behind", "1696374484502:2147483647:c", "1696374484503:1"},
+	} {
+		if got := set(step.ts); got != step.want+":StateStore" {
+			t.Errorf("%s: the version is %s; want %s", step.what, got, step.want)
+		}
+	}
+	w.store.versions.clock.Counter = last // after as many requests within one millisecond
+	if got := set("1696374425000:0:c"); got != "1696374484504:0:StateStore" {
+		t.Errorf("after the largest counter the version is %s", got)
+	}
+	for i := range 3000 { // a store that crashes again and again, with a clock that is behind
 		d.write([]Group{{w.store.versions.record()}})
 		w = d.world(t, Options{})
 		version, err := hlc.Parse(set("1696374425000:0:c"))
-		if err != nil || version.Counter > last || version.Wall > 1696374484510 {
+		if err != nil || version.Counter > last || version.Wall > 1696374484506+int64(i) {
 			t.Fatalf("after %d crashes the version is %v, %v", i+1, version, err)
 		}
-		if above(version, w.store.Bound()) {
-			t.Fatalf("after %d crashes version %v is above the bound %v", i+1, version, w.store.Bound())
+		if above(version, w.store.versions.bound) {
+			t.Fatalf("after %d crashes version %v is above the bound %v", i+1, version, w.store.versions.bound)
 		}
 	}
 }
