@@ -31,7 +31,7 @@ const (
 // Refusals of a store in strict mode, which is an extension of this project.
 const (
 	FencingTokenNeverIssued Refusal = "the request fencing token is above every version that this store has issued"
-	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX), a value that begins with the client id and a colon, and no fencing token; release it with VDEL"
+	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX), a value that is the client id, a colon and a text without a colon, and no fencing token; release it with VDEL"
 )
 
 // OtherStore refuses a request whose PropertyStore is not the identity of the store. It is an

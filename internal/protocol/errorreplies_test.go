@@ -26,7 +26,7 @@ func TestRefusalFor(t *testing.T) {
 		{"malformed timestamp", MalformedTimestamp},
 		{"the key length is zero", KeyLengthZero},
 		{"the request fencing token is above every version that this store has issued", FencingTokenNeverIssued},
-		{"a key under a lock prefix needs an expiry (PX), a value that begins with the client id and a colon, and no fencing token; release it with VDEL", LockRule},
+		{"a key under a lock prefix needs an expiry (PX), a value that is the client id, a colon and a text without a colon, and no fencing token; release it with VDEL", LockRule},
 		{"the request names another store", OtherStore},
 	}
 	distinct := make(map[Refusal]bool)
