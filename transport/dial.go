@@ -50,8 +50,9 @@ type Options struct {
 	// that this client can read: from 1 KiB to 256 MiB. The client announces it: a store
 	// answers a Get of a larger value with an error, and sends no notification of it. If a
 	// larger packet arrives nevertheless, the client allocates no memory for it and ends the
-	// connection, with an error that matches ErrPacketTooLarge. Default 2 MiB, twice the
-	// limit of our server for packets from a client.
+	// connection, with an error that matches ErrPacketTooLarge. So does a packet of more than
+	// 64 KiB that is no message, such as a CONNACK. Default 2 MiB, twice the limit of our server
+	// for packets from a client.
 	MaxPacketSize int
 
 	// Dialer opens the connection to address, the host and port of a broker; network is
