@@ -44,7 +44,7 @@ func (c *Client) answeredBy(identity, instance string, mode logMode) {
 		c.store, c.replaced = identity, make(chan struct{})
 	}
 	if another || restarted || again {
-		c.newEraLocked() // this store may have no watches of ours
+		c.newEraLocked(now) // this store may have no watches of ours
 	}
 	c.mu.Unlock()
 	if another {
