@@ -1,0 +1,141 @@
+package lease
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// machine has the clocks of a machine that can be suspended.
+type machine struct {
+	reading
+	real time.Duration
+}
+
+func (m *machine) run(d time.Duration) {
+	m.real += d
+	m.monotonic, m.wall, m.boot = m.monotonic+d, m.wall+d, m.boot+d
+}
+
+func (m *machine) suspend(d time.Duration) {
+	m.real += d
+	m.wall, m.boot = m.wall+d, m.boot+d
+}
+
+func (m *machine) set(step time.Duration) { m.wall += step }
+
+func TestInvariant3SystemClockCountsSuspendedTimeAndNoStepMoreThanItMust(t *testing.T) {
+	const s, hour = time.Second, time.Hour
+	for name, test := range map[string]struct {
+		boots bool
+		// what happens while the clock is read before and after
+		before, between func(m *machine)
+		want            time.Duration // beyond real time
+	}{
+		"a suspend":                   {true, nil, func(m *machine) { m.suspend(s) }, 0},
+		"a step forward":              {true, nil, func(m *machine) { m.set(hour) }, 0},
+		"a step back":                 {true, nil, func(m *machine) { m.set(-hour) }, 0},
+		"a suspend, by the wall":      {false, nil, func(m *machine) { m.suspend(s) }, 0},
+		"a step forward, by the wall": {false, nil, func(m *machine) { m.set(hour) }, hour}, // it may be a suspend
+		"a step back, by the wall":    {false, nil, func(m *machine) { m.set(-hour) }, 0},
+		"a step forward, and the boot clock fails later": {true, func(m *machine) { m.set(hour) },
+			func(m *machine) { m.ok = false }, 0},
+		"a step back, and the boot clock fails later": {true, func(m *machine) { m.set(-hour) },
+			func(m *machine) { m.ok = false }, 0},
+		"the boot clock fails, in a suspend": {true, func(m *machine) { m.set(-hour) },
+			func(m *machine) { m.ok = false; m.suspend(s) }, 0},
+		"the boot clock comes back after a suspend": {true, func(m *machine) { m.set(-hour); m.ok = false },
+			func(m *machine) { m.suspend(s); m.run(s); m.ok = true }, 0},
+		"the boot clock comes back, and there is a suspend": {true, func(m *machine) { m.ok = false },
+			func(m *machine) { m.ok = true; m.suspend(s) }, 0},
+		"the boot clock was forbidden at the start": {false, func(m *machine) { m.ok = true; m.set(-hour) },
+			func(m *machine) { m.suspend(s) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, clock := &machine{reading: reading{ok: test.boots}}, &steady{boots: test.boots}
+			m.run(s)
+			clock.read(m.reading)
+			if test.before != nil {
+				test.before(m)
+			}
+			m.run(s)
+			from, fromReal := clock.read(m.reading), m.real
+			m.run(s)
+			test.between(m)
+			m.run(s)
+			if got := clock.read(m.reading) - from - (m.real - fromReal); got != test.want {
+				t.Errorf("it shows %v more than has passed, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// A deadline is late by what the clock shows too little. Whatever a wall clock does, that is the most that
+// it is set back by, and nothing where there is a clock that counts from boot.
+func TestInvariant3SystemClockNeverGoesBackAndShowsNoLessThanRuns(t *testing.T) {
+	for seed := range uint64(2000) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		boots := seed%2 == 0
+		m, clock := &machine{reading: reading{ok: boots}}, &steady{boots: boots}
+		forth := seed%4 < 2 // no step back
+		last, lastReal, lastRuns := time.Duration(0), time.Duration(0), time.Duration(0)
+		for range 100 {
+			d := time.Duration(random.Int64N(int64(10 * time.Second)))
+			switch random.IntN(6) {
+			case 0:
+				m.suspend(d)
+			case 1:
+				m.set(d)
+			case 2:
+				if !forth {
+					m.set(-d)
+				}
+			case 3:
+				m.ok = m.ok && random.IntN(4) > 0 || boots && random.IntN(4) == 0
+			default:
+				m.run(d)
+			}
+			if random.IntN(2) == 0 {
+				continue
+			}
+			now := clock.read(m.reading)
+			shows, runs := now-last, m.monotonic-lastRuns
+			if shows < runs || (forth || clock.boots) && shows < m.real-lastReal-leastSuspend {
+				t.Fatalf("seed %d: it shows that %v passed; %v did, of which the machine ran %v", seed, shows, m.real-lastReal, runs)
+			}
+			last, lastReal, lastRuns = now, m.real, m.monotonic
+		}
+	}
+}
+
+// Where there is no clock that counts suspended time, the wall clock says it, which steps.
+func TestInvariant3AStepOfTheWallClockBackIsNotAStepBackOfSystemClock(t *testing.T) {
+	var clock steady
+	for _, test := range []struct{ monotonic, wall, want time.Duration }{
+		{0, 0, 0},
+		{1, 1, 1},
+		{2, 12, 12},     // 10 s forward, or suspended
+		{3, 3, 13},      // and back
+		{3, -7, 13},     // and back further
+		{4, 3, 23},      // 9 s forward
+		{5, 4, 24},      // nothing happened
+		{6, 3605, 3625}, // suspended for an hour: no step before that hides it
+	} {
+		if got := clock.read(reading{monotonic: test.monotonic * time.Second, wall: test.wall * time.Second}); got != test.want*time.Second {
+			t.Errorf("after %d s, with a wall clock at %d s: %v, want %d s", test.monotonic, test.wall, got, test.want)
+		}
+	}
+	if got := clock.read(reading{monotonic: 7 * time.Second, wall: 3606*time.Second + leastSuspend/2}); got != 3626*time.Second {
+		t.Errorf("a little more on the wall clock: %v, want no more", got)
+	}
+}
+
+// CLOCK_BOOTTIME is read a moment before the monotonic clock, and is not set.
+func TestInvariant3ADelayBetweenTwoReadingsIsNotASuspension(t *testing.T) {
+	clock := steady{boots: true}
+	for _, test := range []struct{ monotonic, boot, want time.Duration }{{10, 10, 10}, {20, 15, 20}, {21, 21, 21}, {22, 32, 32}} {
+		if got := clock.read(reading{monotonic: test.monotonic * time.Second, boot: test.boot * time.Second, ok: true}); got != test.want*time.Second {
+			t.Errorf("after %d s, %d s since the boot: %v, want %d s", test.monotonic, test.boot, got, test.want)
+		}
+	}
+}
