@@ -477,7 +477,7 @@ func (f *fickle) RoundTrip(ctx context.Context, request transport.Request) (tran
 	}
 	n := f.answers.Add(1)
 	if n > 2000 { // in virtual time a loop without a pause would never end
-		<-ctx.Done()
+		await.Receive(ctx.Done())
 	}
 	reply.Store = fmt.Sprint("store ", n)
 	return reply, err
