@@ -244,38 +244,6 @@ func TestInvariant44AHeaderInPlaceOfTheFirstAnswerMakesAClientAllocateNothing(t 
 	}
 }
 
-// paho v0.23.0 takes half a minute and 1.6 GB for a CONNACK of 60 MB, after the deadline of Dial too.
-func TestInvariant44AllThatIsNoMessageIsSmall(t *testing.T) {
-	for _, test := range []struct {
-		name        string
-		after, kind byte
-	}{
-		{"CONNACK", packets.CONNECT, packets.CONNACK},
-		{"AUTH", packets.CONNECT, packets.AUTH},
-		{"a message that comes first", packets.CONNECT, packets.PUBLISH},
-		{"SUBACK", packets.SUBSCRIBE, packets.SUBACK},
-		{"DISCONNECT", packets.SUBSCRIBE, packets.DISCONNECT},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, options Options) {
-				b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
-					if packet.Type != test.after {
-						return false
-					}
-					// The header alone: a client that waits for more of it would take all of it.
-					_, _ = conn.Write([]byte{test.kind << 4, 0xfd, 0xff, 0x03})
-					return true
-				}}
-				options.MaxPacketSize = 64 << 20
-				if _, err := dialTo(t, b, "mqtt://broker", options); !errors.Is(err, ErrPacketTooLarge) ||
-					!strings.Contains(err.Error(), "a packet of 65537 bytes, and at most 65536") || strings.Contains(err.Error(), "MaxPacketSize") {
-					t.Errorf("%v", err)
-				}
-			})
-		})
-	}
-}
-
 func TestAPacketOfTheMaximumSizeIsTakenAndALongerOneIsNot(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		var announced atomic.Uint32

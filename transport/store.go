@@ -52,6 +52,28 @@ func (c *Client) answeredBy(identity, instance string, mode logMode) {
 	}
 }
 
+// newEraLocked has all watches registered again: at once, or leastRepeat after the latest time. Otherwise
+// each reply of a store whose identity changes with each reply would cost a look at each watch.
+func (c *Client) newEraLocked(now time.Time) {
+	c.era++
+	all := &c.registrations
+	switch next := all.eraBegan.Add(leastRepeat); {
+	case !all.eraDue.IsZero() || c.life.Err() != nil:
+	case now.Before(next):
+		all.eraDue = next
+		c.setTimerLocked()
+	default:
+		all.eraBegan = now
+		c.wakeAllLocked()
+	}
+}
+
+func (c *Client) wakeAllLocked() {
+	for _, registered := range c.watched {
+		registered.wakeLocked()
+	}
+}
+
 // unanswered notes that no store is connected to the broker, if err says so. The next store
 // that answers may have restarted in between, and forgotten all watches.
 func (c *Client) unanswered(err error) {

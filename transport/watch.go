@@ -155,28 +155,6 @@ func (c *Client) up() {
 	c.traceConnected(number)
 }
 
-// newEraLocked has all watches registered again: at once, or leastRepeat after the latest time. Otherwise
-// each reply of a store whose identity changes with each reply would cost a look at each watch.
-func (c *Client) newEraLocked(now time.Time) {
-	c.era++
-	all := &c.registrations
-	switch next := all.eraBegan.Add(leastRepeat); {
-	case !all.eraDue.IsZero() || c.life.Err() != nil:
-	case now.Before(next):
-		all.eraDue = next
-		c.setTimerLocked()
-	default:
-		all.eraBegan = now
-		c.wakeAllLocked()
-	}
-}
-
-func (c *Client) wakeAllLocked() {
-	for _, registered := range c.watched {
-		registered.wakeLocked()
-	}
-}
-
 func (c *Client) down() {
 	c.mu.Lock()
 	was, since := c.connection, c.since

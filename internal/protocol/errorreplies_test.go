@@ -28,6 +28,7 @@ func TestRefusalFor(t *testing.T) {
 		{"the request fencing token is above every version that this store has issued", FencingTokenNeverIssued},
 		{"a key under a lock prefix needs an expiry (PX), a value that begins with the client id and a colon, and no fencing token; release it with VDEL", LockRule},
 		{"the request names another store", OtherStore},
+		{"the key is too long to be watched: the topic of its notifications would have more than 65535 bytes", KeyTooLong},
 	}
 	distinct := make(map[Refusal]bool)
 	for _, test := range tests {
