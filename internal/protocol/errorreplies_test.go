@@ -58,8 +58,8 @@ func TestRefusalFor(t *testing.T) {
 			}
 		})
 	}
-	if len(distinct) != 15 || len(refusals) != len(distinct) {
-		t.Errorf("the table has %d refusals of %d; the protocol has 12, strict mode adds 2, and the store's identity 1", len(distinct), len(refusals))
+	if len(distinct) != 16 || len(refusals) != len(distinct) {
+		t.Errorf("the table has %d refusals of %d; the protocol has 12, strict mode adds 2, the identity of the store 1, and the length of topics 1", len(distinct), len(refusals))
 	}
 }
 
