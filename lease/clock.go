@@ -3,6 +3,8 @@ package lease
 import (
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/steady"
 )
 
 // Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
@@ -21,8 +23,8 @@ var (
 // system is the state of SystemClock.
 var system = struct {
 	sync.Mutex
-	steady
-}{steady: steady{boots: bootTime}}
+	steady.Clock
+}{Clock: steady.Clock{Boots: bootTime}}
 
 // SystemClock is the default Clock: the time since the program started, or on Linux since the machine
 // did, time in which the machine was suspended included. Linux counts that in CLOCK_BOOTTIME. Elsewhere,
@@ -38,47 +40,7 @@ func SystemClock() time.Duration {
 		return time.Duration(wall.UnixNano())
 	}
 	// The processes of a machine agree on this clock.
-	return bootAtStart + system.read(reading{now.Sub(processStart), wall.Sub(processStart.Round(0)), boot - bootAtStart, ok})
-}
-
-// reading is what three clocks show at the same moment, as time since the same start.
-type reading struct {
-	monotonic time.Duration // does not count suspended time
-	wall      time.Duration // counts it, and may be set
-	boot      time.Duration // counts it, if ok
-	ok        bool
-}
-
-// steady is a clock that never goes back.
-type steady struct {
-	boots     bool          // the clock since boot counts suspended time, and not the wall clock
-	ahead     time.Duration // how far the one that counts was ahead of the monotonic clock
-	wallAhead time.Duration // how far the wall clock was, when boots was true last
-	suspended time.Duration // time that the monotonic clock has not counted
-}
-
-// leastSuspend is the least rise of a wall clock that counts: less is the work of NTP, or of the
-// scheduler between two readings.
-const leastSuspend = 50 * time.Millisecond
-
-// read returns the monotonic time plus each rise above it of the clock that counts suspended time. A rise
-// of the wall clock counts from where it was set back to.
-func (c *steady) read(r reading) time.Duration {
-	if c.boots && !r.ok {
-		// For good, and from where the wall clock was at the latest reading: steps of it before that are
-		// no suspended time.
-		c.boots, c.ahead = false, c.wallAhead
-	}
-	ahead, least := r.boot-r.monotonic, time.Duration(0)
-	if c.boots {
-		c.wallAhead = r.wall - r.monotonic
-	} else {
-		ahead, least = r.wall-r.monotonic, leastSuspend
-		c.ahead = min(c.ahead, ahead)
-	}
-	if rise := ahead - c.ahead; rise > least {
-		c.ahead += rise
-		c.suspended += rise
-	}
-	return r.monotonic + c.suspended
+	return bootAtStart + system.Read(steady.Reading{
+		Monotonic: now.Sub(processStart), Wall: wall.Sub(processStart.Round(0)), Boot: boot - bootAtStart, BootOK: ok,
+	})
 }

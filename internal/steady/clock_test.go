@@ -1,4 +1,4 @@
-package lease
+package steady
 
 import (
 	"math/rand/v2"
@@ -8,21 +8,21 @@ import (
 
 // machine has the clocks of a machine that can be suspended.
 type machine struct {
-	reading
+	Reading
 	real time.Duration
 }
 
 func (m *machine) run(d time.Duration) {
 	m.real += d
-	m.monotonic, m.wall, m.boot = m.monotonic+d, m.wall+d, m.boot+d
+	m.Monotonic, m.Wall, m.Boot = m.Monotonic+d, m.Wall+d, m.Boot+d
 }
 
 func (m *machine) suspend(d time.Duration) {
 	m.real += d
-	m.wall, m.boot = m.wall+d, m.boot+d
+	m.Wall, m.Boot = m.Wall+d, m.Boot+d
 }
 
-func (m *machine) set(step time.Duration) { m.wall += step }
+func (m *machine) set(step time.Duration) { m.Wall += step }
 
 func TestInvariant3SystemClockCountsSuspendedTimeAndNoStepMoreThanItMust(t *testing.T) {
 	const s, hour = time.Second, time.Hour
@@ -39,31 +39,31 @@ func TestInvariant3SystemClockCountsSuspendedTimeAndNoStepMoreThanItMust(t *test
 		"a step forward, by the wall": {false, nil, func(m *machine) { m.set(hour) }, hour}, // it may be a suspend
 		"a step back, by the wall":    {false, nil, func(m *machine) { m.set(-hour) }, 0},
 		"a step forward, and the boot clock fails later": {true, func(m *machine) { m.set(hour) },
-			func(m *machine) { m.ok = false }, 0},
+			func(m *machine) { m.BootOK = false }, 0},
 		"a step back, and the boot clock fails later": {true, func(m *machine) { m.set(-hour) },
-			func(m *machine) { m.ok = false }, 0},
+			func(m *machine) { m.BootOK = false }, 0},
 		"the boot clock fails, in a suspend": {true, func(m *machine) { m.set(-hour) },
-			func(m *machine) { m.ok = false; m.suspend(s) }, 0},
-		"the boot clock comes back after a suspend": {true, func(m *machine) { m.set(-hour); m.ok = false },
-			func(m *machine) { m.suspend(s); m.run(s); m.ok = true }, 0},
-		"the boot clock comes back, and there is a suspend": {true, func(m *machine) { m.ok = false },
-			func(m *machine) { m.ok = true; m.suspend(s) }, 0},
-		"the boot clock was forbidden at the start": {false, func(m *machine) { m.ok = true; m.set(-hour) },
+			func(m *machine) { m.BootOK = false; m.suspend(s) }, 0},
+		"the boot clock comes back after a suspend": {true, func(m *machine) { m.set(-hour); m.BootOK = false },
+			func(m *machine) { m.suspend(s); m.run(s); m.BootOK = true }, 0},
+		"the boot clock comes back, and there is a suspend": {true, func(m *machine) { m.BootOK = false },
+			func(m *machine) { m.BootOK = true; m.suspend(s) }, 0},
+		"the boot clock was forbidden at the start": {false, func(m *machine) { m.BootOK = true; m.set(-hour) },
 			func(m *machine) { m.suspend(s) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, clock := &machine{reading: reading{ok: test.boots}}, &steady{boots: test.boots}
+			m, clock := &machine{Reading: Reading{BootOK: test.boots}}, &Clock{Boots: test.boots}
 			m.run(s)
-			clock.read(m.reading)
+			clock.Read(m.Reading)
 			if test.before != nil {
 				test.before(m)
 			}
 			m.run(s)
-			from, fromReal := clock.read(m.reading), m.real
+			from, fromReal := clock.Read(m.Reading), m.real
 			m.run(s)
 			test.between(m)
 			m.run(s)
-			if got := clock.read(m.reading) - from - (m.real - fromReal); got != test.want {
+			if got := clock.Read(m.Reading) - from - (m.real - fromReal); got != test.want {
 				t.Errorf("it shows %v more than has passed, want %v", got, test.want)
 			}
 		})
@@ -76,7 +76,7 @@ func TestInvariant3SystemClockNeverGoesBackAndShowsNoLessThanRuns(t *testing.T) 
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		boots := seed%2 == 0
-		m, clock := &machine{reading: reading{ok: boots}}, &steady{boots: boots}
+		m, clock := &machine{Reading: Reading{BootOK: boots}}, &Clock{Boots: boots}
 		forth := seed%4 < 2 // no step back
 		last, lastReal, lastRuns := time.Duration(0), time.Duration(0), time.Duration(0)
 		for range 100 {
@@ -91,26 +91,26 @@ func TestInvariant3SystemClockNeverGoesBackAndShowsNoLessThanRuns(t *testing.T) 
 					m.set(-d)
 				}
 			case 3:
-				m.ok = m.ok && random.IntN(4) > 0 || boots && random.IntN(4) == 0
+				m.BootOK = m.BootOK && random.IntN(4) > 0 || boots && random.IntN(4) == 0
 			default:
 				m.run(d)
 			}
 			if random.IntN(2) == 0 {
 				continue
 			}
-			now := clock.read(m.reading)
-			shows, runs := now-last, m.monotonic-lastRuns
-			if shows < runs || (forth || clock.boots) && shows < m.real-lastReal-leastSuspend {
+			now := clock.Read(m.Reading)
+			shows, runs := now-last, m.Monotonic-lastRuns
+			if shows < runs || (forth || clock.Boots) && shows < m.real-lastReal-leastSuspend {
 				t.Fatalf("seed %d: it shows that %v passed; %v did, of which the machine ran %v", seed, shows, m.real-lastReal, runs)
 			}
-			last, lastReal, lastRuns = now, m.real, m.monotonic
+			last, lastReal, lastRuns = now, m.real, m.Monotonic
 		}
 	}
 }
 
 // Where there is no clock that counts suspended time, the wall clock says it, which steps.
 func TestInvariant3AStepOfTheWallClockBackIsNotAStepBackOfSystemClock(t *testing.T) {
-	var clock steady
+	var clock Clock
 	for _, test := range []struct{ monotonic, wall, want time.Duration }{
 		{0, 0, 0},
 		{1, 1, 1},
@@ -121,20 +121,20 @@ func TestInvariant3AStepOfTheWallClockBackIsNotAStepBackOfSystemClock(t *testing
 		{5, 4, 24},      // nothing happened
 		{6, 3605, 3625}, // suspended for an hour: no step before that hides it
 	} {
-		if got := clock.read(reading{monotonic: test.monotonic * time.Second, wall: test.wall * time.Second}); got != test.want*time.Second {
+		if got := clock.Read(Reading{Monotonic: test.monotonic * time.Second, Wall: test.wall * time.Second}); got != test.want*time.Second {
 			t.Errorf("after %d s, with a wall clock at %d s: %v, want %d s", test.monotonic, test.wall, got, test.want)
 		}
 	}
-	if got := clock.read(reading{monotonic: 7 * time.Second, wall: 3606*time.Second + leastSuspend/2}); got != 3626*time.Second {
+	if got := clock.Read(Reading{Monotonic: 7 * time.Second, Wall: 3606*time.Second + leastSuspend/2}); got != 3626*time.Second {
 		t.Errorf("a little more on the wall clock: %v, want no more", got)
 	}
 }
 
 // CLOCK_BOOTTIME is read a moment before the monotonic clock, and is not set.
 func TestInvariant3ADelayBetweenTwoReadingsIsNotASuspension(t *testing.T) {
-	clock := steady{boots: true}
+	clock := Clock{Boots: true}
 	for _, test := range []struct{ monotonic, boot, want time.Duration }{{10, 10, 10}, {20, 15, 20}, {21, 21, 21}, {22, 32, 32}} {
-		if got := clock.read(reading{monotonic: test.monotonic * time.Second, boot: test.boot * time.Second, ok: true}); got != test.want*time.Second {
+		if got := clock.Read(Reading{Monotonic: test.monotonic * time.Second, Boot: test.boot * time.Second, BootOK: true}); got != test.want*time.Second {
 			t.Errorf("after %d s, %d s since the boot: %v, want %d s", test.monotonic, test.boot, got, test.want)
 		}
 	}
