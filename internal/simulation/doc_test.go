@@ -12,6 +12,9 @@
 // in checker_test.go: applied_test.go checks what the store did, requests_test.go what a process
 // sent and got, and campaigns_test.go what an elector reports.
 //
+// There is no MQTT here: no CONNECT that is handled late, and no Receive Maximum. server/integration has both
+// over the real server, in virtual time too (TestNodesHoldTheirLeaseUnderStaleConnectsAndSmallReceiveMaximums).
+//
 // In the seeds with an even number the store has a journal, crashes within commits of which some
 // groups are kept, and starts again, sometimes on a machine with another clock. It may be cut off
 // from its journal, and answer from memory, until another one takes over; or find its disk full.
