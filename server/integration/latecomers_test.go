@@ -16,6 +16,7 @@ import (
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/servertest"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -38,8 +39,8 @@ type slowNetwork struct {
 type delayed struct {
 	net.Conn
 	writes chan delivery
-	done   chan struct{}
-	once   sync.Once
+	open   context.Context // ends with Close
+	end    context.CancelFunc
 }
 
 type delivery struct {
@@ -51,13 +52,13 @@ func (d *delayed) Write(data []byte) (int, error) {
 	select {
 	case d.writes <- delivery{time.Now(), append([]byte(nil), data...)}:
 		return len(data), nil
-	case <-d.done:
+	case <-d.open.Done():
 		return 0, net.ErrClosed
 	}
 }
 
 func (d *delayed) Close() error {
-	d.once.Do(func() { close(d.done) })
+	d.end()
 	return d.Conn.Close()
 }
 
@@ -69,7 +70,7 @@ func (d *delayed) deliver(latency time.Duration) {
 			if _, err := d.Conn.Write(next.data); err != nil {
 				return
 			}
-		case <-d.done:
+		case <-d.open.Done():
 			return
 		}
 	}
@@ -94,7 +95,8 @@ func (w *slowNetwork) dial(ctx context.Context, network, address string) (net.Co
 	if err != nil {
 		return nil, err
 	}
-	slow := &delayed{Conn: conn, writes: make(chan delivery, 1000), done: make(chan struct{})}
+	slow := &delayed{Conn: conn, writes: make(chan delivery, 1000)}
+	slow.open, slow.end = context.WithCancel(context.Background())
 	w.tasks.Go(func() { slow.deliver(w.latency) })
 	w.present = slow
 	return slow, nil
@@ -138,6 +140,9 @@ func (w *slowNetwork) loseWithStaleConnect(after time.Duration, acceptedAtOnce b
 // The faults that package internal/simulation does not have, because it has no CONNECT and no Receive Maximum:
 // five minutes of virtual time, in which two nodes contend for a lease while each writes all the time.
 func TestNodesHoldTheirLeaseUnderStaleConnectsAndSmallReceiveMaximums(t *testing.T) {
+	if testsupport.UnderRace {
+		t.Skip("Go 1.26.8: so many timers of one bubble crash the race detector now and then")
+	}
 	t.Parallel()
 	for i, receiveMaximum := range []int{1, 4, 7} {
 		for _, stale := range []bool{false, true} {
