@@ -340,6 +340,8 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		switch {
 		case command.Stop && !s.watches.remove(command.Client, command.Key):
 			reply.Outcome = NothingThere
+		case !command.Stop && !protocol.CanNotify(command.Client, command.Key):
+			reply.Err = protocol.KeyTooLong
 		case !command.Stop && !s.watches.add(command.Client, command.Key, reply.Dialect, &s.options):
 			reply.Err = protocol.QuotaExceeded
 		default:

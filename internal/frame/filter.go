@@ -43,6 +43,8 @@ type FilterOptions struct {
 	// Limit is the largest size of a packet in bytes; 0: MQTT's own limit. A larger packet
 	// ends the reading with a [TooLargeError] as soon as its header has arrived.
 	Limit int
+	// Others, if not 0, is the limit for the first packet and for all that are not a PUBLISH.
+	Others int
 	// First, if not 0, is the limit for the first packet, a CONNECT.
 	First int
 	// Check, if not nil, is called with each packet first. Its error ends the reading.
@@ -167,7 +169,7 @@ func (f *Filter) next() bool {
 		}
 		return false
 	}
-	if limit := f.limit(); limit > 0 && size > limit {
+	if limit := f.limit(Type(front)); limit > 0 && size > limit {
 		return f.tooLarge(front, size, limit)
 	}
 	if size > len(front) {
@@ -191,12 +193,21 @@ func (f *Filter) next() bool {
 	return true
 }
 
-// limit returns the largest size of the next packet in bytes; 0: any.
-func (f *Filter) limit() int {
-	if f.begun || f.options.First == 0 || f.options.Limit > 0 && f.options.Limit < f.options.First {
-		return f.options.Limit
+// limit returns the largest size in bytes of the next packet, which is of this kind; 0: any.
+func (f *Filter) limit(kind byte) int {
+	limit := f.options.Limit
+	lower := func(other int) {
+		if other > 0 && (limit == 0 || other < limit) {
+			limit = other
+		}
 	}
-	return f.options.First
+	if !f.begun {
+		lower(f.options.First)
+	}
+	if !f.begun || kind != wire.Publish {
+		lower(f.options.Others)
+	}
+	return limit
 }
 
 // tooLarge ends the reading at a packet that is too large, unless Check needs more of it

@@ -246,6 +246,35 @@ func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) 
 	}
 }
 
+func TestInvariant44WhatIsNoMessageMayHaveALimitOfItsOwn(t *testing.T) {
+	packet := func(kind byte, size int) []byte { // of size bytes; the length of its header must be 4
+		return append(wire.AppendVariable([]byte{kind << 4}, size-4), make([]byte, size-4)...)
+	}
+	const publish, other = 40_000, 20_000
+	for name, test := range map[string]struct {
+		packets [][]byte
+		want    error
+	}{
+		"the largest":          {[][]byte{packet(wire.Suback, other), packet(wire.Publish, publish)}, io.EOF},
+		"a message":            {[][]byte{packet(wire.Suback, other), packet(wire.Publish, publish+1)}, &TooLargeError{publish + 1, publish}},
+		"another packet":       {[][]byte{packet(wire.Suback, 20_000), packet(wire.Suback, other+1)}, &TooLargeError{other + 1, other}},
+		"a message that opens": {[][]byte{packet(wire.Publish, other+1)}, &TooLargeError{other + 1, other}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			filter := NewFilter(bytes.NewReader(slices.Concat(test.packets...)), FilterOptions{Limit: publish, Others: other})
+			for _, err := filter.Next(); ; _, err = filter.Next() {
+				if err == nil {
+					continue
+				}
+				if !reflect.DeepEqual(err, test.want) {
+					t.Errorf("%v, want %v", err, test.want)
+				}
+				return
+			}
+		})
+	}
+}
+
 // A reader of MQTT that goes on at the fifth byte of a length allocates up to 4 GiB, and
 // on 32 bits, where that is negative, panics.
 func TestInvariant44AFilterEndsAtALengthThatIsMalformed(t *testing.T) {

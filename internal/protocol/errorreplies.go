@@ -38,6 +38,9 @@ const (
 // extension of this project.
 const OtherStore Refusal = "the request names another store"
 
+// KeyTooLong refuses KEYNOTIFY for a key that [CanNotify] says no to. It is an extension of this project.
+const KeyTooLong Refusal = "the key is too long to be watched: the topic of its notifications would have more than 65535 bytes"
+
 // fencingTokenLowerAsPublished is a second spelling of FencingTokenLower in the published
 // description of the protocol.
 const fencingTokenLowerAsPublished = "the request fencing token is a lower version that the fencing token protecting the resource"
@@ -45,7 +48,7 @@ const fencingTokenLowerAsPublished = "the request fencing token is a lower versi
 var refusals = []Refusal{
 	TimestampTooFarAhead, FencingTokenRequired, FencingTokenTooFarAhead, FencingTokenLower, QuotaExceeded, SyntaxError,
 	NotAuthorized, UnknownCommand, WrongNumberOfArguments, MissingTimestamp, MalformedTimestamp, KeyLengthZero,
-	FencingTokenNeverIssued, LockRule, OtherStore,
+	FencingTokenNeverIssued, LockRule, OtherStore, KeyTooLong,
 }
 
 const (
