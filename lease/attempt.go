@@ -44,6 +44,9 @@ var errReconnected = fmt.Errorf("the attempt ended: %w", ErrConnectionLost)
 var errTooSlow = errors.New("the store granted the lease, but this process noticed it too late to hold it: " +
 	"a function of a Trace, the handler of a Logger, or the machine is too slow for the TTL")
 
+// errUnsteady says that the store granted the lease again and again, and was gone each time.
+var errUnsteady = errors.New("the store granted the lease, and at once another store answered or the connection was lost")
+
 // acquire makes attempts to acquire the lease until one does not end with its connection.
 // It frees what an attempt that failed may hold. reason may be nil.
 func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attempt) (*Tenure, error)) (*Tenure, error) {
@@ -190,7 +193,7 @@ func (a *attempt) binding() transport.Binding {
 // store refuses, version is the version of the other holder's value.
 func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestamp, err error) {
 	l := a.lease
-	backoff, replaced, late := l.options.retryBackoff(0), false, false
+	backoff, replaced, late, granted := l.options.retryBackoff(0), false, false, false
 	for {
 		if l.options.EndOnDisconnect && a.will == nil {
 			a.lost = l.client.Lost()
@@ -217,13 +220,15 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 			if late && wasLate && !usable {
 				return nil, version, errTooSlow
 			}
-			if a.will == nil || !isClosed(a.lost) {
-				// The process stood still, and little of the TTL is left; or the request
-				// went over another connection than the one to watch; or the store that
-				// granted it is gone; or it was the client's first request, and could not
-				// be bound to a store. Ask again, for a fresh deadline.
+			// The process stood still, and little of the TTL is left; or the request
+			// went over another connection than the one to watch; or the store that
+			// granted it is gone; or it was the client's first request, and could not
+			// be bound to a store. Ask again, for a fresh deadline.
+			if !granted && (a.will == nil || !isClosed(a.lost)) {
+				granted = true
 				continue
 			}
+			err = errUnsteady // again: with pauses, or a store that changes always would be asked without end
 		case errors.Is(err, transport.ErrConditionFailed):
 			if l.freeLeft(ctx) {
 				continue // perhaps it was this Lease's own value

@@ -45,7 +45,7 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 			case <-ctx.Done():
 				return
 			case <-replaced:
-				o.next = time.Now() // the known holder is the holder at another store
+				o.soon() // the known holder is the holder at another store
 			case <-next.C:
 			case change, open := <-o.key.Changes():
 				o.hear(change.Entry, open)
@@ -105,9 +105,14 @@ func (o *observation) hear(entry transport.Entry, open bool) {
 		o.next = time.Now() // the answer says that the client is closed
 	case !open: // the store grants no watch for now
 	case o.failure == "" && o.differs(holderOf(entry)):
-		if at := o.asked.Add(o.lease.options.RetryAfter); at.Before(o.next) {
-			o.next = at
-		}
+		o.soon()
+	}
+}
+
+// soon makes the next question come at once, or RetryAfter after the latest.
+func (o *observation) soon() {
+	if at := o.asked.Add(o.lease.options.RetryAfter); at.Before(o.next) {
+		o.next = at
 	}
 }
 

@@ -75,17 +75,20 @@ func (t *Tenure) act(n news) {
 	}
 }
 
-// giveUp ends the request that is under way, if the tenure has no use for its result.
+// giveUp ends the request that is under way, if the tenure has no use for its result. It does nothing
+// before the request began: what begins one calls giveUp afterwards.
 func (t *Tenure) giveUp() {
 	t.mu.Lock()
 	useless := t.busy && (t.schedule.cause != nil || t.renewing && t.schedule.stopped)
-	cancel := t.cancelBind
+	cancel, request := t.cancelBind, t.call.Request()
 	t.mu.Unlock()
-	if useless {
-		if cancel != nil {
-			cancel()
-		}
-		t.call.Cancel(context.Canceled) // does nothing before the request began: see begun
+	if useless && cancel != nil {
+		cancel()
+	}
+	// The one that was under way with the lock: the renewal may have ended since, and the question whether
+	// the key was deleted may be under way in its place.
+	if useless && request != nil {
+		request.Cancel(context.Canceled)
 	}
 }
 

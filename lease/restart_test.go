@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -459,4 +460,87 @@ func TestInvariant32AfterALongCrashTheLeaseHasItsWholeLifetimeAgain(t *testing.T
 			t.Errorf("the next token is %v; the former was %v", got, token)
 		}
 	})
+}
+
+// fickle makes each reply come from another store, which takes any request.
+type fickle struct {
+	transport.Conn
+	answers atomic.Int64
+	about   atomic.Int64 // requests about the lease, watches apart
+}
+
+func (f *fickle) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	request.Binding = transport.Binding{}
+	reply, err := f.Conn.RoundTrip(ctx, request)
+	if payload := string(request.Payload); strings.Contains(payload, name) && !strings.Contains(payload, "KEYNOTIFY") {
+		f.about.Add(1)
+	}
+	n := f.answers.Add(1)
+	if n > 2000 { // in virtual time a loop without a pause would never end
+		await.Receive(ctx.Done())
+	}
+	reply.Store = fmt.Sprint("store ", n)
+	return reply, err
+}
+
+func newFickle(t *testing.T, store *transporttest.Store, options lease.Options) (*lease.Lease, *transport.Client, *fickle) {
+	t.Helper()
+	conn := &fickle{Conn: store.Connect("node-a")}
+	client, err := transport.NewClient(conn, transport.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	options.TTL = ttl
+	l, err := lease.New(client, name, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, client, conn
+}
+
+func TestAnObserverPausesWhileEachReplyComesFromAnotherStore(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		l, client, conn := newFickle(t, store, lease.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 2*ttl)
+		defer cancel()
+		go func() {
+			for range l.Observe(ctx) {
+			}
+		}()
+		for range 500 {
+			if _, err := client.Get(ctx, "other"); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * ttl / 1000)
+		}
+		if asked := conn.about.Load(); asked < 5 || asked > 100 {
+			t.Errorf("it asked %d times in %v", asked, ttl)
+		}
+	})
+}
+
+func TestAnAcquisitionPausesWhileEachReplyComesFromAnotherStore(t *testing.T) {
+	for method, acquire := range map[string]func(*lease.Lease, context.Context) (*lease.Tenure, error){
+		"Acquire": (*lease.Lease).Acquire, "TryAcquire": (*lease.Lease).TryAcquire,
+	} {
+		t.Run(method, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				var causes waitingCauses
+				l, _, conn := newFickle(t, store, lease.Options{OnWaiting: causes.hear})
+				ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
+				defer cancel()
+				tenure, err := acquire(l, ctx)
+				if tenure != nil || !errors.Is(err, transport.ErrOutcomeUnknown) {
+					t.Errorf("%v, %v", tenure, err)
+				}
+				if sets := conn.about.Load(); sets < 10 || sets > 100 {
+					t.Errorf("%d requests in %v", sets, 10*ttl)
+				}
+				if method == "Acquire" && (len(causes.all()) != 1 || !strings.Contains(err.Error(), "another store")) {
+					t.Errorf("it gave %v as its reasons to wait, and in the end %v", causes.all(), err)
+				}
+			})
+		})
+	}
 }

@@ -519,34 +519,73 @@ func TestInvariant3TheSchedulerNoticesASuspendedMachineAfterAMomentWithoutATenur
 	}
 }
 
-// Where there is no clock that counts suspended time, the wall clock says it, which steps.
-func TestInvariant3AStepOfTheWallClockBackIsNotAStepBackOfSystemClock(t *testing.T) {
-	var clock steady
-	for _, test := range []struct{ monotonic, wall, want time.Duration }{
-		{0, 0, 0},
-		{1, 1, 1},
-		{2, 12, 12},     // 10 s forward, or suspended
-		{3, 3, 13},      // and back
-		{3, -7, 13},     // and back further
-		{4, 3, 23},      // 9 s forward
-		{5, 4, 24},      // nothing happened
-		{6, 3605, 3625}, // suspended for an hour: no step before that hides it
-	} {
-		if got := clock.read(test.monotonic*time.Second, test.wall*time.Second, true); got != test.want*time.Second {
-			t.Errorf("after %d s, with a wall clock at %d s: %v, want %d s", test.monotonic, test.wall, got, test.want)
-		}
+// given is a request that notes that it was canceled.
+type given struct{ up bool }
+
+func (g *given) Cancel(error) { g.up = true }
+
+// The renewal ends, and the question after it begins, when giveUp has decided and not yet canceled.
+func TestTheEndOfARenewalDoesNotGiveUpTheQuestionAfterIt(t *testing.T) {
+	renewal, question := new(given), new(given)
+	tenure := &Tenure{busy: true, renewing: true, schedule: schedule{stopped: true}}
+	tenure.call.Attach(renewal)
+	tenure.cancelBind = func() {
+		tenure.call.Attach(nil)
+		tenure.call.Attach(question)
 	}
-	if got := clock.read(7*time.Second, 3606*time.Second+leastSuspend/2, true); got != 3626*time.Second {
-		t.Errorf("a little more on the wall clock: %v, want no more", got)
+	tenure.giveUp()
+	if question.up || !renewal.up {
+		t.Errorf("given up: the renewal %v, the question %v", renewal.up, question.up)
 	}
 }
 
-// CLOCK_BOOTTIME is read a moment before the monotonic clock, and is not set.
-func TestInvariant3ADelayBetweenTwoReadingsIsNotASuspension(t *testing.T) {
-	var clock steady
-	for _, test := range []struct{ monotonic, boot, want time.Duration }{{10, 10, 10}, {20, 15, 20}, {21, 21, 21}, {22, 32, 32}} {
-		if got := clock.read(test.monotonic*time.Second, test.boot*time.Second, false); got != test.want*time.Second {
-			t.Errorf("after %d s, %d s since the boot: %v, want %d s", test.monotonic, test.boot, got, test.want)
+// countRenewals is what renewals computes, one attempt at a time.
+func countRenewals(o *Options) (count int64) {
+	backoff, last := o.retryBackoff(0), o.TTL-o.Margin-o.GracePeriod-o.RequestTimeout
+	for at := o.RenewEvery; at <= last; count++ {
+		answered := at + o.RequestTimeout
+		at = answered + backoff.next(1)
+		if answered < last {
+			at = min(at, last)
 		}
+	}
+	return count
+}
+
+func TestABudgetsRenewalsAreThoseThatOneWouldCount(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	most := int64(0)
+	for range 2000 {
+		short := func(longest time.Duration) time.Duration { return 1 + time.Duration(random.Float64()*float64(longest)) }
+		o := Options{TTL: MinTTL + short(20*time.Second).Truncate(time.Millisecond)}
+		o.RenewEvery, o.RequestTimeout, o.RetryAfter = short(o.TTL/8), short(o.TTL/20), short(o.TTL/20)
+		if random.IntN(2) == 0 {
+			o.RenewEvery, o.RequestTimeout = short(5*time.Millisecond), short(time.Millisecond)
+		}
+		if err := o.complete("any"); err != nil {
+			t.Fatal(err)
+		}
+		want := countRenewals(&o)
+		if got := o.renewals(); got != want {
+			t.Errorf("%v: %d renewals, want %d", o.LogValue(), got, want)
+		}
+		most = max(most, want)
+	}
+	if most < 1000 {
+		t.Errorf("at most %d renewals were compared", most)
+	}
+}
+
+func TestABudgetOfYearsTakesNoLongerThanOthers(t *testing.T) {
+	budget := await.Result(func() Budget {
+		budget, err := Options{TTL: MaxTTL, RenewEvery: 1, RequestTimeout: 1, RetryAfter: 1}.Budget()
+		if err != nil {
+			t.Error(err)
+		}
+		return budget
+	})
+	// The pause between two attempts is 1.5 ms, and 8 of the 10 years are left for them.
+	if budget.Renewals < 1<<31-1 {
+		t.Errorf("%d renewals in ten years", budget.Renewals)
 	}
 }

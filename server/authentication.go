@@ -20,7 +20,7 @@ import (
 // with the reason and returns an error. It may wait for checks of other clients, and holds
 // nothing that another client could wait for.
 func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Packet) (identity access.Identity, err error) {
-	credentials := credentialsOf(cl, conn, pk)
+	credentials := s.credentialsOf(cl, conn, pk)
 	if s.options.Authenticator == nil && !credentials.Certified {
 		credentials.User = "" // it is not authenticated
 	}
@@ -74,7 +74,7 @@ func (s *Server) check(pending *unauthenticated.Connection, credentials access.C
 }
 
 // credentialsOf returns the credentials in a CONNECT, and in the certificate of its connection.
-func credentialsOf(cl *mqtt.Client, conn *connection, pk packets.Packet) access.Credentials {
+func (s *Server) credentialsOf(cl *mqtt.Client, conn *connection, pk packets.Packet) access.Credentials {
 	credentials := access.Credentials{
 		Client:   cl.ID,
 		User:     string(pk.Connect.Username),
@@ -82,8 +82,9 @@ func credentialsOf(cl *mqtt.Client, conn *connection, pk packets.Packet) access.
 	}
 	if secure, ok := conn.Conn.(*tls.Conn); ok {
 		// The handshake is over, since CONNECT has arrived.
-		if chains := secure.ConnectionState().VerifiedChains; len(chains) > 0 {
-			credentials.User, credentials.Certified = chains[0][0].Subject.String(), true
+		state := secure.ConnectionState()
+		if len(state.VerifiedChains) > 0 || s.certified && len(state.PeerCertificates) > 0 {
+			credentials.User, credentials.Certified = state.PeerCertificates[0].Subject.String(), true
 		}
 	}
 	return credentials

@@ -276,7 +276,7 @@ func TestTheAuthorizerIsAskedForEachRequest(t *testing.T) {
 	}
 	mu.Unlock()
 	for _, verb := range []string{"SET", "GET", "DEL", "VDEL", "KEYNOTIFY"} {
-		line := `level=WARN msg="refused a request: not authorized" client=p user=alice remote=` + p.Conn.LocalAddr().String() + " verb=" + verb + " key=forbidden\n"
+		line := `level=WARN msg="refused a request" client=p user=alice remote=` + p.Conn.LocalAddr().String() + " verb=" + verb + " key=forbidden reason=\"not authorized\"\n"
 		if strings.Count(log.String(), line) != 1 {
 			t.Errorf("the log has not once %sbut\n%s", line, log.String())
 		}

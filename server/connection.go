@@ -19,8 +19,8 @@ import (
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
+	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -29,18 +29,22 @@ import (
 // finds it in Client.Net.Conn.
 type connection struct {
 	net.Conn
-	outbox   *outbox
-	incoming *sharedquota.Quota // room for large packets, of all connections
-	session  *pubsub.Session    // set when it is established, before anything can be sent
-	over     chan struct{}      // closed when mochi is done with the connection
-	number   uint64             // in the order in which the listener accepted connections
+	encrypted *encryptedSocket // below Conn, which is a tls.Conn then; nil: there is no TLS
+	outbox    *outbox
+	session   *pubsub.Session // set when it is established, before anything can be sent
+	over      chan struct{}   // closed when mochi is done with the connection
+	number    uint64          // in the order in which the listener accepted connections
 
 	// Of the goroutine that reads the connection.
 	gate           *gate.Gate // checks what the client sends
 	input          io.Reader  // Conn without the packets that the gate refuses or inbound takes
 	inbound        *inbound
 	readTurn       *fairqueue.Place
-	incomingUsed   int64                           // of incoming
+	place          *packetroom.Place               // its room for a large packet
+	placed         int64                           // bytes of it
+	packetTimeout  time.Duration                   // of each packet
+	readBy         time.Time                       // the deadline of reads
+	hurried        bool                            // readBy is the end of packetTimeout
 	pendingAuth    *unauthenticated.Connection     // set before anything is read
 	authenticated  bool                            // its client
 	will           *request                        // to apply when the connection ends; nil: none
@@ -72,6 +76,7 @@ type connection struct {
 	replaced     atomic.Bool               // the next connection of the client waits for the end of this one
 	lastWriteBy  atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
 	slow         atomic.Bool               // a write took too long, or a notification did not fit
+	displaced    atomic.Bool               // it has lost its room to another packet
 	closed       atomic.Bool
 
 	// writing is held during a write, and only for that: it keeps writes in order, as the
@@ -97,17 +102,23 @@ func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, 
 	limits := gate.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
-		Conn:      socket,
 		gate:      gate.New(gate.FromClient, limits),
 		outbox:    newOutbox(options.Limits.OutgoingBytes, shared, writers),
-		incoming:  shared.incoming,
 		readTurn:  all.NewPlace(),
 		writeTurn: all.NewPlace(),
 		over:      make(chan struct{}),
+
+		packetTimeout: options.PacketTimeout,
 	}
+	c.place = shared.incoming.NewPlace(c.displace)
 	if options.Journal != nil {
 		c.open, c.endWaits = context.WithCancel(context.Background())
 	}
+	if options.TLS != nil {
+		c.encrypted = &encryptedSocket{Socket: unauthenticated.Socket{Conn: socket}, conn: c}
+		socket = tls.Server(c.encrypted, options.TLS)
+	}
+	c.Conn = socket
 	c.inbound = &inbound{conn: c, publish: c.gate.Publish()}
 	c.input = frame.NewFilter(socket, frame.FilterOptions{
 		Limit: most,
@@ -115,34 +126,88 @@ func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, 
 		Check: c.check,
 		Take:  c.inbound.take,
 		Pause: c.inbound.pause,
-		Room:  c.reserveIncoming,
+		Room:  c.takeRoom,
+
+		Partial: c.awaitRest,
 	})
 	return c
 }
 
+// encryptedSocket is below TLS. TLS also writes of its own accord, in the goroutine that reads: its
+// handshake, and the answer to KeyUpdate. Such a write has a deadline of its own, because the present one
+// is of the latest packet, which may have left long ago.
+type encryptedSocket struct {
+	unauthenticated.Socket
+	conn *connection
+}
+
+func (e *encryptedSocket) Write(p []byte) (int, error) {
+	if e.conn.writing.TryLock() { // else a packet is being written, and its deadline is set
+		_ = e.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a closed connection, as the write will
+		e.conn.writing.Unlock()
+	}
+	return e.Socket.Write(p)
+}
+
+// handshake does the TLS handshake, if there is TLS. If it fails, the connection ends.
+func (c *connection) handshake() error {
+	if c.encrypted == nil {
+		return nil
+	}
+	err := c.encrypted.Handshake(c.Conn.(*tls.Conn), c.pendingAuth)
+	if err != nil {
+		c.refuse(err)
+		_ = c.Close()
+	}
+	return err
+}
+
 // check checks a packet in a turn, since a large one takes long. The turn ends in inbound.pause.
 func (c *connection) check(packet []byte) error {
+	c.hurried = false // what extends the deadline comes before the next read
+	if c.placed > 0 {
+		c.place.Finished()
+	}
 	c.readTurn.Begin()
 	return c.gate.Check(packet)
 }
 
-var errNoRoom = wire.Refuse(packets.ErrQuotaExceeded.Code, "large packets take up all the room that there is for them")
+var (
+	errNoRoom     = wire.Refuse(packets.ErrQuotaExceeded.Code, "large packets take up all the room that there is for them, and this one waits longest for its rest")
+	errUnfinished = wire.Refuse(packets.ErrQuotaExceeded.Code, "a packet was not complete in time: Options.PacketTimeout, --packet-timeout")
+)
 
-// reserveIncoming takes room for a large packet that arrives, or gives it back if bytes is
-// negative. It returns errNoRoom if the client may have no more.
-func (c *connection) reserveIncoming(bytes int) error {
+// takeRoom takes room for a large packet that arrives, or gives it back if bytes is negative. It
+// returns errNoRoom if the client may have no more.
+func (c *connection) takeRoom(bytes int) error {
 	more := int64(bytes)
 	switch {
 	case more <= 0:
-		c.incoming.Release(-more)
-	// The new room does not count as the client's own yet, so that a limit of two of the largest
-	// packets admits two of them. So a client without other room asks for 0 bytes of its own. It
-	// must not get them when nothing is left, so less than that is assured.
-	case !c.incoming.Take(c.incomingUsed-more, more, -1):
+		c.place.Release(-more)
+	case !c.place.Take(c.identity.User, more):
 		return errNoRoom
 	}
-	c.incomingUsed += more
+	c.placed += more
 	return nil
+}
+
+// awaitRest is called before the connection waits for the rest of a packet.
+func (c *connection) awaitRest() {
+	if by := time.Now().Add(c.packetTimeout); by.Before(c.readBy) {
+		c.hurried = true
+		_ = c.setReadDeadline(by) // fails on a closed connection, as the read will
+	}
+}
+
+// displace ends the connection because it has lost its room. If it waits for the rest of a packet, it
+// tells the client why.
+func (c *connection) displace(waiting bool) {
+	c.displaced.Store(true)
+	if waiting {
+		_ = c.Conn.SetReadDeadline(longAgo) // fails on a closed connection
+	} else {
+		c.abort()
+	}
 }
 
 // Read notes the last byte, which may be the reason code of a DISCONNECT (see reasonOf). If a
@@ -153,9 +218,21 @@ func (c *connection) Read(p []byte) (int, error) {
 		c.lastByte = p[n-1]
 	}
 	if err != nil && c.fault == nil {
-		c.refuse(err)
+		c.refuse(c.cause(err))
 	}
 	return n, err
+}
+
+// cause returns why a read failed.
+func (c *connection) cause(err error) error {
+	switch {
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+	case c.displaced.Load():
+		return errNoRoom
+	case c.hurried:
+		return errUnfinished
+	}
+	return err
 }
 
 // refuse ends the connection if err means that the client has sent something forbidden.
@@ -249,13 +326,26 @@ func (c *connection) SetDeadline(t time.Time) error {
 	if c.silenceAllowed > 0 {
 		t = time.Now().Add(c.silenceAllowed)
 	}
-	return c.Conn.SetReadDeadline(t)
+	return c.setReadDeadline(t)
+}
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
+// setReadDeadline limits reads, unless displace has ended them.
+func (c *connection) setReadDeadline(t time.Time) error {
+	c.readBy = t
+	err := c.Conn.SetReadDeadline(t)
+	if c.displaced.Load() {
+		err = c.Conn.SetReadDeadline(longAgo)
+	}
+	return err
 }
 
 // extendDeadline does the same for packets that mochi does not read. They come after the client
 // is admitted.
 func (c *connection) extendDeadline() {
-	_ = c.Conn.SetReadDeadline(time.Now().Add(c.silenceAllowed)) // fails on a closed connection, as the read will
+	_ = c.setReadDeadline(time.Now().Add(c.silenceAllowed)) // fails on a closed connection, as the read will
 }
 
 // SetWriteDeadline limits the present write, if any, and all that follow.
@@ -360,8 +450,8 @@ func (c *connection) finish() {
 	if c.cleanUp != nil {
 		c.cleanUp()
 	}
-	c.unlockID()                                // after cleanUp, which must not end what the next connection of the client keeps
-	_ = c.reserveIncoming(-int(c.incomingUsed)) // nothing more is read
+	c.unlockID()                   // after cleanUp, which must not end what the next connection of the client keeps
+	_ = c.takeRoom(-int(c.placed)) // nothing more is read
 	c.outbox.close()
 	close(c.over)
 }

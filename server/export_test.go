@@ -92,6 +92,9 @@ func (s *Server) Unauthenticated() (all, waiting int) {
 	return s.listener.auth.Len(), s.checks.Waiting()
 }
 
+// Handshaking returns how many TLS handshakes wait for their turns.
+func (s *Server) Handshaking() int { return s.listener.auth.Handshaking() }
+
 // HasRoom reports whether the store takes a change without waiting for a commit.
 func (s *Server) HasRoom() bool { return s.engine.HasRoom() }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/tenurelock/tenure/server/internal/defaults"
+	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
@@ -28,8 +29,9 @@ type Limits struct {
 	// connection that reaches them, until a commit is over.
 	AllOutgoingBytes int64
 	// AllArrivingBytes bounds the room for packets of all connections that have begun to arrive,
-	// beyond 4 KiB for each. One connection may have at most as much as is left for all others,
-	// and is closed if it needs more. Default 256 MiB, and at least two of the largest packets.
+	// beyond 20 KiB that each has in any case. If it is short, the user that has the most gives
+	// some back: the client that waits longest for the rest of its packet is disconnected. Default
+	// 256 MiB, and at least two of the largest packets.
 	AllArrivingBytes int64
 	// SessionBytes and SessionMessages bound the messages of QoS 1 that wait for one client,
 	// connected or not, until it acknowledges them. Default 4 MiB and 10,000.
@@ -149,14 +151,14 @@ func (o *Options) bounds() []any {
 type quotas struct {
 	outgoing *sharedquota.Quota // notifications and messages that wait to be written
 	replies  *sharedquota.Quota // replies that wait for a commit, or have waited for one and wait to be written
-	incoming *sharedquota.Quota // large packets that are not complete
+	incoming *packetroom.Room   // large packets that are not complete
 }
 
 func newQuotas(limits *Limits) quotas {
 	return quotas{
 		outgoing: sharedquota.New(limits.AllOutgoingBytes),
 		replies:  sharedquota.New(limits.AllOutgoingBytes / 2),
-		incoming: sharedquota.New(limits.AllArrivingBytes),
+		incoming: packetroom.New(limits.AllArrivingBytes),
 	}
 }
 

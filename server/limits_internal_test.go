@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -194,26 +193,5 @@ func TestOneConnectionAtATimeHasAClientID(t *testing.T) {
 	}
 	if len(n.locked) != 0 {
 		t.Error("the client id is taken by no connection")
-	}
-}
-
-func TestNoLargePacketGetsRoomWhereNoneIsLeft(t *testing.T) {
-	all := sharedquota.New(2)
-	connections := []*connection{{incoming: all}, {incoming: all}, {incoming: all}}
-	for i, want := range []error{nil, nil, errNoRoom} {
-		if got := connections[i].reserveIncoming(1); got != want {
-			t.Errorf("packet %d, where there is room for two: %v, want %v", i, got, want)
-		}
-	}
-	if got := connections[0].reserveIncoming(1); got != errNoRoom {
-		t.Errorf("a packet that grows: %v, want %v", got, errNoRoom)
-	}
-	for _, c := range connections {
-		if err := c.reserveIncoming(-int(c.incomingUsed)); err != nil {
-			t.Errorf("giving room back: %v", err)
-		}
-	}
-	if got := all.Used(); got != 0 {
-		t.Errorf("%d bytes stay", got)
 	}
 }

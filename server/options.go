@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"time"
 
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/activity"
@@ -34,8 +35,14 @@ type Options struct {
 	AllowInsecure bool
 	// TLS encrypts connections; nil does not. If a client has a certificate that TLS has
 	// verified, the subject of the certificate is its user name. If CipherSuites is nil, TLS
-	// 1.2 is limited to suites with ECDHE and AEAD; a configuration that GetConfigForClient
-	// returns is used as it is. The server uses a copy, so changes after New have no effect.
+	// 1.2 is limited to suites with ECDHE and AEAD; if CurvePreferences is nil, key exchange to
+	// X25519, with or without ML-KEM, and P-256. A client may show 5 certificates, no two of
+	// authorities of the same name. To bound that, the server verifies certificates itself, and
+	// resumes no session of a client with one: VerifiedChains is set for VerifyPeerCertificate and
+	// VerifyConnection only. With GetConfigForClient package tls verifies, without these bounds; a
+	// configuration that it returns is used as it is. Half of the processors that Go uses
+	// compute handshakes, in fair turns by remote address. The server uses a copy, so changes
+	// after New have no effect.
 	TLS *tls.Config
 
 	// Authenticator decides which clients may connect; nil admits every client that TLS admits.
@@ -81,6 +88,9 @@ type Options struct {
 	// value. At least 1,024: less has no room for the packets that every client needs.
 	// Default 1 MiB.
 	MaxPacketSize uint32
+	// PacketTimeout is how long a packet may take to arrive, from its first byte. A client that takes
+	// longer is disconnected. Default 30 s.
+	PacketTimeout time.Duration
 	// Retain allows retained messages. Without it CONNACK says that there are none, and a
 	// client that publishes one is disconnected with that reason.
 	Retain bool
@@ -111,6 +121,8 @@ type Options struct {
 const (
 	// DefaultAddr is the default of Options.Addr.
 	DefaultAddr = "127.0.0.1:1883"
+	// defaultPacketTimeout lets a packet of 1 MiB arrive at 280 kbit/s.
+	defaultPacketTimeout = 30 * time.Second
 )
 
 // Check returns the error that New would return for options that make no sense, such as
@@ -133,9 +145,13 @@ func (o *Options) complete() error {
 	if o.MaxPacketSize < leastPacket {
 		return fmt.Errorf("Options.MaxPacketSize %d is below %d; 0 means %d", o.MaxPacketSize, leastPacket, defaults.PacketSize)
 	}
+	if o.PacketTimeout < 0 {
+		return fmt.Errorf("Options.PacketTimeout %v is negative; 0 means %v", o.PacketTimeout, defaultPacketTimeout)
+	}
 	if err := o.completeLimits(); err != nil {
 		return err
 	}
+	o.PacketTimeout = cmp.Or(o.PacketTimeout, defaultPacketTimeout)
 	o.PasswordChecks = cmp.Or(o.PasswordChecks, max(1, runtime.GOMAXPROCS(0)/2))
 	o.MaxUnauthenticated = cmp.Or(o.MaxUnauthenticated, unauthenticated.DefaultMax)
 	if o.Store.DedupWindow > 1<<16-1 {

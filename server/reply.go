@@ -209,7 +209,7 @@ const waitingReplyOverhead = 512
 // the reply when it may leave.
 func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
 	if r.isWill {
-		return s.submitWill(cl, r, command, observed)
+		return s.submitWill(cl, conn, r, command, observed)
 	}
 	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
 	if !conn.outbox.takeReply(room, s.options.Store.DedupWindow) && !s.waitToTake(conn, room) {
@@ -227,6 +227,7 @@ func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command st
 	}
 	waiting := conn.spare
 	reply, now := s.engine.SubmitWaking(command, observed, waiting.arrive, conn.wakeOthers)
+	s.logDenial(cl, conn, &command, reply)
 	if admitted != nil {
 		admitted()
 	}
@@ -355,7 +356,7 @@ const (
 
 // submitWill is submit for a Will, whose connection has ended. Its reply can reach another client
 // only.
-func (s *Server) submitWill(cl *mqtt.Client, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
+func (s *Server) submitWill(cl *mqtt.Client, conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
 	if s.engine.Room(ctx) != nil {
@@ -367,10 +368,12 @@ func (s *Server) submitWill(cl *mqtt.Client, r request, command statestore.Comma
 	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
 	if envelope.IsClientTopic(r.responseTopic) || !s.willReplies.takeReply(room, maxWillReplies) {
 		reply, now := s.engine.SubmitThen(command, observed, nil)
+		s.logDenial(cl, conn, &command, reply)
 		return reply, !now, nil
 	}
 	waiting := s.newWaitingReply(s.willReplies)
 	reply, now := s.engine.SubmitThen(command, observed, waiting.arrive)
+	s.logDenial(cl, conn, &command, reply)
 	if now {
 		s.willReplies.cancelReply(room)
 		return reply, false, nil

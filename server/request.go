@@ -8,6 +8,7 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -53,8 +54,6 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	command := s.parse(cl, r)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
-		s.denials.Log("client", logs.Name(cl.ID), "user", logs.Name(conn.identity.User), "remote", cl.Net.Remote,
-			"verb", command.Verb.String(), "key", logs.Name(command.Key))
 	}
 	var observed func(statestore.Reply) // nil: nothing takes the event
 	if r.forced != nil || s.events.Wanted() {
@@ -62,6 +61,7 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	}
 	if s.options.Journal == nil {
 		reply, _ = s.engine.SubmitWaking(command, observed, nil, conn.wakeOthers)
+		s.logDenial(cl, conn, &command, reply)
 	} else if reply, later, fault = s.submit(cl, conn, r, command, observed); fault != nil {
 		return reply, false, fault
 	}
@@ -81,6 +81,15 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	}
 	s.count(func(stats *Stats) { stats.Requests++ })
 	return reply, false, nil
+}
+
+// logDenial logs a request that a rule refuses: of the users, or of strict mode.
+func (s *Server) logDenial(cl *mqtt.Client, conn *connection, command *statestore.Command, reply statestore.Reply) {
+	switch reply.Err {
+	case protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued:
+		s.denials.Log("client", logs.Name(cl.ID), "user", logs.Name(conn.identity.User), "remote", cl.Net.Remote,
+			"verb", command.Verb.String(), "key", logs.Name(command.Key), "reason", reply.Err.Error())
+	}
 }
 
 // parse parses the command in a request that arrives now.

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"math"
@@ -73,6 +72,8 @@ type Server struct {
 	once     sync.Once   // Serve or Close, whichever comes first
 	stopping atomic.Bool // no Will is applied from now on
 
+	certified bool // each certificate of a client is verified when its handshake is over
+
 	checks   *semaphore.Fair[netip.Prefix] // held for each call of Authenticator
 	refusals *logs.Limiter
 	drops    *logs.Limiter
@@ -139,8 +140,12 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		events:               events.New(options.Observe, options.ObserveValues, options.Logger),
 		refusals:             logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
 		drops:                logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
-		denials:              logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: not authorized"),
+		denials:              logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request"),
 		slow:                 logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
+	}
+	if options.TLS != nil {
+		s.options.TLS = options.TLS.Clone()
+		s.certified = tlspolicy.RestrictServer(s.options.TLS)
 	}
 	var err error
 	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
@@ -190,11 +195,6 @@ func (o *Options) listen() (socket net.Listener, err error) {
 		if socket, err = net.Listen("tcp", o.Addr); err != nil {
 			return nil, err
 		}
-	}
-	if o.TLS != nil {
-		config := o.TLS.Clone()
-		tlspolicy.Restrict(config)
-		socket = tls.NewListener(socket, config) // the handshake comes with the first read
 	}
 	return socket, nil
 }

@@ -39,7 +39,7 @@ type RefusalReason string
 const (
 	RefusedCredentials     RefusalReason = "wrong credentials"                           // Authenticator has refused the client
 	RefusedBusy            RefusalReason = "too many password checks wait"               // too many clients wait for Authenticator
-	RefusedSlow            RefusalReason = "the password could not be checked in time"   // Authenticator has not decided within 5 s after the connection was accepted
+	RefusedSlow            RefusalReason = "no TLS handshake or password check in time"  // TLS or Authenticator had no turn, or Authenticator has not decided, within 5 s after the connection was accepted
 	RefusedUnauthenticated RefusalReason = "too many connections have not authenticated" // see Options.MaxUnauthenticated
 	RefusedTurn            RefusalReason = "another connection of the client was being established"
 	RefusedDescriptors     RefusalReason = "too many files and sockets are open"

@@ -22,7 +22,7 @@ type crashRun struct {
 	trace   []string
 
 	open, committing batch
-	bound            hlc.Timestamp // of the batch that is being committed
+	bound            Bound // of the batch that is being committed
 	underWay         bool
 
 	left    hlc.Timestamp // the highest version that left
@@ -126,6 +126,9 @@ func (r *crashRun) send(request Request, issues bool) {
 	case r.underWay && r.committing.keys[key]:
 		r.committing.held = append(r.committing.held, issued)
 	default:
+		if issues && reply.Outcome == OK && !above(issued, r.left) {
+			r.fatalf("version %v leaves at once, and %v was seen", issued, r.left)
+		}
 		r.leave(issued)
 	}
 	if group := r.store.Reserve(r.now); group != nil {
@@ -281,9 +284,9 @@ func (r *crashRun) usage() {
 		want.Keys++
 		want.Bytes += e.size()
 	}
-	for key := range r.store.fences {
+	for key, token := range r.store.fences {
 		want.Fences++
-		want.Bytes += int64(len(key))
+		want.Bytes += int64(len(key)) + tokenSize(token)
 	}
 	for _, session := range r.store.sessions.byClient {
 		want.DedupEntries += len(session.ring)

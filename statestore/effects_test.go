@@ -89,7 +89,9 @@ func TestInvariant59OnlyWhatARestartMustKnowHasRecords(t *testing.T) {
 		{"strict: a fence that rises", true, []string{"SET x v", "SET k v ft=5", "DEL k ft=5"}, 0, "DEL k ft=7", []string{"fence k 7, reply c DEL nothing there"}, []string{"k"}},
 		{"strict: a fence that stays", true, []string{"SET x v", "SET k v ft=5", "DEL k ft=5"}, 0, "DEL k ft=5", nil, nil},
 		{"strict: a fenced key again", true, []string{"SET x v", "SET k v ft=5", "DEL k ft=5"}, 0, "SET k w ft=5", []string{"key k=w 0:3 ft 5 px 0s, reply c SET ok"}, []string{"k"}},
-		{"a version above the bound", false, []string{begun}, 0, begun + " ts=31000", []string{"bound 31000:1048577, reply c SET ok"}, []string{"lock"}},
+		{"a version above the bound", false, []string{begun}, 0, "SET k v ts=31000", []string{"key k=v 31000:1 ft 0 px 0s, bound 31001:0, reply c SET ok"}, []string{"k"}},
+		{"a renewal of a lease whose own version is above the durable bound", false, []string{begun + " ts=31000"}, 0, begun, []string{"bound 31001:0, reply c SET ok"}, []string{"lock"}},
+		{"a renewal that would have a version above the bound", false, []string{begun}, 0, begun + " ts=31000", nil, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := make(disk).world(t, Options{Strict: test.strict})
@@ -239,35 +241,43 @@ func TestInvariant59RenewalsMoveTheBoundOnceInTwentySeconds(t *testing.T) {
 	}
 }
 
-// A renewal whose version is above the durable bound waits for the bound, until Committed says
-// that it is durable.
+// A change whose version is above the durable bound has the bound with it, until Committed says that the
+// bound is durable. A renewal has a version below the bound that is durable, whatever moved the versions.
 func TestAVersionAboveTheDurableBoundHasARecord(t *testing.T) {
 	d := make(disk)
 	w := d.world(t, Options{})
-	const renewal = "SET lock a NEX PX 60000"
-	groups := func(ahead int64) []string {
-		ts := fmt.Sprintf("%d:0:c", w.now.WallMillis+ahead)
-		_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload(strings.Split(renewal, " ")...)), Timestamp: &ts}))
-		return texts(t, effects.Groups)
-	}
-	groups(0)
 	for _, step := range []struct {
-		what   string
-		ahead  int64
-		groups []string
+		what    string
+		ahead   int64
+		line    string
+		version string
+		bound   string // in the records; empty: there is none
 	}{
-		{"below the bound", 29_999, nil},
-		{"above it", 40_000, []string{"bound 40000:1048577"}},
-		{"above the durable one still", 40_000, []string{"bound 40000:1048577"}},
-		{"and above both", 50_000, []string{"bound 50000:1048577"}},
+		{"a new lease", 0, "SET lock a NEX PX 60000", "0:1", ""},
+		{"its renewal below the bound", 29_998, "SET lock a NEX PX 60000", "29998:1", ""},
+		{"its renewal above it", 40_000, "SET lock a NEX PX 60000", "29998:2", ""},
+		{"a change above it", 40_000, "SET k 1", "40000:1", "bound 40001:0"},
+		{"a renewal after it", 0, "SET lock a NEX PX 60000", "29998:3", ""},
+		{"a renewal that is ahead itself", 59_000, "SET lock a NEX PX 60000", "29998:4", ""},
+		{"a change above the durable bound still", 40_000, "SET k 2", "40000:2", "bound 40001:0"},
+		{"and above both", 50_000, "SET k 3", "50000:1", "bound 50001:0"},
+		{"commit", 0, "", "", ""},
+		{"a renewal after the commit", 0, "SET lock a NEX PX 60000", "50000:2", ""},
+		{"a change", 0, "SET k 4", "50000:3", ""},
 	} {
-		if got := groups(step.ahead); !slices.Equal(got, step.groups) {
-			t.Errorf("%s: the records are %q; want %q", step.what, got, step.groups)
+		if step.line == "" {
+			w.store.Committed(w.store.Bound())
+			continue
 		}
-	}
-	w.store.Committed(w.store.Bound())
-	if got := groups(0); got != nil {
-		t.Errorf("after the commit: %q", got)
+		ts := fmt.Sprintf("%d:0:c", w.now.WallMillis+step.ahead)
+		reply, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload(strings.Split(step.line, " ")...)), Timestamp: &ts}))
+		if got := fmt.Sprintf("%d:%d", reply.Version.Wall-noon, reply.Version.Counter); got != step.version {
+			t.Errorf("%s: the version is %s; want %s", step.what, got, step.version)
+		}
+		got := strings.Join(texts(t, effects.Groups), "; ")
+		if (step.bound != "") != strings.Contains(got, "bound") || !strings.Contains(got, step.bound) {
+			t.Errorf("%s: the records are %q; want %q", step.what, got, step.bound)
+		}
 	}
 }
 
@@ -358,8 +368,8 @@ func TestInvariant36MoreLeasesThanCounters(t *testing.T) {
 	}
 	seen := make(map[stamp]bool)
 	for _, e := range store.entries {
-		if seen[e.version] || above(e.version.timestamp(), store.Bound()) {
-			t.Fatalf("the version %v comes twice or is above the bound %v", e.version.timestamp(), store.Bound())
+		if seen[e.version] || above(e.version.timestamp(), store.versions.bound) {
+			t.Fatalf("the version %v comes twice or is above the bound %v", e.version.timestamp(), store.versions.bound)
 		}
 		seen[e.version] = true
 	}

@@ -37,6 +37,35 @@ func (s *Store) neverIssued(token hlc.Token) bool {
 	return hlc.Timestamp(token).Compare(s.versions.clock) > 0
 }
 
+// tokenSize is what a token counts towards Options.MaxBytes.
+func tokenSize(token hlc.Token) int64 {
+	if token.IsZero() {
+		return 0
+	}
+	return 16 + int64(len(token.Node)) // a wall clock and a counter
+}
+
+// tokenGrows returns by how much a key grows, if the token of a command is higher than its own.
+func tokenGrows(protection hlc.Token, command *Command) int64 {
+	if command.token.value.Compare(protection) <= 0 {
+		return 0
+	}
+	return tokenSize(command.token.value) - tokenSize(protection)
+}
+
+// fenceGrows returns by how much a DEL or a VDEL makes the store larger: in a strict store the fence stays, and
+// may get a longer token.
+func (s *Store) fenceGrows(current *entry, command *Command) int64 {
+	protection, freed := s.fences[command.Key], 0
+	if current != nil {
+		protection, freed = current.token(), len(current.value())
+	}
+	if !s.options.Strict || protection.IsZero() {
+		return 0
+	}
+	return tokenGrows(protection, command) - int64(freed)
+}
+
 // higherToken returns the higher of a key's token and the command's. It clones the node of
 // the latter, which is a part of a message whose buffer may be reused.
 func higherToken(protection hlc.Token, command *Command) hlc.Token {
@@ -54,10 +83,9 @@ func (s *Store) keepFence(key string, fence hlc.Token) {
 	if !s.options.Strict || fence.IsZero() {
 		return
 	}
-	if _, known := s.fences[key]; !known {
-		s.bytes += int64(len(key))
-	}
+	s.takeFence(key)
 	s.fences[strings.Clone(key)] = fence // a clone, because an entry's key keeps its value in memory
+	s.bytes += int64(len(key)) + tokenSize(fence)
 }
 
 // takeFence returns the fence of a removed key that is set again, and no longer keeps it.
@@ -65,19 +93,21 @@ func (s *Store) takeFence(key string) hlc.Token {
 	fence, ok := s.fences[key]
 	if ok {
 		delete(s.fences, key)
-		s.bytes -= int64(len(key))
+		s.bytes -= int64(len(key)) + tokenSize(fence)
 	}
 	return fence
 }
 
-// checkLock applies the rule for keys under lock prefixes: a client that writes one has its
-// client id in the value, and cannot hold the key forever. A fencing token is refused: the
+// checkLock applies the rule for keys under lock prefixes: a client that writes one is the holder
+// that the value names, and cannot hold the key forever. A fencing token is refused: the
 // holder renews without one, so a fence would keep it out.
 func (s *Store) checkLock(command *Command) protocol.Refusal {
 	if !command.writes() || !s.isLock(command.Key) {
 		return ""
 	}
-	own := strings.HasPrefix(string(command.Value), command.Client+":")
+	// A prefix is not enough: gw is not gw:1, whose values begin alike.
+	holder, _ := protocol.HolderOf(command.Value)
+	own := len(holder) < len(command.Value) && string(holder) == command.Client
 	allowed := command.Verb == VerbSet && command.Lifetime > 0 || command.Verb == VerbVDel
 	if command.token.present || !own || !allowed {
 		return protocol.LockRule

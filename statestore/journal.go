@@ -1,10 +1,6 @@
 package statestore
 
-import (
-	"context"
-
-	"github.com/tenurelock/tenure/hlc"
-)
+import "context"
 
 // Journal keeps the records of a store: ordered atomic batches in, everything back at the
 // start. It knows nothing of the protocol. The store itself does no I/O; a program that gives
@@ -120,12 +116,9 @@ func (s *Store) mayWriteSet(now Instant, current *entry, command *Command) bool 
 	if current != nil && command.fails(current) {
 		return false
 	}
-	same := current != nil && current.value() == string(command.Value)
-	renews := same && command.Lifetime > 0 && current.lifetime > 0 && command.Lifetime <= current.lifetime &&
-		(!command.token.present || command.token.value.Compare(current.token()) <= 0)
-	if !renews {
+	if !command.renews(current) {
 		return true
 	}
-	version, err := hlc.Merge(s.versions.clock, command.timestamp.value, now.WallMillis)
+	version, err := s.issue(now, command, current)
 	return err != nil || above(version, s.versions.committed) // its version may need a record, see Committed
 }

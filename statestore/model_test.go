@@ -100,6 +100,14 @@ func (m *model) find(now Instant, name string) *modelKey {
 	return nil
 }
 
+// size is what a token counts.
+func (s modelStamp) size() int {
+	if s == (modelStamp{}) {
+		return 0
+	}
+	return 16 + len(s.node)
+}
+
 func (k modelKey) gone(now Instant) bool { return k.deadline != 0 && k.deadline <= now.Elapsed }
 
 // removed reports whether Expire must have removed the key: it runs on whole milliseconds.
@@ -115,12 +123,12 @@ func (k modelKey) tick() time.Duration {
 	return (k.deadline + time.Millisecond - 1).Truncate(time.Millisecond)
 }
 
-// live returns the number of keys, and the lengths of their keys and values.
+// live returns the number of keys, and the lengths of their keys, values and tokens.
 func (m *model) live(now Instant) (keys, bytes int) {
 	for _, k := range m.keys {
 		if !k.gone(now) {
 			keys++
-			bytes += len(k.name) + len(k.value)
+			bytes += len(k.name) + len(k.value) + k.token.size()
 		}
 	}
 	return keys, bytes
@@ -220,9 +228,12 @@ func (m *model) set(now Instant, r modelRequest, k *modelKey) (answer string, li
 		return ":-1\r\n@" + k.version.String(), nil
 	}
 	keys, bytes := m.live(now)
-	added := len(r.key) + len(r.value)
+	added := len(r.key) + len(r.value) + r.ft.stamp.size()
 	if k != nil {
-		added -= len(k.name) + len(k.value)
+		added -= len(k.name) + len(k.value) + k.token.size()
+		if !k.token.less(r.ft.stamp) {
+			added += k.token.size() - r.ft.stamp.size()
+		}
 	}
 	if k == nil && m.options.MaxKeys > 0 && keys == m.options.MaxKeys ||
 		added > 0 && m.options.MaxBytes > 0 && int64(bytes+added) > m.options.MaxBytes {
@@ -236,6 +247,10 @@ func (m *model) set(now Instant, r modelRequest, k *modelKey) (answer string, li
 			}
 			version.counter = max(version.counter, s.counter+1)
 		}
+	}
+	// Deployed clients keep it in 32 bits: docs/protocol.md §3.2.
+	if version.counter > 1<<30 || version.counter > 1<<20 && version.counter == r.ts.stamp.counter+1 {
+		version.wall, version.counter = version.wall+1, 0
 	}
 	m.clock = version
 	next := modelKey{name: r.key, value: r.value, version: version}

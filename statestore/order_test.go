@@ -44,7 +44,7 @@ var faults = []fault{
 	{"older token", 9, "ft", func(f *faulty) { f.ft = "9:0:n" }, refusal(textTokenLower)},
 	{"NX of a key that exists", 10, "condition", func(f *faulty) { f.words = append(f.words, "NX") }, ":-1\r\n@" + held},
 	{"NEX of another value", 10, "condition", func(f *faulty) { f.words = append(f.words, "NEX", "another") }, ":-1\r\n@" + held},
-	{"over quota", 11, "quota", func(f *faulty) { f.short = Options{MaxBytes: 10} }, refusal(textQuota)},
+	{"over quota", 11, "quota", func(f *faulty) { f.short = Options{MaxBytes: 27} }, refusal(textQuota)},
 }
 
 // send sends the request in the world of the faults: key k has the value "held" for a second, and
@@ -96,7 +96,7 @@ func TestInvariant13RefusalChangesNothing(t *testing.T) {
 				"token is not newer": func(w *world) { w.want(ask("DEL k").fencedBy("10:0:n"), ":1\r\n@"+held) },
 				"the store's clock":  func(w *world) { w.want(ask("SET k v").fencedBy("10:0:n"), "+OK\r\n@1696374425000:2:StateStore") },
 				"the bytes in use": func(w *world) {
-					w.store.options.MaxBytes = 10
+					w.store.options.MaxBytes = 27
 					w.want(ask("SET sixsix ").at("1:0:n"), refusal(textQuota))
 					w.want(ask("SET five5 ").at("1:0:n"), "+OK\r\n@1696374425000:2:StateStore")
 				},

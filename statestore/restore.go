@@ -126,7 +126,7 @@ func (s *Store) Restored(now Instant) (Group, error) {
 		}
 	}
 	for _, e := range from.expiring {
-		version, err := hlc.Tick(s.versions.clock, now.WallMillis)
+		version, err := next(s.versions.clock, hlc.Timestamp{}, now.WallMillis)
 		if err != nil {
 			return nil, fmt.Errorf("statestore: %w", damaged("no version is left above the bound %v", bound))
 		}

@@ -39,8 +39,10 @@ type Options struct {
 	// MaxKeys limits the number of keys; 0 means no limit. The store refuses a SET that
 	// would create one more, but not one that replaces a value.
 	MaxKeys int
-	// MaxBytes limits the sum of the lengths of keys and values; 0 means no limit. The
-	// store accepts each SET that does not need more, so a lease can always be renewed.
+	// MaxBytes limits the sum of the lengths of keys, values and fencing tokens; 0 means no
+	// limit. A token counts as the length of its node plus 16 bytes. The store accepts each
+	// SET that does not need more, so a lease can always be renewed. It refuses a DEL or a VDEL
+	// only if a strict store would keep a longer token than the limit allows.
 	MaxBytes int64
 	// MaxValue limits the length of a value; 0 means no limit.
 	MaxValue int
@@ -74,8 +76,8 @@ type Options struct {
 	// MaxKeys. And it refuses a fencing token above every version that it has issued.
 	Strict bool
 	// LockPrefixes are prefixes of the keys that are locks, in a strict store. A SET of a
-	// lock needs PX, and a value that begins with the client id and a colon, as package
-	// lease writes it by default. A VDEL needs such a value. The store refuses DEL.
+	// lock needs PX, and a value of the client id, a colon and a text without a colon, as
+	// package lease writes it by default. A VDEL needs such a value. The store refuses DEL.
 	LockPrefixes []string
 }
 
@@ -124,7 +126,7 @@ func (e *entry) key() string { return e.text[:e.keySize] }
 
 func (e *entry) value() string { return e.text[e.keySize:] }
 
-func (e *entry) size() int64 { return int64(len(e.text)) }
+func (e *entry) size() int64 { return int64(len(e.text)) + tokenSize(e.token()) }
 
 // setText makes a new text of key and value.
 func (e *entry) setText(key string, value []byte) {
@@ -144,11 +146,9 @@ func (e *entry) token() hlc.Token {
 }
 
 func (e *entry) setToken(token hlc.Token) {
-	if token.IsZero() {
-		e.fence = nil
-		return
+	if token != e.token() { // which is in use nearly always
+		e.fence = &token
 	}
-	e.fence = &token
 }
 
 // New returns an empty store. It returns an error for an invalid option.
@@ -316,18 +316,22 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		}
 	case VerbDel, VerbVDel:
 		switch {
+		case command.Verb == VerbVDel && current != nil && current.value() != string(command.Value):
+			reply.Outcome = ConditionFailed
+		case s.overBytes(s.fenceGrows(current, command)):
+			reply.Err = protocol.QuotaExceeded
 		case current == nil:
 			reply.Outcome = NothingThere
 			if fence, fenced := s.fences[command.Key]; fenced {
-				s.fences[command.Key] = higherToken(fence, command)
+				s.keepFence(command.Key, higherToken(fence, command))
 				changed = s.fences[command.Key] != fence
 			}
-		case command.Verb == VerbVDel && current.value() != string(command.Value):
-			reply.Outcome = ConditionFailed
 		default:
 			reply.Outcome, reply.Version = Deleted, current.version.timestamp()
 			if current.fence != nil {
+				s.bytes -= current.size()
 				current.setToken(higherToken(*current.fence, command))
+				s.bytes += current.size()
 			}
 			s.remove(current, effects)
 			changed = true
@@ -336,6 +340,8 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		switch {
 		case command.Stop && !s.watches.remove(command.Client, command.Key):
 			reply.Outcome = NothingThere
+		case !command.Stop && !protocol.CanNotify(command.Client, command.Key):
+			reply.Err = protocol.KeyTooLong
 		case !command.Stop && !s.watches.add(command.Client, command.Key, reply.Dialect, &s.options):
 			reply.Err = protocol.QuotaExceeded
 		default:
@@ -350,9 +356,16 @@ func (c *Command) fails(current *entry) bool {
 	return c.Condition == IfMissing || c.Condition == IfMissingOrEqual && current.value() != string(c.Expected)
 }
 
-// set applies a SET. It reports whether the record of the key changed. A renewal changes the
-// version and the deadline only: a record with the same lifetime or a longer one is as good,
-// because at the start of a store each key gets its whole lifetime again, and a new version.
+// renews reports whether a SET changes the version and the deadline of its key only. It needs no
+// record then: the key's, with the same lifetime or a longer one, is as good, because at the start
+// of a store each key gets its whole lifetime again, and a new version.
+func (c *Command) renews(current *entry) bool {
+	return current != nil && current.value() == string(c.Value) &&
+		c.Lifetime > 0 && current.lifetime > 0 && c.Lifetime <= current.lifetime &&
+		(!c.token.present || c.token.value.Compare(current.token()) <= 0)
+}
+
+// set applies a SET. It reports whether the record of the key changed.
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil && command.fails(current) {
 		reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
@@ -368,38 +381,34 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		reply.Err = protocol.QuotaExceeded
 		return false
 	}
-	version, err := hlc.Merge(s.versions.clock, command.timestamp.value, now.WallMillis)
+	renewed := current
+	if changed = !command.renews(current); changed {
+		renewed = nil
+	}
+	version, err := s.issue(now, command, renewed)
 	if err != nil {
-		// Merge fails only for a counter near the end of its range, which no correct
-		// clock sends.
+		// Only a counter near the end of its range is an error, which no correct clock sends.
 		reply.Err = protocol.MalformedTimestamp
 		return false
 	}
-	s.versions.clock = version
-	if current == nil || current.value() != string(command.Value) {
-		changed = true
+	s.versions.use(version)
+	if changed {
 		if current == nil {
 			reply.Created = true
 			current = new(entry)
 			current.setToken(s.takeFence(command.Key))
+		} else {
+			s.bytes -= current.size()
 		}
-		s.bytes -= current.size()
-		current.setText(command.Key, command.Value)
+		if reply.Created || current.value() != string(command.Value) {
+			current.setText(command.Key, command.Value)
+			s.entries[current.key()] = current // also if it is there: the map must not keep the old text in memory
+		}
+		current.setToken(higherToken(current.token(), command))
+		current.lifetime = command.Lifetime
 		s.bytes += current.size()
-		s.entries[current.key()] = current // also if it is there: the map must not keep the old text in memory
 	}
 	current.version = s.nodes.stamp(version)
-	before := current.token()
-	if token := higherToken(before, command); token != before {
-		changed = true
-		current.setToken(token)
-	}
-	if command.Lifetime == 0 || current.lifetime == 0 || command.Lifetime > current.lifetime {
-		changed = true
-	}
-	if changed {
-		current.lifetime = command.Lifetime
-	}
 	if command.Lifetime > 0 {
 		s.expiries.schedule(current, saturatingAdd(now.Elapsed, command.Lifetime))
 	} else {

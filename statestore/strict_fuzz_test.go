@@ -102,7 +102,7 @@ func (s *strictRun) invariants() {
 		}
 	}
 	for key := range s.store.fences {
-		bytes += int64(len(key))
+		bytes += int64(len(key)) + tokenSize(s.store.fences[key])
 		keys++
 		if s.store.entries[key] != nil {
 			s.tb.Fatalf("%q has a fence in two places", key)

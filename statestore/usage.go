@@ -8,8 +8,8 @@ type Usage struct {
 	// Fences is the number of deleted keys whose fence a strict store keeps.
 	// Options.MaxKeys limits Keys and Fences together.
 	Fences int
-	// Bytes is the sum of the lengths of keys and values, and of the names of kept
-	// fences, as Options.MaxBytes counts them.
+	// Bytes is the sum of the lengths of keys, values and fencing tokens, and of the names of
+	// kept fences, as Options.MaxBytes counts them.
 	Bytes int64
 	// Watches is the number of watches of all clients, and WatchBytes the memory they
 	// use, as Options.MaxAllWatchBytes counts it.
@@ -39,21 +39,29 @@ func (s *Store) Usage() Usage {
 }
 
 // overQuota reports whether a SET would exceed a limit of the store. A SET of the value that
-// the key already has, such as a renewal, never does.
+// the key already has, such as a renewal, does so only with a longer token.
 func (s *Store) overQuota(current *entry, command *Command) bool {
 	if current != nil && current.value() == string(command.Value) {
-		return false
+		return s.overBytes(tokenGrows(current.token(), command))
 	}
 	if s.options.MaxValue > 0 && len(command.Value) > s.options.MaxValue {
 		return true
 	}
-	grows := int64(len(command.Key) + len(command.Value))
+	grows := int64(len(command.Value))
 	if current != nil {
-		grows -= current.size()
-	} else if _, fenced := s.fences[command.Key]; fenced {
-		grows -= int64(len(command.Key))
-	} else if s.options.MaxKeys > 0 && len(s.entries)+len(s.fences) >= s.options.MaxKeys {
-		return true
+		return s.overBytes(grows - int64(len(current.value())) + tokenGrows(current.token(), command))
 	}
+	fence, fenced := s.fences[command.Key]
+	if !fenced {
+		if s.options.MaxKeys > 0 && len(s.entries)+len(s.fences) >= s.options.MaxKeys {
+			return true
+		}
+		grows += int64(len(command.Key))
+	}
+	return s.overBytes(grows + tokenGrows(fence, command))
+}
+
+// overBytes reports whether the store would exceed Options.MaxBytes if it grew by some bytes.
+func (s *Store) overBytes(grows int64) bool {
 	return grows > 0 && s.options.MaxBytes > 0 && s.bytes+grows > s.options.MaxBytes
 }

@@ -39,7 +39,7 @@ func TestMaxKeys(t *testing.T) {
 	full("a")
 }
 
-// MaxBytes counts the lengths of keys and values and nothing else, after every kind of change. Each
+// MaxBytes counts the lengths of keys, values and tokens, and nothing else, after every kind of change. Each
 // step ends in a store with room for that many bytes.
 func TestMaxBytesAccounting(t *testing.T) {
 	const limit = 100
@@ -55,12 +55,15 @@ func TestMaxBytesAccounting(t *testing.T) {
 		{"a shorter value", func(w *world) { w.set(ask("SET key v")) }, 4},
 		{"an empty value", func(w *world) { w.set(ask("SET key ")) }, 3},
 		{"an expiry costs nothing", func(w *world) { w.set(ask("SET key  PX 1000")) }, 3},
-		{"nor does a token", func(w *world) { w.set(ask("SET key  PX 1000").fencedBy("1:0:n")) }, 3},
 		{"nor does a watch", func(w *world) { w.send(ask("KEYNOTIFY key")) }, 3},
-		{"another key", func(w *world) { w.set(ask("SET other value PX 2000")) }, 13},
-		{"a refused SET", func(w *world) { w.send(ask("SET other longer-value NX")) }, 13},
-		{"a VDEL of another value", func(w *world) { w.send(ask("VDEL other w")) }, 13},
-		{"a renewal", func(w *world) { w.set(ask("SET other value NEX PX 2000")) }, 13},
+		{"a token counts as its node and 16 bytes", func(w *world) { w.set(ask("SET key  PX 1000").fencedBy("1:0:n")) }, 20},
+		{"a longer token", func(w *world) { w.set(ask("SET key  PX 1000").fencedBy("2:0:node")) }, 23},
+		{"a shorter token", func(w *world) { w.set(ask("SET key  PX 1000").fencedBy("3:0:n")) }, 20},
+		{"a lower token", func(w *world) { w.send(ask("SET key  PX 1000").fencedBy("2:0:node")) }, 20},
+		{"another key", func(w *world) { w.set(ask("SET other value PX 2000")) }, 30},
+		{"a refused SET", func(w *world) { w.send(ask("SET other longer-value NX")) }, 30},
+		{"a VDEL of another value", func(w *world) { w.send(ask("VDEL other w")) }, 30},
+		{"a renewal", func(w *world) { w.set(ask("SET other value NEX PX 2000")) }, 30},
 		{"expiry by Expire", func(w *world) { w.pass(time.Second); w.store.Expire(w.now, 10) }, 10},
 		{"expiry by GET", func(w *world) { w.pass(time.Second); w.want(ask("GET other"), "$-1\r\n") }, 0},
 		{"a new key", func(w *world) { w.set(ask("SET a 1234 PX 1000")) }, 5},
@@ -82,6 +85,62 @@ func TestMaxBytesAccounting(t *testing.T) {
 		if t.Failed() {
 			t.Fatalf("%s: there should be %d bytes in use", step.name, step.used)
 		}
+	}
+}
+
+// A client chooses the node of a token, up to 983 bytes, and memory and journal have it with each key. So
+// MaxBytes bounds it, whichever request brings it.
+func TestMaxBytesBoundsTheTokensOfKeysAndFences(t *testing.T) {
+	const limit, tries = 50_000, 1000
+	long := func(i int) string { return fmt.Sprintf("%d:0:%s", i, strings.Repeat("n", 983)) }
+	for name, raise := range map[string]func(w *world, key string){
+		"a new key":            func(*world, string) {},
+		"the same value again": func(w *world, key string) { w.send(ask("SET " + key + " v").fencedBy(long(2))) },
+		"another value":        func(w *world, key string) { w.send(ask("SET " + key + " w").fencedBy(long(2))) },
+		"a renewal":            func(w *world, key string) { w.send(ask("SET " + key + " v PX 60000").fencedBy(long(2))) },
+		"a deletion":           func(w *world, key string) { w.send(ask("DEL " + key).fencedBy(long(2))) },
+		"a deletion by value":  func(w *world, key string) { w.send(ask("VDEL " + key + " v").fencedBy(long(2))) },
+		"a deletion of what is not there": func(w *world, key string) {
+			w.send(ask("DEL " + key).fencedBy("1:0:n"))
+			w.send(ask("DEL " + key).fencedBy(long(2)))
+		},
+		"a key that is set after deletion": func(w *world, key string) {
+			w.send(ask("DEL " + key).fencedBy("1:0:n"))
+			w.send(ask("SET " + key + " v").fencedBy(long(2)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, Options{Strict: true, MaxBytes: limit})
+			w.set(ask("SET first v")) // a strict store accepts tokens up to its version
+			first := "1:0:n"
+			if name == "a new key" {
+				first = long(1)
+			}
+			for i := range tries {
+				w.send(ask(fmt.Sprint("SET ", i, " v PX 60000")).fencedBy(first))
+			}
+			for i := range tries {
+				raise(w, strconv.Itoa(i))
+			}
+			held := 0
+			for record := range w.store.Snapshot() {
+				item, err := record.Decode()
+				if err != nil {
+					t.Fatal(err)
+				}
+				held += len(item.Key) + len(item.Value) + len(item.Token.Node)
+			}
+			if usage := w.store.Usage(); held > limit || usage.Bytes > limit || usage.Bytes < limit-1100 {
+				t.Errorf("the store has %d bytes of keys, values and tokens, and counts %d; the limit is %d", held, usage.Bytes, limit)
+			}
+			for i := range tries { // with the token that it has, each key can be deleted
+				if e := w.store.entries[strconv.Itoa(i)]; e != nil {
+					if got, _ := w.send(ask("DEL " + e.key()).fencedBy(e.token().String())); !strings.HasPrefix(got, ":1\r\n") {
+						t.Fatalf("DEL in a full store: %q", got)
+					}
+				}
+			}
+		})
 	}
 }
 
@@ -232,20 +291,21 @@ func TestUsageIsWhatTheStoreHolds(t *testing.T) {
 	w.set(ask("SET key value").fencedBy(fence))
 	w.want(ask("KEYNOTIFY key"), "+OK\r\n")
 	w.want(ask("KEYNOTIFY key").as("d"), "+OK\r\n")
-	want("two watches", Usage{Keys: 2, Bytes: 10, Watches: 2, WatchBytes: 2 * (3 + watchCost)})
+	token := 16 + int64(len(defaultNode))
+	want("two watches", Usage{Keys: 2, Bytes: 10 + token, Watches: 2, WatchBytes: 2 * (3 + watchCost)})
 	w.send(ask("DEL key").fencedBy(fence))
-	want("a fence", Usage{Keys: 1, Bytes: 5, Fences: 1, Watches: 2, WatchBytes: 2 * (3 + watchCost)})
+	want("a fence", Usage{Keys: 1, Bytes: 5 + token, Fences: 1, Watches: 2, WatchBytes: 2 * (3 + watchCost)})
 	w.pass(time.Second)
 	w.store.Expire(w.now, 1)
 	w.store.Disconnect("d")
-	want("one watch", Usage{Bytes: 3, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost})
+	want("one watch", Usage{Bytes: 3 + token, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost})
 	for i := range DefaultDedupWindow + 1 {
 		w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Delivery: Redelivery, Correlation: fmt.Append(nil, i)}))
 	}
-	want("a full window", Usage{Bytes: 3, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost,
+	want("a full window", Usage{Bytes: 3 + token, Fences: 1, Watches: 1, WatchBytes: 3 + watchCost,
 		DedupEntries: DefaultDedupWindow, DedupBytes: DefaultDedupWindow * dedupEntryBytes})
 	w.store.EndSession("c")
-	want("after the session", Usage{Bytes: 3, Fences: 1})
+	want("after the session", Usage{Bytes: 3 + token, Fences: 1})
 }
 
 // Fences count as their keys, and a deletion that waits for its client as its key: so they must not keep

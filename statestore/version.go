@@ -14,9 +14,11 @@ const (
 	// boundLeft are left. So a store with leases that renew keeps one record in 20 seconds.
 	boundAhead = 30 * time.Second
 	boundLeft  = 10 * time.Second
-	// boundCounters is how far the bound is moved ahead in the counter, when fewer than half
-	// of them are left.
-	boundCounters = 1 << 20
+	// maxCounter is the largest counter of a version, and maxTaken the largest that a version
+	// gets from a client's timestamp: after it comes the next millisecond. Deployed clients
+	// keep counters in 32 bits with a sign, and count on from a version.
+	maxCounter = 1 << 30
+	maxTaken   = 1 << 20
 )
 
 // versions is the clock of a store, and the bound that a journal has of it. After a crash the
@@ -28,12 +30,17 @@ type versions struct {
 	bound     hlc.Timestamp // in the groups that were returned
 	committed hlc.Timestamp // in the groups that are known to be durable
 	moved     hlc.Timestamp // the clock when the bound was last moved
+	left      hlc.Timestamp // no version above it has left; not above committed
 }
 
 // above reports whether a version is above a bound.
 func above(version, bound hlc.Timestamp) bool {
 	return cmp.Or(cmp.Compare(version.Wall, bound.Wall), cmp.Compare(version.Counter, bound.Counter)) > 0
 }
+
+// ample reports whether all counters of a version's millisecond are below a bound, so that renewals do
+// not use up what is left of it.
+func ample(version, bound hlc.Timestamp) bool { return version.Wall < bound.Wall }
 
 // move moves the bound ahead of the clock.
 func (v *versions) move(now Instant) {
@@ -43,7 +50,7 @@ func (v *versions) move(now Instant) {
 		// The versions are ahead of the wall clock: after a crash, after a request from a
 		// client with a clock that is ahead, or after a step back. They must not run away from it,
 		// however often the store starts: clients refuse versions that are too far ahead.
-		v.bound = hlc.Timestamp{Wall: v.clock.Wall, Counter: v.clock.Counter + min(boundCounters, math.MaxUint64-v.clock.Counter)}
+		v.bound = hlc.Timestamp{Wall: saturatingAdd(v.clock.Wall, 1)}
 		return
 	}
 	v.bound = hlc.Timestamp{Wall: saturatingAdd(wall, boundAhead.Milliseconds())}
@@ -55,8 +62,54 @@ func (v *versions) short(now Instant) bool {
 	if v.clock == v.moved {
 		return false
 	}
-	return v.bound.Wall < saturatingAdd(max(now.WallMillis, 0), boundLeft.Milliseconds()) ||
-		v.bound.Wall == v.clock.Wall && v.bound.Counter-v.clock.Counter < boundCounters/2
+	return v.bound.Wall < saturatingAdd(max(now.WallMillis, 0), boundLeft.Milliseconds()) || !ample(v.clock, v.bound)
+}
+
+// next returns the version after last, for a SET with a timestamp, or for none if that is zero. The error
+// says that no version is left.
+func next(last, timestamp hlc.Timestamp, wall int64) (hlc.Timestamp, error) {
+	version, err := hlc.Merge(last, timestamp, wall)
+	taken := version.Counter == timestamp.Counter+1
+	if err == nil && (version.Counter > maxCounter || taken && version.Counter > maxTaken) && version.Wall < math.MaxInt64 {
+		version.Wall, version.Counter = version.Wall+1, 0
+	}
+	return version, err
+}
+
+// issue returns the version of a SET. renewed is its key if the SET needs no record, nil otherwise. It
+// changes nothing.
+//
+// A renewal must not wait for the journal because a client with a clock that is ahead moved the versions
+// above the durable bound, or because the journal stands still (invariant 59). So it disregards its own
+// timestamp then, and the versions of changes that are not durable, which no client has seen: its version
+// is above those that have left, and above its key's.
+func (s *Store) issue(now Instant, command *Command, renewed *entry) (hlc.Timestamp, error) {
+	v := &s.versions
+	version, err := next(v.clock, command.timestamp.value, now.WallMillis)
+	if err != nil || renewed == nil || !s.options.Journaled || ample(version, v.committed) {
+		return version, err
+	}
+	last := v.clock
+	if !ample(last, v.committed) {
+		last = v.left
+		if own := renewed.version.timestamp(); above(own, last) {
+			last = own
+		}
+	}
+	if version, err = next(last, hlc.Timestamp{}, now.WallMillis); err != nil || ample(version, v.committed) {
+		return version, err
+	}
+	return next(last, hlc.Timestamp{}, 0)
+}
+
+// use notes a version that issue returned.
+func (v *versions) use(version hlc.Timestamp) {
+	if above(version, v.clock) {
+		v.clock = version
+	}
+	if above(version, v.left) && !above(version, v.committed) {
+		v.left = version
+	}
 }
 
 func (v *versions) record() Record { return Item{Kind: KindBound, Version: v.bound}.Record() }
@@ -82,15 +135,26 @@ func (s *Store) Reserve(now Instant) Group {
 	return group
 }
 
-// Bound returns the bound of the versions that the latest groups have. It is to be passed to
-// Committed later.
-func (s *Store) Bound() hlc.Timestamp { return s.versions.bound }
+// A Bound is what the groups that a store has returned say of its versions.
+type Bound struct {
+	bound hlc.Timestamp // in the latest of them
+	clock hlc.Timestamp // the latest version issued
+}
+
+// Bound returns what the latest groups have of the versions. It is to be passed to Committed later.
+func (s *Store) Bound() Bound { return Bound{bound: s.versions.bound, clock: s.versions.clock} }
 
 // Committed says that all groups are durable that the store had returned when Bound returned
 // bound. Call it after each commit. A version that leaves must not be above the bound that is
-// durable: until Committed says that it is not, each SET returns a group, even if it is a
-// renewal.
-func (s *Store) Committed(bound hlc.Timestamp) { s.versions.committed = bound }
+// durable: until Committed says that it is not, each SET that changes something has the bound in its
+// group.
+func (s *Store) Committed(bound Bound) {
+	v := &s.versions
+	v.committed = bound.bound
+	if above(bound.clock, v.left) {
+		v.left = bound.clock
+	}
+}
 
 // Seal returns the last group of a store that stops: the exact clock as the bound, so that the
 // versions of the next store start where these end. It is empty if the bound is exact already.

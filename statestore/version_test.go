@@ -192,13 +192,55 @@ func TestInvariant41StoreRecoversFromBadPeer(t *testing.T) {
 		"1696374485000:9223372036854775807:bad", // the worst that is accepted
 	} {
 		w.send(ask("SET k v").at(ts).as("bad"))
-		if version := w.set(ask("SET k v").as("good")); w.compare(version, "1696374485001:0:a") >= 0 {
+		// A millisecond more for the counters that do not fit.
+		if version := w.set(ask("SET k v").as("good")); w.compare(version, "1696374485002:0:a") >= 0 {
 			t.Fatalf("after %s the version is %s", ts, version)
 		}
 	}
-	w.pass(time.Minute + time.Millisecond)
-	if got, want := w.set(ask("SET k v").at("1696374425000:0:good")), "1696374485001:0:StateStore"; got != want {
+	w.pass(time.Minute + 2*time.Millisecond)
+	if got, want := w.set(ask("SET k v").at("1696374425000:0:good")), "1696374485002:0:StateStore"; got != want {
 		t.Errorf("a minute later the version is %s; want %s", got, want)
+	}
+}
+
+// Deployed clients keep counters in 32 bits with a sign, and count on from a version: so no version has a
+// counter beyond half of them, whatever clients send, however often the store crashes, and for however long
+// its clock is behind.
+func TestVersionsLeaveDeployedClientsRoomToCount(t *testing.T) {
+	const last = 1 << 30
+	d := make(disk)
+	w := d.world(t, Options{})
+	sets := 0
+	set := func(ts string) string {
+		sets++
+		return w.set(ask(fmt.Sprint("SET k ", sets)).at(ts))
+	}
+	for _, step := range []struct{ what, ts, want string }{
+		{"the largest counter that is taken", "1696374484500:1048575:c", "1696374484500:1048576"},
+		{"another client's request after it", "1696374425000:0:other", "1696374484500:1048577"},
+		{"a client that counts on from the version that it got", "1696374484500:1048579:c", "1696374484501:0"},
+		{"a larger counter", "1696374484501:2147483647:c", "1696374484502:0"},
+		{"the largest counter that is accepted", "1696374484502:9223372036854775807:c", "1696374484503:0"},
+		{"a client that is behind", "1696374484502:2147483647:c", "1696374484503:1"},
+	} {
+		if got := set(step.ts); got != step.want+":StateStore" {
+			t.Errorf("%s: the version is %s; want %s", step.what, got, step.want)
+		}
+	}
+	w.store.versions.clock.Counter = last // after as many requests within one millisecond
+	if got := set("1696374425000:0:c"); got != "1696374484504:0:StateStore" {
+		t.Errorf("after the largest counter the version is %s", got)
+	}
+	for i := range 3000 { // a store that crashes again and again, with a clock that is behind
+		d.write([]Group{{w.store.versions.record()}})
+		w = d.world(t, Options{})
+		version, err := hlc.Parse(set("1696374425000:0:c"))
+		if err != nil || version.Counter > last || version.Wall > 1696374484506+int64(i) {
+			t.Fatalf("after %d crashes the version is %v, %v", i+1, version, err)
+		}
+		if above(version, w.store.versions.bound) {
+			t.Fatalf("after %d crashes version %v is above the bound %v", i+1, version, w.store.versions.bound)
+		}
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // docs/protocol.md §5.2: the notifications of one request for a client that watches key k.
@@ -239,6 +241,32 @@ func TestWatchesAreBoundedInBytes(t *testing.T) {
 }
 
 // A client that cannot watch cannot follow a lock. Other clients must not use up the room.
+// docs/protocol.md §5.1: a topic of MQTT has 65,535 bytes at most.
+func TestAKeyThatIsTooLongForTheTopicOfItsNotificationsCannotBeWatched(t *testing.T) {
+	const client = "client"
+	most := (1<<16 - 1 - len(protocol.NotifyTopic(client, ""))) / 2
+	for _, test := range []struct {
+		length int
+		want   string
+	}{
+		{most, "+OK\r\n"},
+		{most + 1, "-ERR the key is too long to be watched: the topic of its notifications would have more than 65535 bytes\r\n"},
+		{40_000, "-ERR the key is too long to be watched: the topic of its notifications would have more than 65535 bytes\r\n"},
+	} {
+		w := newWorld(t, Options{})
+		key := strings.Repeat("k", test.length)
+		w.set(ask("SET " + key + " v"))
+		w.want(ask("KEYNOTIFY "+key).as(client), test.want)
+		_, notified := w.send(ask("SET " + key + " w"))
+		if got := len(notified) > 0; got != (test.length == most) {
+			t.Errorf("%d bytes: notified is %v", test.length, got)
+		}
+		if test.length > most {
+			w.want(ask("KEYNOTIFY "+key+" STOP").as(client), ":0\r\n")
+		}
+	}
+}
+
 func TestInvariant57WatchesOfSomeClientsLeaveRoomForThoseOfOthers(t *testing.T) {
 	const total = 1 << 20
 	w := newWorld(t, Options{MaxAllWatchBytes: total})

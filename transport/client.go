@@ -375,6 +375,9 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 // keyNotify starts or stops the notifications about a key.
 func (c *Client) keyNotify(ctx context.Context, key string, options ...string) error {
 	began := c.begin()
+	if !protocol.CanNotify(c.ClientID(), key) { // other stores may take it
+		return c.ended(ctx, began, protocol.VerbKeyNotify, key, notSent(ErrKeyTooLong))
+	}
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
 	answer, err := c.do(ctx, 0, Request{Payload: resp3.AppendCommand(nil, arguments...)})
 	// ":0" answers a STOP for a key that was not watched and, at some stores, a repeated
@@ -556,12 +559,12 @@ func operationError(verb, key string, err error) error {
 	return operror.New("transport: "+verb, key, err)
 }
 
-// isRefusal reports whether the store or the broker refused the request, so that a
+// isRefusal reports whether the store or the broker refused the request, or would, so that a
 // repetition would be refused too.
 func isRefusal(err error) bool {
 	var refused *RefusedError
 	var rejected *RejectedError
-	return (errors.As(err, &refused) || errors.As(err, &rejected)) && !errors.Is(err, ErrOutcomeUnknown)
+	return (errors.As(err, &refused) || errors.As(err, &rejected) || errors.Is(err, ErrKeyTooLong)) && !errors.Is(err, ErrOutcomeUnknown)
 }
 
 // IgnoreReason is why a client ignored a message that arrived. A [Conn] reports those that

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // Options configures Dial. The zero value connects under a random client id.
@@ -50,8 +51,9 @@ type Options struct {
 	// that this client can read: from 1 KiB to 256 MiB. The client announces it: a store
 	// answers a Get of a larger value with an error, and sends no notification of it. If a
 	// larger packet arrives nevertheless, the client allocates no memory for it and ends the
-	// connection, with an error that matches ErrPacketTooLarge. Default 2 MiB, twice the
-	// limit of our server for packets from a client.
+	// connection, with an error that matches ErrPacketTooLarge. So does a packet of more than
+	// 64 KiB that is no message, such as a CONNACK. Default 2 MiB, twice the limit of our server
+	// for packets from a client.
 	MaxPacketSize int
 
 	// Dialer opens the connection to address, the host and port of a broker; network is
@@ -161,7 +163,7 @@ func (o *Options) complete() error {
 		o.ClientID = fmt.Sprintf("%s-%016x", host, rand.Uint64())
 	}
 	if bad := badClientID(o.ClientID); bad != "" {
-		return fmt.Errorf("transport: Options.ClientID %q %s", o.ClientID, bad)
+		return fmt.Errorf("transport: Options.ClientID %q %s", cut(o.ClientID), bad)
 	}
 	o.KeepAlive = cmp.Or(o.KeepAlive, defaultKeepAlive)
 	if o.KeepAlive < time.Second || o.KeepAlive%time.Second != 0 || o.KeepAlive > math.MaxUint16*time.Second {
@@ -184,6 +186,9 @@ func (o *Options) complete() error {
 func badClientID(id string) string {
 	if strings.ContainsAny(id, "/+#") || strings.ContainsFunc(id, isControl) {
 		return "contains a character with a meaning in topics: one of / + # or a control character"
+	}
+	if !protocol.CanNotify(id, "+") { // paho v0.23.0 would cut the topic filter off
+		return "is too long for the topic of its notifications"
 	}
 	return ""
 }

@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 )
@@ -50,6 +52,7 @@ func TestNonsensicalOptionsAreRefusedBeforeAnythingIsDialled(t *testing.T) {
 	}{
 		{"a slash in the client id", Options{ClientID: "a/b"}, "ClientID"},
 		{"a wildcard in the client id", Options{ClientID: "a+"}, "ClientID"},
+		{"a client id that no topic has room for", Options{ClientID: strings.Repeat("a", 33_000)}, "ClientID"},
 		{"a control character in the client id", Options{ClientID: "a\n"}, "ClientID"},
 		{"a keep-alive of a fraction of a second", Options{KeepAlive: 1500 * time.Millisecond}, "KeepAlive"},
 		{"a negative keep-alive", Options{KeepAlive: -time.Second}, "KeepAlive"},
@@ -246,5 +249,37 @@ func TestAnotherKindOfFailureIsLoggedAtOnce(t *testing.T) {
 	refused := &ConnectError{Code: 0x87, Reason: "a reason with the number 1"}
 	if kindOf(refused) == kindOf(&ConnectError{Code: 0x86}) || kindOf(refused) != kindOf(&ConnectError{Code: 0x87}) {
 		t.Error("refusals have a kind for each code")
+	}
+}
+
+// paho v0.23.0 takes half a minute and 1.6 GB for a CONNACK of 60 MB, after the deadline of Dial too.
+func TestInvariant44AllThatIsNoMessageIsSmall(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		after, kind byte
+	}{
+		{"CONNACK", packets.CONNECT, packets.CONNACK},
+		{"AUTH", packets.CONNECT, packets.AUTH},
+		{"a message that comes first", packets.CONNECT, packets.PUBLISH},
+		{"SUBACK", packets.SUBSCRIBE, packets.SUBACK},
+		{"DISCONNECT", packets.SUBSCRIBE, packets.DISCONNECT},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, options Options) {
+				b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
+					if packet.Type != test.after {
+						return false
+					}
+					// The header alone: a client that waits for more of it would take all of it.
+					_, _ = conn.Write([]byte{test.kind << 4, 0xfd, 0xff, 0x03})
+					return true
+				}}
+				options.MaxPacketSize = 64 << 20
+				if _, err := dialTo(t, b, "mqtt://broker", options); !errors.Is(err, ErrPacketTooLarge) ||
+					!strings.Contains(err.Error(), "a packet of 65537 bytes, and at most 65536") || strings.Contains(err.Error(), "MaxPacketSize") {
+					t.Errorf("%v", err)
+				}
+			})
+		})
 	}
 }

@@ -68,6 +68,10 @@ var (
 	ErrMalformedTimestamp      error = protocol.MalformedTimestamp
 	ErrKeyLengthZero           error = protocol.KeyLengthZero
 
+	// ErrKeyTooLong: the key is too long to be watched, as MQTT bounds the topic of its notifications.
+	// The client sends no request for it. A store of ours refuses those of other clients.
+	ErrKeyTooLong error = protocol.KeyTooLong
+
 	// Only a store in strict mode has these.
 	ErrFencingTokenNeverIssued error = protocol.FencingTokenNeverIssued
 	ErrLockRule                error = protocol.LockRule

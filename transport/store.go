@@ -44,11 +44,33 @@ func (c *Client) answeredBy(identity, instance string, mode logMode) {
 		c.store, c.replaced = identity, make(chan struct{})
 	}
 	if another || restarted || again {
-		c.newEraLocked() // this store may have no watches of ours
+		c.newEraLocked(now) // this store may have no watches of ours
 	}
 	c.mu.Unlock()
 	if another {
 		c.log(mode, slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", shown(before), "now", shown(identity))
+	}
+}
+
+// newEraLocked has all watches registered again: at once, or leastRepeat after the latest time. Otherwise
+// each reply of a store whose identity changes with each reply would cost a look at each watch.
+func (c *Client) newEraLocked(now time.Time) {
+	c.era++
+	all := &c.registrations
+	switch next := all.eraBegan.Add(leastRepeat); {
+	case !all.eraDue.IsZero() || c.life.Err() != nil:
+	case now.Before(next):
+		all.eraDue = next
+		c.setTimerLocked()
+	default:
+		all.eraBegan = now
+		c.wakeAllLocked()
+	}
+}
+
+func (c *Client) wakeAllLocked() {
+	for _, registered := range c.watched {
+		registered.wakeLocked()
 	}
 }
 

@@ -149,17 +149,10 @@ func (c *Client) up() {
 	if !c.storeless {
 		c.unbroken = make(chan struct{})
 	}
-	c.newEraLocked()
+	c.era++
+	c.wakeAllLocked() // the pauses between two connections bound how often
 	c.mu.Unlock()
 	c.traceConnected(number)
-}
-
-// newEraLocked has all watches registered again.
-func (c *Client) newEraLocked() {
-	c.era++
-	for _, registered := range c.watched {
-		registered.wakeLocked()
-	}
 }
 
 func (c *Client) down() {
@@ -263,8 +256,10 @@ type registrations struct {
 	ready      []*registration // in order; each gets a goroutine soon
 	goroutines int
 	waiting    *priority.Queue[registration] // the one that is due first leaves first; nil before there is one
-	timer      *time.Timer                   // fires when the first of waiting is due; nil before there is one
+	timer      *time.Timer                   // fires when the first of waiting, or the era, is due; nil before there is one
 	firesAt    time.Time                     // zero: it does not run
+	eraBegan   time.Time                     // when an answer last made all of them look what there is to do
+	eraDue     time.Time                     // when one does so again; zero: none is to
 }
 
 // The limits of how many registrations of a client may make requests at the same time. Within them it is three
@@ -368,14 +363,17 @@ func (r *registration) run() {
 	wait, finished = r.step(r.client.life)
 }
 
-// setTimerLocked makes the timer fire when the first registration that waits is due.
+// setTimerLocked makes the timer fire when the first registration that waits, or all of them, are due.
 func (c *Client) setTimerLocked() {
 	all := &c.registrations
-	first := all.waiting.First()
-	if first == nil || !all.firesAt.IsZero() && !first.dueAt.Before(all.firesAt) {
+	due := all.eraDue
+	if first := all.waiting.First(); first != nil && (due.IsZero() || first.dueAt.Before(due)) {
+		due = first.dueAt
+	}
+	if due.IsZero() || !all.firesAt.IsZero() && !due.Before(all.firesAt) {
 		return
 	}
-	all.firesAt = first.dueAt
+	all.firesAt = due
 	after := max(time.Until(all.firesAt), 1)
 	if all.timer == nil {
 		all.timer = time.AfterFunc(after, c.wakeDue)
@@ -391,6 +389,10 @@ func (c *Client) wakeDue() {
 	all := &c.registrations
 	all.firesAt = time.Time{}
 	now := time.Now()
+	if due := all.eraDue; !due.IsZero() && !due.After(now) {
+		all.eraBegan, all.eraDue = now, time.Time{}
+		c.wakeAllLocked()
+	}
 	for r := all.waiting.First(); r != nil && !r.dueAt.After(now); r = all.waiting.First() {
 		r.wakeLocked()
 	}

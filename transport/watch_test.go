@@ -270,6 +270,27 @@ func TestAWatchThatTheStoreRefusesEndsWithTheReason(t *testing.T) {
 	})
 }
 
+// The store of another maker may take the request, and can never notify.
+func TestAKeyThatIsTooLongForTheTopicOfItsNotificationsIsNotWatched(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *watching) {
+		var sent atomic.Int64
+		w.conn.SetFault(func(request transport.Request) transporttest.Fault {
+			if strings.Contains(string(request.Payload), "KEYNOTIFY") {
+				sent.Add(1)
+			}
+			return transporttest.Fault{}
+		})
+		watch, err := w.client.Watch(strings.Repeat("k", 40_000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if _, open := await.Next(watch.Changes()); open || !errors.Is(watch.Err(), transport.ErrKeyTooLong) || sent.Load() > 0 {
+			t.Errorf("open is %v, after %d requests: %v", open, sent.Load(), watch.Err())
+		}
+	})
+}
+
 func TestCloseEndsWatchesAndTasks(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		watch := w.watch()

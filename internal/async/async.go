@@ -55,12 +55,17 @@ type Request interface {
 // under way. It is safe for concurrent use, but a request that starts at the same time may be
 // canceled or not.
 func (c *Call) Cancel(cause error) {
-	c.mu.Lock()
-	request := c.request
-	c.mu.Unlock()
-	if request != nil {
+	if request := c.Request(); request != nil {
 		request.Cancel(cause)
 	}
+}
+
+// Request returns the request that Cancel would cancel now, or nil if none is under way. A caller that
+// cancels it later cannot meet the request after it.
+func (c *Call) Request() Request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.request
 }
 
 // Attach makes Cancel cancel request from now on. A client calls it before it starts the request.

@@ -32,12 +32,23 @@ type Authority struct {
 func New(t testing.TB, name string, changes ...func(*x509.Certificate)) *Authority {
 	t.Helper()
 	a := &Authority{t: t, Pool: x509.NewCertPool()}
-	a.Own = a.Issue(pkix.Name{CommonName: name}, append(changes, func(c *x509.Certificate) {
+	a.Own = a.issueAuthority(name, changes)
+	a.Pool.AddCert(a.Own.Leaf)
+	return a
+}
+
+// Subordinate returns an authority whose own certificate a has issued. It has a's Pool.
+func (a *Authority) Subordinate(name string) *Authority {
+	a.t.Helper()
+	return &Authority{Own: a.issueAuthority(name, nil), Pool: a.Pool, t: a.t}
+}
+
+func (a *Authority) issueAuthority(name string, changes []func(*x509.Certificate)) tls.Certificate {
+	a.t.Helper()
+	return a.Issue(pkix.Name{CommonName: name}, append(changes, func(c *x509.Certificate) {
 		c.IsCA = true
 		c.KeyUsage |= x509.KeyUsageCertSign
 	})...)
-	a.Pool.AddCert(a.Own.Leaf)
-	return a
 }
 
 // Issue returns a certificate with a new key, for both ends of connections. It is for 127.0.0.1, and for

@@ -1,16 +1,13 @@
 package engine
 
-import (
-	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/statestore"
-)
+import "github.com/tenurelock/tenure/statestore"
 
 // batch is what one commit makes durable, and what leaves after it.
 type batch struct {
 	groups []statestore.Group
 	size   int64               // of the groups, see maxWaiting
 	keys   map[string]struct{} // which the groups change
-	bound  hlc.Timestamp       // of the versions, after the last group
+	bound  statestore.Bound    // of the versions, after the last group
 	held   []held              // in the order of the store
 	last   uint64              // the order of the last that was held when the commit ended
 	// notified has each client that a held notification is for, with the order of the last that was

@@ -200,7 +200,7 @@ func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command
 // the last one with something that the reply shows. It returns nil if all that is committed.
 func (e *Engine) restsLocked(command *statestore.Command, reply statestore.Reply) *batch {
 	// It depends on all keys. The quota of watches depends on none.
-	all := command.Verb == statestore.VerbSet && errors.Is(reply.Err, protocol.QuotaExceeded)
+	all := command.Verb != statestore.VerbKeyNotify && errors.Is(reply.Err, protocol.QuotaExceeded)
 	switch {
 	case reply.Outcome == statestore.Expired: // shows nothing of the store
 	case e.open.changes(command.Key) || all && !e.open.isEmpty():

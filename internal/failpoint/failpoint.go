@@ -11,7 +11,7 @@ import "sync/atomic"
 type Point string
 
 // The points, in the order in which a request passes them. Only a store with a journal passes
-// them; backups are made by the journal itself.
+// them; backups and compactions are made by the journal itself.
 const (
 	// DuringLoad is passed with each record that a store reads from its journal at the start.
 	DuringLoad Point = "during load"
@@ -29,11 +29,13 @@ const (
 	BeforeReply Point = "before reply"
 	// DuringBackup is passed with each part of a backup that is written.
 	DuringBackup Point = "during backup"
+	// DuringCompaction is passed with each record that a compaction has read for its copy.
+	DuringCompaction Point = "during compaction"
 )
 
 // Points returns all points.
 func Points() []Point {
-	return []Point{DuringLoad, AfterApply, BeforeCommit, AfterCommit, BeforeNotification, BeforeReply, DuringBackup}
+	return []Point{DuringLoad, AfterApply, BeforeCommit, AfterCommit, BeforeNotification, BeforeReply, DuringBackup, DuringCompaction}
 }
 
 var hook atomic.Pointer[func(Point)]

@@ -33,6 +33,7 @@ type Filter struct {
 	start, end int    // the unread part of it
 	passing    int    // bytes of the present packet that Read has not returned; all are in the buffer
 	begun      bool   // the first packet was checked
+	partial    bool   // Partial was called for the present packet
 	err        error  // ends the reading, after the bytes in the buffer
 	room       int    // bytes that Room has granted
 }
@@ -42,6 +43,8 @@ type FilterOptions struct {
 	// Limit is the largest size of a packet in bytes; 0: MQTT's own limit. A larger packet
 	// ends the reading with a [TooLargeError] as soon as its header has arrived.
 	Limit int
+	// Others, if not 0, is the limit for the first packet and for all that are not a PUBLISH.
+	Others int
 	// First, if not 0, is the limit for the first packet, a CONNECT.
 	First int
 	// Check, if not nil, is called with each packet first. Its error ends the reading.
@@ -56,6 +59,9 @@ type FilterOptions struct {
 	// Pause, if not nil, is called before the Filter waits for more bytes, before Read
 	// returns a packet, and at the end. Take may hold answers back until then.
 	Pause func()
+	// Partial, if not nil, is called before the Filter waits for the rest of a packet of which a
+	// part has arrived, after Pause and once for each packet.
+	Partial func()
 	// Yield, if not nil, is called before Read and Next wait for more bytes. Until it returns, another
 	// goroutine may call Pump. It reports whether one may have done so.
 	Yield func() bool
@@ -163,13 +169,14 @@ func (f *Filter) next() bool {
 		}
 		return false
 	}
-	if limit := f.limit(); limit > 0 && size > limit {
+	if limit := f.limit(Type(front)); limit > 0 && size > limit {
 		return f.tooLarge(front, size, limit)
 	}
 	if size > len(front) {
 		return false
 	}
 	packet := front[:size:size]
+	f.partial = false
 	if f.options.Check != nil {
 		if err := f.options.Check(packet); err != nil {
 			f.fail(err)
@@ -186,12 +193,21 @@ func (f *Filter) next() bool {
 	return true
 }
 
-// limit returns the largest size of the next packet in bytes; 0: any.
-func (f *Filter) limit() int {
-	if f.begun || f.options.First == 0 || f.options.Limit > 0 && f.options.Limit < f.options.First {
-		return f.options.Limit
+// limit returns the largest size in bytes of the next packet, which is of this kind; 0: any.
+func (f *Filter) limit(kind byte) int {
+	limit := f.options.Limit
+	lower := func(other int) {
+		if other > 0 && (limit == 0 || other < limit) {
+			limit = other
+		}
 	}
-	return f.options.First
+	if !f.begun {
+		lower(f.options.First)
+	}
+	if !f.begun || kind != wire.Publish {
+		lower(f.options.Others)
+	}
+	return limit
 }
 
 // tooLarge ends the reading at a packet that is too large, unless Check needs more of it
@@ -235,6 +251,10 @@ func (f *Filter) fill() bool {
 	f.options.Pause() // also at the end: the last packets may have arrived with the error
 	if f.err != nil {
 		return false
+	}
+	if f.end > f.start && !f.partial && f.options.Partial != nil {
+		f.partial = true
+		f.options.Partial()
 	}
 	if err := f.makeRoom(); err != nil {
 		f.fail(err)

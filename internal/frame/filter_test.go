@@ -246,6 +246,35 @@ func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) 
 	}
 }
 
+func TestInvariant44WhatIsNoMessageMayHaveALimitOfItsOwn(t *testing.T) {
+	packet := func(kind byte, size int) []byte { // of size bytes; the length of its header must be 4
+		return append(wire.AppendVariable([]byte{kind << 4}, size-4), make([]byte, size-4)...)
+	}
+	const publish, other = 40_000, 20_000
+	for name, test := range map[string]struct {
+		packets [][]byte
+		want    error
+	}{
+		"the largest":          {[][]byte{packet(wire.Suback, other), packet(wire.Publish, publish)}, io.EOF},
+		"a message":            {[][]byte{packet(wire.Suback, other), packet(wire.Publish, publish+1)}, &TooLargeError{publish + 1, publish}},
+		"another packet":       {[][]byte{packet(wire.Suback, 20_000), packet(wire.Suback, other+1)}, &TooLargeError{other + 1, other}},
+		"a message that opens": {[][]byte{packet(wire.Publish, other+1)}, &TooLargeError{other + 1, other}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			filter := NewFilter(bytes.NewReader(slices.Concat(test.packets...)), FilterOptions{Limit: publish, Others: other})
+			for _, err := filter.Next(); ; _, err = filter.Next() {
+				if err == nil {
+					continue
+				}
+				if !reflect.DeepEqual(err, test.want) {
+					t.Errorf("%v, want %v", err, test.want)
+				}
+				return
+			}
+		})
+	}
+}
+
 // A reader of MQTT that goes on at the fifth byte of a length allocates up to 4 GiB, and
 // on 32 bits, where that is negative, panics.
 func TestInvariant44AFilterEndsAtALengthThatIsMalformed(t *testing.T) {
@@ -295,6 +324,30 @@ func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *test
 	} {
 		if waits[name] == 0 || waits[name] > most {
 			t.Errorf("%s it has %d bytes; want at most %d", name, waits[name], most)
+		}
+	}
+}
+
+func TestAFilterSaysOnceThatItWaitsForTheRestOfAPacket(t *testing.T) {
+	ping, publish := []byte{0xc0, 0}, []byte{0x30, 3, 0, 1, 'a'}
+	partial := 0
+	for _, test := range []struct {
+		name  string
+		reads [][]byte
+		want  int
+	}{
+		{"whole packets", [][]byte{ping, publish, slices.Concat(ping, publish)}, 0},
+		{"byte for byte", [][]byte{publish[:1], publish[1:2], publish[2:4], publish[4:]}, 1},
+		{"two in parts", [][]byte{publish[:2], slices.Concat(publish[2:], ping, publish[:3]), publish[3:]}, 2},
+	} {
+		partial = 0
+		var sources []io.Reader
+		for _, part := range test.reads {
+			sources = append(sources, bytes.NewReader(part))
+		}
+		f := NewFilter(io.MultiReader(sources...), FilterOptions{Take: func([]byte) bool { return true }, Partial: func() { partial++ }})
+		if _, err := f.Next(); err != io.EOF || partial != test.want {
+			t.Errorf("%s: it said so %d times, want %d (%v)", test.name, partial, test.want, err)
 		}
 	}
 }

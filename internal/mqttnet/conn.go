@@ -24,6 +24,10 @@ const maxHead = 32
 // writes, and batches of requests, which are written at once, take none of it.
 const writeBuffer = 512
 
+// MaxControl is the size in bytes of the largest packet to accept that is not a message, such as a
+// CONNACK. MQTT would allow 256 MiB of properties, which paho v0.23.0 decodes in a minute, to gigabytes.
+const MaxControl = 64 << 10
+
 // farewellTimeout bounds the DISCONNECT that tells the broker what it did wrong.
 const farewellTimeout = time.Second
 
@@ -61,8 +65,8 @@ type Conn struct {
 
 // Options configures [Dial].
 type Options struct {
-	// MaxPacket is the size in bytes of the largest packet to accept. A larger one ends
-	// the connection.
+	// MaxPacket is the size in bytes of the largest message to accept. A larger one ends the
+	// connection, as does any other packet that is larger than [MaxControl] too.
 	MaxPacket int
 	// WriteTimeout bounds the writing of each packet. A packet that takes longer ends the
 	// connection, so that a broker that stopped reading cannot block a caller for longer.
@@ -147,8 +151,9 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 		direct:       newDirect(conn), // nil with TLS and WebSocket, which change the bytes
 	}
 	c.reader = frame.NewFilter(countingReader{c}, frame.FilterOptions{
-		Limit: maxPacket,
-		Check: c.gate.Check,
+		Limit:  maxPacket,
+		Others: MaxControl,
+		Check:  c.gate.Check,
 		Take: func(packet []byte) bool {
 			intercept := c.intercept.Load()
 			return intercept != nil && (*intercept)(packet, c.gate.Publish())
@@ -256,7 +261,10 @@ func (c *Conn) Refuse(err error) {
 	}
 	var tooLarge *frame.TooLargeError
 	if errors.As(err, &tooLarge) {
-		why = fmt.Errorf("the broker began %w (MaxPacketSize)", tooLarge)
+		why = fmt.Errorf("the broker began %w", tooLarge)
+		if tooLarge.Limit != MaxControl { // which no option changes
+			why = fmt.Errorf("%w (MaxPacketSize)", why)
+		}
 	}
 	c.cause.Store(&why)
 	patience := time.NewTimer(farewellTimeout)

@@ -31,12 +31,15 @@ const (
 // Refusals of a store in strict mode, which is an extension of this project.
 const (
 	FencingTokenNeverIssued Refusal = "the request fencing token is above every version that this store has issued"
-	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX), a value that begins with the client id and a colon, and no fencing token; release it with VDEL"
+	LockRule                Refusal = "a key under a lock prefix needs an expiry (PX), a value that is the client id, a colon and a text without a colon, and no fencing token; release it with VDEL"
 )
 
 // OtherStore refuses a request whose PropertyStore is not the identity of the store. It is an
 // extension of this project.
 const OtherStore Refusal = "the request names another store"
+
+// KeyTooLong refuses KEYNOTIFY for a key that [CanNotify] says no to. It is an extension of this project.
+const KeyTooLong Refusal = "the key is too long to be watched: the topic of its notifications would have more than 65535 bytes"
 
 // fencingTokenLowerAsPublished is a second spelling of FencingTokenLower in the published
 // description of the protocol.
@@ -45,7 +48,7 @@ const fencingTokenLowerAsPublished = "the request fencing token is a lower versi
 var refusals = []Refusal{
 	TimestampTooFarAhead, FencingTokenRequired, FencingTokenTooFarAhead, FencingTokenLower, QuotaExceeded, SyntaxError,
 	NotAuthorized, UnknownCommand, WrongNumberOfArguments, MissingTimestamp, MalformedTimestamp, KeyLengthZero,
-	FencingTokenNeverIssued, LockRule, OtherStore,
+	FencingTokenNeverIssued, LockRule, OtherStore, KeyTooLong,
 }
 
 const (

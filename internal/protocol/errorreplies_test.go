@@ -26,8 +26,9 @@ func TestRefusalFor(t *testing.T) {
 		{"malformed timestamp", MalformedTimestamp},
 		{"the key length is zero", KeyLengthZero},
 		{"the request fencing token is above every version that this store has issued", FencingTokenNeverIssued},
-		{"a key under a lock prefix needs an expiry (PX), a value that begins with the client id and a colon, and no fencing token; release it with VDEL", LockRule},
+		{"a key under a lock prefix needs an expiry (PX), a value that is the client id, a colon and a text without a colon, and no fencing token; release it with VDEL", LockRule},
 		{"the request names another store", OtherStore},
+		{"the key is too long to be watched: the topic of its notifications would have more than 65535 bytes", KeyTooLong},
 	}
 	distinct := make(map[Refusal]bool)
 	for _, test := range tests {
@@ -57,8 +58,8 @@ func TestRefusalFor(t *testing.T) {
 			}
 		})
 	}
-	if len(distinct) != 15 || len(refusals) != len(distinct) {
-		t.Errorf("the table has %d refusals of %d; the protocol has 12, strict mode adds 2, and the store's identity 1", len(distinct), len(refusals))
+	if len(distinct) != 16 || len(refusals) != len(distinct) {
+		t.Errorf("the table has %d refusals of %d; the protocol has 12, strict mode adds 2, the identity of the store 1, and the length of topics 1", len(distinct), len(refusals))
 	}
 }
 

@@ -47,6 +47,13 @@ func AppendNotifyTopic(dst []byte, clientID, key string) []byte {
 	return appendUpperHex(appendNotifyPrefix(dst, clientID), key)
 }
 
+// CanNotify reports whether the topic of notifications about a key for a client is one that MQTT can
+// have: in hexadecimal both names are twice as long [MQTT-1.5.4].
+func CanNotify(clientID, key string) bool {
+	const most = 1<<16 - 1
+	return len(ReservedPrefix)+len("/")+2*len(clientID)+len(notifyInfix)+2*len(key) <= most
+}
+
 // NotifyFilter returns the topic filter for the notifications about all keys of a client.
 func NotifyFilter(clientID string) string {
 	return string(append(appendNotifyPrefix(nil, clientID), '+'))

@@ -193,11 +193,16 @@ var faults = []fault{
 		end:   func(h hit) { h.journal.SetLatency(commitTime) },
 	},
 	{
+		weight: 2, name: "a commit stalls, and the clock of another client is far ahead", gentle: true,
+		in:    (*simulation).isDurable,
+		begin: hit.stallCommit,
+	},
+	{
 		weight: 1, name: "another client deletes the key of the lease",
 		in: func(s *simulation) bool { return s.deletes },
 		begin: func(h hit) {
 			h.checker.rogueDeletes()
-			h.requestAsRogue(resp3.AppendCommand(nil, "DEL", lockKey), "")
+			h.requestAsRogue(resp3.AppendCommand(nil, "DEL", lockKey), "", 0)
 		},
 	},
 	{
@@ -205,7 +210,7 @@ var faults = []fault{
 		in: func(s *simulation) bool { return s.futureTokens },
 		begin: func(h hit) {
 			token := fmt.Sprintf("%d:0:%s", time.Now().Add(h.amount.Abs()/2).UnixMilli(), rogue)
-			h.requestAsRogue(resp3.AppendCommand(nil, "SET", dataKey, "0 "+rogue), token)
+			h.requestAsRogue(resp3.AppendCommand(nil, "SET", dataKey, "0 "+rogue), token, 0)
 		},
 	},
 }

@@ -168,6 +168,7 @@ func (s *simulation) run(seed uint64) {
 		if wild {
 			n.clock.rate = 0.93 + 0.14*s.random.Float64()
 		}
+		n.clock.byWall = !s.gentle && (seed+uint64(i))%3 == 0
 		if ranked {
 			n.rank = n.random.IntN(3)
 		}

@@ -9,21 +9,35 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/steady"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // clock is the steady clock of one machine. It has its own rate, and counts the time of
-// suspends, which does not pass elsewhere.
+// suspends, which does not pass elsewhere. On some machines, as outside Linux, only the wall clock
+// counts that, and is set.
 type clock struct {
 	origin time.Time
 	offset time.Duration
 	rate   float64
 	jumped atomic.Int64
 	jumps  atomic.Int64 // how often
+
+	byWall     bool
+	wallOffset *atomic.Int64
+
+	mu     sync.Mutex
+	steady steady.Clock // if byWall
 }
 
 func (c *clock) now() time.Duration {
-	return c.offset + time.Duration(float64(time.Since(c.origin))*c.rate) + time.Duration(c.jumped.Load())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	monotonic, jumped := time.Duration(float64(time.Since(c.origin))*c.rate), time.Duration(c.jumped.Load())
+	if c.byWall {
+		return c.offset + c.steady.Read(steady.Reading{Monotonic: monotonic, Wall: monotonic + jumped + time.Duration(c.wallOffset.Load())})
+	}
+	return c.offset + monotonic + jumped
 }
 
 // node is one machine: its clocks, its network, and one process at a time, beside processes
@@ -60,7 +74,12 @@ type node struct {
 func (n *node) writerID() string { return n.id + "-writer" }
 
 // stepWall makes the node's wall clock differ from true time.
-func (n *node) stepWall(by time.Duration) { n.wallOffset.Store(int64(by)) }
+func (n *node) stepWall(by time.Duration) {
+	if n.clock.byWall {
+		n.clock.jumps.Add(1)
+	}
+	n.wallOffset.Store(int64(by))
+}
 
 // turnUnhealthy makes the health check fail. It lasts for some time.
 func (n *node) turnUnhealthy(lasts time.Duration) {
@@ -70,7 +89,8 @@ func (n *node) turnUnhealthy(lasts time.Duration) {
 
 func newNode(s *simulation, id string, random *rand.Rand) *node {
 	n := &node{sim: s, id: id, seed: random.Uint64(), random: random, dice: make(map[string]dice)}
-	n.clock = clock{origin: s.began, offset: time.Duration(random.Int64N(int64(1000 * time.Hour))), rate: 1}
+	n.clock.origin, n.clock.offset, n.clock.rate = s.began, time.Duration(random.Int64N(int64(1000*time.Hour))), 1
+	n.clock.wallOffset = &n.wallOffset
 	n.wallOffset.Store(random.Int64N(int64(40*time.Second)) - int64(20*time.Second))
 	return n
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -16,13 +17,13 @@ import (
 // rogue is the id of a client that does what it should not.
 const rogue = "rogue"
 
-// requestAsRogue sends a request of that client.
-func (s *simulation) requestAsRogue(payload []byte, token string) {
+// requestAsRogue sends a request of that client, whose clock is ahead.
+func (s *simulation) requestAsRogue(payload []byte, token string, ahead time.Duration) {
 	conn := s.store.Connect(rogue)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // the store may crash at this moment
 	defer cancel()
 	_, _ = conn.RoundTrip(ctx, transport.Request{
-		Payload: payload, Timestamp: fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), rogue), FencingToken: token,
+		Payload: payload, Timestamp: fmt.Sprintf("%d:0:%s", time.Now().Add(ahead).UnixMilli(), rogue), FencingToken: token,
 	})
 	_ = conn.Close()
 }
@@ -90,6 +91,22 @@ func (h hit) crashStore(after, down time.Duration, moves bool) bool {
 		})
 	})
 	return true
+}
+
+// stallCommit makes one commit take nearly a TTL, in which another client, whose clock is far ahead, changes
+// keys of its own.
+func (h hit) stallCommit() {
+	if h.elapsed()+3*ttl > calmAt {
+		return
+	}
+	ahead := []time.Duration{12 * time.Second, 35 * time.Second, 45 * time.Second}[h.random.IntN(3)]
+	h.journal.SetLatency(ttl - margin)
+	for i := range 3 { // each goes into the commit after the one that is under way
+		time.AfterFunc(time.Duration(i)*time.Second, func() {
+			h.requestAsRogue(resp3.AppendCommand(nil, "SET", fmt.Sprint(rogue, i), time.Now().String()), "", ahead)
+		})
+	}
+	time.AfterFunc(time.Second/2, func() { h.journal.SetLatency(commitTime) })
 }
 
 // restoreBackup puts a store with earlier records in the place of the present one, whose disk is

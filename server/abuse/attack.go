@@ -20,6 +20,10 @@ type attack struct {
 	users, costly bool
 	// rules are rules of the file with users, in YAML; none allows everything.
 	rules string
+	// key is the key of the server's certificate, P-256 or RSA-4096; none: there is no TLS.
+	key string
+	// clientCA makes a server with TLS ask clients for certificates, which its own has to have signed.
+	clientCA bool
 	// serve are more flags for `tenure serve`.
 	serve []string
 	// commit is how long each commit of the store takes besides what a file takes; 0: the store is
@@ -47,7 +51,7 @@ type attack struct {
 
 // attacks returns all attacks, in the order of the table.
 func attacks() []attack {
-	return slices.Concat(packetAttacks, loginAttacks, subscriptionAttacks, memoryAttacks, fillAttacks, fairnessAttacks, nameAttacks, combinedAttacks, journalAttacks)
+	return slices.Concat(packetAttacks, loginAttacks, encryptedAttacks, subscriptionAttacks, memoryAttacks, socketAttacks, fillAttacks, fairnessAttacks, nameAttacks, combinedAttacks, journalAttacks)
 }
 
 const (

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,7 +72,11 @@ func beHealthy(t task) error {
 	}
 	first, stop := context.WithTimeout(ctx, 20*time.Second)
 	defer stop()
-	client, err := transport.Dial(first, "mqtt://"+t.Address, options)
+	scheme := "mqtt://"
+	if t.Encrypted {
+		scheme, options.TLS.Config = "mqtts://", &tls.Config{InsecureSkipVerify: true}
+	}
+	client, err := transport.Dial(first, scheme+t.Address, options)
 	if err != nil {
 		return err
 	}

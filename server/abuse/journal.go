@@ -1,9 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
@@ -39,6 +42,47 @@ var journalAttacks = []attack{{
 				return []string{protocol.VerbSet, fmt.Sprint(p.id, "-", i%4), value, protocol.OptionPX, "8000"}
 			})
 		})
+		return nil
+	},
+}, {
+	name: "a clock a minute ahead before a slow disk",
+	what: "has 4 clients change keys with a __ts that is 59.5 s ahead and has the counter 2^31-1, on a disk that takes half a second " +
+		"for a commit.",
+	users:  true,
+	commit: 500 * time.Millisecond,
+	p99:    20 * time.Millisecond,
+	limit:  "the counter of another client's version has 31 bits",
+	run: func(ctx context.Context, t *target) error {
+		lasting := t.lasting(ctx)
+		t.each(ctx, 4, 4, "ahead-", func(p *peer) {
+			p.timestamp = func() string {
+				return fmt.Sprintf("%d:%d:%s", time.Now().Add(59_500*time.Millisecond).UnixMilli(), math.MaxInt32, p.id)
+			}
+			_ = p.requests(lasting, 0, 4, func(i int) []string { return []string{protocol.VerbSet, p.id, strconv.Itoa(i)} })
+		})
+		victim, err := t.login(ctx, rawmqtt.Login{ClientID: "victim"})
+		if err != nil {
+			return err
+		}
+		if _, err := victim.subscribe(0, protocol.ResponseTopic("victim")); err != nil {
+			return err
+		}
+		if err := victim.send(victim.request(1, protocol.VerbSet, "victim", "value")); err != nil {
+			return err
+		}
+		body, err := victim.await(wire.Publish)
+		if err != nil {
+			return err
+		}
+		_, text, _ := bytes.Cut(body, []byte(protocol.PropertyTimestamp))
+		in := wire.Reader(text)
+		value, ok := in.Binary()
+		if !ok {
+			return fmt.Errorf("the reply %q has no version", body)
+		}
+		if version, err := hlc.Parse(string(value)); err != nil || version.Counter > math.MaxInt32 {
+			return breach("another client's version is %q (%v)", value, err)
+		}
 		return nil
 	},
 }, {

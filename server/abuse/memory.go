@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -20,6 +21,20 @@ var memoryAttacks = []attack{{
 		peers := t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) { _, _ = p.subscribe(1, "queue/"+p.id) })
 		t.flood(ctx, t.n(1024, 256), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
 		return sleepFor(ctx, t.duration/4)
+	},
+}, {
+	name:  "long tokens",
+	what:  "sets 200,000 keys of a few bytes, each under a fencing token of 983 bytes, in a store of 2 MiB (--max-bytes).",
+	serve: []string{"--max-bytes=2MiB"},
+	run: func(ctx context.Context, t *target) error {
+		keys, clients := t.n(200_000, 100_000), 20
+		t.each(ctx, clients, clients, "", func(p *peer) {
+			p.token = "1:0:" + strings.Repeat("n", 983)
+			_ = p.requests(ctx, keys/clients, 100, func(i int) []string {
+				return []string{protocol.VerbSet, p.id + "-" + strconv.Itoa(i), "", protocol.OptionPX, "8000"}
+			})
+		})
+		return sleepFor(ctx, t.duration/2)
 	},
 }, {
 	name:   "deaf watchers",

@@ -87,6 +87,9 @@ type peer struct {
 	present bool   // the server had a session
 	connack []byte // the body
 	counter uint64
+
+	timestamp func() string // of SETs; nil: a right one
+	token     string        // of requests; empty: none
 }
 
 // errRefused is the error of a login that the server refuses.
@@ -261,7 +264,14 @@ func (p *peer) requestWith(id uint16, correlation string, command ...string) []b
 	properties := rawmqtt.Body(nil).Byte(wire.ResponseTopic).Text(protocol.ResponseTopic(p.id)).
 		Byte(wire.CorrelationData).Text(correlation)
 	if command[0] == protocol.VerbSet {
-		properties = properties.User(protocol.PropertyTimestamp, strconv.FormatInt(time.Now().UnixMilli(), 10)+":0:"+p.id)
+		timestamp := strconv.FormatInt(time.Now().UnixMilli(), 10) + ":0:" + p.id
+		if p.timestamp != nil {
+			timestamp = p.timestamp()
+		}
+		properties = properties.User(protocol.PropertyTimestamp, timestamp)
+	}
+	if p.token != "" {
+		properties = properties.User(protocol.PropertyFencingToken, p.token)
 	}
 	return rawmqtt.Message{
 		Topic: protocol.InvokeTopic, QoS: 1, ID: id,

@@ -109,6 +109,13 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 		}
 		arguments = append(arguments, "--auth", path)
 	}
+	if a.key != "" {
+		flags, err := a.writeCertificate(folder)
+		if err != nil {
+			return nil, err
+		}
+		arguments = append(arguments, flags...)
+	}
 	path := filepath.Join(folder, "log")
 	log, err := os.Create(path)
 	if err != nil {
@@ -206,7 +213,7 @@ type healthyProcess struct {
 }
 
 func (r *runner) startHealthy(ctx context.Context, a attack, s *serverProcess) (*healthyProcess, error) {
-	cmd, err := childCommand(ctx, task{Healthy: true, Address: s.address, Users: a.users, Changes: a.change > 0, Short: r.short})
+	cmd, err := childCommand(ctx, task{Healthy: true, Address: s.address, Users: a.users, Encrypted: a.key != "", Changes: a.change > 0, Short: r.short})
 	if err != nil {
 		return nil, err
 	}

@@ -15,14 +15,15 @@ const taskVariable = "TENURE_ABUSE_TASK"
 
 // A task is what a child process does.
 type task struct {
-	Healthy bool   // run the healthy client; else, without Folder, the attacker
-	Folder  string // run a server, with its data there
-	Commit  time.Duration
-	Attack  string // its name
-	Address string // of the server, host:port
-	Users   bool   // the server checks passwords
-	Changes bool   // the healthy client also measures changes
-	Short   bool
+	Healthy   bool   // run the healthy client; else, without Folder, the attacker
+	Folder    string // run a server, with its data there
+	Commit    time.Duration
+	Attack    string // its name
+	Address   string // of the server, host:port
+	Users     bool   // the server checks passwords
+	Encrypted bool   // the server has TLS
+	Changes   bool   // the healthy client also measures changes
+	Short     bool
 	// Duration is how long the attack goes on, and Limit when it is cut off.
 	Duration, Limit time.Duration
 }

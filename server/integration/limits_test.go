@@ -3,14 +3,19 @@ package integration_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
+	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -118,7 +123,7 @@ func TestAValueThatIsLargerThanItsReaderTakesIsAnErrorAtOnce(t *testing.T) {
 }
 
 func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllArrivingBytes: 80 << 10}})
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllArrivingBytes: 30 << 10}})
 	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 40_000)}.Packet()
 	send := func(id string) (net.Conn, *bufio.Reader) {
 		t.Helper()
@@ -135,7 +140,7 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 		if first, _, err := rawmqtt.Read(in, 1<<10); err != nil || first>>4 != wire.Connack {
 			t.Fatalf("%s: %x, %v", id, first, err)
 		}
-		_, _ = conn.Write(packet[:20_000]) // it has a buffer of 32 KiB then
+		_, _ = conn.Write(packet[:20_000]) // it has a buffer of 32 KiB then, of which 12 count
 		return conn, in
 	}
 	use := func(want func(int64) bool, what string) {
@@ -146,23 +151,21 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 			}
 		}
 	}
-	first, _ := send("first")
-	use(func(used int64) bool { return used == 28<<10 }, "a packet has begun to arrive")
+	_, inOfFirst := send("first")
+	use(func(used int64) bool { return used == 12<<10 }, "a packet has begun to arrive")
 	second, _ := send("second")
-	use(func(used int64) bool { return used == 56<<10 }, "another has begun")
-	_, inOfThird := send("third")
-	code := byte(0)
-	if kind, body, err := rawmqtt.Read(inOfThird, 1<<10); err == nil && kind>>4 == wire.Disconnect && len(body) > 0 {
-		code = body[0]
+	use(func(used int64) bool { return used == 24<<10 }, "another has begun")
+	third, _ := send("third")
+	reason := "large packets take up all the room that there is for them, and this one waits longest for its rest"
+	if rest, err := io.ReadAll(inOfFirst); err != nil || string(rest) != string(frame.AppendDisconnect(nil, 0x97, reason)) {
+		t.Errorf("the first is told %q, %v", rest, err)
 	}
-	if code != 0x97 {
-		t.Errorf("a third is told %#x, want 0x97", code)
-	}
+	use(func(used int64) bool { return used == 24<<10 }, "the first has lost its room to a third")
 	if got := testsupport.Connect(t, address, "small", nil).Do("SET", "k", "v"); got != "+OK\r\n" {
 		t.Errorf("a small request: %q", got)
 	}
-	_ = first.Close()
 	_ = second.Close()
+	_ = third.Close()
 	use(func(used int64) bool { return used == 0 }, "the connections are over")
 	conn, in := send("fourth")
 	_, _ = conn.Write(packet[20_000:])
@@ -171,4 +174,36 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 		t.Errorf("afterwards there is no room for one: %x, %v", kind, err)
 	}
 	use(func(used int64) bool { return used == 0 }, "it was handled")
+}
+
+// By itself the kernel takes megabytes for a client that does not read.
+func TestTheKernelHoldsLittleForAClientThatDoesNotRead(t *testing.T) {
+	const large, limit = 64 << 10, 256 << 10
+	const kernel = 1 << 20 // for both sockets
+	ca := certificates.New(t, "authority")
+	serving := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
+	for name, config := range map[string]*tls.Config{"TCP": nil, "TLS": serving} {
+		t.Run(name, func(t *testing.T) {
+			address, s := testsupport.StartServer(t, server.Options{TLS: config, Limits: server.Limits{OutgoingBytes: limit}})
+			dial := func(id string) *testsupport.RawClient {
+				conn := testsupport.DialTCP(t, address)
+				_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10) // more is needed if it fails
+				if config != nil {
+					conn = tls.Client(conn, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1"})
+				}
+				return testsupport.ConnectRaw(t, conn, id, 60, "")
+			}
+			deaf, publisher := dial("deaf"), dial("publisher")
+			deaf.Subscribe("t")
+			message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
+			for sent := 0; s.Stats().DroppedMessages["connection full"] == 0; sent += large {
+				publisher.Send(message)
+				publisher.Write([]byte{0xc0, 0})
+				publisher.Read()
+				if sent > limit+kernel {
+					t.Fatalf("%d bytes were not read, and none is dropped", sent)
+				}
+			}
+		})
+	}
 }

@@ -5,7 +5,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
@@ -89,17 +92,62 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkCompact measures how long commits wait while a journal with so many keys is compacted.
-func BenchmarkCompact(b *testing.B) {
-	for _, n := range []int{100_000, 1_000_000} {
+// BenchmarkChurn measures commits in a journal of so many keys while 150 MB are written and deleted,
+// which makes it compact the file.
+func BenchmarkChurn(b *testing.B) {
+	for _, n := range []int{100_000, 400_000} {
 		b.Run(fmt.Sprintf("keys=%d", n), func(b *testing.B) {
-			file := open(b, b.TempDir())
-			fill(b, file, n)
+			var took []time.Duration
 			for b.Loop() {
-				if err := file.Compact(b.Context()); err != nil {
+				dir := b.TempDir()
+				file := open(b, dir)
+				fill(b, file, n)
+				if err := file.Close(); err != nil {
+					b.Fatal(err)
+				}
+				file = open(b, dir)
+				load(b, file)
+				took = append(took, churn(b, file, n)...)
+				if err := file.Close(); err != nil {
 					b.Fatal(err)
 				}
 			}
+			slices.Sort(took)
+			for _, share := range []float64{0.5, 0.99, 1} {
+				b.ReportMetric(1000*took[int(share*float64(len(took)-1))].Seconds(), fmt.Sprintf("ms/p%.0f", 100*share))
+			}
 		})
 	}
+}
+
+// churn writes 150 MB in values of 10 kB, deletes them, and goes on with changes of n keys. It returns how
+// long each commit took.
+func churn(b *testing.B, file *journal.File, n int) (took []time.Duration) {
+	value := strings.Repeat("x", 10_000)
+	random := rand.New(rand.NewPCG(1, 1))
+	submit := func(batch ...statestore.Group) {
+		batch = append(batch, statestore.Group{benchmarkKey(random.IntN(n))})
+		start := time.Now()
+		commit(b, file, batch...)
+		took = append(took, time.Since(start))
+	}
+	const large, each = 15_000, 10
+	for i := 0; i < large; i += each {
+		var batch []statestore.Group
+		for j := range each {
+			batch = append(batch, statestore.Group{key(fmt.Sprint("large/", i+j), value)})
+		}
+		submit(batch...)
+	}
+	for i := 0; i < large; i += each {
+		var batch []statestore.Group
+		for j := range each {
+			batch = append(batch, statestore.Group{keyGone(fmt.Sprint("large/", i+j))})
+		}
+		submit(batch...)
+	}
+	for range 2000 {
+		submit()
+	}
+	return took
 }

@@ -2,16 +2,22 @@ package journal_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
@@ -43,6 +49,7 @@ func TestTheFileStaysSmallThroughAWeekOfChurn(t *testing.T) {
 	submit := func(batch []statestore.Group) {
 		t.Helper()
 		commit(t, file, batch...)
+		settle(t, file)
 		file.WithoutSync() // after a compaction too
 		commits++
 		info, err := os.Stat(path)
@@ -129,6 +136,7 @@ func TestTinyRecordsAreNotCompactedAllTheTime(t *testing.T) {
 			batch = append(batch, all[random.IntN(len(all))])
 		}
 		commit(t, file, batch...)
+		settle(t, file)
 	}
 	if compactions := strings.Count(log.String(), "compacted"); compactions > 5 {
 		t.Errorf("%d compactions in 60 commits", compactions)
@@ -174,4 +182,105 @@ func TestOpenCompactsALargeFile(t *testing.T) {
 	if after, _ := os.Stat(filepath.Join(dir, "tenure.db")); after.Size() > 1<<20 {
 		t.Errorf("after a start the file has %d bytes", after.Size())
 	}
+}
+
+// While a compaction is stopped in its middle, commits are answered: changes, removals and new records.
+// The copy then has them all.
+func TestCommitsAreAnsweredWhileTheFileIsCompacted(t *testing.T) {
+	reading, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	t.Cleanup(failpoint.Set(func(at failpoint.Point) {
+		if at == failpoint.DuringCompaction {
+			once.Do(func() { close(reading); await.Next(goOn) })
+		}
+	}))
+	dir := t.TempDir()
+	file := open(t, dir)
+	load(t, file)
+	state := make(map[string]string)
+	submit := func(group ...statestore.Record) {
+		t.Helper()
+		batch := []statestore.Group{group}
+		apply(state, batch)
+		if err := await.Result(func() error { return file.Commit(t.Context(), batch) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 40 {
+		submit(key(fmt.Sprint(i), strings.Repeat("x", 100_000)))
+	}
+	for i := range 30 {
+		submit(keyGone(fmt.Sprint(i)))
+	}
+	await.Receive(reading)
+	large := size(t, dir)
+	for i := range 30 {
+		submit(key(fmt.Sprint(30+i%10), fmt.Sprint("changed ", i)), key(fmt.Sprint("new ", i), "made"))
+		submit(keyGone(fmt.Sprint("new ", i/2)))
+	}
+	close(goOn)
+	settle(t, file)
+	if after := size(t, dir); after > large/2 {
+		t.Errorf("the file had %d bytes, and has %d after the compaction", large, after)
+	}
+	submit(key("after", "the compaction"))
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := journal.CheckBolt(filepath.Join(dir, "tenure.db")); err != nil {
+		t.Error(err)
+	}
+	wantState(t, load(t, open(t, dir)), state)
+}
+
+// A journal closes while a compaction is under way, and leaves no copy.
+func TestCloseEndsACompaction(t *testing.T) {
+	var compacts atomic.Bool
+	t.Cleanup(failpoint.Set(func(at failpoint.Point) {
+		if at == failpoint.DuringCompaction {
+			compacts.Store(true)
+			time.Sleep(time.Millisecond) // Close comes before the end
+		}
+	}))
+	dir := t.TempDir()
+	file := open(t, dir)
+	load(t, file)
+	var small, large, gone statestore.Group
+	for i := range 60 {
+		small = append(small, key(fmt.Sprint(i), "kept"))
+	}
+	for i := range 40 {
+		large = append(large, key(fmt.Sprint("large ", i), strings.Repeat("x", 100_000)))
+		gone = append(gone, keyGone(fmt.Sprint("large ", i)))
+	}
+	commit(t, file, small, large)
+	commit(t, file, gone)
+	await.Until(compacts.Load)
+	if err := await.Result(file.Close); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "tenure.db.new")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copy is left: %v", err)
+	}
+	if found := load(t, open(t, dir)); len(found) != len(small) {
+		t.Errorf("%d records are left, want %d", len(found), len(small))
+	}
+}
+
+// settle waits until no compaction is under way.
+func settle(t testing.TB, file *journal.File) {
+	t.Helper()
+	if err := await.Result(file.Settle); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// size returns the size of the file in a directory.
+func size(t testing.TB, dir string) int64 {
+	t.Helper()
+	info, err := os.Stat(filepath.Join(dir, "tenure.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
 }

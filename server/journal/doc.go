@@ -24,8 +24,10 @@
 // compares the number and a digest of all records with those that the last Commit wrote. A file that
 // was cut short, changed or mixed up is refused, never read in part.
 //
-// The file stays smaller than three times its live data plus 1 MiB: Commit compacts it when it
-// gets larger. That takes a few seconds for a million keys, in which nothing is committed.
+// The file stays smaller than three times its live data plus 1 MiB: when it gets larger, a copy is
+// made beside the next commits, which takes a few seconds for a million keys, and one of them puts
+// that in its place. Meanwhile the file may double. A commit waits for the copy only if the file would
+// get larger, or if more than 32 MiB were committed since the copy began.
 // On Windows the file is as large as the next power of two.
 //
 // # What it does not promise

@@ -43,9 +43,6 @@ func (f *File) LiveBytes() int64 { return int64(f.totals.bytes) }
 // CheckBolt is the check of bbolt.
 var CheckBolt = checkBolt
 
-// Compact compacts the file, whatever its size.
-func (f *File) Compact(ctx context.Context) error { return f.compact(ctx, 0) }
-
 // TakeLock takes the lock of a directory while meanwhile happens, frees it, and reports whether it
 // was taken.
 func TakeLock(dir string, meanwhile func() error) (bool, error) {
@@ -59,3 +56,6 @@ func TakeLock(dir string, meanwhile func() error) (bool, error) {
 		return locked, together(err, meanwhile())
 	})
 }
+
+// Settle waits until no compaction is under way, as the next commits do.
+func (f *File) Settle() error { return f.settle() }

@@ -49,10 +49,15 @@ type File struct {
 	control *control // answers requests for backups; nil if that is not possible
 
 	// Of the goroutine that calls Load and Commit.
-	totals   totals      // of what is committed
-	opened   os.FileInfo // of the file that db has
-	floor    int64       // the file is not compacted while it is smaller
-	overhead float64     // nor while it is smaller than this times the live data
+	totals     totals      // of what is committed
+	opened     os.FileInfo // of the file that db has
+	floor      int64       // the file is not compacted while it is smaller
+	overhead   float64     // nor while it is smaller than this times the live data
+	compaction *compaction // that is under way, or nil
+
+	life  context.Context // ends with Close
+	end   context.CancelFunc
+	tasks sync.WaitGroup // the goroutine of a compaction
 
 	mu      sync.Mutex
 	loaded  bool          // Load was called
@@ -93,6 +98,7 @@ func Open(dir string, options Options) (*File, error) {
 		logger: options.Logger,
 		ready:  make(chan struct{}),
 	}
+	f.life, f.end = context.WithCancel(context.Background())
 	if err := f.prepare(); err != nil {
 		claimed.abandon()
 		return nil, about(f.path, err)
@@ -210,10 +216,20 @@ func (f *File) load(ctx context.Context, each func(statestore.Record) error) err
 	if err := f.read(ctx, each); err != nil {
 		return err
 	}
-	if err := f.openDB(); err != nil {
-		return err
+	err := f.guard(func() error {
+		db, err := openBolt(f.path)
+		if err != nil {
+			return err
+		}
+		return f.use(db)
+	})
+	if err == nil {
+		err = f.compactIfLarge(ctx)
 	}
-	return f.compactIfLarge(ctx)
+	if err == nil {
+		err = f.settle() // nothing waits for a commit yet
+	}
+	return err
 }
 
 // read calls each for all records, and keeps their totals.
@@ -254,11 +270,11 @@ func (f *File) progress(count uint64) func() {
 	}
 }
 
-// openDB gives the file to bbolt. It was checked before.
-func (f *File) openDB() error {
-	info, err := os.Stat(f.path)
+// openBolt gives a file to bbolt. It was checked before.
+func openBolt(path string) (*bbolt.DB, error) {
+	info, err := os.Stat(path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	options := bbolt.Options{
 		OpenFile:        openWithoutLink,
@@ -269,22 +285,26 @@ func (f *File) openDB() error {
 		NoStatistics:    true,
 		InitialMmapSize: mapSize(info.Size()),
 	}
-	var db *bbolt.DB
-	err = f.guard(func() (err error) {
-		if db, err = bbolt.Open(f.path, 0o600, &options); err == nil || options.InitialMmapSize == 0 {
-			return err
-		}
+	db, err := bbolt.Open(path, 0o600, &options)
+	if err != nil && options.InitialMmapSize > 0 {
 		options.InitialMmapSize = 0 // there may be a limit on addresses
-		db, err = bbolt.Open(f.path, 0o600, &options)
-		return err
-	})
-	if errors.Is(err, bbolterrors.ErrTimeout) {
-		return fmt.Errorf("%w by a program for bbolt files; end it, and start again", ErrInUse)
+		db, err = bbolt.Open(path, 0o600, &options)
 	}
+	if errors.Is(err, bbolterrors.ErrTimeout) {
+		return nil, fmt.Errorf("%w by a program for bbolt files; end it, and start again", ErrInUse)
+	}
+	if err == nil {
+		db.AllocSize = step(info.Size())
+	}
+	return db, err
+}
+
+// use makes db the database of the journal: it has the file.
+func (f *File) use(db *bbolt.DB) error {
+	info, err := os.Stat(f.path)
 	if err != nil {
 		return err
 	}
-	db.AllocSize = step(info.Size())
 	f.opened = info
 	f.mu.Lock()
 	f.db = db
@@ -313,8 +333,8 @@ func step(size int64) int { return int(min(max(size/16, 16<<10), 16<<20)) }
 
 // Commit implements [statestore.Journal]: it writes the batch in one transaction, and returns
 // when the disk has it. A write that has begun does not end with ctx: only the disk can end it.
-// Now and then Commit also compacts the file, which takes seconds if there are millions of
-// records.
+// Now and then a commit begins to compact the file, which goes on beside the next ones; one of them
+// puts the copy in place of the file, and takes a few milliseconds longer.
 func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	if failure := f.whyFailed(); failure != nil {
 		return failure
@@ -332,26 +352,31 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	}
 	sums := f.totals
 	defer f.preferCommit()()
-	err := f.guard(func() error {
-		// Not Update: after a fault it rolls back, and reads the file again in a goroutine of its
-		// own, where the next fault would end the process without a reason (bbolt v1.5.0).
-		tx, err := f.db.Begin(true)
-		if err != nil {
-			return err
-		}
-		if err := put(tx, batch, &sums); err != nil {
-			return together(err, tx.Rollback())
-		}
-		return tx.Commit()
-	})
-	if err != nil {
+	if err := f.guard(func() error { return commitTo(f.db, batch, &sums) }); err != nil {
 		return f.fail(err)
 	}
 	f.totals = sums
-	if err := f.compactIfLarge(ctx); err != nil {
+	if f.compaction != nil {
+		f.compaction.note(batch)
+	}
+	if err := f.compactIfLarge(f.life); err != nil {
 		return f.fail(fmt.Errorf("compact: %w", err))
 	}
 	return nil
+}
+
+// commitTo writes a batch in one transaction, and updates the totals.
+func commitTo(db *bbolt.DB, batch []statestore.Group, sums *totals) error {
+	// Not Update: after a fault it rolls back, and reads the file again in a goroutine of its
+	// own, where the next fault would end the process without a reason (bbolt v1.5.0).
+	tx, err := db.Begin(true)
+	if err != nil {
+		return err
+	}
+	if err := put(tx, batch, sums); err != nil {
+		return together(err, tx.Rollback())
+	}
+	return tx.Commit()
 }
 
 // commitPatience is how long a commit waits for backups of other processes.
@@ -443,8 +468,8 @@ func (f *File) guard(operation func() error) (err error) {
 // Standing implements [statestore.Journal]: it returns nil, because no other process can take over.
 func (f *File) Standing() error { return nil }
 
-// Close implements [statestore.Journal]. It ends backups that are under way, and frees the
-// directory. Later calls do nothing.
+// Close implements [statestore.Journal]. It ends backups and a compaction that are under way, and frees
+// the directory. Later calls do nothing.
 func (f *File) Close() error {
 	f.mu.Lock()
 	if f.closed {
@@ -458,7 +483,12 @@ func (f *File) Close() error {
 	if f.failure == nil {
 		f.failure = about(f.path, ErrClosed)
 	}
+	stuck := f.stuck
 	f.mu.Unlock()
+	f.end()
+	if !stuck {
+		f.tasks.Wait()
+	}
 	var errs []error
 	if f.control != nil {
 		errs = append(errs, about(f.path, f.control.close()))
@@ -493,7 +523,7 @@ func (f *File) takeDB() *bbolt.DB {
 }
 
 // takeIdleDB is takeDB, but it returns nil at once if a backup reads. New backups wait until
-// openDB.
+// use.
 func (f *File) takeIdleDB() *bbolt.DB {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -100,7 +100,7 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 	}
 	if options.TLS != nil {
 		options.TLS = options.TLS.Clone()
-		tlspolicy.Restrict(options.TLS)
+		tlspolicy.RestrictServer(options.TLS)
 	}
 	r := &responder{
 		options:  options,
@@ -169,7 +169,12 @@ func (r *responder) handle(socket net.Conn) {
 func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthenticated.Connection) (answered bool) {
 	conn := socket
 	if r.options.TLS != nil {
-		conn = tls.Server(socket, r.options.TLS) // the handshake comes with the first read
+		below := &unauthenticated.Socket{Conn: socket}
+		encrypted := tls.Server(below, r.options.TLS)
+		if below.Handshake(encrypted, place) != nil {
+			return false // no client, or one that left or could not agree about TLS
+		}
+		conn = encrypted
 	}
 	limits := gate.DefaultLimits()
 	check := gate.New(gate.FromClient, limits)
@@ -178,7 +183,7 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 	if _, err := input.Read(make([]byte, 1)); err != nil { // the whole packet was checked before its first byte is returned
 		var refused bool
 		if answer, refused = check.AppendRefusal(nil, err); !refused {
-			return false // no client, or one that left or could not agree about TLS
+			return false // no client, or one that left
 		}
 		r.refused.Log("reason", logs.Error(err), "remote", remote.String())
 	} else {

@@ -22,9 +22,9 @@ type storeFlags struct {
 }
 
 const strictHelp = `--strict closes gaps that the protocol leaves open: the fence of a protected
-key survives its deletion and expiry, a fencing token that was never issued is
-refused, and keys under a --lock-prefix need an expiry and a value that begins
-with the client id and a colon.`
+key survives its deletion and expiry, a fencing token above every version that
+was issued is refused, and keys under a --lock-prefix need an expiry and a
+value that is the client id, a colon and a text without a colon.`
 
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means; folder is
 // where the data is by default, in the user's directory for state.
@@ -34,7 +34,7 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
 	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict; may be repeated")
 	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store that starts without data, or from a restored backup, grants no lease, so that leases of the previous store expire first; give it the longest TTL in use")
 	flags.IntVar(&s.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means "+noLimit)
-	flagvalue.Bytes(flags, &s.MaxBytes, "max-bytes", "how many bytes keys and values may have together; 0 means "+noLimit)
+	flagvalue.Bytes(flags, &s.MaxBytes, "max-bytes", "how many bytes keys, values and fencing tokens may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
 	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "how many of its last requests are kept for each client, so that none is applied twice")
@@ -182,6 +182,7 @@ var optionFlags = []string{
 	"Options.MaxMemory", "--max-memory",
 	"Options.MaxClients", "--max-clients",
 	"Options.MaxPacketSize", "--max-packet-size",
+	"Options.PacketTimeout", "--packet-timeout",
 	"Options.PasswordChecks", "--password-checks",
 	"Options.MaxUnauthenticatedPerAddress", "--max-unauthenticated-per-address",
 	"Options.MaxUnauthenticated", "--max-unauthenticated",

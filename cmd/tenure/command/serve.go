@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -104,6 +105,7 @@ limit, a warning names its flag.
 	flags.IntVar(&settings.PasswordChecks, "password-checks", 0, "how many passwords are checked at once; others wait, in turns by address; 0 means half of the processors")
 	flags.IntVar(&settings.MaxUnauthenticated, "max-unauthenticated", 256, "how many open connections may be unauthenticated; a new one closes the oldest; each has 5s")
 	flags.IntVar(&settings.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0, "the same for one remote address; 0 means 64, and no separate limit for this machine")
+	flags.DurationVar(&settings.PacketTimeout, "packet-timeout", 30*time.Second, "how long a packet may take to arrive, from its first byte")
 	flags.Uint32Var(&settings.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes; at least 1024")
 	return serve
 }

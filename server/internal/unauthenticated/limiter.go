@@ -1,5 +1,6 @@
 // Package unauthenticated accepts connections, and bounds the clients that have not authenticated:
-// how many there are, in all and from each source, and how long they stay.
+// how many there are, in all and from each source, how long they stay, and how many TLS handshakes
+// are computed at once.
 package unauthenticated
 
 import (
@@ -10,6 +11,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/server/internal/semaphore"
 )
 
 const (
@@ -36,6 +39,7 @@ type Limiter struct {
 
 	max, maxPerSource int           // of all connections, and of one source
 	freed             chan struct{} // has an item after a connection was removed
+	handshakes        *semaphore.Fair[netip.Prefix]
 
 	mu        sync.Mutex
 	total     int
@@ -66,11 +70,14 @@ func New(most, mostPerSource, sockets int) *Limiter {
 	if sockets > 0 {
 		most = min(most, max(1, sockets/2))
 	}
-	return &Limiter{Timeout: DefaultTimeout, max: most, maxPerSource: mostPerSource, freed: make(chan struct{}, 1), perSource: make(map[netip.Prefix]int)}
+	return &Limiter{Timeout: DefaultTimeout, max: most, maxPerSource: mostPerSource, freed: make(chan struct{}, 1), handshakes: newHandshakes(), perSource: make(map[netip.Prefix]int)}
 }
 
 // Max returns the bound for all connections.
 func (l *Limiter) Max() int { return l.max }
+
+// Handshaking returns how many TLS handshakes wait for their turns.
+func (l *Limiter) Handshaking() int { return l.handshakes.Waiting() }
 
 // Len returns how many connections there are.
 func (l *Limiter) Len() int {

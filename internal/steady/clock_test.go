@@ -1,0 +1,141 @@
+package steady
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// machine has the clocks of a machine that can be suspended.
+type machine struct {
+	Reading
+	real time.Duration
+}
+
+func (m *machine) run(d time.Duration) {
+	m.real += d
+	m.Monotonic, m.Wall, m.Boot = m.Monotonic+d, m.Wall+d, m.Boot+d
+}
+
+func (m *machine) suspend(d time.Duration) {
+	m.real += d
+	m.Wall, m.Boot = m.Wall+d, m.Boot+d
+}
+
+func (m *machine) set(step time.Duration) { m.Wall += step }
+
+func TestInvariant3SystemClockCountsSuspendedTimeAndNoStepMoreThanItMust(t *testing.T) {
+	const s, hour = time.Second, time.Hour
+	for name, test := range map[string]struct {
+		boots bool
+		// what happens while the clock is read before and after
+		before, between func(m *machine)
+		want            time.Duration // beyond real time
+	}{
+		"a suspend":                   {true, nil, func(m *machine) { m.suspend(s) }, 0},
+		"a step forward":              {true, nil, func(m *machine) { m.set(hour) }, 0},
+		"a step back":                 {true, nil, func(m *machine) { m.set(-hour) }, 0},
+		"a suspend, by the wall":      {false, nil, func(m *machine) { m.suspend(s) }, 0},
+		"a step forward, by the wall": {false, nil, func(m *machine) { m.set(hour) }, hour}, // it may be a suspend
+		"a step back, by the wall":    {false, nil, func(m *machine) { m.set(-hour) }, 0},
+		"a step forward, and the boot clock fails later": {true, func(m *machine) { m.set(hour) },
+			func(m *machine) { m.BootOK = false }, 0},
+		"a step back, and the boot clock fails later": {true, func(m *machine) { m.set(-hour) },
+			func(m *machine) { m.BootOK = false }, 0},
+		"the boot clock fails, in a suspend": {true, func(m *machine) { m.set(-hour) },
+			func(m *machine) { m.BootOK = false; m.suspend(s) }, 0},
+		"the boot clock comes back after a suspend": {true, func(m *machine) { m.set(-hour); m.BootOK = false },
+			func(m *machine) { m.suspend(s); m.run(s); m.BootOK = true }, 0},
+		"the boot clock comes back, and there is a suspend": {true, func(m *machine) { m.BootOK = false },
+			func(m *machine) { m.BootOK = true; m.suspend(s) }, 0},
+		"the boot clock was forbidden at the start": {false, func(m *machine) { m.BootOK = true; m.set(-hour) },
+			func(m *machine) { m.suspend(s) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, clock := &machine{Reading: Reading{BootOK: test.boots}}, &Clock{Boots: test.boots}
+			m.run(s)
+			clock.Read(m.Reading)
+			if test.before != nil {
+				test.before(m)
+			}
+			m.run(s)
+			from, fromReal := clock.Read(m.Reading), m.real
+			m.run(s)
+			test.between(m)
+			m.run(s)
+			if got := clock.Read(m.Reading) - from - (m.real - fromReal); got != test.want {
+				t.Errorf("it shows %v more than has passed, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+// A deadline is late by what the clock shows too little. Whatever a wall clock does, that is the most that
+// it is set back by, and nothing where there is a clock that counts from boot.
+func TestInvariant3SystemClockNeverGoesBackAndShowsNoLessThanRuns(t *testing.T) {
+	for seed := range uint64(2000) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		boots := seed%2 == 0
+		m, clock := &machine{Reading: Reading{BootOK: boots}}, &Clock{Boots: boots}
+		forth := seed%4 < 2 // no step back
+		last, lastReal, lastRuns := time.Duration(0), time.Duration(0), time.Duration(0)
+		for range 100 {
+			d := time.Duration(random.Int64N(int64(10 * time.Second)))
+			switch random.IntN(6) {
+			case 0:
+				m.suspend(d)
+			case 1:
+				m.set(d)
+			case 2:
+				if !forth {
+					m.set(-d)
+				}
+			case 3:
+				m.BootOK = m.BootOK && random.IntN(4) > 0 || boots && random.IntN(4) == 0
+			default:
+				m.run(d)
+			}
+			if random.IntN(2) == 0 {
+				continue
+			}
+			now := clock.Read(m.Reading)
+			shows, runs := now-last, m.Monotonic-lastRuns
+			if shows < runs || (forth || clock.Boots) && shows < m.real-lastReal-leastSuspend {
+				t.Fatalf("seed %d: it shows that %v passed; %v did, of which the machine ran %v", seed, shows, m.real-lastReal, runs)
+			}
+			last, lastReal, lastRuns = now, m.real, m.Monotonic
+		}
+	}
+}
+
+// Where there is no clock that counts suspended time, the wall clock says it, which steps.
+func TestInvariant3AStepOfTheWallClockBackIsNotAStepBackOfSystemClock(t *testing.T) {
+	var clock Clock
+	for _, test := range []struct{ monotonic, wall, want time.Duration }{
+		{0, 0, 0},
+		{1, 1, 1},
+		{2, 12, 12},     // 10 s forward, or suspended
+		{3, 3, 13},      // and back
+		{3, -7, 13},     // and back further
+		{4, 3, 23},      // 9 s forward
+		{5, 4, 24},      // nothing happened
+		{6, 3605, 3625}, // suspended for an hour: no step before that hides it
+	} {
+		if got := clock.Read(Reading{Monotonic: test.monotonic * time.Second, Wall: test.wall * time.Second}); got != test.want*time.Second {
+			t.Errorf("after %d s, with a wall clock at %d s: %v, want %d s", test.monotonic, test.wall, got, test.want)
+		}
+	}
+	if got := clock.Read(Reading{Monotonic: 7 * time.Second, Wall: 3606*time.Second + leastSuspend/2}); got != 3626*time.Second {
+		t.Errorf("a little more on the wall clock: %v, want no more", got)
+	}
+}
+
+// CLOCK_BOOTTIME is read a moment before the monotonic clock, and is not set.
+func TestInvariant3ADelayBetweenTwoReadingsIsNotASuspension(t *testing.T) {
+	clock := Clock{Boots: true}
+	for _, test := range []struct{ monotonic, boot, want time.Duration }{{10, 10, 10}, {20, 15, 20}, {21, 21, 21}, {22, 32, 32}} {
+		if got := clock.Read(Reading{Monotonic: test.monotonic * time.Second, Boot: test.boot * time.Second, BootOK: true}); got != test.want*time.Second {
+			t.Errorf("after %d s, %d s since the boot: %v, want %d s", test.monotonic, test.boot, got, test.want)
+		}
+	}
+}
