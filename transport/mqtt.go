@@ -35,8 +35,8 @@ const (
 	lateConnect   = 5 * time.Minute
 	maxUnanswered = 16
 	// stableAfter is how long a connection must last for the backoff to start again. A
-	// broker that accepts and hangs up must not be hammered.
-	stableAfter = 5 * time.Second
+	// broker that accepts and hangs up must not be hammered: it gets one connection in this time.
+	stableAfter = defaultReconnectMax
 )
 
 // mqttConn is a Conn over MQTT 5: a series of links, one at a time.

@@ -130,3 +130,19 @@ func TestASlowServerIsReachedBesideOneThatStandsBy(t *testing.T) {
 		}
 	})
 }
+
+// Takeovers follow each other when machines are upgraded.
+func TestLossesFollowedByConnectionsOfSomeSecondsDoNotMakeThePausesLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := startPair(t)
+		p.set(nil)
+		for range 20 {
+			p.cut()
+			synctest.Wait() // until the loss was noticed
+			if lag := p.lag(t); lag > longestPause(defaultReconnectMin)+time.Millisecond {
+				t.Errorf("it takes %v", lag)
+			}
+			time.Sleep(3 * time.Second)
+		}
+	})
+}
