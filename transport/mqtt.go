@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v4"
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
@@ -25,7 +24,8 @@ const (
 	// firstTimeout bounds it where there are other addresses: a server that is frozen accepts
 	// connections and does not answer, and another one may take its place meanwhile. It doubles
 	// with every second attempt that this server does not answer, up to connectTimeout, because
-	// the server may be slow.
+	// the server may be slow. While another server answers, this one has more likely failed, so it
+	// doubles with every fourth attempt only.
 	firstTimeout = time.Second
 	// leaveTimeout is how long requests under way have to finish before a connection
 	// is replaced.
@@ -35,8 +35,8 @@ const (
 	lateConnect   = 5 * time.Minute
 	maxUnanswered = 16
 	// stableAfter is how long a connection must last for the backoff to start again. A
-	// broker that accepts and hangs up must not be hammered.
-	stableAfter = 5 * time.Second
+	// broker that accepts and hangs up must not be hammered: it gets one connection in this time.
+	stableAfter = defaultReconnectMax
 )
 
 // mqttConn is a Conn over MQTT 5: a series of links, one at a time.
@@ -142,11 +142,7 @@ func (c *mqttConn) terminate(cause error) {
 // run connects, again and again, until ctx ends or every broker has permanently refused the
 // first connection.
 func (c *mqttConn) run(ctx context.Context) {
-	policy := backoff.NewExponentialBackOff(
-		backoff.WithInitialInterval(c.options.ReconnectMin),
-		backoff.WithMaxInterval(c.options.ReconnectMax),
-		backoff.WithMaxElapsedTime(0), // never give up
-	)
+	pauses := newPauses(&c.options, c.servers.Len())
 	for wait := time.Duration(0); sleep.For(ctx, wait); {
 		began := time.Now()
 		replaced, err := c.connect(ctx)
@@ -158,7 +154,9 @@ func (c *mqttConn) run(ctx context.Context) {
 			return
 		}
 		if time.Since(began) > stableAfter {
-			policy.Reset()
+			if err == nil { // it was a connection
+				pauses.reset()
+			}
 			c.servers.Rest()
 		}
 		wait = 0
@@ -167,7 +165,10 @@ func (c *mqttConn) run(ctx context.Context) {
 			aside(func() { atOnce = c.moveOn() })
 		}
 		if !atOnce {
-			wait = policy.NextBackOff()
+			wait = pauses.next()
+			if err != nil { // an attempt that took long was a pause for the servers
+				wait -= time.Since(began)
+			}
 		}
 	}
 }
@@ -206,7 +207,11 @@ func (c *mqttConn) attemptTimeout() time.Duration {
 	if c.servers.Len() == 1 {
 		return connectTimeout
 	}
-	return min(connectTimeout, firstTimeout<<min(c.servers.Silence()/2, 8))
+	attempts := 2
+	if c.servers.OthersAnswer() {
+		attempts = 4
+	}
+	return min(connectTimeout, firstTimeout<<min(c.servers.Silence()/attempts, 8))
 }
 
 // connect makes one connection and reads from it until it is lost, or given up because it is
@@ -262,6 +267,11 @@ type served struct {
 func (c *mqttConn) open(ctx context.Context, s *served) error {
 	attempt, cancel := context.WithTimeout(ctx, c.attemptTimeout())
 	defer cancel()
+	defer func() {
+		if s.connack == nil && attempt.Err() != nil {
+			c.servers.TimedOut()
+		}
+	}()
 	c.trying()
 	c.servers.Silent() // unless it answers
 	refusals, referred := c.refusals, c.referred
@@ -369,6 +379,9 @@ func (c *mqttConn) conclude(s *served) {
 	}
 	if ended := (*DisconnectError)(nil); !errors.As(cause, &ended) {
 		c.servers.Silent()
+		if l.closeCause() != nil { // this client ended it, because the server did not answer
+			c.servers.TimedOut()
+		}
 	}
 }
 

@@ -15,12 +15,20 @@ type Rotation struct {
 	// silent has, for each server, how many attempts and connections in a row ended without an
 	// answer of the server.
 	silent []int
+	// answered has the servers that answered the latest attempt.
+	answered []bool
+	// skipped has, for each server, how many pauses it is still left out for after it cost a timeout.
+	skipped []int
 }
+
+// skips is how many pauses a server that cost a timeout is left out for, while another one can be
+// asked: one that stands by, and may take its place.
+const skips = 5
 
 // NewRotation returns a rotation that begins with the first of servers, addresses from
 // [ParseAddresses].
 func NewRotation(servers []*url.URL) *Rotation {
-	return &Rotation{servers: servers, refused: make([]bool, len(servers)), silent: make([]int, len(servers))}
+	return &Rotation{servers: servers, refused: make([]bool, len(servers)), silent: make([]int, len(servers)), answered: make([]bool, len(servers)), skipped: make([]int, len(servers))}
 }
 
 // Server returns the present server.
@@ -31,23 +39,65 @@ func (r *Rotation) Len() int { return len(r.servers) }
 
 // Next goes to the next server in the circle, for an attempt after a pause.
 func (r *Rotation) Next() {
-	r.turn = (r.turn + 1) % len(r.servers)
-	r.Rest()
+	r.pause()
+	r.turn = r.due()
 }
 
-// Rest notes that there was a pause, so each server may be asked again.
-func (r *Rotation) Rest() { clear(r.refused) }
+// due returns the next server in the circle that is not left out, or the next one if all are.
+func (r *Rotation) due() int {
+	for i := range r.servers {
+		if next := (r.turn + 1 + i) % len(r.servers); r.skipped[next] == 0 {
+			return next
+		}
+	}
+	return (r.turn + 1) % len(r.servers)
+}
+
+// pause notes that there is one, so each server may be asked again.
+func (r *Rotation) pause() {
+	clear(r.refused)
+	for i := range r.skipped {
+		r.skipped[i] = max(r.skipped[i]-1, 0)
+	}
+}
+
+// Rest notes that there was a long time without an attempt, so each server may be asked again, but
+// for the present one if that has just cost a timeout.
+func (r *Rotation) Rest() {
+	clear(r.refused)
+	present := r.skipped[r.turn]
+	clear(r.skipped)
+	r.skipped[r.turn] = present
+}
+
+// TimedOut notes that the present server cost a timeout. After a few pauses it is asked again.
+func (r *Rotation) TimedOut() { r.skipped[r.turn] = skips }
+
+// OthersAnswer reports whether another server answered its latest attempt.
+func (r *Rotation) OthersAnswer() bool {
+	for i, answered := range r.answered {
+		if answered && i != r.turn {
+			return true
+		}
+	}
+	return false
+}
 
 // Silent notes that the present server did not answer, or that the connection to it was lost.
 // Until Answered, no reference of another server leads to it: a server that stands by may name
 // one that was frozen a moment ago, and to ask that costs a timeout.
-func (r *Rotation) Silent() { r.silent[r.turn]++ }
+func (r *Rotation) Silent() {
+	r.silent[r.turn]++
+	r.answered[r.turn] = false
+}
 
 // Silence returns how many times Silent was called for the present server since Answered.
 func (r *Rotation) Silence() int { return r.silent[r.turn] }
 
 // Answered notes that the present server did answer.
-func (r *Rotation) Answered() { r.silent[r.turn] = 0 }
+func (r *Rotation) Answered() {
+	r.silent[r.turn], r.skipped[r.turn], r.answered[r.turn] = 0, 0, true
+}
 
 // Follow goes on from the present server, which sends its clients to another one, as a standby
 // does. reference is its Server Reference, or empty [MQTT-4.13.2]. The next server is the one
@@ -71,25 +121,26 @@ func (r *Rotation) Follow(reference string) (atOnce, known bool) {
 			return true, known
 		}
 	}
+	r.pause()
 	r.nextSilent(named, known)
-	r.Rest()
 	return false, known
 }
 
 // nextSilent goes to a silent server, because all others have sent this client on: to the one that
-// is named, else to the next one. If none is silent, it goes to the next server.
+// is named, else to the next one. If none is silent, or all of them cost a timeout a moment ago, it
+// goes to the next server.
 func (r *Rotation) nextSilent(named int, known bool) {
-	if known && r.silent[named] > 0 {
+	if known && r.silent[named] > 0 && r.skipped[named] == 0 {
 		r.turn = named
 		return
 	}
 	for range r.servers {
 		r.turn = (r.turn + 1) % len(r.servers)
-		if r.silent[r.turn] > 0 {
+		if r.silent[r.turn] > 0 && r.skipped[r.turn] == 0 {
 			return
 		}
 	}
-	r.turn = (r.turn + 1) % len(r.servers)
+	r.turn = r.due()
 }
 
 // named returns the first server that a Server Reference names. A reference is a list with

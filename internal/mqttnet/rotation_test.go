@@ -91,6 +91,42 @@ func TestARotationDoesNotFollowAReferenceToASilentServer(t *testing.T) {
 	}
 }
 
+// It may be frozen, and each attempt would cost another timeout, while one that stands by takes over.
+func TestARotationLeavesAServerOutForAFewPausesAfterATimeout(t *testing.T) {
+	for _, addresses := range []string{"mqtt://a,mqtt://b", "mqtt://a,mqtt://b,mqtt://c"} {
+		for _, reference := range []string{"a", ""} {
+			r := rotationOf(t, addresses)
+			r.Silent()
+			r.TimedOut()
+			r.Next()
+			pauses := 1
+			for ; r.Server().Hostname() != "a" && pauses < 100; pauses++ {
+				for again := true; again; {
+					r.Answered()
+					again, _ = r.Follow(reference)
+				}
+			}
+			if pauses != skips {
+				t.Errorf("%s, reference %q: asked again after %d pauses, want %d", addresses, reference, pauses, skips)
+			}
+		}
+	}
+}
+
+func TestARotationAsksServersThatAllTimedOutInTurn(t *testing.T) {
+	r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c")
+	var asked []string
+	for range 6 {
+		asked = append(asked, r.Server().Hostname())
+		r.Silent()
+		r.TimedOut()
+		r.Next()
+	}
+	if want := []string{"a", "b", "c", "a", "b", "c"}; !slices.Equal(asked, want) {
+		t.Errorf("asked %q", asked)
+	}
+}
+
 // One server after the other is the active one; the others refuse, and name it or none.
 func TestARotationReachesTheActiveServerWhateverWasSilentBefore(t *testing.T) {
 	hosts := []string{"a", "b", "c", "d"}

@@ -37,7 +37,8 @@ type Store interface {
 // refused. So it is dropped, and the next store loads what the journal has.
 type Replica struct {
 	// Listener is where clients connect. While the process stands by, it answers them as Serve
-	// does, also while a new store loads. Nil: there is nothing to answer, because the store is a
+	// does. Those that come while a new store loads wait for it, for patience at most; then they are
+	// answered like that too. Run closes it. Nil: there is nothing to answer, because the store is a
 	// client of a broker.
 	Listener *Listener
 	// Options configures the answers to clients while the process stands by.
@@ -56,14 +57,21 @@ type Replica struct {
 	StandByAfter func(err error) bool
 }
 
+// patience is how long clients wait for a store that loads before they are sent away. Most stores
+// load in less, and a client that waits is served at once; one that is sent away comes back after a
+// pause, and has another handshake then.
+const patience = 2 * time.Second
+
 // campaignPause is the least time from the end of one time of being active to the next campaign of
 // the same process: another one comes first, where there is one that can serve.
 const campaignPause = 500 * time.Millisecond
 
 // Run stands by and serves until ctx ends. Then it returns nil, after the store has ended and the
 // journal is closed, so that another process can take over at once. Any other error says why the
-// process cannot go on. It does not close Listener. It may be called once.
+// process cannot go on. It closes Listener before the last journal: a client that connects to a process
+// that ends would wait for an answer in vain. It may be called once.
 func (r *Replica) Run(ctx context.Context) error {
+	defer r.closeListener()
 	logger := r.Options.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -89,6 +97,13 @@ type deposedError struct{ error }
 
 func (d *deposedError) Unwrap() error { return d.error }
 
+// closeListener closes the port, so that clients go elsewhere at once.
+func (r *Replica) closeListener() {
+	if r.Listener != nil {
+		_ = r.Listener.Close()
+	}
+}
+
 // term stands by and serves once. It returns nil when ctx has ended, and a deposedError if the
 // process is to stand by again.
 func (r *Replica) term(ctx context.Context) (err error) {
@@ -105,19 +120,22 @@ func (r *Replica) term(ctx context.Context) (err error) {
 		}
 		return err
 	}
-	err = r.serve(ctx, journal, stopAnswering)
+	if err = stopAnswering(); err == nil { // a client that comes now waits for the store
+		err = r.serve(ctx, journal)
+	}
 	why := journal.Err() // before Close, which is a reason too
-	again := why != nil && r.StandByAfter(why)
-	if again {
-		// Close may wait for an etcd that is out of reach. Clients must not.
-		_ = stopAnswering() // it may not have been stopped yet; another call says why it failed
+	deposed := why != nil && r.StandByAfter(why)
+	// Close may wait for an etcd that is out of reach. Clients must not.
+	if deposed && ctx.Err() == nil {
 		stopAnswering = r.answer()
+	} else {
+		r.closeListener()
 	}
 	closed := journal.Close()
 	switch {
-	case again && ctx.Err() != nil:
+	case deposed && ctx.Err() != nil:
 		return nil // another process has taken over already
-	case again:
+	case deposed:
 		return &deposedError{why}
 	case err != nil:
 		return err
@@ -128,7 +146,7 @@ func (r *Replica) term(ctx context.Context) (err error) {
 }
 
 // serve loads a journal and serves it until ctx or the journal ends.
-func (r *Replica) serve(ctx context.Context, journal Journal, stopAnswering func() error) error {
+func (r *Replica) serve(ctx context.Context, journal Journal) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan struct{})
@@ -148,23 +166,28 @@ func (r *Replica) serve(ctx context.Context, journal Journal, stopAnswering func
 	if r.Listener != nil {
 		socket = r.Listener.Lend()
 	}
+	stopAnswering := r.answerAfter(patience)
 	store, err := r.Open(ctx, journal, socket)
+	failure := stopAnswering()
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil
+			return failure
 		}
 		return err
 	}
-	if err := stopAnswering(); err != nil {
+	if failure != nil {
 		cancel() // the store must be served to be closed
-		return errors.Join(err, store.Serve(ctx))
+		return errors.Join(failure, store.Serve(ctx))
 	}
 	return store.Serve(ctx)
 }
 
 // answer begins to answer clients of a process that stands by. stop ends that, and returns why it
 // ended before; it may be called twice.
-func (r *Replica) answer() (stop func() error) {
+func (r *Replica) answer() (stop func() error) { return r.answerAfter(0) }
+
+// answerAfter is answer after a time in which clients wait.
+func (r *Replica) answerAfter(wait time.Duration) (stop func() error) {
 	if r.Listener == nil {
 		return func() error { return nil }
 	}
@@ -173,7 +196,9 @@ func (r *Replica) answer() (stop func() error) {
 	var err error
 	go func() {
 		defer close(ended)
-		err = Serve(ctx, r.Listener.Lend(), r.Options)
+		if sleep.For(ctx, wait) {
+			err = Serve(ctx, r.Listener.Lend(), r.Options)
+		}
 	}()
 	return func() error {
 		cancel()

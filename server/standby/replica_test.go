@@ -45,6 +45,8 @@ type term struct {
 	ctx  context.Context
 	end  context.CancelCauseFunc
 	once sync.Once
+	// closing is called before it resigns, unless it is nil.
+	closing func()
 }
 
 func (m *term) Done() <-chan struct{} { return m.ctx.Done() }
@@ -61,6 +63,9 @@ func (m *term) Commit(ctx context.Context, batch []statestore.Group) error {
 // Close resigns.
 func (m *term) Close() error {
 	m.once.Do(func() {
+		if m.closing != nil {
+			m.closing()
+		}
 		m.end(errors.New("closed"))
 		m.of.mu.Lock()
 		m.of.active = ""
@@ -198,7 +203,69 @@ func TestAReplicaThatStandsByRefersClientsToTheActiveOne(t *testing.T) {
 	}
 }
 
-// While a new store loads, clients are sent away, and the load ends with the standing.
+// A client that comes while the process is elected and its store loads is served by it: it is not sent
+// away, to come back after a pause.
+func TestAClientThatComesWhileAStoreLoadsIsServedByIt(t *testing.T) {
+	t.Parallel()
+	s := newShared()
+	var log logbuffer.Buffer
+	loading, loaded := make(chan struct{}), make(chan struct{})
+	a, _, _ := replicate(t, s, &log, func(ctx context.Context, journal statestore.Journal, socket net.Listener) (standby.Store, error) {
+		close(loading)
+		await.Receive(loaded)
+		return openServer(ctx, journal, socket)
+	})
+	await.Receive(loading)
+	connected := make(chan error, 1)
+	client := testsupport.StartLogin(t, a, "c", "") // its CONNECT waits
+	go func() {
+		connack, err := client.TryRead()
+		if err == nil && (connack[0] != 0x20 || connack[3] != 0) {
+			err = fmt.Errorf("CONNACK %x", connack)
+		}
+		connected <- err
+	}()
+	close(loaded)
+	if err := await.Receive(connected); err != nil {
+		t.Error(err)
+	}
+}
+
+// A process that ends may wait for etcd then. A connection that it does not serve must not look open.
+func TestAReplicaThatEndsClosesItsPortBeforeItsJournal(t *testing.T) {
+	for _, active := range []bool{true, false} {
+		t.Run(fmt.Sprint("active: ", active), func(t *testing.T) {
+			t.Parallel()
+			s := newShared()
+			var log logbuffer.Buffer
+			first, stop, ended := replicate(t, s, &log, openServer)
+			address := first
+			testsupport.Eventually(t, "the first one is active", func() bool { return s.where() == first })
+			if active {
+				s.mu.Lock()
+				s.present.closing = func() {
+					if conn, err := net.Dial("tcp", address); err == nil {
+						_ = conn.Close()
+						t.Error("the port is open while the journal closes")
+					}
+				}
+				s.mu.Unlock()
+			} else {
+				address, stop, ended = replicate(t, s, &log, openServer)
+			}
+			stop()
+			if err := await.Receive(ended); err != nil {
+				t.Errorf("Run: %v", err)
+			}
+			if conn, err := net.Dial("tcp", address); err == nil {
+				_ = conn.Close()
+				t.Error("the port is open after Run")
+			}
+		})
+	}
+}
+
+// While a new store loads for long, clients are sent away, and the load ends with the standing.
 func TestAReplicaAnswersWhileItsStoreLoadsAndGivesUpALoadThatCameTooLate(t *testing.T) {
 	t.Parallel()
 	s := newShared()
