@@ -38,6 +38,8 @@ type outbox struct {
 	closed    bool
 	queue     []*sharedNotification
 	used      int64 // bytes of limit
+	left      int64 // bytes that were taken and no longer are, in all
+	seen      int64 // left when leaves was called last
 
 	// Of a server with a journal. Replies have a room apart from notifications: a client without
 	// room for its notifications is disconnected, and a slow disk must not cause that.
@@ -92,6 +94,15 @@ func (o *outbox) waiting() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.used
+}
+
+// leaves reports whether anything has left since it was called last, because the client reads.
+func (o *outbox) leaves() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	before := o.seen
+	o.seen = o.left
+	return o.left != before
 }
 
 // Wake makes the goroutine write what waits, as soon as the writeLimiter permits.
@@ -213,6 +224,7 @@ func (o *outbox) releaseLocked(bytes int64) {
 		return // close has released all
 	}
 	o.used -= bytes
+	o.left += bytes
 	o.all.Release(bytes)
 }
 
