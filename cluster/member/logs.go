@@ -38,10 +38,8 @@ func (p *phase) explains(message string) bool {
 	return p.closing.Load() || !p.ready.Load() && slices.Contains(beginning, message)
 }
 
-// beginning are what a member logs before it is ready: it joins a cluster that has data, or waits for
-// its address, which this package logs.
+// beginning are what a member logs before it is ready: it joins a cluster that has data.
 var beginning = []string{
-	"creating peer listener failed",
 	"Failed to detect schema version",
 	"failed to update storage version",
 	"failed to find remote peer in cluster",

@@ -92,7 +92,7 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	if o.Join {
 		c.ClusterState = embed.ClusterStateFlagExisting
 	}
-	c.AdvertisePeerUrls, c.ListenPeerUrls = []url.URL{own}, []url.URL{listener(own)}
+	c.AdvertisePeerUrls, c.ListenPeerUrls = []url.URL{own}, nil // see peers
 	// The advertised URL is informative; etcd demands one.
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{socket}, []url.URL{own}
 	if c.PeerTLSInfo, err = o.PeerTLS.info("Options.PeerTLS", own, "Options.Cluster"); err != nil {
