@@ -38,6 +38,10 @@ func (s *Store) Usage() Usage {
 	}
 }
 
+// SetFull says whether the journal is full, see Bounded: then each SET that needs more room exceeds
+// a limit.
+func (s *Store) SetFull(full bool) { s.full = full }
+
 // overQuota reports whether a SET would exceed a limit of the store. A SET of the value that
 // the key already has, such as a renewal, never does.
 func (s *Store) overQuota(current *entry, command *Command) bool {
@@ -55,5 +59,5 @@ func (s *Store) overQuota(current *entry, command *Command) bool {
 	} else if s.options.MaxKeys > 0 && len(s.entries)+len(s.fences) >= s.options.MaxKeys {
 		return true
 	}
-	return grows > 0 && s.options.MaxBytes > 0 && s.bytes+grows > s.options.MaxBytes
+	return grows > 0 && (s.full || s.options.MaxBytes > 0 && s.bytes+grows > s.options.MaxBytes)
 }

@@ -27,6 +27,8 @@ type Member struct {
 	listen url.URL      // of the other members' connections
 	others []string     // URLs of the other members
 	logger *slog.Logger // may be nil
+	room   int64        // Options.MaxDatabase
+	used   usage
 	socket string
 	peers  *peers      // nil until its address is free; like etcd
 	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of Close after that
@@ -54,10 +56,12 @@ func Start(options Options) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
+	config.GRPCAdditionalServerOptions = m.used.interceptors()
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
 	m.listen, m.others = listener(config.AdvertisePeerUrls[0]), options.others()
+	m.room = options.MaxDatabase
 	m.config, m.logger, m.socket = config, options.Logger, config.ListenClientUrls[0].String()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
@@ -159,6 +163,7 @@ func (m *Member) run(ctx context.Context, n *newcomer, begun bool) {
 		select {
 		case <-ready:
 			m.phase.ready.Store(true)
+			m.tasks.Go(func() { m.maintain(ctx) })
 			close(m.ready)
 			ready = nil
 		case <-ctx.Done():
@@ -184,7 +189,7 @@ func (m *Member) Configure(options cluster.Options) cluster.Options {
 	options.Endpoints, options.TLS = []string{m.socket}, nil
 	options.MaxOperations = maxOperations
 	options.MaxTransactionBytes = int(m.config.MaxRequestBytes)
-	options.Compact = true
+	options.Compact, options.MaxDatabase = true, m.room
 	return options
 }
 

@@ -64,7 +64,9 @@ func clientHello(t *testing.T) []byte {
 	client, server := net.Pipe()
 	defer client.Close()
 	defer server.Close()
-	go func() { _ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}).Handshake() }()
+	go func() {
+		_ = tls.Client(client, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13}).Handshake()
+	}()
 	hello := make([]byte, 16<<10)
 	_ = server.SetDeadline(time.Now().Add(await.Patience))
 	n, err := server.Read(hello)

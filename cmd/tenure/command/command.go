@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
@@ -238,6 +239,11 @@ func Run(cmd *cobra.Command, run func(ctx context.Context, logger *slog.Logger) 
 	process, stop := startProcess(cmd, slog.LevelWarn)
 	defer stop()
 	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger) })
+}
+
+// BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.
+func BytesFlag(flags *pflag.FlagSet, at *int64, name, usage string) {
+	flagvalue.Bytes(flags, at, name, usage)
 }
 
 // DirectoryFlag adds the flag --data, for Directory. usage says what is in the directory.
