@@ -60,6 +60,9 @@ type Options struct {
 	Heartbeat, Election time.Duration
 	// Logger gets etcd's warnings and errors, and the rest at debug level. Default: no logs.
 	Logger *slog.Logger
+	// Flush is called after the line that says why etcd ends the process: a disk is full or has
+	// failed. If Logger writes later, it returns when the line is written. Default: none.
+	Flush func()
 }
 
 // TLS are the names of PEM files. etcd reads certificates and keys again for each connection, so
@@ -151,7 +154,7 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, phase))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, o.Flush, phase))
 	return c, nil
 }
 

@@ -128,7 +128,7 @@ func (c *candidate) Close() error {
 }
 
 // start starts the member with its data below a directory, and says where that is.
-func (m *memberFlags) start(dir string, logger *slog.Logger) (started *member.Member, where string, err error) {
+func (m *memberFlags) start(dir string, logger *slog.Logger, flush func()) (started *member.Member, where string, err error) {
 	// A store on one machine has its data there. This one would not read it, and begin empty.
 	if _, err := os.Stat(filepath.Join(dir, "tenure.db")); err == nil {
 		return nil, "", command.Usage(fmt.Errorf("%s has the data of a store on one machine, which a replicated store does not read; "+
@@ -136,7 +136,7 @@ func (m *memberFlags) start(dir string, logger *slog.Logger) (started *member.Me
 	}
 	where = memberDirectory(dir)
 	options := m.options(where)
-	options.Logger = logger
+	options.Logger, options.Flush = logger, flush
 	if started, err = member.Start(options); err != nil {
 		return nil, "", err
 	}

@@ -34,8 +34,8 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 			if err != nil {
 				return err
 			}
-			return command.Run(cmd, func(ctx context.Context, logger *slog.Logger) error {
-				return runWitness(ctx, cmd, &flags, dir, logger)
+			return command.Run(cmd, func(ctx context.Context, logger *slog.Logger, flush func()) error {
+				return runWitness(ctx, cmd, &flags, dir, logger, flush)
 			})
 		},
 	}
@@ -45,8 +45,8 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 }
 
 // runWitness runs a member until ctx ends.
-func runWitness(ctx context.Context, cmd *cobra.Command, flags *memberFlags, dir string, logger *slog.Logger) error {
-	m, where, err := flags.start(dir, logger)
+func runWitness(ctx context.Context, cmd *cobra.Command, flags *memberFlags, dir string, logger *slog.Logger, flush func()) error {
+	m, where, err := flags.start(dir, logger, flush)
 	if err != nil {
 		return err
 	}

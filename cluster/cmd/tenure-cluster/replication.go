@@ -95,7 +95,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 	options := cluster.Options{Address: settings.Address, TTL: r.etcd.ttl, Logger: settings.Logger}
 	c := &candidate{logger: settings.Logger, failed: make(chan error, 1)}
 	if r.KeepsData() {
-		m, where, err := r.member.start(settings.Dir, settings.Logger)
+		m, where, err := r.member.start(settings.Dir, settings.Logger, settings.Flush)
 		if err != nil {
 			return nil, err
 		}

@@ -234,11 +234,12 @@ func Usage(err error) error { return usage(err) }
 
 // Run runs a command that goes on until it is interrupted. It logs without waiting for the reader
 // of the log, and survives the end of its terminal. The log has warnings and errors, unless
-// --log-level says otherwise.
-func Run(cmd *cobra.Command, run func(ctx context.Context, logger *slog.Logger) error) error {
+// --log-level says otherwise. flush waits a moment until the log is written, for the last line of a
+// process that does not return.
+func Run(cmd *cobra.Command, run func(ctx context.Context, logger *slog.Logger, flush func()) error) error {
 	process, stop := startProcess(cmd, slog.LevelWarn)
 	defer stop()
-	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger) })
+	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger, process.flush) })
 }
 
 // BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.

@@ -39,6 +39,7 @@ type ReplicaSettings struct {
 	Address    string // of clients, as host:port; empty: the store is attached to a broker
 	PacketSize uint32 // of the largest packet
 	Logger     *slog.Logger
+	Flush      func() // waits a moment until the log is written, for the last line of a process that does not return
 }
 
 // Candidate is a process that may become the active one.
@@ -135,7 +136,7 @@ func newReplica(cmd *cobra.Command, process *process, candidate Candidate, url s
 
 // serveReplicated stands by and serves until the command is interrupted.
 func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, reloads []reload) error {
-	settings := ReplicaSettings{PacketSize: s.MaxPacketSize, Logger: process.logger}
+	settings := ReplicaSettings{PacketSize: s.MaxPacketSize, Logger: process.logger, Flush: process.flush}
 	if err := s.Check(); err != nil {
 		return explainServe(err)
 	}
@@ -209,7 +210,7 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 	if s.wait {
 		return usage(errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it"))
 	}
-	settings := ReplicaSettings{PacketSize: options.MaxPacketSize, Logger: process.logger}
+	settings := ReplicaSettings{PacketSize: options.MaxPacketSize, Logger: process.logger, Flush: process.flush}
 	var err error
 	if settings.Dir, err = s.store.data.directoryFor(s.replication, cmd.Flags(), serveFolder); err != nil {
 		return err
