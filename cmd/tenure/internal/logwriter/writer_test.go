@@ -101,30 +101,29 @@ func TestTheCountOfDroppedLinesStandsWhereTheyAreMissing(t *testing.T) {
 	})
 }
 
+// slowWriter takes a moment for each write.
+type slowWriter struct{ strings.Builder }
+
+func (w *slowWriter) Write(line []byte) (int, error) {
+	time.Sleep(time.Second)
+	return w.Builder.Write(line)
+}
+
 // The last line of a process that does not return must be written while the Writer is open.
 func TestFlushWaitsForTheLinesBefore(t *testing.T) {
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reader.Close()
-	defer writer.Close()
-	w := New(writer, 1<<20)
-	_, _ = w.Write([]byte("last\n"))
-	if !await.Result(func() bool { return w.Flush(await.Patience) }) {
-		t.Error("Flush gave up")
-	}
-	_ = reader.SetReadDeadline(time.Now()) // it is there already
-	line := make([]byte, 100)
-	if n, err := reader.Read(line); string(line[:n]) != "last\n" {
-		t.Errorf("after Flush the pipe has %q, %v", line[:n], err)
-	}
-	_, _ = w.Write(make([]byte, 1<<19)) // more than a pipe holds
-	if await.Result(func() bool { return w.Flush(10 * time.Millisecond) }) {
-		t.Error("Flush reports that an unread pipe was written")
-	}
-	_ = reader.Close()
-	if !await.Result(func() bool { return w.Close(await.Patience) }) || !w.Flush(await.Patience) {
-		t.Error("after Close, Flush or Close gave up")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		log := new(slowWriter)
+		w := New(log, 1<<20)
+		_, _ = w.Write([]byte("last\n"))
+		if !w.Flush(3*time.Second) || log.String() != "last\n" {
+			t.Errorf("after Flush the log has %q", log.String())
+		}
+		_, _ = w.Write([]byte("later\n"))
+		if w.Flush(time.Millisecond) {
+			t.Error("Flush reports that a line was written that was not")
+		}
+		if !w.Close(3*time.Second) || !w.Flush(time.Second) || log.String() != "last\nlater\n" {
+			t.Errorf("after Close the log has %q", log.String())
+		}
+	})
 }
