@@ -60,6 +60,9 @@ func Start(options Options) (*Member, error) {
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
+	if err := checkRoom(options.Dir); err != nil {
+		return nil, fmt.Errorf("member: %w", err)
+	}
 	m.listen, m.others = listener(config.AdvertisePeerUrls[0]), options.others()
 	m.room = options.MaxDatabase
 	m.config, m.logger, m.socket = config, options.Logger, config.ListenClientUrls[0].String()

@@ -36,7 +36,14 @@ type candidate struct {
 
 var _ command.Candidate = (*candidate)(nil)
 
-// Campaign implements command.Candidate. It also waits for etcd to answer.
+// Open implements command.Candidate. What cluster.Open reads from a member is as new as what the leader
+// of etcd had when it was asked, so a member that answers has caught up.
+func (c *candidate) Open(ctx context.Context) error {
+	_, err := c.open(ctx)
+	return err
+}
+
+// Campaign implements command.Candidate.
 func (c *candidate) Campaign(ctx context.Context) (standby.Journal, error) {
 	candidate, err := c.open(ctx)
 	if err != nil {

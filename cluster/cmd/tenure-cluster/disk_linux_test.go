@@ -30,11 +30,13 @@ func smallDisk(t *testing.T, mebibytes int) string {
 // fill takes the room that is left on a disk, but for some bytes.
 func fill(t *testing.T, dir string, but int64) {
 	t.Helper()
+	name := filepath.Join(dir, "filler")
+	_ = os.Remove(name) // of an earlier call
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(dir, &disk); err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.Create(filepath.Join(dir, "filler"))
+	file, err := os.Create(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,4 +70,38 @@ func TestAMemberThatEndsForAFullDiskSaysWhy(t *testing.T) {
 			t.Errorf("round %d: a member whose disk is full ended with the log\n%s", round, log)
 		}
 	}
+}
+
+// A member without room must say so, and say nothing about a log to repair. Its store must not say that
+// it listens.
+func TestAMemberThatHasNoRoomToStartSaysHowMuchItNeeds(t *testing.T) {
+	disk := smallDisk(t, 256)
+	dir := filepath.Join(disk, "data")
+	store, client := startAlone(t, dir)
+	mustSet(t, client, "k", "v")
+	store.mustStop()
+	for _, test := range []struct {
+		why  string
+		dir  string
+		left int64
+		want string
+	}{
+		{"a new member", filepath.Join(disk, "new"), 100 << 20, "needs 138 MiB to start"},
+		{"a full disk", dir, 0, "has 0 MiB free, and this member needs 77 MiB to start"},
+	} {
+		fill(t, disk, test.left)
+		again := launch(t, "serve", "--member", "a", "--cluster", "a=http://"+etcdtest.Addresses(t, 1)[0], "--data", test.dir, "--addr", "127.0.0.1:0")
+		for line, open := await.Next(again.lines); open; line, open = await.Next(again.lines) {
+			t.Errorf("%s: it said %q", test.why, line)
+		}
+		if err := await.Result(again.cmd.Wait); err == nil || !strings.Contains(again.log.String(), test.want) {
+			t.Errorf("%s: %v, log:\n%s", test.why, err, again.log)
+		}
+	}
+	if err := os.Remove(filepath.Join(disk, "filler")); err != nil {
+		t.Fatal(err)
+	}
+	store = store.again()
+	store.mustSay("standing by on ")
+	store.mustSay("listening on ")
 }

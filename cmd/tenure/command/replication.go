@@ -44,6 +44,9 @@ type ReplicaSettings struct {
 
 // Candidate is a process that may become the active one.
 type Candidate interface {
+	// Open waits until it could: it has joined the others, and has the data that they have. Later calls
+	// return at once.
+	Open(ctx context.Context) error
 	// Campaign waits until it is, and returns its journal.
 	Campaign(ctx context.Context) (standby.Journal, error)
 	// Active returns the address of the active one, or an empty string if it is unknown. It
@@ -128,6 +131,9 @@ func newReplica(cmd *cobra.Command, process *process, candidate Candidate, url s
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
 			process.page.describe(url, candidate.Where())
 			process.page.standBy(candidate.Active)
+			if err := candidate.Open(ctx); err != nil {
+				return nil, err
+			}
 			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
 			return candidate.Campaign(ctx)
 		},
