@@ -172,7 +172,7 @@ func (c *Candidate) observed() (observation, <-chan struct{}) {
 func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.TTL, errors.New("etcd did not answer in time"))
 	defer cancel()
-	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys, term: rand.Text()}
+	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys, term: rand.Text(), room: room{wake: make(chan struct{}, 1)}}
 	began, err := j.grant(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("grant a lease: %w", err)

@@ -95,7 +95,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 	options := cluster.Options{Address: settings.Address, TTL: r.etcd.ttl, Logger: settings.Logger}
 	c := &candidate{logger: settings.Logger, failed: make(chan error, 1)}
 	if r.KeepsData() {
-		m, where, err := r.member.start(settings.Dir, settings.Logger)
+		m, where, err := r.member.start(settings.Dir, settings.Logger, settings.Flush)
 		if err != nil {
 			return nil, err
 		}
@@ -191,6 +191,7 @@ type memberFlags struct {
 	join          bool
 	ca, cert, key string
 	serve         string
+	maxDatabase   int64
 }
 
 func (m *memberFlags) register(flags *pflag.FlagSet) {
@@ -202,11 +203,13 @@ func (m *memberFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&m.cert, "peer-cert", "", "file with the certificate of this member, for both ends of connections, in PEM")
 	flags.StringVar(&m.key, "peer-key", "", "file with its private key, in PEM")
 	flags.StringVar(&m.serve, "serve-etcd", "", "URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
+	m.maxDatabase = member.DefaultMaxDatabase
+	command.BytesFlag(flags, &m.maxDatabase, "max-database", "how large the database of a member may become before the store refuses what needs more room; a member needs the same room on its disk and in memory")
 }
 
 // given returns a flag that was given, or an empty string.
 func (m *memberFlags) given() string {
-	for _, name := range []string{"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd"} {
+	for _, name := range []string{"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd", "max-database"} {
 		if m.flags.Changed(name) {
 			return name
 		}
@@ -227,7 +230,7 @@ func (m *memberFlags) check() error {
 // options returns the options of the member. dir is the directory above its data.
 func (m *memberFlags) options(dir string) member.Options {
 	files := member.TLS{CA: m.ca, Certificate: m.cert, Key: m.key}
-	options := member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, PeerTLS: files, ClientURL: m.serve}
+	options := member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, PeerTLS: files, ClientURL: m.serve, MaxDatabase: m.maxDatabase}
 	if strings.HasPrefix(m.serve, "https:") {
 		options.ClientTLS = files
 		if !strings.Contains(m.cluster, "=https:") { // on one machine
