@@ -217,7 +217,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	if may, _ := c.mayTake(); !may {
 		return nil, nil
 	}
-	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys}
+	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys, room: room{wake: make(chan struct{}, 1)}}
 	j.ballot = ballot{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}
 	wait := j.ballot.follow(seen, c.remember(j.ballot), c.options.Standing)
 	if c.options.Member == nil {

@@ -165,13 +165,13 @@ func TestCompactionAndDefragmentationDoNoHarm(t *testing.T) {
 }
 
 func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
-	e := startEtcdWith(t, t.Cleanup, func(o *member.Options) { o.Quota = 8 << 20 })
+	e := startEtcdWith(t, t.Cleanup, func(o *member.Options) { o.MaxDatabase, o.Quota = 64<<20, 128<<20 })
 	candidate := open(t, e.candidateOptions(t, "a"))
 	journal := campaign(t, candidate)
 	load(t, journal)
 	var failed error
 	committed := 0
-	for ; failed == nil && committed < 100; committed++ {
+	for ; failed == nil && committed < 300; committed++ {
 		failed = journal.Commit(bounded(t), []statestore.Group{{{ID: []byte("a"), Value: make([]byte, 1<<20)}}})
 	}
 	if failed == nil || !strings.Contains(failed.Error(), "--quota-backend-bytes") {
@@ -202,10 +202,10 @@ func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
 }
 
 func TestAnEtcdOfItsOwnIsCompactedBeforeItIsFull(t *testing.T) {
-	e := startEtcdWith(t, t.Cleanup, func(o *member.Options) { o.Quota, o.Witness = 48<<20, o.Name != "m0" })
+	e := startEtcdWith(t, t.Cleanup, func(o *member.Options) { o.MaxDatabase, o.Quota, o.Witness = 64<<20, 128<<20, o.Name != "m0" })
 	journal := campaign(t, open(t, e.members[0].Configure(e.candidateOptions(t, "a"))))
 	load(t, journal)
-	for range 64 {
+	for range 200 {
 		commit(t, journal, statestore.Group{{ID: []byte("a"), Value: make([]byte, 1<<20)}})
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -29,8 +28,7 @@ type Journal struct {
 	won       int64            // the revision of the election key; it changes when another process takes it
 	sequence  uint64           // of the last transaction that etcd has applied
 
-	old        int // bytes that were written since the last compaction
-	compacting atomic.Bool
+	room room
 
 	closing sync.Once
 	closed  error // why the resignation failed; after closing
@@ -136,6 +134,7 @@ func (j *Journal) isActive() clientv3.Cmp {
 func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) error {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
+	j.tasks.Go(j.keepRoom)
 	if err := j.load(ctx, each); err != nil {
 		return err
 	}
@@ -269,7 +268,7 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 		return fmt.Errorf("etcd: %w", err)
 	}
 	j.sequence++
-	j.compactAfter(t.size, response.Header.Revision)
+	j.room.wrote(t.size, response.Header.Revision)
 	return nil
 }
 
@@ -285,29 +284,7 @@ const (
 	commitLimit = 5 * time.Second
 	// slowNetwork is the rate of the slowest network that is good enough, in bytes a second.
 	slowNetwork = 4 << 20
-	// oldBytes is how much may be written before the values that it replaced are compacted.
-	oldBytes = 16 << 20
 )
-
-// compactAfter begins a compaction at a revision if enough was written, and none is under way.
-func (j *Journal) compactAfter(written int, revision int64) {
-	if j.old += written; !j.options.Compact || j.old < oldBytes || !j.compacting.CompareAndSwap(false, true) {
-		return
-	}
-	j.old = 0
-	j.tasks.Go(func() {
-		defer j.compacting.Store(false)
-		ctx, cancel := context.WithTimeout(j.life, compactTimeout)
-		defer cancel()
-		client, _ := j.endpoints.at(0)
-		if _, err := client.Compact(ctx, revision); err != nil && j.life.Err() == nil {
-			j.options.Logger.Warn("compact etcd: tried again later", slog.Any("reason", err)) // as more is written
-		}
-	})
-}
-
-// compactTimeout bounds the request; etcd removes old values after its answer.
-const compactTimeout = 10 * time.Second
 
 // number is the value of keys.sequence after transaction n of this term.
 func (j *Journal) number(n uint64) string { return j.ballot.Term + "/" + strconv.FormatUint(n, 10) }

@@ -60,6 +60,11 @@ type Options struct {
 	// Compact says that the etcd serves this store only. Then the active process compacts it as
 	// its old values grow, and a store that is written to all day does not fill it.
 	Compact bool
+	// MaxDatabase is how large etcd's database may become, in bytes. From there on the store refuses
+	// what needs more room, and etcd never comes to its own quota, after which no process could
+	// become the active one. Default 80 % of etcd's quota; releases before 3.6 do not say what
+	// that is, and then there is no limit.
+	MaxDatabase int64
 	// Clock measures deadlines. Default lease.SystemClock.
 	Clock lease.Clock
 	// Logger gets a line for each change of standing, and for each new reason why etcd
@@ -153,6 +158,9 @@ func (o *Options) setDefaults() error {
 	o.MaxTransactionBytes = cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes)
 	if o.MaxTransactionBytes < minTransactionBytes || o.MaxTransactionBytes > maxTransactionBytes {
 		return fmt.Errorf("Options.MaxTransactionBytes %d must be from %d to %d", o.MaxTransactionBytes, minTransactionBytes, maxTransactionBytes)
+	}
+	if o.MaxDatabase < 0 {
+		return fmt.Errorf("Options.MaxDatabase %d is negative", o.MaxDatabase)
 	}
 	if o.TLS != nil {
 		o.TLS = o.TLS.Clone()

@@ -10,10 +10,10 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/internal/semaphore"
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/internal/semaphore"
-	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 )
 
 // authenticate returns the identity of a client. If the client is not admitted, it sends CONNACK

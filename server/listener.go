@@ -9,9 +9,9 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/listeners"
 
-	"github.com/tenurelock/tenure/server/internal/descriptors"
+	"github.com/tenurelock/tenure/internal/descriptors"
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 )
 
 // listener accepts connections for mochi. mochi v2.7.9: its own listeners end silently at the first

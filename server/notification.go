@@ -1,6 +1,7 @@
 package server
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,12 +91,17 @@ const (
 )
 
 // letWrite waits for a moment while an outbox is filling up and is being written. All notifications of
-// a commit are queued at once: without a pause, a client would seem slow that is not. The engine calls
-// letWrite without its lock. Replies wait meanwhile, so it does not wait for a client that does not
-// read.
+// a commit are queued at once, and a burst of requests is applied faster than the goroutines that write
+// are scheduled, and than the kernel takes more: without a pause, a client would seem slow that is not.
+// The engine, and the goroutine that reads a connection, call letWrite without a lock. Replies wait
+// meanwhile, so it does not wait for a client that does not read.
 func (s *Server) letWrite() {
 	o := s.backlogged.Swap(nil)
 	if o == nil {
+		return
+	}
+	if !o.leaves() {
+		runtime.Gosched() // the goroutine that writes may not have begun
 		return
 	}
 	waiting := o.waiting()

@@ -11,10 +11,10 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/defaults"
-	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 	"github.com/tenurelock/tenure/statestore"
 )
 

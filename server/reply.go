@@ -15,12 +15,12 @@ import (
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/semaphore"
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/server/internal/semaphore"
-	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 	"github.com/tenurelock/tenure/statestore"
 )
 

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"runtime"
 	"strings"
 	"time"
 
@@ -65,12 +64,10 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	} else if reply, later, fault = s.submit(cl, conn, r, command, observed); fault != nil {
 		return reply, false, fault
 	}
-	if s.backlogged.Swap(nil) != nil {
-		// A burst of requests is applied faster than the goroutines that write to watchers are
-		// scheduled. Let them run, or a client seems slow that is not.
+	if s.backlogged.Load() != nil {
 		conn.inbound.writeNotifications()
 		conn.readTurn.End()
-		runtime.Gosched()
+		s.letWrite()
 		conn.readTurn.Begin()
 	}
 	if later {

@@ -15,13 +15,13 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/internal/semaphore"
 	"github.com/tenurelock/tenure/internal/tlspolicy"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/server/internal/semaphore"
 	"github.com/tenurelock/tenure/statestore"
 )
 

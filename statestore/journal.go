@@ -28,6 +28,20 @@ type Journal interface {
 	Close() error
 }
 
+// Bounded is what a Journal also implements if it can be full. Its method is called before each
+// command, also during the others: it is cheap and does not wait.
+type Bounded interface {
+	// Full reports whether the store must refuse what would need more room, as it does at its
+	// own limits. Deletions, renewals and values that are no longer than the present ones go on.
+	Full() bool
+}
+
+// IsFull reports whether a journal is Bounded and full.
+func IsFull(journal Journal) bool {
+	bounded, ok := journal.(Bounded)
+	return ok && bounded.Full()
+}
+
 // Record is one piece of the state of a store, as a journal keeps it: a key, the fence of a
 // key that is gone, a remembered reply, the identity of the data, or the bound of the
 // versions. ID says what the record is about; the state has at most one record for each ID.

@@ -93,6 +93,7 @@ type Store struct {
 	entries   map[string]*entry // the keys of the map are parts of the texts of the entries
 	expiries  expiries
 	bytes     int64
+	full      bool // see SetFull
 	watches   watches
 	sessions  sessions
 	fences    map[string]hlc.Token // of keys that are gone, in a strict store

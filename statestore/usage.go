@@ -38,6 +38,10 @@ func (s *Store) Usage() Usage {
 	}
 }
 
+// SetFull says whether the journal is full, see Bounded: then each SET that needs more room exceeds
+// a limit.
+func (s *Store) SetFull(full bool) { s.full = full }
+
 // overQuota reports whether a SET would exceed a limit of the store. A SET of the value that
 // the key already has, such as a renewal, does so only with a longer token.
 func (s *Store) overQuota(current *entry, command *Command) bool {
@@ -61,7 +65,8 @@ func (s *Store) overQuota(current *entry, command *Command) bool {
 	return s.overBytes(grows + tokenGrows(fence, command))
 }
 
-// overBytes reports whether the store would exceed Options.MaxBytes if it grew by some bytes.
+// overBytes reports whether the store would exceed Options.MaxBytes, or its journal is full, if it grew
+// by some bytes.
 func (s *Store) overBytes(grows int64) bool {
-	return grows > 0 && s.options.MaxBytes > 0 && s.bytes+grows > s.options.MaxBytes
+	return grows > 0 && (s.full || s.options.MaxBytes > 0 && s.bytes+grows > s.options.MaxBytes)
 }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
-	"sync"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -59,44 +58,25 @@ type newcomer struct {
 	others []string
 	logger *slog.Logger // may be nil
 	client *http.Client
-	server *http.Server // tells other newcomers that this is one; it has the address of the member
-	served sync.WaitGroup
 }
 
-// startNewcomer also answers other newcomers, at the address of the member, until close.
-func startNewcomer(config *embed.Config, others []string, logger *slog.Logger) (*newcomer, error) {
-	own := config.ListenPeerUrls[0]
-	listener, err := transport.NewListener(own.Host, own.Scheme, &config.PeerTLSInfo)
-	if err != nil {
-		return nil, err
-	}
+// startNewcomer also answers other newcomers, until etcd answers in its place.
+func startNewcomer(config *embed.Config, others []string, peers *peers, logger *slog.Logger) (*newcomer, error) {
 	carrier, err := transport.NewTransport(config.PeerTLSInfo, askTimeout)
 	if err != nil {
-		_ = listener.Close()
 		return nil, err
 	}
-	n := &newcomer{config: config, others: others, logger: logger, client: &http.Client{Transport: carrier, Timeout: askTimeout}}
-	n.server = &http.Server{
-		ReadTimeout: askTimeout,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set(waitingHeader, "1")
-			http.Error(w, "this member waits for another one", http.StatusServiceUnavailable)
-		}),
-	}
-	n.served.Go(func() { _ = n.server.Serve(listener) }) // until close
-	return n, nil
-}
-
-// close frees the address of the member.
-func (n *newcomer) close() {
-	_ = n.server.Close()
-	n.served.Wait()
-	n.client.CloseIdleConnections()
+	peers.answer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set(waitingHeader, "1")
+		http.Error(w, "this member waits for another one", http.StatusServiceUnavailable)
+	}))
+	return &newcomer{config: config, others: others, logger: logger, client: &http.Client{Transport: carrier, Timeout: askTimeout}}, nil
 }
 
 // mayBegin waits until another member has answered. It returns ErrLostData if one says that this
 // member has run before, and the cause of ctx if that ends.
 func (n *newcomer) mayBegin(ctx context.Context) error {
+	defer n.client.CloseIdleConnections()
 	patience := time.After(silentAfter)
 	for {
 		answered := 0

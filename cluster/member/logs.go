@@ -14,14 +14,15 @@ import (
 
 // zapLogger returns a logger for etcd that writes to logger. etcd says at its level info what
 // its developers need, so that becomes debug. So does what a phase of the member explains, and
-// what etcd repeats all the time.
-func zapLogger(logger *slog.Logger, phase *phase) *zap.Logger {
-	return zap.New(logCore{logger, phase, &repetitions{of: make(map[string]*repetition)}})
+// what etcd repeats all the time. flush, which may be nil, is called after the last line of the process.
+func zapLogger(logger *slog.Logger, flush func(), phase *phase) *zap.Logger {
+	return zap.New(logCore{logger, flush, phase, &repetitions{of: make(map[string]*repetition)}})
 }
 
 // logCore is a zapcore.Core on a slog.Logger.
 type logCore struct {
 	logger *slog.Logger
+	flush  func()
 	phase  *phase
 	*repetitions
 }
@@ -38,10 +39,8 @@ func (p *phase) explains(message string) bool {
 	return p.closing.Load() || !p.ready.Load() && slices.Contains(beginning, message)
 }
 
-// beginning are what a member logs before it is ready: it joins a cluster that has data, or waits for
-// its address, which this package logs.
+// beginning are what a member logs before it is ready: it joins a cluster that has data.
 var beginning = []string{
-	"creating peer listener failed",
 	"Failed to detect schema version",
 	"failed to update storage version",
 	"failed to find remote peer in cluster",
@@ -99,6 +98,9 @@ var usual = []string{
 	"scheme is http or unix while --client-cert-auth is enabled; ignoring client cert auth for this URL", // likewise
 }
 
+// endHint is what an operator can do where etcd ends the process.
+const endHint = "etcd cannot go on and ends the process: if the disk is full, free space on it and start again; if it has failed, replace the member"
+
 func slogLevel(level zapcore.Level) slog.Level {
 	switch {
 	case level >= zapcore.ErrorLevel: // and those after which etcd ends the process
@@ -114,7 +116,7 @@ func (c logCore) Enabled(level zapcore.Level) bool {
 }
 
 func (c logCore) With(fields []zapcore.Field) zapcore.Core {
-	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields))), c.phase, c.repetitions}
+	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields))), c.flush, c.phase, c.repetitions}
 }
 
 func (c logCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -129,7 +131,11 @@ func (c logCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	if c.phase.explains(entry.Message) || slices.Contains(usual, entry.Message) {
 		level = slog.LevelDebug
 	}
-	if level > slog.LevelDebug {
+	ends := entry.Level > zapcore.ErrorLevel // etcd ends the process next
+	if ends {
+		attrs = append(attrs, slog.String("hint", endHint))
+	}
+	if level > slog.LevelDebug && !ends {
 		log, dropped := c.count(entry.Message, time.Now())
 		switch {
 		case !log:
@@ -139,6 +145,9 @@ func (c logCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 		}
 	}
 	c.logger.LogAttrs(context.Background(), level, "etcd: "+entry.Message, attrs...)
+	if ends && c.flush != nil {
+		c.flush()
+	}
 	return nil
 }
 

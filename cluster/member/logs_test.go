@@ -13,7 +13,7 @@ import (
 func TestWhatEtcdRepeatsIsLoggedSometimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var written bytes.Buffer
-		logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), new(phase))
+		logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), nil, new(phase))
 		const hours = 3
 		for began := time.Now(); time.Since(began) < hours*time.Hour; time.Sleep(500 * time.Millisecond) {
 			logger.Warn("waiting for ReadIndex response took too long, retrying")
@@ -47,7 +47,7 @@ func TestThereIsABoundForTheMessagesThatAreCounted(t *testing.T) {
 func TestWhatAPhaseExplainsIsNotLogged(t *testing.T) {
 	var written bytes.Buffer
 	phase := new(phase)
-	logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), phase)
+	logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), nil, phase)
 	logger.Error(beginning[0])
 	logger.Info("etcd's own matters")
 	logger.Warn(usual[0])

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"sync"
 	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/etcdhttp"
 
 	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -22,9 +24,13 @@ var ErrRemoved = errors.New("member: this member was taken out of its cluster; s
 // Member is a running member of etcd.
 type Member struct {
 	config *embed.Config
+	listen url.URL      // of the other members' connections
 	others []string     // URLs of the other members
 	logger *slog.Logger // may be nil
+	room   int64        // Options.MaxDatabase
+	used   usage
 	socket string
+	peers  *peers      // nil until its address is free; like etcd
 	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of all once ready is closed
 
 	seeking seeking
@@ -54,15 +60,22 @@ func Start(options Options) (*Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
+	config.GRPCAdditionalServerOptions = m.used.interceptors()
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
-	m.config, m.others, m.logger, m.socket = config, options.others(), options.Logger, config.ListenClientUrls[0].String()
+	if err := checkRoom(options.Dir); err != nil {
+		return nil, fmt.Errorf("member: %w", err)
+	}
+	m.listen, m.others = listener(config.AdvertisePeerUrls[0]), options.others()
+	m.room = options.MaxDatabase
+	m.config, m.logger, m.socket = config, options.Logger, config.ListenClientUrls[0].String()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	n, err := m.begin()
 	if err != nil && !isInUse(err) {
 		stop()
+		m.closePeers()
 		return nil, err
 	}
 	begun := err == nil
@@ -72,13 +85,24 @@ func Start(options Options) (*Member, error) {
 
 // begin starts etcd, or returns a newcomer.
 func (m *Member) begin() (n *newcomer, err error) {
+	if m.peers == nil {
+		if m.peers, err = listenPeers(m.listen, m.config.PeerTLSInfo, m.logger); err != nil {
+			return nil, fmt.Errorf("member: %w", err)
+		}
+	}
 	if !isNew(m.config, m.others) {
 		return nil, m.startEtcd()
 	}
-	if n, err = startNewcomer(m.config, m.others, m.logger); err != nil {
+	if n, err = startNewcomer(m.config, m.others, m.peers, m.logger); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
 	return n, nil
+}
+
+func (m *Member) closePeers() {
+	if m.peers != nil {
+		m.peers.close()
+	}
 }
 
 func (m *Member) startEtcd() (err error) {
@@ -86,6 +110,7 @@ func (m *Member) startEtcd() (err error) {
 		m.etcd = nil
 		return fmt.Errorf("member: start etcd: %w", err)
 	}
+	m.peers.answer(etcdhttp.NewPeerHandler(m.etcd.GetLogger(), m.etcd.Server))
 	return nil
 }
 
@@ -129,12 +154,12 @@ func (m *Member) run(ctx context.Context, n *newcomer, begun bool) {
 	}
 	if err == nil && n != nil {
 		err = n.mayBegin(ctx)
-		n.close()
 		if err == nil {
 			err = m.whileInUse(ctx, m.startEtcd)
 		}
 	}
 	if err != nil {
+		m.closePeers()
 		if ctx.Err() == nil {
 			m.err = err
 		}
@@ -145,6 +170,7 @@ func (m *Member) run(ctx context.Context, n *newcomer, begun bool) {
 		select {
 		case <-ready:
 			m.phase.ready.Store(true)
+			m.tasks.Go(func() { m.maintain(ctx) })
 			close(m.ready)
 			ready = nil
 			m.tasks.Go(func() { m.lead(ctx) })
@@ -172,7 +198,7 @@ func (m *Member) Configure(options cluster.Options) cluster.Options {
 	options.Endpoints, options.TLS = []string{m.socket}, nil
 	options.MaxOperations = maxOperations
 	options.MaxTransactionBytes = int(m.config.MaxRequestBytes)
-	options.Compact = true
+	options.Compact, options.MaxDatabase = true, m.room
 	options.Member = m
 	if options.Standing == 0 {
 		options.Standing = m.election() * 4 / 5
@@ -214,5 +240,6 @@ func (m *Member) Close() {
 		// for seconds for a member that takes over.
 		m.etcd.Server.HardStop()
 		m.etcd.Close()
+		m.closePeers()
 	})
 }

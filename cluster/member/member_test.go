@@ -162,12 +162,12 @@ func TestAMemberWhoseMachineIsLostIsReplaced(t *testing.T) {
 	}
 
 	address := freeURL(t)
-	if _, err := member.Replace(bounded(t), options[0].Dir, "m0", address); err == nil || !strings.Contains(err.Error(), "the member itself") {
+	if _, err := member.Replace(bounded(t), options[0].Dir, "m0", address, false); err == nil || !strings.Contains(err.Error(), "the member itself") {
 		t.Errorf("Replace of the member that is asked: %v", err)
 	}
 	for range 2 { // a replacement that was not started can be announced again
 		var err error
-		options[2].Cluster, err = member.Replace(bounded(t), options[0].Dir, "m2", address)
+		options[2].Cluster, err = member.Replace(bounded(t), options[0].Dir, "m2", address, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -191,7 +191,10 @@ func TestAMemberWhoseMachineIsLostIsReplaced(t *testing.T) {
 func TestAMemberThatIsTakenOutOfItsClusterEnds(t *testing.T) {
 	options := three(t)
 	members := startAll(t, options[:])
-	if _, err := member.Replace(bounded(t), options[0].Dir, "m2", freeURL(t)); err != nil {
+	if _, err := member.Replace(bounded(t), options[0].Dir, "m2", freeURL(t), false); !errors.Is(err, member.ErrAlive) {
+		t.Fatalf("a member that is alive: %v", err)
+	}
+	if _, err := member.Replace(bounded(t), options[0].Dir, "m2", freeURL(t), true); err != nil {
 		t.Fatal(err)
 	}
 	await.Receive(members[2].Done())
@@ -213,7 +216,7 @@ func TestAMemberThatIsTakenOutOfItsClusterEnds(t *testing.T) {
 func TestReplaceSaysThatNoMemberRunsInTheDirectory(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if _, err := member.Replace(ctx, etcdtest.Dir(t, t.Cleanup), "m2", "http://127.0.0.1:1"); err == nil || !strings.Contains(err.Error(), "client.sock") {
+	if _, err := member.Replace(ctx, etcdtest.Dir(t, t.Cleanup), "m2", "http://127.0.0.1:1", false); err == nil || !strings.Contains(err.Error(), "client.sock") {
 		t.Errorf("Replace: %v", err)
 	}
 }
@@ -324,7 +327,7 @@ func TestAMemberWaitsForAnAddressThatIsInUse(t *testing.T) {
 	address := strings.TrimPrefix(strings.Split(strings.Split(options[2].Cluster, ",")[2], "=")[1], "http://")
 	for _, newcomer := range []bool{false, true} {
 		if newcomer {
-			fresh, err := member.Replace(bounded(t), options[0].Dir, "m2", "http://"+address)
+			fresh, err := member.Replace(bounded(t), options[0].Dir, "m2", "http://"+address, true)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -43,7 +43,12 @@ type Options struct {
 	ClientURL string
 	// ClientTLS is for ClientURL with https. With it, clients need a certificate of its CA.
 	ClientTLS TLS
-	// Quota is how large the database may become, in bytes. Default 2 GiB.
+	// MaxDatabase is how large the database may become before the store beside this member refuses
+	// what needs more room, in bytes; see cluster.Options.MaxDatabase. Default 1 GiB.
+	MaxDatabase int64
+	// Quota is etcd's own quota, in bytes. Where a member's file is larger, etcd refuses the writes of
+	// all members, and no store can become the active one. So it is at least twice MaxDatabase, which
+	// leaves room for what is free in the file. Default 8 GiB, or twice MaxDatabase if that is more.
 	Quota int64
 	// MaxRequestBytes is how large a transaction may be; see cluster.Options.MaxTransactionBytes.
 	// All members need the same. Default 1.5 MiB, which has room for the packets of a server with
@@ -60,6 +65,9 @@ type Options struct {
 	Witness bool
 	// Logger gets etcd's warnings and errors, and the rest at debug level. Default: no logs.
 	Logger *slog.Logger
+	// Flush is called after the line that says why etcd ends the process: a disk is full or has
+	// failed. If Logger writes later, it returns when the line is written. Default: none.
+	Flush func()
 }
 
 // TLS are the names of PEM files. etcd reads certificates and keys again for each connection, so
@@ -68,11 +76,14 @@ type TLS struct{ CA, Certificate, Key string }
 
 // Defaults of Options.
 const (
-	DefaultHeartbeat = 50 * time.Millisecond
-	DefaultElection  = 500 * time.Millisecond
+	DefaultHeartbeat   = 50 * time.Millisecond
+	DefaultElection    = 500 * time.Millisecond
+	DefaultMaxDatabase = 1 << 30 // bytes
 )
 
 const (
+	minDatabase     = 64 << 20 // what is being written and not compacted yet may take half of it
+	defaultQuota    = 8 << 30
 	maxOperations   = 4096
 	defaultRequest  = 3 << 19
 	maxSocketName   = 100 // bytes; the least that systems allow is 104
@@ -103,7 +114,7 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	if o.Join {
 		c.ClusterState = embed.ClusterStateFlagExisting
 	}
-	c.AdvertisePeerUrls, c.ListenPeerUrls = []url.URL{own}, []url.URL{listener(own)}
+	c.AdvertisePeerUrls, c.ListenPeerUrls = []url.URL{own}, nil // see peers
 	// The advertised URL is informative; etcd demands one.
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{socket}, []url.URL{own}
 	if c.PeerTLSInfo, err = o.PeerTLS.info("Options.PeerTLS", own, "Options.Cluster"); err != nil {
@@ -134,7 +145,12 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 		return nil, fmt.Errorf("Options.Election %v must be at least five times Options.Heartbeat %v, and at most 50s", election, heartbeat)
 	}
 	c.TickMs, c.ElectionMs = uint(heartbeat.Milliseconds()), uint(election.Milliseconds())
-	c.QuotaBackendBytes = cmp.Or(o.Quota, 2<<30)
+	o.MaxDatabase = cmp.Or(o.MaxDatabase, DefaultMaxDatabase)
+	c.QuotaBackendBytes = cmp.Or(o.Quota, max(defaultQuota, 2*o.MaxDatabase))
+	if o.MaxDatabase < minDatabase || o.MaxDatabase > c.QuotaBackendBytes/2 {
+		return nil, fmt.Errorf("Options.MaxDatabase %d must be at least %d, and at most half of Options.Quota %d", o.MaxDatabase, minDatabase, c.QuotaBackendBytes)
+	}
+	c.BootstrapDefragThresholdMegabytes = bootstrapFree >> 20
 	c.MaxTxnOps, c.MaxRequestBytes = maxOperations, uint(cmp.Or(o.MaxRequestBytes, defaultRequest))
 	// etcd keeps that many requests in memory and on disk for members that lag behind. Its own
 	// numbers (10,000 and 5,000) are for small requests; these are batches.
@@ -147,7 +163,7 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, phase))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, o.Flush, phase))
 	return c, nil
 }
 

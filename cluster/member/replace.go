@@ -1,11 +1,16 @@
 package member
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,10 +26,11 @@ import (
 // needs the majority of the members, and that the member in dir runs on this machine under the
 // same user. If name was taken out before, it is only announced. A member that was announced
 // and has never started is announced anew. A name that no member has, in a cluster that lacks none,
-// and a URL of another member are refused.
+// and a URL of another member are refused. So is a member that is alive, unless evenAlive is set: a
+// mistaken name would cost the cluster a member.
 //
 // It returns the value of Options.Cluster with which the new member starts, with Options.Join.
-func Replace(ctx context.Context, dir, name, peerURL string) (cluster string, err error) {
+func Replace(ctx context.Context, dir, name, peerURL string, evenAlive bool) (cluster string, err error) {
 	if _, err := checkURL(peerURL); err != nil {
 		return "", fmt.Errorf("member: replace %q: %w", name, err)
 	}
@@ -40,6 +46,15 @@ func Replace(ctx context.Context, dir, name, peerURL string) (cluster string, er
 		return "", fmt.Errorf("member: replace %q: %w", name, err)
 	}
 	defer client.Close()
+	if !evenAlive {
+		alive, err := connected(ctx, socket.Path)
+		if err == nil {
+			err = refuseAlive(ctx, client, name, alive)
+		}
+		if err != nil {
+			return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
+		}
+	}
 	for {
 		// A change that was under way when the leader was taken out gets no answer.
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -52,6 +67,60 @@ func Replace(ctx context.Context, dir, name, peerURL string) (cluster string, er
 			return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
 		}
 	}
+}
+
+// ErrAlive is the error of Replace for a member that is alive.
+var ErrAlive = errors.New("the member is alive, and connected to the one that was asked")
+
+// activePeers is how the metrics of etcd v3.6.14 begin a line about another member, with 1 if it is connected.
+const activePeers = "etcd_network_active_peers{"
+
+// connected returns which other members are connected to the one at socket: their ids, in hexadecimal digits.
+func connected(ctx context.Context, socket string) (ids map[string]bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	carrier := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+	defer carrier.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://member/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := carrier.RoundTrip(request)
+	if err != nil {
+		return nil, fmt.Errorf("ask which members are alive: %w", err)
+	}
+	defer response.Body.Close()
+	ids = make(map[string]bool)
+	lines := bufio.NewScanner(io.LimitReader(response.Body, maxMetrics))
+	for lines.Scan() {
+		if line := lines.Text(); strings.HasPrefix(line, activePeers) && strings.HasSuffix(line, "} 1") {
+			_, id, _ := strings.Cut(line, `Remote="`)
+			id, _, _ = strings.Cut(id, `"`)
+			ids[id] = true
+		}
+	}
+	return ids, lines.Err()
+}
+
+// maxMetrics bounds the metrics of a member, in bytes.
+const maxMetrics = 8 << 20
+
+// refuseAlive returns ErrAlive if a member of this name is alive.
+func refuseAlive(ctx context.Context, client *clientv3.Client, name string, alive map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	listed, err := client.MemberList(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range listed.Members {
+		if m.Name == name && m.ID != listed.Header.MemberId && alive[strconv.FormatUint(m.ID, 16)] {
+			return ErrAlive
+		}
+	}
+	return nil
 }
 
 var (

@@ -172,6 +172,7 @@ func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command
 	if e.failure != nil || e.sealed {
 		return statestore.Reply{}, nil, false
 	}
+	e.store.SetFull(statestore.IsFull(e.journal))
 	reply, effects := e.store.Apply(now, *command)
 	failpoint.Hit(failpoint.AfterApply)
 	rests := e.restsLocked(command, reply)

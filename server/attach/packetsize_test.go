@@ -70,7 +70,7 @@ func TestInvariant44AHeaderMakesAnAttachedStoreAllocateNothing(t *testing.T) {
 	if got := announced.Load(); got != 1<<20 {
 		t.Errorf("it announces a maximum of %d bytes", got)
 	}
-	const want = "a packet of 268435460 bytes, and at most 1048576 are accepted"
+	const want = "a packet of 268435460 bytes, and at most 65536 are accepted"
 	testsupport.Eventually(t, "the log says why", func() bool { return strings.Contains(log.String(), want) })
 }
 

@@ -239,6 +239,7 @@ func onASmallDisk(dir string) (code int) {
 		err = errors.Join(err, file.Commit(ctx, []statestore.Group{{keyGone(fmt.Sprint(i))}}))
 	}
 	check(err == nil, "the commits have error %v", err)
+	check(file.Settle() == nil, "a compaction without room ends the journal")
 	info, _ := os.Stat(filepath.Join(data, "tenure.db"))
 	check(strings.Contains(log.String(), "could not be compacted"), "the log of a file with %d bytes, %d of them live after %d commits, does not say that there is no room:\n%s", info.Size(), file.LiveBytes(), acknowledged, log.String())
 	_, err = os.Stat(filepath.Join(data, "tenure.db.new"))

@@ -34,12 +34,12 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/tenurelock/tenure/internal/descriptors"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/gate"
 	"github.com/tenurelock/tenure/internal/tlspolicy"
-	"github.com/tenurelock/tenure/server/internal/descriptors"
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/internal/unauthenticated"
 )
 
 // Options configures Serve. The zero value refers clients to no particular server.

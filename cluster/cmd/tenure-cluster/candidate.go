@@ -36,7 +36,14 @@ type candidate struct {
 
 var _ command.Candidate = (*candidate)(nil)
 
-// Campaign implements command.Candidate. It also waits for etcd to answer.
+// Open implements command.Candidate. What cluster.Open reads from a member is as new as what the leader
+// of etcd had when it was asked, so a member that answers has caught up.
+func (c *candidate) Open(ctx context.Context) error {
+	_, err := c.open(ctx)
+	return err
+}
+
+// Campaign implements command.Candidate.
 func (c *candidate) Campaign(ctx context.Context) (standby.Journal, error) {
 	candidate, err := c.open(ctx)
 	if err != nil {
@@ -128,7 +135,7 @@ func (c *candidate) Close() error {
 }
 
 // start starts the member with its data below a directory, and says where that is.
-func (m *memberFlags) start(dir string, logger *slog.Logger) (started *member.Member, where string, err error) {
+func (m *memberFlags) start(dir string, logger *slog.Logger, flush func()) (started *member.Member, where string, err error) {
 	// A store on one machine has its data there. This one would not read it, and begin empty.
 	if _, err := os.Stat(filepath.Join(dir, "tenure.db")); err == nil {
 		return nil, "", command.Usage(fmt.Errorf("%s has the data of a store on one machine, which a replicated store does not read; "+
@@ -136,7 +143,7 @@ func (m *memberFlags) start(dir string, logger *slog.Logger) (started *member.Me
 	}
 	where = memberDirectory(dir)
 	options := m.options(where)
-	options.Logger = logger
+	options.Logger, options.Flush = logger, flush
 	if started, err = member.Start(options); err != nil {
 		return nil, "", err
 	}

@@ -433,6 +433,8 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 		{"backup " + withMember + " " + filepath.Join(dir, "backup"), replaced},
 		{"export " + withMember, replaced},
 		{"restore " + filepath.Join(dir, "tenure.db") + " " + withMember, replaced},
+		{"serve --data " + withMember, "start tenure-cluster serve with --member"},
+		{"attach mqtt://127.0.0.1:1 --data " + withMember, "start tenure-cluster serve with --member"},
 		{"serve --etcd-prefix p/", "--etcd-prefix needs --etcd"},
 		{"serve --member a --etcd-ca ca.pem --cluster " + members, "--etcd-ca is for --etcd"},
 		{"serve --etcd https://127.0.0.1:1 --etcd-cert cert.pem", "belong together"},

@@ -34,8 +34,8 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 			if err != nil {
 				return err
 			}
-			return command.Run(cmd, func(ctx context.Context, logger *slog.Logger) error {
-				return runWitness(ctx, cmd, &flags, dir, logger)
+			return command.Run(cmd, func(ctx context.Context, logger *slog.Logger, flush func()) error {
+				return runWitness(ctx, cmd, &flags, dir, logger, flush)
 			})
 		},
 	}
@@ -45,9 +45,9 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 }
 
 // runWitness runs a member until ctx ends.
-func runWitness(ctx context.Context, cmd *cobra.Command, flags *memberFlags, dir string, logger *slog.Logger) error {
+func runWitness(ctx context.Context, cmd *cobra.Command, flags *memberFlags, dir string, logger *slog.Logger, flush func()) error {
 	flags.witness = true
-	m, where, err := flags.start(dir, logger)
+	m, where, err := flags.start(dir, logger, flush)
 	if err != nil {
 		return err
 	}
@@ -74,6 +74,7 @@ const replaceTimeout = 30 * time.Second
 
 func replaceCommand() *cobra.Command {
 	var dir string
+	var yes bool
 	replace := &cobra.Command{
 		Use:   "replace NAME URL",
 		Short: "Replace a member of etcd that has lost its machine or disk",
@@ -100,7 +101,10 @@ acknowledged can lose what the others rely on.`,
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), replaceTimeout,
 				fmt.Errorf("etcd did not do it within %v; a majority of its members must run", replaceTimeout))
 			defer cancel()
-			members, err := member.Replace(ctx, memberDirectory(dir), arguments[0], arguments[1])
+			members, err := member.Replace(ctx, memberDirectory(dir), arguments[0], arguments[1], yes)
+			if errors.Is(err, member.ErrAlive) {
+				return fmt.Errorf("%w; if it is to be replaced all the same, stop it, or give --yes", err)
+			}
 			if err != nil && ctx.Err() != nil {
 				return fmt.Errorf("%w: %w", err, context.Cause(ctx))
 			}
@@ -112,5 +116,6 @@ acknowledged can lose what the others rely on.`,
 		},
 	}
 	command.DirectoryFlag(replace.Flags(), &dir, "directory of --data of a member that runs on this machine")
+	replace.Flags().BoolVar(&yes, "yes", false, "replace the member even if it is alive")
 	return replace
 }

@@ -2,10 +2,10 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	tenure "github.com/tenurelock/tenure/cmd/tenure/command"
 )
 
 // refuseMemberData makes the commands for the data of a store on one machine say what to do where
@@ -19,7 +19,7 @@ func refuseMemberData(root *cobra.Command) {
 		}
 		run := command.RunE
 		command.RunE = func(cmd *cobra.Command, arguments []string) error {
-			if hasMember(arguments[index]) {
+			if tenure.HasMember(arguments[index]) {
 				return fmt.Errorf("%s has a member of etcd, and %q is for the data of a store on one machine. The other members have the data too: "+
 					"a member that is lost is replaced (tenure-cluster replace), and none is restored. docs/pair.md says under \"Backups\" what protects the data",
 					arguments[index], cmd.CommandPath())
@@ -27,14 +27,4 @@ func refuseMemberData(root *cobra.Command) {
 			return run(cmd, arguments)
 		}
 	}
-}
-
-// hasMember reports whether a directory is one of --data with a member, or a part of its data.
-func hasMember(dir string) bool {
-	for _, part := range []string{"member/etcd", "etcd/member", "member/wal"} {
-		if info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(part))); err == nil && info.IsDir() {
-			return true
-		}
-	}
-	return false
 }

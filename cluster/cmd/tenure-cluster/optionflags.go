@@ -14,6 +14,8 @@ var optionFlags = []string{
 	"Options.ClientTLS.Certificate", "--peer-cert",
 	"Options.ClientTLS.Key", "--peer-key",
 	"Options.ClientTLS", "--peer-ca, --peer-cert and --peer-key",
+	", and at most half of Options.Quota", ", and at most half of etcd's own quota",
+	"Options.MaxDatabase", "--max-database",
 	"Options.ClientURL", "--serve-etcd",
 	"Options.Cluster", "--cluster",
 	"Options.Name", "--member",

@@ -95,7 +95,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 	options := cluster.Options{Address: settings.Address, TTL: r.etcd.ttl, Standing: r.etcd.standing, Logger: settings.Logger}
 	c := &candidate{logger: settings.Logger, failed: make(chan error, 1)}
 	if r.KeepsData() {
-		m, where, err := r.member.start(settings.Dir, settings.Logger)
+		m, where, err := r.member.start(settings.Dir, settings.Logger, settings.Flush)
 		if err != nil {
 			return nil, err
 		}
@@ -195,6 +195,7 @@ type memberFlags struct {
 	heartbeat     time.Duration
 	election      time.Duration
 	witness       bool // no flag: the process is one
+	maxDatabase   int64
 }
 
 func (m *memberFlags) register(flags *pflag.FlagSet) {
@@ -208,11 +209,13 @@ func (m *memberFlags) register(flags *pflag.FlagSet) {
 	flags.DurationVar(&m.heartbeat, "heartbeat-interval", member.DefaultHeartbeat, "how often etcd's leader shows the other members that it is there; the same for all members")
 	flags.DurationVar(&m.election, "election-timeout", member.DefaultElection, "how long the members wait for etcd's leader before they elect another; several times what a round trip between them and a write to their disks take; the same for all members")
 	flags.StringVar(&m.serve, "serve-etcd", "", "URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
+	m.maxDatabase = member.DefaultMaxDatabase
+	command.BytesFlag(flags, &m.maxDatabase, "max-database", "how large the database of a member may become before the store refuses what needs more room; a member needs the same room on its disk and in memory")
 }
 
 // given returns a flag that was given, or an empty string.
 func (m *memberFlags) given() string {
-	for _, name := range []string{"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd", "heartbeat-interval", "election-timeout"} {
+	for _, name := range []string{"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd", "heartbeat-interval", "election-timeout", "max-database"} {
 		if m.flags.Changed(name) {
 			return name
 		}
@@ -234,7 +237,7 @@ func (m *memberFlags) check() error {
 func (m *memberFlags) options(dir string) member.Options {
 	files := member.TLS{CA: m.ca, Certificate: m.cert, Key: m.key}
 	options := member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, PeerTLS: files, ClientURL: m.serve,
-		Heartbeat: m.heartbeat, Election: m.election, Witness: m.witness}
+		Heartbeat: m.heartbeat, Election: m.election, Witness: m.witness, MaxDatabase: m.maxDatabase}
 	if strings.HasPrefix(m.serve, "https:") {
 		options.ClientTLS = files
 		if !strings.Contains(m.cluster, "=https:") { // on one machine

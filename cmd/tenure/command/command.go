@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
@@ -233,11 +234,17 @@ func Usage(err error) error { return usage(err) }
 
 // Run runs a command that goes on until it is interrupted. It logs without waiting for the reader
 // of the log, and survives the end of its terminal. The log has warnings and errors, unless
-// --log-level says otherwise.
-func Run(cmd *cobra.Command, run func(ctx context.Context, logger *slog.Logger) error) error {
+// --log-level says otherwise. flush waits a moment until the log is written, for the last line of a
+// process that does not return.
+func Run(cmd *cobra.Command, run func(ctx context.Context, logger *slog.Logger, flush func()) error) error {
 	process, stop := startProcess(cmd, slog.LevelWarn)
 	defer stop()
-	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger) })
+	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger, process.flush) })
+}
+
+// BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.
+func BytesFlag(flags *pflag.FlagSet, at *int64, name, usage string) {
+	flagvalue.Bytes(flags, at, name, usage)
 }
 
 // DirectoryFlag adds the flag --data, for Directory. usage says what is in the directory.

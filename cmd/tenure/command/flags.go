@@ -134,7 +134,7 @@ var attachFlags = map[string]string{
 
 // replicatedFlags are the flags of serve and attach that only tenure-cluster has.
 var replicatedFlags = []string{"etcd", "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl", "standing", "advertise",
-	"member", "cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd", "heartbeat-interval", "election-timeout"}
+	"member", "cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd", "heartbeat-interval", "election-timeout", "max-database"}
 
 // hasReplicated is what to say about replicatedFlags.
 const hasReplicated = "the command tenure-cluster has it, which is tenure with etcd inside; docs/pair.md says how to build it"

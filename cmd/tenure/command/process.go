@@ -32,6 +32,7 @@ const (
 // for the reader of the log, survives SIGHUP, and tells systemd how it is.
 type process struct {
 	logger  *slog.Logger
+	flush   func()         // waits a moment until the log is written
 	level   *slog.LevelVar // of logger
 	isGiven bool           // the level, by --log-level
 	hangups chan os.Signal
@@ -47,7 +48,8 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	logger, variable := newLogger(cmd, stderr, level)
-	p = &process{logger: logger, level: variable, isGiven: givenLevel(cmd) != "", hangups: make(chan os.Signal, 1)}
+	flush := func() { stderr.Flush(logFlush) }
+	p = &process{logger: logger, flush: flush, level: variable, isGiven: givenLevel(cmd) != "", hangups: make(chan os.Signal, 1)}
 	// The process goes on after its terminal closed. Its log may have no reader then: with
 	// SIGPIPE ignored, a line that cannot be written is lost and does not end the process.
 	signal.Ignore(syscall.SIGPIPE)

@@ -39,10 +39,14 @@ type ReplicaSettings struct {
 	Address    string // of clients, as host:port; empty: the store is attached to a broker
 	PacketSize uint32 // of the largest packet
 	Logger     *slog.Logger
+	Flush      func() // waits a moment until the log is written, for the last line of a process that does not return
 }
 
 // Candidate is a process that may become the active one.
 type Candidate interface {
+	// Open waits until it could: it has joined the others, and has the data that they have. Later calls
+	// return at once.
+	Open(ctx context.Context) error
 	// Campaign waits until it is, and returns its journal.
 	Campaign(ctx context.Context) (standby.Journal, error)
 	// Active returns the address of the active one, or an empty string if it is unknown. It
@@ -127,6 +131,9 @@ func newReplica(cmd *cobra.Command, process *process, candidate Candidate, url s
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
 			process.page.describe(url, candidate.Where())
 			process.page.standBy(candidate.Active)
+			if err := candidate.Open(ctx); err != nil {
+				return nil, err
+			}
 			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
 			return candidate.Campaign(ctx)
 		},
@@ -135,7 +142,7 @@ func newReplica(cmd *cobra.Command, process *process, candidate Candidate, url s
 
 // serveReplicated stands by and serves until the command is interrupted.
 func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, reloads []reload) error {
-	settings := ReplicaSettings{PacketSize: s.MaxPacketSize, Logger: process.logger}
+	settings := ReplicaSettings{PacketSize: s.MaxPacketSize, Logger: process.logger, Flush: process.flush}
 	if err := s.Check(); err != nil {
 		return explainServe(err)
 	}
@@ -209,7 +216,7 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, u
 	if s.wait {
 		return usage(errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it"))
 	}
-	settings := ReplicaSettings{PacketSize: options.MaxPacketSize, Logger: process.logger}
+	settings := ReplicaSettings{PacketSize: options.MaxPacketSize, Logger: process.logger, Flush: process.flush}
 	var err error
 	if settings.Dir, err = s.store.data.directoryFor(s.replication, cmd.Flags(), serveFolder); err != nil {
 		return err

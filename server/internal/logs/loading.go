@@ -49,3 +49,6 @@ func (l *loading) Load(ctx context.Context, each func(statestore.Record) error) 
 	}
 	return err
 }
+
+// Full implements statestore.Bounded.
+func (l *loading) Full() bool { return statestore.IsFull(l.Journal) }

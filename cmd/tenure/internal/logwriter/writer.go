@@ -25,6 +25,7 @@ type Writer struct {
 	to    io.Writer
 	bound int
 	wake  chan struct{} // room for one
+	flush chan chan struct{}
 	stop  chan struct{}
 	ended chan struct{}
 
@@ -41,6 +42,7 @@ func New(to io.Writer, bound int) *Writer {
 		to:    to,
 		bound: bound,
 		wake:  make(chan struct{}, 1),
+		flush: make(chan chan struct{}),
 		stop:  make(chan struct{}),
 		ended: make(chan struct{}),
 	}
@@ -83,8 +85,10 @@ func (w *Writer) run() {
 	var spare []byte
 	for {
 		stopping := false
+		var flushed chan struct{}
 		select {
 		case <-w.wake:
+		case flushed = <-w.flush:
 		case <-w.stop:
 			stopping = true
 		}
@@ -98,10 +102,34 @@ func (w *Writer) run() {
 		if len(batch) > 0 {
 			_, _ = w.to.Write(batch) // there is nowhere to report an error to
 		}
+		if flushed != nil {
+			close(flushed)
+		}
 		if stopping {
 			return
 		}
 		spare = batch
+	}
+}
+
+// Flush waits until the lines that were queued before are written, no longer than patience, and reports
+// whether they are.
+func (w *Writer) Flush(patience time.Duration) bool {
+	bound := time.NewTimer(patience)
+	defer bound.Stop()
+	flushed := make(chan struct{})
+	select {
+	case w.flush <- flushed:
+	case <-w.ended:
+		return true
+	case <-bound.C:
+		return false
+	}
+	select {
+	case <-flushed:
+		return true
+	case <-bound.C:
+		return false
 	}
 }
 

@@ -100,3 +100,30 @@ func TestTheCountOfDroppedLinesStandsWhereTheyAreMissing(t *testing.T) {
 		}
 	})
 }
+
+// slowWriter takes a moment for each write.
+type slowWriter struct{ strings.Builder }
+
+func (w *slowWriter) Write(line []byte) (int, error) {
+	time.Sleep(time.Second)
+	return w.Builder.Write(line)
+}
+
+// The last line of a process that does not return must be written while the Writer is open.
+func TestFlushWaitsForTheLinesBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := new(slowWriter)
+		w := New(log, 1<<20)
+		_, _ = w.Write([]byte("last\n"))
+		if !w.Flush(3*time.Second) || log.String() != "last\n" {
+			t.Errorf("after Flush the log has %q", log.String())
+		}
+		_, _ = w.Write([]byte("later\n"))
+		if w.Flush(time.Millisecond) {
+			t.Error("Flush reports that a line was written that was not")
+		}
+		if !w.Close(3*time.Second) || !w.Flush(time.Second) || log.String() != "last\nlater\n" {
+			t.Errorf("after Close the log has %q", log.String())
+		}
+	})
+}

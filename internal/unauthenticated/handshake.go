@@ -9,7 +9,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
-	"github.com/tenurelock/tenure/server/internal/semaphore"
+	"github.com/tenurelock/tenure/internal/semaphore"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenurelock/tenure/server/internal/semaphore"
+	"github.com/tenurelock/tenure/internal/semaphore"
 )
 
 const (
