@@ -67,7 +67,7 @@ type Options struct {
 	Logger *slog.Logger
 	// Flush is called after the line that says why etcd ends the process: a disk is full or has
 	// failed. If Logger writes later, it returns when the line is written. Default: none.
-	Flush func()
+	Flush func() `json:"-"`
 }
 
 // TLS are the names of PEM files. etcd reads certificates and keys again for each connection, so

@@ -69,7 +69,7 @@ func listenPeers(own url.URL, info transport.TLSInfo, logger *slog.Logger) (p *p
 			return nil, err
 		}
 		p.tls.NextProtos = nil // members use HTTP/1.1
-		tlspolicy.Restrict(p.tls)
+		tlspolicy.RestrictServer(p.tls)
 	}
 	p.socket, err = transport.NewListenerWithOpts(own.Host, "http", transport.WithTimeout(rafthttp.ConnReadTimeout, rafthttp.ConnWriteTimeout))
 	if err != nil {
@@ -109,7 +109,7 @@ func (p *peers) handshake(socket net.Conn) {
 		ctx, cancel := context.WithCancel(place.Context())
 		defer cancel()
 		defer context.AfterFunc(p.life, cancel)()
-		conn, err := p.prove(ctx, socket)
+		conn, err := p.prove(ctx, socket, place)
 		if !place.Done() {
 			err = unauthenticated.ErrTooMany // it was dropped for a newer one
 		}
@@ -127,12 +127,14 @@ func (p *peers) handshake(socket net.Conn) {
 }
 
 // prove returns a connection whose other end has shown that it is a member. ctx bounds that.
-func (p *peers) prove(ctx context.Context, socket net.Conn) (net.Conn, error) {
+func (p *peers) prove(ctx context.Context, socket net.Conn, place *unauthenticated.Connection) (net.Conn, error) {
 	if p.tls == nil {
 		return socket, nil
 	}
-	conn := tls.Server(socket, p.tls)
-	if err := conn.HandshakeContext(ctx); err != nil {
+	defer context.AfterFunc(ctx, func() { _ = socket.Close() })() // ends the handshake
+	below := &unauthenticated.Socket{Conn: socket}
+	conn := tls.Server(below, p.tls)
+	if err := below.Handshake(conn, place); err != nil {
 		return nil, err
 	}
 	return conn, comesFrom(ctx, socket.RemoteAddr(), conn.ConnectionState().PeerCertificates[0])
