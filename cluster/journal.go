@@ -132,14 +132,17 @@ func (j *Journal) isActive() clientv3.Cmp {
 // Load implements [statestore.Journal]. It reads pages of about 8 MiB. Only the active process
 // writes records and each page is read only if this process still is that one, so all pages
 // are of one state, though etcd may be compacted meanwhile. It returns once the process before
-// answers nothing any more.
-func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) error {
+// answers nothing any more, and says for how long that is so already.
+func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
 	if err := j.load(ctx, each); err != nil {
-		return err
+		return 0, err
 	}
-	return j.wait(ctx)
+	if err := j.wait(ctx); err != nil {
+		return 0, err
+	}
+	return j.clock() - j.from, nil
 }
 
 func (j *Journal) load(ctx context.Context, each func(statestore.Record) error) error {

@@ -428,8 +428,8 @@ type loadingJournal struct {
 	load func(context.Context) error
 }
 
-func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) error {
-	return j.load(ctx)
+func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) (idle time.Duration, err error) {
+	return 0, j.load(ctx)
 }
 
 // A user with many connections fills what may wait for a commit. The change of another user goes in

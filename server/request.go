@@ -56,6 +56,7 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 		s.denials.Log("client", logs.Name(cl.ID), "user", logs.Name(conn.identity.User), "remote", cl.Net.Remote,
 			"verb", command.Verb.String(), "key", logs.Name(command.Key))
 	}
+	command.Willed = s.endsWith(conn, &command)
 	var observed func(statestore.Reply) // nil: nothing takes the event
 	if r.forced != nil || s.events.Wanted() {
 		observed = s.observing(cl, conn, &r, &command, start)

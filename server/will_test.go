@@ -496,3 +496,51 @@ func TestAWillIsDroppedIfTheJournalTakesNoMore(t *testing.T) {
 		time.Sleep(time.Minute) // the commit under way ends
 	})
 }
+
+// The Will of a connection ends with its server, and so does the connection. So the next server releases
+// what the Will would have released, as soon as it serves, and nothing else.
+func TestInvariant62WhatAWillWouldReleaseIsReleasedByTheNextServer(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		will  []string
+		set   []string
+		rules access.Authorizer
+		gone  bool
+	}{
+		{"the lease of the Will", []string{"VDEL", "lock", "p:1"}, []string{"SET", "lock", "p:1", "NEX", "PX", "600000"}, nil, true},
+		{"another value", []string{"VDEL", "lock", "p:1"}, []string{"SET", "lock", "p:2", "NEX", "PX", "600000"}, nil, false},
+		{"another key", []string{"VDEL", "other", "p:1"}, []string{"SET", "lock", "p:1", "NEX", "PX", "600000"}, nil, false},
+		{"a Will that the client has no right to", []string{"VDEL", "lock", "p:1"}, []string{"SET", "lock", "p:1", "NEX", "PX", "600000"},
+			mayNot(statestore.VerbVDel), false},
+	} {
+		for _, end := range []struct {
+			name    string
+			restart func(*durable)
+		}{{"stopped", (*durable).restart}, {"crashed", (*durable).crash}} {
+			t.Run(test.name+", "+end.name, func(t *testing.T) {
+				d := startDurable(t, server.Options{Authorizer: test.rules})
+				c := testsupport.RequestWill("p", test.will...).Connect(t, d.address, "p")
+				c.MustDo(t, 0, "+OK\r\n", test.set...)
+				commits := d.journal.Attempts()
+				c.MustDo(t, 1, "+OK\r\n", test.set...)
+				if got := d.journal.Attempts(); got != commits {
+					t.Errorf("the renewal caused %d commits", got-commits)
+				}
+				testsupport.Connect(t, d.address, "reader", nil).MustGet("lock", test.set[2])
+				end.restart(d)
+				left := test.set[2]
+				if test.gone {
+					left = ""
+				}
+				testsupport.Connect(t, d.address, "reader", nil).MustGet("lock", left)
+			})
+		}
+	}
+}
+
+// mayNot is an access rule: everything is allowed but one verb.
+type mayNot statestore.Verb
+
+func (m mayNot) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
+	return verb != statestore.Verb(m)
+}

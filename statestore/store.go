@@ -105,7 +105,8 @@ type Store struct {
 // when a renewal compares the value.
 type entry struct {
 	text    string // the key, and after it the value
-	keySize int    // in bytes
+	keySize uint32 // in bytes
+	willed  bool   // see Command.Willed
 	version stamp
 	fence   *hlc.Token // nil: the key is not protected
 	// lifetime is what a journal has; zero: the key does not expire. The lifetimes of
@@ -132,7 +133,7 @@ func (e *entry) setText(key string, value []byte) {
 	text.Grow(len(key) + len(value))
 	text.WriteString(key)
 	text.Write(value)
-	e.text, e.keySize = text.String(), len(key)
+	e.text, e.keySize = text.String(), uint32(len(key))
 }
 
 // token returns the token that protects the key; zero: it is not protected.
@@ -198,13 +199,9 @@ func New(options Options) (*Store, error) {
 	}, nil
 }
 
-// Begin restarts Options.HoldOff, and begins the lifetimes of restored keys. If requests can
-// reach the store only some time after its start, call Begin at that time: until then an earlier
-// store may grant leases, and no holder can renew its own.
-func (s *Store) Begin(now Instant) {
-	s.began = now.Elapsed
-	s.beginLifetimes(now)
-}
+// Begin restarts Options.HoldOff. If requests can reach the store only some time after its start,
+// call Begin at that time: until then another store may grant leases.
+func (s *Store) Begin(now Instant) { s.began = now.Elapsed }
 
 // ReportExpiries makes the store name expired keys in [Effects] from now on.
 func (s *Store) ReportExpiries() { s.reporting = true }
@@ -227,9 +224,6 @@ func (s *Store) Identity() string { return s.options.Identity }
 // commands with a group of their own. Other commands are judged anew after a restart: they changed
 // nothing that survived it.
 func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
-	if s.restoring.expiring != nil {
-		s.beginLifetimes(now)
-	}
 	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
 		return Reply{Verb: command.Verb, Dialect: s.dialectOf(&command), Err: protocol.OtherStore}, Effects{}
 	}
@@ -394,11 +388,11 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		changed = true
 		current.setToken(token)
 	}
-	if command.Lifetime == 0 || current.lifetime == 0 || command.Lifetime > current.lifetime {
+	if command.Lifetime == 0 || current.lifetime == 0 || command.Lifetime > current.lifetime || command.Willed != current.willed {
 		changed = true
 	}
 	if changed {
-		current.lifetime = command.Lifetime
+		current.lifetime, current.willed = command.Lifetime, command.Willed
 	}
 	if command.Lifetime > 0 {
 		s.expiries.schedule(current, saturatingAdd(now.Elapsed, command.Lifetime))
