@@ -233,8 +233,8 @@ type nowhere struct{ latency time.Duration }
 func (nowhere) Load(context.Context, func(statestore.Record) error) (idle time.Duration, err error) {
 	return 0, nil
 }
-func (nowhere) Standing() error                                           { return nil }
-func (nowhere) Close() error                                              { return nil }
+func (nowhere) Standing() error { return nil }
+func (nowhere) Close() error    { return nil }
 
 func (n nowhere) Commit(context.Context, []statestore.Group) error {
 	time.Sleep(n.latency)

@@ -29,9 +29,9 @@ type disk struct {
 	latency  time.Duration
 	standing error
 	idle     time.Duration // what Load returns
-	asked    int  // how often Standing was called
-	during   bool // a commit is under way
-	failed   bool // and must not be used any more
+	asked    int           // how often Standing was called
+	during   bool          // a commit is under way
+	failed   bool          // and must not be used any more
 }
 
 func newDisk() *disk {
