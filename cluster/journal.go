@@ -139,10 +139,7 @@ func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) 
 	if err := j.load(ctx, each); err != nil {
 		return 0, err
 	}
-	if err := j.wait(ctx); err != nil {
-		return 0, err
-	}
-	return j.clock() - j.from, nil
+	return j.wait(ctx)
 }
 
 func (j *Journal) load(ctx context.Context, each func(statestore.Record) error) error {

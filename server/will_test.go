@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/logbuffer"
@@ -543,4 +545,53 @@ type mayNot statestore.Verb
 
 func (m mayNot) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
 	return verb != statestore.Verb(m)
+}
+
+// With a TTL of a minute a leader is there again as soon as the server is, as after any loss of a connection.
+func TestInvariant62ALeaderWithInstantFailoverIsThereAgainAsSoonAsItsServer(t *testing.T) {
+	const ttl = time.Minute
+	for _, end := range []struct {
+		name    string
+		dir     string
+		restart func(*durable)
+	}{
+		{"stopped, on a file", t.TempDir(), (*durable).restart},
+		{"crashed", "", (*durable).crash},
+	} {
+		t.Run(end.name, func(t *testing.T) {
+			d := &durable{t: t, journal: new(testsupport.Journal), dir: end.dir, stays: true}
+			d.start()
+			t.Cleanup(func() { d.stop() })
+			leads := make(chan *election.Term)
+			ctx, stop := context.WithCancel(t.Context())
+			var electors sync.WaitGroup
+			defer electors.Wait()
+			defer stop()
+			for _, name := range []string{"a", "b"} {
+				client := testsupport.Dial(t, d.address, transport.Options{ClientID: name, KeepAlive: ttl})
+				elector, err := election.New(client, "press-7/active", election.Options{TTL: ttl, Lease: lease.Options{InstantFailover: true}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				electors.Go(func() {
+					_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
+						leads <- term
+						<-ctx.Done()
+						return nil
+					})
+				})
+			}
+			former := await.Receive(leads)
+			began := time.Now()
+			end.restart(d)
+			_ = await.Receive(leads)
+			if took := time.Since(began); took > ttl/4 {
+				t.Errorf("with a TTL of %v it took %v", ttl, took)
+			}
+			testsupport.MustBeLost(t, former.Tenure().Done())
+			if _, err := former.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+				t.Errorf("the former leader's token: %v, want ErrConnectionLost", err)
+			}
+		})
+	}
 }
