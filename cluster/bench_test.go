@@ -129,7 +129,7 @@ func BenchmarkTakeover(b *testing.B) {
 				_ = journal.Close()
 				journal = campaign(b, candidate)
 				records := 0
-				if err := journal.Load(bounded(b), func(statestore.Record) error { records++; return nil }); err != nil || records != keys {
+				if _, err := journal.Load(bounded(b), func(statestore.Record) error { records++; return nil }); err != nil || records != keys {
 					b.Fatalf("%d records were loaded: %v", records, err)
 				}
 			}

@@ -81,7 +81,7 @@ func (o *childOptions) run(ctx context.Context) error {
 	}
 	defer journal.Close()
 	records := 0
-	if err := journal.Load(ctx, func(statestore.Record) error { records++; return nil }); err != nil {
+	if _, err := journal.Load(ctx, func(statestore.Record) error { records++; return nil }); err != nil {
 		return err
 	}
 	fmt.Println("active", int64(lease.SystemClock()), records)

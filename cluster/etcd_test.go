@@ -252,7 +252,7 @@ func TestLoadReadsManyPagesWhileEtcdIsCompacted(t *testing.T) {
 	next := campaign(t, candidate)
 	client := e.client(t)
 	got := make(map[string]string)
-	err := next.Load(bounded(t), func(record statestore.Record) error {
+	_, err := next.Load(bounded(t), func(record statestore.Record) error {
 		if len(got)%500 == 0 {
 			now, err := client.Put(bounded(t), "other", "")
 			if err != nil {
@@ -282,7 +282,7 @@ func TestLoadPassesTheErrorOfItsFunction(t *testing.T) {
 	commit(t, journal, group("a", "1"))
 	_ = journal.Close()
 	want := errors.New("no")
-	if err := campaign(t, candidate).Load(bounded(t), func(statestore.Record) error { return want }); !errors.Is(err, want) {
+	if _, err := campaign(t, candidate).Load(bounded(t), func(statestore.Record) error { return want }); !errors.Is(err, want) {
 		t.Errorf("Load: %v", err)
 	}
 }
@@ -332,7 +332,7 @@ func TestARecordThatIsDamagedIsNamed(t *testing.T) {
 	if _, err := e.client(t).Put(bounded(t), prefix(t)+"r/intruder", "x"); err != nil {
 		t.Fatal(err)
 	}
-	err := campaign(t, candidate).Load(bounded(t), func(record statestore.Record) error { _, err := record.Decode(); return err })
+	_, err := campaign(t, candidate).Load(bounded(t), func(record statestore.Record) error { _, err := record.Decode(); return err })
 	if !errors.Is(err, statestore.ErrDamaged) || !strings.Contains(err.Error(), prefix(t)+"r/intruder") || !strings.Contains(err.Error(), "delete the key") {
 		t.Errorf("Load: %v", err)
 	}
@@ -344,7 +344,7 @@ func TestARecordThatAnotherProgramWroteIsNoticed(t *testing.T) {
 	if _, err := e.client(t).Put(bounded(t), prefix(t)+"r/intruder", "x"); err != nil {
 		t.Fatal(err)
 	}
-	err := journal.Load(bounded(t), func(statestore.Record) error { return nil })
+	_, err := journal.Load(bounded(t), func(statestore.Record) error { return nil })
 	if !errors.Is(err, cluster.ErrForeignData) {
 		t.Errorf("Load: %v", err)
 	}

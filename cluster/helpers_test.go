@@ -188,7 +188,7 @@ func campaign(t testing.TB, candidate *cluster.Candidate) *cluster.Journal {
 func load(t testing.TB, journal statestore.Journal) map[string]string {
 	t.Helper()
 	records := make(map[string]string)
-	err := journal.Load(bounded(t), func(record statestore.Record) error {
+	_, err := journal.Load(bounded(t), func(record statestore.Record) error {
 		if _, twice := records[string(record.ID)]; twice || record.Value == nil {
 			t.Errorf("record %q was read twice, or is gone", record.ID)
 		}

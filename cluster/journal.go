@@ -130,13 +130,13 @@ func (j *Journal) isActive() clientv3.Cmp {
 // Load implements [statestore.Journal]. It reads pages of about 8 MiB. Only the active process
 // writes records and each page is read only if this process still is that one, so all pages
 // are of one state, though etcd may be compacted meanwhile. It returns once the process before
-// answers nothing any more.
-func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) error {
+// answers nothing any more, and says for how long that is so already.
+func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
 	j.tasks.Go(j.keepRoom)
 	if err := j.load(ctx, each); err != nil {
-		return err
+		return 0, err
 	}
 	return j.wait(ctx)
 }

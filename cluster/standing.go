@@ -55,14 +55,15 @@ func (s *standing) check() error {
 	return nil
 }
 
-// wait waits until the process before this one answers nothing any more.
-func (s *standing) wait(ctx context.Context) error {
+// wait waits until the process before this one answers nothing any more. It returns for how long
+// that is so already.
+func (s *standing) wait(ctx context.Context) (idle time.Duration, err error) {
 	for s.clock() < s.from {
 		if !sleep.For(ctx, max(s.from-s.clock(), time.Millisecond)) {
-			return context.Cause(ctx)
+			return 0, context.Cause(ctx)
 		}
 	}
-	return nil
+	return s.clock() - s.from, nil
 }
 
 // lasts returns nil until the deadline has passed, which ends the standing.

@@ -205,3 +205,28 @@ func TestKeepWaitsForProofsThatAreUnderWay(t *testing.T) {
 		}
 	})
 }
+
+// Lifetimes count from the end of the wait, and not from the end of a load that takes longer.
+func TestInvariant32AWinnerKnowsForHowLongTheProcessBeforeHasBeenSilent(t *testing.T) {
+	for _, test := range []struct{ load, idle time.Duration }{
+		{0, 0},
+		{testValidity / 2, 0},
+		{testValidity, 0},
+		{time.Minute, time.Minute - testValidity},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			started := lease.SystemClock()
+			clock := func() time.Duration { return lease.SystemClock() - started }
+			s := newStanding(clock, time.Hour, 0, testValidity)
+			defer s.over(ErrClosed)
+			time.Sleep(test.load)
+			idle, err := s.wait(t.Context())
+			if err != nil || idle != test.idle {
+				t.Errorf("after a load of %v: %v, %v; want %v", test.load, idle, err, test.idle)
+			}
+			if clock() < testValidity {
+				t.Errorf("after a load of %v it waits until %v", test.load, clock())
+			}
+		})
+	}
+}

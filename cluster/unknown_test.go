@@ -183,7 +183,7 @@ func TestAnElectionWhoseConnectionBreaksAtAnyByteIsWonOnce(t *testing.T) {
 		for n := 0; n < 600; n += 24 {
 			fault(proxies, w, n, (*proxy).cutLocked)
 			journal := campaign(t, candidate)
-			if err := journal.Load(bounded(t), func(statestore.Record) error { return nil }); err != nil {
+			if _, err := journal.Load(bounded(t), func(statestore.Record) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
 			commit(t, journal, group(fmt.Sprint(w, n), "1"))

@@ -48,6 +48,7 @@ type connection struct {
 	pendingAuth    *unauthenticated.Connection     // set before anything is read
 	authenticated  bool                            // its client
 	will           *request                        // to apply when the connection ends; nil: none
+	willCommand    *statestore.Command             // of will, as it was at CONNECT; nil: none
 	ordinaryWill   *ordinaryWill                   // to publish when the connection ends; nil: none
 	receiveMaximum uint16                          // of the client
 	reserved       string                          // the response topic of the latest request

@@ -34,6 +34,7 @@ type durable struct {
 	dir     string             // of a journal on a file, in place of journal; empty: none
 	file    statestore.Journal // in dir
 	options server.Options
+	stays   bool // at its address
 	server  *server.Server
 	address string
 	cancel  context.CancelFunc
@@ -70,6 +71,9 @@ func (d *durable) start() {
 	d.t.Helper()
 	options := d.options
 	options.Addr, options.Journal = "127.0.0.1:0", d.open()
+	if d.stays && d.address != "" {
+		options.Addr = d.address
+	}
 	s, err := server.New(options)
 	if err != nil {
 		d.t.Fatal(err)
@@ -428,8 +432,8 @@ type loadingJournal struct {
 	load func(context.Context) error
 }
 
-func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) error {
-	return j.load(ctx)
+func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) (idle time.Duration, err error) {
+	return 0, j.load(ctx)
 }
 
 // A user with many connections fills what may wait for a commit. The change of another user goes in

@@ -54,6 +54,7 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}
+	command.Willed = s.endsWith(conn, &command)
 	var observed func(statestore.Reply) // nil: nothing takes the event
 	if r.forced != nil || s.events.Wanted() {
 		observed = s.observing(cl, conn, &r, &command, start)

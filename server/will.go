@@ -36,9 +36,11 @@ func (s *Server) setWillRequest(identity access.Identity, cl *mqtt.Client, conn 
 		dialect:       statestore.DialectOf(userProperty(properties, protocol.PropertyProtocolVersion) != nil),
 		isWill:        true,
 	}
-	if refused := s.checkWill(identity, cl, will, pk.Connect.WillProperties.WillDelayInterval); refused != nil {
+	command, refused := s.checkWill(identity, cl, will, pk.Connect.WillProperties.WillDelayInterval)
+	if refused != nil {
 		return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)
 	}
+	conn.willCommand = &command
 	conn.will, cl.Properties.Will = &will, mqtt.Will{}
 	return nil
 }
@@ -53,31 +55,39 @@ func userProperty(properties packets.Properties, name string) *string {
 	return nil
 }
 
-// checkWill checks a Will as a request, except for what can change (authorization, the clock,
-// fencing), which is checked when the Will is applied.
-func (s *Server) checkWill(identity access.Identity, cl *mqtt.Client, will request, delay uint32) *packets.Code {
+// endsWith reports whether the Will of a connection releases what a SET that comes over it sets: then
+// the key must not outlive this process either (docs/adr/0005). If the client may not release the key,
+// its Will does not, and the key has its lifetime.
+func (s *Server) endsWith(conn *connection, command *statestore.Command) bool {
+	return conn.willCommand != nil && command.ReleasedBy(conn.willCommand) &&
+		s.options.Authorizer.Authorize(conn.identity, statestore.VerbVDel, command.Key)
+}
+
+// checkWill parses and checks a Will as a request, except for what can change (authorization, the
+// clock, fencing), which is checked when the Will is applied.
+func (s *Server) checkWill(identity access.Identity, cl *mqtt.Client, will request, delay uint32) (command statestore.Command, refused *packets.Code) {
 	if why := s.checkRequest(identity, cl, will); why != "" {
-		return refusal(codeOf(why), string(why))
+		return command, refusal(codeOf(why), string(why))
 	}
 	if delay > 0 {
-		return refusal(packets.ErrImplementationSpecificError, fmt.Sprintf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay))
+		return command, refusal(packets.ErrImplementationSpecificError, fmt.Sprintf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay))
 	}
-	command := s.parse(cl, will)
+	command = s.parse(cl, will)
 	if err := command.Err(); err != nil {
-		return refusal(packets.ErrImplementationSpecificError, err.Error())
+		return command, refusal(packets.ErrImplementationSpecificError, err.Error())
 	}
 	if command.Verb == statestore.VerbSet && will.timestamp == nil {
-		return refusal(packets.ErrImplementationSpecificError, string(protocol.MissingTimestamp))
+		return command, refusal(packets.ErrImplementationSpecificError, string(protocol.MissingTimestamp))
 	}
 	for _, text := range []*string{will.timestamp, will.fencingToken} {
 		if text == nil {
 			continue
 		}
 		if _, err := hlc.Parse(*text); err != nil {
-			return refusal(packets.ErrImplementationSpecificError, string(protocol.MalformedTimestamp))
+			return command, refusal(packets.ErrImplementationSpecificError, string(protocol.MalformedTimestamp))
 		}
 	}
-	return nil
+	return command, nil
 }
 
 // applyWill applies the request that a client set as its Will, as if the client had sent it last:

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/logbuffer"
@@ -495,4 +497,101 @@ func TestAWillIsDroppedIfTheJournalTakesNoMore(t *testing.T) {
 		journal.SetLatency(0)
 		time.Sleep(time.Minute) // the commit under way ends
 	})
+}
+
+// The Will of a connection ends with its server, and so does the connection. So the next server releases
+// what the Will would have released, as soon as it serves, and nothing else.
+func TestInvariant62WhatAWillWouldReleaseIsReleasedByTheNextServer(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		will  []string
+		set   []string
+		rules access.Authorizer
+		gone  bool
+	}{
+		{"the lease of the Will", []string{"VDEL", "lock", "p:1"}, []string{"SET", "lock", "p:1", "NEX", "PX", "600000"}, nil, true},
+		{"another value", []string{"VDEL", "lock", "p:1"}, []string{"SET", "lock", "p:2", "NEX", "PX", "600000"}, nil, false},
+		{"another key", []string{"VDEL", "other", "p:1"}, []string{"SET", "lock", "p:1", "NEX", "PX", "600000"}, nil, false},
+		{"a Will that the client has no right to", []string{"VDEL", "lock", "p:1"}, []string{"SET", "lock", "p:1", "NEX", "PX", "600000"},
+			mayNot(statestore.VerbVDel), false},
+	} {
+		for _, end := range []struct {
+			name    string
+			restart func(*durable)
+		}{{"stopped", (*durable).restart}, {"crashed", (*durable).crash}} {
+			t.Run(test.name+", "+end.name, func(t *testing.T) {
+				d := startDurable(t, server.Options{Authorizer: test.rules})
+				c := testsupport.RequestWill("p", test.will...).Connect(t, d.address, "p")
+				c.MustDo(t, 0, "+OK\r\n", test.set...)
+				commits := d.journal.Attempts()
+				c.MustDo(t, 1, "+OK\r\n", test.set...)
+				if got := d.journal.Attempts(); got != commits {
+					t.Errorf("the renewal caused %d commits", got-commits)
+				}
+				testsupport.Connect(t, d.address, "reader", nil).MustGet("lock", test.set[2])
+				end.restart(d)
+				left := test.set[2]
+				if test.gone {
+					left = ""
+				}
+				testsupport.Connect(t, d.address, "reader", nil).MustGet("lock", left)
+			})
+		}
+	}
+}
+
+// mayNot is an access rule: everything is allowed but one verb.
+type mayNot statestore.Verb
+
+func (m mayNot) Authorize(_ access.Identity, verb statestore.Verb, _ string) bool {
+	return verb != statestore.Verb(m)
+}
+
+// With a TTL of a minute a leader is there again as soon as the server is, as after any loss of a connection.
+func TestInvariant62ALeaderWithInstantFailoverIsThereAgainAsSoonAsItsServer(t *testing.T) {
+	const ttl = time.Minute
+	for _, end := range []struct {
+		name    string
+		dir     string
+		restart func(*durable)
+	}{
+		{"stopped, on a file", t.TempDir(), (*durable).restart},
+		{"crashed", "", (*durable).crash},
+	} {
+		t.Run(end.name, func(t *testing.T) {
+			d := &durable{t: t, journal: new(testsupport.Journal), dir: end.dir, stays: true}
+			d.start()
+			t.Cleanup(func() { d.stop() })
+			leads := make(chan *election.Term)
+			ctx, stop := context.WithCancel(t.Context())
+			var electors sync.WaitGroup
+			defer electors.Wait()
+			defer stop()
+			for _, name := range []string{"a", "b"} {
+				client := testsupport.Dial(t, d.address, transport.Options{ClientID: name, KeepAlive: ttl})
+				elector, err := election.New(client, "press-7/active", election.Options{TTL: ttl, Lease: lease.Options{InstantFailover: true}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				electors.Go(func() {
+					_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
+						leads <- term
+						<-ctx.Done()
+						return nil
+					})
+				})
+			}
+			former := await.Receive(leads)
+			began := time.Now()
+			end.restart(d)
+			_ = await.Receive(leads)
+			if took := time.Since(began); took > ttl/4 {
+				t.Errorf("with a TTL of %v it took %v", ttl, took)
+			}
+			testsupport.MustBeLost(t, former.Tenure().Done())
+			if _, err := former.Token(); !errors.Is(err, lease.ErrConnectionLost) {
+				t.Errorf("the former leader's token: %v, want ErrConnectionLost", err)
+			}
+		})
+	}
 }

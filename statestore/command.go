@@ -1,6 +1,7 @@
 package statestore
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 	"time"
@@ -102,6 +103,11 @@ type Command struct {
 	Lifetime time.Duration
 	// Stop says that a KEYNOTIFY ends the watch instead of beginning it.
 	Stop bool
+	// Willed says that the key of a SET ends with the connection that the SET came over, unless a
+	// later SET says otherwise. Parse never sets it: the caller does, if it applies the Will of that
+	// connection, and ReleasedBy says that it deletes the value. The caller's Wills end with its process, and so do all its
+	// connections, so a store that is restored removes such a key at once.
+	Willed bool
 
 	timestamp   property[hlc.Timestamp]
 	token       property[hlc.Token]
@@ -176,6 +182,12 @@ func (c *Command) HasToken() bool { return c.token.present }
 
 // NamesStore reports whether the request names the only store that may apply it.
 func (c *Command) NamesStore() bool { return c.store != nil }
+
+// ReleasedBy reports whether will, as the Will of the connection, deletes what the command sets there:
+// whether it is Willed.
+func (c *Command) ReleasedBy(will *Command) bool {
+	return c.Verb == VerbSet && will.Verb == VerbVDel && c.Key == will.Key && bytes.Equal(c.Value, will.Value)
+}
 
 func parseProperty[T hlc.Timestamp | hlc.Token](text *string, parse func(string) (T, error)) property[T] {
 	if text == nil {

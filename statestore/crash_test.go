@@ -90,6 +90,7 @@ func (r *crashRun) leave(version hlc.Timestamp) {
 // send sends a request as an engine does.
 func (r *crashRun) send(request Request, issues bool) {
 	command := Parse(request)
+	command.Willed = command.Verb == VerbSet && r.random.IntN(8) == 0
 	mayWrite := r.store.MayWrite(r.now, &command)
 	reply, effects := r.store.Apply(r.now, command)
 	if !mayWrite {
@@ -250,19 +251,19 @@ func (r *crashRun) restart(state map[string]string) {
 	if above(r.left, store.versions.clock) {
 		r.fatalf("the clock is at %v; %v was seen", store.versions.clock, r.left)
 	}
-	if _, ok := store.NextExpiry(); ok {
-		r.fatalf("a lifetime begins before Begin")
-	}
 	for _, sent := range r.latest {
 		if reply, effects := r.store.Apply(r.now, Parse(sent.request)); reply != asSent(sent.reply) || len(effects.Groups)+len(effects.Notifications) > 0 {
 			r.fatalf("%q delivered again: %v; the first time %v", sent.request.Payload, reply, sent.reply)
 		}
 	}
 	r.latest = nil
-	store.Begin(r.now)
 	for _, e := range store.entries {
-		if e.lifetime > 0 && (e.next == nil || e.deadline != r.now.Elapsed+e.lifetime) {
-			r.fatalf("%q ends at %v, now it is %v; its lifetime is %v", e.key(), e.deadline, r.now.Elapsed, e.lifetime)
+		want := r.now.Elapsed + e.lifetime
+		if e.willed {
+			want = r.now.Elapsed
+		}
+		if (e.lifetime > 0 || e.willed) && (e.next == nil || e.deadline != want) {
+			r.fatalf("%q ends at %v, now it is %v; its lifetime is %v, willed %t", e.key(), e.deadline, r.now.Elapsed, e.lifetime, e.willed)
 		}
 	}
 	r.add([]Group{first}, nil)

@@ -145,7 +145,7 @@ func ExampleStore_Restore() {
 				panic(err)
 			}
 		}
-		first, err := store.Restored(now)
+		first, err := store.Restored(now, 0)
 		if err != nil {
 			panic(err)
 		}

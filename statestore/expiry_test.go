@@ -1,7 +1,9 @@
 package statestore
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -312,25 +314,85 @@ func TestAKeyIsNotifiedWithinAMillisecondAfterItsDeadline(t *testing.T) {
 	w.want(ask("GET k"), "$-1\r\n")
 }
 
-// Invariant 32: a restored key ends its whole lifetime after Begin, or after the first command.
-func TestInvariant32LifetimesBeginAgain(t *testing.T) {
-	for name, begin := range map[string]func(*world){
-		"Begin":     func(w *world) { w.store.Begin(w.now) },
-		"a command": func(w *world) { w.send(ask("GET other")) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := filledDisk(t).world(t, Options{Strict: true})
-			w.pass(time.Hour)
-			if effects, _ := w.store.Expire(w.now, 10); len(effects.Groups) > 0 {
-				t.Error("the key expired before its lifetime began")
-			}
-			begin(w)
-			w.pass(time.Second - 1)
+// A store that is restored counts whole lifetimes from when the store before could have answered last.
+func TestInvariant32LifetimesBeginAgainAtTheEndOfTheStoreBefore(t *testing.T) {
+	for _, idle := range []time.Duration{0, 300 * time.Millisecond, 999 * time.Millisecond} {
+		t.Run(idle.String(), func(t *testing.T) {
+			w := filledDisk(t).worldAfter(t, Options{Strict: true}, idle)
+			w.pass(time.Second - idle - 1)
 			if answer, _ := w.send(ask("GET lock")); !strings.HasPrefix(answer, "$1") {
 				t.Errorf("before the end of the lifetime: %q", answer)
 			}
 			w.pass(1)
 			w.want(ask("GET lock"), "$-1\r\n")
 		})
+	}
+	t.Run("longer than the lifetime", func(t *testing.T) {
+		w := filledDisk(t).worldAfter(t, Options{Strict: true}, time.Hour)
+		w.want(ask("GET lock"), "$-1\r\n")
+		w.want(ask("GET k"), "$1\r\nv\r\n@1696374425000:0:StateStore")
+	})
+}
+
+// Its connection ended with the store before, so nothing believes in such a key any more. Its removal is an
+// expiry like any other.
+func TestInvariant62AKeyThatEndsWithItsConnectionExpiresWhenItsStoreIsRestored(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		willed []bool // of each SET
+		words  []string
+		gone   bool
+	}{
+		{"a lease", []bool{true}, []string{"lock", "a", "NEX", "PX", "1000"}, true},
+		{"a renewed lease", []bool{true, true}, []string{"lock", "a", "NEX", "PX", "1000"}, true},
+		{"a key without a lifetime", []bool{true}, []string{"lock", "a"}, true},
+		{"a lease over a connection without a Will", []bool{false}, []string{"lock", "a", "NEX", "PX", "1000"}, false},
+		{"a later SET over a connection without a Will", []bool{true, false}, []string{"lock", "a", "NEX", "PX", "1000"}, false},
+		{"a later SET over a connection with a Will", []bool{false, true}, []string{"lock", "a", "NEX", "PX", "1000"}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			d := make(disk)
+			w := d.world(t, Options{})
+			d.setWilled(w, false, "other", "v", "PX", "1000")
+			for _, willed := range test.willed {
+				d.setWilled(w, willed, test.words...)
+			}
+			w.pass(900 * time.Millisecond)
+			if effects, _ := w.store.Expire(w.now, 10); len(effects.Groups) > 0 {
+				t.Fatal("it expires while its connection lasts")
+			}
+
+			w = d.world(t, Options{}) // restarted
+			answer, _ := w.send(ask("SET lock b NX PX 1000"))
+			if granted := strings.HasPrefix(answer, "+OK"); granted != test.gone {
+				t.Errorf("another holder gets %q", answer)
+			}
+
+			w = d.world(t, Options{}) // the same without a command
+			effects, _ := w.store.Expire(w.now, 10)
+			if removed := slices.Equal(effects.Keys, []string{"lock"}); removed != test.gone || len(effects.Groups) != len(effects.Keys) {
+				t.Errorf("%q are removed, with %d groups", effects.Keys, len(effects.Groups))
+			}
+			d.write(effects.Groups)
+			w = d.world(t, Options{})
+			if keys := w.store.Usage().Keys; keys == 2 == test.gone {
+				t.Errorf("%d keys are there in the end", keys)
+			}
+		})
+	}
+}
+
+// A renewal over the connection of the claim costs no write.
+func TestInvariant59ARenewalOfAKeyThatEndsWithItsConnectionHasNoRecord(t *testing.T) {
+	d := make(disk)
+	w := d.world(t, Options{})
+	d.setWilled(w, true, "lock", "a", "NEX", "PX", "1000")
+	before := maps.Clone(d)
+	for range 10 {
+		w.pass(500 * time.Millisecond)
+		d.setWilled(w, true, "lock", "a", "NEX", "PX", "1000")
+	}
+	if !maps.EqualFunc(d, before, bytes.Equal) {
+		t.Error("a renewal has records")
 	}
 }

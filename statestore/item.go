@@ -28,7 +28,7 @@ type Kind uint8
 // The kinds of records. Their numbers are a part of the format.
 const (
 	KindUnknown  Kind = iota
-	KindKey           // a key: Key, Value, Version, Token, Lifetime
+	KindKey           // a key: Key, Value, Version, Token, Lifetime, Willed
 	KindFence         // the fence of a key that is gone: Key, Token
 	KindReply         // a remembered reply: Client, Sequence, Verb, Outcome, Version
 	KindIdentity      // the identity of the data: Identity, HoldOff
@@ -51,6 +51,7 @@ type Item struct {
 	Version  hlc.Timestamp // KindBound: no version above it was issued; its Node is empty
 	Token    hlc.Token     // zero: the key is not protected
 	Lifetime time.Duration // from each SET and each start of the store; zero: the key does not expire
+	Willed   bool          // the key ends with the connection that set it, see Command.Willed
 	Client   string        // the client id
 	Sequence uint64        // orders the replies of a client
 	Verb     Verb          // of the request
@@ -88,6 +89,8 @@ const (
 	maxSlot  = 1 << 31
 	// headSize and sumSize are the bytes of each value before and after the fields.
 	headSize, sumSize = 2, crc32.Size
+	// willedBit is the bit of a lifetime that is Item.Willed.
+	willedBit = 63
 )
 
 // Record returns the record that says the same as the item, so that its Decode returns the
@@ -103,7 +106,7 @@ func (i Item) Record() Record {
 	case KindKey:
 		buffer = appendStamp(buffer, i.Version)
 		buffer = appendOptionalStamp(buffer, hlc.Timestamp(i.Token))
-		buffer = binary.BigEndian.AppendUint64(buffer, uint64(i.Lifetime))
+		buffer = binary.BigEndian.AppendUint64(buffer, uint64(i.Lifetime)|uint64(flag(i.Willed))<<willedBit)
 		buffer = appendLongName(buffer, i.Key)
 		buffer = append(buffer, i.Value...)
 	case KindFence:
@@ -215,7 +218,8 @@ func (r Record) decode() (Item, error) {
 	case item.Kind == KindKey && (letter == idKey || letter == idLongKey):
 		item.Version = rest.stamp()
 		item.Token = hlc.Token(rest.optionalStamp())
-		item.Lifetime = time.Duration(rest.uint63())
+		lifetime := rest.uint64()
+		item.Lifetime, item.Willed = time.Duration(lifetime&math.MaxInt64), lifetime>>willedBit != 0
 		item.Key = name(&id, &rest, letter == idLongKey)
 		item.Value = string(rest.take(len(rest.bytes)))
 	case item.Kind == KindFence && (letter == idKey || letter == idLongKey):

@@ -53,6 +53,11 @@ var goldenItems = []struct {
 	{"the identity", Item{Kind: KindIdentity, Identity: "the data", HoldOff: true}, "69", "0104017468652064617461122dfcd7"},
 	{"no identity", Item{Kind: KindIdentity}, "69", "010400f42e3a57"},
 	{"the bound", Item{Kind: KindBound, Version: hlc.Timestamp{Wall: noon, Counter: 6}}, "62", "01050000018af7cb85a80000000000000006321dce63"},
+	{
+		"a key that ends with its connection",
+		Item{Kind: KindKey, Key: "k", Value: "v", Version: hlc.Timestamp{Wall: noon, Counter: 1, Node: "StateStore"}, Lifetime: time.Second, Willed: true},
+		"6b6b", "01010000018af7cb85a80000000000000001000a537461746553746f726500800000003b9aca0076147e5703",
+	},
 }
 
 func unhex(t testing.TB, text string) []byte {

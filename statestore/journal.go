@@ -1,6 +1,9 @@
 package statestore
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Journal keeps the records of a store: ordered atomic batches in, everything back at the
 // start. It knows nothing of the protocol. The store itself does no I/O; a program that gives
@@ -14,7 +17,11 @@ type Journal interface {
 	// Load calls each for every record, in any order, and returns the first error of each
 	// or why the records cannot be read. It is called once, before Commit. The bytes of a
 	// record belong to the callee.
-	Load(ctx context.Context, each func(Record) error) error
+	//
+	// It returns how long ago, at its return, another process could have answered last: then the
+	// lifetimes of the keys begin again. Too short is safe, and too long is not: a holder would
+	// believe in a renewal that the store has forgotten. So a journal that does not know returns 0.
+	Load(ctx context.Context, each func(Record) error) (idle time.Duration, err error)
 	// Commit makes the groups of a batch durable, in order. It keeps a group whole or not at
 	// all. After an error the first groups may be durable and the rest are not, and the
 	// caller must not use the journal any more, except for Close. Commit must not keep the
@@ -82,7 +89,7 @@ type Effects struct {
 
 // MayWrite reports whether Apply, called next with the same command and time, may return records to
 // keep. It changes nothing. If it reports false, Apply returns none: a read, a refusal, a failed
-// condition, a redelivery, or a renewal that keeps value, token and lifetime. So a caller can refuse
+// condition, a redelivery, or a renewal that keeps value, token, lifetime and Command.Willed. So a caller can refuse
 // what has to wait for a journal, and let everything else through.
 //
 // True may be wrong: MayWrite looks at neither quota nor hold-off.
@@ -90,8 +97,6 @@ func (s *Store) MayWrite(now Instant, command *Command) bool {
 	switch {
 	case !s.options.Journaled:
 		return false
-	case s.restoring.expiring != nil:
-		return true // the lifetimes have not begun, so nothing is known about expiry
 	case command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity,
 		command.expires != 0 && now.Elapsed >= command.expires,
 		command.refusal != "":

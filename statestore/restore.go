@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 )
@@ -15,7 +16,7 @@ type restoring struct {
 	data            bool     // there was a record
 	used            bool     // there was a record that a command caused
 	done            bool     // Restored was called
-	expiring        []*entry // their lifetimes have not begun again
+	expiring        []*entry // have a lifetime, or ended with their connections
 	replies         map[string][]restoredReply
 }
 
@@ -65,11 +66,11 @@ func (s *Store) restore(item *Item) error {
 			s.keepFence(item.Key, item.Token)
 			break
 		}
-		e := &entry{text: item.Key + item.Value, keySize: len(item.Key), version: version, lifetime: item.Lifetime}
+		e := &entry{text: item.Key + item.Value, keySize: uint32(len(item.Key)), willed: item.Willed, version: version, lifetime: item.Lifetime}
 		e.setToken(item.Token)
 		s.entries[e.key()] = e
 		s.bytes += e.size()
-		if e.lifetime > 0 {
+		if e.lifetime > 0 || e.willed {
 			from.expiring = append(from.expiring, e)
 		}
 	case KindReply:
@@ -96,15 +97,17 @@ func (s *Store) restore(item *Item) error {
 // Restored ends the loading, also of a journal without records. It returns the first group to
 // keep: the identity and the bound of the versions. Until it is durable, no reply may leave.
 //
+// idle is how long ago, at now, the store before this one could have answered last; 0 is always safe.
 // Keys with a lifetime get a new version, above every version that was issued, because they may
-// have been renewed without a record. Their whole lifetimes begin with Begin, or with the first
-// command. If there were records, the identity of the data replaces Options.Identity. If a command
+// have been renewed without a record. Their whole lifetimes begin when the store before could have
+// answered last: no client believes in a later renewal. Keys that ended with their connections (see
+// Command.Willed) expire now. If there were records, the identity of the data replaces Options.Identity. If a command
 // caused any of them, there is a hold-off only if the hold-off of the earlier store was not over.
 //
 // The error matches ErrDamaged; the store must not be used then.
-func (s *Store) Restored(now Instant) (Group, error) {
+func (s *Store) Restored(now Instant, idle time.Duration) (Group, error) {
 	from := s.restoring
-	s.restoring = restoring{expiring: from.expiring, done: true}
+	s.restoring = restoring{done: true}
 	bound := s.versions.clock
 	switch {
 	case !from.data:
@@ -131,6 +134,11 @@ func (s *Store) Restored(now Instant) (Group, error) {
 			return nil, fmt.Errorf("statestore: %w", damaged("no version is left above the bound %v", bound))
 		}
 		s.versions.clock, e.version = version, s.nodes.stamp(version)
+		deadline := now.Elapsed
+		if !e.willed {
+			deadline = saturatingAdd(now.Elapsed-idle, e.lifetime)
+		}
+		s.expiries.schedule(e, deadline)
 	}
 	s.earlier = s.versions.clock
 	for client, replies := range from.replies {
@@ -149,14 +157,6 @@ func (s *Store) Restored(now Instant) (Group, error) {
 // whether Restored found keys, fences or replies, neither from a backup nor of a store that
 // had not ended its hold-off.
 func (s *Store) Continues() bool { return s.continues }
-
-// beginLifetimes gives each restored key its whole lifetime from now on.
-func (s *Store) beginLifetimes(now Instant) {
-	for _, e := range s.restoring.expiring {
-		s.expiries.schedule(e, saturatingAdd(now.Elapsed, e.lifetime))
-	}
-	s.restoring.expiring = nil
-}
 
 // RestoredClients returns the clients that have remembered replies from before Restored, in
 // order. A client that does not come back needs EndSession, or a journal has its replies for
@@ -216,5 +216,5 @@ func (s *Store) keyRecord(key string) Record {
 }
 
 func (e *entry) record() Record {
-	return Item{Kind: KindKey, Key: e.key(), Value: e.value(), Version: e.version.timestamp(), Token: e.token(), Lifetime: e.lifetime}.Record()
+	return Item{Kind: KindKey, Key: e.key(), Value: e.value(), Version: e.version.timestamp(), Token: e.token(), Lifetime: e.lifetime, Willed: e.willed}.Record()
 }

@@ -108,7 +108,8 @@ type Store struct {
 // when a renewal compares the value.
 type entry struct {
 	text    string // the key, and after it the value
-	keySize int    // in bytes
+	keySize uint32 // in bytes
+	willed  bool   // see Command.Willed
 	version stamp
 	fence   *hlc.Token // nil: the key is not protected
 	// lifetime is what a journal has; zero: the key does not expire. The lifetimes of
@@ -135,7 +136,7 @@ func (e *entry) setText(key string, value []byte) {
 	text.Grow(len(key) + len(value))
 	text.WriteString(key)
 	text.Write(value)
-	e.text, e.keySize = text.String(), len(key)
+	e.text, e.keySize = text.String(), uint32(len(key))
 }
 
 // token returns the token that protects the key; zero: it is not protected.
@@ -199,13 +200,9 @@ func New(options Options) (*Store, error) {
 	}, nil
 }
 
-// Begin restarts Options.HoldOff, and begins the lifetimes of restored keys. If requests can
-// reach the store only some time after its start, call Begin at that time: until then an earlier
-// store may grant leases, and no holder can renew its own.
-func (s *Store) Begin(now Instant) {
-	s.began = now.Elapsed
-	s.beginLifetimes(now)
-}
+// Begin restarts Options.HoldOff. If requests can reach the store only some time after its start,
+// call Begin at that time: until then another store may grant leases.
+func (s *Store) Begin(now Instant) { s.began = now.Elapsed }
 
 // ReportExpiries makes the store name expired keys in [Effects] from now on.
 func (s *Store) ReportExpiries() { s.reporting = true }
@@ -228,9 +225,6 @@ func (s *Store) Identity() string { return s.options.Identity }
 // commands with a group of their own. Other commands are judged anew after a restart: they changed
 // nothing that survived it.
 func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
-	if s.restoring.expiring != nil {
-		s.beginLifetimes(now)
-	}
 	if command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity {
 		return Reply{Verb: command.Verb, Dialect: s.dialectOf(&command), Err: protocol.OtherStore}, Effects{}
 	}
@@ -361,7 +355,7 @@ func (c *Command) fails(current *entry) bool {
 // record then: the key's, with the same lifetime or a longer one, is as good, because at the start
 // of a store each key gets its whole lifetime again, and a new version.
 func (c *Command) renews(current *entry) bool {
-	return current != nil && current.value() == string(c.Value) &&
+	return current != nil && current.value() == string(c.Value) && current.willed == c.Willed &&
 		c.Lifetime > 0 && current.lifetime > 0 && c.Lifetime <= current.lifetime &&
 		(!c.token.present || c.token.value.Compare(current.token()) <= 0)
 }
@@ -406,7 +400,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 			s.entries[current.key()] = current // also if it is there: the map must not keep the old text in memory
 		}
 		current.setToken(higherToken(current.token(), command))
-		current.lifetime = command.Lifetime
+		current.lifetime, current.willed = command.Lifetime, command.Willed
 		s.bytes += current.size()
 	}
 	current.version = s.nodes.stamp(version)

@@ -258,6 +258,10 @@ func (d disk) write(groups []Group) {
 // open returns a store with the records of the disk, in an order of its own, and its first
 // group.
 func (d disk) open(options Options, now Instant) (*Store, Group, error) {
+	return d.openAfter(options, now, 0)
+}
+
+func (d disk) openAfter(options Options, now Instant, idle time.Duration) (*Store, Group, error) {
 	options.Journaled = true
 	store, err := New(options)
 	if err != nil {
@@ -268,15 +272,21 @@ func (d disk) open(options Options, now Instant) (*Store, Group, error) {
 			return nil, nil, err
 		}
 	}
-	first, err := store.Restored(now)
+	first, err := store.Restored(now, idle)
 	return store, first, err
 }
 
 // world returns a world whose store has the records of d. Its first group is durable.
 func (d disk) world(tb testing.TB, options Options) *world {
 	tb.Helper()
+	return d.worldAfter(tb, options, 0)
+}
+
+// worldAfter is world for a store before that could have answered last idle ago.
+func (d disk) worldAfter(tb testing.TB, options Options, idle time.Duration) *world {
+	tb.Helper()
 	w := &world{tb: tb, now: Instant{WallMillis: noon, Elapsed: time.Hour}}
-	store, first, err := d.open(options, w.now)
+	store, first, err := d.openAfter(options, w.now, idle)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -287,15 +297,15 @@ func (d disk) world(tb testing.TB, options Options) *world {
 }
 
 // describe returns a line for each piece of the state that survives a restart: everything except
-// the expiry times, and the versions of keys with a lifetime.
+// the expiry times, and the versions of keys with a lifetime or a Will.
 func describe(s *Store) map[string]string {
 	lines := map[string]string{"identity": fmt.Sprintf("%q %t", s.options.Identity, s.holding)}
 	for _, e := range s.entries {
 		version := e.version.timestamp().String()
-		if e.lifetime > 0 {
+		if e.lifetime > 0 || e.willed {
 			version = "a version"
 		}
-		lines["key "+e.key()] = fmt.Sprintf("%q %s token %v lifetime %v", e.value(), version, e.token(), e.lifetime)
+		lines["key "+e.key()] = fmt.Sprintf("%q %s token %v lifetime %v willed %t", e.value(), version, e.token(), e.lifetime, e.willed)
 	}
 	for key, fence := range s.fences {
 		lines["fence "+key] = fence.String()
@@ -328,4 +338,18 @@ func filledDisk(t testing.TB) disk {
 		d.write(effects.Groups)
 	}
 	return d
+}
+
+// setWilled sets a lease of a client whose connection has a Will that deletes it, or has none.
+func (d disk) setWilled(w *world, willed bool, words ...string) {
+	w.tb.Helper()
+	ts := "1:0:n"
+	command := Parse(Request{Client: "c", Payload: []byte(payload(append([]string{"SET"}, words...)...)), Timestamp: &ts})
+	command.Willed = willed
+	mayWrite := w.store.MayWrite(w.now, &command)
+	reply, effects := w.store.Apply(w.now, command)
+	if reply.Outcome != OK || len(effects.Groups) > 0 != mayWrite {
+		w.tb.Fatalf("%q: %v with %d groups, MayWrite %t", words, reply.Err, len(effects.Groups), mayWrite)
+	}
+	d.write(effects.Groups)
 }

@@ -35,7 +35,7 @@ func TestAFileThatIsMostlyFreeIsWrittenAnewWhereNoStoreIsActive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := journal.Load(bounded(t), func(statestore.Record) error { return nil }); err != nil {
+	if _, err := journal.Load(bounded(t), func(statestore.Record) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	const values = 64

@@ -99,7 +99,7 @@ func records(t *testing.T, m *member.Member, add string) (ids []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = journal.Load(bounded(t), func(record statestore.Record) error {
+	_, err = journal.Load(bounded(t), func(record statestore.Record) error {
 		ids = append(ids, string(record.ID))
 		return nil
 	})

@@ -230,9 +230,11 @@ func BenchmarkHotKey(b *testing.B) {
 // nowhere is a journal that keeps nothing.
 type nowhere struct{ latency time.Duration }
 
-func (nowhere) Load(context.Context, func(statestore.Record) error) error { return nil }
-func (nowhere) Standing() error                                           { return nil }
-func (nowhere) Close() error                                              { return nil }
+func (nowhere) Load(context.Context, func(statestore.Record) error) (idle time.Duration, err error) {
+	return 0, nil
+}
+func (nowhere) Standing() error { return nil }
+func (nowhere) Close() error    { return nil }
 
 func (n nowhere) Commit(context.Context, []statestore.Group) error {
 	time.Sleep(n.latency)

@@ -28,25 +28,26 @@ type disk struct {
 	held     bool
 	latency  time.Duration
 	standing error
-	asked    int  // how often Standing was called
-	during   bool // a commit is under way
-	failed   bool // and must not be used any more
+	idle     time.Duration // what Load returns
+	asked    int           // how often Standing was called
+	during   bool          // a commit is under way
+	failed   bool          // and must not be used any more
 }
 
 func newDisk() *disk {
 	return &disk{verdicts: make(chan verdict), records: make(map[string][]byte)}
 }
 
-func (d *disk) Load(ctx context.Context, each func(statestore.Record) error) error {
+func (d *disk) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
 	d.mu.Lock()
 	records := maps.Clone(d.records)
 	d.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(records)) {
 		if err := each(statestore.Record{ID: []byte(id), Value: bytes.Clone(records[id])}); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	return d.idle, nil
 }
 
 func (d *disk) Commit(ctx context.Context, batch []statestore.Group) error {

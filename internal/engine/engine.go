@@ -221,8 +221,7 @@ func (e *Engine) unlock() {
 	panic(doubt)
 }
 
-// Begin starts the hold-off of the store, and the lifetimes of the keys that Open has loaded: requests
-// can reach the store from now on.
+// Begin starts the hold-off of the store: requests can reach it from now on.
 func (e *Engine) Begin() {
 	system := e.systemTime()
 	e.mu.Lock()

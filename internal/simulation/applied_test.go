@@ -3,7 +3,6 @@ package simulation
 import (
 	"errors"
 	"strings"
-	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/resp3"
@@ -44,7 +43,7 @@ func (c *checker) meetLocked(identity string) {
 	if identity != c.store {
 		c.store = identity // an empty one
 		c.value, c.held, c.highest, c.count = "", "", hlc.Timestamp{}, hlc.Timestamp{}
-		c.written, c.writer, c.began, c.restored = "", hlc.Token{}, hlc.Token{}, ""
+		c.written, c.writer, c.began, c.restored, c.released = "", hlc.Token{}, hlc.Token{}, "", false
 	}
 }
 
@@ -62,7 +61,7 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		if a.Reply.Version.Compare(c.highest) <= 0 {
 			c.violationLocked("the store gave version %v after %v", a.Reply.Version, c.highest)
 		}
-		c.highest, c.restored = a.Reply.Version, ""
+		c.highest, c.restored, c.released = a.Reply.Version, "", false
 		c.value, c.held, c.expires = value, value, now+a.Command.Lifetime
 		delete(c.gone, value)
 		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
@@ -74,6 +73,9 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		}
 	case a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.ConditionFailed:
 		c.refused[value] = true
+		if c.released && !a.Reply.Version.IsZero() { // a refusal during the hold-off has no version
+			c.violationLocked("%s is refused the lease, which the restart of the store released", c.nameLocked(value))
+		}
 	case a.Reply.Outcome == statestore.Missing,
 		a.Reply.Outcome == statestore.NothingThere && a.Command.Verb != statestore.VerbKeyNotify:
 		c.gone[c.held] = true
@@ -197,14 +199,6 @@ func (c *checker) rogueDeletes() {
 	c.deleting = true
 }
 
-// answers notes that a store which starts again begins to answer, some time after recovered. The
-// lifetimes count from now.
-func (c *checker) answers(after time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.expires += after
-}
-
 func (c *checker) lockRecoveredLocked(lock statestore.Item) {
 	now := c.sim.elapsed()
 	newer := lock.Version.Compare(c.highest) > 0
@@ -233,4 +227,10 @@ func (c *checker) lockRecoveredLocked(lock statestore.Item) {
 		}
 	}
 	c.value, c.held, c.expires = lock.Value, lock.Value, now+lock.Lifetime
+	if lock.Willed { // its connection ended with the store before
+		c.value, c.released = "", true
+		if !c.sim.instant {
+			c.violationLocked("the lease of %s ends with its connection, which had no Will", c.nameLocked(lock.Value))
+		}
+	}
 }

@@ -73,6 +73,7 @@ type checker struct {
 	fenced   map[string]bool                 // tokens that were refused as older
 	held     string                          // the last value, also after its expiry
 	restored string                          // the value that a backup has, and that its store did not grant
+	released bool                            // the present store found a lease that ended with its connection, and nothing has set it since
 	gone     map[string]bool                 // values that were seen gone
 	freeing  map[string]bool                 // values that a VDEL was sent for
 	willed   map[string]bool                 // values that a Will may release

@@ -161,11 +161,9 @@ func (s *simulation) takeStore() (leave func()) {
 func (s *simulation) recoverStore(delays []time.Duration) {
 	s.tracef("the store starts again")
 	s.checker.recovered(slices.Collect(s.journal.Records()))
-	began := s.elapsed()
 	if err := s.store.Recover(); err != nil {
 		panic(err)
 	}
-	s.checker.answers(s.elapsed() - began)
 	for i, n := range s.nodes {
 		time.AfterFunc(delays[i], n.current().reconnect)
 	}

@@ -80,7 +80,7 @@ func BenchmarkLoad(b *testing.B) {
 					b.Fatal(err)
 				}
 				loaded := 0
-				if err := file.Load(b.Context(), func(statestore.Record) error { loaded++; return nil }); err != nil || loaded != n {
+				if _, err := file.Load(b.Context(), func(statestore.Record) error { loaded++; return nil }); err != nil || loaded != n {
 					b.Fatal(loaded, err)
 				}
 				if err := file.Close(); err != nil {

@@ -28,7 +28,7 @@ func Example() {
 			fmt.Println(err)
 			return
 		}
-		err = file.Load(ctx, func(record statestore.Record) error {
+		_, err = file.Load(ctx, func(record statestore.Record) error {
 			item, err := record.Decode()
 			fmt.Println("loaded", item.Kind, item.Key, item.Value)
 			return err

@@ -27,6 +27,7 @@ type exported struct {
 	Version        string              `json:"version,omitempty"`
 	Token          string              `json:"token,omitempty"`
 	LifetimeMillis int64               `json:"lifetimeMillis,omitempty"`
+	Willed         bool                `json:"willed,omitempty"`
 }
 
 // Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8: the
@@ -43,7 +44,7 @@ type exported struct {
 // A key, a value or a client id that is not valid UTF-8 is in keyBase64, valueBase64 or
 // clientBase64, in standard base64. Versions and tokens have the text form of package hlc. The
 // bound has no node; it is "0:0:" until the first version. A key without token is not protected; one
-// without lifetimeMillis does not expire. A reply has the version that
+// without lifetimeMillis does not expire, and a willed one ends with the connection of its client. A reply has the version that
 // it named, if it named one.
 func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
 	s, err := openSource(ctx, path)
@@ -81,7 +82,7 @@ func (s *scan) export(ctx context.Context, w io.Writer, progress Progress) error
 }
 
 func exportedOf(item statestore.Item) exported {
-	out := exported{Kind: item.Kind, LifetimeMillis: item.Lifetime.Milliseconds(), Identity: item.Identity}
+	out := exported{Kind: item.Kind, LifetimeMillis: item.Lifetime.Milliseconds(), Willed: item.Willed, Identity: item.Identity}
 	if !item.Version.IsZero() || item.Kind == statestore.KindBound {
 		out.Version = item.Version.String()
 	}

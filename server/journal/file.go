@@ -194,22 +194,22 @@ func begin(db *bbolt.DB) error {
 // Load implements [statestore.Journal]. It reads the file once, from beginning to end, and
 // checks all of it. Then it compacts the file if that is due. A million keys take about two
 // seconds, and ctx can end it. A second call is refused, and does no harm to the first user of
-// the journal: a journal belongs to one store.
-func (f *File) Load(ctx context.Context, each func(statestore.Record) error) error {
+// the journal: a journal belongs to one store. The process before is gone since an unknown time.
+func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
 	f.mu.Lock()
 	failure, loaded := f.failure, f.loaded
 	f.loaded = true
 	f.mu.Unlock()
 	switch {
 	case failure != nil:
-		return failure
+		return 0, failure
 	case loaded:
-		return about(f.path, errLoaded)
+		return 0, about(f.path, errLoaded)
 	}
 	if err := f.load(ctx, each); err != nil {
-		return f.fail(err)
+		return 0, f.fail(err)
 	}
-	return nil
+	return 0, nil
 }
 
 func (f *File) load(ctx context.Context, each func(statestore.Record) error) error {
@@ -340,7 +340,7 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 		return failure
 	}
 	if f.db == nil {
-		if err := f.Load(ctx, func(statestore.Record) error { return nil }); err != nil {
+		if _, err := f.Load(ctx, func(statestore.Record) error { return nil }); err != nil {
 			return err
 		}
 	}

@@ -36,7 +36,7 @@ func open(t testing.TB, dir string) *journal.File {
 func load(t testing.TB, file *journal.File) map[string]string {
 	t.Helper()
 	found := make(map[string]string)
-	err := file.Load(t.Context(), func(record statestore.Record) error {
+	_, err := file.Load(t.Context(), func(record statestore.Record) error {
 		if _, twice := found[string(record.ID)]; twice {
 			t.Errorf("Load returned %q twice", record.ID)
 		}
@@ -242,7 +242,7 @@ func TestASecondLoadIsRefusedAndHarmsNothing(t *testing.T) {
 	file := open(t, t.TempDir())
 	load(t, file)
 	commit(t, file, statestore.Group{record("a", "1")})
-	err := file.Load(t.Context(), func(statestore.Record) error { return nil })
+	_, err := file.Load(t.Context(), func(statestore.Record) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "in use by another store of this process; open another directory for each store") {
 		t.Errorf("the second Load has error %v", err)
 	}

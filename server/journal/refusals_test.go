@@ -100,7 +100,7 @@ func TestOpenRefusesWhatIsNotItsFile(t *testing.T) {
 			}
 			file, err := journal.Open(dir, journal.Options{})
 			if err == nil {
-				err = file.Load(t.Context(), func(statestore.Record) error { return nil })
+				_, err = file.Load(t.Context(), func(statestore.Record) error { return nil })
 				if again := file.Commit(t.Context(), nil); !errors.Is(again, err) {
 					t.Errorf("Commit after Load has error %v, want %v", again, err)
 				}
@@ -337,7 +337,7 @@ func TestAFileThatAnotherProgramHasOpenIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := open(t, dir)
-	err = file.Load(t.Context(), func(statestore.Record) error { return nil })
+	_, err = file.Load(t.Context(), func(statestore.Record) error { return nil })
 	if !errors.Is(err, journal.ErrInUse) || !strings.Contains(err.Error(), "bbolt") {
 		t.Errorf("Load has error %v", err)
 	}

@@ -124,7 +124,7 @@ func TestInvariant36ARestoredBackupIssuesNothingTwice(t *testing.T) {
 		t.Fatal(err)
 	}
 	records := make(map[string]string)
-	if err := file.Load(t.Context(), func(r statestore.Record) error {
+	if _, err := file.Load(t.Context(), func(r statestore.Record) error {
 		records[string(r.ID)] = string(r.Value)
 		return store.Restore(r)
 	}); err != nil {
@@ -134,7 +134,7 @@ func TestInvariant36ARestoredBackupIssuesNothingTwice(t *testing.T) {
 		t.Errorf("the restored keys are %q, want %q", keys(t, records), want)
 	}
 	now := statestore.Instant{WallMillis: before.UnixMilli()}
-	store.Restored(now)
+	store.Restored(now, 0)
 	timestamp := hlc.Timestamp{Wall: before.UnixMilli(), Node: "client"}.String()
 	reply, _ := store.Apply(now, statestore.Parse(statestore.Request{Client: "client", Payload: resp3.AppendCommand(nil, "SET", "x", "y"), Timestamp: &timestamp}))
 	if reply.Version.Compare(bound) <= 0 {

@@ -56,7 +56,7 @@ func (j *journalTest) reopen() {
 	}
 	j.current = j.open()
 	got := make(map[string]string)
-	err := j.current.Load(j.Context(), func(record statestore.Record) error {
+	_, err := j.current.Load(j.Context(), func(record statestore.Record) error {
 		if _, twice := got[string(record.ID)]; twice {
 			j.Errorf("record %.40q comes twice", record.ID)
 		}
@@ -176,7 +176,7 @@ func (j *journalTest) errorOfEach() {
 	j.close()
 	journal := j.open()
 	refused, calls := errors.New("refused"), 0
-	err := journal.Load(j.Context(), func(statestore.Record) error { calls++; return refused })
+	_, err := journal.Load(j.Context(), func(statestore.Record) error { calls++; return refused })
 	if !errors.Is(err, refused) || calls != 1 {
 		j.Errorf("Load returns %v after %d calls; want the error of the first", err, calls)
 	}
@@ -220,10 +220,11 @@ func (j *journalTest) store() {
 			j.Fatal(err)
 		}
 		j.current = j.open()
-		if err := j.current.Load(j.Context(), store.Restore); err != nil {
+		idle, err := j.current.Load(j.Context(), store.Restore)
+		if err != nil {
 			j.Fatal(err)
 		}
-		first, err := store.Restored(now)
+		first, err := store.Restored(now, idle)
 		if err != nil {
 			j.Fatal(err)
 		}

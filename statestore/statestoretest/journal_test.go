@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
@@ -16,7 +17,7 @@ type mapJournal struct {
 	flaw    string
 }
 
-func (m *mapJournal) Load(_ context.Context, each func(statestore.Record) error) error {
+func (m *mapJournal) Load(_ context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
 	var failed error
 	for id, value := range m.records {
 		if m.flaw != "it gives its own bytes away" {
@@ -28,14 +29,14 @@ func (m *mapJournal) Load(_ context.Context, each func(statestore.Record) error)
 				switch m.flaw {
 				case "it goes on after an error":
 				case "it hides an error":
-					return nil
+					return 0, nil
 				default:
-					return err
+					return 0, err
 				}
 			}
 		}
 	}
-	return failed
+	return 0, failed
 }
 
 func (m *mapJournal) Commit(_ context.Context, batch []statestore.Group) error {

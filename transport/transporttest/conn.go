@@ -460,6 +460,12 @@ func (c *Conn) apply(e *exchange, again bool, done func(transport.Reply)) {
 	if again {
 		delivery = statestore.Redelivery
 	}
+	var will []byte // of the connection, while that lasts
+	c.mu.Lock()
+	if c.will != nil && c.line == e.line && !c.ignoreWills {
+		will = c.will.Payload
+	}
+	c.mu.Unlock()
 	c.store.apply(statestore.Request{
 		Client:       c.clientID,
 		Payload:      e.request.Payload,
@@ -468,7 +474,7 @@ func (c *Conn) apply(e *exchange, again bool, done func(transport.Reply)) {
 		Timestamp:    property(e.request.Timestamp),
 		FencingToken: property(e.request.FencingToken),
 		Store:        property(e.request.Binding.Store),
-	}, e.request, again, done)
+	}, e.request, will, again, done)
 }
 
 func property(text string) *string {

@@ -168,19 +168,29 @@ func TestAFailedCommitEndsTheStore(t *testing.T) {
 	})
 }
 
-// A dead server applies no Will.
-func TestACrashAppliesNoWill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var journal transporttest.Journal
-		store := transporttest.StartDurable(t, &journal)
-		client, conn, _ := willed(t, store)
-		mustSet(t, client, "k")
-		store.Crash(0)
-		goOn(t, store, conn)
-		if entry, err := client.Get(t.Context(), "k"); err != nil || !entry.Exists {
-			t.Errorf("%v, %v", entry, err)
-		}
-	})
+// A dead server applies no Will. What the Will would have released is released as soon as the store is back.
+func TestACrashAppliesNoWillAndTheNextStoreReleasesWhatItWouldHaveReleased(t *testing.T) {
+	for _, honoured := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var journal transporttest.Journal
+			store := transporttest.StartDurable(t, &journal)
+			client, conn, _ := willed(t, store)
+			conn.IgnoreWills(!honoured)
+			for _, key := range []string{"k", "other"} {
+				if _, err := client.Set(t.Context(), key, []byte("mine"), transport.SetOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			store.Crash(0)
+			goOn(t, store, conn)
+			if entry, err := client.Get(t.Context(), "k"); err != nil || entry.Exists == honoured {
+				t.Errorf("Wills are honoured: %t, the key exists: %t, %v", honoured, entry.Exists, err)
+			}
+			if entry, err := client.Get(t.Context(), "other"); err != nil || !entry.Exists {
+				t.Errorf("the other key: %v, %v", entry, err)
+			}
+		})
+	}
 }
 
 // Restart loses the data, also of a durable store.

@@ -225,7 +225,7 @@ func (s *Store) fail(failed *engine.Engine) {
 
 // Recover starts a durable store again after a crash, with the data of its journal and the same
 // options: the identity, the fences and the leases are there, and each lease has its whole
-// lifetime again. Connections that were restored meanwhile come up, the others with
+// lifetime again, except for one that a Will would have released: it is free. Connections that were restored meanwhile come up, the others with
 // [Conn.Restore]. Requests that a Fault holds reach the store. The error says why the journal
 // cannot be loaded.
 func (s *Store) Recover() error {
@@ -363,8 +363,8 @@ func (s *Store) Authorize(allow func(client string, verb statestore.Verb, key st
 
 // apply applies a request. received is its decoded form. It calls done with the reply: before it
 // returns, or in a goroutine after the commit on which the reply rests. If the store crashes
-// before, there is no reply.
-func (s *Store) apply(received statestore.Request, request transport.Request, again bool, done func(transport.Reply)) {
+// before, there is no reply. will is the Will of the connection; nil: none.
+func (s *Store) apply(received statestore.Request, request transport.Request, will []byte, again bool, done func(transport.Reply)) {
 	running, identity := s.present()
 	if identity == "" {
 		received.Store = nil
@@ -374,6 +374,10 @@ func (s *Store) apply(received statestore.Request, request transport.Request, ag
 	allow := s.allow
 	s.mu.Unlock()
 	command := statestore.Parse(received)
+	if will != nil {
+		ends := statestore.Parse(statestore.Request{Payload: will})
+		command.Willed = command.ReleasedBy(&ends)
+	}
 	if allow != nil && !allow(command.Client, command.Verb, command.Key) {
 		command = command.Deny()
 	}

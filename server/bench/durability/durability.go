@@ -295,7 +295,8 @@ func fill(b *testing.B, open func(context.Context) (statestore.Journal, error), 
 			b.Fatal(err)
 		}
 	}()
-	if err := data.Load(b.Context(), func(statestore.Record) error { return nil }); err != nil {
+	idle, err := data.Load(b.Context(), func(statestore.Record) error { return nil })
+	if err != nil {
 		b.Fatal(err)
 	}
 	store, err := statestore.New(statestore.Options{Identity: "benchmark", Journaled: true})
@@ -304,7 +305,7 @@ func fill(b *testing.B, open func(context.Context) (statestore.Journal, error), 
 	}
 	now := statestore.Instant{WallMillis: time.Now().UnixMilli()}
 	stamp := hlc.Timestamp{Wall: now.WallMillis, Node: "bench"}.String()
-	first, err := store.Restored(now)
+	first, err := store.Restored(now, idle)
 	if err != nil {
 		b.Fatal(err)
 	}

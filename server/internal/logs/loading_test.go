@@ -14,6 +14,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
+const slowIdle = time.Minute
+
 // slowJournal is a journal that takes a time for each of its records.
 type slowJournal struct {
 	statestore.Journal
@@ -22,14 +24,14 @@ type slowJournal struct {
 	err     error
 }
 
-func (j *slowJournal) Load(_ context.Context, each func(statestore.Record) error) error {
+func (j *slowJournal) Load(_ context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
 	for range j.records {
 		time.Sleep(j.each)
 		if err := each(statestore.Record{ID: []byte("id"), Value: []byte("value")}); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return j.err
+	return slowIdle, j.err
 }
 
 func TestALongLoadSaysHowFarItIs(t *testing.T) {
@@ -48,9 +50,9 @@ func TestALongLoadSaysHowFarItIs(t *testing.T) {
 				var log bytes.Buffer
 				journal := logs.Loading(test.journal, slog.New(slog.NewTextHandler(&log, nil)))
 				got := 0
-				err := journal.Load(t.Context(), func(statestore.Record) error { got++; return nil })
-				if !errors.Is(err, test.journal.err) || got != test.journal.records {
-					t.Errorf("%d records, error %v; want %d, %v", got, err, test.journal.records, test.journal.err)
+				idle, err := journal.Load(t.Context(), func(statestore.Record) error { got++; return nil })
+				if !errors.Is(err, test.journal.err) || got != test.journal.records || idle != slowIdle {
+					t.Errorf("%d records, error %v, idle for %v; want %d, %v, %v", got, err, idle, test.journal.records, test.journal.err, slowIdle)
 				}
 				if n := strings.Count(log.String(), "loading the journal"); n != test.loading {
 					t.Errorf("%d lines say how far it is; want %d:\n%s", n, test.loading, &log)
