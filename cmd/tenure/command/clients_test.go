@@ -25,7 +25,6 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/load"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 	"github.com/tenurelock/tenure/internal/await"
@@ -108,8 +107,6 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"TLS for an address without", []string{"get", "k", "--tls-ca", "ca.pem"}, "write mqtts or wss"},
 		{"a cost that no server takes", []string{"password", "--cost", "99"}, "--cost 99: choose 4 to 16"},
 		{"data in a file", []string{"serve", "--addr", "127.0.0.1:0", "--data", "clients_test.go"}, "not a directory"},
-		{"keys without a prefix", []string{"bench", "--prefix="}, "--prefix is empty"},
-		{"keys below nothing", []string{"bench", "--prefix", "/"}, "--prefix is empty"},
 		{"a key of the doctor below nothing", []string{"doctor", "--prefix", "/"}, "--prefix is empty"},
 		{"a release without --force", []string{"release", "lease"}, "give --force"},
 		{"a release that cannot ask", []string{"release", "lease", "--force"}, "give --yes"},
@@ -574,7 +571,6 @@ func TestTheExamplesOfTheDocumentPrintWhatItShows(t *testing.T) {
 // All JSON of the program has the convention of package output. The keys of commands are written
 // down here, because docs/versioning.md promises them to scripts.
 func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
-	const latency = "count minMillis meanMillis p50Millis p90Millis p99Millis p999Millis p9999Millis maxMillis buckets buckets.belowMillis buckets.count"
 	for _, test := range []struct {
 		command string
 		report  any
@@ -585,8 +581,6 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 		{"budget", budgetReport{}, "ttlMillis crashMillis cutOffMillis unheldMillis handOverMillis handOverUnheardMillis unansweredRenewals"},
 		{"doctor", doctor.Report{}, "address clientId steps steps.name steps.broker steps.status steps.found steps.cure steps.kind identity instance clockOffsetMillis " +
 			"roundTrips roundTrips.count roundTrips.minMillis roundTrips.medianMillis roundTrips.maxMillis certificateExpires"},
-		{"bench", load.Report{}, "elapsedMillis interrupted clients inFlight rate done perSecond failed omitted latency latency." + strings.ReplaceAll(latency, " ", " latency.") +
-			" service service." + strings.ReplaceAll(latency, " ", " service.") + " verbs verbs." + strings.ReplaceAll(latency, " ", " verbs.") + " errors keysLeft expireWithinMillis"},
 		{"password", passwordReport{}, "hash"},
 		{"health", healthReport{}, "healthy answer"},
 		{"top", top.Snapshot{}, "at leases leases.name leases.nameBase64 leases.held leases.holder leases.holderBase64 leases.heldForMillis leases.atLeast leases.leftMillis leases.ttlMillis leases.estimated " +

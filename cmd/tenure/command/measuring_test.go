@@ -1,8 +1,6 @@
 package command
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -16,11 +14,9 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/load"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/server"
 )
 
 func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
@@ -104,75 +100,6 @@ func TestDoctorFindsNoFaultInABrokerThatDeliversNothingOfOthers(t *testing.T) {
 	got := tenure(t, "", nil, "doctor", "--broker", broker, "--burst", "0")
 	if got.code != 0 || !strings.Contains(got.stdout, "no warnings") || !strings.Contains(got.stdout, "delivers what its rules allow") {
 		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
-	}
-}
-
-func TestBenchMeasuresAndLeavesNoKey(t *testing.T) {
-	store := startMemory(t)
-	got := tenure(t, "", nil, "bench", "--broker", store, "--duration", "200ms", "--clients", "2", "--in-flight", "3", "--verbs", "set,get,lease", "--json")
-	var report load.Report
-	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || got.code != 0 || got.stderr != "" {
-		t.Fatalf("exit code %d, %v: %s%s", got.code, err, got.stdout, got.stderr)
-	}
-	if report.Done == 0 || report.Failed != 0 || report.Verbs[load.Lease].Count == 0 || report.KeysLeft != 0 || report.Interrupted {
-		t.Errorf("%+v", report)
-	}
-	got = tenure(t, "", nil, "bench", "--broker", store, "--duration", "200ms", "--rate", "100", "--client-id", "bench")
-	for _, want := range []string{"20 operations", "P99.9", "from sending", "100 operations per second", "#"} {
-		if !strings.Contains(got.stdout, want) || got.code != 0 || got.stderr != "" || strings.Contains(got.stdout, "\x1b") {
-			t.Errorf("exit code %d, want %q in\n%s%s", got.code, want, got.stdout, got.stderr)
-		}
-	}
-}
-
-func TestBenchRefusesNonsenseAndNamesTheFlag(t *testing.T) {
-	t.Parallel()
-	for want, arguments := range map[string][]string{
-		"--verbs: unknown operation": {"--verbs", "set,delete"},
-		"--clients 0: choose from 1": {"--clients", "0", "--in-flight", "0"},
-		"--clients 10001: ":          {"--clients", "10001"},
-		"--rate -1: choose":          {"--rate", "-1"},
-		"--duration -1s: choose":     {"--duration", "-1s"},
-		"--value-size 3: choose":     {"--value-size", "3"},
-		"invalid argument":           {"--rate", "many"},
-		"unknown command":            {"surplus"},
-	} {
-		if got := tenure(t, "", nil, append([]string{"bench"}, arguments...)...); got.code != exitUsage || !strings.Contains(got.stderr, want) || got.stdout != "" {
-			t.Errorf("exit code %d, want %q in %s%s", got.code, want, got.stdout, got.stderr)
-		}
-	}
-	if got := tenure(t, "", nil, "bench", "--broker", "mqtt://127.0.0.1:1", "--timeout", "200ms"); got.code != exitUnreachable || !strings.Contains(got.stderr, "connection refused") || strings.Count(got.stderr, "attempt=1 ") > 1 {
-		t.Errorf("no broker: exit code %d, %s", got.code, got.stderr)
-	}
-}
-
-func TestBenchPrintsWhatItMeasuredWhenItIsInterruptedAndLeavesNoKey(t *testing.T) {
-	store, err := server.New(server.Options{Addr: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- store.Serve(ctx) }()
-	defer func() { cancel(); await.Receive(served) }()
-	cmd := exec.Command(build(t), "bench", "--broker", "mqtt://"+store.Addr().String(), "--duration", "1h", "--verbs", "get,lease", "--clients", "2")
-	var out, log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	// Both clients have a key before they are measured, and a lease from time to time while they are.
-	await.Until(func() bool { return store.Usage().Store.Keys > 2 })
-	if err := cmd.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	_ = await.Result(cmd.Wait)
-	if code := shellCode(cmd); code != exitSignal+2 || !strings.Contains(out.String(), "P99") || !strings.Contains(log.String(), "interrupted") {
-		t.Errorf("exit code %d:\n%s%s", code, &out, &log)
-	}
-	if keys := store.Usage().Store.Keys; keys != 0 {
-		t.Errorf("%d keys are left", keys)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package terminal draws tables, bars, histograms, a progress line and a screen that is drawn
+// Package terminal draws tables, bars, a progress line and a screen that is drawn
 // again and again.
 //
 // What it draws fits the terminal. For a file or a pipe it is plain: no color, no escape sequence and
@@ -8,7 +8,7 @@
 // command the terminal nor forge a line.
 //
 //	out := terminal.On(os.Stdout)
-//	for _, line := range terminal.Histogram(buckets, out.Width(), out.Style) {
+//	for _, line := range table.Lines(out.Width(), out.Style) {
 //		fmt.Fprintln(out, line)
 //	}
 package terminal

@@ -82,28 +82,6 @@ func TestATableFitsTheWidth(t *testing.T) {
 	}
 }
 
-func TestAHistogramFitsTheWidthAndIsPlainOnAFile(t *testing.T) {
-	buckets := []Bucket{{"<1ms", 990}, {"<2ms", 9}, {"<4ms", 1}, {"<8ms", 0}}
-	for _, width := range []int{40, 80, 200} {
-		for _, style := range []Style{{}, {Unicode: true}} {
-			lines := Histogram(buckets, width, style)
-			for _, line := range lines {
-				if Width(line) > width {
-					t.Errorf("%q has %d columns of %d", line, Width(line), width)
-				}
-			}
-			if !strings.HasSuffix(lines[0], " 990  99.00%") || !strings.HasPrefix(lines[3], "<8ms") {
-				t.Errorf("%q", lines)
-			}
-		}
-	}
-	for _, line := range Histogram([]Bucket{{"none", 0}}, 80, Style{}) {
-		if !strings.HasSuffix(line, "0   0.00%") {
-			t.Errorf("without measurements: %q", line)
-		}
-	}
-}
-
 func TestAFileGetsNoColorNoProgressAndNoScreen(t *testing.T) {
 	file, err := os.Create(t.TempDir() + "/out")
 	if err != nil {
