@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
 )
@@ -171,7 +172,7 @@ func simulateElections(t *testing.T, seed uint64) {
 			r.mu.Unlock()
 		}
 	}
-	running.Wait()
+	await.Done(running.Wait)
 	if answered == 0 {
 		t.Errorf("seed %d: no process answered", seed)
 	}

@@ -141,6 +141,6 @@ func (j *Journal) touch() {
 	ctx, cancel := context.WithTimeout(j.life, lookTimeout)
 	defer cancel()
 	client, _ := j.endpoints.at(0)
-	_, _ = client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(j.keys.active), "=", j.won)).
+	_, _ = client.Txn(ctx).If(j.isActive()).
 		Then(clientv3.OpPut(j.keys.format, format)).Commit() // the next look comes soon
 }
