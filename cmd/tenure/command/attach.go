@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/attach"
@@ -139,6 +140,7 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 	if err := s.store.check(); err != nil {
 		return err
 	}
+	memory.Configure(0)
 	options, err := s.options()
 	if err != nil {
 		return usage(err)
@@ -213,8 +215,8 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, whe
 	return process.run(cmd.Context(), nil, monitored.Serve)
 }
 
-// monitoredStore is an attached store with the task that goes on beside it: it says when it stands
-// by and when it answers.
+// monitoredStore is an attached store with the tasks that go on beside it: it says when it stands
+// by and when it answers, and returns memory to the system.
 type monitoredStore struct {
 	*attach.Store
 	process       *process
@@ -246,6 +248,7 @@ func (m *monitoredStore) Serve(ctx context.Context) error {
 		case <-working.Done():
 		}
 	})
+	tasks.Go(func() { memory.Release(working, func() int64 { return heldByStore(m.Usage()) }) })
 	defer m.process.serves(func() { _ = m.Usage() })()
 	err := m.Store.Serve(ctx)
 	cancel()

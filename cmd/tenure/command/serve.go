@@ -17,6 +17,7 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -130,6 +131,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	if err := s.checkAddress(cmd.Context()); err != nil {
 		return explainServe(err)
 	}
+	memory.Configure(s.MaxMemory)
 	s.Store, s.Logger = s.store.options(), process.logger
 	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
 		return usage(err)
@@ -176,7 +178,8 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	return sayStopped(cmd)
 }
 
-// monitoredServer is a server with the task that goes on beside it: it logs the usage.
+// monitoredServer is a server with the tasks that go on beside it: it logs the usage, and returns
+// memory to the system.
 type monitoredServer struct {
 	*server.Server
 	process *process
@@ -187,6 +190,7 @@ func (m *monitoredServer) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	tasks.Go(func() { reportUsage(working, m.process.logger, m.Usage, m.Stats) })
+	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(m.Usage()) }) })
 	defer m.process.serves(func() { _ = m.Usage() })()
 	m.process.page.serve(admin.Store{Identity: m.Identity(), Server: m.Stats, Usage: m.Usage})
 	err := m.Server.Serve(ctx)
