@@ -74,7 +74,8 @@
 //	a closed socket or the end of the keep-alive        applied
 //	the server's own decision: a protocol error, a      applied
 //	take-over, a client that does not read
-//	the end of Serve                                    dropped
+//	the end of Serve, or of the process                 dropped; a Journal has what it
+//	                                                    would have released
 //	no CONNACK that could be sent                       dropped
 //
 // A holder that is cut off believes in its lease until its own deadline. So a client with such a
@@ -82,7 +83,9 @@
 // silent connection after one and a half keep-alives.
 //
 // When Serve ends, the clients are alive. A lease that was released then would be granted to
-// another client that is disconnected next, by a store that forgets it a moment later. MQTT
+// another client that is disconnected next, by a store that forgets it a moment later. But a store
+// that starts again on the same journal begins without connections: it removes each key whose latest
+// SET a Will (a VDEL of the same value) of the same connection would have undone. MQTT
 // allows a server that stops to publish no Wills, and ordinary Wills are not published either.
 //
 // An ordinary Will is published when its connection ends. With a Will Delay Interval it is

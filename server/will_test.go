@@ -565,8 +565,10 @@ func TestInvariant62ALeaderWithInstantFailoverIsThereAgainAsSoonAsItsServer(t *t
 			leads := make(chan *election.Term)
 			ctx, stop := context.WithCancel(t.Context())
 			var electors sync.WaitGroup
-			defer electors.Wait()
-			defer stop()
+			defer func() {
+				stop()
+				await.Done(electors.Wait)
+			}()
 			for _, name := range []string{"a", "b"} {
 				client := testsupport.Dial(t, d.address, transport.Options{ClientID: name, KeepAlive: ttl})
 				elector, err := election.New(client, "press-7/active", election.Options{TTL: ttl, Lease: lease.Options{InstantFailover: true}})
@@ -575,8 +577,11 @@ func TestInvariant62ALeaderWithInstantFailoverIsThereAgainAsSoonAsItsServer(t *t
 				}
 				electors.Go(func() {
 					_ = elector.Run(ctx, func(ctx context.Context, term *election.Term) error {
-						leads <- term
-						<-ctx.Done()
+						select {
+						case leads <- term:
+							await.Receive(ctx.Done())
+						case <-ctx.Done():
+						}
 						return nil
 					})
 				})

@@ -42,7 +42,8 @@
 // and replies to requests that changed nothing.
 //
 // A renewal of a lease has no record. That is safe because each key gets its whole lifetime
-// again, so it outlasts the deadline of its holder.
+// again, so it outlasts the deadline of its holder. A key that ended with its connection is the
+// exception, see [Command].Willed.
 //
 // # Documents
 //
