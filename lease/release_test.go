@@ -340,7 +340,7 @@ func TestInvariant19AnAttemptThatAStoreMayKeepIsUnknownAfterTheTTLToo(t *testing
 	synctest.Test(t, func(t *testing.T) {
 		var journal transporttest.Journal
 		store := transporttest.StartDurable(t, &journal)
-		n := newNode(t, store, "node-a", lease.Options{})
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
 		n.conn.IgnoreWills(true) // else the next store releases what they would have released
 		n.scripted("SET", func(int64) transporttest.Fault {
 			time.AfterFunc(time.Millisecond, func() {
