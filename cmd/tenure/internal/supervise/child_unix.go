@@ -13,10 +13,11 @@ import (
 
 // killLeft kills what the program's group has left, and what is left to this process, and returns
 // when all is gone. Without the guard, what the program left cannot be told from what others left to
-// this process, so that is killed, too: two programs must not run. reaped says that the result of the
-// program was taken. It calls report with what cannot be killed, when that changes.
+// this process, so that is killed, too: two programs must not run. reaped says that the guard has told the
+// result of the program; it may have been killed after it took that. killLeft calls report with what cannot be killed, when that changes.
 func killLeft(group int, reaped bool, report func(stuck string)) {
 	reported := ""
+	reaped = reaped || resultTaken(group)
 	for quiet := 0; quiet < quietLooks; {
 		helpers.mu.Lock()
 		stuck := signalDescendants(group, reaped, unix.SIGKILL, helpers.pids)

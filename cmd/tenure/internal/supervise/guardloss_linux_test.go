@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -131,5 +133,55 @@ func TestAChannelThatDoesNotEndKeepsNoProgramAlive(t *testing.T) {
 		} else if code := n.awaitExit(); code != 1 {
 			t.Errorf("exit code %d, want 1", code)
 		}
+	}
+}
+
+// A guard that is killed after it took the result of the program, and before it said so, leaves an id
+// that another group may have got. Here a process of others is in the group.
+func TestAGroupThatOthersGotIsSparedWhereTheGuardTookTheResult(t *testing.T) {
+	program := exec.Command("/bin/sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!")
+	program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); err != nil { // so the process is not left to this one
+		t.Fatal(err)
+	}
+	output, err := program.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := program.Process.Pid
+	t.Cleanup(func() { _ = unix.Kill(-group, unix.SIGKILL) })
+	pid, err := strconv.Atoi(strings.TrimSpace(string(output)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, ok := readProcess(pid)
+	if !ok || other.parent == os.Getpid() {
+		t.Fatalf("the process is a child of this one: %+v", other)
+	}
+	await.Done(func() { killLeft(group, false, func(stuck string) { t.Error(stuck) }) })
+	mustLive(t, other)
+}
+
+// Until the result is taken, no other process has the id: the group is killed.
+func TestAGroupIsKilledWhereNothingTookTheResultOfItsProgram(t *testing.T) {
+	helpers.mu.Lock() // else the result is taken elsewhere
+	defer helpers.mu.Unlock()
+	process, err := os.StartProcess("/bin/sleep", []string{"sleep", "1000"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{Setpgid: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resultTaken(process.Pid) {
+		t.Error("the result of a process that runs is taken")
+	}
+	if err := process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(func() bool { e, ok := readProcess(process.Pid); return ok && e.isZombie() })
+	if resultTaken(process.Pid) {
+		t.Error("the result of a process that has ended is taken already")
+	}
+	await.Until(func() bool { return takeResult(process.Pid) })
+	if !resultTaken(process.Pid) {
+		t.Error("the result is not taken")
 	}
 }

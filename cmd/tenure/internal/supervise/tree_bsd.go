@@ -34,6 +34,10 @@ func children() []int     { return nil }
 func childHasEnded() bool { return false }
 func takeResult(int) bool { return false }
 
+// resultTaken returns false: the program is left to no ancestor, so it cannot be known here. So
+// another group is meant if it has got the same id.
+func resultTaken(int) bool { return false }
+
 // waitFor is Wait of a command, and calls ended after it: no portable call leaves the result. So
 // another group is meant if it has got the same id in between.
 func waitFor(cmd *exec.Cmd, ended func()) error {

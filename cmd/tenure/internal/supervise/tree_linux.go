@@ -78,6 +78,12 @@ func takeResult(pid int) (taken bool) {
 	return err == nil && got == pid
 }
 
+// resultTaken reports whether the guard, which has ended, took the result of the program. Else the program
+// was left to this process, alive or not.
+func resultTaken(pid int) bool {
+	return errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil), unix.ECHILD)
+}
+
 // waitFor is Wait of a command. It calls ended once the command has ended, and before its result is
 // taken: until then no other process or group has its id.
 func waitFor(cmd *exec.Cmd, ended func()) error {
