@@ -220,6 +220,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys, room: room{wake: make(chan struct{}, 1)}}
 	j.ballot = ballot{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}
 	wait := j.ballot.follow(seen, c.remember(j.ballot), c.options.Standing)
+	j.resigned = wait == 0
 	if c.options.Member == nil {
 		if err := j.grant(ctx); err != nil {
 			return nil, err

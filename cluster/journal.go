@@ -25,6 +25,7 @@ type Journal struct {
 	keys      keys
 	ballot    ballot           // the value of the election key
 	lease     clientv3.LeaseID // of the key that says that this process lives; 0 with Options.Member
+	resigned  bool             // the process before has resigned, or there was none: its clients know
 	won       int64            // the revision of the election key; it changes when another process takes it
 	sequence  uint64           // of the last transaction that etcd has applied
 
@@ -131,14 +132,16 @@ func (j *Journal) isActive() clientv3.Cmp {
 // writes records and each page is read only if this process still is that one, so all pages
 // are of one state, though etcd may be compacted meanwhile. It returns once the process before
 // answers nothing any more, and says for how long that is so already.
-func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
+func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
 	j.tasks.Go(j.keepRoom)
 	if err := j.load(ctx, each); err != nil {
-		return 0, err
+		return former, err
 	}
-	return j.wait(ctx)
+	former.Silent = !j.resigned
+	former.Idle, err = j.wait(ctx)
+	return former, err
 }
 
 func (j *Journal) load(ctx context.Context, each func(statestore.Record) error) error {

@@ -93,8 +93,9 @@
 //
 // This promises less than a lease without it. If only the broker's end of a connection is cut,
 // by a proxy between them or by another client with the same client id, the lease is released
-// at once. So it is when another store takes over from one whose machine fell silent. The holder notices when it next gets no answer, at the latest at its deadline.
-// Guarded writes are refused meanwhile. For actions that cannot be fenced, leave the
+// at once. The holder notices when it next gets no answer, at the latest at its deadline. Guarded
+// writes are refused meanwhile. When another store takes over from one whose machine fell silent, the
+// lease lasts for half of the TTL: with the default options its holder notices before. For actions that cannot be fenced, leave the
 // option off. If the store or the broker does not honour such a Will, the TTL decides.
 //
 // # What is logged and traced

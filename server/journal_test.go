@@ -432,8 +432,8 @@ type loadingJournal struct {
 	load func(context.Context) error
 }
 
-func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) (idle time.Duration, err error) {
-	return 0, j.load(ctx)
+func (j loadingJournal) Load(ctx context.Context, _ func(statestore.Record) error) (former statestore.Former, err error) {
+	return former, j.load(ctx)
 }
 
 // A user with many connections fills what may wait for a commit. The change of another user goes in

@@ -158,7 +158,7 @@ func benchmarkJournaled(b *testing.B, keys int) (*Store, Instant, []Record) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := store.Restored(now, 0); err != nil {
+	if _, err := store.Restored(now, Former{}); err != nil {
 		b.Fatal(err)
 	}
 	store.Committed(store.Bound())
@@ -207,7 +207,7 @@ func BenchmarkRestore(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		if _, err := store.Restored(now, 0); err != nil {
+		if _, err := store.Restored(now, Former{}); err != nil {
 			b.Fatal(err)
 		}
 		store.Begin(now)

@@ -196,7 +196,7 @@ func TestAStoreInMemoryHasNoRecords(t *testing.T) {
 	if effects.Groups != nil || effects.Keys != nil || w.store.RemoveObsolete(10) != nil || w.store.Reserve(w.now) != nil || w.store.Seal() != nil {
 		t.Error("a store without a journal has records")
 	}
-	if first, err := w.store.Restored(w.now, 0); first != nil || err != nil {
+	if first, err := w.store.Restored(w.now, Former{}); first != nil || err != nil {
 		t.Error("a store without a journal has a first group")
 	}
 }
@@ -363,7 +363,7 @@ func TestInvariant36MoreLeasesThanCounters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := store.Restored(Instant{WallMillis: noon}, 0); err != nil {
+	if _, err := store.Restored(Instant{WallMillis: noon}, Former{}); err != nil {
 		t.Fatal(err)
 	}
 	seen := make(map[stamp]bool)

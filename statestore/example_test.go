@@ -145,7 +145,7 @@ func ExampleStore_Restore() {
 				panic(err)
 			}
 		}
-		first, err := store.Restored(now, 0)
+		first, err := store.Restored(now, statestore.Former{})
 		if err != nil {
 			panic(err)
 		}

@@ -318,7 +318,7 @@ func TestAKeyIsNotifiedWithinAMillisecondAfterItsDeadline(t *testing.T) {
 func TestInvariant32LifetimesBeginAgainAtTheEndOfTheStoreBefore(t *testing.T) {
 	for _, idle := range []time.Duration{0, 300 * time.Millisecond, 999 * time.Millisecond} {
 		t.Run(idle.String(), func(t *testing.T) {
-			w := filledDisk(t).worldAfter(t, Options{Strict: true}, idle)
+			w := filledDisk(t).worldAfter(t, Options{Strict: true}, Former{Idle: idle})
 			w.pass(time.Second - idle - 1)
 			if answer, _ := w.send(ask("GET lock")); !strings.HasPrefix(answer, "$1") {
 				t.Errorf("before the end of the lifetime: %q", answer)
@@ -328,7 +328,7 @@ func TestInvariant32LifetimesBeginAgainAtTheEndOfTheStoreBefore(t *testing.T) {
 		})
 	}
 	t.Run("longer than the lifetime", func(t *testing.T) {
-		w := filledDisk(t).worldAfter(t, Options{Strict: true}, time.Hour)
+		w := filledDisk(t).worldAfter(t, Options{Strict: true}, Former{Idle: time.Hour})
 		w.want(ask("GET lock"), "$-1\r\n")
 		w.want(ask("GET k"), "$1\r\nv\r\n@1696374425000:0:StateStore")
 	})
@@ -379,6 +379,26 @@ func TestInvariant62AKeyThatEndsWithItsConnectionExpiresWhenItsStoreIsRestored(t
 				t.Errorf("%d keys are there in the end", keys)
 			}
 		})
+	}
+}
+
+// A machine that is gone says nothing to the clients of its store. They have half of the lifetime to notice.
+func TestInvariant62AKeyThatEndsWithItsConnectionOutlivesASilentStoreForHalfItsLifetime(t *testing.T) {
+	d := make(disk)
+	d.setWilled(d.world(t, Options{}), true, "lock", "a", "NEX", "PX", "1000")
+	for _, idle := range []time.Duration{0, 100 * time.Millisecond, 500 * time.Millisecond, time.Hour} {
+		w := d.worldAfter(t, Options{}, Former{Idle: idle, Silent: true})
+		left := max(500*time.Millisecond-idle, 0)
+		if left > 0 {
+			w.pass(left - 1)
+			if answer, _ := w.send(ask("SET lock b NX PX 1000")); !strings.HasPrefix(answer, ":-1") {
+				t.Errorf("idle for %v: another holder gets %q too early", idle, answer)
+			}
+			w.pass(1)
+		}
+		if answer, _ := w.send(ask("SET lock b NX PX 1000")); !strings.HasPrefix(answer, "+OK") {
+			t.Errorf("idle for %v: after %v another holder gets %q", idle, left, answer)
+		}
 	}
 }
 

@@ -18,10 +18,8 @@ type Journal interface {
 	// or why the records cannot be read. It is called once, before Commit. The bytes of a
 	// record belong to the callee.
 	//
-	// It returns how long ago, at its return, another process could have answered last: then the
-	// lifetimes of the keys begin again. Too short is safe, and too long is not: a holder would
-	// believe in a renewal that the store has forgotten. So a journal that does not know returns 0.
-	Load(ctx context.Context, each func(Record) error) (idle time.Duration, err error)
+	// It also returns what it knows of the process before.
+	Load(ctx context.Context, each func(Record) error) (former Former, err error)
 	// Commit makes the groups of a batch durable, in order. It keeps a group whole or not at
 	// all. After an error the first groups may be durable and the rest are not, and the
 	// caller must not use the journal any more, except for Close. Commit must not keep the
@@ -47,6 +45,19 @@ type Bounded interface {
 func IsFull(journal Journal) bool {
 	bounded, ok := journal.(Bounded)
 	return ok && bounded.Full()
+}
+
+// Former is what a journal knows of the process that had it before. The zero value is right where that
+// process ended on this machine.
+type Former struct {
+	// Idle is how long ago, when Load returned, that process could have answered last: then the lifetimes of
+	// the keys begin again. Too short is safe, and too long is not: a holder would believe in a renewal that
+	// the store has forgotten. So a journal that does not know returns 0.
+	Idle time.Duration
+	// Silent says that its clients may not have noticed its end: its machine may be gone without a
+	// word. Then keys that end with their connection (see Command.Willed) keep half of their lifetimes,
+	// from Idle on: a holder with the default options of package lease notices in less.
+	Silent bool
 }
 
 // Record is one piece of the state of a store, as a journal keeps it: a key, the fence of a

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 )
@@ -97,15 +96,14 @@ func (s *Store) restore(item *Item) error {
 // Restored ends the loading, also of a journal without records. It returns the first group to
 // keep: the identity and the bound of the versions. Until it is durable, no reply may leave.
 //
-// idle is how long ago, at now, the store before this one could have answered last; 0 is always safe.
-// Keys with a lifetime get a new version, above every version that was issued, because they may
+// former is what Load returned, at now. Keys with a lifetime get a new version, above every version that was issued, because they may
 // have been renewed without a record. Their whole lifetimes begin when the store before could have
 // answered last: no client believes in a later renewal. Keys that ended with their connections (see
-// Command.Willed) expire now. If there were records, the identity of the data replaces Options.Identity. If a command
+// Command.Willed) expire now, or later if former is Silent. If there were records, the identity of the data replaces Options.Identity. If a command
 // caused any of them, there is a hold-off only if the hold-off of the earlier store was not over.
 //
 // The error matches ErrDamaged; the store must not be used then.
-func (s *Store) Restored(now Instant, idle time.Duration) (Group, error) {
+func (s *Store) Restored(now Instant, former Former) (Group, error) {
 	from := s.restoring
 	s.restoring = restoring{done: true}
 	bound := s.versions.clock
@@ -128,17 +126,21 @@ func (s *Store) Restored(now Instant, idle time.Duration) (Group, error) {
 			return nil, fmt.Errorf("statestore: %w", damaged("the version %v of key %.64q is above the bound %v", e.version.timestamp(), e.key(), bound))
 		}
 	}
+	idle := max(former.Idle, 0)
 	for _, e := range from.expiring {
 		version, err := next(s.versions.clock, hlc.Timestamp{}, now.WallMillis)
 		if err != nil {
 			return nil, fmt.Errorf("statestore: %w", damaged("no version is left above the bound %v", bound))
 		}
 		s.versions.clock, e.version = version, s.nodes.stamp(version)
-		deadline := now.Elapsed
-		if !e.willed {
-			deadline = saturatingAdd(now.Elapsed-idle, e.lifetime)
+		left := e.lifetime
+		switch {
+		case e.willed && former.Silent:
+			left /= 2
+		case e.willed:
+			left = idle
 		}
-		s.expiries.schedule(e, deadline)
+		s.expiries.schedule(e, saturatingAdd(now.Elapsed-idle, left))
 	}
 	s.earlier = s.versions.clock
 	for client, replies := range from.replies {

@@ -87,7 +87,7 @@ func FuzzRestore(f *testing.F) {
 			records = records[id+value:]
 		}
 		now := Instant{WallMillis: noon}
-		if _, err := store.Restored(now, 0); err != nil {
+		if _, err := store.Restored(now, Former{}); err != nil {
 			return
 		}
 		was := describe(store)
@@ -132,7 +132,7 @@ func TestRestoreRefusesARecordThatComesTwice(t *testing.T) {
 		}
 		err = store.Restore(Record{ID: []byte(id), Value: value})
 		if err == nil && id[0] == idReply {
-			_, err = store.Restored(Instant{}, 0)
+			_, err = store.Restored(Instant{}, Former{})
 			if err != nil {
 				continue // for want of an identity
 			}

@@ -258,10 +258,10 @@ func (d disk) write(groups []Group) {
 // open returns a store with the records of the disk, in an order of its own, and its first
 // group.
 func (d disk) open(options Options, now Instant) (*Store, Group, error) {
-	return d.openAfter(options, now, 0)
+	return d.openAfter(options, now, Former{})
 }
 
-func (d disk) openAfter(options Options, now Instant, idle time.Duration) (*Store, Group, error) {
+func (d disk) openAfter(options Options, now Instant, former Former) (*Store, Group, error) {
 	options.Journaled = true
 	store, err := New(options)
 	if err != nil {
@@ -272,21 +272,21 @@ func (d disk) openAfter(options Options, now Instant, idle time.Duration) (*Stor
 			return nil, nil, err
 		}
 	}
-	first, err := store.Restored(now, idle)
+	first, err := store.Restored(now, former)
 	return store, first, err
 }
 
 // world returns a world whose store has the records of d. Its first group is durable.
 func (d disk) world(tb testing.TB, options Options) *world {
 	tb.Helper()
-	return d.worldAfter(tb, options, 0)
+	return d.worldAfter(tb, options, Former{})
 }
 
-// worldAfter is world for a store before that could have answered last idle ago.
-func (d disk) worldAfter(tb testing.TB, options Options, idle time.Duration) *world {
+// worldAfter is world with what is known of the store before.
+func (d disk) worldAfter(tb testing.TB, options Options, former Former) *world {
 	tb.Helper()
 	w := &world{tb: tb, now: Instant{WallMillis: noon, Elapsed: time.Hour}}
-	store, first, err := d.openAfter(options, w.now, idle)
+	store, first, err := d.openAfter(options, w.now, former)
 	if err != nil {
 		tb.Fatal(err)
 	}

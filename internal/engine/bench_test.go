@@ -230,8 +230,8 @@ func BenchmarkHotKey(b *testing.B) {
 // nowhere is a journal that keeps nothing.
 type nowhere struct{ latency time.Duration }
 
-func (nowhere) Load(context.Context, func(statestore.Record) error) (idle time.Duration, err error) {
-	return 0, nil
+func (nowhere) Load(context.Context, func(statestore.Record) error) (former statestore.Former, err error) {
+	return former, nil
 }
 func (nowhere) Standing() error { return nil }
 func (nowhere) Close() error    { return nil }

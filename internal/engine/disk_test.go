@@ -38,16 +38,16 @@ func newDisk() *disk {
 	return &disk{verdicts: make(chan verdict), records: make(map[string][]byte)}
 }
 
-func (d *disk) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
+func (d *disk) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	d.mu.Lock()
 	records := maps.Clone(d.records)
 	d.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(records)) {
 		if err := each(statestore.Record{ID: []byte(id), Value: bytes.Clone(records[id])}); err != nil {
-			return 0, err
+			return former, err
 		}
 	}
-	return d.idle, nil
+	return statestore.Former{Idle: d.idle}, nil
 }
 
 func (d *disk) Commit(ctx context.Context, batch []statestore.Group) error {

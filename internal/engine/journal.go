@@ -55,14 +55,14 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	if journal == nil {
 		return e, nil
 	}
-	idle, err := journal.Load(ctx, func(record statestore.Record) error {
+	former, err := journal.Load(ctx, func(record statestore.Record) error {
 		failpoint.Hit(failpoint.DuringLoad)
 		return store.Restore(record)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("load the journal: %w", err)
 	}
-	first, err := store.Restored(e.nowLocked(e.systemTime()), max(idle, 0))
+	first, err := store.Restored(e.nowLocked(e.systemTime()), former)
 	if err != nil {
 		return nil, fmt.Errorf("load the journal: %w", err)
 	}

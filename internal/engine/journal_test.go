@@ -174,9 +174,9 @@ type brokenJournal struct {
 	load, commit error
 }
 
-func (b *brokenJournal) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
+func (b *brokenJournal) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	if b.load != nil {
-		return 0, b.load
+		return former, b.load
 	}
 	return b.disk.Load(ctx, each)
 }

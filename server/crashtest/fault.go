@@ -125,11 +125,11 @@ type broken struct {
 	loaded func(each func(statestore.Record) error) error // adds records; may be nil
 }
 
-func (b *broken) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
+func (b *broken) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	if b.load == nil {
 		return b.Journal.Load(ctx, each)
 	}
-	idle, err = b.Journal.Load(ctx, func(record statestore.Record) error {
+	former, err = b.Journal.Load(ctx, func(record statestore.Record) error {
 		item, err := record.Decode()
 		if err != nil {
 			return err
@@ -142,7 +142,7 @@ func (b *broken) Load(ctx context.Context, each func(statestore.Record) error) (
 	if err == nil && b.loaded != nil {
 		err = b.loaded(each)
 	}
-	return idle, err
+	return former, err
 }
 
 func (b *broken) Commit(ctx context.Context, batch []statestore.Group) error {

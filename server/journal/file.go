@@ -195,21 +195,21 @@ func begin(db *bbolt.DB) error {
 // checks all of it. Then it compacts the file if that is due. A million keys take about two
 // seconds, and ctx can end it. A second call is refused, and does no harm to the first user of
 // the journal: a journal belongs to one store. The process before is gone since an unknown time.
-func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
+func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	f.mu.Lock()
 	failure, loaded := f.failure, f.loaded
 	f.loaded = true
 	f.mu.Unlock()
 	switch {
 	case failure != nil:
-		return 0, failure
+		return former, failure
 	case loaded:
-		return 0, about(f.path, errLoaded)
+		return former, about(f.path, errLoaded)
 	}
 	if err := f.load(ctx, each); err != nil {
-		return 0, f.fail(err)
+		return former, f.fail(err)
 	}
-	return 0, nil
+	return former, nil
 }
 
 func (f *File) load(ctx context.Context, each func(statestore.Record) error) error {

@@ -37,7 +37,7 @@ func reply(t testing.TB, client string) statestore.Record {
 		t.Fatal(err)
 	}
 	timestamp := version.String()
-	store.Restored(statestore.Instant{WallMillis: version.Wall}, 0)
+	store.Restored(statestore.Instant{WallMillis: version.Wall}, statestore.Former{})
 	_, effects := store.Apply(statestore.Instant{WallMillis: version.Wall}, statestore.Parse(statestore.Request{
 		Client:      client,
 		Payload:     resp3.AppendCommand(nil, "SET", "key", "value"),

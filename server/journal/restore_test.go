@@ -134,7 +134,7 @@ func TestInvariant36ARestoredBackupIssuesNothingTwice(t *testing.T) {
 		t.Errorf("the restored keys are %q, want %q", keys(t, records), want)
 	}
 	now := statestore.Instant{WallMillis: before.UnixMilli()}
-	store.Restored(now, 0)
+	store.Restored(now, statestore.Former{})
 	timestamp := hlc.Timestamp{Wall: before.UnixMilli(), Node: "client"}.String()
 	reply, _ := store.Apply(now, statestore.Parse(statestore.Request{Client: "client", Payload: resp3.AppendCommand(nil, "SET", "x", "y"), Timestamp: &timestamp}))
 	if reply.Version.Compare(bound) <= 0 {

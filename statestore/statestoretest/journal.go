@@ -220,11 +220,11 @@ func (j *journalTest) store() {
 			j.Fatal(err)
 		}
 		j.current = j.open()
-		idle, err := j.current.Load(j.Context(), store.Restore)
+		former, err := j.current.Load(j.Context(), store.Restore)
 		if err != nil {
 			j.Fatal(err)
 		}
-		first, err := store.Restored(now, idle)
+		first, err := store.Restored(now, former)
 		if err != nil {
 			j.Fatal(err)
 		}

@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
@@ -17,7 +16,7 @@ type mapJournal struct {
 	flaw    string
 }
 
-func (m *mapJournal) Load(_ context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
+func (m *mapJournal) Load(_ context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	var failed error
 	for id, value := range m.records {
 		if m.flaw != "it gives its own bytes away" {
@@ -29,14 +28,14 @@ func (m *mapJournal) Load(_ context.Context, each func(statestore.Record) error)
 				switch m.flaw {
 				case "it goes on after an error":
 				case "it hides an error":
-					return 0, nil
+					return former, nil
 				default:
-					return 0, err
+					return former, err
 				}
 			}
 		}
 	}
-	return 0, failed
+	return former, failed
 }
 
 func (m *mapJournal) Commit(_ context.Context, batch []statestore.Group) error {

@@ -123,13 +123,13 @@ func (m *mount) crash(keep int) {
 }
 
 // Load implements statestore.Journal.
-func (m *mount) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
+func (m *mount) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	for record := range m.journal.Records() {
 		if err := each(record); err != nil {
-			return 0, err
+			return former, err
 		}
 	}
-	return 0, context.Cause(ctx)
+	return former, context.Cause(ctx)
 }
 
 // Commit implements statestore.Journal.

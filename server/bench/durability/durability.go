@@ -295,7 +295,7 @@ func fill(b *testing.B, open func(context.Context) (statestore.Journal, error), 
 			b.Fatal(err)
 		}
 	}()
-	idle, err := data.Load(b.Context(), func(statestore.Record) error { return nil })
+	former, err := data.Load(b.Context(), func(statestore.Record) error { return nil })
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -305,7 +305,7 @@ func fill(b *testing.B, open func(context.Context) (statestore.Journal, error), 
 	}
 	now := statestore.Instant{WallMillis: time.Now().UnixMilli()}
 	stamp := hlc.Timestamp{Wall: now.WallMillis, Node: "bench"}.String()
-	first, err := store.Restored(now, idle)
+	first, err := store.Restored(now, former)
 	if err != nil {
 		b.Fatal(err)
 	}

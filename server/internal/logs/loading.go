@@ -29,11 +29,11 @@ type loading struct {
 const countedAtOnce = 256
 
 // Load implements statestore.Journal.
-func (l *loading) Load(ctx context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
+func (l *loading) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	began := time.Now()
 	latest := began
 	var records, bytes int64
-	idle, err = l.Journal.Load(ctx, func(record statestore.Record) error {
+	former, err = l.Journal.Load(ctx, func(record statestore.Record) error {
 		records++
 		bytes += int64(len(record.ID) + len(record.Value))
 		if records%countedAtOnce == 0 {
@@ -47,7 +47,7 @@ func (l *loading) Load(ctx context.Context, each func(statestore.Record) error) 
 	if err == nil {
 		l.logger.Info("loaded the journal", "records", records, "bytes", bytes, "took", time.Since(began))
 	}
-	return idle, err
+	return former, err
 }
 
 // Full implements statestore.Bounded.

@@ -24,14 +24,14 @@ type slowJournal struct {
 	err     error
 }
 
-func (j *slowJournal) Load(_ context.Context, each func(statestore.Record) error) (idle time.Duration, err error) {
+func (j *slowJournal) Load(_ context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	for range j.records {
 		time.Sleep(j.each)
 		if err := each(statestore.Record{ID: []byte("id"), Value: []byte("value")}); err != nil {
-			return 0, err
+			return former, err
 		}
 	}
-	return slowIdle, j.err
+	return statestore.Former{Idle: slowIdle}, j.err
 }
 
 func TestALongLoadSaysHowFarItIs(t *testing.T) {
@@ -50,9 +50,9 @@ func TestALongLoadSaysHowFarItIs(t *testing.T) {
 				var log bytes.Buffer
 				journal := logs.Loading(test.journal, slog.New(slog.NewTextHandler(&log, nil)))
 				got := 0
-				idle, err := journal.Load(t.Context(), func(statestore.Record) error { got++; return nil })
-				if !errors.Is(err, test.journal.err) || got != test.journal.records || idle != slowIdle {
-					t.Errorf("%d records, error %v, idle for %v; want %d, %v, %v", got, err, idle, test.journal.records, test.journal.err, slowIdle)
+				former, err := journal.Load(t.Context(), func(statestore.Record) error { got++; return nil })
+				if !errors.Is(err, test.journal.err) || got != test.journal.records || former.Idle != slowIdle {
+					t.Errorf("%d records, error %v, idle for %v; want %d, %v, %v", got, err, former.Idle, test.journal.records, test.journal.err, slowIdle)
 				}
 				if n := strings.Count(log.String(), "loading the journal"); n != test.loading {
 					t.Errorf("%d lines say how far it is; want %d:\n%s", n, test.loading, &log)
