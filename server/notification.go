@@ -1,7 +1,6 @@
 package server
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,8 +99,7 @@ func (s *Server) letWrite() {
 	if o == nil {
 		return
 	}
-	if !o.leaves() {
-		runtime.Gosched() // the goroutine that writes may not have begun
+	if !o.isRead() {
 		return
 	}
 	waiting := o.waiting()

@@ -41,7 +41,8 @@ type outbox struct {
 	queue     []*sharedNotification
 	used      int64 // bytes of limit
 	left      int64 // bytes that were taken and no longer are, in all
-	seen      int64 // left when leaves was called last
+	seen      int64 // left when isRead was called last
+	still     bool  // nothing had left then
 
 	// Of a server with a journal. Replies have a room apart from notifications: a client without
 	// room for its notifications is disconnected, and a slow disk must not cause that.
@@ -98,13 +99,18 @@ func (o *outbox) waiting() int64 {
 	return o.used
 }
 
-// leaves reports whether anything has left since it was called last, because the client reads.
-func (o *outbox) leaves() bool {
+// isRead reports whether anything has left since it was called last, or, after something had, for the first
+// time has not: then the goroutine that writes may not have begun.
+func (o *outbox) isRead() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	before := o.seen
-	o.seen = o.left
-	return o.left != before
+	if o.left != o.seen {
+		o.seen, o.still = o.left, false
+		return true
+	}
+	first := !o.still
+	o.still = true
+	return first
 }
 
 // Wake makes the goroutine write what waits, as soon as the writeLimiter permits.
