@@ -39,10 +39,10 @@ type outbox struct {
 	again     bool   // there is something to write that the goroutine may not see
 	closed    bool
 	queue     []*sharedNotification
-	used      int64 // bytes of limit
-	left      int64 // bytes that were taken and no longer are, in all
-	seen      int64 // left when isRead was called last
-	still     bool  // nothing had left then
+	used      int64     // bytes of limit
+	left      int64     // bytes that were taken and no longer are, in all
+	seen      int64     // left when isRead was called last
+	read      time.Time // when isRead saw last that something had left
 
 	// Of a server with a journal. Replies have a room apart from notifications: a client without
 	// room for its notifications is disconnected, and a slow disk must not cause that.
@@ -99,19 +99,19 @@ func (o *outbox) waiting() int64 {
 	return o.used
 }
 
-// isRead reports whether anything has left since it was called last, or, after something had, for the first
-// time has not: then the goroutine that writes may not have begun.
+// isRead reports whether anything has left within unreadAfter, as far as its calls could see: the client
+// reads.
 func (o *outbox) isRead() bool {
+	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.left != o.seen {
-		o.seen, o.still = o.left, false
-		return true
+	if o.left != o.seen || o.read.IsZero() {
+		o.seen, o.read = o.left, now
 	}
-	first := !o.still
-	o.still = true
-	return first
+	return now.Sub(o.read) < unreadAfter
 }
+
+const unreadAfter = 100 * time.Millisecond
 
 // Wake makes the goroutine write what waits, as soon as the writeLimiter permits.
 func (o *outbox) Wake() {
