@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -50,7 +51,7 @@ type director struct {
 
 // direct does all steps. It returns a result also if one of them failed.
 func direct(ctx context.Context, s settings, out io.Writer) (_ *result, err error) {
-	d := &director{settings: s, out: out, began: time.Now(), result: &result{writes: pair.NewWrites()}}
+	d := &director{settings: s, out: out, began: time.Now(), result: &result{writes: pair.NewWrites(), late: pair.NewWrites()}}
 	if s.logs != "" {
 		if err := os.MkdirAll(s.logs, 0o700); err != nil {
 			return nil, err
@@ -284,8 +285,8 @@ func (d *director) finish(ctx context.Context) error {
 	r := d.result
 	r.writes.History.Saw(entry.Version, last.Token)
 	r.writes.CheckStale(&r.checks)
-	if r.late {
-		r.writes.CheckLate(&r.checks, "the late write was refused by a store that took over")
+	if slices.ContainsFunc(r.rows, func(row *row) bool { return row.late }) {
+		r.late.CheckLate(&r.checks, "the late write was refused by a store that took over")
 	}
 	r.checks.Add("no answered write was lost", len(d.prober.wrong) == 0, "%d writes answered to the prober; wrong: %q", d.prober.answered, d.prober.wrong)
 	r.checks.Add("the store holds the last accepted count, or one after it", entry.Version.Compare(r.writes.Highest.Version) >= 0 && last.Count >= r.writes.Highest.Count,

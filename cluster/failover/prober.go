@@ -28,8 +28,8 @@ type prober struct {
 	stop   context.CancelFunc
 
 	mu       sync.Mutex
-	latest   time.Time     // when a write was answered last
-	longest  time.Duration // without an answer, since begin
+	latest   time.Time // when a write was answered last
+	from, to time.Time // the longest time without an answer since begin
 	answered int
 	version  hlc.Timestamp // of the latest write that was answered
 	wrong    []string      // what must not be
@@ -82,7 +82,9 @@ func (p *prober) write(ctx context.Context, n int) bool {
 		p.wrong = append(p.wrong, fmt.Sprintf("a write got version %v after one with %v", version, p.version))
 	}
 	now := time.Now()
-	p.longest = max(p.longest, now.Sub(p.latest))
+	if now.Sub(p.latest) > p.to.Sub(p.from) {
+		p.from, p.to = p.latest, now
+	}
 	p.latest, p.version = now, version
 	p.answered++
 	return true
@@ -107,12 +109,19 @@ func (p *prober) read(ctx context.Context) {
 func (p *prober) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.longest = 0
+	p.from, p.to = p.latest, p.latest
 }
 
-// gap returns the longest time without an answer since begin, and when a write was answered last.
-func (p *prober) gap() (longest time.Duration, latest time.Time) {
+// longest returns the longest time without an answer since begin.
+func (p *prober) longest() (from, to time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return max(p.longest, time.Since(p.latest)), p.latest
+	return p.from, p.to
+}
+
+// answeredAt returns when a write was answered last.
+func (p *prober) answeredAt() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.latest
 }

@@ -27,7 +27,7 @@ type result struct {
 	rows   []*row
 	checks pair.Checks
 	writes pair.Writes // to the protected key
-	late   bool        // there was to be a late write
+	late   pair.Writes // of nodes that were frozen
 }
 
 // write prints the result.

@@ -161,11 +161,11 @@ func (d *director) do(ctx context.Context, r *row) error {
 	if !sleep.For(ctx, max(d.ttl/2, undisturbed)) { // long enough for renewals
 		return errInterrupted
 	}
-	longest, _ := d.prober.gap()
-	r.gaps = append(r.gaps, longest)
+	from, to := d.prober.longest()
+	r.gaps = append(r.gaps, to.Sub(from))
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	said := fmt.Sprintf("no write was answered for %v", rounded(longest))
+	said := fmt.Sprintf("no write was answered for %v, from %v after the fault", rounded(to.Sub(from)), rounded(from.Sub(at)))
 	switch {
 	case r.lost:
 		r.took = append(r.took, took)
@@ -183,19 +183,9 @@ func (d *director) do(ctx context.Context, r *row) error {
 // awaitRecovery waits until everything works again though the victim does not.
 func (d *director) awaitRecovery(ctx context.Context, r *row, victim *machine, leader string, at time.Time) error {
 	if !r.quiet {
-		if err := d.await(ctx, "another store", func() bool {
-			for _, m := range d.gateways {
-				if m != victim && m.serves.After(at) {
-					return true
-				}
-			}
-			return false
-		}); err != nil {
-			return err
-		}
-		if err := d.await(ctx, "an answer to a write", func() bool {
-			longest, latest := d.prober.gap()
-			return longest > time.Since(latest) && latest.After(at)
+		if err := d.await(ctx, "an answer of another store", func() bool {
+			active := d.activeLocked()
+			return active != victim && active.serves.After(at) && d.prober.answeredAt().After(active.serves)
 		}); err != nil {
 			return err
 		}
@@ -244,7 +234,6 @@ func (d *director) bringTogether(ctx context.Context) error {
 
 // wakeLate lets the frozen node go on, whose late write the store must refuse.
 func (d *director) wakeLate(ctx context.Context, frozen string, late int) error {
-	d.result.late = true
 	for _, m := range d.gateways {
 		if m.nodeName() == frozen {
 			if err := m.node.Wake(); err != nil {
@@ -252,7 +241,15 @@ func (d *director) wakeLate(ctx context.Context, frozen string, late int) error 
 			}
 		}
 	}
-	return d.await(ctx, frozen+" to write late", func() bool { return len(d.result.writes.Late) > late })
+	return d.await(ctx, frozen+" to write late", func() bool {
+		for _, e := range d.result.writes.Late[late:] {
+			if e.Node == frozen {
+				d.result.late.Add(e)
+				return true
+			}
+		}
+		return false
+	})
 }
 
 func rounded(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
