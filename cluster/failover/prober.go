@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync"
 	"time"
@@ -27,18 +28,19 @@ type prober struct {
 	stop   context.CancelFunc
 
 	mu       sync.Mutex
-	sent     time.Time // when the latest write was sent that was answered
+	latest   time.Time // when a write was answered last
+	from, to time.Time // the longest time without an answer since begin
 	answered int
 	version  hlc.Timestamp // of the latest write that was answered
 	wrong    []string      // what must not be
 }
 
 func startProber(ctx context.Context, stores string) (*prober, error) {
-	client, err := transport.Dial(ctx, stores, transport.Options{ClientID: "prober", ReconnectMax: reconnectMax})
+	client, err := transport.Dial(ctx, stores, transport.Options{ClientID: "prober", ClientOptions: transport.ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
 	if err != nil {
 		return nil, err
 	}
-	p := &prober{client: client}
+	p := &prober{client: client, latest: time.Now()}
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.tasks.Go(func() { p.run(ctx) })
 	return p, nil
@@ -70,7 +72,6 @@ func (p *prober) run(ctx context.Context) {
 func (p *prober) write(ctx context.Context, n int) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	began := time.Now()
 	version, err := p.client.Set(ctx, probeKey, strconv.AppendInt(nil, int64(n), 10), transport.SetOptions{})
 	if err != nil {
 		return false
@@ -80,7 +81,11 @@ func (p *prober) write(ctx context.Context, n int) bool {
 	if version.Compare(p.version) <= 0 {
 		p.wrong = append(p.wrong, fmt.Sprintf("a write got version %v after one with %v", version, p.version))
 	}
-	p.sent, p.version = began, version
+	now := time.Now()
+	if now.Sub(p.latest) > p.to.Sub(p.from) {
+		p.from, p.to = p.latest, now
+	}
+	p.latest, p.version = now, version
 	p.answered++
 	return true
 }
@@ -100,9 +105,23 @@ func (p *prober) read(ctx context.Context) {
 	}
 }
 
-// latest returns when the latest write was sent that was answered.
-func (p *prober) latest() time.Time {
+// begin begins to look for the longest time without an answer.
+func (p *prober) begin() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.sent
+	p.from, p.to = p.latest, p.latest
+}
+
+// longest returns the longest time without an answer since begin.
+func (p *prober) longest() (from, to time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.from, p.to
+}
+
+// answeredAt returns when a write was answered last.
+func (p *prober) answeredAt() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.latest
 }

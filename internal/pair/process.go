@@ -18,10 +18,8 @@ type Process struct {
 	exited chan struct{}
 }
 
-// Start runs this program again with arguments. It calls line with each line of the program's
-// standard output, and then ended, both from one other goroutine; ended may be nil. The program
-// shares the standard error of the caller. name is for errors. The caller ends the process, and waits
-// for Exited.
+// Start runs this program again with arguments, as StartCommand does. The program shares the
+// standard error of the caller.
 func Start(name string, line func([]byte), ended func(), arguments ...string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -29,6 +27,13 @@ func Start(name string, line func([]byte), ended func(), arguments ...string) (*
 	}
 	cmd := exec.Command(self, arguments...)
 	cmd.Stderr = os.Stderr
+	return StartCommand(cmd, name, line, ended)
+}
+
+// StartCommand starts a command. It calls line with each line of its standard output, and then
+// ended, both from one other goroutine; ended may be nil. name is for errors. The caller ends the
+// process, and waits for Exited.
+func StartCommand(cmd *exec.Cmd, name string, line func([]byte), ended func()) (*Process, error) {
 	cmd.SysProcAttr = inItsOwnGroup // Ctrl-C goes to the director alone, which then ends the others
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
