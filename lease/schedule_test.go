@@ -541,13 +541,9 @@ func TestTheEndOfARenewalDoesNotGiveUpTheQuestionAfterIt(t *testing.T) {
 
 // countRenewals is what renewals computes, one attempt at a time.
 func countRenewals(o *Options) (count int64) {
-	backoff, last := o.retryBackoff(0), o.TTL-o.Margin-o.GracePeriod-o.RequestTimeout
-	for at := o.RenewEvery; at <= last; count++ {
-		answered := at + o.RequestTimeout
-		at = answered + backoff.next(1)
-		if answered < last {
-			at = min(at, last)
-		}
+	backoff, end := o.retryBackoff(0), o.TTL-o.Margin-o.GracePeriod
+	for at := o.RenewEvery; at <= end-o.RequestTimeout; count++ {
+		at = o.retryAt(at+o.RequestTimeout, end, &backoff, 1)
 	}
 	return count
 }
