@@ -232,7 +232,7 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiter(t *testing.T) {
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(ttl / 8) // before the winner's first renewal
+		time.Sleep(ttl / 13) // before the winner's first renewal
 		if got := total(); got < 1 || got > waiters {
 			t.Errorf("%d tries by %d waiters after one release", got, waiters)
 		}

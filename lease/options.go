@@ -22,7 +22,7 @@ type Options struct {
 	// that work can stop in time. The token remains usable until the deadline. Default TTL/10.
 	GracePeriod time.Duration
 	// RenewEvery is the time from one renewal to the next; up to a tenth is
-	// taken off at random, so that many leases spread, and up to RenewEvery/256, so that
+	// taken off at random, so that many leases spread, and up to RenewEvery/128, so that
 	// renewals of one process that are due at nearly the same time leave together. A renewal costs the
 	// store no write. Default TTL/6.
 	RenewEvery time.Duration

@@ -213,11 +213,11 @@ func share(d time.Duration, random float64) time.Duration {
 	return time.Duration(random * float64(d))
 }
 
-// together returns the time of a renewal, somewhat earlier: at one of about 250 moments in a RenewEvery.
+// together returns the time of a renewal, somewhat earlier: at one of about 130 moments in a RenewEvery.
 // Renewals that leave at the same moment share system calls at both ends, which cost more than
 // the renewals do. With fewer than a few hundred leases it changes nothing.
 func (o *Options) together(at time.Duration) time.Duration {
-	const moments = 256
+	const moments = 128
 	return at.Truncate((o.RenewEvery / moments).Truncate(time.Millisecond))
 }
 
