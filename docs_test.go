@@ -459,7 +459,7 @@ func TestDocsShowTheArithmeticOfALease(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	margin, grace, jitter, renewEvery := ttl/10, ttl/10, ttl/10, ttl/3 // says lease.Options
+	margin, grace, jitter, renewEvery := ttl/10, ttl/10, ttl/10, ttl/6 // says lease.Options
 	if want := ttl + jitter; budget.Crash != want {
 		t.Errorf("a crash costs %v, not %v: write docs/faq.md anew", budget.Crash, want)
 	}

@@ -167,7 +167,7 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiterWithAnAcquireDelay(t
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(acquireDelay + ttl/8) // before the winner's first renewal
+		time.Sleep(acquireDelay + ttl/16) // before the winner's first renewal
 		if got := total(tries); got < 1 || got > waiters {
 			t.Errorf("%d tries by %d waiters after one release", got, waiters)
 		}

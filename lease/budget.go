@@ -33,6 +33,12 @@ type Budget struct {
 	HandOver time.Duration
 	// HandOverUnheard is the same if the notification is lost.
 	HandOverUnheard time.Duration
+	// Outage is how long the store may be away without costing a lease: the time from when the next
+	// renewal is due to the end of the tenure's context. It counts until the client is connected again to a
+	// store that answers, and supposes that renewals were answered until then. It is shorter by a
+	// RequestTimeout if requests are taken and then lost until the very end. A tenure that ends with its
+	// connection outlasts no outage that ends the connection.
+	Outage time.Duration
 	// Renewals is how many attempts to renew fit between one that succeeds and the end of
 	// the tenure's context, if each takes the whole RequestTimeout. All but one may fail.
 	Renewals int
@@ -60,33 +66,51 @@ func (o *Options) budget() Budget {
 		// left RenewEvery later, or when that reply came, and arrived at most RequestTimeout after that.
 		Unheld: max(o.RenewEvery, o.RequestTimeout) + o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
 	}
+	b.Outage = o.outage()
 	b.Renewals = int(min(o.renewals(), math.MaxInt))
 	return b
 }
+
+// TTLFor returns the shortest TTL for which Budget.Outage is at least outage, whatever o.TTL is. The other
+// options are as they are: a duration that is zero is a share of the TTL.
+func (o Options) TTLFor(outage time.Duration) (time.Duration, error) {
+	o.TTL = MinTTL
+	ttl, ok := time.Duration(0), false
+	if outage >= 0 && outage <= MaxTTL {
+		ttl, ok = o.enoughTTL(outage)
+	}
+	if !ok {
+		return 0, fmt.Errorf("lease: no TTL up to %v outlasts an outage of the store of %v", MaxTTL, outage)
+	}
+	o.TTL = ttl
+	_, err := o.Budget() // for durations that make no sense
+	return ttl, err
+}
+
+func (o *Options) outage() time.Duration { return o.TTL - o.Margin - o.GracePeriod - o.RenewEvery }
 
 // renewals counts the attempts of Budget.Renewals. In a long TTL there can be more than an int
 // of 32 bits holds.
 func (o *Options) renewals() int64 {
 	count := int64(0)
-	backoff, last := o.retryBackoff(0), o.TTL-o.Margin-o.GracePeriod-o.RequestTimeout
-	for at := o.RenewEvery; at <= last; count++ {
+	backoff, end := o.retryBackoff(0), o.TTL-o.Margin-o.GracePeriod
+	for at := o.RenewEvery; at <= end-o.RequestTimeout; count++ {
 		if backoff.interval == backoff.longest { // the pause grows no more: take equal steps at once
 			steady := backoff
-			step := o.RequestTimeout + steady.next(1)
-			steps := (last - at) / step
-			count, at = count+int64(steps), at+steps*step
+			pause := steady.next(1)
+			step := o.RequestTimeout + pause
+			if until := end - step - max(pause, o.RequestTimeout); at < until { // later ones are shorter: see retryAt
+				steps := (until - at) / step
+				count, at = count+int64(steps), at+steps*step
+			}
 		}
-		answered := at + o.RequestTimeout
-		at = answered + backoff.next(1)
-		if answered < last { // see schedule.after
-			at = min(at, last)
-		}
+		at = o.retryAt(at+o.RequestTimeout, end, &backoff, 1)
 	}
 	return count
 }
 
-// rows are the lines of a budget: what happens, its name in logs, and the limit. Limits are rounded up
-// to microseconds: a third of a TTL has many digits.
+// rows are the lines of a budget: what happens, its name in logs, and the limit. Limits are rounded to the
+// safe side, to microseconds: a sixth of a TTL has many digits.
 func (b Budget) rows() []budgetRow {
 	roundedUp := func(d time.Duration) time.Duration { return (d + time.Microsecond - 1).Truncate(time.Microsecond) }
 	return []budgetRow{
@@ -95,6 +119,7 @@ func (b Budget) rows() []budgetRow {
 		{"… of which no holder works for", "unheld", roundedUp(b.Unheld)},
 		{"a clean hand-over takes", "hand_over", roundedUp(b.HandOver)},
 		{"… if its notification is lost", "hand_over_unheard", roundedUp(b.HandOverUnheard)},
+		{"the store is away, and no lease is lost, for", "outage", b.Outage.Truncate(time.Microsecond)},
 		{"renewals in a row that may go unanswered", "unanswered_renewals", max(b.Renewals-1, 0)},
 	}
 }

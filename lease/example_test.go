@@ -122,8 +122,9 @@ func ExampleOptions_Budget() {
 	// With a TTL of 2s                                 at worst
 	// the holder crashes: the next one holds after     2.2s
 	// the holder is cut off: the next one holds after  2.2s
-	// … of which no holder works for                   1.466667s
+	// … of which no holder works for                   1.133334s
 	// a clean hand-over takes                          10ms
 	// … if its notification is lost                    2.2s
-	// renewals in a row that may go unanswered         2
+	// the store is away, and no lease is lost, for     1.266666s
+	// renewals in a row that may go unanswered         3
 }

@@ -22,14 +22,16 @@ type Options struct {
 	// that work can stop in time. The token remains usable until the deadline. Default TTL/10.
 	GracePeriod time.Duration
 	// RenewEvery is the time from one renewal to the next; up to a tenth is
-	// taken off at random, so that many leases spread, and up to RenewEvery/256, so that
-	// renewals of one process that are due at nearly the same time leave together. Default TTL/3.
+	// taken off at random, so that many leases spread, and up to RenewEvery/128, so that
+	// renewals of one process that are due at nearly the same time leave together. A renewal costs the
+	// store no write. Default TTL/6.
 	RenewEvery time.Duration
 	// RequestTimeout bounds each attempt to acquire, renew or release, and so
 	// how long a lost reply goes unnoticed. Default TTL/6.
 	RequestTimeout time.Duration
 	// RetryAfter is the pause after the first failed attempt; it grows
-	// exponentially, to RenewEvery at most. Default TTL/50.
+	// exponentially, to RenewEvery at most, and is shorter when a tenure is about to end: a
+	// store that is back is found in time. Default TTL/50.
 	RetryAfter time.Duration
 	// Jitter is the longest random delay that a waiter adds to the time at which the lease
 	// can expire, so that waiters do not try all at once. It is also how often a waiter
@@ -118,13 +120,13 @@ func (o *Options) complete(clientID string) error {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Trace = cmp.Or(o.Trace, &Trace{})
 	// A renewal whose reply is lost must leave room for another.
-	needed := o.RenewEvery + o.RequestTimeout + o.RetryAfter + o.RequestTimeout
-	if available := o.TTL - o.Margin - o.GracePeriod; needed > available {
+	retried := o.RequestTimeout + o.RetryAfter + o.RequestTimeout
+	if needed, available := o.RenewEvery+retried, o.TTL-o.Margin-o.GracePeriod; retried > o.outage() {
 		return fmt.Errorf("one lost reply would lose the lease: "+
 			"RenewEvery %v + RequestTimeout %v + RetryAfter %v + RequestTimeout %v = %v, "+
 			"but TTL %v − Margin %v − GracePeriod %v leaves %v; %s",
 			o.RenewEvery, o.RequestTimeout, o.RetryAfter, o.RequestTimeout, needed,
-			o.TTL, o.Margin, o.GracePeriod, available, given.advice(available-(needed-o.RenewEvery)))
+			o.TTL, o.Margin, o.GracePeriod, available, given.advice(available-retried))
 	}
 	return nil
 }
@@ -133,7 +135,7 @@ func (o *Options) complete(clientID string) error {
 // is the longest RenewEvery that does so by itself; there may be none.
 func (o Options) advice(renewEvery time.Duration) string {
 	var would []string
-	if ttl, ok := o.enoughTTL(); ok {
+	if ttl, ok := o.enoughTTL(0); ok {
 		would = append(would, fmt.Sprintf("TTL at least %v", ttl))
 	}
 	if renewEvery > 0 {
@@ -145,23 +147,25 @@ func (o Options) advice(renewEvery time.Duration) string {
 	return "make " + strings.Join(would, ", or ")
 }
 
-// enoughTTL returns the shortest TTL that leaves room for a lost reply. A longer TTL makes the
-// durations longer that are shares of it, so each step looks again. Reports false if there is no
-// such TTL up to MaxTTL.
-func (o Options) enoughTTL() (ttl time.Duration, ok bool) {
+// enoughTTL returns the shortest TTL that leaves room for a lost reply, and for an outage of the store. A
+// longer TTL makes the durations longer that are shares of it, so each step looks again. Reports false if
+// there is no such TTL up to MaxTTL.
+func (o Options) enoughTTL(outage time.Duration) (ttl time.Duration, ok bool) {
 	given := o
 	for {
-		needed := time.Duration(0)
+		needed, retried := time.Duration(0), time.Duration(0)
 		for _, duration := range o.durations() {
 			share := cmp.Or(*duration.value, duration.ifZero)
 			switch duration.name {
 			case "RequestTimeout":
-				needed += 2 * share
-			case "Margin", "GracePeriod", "RenewEvery", "RetryAfter":
+				retried += 2 * share
+			case "RetryAfter":
+				retried += share
+			case "Margin", "GracePeriod", "RenewEvery":
 				needed += share
 			}
 		}
-		if needed <= o.TTL {
+		if needed += max(retried, outage); needed <= o.TTL {
 			return o.TTL, true
 		}
 		ttl = (needed + time.Millisecond - 1).Truncate(time.Millisecond)
@@ -184,7 +188,7 @@ func (o *Options) durations() []duration {
 	return []duration{
 		{"Margin", &o.Margin, o.TTL / 10},
 		{"GracePeriod", &o.GracePeriod, o.TTL / 10},
-		{"RenewEvery", &o.RenewEvery, o.TTL / 3},
+		{"RenewEvery", &o.RenewEvery, o.TTL / 6},
 		{"RequestTimeout", &o.RequestTimeout, o.TTL / 6},
 		{"RetryAfter", &o.RetryAfter, o.TTL / 50},
 		{"Jitter", &o.Jitter, o.TTL / 10},

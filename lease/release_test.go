@@ -55,7 +55,7 @@ func TestInvariant18NothingIsSentAfterRelease(t *testing.T) {
 		tenure := n.mustAcquire(t)
 		// Release while a renewal is under way whose reply is lost.
 		n.scripted("SET", always(transporttest.Fault{LoseReply: true}))
-		time.Sleep(ttl/3 + 10*time.Millisecond)
+		time.Sleep(ttl/6 + 10*time.Millisecond)
 		var sent atomic.Int64 // without KEYNOTIFY: watches belong to the client
 		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
 			if !bytes.Contains(request.Payload, []byte("KEYNOTIFY")) {

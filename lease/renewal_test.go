@@ -19,7 +19,7 @@ func TestTheRenewalsOfManyLeasesAreSpreadFromTheBeginning(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		const leases, slices = 500, 10
-		every := ttl / 3
+		every := ttl / 6
 		for i := range leases {
 			l, err := lease.New(n.client, fmt.Sprintf("%s/%d", name, i), lease.Options{TTL: ttl})
 			if err != nil {
@@ -73,11 +73,11 @@ func TestInvariant5ARenewalAnsweredAfterTheProcessStoodStillRevivesNothing(t *te
 			if number == 1 {
 				// Past the deadline of the tenure, and not past the deadline that the
 				// renewal would set, which counts from its sending.
-				stop.jump(3 * ttl / 4)
+				stop.jump(17 * ttl / 20)
 			}
 			return transporttest.Fault{}
 		})
-		time.Sleep(ttl / 3)
+		time.Sleep(ttl / 6)
 		if renewed() == 0 {
 			t.Fatal("no renewal was sent")
 		}
@@ -130,7 +130,7 @@ func TestInvariant6ARefusedRenewalEndsTheTenureAtOnce(t *testing.T) {
 		}
 		began := time.Now()
 		await.Receive(tenure.Context().Done())
-		if waited := time.Since(began); waited > ttl/3 {
+		if waited := time.Since(began); waited > ttl/6 {
 			t.Errorf("noticed after %v, want by the next renewal", waited)
 		}
 		if err := tenure.Err(); !errors.Is(err, lease.ErrLost) {

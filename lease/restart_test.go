@@ -396,7 +396,7 @@ func TestARefusalInAHoldOffDoesNotSayThatTheLeaseIsHeld(t *testing.T) {
 // the store is back in time. The last renewals cost no write, and are no loss: after the crash
 // the lease has its whole lifetime again.
 func TestInvariant59ATenureSurvivesACrashOfADurableStore(t *testing.T) {
-	for _, down := range []time.Duration{0, ttl / 10, ttl / 3} {
+	for _, down := range []time.Duration{0, ttl / 10, ttl / 2} {
 		for _, options := range []lease.Options{{}, {NoWatch: true}} {
 			synctest.Test(t, func(t *testing.T) {
 				var journal transporttest.Journal

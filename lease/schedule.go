@@ -165,10 +165,7 @@ func (s schedule) after(now time.Duration, e event) schedule {
 		if !s.stopped {
 			s.failure = e.err
 		}
-		s.renewAt = now + s.backoff.next(e.random)
-		if last := s.graceAt() - s.options.RequestTimeout; now < last {
-			s.renewAt = min(s.renewAt, last) // one whole attempt is left
-		}
+		s.renewAt = s.options.retryAt(now, s.graceAt(), &s.backoff, e.random)
 	case doubted:
 		s.doubted = true
 	case confirmed:
@@ -216,16 +213,28 @@ func share(d time.Duration, random float64) time.Duration {
 	return time.Duration(random * float64(d))
 }
 
-// together returns the time of a renewal, somewhat earlier: at one of about 250 moments in a RenewEvery.
+// together returns the time of a renewal, somewhat earlier: at one of about 130 moments in a RenewEvery.
 // Renewals that leave at the same moment share system calls at both ends, which cost more than
 // the renewals do. With fewer than a few hundred leases it changes nothing.
 func (o *Options) together(at time.Duration) time.Duration {
-	const moments = 256
+	const moments = 128
 	return at.Truncate((o.RenewEvery / moments).Truncate(time.Millisecond))
 }
 
 // deadline is when a tenure is over whose last accepted request left at sent.
 func (o *Options) deadline(sent time.Duration) time.Duration { return sent + o.TTL - o.Margin }
+
+// retryAt returns when a renewal that failed is repeated. The owner's context ends at end.
+func (o *Options) retryAt(now, end time.Duration, backoff *retryBackoff, random float64) time.Duration {
+	pause, last := backoff.next(random), end-o.RequestTimeout
+	if now < end { // a store that is back before the end finds an attempt, however often the pause grew
+		pause = min(pause, max((end-now)/2, o.RetryAfter/8, time.Millisecond))
+	}
+	if now < last {
+		pause = min(pause, last-now) // one whole attempt is left
+	}
+	return now + pause
+}
 
 // retryBackoff has the delays between the attempts of one loop. They grow from first to
 // longest, by half each time, and each is spread by half.

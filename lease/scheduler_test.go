@@ -107,7 +107,7 @@ func TestInvariant42ManyTenuresHaveOneGoroutine(t *testing.T) {
 			held = append(held, mustTryAcquire(t, n.another(t, fmt.Sprint("lease ", i), lease.Options{NoWatch: true})))
 		}
 		for range 10 {
-			time.Sleep(ttl / 3)
+			time.Sleep(ttl / 6)
 			synctest.Wait()
 			if got := runtime.NumGoroutine() - before; got > 3 { // one; the process may have a few others
 				t.Errorf("%d goroutines for %d tenures, want 1", got, tenures)

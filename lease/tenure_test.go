@@ -203,7 +203,7 @@ func TestInvariants11And12TokensRiseFromTenureToTenureAndStayWithinOne(t *testin
 
 func TestInvariant42ClosingTheClientAtAnyMomentLeavesNothing(t *testing.T) {
 	// synctest.Test fails if a goroutine of the bubble is left.
-	for _, after := range []time.Duration{0, ttl / 3, ttl - ttl/5, ttl} {
+	for _, after := range []time.Duration{0, ttl / 6, ttl - ttl/5, ttl} {
 		t.Run(after.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
 				n := newNode(t, store, "node-a", lease.Options{})

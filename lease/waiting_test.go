@@ -53,7 +53,7 @@ func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 					}()
 					const long = 30 * ttl
 					time.Sleep(long)
-					if asked := conn.count(); asked < 30 || asked > 150 { // a pause is TTL/6 at least, soon
+					if asked := conn.count(); asked < 30 || asked > 240 { // a pause is TTL/6 on average, soon
 						t.Errorf("%d requests in 30 TTL", asked)
 					}
 					select {
@@ -230,7 +230,7 @@ func TestInvariant28AFloodOfNotificationsHastensNoTryOfAStoreThatRefuses(t *test
 			n.conn.Forge(transport.Notification{Key: name, Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Timestamp: "1:0:x"})
 			time.Sleep(ttl / 100)
 		}
-		if got := tries(); got < 10 || got > 60 {
+		if got := tries(); got < 10 || got > 120 { // RenewEvery is a sixth of the TTL
 			t.Errorf("%d tries in 10 TTL", got)
 		}
 		cancel()

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -422,6 +423,63 @@ func checkImages(t *testing.T, content string) {
 	}
 }
 
+const (
+	pageMemory   = 143 << 20 // of the status page at worst: docs/metrics.md
+	clientMemory = 640 << 10 // of --max-memory there is one client for so much: docs/security.md
+	kernelMemory = 512 << 10 // of one connection, in buffers of the kernel: docs/security.md
+	keyMemory    = 300       // of a key, besides its own bytes: docs/security.md
+)
+
+// checkMemory reports an error if a container may use more memory than it is given, at worst. The kernel
+// would kill it.
+func checkMemory(t *testing.T, where string, c container, arguments []string) {
+	t.Helper()
+	flag := func(name string) int64 {
+		for _, argument := range arguments {
+			if value, ok := strings.CutPrefix(argument, "--"+name+"="); ok {
+				return bytesOf(t, where, value)
+			}
+		}
+		t.Errorf("%s: %s needs --%s", where, c.Name, name)
+		return 0
+	}
+	var used, buffers int64 // in Go's memory, and in the kernel's
+	switch arguments[0] {
+	case "serve":
+		memory := flag("max-memory")
+		used, buffers = memory+pageMemory, memory/clientMemory*kernelMemory
+	case "attach":
+		used, buffers = flag("max-bytes")+flag("max-keys")*keyMemory+pageMemory, kernelMemory
+	default:
+		return // its memory does not grow with what others send
+	}
+	limit := bytesOf(t, where, c.Resources["limits"]["memory"])
+	if used+buffers > limit {
+		t.Errorf("%s: %s may use %d MiB, and %d MiB of buffers; its limit is %d MiB", where, c.Name, used>>20, buffers>>20, limit>>20)
+	}
+	for _, variable := range c.Env {
+		if variable.Name != "GOMEMLIMIT" {
+			continue
+		}
+		if soft := bytesOf(t, where, variable.Value); soft < used || soft+buffers > limit {
+			t.Errorf("%s: GOMEMLIMIT is %d MiB; it must be %d to %d MiB", where, soft>>20, used>>20, (limit-buffers)>>20)
+		}
+	}
+}
+
+// bytesOf reads a number of bytes as flags, Kubernetes and Go write it.
+func bytesOf(t *testing.T, where, text string) int64 {
+	t.Helper()
+	digits := strings.TrimRight(text, "KMGiB")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	units := map[string]int64{"": 1, "Mi": 1 << 20, "MiB": 1 << 20, "Gi": 1 << 30, "GiB": 1 << 30}
+	unit, ok := units[text[len(digits):]]
+	if err != nil || !ok {
+		t.Errorf("%s: %q is no number of bytes", where, text)
+	}
+	return n * unit
+}
+
 func checkPod(t *testing.T, where string, d deployment, claims, accounts []string) {
 	t.Helper()
 	p := d.Template.Spec
@@ -464,6 +522,7 @@ func checkPod(t *testing.T, where string, d deployment, claims, accounts []strin
 			arguments = c.Command[1:]
 		}
 		checkCommand(t, where, arguments...)
+		checkMemory(t, where, c, arguments)
 		for _, argument := range arguments {
 			if _, path, ok := strings.Cut(argument, "=/"); ok && !mounted("/"+path) {
 				t.Errorf("%s: %s is in no volume", where, argument)

@@ -32,7 +32,7 @@ const (
 	jitter = time.Second
 	// requestTimeout and renewEvery are the defaults of lease.Options.
 	requestTimeout = ttl / 6
-	renewEvery     = ttl / 3
+	renewEvery     = ttl / 6
 	holdOff        = time.Second // of an elector; it grows eightfold
 	rankDelay      = ttl / 8     // of an elector of rank 1; rank 2 waits twice as long
 )

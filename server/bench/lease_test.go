@@ -33,7 +33,7 @@ func BenchmarkLeases(b *testing.B) {
 
 func holdLeases(b *testing.B, leases int, held time.Duration, noWatch bool) {
 	const ttl = 10 * time.Second
-	options := lease.Options{TTL: ttl, Margin: ttl / 10, RenewEvery: ttl / 3, NoWatch: noWatch}
+	options := lease.Options{TTL: ttl, Margin: ttl / 10, RenewEvery: ttl / 6, NoWatch: noWatch}
 	for b.Loop() {
 		address := testsupport.Start(b, server.Options{})
 		client, err := transport.Dial(b.Context(), "mqtt://"+address, transport.Options{ClientID: "bench"})

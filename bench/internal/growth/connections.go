@@ -10,7 +10,7 @@ import (
 func connections() *Subject {
 	return &Subject{
 		Name: "connections", Item: "connection",
-		About: "One process opens the connections. First they are idle; then each holds a lease with a TTL of 30 s, and renews it every 10 s.",
+		About: "One process opens the connections. First they are idle; then each holds a lease with a TTL of 30 s, and renews it every 5 s.",
 		Metrics: join(memoryOf("connection", serverIdleMemory, clientIdleMemory, ", idle"),
 			memoryOf("connection", serverMemory, clientMemory, ", with a lease"),
 			timeOf("Processor time to open a connection", serverIdleTime, clientIdleTime, Total, 0.05),

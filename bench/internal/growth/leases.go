@@ -14,7 +14,7 @@ import (
 func leases() *Subject {
 	return &Subject{
 		Name: "leases", Item: "lease",
-		About: "One process holds the leases, with the default options and a TTL of 30 s: each is watched, and renews itself every 10 s. A connection has 10,000 leases at most, because a client may watch so many keys.",
+		About: "One process holds the leases, with the default options and a TTL of 30 s: each is watched, and renews itself every 5 s. A connection has 10,000 leases at most, because a client may watch so many keys.",
 		Metrics: join(memoryOf("lease", serverMemory, clientMemory, ""),
 			timeOf("Processor time of one renewal", serverTime, clientTime, Each, 1e-6), latencyOf(aRequest, "p99")),
 		sizes: []int{1_000, 3_000, 10_000, 30_000, 100_000}, quick: []int{100, 200},

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// renewalsPerTTL is how often a lease is renewed within its TTL, on average: each third of it, less a
+	// renewalsPerTTL is how often a lease is renewed within its TTL, on average: each sixth of it, less a
 	// twentieth, because up to a tenth is taken off at random.
-	renewalsPerTTL = 3 / 0.95
+	renewalsPerTTL = 6 / 0.95
 	// planned is the share of a processor that a plan uses. The rest is for bursts, and for the clients that
 	// connect again all at once after a loss.
 	planned = 0.5

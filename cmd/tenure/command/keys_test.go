@@ -390,9 +390,25 @@ func TestBudgetPrintsWhatTheLibraryComputes(t *testing.T) {
 	if got := tenure(t, "", nil, "budget", "--ttl", "2s", "--grace", "300ms"); got.code != 0 || got.stdout != budget.String() {
 		t.Errorf("%+v, want\n%s", got, budget)
 	}
+	options.TTL = 4282 * time.Millisecond // the shortest, says the library's test of TTLFor
+	if budget, err = options.Budget(); err != nil {
+		t.Fatal(err)
+	}
+	if got := tenure(t, "", nil, "budget", "--outage", "2.84s", "--grace", "300ms"); got.code != 0 || got.stdout != budget.String() {
+		t.Errorf("%+v, want\n%s", got, budget)
+	}
+	for _, refused := range [][]string{{"--outage", "-1s"}, {"--outage", "2s", "--ttl", "4s"}} {
+		if got := tenure(t, "", nil, append([]string{"budget"}, refused...)...); got.code != 2 {
+			t.Errorf("%v: %+v", refused, got)
+		}
+	}
+	options.TTL = 2 * time.Second
+	if budget, err = options.Budget(); err != nil {
+		t.Fatal(err)
+	}
 	var report map[string]float64
 	got := tenure(t, "", nil, "budget", "--ttl", "2s", "--grace", "300ms", "--json")
-	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["ttlMillis"] != 2000 || report["crashMillis"] != float64(budget.Crash)/1e6 || report["unheldMillis"] != float64(budget.Unheld)/1e6 {
+	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["ttlMillis"] != 2000 || report["crashMillis"] != float64(budget.Crash)/1e6 || report["unheldMillis"] != float64(budget.Unheld)/1e6 || report["outageMillis"] != float64(budget.Outage)/1e6 {
 		t.Errorf("%+v: %v, %v", got, report, err)
 	}
 }

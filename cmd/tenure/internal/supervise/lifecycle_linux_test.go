@@ -196,7 +196,7 @@ func TestAProgramRunsForManyTTLs(t *testing.T) {
 	network := startProxy(t, broker)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "500ms", "press")
 	n.awaitStart()
-	network.awaitTraffic(t, 24) // twelve renewals: one each third of the TTL
+	network.awaitTraffic(t, 24) // twelve renewals: one each sixth of the TTL
 	n.signal(unix.SIGUSR1)
 	n.awaitLine("got user defined signal 1")
 	n.signal(unix.SIGTERM)

@@ -96,7 +96,7 @@ func (s *store) set(ago time.Duration, name, client string, ttl time.Duration, c
 // hold reports that a client has acquired a lease and renewed it since.
 func (s *store) hold(since time.Duration, name, client string, ttl time.Duration) {
 	s.set(since, name, client, ttl, statestore.IfMissingOrEqual, 4*time.Millisecond)
-	for ago := since - ttl/3; ago > 0; ago -= ttl / 3 {
+	for ago := since - ttl/6; ago > 0; ago -= ttl / 6 {
 		s.set(ago, name, client, ttl, statestore.IfMissingOrEqual, 4*time.Millisecond)
 	}
 }
