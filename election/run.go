@@ -210,11 +210,7 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	}
 	var yielding sync.WaitGroup
 	if r.options.Rank > 0 {
-		yielding.Go(func() {
-			if yield := r.awaitFailBack(ctx); yield != nil {
-				cancel(yield)
-			}
-		})
+		yielding.Go(func() { r.awaitFailBack(ctx, term) })
 	}
 	returned, hasReturned := call("the leader function", func() error { return r.lead(ctx, term) }), false
 	select {
