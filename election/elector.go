@@ -105,7 +105,6 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 		return fmt.Errorf("election: %q: %w", e.lease.Name(), transport.ErrClosed)
 	}
 	r.tasks.Go(func() { r.monitor.run(ctx) })
-	r.tasks.Go(func() { r.followRequests(ctx) })
 	defer r.settle()
 	return r.loop(ctx)
 }

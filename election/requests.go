@@ -87,8 +87,9 @@ func (f *requestFollower) hear(ctx context.Context, entry transport.Entry) {
 		f.lease.SetAcquireDelay(0)
 		f.over.Reset(f.readyFor())
 	case r.state == switchoverReady:
-		// The other one was there a moment ago. Should it not come, this node goes in its turn.
-		f.lease.SetAcquireDelay(f.options.Lease.AcquireDelay + f.options.TTL/2)
+		// The other one was there a moment ago. Should it not come, this node goes in its turn, before
+		// the hold-off of the former leader ends.
+		f.lease.SetAcquireDelay(f.options.Lease.AcquireDelay + f.options.TTL/4)
 		f.over.Reset(f.readyFor())
 	}
 }

@@ -37,12 +37,14 @@ func (r *run) loop(ctx context.Context) error {
 		backoff.WithMaxInterval(maxHoldOff*r.options.HoldOff),
 		backoff.WithMaxElapsedTime(0), // for as long as it campaigns
 	)
+	follow := sync.OnceFunc(func() { r.tasks.Go(func() { r.followRequests(ctx) }) })
 	rest := r.afterCrash(ctx) // how long to stay out before the next campaign
 	for ctx.Err() == nil {
 		healthy, err := r.monitor.await(ctx, r.standBy)
 		if err != nil {
 			return err
 		}
+		follow()
 		if !r.stayOut(healthy, rest) {
 			continue // and stay out for as long again once it is healthy
 		}
