@@ -21,11 +21,11 @@ import (
 	"github.com/creack/pty"
 	"github.com/spf13/cobra"
 
+	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
-	"github.com/tenurelock/tenure/election"
 )
 
 func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
