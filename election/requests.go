@@ -7,6 +7,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/keywatch"
 	"github.com/tenurelock/tenure/internal/random"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -111,7 +112,7 @@ func (e *Elector) obey(ctx context.Context, term *Term, entry transport.Entry) {
 	case !ok || r.tenure != term.tenure.Value() || r.state == switchoverRefused:
 	case e.options.RefuseSwitchover:
 		e.answer(ctx, r, switchoverRefused)
-	case r.state == switchoverReady:
+	case r.state == switchoverReady && sleep.For(ctx, e.options.TTL/50): // so that the other candidates have heard it too
 		term.cancel(fmt.Errorf("%w: to %q", ErrSwitchover, r.to))
 	}
 }
