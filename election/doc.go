@@ -21,7 +21,7 @@
 //
 // A term ends when its tenure ends (see package lease), when Run's context ends, by
 // [Elector.Resign], when the node becomes unhealthy, when a preferred node asks for the
-// lead, or when the function returns. In each case the function's context ends first, and
+// lead, by [Switchover], or when the function returns. In each case the function's context ends first, and
 // the lease is released only when the function has returned. So the functions of two nodes
 // do not overlap, unless one of them ignores its context for longer than the tenure lasts.
 // The tenure is not renewed in Draining: the function has until the deadline to return.
@@ -83,7 +83,21 @@
 // longer than RankDelay loses it, and without FailBackAfter does not get it back. Without
 // FailBackAfter a preferred node that crashes, and is restarted within the TTL, takes the
 // lease again each time. A client that may write the key of the request can make a leader
-// hand over once in a hold-down.
+// hand over once in a hold-down, and by a switchover at any time.
+//
+// # Planned hand-over
+//
+// [Switchover] makes the leader hand over to a candidate by name, or to any other. It uses the same key,
+// "<name>/bid", which each elector watches:
+//
+//   - Switchover sets the key to a request that names the tenure that is to end, so that the request has no
+//     effect on a later one. It repeats the request each second; it expires 3 s after the last.
+//   - The candidate that is asked, if it is healthy and waits for the lease, replaces the request with its
+//     word that it is ready. Only then, confirmed by a GET, the leader's term ends, with ErrSwitchover.
+//   - The candidate that is ready takes the lease without the delay of its rank, and the others wait TTL/4
+//     longer than their ranks say. The word stands for 1.5 TTL.
+//
+// It does not wait for hold-downs. With FailBackAfter a preferred node asks for the lead again afterwards.
 //
 // # What is guaranteed, and what is not
 //
@@ -103,6 +117,7 @@
 //	the health check fails              ErrUnhealthy, its error   drains, releases; stays out until it
 //	                                                              succeeds, and HoldOff more
 //	a preferred node asks for the lead  ErrYielded (*YieldError)  drains, releases; stays out for HoldOff
+//	a switchover is asked for           ErrSwitchover             drains, releases; stays out for HoldOff
 //	a claim fails                       its error                 releases; stays out for HoldOff
 //	the standby function fails          –                         is logged; campaigns on
 //	the standby function does not       ErrNotReady               releases; stays out until it has

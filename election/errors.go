@@ -16,6 +16,8 @@ var (
 	ErrUnhealthy = errors.New("unhealthy")
 	// ErrYielded is what a [*YieldError] matches.
 	ErrYielded = errors.New("yielded to a preferred node")
+	// ErrSwitchover: the leader handed over because [Switchover] asked for it.
+	ErrSwitchover = errors.New("handed over as a switchover asked")
 	// ErrCrashed: a node with Options.FailBackAfter does not campaign yet after it started,
 	// because its predecessor, or another process of its name, still holds the lease.
 	ErrCrashed = errors.New("the process before this one ended without releasing the lease")

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/keywatch"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
@@ -101,6 +100,9 @@ func (e *Elector) placeRequest(ctx context.Context, own failBackRequest) error {
 	if other, ok := parseFailBackRequest(entry); ok && other.rank <= own.rank {
 		return nil
 	}
+	if _, ok := parseSwitchover(entry); ok {
+		return nil // it expires soon
+	}
 	return set(transport.Always)
 }
 
@@ -118,39 +120,13 @@ func (e *Elector) withdrawRequest(ctx context.Context, own failBackRequest) {
 	}
 }
 
-// awaitFailBack waits until this node has led for the hold-down and a node of a better rank
-// asks for the lead. It returns nil if ctx ends first.
-//
-// A notification only says when to read the key. In case notifications are lost, it reads
-// the key once in a TTL, which is as long as a request stands.
-func (e *Elector) awaitFailBack(ctx context.Context) *YieldError {
-	if !sleep.For(ctx, max(e.options.FailBackAfter, e.options.TTL)) {
-		return nil
-	}
-	key := keywatch.New(e.client, e.failBackKey(), 0)
-	defer key.Close()
-	if key.Start() != nil {
-		return nil // the client is closed, so the term is over
-	}
-	check := time.NewTicker(e.options.TTL)
-	defer check.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case change, open := <-key.Changes():
-			if !open {
-				_ = key.Ended() // the store grants no watch: the ticker must do
-				continue
-			}
-			if _, better := e.better(change.Entry); !better {
-				continue
-			}
-		case <-check.C:
-		}
-		if request, better := e.better(e.readRequest(ctx)); better {
-			return &YieldError{To: request.clientID, Rank: request.rank}
-		}
+// awaitFailBack makes this node obey requests of a better rank once it has led for the
+// hold-down. In case notifications are lost, it reads the key once in a TTL, which is as long
+// as such a request stands.
+func (e *Elector) awaitFailBack(ctx context.Context, term *Term) {
+	for wait := max(e.options.FailBackAfter, e.options.TTL); sleep.For(ctx, wait); wait = e.options.TTL {
+		e.set(func() { term.yields = true })
+		e.obey(ctx, term, e.readRequest(ctx))
 	}
 }
 
@@ -161,7 +137,7 @@ func (e *Elector) readRequest(ctx context.Context) transport.Entry {
 	entry, err := e.client.Get(bounded, e.failBackKey())
 	if err != nil {
 		if ctx.Err() == nil {
-			e.options.Logger.Warn("the fail-back request could not be read", "election", e.lease.Name(), "error", err)
+			e.options.Logger.Warn("the key of requests could not be read", "election", e.lease.Name(), "error", err)
 		}
 		return transport.Entry{}
 	}

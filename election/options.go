@@ -79,6 +79,9 @@ type Options struct {
 	// when it starts, stays out for TTL + HoldOff, so that another node takes the lease.
 	FailBackAfter time.Duration
 
+	// RefuseSwitchover makes this node, while it leads, refuse what [Switchover] asks.
+	RefuseSwitchover bool
+
 	// Observer, if set, gets each change of phase, one at a time, in order. Run
 	// waits for it; renewals do not. A panic in it is logged.
 	//
@@ -159,5 +162,6 @@ func (o Options) LogValue() slog.Value {
 		group = append(group, slog.String(duration.name, duration.value.String()))
 	}
 	return slog.GroupValue(append(group, slog.Any("Lease", o.Lease), slog.Any("Claim", o.Claim), slog.Bool("OneShot", o.OneShot),
+		slog.Bool("RefuseSwitchover", o.RefuseSwitchover),
 		slog.Int("HealthFailures", o.HealthFailures), slog.Int("Rank", o.Rank))...)
 }

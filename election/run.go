@@ -37,12 +37,14 @@ func (r *run) loop(ctx context.Context) error {
 		backoff.WithMaxInterval(maxHoldOff*r.options.HoldOff),
 		backoff.WithMaxElapsedTime(0), // for as long as it campaigns
 	)
+	follow := sync.OnceFunc(func() { r.tasks.Go(func() { r.followRequests(ctx) }) })
 	rest := r.afterCrash(ctx) // how long to stay out before the next campaign
 	for ctx.Err() == nil {
 		healthy, err := r.monitor.await(ctx, r.standBy)
 		if err != nil {
 			return err
 		}
+		follow()
 		if !r.stayOut(healthy, rest) {
 			continue // and stay out for as long again once it is healthy
 		}
@@ -210,11 +212,7 @@ func (r *run) serve(ctx context.Context, tenure *lease.Tenure) (taken bool, err 
 	}
 	var yielding sync.WaitGroup
 	if r.options.Rank > 0 {
-		yielding.Go(func() {
-			if yield := r.awaitFailBack(ctx); yield != nil {
-				cancel(yield)
-			}
-		})
+		yielding.Go(func() { r.awaitFailBack(ctx, term) })
 	}
 	returned, hasReturned := call("the leader function", func() error { return r.lead(ctx, term) }), false
 	select {

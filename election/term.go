@@ -13,6 +13,7 @@ type Term struct {
 	tenure *lease.Tenure
 	guard  *fencing.Guard
 	cancel context.CancelCauseFunc
+	yields bool // its hold-down is over; Elector.mu guards it
 }
 
 // Guard returns the guard through which to write: it attaches the term's token

@@ -25,6 +25,7 @@ type Lease struct {
 	client  *transport.Client
 	name    string
 	options Options
+	delay   atomic.Int64           // Options.AcquireDelay, until SetAcquireDelay changes it
 	last    atomic.Pointer[Holder] // what LastHolder returns; nil: not known
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
 	limit   loglimit.Limiter       // of log lines about attempts that fail
@@ -53,8 +54,16 @@ func New(client *transport.Client, name string, options Options) (*Lease, error)
 	if err := options.complete(client.ClientID()); err != nil {
 		return nil, fmt.Errorf("lease: %q: %w", name, err)
 	}
-	return &Lease{client: client, name: name, options: options, quiet: quiet, systemClock: systemClock}, nil
+	l := &Lease{client: client, name: name, options: options, quiet: quiet, systemClock: systemClock}
+	l.SetAcquireDelay(options.AcquireDelay)
+	return l, nil
 }
+
+// SetAcquireDelay replaces Options.AcquireDelay, also for an Acquire that waits already, from the next
+// time on at which it finds the lease free. A negative delay is none. Budget does not change.
+func (l *Lease) SetAcquireDelay(delay time.Duration) { l.delay.Store(int64(delay)) }
+
+func (l *Lease) acquireDelay() time.Duration { return time.Duration(l.delay.Load()) }
 
 // hears reports whether a function of the program is to be called, for which a tenure needs a goroutine:
 // a function of the Trace, or the handler of the Logger.

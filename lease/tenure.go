@@ -93,6 +93,9 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 // Name returns the name of the lease.
 func (t *Tenure) Name() string { return t.lease.name }
 
+// Value returns what the lease's key holds while this tenure lasts: see [Holder.Value].
+func (t *Tenure) Value() string { return t.value }
+
 // String returns the lease's name and the token, and the remaining time or why the tenure ended.
 func (t *Tenure) String() string {
 	if t == nil {

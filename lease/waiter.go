@@ -73,7 +73,7 @@ func (l *Lease) expiry() time.Duration { return l.options.TTL + random.Duration(
 
 // acquire tries until it holds the lease, waiting is useless, or ctx or the attempt ends.
 func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
-	delayed := w.lease.options.AcquireDelay > 0
+	delayed := w.lease.acquireDelay() > 0
 	if delayed {
 		if err := w.start(hlc.Timestamp{}); err != nil {
 			return nil, err
@@ -187,13 +187,14 @@ func (w *waiter) hurries() bool {
 // delay lets other waiters take the lease first, for AcquireDelay, and returns whether it is
 // still free. The error is one after which waiting is useless.
 func (w *waiter) delay(ctx context.Context, lost <-chan struct{}) (free bool, err error) {
-	if w.lease.options.AcquireDelay == 0 {
+	delay := w.lease.acquireDelay()
+	if delay <= 0 {
 		return true, nil
 	}
 	if free, err := w.isFree(ctx); !free {
 		return false, err
 	}
-	w.timer.Reset(w.lease.options.AcquireDelay)
+	w.timer.Reset(delay)
 	for {
 		select {
 		case <-ctx.Done():

@@ -35,13 +35,14 @@ const exitHelp = `All commands end with one of these codes:
     2  bad usage: the command line, a TENURE_ variable, the file of --config, a
        file that a flag names and that cannot be read, or data that is not where
        an argument says
-   64  the lease is held by another (lock --wait 0)
-   65  the wait timed out (lock --wait)
+   64  the lease is held by another (lock --wait 0; switchover --to)
+   65  the wait timed out (lock --wait, switchover --wait)
    66  the lease was lost while the child ran, or before it started (run, lock)
    67  no broker or no store could be reached, or none answered in time; after
        set, del, vdel and release the message says whether the request may
        have been applied
-   68  refused: the credentials, the rights, a fencing token or a quota
+   68  refused: the credentials, the rights, a fencing token or a quota; the
+       leader (switchover)
    69  the key does not exist, the lease has no holder, or the condition of
        set or vdel was not met
   126  the command of run or lock cannot be executed
