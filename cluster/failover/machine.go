@@ -89,7 +89,7 @@ func (d *director) startStore(m *machine) error {
 	if m.address == "" {
 		arguments = []string{"witness"}
 	}
-	arguments = append(arguments, "--member", m.name, "--cluster", strings.Join(peers, ","), "--data", d.file(m.name), fmt.Sprintf("--verbose=%t", d.logs != ""),
+	arguments = append(arguments, "--member", m.name, "--cluster", strings.Join(peers, ","), "--data", d.file(m.name), "--log-level", "info",
 		"--peer-ca", d.file("ca.pem"), "--peer-cert", d.file(m.name+".pem"), "--peer-key", d.file(m.name+".key"))
 	p, err := d.launch(m, "store-"+m.name, func(line []byte) { d.heardStore(m, string(line)) }, d.program, arguments...)
 	m.store = p

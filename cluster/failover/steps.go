@@ -158,7 +158,7 @@ func (d *director) do(ctx context.Context, r *row) error {
 	if err := d.healed(ctx, r, victim); err != nil {
 		return err
 	}
-	if !sleep.For(ctx, max(d.ttl/2, undisturbed)) { // long enough for renewals
+	if !sleep.For(ctx, max(d.ttl/2, undisturbed)) { // long enough for renewals too
 		return errInterrupted
 	}
 	from, to := d.prober.longest()
@@ -185,7 +185,7 @@ func (d *director) awaitRecovery(ctx context.Context, r *row, victim *machine, l
 	if !r.quiet {
 		if err := d.await(ctx, "an answer of another store", func() bool {
 			active := d.activeLocked()
-			return active != victim && active.serves.After(at) && d.prober.answeredAt().After(active.serves)
+			return active != nil && active != victim && active.serves.After(at) && d.prober.answeredAt().After(active.serves)
 		}); err != nil {
 			return err
 		}
