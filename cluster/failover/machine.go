@@ -79,8 +79,11 @@ func (fatal) Fatal(reasons ...any) { panic(fmt.Sprint(reasons...)) } // no key, 
 
 func (d *director) file(name string) string { return filepath.Join(d.dir, name) }
 
-// startStore starts the store of a gateway, or the witness.
+// startStore starts the store of a gateway, or the witness, once the process before has ended.
 func (d *director) startStore(m *machine) error {
+	if m.store != nil {
+		<-m.store.Exited()
+	}
 	var peers []string
 	for _, other := range d.machines {
 		peers = append(peers, other.peer)

@@ -134,20 +134,20 @@ func (n *network) command(machine, program string, arguments ...string) *exec.Cm
 
 // cut drops all packets of a machine, and mend lets them pass again. The machine sees no difference
 // to a network that is silent: its own link stays up.
-func (n *network) cut(machine string) error  { return ip(portState(machine, 2)) } // learns, and passes nothing on
-func (n *network) mend(machine string) error { return ip(portState(machine, 3)) }
+func (n *network) cut(m *machine) error  { return pass(m, 2) } // learns, and passes nothing on
+func (n *network) mend(m *machine) error { return pass(m, 3) }
 
-func portState(machine string, state int) string {
-	return fmt.Sprintf("link set dev %s type bridge_slave state %d", namespace(machine), state)
+func pass(m *machine, state int) error {
+	return ip(fmt.Sprintf("link set dev %s type bridge_slave state %d", namespace(m.name), state))
 }
 
 // silence drops all packets that a machine sends, by a queue without room, and unsilence undoes that.
-func (n *network) silence(machine string) error {
-	return ip("netns exec " + namespace(machine) + " tc qdisc add dev eth0 root bfifo limit 1")
+func (n *network) silence(m *machine) error {
+	return ip("netns exec " + namespace(m.name) + " tc qdisc add dev eth0 root bfifo limit 1")
 }
 
-func (n *network) unsilence(machine string) error {
-	return ip("netns exec " + namespace(machine) + " tc qdisc del dev eth0 root")
+func (n *network) unsilence(m *machine) error {
+	return ip("netns exec " + namespace(m.name) + " tc qdisc del dev eth0 root")
 }
 
 // namespace returns the name of a machine's namespace, and of its port of the bridge.
