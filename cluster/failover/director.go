@@ -23,8 +23,9 @@ import (
 const (
 	// patience is how long, beyond the time to live, each wait may take before the run fails.
 	patience = 30 * time.Second
-	// undisturbed is how long everything works before something happens to it.
-	undisturbed = time.Second
+	// undisturbed is how long everything works before something happens to it: a client that was
+	// connected for less than 5 s goes on with the pauses that it made before.
+	undisturbed = 5500 * time.Millisecond
 )
 
 // director runs everything and causes the faults.

@@ -79,8 +79,11 @@ func (fatal) Fatal(reasons ...any) { panic(fmt.Sprint(reasons...)) } // no key, 
 
 func (d *director) file(name string) string { return filepath.Join(d.dir, name) }
 
-// startStore starts the store of a gateway, or the witness.
+// startStore starts the store of a gateway, or the witness, once the process before has ended.
 func (d *director) startStore(m *machine) error {
+	if m.store != nil {
+		<-m.store.Exited()
+	}
 	var peers []string
 	for _, other := range d.machines {
 		peers = append(peers, other.peer)
@@ -89,7 +92,7 @@ func (d *director) startStore(m *machine) error {
 	if m.address == "" {
 		arguments = []string{"witness"}
 	}
-	arguments = append(arguments, "--member", m.name, "--cluster", strings.Join(peers, ","), "--data", d.file(m.name), fmt.Sprintf("--verbose=%t", d.logs != ""),
+	arguments = append(arguments, "--member", m.name, "--cluster", strings.Join(peers, ","), "--data", d.file(m.name), "--log-level", "info",
 		"--peer-ca", d.file("ca.pem"), "--peer-cert", d.file(m.name+".pem"), "--peer-key", d.file(m.name+".key"))
 	p, err := d.launch(m, "store-"+m.name, func(line []byte) { d.heardStore(m, string(line)) }, d.program, arguments...)
 	m.store = p

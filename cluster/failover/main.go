@@ -56,7 +56,7 @@ func main() {
 		return err
 	})
 	flag.StringVar(&s.network, "network", "", "namespaces: each machine in a network namespace, which needs root and iproute2; loopback: all on this machine; default: namespaces where that works")
-	flag.StringVar(&s.logs, "logs", "", "directory for the debug logs of all processes, which are kept")
+	flag.StringVar(&s.logs, "logs", "", "directory for the logs of all processes, which are kept")
 	flag.StringVar(&s.node, "node", "", "run as the node with this name (the program starts itself so)")
 	flag.StringVar(&s.stores, "stores", "", "addresses for a node")
 	flag.BoolVar(&s.instant, "instant", false, "instant failover of a node")
@@ -105,6 +105,6 @@ func runNode(ctx context.Context, s settings) error {
 		Stores:          s.stores,
 		TTL:             s.ttl,
 		InstantFailover: s.instant,
-		Logger:          slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger:          slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}, os.Stdin, os.Stdout)
 }

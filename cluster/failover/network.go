@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -67,8 +68,11 @@ func (n *network) make() error {
 		return fmt.Errorf("there is a network interface %q already; if no other run of this program uses it, remove it: "+
 			"ip link del %[1]s; ip netns del %[1]s-a; ip netns del %[1]s-b; ip netns del %[1]s-w", bridge)
 	}
+	if err := ip("link add " + bridge + " type bridge"); err != nil {
+		return err
+	}
 	n.made = append(n.made, "link del "+bridge)
-	if err := ip("link add "+bridge+" type bridge", "addr add "+bridgeAddress+"/24 dev "+bridge, "link set "+bridge+" up"); err != nil {
+	if err := ip("addr add "+bridgeAddress+"/24 dev "+bridge, "link set "+bridge+" up"); err != nil {
 		return err
 	}
 	for i, name := range machineNames {
@@ -76,8 +80,12 @@ func (n *network) make() error {
 		if err := ip("netns add " + space); err != nil {
 			return err
 		}
-		n.made = append(n.made, "netns del "+space) // its interface goes with it
-		if err := ip("link add "+space+" type veth peer name eth0 netns "+space, "link set "+space+" master "+bridge+" up",
+		n.made = append(n.made, "netns del "+space)
+		if err := ip("link add " + space + " type veth peer name eth0 netns " + space); err != nil {
+			return err
+		}
+		n.made = append(n.made, "link del "+space) // it outlasts its namespace while that has connections
+		if err := ip("link set "+space+" master "+bridge+" up",
 			"-n "+space+" link set lo up", fmt.Sprintf("-n %s addr add %s/24 dev eth0", space, n.host(i)), "-n "+space+" link set eth0 up"); err != nil {
 			return err
 		}
@@ -87,8 +95,8 @@ func (n *network) make() error {
 
 // remove removes what was made.
 func (n *network) remove() {
-	for _, command := range n.made {
-		_ = ip(command) // the bridge may not have been made
+	for _, command := range slices.Backward(n.made) {
+		_ = ip(command)
 	}
 }
 
@@ -126,20 +134,20 @@ func (n *network) command(machine, program string, arguments ...string) *exec.Cm
 
 // cut drops all packets of a machine, and mend lets them pass again. The machine sees no difference
 // to a network that is silent: its own link stays up.
-func (n *network) cut(machine string) error  { return ip(portState(machine, 2)) } // learns, and passes nothing on
-func (n *network) mend(machine string) error { return ip(portState(machine, 3)) }
+func (n *network) cut(m *machine) error  { return pass(m, 2) } // learns, and passes nothing on
+func (n *network) mend(m *machine) error { return pass(m, 3) }
 
-func portState(machine string, state int) string {
-	return fmt.Sprintf("link set dev %s type bridge_slave state %d", namespace(machine), state)
+func pass(m *machine, state int) error {
+	return ip(fmt.Sprintf("link set dev %s type bridge_slave state %d", namespace(m.name), state))
 }
 
 // silence drops all packets that a machine sends, by a queue without room, and unsilence undoes that.
-func (n *network) silence(machine string) error {
-	return ip("netns exec " + namespace(machine) + " tc qdisc add dev eth0 root bfifo limit 1")
+func (n *network) silence(m *machine) error {
+	return ip("netns exec " + namespace(m.name) + " tc qdisc add dev eth0 root bfifo limit 1")
 }
 
-func (n *network) unsilence(machine string) error {
-	return ip("netns exec " + namespace(machine) + " tc qdisc del dev eth0 root")
+func (n *network) unsilence(m *machine) error {
+	return ip("netns exec " + namespace(m.name) + " tc qdisc del dev eth0 root")
 }
 
 // namespace returns the name of a machine's namespace, and of its port of the bridge.

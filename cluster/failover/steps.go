@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -16,9 +17,8 @@ import (
 type step struct {
 	name   string
 	victim func(*director) *machine // called with the mutex held
-	harm   func(*director, *machine) error
-	// heal undoes the fault, once everything works again.
-	heal func(*director, *machine) error
+	harm   func(*machine) error
+	heal   func(*machine) error // once everything works again
 
 	network  bool // it needs a network that can be cut
 	quiet    bool // no other store takes over
@@ -39,33 +39,11 @@ func standingBy(d *director) *machine {
 
 func witness(d *director) *machine { return d.machines[len(d.machines)-1] }
 
-func send(s os.Signal) func(*director, *machine) error {
-	return func(_ *director, m *machine) error { return m.store.Signal(s) }
+func send(s os.Signal) func(*machine) error {
+	return func(m *machine) error { return m.store.Signal(s) }
 }
 
-func killMachine(_ *director, m *machine) error {
-	m.kill()
-	return nil
-}
-
-func restartStore(d *director, m *machine) error {
-	<-m.store.Exited()
-	return d.startStore(m)
-}
-
-func restartMachine(d *director, m *machine) error {
-	if err := d.startStore(m); err != nil {
-		return err
-	}
-	return d.startNode(m, d.instant)
-}
-
-func cut(d *director, m *machine) error       { return d.network.cut(m.name) }
-func mend(d *director, m *machine) error      { return d.network.mend(m.name) }
-func silence(d *director, m *machine) error   { return d.network.silence(m.name) }
-func unsilence(d *director, m *machine) error { return d.network.unsilence(m.name) }
-
-func freezeNodeAndKillStore(d *director, m *machine) error {
+func (d *director) freezeNodeAndKillStore(m *machine) error {
 	d.mu.Lock()
 	leading := d.leadingLocked()
 	d.mu.Unlock()
@@ -76,16 +54,18 @@ func freezeNodeAndKillStore(d *director, m *machine) error {
 }
 
 // allSteps are the steps, in the order of the table.
-func allSteps() []step {
+func (d *director) allSteps() []step {
 	kill, freeze, thaw, stop := send(os.Kill), send(syscall.SIGSTOP), send(syscall.SIGCONT), send(syscall.SIGTERM)
+	killMachine := func(m *machine) error { m.kill(); return nil }
+	restartMachine := func(m *machine) error { return errors.Join(d.startStore(m), d.startNode(m, d.instant)) }
 	steps := []step{
-		{name: "active store killed (SIGKILL)", victim: active, harm: kill, heal: restartStore, restarts: true},
+		{name: "active store killed (SIGKILL)", victim: active, harm: kill, heal: d.startStore, restarts: true},
 		{name: "active store frozen (SIGSTOP)", victim: active, harm: freeze, heal: thaw},
-		{name: "active store cut off", victim: active, harm: cut, heal: mend, network: true},
-		{name: "active store cut off one way: nothing that it sends arrives", victim: active, harm: silence, heal: unsilence, network: true},
-		{name: "active store stopped (SIGTERM)", victim: active, harm: stop, heal: restartStore, restarts: true},
-		{name: "standby store killed (SIGKILL)", victim: standingBy, harm: kill, heal: restartStore, quiet: true, restarts: true},
-		{name: "witness killed (SIGKILL)", victim: witness, harm: kill, heal: restartStore, quiet: true, restarts: true},
+		{name: "active store cut off", victim: active, harm: d.network.cut, heal: d.network.mend, network: true},
+		{name: "active store cut off one way: nothing that it sends arrives", victim: active, harm: d.network.silence, heal: d.network.unsilence, network: true},
+		{name: "active store stopped (SIGTERM)", victim: active, harm: stop, heal: d.startStore, restarts: true},
+		{name: "standby store killed (SIGKILL)", victim: standingBy, harm: kill, heal: d.startStore, quiet: true, restarts: true},
+		{name: "witness killed (SIGKILL)", victim: witness, harm: kill, heal: d.startStore, quiet: true, restarts: true},
 	}
 	for _, instant := range []bool{false, true} {
 		with := ""
@@ -94,14 +74,14 @@ func allSteps() []step {
 		}
 		steps = append(steps,
 			step{name: "machine with store and leader lost (SIGKILL)" + with, victim: active, harm: killMachine, heal: restartMachine, lost: true, instant: instant, restarts: true},
-			step{name: "machine with store and leader cut off" + with, victim: active, harm: cut, heal: mend, network: true, lost: true, instant: instant})
+			step{name: "machine with store and leader cut off" + with, victim: active, harm: d.network.cut, heal: d.network.mend, network: true, lost: true, instant: instant})
 	}
-	return append(steps, step{name: "leading node frozen, active store killed", victim: active, harm: freezeNodeAndKillStore, heal: restartStore, late: true, restarts: true})
+	return append(steps, step{name: "leading node frozen, active store killed", victim: active, harm: d.freezeNodeAndKillStore, heal: d.startStore, late: true, restarts: true})
 }
 
 // steps does all steps that were asked for.
 func (d *director) steps(ctx context.Context) error {
-	for _, s := range allSteps() {
+	for _, s := range d.allSteps() {
 		switch {
 		case !d.only.MatchString(s.name):
 			continue
@@ -136,12 +116,15 @@ func (d *director) do(ctx context.Context, r *row) error {
 			return err
 		}
 	}
+	if err := d.await(ctx, "a store and a node that are active", func() bool { return d.activeLocked() != nil && d.leader != "" }); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	victim, leader, token, changes, late := r.victim(d), d.leader, d.token, d.changes, len(d.result.writes.Late)
 	d.mu.Unlock()
 	d.prober.begin()
 	at := time.Now()
-	if err := r.harm(d, victim); err != nil {
+	if err := r.harm(victim); err != nil {
 		return err
 	}
 	if err := d.awaitRecovery(ctx, r, victim, leader, at); err != nil {
@@ -158,7 +141,7 @@ func (d *director) do(ctx context.Context, r *row) error {
 	if err := d.healed(ctx, r, victim); err != nil {
 		return err
 	}
-	if !sleep.For(ctx, max(d.ttl/2, undisturbed)) { // long enough for renewals
+	if !sleep.For(ctx, max(d.ttl/2, undisturbed)) { // long enough for renewals too
 		return errInterrupted
 	}
 	from, to := d.prober.longest()
@@ -185,7 +168,7 @@ func (d *director) awaitRecovery(ctx context.Context, r *row, victim *machine, l
 	if !r.quiet {
 		if err := d.await(ctx, "an answer of another store", func() bool {
 			active := d.activeLocked()
-			return active != victim && active.serves.After(at) && d.prober.answeredAt().After(active.serves)
+			return active != nil && active != victim && active.serves.After(at) && d.prober.answeredAt().After(active.serves)
 		}); err != nil {
 			return err
 		}
@@ -202,7 +185,7 @@ func (d *director) awaitRecovery(ctx context.Context, r *row, victim *machine, l
 // healed undoes the fault, and waits until the victim does what it has to.
 func (d *director) healed(ctx context.Context, r *row, victim *machine) error {
 	at := time.Now()
-	if err := r.heal(d, victim); err != nil {
+	if err := r.heal(victim); err != nil {
 		return err
 	}
 	return d.await(ctx, "machine "+victim.name+" to be back", func() bool {
@@ -214,7 +197,7 @@ func (d *director) healed(ctx context.Context, r *row, victim *machine) error {
 func (d *director) bringTogether(ctx context.Context) error {
 	for {
 		var leading *machine
-		if err := d.await(ctx, "a node that leads", func() bool { leading = d.leadingLocked(); return leading != nil && d.activeLocked() != nil }); err != nil {
+		if err := d.await(ctx, "a node that leads", func() bool { leading = d.leadingLocked(); return leading != nil }); err != nil {
 			return err
 		}
 		d.mu.Lock()
