@@ -105,8 +105,12 @@ func (d *director) startNode(m *machine, instant bool) error {
 	if err != nil {
 		return err
 	}
+	ttl := d.ttl
+	if instant {
+		ttl = d.short
+	}
 	m.node, err = d.launch(m, m.nodeName(), d.heard, self,
-		"--node", m.nodeName(), "--stores", d.stores(), "--ttl", d.ttl.String(), fmt.Sprintf("--instant=%t", instant))
+		"--node", m.nodeName(), "--stores", d.stores(), "--ttl", ttl.String(), fmt.Sprintf("--instant=%t", instant))
 	return err
 }
 

@@ -36,6 +36,7 @@ import (
 // settings are the flags.
 type settings struct {
 	ttl     time.Duration // of the lease
+	short   time.Duration // the same with instant failover
 	repeat  int
 	only    *regexp.Regexp
 	network string
@@ -49,7 +50,8 @@ type settings struct {
 
 func main() {
 	s := settings{only: regexp.MustCompile("")}
-	flag.DurationVar(&s.ttl, "ttl", 4*time.Second, "how long the lease of a dead node lasts")
+	flag.DurationVar(&s.ttl, "ttl", 3500*time.Millisecond, "how long the lease of a dead node lasts")
+	flag.DurationVar(&s.short, "instant-ttl", 2*time.Second, "the same with instant failover: half of it counts when the store is lost too")
 	flag.IntVar(&s.repeat, "repeat", 1, "how often each step is done")
 	flag.Func("only", "regular expression: the steps to do", func(text string) (err error) {
 		s.only, err = regexp.Compile(text)
