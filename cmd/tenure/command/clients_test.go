@@ -578,6 +578,7 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 	}{
 		{"get, set, del, vdel, watch", entryReport{}, "time key keyBase64 exists value valueBase64 version deleted missed"},
 		{"holder, leader, release", holderReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version"},
+		{"switchover", switchoverReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version from fromBase64 gapMillis"},
 		{"budget", budgetReport{}, "ttlMillis crashMillis cutOffMillis unheldMillis handOverMillis handOverUnheardMillis outageMillis unansweredRenewals"},
 		{"doctor", doctor.Report{}, "address clientId steps steps.name steps.broker steps.status steps.found steps.cure steps.kind identity instance clockOffsetMillis " +
 			"roundTrips roundTrips.count roundTrips.minMillis roundTrips.medianMillis roundTrips.maxMillis certificateExpires"},

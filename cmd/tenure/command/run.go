@@ -193,9 +193,9 @@ The client needs the right to write the key NAME/bid, as the candidates do.
 // A switchoverReport is what switchover prints as JSON: the leader, and what was before.
 type switchoverReport struct {
 	holderReport
-	From       *string `json:"from,omitempty"`
-	FromBase64 []byte  `json:"fromBase64,omitempty"`
-	GapMs      float64 `json:"gapMs"`
+	From       *string       `json:"from,omitempty"`
+	FromBase64 []byte        `json:"fromBase64,omitempty"`
+	Gap        output.Millis `json:"gapMillis"`
 }
 
 func (s *switchoverFlags) run(ctx context.Context, cmd *cobra.Command, client *transport.Client, name string) error {
@@ -214,7 +214,7 @@ func (s *switchoverFlags) run(ctx context.Context, cmd *cobra.Command, client *t
 	case err != nil:
 		return err
 	case s.asJSON:
-		report := switchoverReport{holderReport: reportHolder(name, switched.To), GapMs: float64(switched.Gap.Microseconds()) / 1000}
+		report := switchoverReport{holderReport: reportHolder(name, switched.To), Gap: output.Millis{Duration: switched.Gap}}
 		report.From, report.FromBase64 = output.Text(switched.From.Name)
 		return output.JSON(cmd.OutOrStdout(), report)
 	}
