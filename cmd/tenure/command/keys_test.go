@@ -390,7 +390,7 @@ func TestSwitchoverMovesARunningChildToTheNamedHolder(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	got = tenure(t, "", nil, "switchover", name, "--json", "--broker", address)
-	if got.code != 0 || !strings.Contains(got.stdout, `"from":"gateway-c","gapMs":`) {
+	if got.code != 0 || !strings.Contains(got.stdout, `"from":"gateway-c","gapMillis":`) {
 		t.Errorf("%+v", got)
 	}
 }
