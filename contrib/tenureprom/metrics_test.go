@@ -105,7 +105,7 @@ func TestATermOfAnElectorIsCounted(t *testing.T) {
 			"tenure_client_lease_attempts_total{lease=press-7/active,result=granted}":    2, // the first is not bound to a store
 			"tenure_client_lease_ends_total{cause=deadline_passed,lease=press-7/active}": 1,
 			"tenure_client_lease_tenure_duration_seconds{lease=press-7/active}":          1,
-			"tenure_client_requests_total{outcome=ok,verb=KEYNOTIFY}":                    1,
+			"tenure_client_requests_total{outcome=ok,verb=KEYNOTIFY}":                    2, // of the lease, and of requests to hand over
 			"tenure_client_connected{}":                                                  0,
 			"tenure_client_connections_total{}":                                          1,
 			"tenure_client_connect_failures_total{}":                                     0,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -131,8 +132,9 @@ func TestOneInterruptEndsTheWaitOfAProgramThatEnded(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
-		network := startCutter(t, broker, cutsAt("GET"), nil) // when the lease is confirmed
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address, "polite", verb, "--ttl", "1h", "--timeout", "1h", "press/"+verb)
+		name := "press/" + verb
+		network := startCutter(t, broker, cutsAt(fmt.Sprintf("GET\r\n$%d\r\n%s", len(name), name)), nil) // when the lease is confirmed
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address, "polite", verb, "--ttl", "1h", "--timeout", "1h", name)
 		n.awaitStart()
 		program := n.program()
 		if err := unix.Kill(program, unix.SIGTERM); err != nil {

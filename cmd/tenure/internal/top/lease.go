@@ -25,7 +25,7 @@ type Lease struct {
 	// Left is how much of TTL is left; negative: it should have ended. Both are 0 if TTL is not known.
 	Left output.Millis `json:"leftMillis,omitzero"`
 	TTL  output.Millis `json:"ttlMillis,omitzero"`
-	// Estimated says that TTL was estimated: three times the time between two renewals, as package
+	// Estimated says that TTL was estimated: six times the time between two renewals, as package
 	// lease has by default.
 	Estimated bool `json:"estimated,omitempty"`
 	// NoHolder is how long no client has held the lease; 0: not known.

@@ -11,7 +11,7 @@ import (
 )
 
 // renewals is how many renewals a lifetime has, by the defaults of package lease.
-const renewals = 3
+const renewals = 6
 
 // Watching is leases whose names are known, watched over MQTT. It is a Source, and safe for concurrent
 // use.
