@@ -153,9 +153,11 @@ func (c *Candidate) resigned(journal *Journal) {
 }
 
 func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
-	failing := false
+	failing, failures := false, 0
 	for {
 		if may, changed := c.mayTake(); !may {
+			failures = 0
+			c.seek(true)
 			select {
 			case <-changed.election:
 			case <-changed.leader:
@@ -178,11 +180,17 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 			failing = true
 			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", err))
 		}
+		if failures++; err != nil && failures >= maxTries {
+			c.seek(false) // another process may be able to: the member hands leadership on
+		}
 		if !sleep.For(ctx, tryPause/2+mathrand.N(tryPause)) {
 			return nil, context.Cause(ctx)
 		}
 	}
 }
+
+// maxTries is after how many attempts in a row the member leads etcd in vain.
+const maxTries = 3
 
 // tryPause is how long a candidate waits on average before it tries again.
 const tryPause = 100 * time.Millisecond
@@ -220,7 +228,6 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys, room: room{wake: make(chan struct{}, 1)}}
 	j.ballot = ballot{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}
 	wait := j.ballot.follow(seen, c.remember(j.ballot), c.options.Standing)
-	j.resigned = wait == 0
 	if c.options.Member == nil {
 		if err := j.grant(ctx); err != nil {
 			return nil, err
@@ -235,7 +242,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 		return nil, err
 	}
 	c.options.Logger.Info("this process is the active store",
-		slog.String("name", c.options.Name), slog.String("address", c.options.Address), slog.Duration("answers in", max(from-c.options.Clock(), 0)))
+		slog.String("name", c.options.Name), slog.String("address", c.options.Address), slog.Duration("answers_in", max(from-c.options.Clock(), 0)))
 	j.start()
 	return j, nil
 }
@@ -300,8 +307,8 @@ func (j *Journal) win(ctx context.Context, seen observation) (err error) {
 }
 
 func decodeBallot(value []byte) (b ballot) {
-	if json.Unmarshal(value, &b) != nil || len(b.Name) > maxAddress || len(b.Address) > maxAddress || b.Standing < 0 || b.Standing > maxStanding {
-		return ballot{Name: "?", Standing: maxStanding} // not written by this package
+	if json.Unmarshal(value, &b) != nil || len(b.Name) > maxAddress || len(b.Address) > maxAddress || b.Standing < 0 || b.Standing > MaxStanding {
+		return ballot{Name: "?", Standing: MaxStanding} // not written by this package
 	}
 	return b
 }

@@ -177,3 +177,28 @@ func simulateElections(t *testing.T, seed uint64) {
 		t.Errorf("seed %d: no process answered", seed)
 	}
 }
+
+func TestABallotSaysWhatTheProcessesBeforeLeave(t *testing.T) {
+	const own, long = time.Second, 3 * time.Second
+	held := ballot{Term: "a", Standing: long}
+	resigned := ballot{Term: "a", Standing: long, Resigned: true}
+	for _, test := range []struct {
+		name   string
+		seen   observation
+		last   ballot
+		wait   time.Duration
+		silent bool
+	}{
+		{"there was none", observation{known: true}, ballot{}, 0, false},
+		{"one that may be alive", observation{used: true, revision: 7, ballot: held}, ballot{}, long, true},
+		{"one that resigned", observation{used: true, revision: 7, ballot: resigned}, ballot{}, 0, false},
+		{"an own one that has ended", observation{used: true, revision: 7, ballot: held}, resigned, 0, false},
+		{"one that resigned after one that fell silent", observation{used: true, revision: 7, ballot: ballot{Term: "b", Resigned: true, Silent: true}}, ballot{}, 0, true},
+		{"one that was deleted by hand", observation{used: true}, ballot{}, MaxStanding, true},
+	} {
+		var b ballot
+		if wait := b.follow(test.seen, test.last, own); wait != test.wait || b.Silent != test.silent || b.Standing != max(own, wait) {
+			t.Errorf("%s: it waits %v, and its ballot is %+v; want %v, silent %t", test.name, wait, b, test.wait, test.silent)
+		}
+	}
+}

@@ -25,7 +25,6 @@ type Journal struct {
 	keys      keys
 	ballot    ballot           // the value of the election key
 	lease     clientv3.LeaseID // of the key that says that this process lives; 0 with Options.Member
-	resigned  bool             // the process before has resigned, or there was none: its clients know
 	won       int64            // the revision of the election key; it changes when another process takes it
 	sequence  uint64           // of the last transaction that etcd has applied
 
@@ -139,7 +138,7 @@ func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) 
 	if err := j.load(ctx, each); err != nil {
 		return former, err
 	}
-	former.Silent = !j.resigned
+	former.Silent = j.ballot.Silent
 	former.Idle, err = j.wait(ctx)
 	return former, err
 }
@@ -301,6 +300,7 @@ func (j *Journal) Close() error {
 		j.stop()
 		j.tasks.Wait()
 		j.ballot.Resigned = j.clock() >= j.from // else the process before may still answer
+		j.ballot.Silent = j.ballot.Silent && j.clock() < j.from+silentFor
 		ctx, cancel := context.WithTimeoutCause(context.Background(), resignLimit, errors.New("etcd did not answer in time"))
 		defer cancel()
 		if err := j.resign(ctx); err != nil {
@@ -332,19 +332,27 @@ type ballot struct {
 	Standing time.Duration `json:"standing"`
 	// Resigned says that the process answers nothing any more, nor does one before it.
 	Resigned bool `json:"resigned,omitempty"`
+	// Silent says that clients of a process before this one may not have noticed its end. It stays in
+	// the ballots after that while one of them may believe in a lease.
+	Silent bool `json:"silent,omitempty"`
 }
 
+// silentFor is half of the longest TTL that a lease with instant failover can have: MQTT allows no longer
+// keep-alive.
+const silentFor = 14 * time.Hour
+
 // follow returns how long the processes before may still answer after this one has taken the election
-// key from seen, and notes it for the process after this one. last is the ballot before of the same
+// key from seen, and notes what the process after this one must know. last is the ballot before of the same
 // process, and standing how long a proof of this one is valid.
 func (b *ballot) follow(seen observation, last ballot, standing time.Duration) (wait time.Duration) {
+	b.Silent = seen.ballot.Silent
 	switch {
 	case !seen.used: // there has been no active process
 	case seen.revision == 0: // the key was deleted by hand
-		wait = standing
+		wait, b.Silent = MaxStanding, true
 	case seen.ballot.Resigned, seen.ballot.Term == last.Term && last.Resigned:
 	default:
-		wait = seen.ballot.Standing
+		wait, b.Silent = seen.ballot.Standing, true
 	}
 	b.Standing = max(standing, wait)
 	return wait

@@ -72,6 +72,12 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// MinStanding and MaxStanding are the bounds of Options.Standing.
+const (
+	MinStanding = 100 * time.Millisecond
+	MaxStanding = 30 * time.Second
+)
+
 // Defaults of Options.
 const (
 	DefaultPrefix = "tenure/"
@@ -90,8 +96,6 @@ type Leadership interface {
 }
 
 const (
-	minStanding, maxStanding = 100 * time.Millisecond, 30 * time.Second
-
 	// minTransactionBytes has room for packets of 128 KiB.
 	minTransactionBytes = 256 << 10
 	maxTransactionBytes = 64 << 20
@@ -147,8 +151,8 @@ func (o *Options) setDefaults() error {
 		return fmt.Errorf("Options.TTL %v must be whole seconds, from 2s to 1m", o.TTL)
 	}
 	o.Standing = cmp.Or(o.Standing, o.TTL/2)
-	if o.Standing < minStanding || o.Standing > maxStanding {
-		return fmt.Errorf("Options.Standing %v must be from %v to %v", o.Standing, minStanding, maxStanding)
+	if o.Standing < MinStanding || o.Standing > MaxStanding {
+		return fmt.Errorf("Options.Standing %v must be from %v to %v", o.Standing, MinStanding, MaxStanding)
 	}
 	o.MaxOperations = cmp.Or(o.MaxOperations, defaultOperations)
 	if o.MaxOperations <= statestore.MaxGroup {

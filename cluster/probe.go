@@ -55,7 +55,7 @@ func (c *Candidate) probeMember(ctx context.Context, client *clientv3.Client) er
 	return c.probeLimits(ctx, client)
 }
 
-// isSupported reports whether the linearizable reads of a version of etcd are that also after a pause.
+// isSupported reports whether linearizable reads of a version of etcd stay linearizable after a pause.
 func isSupported(version string) bool {
 	var numbers [3]int
 	release, _, _ := strings.Cut(version, "-")

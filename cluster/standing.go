@@ -33,7 +33,7 @@ func newStanding(clock lease.Clock, validity, began, from time.Duration) *standi
 	return s
 }
 
-// rateMargin is the part of a wait that is added, because clocks do not run at the same rate.
+// A tenth of a wait is added, because clocks do not run at the same rate.
 const rateMargin = 10
 
 // answersFrom returns when a process may answer that has won the election, and whose predecessors

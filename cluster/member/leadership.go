@@ -28,7 +28,7 @@ const (
 	grace = 2 * time.Second
 	// maxYieldPause is the longest pause before a member hands leadership on that comes back within
 	// grace: members that cannot serve would hand it to each other without end. The pause doubles.
-	maxYieldPause = 10 * time.Minute
+	maxYieldPause = time.Minute
 )
 
 // Seek implements cluster.Leadership.

@@ -201,7 +201,7 @@ func (m *Member) Configure(options cluster.Options) cluster.Options {
 	options.Compact, options.MaxDatabase = true, m.room
 	options.Member = m
 	if options.Standing == 0 {
-		options.Standing = m.election() * 4 / 5
+		options.Standing = min(max(m.election()*4/5, cluster.MinStanding), cluster.MaxStanding)
 	}
 	return options
 }

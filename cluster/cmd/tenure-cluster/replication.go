@@ -43,7 +43,15 @@ func (r *replication) Chosen() (bool, error) {
 		}
 		return true, r.member.check()
 	case len(r.etcd.endpoints) > 0:
+		if r.member != nil {
+			if name := r.member.given(); name != "" {
+				return false, fmt.Errorf("--%s is for --member; an etcd that runs already has its own settings", name)
+			}
+		}
 		return true, r.etcd.check()
+	}
+	if r.etcd.flags.Changed("standing") {
+		return false, errors.New("--standing needs --member or --etcd")
 	}
 	if name := r.etcd.given("etcd-"); name != "" {
 		return false, fmt.Errorf("--%s needs --etcd with the URLs of etcd", name)
