@@ -30,10 +30,11 @@ func (r *run) followRequests(ctx context.Context) {
 	defer key.Close()
 	again := time.NewTicker(watchAgainAfter)
 	defer again.Stop()
-	f := &requestFollower{run: r, answer: time.NewTimer(0), over: time.NewTimer(0)}
+	f := &requestFollower{run: r, answer: time.NewTimer(watchAgainAfter), over: time.NewTimer(watchAgainAfter)}
 	defer f.answer.Stop()
 	defer f.over.Stop()
 	f.answer.Stop()
+	f.over.Stop()
 	for key.Start() == nil {
 		select {
 		case <-ctx.Done():
@@ -70,7 +71,8 @@ func (f *requestFollower) hear(ctx context.Context, entry transport.Entry) {
 	case leads:
 		return // about to start or to end
 	case !isSwitchover:
-		f.over.Reset(0)
+		f.over.Stop()
+		f.lease.SetAcquireDelay(f.options.Lease.AcquireDelay)
 		return
 	}
 	if r, isSwitchover = parseSwitchover(f.readRequest(ctx)); !isSwitchover {
@@ -82,8 +84,8 @@ func (f *requestFollower) hear(ctx context.Context, entry transport.Entry) {
 		f.request = r
 		f.answer.Reset(f.options.Lease.AcquireDelay + random.Duration(f.options.TTL/20))
 	case r.state == switchoverAsked && campaigning && r.to == f.holderName():
-		f.request = r
-		f.answer.Reset(0)
+		f.answer.Stop()
+		f.run.answer(ctx, r, switchoverReady)
 	case r.state == switchoverReady && r.clientID == f.client.ClientID():
 		f.lease.SetAcquireDelay(0)
 		f.over.Reset(f.readyFor())
