@@ -31,6 +31,9 @@ func TestAStoreWarnsOfABrokerThatLosesABurst(t *testing.T) {
 		{"a window that makes up for the queue", defaults, 0, 20_000, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			if testsupport.UnderRace && test.messages > 10_000 {
+				t.Skip("the race detector lets no probe of so many messages end in time")
+			}
 			broker, log := mosquitto.Start(t, test.settings), new(logbuffer.Buffer)
 			store, err := attach.New("mqtt://"+broker.Address, attach.Options{ProbeMessages: test.messages, Logger: log.Logger()})
 			if err != nil {
