@@ -50,6 +50,8 @@ func becomeProgram() int {
 	if _, err := tried.Write([]byte{1}); err != nil {
 		return CodeNotExecutable
 	}
+	runtime.LockOSThread()
+	dieWithParent()
 	err = syscall.Exec(path, os.Args[4:], os.Environ())
 	fmt.Fprintf(os.Stderr, "tenure: cannot start %s: %v\n", path, err)
 	return startFailure(err)

@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -37,8 +38,23 @@ var tenure string
 // zombie then.
 func headless() bool { return strings.HasPrefix(os.Getenv("SUPERVISE_ROLE"), "headless") }
 
-func init() {
-	if headless() {
+// asStarter becomes a program from a thread that is not the first one.
+func asStarter() {
+	if os.Args[1] == "became" {
+		fmt.Println("death signal", deathSignal)
+		return
+	}
+	code := make(chan int)
+	go func() { code <- becomeProgram() }()
+	os.Exit(<-code)
+}
+
+// deathSignal is the signal that a program gets when its guard dies.
+var deathSignal int32
+
+func init() { // on the first thread, the one that became the program
+	_, _, _ = syscall.Syscall(unix.SYS_PRCTL, unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&deathSignal)), 0)
+	if headless() || os.Getenv("SUPERVISE_ROLE") == "starter" {
 		runtime.LockOSThread() // main runs on the first thread from now on
 	}
 }
@@ -47,7 +63,12 @@ func init() {
 func loseHead() { _, _, _ = syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) }
 
 func TestMain(m *testing.M) {
-	if role := os.Getenv("SUPERVISE_ROLE"); role != "" {
+	switch role := os.Getenv("SUPERVISE_ROLE"); role {
+	case "":
+	case "starter":
+		asStarter()
+		return
+	default:
 		beProgram(role)
 		return
 	}

@@ -49,6 +49,8 @@ func waitFor(cmd *exec.Cmd, ended func()) error {
 // the channel down would lose that here.
 func (s *channel) endReading() { _ = s.SetReadDeadline(time.Now().Add(time.Second)) }
 
+func dieWithParent() {} // this system has no signal for that
+
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // signalDescendants signals the process group of the child. What has left it is not found.

@@ -104,6 +104,11 @@ func waitFor(cmd *exec.Cmd, ended func()) error {
 // endReading lets a read return what the guard, which has ended, has written, and then the end.
 func (s *channel) endReading() { _ = s.CloseRead() }
 
+// dieWithParent gives the present thread the signal of childAttributes, which the first thread of this
+// process has: if another thread becomes a program, the program has the signal of that one. At each moment a
+// thread has it, so a parent that dies meanwhile is not missed.
+func dieWithParent() { _ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0) }
+
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 }
