@@ -243,16 +243,15 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 			l.left.Store(&left{value, binding.Store})
 		}
 	}()
-	backoff, end := l.options.retryBackoff(0), time.Now().Add(max(within, l.options.RequestTimeout))
+	began := time.Now()
+	f := l.options.newFreeing(0, within)
 	for {
-		timeout := max(min(l.options.RequestTimeout, time.Until(end)), 1)
+		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
 		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true, Timeout: timeout})
-		err = l.answered(l.client, err)
-		switch {
-		case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
-			return nil
-		case isRefusal(err), isTerminal(err), !sleep.For(ctx, min(backoff.next(random.Fraction()), time.Until(end))), !time.Now().Before(end):
-			return err
+		var next claimAction
+		f, next = f.next(time.Since(began), l.answered(l.client, err), random.Fraction())
+		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {
+			return next.err
 		}
 	}
 }
