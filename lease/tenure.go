@@ -328,15 +328,11 @@ func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding tran
 
 // learn takes note of what the store said of the key, or why it did not answer. It returns what ask does.
 func (t *Tenure) learn(entry transport.Entry, err error) error {
-	switch {
-	case errors.Is(err, transport.ErrOtherStore):
-		t.FencedOut(err)
+	switch e := told(t.value, entry, err); {
+	case e.kind == ended:
+		t.end(e.err)
 	case err != nil:
 		return err
-	case !entry.Exists:
-		t.end(ErrDeleted)
-	case !t.isOurs(entry):
-		t.end(ErrLost)
 	}
 	_, over := t.remaining()
 	return over
