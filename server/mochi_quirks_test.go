@@ -194,8 +194,8 @@ func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T
 	}{
 		{"QoS 0", 0, 600, 32 << 10, server.Limits{}, (8 << 20) / (32 << 10), "connection full"},
 		{"QoS 0, with a limit", 0, 600, 32 << 10, server.Limits{OutgoingBytes: 1 << 20}, (1 << 20) / (32 << 10), "connection full"},
-		{"bytes of QoS 1", 1, 500, 32 << 10, server.Limits{}, (4 << 20) / (32 << 10), "session full"},
-		{"bytes of QoS 1, with a limit", 1, 500, 32 << 10, server.Limits{SessionBytes: 1 << 20}, (1 << 20) / (32 << 10), "session full"},
+		{"bytes of QoS 1", 1, 80, 200 << 10, server.Limits{}, (4 << 20) / (200 << 10), "session full"},
+		{"bytes of QoS 1, with a limit", 1, 80, 200 << 10, server.Limits{SessionBytes: 1 << 20}, (1 << 20) / (200 << 10), "session full"},
 		{"messages of QoS 1", 1, 10_100, 1, server.Limits{}, 10_000, "session full"},
 		{"messages of QoS 1, with a limit", 1, 200, 1, server.Limits{SessionMessages: 100}, 100, "session full"},
 	} {

@@ -46,7 +46,7 @@ func asStarter() {
 	}
 	code := make(chan int)
 	go func() { code <- becomeProgram() }()
-	os.Exit(<-code)
+	os.Exit(await.Receive(code))
 }
 
 // deathSignal is the signal that a program gets when its guard dies.
