@@ -12,6 +12,7 @@ import (
 
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // asAnother calls do with the rights of a user that owns nothing. Only its thread gets them.
@@ -26,7 +27,7 @@ func asAnother(t *testing.T, do func()) {
 		}
 		ended <- err
 	}()
-	if err := <-ended; err != nil {
+	if err := await.Receive(ended); err != nil {
 		t.Fatal(err)
 	}
 }
