@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"sync"
@@ -62,7 +64,7 @@ func Start(options Options) (*Member, error) {
 	}
 	config.GRPCAdditionalServerOptions = m.used.interceptors()
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("member: %w", err)
+		return nil, fmt.Errorf("member: %w", explainRights(err))
 	}
 	if err := checkRoom(options.Dir); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
@@ -108,10 +110,20 @@ func (m *Member) closePeers() {
 func (m *Member) startEtcd() (err error) {
 	if m.etcd, err = embed.StartEtcd(m.config); err != nil {
 		m.etcd = nil
-		return fmt.Errorf("member: start etcd: %w", err)
+		return fmt.Errorf("member: start etcd: %w", explainRights(err))
 	}
 	m.peers.answer(etcdhttp.NewPeerHandler(m.etcd.GetLogger(), m.etcd.Server))
 	return nil
+}
+
+// explainRights adds what to do to an error because of rights to the directory. Those to listen on a TCP
+// port are no matter of the directory.
+func explainRights(err error) error {
+	var listening *net.OpError
+	if !errors.Is(err, fs.ErrPermission) || errors.As(err, &listening) && listening.Net != "unix" {
+		return err
+	}
+	return fmt.Errorf("%w; run it as the user that owns it, give this user the rights to it, or use another directory", err)
 }
 
 const (
@@ -119,6 +131,9 @@ const (
 	// have ended a moment ago.
 	addressPatience = 10 * time.Second
 	addressPause    = 100 * time.Millisecond
+
+	// askRunning is what to ask first where the address of a member is in use.
+	askRunning = "is this member running already?"
 )
 
 func isInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
@@ -133,10 +148,10 @@ func (m *Member) whileInUse(ctx context.Context, listen func() error) error {
 		case !isInUse(err):
 			return err
 		case time.Since(began) > addressPatience:
-			return fmt.Errorf("%w, for more than %v; stop the program that uses it, or give this member another URL", err, addressPatience)
+			return fmt.Errorf("%w, for more than %v: %s If not, stop the program that uses it, or give this member another URL", err, addressPatience, askRunning)
 		case !said && m.logger != nil:
 			said = true
-			m.logger.Warn("the address of this member is in use; trying again", "error", err)
+			m.logger.Warn("the address of this member is in use: "+askRunning+" Trying again", "error", err)
 		}
 		if !sleep.For(ctx, addressPause) {
 			return context.Cause(ctx)

@@ -340,7 +340,7 @@ func TestAMemberWaitsForAnAddressThatIsInUse(t *testing.T) {
 		var log logbuffer.Buffer
 		options[2].Logger = log.Logger()
 		m := start(t, options[2])
-		eventually(t, "the member finds its address in use", func() bool { return strings.Contains(log.String(), "trying again") })
+		eventually(t, "the member finds its address in use", func() bool { return strings.Contains(log.String(), "is this member running already?") })
 		_ = taken.Close()
 		await.Receive(m.Ready())
 		if ids := records(t, m, "a"); fmt.Sprint(ids) != "[a]" {

@@ -13,11 +13,13 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/tenurelock/tenure/internal/diskroom"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -29,6 +31,10 @@ const (
 	holderName = "tenure.holder"
 	socketName = "tenure.sock"
 )
+
+// startRoom is how many bytes a disk must have free, so that a store that says that it runs can also
+// make some small changes.
+const startRoom = 64 << 10
 
 // progressInterval is how often a long compaction logs how far it is.
 const progressInterval = 2 * time.Second
@@ -110,19 +116,23 @@ func Open(dir string, options Options) (*File, error) {
 }
 
 // prepare removes what an interrupted compaction left, creates the file if there is none, and
-// looks whether it is a journal.
+// looks whether it is a journal. It refuses a disk without room.
 func (f *File) prepare() error {
 	if err := removeIfThere(filepath.Join(f.dir.path, newName)); err != nil {
 		return err
 	}
 	file, err := openRegular(f.path, os.O_RDWR)
-	if errors.Is(err, fs.ErrNotExist) {
-		return f.create()
-	}
-	if err != nil {
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
 		return err
 	}
-	defer file.Close()
+	defer file.Close() // of nothing, if it is missing
+	if free, known := diskroom.Free(f.dir.path); known && free < startRoom {
+		return fmt.Errorf("the disk has %d KiB free, and a store needs %d KiB to start: %w", free>>10, startRoom>>10, syscall.ENOSPC)
+	}
+	if missing {
+		return f.create()
+	}
 	info, err := file.Stat()
 	if err != nil {
 		return err
