@@ -38,13 +38,6 @@ func serve(ctx context.Context, task crashtest.Task) error {
 		return err
 	}
 	defer m.Close()
-	select {
-	case <-m.Ready():
-	case <-m.Done():
-		return m.Err()
-	case <-ctx.Done():
-		return nil
-	}
 	socket, err := standby.Listen(net.JoinHostPort(task.Arguments["host"], "0"))
 	if err != nil {
 		return err
@@ -111,12 +104,11 @@ type pair struct {
 	tasks    sync.WaitGroup // that listen to children
 	heals    sync.WaitGroup
 
-	mu      sync.Mutex
-	active  *gateway
-	victim  *gateway      // until it is healed
-	over    chan struct{} // closed when the active one no longer is
-	changed chan struct{} // closed when active changes
-	faults  []error       // of what runs beside
+	mu     sync.Mutex
+	active *gateway
+	victim *gateway      // until it is healed
+	over   chan struct{} // closed when the active one no longer is
+	faults []error       // of what runs beside
 }
 
 const (
@@ -126,7 +118,7 @@ const (
 )
 
 // Start implements crashtest.Store: it waits until one of the gateways is active.
-func (p *pair) Start(ctx context.Context, life crashtest.Life) error {
+func (p *pair) Start(_ context.Context, life crashtest.Life) error {
 	await.Done(p.heals.Wait)
 	p.life = life
 	for _, g := range p.gateways {
@@ -142,11 +134,29 @@ func (p *pair) Start(ctx context.Context, life crashtest.Life) error {
 			}
 		}
 	}
-	err := p.awaitActive(ctx)
+	var dead *gateway
+	if !p.awaits(startsIn, func() bool {
+		for _, g := range p.gateways {
+			if p.active == nil && g != p.victim && isDead(g.child) {
+				dead = g
+			}
+		}
+		return p.active != nil || dead != nil
+	}) {
+		err := errors.New("no gateway became active")
+		for _, g := range p.gateways {
+			_ = g.child.Kill()
+			err = fmt.Errorf("%w\n%s:\n%s", err, g.name, g.child.Output())
+		}
+		return err
+	}
 	if p.victim != nil {
 		p.heals.Go(p.healVictim)
 	}
-	return err
+	if dead != nil {
+		return cmp.Or(dead.child.Kill(), crashtest.ErrDied)
+	}
+	return nil
 }
 
 func (p *pair) launch(g *gateway) error {
@@ -197,44 +207,6 @@ func (p *pair) heard(g *gateway, child *crashtest.Child, address string) {
 	if address != "" {
 		p.active, p.over = g, make(chan struct{})
 		p.SetAddress(address)
-	}
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-// awaitActive waits until a gateway is active, and none that was launched has died meanwhile.
-func (p *pair) awaitActive(ctx context.Context) error {
-	timer := time.NewTimer(startsIn)
-	defer timer.Stop()
-	for {
-		p.mu.Lock()
-		active, changed, victim := p.active, p.changed, p.victim
-		p.mu.Unlock()
-		if active != nil {
-			return nil
-		}
-		var died [2]<-chan struct{}
-		for i, g := range p.gateways {
-			if g != victim {
-				died[i] = g.child.Died()
-			}
-		}
-		select {
-		case <-changed:
-			continue
-		case <-died[0]:
-			return cmp.Or(p.gateways[0].child.Kill(), crashtest.ErrDied)
-		case <-died[1]:
-			return cmp.Or(p.gateways[1].child.Kill(), crashtest.ErrDied)
-		case <-timer.C:
-		case <-ctx.Done():
-		}
-		err := errors.New("no gateway became active")
-		for _, g := range p.gateways {
-			_ = g.child.Kill()
-			err = fmt.Errorf("%w\n%s:\n%s", err, g.name, g.child.Output())
-		}
-		return err
 	}
 }
 

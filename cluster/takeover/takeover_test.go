@@ -73,7 +73,7 @@ var ways = []way{
 func newPair(t *testing.T, way way, fault crashtest.Fault) *pair {
 	t.Helper()
 	p := &pair{way: way, fault: fault, network: new(machines.Network), random: rand.New(rand.NewPCG(*seed, 3)),
-		changed: make(chan struct{}), deaths: make(map[string]int)}
+		deaths: make(map[string]int)}
 	names := []string{"a", "b"}
 	if way.network {
 		var err error
