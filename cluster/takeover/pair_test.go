@@ -106,6 +106,7 @@ type pair struct {
 
 	mu     sync.Mutex
 	active *gateway
+	lost   time.Time     // when it was lost by itself, since Kill; zero: it was not
 	victim *gateway      // until it is healed
 	over   chan struct{} // closed when the active one no longer is
 	faults []error       // of what runs beside
@@ -153,6 +154,11 @@ func (p *pair) Start(_ context.Context, life crashtest.Life) error {
 	if p.victim != nil {
 		p.heals.Go(p.healVictim)
 	}
+	p.mu.Lock()
+	if p.active != nil {
+		p.SetAddress(p.active.address)
+	}
+	p.mu.Unlock()
 	if dead != nil {
 		return cmp.Or(dead.child.Kill(), crashtest.ErrDied)
 	}
@@ -200,13 +206,14 @@ func (p *pair) heard(g *gateway, child *crashtest.Child, address string) {
 	switch {
 	case g == p.victim, address == "" && g != p.active:
 		return
-	case p.active != nil:
+	case p.active != nil: // Run must know before clients meet the next one
 		close(p.over)
+		p.lost = time.Now()
+		p.SetAddress("")
 	}
 	p.active = nil
 	if address != "" {
 		p.active, p.over = g, make(chan struct{})
-		p.SetAddress(address)
 	}
 }
 
@@ -217,6 +224,17 @@ func isDead(child *crashtest.Child) bool {
 	default:
 		return false
 	}
+}
+
+// DeadFor returns for how long the active one was gone already when Kill was called.
+func (p *pair) DeadFor() (d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.lost.IsZero() {
+		d = time.Since(p.lost)
+	}
+	p.lost = time.Time{}
+	return d
 }
 
 // Died implements crashtest.Store.
