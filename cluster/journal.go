@@ -300,7 +300,7 @@ func (j *Journal) Close() error {
 		j.stop()
 		j.tasks.Wait()
 		j.ballot.Resigned = j.clock() >= j.from // else the process before may still answer
-		j.ballot.Silent = j.ballot.Silent && j.clock() < j.from+silentFor
+		j.ballot.Silent = j.ballot.Silent && j.clock() < j.from+statestore.SilentFor
 		ctx, cancel := context.WithTimeoutCause(context.Background(), resignLimit, errors.New("etcd did not answer in time"))
 		defer cancel()
 		if err := j.resign(ctx); err != nil {
@@ -336,10 +336,6 @@ type ballot struct {
 	// the ballots after that while one of them may believe in a lease.
 	Silent bool `json:"silent,omitempty"`
 }
-
-// silentFor is half of the longest TTL that a lease with instant failover can have: MQTT allows no longer
-// keep-alive.
-const silentFor = 14 * time.Hour
 
 // follow returns how long the processes before may still answer after this one has taken the election
 // key from seen, and notes what the process after this one must know. last is the ballot before of the same
