@@ -33,7 +33,7 @@ type Member struct {
 	peers  *peers      // nil until its address is free; like etcd
 	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of all once ready is closed
 
-	seeking seeking
+	eligibility eligibility
 
 	stop    func()
 	ready   chan struct{}
@@ -54,8 +54,8 @@ type Member struct {
 // If a disk fails while the member runs, etcd logs the reason and ends the process.
 func Start(options Options) (*Member, error) {
 	m := &Member{ready: make(chan struct{}), done: make(chan struct{})}
-	m.seeking.changed = make(chan struct{}, 1)
-	m.seeking.can = !options.Witness
+	m.eligibility.changed = make(chan struct{}, 1)
+	m.eligibility.can = !options.Witness
 	config, err := options.config(&m.phase)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)

@@ -51,7 +51,7 @@ func start(t *testing.T, options member.Options) *member.Member {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.Close)
-	m.Seek(false) // no store campaigns beside it yet, so it leaves leadership to others
+	m.SetEligible(false) // no store campaigns beside it yet, so it leaves leadership to others
 	return m
 }
 
