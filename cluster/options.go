@@ -73,8 +73,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// MinStanding and MaxStanding are the bounds of Options.Standing.
+// The bounds of Options.TTL and Options.Standing.
 const (
+	MinTTL      = 2 * time.Second
+	MaxTTL      = time.Minute
 	MinStanding = 100 * time.Millisecond
 	MaxStanding = 30 * time.Second
 )
@@ -148,8 +150,8 @@ func (o *Options) setDefaults() error {
 		return fmt.Errorf("Options.Address has %d bytes; at most %d are allowed", len(o.Address), maxAddress)
 	}
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
-	if o.TTL < 2*time.Second || o.TTL > time.Minute || o.TTL%time.Second != 0 {
-		return fmt.Errorf("Options.TTL %v must be whole seconds, from 2s to 1m", o.TTL)
+	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Second != 0 {
+		return fmt.Errorf("Options.TTL %v must be whole seconds, from %v to %v", o.TTL, MinTTL, MaxTTL)
 	}
 	o.Standing = cmp.Or(o.Standing, o.TTL/2)
 	if o.Standing < MinStanding || o.Standing > MaxStanding {

@@ -112,9 +112,9 @@ func (m *Member) yield(ctx context.Context, former uint64) bool {
 	server := m.etcd.Server
 	own := uint64(server.MemberID())
 	var others []uint64
-	for _, m := range server.Cluster().Members() {
-		if uint64(m.ID) != own && !m.IsLearner {
-			others = append(others, uint64(m.ID))
+	for _, other := range server.Cluster().Members() {
+		if uint64(other.ID) != own && !other.IsLearner {
+			others = append(others, uint64(other.ID))
 		}
 	}
 	if i := slices.Index(others, former); i >= 0 {

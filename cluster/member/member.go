@@ -64,6 +64,9 @@ func Start(options Options) (*Member, error) {
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
+	if err := checkName(options.Dir, options.Name); err != nil {
+		return nil, fmt.Errorf("member: %w", err)
+	}
 	if err := checkRoom(options.Dir); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
@@ -101,7 +104,7 @@ func (m *Member) begin() (n *newcomer, err error) {
 
 func (m *Member) closePeers() {
 	if m.peers != nil {
-		m.peers.close()
+		m.peers.end()
 	}
 }
 
