@@ -35,7 +35,7 @@ type Member struct {
 	peers  *peers      // nil until its address is free; like etcd
 	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of all once ready is closed
 
-	seeking seeking
+	eligibility eligibility
 
 	stop    func()
 	ready   chan struct{}
@@ -56,8 +56,8 @@ type Member struct {
 // If a disk fails while the member runs, etcd logs the reason and ends the process.
 func Start(options Options) (*Member, error) {
 	m := &Member{ready: make(chan struct{}), done: make(chan struct{})}
-	m.seeking.changed = make(chan struct{}, 1)
-	m.seeking.can = !options.Witness
+	m.eligibility.changed = make(chan struct{}, 1)
+	m.eligibility.can = !options.Witness
 	config, err := options.config(&m.phase)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)
@@ -65,6 +65,9 @@ func Start(options Options) (*Member, error) {
 	config.GRPCAdditionalServerOptions = m.used.interceptors()
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("member: %w", explainRights(err))
+	}
+	if err := checkName(options.Dir, options.Name); err != nil {
+		return nil, fmt.Errorf("member: %w", err)
 	}
 	if err := checkRoom(options.Dir); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
@@ -103,7 +106,7 @@ func (m *Member) begin() (n *newcomer, err error) {
 
 func (m *Member) closePeers() {
 	if m.peers != nil {
-		m.peers.close()
+		m.peers.end()
 	}
 }
 

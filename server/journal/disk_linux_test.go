@@ -105,7 +105,7 @@ func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
 		{"fsync:error=EIO:when=1", "input/output error"}, // of the directory
 		{"ftruncate,?ftruncate64:error=EIO:when=1", "input/output error"},
 		{"rename,renameat,renameat2:error=EIO:when=1", "replace the disk"},
-		{"rename,renameat,renameat2:error=EIO:when=2", "replace the disk"}, // of a compaction
+		{"rename,renameat,renameat2:error=EIO:when=3", "replace the disk"}, // of a compaction
 	} {
 		t.Run(test.inject, func(t *testing.T) {
 			t.Parallel()

@@ -53,6 +53,8 @@ type File struct {
 	path    string
 	logger  *slog.Logger
 	control *control // answers requests for backups; nil if that is not possible
+	silent  bool     // clients of a process before this one may not have noticed its end
+	began   time.Time
 
 	// Of the goroutine that calls Load and Commit.
 	totals     totals      // of what is committed
@@ -102,6 +104,8 @@ func Open(dir string, options Options) (*File, error) {
 		dir:    claimed,
 		path:   filepath.Join(dir, fileName),
 		logger: options.Logger,
+		silent: fellSilent(dir),
+		began:  time.Now(),
 		ready:  make(chan struct{}),
 	}
 	f.life, f.end = context.WithCancel(context.Background())
@@ -204,7 +208,8 @@ func begin(db *bbolt.DB) error {
 // Load implements [statestore.Journal]. It reads the file once, from beginning to end, and
 // checks all of it. Then it compacts the file if that is due. A million keys take about two
 // seconds, and ctx can end it. A second call is refused, and does no harm to the first user of
-// the journal: a journal belongs to one store. The process before is gone since an unknown time.
+// the journal: a journal belongs to one store. The process before is gone since an unknown time. It fell
+// silent if it ended without Close, in an earlier run of the machine.
 func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	f.mu.Lock()
 	failure, loaded := f.failure, f.loaded
@@ -219,7 +224,7 @@ func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (fo
 	if err := f.load(ctx, each); err != nil {
 		return former, f.fail(err)
 	}
-	return former, nil
+	return statestore.Former{Silent: f.silent}, nil
 }
 
 func (f *File) load(ctx context.Context, each func(statestore.Record) error) error {
@@ -506,8 +511,11 @@ func (f *File) Close() error {
 	if db := f.takeDB(); db != nil {
 		errs = append(errs, about(f.path, db.Close()))
 	}
-	errs = append(errs, f.dir.removeHolder(), f.dir.release())
-	return together(errs...)
+	errs = append(errs, f.dir.remove(socketName))
+	if !f.silent || time.Since(f.began) > statestore.SilentFor { // else the next process must know it too
+		errs = append(errs, f.dir.remove(holderName))
+	}
+	return together(append(errs, f.dir.release())...)
 }
 
 // takeDB waits until no backup reads, sets f.db to nil, and returns what it was. It returns nil if
