@@ -18,8 +18,9 @@ const watchAgainAfter = time.Minute
 // that it is ready, or lets another one go first. It belongs to one goroutine.
 type requestFollower struct {
 	*run
-	answer *time.Timer // to when this candidate says that it is ready, if it still is
-	over   *time.Timer // to when the candidates compete by their ranks again
+	answer    *time.Timer // to when this candidate says that it is ready, if it still is
+	answering bool        // the timer runs: a request that is repeated must not start it anew
+	over      *time.Timer // to when the candidates compete by their ranks again
 }
 
 // followRequests follows the key until ctx ends. One watch serves candidate and leader: a node
@@ -42,6 +43,7 @@ func (r *run) followRequests(ctx context.Context) {
 		case <-f.over.C:
 			r.lease.SetAcquireDelay(r.options.Lease.AcquireDelay)
 		case <-f.answer.C:
+			f.answering = false
 			f.heed(ctx, r.readRequest(ctx), due)
 		case change, open := <-key.Changes():
 			if !open {
@@ -55,13 +57,15 @@ func (r *run) followRequests(ctx context.Context) {
 
 // heed acts on what the key holds, or is said to hold.
 func (f *requestFollower) heed(ctx context.Context, entry transport.Entry, from source) {
-	f.answer.Stop()
 	s, term := f.stance()
 	switch do := s.heed(entry, from); do {
 	case confirm:
 		f.heed(ctx, f.readRequest(ctx), confirmed)
 	case answerSoon: // of many candidates a few answer
-		f.answer.Reset(f.options.Lease.AcquireDelay + random.Duration(f.options.TTL/20))
+		if !f.answering {
+			f.answering = true
+			f.answer.Reset(f.options.Lease.AcquireDelay + random.Duration(f.options.TTL/20))
+		}
 	case compete, goFirst, goLater:
 		f.lease.SetAcquireDelay(s.acquireDelay(do))
 		f.over.Reset(f.readyFor())
