@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,7 +53,7 @@ const (
 	comes    // the function returns
 	restart
 	thaw
-	recover_ // a check succeeds
+	recovers // a check succeeds
 	fails    // fault: the step under way fails; B: 1: because the client is closed
 	returns  // fault: the function returns by itself; B: 1: an error
 	dawdle   // fault: the function will not return before the tenure is over
@@ -127,6 +128,7 @@ type electorState struct {
 	tenure uint8 // the value of the tenure, until it is released; 0: none
 	left   uint8 // until it is over
 	stuck  bool  // it is not renewed
+	kept   bool  // the store does not hear of the release: package lease repeats it until the lease has expired
 	lost   error
 
 	yields bool
@@ -170,7 +172,7 @@ type world struct {
 
 var modelOptions = func() (o [nodes]Options) {
 	for i := range o {
-		o[i] = Options{TTL: modelTTL, HoldOff: 3, RankDelay: 1, Rank: i, FailBackAfter: modelTTL, HealthFailures: 2}
+		o[i] = Options{TTL: modelTTL, HoldOff: 3, RankDelay: 1, Rank: i, FailBackAfter: modelTTL, HealthFailures: i + 1}
 		if err := o[i].complete(); err != nil {
 			panic(err)
 		}
@@ -199,49 +201,61 @@ func (w *world) stance(i uint8) stance {
 	return s
 }
 
-// moves appends first what is due: while anything is, time does not pass.
+// moves appends first what is due: while anything is, time does not pass. The end of some steps of a node changes nothing
+// that another node sees, and no notification has another effect after it than before. So what other nodes do, which
+// can happen after it as well, is left out then.
 func (w *world) moves(moves []explore.Move) []explore.Move {
 	add := func(kind, a, b uint8) { moves = append(moves, explore.Move{Kind: kind, A: a, B: b}) }
 	for i := range uint8(nodes) {
 		n := &w.nodes[i]
-		if !n.up || n.frozen {
-			continue
+		if step := n.phases.step; (step == await || step == ready || step == drain) && n.up && !n.frozen && w.goesOn(i) {
+			w.due(i, n, add)
+			w.others(i, n, add)
+			return moves
 		}
-		w.due(i, n, add)
+	}
+	for i := range uint8(nodes) {
+		if n := &w.nodes[i]; n.up && !n.frozen {
+			w.due(i, n, add)
+		}
 	}
 	if len(moves) == 0 {
 		add(tick, 0, 0)
 	}
 	for i := range uint8(nodes) {
-		n := &w.nodes[i]
-		switch {
-		case !n.up:
-			if n.phases.step != finish {
-				add(restart, i, 0)
-			}
-			continue
-		case n.frozen:
-			add(thaw, i, 0)
-			continue
-		case n.sick > 0:
-			add(recover_, i, 0)
-		}
-		if w.wishes > 0 && n.announced && n.ended == nil {
-			add(resign, i, 0)
-			for to := range uint8(nodes + 1) {
-				if to != i && w.owner == i {
-					add(ask, i, to)
-				}
-			}
-		}
-		if w.faults > 0 {
-			w.mishaps(i, n, add)
-		}
+		w.others(i, &w.nodes[i], add)
 	}
 	if w.asking != (note{}) {
 		add(recall, w.owner%nodes, 0)
 	}
 	return moves
+}
+
+// others appends what can happen to a node besides: a fault, a wish, the end of a fault.
+func (w *world) others(i uint8, n *electorState, add func(kind, a, b uint8)) {
+	switch {
+	case !n.up:
+		if n.phases.step != finish {
+			add(restart, i, 0)
+		}
+		return
+	case n.frozen:
+		add(thaw, i, 0)
+		return
+	case n.sick > 0:
+		add(recovers, i, 0)
+	}
+	if w.wishes > 0 && n.announced && n.ended == nil {
+		add(resign, i, 0)
+		for to := range uint8(nodes + 1) {
+			if to != i && w.owner == i {
+				add(ask, i, to)
+			}
+		}
+	}
+	if w.faults > 0 {
+		w.mishaps(i, n, add)
+	}
 }
 
 // due appends what a node does next.
@@ -281,8 +295,12 @@ func (w *world) mishaps(i uint8, n *electorState, add func(kind, a, b uint8)) {
 	case campaign:
 		add(fails, i, 0)
 		add(fails, i, 1)
-	case claim, activate, release:
+	case claim, activate:
 		add(fails, i, 0)
+	case release:
+		if w.owner == i && !n.kept {
+			add(fails, i, 0)
+		}
 	case lead:
 		if n.function == 1 {
 			add(returns, i, 0)
@@ -332,6 +350,8 @@ func (w *world) goesOn(i uint8) bool {
 		return n.ended != nil
 	case drain:
 		return n.function == 0
+	case release:
+		return !n.kept || w.owner != i
 	case finish:
 		return false
 	default:
@@ -361,14 +381,14 @@ func (w *world) do(m explore.Move) error {
 		n.end(n.lost)
 	case deliver, lose:
 		heard := n.notes[m.B]
-		n.notes = append(n.notes[:m.B:m.B], n.notes[m.B+1:]...)
+		n.notes = slices.Delete(n.notes, int(m.B), int(m.B)+1)
 		if m.Kind == deliver {
 			w.heed(i, heard, notified)
 		}
 	case repeat:
-		n.notes = append(n.notes[:len(n.notes):len(n.notes)], n.notes[m.B])
+		n.hear(n.notes[m.B])
 	case forge:
-		n.notes = append(n.notes[:len(n.notes):len(n.notes)], w.forgeries(i)[m.B])
+		n.hear(w.forgeries(i)[m.B])
 	case act:
 		from := confirmed
 		if n.readDue {
@@ -404,11 +424,13 @@ func (w *world) do(m explore.Move) error {
 		w.release(i)
 	case freeze, thaw:
 		n.frozen = m.Kind == freeze
+		w.heirs &^= 1 << i
 	case crash:
+		w.heirs &^= 1 << i
 		*n = electorState{notes: nil}
 	case restart:
 		w.boot(i)
-	case recover_, sicken:
+	case recovers, sicken:
 		w.check(i, m.Kind == sicken)
 	case resign:
 		n.end(ErrResigned)
@@ -440,6 +462,9 @@ func (w *world) boot(i uint8) {
 	*n = electorState{up: true, phases: phases{options: &modelOptions[i]}, delay: i}
 	n.vitals = n.vitals.next(nil, modelOptions[i].HealthFailures)
 	var crashed error
+	if w.giver == i+1 { // it knows nothing of that
+		w.giver = 0
+	}
 	if w.owner == i {
 		crashed = ErrCrashed
 		w.gives(i)
@@ -472,12 +497,20 @@ func (n *electorState) end(cause error) {
 	}
 }
 
+// hear has a note delivered. Notes are delivered in any order, so they are kept in one.
+func (n *electorState) hear(heard note) {
+	at, _ := slices.BinarySearchFunc(n.notes, heard, func(a, b note) int {
+		return cmp.Or(cmp.Compare(a.state, b.state), cmp.Compare(a.by, b.by), cmp.Compare(a.tenure, b.tenure), cmp.Compare(a.to, b.to))
+	})
+	n.notes = slices.Insert(n.notes, at, heard)
+}
+
 // set writes the key; each node that runs is to be notified.
 func (w *world) set(n note, ttl uint8) {
 	w.key, w.keyLeft = n, ttl
 	for i := range w.nodes {
 		if e := &w.nodes[i]; e.up {
-			e.notes = append(e.notes[:len(e.notes):len(e.notes)], n)
+			e.hear(n)
 		}
 	}
 }
@@ -498,7 +531,7 @@ func (w *world) check(i uint8, failed bool) {
 	}
 	was := n.vitals
 	n.vitals = was.next(err, modelOptions[i].HealthFailures)
-	if n.vitals.healthy != (n.sick == 0 || n.sick < 2 && was.healthy) {
+	if n.vitals.healthy != (n.sick == 0 || int(n.sick) < modelOptions[i].HealthFailures && was.healthy) {
 		w.breach(25, "%s: healthy is %t after %d failures", nodeName(i), n.vitals.healthy, n.sick)
 	}
 	if was.healthy && !n.vitals.healthy {
@@ -572,10 +605,12 @@ func (w *world) goOn(i uint8, other bool, err error) {
 			r.err, n.came = n.returned, false
 		}
 	case release:
-		n.lost = cmp.Or(n.lost, lease.ErrReleased)
-		if err == nil {
-			w.release(i)
+		if err != nil {
+			n.kept = true
+			return
 		}
+		n.lost = cmp.Or(n.lost, lease.ErrReleased)
+		w.release(i)
 		w.asked = 0
 	}
 	if n.tenure != 0 {
@@ -603,7 +638,13 @@ func (w *world) acquire(i uint8) {
 func (w *world) next(i uint8, r result) {
 	n := &w.nodes[i]
 	before := n.phases.step
+	if before == campaign && r.err != nil {
+		w.heirs &^= 1 << i
+	}
 	n.phases = n.phases.next(time.Duration(w.now), r)
+	if errors.Is(r.err, transport.ErrClosed) && n.phases.step != finish {
+		w.breach(50, "%s goes on with a client that is closed", nodeName(i))
+	}
 	switch p := n.phases; p.step {
 	case await:
 		if before == release || before == campaign && r.err != nil && r.ended == nil {
@@ -629,7 +670,7 @@ func (w *world) next(i uint8, r result) {
 		if n.left == 0 || n.ended != nil {
 			w.breach(2, "%s begins a term that is over", nodeName(i))
 		}
-		n.function, n.hold, n.yields = 1, modelTTL, false
+		n.function, n.hold, n.yields = 1, uint8(modelOptions[i].holdDown()), false
 	case drain:
 		w.over(i)
 		n.stuck = true
@@ -670,7 +711,9 @@ func (w *world) failed(i uint8, campaignFailed bool) {
 		n.inVain = 0
 	}
 	if short || errors.Is(n.lost, lease.ErrReleased) {
-		n.owes = 3 << min(n.inVain, 3)
+		if n.owes = 3 << min(n.inVain, 3); n.phases.rest != time.Duration(n.owes) {
+			w.breach(28, "%s is to stay out for %d ticks and not %d", nodeName(i), n.owes, n.phases.rest)
+		}
 		n.inVain = min(n.inVain+1, 4)
 		w.gives(i)
 	}
@@ -799,6 +842,9 @@ func mark(key []byte, err error) []byte {
 		return append(key, 0, 0)
 	}
 	bits := uint16(1 << 15)
+	if b := slices.Index(marks, err); b >= 0 {
+		return append(key, byte(b), 1)
+	}
 	for b, target := range marks {
 		if errors.Is(err, target) {
 			bits |= 1 << b
@@ -843,7 +889,7 @@ func (w *world) encode(key []byte) []byte {
 		if n.tenure != 0 {
 			lasted = byte(min(time.Duration(w.now)-p.began, modelTTL))
 		}
-		key = append(key, held, flags(n.hasRead, n.readDue, p.taken, n.vitals.healthy, n.first != nil), byte(p.step), byte(p.rest), byte(p.holdOff), lasted,
+		key = append(key, held, flags(n.hasRead, n.readDue, n.kept, p.taken, n.vitals.healthy, n.first != nil), byte(p.step), byte(p.rest), byte(p.holdOff), lasted,
 			n.wait, n.sees, n.function, n.left, n.hold, n.age, n.ask, n.answer, n.delay, n.over, n.owes, n.sick, n.inVain, n.waited, n.idle,
 			byte(n.vitals.failed), byte(len(n.notes)))
 		for _, err := range []error{p.cause, n.ended, n.lost, n.period, n.returned} {
@@ -902,7 +948,7 @@ var stepNames = [...]string{"look", "await", "stay out", "campaign", "ready", "c
 func TestExploreElectors(t *testing.T) {
 	scopes := [][2]uint8{{1, 0}, {0, 1}}
 	if os.Getenv("EXPLORE") != "" {
-		scopes = [][2]uint8{{2, 1}}
+		scopes = [][2]uint8{{1, 1}, {2, 0}}
 	}
 	for _, scope := range scopes {
 		result, err := electors(scope[0], scope[1]).Walk(context.Background(), explore.Limits{})
