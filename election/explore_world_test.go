@@ -337,6 +337,9 @@ func (w *world) next(i uint8, r result) {
 	case drain:
 		w.over(i)
 		n.stuck = true
+		if w.owner == i {
+			w.asked = 0
+		}
 	case release:
 		if n.function != 0 {
 			w.breach(8, "%s frees the lease while its function runs", nodeName(i))
