@@ -188,9 +188,10 @@ func (w *world) release(i uint8) {
 func (w *world) check(i uint8, failed bool) {
 	n := &w.nodes[i]
 	var err error
-	n.sick = 0
-	if failed {
-		err, n.sick = errMotor, min(w.nodes[i].sick+1, 2)
+	if n.sick++; failed {
+		err, n.sick = errMotor, min(n.sick, 2)
+	} else {
+		n.sick = 0
 	}
 	was := n.vitals
 	n.vitals = was.next(err, modelOptions[i].HealthFailures)
@@ -341,6 +342,7 @@ func (w *world) next(i uint8, r result) {
 			w.asked = 0
 		}
 	case release:
+		n.stuck = true
 		if n.function != 0 {
 			w.breach(8, "%s frees the lease while its function runs", nodeName(i))
 		}
