@@ -29,9 +29,10 @@ type Candidate struct {
 	mu      sync.Mutex
 	seen    observation
 	changed chan struct{} // closed when seen changes
-	last    ballot        // of this process
+	last    claim         // of this process
 	journal *Journal      // the last one, until it is closed
 	running bool          // a Campaign
+	vain    int           // standings that passed soon after they began, one after the other
 }
 
 // Active describes the active store.
@@ -45,7 +46,7 @@ type observation struct {
 	known    bool
 	used     bool  // there has been an active process
 	revision int64 // at which the election key was written; 0 if there is none
-	ballot   ballot
+	claim    claim
 	// alive says that the lease of the process has not expired. Without Options.Member only.
 	alive         bool
 	aliveRevision int64
@@ -53,10 +54,10 @@ type observation struct {
 
 // active returns the process that is active, as far as that was seen.
 func (c *Candidate) active(seen observation) Active {
-	if seen.ballot.Resigned || c.options.Member == nil && !seen.alive {
+	if seen.claim.Resigned || c.options.Member == nil && !seen.alive {
 		return Active{}
 	}
-	return Active{Name: seen.ballot.Name, Address: seen.ballot.Address}
+	return Active{Name: seen.claim.Name, Address: seen.claim.Address}
 }
 
 // Open checks the options, waits until etcd answers, and checks the prefix and etcd's limits.
@@ -101,6 +102,7 @@ func (c *Candidate) Campaign(ctx context.Context) (*Journal, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })()
 	defer cancel(nil)
+	c.rest(ctx)
 	journal, err := c.campaign(ctx)
 	c.endCampaign(journal)
 	if err != nil {
@@ -122,8 +124,51 @@ func (c *Candidate) beginCampaign() error {
 	}
 	c.running = true
 	c.tasks.Add(1) // with the lock, so Close waits for it or it sees the end
-	c.seek(true)
 	return nil
+}
+
+// steadyAfter is how long a standing lasts that is no sign of a member whose proofs are too slow.
+const steadyAfter = 30 * time.Second
+
+// note counts a standing that lasted for some time and ended with why.
+func (c *Candidate) note(why error, lasted time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !errors.Is(why, ErrDeadlinePassed):
+		c.vain = 0
+	case lasted > steadyAfter:
+		c.vain = 1
+	default:
+		c.vain++
+	}
+}
+
+// restLimit is longer than a member takes to hand leadership on.
+const restLimit = 5 * time.Second
+
+// rest leaves the store to another process when the standing of this one has passed maxTries times, soon
+// each time: it waits until its member no longer leads etcd, or as long as another member could have taken that.
+func (c *Candidate) rest(ctx context.Context) {
+	c.mu.Lock()
+	tired := c.vain >= maxTries
+	if tired {
+		c.vain = 0
+	}
+	c.mu.Unlock()
+	if tired && c.options.Member != nil {
+		c.options.Logger.Warn("the proofs of this process come too late again and again, so another one is to be the active store: " +
+			"look at the network between the members and at their disks, or raise --election-timeout")
+		ctx, cancel := context.WithTimeout(ctx, restLimit)
+		defer cancel()
+		for leads, changed := c.options.Member.Leads(); leads && ctx.Err() == nil; leads, changed = c.options.Member.Leads() {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		}
+	}
+	c.setEligible(true)
 }
 
 func (c *Candidate) endCampaign(journal *Journal) {
@@ -131,22 +176,22 @@ func (c *Candidate) endCampaign(journal *Journal) {
 	defer c.mu.Unlock()
 	c.running, c.journal = false, journal
 	if journal == nil {
-		c.seek(false)
+		c.setEligible(false)
 	}
 	c.tasks.Done()
 }
 
-// seek says to the member of this process, if there is one, whether the process can serve.
-func (c *Candidate) seek(can bool) {
+// setEligible says to the member of this process, if there is one, whether the process can serve.
+func (c *Candidate) setEligible(can bool) {
 	if c.options.Member != nil {
-		c.options.Member.Seek(can)
+		c.options.Member.SetEligible(can)
 	}
 }
 
 func (c *Candidate) resigned(journal *Journal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.last = journal.ballot
+	c.last = journal.claim
 	if c.journal == journal {
 		c.journal = nil
 	}
@@ -157,7 +202,7 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 	for {
 		if may, changed := c.mayTake(); !may {
 			failures = 0
-			c.seek(true)
+			c.setEligible(true)
 			select {
 			case <-changed.election:
 			case <-changed.leader:
@@ -169,6 +214,7 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 		journal, err := c.try(ctx)
 		switch {
 		case journal != nil:
+			c.setEligible(true) // it may have given leadership up before
 			return journal, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
@@ -181,7 +227,7 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", err))
 		}
 		if failures++; err != nil && failures >= maxTries {
-			c.seek(false) // another process may be able to: the member hands leadership on
+			c.setEligible(false) // another process may be able to: the member hands leadership on
 		}
 		if !sleep.For(ctx, tryPause/2+mathrand.N(tryPause)) {
 			return nil, context.Cause(ctx)
@@ -203,7 +249,7 @@ type changes struct{ election, leader <-chan struct{} }
 // of a takeover rests on it.
 func (c *Candidate) mayTake() (bool, changes) {
 	c.mu.Lock()
-	seen, election, own := c.seen, c.changed, c.last.Term != "" && c.seen.ballot.Term == c.last.Term
+	seen, election, own := c.seen, c.changed, c.last.Term != "" && c.seen.claim.Term == c.last.Term
 	c.mu.Unlock()
 	if c.options.Member != nil {
 		leads, leader := c.options.Member.Leads()
@@ -215,9 +261,9 @@ func (c *Candidate) mayTake() (bool, changes) {
 // try tries to take the election key once. It returns nil and no error if another process
 // was first.
 func (c *Candidate) try(ctx context.Context) (*Journal, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.options.TTL, errors.New("etcd did not answer in time"))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.options.requestLimit(), errors.New("etcd did not answer in time"))
 	defer cancel()
-	seen, _, err := c.look(ctx)
+	seen, _, err := c.readElection(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -225,20 +271,23 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	if may, _ := c.mayTake(); !may {
 		return nil, nil
 	}
-	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys, room: room{wake: make(chan struct{}, 1)}}
-	j.ballot = ballot{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}
-	wait := j.ballot.follow(seen, c.remember(j.ballot), c.options.Standing)
+	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys, database: database{wake: make(chan struct{}, 1)}, stop: func() {}}
+	j.claim = claim{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}
+	wait := j.claim.inherit(seen, c.remember(j.claim), c.options.Standing)
 	if c.options.Member == nil {
 		if err := j.grant(ctx); err != nil {
 			return nil, err
 		}
 	}
-	if err := j.win(ctx, seen); err != nil || j.won == 0 {
+	if err := j.win(ctx, seen); err != nil || j.revision == 0 {
 		return nil, err
 	}
-	from := answersFrom(c.options.Clock(), wait)
+	j.began = c.options.Clock()
+	from := answersFrom(j.began, wait)
 	j.standing = newStanding(c.options.Clock, c.options.Standing, 0, from)
+	j.slow = j.warn
 	if err := j.firstProof(ctx); err != nil {
+		_ = j.Close() // the next process must not wait for an end that has come
 		return nil, err
 	}
 	c.options.Logger.Info("this process is the active store",
@@ -247,8 +296,8 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	return j, nil
 }
 
-// remember notes the last ballot of this process, and returns the one before.
-func (c *Candidate) remember(b ballot) (before ballot) {
+// remember notes the last claim of this process, and returns the one before.
+func (c *Candidate) remember(b claim) (before claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, c.last = c.last, b
@@ -272,9 +321,9 @@ func (j *Journal) firstProof(ctx context.Context) error {
 	return err
 }
 
-// win takes the election key if it still is as it was seen, and sets won if it has.
+// win takes the election key if it still is as it was seen, and sets revision if it has.
 func (j *Journal) win(ctx context.Context, seen observation) (err error) {
-	value := j.ballot.encode()
+	value := j.claim.encode()
 	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.keys.active), "=", seen.revision)}
 	operations := []clientv3.Op{
 		clientv3.OpPut(j.keys.active, value),
@@ -283,9 +332,9 @@ func (j *Journal) win(ctx context.Context, seen observation) (err error) {
 	}
 	if j.lease != 0 {
 		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(j.keys.alive), "=", seen.aliveRevision))
-		operations = append(operations, clientv3.OpPut(j.keys.alive, j.ballot.Term, clientv3.WithLease(j.lease)))
+		operations = append(operations, clientv3.OpPut(j.keys.alive, j.claim.Term, clientv3.WithLease(j.lease)))
 	}
-	j.won, err = do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (won int64, err error) {
+	j.revision, err = do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (won int64, err error) {
 		response, err := client.Txn(ctx).If(conditions...).Then(operations...).Else(clientv3.OpGet(j.keys.active)).Commit()
 		switch {
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
@@ -297,7 +346,7 @@ func (j *Journal) win(ctx context.Context, seen observation) (err error) {
 		}
 		// An earlier attempt may have taken it.
 		for _, kv := range response.Responses[0].GetResponseRange().GetKvs() {
-			if decodeBallot(kv.Value).Term == j.ballot.Term {
+			if decodeClaim(kv.Value).Term == j.claim.Term {
 				won = kv.ModRevision
 			}
 		}
@@ -306,19 +355,19 @@ func (j *Journal) win(ctx context.Context, seen observation) (err error) {
 	return err
 }
 
-func decodeBallot(value []byte) (b ballot) {
+func decodeClaim(value []byte) (b claim) {
 	if json.Unmarshal(value, &b) != nil || len(b.Name) > maxAddress || len(b.Address) > maxAddress || b.Standing < 0 || b.Standing > MaxStanding {
-		return ballot{Name: "?", Standing: MaxStanding} // not written by this package
+		return claim{Name: "?", Standing: MaxStanding} // not written by this package
 	}
 	return b
 }
 
 // observe follows the election until the candidate is closed. A watch wakes it early; it
-// also asks every half TTL, because a watch at a member that is frozen is silent.
+// also asks each half of Options.TTL, because a watch at a member that is frozen is silent.
 func (c *Candidate) observe() {
 	unknown := false
 	for {
-		seen, next, err := c.look(c.life)
+		seen, next, err := c.readElection(c.life)
 		switch {
 		case c.life.Err() != nil:
 			return
@@ -328,7 +377,7 @@ func (c *Candidate) observe() {
 				c.options.Logger.Warn("etcd does not answer, so the active store is not known; a majority of the members of etcd must run", slog.Any("reason", err))
 				c.see(observation{}) // clients must not be sent to a process that may be gone
 			}
-			if !sleep.For(c.life, c.options.TTL/8) {
+			if !sleep.For(c.life, c.options.requestLimit()/8) {
 				return
 			}
 			continue
@@ -342,9 +391,9 @@ func (c *Candidate) observe() {
 	}
 }
 
-// look reads the keys of the election. next is the first revision that the answer does not include.
-func (c *Candidate) look(ctx context.Context) (seen observation, next int64, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.options.TTL, errors.New("etcd did not answer in time"))
+// readElection reads the keys of the election. next is the first revision that the answer does not include.
+func (c *Candidate) readElection(ctx context.Context) (seen observation, next int64, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.options.requestLimit(), errors.New("etcd did not answer in time"))
 	defer cancel()
 	response, err := do(ctx, c.endpoints, c.options.patience(), func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
 		from, to := c.keys.election()
@@ -357,7 +406,7 @@ func (c *Candidate) look(ctx context.Context) (seen observation, next int64, err
 	for _, kv := range response.Kvs {
 		switch string(kv.Key) {
 		case c.keys.active:
-			seen.revision, seen.ballot = kv.ModRevision, decodeBallot(kv.Value)
+			seen.revision, seen.claim = kv.ModRevision, decodeClaim(kv.Value)
 		case c.keys.alive:
 			seen.alive, seen.aliveRevision = true, kv.ModRevision
 		case c.keys.format:
@@ -377,17 +426,17 @@ func (c *Candidate) see(seen observation) {
 	}
 }
 
-// await returns when the election has changed since revision next, after half a TTL, or
+// await returns when the election has changed since revision next, after half of the limit of a request, or
 // when the watch fails.
 func (c *Candidate) await(next int64) {
-	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(c.life), c.options.TTL/2)
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(c.life), c.options.requestLimit()/2)
 	defer cancel() // ends the watch
 	client, _ := c.endpoints.at(0)
 	from, to := c.keys.election()
 	select {
 	case response, open := <-client.Watch(ctx, from, to, clientv3.WithRev(next)):
 		if !open || response.Err() != nil {
-			_ = sleep.For(ctx, c.options.TTL/16)
+			_ = sleep.For(ctx, c.options.requestLimit()/16)
 		}
 	case <-ctx.Done():
 	}

@@ -21,11 +21,11 @@
 //
 // One process at a time answers from memory. A proof is a linearizable read of the election key,
 // which costs a round trip to a majority and no write to a disk. One that began at t on the clock of
-// this process, and found its own ballot in the key, allows answers until t + Options.Standing. A
+// this process, and found its own claim in the key, allows answers until t + Options.Standing. A
 // proof is due five times as often. [Journal.Standing] compares the clock with this deadline; no
 // goroutine has to run for it to pass. The process that takes the key next waits, from the reply to
 // its transaction, for the Standing of the process before and a tenth more, which allows for clocks
-// whose rates differ. A read that still found the old ballot began before that transaction took
+// whose rates differ. A read that still found the old claim began before that transaction took
 // effect, so every deadline that rests on such a read has passed when the wait is over. Nothing
 // rests on leases of etcd, on its ticks and votes, or on who leads it: these decide when a takeover
 // happens, never whether it is safe.
@@ -58,14 +58,14 @@
 //	ErrDeposed          another process has taken the election key,   restart, or Campaign again
 //	                    or this one's lease has expired
 //	ErrUnconfirmed      etcd answers reads, but did not confirm a     restart; the member of this
-//	                    change within 5 s                             process must not lead meanwhile
+//	                    change within 5 s, or three Standings         process must not lead meanwhile
 //	anything else       etcd refused a transaction; the text says why what the text says
 //
 // # Keys
 //
 // Below the prefix: "format", which says what the rest is; "active", the election key;
-// "alive", under a lease, without Options.Member; "sequence", the number of the last transaction; and "r/" with the identifier of a
-// record. A prefix that holds other keys is refused, and so is one among the records of another
+// "alive", under a lease, without Options.Member; "sequence", the number of the last transaction; and
+// "r/" with the identifier of a record. A prefix that holds other keys is refused, and so is one among the records of another
 // store. A user of etcd that is restricted needs permission to read and write the range of the
 // prefix.
 //

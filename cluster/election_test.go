@@ -51,13 +51,13 @@ func (r *register) read(ctx context.Context, i int) (observation, error) {
 }
 
 // write changes the key if it still has the revision, and returns its new one, or 0.
-func (r *register) write(ctx context.Context, i int, revision int64, b ballot) (won int64, err error) {
+func (r *register) write(ctx context.Context, i int, revision int64, b claim) (won int64, err error) {
 	if !r.travel(ctx, i) {
 		return 0, errNoAnswer
 	}
 	r.mu.Lock()
 	if r.seen.revision == revision {
-		r.seen = observation{known: true, used: true, revision: revision + 1, ballot: b}
+		r.seen = observation{known: true, used: true, revision: revision + 1, claim: b}
 		won = revision + 1
 	}
 	r.mu.Unlock()
@@ -77,7 +77,7 @@ type contender struct {
 
 	mu      sync.Mutex
 	present *standing
-	last    ballot
+	last    claim
 }
 
 // stands reports whether the process would answer now.
@@ -93,8 +93,8 @@ func (c *contender) run(ctx context.Context, random *rand.Rand) {
 		if err != nil {
 			continue
 		}
-		b := ballot{Term: fmt.Sprint(c.index, random.Uint64())}
-		wait := b.follow(seen, c.last, c.validity)
+		b := claim{Term: fmt.Sprint(c.index, random.Uint64())}
+		wait := b.inherit(seen, c.last, c.validity)
 		c.last = b
 		won, err := c.register.write(ctx, c.index, seen.revision, b)
 		if err != nil || won == 0 {
@@ -105,7 +105,7 @@ func (c *contender) run(ctx context.Context, random *rand.Rand) {
 }
 
 // lead keeps a standing for a while, or until it ends, and resigns.
-func (c *contender) lead(ctx context.Context, won int64, b ballot, from, most time.Duration) {
+func (c *contender) lead(ctx context.Context, won int64, b claim, from, most time.Duration) {
 	prove := func(ctx context.Context, _ uint32) proof {
 		p := proof{began: c.clock()}
 		seen, err := c.register.read(ctx, c.index)
@@ -178,27 +178,27 @@ func simulateElections(t *testing.T, seed uint64) {
 	}
 }
 
-func TestABallotSaysWhatTheProcessesBeforeLeave(t *testing.T) {
+func TestAClaimSaysWhatTheProcessesBeforeLeave(t *testing.T) {
 	const own, long = time.Second, 3 * time.Second
-	held := ballot{Term: "a", Standing: long}
-	resigned := ballot{Term: "a", Standing: long, Resigned: true}
+	held := claim{Term: "a", Standing: long}
+	resigned := claim{Term: "a", Standing: long, Resigned: true}
 	for _, test := range []struct {
 		name   string
 		seen   observation
-		last   ballot
+		last   claim
 		wait   time.Duration
 		silent bool
 	}{
-		{"there was none", observation{known: true}, ballot{}, 0, false},
-		{"one that may be alive", observation{used: true, revision: 7, ballot: held}, ballot{}, long, true},
-		{"one that resigned", observation{used: true, revision: 7, ballot: resigned}, ballot{}, 0, false},
-		{"an own one that has ended", observation{used: true, revision: 7, ballot: held}, resigned, 0, false},
-		{"one that resigned after one that fell silent", observation{used: true, revision: 7, ballot: ballot{Term: "b", Resigned: true, Silent: true}}, ballot{}, 0, true},
-		{"one that was deleted by hand", observation{used: true}, ballot{}, MaxStanding, true},
+		{"there was none", observation{known: true}, claim{}, 0, false},
+		{"one that may be alive", observation{used: true, revision: 7, claim: held}, claim{}, long, true},
+		{"one that resigned", observation{used: true, revision: 7, claim: resigned}, claim{}, 0, false},
+		{"an own one that has ended", observation{used: true, revision: 7, claim: held}, resigned, 0, false},
+		{"one that resigned after one that fell silent", observation{used: true, revision: 7, claim: claim{Term: "b", Resigned: true, Silent: true}}, claim{}, 0, true},
+		{"one that was deleted by hand", observation{used: true}, claim{}, MaxStanding, true},
 	} {
-		var b ballot
-		if wait := b.follow(test.seen, test.last, own); wait != test.wait || b.Silent != test.silent || b.Standing != max(own, wait) {
-			t.Errorf("%s: it waits %v, and its ballot is %+v; want %v, silent %t", test.name, wait, b, test.wait, test.silent)
+		var b claim
+		if wait := b.inherit(test.seen, test.last, own); wait != test.wait || b.Silent != test.silent || b.Standing != max(own, wait) {
+			t.Errorf("%s: it waits %v, and its claim is %+v; want %v, silent %t", test.name, wait, b, test.wait, test.silent)
 		}
 	}
 }

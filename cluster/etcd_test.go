@@ -466,3 +466,53 @@ func TestInvariant42ClosingACandidateAtAnyMomentEndsItsCampaign(t *testing.T) {
 		t.Error("a second Campaign got the election while the first journal is open")
 	}
 }
+
+// ledBy is a member that always leads etcd, and notes what it was told last.
+type ledBy struct{ eligible atomic.Bool }
+
+func (l *ledBy) Leads() (bool, <-chan struct{}) { return true, nil }
+func (l *ledBy) SetEligible(can bool)           { l.eligible.Store(can) }
+
+// A campaign that ends after it has won and before its first proof must resign: the next process would wait
+// for an end that has come.
+func TestACampaignThatEndsAfterItHasWonResigns(t *testing.T) {
+	e := sharedEtcd(t)
+	options := e.candidateOptions(t, "a")
+	ctx, cancel := context.WithCancel(bounded(t))
+	options.Member = new(ledBy)
+	options.Clock = func() time.Duration { // it is read when the election is won
+		cancel()
+		return lease.SystemClock()
+	}
+	if journal, err := open(t, options).Campaign(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatal(journal, err)
+	}
+	response, err := e.client(t).Get(bounded(t), options.Prefix+"active")
+	if err != nil || len(response.Kvs) != 1 {
+		t.Fatal(response, err)
+	}
+	if value := string(response.Kvs[0].Value); !strings.Contains(value, `"resigned":true`) {
+		t.Errorf("the election key has %s", value)
+	}
+}
+
+// A process that has given leadership up and then wins all the same must not be deposed for that.
+func TestAProcessThatWinsAfterVainAttemptsKeepsLeadership(t *testing.T) {
+	e := sharedEtcd(t)
+	options := e.candidateOptions(t, "a")
+	member := new(ledBy)
+	options.Member = member
+	var reads atomic.Int64
+	options.Clock = func() time.Duration { // the first proofs come too late
+		n := min(reads.Add(1), 40)
+		return lease.SystemClock() + time.Duration(n)*time.Minute
+	}
+	journal := campaign(t, open(t, options))
+	defer journal.Close()
+	if reads.Load() < 40 {
+		t.Error("no attempt was in vain")
+	}
+	if !member.eligible.Load() {
+		t.Error("its member hands leadership on")
+	}
+}

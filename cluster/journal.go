@@ -12,6 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -23,17 +24,19 @@ type Journal struct {
 	options   *Options
 	endpoints *endpoints
 	keys      keys
-	ballot    ballot           // the value of the election key
+	claim     claim            // the value of the election key
 	lease     clientv3.LeaseID // of the key that says that this process lives; 0 with Options.Member
-	won       int64            // the revision of the election key; it changes when another process takes it
+	revision  int64            // the revision of the election key; it changes when another process takes it
 	sequence  uint64           // of the last transaction that etcd has applied
 
-	room room
+	database database
 
-	closing sync.Once
-	closed  error // why the resignation failed; after closing
-	stop    context.CancelFunc
-	tasks   sync.WaitGroup
+	began    time.Duration // when the election was won
+	warnings loglimit.Limiter
+	closing  sync.Once
+	closed   error // why the resignation failed; after closing
+	stop     context.CancelFunc
+	tasks    sync.WaitGroup
 }
 
 // keys are the keys of a store in etcd.
@@ -60,11 +63,22 @@ func (j *Journal) start() {
 	}
 	j.tasks.Go(func() {
 		j.keep(ctx, j.attemptProof)
-		if err := j.why(); err != nil && !errors.Is(err, ErrClosed) {
+		err := j.why()
+		j.candidate.note(err, j.clock()-j.began)
+		if err != nil && !errors.Is(err, ErrClosed) {
 			j.options.Logger.Error("this process is no longer the active store", slog.Any("reason", err))
 		}
-		j.candidate.seek(false) // until the next campaign
+		j.candidate.setEligible(false) // until the next campaign
 	})
+}
+
+// warn logs that a proof took long, with growing pauses.
+func (j *Journal) warn(took time.Duration) {
+	if j.warnings.Due("", time.Now()) {
+		j.options.Logger.Warn("etcd answers slowly: if a proof that this process is the active store takes as long as it is valid, another process takes over; "+
+			"look at the network between the members and at their load, or raise Options.Standing (--standing, --election-timeout)",
+			slog.Duration("took", took), slog.Duration("valid", j.validity))
+	}
 }
 
 // attemptProof is one proof of the standing: see "What is guaranteed" in the package comment.
@@ -88,7 +102,7 @@ func (j *Journal) proveAt(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return err
 	}
-	if len(response.Kvs) == 0 || response.Kvs[0].ModRevision != j.won {
+	if len(response.Kvs) == 0 || response.Kvs[0].ModRevision != j.revision {
 		return ErrDeposed
 	}
 	return nil
@@ -124,7 +138,7 @@ const (
 
 // isActive is the condition that no other process has taken the election key.
 func (j *Journal) isActive() clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(j.keys.active), "=", j.won)
+	return clientv3.Compare(clientv3.ModRevision(j.keys.active), "=", j.revision)
 }
 
 // Load implements [statestore.Journal]. It reads pages of about 8 MiB. Only the active process
@@ -134,11 +148,11 @@ func (j *Journal) isActive() clientv3.Cmp {
 func (j *Journal) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	ctx, cancel := j.living(ctx)
 	defer cancel()
-	j.tasks.Go(j.keepRoom)
+	j.tasks.Go(j.watchDatabase)
 	if err := j.load(ctx, each); err != nil {
 		return former, err
 	}
-	former.Silent = j.ballot.Silent
+	former.Silent = j.claim.Silent
 	former.Idle, err = j.wait(ctx)
 	return former, err
 }
@@ -159,7 +173,7 @@ func (j *Journal) load(ctx context.Context, each func(statestore.Record) error) 
 			from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
 		}
 		for _, kv := range page.Kvs {
-			if kv.ModRevision > j.won {
+			if kv.ModRevision > j.revision {
 				return fmt.Errorf("read the records of %q: %w", j.options.Prefix, written(kv.Key))
 			}
 			record := statestore.Record{ID: kv.Key[len(j.keys.records):], Value: kv.Value}
@@ -245,7 +259,7 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 	// One that is large needs longer to arrive.
 	longer := time.Duration(t.size) * time.Second / slowNetwork
 	patience := j.options.patience() + longer
-	ctx, cancel := context.WithTimeoutCause(ctx, commitLimit+longer, ErrUnconfirmed)
+	ctx, cancel := context.WithTimeoutCause(ctx, j.options.commitLimit()+longer, ErrUnconfirmed)
 	defer cancel()
 	response, err := do(ctx, j.endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
 		response, err := client.Txn(ctx).If(conditions...).Then(operations...).
@@ -256,7 +270,7 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 		active := response.Responses[0].GetResponseRange().GetKvs()
 		sequence := response.Responses[1].GetResponseRange().GetKvs()
 		switch {
-		case len(active) == 0 || active[0].ModRevision != j.won:
+		case len(active) == 0 || active[0].ModRevision != j.revision:
 			return nil, final{ErrDeposed}
 		case len(sequence) == 1 && string(sequence[0].Value) == after:
 			return response, nil // an earlier attempt
@@ -270,7 +284,7 @@ func (j *Journal) commit(ctx context.Context, t *transaction) error {
 		return fmt.Errorf("etcd: %w", err)
 	}
 	j.sequence++
-	j.room.wrote(t.size, response.Header.Revision)
+	j.database.wrote(t.size, response.Header.Revision)
 	return nil
 }
 
@@ -281,15 +295,14 @@ func written(key []byte) error {
 }
 
 const (
-	// commitLimit is how long a commit may take while etcd answers reads. etcd elects a leader in
-	// less.
-	commitLimit = 5 * time.Second
+	// minCommitLimit is the least that Options.commitLimit can be.
+	minCommitLimit = 5 * time.Second
 	// slowNetwork is the rate of the slowest network that is good enough, in bytes a second.
 	slowNetwork = 4 << 20
 )
 
 // number is the value of keys.sequence after transaction n of this term.
-func (j *Journal) number(n uint64) string { return j.ballot.Term + "/" + strconv.FormatUint(n, 10) }
+func (j *Journal) number(n uint64) string { return j.claim.Term + "/" + strconv.FormatUint(n, 10) }
 
 // Close implements [statestore.Journal]. It resigns, so that another process takes over at
 // once. If etcd cannot be reached within resignLimit, the error says so, and another process
@@ -299,8 +312,8 @@ func (j *Journal) Close() error {
 		j.over(ErrClosed) // before etcd knows
 		j.stop()
 		j.tasks.Wait()
-		j.ballot.Resigned = j.clock() >= j.from // else the process before may still answer
-		j.ballot.Silent = j.ballot.Silent && j.clock() < j.from+silentFor
+		j.claim.Resigned = j.clock() >= j.from // else the process before may still answer
+		j.claim.Silent = j.claim.Silent && j.clock() < j.from+statestore.SilentFor
 		ctx, cancel := context.WithTimeoutCause(context.Background(), resignLimit, errors.New("etcd did not answer in time"))
 		defer cancel()
 		if err := j.resign(ctx); err != nil {
@@ -317,13 +330,13 @@ const resignLimit = 2 * time.Second
 func (j *Journal) resign(ctx context.Context) error {
 	_, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
 		return client.Txn(ctx).If(j.isActive()).
-			Then(clientv3.OpPut(j.keys.active, j.ballot.encode()), clientv3.OpDelete(j.keys.alive)).Commit()
+			Then(clientv3.OpPut(j.keys.active, j.claim.encode()), clientv3.OpDelete(j.keys.alive)).Commit()
 	})
 	return err
 }
 
-// ballot is the value of the election key.
-type ballot struct {
+// claim is the value of the election key.
+type claim struct {
 	Term    string `json:"term"`
 	Name    string `json:"name"`
 	Address string `json:"address"`
@@ -333,35 +346,31 @@ type ballot struct {
 	// Resigned says that the process answers nothing any more, nor does one before it.
 	Resigned bool `json:"resigned,omitempty"`
 	// Silent says that clients of a process before this one may not have noticed its end. It stays in
-	// the ballots after that while one of them may believe in a lease.
+	// the claims after that while one of them may believe in a lease.
 	Silent bool `json:"silent,omitempty"`
 }
 
-// silentFor is half of the longest TTL that a lease with instant failover can have: MQTT allows no longer
-// keep-alive.
-const silentFor = 14 * time.Hour
-
-// follow returns how long the processes before may still answer after this one has taken the election
-// key from seen, and notes what the process after this one must know. last is the ballot before of the same
+// inherit returns how long the processes before may still answer after this one has taken the election
+// key from seen, and notes what the process after this one must know. last is the claim before of the same
 // process, and standing how long a proof of this one is valid.
-func (b *ballot) follow(seen observation, last ballot, standing time.Duration) (wait time.Duration) {
-	b.Silent = seen.ballot.Silent
+func (b *claim) inherit(seen observation, last claim, standing time.Duration) (wait time.Duration) {
+	b.Silent = seen.claim.Silent
 	switch {
 	case !seen.used: // there has been no active process
 	case seen.revision == 0: // the key was deleted by hand
 		wait, b.Silent = MaxStanding, true
-	case seen.ballot.Resigned, seen.ballot.Term == last.Term && last.Resigned:
+	case seen.claim.Resigned, seen.claim.Term == last.Term && last.Resigned:
 	default:
-		wait, b.Silent = seen.ballot.Standing, true
+		wait, b.Silent = seen.claim.Standing, true
 	}
 	b.Standing = max(standing, wait)
 	return wait
 }
 
-func (b ballot) encode() string {
+func (b claim) encode() string {
 	value, err := json.Marshal(b)
 	if err != nil {
-		panic(err) // strings only
+		panic(err) // strings, numbers and flags only
 	}
 	return string(value)
 }

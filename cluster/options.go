@@ -43,7 +43,8 @@ type Options struct {
 	Member Leadership
 	// TTL is how long etcd waits for a process that ended uncleanly before another may take
 	// over, without Member. Whole seconds, from 2 s to 1 min. etcd makes it longer if it is
-	// shorter than one and a half of etcd's election timeouts. Default DefaultTTL.
+	// shorter than one and a half of etcd's election timeouts. Default DefaultTTL. With and without
+	// Member, a request about the election that is not answered within TTL is repeated.
 	TTL time.Duration
 	// Standing is how long the active process may answer after it began to ask etcd whether it
 	// still is the active one, and got that answer. It asks five times as often. A process that
@@ -72,8 +73,10 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// MinStanding and MaxStanding are the bounds of Options.Standing.
+// The bounds of Options.TTL and Options.Standing.
 const (
+	MinTTL      = 2 * time.Second
+	MaxTTL      = time.Minute
 	MinStanding = 100 * time.Millisecond
 	MaxStanding = 30 * time.Second
 )
@@ -90,9 +93,9 @@ type Leadership interface {
 	// Leads reports whether the member leads etcd, and returns a channel that is closed when
 	// that may have changed.
 	Leads() (leads bool, changed <-chan struct{})
-	// Seek says whether this process could serve, or does. While it cannot, its member hands
+	// SetEligible says whether this process could serve, or does. While it cannot, its member hands
 	// leadership to another one.
-	Seek(can bool)
+	SetEligible(can bool)
 }
 
 const (
@@ -147,8 +150,8 @@ func (o *Options) setDefaults() error {
 		return fmt.Errorf("Options.Address has %d bytes; at most %d are allowed", len(o.Address), maxAddress)
 	}
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
-	if o.TTL < 2*time.Second || o.TTL > time.Minute || o.TTL%time.Second != 0 {
-		return fmt.Errorf("Options.TTL %v must be whole seconds, from 2s to 1m", o.TTL)
+	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Second != 0 {
+		return fmt.Errorf("Options.TTL %v must be whole seconds, from %v to %v", o.TTL, MinTTL, MaxTTL)
 	}
 	o.Standing = cmp.Or(o.Standing, o.TTL/2)
 	if o.Standing < MinStanding || o.Standing > MaxStanding {
@@ -179,9 +182,17 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-// patience is how long a request may be silent before another member is asked: while etcd
-// elects a leader (1 to 2 s), some are asked in vain.
-func (o *Options) patience() time.Duration { return min(o.TTL/8, time.Second/2) }
+// requestLimit bounds a request about the election, which is repeated then, and the pause between two looks at
+// the election key.
+func (o *Options) requestLimit() time.Duration { return o.TTL }
+
+// patience is how long a request may be silent before another member is asked: while etcd elects a leader,
+// some are asked in vain.
+func (o *Options) patience() time.Duration { return min(o.requestLimit()/8, time.Second/2) }
+
+// commitLimit is how long a commit may take while etcd answers reads: longer than etcd takes to elect a leader.
+// That takes two and a half of the default Standing beside a member.
+func (o *Options) commitLimit() time.Duration { return max(minCommitLimit, 3*o.Standing) }
 
 func checkEndpoint(endpoint string, hasTLS bool) error {
 	u, err := url.Parse(endpoint)

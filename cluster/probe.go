@@ -19,7 +19,7 @@ import (
 func (c *Candidate) probe(ctx context.Context) error {
 	var mu sync.Mutex
 	said := make(map[string]bool) // the members have different reasons
-	_, err := do(ctx, c.endpoints, c.options.TTL, func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
+	_, err := do(ctx, c.endpoints, c.options.requestLimit(), func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
 		err := c.probeMember(ctx, client)
 		mu.Lock()
 		defer mu.Unlock()

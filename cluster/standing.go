@@ -23,11 +23,12 @@ type standing struct {
 	end      context.CancelCauseFunc
 	ended    atomic.Bool           // set before life ends
 	failure  atomic.Pointer[error] // of the latest proof; nil if it succeeded
+	slow     func(time.Duration)   // called for a proof that took more than half of validity
 }
 
 // newStanding returns a standing after a proof that began at began.
 func newStanding(clock lease.Clock, validity, began, from time.Duration) *standing {
-	s := &standing{clock: clock, validity: validity, from: from}
+	s := &standing{clock: clock, validity: validity, from: from, slow: func(time.Duration) {}}
 	s.deadline.Store(int64(began + validity))
 	s.life, s.end = context.WithCancelCause(context.Background())
 	return s
@@ -166,6 +167,9 @@ func (s *standing) keep(ctx context.Context, attempt func(ctx context.Context, n
 			switch {
 			case p.err == nil:
 				s.prove(p.began)
+				if took := s.clock() - p.began; took > s.validity/2 {
+					s.slow(took)
+				}
 				failures, silent = 0, 0
 				s.failure.Store(nil)
 			case errors.Is(p.err, ErrDeposed):

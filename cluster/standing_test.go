@@ -3,13 +3,17 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 )
 
@@ -228,5 +232,121 @@ func TestInvariant32AWinnerKnowsForHowLongTheProcessBeforeHasBeenSilent(t *testi
 				t.Errorf("after a load of %v it waits until %v", test.load, clock())
 			}
 		})
+	}
+}
+
+// A proof that takes more than half of what it is valid for is worth a warning, and a flood is not.
+func TestSlowProofsAreLoggedNowAndThen(t *testing.T) {
+	for _, test := range []struct {
+		takes       time.Duration
+		least, most int
+	}{
+		{testValidity / 3, 0, 0},
+		{testValidity / 2, 0, 0},
+		{testValidity * 3 / 5, 5, 7 + 10}, // pauses of 1, 2, 4 … 60 s, within ten minutes
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			started := lease.SystemClock()
+			clock := func() time.Duration { return lease.SystemClock() - started }
+			var log logbuffer.Buffer
+			j := &Journal{options: &Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, standing: newStanding(clock, testValidity, clock(), 0)}
+			j.slow = j.warn
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			j.keep(ctx, func(ctx context.Context, n uint32) proof {
+				p := proof{began: clock()}
+				p.err = takes(test.takes)(ctx, j.standing, n)
+				return p
+			})
+			if n := strings.Count(log.String(), "etcd answers slowly"); n < test.least || n > test.most {
+				t.Errorf("with proofs that take %v: %d warnings in ten minutes, want %d to %d", test.takes, n, test.least, test.most)
+			}
+		})
+	}
+}
+
+// leader is a member that leads etcd until it is told that its process cannot serve.
+type leader struct {
+	mu       sync.Mutex
+	follows  bool
+	changed  chan struct{}
+	eligible bool
+}
+
+func (l *leader) Leads() (bool, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.follows, l.changed
+}
+
+func (l *leader) SetEligible(can bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.eligible = can
+}
+
+func (l *leader) yield() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.follows = true
+	close(l.changed)
+}
+
+// A process whose standing passes again and again, and that takes it again each time, would keep the
+// other one from the store.
+func TestAProcessWhoseStandingPassesAgainAndAgainGivesLeadershipUp(t *testing.T) {
+	type end struct {
+		why    error
+		lasted time.Duration
+	}
+	vain := end{fmt.Errorf("%w: slow", ErrDeadlinePassed), time.Second}
+	for _, test := range []struct {
+		name  string
+		ends  []end
+		rests time.Duration // of a member that keeps leadership
+	}{
+		{"none", nil, 0},
+		{"two in vain", []end{vain, vain}, 0},
+		{"three in vain", []end{vain, vain, vain}, restLimit},
+		{"one that was closed between", []end{vain, vain, {ErrClosed, time.Second}, vain}, 0},
+		{"one that lasted between", []end{vain, vain, {ErrDeadlinePassed, time.Hour}, vain}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			member := &leader{changed: make(chan struct{})}
+			c := &Candidate{options: Options{Member: member, Logger: slog.New(slog.DiscardHandler)}}
+			for _, e := range test.ends {
+				c.note(e.why, e.lasted)
+			}
+			began := time.Now()
+			c.rest(t.Context())
+			if took := time.Since(began); took != test.rests || !member.eligible {
+				t.Errorf("%s: after %v its member may lead: %t; want %v", test.name, took, member.eligible, test.rests)
+			}
+			if c.rest(t.Context()); time.Since(began) != test.rests {
+				t.Errorf("%s: it rests twice", test.name)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		member := &leader{changed: make(chan struct{})}
+		c := &Candidate{options: Options{Member: member, Logger: slog.New(slog.DiscardHandler)}}
+		for range maxTries {
+			c.note(vain.why, vain.lasted)
+		}
+		time.AfterFunc(time.Second, member.yield)
+		began := time.Now()
+		if c.rest(t.Context()); time.Since(began) != time.Second {
+			t.Errorf("it rests for %v after another member has taken leadership", time.Since(began)-time.Second)
+		}
+	})
+}
+
+func TestACommitMayTakeLongerThanAnElectionOfEtcd(t *testing.T) {
+	for standing, want := range map[time.Duration]time.Duration{
+		MinStanding: minCommitLimit, 400 * time.Millisecond: minCommitLimit, 4 * time.Second: 12 * time.Second, MaxStanding: 3 * MaxStanding,
+	} {
+		if got := (&Options{Standing: standing}).commitLimit(); got != want {
+			t.Errorf("with a standing of %v: %v, want %v", standing, got, want)
+		}
 	}
 }

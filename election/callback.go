@@ -3,7 +3,7 @@ package election
 import "runtime/debug"
 
 // call runs a function of the program, which a *PanicError calls by name, in a goroutine. That
-// ends with one item on the returned channel, even if the function panics or ends its goroutine.
+// ends with one item on the returned channel, and closes it, even if the function panics or ends its goroutine.
 func call(name string, function func() error) <-chan error {
 	returned := make(chan error, 1)
 	go func() {
@@ -14,6 +14,7 @@ func call(name string, function func() error) <-chan error {
 				err = &PanicError{Function: name, Value: recover(), Stack: debug.Stack()}
 			}
 			returned <- err
+			close(returned)
 		}()
 		err = function()
 		finished = true

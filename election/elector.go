@@ -85,7 +85,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	}()
 	ended := make(chan struct{})
 	close(ended)
-	r := &run{Elector: e, lead: lead, standby: standby{done: ended}, failBackEnded: ended}
+	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options}, standby: standby{done: ended}, failBackEnded: ended}
 	r.monitor.options, r.monitor.changed, r.monitor.tasks = &e.options, make(chan struct{}), &r.tasks
 	e.onWaiting = r.onWaiting
 	defer r.tasks.Wait()
@@ -114,6 +114,18 @@ func (e *Elector) set(change func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	change()
+}
+
+// stance returns what this node is to requests now, and its term; nil: there is none.
+func (e *Elector) stance() (stance, *Term) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := stance{options: &e.options, clientID: e.client.ClientID(), holder: e.holderName(),
+		holds: e.tenure != nil, campaigning: e.campaigning && e.status.Cause == nil}
+	if e.term != nil {
+		s.tenure, s.yields = e.term.tenure.Value(), e.term.yields
+	}
+	return s, e.term
 }
 
 // holderName is the name under which this node holds the lease.

@@ -33,6 +33,14 @@ func parseFailBackRequest(entry transport.Entry) (r failBackRequest, ok bool) {
 	return failBackRequest{clientID: value[:colon], rank: rank}, true
 }
 
+// replaces reports whether this request may take the place of what the key holds. That stays if it has the
+// same effect, or is a switchover, which expires soon.
+func (r failBackRequest) replaces(entry transport.Entry) bool {
+	other, isRequest := parseFailBackRequest(entry)
+	_, isSwitchover := parseSwitchover(entry)
+	return !isSwitchover && (!isRequest || other.rank > r.rank)
+}
+
 func (e *Elector) failBackKey() string { return e.lease.Name() + protocol.FailBackSuffix }
 
 // requestTimeout bounds each request of the election itself. Like refreshEvery it is the
@@ -80,8 +88,7 @@ func (e *Elector) requestFailBack(ctx context.Context, before <-chan struct{}) {
 	}
 }
 
-// placeRequest writes or refreshes the request of this node. It leaves a request of an equal
-// or better rank alone, because that has the same effect.
+// placeRequest writes or refreshes the request of this node, unless what the key holds is to stay.
 func (e *Elector) placeRequest(ctx context.Context, own failBackRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, e.requestTimeout())
 	defer cancel()
@@ -97,11 +104,8 @@ func (e *Elector) placeRequest(ctx context.Context, own failBackRequest) error {
 	if err != nil {
 		return err
 	}
-	if other, ok := parseFailBackRequest(entry); ok && other.rank <= own.rank {
+	if !own.replaces(entry) {
 		return nil
-	}
-	if _, ok := parseSwitchover(entry); ok {
-		return nil // it expires soon
 	}
 	return set(transport.Always)
 }
@@ -120,13 +124,18 @@ func (e *Elector) withdrawRequest(ctx context.Context, own failBackRequest) {
 	}
 }
 
+// holdDown is how long a leader leads before it obeys requests of a better rank.
+func (o *Options) holdDown() time.Duration { return max(o.FailBackAfter, o.TTL) }
+
 // awaitFailBack makes this node obey requests of a better rank once it has led for the
 // hold-down. In case notifications are lost, it reads the key once in a TTL, which is as long
 // as such a request stands.
 func (e *Elector) awaitFailBack(ctx context.Context, term *Term) {
-	for wait := max(e.options.FailBackAfter, e.options.TTL); sleep.For(ctx, wait); wait = e.options.TTL {
+	for wait := e.options.holdDown(); sleep.For(ctx, wait); wait = e.options.TTL {
 		e.set(func() { term.yields = true })
-		e.obey(ctx, term, e.readRequest(ctx))
+		entry := e.readRequest(ctx)
+		s, _ := e.stance()
+		e.obey(ctx, term, s.heed(entry, confirmed), entry)
 	}
 }
 
@@ -142,10 +151,4 @@ func (e *Elector) readRequest(ctx context.Context) transport.Entry {
 		return transport.Entry{}
 	}
 	return entry
-}
-
-// better reports whether an entry holds a request of a better rank than ours.
-func (e *Elector) better(entry transport.Entry) (request failBackRequest, better bool) {
-	request, ok := parseFailBackRequest(entry)
-	return request, ok && request.rank < e.options.Rank
 }

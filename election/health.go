@@ -24,22 +24,21 @@ type monitor struct {
 	mu      sync.Mutex
 	period  context.Context         // the present healthy period; nil while there is none
 	end     context.CancelCauseFunc // of period
-	cause   error                   // why there is none; nil before the first result
-	failed  int                     // checks in a row
-	changed chan struct{}           // closed when period begins or ends, and at the first result
+	vitals  vitals
+	changed chan struct{} // closed when period begins or ends, and at the first result
 }
 
 // await returns the present healthy period: a context that ends with ctx, the context of
 // run, or with a cause which matches ErrUnhealthy. If there is none it waits for the next, and calls
 // waiting once with the reason when that is known. The error is the cause of ctx's end.
 func (m *monitor) await(ctx context.Context, waiting func(cause error)) (context.Context, error) {
-	if m.options.Health == nil {
-		return ctx, nil // healthy forever
-	}
 	reported := false
-	for {
+	for ctx.Err() == nil {
+		if m.options.Health == nil {
+			return ctx, nil // healthy forever
+		}
 		m.mu.Lock()
-		period, cause, changed := m.period, m.cause, m.changed
+		period, cause, changed := m.period, m.vitals.cause, m.changed
 		m.mu.Unlock()
 		if period != nil {
 			return period, nil
@@ -50,10 +49,10 @@ func (m *monitor) await(ctx context.Context, waiting func(cause error)) (context
 		}
 		select {
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
 		case <-changed:
 		}
 	}
+	return nil, context.Cause(ctx)
 }
 
 // run checks until ctx ends and the last check has returned.
@@ -96,6 +95,25 @@ func (m *monitor) checkOnce(ctx context.Context) {
 	}
 }
 
+// vitals say whether a node is healthy. They are a value: next is a pure function of a result.
+type vitals struct {
+	healthy bool
+	cause   error // why it is not; nil before the first result
+	failed  int   // checks in a row
+}
+
+// next returns the vitals after a check, of which so many in a row have to fail to make the node unhealthy.
+func (v vitals) next(err error, failures int) vitals {
+	if err == nil {
+		return vitals{healthy: true}
+	}
+	v.failed = min(v.failed+1, failures)
+	if !v.healthy || v.failed == failures {
+		v.healthy, v.cause = false, fmt.Errorf("%w: %w", ErrUnhealthy, err)
+	}
+	return v
+}
+
 // report takes the result of one check: a period may begin or end.
 func (m *monitor) report(ctx context.Context, err error) {
 	if err != nil {
@@ -104,27 +122,21 @@ func (m *monitor) report(ctx context.Context, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err == nil {
-		m.failed, m.cause = 0, nil
 		m.limit.Reset()
-		if m.period == nil {
-			m.period, m.end = context.WithCancelCause(ctx)
-			m.changeLocked()
-		}
-		return
 	}
-	m.failed++
-	if m.period != nil && m.failed < m.options.HealthFailures {
-		return
-	}
-	known := m.cause != nil
-	m.cause = fmt.Errorf("%w: %w", ErrUnhealthy, err)
-	if m.period != nil {
-		m.end(m.cause)
+	before := m.vitals
+	m.vitals = before.next(err, m.options.HealthFailures)
+	switch {
+	case m.vitals.healthy && !before.healthy:
+		m.period, m.end = context.WithCancelCause(ctx)
+	case !m.vitals.healthy && before.healthy:
+		m.end(m.vitals.cause)
 		m.period = nil
+	case m.vitals.cause == nil || before.cause != nil:
+		return
 	}
-	if !known {
-		m.changeLocked()
-	}
+	close(m.changed)
+	m.changed = make(chan struct{})
 }
 
 // log logs a check that failed, in a goroutine of its own: neither the end of a period nor the next
@@ -138,9 +150,4 @@ func (m *monitor) log(ctx context.Context, err error) {
 		defer m.logging.Store(false)
 		m.options.Logger.Log(ctx, level, "the health check failed", "error", err)
 	})
-}
-
-func (m *monitor) changeLocked() {
-	close(m.changed)
-	m.changed = make(chan struct{})
 }

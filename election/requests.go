@@ -18,9 +18,9 @@ const watchAgainAfter = time.Minute
 // that it is ready, or lets another one go first. It belongs to one goroutine.
 type requestFollower struct {
 	*run
-	answer  *time.Timer // to when this candidate says that it is ready
-	request switchover  // which it answers then
-	over    *time.Timer // to when the candidates compete by their ranks again
+	answer    *time.Timer // to when this candidate says that it is ready, if it still is
+	answering bool        // the timer runs: a request that is repeated must not start it anew
+	over      *time.Timer // to when the candidates compete by their ranks again
 }
 
 // followRequests follows the key until ctx ends. One watch serves candidate and leader: a node
@@ -43,79 +43,55 @@ func (r *run) followRequests(ctx context.Context) {
 		case <-f.over.C:
 			r.lease.SetAcquireDelay(r.options.Lease.AcquireDelay)
 		case <-f.answer.C:
-			r.answer(ctx, f.request, switchoverReady)
+			f.answering = false
+			f.heed(ctx, r.readRequest(ctx), due)
 		case change, open := <-key.Changes():
 			if !open {
 				_ = key.Ended() // a switchover does without notifications only if the rank is not 0
 				continue
 			}
-			f.hear(ctx, change.Entry)
+			f.heed(ctx, change.Entry, notified)
 		}
 	}
 }
 
-// hear acts on a change. A notification may be forged, so it only says when to read the key, and only
-// if what it says would matter.
-func (f *requestFollower) hear(ctx context.Context, entry transport.Entry) {
-	f.answer.Stop()
-	r, isSwitchover := parseSwitchover(entry)
-	f.mu.Lock()
-	term, campaigning, leads := f.term, f.campaigning && f.status.Cause == nil, f.tenure != nil
-	f.mu.Unlock()
-	switch _, better := f.better(entry); {
-	case term != nil:
-		if better || isSwitchover && r.tenure == term.tenure.Value() && r.state != switchoverRefused {
-			f.obey(ctx, term, f.readRequest(ctx))
+// heed acts on what the key holds, or is said to hold.
+func (f *requestFollower) heed(ctx context.Context, entry transport.Entry, from source) {
+	s, term := f.stance()
+	switch do := s.heed(entry, from); do {
+	case confirm:
+		f.heed(ctx, f.readRequest(ctx), confirmed)
+	case answerSoon: // of many candidates a few answer
+		if !f.answering {
+			f.answering = true
+			f.answer.Reset(f.options.Lease.AcquireDelay + random.Duration(f.options.TTL/20))
 		}
-		return
-	case leads:
-		return // about to start or to end
-	case !isSwitchover:
-		f.over.Stop()
-		f.lease.SetAcquireDelay(f.options.Lease.AcquireDelay)
-		return
-	}
-	if r, isSwitchover = parseSwitchover(f.readRequest(ctx)); !isSwitchover {
-		return
-	}
-	switch {
-	case r.state == switchoverAsked && campaigning && r.to == "":
-		// Of many candidates a few answer.
-		f.request = r
-		f.answer.Reset(f.options.Lease.AcquireDelay + random.Duration(f.options.TTL/20))
-	case r.state == switchoverAsked && campaigning && r.to == f.holderName():
-		f.answer.Stop()
-		f.run.answer(ctx, r, switchoverReady)
-	case r.state == switchoverReady && r.clientID == f.client.ClientID():
-		f.lease.SetAcquireDelay(0)
+	case compete, goFirst, goLater:
+		f.lease.SetAcquireDelay(s.acquireDelay(do))
 		f.over.Reset(f.readyFor())
-	case r.state == switchoverReady:
-		// The other one was there a moment ago. Should it not come, this node goes in its turn, before
-		// the hold-off of the former leader ends.
-		f.lease.SetAcquireDelay(f.options.Lease.AcquireDelay + f.options.TTL/4)
-		f.over.Reset(f.readyFor())
+	default:
+		f.obey(ctx, term, do, entry)
 	}
 }
 
 // readyFor is how long the word of a candidate stands. The leader drains no longer than its tenure lasts.
 func (e *Elector) readyFor() time.Duration { return e.options.TTL + e.options.TTL/2 }
 
-// obey ends a term if the entry, an answer of the store, asks for that.
-func (e *Elector) obey(ctx context.Context, term *Term, entry transport.Entry) {
-	e.mu.Lock()
-	yields := term.yields
-	e.mu.Unlock()
-	if request, better := e.better(entry); better && yields {
+// obey ends the present term, or answers a switchover, as the entry asks.
+func (e *Elector) obey(ctx context.Context, term *Term, do deed, entry transport.Entry) {
+	r, _ := parseSwitchover(entry)
+	switch do {
+	case yield:
+		request, _ := parseFailBackRequest(entry)
 		term.cancel(&YieldError{To: request.clientID, Rank: request.rank})
-		return
-	}
-	r, ok := parseSwitchover(entry)
-	switch {
-	case !ok || r.tenure != term.tenure.Value() || r.state == switchoverRefused:
-	case e.options.RefuseSwitchover:
+	case refuse:
 		e.answer(ctx, r, switchoverRefused)
-	case r.state == switchoverReady && sleep.For(ctx, e.options.TTL/50): // so that the other candidates have heard it too
-		term.cancel(fmt.Errorf("%w: to %q", ErrSwitchover, r.to))
+	case answer:
+		e.answer(ctx, r, switchoverReady)
+	case handOver:
+		if sleep.For(ctx, e.options.TTL/50) { // so that the other candidates have heard it too
+			term.cancel(fmt.Errorf("%w: to %q", ErrSwitchover, r.to))
+		}
 	}
 }
 

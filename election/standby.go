@@ -37,10 +37,7 @@ func (r *run) startStandby(ctx context.Context) standby {
 // The error says why the term cannot start.
 func (s standby) finish(ctx context.Context, tenure *lease.Tenure) error {
 	s.stop()
-	if err := awaitInTenure(ctx, s.done, tenure, errStandbyRuns); err != nil {
-		return err
-	}
-	return context.Cause(ctx)
+	return awaitInTenure(ctx, s.done, tenure, errStandbyRuns)
 }
 
 // awaitInTenure waits for a function of the program until ctx ends, but no longer than the

@@ -294,3 +294,17 @@ func TestAnIdleElectorSendsNothingForSwitchovers(t *testing.T) {
 		}
 	})
 }
+
+// The request is repeated each second, and a candidate of rank 1 answers after 1.25 s.
+func TestARepeatedRequestDoesNotPutOffTheAnswerOfACandidate(t *testing.T) {
+	worse := election.Options{TTL: 10 * time.Second, Rank: 1}
+	pair(t, election.Options{TTL: 10 * time.Second}, worse, func(t *testing.T, first, second *candidate) {
+		runBoth(t, first, second)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if switched, err := election.Switchover(ctx, first.client, name, ""); err != nil || switched.To.Name != "node-b" {
+			t.Errorf("%+v, %v", switched, err)
+		}
+		_, _ = first.stop(), second.stop()
+	})
+}

@@ -60,6 +60,10 @@ type Former struct {
 	Silent bool
 }
 
+// SilentFor is for how long a journal must say that a former process fell Silent, over each restart: half of
+// the longest lifetime of a key that ends with its connection. MQTT allows no longer keep-alive.
+const SilentFor = 14 * time.Hour
+
 // Record is one piece of the state of a store, as a journal keeps it: a key, the fence of a
 // key that is gone, a remembered reply, the identity of the data, or the bound of the
 // versions. ID says what the record is about; the state has at most one record for each ID.

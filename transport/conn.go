@@ -140,8 +140,8 @@ type Reply struct {
 	// Store is the user property tenure-store: the identity of the store that answered,
 	// or empty if the reply has none.
 	Store string
-	// Instance is the user property tenure-instance: the process of the store that answered,
-	// or empty if the reply has none.
+	// Instance is the user property tenure-instance: another one than before if the store has
+	// forgotten the client's watches, such as with its process; or empty if the reply has none.
 	Instance string
 }
 

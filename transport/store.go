@@ -69,7 +69,11 @@ func (c *Client) newEraLocked(now time.Time) {
 }
 
 func (c *Client) wakeAllLocked() {
-	for _, registered := range c.watched {
+	// In the order of their times: a map has none, and a simulation would take a new course each time.
+	for all := &c.registrations; all.waiting.First() != nil; {
+		all.waiting.First().wakeLocked()
+	}
+	for _, registered := range c.watched { // those that have a goroutine
 		registered.wakeLocked()
 	}
 }

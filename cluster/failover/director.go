@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenurelock/tenure/cluster/internal/machines"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/compiled"
@@ -35,12 +36,13 @@ type director struct {
 	began    time.Time
 	dir      string
 	program  string // tenure-cluster
-	network  *network
+	network  *machines.Network
+	reason   string // why it cannot be cut
 	machines []*machine
 	gateways []*machine
 	instant  bool // of the nodes that run
 	prober   *prober
-	overlap  *overlap
+	overlap  *machines.Overlap
 
 	mu       sync.Mutex // guards what processes say
 	result   *result
@@ -68,8 +70,8 @@ func direct(ctx context.Context, s settings, out io.Writer) (_ *result, err erro
 	if d.program, err = program.Build(); err != nil {
 		return nil, fmt.Errorf("%w\nrun this program in the directory cluster of a clone", err)
 	}
-	d.network, err = newNetwork(s.network)
-	defer d.network.remove()
+	err = d.newNetwork()
+	defer d.network.Remove()
 	defer d.close()
 	if err == nil {
 		err = d.start(ctx)
@@ -102,16 +104,14 @@ func (d *director) start(ctx context.Context) error {
 	if d.prober, err = startProber(dialling, d.stores()); err != nil {
 		return err
 	}
-	d.overlap = startOverlap(d.gateways, func(store string) (serves time.Time) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		for _, m := range d.gateways {
-			if m.name == store {
-				serves = m.serves
-			}
+	stores := make(map[string]machines.Store)
+	for _, m := range d.gateways {
+		stores[m.name] = machines.Store{
+			Address: func() string { return m.address },
+			Serves:  func() time.Time { d.mu.Lock(); defer d.mu.Unlock(); return m.serves },
 		}
-		return serves
-	})
+	}
+	d.overlap = machines.StartOverlap(stores, probeKey)
 	return d.startNodes(ctx, false)
 }
 
@@ -144,7 +144,7 @@ func (d *director) startNodes(ctx context.Context, instant bool) error {
 func (d *director) close() {
 	if d.prober != nil {
 		d.prober.close()
-		d.overlap.close()
+		_, _ = d.overlap.Close() // again, unless a step failed
 	}
 	for _, m := range d.machines {
 		m.kill()
@@ -277,10 +277,9 @@ func (d *director) finish(ctx context.Context) error {
 	if err := json.Unmarshal(entry.Value, &last); err != nil {
 		return fmt.Errorf("the protected key holds %q: %w", entry.Value, err)
 	}
+	answers, overlaps := d.overlap.Close()
 	d.prober.mu.Lock()
 	defer d.prober.mu.Unlock()
-	d.overlap.mu.Lock()
-	defer d.overlap.mu.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r := d.result
@@ -292,6 +291,6 @@ func (d *director) finish(ctx context.Context) error {
 	r.checks.Add("no answered write was lost", len(d.prober.wrong) == 0, "%d writes answered to the prober; wrong: %q", d.prober.answered, d.prober.wrong)
 	r.checks.Add("the store holds the last accepted count, or one after it", entry.Version.Compare(r.writes.Highest.Version) >= 0 && last.Count >= r.writes.Highest.Count,
 		"count %d by %s", last.Count, last.Node)
-	r.checks.Add("two stores never answered at once", len(d.overlap.wrong) == 0, "%d answers, to requests each %v; wrong: %q", d.overlap.answers, askEvery, d.overlap.wrong)
+	r.checks.Add("two stores never answered at once", len(overlaps) == 0, "%d answers, to requests each %v; wrong: %q", answers, machines.AskEvery, overlaps)
 	return nil
 }

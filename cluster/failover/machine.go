@@ -8,17 +8,15 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/tenurelock/tenure/cluster/internal/machines"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/pair"
 )
-
-// apart keeps what a command starts from Ctrl-C, which goes to the director alone.
-var apart = &syscall.SysProcAttr{Setpgid: true}
 
 // machineNames are the names of the machines. The last one is the witness, which has neither a store
 // for clients nor a node.
@@ -46,13 +44,36 @@ type machine struct {
 // nodeName is the name of the node on a machine.
 func (m *machine) nodeName() string { return "node-" + m.name }
 
+// How the machines are connected.
+const (
+	loopback   = "loopback"
+	namespaces = "namespaces"
+)
+
+// newNetwork makes the network. The caller removes it, also after an error.
+func (d *director) newNetwork() (err error) {
+	d.network = new(machines.Network)
+	unfit := machines.Check()
+	switch {
+	case d.settings.network == namespaces || d.settings.network == "" && unfit == nil:
+		d.network, err = machines.NewNetwork("tenure", "10.99.87", machineNames...)
+	case d.settings.network == "":
+		d.reason = unfit.Error()
+	case d.settings.network == loopback:
+		d.reason = "--network loopback"
+	default:
+		err = fmt.Errorf("--network %q is neither %s nor %s", d.settings.network, namespaces, loopback)
+	}
+	return err
+}
+
 // newMachines returns the machines, whose processes do not run yet, and issues their certificates.
 func (d *director) newMachines() error {
 	authority := certificates.New(fatal{}, "failover")
 	certificates.Write(fatal{}, authority.Own, d.file("ca.pem"), "")
 	for i, name := range machineNames {
-		m := &machine{name: name, host: d.network.host(i)}
-		store, peer, err := d.network.ports()
+		m := &machine{name: name, host: d.network.Host(i)}
+		store, peer, err := d.network.Ports()
 		if err != nil {
 			return err
 		}
@@ -116,7 +137,8 @@ func (d *director) startNode(m *machine, instant bool) error {
 
 // launch starts a process on a machine.
 func (d *director) launch(m *machine, name string, line func([]byte), program string, arguments ...string) (*pair.Process, error) {
-	cmd := d.network.command(m.name, program, arguments...)
+	words := d.network.Command(m.name, program, arguments...)
+	cmd := exec.Command(words[0], words[1:]...)
 	log, err := d.log(name)
 	if err != nil {
 		return nil, err

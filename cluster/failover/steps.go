@@ -43,6 +43,10 @@ func send(s os.Signal) func(*machine) error {
 	return func(m *machine) error { return m.store.Signal(s) }
 }
 
+func on(fault func(machine string) error) func(*machine) error {
+	return func(m *machine) error { return fault(m.name) }
+}
+
 func (d *director) freezeNodeAndKillStore(m *machine) error {
 	d.mu.Lock()
 	leading := d.leadingLocked()
@@ -61,8 +65,8 @@ func (d *director) allSteps() []step {
 	steps := []step{
 		{name: "active store killed (SIGKILL)", victim: active, harm: kill, heal: d.startStore, restarts: true},
 		{name: "active store frozen (SIGSTOP)", victim: active, harm: freeze, heal: thaw},
-		{name: "active store cut off", victim: active, harm: d.network.cut, heal: d.network.mend, network: true},
-		{name: "active store cut off one way: nothing that it sends arrives", victim: active, harm: d.network.silence, heal: d.network.unsilence, network: true},
+		{name: "active store cut off", victim: active, harm: on(d.network.Cut), heal: on(d.network.Mend), network: true},
+		{name: "active store cut off one way: nothing that it sends arrives", victim: active, harm: on(d.network.Silence), heal: on(d.network.Unsilence), network: true},
 		{name: "active store stopped (SIGTERM)", victim: active, harm: stop, heal: d.startStore, restarts: true},
 		{name: "standby store killed (SIGKILL)", victim: standingBy, harm: kill, heal: d.startStore, quiet: true, restarts: true},
 		{name: "witness killed (SIGKILL)", victim: witness, harm: kill, heal: d.startStore, quiet: true, restarts: true},
@@ -74,7 +78,7 @@ func (d *director) allSteps() []step {
 		}
 		steps = append(steps,
 			step{name: "machine with store and leader lost (SIGKILL)" + with, victim: active, harm: killMachine, heal: restartMachine, lost: true, instant: instant, restarts: true},
-			step{name: "machine with store and leader cut off" + with, victim: active, harm: d.network.cut, heal: d.network.mend, network: true, lost: true, instant: instant})
+			step{name: "machine with store and leader cut off" + with, victim: active, harm: on(d.network.Cut), heal: on(d.network.Mend), network: true, lost: true, instant: instant})
 	}
 	return append(steps, step{name: "leading node frozen, active store killed", victim: active, harm: d.freezeNodeAndKillStore, heal: d.startStore, late: true, restarts: true})
 }
@@ -85,8 +89,8 @@ func (d *director) steps(ctx context.Context) error {
 		switch {
 		case !d.only.MatchString(s.name):
 			continue
-		case s.network && !d.network.isolated:
-			d.say("──▶", "left out: %s (%s)", s.name, d.network.reason)
+		case s.network && !d.network.Isolated():
+			d.say("──▶", "left out: %s (%s)", s.name, d.reason)
 			continue
 		}
 		row := &row{step: s}

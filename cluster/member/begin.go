@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -31,6 +33,23 @@ const (
 	// silentAfter is how long a newcomer waits before it logs why.
 	silentAfter = 5 * time.Second
 )
+
+// checkName refuses data of a member with another name, and notes the name of one that begins. etcd would take the
+// new name, and listen at its URL, where no other member looks for the data.
+func checkName(dir, name string) error {
+	path := filepath.Join(dir, "name")
+	known, err := os.ReadFile(path)
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return err
+	case len(known) == 0:
+		return os.WriteFile(path, []byte(name), 0o600)
+	case string(known) != name:
+		return fmt.Errorf("%s has the data of member %q, and this is member %q; give that name, or the directory of this member. "+
+			"To give a member another name, replace it (tenure-cluster replace)", dir, known, name)
+	}
+	return nil
+}
 
 // isNew reports whether a member has no data, and others to ask.
 func isNew(config *embed.Config, others []string) bool {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 
 	"go.etcd.io/etcd/server/v3/storage/wal"
+
+	"github.com/tenurelock/tenure/internal/diskroom"
 )
 
 // startRoom is how much a member writes soon after its start, besides the segments of its log.
@@ -20,7 +22,7 @@ func checkRoom(dir string) error {
 			needed += wal.SegmentSizeBytes
 		}
 	}
-	if free, known := freeOn(dir); known && free < needed {
+	if free, known := diskroom.Free(dir); known && free < needed {
 		return fmt.Errorf("the disk of %s has %d MiB free, and this member needs %d MiB to start; free space on it", dir, free>>20, needed>>20)
 	}
 	return nil

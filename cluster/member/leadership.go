@@ -14,8 +14,8 @@ import (
 
 var _ cluster.Leadership = (*Member)(nil)
 
-// seeking is whether the process of a member can serve.
-type seeking struct {
+// eligibility is whether the process of a member can serve.
+type eligibility struct {
 	mu      sync.Mutex
 	can     bool          // or it has not said yet
 	since   time.Time     // it cannot; the zero time for a witness
@@ -31,16 +31,16 @@ const (
 	maxYieldPause = time.Minute
 )
 
-// Seek implements cluster.Leadership.
-func (m *Member) Seek(can bool) {
-	m.seeking.mu.Lock()
-	defer m.seeking.mu.Unlock()
-	if m.seeking.can && !can {
-		m.seeking.since = time.Now()
+// SetEligible implements cluster.Leadership.
+func (m *Member) SetEligible(can bool) {
+	m.eligibility.mu.Lock()
+	defer m.eligibility.mu.Unlock()
+	if m.eligibility.can && !can {
+		m.eligibility.since = time.Now()
 	}
-	m.seeking.can = can
+	m.eligibility.can = can
 	select {
-	case m.seeking.changed <- struct{}{}:
+	case m.eligibility.changed <- struct{}{}:
 	default:
 	}
 }
@@ -48,12 +48,12 @@ func (m *Member) Seek(can bool) {
 // yieldsIn returns after how long this member should hand leadership on if nothing changes, and
 // false if it should not.
 func (m *Member) yieldsIn() (time.Duration, bool) {
-	m.seeking.mu.Lock()
-	defer m.seeking.mu.Unlock()
-	if m.seeking.can {
+	m.eligibility.mu.Lock()
+	defer m.eligibility.mu.Unlock()
+	if m.eligibility.can {
 		return 0, false
 	}
-	return max(time.Until(m.seeking.since.Add(grace)), 0), true
+	return max(time.Until(m.eligibility.since.Add(grace)), 0), true
 }
 
 // Leads implements cluster.Leadership.
@@ -95,7 +95,7 @@ func (m *Member) lead(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-m.seeking.changed:
+		case <-m.eligibility.changed:
 		case <-timer.C:
 		}
 	}
@@ -112,9 +112,9 @@ func (m *Member) yield(ctx context.Context, former uint64) bool {
 	server := m.etcd.Server
 	own := uint64(server.MemberID())
 	var others []uint64
-	for _, m := range server.Cluster().Members() {
-		if uint64(m.ID) != own && !m.IsLearner {
-			others = append(others, uint64(m.ID))
+	for _, other := range server.Cluster().Members() {
+		if uint64(other.ID) != own && !other.IsLearner {
+			others = append(others, uint64(other.ID))
 		}
 	}
 	if i := slices.Index(others, former); i >= 0 {

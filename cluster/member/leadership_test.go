@@ -28,7 +28,7 @@ func TestAWitnessHandsLeadershipOn(t *testing.T) {
 		options[i].Witness = true
 	}
 	members := startAll(t, options[:])
-	members[2].Seek(true)
+	members[2].SetEligible(true)
 	leads(t, members, func(i int) bool { return i == 2 })
 }
 
@@ -36,10 +36,10 @@ func TestAMemberWhoseProcessCannotServeHandsLeadershipOn(t *testing.T) {
 	options := three(t)
 	members := startAll(t, options[:])
 	for _, m := range members {
-		m.Seek(true)
+		m.SetEligible(true)
 	}
 	first := leads(t, members, func(int) bool { return true })
-	members[first].Seek(false)
+	members[first].SetEligible(false)
 	leads(t, members, func(i int) bool { return i != first })
 }
 
@@ -50,7 +50,7 @@ func TestAMemberThatClosesHandsLeadershipOn(t *testing.T) {
 	}
 	members := startAll(t, options[:])
 	for _, m := range members {
-		m.Seek(true)
+		m.SetEligible(true)
 	}
 	first := leads(t, members, func(int) bool { return true })
 	began := time.Now()

@@ -90,12 +90,16 @@ func (r *repetitions) count(message string, now time.Time) (log bool, dropped in
 	return true, dropped
 }
 
-// usual are warnings of etcd v3.6.14 about what this package has chosen.
+// usual are warnings of etcd v3.6.14 about what this package has chosen, and of each planned stop of another
+// member: that it is gone has a line of its own, "peer became inactive".
 var usual = []string{
 	"Running http and grpc server on single port. This is not recommended for production.",               // no HTTP but for peers
 	"simple token is not cryptographically signed",                                                       // no passwords
 	"scheme is http or unix while key and cert files are present; ignoring key and cert files",           // the socket in Dir
 	"scheme is http or unix while --client-cert-auth is enabled; ignoring client cert auth for this URL", // likewise
+	"lost TCP streaming connection with remote peer",
+	"closed TCP streaming connection with remote peer",
+	"ignored out-of-date read index response; local node read indexes queueing up and waiting to be in sync with leader", // it is asked again
 }
 
 // endHint is what an operator can do where etcd ends the process.

@@ -50,9 +50,7 @@ func (m *Member) disarm(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, alarmTimeout)
 		_, err := server.Alarm(ctx, &etcdserverpb.AlarmRequest{Action: etcdserverpb.AlarmRequest_DEACTIVATE, MemberID: alarm.MemberID, Alarm: alarm.Alarm})
 		cancel()
-		if m.logger != nil {
-			m.logger.Warn("etcd's database was full, and has room again", "error", err)
-		}
+		m.report("end the alarm that etcd's database is full", err, slog.LevelWarn, "etcd's database was full, and has room again")
 	}
 }
 
@@ -67,12 +65,23 @@ func (m *Member) defragment() {
 	}
 	began := time.Now()
 	err := backend.Defrag()
-	if m.logger != nil {
-		m.logger.Info("wrote the file of etcd's database anew", slog.Int64("before", size), slog.Int64("after", backend.Size()), slog.Duration("took", time.Since(began)), slog.Any("error", err))
+	m.report("write the file of etcd's database anew", err, slog.LevelInfo, "wrote the file of etcd's database anew",
+		slog.Int64("before", size), slog.Int64("after", backend.Size()), slog.Duration("took", time.Since(began)))
+}
+
+// report logs what maintain has done, or that it could not.
+func (m *Member) report(task string, err error, level slog.Level, done string, attributes ...any) {
+	switch {
+	case m.logger == nil:
+	case err != nil:
+		m.logger.Warn(task+": tried again in a minute", "error", err)
+	default:
+		m.logger.Log(context.Background(), level, done, attributes...)
 	}
 }
 
-// usage notes when a store was active through a member: such a one renews a lease of etcd, and writes.
+// usage notes when a store was active through a member: such a one writes, and one of another process
+// (Options.ClientURL) renews a lease of etcd.
 type usage struct{ latest atomic.Int64 } // Unix time in nanoseconds; 0: never
 
 func (u *usage) within(duration time.Duration) bool {

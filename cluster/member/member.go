@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net"
 	"net/url"
 	"os"
 	"sync"
@@ -33,7 +35,7 @@ type Member struct {
 	peers  *peers      // nil until its address is free; like etcd
 	etcd   *embed.Etcd // nil until it has begun; of the goroutine of run, and of all once ready is closed
 
-	seeking seeking
+	eligibility eligibility
 
 	stop    func()
 	ready   chan struct{}
@@ -54,14 +56,17 @@ type Member struct {
 // If a disk fails while the member runs, etcd logs the reason and ends the process.
 func Start(options Options) (*Member, error) {
 	m := &Member{ready: make(chan struct{}), done: make(chan struct{})}
-	m.seeking.changed = make(chan struct{}, 1)
-	m.seeking.can = !options.Witness
+	m.eligibility.changed = make(chan struct{}, 1)
+	m.eligibility.can = !options.Witness
 	config, err := options.config(&m.phase)
 	if err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
 	config.GRPCAdditionalServerOptions = m.used.interceptors()
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("member: %w", explainRights(err))
+	}
+	if err := checkName(options.Dir, options.Name); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
 	if err := checkRoom(options.Dir); err != nil {
@@ -101,17 +106,27 @@ func (m *Member) begin() (n *newcomer, err error) {
 
 func (m *Member) closePeers() {
 	if m.peers != nil {
-		m.peers.close()
+		m.peers.end()
 	}
 }
 
 func (m *Member) startEtcd() (err error) {
 	if m.etcd, err = embed.StartEtcd(m.config); err != nil {
 		m.etcd = nil
-		return fmt.Errorf("member: start etcd: %w", err)
+		return fmt.Errorf("member: start etcd: %w", explainRights(err))
 	}
 	m.peers.answer(etcdhttp.NewPeerHandler(m.etcd.GetLogger(), m.etcd.Server))
 	return nil
+}
+
+// explainRights adds what to do to an error because of rights to the directory. Those to listen on a TCP
+// port are no matter of the directory.
+func explainRights(err error) error {
+	var listening *net.OpError
+	if !errors.Is(err, fs.ErrPermission) || errors.As(err, &listening) && listening.Net != "unix" {
+		return err
+	}
+	return fmt.Errorf("%w; run it as the user that owns it, give this user the rights to it, or use another directory", err)
 }
 
 const (
@@ -119,6 +134,9 @@ const (
 	// have ended a moment ago.
 	addressPatience = 10 * time.Second
 	addressPause    = 100 * time.Millisecond
+
+	// askRunning is what to ask first where the address of a member is in use.
+	askRunning = "is this member running already?"
 )
 
 func isInUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }
@@ -133,10 +151,10 @@ func (m *Member) whileInUse(ctx context.Context, listen func() error) error {
 		case !isInUse(err):
 			return err
 		case time.Since(began) > addressPatience:
-			return fmt.Errorf("%w, for more than %v; stop the program that uses it, or give this member another URL", err, addressPatience)
+			return fmt.Errorf("%w, for more than %v: %s If not, stop the program that uses it, or give this member another URL", err, addressPatience, askRunning)
 		case !said && m.logger != nil:
 			said = true
-			m.logger.Warn("the address of this member is in use; trying again", "error", err)
+			m.logger.Warn("the address of this member is in use: "+askRunning+" Trying again", "error", err)
 		}
 		if !sleep.For(ctx, addressPause) {
 			return context.Cause(ctx)

@@ -51,7 +51,7 @@ func start(t *testing.T, options member.Options) *member.Member {
 		t.Fatal(err)
 	}
 	t.Cleanup(m.Close)
-	m.Seek(false) // no store campaigns beside it yet, so it leaves leadership to others
+	m.SetEligible(false) // no store campaigns beside it yet, so it leaves leadership to others
 	return m
 }
 
@@ -340,7 +340,7 @@ func TestAMemberWaitsForAnAddressThatIsInUse(t *testing.T) {
 		var log logbuffer.Buffer
 		options[2].Logger = log.Logger()
 		m := start(t, options[2])
-		eventually(t, "the member finds its address in use", func() bool { return strings.Contains(log.String(), "trying again") })
+		eventually(t, "the member finds its address in use", func() bool { return strings.Contains(log.String(), "is this member running already?") })
 		_ = taken.Close()
 		await.Receive(m.Ready())
 		if ids := records(t, m, "a"); fmt.Sprint(ids) != "[a]" {
@@ -362,4 +362,24 @@ func TestAMemberThatWaitsForItsAddressCanBeClosed(t *testing.T) {
 	if err := m.Err(); err != nil {
 		t.Errorf("a member that was closed has the error %v", err)
 	}
+}
+
+func TestDataOfAMemberWithAnotherNameIsRefused(t *testing.T) {
+	options := three(t)
+	for i := range 2 {
+		start(t, options[i])
+	}
+	start(t, options[2]).Close()
+	renamed := options[2]
+	renamed.Name = options[1].Name
+	m, err := member.Start(renamed)
+	if err == nil {
+		m.Close()
+	}
+	for _, name := range []string{options[1].Name, options[2].Name} {
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("member %q", name)) {
+			t.Fatalf("the error %v does not name %q", err, name)
+		}
+	}
+	start(t, options[2])
 }

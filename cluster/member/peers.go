@@ -83,13 +83,13 @@ func listenPeers(own url.URL, info transport.TLSInfo, logger *slog.Logger) (p *p
 func (p *peers) answer(handler http.Handler) {
 	p.handler.Store(&handler)
 	p.serve.Do(func() {
-		p.tasks.Go(func() { _ = p.limit.Accept(p.socket, p.life.Done(), p.log, p.handshake) }) // until close
+		p.tasks.Go(func() { _ = p.limit.Accept(p.socket, p.life.Done(), p.log, p.handshake) }) // until end
 		p.tasks.Go(func() { _ = p.server.Serve(p) })
 	})
 }
 
-// close ends all connections and frees the address. It may be called twice.
-func (p *peers) close() {
+// end ends all connections and frees the address. It may be called twice.
+func (p *peers) end() {
 	_ = p.Close()
 	_ = p.server.Close()
 	p.tasks.Wait()
@@ -176,6 +176,7 @@ func (p *peers) Accept() (net.Conn, error) {
 	}
 }
 
+// Close ends Accept, and frees the address.
 func (p *peers) Close() error {
 	p.stop()
 	return p.socket.Close()

@@ -1,4 +1,4 @@
-// Package takeover has a test that kills, freezes and stops active stores on etcd while clients
-// use them, and checks what the clients see. Package crashtest of the server has the clients and
+// Package takeover has a test that kills, freezes, stops and cuts off the active gateway of a pair while
+// clients use it, and checks what the clients see. Package crashtest of the server has the clients and
 // the checks.
 package takeover

@@ -4,7 +4,7 @@ package takeover_test
 
 import (
 	"context"
-	"strings"
+	"errors"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -26,11 +26,15 @@ type alwaysStanding struct{ *cluster.Journal }
 func (alwaysStanding) Standing() error { return nil }
 
 func (a alwaysStanding) Commit(ctx context.Context, batch []statestore.Group) error {
-	if err := a.Journal.Commit(ctx, batch); a.Err() == nil {
+	if err := a.Journal.Commit(ctx, batch); a.Journal.Err() == nil {
 		return err
 	}
 	return nil
 }
+
+// Done and Err hide that it was deposed.
+func (alwaysStanding) Done() <-chan struct{} { return nil }
+func (alwaysStanding) Err() error            { return nil }
 
 // unfenced writes to etcd without a comparison.
 type unfenced struct {
@@ -39,9 +43,9 @@ type unfenced struct {
 	records string
 }
 
-func newUnfenced(journal *cluster.Journal, endpoints []string, prefix string) (*unfenced, error) {
+func newUnfenced(journal *cluster.Journal, endpoints []string) (*unfenced, error) {
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop()})
-	return &unfenced{alwaysStanding{journal}, client, strings.TrimSuffix(prefix, "/") + "/r/"}, err
+	return &unfenced{alwaysStanding{journal}, client, cluster.DefaultPrefix + "r/"}, err
 }
 
 func (u *unfenced) Commit(ctx context.Context, batch []statestore.Group) error {
@@ -61,4 +65,4 @@ func (u *unfenced) Commit(ctx context.Context, batch []statestore.Group) error {
 	return nil
 }
 
-func (u *unfenced) Close() error { return u.client.Close() }
+func (u *unfenced) Close() error { return errors.Join(u.client.Close(), u.Journal.Close()) }

@@ -3,251 +3,313 @@
 package takeover_test
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"os"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/cluster/internal/machines"
+	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/failpoint"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/crashtest"
-	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/server/standby"
 )
 
-// serve is a child: a candidate, and the active store once it has won. It ends when it is deposed.
+// serve is a child: a gateway of the pair. It stands by and serves, as tenure-cluster does.
 func serve(ctx context.Context, task crashtest.Task) error {
-	endpoints := strings.Split(task.Arguments["endpoints"], ",")
-	candidate, err := cluster.Open(ctx, cluster.Options{Endpoints: endpoints, Prefix: task.Arguments["prefix"], TTL: etcdTTL,
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	var options member.Options
+	if err := json.Unmarshal([]byte(task.Arguments["member"]), &options); err != nil {
+		return err
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	options.Logger = logger
+	m, err := member.Start(options)
 	if err != nil {
 		return err
+	}
+	defer m.Close()
+	socket, err := standby.Listen(net.JoinHostPort(task.Arguments["host"], "0"))
+	if err != nil {
+		return err
+	}
+	configured := m.Configure(cluster.Options{Address: socket.Addr().String(), Logger: logger})
+	candidate, err := cluster.Open(ctx, configured)
+	if err != nil {
+		return errors.Join(err, socket.Close())
 	}
 	defer candidate.Close()
-	journal, err := candidate.Campaign(ctx)
-	if err != nil {
-		return err
+	fault := task.Fault
+	if fault == deposedWriter || fault == deposedReader {
+		task.Fault = crashtest.None
 	}
-	defer journal.Close()
-	serving, stop := context.WithCancel(ctx)
-	defer stop()
-	var used statestore.Journal = journal
-	switch task.Fault {
-	case deposedWriter:
-		used, err = newUnfenced(journal, endpoints, task.Arguments["prefix"])
-		if err != nil {
-			return err
-		}
-		task.Fault = crashtest.None
-	case deposedReader:
-		used = alwaysStanding{journal}
-		task.Fault = crashtest.None
-	default:
-		go func() { // ends with serving, which ends with this function
-			select {
-			case <-journal.Done():
-				stop()
-			case <-serving.Done():
+	replica := &standby.Replica{
+		Listener: socket,
+		Campaign: func(ctx context.Context) (standby.Journal, error) {
+			task.Announce("")
+			journal, err := candidate.Campaign(ctx)
+			switch {
+			case err != nil:
+				return nil, err
+			case fault == deposedWriter:
+				return newUnfenced(journal, configured.Endpoints)
+			case fault == deposedReader:
+				return alwaysStanding{journal}, nil
 			}
-		}()
+			return journal, nil
+		},
+		Open: func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
+			return crashtest.Open(ctx, task, journal, socket)
+		},
+		StandByAfter: func(err error) bool {
+			return errors.Is(err, cluster.ErrDeposed) || errors.Is(err, cluster.ErrDeadlinePassed)
+		},
 	}
-	if err := crashtest.Serve(serving, task, used); err != nil {
-		return err
-	}
-	return journal.Err() // nil unless it was deposed
+	return replica.Run(ctx)
 }
 
-// etcdTTL is how long the standby waits for an active store that ended uncleanly.
-const etcdTTL = 2 * time.Second
+// gateway is a machine with a member of etcd and a store, in a child.
+type gateway struct {
+	name, host string
+	member     member.Options
 
-// pair is a store of two processes on etcd: an active one, and another one that stands by.
-// Kill kills, freezes or stops the active one.
+	// Guarded by pair.mu.
+	child   *crashtest.Child
+	said    bool      // whether the child has said anything
+	address string    // of its store; empty: it stands by
+	serves  time.Time // when it began to serve last
+}
+
+// pair is a store on two gateways and a witness. Kill harms the active one in one way.
 type pair struct {
 	crashtest.Target
-	task   crashtest.Task
-	etcd   *etcd
-	random *rand.Rand
-
-	children []*crashtest.Child // that are alive, or were killed last
-	active   *crashtest.Child
-	ended    []*crashtest.Child // that are dead or frozen
-
-	former crashtest.Target
-	thaws  sync.WaitGroup // of frozen processes
+	way      way
+	fault    crashtest.Fault
+	network  *machines.Network
+	gateways [2]*gateway
+	random   *rand.Rand
+	life     crashtest.Life
+	heal     func() error // undoes what was done to the victim
+	former   crashtest.Target
+	deaths   map[string]int // how often the active one ended in which way
+	tasks    sync.WaitGroup // that listen to children
+	heals    sync.WaitGroup
 
 	mu     sync.Mutex
-	ways   map[string]int // how often the active one ended in which way
-	faults []error        // of processes that were frozen
+	active *gateway
+	lost   time.Time     // when it was lost by itself, since Kill; zero: it was not
+	victim *gateway      // until it is healed
+	over   chan struct{} // closed when the active one no longer is
+	faults []error       // of what runs beside
 }
 
 const (
-	alive    = 2                      // processes
 	awakes   = 300 * time.Millisecond // at the latest, after another took over
-	ends     = 10 * time.Second       // in which a process notices that it was deposed
+	ends     = 20 * time.Second       // in which a process ends, or stands by
 	startsIn = 60 * time.Second
 )
 
-// Start implements crashtest.Store: it waits until one of the candidates is active.
-func (p *pair) Start(ctx context.Context, life crashtest.Life) error {
-	for len(p.children) < alive {
-		if err := p.launch(life); err != nil {
-			return err
-		}
-	}
-	for _, child := range p.children {
-		if err := child.Arm(life); err != nil {
-			return err
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, startsIn)
-	defer cancel()
-	for p.active == nil {
-		first, second := p.children[0], p.children[1]
-		select {
-		case address := <-first.Ready():
-			p.active = first
-			p.SetAddress(address)
-		case address := <-second.Ready():
-			p.active = second
-			p.SetAddress(address)
-		case <-first.Died():
-			return p.died(first, life)
-		case <-second.Died():
-			return p.died(second, life)
-		case <-ctx.Done():
-			err := fmt.Errorf("no candidate became active: %w", context.Cause(ctx))
-			for _, child := range p.children {
-				_ = child.Kill()
-				err = fmt.Errorf("%w\n%s", err, child.Output())
+// Start implements crashtest.Store: it waits until one of the gateways is active.
+func (p *pair) Start(_ context.Context, life crashtest.Life) error {
+	await.Done(p.heals.Wait)
+	p.life = life
+	for _, g := range p.gateways {
+		switch {
+		case g == p.victim:
+		case g.child == nil || isDead(g.child):
+			if err := p.launch(g); err != nil {
+				return err
 			}
-			return err
+		default:
+			if err := g.child.Arm(life); err != nil {
+				return err
+			}
 		}
 	}
-	p.thaw()
+	var dead *gateway
+	if !p.awaits(startsIn, func() bool {
+		for _, g := range p.gateways {
+			if p.active == nil && g != p.victim && isDead(g.child) {
+				dead = g
+			}
+		}
+		return p.active != nil || dead != nil
+	}) {
+		err := errors.New("no gateway became active")
+		for _, g := range p.gateways {
+			_ = g.child.Kill()
+			err = fmt.Errorf("%w\n%s:\n%s", err, g.name, g.child.Output())
+		}
+		return err
+	}
+	if p.victim != nil {
+		p.heals.Go(p.healVictim)
+	}
+	p.mu.Lock()
+	if p.active != nil {
+		p.SetAddress(p.active.address)
+	}
+	p.mu.Unlock()
+	if dead != nil {
+		return cmp.Or(dead.child.Kill(), crashtest.ErrDied)
+	}
 	return nil
 }
 
-func (p *pair) launch(life crashtest.Life) error {
-	task := p.task
-	task.Life = life
-	child, err := crashtest.Launch(task)
-	if err == nil {
-		p.children = append(p.children, child)
+func (p *pair) launch(g *gateway) error {
+	encoded, err := json.Marshal(g.member)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// died returns why a candidate died before it was active.
-func (p *pair) died(child *crashtest.Child, life crashtest.Life) error {
-	p.remove(child)
-	if _, err := child.Address(context.Background()); !errors.Is(err, crashtest.ErrDied) {
-		return err // it ended by itself
+	task := crashtest.Task{Fault: p.fault, Life: p.life, Arguments: map[string]string{"member": string(encoded), "host": g.host}}
+	child, err := crashtest.Launch(task, func(program string) []string { return p.network.Command(g.name, program) })
+	if err != nil {
+		return err
 	}
-	return crashtest.ErrDied
-}
-
-func (p *pair) remove(child *crashtest.Child) {
-	for i, one := range p.children {
-		if one == child {
-			p.children = append(p.children[:i:i], p.children[i+1:]...)
+	p.mu.Lock()
+	g.child, g.said, g.address = child, false, ""
+	p.mu.Unlock()
+	p.tasks.Go(func() {
+		for {
+			select {
+			case address := <-child.Ready():
+				p.heard(g, child, address)
+			case <-child.Died():
+				p.heard(g, child, "")
+				return
+			}
 		}
+	})
+	return nil
+}
+
+// heard notes that a gateway serves at an address, or no longer.
+func (p *pair) heard(g *gateway, child *crashtest.Child, address string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if g.child != child {
+		return
 	}
+	g.said = true
+	if g.address = address; address != "" {
+		g.serves = time.Now()
+	}
+	switch {
+	case g == p.victim, address == "" && g != p.active:
+		return
+	case p.active != nil: // Run must know before clients meet the next one
+		close(p.over)
+		p.lost = time.Now()
+		p.SetAddress("")
+	}
+	p.active = nil
+	if address != "" {
+		p.active, p.over = g, make(chan struct{})
+	}
+}
+
+func isDead(child *crashtest.Child) bool {
+	select {
+	case <-child.Died():
+		return true
+	default:
+		return false
+	}
+}
+
+// DeadFor returns for how long the active one was gone already when Kill was called.
+func (p *pair) DeadFor() (d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.lost.IsZero() {
+		d = time.Since(p.lost)
+	}
+	p.lost = time.Time{}
+	return d
 }
 
 // Died implements crashtest.Store.
-func (p *pair) Died() <-chan struct{} { return p.active.Died() }
+func (p *pair) Died() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.over
+}
 
 // Kill implements crashtest.Store.
 func (p *pair) Kill() error {
-	child := p.active
-	if child == nil {
-		return nil
-	}
-	p.active = nil
-	p.remove(child)
-	if p.task.Fault == crashtest.None && p.random.IntN(4) == 0 && p.etcd.restart(p.random.IntN(3), time.Duration(p.random.IntN(1000))*time.Millisecond) {
-		p.count("(a member of etcd was restarted too)")
-	}
-	select {
-	case <-child.Died():
-		err := child.Kill() // says whether it ended by itself
-		if err != nil && (strings.Contains(err.Error(), cluster.ErrDeadlinePassed.Error()) || strings.Contains(err.Error(), cluster.ErrDeposed.Error())) {
-			p.count("could not prove in time that it was active")
-			return nil
-		}
-		p.count("killed itself at a step")
-		return err
-	default:
-	}
-	switch p.random.IntN(5) {
-	case 0, 1:
-		p.count("killed")
-		return child.Kill()
-	case 2:
-		p.count("stopped")
-		return p.stop(child)
-	}
-	p.count("frozen, and woken after it was deposed")
-	if err := child.Signal(syscall.SIGSTOP); err != nil {
-		return err
-	}
-	p.former.SetAddress(p.Address())
-	p.ended = append(p.ended, child)
-	return nil
-}
-
-func (p *pair) count(way string) {
+	await.Done(p.heals.Wait) // one gateway is harmed at a time
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.ways[way]++
+	g := p.active
+	for _, one := range p.gateways {
+		if one.child != nil && isDead(one.child) {
+			g = one
+		}
+	}
+	p.victim = g // what it says now comes from before
+	if p.active == g {
+		p.active = nil
+	}
+	p.mu.Unlock()
+	how, err := "lost its standing", error(nil)
+	switch {
+	case g == nil:
+	case isDead(g.child):
+		how, p.heal, err = "killed itself at a step", func() error { return p.launch(g) }, g.child.Kill() // or ended in another way
+	default:
+		if p.way.lives {
+			p.former.SetAddress(p.Address())
+		}
+		how, p.heal, err = p.way.harm(p, g)
+	}
+	p.deaths[how]++
+	return err
 }
 
-// stop ends a process cleanly: it resigns.
-func (p *pair) stop(child *crashtest.Child) error {
-	if err := child.Stop(); err != nil {
-		return err
+// healVictim undoes what was done to the victim, a while after another one took over. It must
+// notice that it was deposed.
+func (p *pair) healVictim() {
+	time.Sleep(rand.N(awakes))
+	p.mu.Lock()
+	g := p.victim
+	p.victim = nil
+	p.mu.Unlock()
+	limit, at := ends, time.Now()
+	if p.fault != crashtest.None {
+		limit = time.Second // it never notices
 	}
-	timer := time.NewTimer(ends)
-	defer timer.Stop()
-	select {
-	case <-child.Died():
-		return nil
-	case <-timer.C:
-		return errors.Join(errors.New("the process did not stop"), child.Kill())
+	if err := p.heal(); err != nil {
+		p.failed(err)
+		return
+	}
+	if p.awaits(limit, func() bool { return g.said && (g.address == "" || g.serves.After(at)) }) {
+		return
+	}
+	if p.fault == crashtest.None {
+		p.failed(fmt.Errorf("gateway %s neither stands by nor serves again", g.name))
+	}
+	if err := errors.Join(g.child.Kill(), p.launch(g)); err != nil {
+		p.failed(err)
 	}
 }
 
-// thaw wakes the processes that are frozen, a while after another one took over. They must
-// notice that they were deposed.
-func (p *pair) thaw() {
-	frozen := p.ended
-	p.ended = nil
-	for _, child := range frozen {
-		after := rand.N(awakes)
-		p.thaws.Go(func() {
-			time.Sleep(after)
-			if err := child.Signal(syscall.SIGCONT); err != nil {
-				p.failed(err)
-			}
-			timer := time.NewTimer(ends)
-			defer timer.Stop()
-			select {
-			case <-child.Died():
-			case <-timer.C:
-				if p.task.Fault == crashtest.None {
-					p.failed(errors.New("a process did not notice that it was deposed"))
-				}
-				if err := child.Kill(); err != nil {
-					p.failed(err)
-				}
-			}
-		})
+// awaits waits until done, which is called with the mutex held, and reports whether that came.
+func (p *pair) awaits(limit time.Duration, done func() bool) bool {
+	for end := time.Now().Add(limit); ; sleep.For(context.Background(), time.Millisecond) {
+		p.mu.Lock()
+		ok := done()
+		p.mu.Unlock()
+		if ok || time.Now().After(end) {
+			return ok
+		}
 	}
 }
 
@@ -257,13 +319,15 @@ func (p *pair) failed(err error) {
 	p.faults = append(p.faults, err)
 }
 
-// close kills all processes and returns what went wrong with those that were frozen.
+// close kills all processes, and returns what went wrong beside.
 func (p *pair) close() error {
-	await.Done(p.thaws.Wait)
-	for _, child := range append(p.children, p.ended...) {
-		_ = child.Signal(syscall.SIGCONT)
-		_ = child.Kill()
+	await.Done(p.heals.Wait)
+	for _, g := range p.gateways {
+		if g.child != nil {
+			_ = g.child.Kill()
+		}
 	}
+	await.Done(p.tasks.Wait)
 	return errors.Join(p.faults...)
 }
 
@@ -272,6 +336,9 @@ func (p *pair) Former() *crashtest.Target { return &p.former }
 
 // Points implements crashtest.Store.
 func (p *pair) Points() []failpoint.Point {
+	if p.way.name != killed.name {
+		return nil
+	}
 	return []failpoint.Point{failpoint.DuringLoad, failpoint.AfterApply, failpoint.BeforeCommit, failpoint.AfterCommit,
 		failpoint.BeforeNotification, failpoint.BeforeReply}
 }

@@ -79,7 +79,7 @@ func TestASeedReplays(t *testing.T) {
 		slices.Sort(events) // a line begins with the time
 		return events
 	}
-	count, atOnce, lost := max(*seeds/10, 5), 0, 0
+	count, atOnce := max(*seeds/10, 5), 0
 	for i := range uint64(count) {
 		once, again := trace(*first+i), trace(*first+i)
 		if slices.Equal(once, again) {
@@ -92,16 +92,12 @@ func TestASeedReplays(t *testing.T) {
 			next := trace(*first + i)
 			repeated = slices.ContainsFunc(courses, func(course []string) bool { return slices.Equal(course, next) })
 			if courses = append(courses, next); !repeated && len(courses) == maxCourses {
-				t.Logf("seed %d took %d courses in %d runs", *first+i, maxCourses, maxCourses)
-				lost++
+				t.Errorf("seed %d took %d courses in %d runs", *first+i, maxCourses, maxCourses)
 				break
 			}
 		}
 	}
-	// What an elector hears at its second watch races with its other events of the same instant.
-	if t.Logf("%d of %d seeds replayed at once", atOnce, count); lost > count/2 {
-		t.Errorf("%d of %d seeds took a new course in each run", lost, count)
-	}
+	t.Logf("%d of %d seeds replayed at once", atOnce, count)
 }
 
 // parting describes where two traces differ first.

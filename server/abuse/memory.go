@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -21,6 +23,35 @@ var memoryAttacks = []attack{{
 		peers := t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) { _, _ = p.subscribe(1, "queue/"+p.id) })
 		t.flood(ctx, t.n(1024, 256), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
 		return sleepFor(ctx, t.duration/4)
+	},
+}, {
+	name:  "unfinished packets",
+	what:  "leaves packets of 1 MB incomplete on 40 connections of a user without rights, again and again, in a server with 64 MiB (--max-memory).",
+	limit: "a client of another user sends 5 KiB and 100 KiB, and stays connected",
+	rules: `  - {users: [` + healthyUser + `], read: ["*"], write: ["*"]}` + "\n",
+	serve: []string{"--max-memory", "64MiB"},
+	run: func(ctx context.Context, t *target) error {
+		other, err := t.login(ctx, rawmqtt.Login{ClientID: "other", User: healthyUser, Password: healthyPassword})
+		if err != nil {
+			return err
+		}
+		ctx = t.lasting(ctx)
+		var leaving sync.WaitGroup
+		defer leaving.Wait()
+		leaving.Go(func() { t.leaveUnfinished(ctx, 40) })
+		sleep(ctx, t.duration/4) // until the room is taken
+		for n := 0; ctx.Err() == nil; n++ {
+			size := []int{5 << 10, 100 << 10}[n%2]
+			err := other.send(other.request(1, protocol.VerbSet, "large", string(make([]byte, size))))
+			if err == nil {
+				_, err = other.acknowledged()
+			}
+			if err != nil {
+				return breach("a client that sends %d bytes is disconnected: %v", size, err)
+			}
+			sleep(ctx, 10*time.Millisecond)
+		}
+		return nil
 	},
 }, {
 	name:  "long tokens",
@@ -168,6 +199,20 @@ var memoryAttacks = []attack{{
 		return nil
 	},
 }}
+
+// leaveUnfinished sends all but the last byte of a packet of 1 MB on each of some connections, and does so
+// again on a new one whenever the server has ended one, until ctx ends.
+func (t *target) leaveUnfinished(ctx context.Context, connections int) {
+	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 1_000_000)}.Packet()
+	concurrently(connections, connections, func(i int) {
+		t.again(ctx, rawmqtt.Login{ClientID: "unfinished-" + strconv.Itoa(i)}, func(p *peer) {
+			if p.send(packet[:len(packet)-1]) == nil {
+				_, _ = p.await(wire.Disconnect)
+			}
+			sleep(ctx, 250*time.Millisecond)
+		})
+	})
+}
 
 // flood publishes messages of a size to several topics in turn, on one connection. If the server
 // ends the connection, flood opens another.

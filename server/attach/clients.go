@@ -37,7 +37,7 @@ type clientLRU struct {
 	limit  int
 	gone   func(client, reason string) // called with the lock held; must not block
 	now    func() time.Time
-	count  atomic.Uint64 // numbers KEYNOTIFYs and notifications in order
+	count  atomic.Uint64 // numbers KEYNOTIFYs, notifications, and what ends watches, in order
 
 	mu      sync.Mutex
 	fresh   *list.List               // the new ones; the latest is in front
@@ -48,6 +48,7 @@ type clientLRU struct {
 type clientEntry struct {
 	client  string
 	watched uint64    // the number of its last KEYNOTIFY; 0: none
+	since   uint64    // no watch of it is older, by clientLRU.count
 	first   time.Time // of its first request
 	last    time.Time // of its last request
 	settled bool      // which list it is in
@@ -119,7 +120,7 @@ func (c *clientLRU) heardLocked(client string) *clientEntry {
 	element := c.clients[client]
 	if element == nil {
 		client = strings.Clone(client) // it may be a part of a large request
-		entry := &clientEntry{client: client, first: now, last: now}
+		entry := &clientEntry{client: client, since: c.count.Add(1), first: now, last: now}
 		c.clients[client] = c.fresh.PushFront(entry)
 		if len(c.clients) > c.limit {
 			c.forgetLocked(c.fresh, c.fresh.Back()) // room for new ones is never 0, see settleLocked
@@ -186,10 +187,21 @@ func (c *clientLRU) unread(notification pendingNotification) bool {
 func (c *clientLRU) endWatches() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for client := range c.clients {
+	for client, element := range c.clients {
 		c.engine.Disconnect(client)
+		element.Value.(*clientEntry).since = c.count.Add(1)
 		c.gone(client, activity.ReasonBrokerRestarted)
 	}
+}
+
+// since returns a number that changes whenever all watches of a client end.
+func (c *clientLRU) since(client string) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if element := c.clients[client]; element != nil {
+		return element.Value.(*clientEntry).since
+	}
+	return 0
 }
 
 func (c *clientLRU) size() int {

@@ -19,19 +19,19 @@ const replyTooLarge protocol.Refusal = "the reply is larger than the broker take
 
 // reply sends a reply with QoS 0, as server.Server does: neither the store nor the broker waits
 // for a client that does not read.
-func (l *link) reply(topic string, correlation []byte, reply statestore.Reply) {
-	if l.send(l.response(topic, correlation, reply)) || reply.Outcome != statestore.Found {
+func (l *link) reply(client, topic string, correlation []byte, reply statestore.Reply) {
+	if l.send(l.response(client, topic, correlation, reply)) || reply.Outcome != statestore.Found {
 		return
 	}
 	// Only a value makes a reply large. Tell the client, so that it need not wait for nothing.
-	l.send(l.response(topic, correlation, statestore.Reply{Verb: reply.Verb, Err: replyTooLarge}))
+	l.send(l.response(client, topic, correlation, statestore.Reply{Verb: reply.Verb, Err: replyTooLarge}))
 }
 
-func (l *link) response(topic string, correlation []byte, reply statestore.Reply) *paho.Publish {
+func (l *link) response(client, topic string, correlation []byte, reply statestore.Reply) *paho.Publish {
 	response := &paho.Publish{
 		Topic:      topic,
 		Payload:    reply.Append(nil),
-		Properties: l.properties(protocol.PropertyStatus, protocol.StatusOK),
+		Properties: l.properties(client, protocol.PropertyStatus, protocol.StatusOK),
 	}
 	response.Properties.CorrelationData = correlation
 	if !reply.Version.IsZero() {
@@ -49,7 +49,7 @@ const storeBusy = "too much waits for the journal of the store; try again"
 func (l *link) refuse(client, topic string, correlation []byte) {
 	l.store.count(func(stats *Stats) { stats.Busy++ })
 	l.store.busy.Log("client", logs.Name(client), "waiting", l.store.engine.Waiting())
-	response := &paho.Publish{Topic: topic, Properties: l.properties(protocol.PropertyStatus, protocol.StatusUnavailable)}
+	response := &paho.Publish{Topic: topic, Properties: l.properties(client, protocol.PropertyStatus, protocol.StatusUnavailable)}
 	response.Properties.User.Add(protocol.PropertyStatusMessage, storeBusy)
 	response.Properties.CorrelationData = correlation
 	l.send(response)
@@ -261,7 +261,7 @@ func (l *link) answer(client string, request *paho.PublishProperties, reply stat
 		return
 	}
 	l.store.count(func(stats *Stats) { stats.Requests++ })
-	l.reply(request.ResponseTopic, request.CorrelationData, reply)
+	l.reply(client, request.ResponseTopic, request.CorrelationData, reply)
 }
 
 // sendReplies sends the replies whose commits are over, until the connection ends. A store that has
@@ -279,7 +279,7 @@ func (l *link) sendReplies() {
 		}
 		if !l.hasYielded() {
 			l.store.count(func(stats *Stats) { stats.Requests++ })
-			l.reply(waiting.topic, waiting.correlation, waiting.reply)
+			l.reply(waiting.client, waiting.topic, waiting.correlation, waiting.reply)
 		}
 		l.replies.sent(waiting)
 	}

@@ -2,6 +2,7 @@ package attach
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 
@@ -95,15 +96,18 @@ func userProperty(properties paho.UserProperties, name string) *string {
 	return nil
 }
 
-// properties returns the properties of each message of the store, with one user property more.
-func (l *link) properties(name, value string) *paho.PublishProperties {
+// properties returns the properties of each message of the store to a client, with one user property
+// more. The instance is another one after the store has ended the client's watches without a word: the
+// client then watches again.
+func (l *link) properties(client, name, value string) *paho.PublishProperties {
+	instance := l.store.instance + "-" + strconv.FormatUint(l.store.clients.since(client), 36)
 	return &paho.PublishProperties{
 		ContentType: protocol.ContentType,
 		User: paho.UserProperties{
 			{Key: name, Value: value},
 			{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
 			{Key: protocol.PropertyStore, Value: l.store.engine.Identity()},
-			{Key: protocol.PropertyInstance, Value: l.store.instance},
+			{Key: protocol.PropertyInstance, Value: instance},
 		},
 	}
 }
@@ -125,7 +129,7 @@ func (l *link) notify() {
 			QoS:        1, // so that the broker says whether there is a subscriber
 			Topic:      protocol.NotifyTopic(notification.Client, notification.Key),
 			Payload:    notification.Append(nil),
-			Properties: l.properties(protocol.PropertyTimestamp, notification.Version.String()),
+			Properties: l.properties(notification.Client, protocol.PropertyTimestamp, notification.Version.String()),
 		}
 		if l.tooLarge(message) {
 			continue

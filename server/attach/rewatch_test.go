@@ -2,9 +2,14 @@ package attach_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -18,6 +23,75 @@ func TestInvariant51AWatchOutlivesARestartOfAnAttachedStore(t *testing.T) {
 	t.Parallel()
 	t.Run("in memory", func(t *testing.T) { outlivesARestart(t, func() statestore.Journal { return nil }) })
 	t.Run("with a journal", func(t *testing.T) { outlivesARestart(t, new(testsupport.Journal).Open) })
+}
+
+// The clients stay connected, and the store runs on: only its replies can say that the watches are gone.
+func TestInvariant51AClientWatchesAgainAfterAnAttachedStoreHasEndedItsWatches(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name    string
+		options attach.Options
+		end     func(*testing.T, *mosquitto.Broker, *testsupport.Proxy, *testsupport.Attachment)
+	}{
+		{"because it seemed that the broker was restarted", attach.Options{}, loseTheWill},
+		{"because there were too many clients", attach.Options{MaxClients: 4}, claimManyNames},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			broker := mosquitto.Start(t, "")
+			through := testsupport.NewProxy(t, broker.Address)
+			a := testsupport.Attach(t, through.Address(), test.options)
+			client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "watcher"})
+			watch, err := client.Watch("k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			await.Receive(watch.Changes())
+			test.end(t, broker, through, a)
+			if _, err := client.Get(t.Context(), "another"); err != nil {
+				t.Fatal(err)
+			}
+			writer := testsupport.Connect(t, broker.Address, "writer", nil)
+			for n, deadline := 0, time.After(testsupport.Patience); ; n++ {
+				writer.Do("SET", "k", fmt.Sprint(n)) // the client may not have watched again yet
+				select {
+				case change := <-watch.Changes():
+					if !change.Exists {
+						continue // read before the first SET
+					}
+					return
+				case <-time.After(100 * time.Millisecond):
+				case <-deadline:
+					t.Fatal("the client never sees a change")
+				}
+			}
+		})
+	}
+}
+
+// loseTheWill cuts the store off for a while. Then the broker has what the store had said before, as if it
+// did not publish the Will, or had lost it in a crash.
+func loseTheWill(t *testing.T, broker *mosquitto.Broker, through *testsupport.Proxy, a *testsupport.Attachment) {
+	other := testsupport.Connect(t, broker.Address, "other", nil)
+	other.Subscribe(presenceTopic)
+	answers := other.Next().Payload // retained
+	through.Refuse(true)
+	through.Cut()
+	if said := string(other.Next().Payload); !strings.HasPrefix(said, "gone ") {
+		t.Fatalf("the Will says %q", said)
+	}
+	if _, err := other.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: answers}); err != nil {
+		t.Fatal(err)
+	}
+	through.Refuse(false)
+	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
+}
+
+// claimManyNames makes the store forget the clients that it has not known for long.
+func claimManyNames(t *testing.T, broker *mosquitto.Broker, _ *testsupport.Proxy, _ *testsupport.Attachment) {
+	for n := range 4 {
+		testsupport.Connect(t, broker.Address, fmt.Sprint("other-", n), nil).Do("GET", "k")
+	}
 }
 
 func outlivesARestart(t *testing.T, journal func() statestore.Journal) {

@@ -53,8 +53,9 @@ type Child struct {
 	task  Task
 }
 
-// Launch starts the present program again, with a task for Main. Kill the child when done.
-func Launch(task Task) (*Child, error) {
+// Launch starts the present program again, with a task for Main. wrap, if it is not nil, returns the
+// words of the command that runs a program, as one that puts it on another network. Kill the child when done.
+func Launch(task Task, wrap func(program string) []string) (*Child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -63,7 +64,11 @@ func Launch(task Task) (*Child, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Child{cmd: exec.Command(self), ready: make(chan string, 1), died: make(chan struct{}), task: task}
+	words := []string{self}
+	if wrap != nil {
+		words = wrap(self)
+	}
+	c := &Child{cmd: exec.Command(words[0], words[1:]...), ready: make(chan string, 1), died: make(chan struct{}), task: task}
 	c.cmd.Env = append(os.Environ(), taskVariable+"="+string(text))
 	c.cmd.Stderr = &c.log
 	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
@@ -81,9 +86,10 @@ func Launch(task Task) (*Child, error) {
 		for lines := bufio.NewScanner(stdout); lines.Scan(); {
 			if address, ok := strings.CutPrefix(lines.Text(), announcement); ok {
 				select {
-				case c.ready <- address:
-				default: // the child says it once
+				case <-c.ready: // nothing has read it
+				default:
 				}
+				c.ready <- address // has room
 			}
 		}
 		_ = c.cmd.Wait() // the state says how it ended
@@ -94,21 +100,26 @@ func Launch(task Task) (*Child, error) {
 // Address waits until the store of the child can be reached, and returns its address, once. The
 // error is ErrDied if the child killed itself before, at the point of its Life.
 func (c *Child) Address(ctx context.Context) (string, error) {
-	select {
-	case address := <-c.ready:
-		return address, nil
-	case <-c.died:
-		if c.task.Life.Point != "" && c.isKilled() {
-			return "", ErrDied
+	for {
+		select {
+		case address := <-c.ready:
+			if address != "" {
+				return address, nil
+			}
+		case <-c.died:
+			if c.task.Life.Point != "" && c.isKilled() {
+				return "", ErrDied
+			}
+			return "", fmt.Errorf("the child has ended: %v\n%s", c.cmd.ProcessState, c.log.String())
+		case <-ctx.Done():
+			return "", fmt.Errorf("the child did not say where it listens: %w", context.Cause(ctx))
 		}
-		return "", fmt.Errorf("the child has ended: %v\n%s", c.cmd.ProcessState, c.log.String())
-	case <-ctx.Done():
-		return "", fmt.Errorf("the child did not say where it listens: %w", context.Cause(ctx))
 	}
 }
 
-// Ready returns a channel that gets the address once the store of the child can be reached. Only
-// one of Address and Ready gets it.
+// Ready returns a channel that gets the address each time when the store of the child can be
+// reached, and an empty one when it no longer serves. What was not received makes room for what
+// follows. Only one of Address and Ready gets it.
 func (c *Child) Ready() <-chan string { return c.ready }
 
 // Died returns a channel that is closed when the child has ended.
@@ -195,8 +206,9 @@ func Main(serve func(ctx context.Context, task Task) error) {
 	os.Exit(0)
 }
 
-// announce tells the parent that clients can reach the store.
-func (t *Task) announce(address string) { fmt.Println(announcement + address) }
+// Announce tells the parent that clients can reach the store at an address, or that none can, if it
+// is empty.
+func (t *Task) Announce(address string) { fmt.Println(announcement + address) }
 
 // armament makes a process kill itself at a point, and its commits slow.
 type armament struct {

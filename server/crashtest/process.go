@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"net"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -45,7 +46,7 @@ func (p *Process) Start(ctx context.Context, life Life) (err error) {
 	if lost {
 		p.losses.Add(1)
 	}
-	if p.child, err = Launch(task); err != nil {
+	if p.child, err = Launch(task, nil); err != nil {
 		return err
 	}
 	address, err := p.child.Address(ctx)
@@ -72,24 +73,47 @@ func (p *Process) Points() []failpoint.Point {
 	return append(failpoint.Points(), PowerLoss, PowerLoss)
 }
 
-// Serve runs a server on a journal until ctx ends, in a child of a Process. It tells the parent
-// the address once the server has answered a client: the lifetimes have begun then, so the
-// checker can count them from the moment at which it learns the address. If the journal can make
-// backups, as the one of server/journal can, Serve makes one after the other.
-func Serve(ctx context.Context, task Task, journal statestore.Journal) (err error) {
+// Opened is a server in a child, which tells its parent when it serves.
+type Opened struct {
+	server  *server.Server
+	task    Task
+	journal statestore.Journal
+}
+
+// Open opens a server on a journal, in a child. It listens on socket, or on a port of loopback if
+// that is nil. The caller calls Serve.
+func Open(ctx context.Context, task Task, journal statestore.Journal, socket net.Listener) (*Opened, error) {
 	s, err := server.Open(ctx, server.Options{
-		Addr:    "127.0.0.1:0",
-		Store:   statestore.Options{Strict: task.Strict},
-		Journal: withFault(journal, task.Fault),
+		Addr:          "127.0.0.1:0",
+		Listener:      socket,
+		AllowInsecure: true,
+		Store:         statestore.Options{Strict: task.Strict},
+		Journal:       withFault(journal, task.Fault),
 	})
+	return &Opened{s, task, journal}, err
+}
+
+// Serve runs a server on a journal until ctx ends, in a child of a Process: see Opened.Serve.
+func Serve(ctx context.Context, task Task, journal statestore.Journal) error {
+	o, err := Open(ctx, task, journal, nil)
 	if err != nil {
 		return err
 	}
+	return o.Serve(ctx)
+}
+
+// Serve serves until ctx ends. It tells the parent the address once the server has answered a
+// client: the lifetimes have begun then, so the checker can count them from the moment at which
+// it learns the address. At the end it tells an empty address. If the journal can make backups, as
+// the one of server/journal can, Serve makes one after the other.
+func (o *Opened) Serve(ctx context.Context) error {
+	s := o.server
+	defer o.task.Announce("")
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	if file, ok := journal.(interface {
+	if file, ok := o.journal.(interface {
 		Backup(ctx context.Context, to io.Writer) error
 	}); ok {
 		tasks.Go(func() {
@@ -104,7 +128,7 @@ func Serve(ctx context.Context, task Task, journal statestore.Journal) (err erro
 		if err != nil {
 			return // ctx has ended, or Serve returns why there is no answer
 		}
-		task.announce(s.Addr().String())
+		o.task.Announce(s.Addr().String())
 		_ = client.Close()
 	})
 	return s.Serve(ctx)

@@ -374,6 +374,9 @@ func (h *harness) cycle(ctx context.Context) error {
 		return err
 	}
 	restart := Restart{Dead: h.recorder.now()}
+	if store, ok := h.store.(interface{ DeadFor() time.Duration }); ok { // it can end by itself, and go on elsewhere
+		restart.Dead -= store.DeadFor()
+	}
 	life := h.choose()
 	if err := h.start(ctx, life); err != nil {
 		return err

@@ -66,7 +66,7 @@ type control struct {
 func (f *File) listen() error {
 	removeSocket(f.dir.path)
 	host, _ := os.Hostname() // if it fails, errors of other processes lack the name
-	self := holder{PID: os.Getpid(), Host: host}
+	self := holder{PID: os.Getpid(), Host: host, Boot: boot(), Silent: f.silent}
 	c, err := newControl(f)
 	if err != nil {
 		f.logger.Warn("journal: to make a backup, stop this process: no other process can ask it for one", "directory", f.dir.path, "error", err)
@@ -106,7 +106,7 @@ func newControl(f *File) (*control, error) {
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err == nil {
-		// The directory may have been moved when the listener closes: removeHolder removes the socket.
+		// The directory may have been moved when the listener closes: directory.remove removes the socket.
 		listener.SetUnlinkOnClose(c.private != "")
 		c.listener, err = listener, os.Chmod(path, 0o600)
 	}

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/diskroom"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
@@ -104,7 +105,7 @@ func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
 		{"fsync:error=EIO:when=1", "input/output error"}, // of the directory
 		{"ftruncate,?ftruncate64:error=EIO:when=1", "input/output error"},
 		{"rename,renameat,renameat2:error=EIO:when=1", "replace the disk"},
-		{"rename,renameat,renameat2:error=EIO:when=2", "replace the disk"}, // of a compaction
+		{"rename,renameat,renameat2:error=EIO:when=3", "replace the disk"}, // of a compaction
 	} {
 		t.Run(test.inject, func(t *testing.T) {
 			t.Parallel()
@@ -149,6 +150,12 @@ func TestInvariant34AFullDiskEndsTheJournal(t *testing.T) {
 	}
 }
 
+// leave writes a file that leaves some bytes of a disk.
+func leave(dir, filler string, left int64) {
+	free, _ := diskroom.Free(dir)
+	_ = os.WriteFile(filler, make([]byte, max(0, free-left)), 0o600)
+}
+
 // onASmallDisk tests a journal on a disk of 1 MB: full, read-only, and with no room for a copy.
 // It writes what is wrong.
 func onASmallDisk(dir string) (code int) {
@@ -187,6 +194,16 @@ func onASmallDisk(dir string) (code int) {
 		check(file.Close() == nil, "Close has an error")
 	}
 	check(errors.Is(err, syscall.ENOSPC), "after a start on the full disk the error is %v", err)
+	// A start needs no more than this, but no change would fit.
+	check(os.Truncate(filler, 0) == nil, "the filler cannot be emptied")
+	leave(dir, filler, 20<<10)
+	file, err = journal.Open(data, journal.Options{})
+	check(errors.Is(err, syscall.ENOSPC) && strings.Contains(err.Error(), " KiB free, and a store needs 64 KiB to start") && strings.Contains(err.Error(), "free space on the disk"),
+		"Open on a disk with room for a start only has error %v", err)
+	if err == nil {
+		check(file.Close() == nil, "Close has an error")
+	}
+	_ = os.WriteFile(filler, make([]byte, 1<<20), 0o600)
 	_, err = journal.Open(filepath.Join(dir, "another"), journal.Options{})
 	check(err != nil && !strings.Contains(err.Error(), "\n"), "the error of Open has several lines: %v", err)
 	check(errors.Is(err, syscall.ENOSPC) && strings.Contains(err.Error(), "free space"), "Open of a new journal on the full disk has error %v", err)
@@ -228,9 +245,7 @@ func onASmallDisk(dir string) (code int) {
 	check(len(entries) == 1, "Check without room left %v", entries)
 
 	// There is no room for a compacted copy: the journal goes on.
-	var disk syscall.Statfs_t
-	check(syscall.Statfs(dir, &disk) == nil, "the disk has no free space to ask for")
-	_ = os.WriteFile(filler, make([]byte, max(0, int64(disk.Bavail)*int64(disk.Bsize)-64<<10)), 0o600)
+	leave(dir, filler, 96<<10)
 	var log bytes.Buffer
 	file, err = journal.Open(data, journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	check(err == nil, "Open has error %v", err)

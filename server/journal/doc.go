@@ -41,7 +41,8 @@
 //	tenure.db      the records, a bbolt file
 //	tenure.db.new  a copy while it is made; removed at the next start
 //	tenure.lock    the lock
-//	tenure.holder  which process has the lock, and how to ask it for a backup
+//	tenure.holder  which process has the lock, since which start of the machine, and how to ask it for a
+//	               backup; a stop removes it
 //	tenure.sock    where that process is asked
 //
 // All are readable and writable for their owner only. The file has the values of all keys. Open

@@ -59,3 +59,10 @@ func TakeLock(dir string, meanwhile func() error) (bool, error) {
 
 // Settle waits until no compaction is under way, as the next commits do.
 func (f *File) Settle() error { return f.settle() }
+
+// SetBoot changes the name of the present run of the machine, until restore is called.
+func SetBoot(name string) (restore func()) {
+	before := boot
+	boot = func() string { return name }
+	return func() { boot = before }
+}

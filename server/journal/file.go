@@ -13,11 +13,13 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
 	bbolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/tenurelock/tenure/internal/diskroom"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -29,6 +31,10 @@ const (
 	holderName = "tenure.holder"
 	socketName = "tenure.sock"
 )
+
+// startRoom is how many bytes a disk must have free, so that a store that says that it runs can also
+// make some small changes.
+const startRoom = 64 << 10
 
 // progressInterval is how often a long compaction logs how far it is.
 const progressInterval = 2 * time.Second
@@ -47,6 +53,8 @@ type File struct {
 	path    string
 	logger  *slog.Logger
 	control *control // answers requests for backups; nil if that is not possible
+	silent  bool     // clients of a process before this one may not have noticed its end
+	began   time.Time
 
 	// Of the goroutine that calls Load and Commit.
 	totals     totals      // of what is committed
@@ -96,6 +104,8 @@ func Open(dir string, options Options) (*File, error) {
 		dir:    claimed,
 		path:   filepath.Join(dir, fileName),
 		logger: options.Logger,
+		silent: fellSilent(dir),
+		began:  time.Now(),
 		ready:  make(chan struct{}),
 	}
 	f.life, f.end = context.WithCancel(context.Background())
@@ -110,19 +120,23 @@ func Open(dir string, options Options) (*File, error) {
 }
 
 // prepare removes what an interrupted compaction left, creates the file if there is none, and
-// looks whether it is a journal.
+// looks whether it is a journal. It refuses a disk without room.
 func (f *File) prepare() error {
 	if err := removeIfThere(filepath.Join(f.dir.path, newName)); err != nil {
 		return err
 	}
 	file, err := openRegular(f.path, os.O_RDWR)
-	if errors.Is(err, fs.ErrNotExist) {
-		return f.create()
-	}
-	if err != nil {
+	missing := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !missing {
 		return err
 	}
-	defer file.Close()
+	defer file.Close() // of nothing, if it is missing
+	if free, known := diskroom.Free(f.dir.path); known && free < startRoom {
+		return fmt.Errorf("the disk has %d KiB free, and a store needs %d KiB to start: %w", free>>10, startRoom>>10, syscall.ENOSPC)
+	}
+	if missing {
+		return f.create()
+	}
 	info, err := file.Stat()
 	if err != nil {
 		return err
@@ -194,7 +208,8 @@ func begin(db *bbolt.DB) error {
 // Load implements [statestore.Journal]. It reads the file once, from beginning to end, and
 // checks all of it. Then it compacts the file if that is due. A million keys take about two
 // seconds, and ctx can end it. A second call is refused, and does no harm to the first user of
-// the journal: a journal belongs to one store. The process before is gone since an unknown time.
+// the journal: a journal belongs to one store. The process before is gone since an unknown time. It fell
+// silent if it ended without Close, in an earlier run of the machine.
 func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	f.mu.Lock()
 	failure, loaded := f.failure, f.loaded
@@ -209,7 +224,7 @@ func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (fo
 	if err := f.load(ctx, each); err != nil {
 		return former, f.fail(err)
 	}
-	return former, nil
+	return statestore.Former{Silent: f.silent}, nil
 }
 
 func (f *File) load(ctx context.Context, each func(statestore.Record) error) error {
@@ -496,8 +511,11 @@ func (f *File) Close() error {
 	if db := f.takeDB(); db != nil {
 		errs = append(errs, about(f.path, db.Close()))
 	}
-	errs = append(errs, f.dir.removeHolder(), f.dir.release())
-	return together(errs...)
+	errs = append(errs, f.dir.remove(socketName))
+	if !f.silent || time.Since(f.began) > statestore.SilentFor { // else the next process must know it too
+		errs = append(errs, f.dir.remove(holderName))
+	}
+	return together(append(errs, f.dir.release())...)
 }
 
 // takeDB waits until no backup reads, sets f.db to nil, and returns what it was. It returns nil if

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,13 +28,36 @@ const (
 // maxHolder bounds the file that names the holder.
 const maxHolder = 16 << 10
 
-// A holder is what the process that has the lock says about itself. The lock alone decides;
-// what a dead process left behind is never believed.
+// A holder is what the process that has the lock says about itself. The lock alone decides who has it;
+// of a dead process only Boot and Silent are believed.
 type holder struct {
 	PID    int    `json:"pid"`
 	Host   string `json:"host"`
 	Socket string `json:"socket,omitempty"` // where it is asked for a backup
 	Secret string `json:"secret,omitempty"` // which the question contains
+	Boot   string `json:"boot"`             // see boot
+	Silent bool   `json:"silent,omitempty"` // see File.silent
+}
+
+// boot names the present run of the machine. Where the system does not say it, it names the process: then each
+// end but a clean one counts as the end of the machine.
+var boot = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return rand.Text()
+	}
+	return strings.TrimSpace(string(id))
+})
+
+// fellSilent reports whether clients of a process before this one may not have noticed its end, because its
+// machine was gone without a word: it has left its name, in another run of the machine. A process that is
+// killed leaves its name too, but the system closes its connections. The caller has the lock.
+func fellSilent(dir string) bool {
+	former, err := readHolder(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false // a clean stop, or none was there
+	}
+	return err != nil || former.Silent || former.Boot != boot()
 }
 
 // A directoryLock is the lock of a directory: a file that one process locks to write, or several
@@ -180,29 +206,37 @@ func readHolder(dir string) (holder, error) {
 	return found, nil
 }
 
-// writeHolder says which process has the lock. The caller has it.
+// writeHolder says which process has the lock, durably: at each moment the directory has this name or the
+// one before. The caller has the lock.
 func (d *directory) writeHolder(h holder) error {
 	content, err := json.Marshal(h)
 	if err != nil {
 		return err
 	}
 	path := filepath.Join(d.path, holderName)
-	if err := removeIfThere(path); err != nil {
+	if err := removeIfThere(path + ".new"); err != nil {
 		return about(path, err)
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return about(path, err)
 	}
 	_, err = file.Write(append(content, '\n'))
-	return about(path, together(err, file.Close()))
+	err = together(err, file.Sync(), file.Close())
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err == nil {
+		err = syncDirectory(d.path)
+	}
+	return about(path, err)
 }
 
-// removeHolder removes what says which process has the lock, and the socket. The directory may
-// have been moved: what has its name now belongs to another journal.
-func (d *directory) removeHolder() error {
+// remove removes files of the directory, if they are there. It may have been moved: what has its name now
+// belongs to another journal.
+func (d *directory) remove(names ...string) error {
 	var errs []error
-	for _, name := range []string{socketName, holderName} {
+	for _, name := range names {
 		if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, about(filepath.Join(d.path, name), err))
 		}

@@ -147,7 +147,7 @@ func (m *memberFlags) start(dir string, logger *slog.Logger, flush func()) (star
 	if started, err = member.Start(options); err != nil {
 		return nil, "", err
 	}
-	return started, fmt.Sprintf("member %s of etcd in %s", m.name, where), nil
+	return started, fmt.Sprintf("%s (member %s of etcd)", where, m.name), nil
 }
 
 // memberDirectory is where a member has its data, below the directory of --data.

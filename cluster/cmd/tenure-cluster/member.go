@@ -51,12 +51,12 @@ func runWitness(ctx context.Context, cmd *cobra.Command, flags *memberFlags, dir
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "started %s\n", where)
+	fmt.Fprintf(cmd.OutOrStdout(), "started member %s with data in %s\n", flags.name, where)
 	ready := m.Ready()
 	for {
 		select {
 		case <-ready:
-			fmt.Fprintf(cmd.OutOrStdout(), "running %s\n", where)
+			fmt.Fprintf(cmd.OutOrStdout(), "running member %s with data in %s\n", flags.name, where)
 			ready = nil
 		case <-m.Done():
 			m.Close()

@@ -41,14 +41,14 @@ func (r *replication) Chosen() (bool, error) {
 		if name := r.etcd.other(); name != "" {
 			return false, fmt.Errorf("--%s is for --etcd; the store uses the member of its own process", name)
 		}
-		return true, r.member.check()
+		return true, errors.Join(r.member.check(), r.etcd.checkStanding())
 	case len(r.etcd.endpoints) > 0:
 		if r.member != nil {
 			if name := r.member.given(); name != "" {
 				return false, fmt.Errorf("--%s is for --member; an etcd that runs already has its own settings", name)
 			}
 		}
-		return true, r.etcd.check()
+		return true, errors.Join(r.etcd.check(), r.etcd.checkStanding())
 	}
 	if r.etcd.flags.Changed("standing") {
 		return false, errors.New("--standing needs --member or --etcd")
@@ -82,7 +82,9 @@ A process that stands by sends its clients to the active one, at the address of
 
 With --member the process runs a member of etcd itself, with its data below
 --data, so that no other etcd is needed. All members have the same --cluster.
-A majority of them must run: three members outlive the loss of one. Where only
+A majority of them must run: three members outlive the loss of one. When the
+active process is gone, the process whose member is elected leader of etcd takes
+over: after two --election-timeout at most, and --standing. Where only
 two machines serve clients, "tenure-cluster witness" is the third member. The
 connections between members need TLS (--peer-ca, --peer-cert, --peer-key),
 unless the URLs of --cluster are http. docs/pair.md shows it step by step.`
@@ -171,7 +173,18 @@ func (e *etcdFlags) other() (name string) {
 	return ""
 }
 
+// checkStanding names the flag that package cluster would refuse only once etcd answers.
+func (e *etcdFlags) checkStanding() error {
+	if e.standing != 0 && (e.standing < cluster.MinStanding || e.standing > cluster.MaxStanding) {
+		return fmt.Errorf("--standing %v must be from %v to %v, or 0 for its default", e.standing, cluster.MinStanding, cluster.MaxStanding)
+	}
+	return nil
+}
+
 func (e *etcdFlags) check() error {
+	if e.ttl < cluster.MinTTL || e.ttl > cluster.MaxTTL || e.ttl%time.Second != 0 {
+		return fmt.Errorf("--etcd-ttl %v must be whole seconds, from %v to %v", e.ttl, cluster.MinTTL, cluster.MaxTTL)
+	}
 	if (e.cert == "") != (e.key == "") {
 		return errors.New("--etcd-cert and --etcd-key belong together")
 	}

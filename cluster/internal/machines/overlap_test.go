@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package machines
 
 import (
 	"testing"
@@ -23,7 +23,8 @@ func TestTheOverlapOfTwoStoresIsFound(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			serves := map[string]time.Time{"a": at(1), "b": at(90)}
-			o := &overlap{serves: func(store string) time.Time { return serves[store] }}
+			store := func(name string) Store { return Store{Serves: func() time.Time { return serves[name] }} }
+			o := &Overlap{stores: map[string]Store{"a": store("a"), "b": store("b")}}
 			if !o.judge("a", at(2), at(3)) || !o.judge("b", at(95), at(100)) {
 				t.Fatal("a takeover is taken for an overlap")
 			}

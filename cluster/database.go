@@ -15,8 +15,8 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// room is how much room etcd's database has for the records of a journal.
-type room struct {
+// database is how much room etcd's database has for the records of a journal.
+type database struct {
 	full     atomic.Bool   // see Full
 	old      atomic.Int64  // bytes that were written since the last compaction
 	revision atomic.Int64  // of the last transaction
@@ -30,55 +30,55 @@ const (
 	oldBytes = 16 << 20
 	// unseenBytes is how much may be written before another look at the size of the database.
 	unseenBytes = 1 << 20
-	// lookPause is the pause between two looks while less is written, and tightPause while most
+	// measurePause is the pause between two looks while less is written, and nearlyFullPause while most
 	// of the room is used: then a deletion is to show soon.
-	lookPause, tightPause = 30 * time.Second, time.Second
-	// settlingLooks is how many looks come after a compaction until its effect is seen.
-	settlingLooks = 3
-	// lookTimeout bounds a request. etcd removes old values after its answer.
-	lookTimeout = 10 * time.Second
+	measurePause, nearlyFullPause = 30 * time.Second, time.Second
+	// settlingMeasures is how many looks come after a compaction until its effect is seen.
+	settlingMeasures = 3
+	// databaseTimeout bounds a request. etcd removes old values after its answer.
+	databaseTimeout = 10 * time.Second
 )
 
 // Full implements [statestore.Bounded]: the database is larger than Options.MaxDatabase.
-func (j *Journal) Full() bool { return j.room.full.Load() }
+func (j *Journal) Full() bool { return j.database.full.Load() }
 
 var _ statestore.Bounded = (*Journal)(nil)
 
 // wrote notes a transaction, at a revision.
-func (r *room) wrote(size int, revision int64) {
-	r.old.Add(int64(size))
-	r.revision.Store(revision)
-	if r.unseen += size; r.unseen >= unseenBytes {
-		r.unseen = 0
+func (d *database) wrote(size int, revision int64) {
+	d.old.Add(int64(size))
+	d.revision.Store(revision)
+	if d.unseen += size; d.unseen >= unseenBytes {
+		d.unseen = 0
 		select {
-		case r.wake <- struct{}{}:
+		case d.wake <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// keepRoom looks at the size of the database, and compacts what is old, until the standing ends.
-func (j *Journal) keepRoom() {
-	timer := time.NewTimer(lookPause)
+// watchDatabase looks at the size of the database, and compacts what is old, until the standing ends.
+func (j *Journal) watchDatabase() {
+	timer := time.NewTimer(measurePause)
 	defer timer.Stop()
 	warned, settling := false, 0
 	for {
-		tight := j.look(&warned)
-		if old := j.room.old.Load(); j.options.Compact && (old >= oldBytes || tight && old > 0) {
+		nearlyFull := j.measure(&warned)
+		if old := j.database.old.Load(); j.options.Compact && (old >= oldBytes || nearlyFull && old > 0) {
 			j.compact(old)
-			settling = settlingLooks
+			settling = settlingMeasures
 		}
-		if tight && settling > 0 {
+		if nearlyFull && settling > 0 {
 			j.touch()
 			settling--
 		}
-		pause := lookPause
-		if tight {
-			pause = tightPause
+		pause := measurePause
+		if nearlyFull {
+			pause = nearlyFullPause
 		}
 		timer.Reset(pause)
 		select {
-		case <-j.room.wake:
+		case <-j.database.wake:
 		case <-timer.C:
 		case <-j.life.Done():
 			return
@@ -86,10 +86,10 @@ func (j *Journal) keepRoom() {
 	}
 }
 
-// look asks how large the database is, and reports whether most of the room is used. What is free in
+// measure asks how large the database is, and reports whether most of the room is used. What is free in
 // its file does not count: etcd uses that first.
-func (j *Journal) look(warned *bool) (tight bool) {
-	ctx, cancel := context.WithTimeout(j.life, lookTimeout)
+func (j *Journal) measure(warned *bool) (nearlyFull bool) {
+	ctx, cancel := context.WithTimeout(j.life, databaseTimeout)
 	defer cancel()
 	status, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*pb.StatusResponse, error) {
 		status, err := pb.NewMaintenanceClient(client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
@@ -105,40 +105,40 @@ func (j *Journal) look(warned *bool) (tight bool) {
 	used := status.DbSizeInUse
 	wasFull := j.Full()
 	full := used >= limit || wasFull && used >= limit/16*15 // not in and out with each write
-	j.room.full.Store(full)
-	tight = used >= limit/5*4
+	j.database.full.Store(full)
+	nearlyFull = used >= limit/5*4
 	attributes := []any{slog.Int64("bytes", used), slog.Int64("limit", limit)}
 	switch {
 	case full && !wasFull:
 		j.options.Logger.Error("the database is full, so the store refuses what needs more room: delete keys, or allow a larger one", attributes...)
 	case !full && wasFull:
 		j.options.Logger.Warn("the database has room again", attributes...)
-	case tight && !*warned:
+	case nearlyFull && !*warned:
 		j.options.Logger.Warn("the database is nearly full; then the store refuses what needs more room: delete keys, or allow a larger one", attributes...)
 	}
-	*warned = tight
-	return tight
+	*warned = nearlyFull
+	return nearlyFull
 }
 
 // compact removes the values that were replaced before the last transaction. old is how much was
 // written by then.
 func (j *Journal) compact(old int64) {
-	ctx, cancel := context.WithTimeout(j.life, lookTimeout)
+	ctx, cancel := context.WithTimeout(j.life, databaseTimeout)
 	defer cancel()
 	client, _ := j.endpoints.at(0)
-	if _, err := client.Compact(ctx, j.room.revision.Load()); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
+	if _, err := client.Compact(ctx, j.database.revision.Load()); err != nil && !errors.Is(err, rpctypes.ErrCompacted) {
 		if j.life.Err() == nil {
 			j.options.Logger.Warn("compact etcd: tried again later", slog.Any("reason", err))
 		}
 		return
 	}
-	j.room.old.Add(-old)
+	j.database.old.Add(-old)
 }
 
 // touch writes what is there already. etcd v3.6.14 counts what a compaction has freed when it writes the
 // next time, and a store that refuses everything would not write.
 func (j *Journal) touch() {
-	ctx, cancel := context.WithTimeout(j.life, lookTimeout)
+	ctx, cancel := context.WithTimeout(j.life, databaseTimeout)
 	defer cancel()
 	client, _ := j.endpoints.at(0)
 	_, _ = client.Txn(ctx).If(j.isActive()).

@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package machines
 
 import (
 	"context"
@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	askEvery = 10 * time.Millisecond
+	// AskEvery is how often an Overlap asks each store.
+	AskEvery = 10 * time.Millisecond
 	// askPatience is how long an answer is waited for: a store that was frozen has requests that were
 	// sent after another one had taken over.
 	askPatience = time.Second
@@ -23,14 +24,13 @@ const (
 	hearing = 500 * time.Millisecond
 )
 
-// overlap asks each store, over a connection to it alone, and looks for two that answer at once: a
+// Overlap asks each store, over a connection to it alone, and looks for two that answer at once: a
 // store that answers what was sent after another one had answered, and that has not begun to serve
 // again since.
-type overlap struct {
-	tasks sync.WaitGroup
-	stop  context.CancelFunc
-	// serves returns when a store began to serve last.
-	serves func(store string) time.Time
+type Overlap struct {
+	tasks  sync.WaitGroup
+	stop   context.CancelFunc
+	stores map[string]Store
 
 	mu      sync.Mutex
 	serving string    // the store that took over last
@@ -39,26 +39,40 @@ type overlap struct {
 	wrong   []string
 }
 
-func startOverlap(stores []*machine, serves func(store string) time.Time) *overlap {
-	o := &overlap{serves: serves}
+// Store is a store that may take over.
+type Store struct {
+	// Address returns where the store listens now, or an empty string.
+	Address func() string
+	// Serves returns when the store began to serve last.
+	Serves func() time.Time
+}
+
+// StartOverlap begins to ask stores by their names for a key. The caller calls Close.
+func StartOverlap(stores map[string]Store, key string) *Overlap {
+	o := &Overlap{stores: stores}
 	ctx, stop := context.WithCancel(context.Background())
 	o.stop = stop
-	for _, store := range stores {
-		o.tasks.Go(func() { o.ask(ctx, store.name, store.address) })
+	for name := range stores {
+		o.tasks.Go(func() { o.ask(ctx, name, key) })
 	}
 	return o
 }
 
-func (o *overlap) close() {
+// Close ends it, and returns how many answers there were, and those that must not have been.
+func (o *Overlap) Close() (answers int, wrong []string) {
 	o.stop()
 	o.tasks.Wait()
+	return o.answers, o.wrong
 }
 
 // ask sends requests to one store until ctx ends. It waits for no answer before the next request.
-func (o *overlap) ask(ctx context.Context, store, address string) {
+func (o *Overlap) ask(ctx context.Context, store, key string) {
 	dialer := net.Dialer{Timeout: askPatience}
-	client, err := transport.Dial(ctx, "mqtt://"+address, transport.Options{
-		ClientID: "ask-" + store, KeepAlive: time.Hour, ReconnectMin: askEvery, ReconnectMax: 2 * askEvery, Dialer: dialer.DialContext,
+	client, err := transport.Dial(ctx, "mqtt://store", transport.Options{
+		ClientID: "ask-" + store, KeepAlive: time.Hour, ReconnectMin: AskEvery, ReconnectMax: 2 * AskEvery,
+		Dialer: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, o.stores[store].Address())
+		},
 		ClientOptions: transport.ClientOptions{Logger: slog.New(slog.DiscardHandler)},
 	}) // waits until the store serves for the first time
 	if err != nil {
@@ -70,7 +84,7 @@ func (o *overlap) ask(ctx context.Context, store, address string) {
 	defer client.Close()
 	var requests sync.WaitGroup
 	defer requests.Wait()
-	tick := time.NewTicker(askEvery)
+	tick := time.NewTicker(AskEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -82,7 +96,7 @@ func (o *overlap) ask(ctx context.Context, store, address string) {
 			asking, cancel := context.WithTimeout(ctx, askPatience)
 			defer cancel()
 			began := time.Now()
-			if _, err := client.Get(asking, probeKey); err == nil {
+			if _, err := client.Get(asking, key); err == nil {
 				o.answered(ctx, store, began, time.Now())
 			}
 		})
@@ -90,7 +104,7 @@ func (o *overlap) ask(ctx context.Context, store, address string) {
 }
 
 // answered notes an answer to a request that began at a time.
-func (o *overlap) answered(ctx context.Context, store string, began, at time.Time) {
+func (o *Overlap) answered(ctx context.Context, store string, began, at time.Time) {
 	if o.judge(store, began, at) || !sleep.For(ctx, hearing) || o.judge(store, began, at) {
 		return
 	}
@@ -100,8 +114,8 @@ func (o *overlap) answered(ctx context.Context, store string, began, at time.Tim
 const clockTime = "15:04:05.000"
 
 // judge reports whether a store may have answered.
-func (o *overlap) judge(store string, began, at time.Time) bool {
-	serves := o.serves(store)
+func (o *Overlap) judge(store string, began, at time.Time) bool {
+	serves := o.stores[store].Serves()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.answers++
@@ -115,7 +129,7 @@ func (o *overlap) judge(store string, began, at time.Time) bool {
 	return true
 }
 
-func (o *overlap) found(format string, arguments ...any) {
+func (o *Overlap) found(format string, arguments ...any) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.wrong = append(o.wrong, fmt.Sprintf(format, arguments...))

@@ -1,0 +1,2 @@
+// Package diskroom says how much room a disk has.
+package diskroom
