@@ -34,6 +34,7 @@ type waiter struct {
 	reason  *waitReason
 	key     *keywatch.Watch
 	timer   *time.Timer
+	silence *time.Timer  // runs since the latest notification
 	backoff retryBackoff // after refusals
 
 	started    bool          // the key is watched; a lease that is free costs no watch
@@ -50,6 +51,7 @@ func (l *Lease) newWaiter() *waiter {
 		reason:  &waitReason{lease: l},
 		key:     keywatch.New(l.client, l.name, l.options.TTL), // the reason for a refusal may pass
 		timer:   time.NewTimer(0),
+		silence: time.NewTimer(l.silence()),
 		backoff: l.options.retryBackoff(l.options.Jitter),
 	}
 }
@@ -66,7 +68,13 @@ func (w *waiter) start(seen hlc.Timestamp) error {
 func (w *waiter) close() {
 	w.key.Close()
 	w.timer.Stop()
+	w.silence.Stop()
 }
+
+// silence is how long a waiter hears nothing of a holder before it doubts its connection: two renewals.
+// With its machine a store can fall silent without ending its connections, and without a doubt the
+// waiter would notice that when the TTL is over, and not when another store can give it the lease.
+func (l *Lease) silence() time.Duration { return 2 * l.options.RenewEvery }
 
 // expiry is the time to wait for a holder that may have renewed just now.
 func (l *Lease) expiry() time.Duration { return l.options.TTL + random.Duration(l.options.Jitter) }
@@ -140,9 +148,12 @@ func (w *waiter) wait(ctx context.Context, lost <-chan struct{}) error {
 		case <-w.timer.C:
 			w.backingOff = false
 			return nil
+		case <-w.silence.C: // once: a holder that died is silent too
+			w.lease.client.Probe(w.lease.options.RequestTimeout + w.lease.options.probe()) // as after a request
 		case change, open := <-w.key.Changes():
 			if open {
 				w.reason.heard(change.Entry)
+				w.silence.Reset(w.lease.silence())
 			}
 			tryIn := time.Duration(0)
 			switch {
@@ -240,7 +251,7 @@ func (w *waiter) isFree(ctx context.Context) (bool, error) {
 func (w *waiter) read(ctx context.Context) (transport.Entry, error) {
 	l, backoff := w.lease, w.lease.options.retryBackoff(0)
 	for {
-		entry, err := l.get(ctx, l.client, transport.Binding{})
+		entry, err := l.get(ctx, l.client, transport.Binding{}, l.options.probe())
 		switch {
 		case err == nil:
 			w.reason.heard(entry)
