@@ -444,7 +444,7 @@ func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T)
 }
 
 // A waiter that hears nothing of a healthy holder would otherwise wait for the holder's whole TTL first.
-func TestAWaiterGivesUpAConnectionThatFellSilentBeforeTheHoldersTTLIsOver(t *testing.T) {
+func TestInvariant52AWaiterGivesUpAConnectionThatFellSilentBeforeTheTTLIsOver(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		options lease.Options
