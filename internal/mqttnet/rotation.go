@@ -22,9 +22,8 @@ type Rotation struct {
 }
 
 // skips is how many pauses a server that cost a timeout is left out for, while another one can be
-// asked: one that stands by, and may take its place. With the pauses that a client makes after a loss that
-// is 2.4 s on average, and a takeover of a pair takes 2.5 s at most.
-const skips = 12
+// asked: one that stands by, and may take its place.
+const skips = 5
 
 // NewRotation returns a rotation that begins with the first of servers, addresses from
 // [ParseAddresses].
