@@ -256,7 +256,7 @@ func (t *Tenure) result(r async.Result) {
 // judge returns the event that a result is for the schedule.
 func (t *Tenure) judge(r async.Result) event {
 	if r.Err != nil && t.bound {
-		r.Err = t.lease.answered(t.lease.client, r.Err)
+		r.Err = t.lease.answered(t.lease.client, r.Err, t.lease.options.probeHeld())
 	}
 	if !t.renewing {
 		return told(t.value, transport.Entry{Exists: r.Exists, Value: r.Value}, r.Err)

@@ -322,7 +322,7 @@ func (t *Tenure) Confirm(ctx context.Context) error {
 // ask asks the store whether it has this tenure, and ends the tenure if it does not. The
 // error says why that is not known, or is the cause of the end.
 func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
-	entry, err := t.lease.get(ctx, client, binding)
+	entry, err := t.lease.get(ctx, client, binding, t.lease.options.probeHeld())
 	return t.learn(entry, err)
 }
 

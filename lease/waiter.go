@@ -20,6 +20,7 @@ type waiter struct {
 	began   time.Time // of the times of the waiting
 	timer   *time.Timer
 	waiting waiting
+	silence *time.Timer // runs since the latest notification
 }
 
 func (l *Lease) newWaiter() *waiter {
@@ -30,13 +31,20 @@ func (l *Lease) newWaiter() *waiter {
 		began:   time.Now(),
 		timer:   time.NewTimer(0),
 		waiting: waiting{options: &l.options, backoff: l.options.retryBackoff(l.options.Jitter)},
+		silence: time.NewTimer(l.silence()),
 	}
 }
 
 func (w *waiter) close() {
 	w.key.Close()
 	w.timer.Stop()
+	w.silence.Stop()
 }
+
+// silence is how long a waiter hears nothing of a holder before it doubts its connection: two renewals.
+// With its machine a store can fall silent without ending its connections, and without a doubt the
+// waiter would notice that when the TTL is over, and not when another store can give it the lease.
+func (l *Lease) silence() time.Duration { return 2 * l.options.RenewEvery }
 
 // acquire tries until it holds the lease, waiting is useless, or ctx or the attempt ends.
 func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
@@ -106,6 +114,9 @@ func (w *waiter) untilTry(ctx context.Context, lost <-chan struct{}, e waitEvent
 			return errReconnected
 		case <-w.timer.C:
 			e = waitEvent{}
+		case <-w.silence.C: // once: a holder that died is silent too
+			w.lease.client.Probe(w.lease.options.RequestTimeout + w.lease.options.probe()) // as after a request
+			e = waitEvent{}
 		case change, open := <-w.key.Changes():
 			if !open {
 				if err := w.key.Ended(); isTerminal(err) {
@@ -115,6 +126,7 @@ func (w *waiter) untilTry(ctx context.Context, lost <-chan struct{}, e waitEvent
 				break
 			}
 			w.reason.heard(change.Entry)
+			w.silence.Reset(w.lease.silence())
 			e = waitEvent{kind: changed, exists: change.Exists, version: change.Version, missed: change.Missed}
 		}
 	}
@@ -136,7 +148,7 @@ func (w *waiter) look(ctx context.Context) (transport.Entry, error) {
 func (w *waiter) read(ctx context.Context) (transport.Entry, error) {
 	l, backoff := w.lease, w.lease.options.retryBackoff(0)
 	for {
-		entry, err := l.get(ctx, l.client, transport.Binding{})
+		entry, err := l.get(ctx, l.client, transport.Binding{}, l.options.probe())
 		switch {
 		case err == nil:
 			w.reason.heard(entry)
