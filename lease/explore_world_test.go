@@ -428,7 +428,7 @@ func (k *keyed) holder(h *holder) {
 		k.version(h.hint.version)
 	}
 	if h.underWay {
-		k.bytes(uint8(min(h.clock-h.sent, 20)))
+		k.bytes(uint8(min(h.clock-h.sent, 8)))
 		k.until(h.timeoutAt, now)
 	}
 	switch h.phase {
@@ -450,7 +450,7 @@ func (k *keyed) holder(h *holder) {
 		k.until(s.watchAt, now)
 		k.until(s.askAfter, now)
 		k.until(s.backoff.interval, 0)
-		k.bytes(uint8(min(h.clock-h.sent, 20)))
+		k.bytes(uint8(min(h.clock-h.sent, 8)))
 	case clearing, resting:
 		w := &h.waiting
 		k.until(h.freeing.end, now)
