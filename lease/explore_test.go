@@ -502,6 +502,8 @@ var scopes = []scope{
 	{prompt: true, name: "A: crashes and given up acquisitions", holders: 2, faults: 2, kinds: []uint8{crashes, quits, loses}},
 	{prompt: true, name: "A: two faults of the store", holders: 2, faults: 2, kinds: []uint8{restarts, steps, freezes}},
 	{prompt: true, name: "A: an operator, forged and lost notifications", holders: 2, faults: 2, kinds: []uint8{removes, forges, misses}},
+	{prompt: true, name: "A: three late messages and freezes", holders: 2, faults: 3, kinds: []uint8{strays, freezes}},
+	{prompt: true, name: "B: three holders, a late message and a freeze", holders: 3, faults: 2, kinds: []uint8{strays, freezes}},
 	{name: "B: three holders, any fault", holders: 3, faults: 1, kinds: anything},
 }
 
