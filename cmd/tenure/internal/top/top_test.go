@@ -44,11 +44,11 @@ func TestAWatchedLeaseIsFollowedFromHolderToHolder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Second)
-		if got := look(); !got.Held || got.Holder != "gateway-a" || got.AtLeast || got.HeldFor.Duration != time.Second || got.TTL.Duration != 0 {
+		time.Sleep(500 * time.Millisecond)
+		if got := look(); !got.Held || got.Holder != "gateway-a" || got.AtLeast || got.HeldFor.Duration != 500*time.Millisecond || got.TTL.Duration != 0 {
 			t.Errorf("before the first renewal: %+v", got)
 		}
-		time.Sleep(19 * time.Second)
+		time.Sleep(19500 * time.Millisecond)
 		if got := look(); got.HeldFor.Duration != 20*time.Second || !got.Estimated || got.TTL.Duration < 8*time.Second || got.TTL.Duration > 9*time.Second || got.Left.Duration <= 5*time.Second {
 			t.Errorf("after some renewals: %+v", got)
 		}
