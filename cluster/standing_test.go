@@ -63,7 +63,7 @@ func TestACheckPastTheDeadlineEndsTheStanding(t *testing.T) {
 	if err := s.check(); err != nil || s.why() != nil {
 		t.Fatalf("before the deadline: %v, %v", err, s.why())
 	}
-	s.failure.Store(&errNoAnswer)
+	s.latest.Store(&proof{err: errNoAnswer})
 	now = testValidity
 	err := s.check()
 	if !errors.Is(err, ErrDeadlinePassed) || !strings.Contains(err.Error(), errNoAnswer.Error()) {
@@ -105,7 +105,8 @@ func TestInvariant35AStandingEndsAtItsDeadlineThoughNothingRuns(t *testing.T) {
 		if err := s.check(); !errors.Is(err, ErrDeadlinePassed) {
 			t.Errorf("at the deadline: %v", err)
 		}
-		s.prove(clock()) // too late
+		late := s.span.Load().proved(clock(), clock())
+		s.span.Store(&late)
 		if err := s.check(); !errors.Is(err, ErrDeadlinePassed) {
 			t.Errorf("after a proof that came too late: %v", err)
 		}
