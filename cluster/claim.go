@@ -24,6 +24,9 @@ func (c *claim) takes(seen observation) clientv3.Op {
 		clientv3.OpPut(c.keys.format, format),
 		clientv3.OpPut(c.keys.sequence, c.number(0)),
 	}
+	if !seen.used { // so it does not wait, and one that comes late must not take a key that was deleted by hand meanwhile
+		conditions = append(conditions, clientv3.Compare(clientv3.Version(c.keys.format), "=", 0))
+	}
 	if c.lease != 0 {
 		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(c.keys.alive), "=", seen.aliveRevision))
 		operations = append(operations, clientv3.OpPut(c.keys.alive, c.ballot.Term, clientv3.WithLease(c.lease)))
