@@ -227,7 +227,7 @@ func (g *Guard) refused(ctx context.Context, name, key string, err error) error 
 func (g *Guard) ended(ctx context.Context, name, key string, err error) error {
 	switch {
 	case err == nil:
-	case tokenRefused(err):
+	case transport.TokenRefused(err):
 		g.tenure.FencedOut(err)
 		g.noteRefusal(ctx, name, key, false, err)
 	case errors.Is(err, transport.ErrNotSent):
@@ -281,16 +281,6 @@ func (g *Guard) token() (hlc.Token, error) {
 		err = ErrMissingToken
 	}
 	return token, err
-}
-
-// tokenRefused reports whether the store refused the token itself.
-// transport.ErrFencingTokenRequired does not count: a guard always sends a token, so
-// something between removed it, which does not mean that the tenure is over.
-func tokenRefused(err error) bool {
-	return errors.Is(err, transport.ErrFencingTokenLower) ||
-		errors.Is(err, transport.ErrFencingTokenNeverIssued) ||
-		errors.Is(err, transport.ErrOtherStore) ||
-		errors.Is(err, transport.ErrFencingTokenTooFarAhead)
 }
 
 func guardError(name, key string, err error) error {

@@ -31,9 +31,7 @@ type attempt struct {
 	store                string
 	replaced, connection <-chan struct{}
 
-	// mayHold: a request got no answer, so it may have set the key, or may yet. A later
-	// request that was refused says nothing about one that is still under way.
-	mayHold bool
+	claim claim
 }
 
 // errReconnected says that an attempt ended with its connection.
@@ -69,14 +67,13 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 			return tenure, nil
 		}
 		a.closeWill()
-		tooSlow := errors.Is(err, errTooSlow) && reason != nil // Acquire: it waits for faster ones
-		again := (errors.Is(err, errReconnected) || tooSlow) && ctx.Err() == nil
-		if again && tooSlow {
+		again, slow := again(err, reason != nil) && ctx.Err() == nil, errors.Is(err, errTooSlow)
+		if again && slow {
 			l.logFailure("an attempt to acquire failed and will be repeated", err)
 			reason.failed(err)
 		}
-		if !again || a.mayHold && l.free(ctx, a.value, transport.Binding{Store: a.store}, l.options.TTL) != nil {
-			if a.mayHold {
+		if mayHold := a.claim.mayHold; !again || mayHold && l.free(ctx, a.value, transport.Binding{Store: a.store}, l.options.TTL) != nil {
+			if mayHold {
 				left.Add(1)
 				l.abandon(a.value, transport.Binding{Store: a.store}, func() { left.Add(-1) })
 			}
@@ -84,7 +81,7 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 				return nil, orUnknown(err)
 			} // else the store may refuse to free it, and does not keep it for ever
 		}
-		if tooSlow {
+		if slow {
 			sleep.For(ctx, backoff.next(random.Fraction())) // other processes can acquire it meanwhile
 		}
 	}
@@ -193,71 +190,39 @@ func (a *attempt) binding() transport.Binding {
 // store refuses, version is the version of the other holder's value.
 func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestamp, err error) {
 	l := a.lease
-	backoff, replaced, late, granted := l.options.retryBackoff(0), false, false, false
+	a.claim = l.options.newClaim(a.will != nil, a.claim.mayHold)
 	for {
 		if l.options.EndOnDisconnect && a.will == nil {
 			a.lost = l.client.Lost()
 		}
 		a.store, a.replaced = l.client.Store()
-		known := a.replaced != nil
 		a.connection = l.client.Unbroken()
 		sent := l.options.Clock()
 		version, err = l.set(ctx, a.value, a.binding())
 		l.traceAttempt(ctx, sent, err)
-		switch {
-		case err == nil:
-			now := l.options.Clock()
-			// If all requests are late, as where functions of the program are slow, a tenure begins
-			// that can still renew itself.
-			wasLate := late
-			late = now-sent > l.options.RequestTimeout
-			usable := now < l.options.deadline(sent)-l.options.GracePeriod-l.options.RequestTimeout
-			a.mayHold = true
-			if known && (!late || wasLate && usable) && !isClosed(a.lost) && !isClosed(a.replaced) {
-				tenure, err = a.begin(ctx, hlc.Token(version), sent)
-				return tenure, version, err
+		freed := errors.Is(err, transport.ErrConditionFailed) && l.freeLeft(ctx)
+		store, _ := l.client.Store()
+		var next claimAction
+		a.claim, next = a.claim.next(l.options.Clock(), answer{
+			err: err, sent: sent, known: a.replaced != nil, other: store != a.store,
+			replaced: isClosed(a.replaced), lost: isClosed(a.lost), freed: freed, random: random.Fraction(),
+		})
+		switch next.do {
+		case begin:
+			tenure, err = a.begin(ctx, hlc.Token(version), sent)
+			return tenure, version, err
+		case stop:
+			return nil, version, next.err
+		case pause:
+			if ctx.Err() == nil {
+				l.logFailure("an attempt to acquire failed and will be repeated", next.err)
+				a.reason.failed(next.err)
 			}
-			if late && wasLate && !usable {
-				return nil, version, errTooSlow
+			if !sleep.For(ctx, next.pause) {
+				return nil, version, next.err
 			}
-			// The process stood still, and little of the TTL is left; or the request
-			// went over another connection than the one to watch; or the store that
-			// granted it is gone; or it was the client's first request, and could not
-			// be bound to a store. Ask again, for a fresh deadline.
-			if !granted && (a.will == nil || !isClosed(a.lost)) {
-				granted = true
-				continue
-			}
-			err = errUnsteady // again: with pauses, or a store that changes always would be asked without end
-		case errors.Is(err, transport.ErrConditionFailed):
-			if l.freeLeft(ctx) {
-				continue // perhaps it was this Lease's own value
-			}
-			return nil, version, err
-		case errors.Is(err, transport.ErrOutcomeUnknown):
-			a.mayHold = true
-		}
-		if isRefusal(err) && !errors.Is(err, transport.ErrOtherStore) || isTerminal(err) || errors.Is(err, transport.ErrQuotaExceeded) {
-			break
-		}
-		if a.will != nil && isClosed(a.lost) {
-			return nil, version, errReconnected
-		}
-		if now, _ := l.client.Store(); errors.Is(err, transport.ErrOtherStore) && now != a.store && !replaced {
-			// The request was bound to the store before, and the attempt holds nothing there.
-			// The client knows the present store now, so the next request is bound to that.
-			replaced = true
-			continue
-		}
-		if ctx.Err() == nil {
-			l.logFailure("an attempt to acquire failed and will be repeated", err)
-			a.reason.failed(err)
-		}
-		if !sleep.For(ctx, backoff.next(random.Fraction())) {
-			break
 		}
 	}
-	return nil, version, err
 }
 
 func isClosed(signal <-chan struct{}) bool {

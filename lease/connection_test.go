@@ -442,3 +442,39 @@ func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T)
 		})
 	}
 }
+
+// A waiter that hears nothing of a healthy holder would otherwise wait for the holder's whole TTL first.
+func TestInvariant52AWaiterGivesUpAConnectionThatFellSilentBeforeTheTTLIsOver(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options lease.Options
+		watches bool
+		limit   time.Duration
+	}{
+		{"instant failover", lease.Options{InstantFailover: true}, true, ttl * 3 / 4},
+		{"the TTL decides", lease.Options{}, true, ttl * 3 / 4},
+		{"instant failover, no notifications", lease.Options{InstantFailover: true}, false, ttl / 2},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				if !test.watches {
+					store.Authorize(allButWatches)
+				}
+				holder := newNode(t, store, "node-a", test.options)
+				tenure := holder.mustAcquire(t)
+				waiter := newNode(t, store, "node-b", test.options)
+				acquired := acquireInBackground(t.Context(), t, waiter)
+				time.Sleep(5 * ttl)
+				waiter.conn.Freeze()
+				began := time.Now()
+				if err := tenure.Release(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				await.Receive(acquired)
+				if took := time.Since(began); took > test.limit {
+					t.Errorf("it acquired the lease %v after its connection fell silent and the lease was released", took)
+				}
+			})
+		})
+	}
+}

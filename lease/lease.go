@@ -155,7 +155,7 @@ func (l *Lease) logFailure(text string, err error) {
 // set sends one request to set the key, bounded in time.
 func (l *Lease) set(ctx context.Context, value string, binding transport.Binding) (hlc.Timestamp, error) {
 	version, err := l.client.Set(ctx, l.name, []byte(value), l.setOptions(binding))
-	return version, l.answered(l.client, err)
+	return version, l.answered(l.client, err, l.options.probe())
 }
 
 // setOptions returns the options of each request to set the key.
@@ -169,19 +169,20 @@ func (l *Lease) setOptions(binding transport.Binding) transport.SetOptions {
 	}
 }
 
-// get reads the key, bounded in time.
-func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding) (transport.Entry, error) {
+// get reads the key, bounded in time. probe is as in answered.
+func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding, probe time.Duration) (transport.Entry, error) {
 	entry, err := client.GetWith(ctx, l.name, transport.GetOptions{Binding: binding, Urgent: true, Timeout: l.options.RequestTimeout})
-	return entry, l.answered(client, err)
+	return entry, l.answered(client, err, probe)
 }
 
 // answered takes note of the result of a request, and returns its error without the key,
 // which the errors of this package name themselves. After a request that was not answered in
 // time the connection is probed: if it is dead, the next attempt goes over a new one. Without
-// the probe each attempt would go over this one until the keep-alive ends it.
-func (l *Lease) answered(client *transport.Client, err error) error {
+// the probe each attempt would go over this one until the keep-alive ends it. The broker has the time
+// probe for a sign of life.
+func (l *Lease) answered(client *transport.Client, err error, probe time.Duration) error {
 	if errors.Is(err, context.DeadlineExceeded) {
-		client.Probe(l.options.probe())
+		client.Probe(probe)
 	}
 	return operror.Inner(err)
 }
@@ -243,16 +244,15 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 			l.left.Store(&left{value, binding.Store})
 		}
 	}()
-	backoff, end := l.options.retryBackoff(0), time.Now().Add(max(within, l.options.RequestTimeout))
+	began := time.Now()
+	f := l.options.newFreeing(0, within)
 	for {
-		timeout := max(min(l.options.RequestTimeout, time.Until(end)), 1)
+		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
 		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true, Timeout: timeout})
-		err = l.answered(l.client, err)
-		switch {
-		case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
-			return nil
-		case isRefusal(err), isTerminal(err), !sleep.For(ctx, min(backoff.next(random.Fraction()), time.Until(end))), !time.Now().Before(end):
-			return err
+		var next claimAction
+		f, next = f.next(time.Since(began), l.answered(l.client, err, l.options.probe()), random.Fraction())
+		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {
+			return next.err
 		}
 	}
 }

@@ -50,7 +50,8 @@ type Options struct {
 	Holder string
 	// EndOnDisconnect makes a tenure end as soon as its connection drops, with
 	// ErrConnectionLost, and not only when no renewal succeeds in time. It is for work that
-	// must stop when it cannot be told to stop.
+	// must stop when it cannot be told to stop. Give it a client of its own: what waits for another
+	// lease over the same connection gives that up sooner when it stalls.
 	EndOnDisconnect bool
 	// InstantFailover makes the broker release the lease when the connection is lost
 	// without a DISCONNECT, as when the process is killed. The next holder does not wait for
@@ -207,11 +208,13 @@ func (o Options) LogValue() slog.Value {
 }
 
 // probe is how long the broker has for a sign of life after a request was not answered.
-func (o *Options) probe() time.Duration {
-	timeout := o.RequestTimeout / 2
+func (o *Options) probe() time.Duration { return o.RequestTimeout / 2 }
+
+// probeHeld is probe for a request of a tenure.
+func (o *Options) probeHeld() time.Duration {
 	if o.EndOnDisconnect {
 		// No other connection can save the tenure: give this one up only when it is too late.
-		timeout = max(timeout, o.TTL-o.Margin-o.GracePeriod-o.RenewEvery-o.RequestTimeout)
+		return max(o.probe(), o.TTL-o.Margin-o.GracePeriod-o.RenewEvery-o.RequestTimeout)
 	}
-	return timeout
+	return o.probe()
 }

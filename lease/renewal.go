@@ -168,10 +168,6 @@ func (k *keyWatcher) Ended(err error) {
 
 var errGoexit = errors.New("a function of the program ended the goroutine of the renewal")
 
-func (t *Tenure) isOurs(entry transport.Entry) bool {
-	return entry.Exists && string(entry.Value) == t.value
-}
-
 // confirm asks the store whether the key still has this tenure's value: a notification that says
 // otherwise may be late or forged. If there is no answer, the next renewal finds out.
 func (t *Tenure) confirm(until time.Duration) {
@@ -260,11 +256,10 @@ func (t *Tenure) result(r async.Result) {
 // judge returns the event that a result is for the schedule.
 func (t *Tenure) judge(r async.Result) event {
 	if r.Err != nil && t.bound {
-		r.Err = t.lease.answered(t.lease.client, r.Err)
+		r.Err = t.lease.answered(t.lease.client, r.Err, t.lease.options.probeHeld())
 	}
 	if !t.renewing {
-		_ = t.learn(transport.Entry{Exists: r.Exists, Value: r.Value}, r.Err)
-		return event{kind: confirmed}
+		return told(t.value, transport.Entry{Exists: r.Exists, Value: r.Value}, r.Err)
 	}
 	result := renewal(t.leftAt, r.Err, random.Fraction())
 	now := t.lease.options.Clock()

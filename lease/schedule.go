@@ -208,6 +208,20 @@ func renewal(sent time.Duration, err error, random float64) event {
 	return event{kind: failed, err: err, random: random}
 }
 
+// told returns the event of an answer to the question what the key of a tenure with this value holds.
+func told(value string, entry transport.Entry, err error) event {
+	switch {
+	case errors.Is(err, transport.ErrOtherStore):
+		return event{kind: ended, err: refusedBy(err)}
+	case err != nil: // the next renewal finds out
+	case !entry.Exists:
+		return event{kind: ended, err: ErrDeleted}
+	case string(entry.Value) != value:
+		return event{kind: ended, err: ErrLost}
+	}
+	return event{kind: confirmed}
+}
+
 // share returns a duration below d.
 func share(d time.Duration, random float64) time.Duration {
 	return time.Duration(random * float64(d))

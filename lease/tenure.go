@@ -322,21 +322,17 @@ func (t *Tenure) Confirm(ctx context.Context) error {
 // ask asks the store whether it has this tenure, and ends the tenure if it does not. The
 // error says why that is not known, or is the cause of the end.
 func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
-	entry, err := t.lease.get(ctx, client, binding)
+	entry, err := t.lease.get(ctx, client, binding, t.lease.options.probeHeld())
 	return t.learn(entry, err)
 }
 
 // learn takes note of what the store said of the key, or why it did not answer. It returns what ask does.
 func (t *Tenure) learn(entry transport.Entry, err error) error {
-	switch {
-	case errors.Is(err, transport.ErrOtherStore):
-		t.FencedOut(err)
+	switch e := told(t.value, entry, err); {
+	case e.kind == ended:
+		t.end(e.err)
 	case err != nil:
 		return err
-	case !entry.Exists:
-		t.end(ErrDeleted)
-	case !t.isOurs(entry):
-		t.end(ErrLost)
 	}
 	_, over := t.remaining()
 	return over

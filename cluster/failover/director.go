@@ -76,8 +76,11 @@ func direct(ctx context.Context, s settings, out io.Writer) (_ *result, err erro
 	if err == nil {
 		err = d.start(ctx)
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
+	case d.idle > 0:
+		return nil, d.measureIdle(ctx)
 	}
 	if err = d.steps(ctx); err == nil {
 		err = d.finish(ctx)
@@ -97,6 +100,9 @@ func (d *director) start(ctx context.Context) error {
 	}
 	if err := d.await(ctx, "all members", func() bool { return d.activeLocked() != nil && d.allSaidLocked() }); err != nil {
 		return err
+	}
+	if d.idle > 0 {
+		return nil
 	}
 	dialling, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

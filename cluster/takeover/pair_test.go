@@ -97,6 +97,7 @@ type pair struct {
 	network  *machines.Network
 	gateways [2]*gateway
 	random   *rand.Rand
+	ctx      context.Context // ends with the test
 	life     crashtest.Life
 	heal     func() error // undoes what was done to the victim
 	former   crashtest.Target
@@ -181,6 +182,8 @@ func (p *pair) launch(g *gateway) error {
 	p.tasks.Go(func() {
 		for {
 			select {
+			case <-p.ctx.Done():
+				return
 			case address := <-child.Ready():
 				p.heard(g, child, address)
 			case <-child.Died():

@@ -72,7 +72,7 @@ var ways = []way{
 // newPair starts the witness of a pair, in this process. Start starts the gateways.
 func newPair(t *testing.T, way way, fault crashtest.Fault) *pair {
 	t.Helper()
-	p := &pair{way: way, fault: fault, network: new(machines.Network), random: rand.New(rand.NewPCG(*seed, 3)),
+	p := &pair{ctx: t.Context(), way: way, fault: fault, network: new(machines.Network), random: rand.New(rand.NewPCG(*seed, 3)),
 		deaths: make(map[string]int)}
 	names := []string{"a", "b"}
 	if way.network {

@@ -64,6 +64,9 @@ func StartCommand(cmd *exec.Cmd, name string, line func([]byte), ended func()) (
 // returned for the last time.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
+// PID returns the number of the process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Command writes a line to the standard input of the process.
 func (p *Process) Command(line string) error {
 	_, err := fmt.Fprintln(p.stdin, line)

@@ -3,9 +3,14 @@
 package machines
 
 import (
+	"os"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/testprocess"
 )
+
+func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
 // The check must be able to fail.
 func TestTheOverlapOfTwoStoresIsFound(t *testing.T) {

@@ -1,0 +1,135 @@
+package lease
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tenurelock/tenure/transport"
+)
+
+// claim decides what an attempt to hold a lease does after each answer to its request. Like a
+// schedule it is a value without clock, goroutine, channel or lock.
+type claim struct {
+	options *Options
+	willed  bool // the attempt ends with the connection of its Will
+	backoff retryBackoff
+
+	// mayHold: a request set the key, or got no answer, so it may have set the key, or may yet. A
+	// later request that was refused says nothing about one that is still under way.
+	mayHold bool
+	granted bool // the store granted the lease, and that was no use
+	late    bool // the latest grant took longer than RequestTimeout
+	moved   bool // another store answered than the one that was asked
+}
+
+// answer is what came of one request to set the key.
+type answer struct {
+	err  error
+	sent time.Duration // when the request left
+
+	known    bool // the store was known when the request left, so the request was bound to it
+	other    bool // the client knows another store now
+	replaced bool // another store answered since the request left
+	lost     bool // the connection that the attempt ends with was lost
+	freed    bool // refused: what an earlier acquisition had left was freed since
+
+	random float64 // at least 0 and less than 1
+}
+
+// claimAction is what an attempt has to do next.
+type claimAction struct {
+	do    claimDo
+	err   error         // pause: why; stop: what the attempt ended with
+	pause time.Duration // before the next request
+}
+
+type claimDo int
+
+const (
+	ask   claimDo = iota // send a request
+	pause                // let a pause pass, and then send a request
+	begin                // a tenure begins
+	stop                 // the attempt is over
+)
+
+// newClaim returns a claim that has sent nothing. mayHold says that the attempt has, for a claim before.
+func (o *Options) newClaim(willed, mayHold bool) claim {
+	return claim{options: o, willed: willed, mayHold: mayHold, backoff: o.retryBackoff(0)}
+}
+
+// next returns the claim after an answer that came at now, and what to do then.
+func (c claim) next(now time.Duration, a answer) (claim, claimAction) {
+	err := a.err
+	switch {
+	case err == nil:
+		c.mayHold = true
+		// If all requests are late, as where functions of the program are slow, a tenure begins
+		// that can still renew itself.
+		wasLate := c.late
+		c.late = now-a.sent > c.options.RequestTimeout
+		usable := now < c.options.deadline(a.sent)-c.options.GracePeriod-c.options.RequestTimeout
+		if a.known && (!c.late || wasLate && usable) && !a.lost && !a.replaced {
+			return c, claimAction{do: begin}
+		}
+		if c.late && wasLate && !usable {
+			return c, claimAction{do: stop, err: errTooSlow}
+		}
+		// The process stood still, and little of the TTL is left; or the request
+		// went over another connection than the one to watch; or the store that
+		// granted it is gone; or it was the client's first request, and could not
+		// be bound to a store. Ask again, for a fresh deadline.
+		if !c.granted && !(c.willed && a.lost) {
+			c.granted = true
+			return c, claimAction{do: ask}
+		}
+		err = errUnsteady // again: with pauses, or a store that changes always would be asked without end
+	case errors.Is(err, transport.ErrConditionFailed):
+		if a.freed {
+			return c, claimAction{do: ask} // perhaps it was this Lease's own value
+		}
+		return c, claimAction{do: stop, err: err}
+	case errors.Is(err, transport.ErrOutcomeUnknown):
+		c.mayHold = true
+	}
+	other := errors.Is(err, transport.ErrOtherStore)
+	switch {
+	case isRefusal(err) && !other, isTerminal(err), errors.Is(err, transport.ErrQuotaExceeded):
+		return c, claimAction{do: stop, err: err}
+	case c.willed && a.lost:
+		return c, claimAction{do: stop, err: errReconnected}
+	case other && a.other && !c.moved:
+		// The request was bound to the store before, and the attempt holds nothing there.
+		// The client knows the present store now, so the next request is bound to that.
+		c.moved = true
+		return c, claimAction{do: ask}
+	}
+	return c, claimAction{do: pause, err: err, pause: c.backoff.next(a.random)}
+}
+
+// again reports whether another attempt follows one that ended with err. waits says that the
+// acquisition goes on where it can.
+func again(err error, waits bool) bool {
+	return errors.Is(err, errReconnected) || waits && errors.Is(err, errTooSlow)
+}
+
+// freeing decides how a value that may be in the store is deleted.
+type freeing struct {
+	end     time.Duration // when to give up
+	backoff retryBackoff
+}
+
+func (o *Options) newFreeing(now, within time.Duration) freeing {
+	return freeing{end: now + max(within, o.RequestTimeout), backoff: o.retryBackoff(0)}
+}
+
+// next returns what to do after a deletion that ended with err: pause, and then send another unless
+// the end has come, or stop. The lease is free, as far as the value goes, if the action has no error.
+func (f freeing) next(now time.Duration, err error, random float64) (freeing, claimAction) {
+	switch {
+	case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
+		return f, claimAction{do: stop}
+	case isRefusal(err), isTerminal(err), now >= f.end:
+		return f, claimAction{do: stop, err: err}
+	}
+	return f, claimAction{do: pause, err: err, pause: min(f.backoff.next(random), f.end-now)}
+}

@@ -1,0 +1,329 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// phase is what a holder is about to do, or waits for.
+type phase uint8
+
+const (
+	asking   phase = iota // for the answer to its claim
+	pausing               // until it claims again
+	waits                 // for another holder
+	holds                 // a tenure goes on
+	clearing              // for the answer to a deletion of its value
+	resting               // until it deletes its value again
+)
+
+var phaseNames = [...]string{"asks", "pauses", "waits", "holds", "frees", "pauses before it frees again"}
+
+// holder is one process that acquires the lease, writes under it, and acquires it again when it is over.
+// Everything that it decides, the values of this package decide: claim, waiting, schedule and freeing. What is
+// here only carries that out, as attempt, waiter and Tenure do.
+type holder struct {
+	id     uint8
+	clock  int // in ticks
+	frozen bool
+
+	phase    phase
+	attempt  uint8
+	knows    uint8 // the store that answered last; 0: none yet
+	bound    uint8 // the store that the attempt or the tenure is bound to; 0: none
+	replaced bool  // another store has answered since
+
+	underWay  bool // a request, of the lease
+	renewing  bool // it is a renewal
+	call      uint8
+	sent      int
+	timeoutAt time.Duration
+	until     time.Duration // the end of a pause
+
+	claim    claim
+	waiting  waiting
+	schedule schedule
+	freeing  freeing
+	goesOn   bool // after freeing with the same acquisition
+
+	token    hlc.Token
+	strayed  bool // a claim of this attempt left the order of its connection
+	watching bool
+	hint     hint
+	writing  bool
+	write    uint8 // the call of the latest write
+}
+
+func (h *holder) now() time.Duration { return time.Duration(h.clock) * tick }
+
+func (h *holder) value() value { return value{h.id, h.attempt} }
+
+var errTimeout = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.DeadlineExceeded)
+
+// acquire begins a new acquisition.
+func (w *world) acquire(h *holder) {
+	h.waiting = waiting{options: &explored, backoff: explored.retryBackoff(explored.Jitter)}
+	h.watching, h.hint = false, hint{}
+	w.newAttempt(h)
+}
+
+func (w *world) newAttempt(h *holder) {
+	h.attempt++
+	h.strayed, h.writing = false, false
+	h.claim = explored.newClaim(false, false)
+	h.waiting.dueAt = 0
+	w.await(h, waitEvent{})
+}
+
+// await does what waiter.untilTry does.
+func (w *world) await(h *holder, e waitEvent) {
+	h.phase = waits
+	watched := h.waiting.watches
+	var do waitDo
+	if h.waiting, do = h.waiting.next(h.now(), e); do == tryNow {
+		h.claim = explored.newClaim(false, h.claim.mayHold)
+		w.claim(h)
+	}
+	if h.waiting.watches && !watched {
+		w.watch(h)
+	}
+}
+
+// watch makes the key watched: what it holds is offered first.
+func (w *world) watch(h *holder) {
+	h.watching = true
+	if w.deaf {
+		return
+	}
+	h.hint = hint{pending: true, missed: true, value: w.store.holder(), version: w.store.lease.Version}
+}
+
+// claim sends a request of attempt.try.
+func (w *world) claim(h *holder) {
+	h.phase, h.bound, h.replaced = asking, h.knows, false
+	w.send(h, claims, h.now()+explored.RequestTimeout)
+}
+
+func (w *world) send(h *holder, k kind, timeoutAt time.Duration) {
+	h.underWay, h.sent, h.timeoutAt = true, h.clock, timeoutAt
+	h.call++
+	w.requests = append(w.requests, request{kind: k, value: h.value(), store: h.bound, call: h.call})
+}
+
+// answered is the result of the request of the lease that was under way.
+func (w *world) answered(h *holder, err error, version hlc.Timestamp, held value) error {
+	h.underWay = false
+	switch h.phase {
+	case asking:
+		var next claimAction
+		h.claim, next = h.claim.next(h.now(), answer{
+			err: err, sent: time.Duration(h.sent) * tick, known: h.bound != 0, other: h.knows != h.bound, replaced: h.bound != 0 && h.replaced,
+		})
+		switch next.do {
+		case begin:
+			return w.begin(h, version)
+		case ask:
+			w.claim(h)
+		case pause:
+			h.phase, h.until = pausing, h.now()+next.pause
+		case stop:
+			w.tried(h, next.err, version)
+		}
+	case holds:
+		if h.renewing {
+			return w.drive(h, renewal(time.Duration(h.sent)*tick, err, 0))
+		}
+		entry := transport.Entry{Exists: held != (value{}), Value: []byte(held.text())}
+		return w.drive(h, told(h.value().text(), entry, err))
+	case clearing:
+		var next claimAction
+		h.freeing, next = h.freeing.next(h.now(), err, 0)
+		if next.do == pause {
+			h.phase, h.until = resting, h.now()+next.pause
+			return nil
+		}
+		return w.freed(h, next.err)
+	}
+	return nil
+}
+
+// tried does what waiter.acquire does after a try, and Lease.acquire after an attempt.
+func (w *world) tried(h *holder, err error, version hlc.Timestamp) {
+	switch {
+	case errors.Is(err, transport.ErrConditionFailed):
+		w.await(h, waitEvent{kind: refused, version: version})
+	case !again(err, true):
+		w.await(h, waitEvent{kind: delayed})
+	case h.claim.mayHold:
+		h.goesOn = true
+		w.free(h, explored.TTL)
+	default:
+		w.newAttempt(h)
+	}
+}
+
+func (w *world) begin(h *holder, version hlc.Timestamp) error {
+	h.phase, h.token = holds, hlc.Token(version)
+	h.schedule = newSchedule(&explored, time.Duration(h.sent)*tick, 0)
+	h.watching, h.hint = false, hint{}
+	if err := w.tenureBegins(h); err != nil {
+		return err
+	}
+	return w.drive(h, event{})
+}
+
+// withSignals does what Tenure.withSignals does.
+func (h *holder) withSignals(e event) event {
+	if e.kind != ended && h.replaced {
+		return event{kind: ended, err: ErrStoreReplaced}
+	}
+	return e
+}
+
+// drive does what Tenure.drive does.
+func (w *world) drive(h *holder, e event) error {
+	for {
+		before := h.schedule
+		s, next := h.schedule.next(h.now(), h.withSignals(e))
+		if before.cause != nil && (s.cause != before.cause || next.do != finish) {
+			return errors.New("invariant 9: a tenure ends twice")
+		}
+		h.schedule = s
+		switch next.do {
+		case finish:
+			w.over(h)
+			return nil
+		case wait:
+			return nil
+		case watch:
+			w.watch(h)
+		case confirm, renew:
+			k := claims
+			if h.renewing = next.do == renew; !h.renewing {
+				k = asks
+			}
+			w.send(h, k, min(h.now()+explored.RequestTimeout, next.until))
+		}
+		e = event{}
+	}
+}
+
+// over does what Tenure.Release does: it follows the end of each tenure.
+func (w *world) over(h *holder) {
+	h.underWay, h.watching, h.hint = false, false, hint{}
+	if cause := h.schedule.cause; errors.Is(cause, ErrLost) || errors.Is(cause, ErrStoreReplaced) && h.replaced {
+		w.acquire(h)
+		return
+	}
+	h.goesOn = false
+	w.free(h, time.Duration(h.sent)*tick+explored.RequestTimeout+explored.TTL+explored.Margin-h.now())
+}
+
+func (w *world) free(h *holder, within time.Duration) {
+	h.freeing = explored.newFreeing(h.now(), within)
+	w.sendFree(h)
+}
+
+func (w *world) sendFree(h *holder) {
+	h.phase = clearing
+	w.send(h, frees, max(min(h.now()+explored.RequestTimeout, h.freeing.end), h.now()))
+}
+
+// freed is the end of Lease.free.
+func (w *world) freed(h *holder, err error) error {
+	if held := w.store.holder(); err == nil && !h.strayed && held == h.value() {
+		return errors.New("invariant 18: the lease was freed, and the store still has it")
+	}
+	if h.goesOn {
+		w.newAttempt(h)
+	} else {
+		w.acquire(h)
+	}
+	return nil
+}
+
+// quit does what Lease.acquire does when its context ends. Without an error that says that the outcome is
+// unknown, the store must not have the lease, and must not get it.
+func (w *world) quit(h *holder) error {
+	if h.phase == asking { // the request is given up
+		h.underWay = false
+		h.claim, _ = h.claim.next(h.now(), answer{err: transport.ErrOutcomeUnknown})
+	}
+	if h.claim.mayHold {
+		h.goesOn = false
+		w.free(h, explored.TTL)
+		return nil
+	}
+	coming := func(r request) bool { return r.kind == claims && r.value == h.value() }
+	if w.store.holder() == h.value() || slices.ContainsFunc(w.requests, coming) {
+		return errors.New("invariant 19: an acquisition failed with a known outcome, and the store has the lease or may get it")
+	}
+	w.acquire(h)
+	return nil
+}
+
+// due reports whether the time has come for something.
+func (h *holder) due() bool {
+	switch now := h.now(); {
+	case h.frozen:
+		return false
+	case h.underWay && now >= h.timeoutAt:
+		return true
+	case h.phase == waits:
+		return now >= h.waiting.dueAt
+	case h.phase == pausing, h.phase == resting:
+		return now >= h.until
+	case h.phase == holds:
+		return now >= h.schedule.due(now)
+	}
+	return false
+}
+
+// act does what is due.
+func (w *world) act(h *holder) error {
+	switch {
+	case h.underWay && h.now() >= h.timeoutAt:
+		return w.answered(h, errTimeout, hlc.Timestamp{}, value{})
+	case h.phase == waits:
+		w.await(h, waitEvent{})
+	case h.phase == pausing:
+		w.claim(h)
+	case h.phase == resting && h.now() >= h.freeing.end:
+		return w.freed(h, errTimeout)
+	case h.phase == resting:
+		w.sendFree(h)
+	case h.phase == holds:
+		return w.drive(h, event{})
+	}
+	return nil
+}
+
+// heard is the delivery of the hint.
+func (w *world) heard(h *holder) error {
+	heard := h.hint
+	h.hint = hint{}
+	exists := heard.value != (value{})
+	switch {
+	case h.phase == waits:
+		w.await(h, waitEvent{kind: changed, exists: exists, version: heard.version, missed: heard.missed})
+	case h.phase == holds && heard.value != h.value():
+		return w.drive(h, event{kind: doubted})
+	}
+	return nil
+}
+
+// listens reports whether the hint would reach the holder now.
+func (h *holder) listens() bool {
+	return h.hint.pending && !h.frozen && (h.phase == waits || h.phase == holds)
+}
+
+// believes reports whether the holder may say that it has the lease: what Token looks at.
+func (h *holder) believes() bool {
+	return h.phase == holds && h.schedule.cause == nil && h.now() < h.schedule.deadline && !h.replaced
+}

@@ -1,0 +1,489 @@
+package lease
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/explore"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// The walks of this file go through every order of events of a few holders and one store, with a few faults.
+//
+// The code that decides is the real one: the values claim, waiting, schedule and freeing of this package,
+// transport.TokenRefused, and the whole of statestore.Store. A state of the model is what they hold (holder, store), the
+// requests and replies under way, and how many faults may still come. Time goes in ticks: it passes when nothing
+// that is in order is under way and nothing is due. A fault takes a message out of its order, so that it comes at
+// any later time or never; repeats one; stops, crashes or cuts off a holder; restarts the store; or
+// steps its clock; makes a holder miss a notification, or makes its clock lag by the margin. In a scope that is
+// deaf no notification ever comes.
+//
+// What is left out: the transport (a connection is an order of messages), Wills, several stores (package
+// cluster has a walk of its own), what a store commits (package engine), and numbers that are random: they are 0.
+//
+// To add an event, give it a name below, append it in moves, and carry it out in do. To add a
+// property, check it in check, or where it can break, and return an error with the number of the invariant.
+
+// A kind of move. A is the index of a holder, a request or a reply.
+const (
+	deliver  uint8 = iota // a request arrives, and is applied
+	answers               // a reply arrives
+	notifies              // the hint arrives
+	due                   // a holder does what is due
+	protects              // a holder writes to the protected key
+	passes                // a tick passes
+	forgets               // a late request never comes
+	thaws
+	lags // a holder's clock falls behind by the margin, once
+	// From here on each is a fault.
+	strays   // a request leaves its order
+	loses    // a reply is lost
+	repeats  // a request will come twice
+	crashes  // a holder ends, and another process of its name begins
+	freezes  // a holder stands still
+	cuts     // a holder's connection ends
+	restarts // the store is started again; B is 1 if it has lost its data
+	steps    // the store's wall clock steps; B is 1 if back
+	misses   // a notification is lost
+	forges   // a client forges the notification that the lease was deleted
+	quits    // the caller of an acquisition gives it up, and another begins
+	removes  // an operator deletes the lease
+)
+
+var moveNames = [...]string{"arrives at the store:", "hears:", "is notified", "does what is due", "writes under its token", "a tick passes", "never comes:",
+	"runs again", "reads a clock that lags by the margin", "is late:", "its answer is lost:", "will come twice:", "crashes and starts again", "stands still", "loses its connection",
+	"the store restarts", "the store's wall clock steps",
+	"misses a notification", "hears a forged deletion", "gives its acquisition up", "an operator deletes the lease"}
+
+// world is a state.
+type world struct {
+	now      int
+	holders  []holder
+	store    store
+	requests []request // under way, in the order in which they were sent
+	replies  []reply   // for holder A: replies of B
+	faults   uint8     // that may still come
+	deaf     bool      // no notification comes
+	lagged   bool      // a clock has: in one TTL, none may lag more
+	allowed  uint32    // kinds of faults
+
+	latest   hlc.Token // of the tenures that have begun
+	written  hlc.Token // of the protected writes that were accepted
+	lostData bool
+	forced   bool // an operator has deleted the lease: two may believe, until the first one hears of it
+	idle     int  // ticks without a holder, and without a fault
+}
+
+// scope is a model with its bounds.
+type scope struct {
+	name    string
+	quick   bool
+	holders int
+	deaf    bool
+	faults  uint8
+	kinds   []uint8
+}
+
+func (s scope) start() *world {
+	w := &world{faults: s.faults, deaf: s.deaf, store: store{identity: 1}}
+	for _, kind := range s.kinds {
+		w.allowed |= 1 << kind
+	}
+	w.store.made = w.store.make()
+	for i := range s.holders {
+		w.holders = append(w.holders, holder{id: uint8(i)})
+	}
+	for i := range w.holders {
+		w.acquire(&w.holders[i])
+	}
+	return w
+}
+
+func (w *world) copy() *world {
+	c := *w
+	c.holders, c.requests, c.replies = slices.Clone(w.holders), slices.Clone(w.requests), slices.Clone(w.replies)
+	return &c
+}
+
+func (s scope) model() explore.Model[*world] {
+	return explore.Model[*world]{Start: s.start, Copy: (*world).copy, Moves: (*world).moves, Do: (*world).do, Describe: (*world).describe, Key: (*world).key}
+}
+
+// moves appends what can happen.
+func (w *world) moves(to []explore.Move) []explore.Move {
+	add := func(kind uint8, a, b int) { to = append(to, explore.Move{Kind: kind, A: uint8(a), B: uint8(b)}) }
+	fault := func(kind uint8, a, b int) {
+		if w.faults > 0 && w.allowed>>kind&1 == 1 {
+			add(kind, a, b)
+		}
+	}
+	quiet := true
+	var first [4]bool // of a holder: a request that is in order was seen
+	for i, r := range w.requests {
+		if r.late {
+			add(deliver, i, 0)
+			add(forgets, i, 0)
+			continue
+		}
+		quiet = false
+		if first[r.value.holder] {
+			continue
+		}
+		first[r.value.holder] = true
+		add(deliver, i, 0)
+		fault(strays, i, 0)
+		if !r.again && r.same == 0 {
+			fault(repeats, i, 0)
+		}
+	}
+	for i, r := range w.replies {
+		h := &w.holders[r.holder]
+		if h.frozen || slices.ContainsFunc(w.replies[:i], func(o reply) bool { return o.holder == r.holder }) {
+			continue
+		}
+		quiet = false
+		add(answers, i, 0)
+		fault(loses, i, 0)
+	}
+	for i := range w.holders {
+		h := &w.holders[i]
+		if h.frozen {
+			add(thaws, i, 0)
+			continue
+		}
+		if h.listens() {
+			quiet = false
+			add(notifies, i, 0)
+			fault(misses, i, 0)
+		}
+		if h.due() {
+			quiet = false
+			add(due, i, 0)
+		}
+		if h.believes() && !h.writing && w.written.Compare(h.token) != 0 {
+			add(protects, i, 0)
+		}
+		fault(crashes, i, 0)
+		fault(freezes, i, 0)
+		fault(cuts, i, 0)
+		if h.watching {
+			fault(forges, i, 0)
+		}
+		if h.phase == asking || h.phase == pausing || h.phase == waits {
+			fault(quits, i, 0)
+		}
+		if !w.lagged && w.allowed>>lags&1 == 1 {
+			add(lags, i, 0)
+		}
+	}
+	if quiet {
+		add(passes, 0, 0)
+	}
+	fault(restarts, 0, 0)
+	fault(restarts, 0, 1)
+	fault(steps, 0, 0)
+	fault(steps, 0, 1)
+	if held := w.store.holder(); held != (value{}) {
+		fault(removes, 0, 0)
+	}
+	return to
+}
+
+// do carries out a move, and checks the state after it.
+func (w *world) do(m explore.Move) error {
+	if m.Kind >= strays {
+		w.faults--
+		w.idle = 0
+	}
+	if err := w.carryOut(m); err != nil {
+		return err
+	}
+	return w.check()
+}
+
+func (w *world) carryOut(m explore.Move) error {
+	i := int(m.A)
+	switch m.Kind {
+	case deliver:
+		return w.deliver(i)
+	case answers:
+		r := w.replies[i]
+		w.replies = slices.Delete(w.replies, i, i+1)
+		return w.hear(&w.holders[r.holder], r)
+	case notifies:
+		return w.heard(&w.holders[i])
+	case due:
+		return w.act(&w.holders[i])
+	case protects:
+		h := &w.holders[i]
+		h.writing = true
+		h.write = h.call // a token for the answer, which another tenure's does not have
+		w.requests = append(w.requests, request{kind: writes, value: h.value(), token: h.token, store: h.bound, call: h.write})
+	case passes:
+		return w.pass()
+	case forgets:
+		w.requests = slices.Delete(w.requests, i, i+1)
+		w.idle = 0
+	case strays:
+		w.stray(i)
+	case loses:
+		w.replies = slices.Delete(w.replies, i, i+1)
+	case repeats:
+		w.requests[i].again, w.requests[i].same = true, w.faults+1
+	case crashes:
+		h := &w.holders[i]
+		w.disconnect(h)
+		*h = holder{id: h.id, clock: h.clock, attempt: h.attempt, call: h.call}
+		w.acquire(h)
+	case freezes:
+		w.holders[i].frozen = true
+	case thaws:
+		w.holders[i].frozen = false
+		w.idle = 0
+	case cuts:
+		h := &w.holders[i]
+		w.disconnect(h)
+		h.writing = false
+		if h.watching {
+			w.watch(h)
+		}
+		if h.underWay && !h.frozen {
+			return w.answered(h, transport.ErrOutcomeUnknown, hlc.Timestamp{}, value{})
+		}
+	case restarts:
+		w.lostData = w.lostData || m.B == 1
+		w.store.restart(w.now, m.B == 0)
+		w.changed()
+	case steps:
+		w.store.wall += 3
+		if m.B == 1 {
+			w.store.wall -= 6
+		}
+	case lags:
+		w.holders[i].clock--
+		w.lagged = true
+	case misses:
+		w.holders[i].hint = hint{}
+	case forges:
+		w.holders[i].hint = hint{pending: true}
+	case quits:
+		return w.quit(&w.holders[i])
+	case removes:
+		held := w.store.holder()
+		w.forced = true
+		w.store.apply(w.now, request{kind: frees, value: held})
+		w.changed()
+	}
+	return nil
+}
+
+// stray takes a request out of its order.
+func (w *world) stray(i int) {
+	r := &w.requests[i]
+	r.late = true
+	if h := &w.holders[r.value.holder]; r.value == h.value() {
+		h.strayed = true
+	}
+}
+
+// disconnect ends the connection of a holder: its requests come at any time or never, and the replies never.
+func (w *world) disconnect(h *holder) {
+	for i := range w.requests {
+		if w.requests[i].value.holder == h.id {
+			w.stray(i)
+		}
+	}
+	w.replies = slices.DeleteFunc(w.replies, func(r reply) bool { return r.holder == h.id })
+}
+
+// deliver applies a request.
+func (w *world) deliver(i int) error {
+	r := w.requests[i]
+	result, set := w.store.apply(w.now, r)
+	if r.late {
+		w.idle = 0
+	}
+	if r.again { // and once more, at any time
+		w.requests[i].again = false
+		w.stray(i)
+	} else {
+		w.requests = slices.Delete(w.requests, i, i+1)
+	}
+	back := reply{holder: r.value.holder, kind: r.kind, call: r.call, store: w.store.identity, err: errorOf(result), version: result.Version, value: valueOf(result.Value)}
+	w.replies = append(w.replies, back)
+	if r.kind == writes && set {
+		if r.token.Compare(w.written) < 0 {
+			return fmt.Errorf("invariant 13: a write with token %v was accepted after one with %v", r.token, w.written)
+		}
+		w.written = r.token
+	}
+	if set || result.Outcome == statestore.Deleted {
+		w.changed()
+	}
+	return nil
+}
+
+// changed notifies those that watch the lease.
+func (w *world) changed() {
+	held, version := w.store.holder(), w.store.lease.Version
+	for i := range w.holders {
+		if h := &w.holders[i]; h.watching && !w.deaf {
+			h.hint = hint{pending: true, value: held, version: version}
+		}
+	}
+}
+
+// hear is the arrival of a reply.
+func (w *world) hear(h *holder, r reply) error {
+	if r.store != h.knows {
+		h.replaced = h.replaced || h.bound != r.store && h.bound != 0
+		h.knows = r.store
+	}
+	switch {
+	case r.kind == writes && h.writing && r.call == h.write:
+		h.writing = false
+		if transport.TokenRefused(r.err) && h.phase == holds {
+			return w.drive(h, event{kind: ended, err: refusedBy(r.err)})
+		}
+	case r.kind != writes && h.underWay && r.call == h.call:
+		if err := w.answered(h, r.err, r.version, r.value); err != nil {
+			return err
+		}
+		if r.kind == claims && errors.Is(r.err, transport.ErrConditionFailed) && h.believes() {
+			return fmt.Errorf("invariant 6: h%d was refused, and believes that it has the lease", h.id)
+		}
+	}
+	if h.phase == holds && h.replaced {
+		return w.drive(h, event{})
+	}
+	return nil
+}
+
+func (w *world) pass() error {
+	w.now++
+	w.idle++
+	for i := range w.holders {
+		h := &w.holders[i]
+		h.clock++
+		if h.believes() {
+			w.idle = 0
+		}
+	}
+	if w.store.expire(w.now) {
+		w.changed()
+	}
+	return nil
+}
+
+// tenureBegins is called before a tenure begins.
+func (w *world) tenureBegins(h *holder) error {
+	if h.token.Compare(w.latest) <= 0 && !w.forced {
+		return fmt.Errorf("invariant 11: a tenure has token %v, and one before it %v", h.token, w.latest)
+	}
+	if left := h.schedule.deadline - h.now(); left < explored.GracePeriod+explored.RequestTimeout {
+		return fmt.Errorf("invariant 10: a tenure begins %v before its deadline", left)
+	}
+	w.latest = h.token
+	return nil
+}
+
+// patience is within how many ticks without a fault some holder has the lease: the TTL of one that is gone, the
+// hold-off of a store without data or a whole TTL more at one that has restarted, Jitter, a timeout and a pause.
+const patience = 11
+
+// check returns the property that the state breaks.
+func (w *world) check() error {
+	held := w.store.holder()
+	believers := 0
+	for i := range w.holders {
+		h := &w.holders[i]
+		if !h.believes() {
+			continue
+		}
+		believers++
+		if h.bound == w.store.identity && held != h.value() && !w.forced {
+			return fmt.Errorf("invariant 1: h%d believes that it has the lease, and the store has %v", i, held)
+		}
+	}
+	if believers > 1 && !w.forced {
+		return errors.New("invariant 1: two holders believe that they have the lease")
+	}
+	if w.idle > patience && !slices.ContainsFunc(w.requests, func(r request) bool { return r.late }) &&
+		!slices.ContainsFunc(w.holders, func(h holder) bool { return h.frozen }) {
+		return fmt.Errorf("invariant 25: for %d ticks without a fault no holder has the lease", w.idle)
+	}
+	return nil
+}
+
+func (w *world) describe(m explore.Move) string {
+	text := moveNames[m.Kind]
+	switch m.Kind {
+	case deliver, forgets, strays, repeats:
+		r := w.requests[m.A]
+		text = fmt.Sprintf("%s %s of %v", text, kindNames[r.kind], r.value)
+		if r.kind == writes {
+			text += fmt.Sprintf(" %v", r.token)
+		}
+	case answers, loses:
+		r := w.replies[m.A]
+		text = fmt.Sprintf("h%d %s %s: version %v, %v", r.holder, text, kindNames[r.kind], r.version, r.err)
+	case passes:
+		text = fmt.Sprintf("%s: %d", text, w.now+1)
+	case restarts, steps:
+		text += map[uint8]string{restarts: " with", steps: " forward"}[m.Kind]
+		if m.B == 1 {
+			text = moveNames[m.Kind] + map[uint8]string{restarts: " without", steps: " back"}[m.Kind]
+		}
+	case removes:
+	default:
+		h := &w.holders[m.A]
+		text = fmt.Sprintf("h%d %s (%s, clock %d)", m.A, text, phaseNames[h.phase], h.clock)
+	}
+	return text
+}
+
+var (
+	anything  = []uint8{strays, loses, repeats, crashes, freezes, cuts, restarts, steps, misses, forges, quits, lags}
+	messages  = []uint8{strays, loses, repeats, cuts}
+	processes = []uint8{crashes, freezes, strays, quits, lags}
+	stores    = []uint8{restarts, steps, freezes, strays}
+	operators = []uint8{removes, forges, misses, freezes}
+)
+
+// scopes are the models. A quick one is walked by each run of the tests.
+var scopes = []scope{
+	{name: "A: any fault", quick: true, holders: 2, faults: 1, kinds: anything[:len(anything)-1]},
+	{name: "A: any fault, and a clock that lags", holders: 2, faults: 1, kinds: anything},
+	{name: "A: no notification", holders: 2, faults: 1, kinds: anything, deaf: true},
+	{name: "A: two faults of messages", holders: 2, faults: 2, kinds: messages},
+	{name: "A: two faults of processes", holders: 2, faults: 2, kinds: processes},
+	{name: "A: two faults of the store", holders: 2, faults: 2, kinds: stores},
+	{name: "A: two faults of operators", holders: 2, faults: 2, kinds: operators},
+	{name: "B: three holders", holders: 3, faults: 1, kinds: anything[:len(anything)-1]},
+}
+
+func TestExplore(t *testing.T) {
+	for _, s := range scopes {
+		if !s.quick && os.Getenv("EXPLORE") == "" {
+			continue // it takes minutes: make explore walks through it
+		}
+		t.Run(s.name, func(t *testing.T) {
+			result, err := s.model().Walk(t.Context(), explore.Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var memory runtime.MemStats
+			runtime.ReadMemStats(&memory)
+			t.Logf("scope %s: %v, %d MB", s.name, result, memory.Sys>>20)
+			if result.Violation != nil {
+				t.Errorf("\n%v", result.Violation)
+			}
+		})
+	}
+}
