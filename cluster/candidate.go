@@ -198,10 +198,10 @@ func (c *Candidate) resigned(journal *Journal) {
 }
 
 func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
-	failing, failures := false, 0
+	var effort effort
 	for {
 		if may, changed := c.mayTake(); !may {
-			failures = 0
+			effort.failures = 0
 			c.setEligible(true)
 			select {
 			case <-changed.election:
@@ -220,19 +220,33 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 			return nil, context.Cause(ctx)
 		case err != nil && (refusal(err) != "" || errors.Is(err, ErrForeignData)):
 			return nil, err
-		case err == nil: // another process was first
-			failing = false
-		case !failing:
-			failing = true
+		}
+		var warn, yield bool
+		if effort, warn, yield = effort.after(err); warn {
 			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", err))
 		}
-		if failures++; err != nil && failures >= maxTries {
+		if yield {
 			c.setEligible(false) // another process may be able to: the member hands leadership on
 		}
 		if !sleep.For(ctx, tryPause/2+mathrand.N(tryPause)) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// effort is how the attempts of a campaign went. It is a value without clock, goroutine or lock.
+type effort struct {
+	failing  bool
+	failures int // in a row
+}
+
+// after returns the effort after an attempt that ended with err, or that another process made first: nil. warn
+// says that this is news, and yield that another process should lead.
+func (e effort) after(err error) (after effort, warn, yield bool) {
+	warn = err != nil && !e.failing
+	e.failing = err != nil
+	e.failures++
+	return e, warn, err != nil && e.failures >= maxTries
 }
 
 // maxTries is after how many attempts in a row the member leads etcd in vain.
@@ -271,7 +285,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	if may, _ := c.mayTake(); !may {
 		return nil, nil
 	}
-	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, keys: c.keys, database: database{wake: make(chan struct{}, 1)}, stop: func() {}}
+	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, term: term{keys: c.keys}, database: database{wake: make(chan struct{}, 1)}, stop: func() {}}
 	j.claim = claim{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}
 	wait := j.claim.inherit(seen, c.remember(j.claim), c.options.Standing)
 	if c.options.Member == nil {
@@ -284,9 +298,13 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	}
 	j.began = c.options.Clock()
 	from := answersFrom(j.began, wait)
-	j.standing = newStanding(c.options.Clock, c.options.Standing, 0, from)
+	began, err := j.firstProof(ctx)
+	j.standing = newStanding(c.options.Clock, c.options.Standing, began, from)
 	j.slow = j.warn
-	if err := j.firstProof(ctx); err != nil {
+	if err == nil {
+		err = j.lasts()
+	}
+	if err != nil {
 		_ = j.Close() // the next process must not wait for an end that has come
 		return nil, err
 	}
@@ -306,51 +324,28 @@ func (c *Candidate) remember(b claim) (before claim) {
 
 // firstProof begins the standing. The transaction that won proves little: with a slow disk it takes
 // longer than a proof is valid.
-func (j *Journal) firstProof(ctx context.Context) error {
-	began, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (began time.Duration, err error) {
-		began = j.clock()
+func (j *Journal) firstProof(ctx context.Context) (began time.Duration, err error) {
+	return do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (began time.Duration, err error) {
+		began = j.options.Clock()
 		if err = j.proveAt(ctx, client); errors.Is(err, ErrDeposed) {
 			err = final{err}
 		}
 		return began, err
 	})
-	if err == nil {
-		j.deadline.Store(int64(began + j.validity))
-		err = j.lasts()
-	}
-	return err
 }
 
 // win takes the election key if it still is as it was seen, and sets revision if it has.
 func (j *Journal) win(ctx context.Context, seen observation) (err error) {
-	value := j.claim.encode()
-	conditions := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(j.keys.active), "=", seen.revision)}
-	operations := []clientv3.Op{
-		clientv3.OpPut(j.keys.active, value),
-		clientv3.OpPut(j.keys.format, format),
-		clientv3.OpPut(j.keys.sequence, j.number(0)),
-	}
-	if j.lease != 0 {
-		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(j.keys.alive), "=", seen.aliveRevision))
-		operations = append(operations, clientv3.OpPut(j.keys.alive, j.claim.Term, clientv3.WithLease(j.lease)))
-	}
+	takes := j.takes(seen)
 	j.revision, err = do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (won int64, err error) {
-		response, err := client.Txn(ctx).If(conditions...).Then(operations...).Else(clientv3.OpGet(j.keys.active)).Commit()
+		response, err := client.Do(ctx, takes)
 		switch {
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			return 0, final{err}
 		case err != nil:
 			return 0, err
-		case response.Succeeded:
-			return response.Header.Revision, nil
 		}
-		// An earlier attempt may have taken it.
-		for _, kv := range response.Responses[0].GetResponseRange().GetKvs() {
-			if decodeClaim(kv.Value).Term == j.claim.Term {
-				won = kv.ModRevision
-			}
-		}
-		return won, nil
+		return j.took(response.Txn()), nil
 	})
 	return err
 }
@@ -402,18 +397,7 @@ func (c *Candidate) readElection(ctx context.Context) (seen observation, next in
 	if err != nil {
 		return observation{}, 0, err
 	}
-	seen = observation{known: true}
-	for _, kv := range response.Kvs {
-		switch string(kv.Key) {
-		case c.keys.active:
-			seen.revision, seen.claim = kv.ModRevision, decodeClaim(kv.Value)
-		case c.keys.alive:
-			seen.alive, seen.aliveRevision = true, kv.ModRevision
-		case c.keys.format:
-			seen.used = true
-		}
-	}
-	return seen, response.Header.Revision + 1, nil
+	return c.keys.observed(response), response.Header.Revision + 1, nil
 }
 
 func (c *Candidate) see(seen observation) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"time"
 
@@ -23,11 +22,7 @@ type Journal struct {
 	candidate *Candidate
 	options   *Options
 	endpoints *endpoints
-	keys      keys
-	claim     claim            // the value of the election key
-	lease     clientv3.LeaseID // of the key that says that this process lives; 0 with Options.Member
-	revision  int64            // the revision of the election key; it changes when another process takes it
-	sequence  uint64           // of the last transaction that etcd has applied
+	term
 
 	database database
 
@@ -77,13 +72,13 @@ func (j *Journal) warn(took time.Duration) {
 	if j.warnings.Due("", time.Now()) {
 		j.options.Logger.Warn("etcd answers slowly: if a proof that this process is the active store takes as long as it is valid, another process takes over; "+
 			"look at the network between the members and at their load, or raise Options.Standing (--standing, --election-timeout)",
-			slog.Duration("took", took), slog.Duration("valid", j.validity))
+			slog.Duration("took", took), slog.Duration("valid", j.options.Standing))
 	}
 }
 
 // attemptProof is one proof of the standing: see "What is guaranteed" in the package comment.
 func (j *Journal) attemptProof(ctx context.Context, n uint32) (p proof) {
-	attempt, cancel := context.WithTimeout(ctx, j.validity)
+	attempt, cancel := context.WithTimeout(ctx, j.options.Standing)
 	defer cancel()
 	client, index := j.endpoints.at(n)
 	p = proof{began: j.clock()}
@@ -102,10 +97,7 @@ func (j *Journal) proveAt(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return err
 	}
-	if len(response.Kvs) == 0 || response.Kvs[0].ModRevision != j.revision {
-		return ErrDeposed
-	}
-	return nil
+	return j.proves(response)
 }
 
 // Done is closed when this process is no longer the active store, or Close was called: it must
@@ -135,11 +127,6 @@ const (
 	// pagePatience is longer than that of other requests, because a page takes longer to arrive.
 	pagePatience = 4 * time.Second
 )
-
-// isActive is the condition that no other process has taken the election key.
-func (j *Journal) isActive() clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(j.keys.active), "=", j.revision)
-}
 
 // Load implements [statestore.Journal]. It reads pages of about 8 MiB. Only the active process
 // writes records and each page is read only if this process still is that one, so all pages
@@ -198,10 +185,8 @@ func (j *Journal) load(ctx context.Context, each func(statestore.Record) error) 
 
 func (j *Journal) loadPage(ctx context.Context, from string, limit int) (*clientv3.GetResponse, error) {
 	return do(ctx, j.endpoints, pagePatience, func(ctx context.Context, client *clientv3.Client) (*clientv3.GetResponse, error) {
-		response, err := client.Txn(ctx).
-			If(j.isActive()).
-			Then(clientv3.OpGet(from, clientv3.WithRange(j.keys.recordsEnd), clientv3.WithLimit(int64(limit)))).
-			Commit()
+		answer, err := client.Do(ctx, j.page(from, limit))
+		response := answer.Txn()
 		switch {
 		case tooLarge(err):
 			return nil, final{err}
@@ -241,41 +226,18 @@ func (j *Journal) Commit(ctx context.Context, batch []statestore.Group) error {
 // so it is applied once at most, and an attempt that etcd gets late is not applied after a
 // later transaction.
 func (j *Journal) commit(ctx context.Context, t *transaction) error {
-	before, after := j.number(j.sequence), j.number(j.sequence+1)
-	conditions := []clientv3.Cmp{
-		j.isActive(),
-		clientv3.Compare(clientv3.Value(j.keys.sequence), "=", before),
-	}
-	operations := make([]clientv3.Op, 0, len(t.records)+ownOperations)
-	operations = append(operations, clientv3.OpPut(j.keys.sequence, after))
-	for _, record := range t.records {
-		key := j.keys.records + string(record.ID)
-		if record.Value == nil {
-			operations = append(operations, clientv3.OpDelete(key))
-		} else {
-			operations = append(operations, clientv3.OpPut(key, string(record.Value)))
-		}
-	}
+	writes := j.writes(t)
 	// One that is large needs longer to arrive.
 	longer := time.Duration(t.size) * time.Second / slowNetwork
 	patience := j.options.patience() + longer
 	ctx, cancel := context.WithTimeoutCause(ctx, j.options.commitLimit()+longer, ErrUnconfirmed)
 	defer cancel()
 	response, err := do(ctx, j.endpoints, patience, func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
-		response, err := client.Txn(ctx).If(conditions...).Then(operations...).
-			Else(clientv3.OpGet(j.keys.active, clientv3.WithKeysOnly()), clientv3.OpGet(j.keys.sequence)).Commit()
-		if err != nil || response.Succeeded {
-			return response, err
+		response, err := client.Do(ctx, writes)
+		if err == nil {
+			err = j.wrote(response.Txn())
 		}
-		active := response.Responses[0].GetResponseRange().GetKvs()
-		sequence := response.Responses[1].GetResponseRange().GetKvs()
-		switch {
-		case len(active) == 0 || active[0].ModRevision != j.revision:
-			return nil, final{ErrDeposed}
-		case len(sequence) == 1 && string(sequence[0].Value) == after:
-			return response, nil // an earlier attempt
-		}
-		return nil, final{written([]byte(j.keys.sequence))}
+		return response.Txn(), err
 	})
 	if err != nil {
 		if over := j.lasts(); over != nil {
@@ -301,9 +263,6 @@ const (
 	slowNetwork = 4 << 20
 )
 
-// number is the value of keys.sequence after transaction n of this term.
-func (j *Journal) number(n uint64) string { return j.claim.Term + "/" + strconv.FormatUint(n, 10) }
-
 // Close implements [statestore.Journal]. It resigns, so that another process takes over at
 // once. If etcd cannot be reached within resignLimit, the error says so, and another process
 // takes over as after a crash. Close may be called several times.
@@ -312,8 +271,7 @@ func (j *Journal) Close() error {
 		j.over(ErrClosed) // before etcd knows
 		j.stop()
 		j.tasks.Wait()
-		j.claim.Resigned = j.clock() >= j.from // else the process before may still answer
-		j.claim.Silent = j.claim.Silent && j.clock() < j.from+statestore.SilentFor
+		j.claim = j.claim.resign(j.span.Load().left(j.clock()))
 		ctx, cancel := context.WithTimeoutCause(context.Background(), resignLimit, errors.New("etcd did not answer in time"))
 		defer cancel()
 		if err := j.resign(ctx); err != nil {
@@ -328,9 +286,8 @@ const resignLimit = 2 * time.Second
 
 // resign says in the election key that this process answers nothing any more.
 func (j *Journal) resign(ctx context.Context) error {
-	_, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*clientv3.TxnResponse, error) {
-		return client.Txn(ctx).If(j.isActive()).
-			Then(clientv3.OpPut(j.keys.active, j.claim.encode()), clientv3.OpDelete(j.keys.alive)).Commit()
+	_, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (clientv3.OpResponse, error) {
+		return client.Do(ctx, j.resigns())
 	})
 	return err
 }
@@ -365,6 +322,14 @@ func (b *claim) inherit(seen observation, last claim, standing time.Duration) (w
 	}
 	b.Standing = max(standing, wait)
 	return wait
+}
+
+// resign returns the claim with which a process says that it answers nothing any more, left before the process
+// before it does not either.
+func (b claim) resign(left time.Duration) claim {
+	b.Resigned = left <= 0
+	b.Silent = b.Silent && -left < statestore.SilentFor
+	return b
 }
 
 func (b claim) encode() string {

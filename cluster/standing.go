@@ -11,25 +11,46 @@ import (
 	"github.com/tenurelock/tenure/lease"
 )
 
-// standing judges whether this process may answer from memory: from a moment on the clock at which
-// the process before it answers nothing any more, until a deadline, which proofs move ahead. Once it
-// has ended it does not come back.
+// span is when a process may answer from memory: from a moment on its clock at which the process before
+// it answers nothing any more, until a deadline, which proofs move ahead. It is a value without clock,
+// goroutine, channel or lock.
+type span struct {
+	validity       time.Duration // of a proof, from when it began: Options.Standing
+	from, deadline time.Duration
+}
+
+// lasts reports whether the deadline has not passed.
+func (s span) lasts(now time.Duration) bool { return now < s.deadline }
+
+// left returns how long the process before may still answer. Negative, it is for how long that one
+// has answered nothing.
+func (s span) left(now time.Duration) time.Duration { return s.from - now }
+
+// proved returns the span after a proof that began at began. A proof that comes after the deadline
+// proves nothing any more: lasts may have been false already.
+func (s span) proved(now, began time.Duration) span {
+	if s.lasts(now) {
+		s.deadline = max(s.deadline, began+s.validity)
+	}
+	return s
+}
+
+// standing judges by its span whether this process may answer from memory. Once it has ended it does
+// not come back.
 type standing struct {
-	clock    lease.Clock
-	validity time.Duration // of a proof, from when it began: Options.Standing
-	from     time.Duration
-	deadline atomic.Int64
-	life     context.Context // its cause is why the standing ended
-	end      context.CancelCauseFunc
-	ended    atomic.Bool           // set before life ends
-	failure  atomic.Pointer[error] // of the latest proof; nil if it succeeded
-	slow     func(time.Duration)   // called for a proof that took more than half of validity
+	clock  lease.Clock
+	span   atomic.Pointer[span]
+	latest atomic.Pointer[proof] // that ended; nil before
+	life   context.Context       // its cause is why the standing ended
+	end    context.CancelCauseFunc
+	ended  atomic.Bool         // set before life ends
+	slow   func(time.Duration) // called for a proof that took more than half of its validity
 }
 
 // newStanding returns a standing after a proof that began at began.
 func newStanding(clock lease.Clock, validity, began, from time.Duration) *standing {
-	s := &standing{clock: clock, validity: validity, from: from, slow: func(time.Duration) {}}
-	s.deadline.Store(int64(began + validity))
+	s := &standing{clock: clock, slow: func(time.Duration) {}}
+	s.span.Store(&span{validity, from, began + validity})
 	s.life, s.end = context.WithCancelCause(context.Background())
 	return s
 }
@@ -50,7 +71,7 @@ func (s *standing) check() error {
 	if err := s.lasts(); err != nil {
 		return err
 	}
-	if s.clock() < s.from {
+	if s.span.Load().left(s.clock()) > 0 {
 		return errTooEarly
 	}
 	return nil
@@ -59,12 +80,15 @@ func (s *standing) check() error {
 // wait waits until the process before this one answers nothing any more. It returns for how long
 // that is so already.
 func (s *standing) wait(ctx context.Context) (idle time.Duration, err error) {
-	for s.clock() < s.from {
-		if !sleep.For(ctx, max(s.from-s.clock(), time.Millisecond)) {
+	for {
+		left := s.span.Load().left(s.clock())
+		if left <= 0 {
+			return -left, nil
+		}
+		if !sleep.For(ctx, max(left, time.Millisecond)) {
 			return 0, context.Cause(ctx)
 		}
 	}
-	return s.clock() - s.from, nil
 }
 
 // lasts returns nil until the deadline has passed, which ends the standing.
@@ -73,27 +97,19 @@ func (s *standing) lasts() error {
 		return s.why()
 	}
 	for {
-		deadline := s.deadline.Load()
-		if int64(s.clock()) < deadline {
+		span := s.span.Load()
+		if span.lasts(s.clock()) {
 			return nil
 		}
-		if s.deadline.Load() == deadline { // not moved while the clock was read
+		if s.span.Load() == span { // not moved while the clock was read
 			err := ErrDeadlinePassed
-			if last := s.failure.Load(); last != nil {
-				err = fmt.Errorf("%w (%v); the latest attempt: %v", err, s.validity, *last)
+			if latest := s.latest.Load(); latest != nil && latest.err != nil {
+				err = fmt.Errorf("%w (%v); the latest attempt: %v", err, span.validity, latest.err)
 			}
 			// The caller asks for the reason at once, and keep may not have run yet.
 			s.over(err)
 			return s.why()
 		}
-	}
-}
-
-// prove moves the deadline ahead after a proof that began at began. A proof that comes after
-// the deadline proves nothing any more: lasts may have failed already.
-func (s *standing) prove(began time.Duration) {
-	if s.lasts() == nil {
-		s.deadline.Store(max(s.deadline.Load(), int64(began+s.validity)))
 	}
 }
 
@@ -119,43 +135,100 @@ type proof struct {
 	err     error
 }
 
-// keep proves the standing until ctx or the standing ends: attempt sends a proof to the n-th
-// endpoint from the preferred one and returns its outcome.
+// proofs decides when a process proves its standing, and what an outcome means. It is a value like
+// span: next is a pure function of the time, the value and an outcome.
 //
 // A proof is due every fifth of what it is valid for. One that is not answered until the next is
 // due is not given up: an etcd that is slow still moves the deadline. So several can be under way,
 // each at another endpoint than the one before.
+type proofs struct {
+	span
+	due              time.Duration // of the next proof
+	sent, underWay   int
+	failures, silent uint32 // since the last success: failed; unanswered
+}
+
+// maxProofs is how many proofs can be under way: as many as are due until the deadline.
+const maxProofs = 8
+
+// proofAction is what to do after next.
+type proofAction struct {
+	over  error         // not nil: end the standing with this cause
+	send  bool          // a proof
+	skip  uint32        // send: to the n-th endpoint from the preferred one
+	slow  time.Duration // not 0: the proof that succeeded took that long, which is worth a warning
+	until time.Duration // when to call next if there is no outcome
+}
+
+// next returns the value after an outcome, if there is one, and what to do then.
+func (p proofs) next(now time.Duration, outcome *proof) (proofs, proofAction) {
+	var do proofAction
+	if outcome != nil {
+		p.underWay--
+		switch {
+		case outcome.err == nil:
+			p.span = p.proved(now, outcome.began)
+			p.failures, p.silent = 0, 0
+			if took := now - outcome.began; took > p.validity/2 {
+				do.slow = took
+			}
+		case errors.Is(outcome.err, ErrDeposed):
+			return p, proofAction{over: outcome.err}
+		default:
+			p.failures++
+			if outcome.attempt == p.sent { // nothing later is under way
+				p.silent = 0
+				p.due = min(p.due, now+p.validity/40*time.Duration(min(p.failures, 4)))
+			}
+		}
+	}
+	if do.send, do.skip = p.lasts(now) && now >= p.due && p.underWay < maxProofs, p.silent; do.send {
+		p.sent, p.underWay, p.silent, p.due = p.sent+1, p.underWay+1, p.silent+1, now+p.validity/5
+	}
+	do.until = min(p.due, p.deadline)
+	return p, do
+}
+
+// keep proves the standing until ctx or the standing ends: attempt sends a proof to the n-th
+// endpoint from the preferred one and returns its outcome.
 func (s *standing) keep(ctx context.Context, attempt func(ctx context.Context, n uint32) proof) {
 	ctx, stop := context.WithCancel(ctx)
-	every, retry := s.validity/5, s.validity/40
 	outcomes := make(chan proof, maxProofs)
-	underWay, number, next := 0, 0, s.clock()
+	proofs := proofs{span: *s.span.Load(), due: s.clock()}
 	defer func() { // wait for the goroutines of the attempts
 		stop()
-		for ; underWay > 0; underWay-- {
+		for ; proofs.underWay > 0; proofs.underWay-- {
 			<-outcomes
 		}
 	}()
-	timer := time.NewTimer(every)
+	timer := time.NewTimer(proofs.validity)
 	defer timer.Stop()
-	failures, silent := uint32(0), uint32(0) // since the last success: failed; unanswered
-	for {
-		if s.lasts() != nil {
+	for outcome := (*proof)(nil); ; {
+		next, do := proofs.next(s.clock(), outcome)
+		if proofs = next; outcome != nil {
+			s.span.Store(&next.span)
+			s.latest.Store(outcome)
+		}
+		if do.over != nil {
+			s.over(do.over)
 			return
 		}
-		if now := s.clock(); now >= next && underWay < maxProofs {
-			number++
-			underWay++
-			n, skip := number, silent
+		if do.slow != 0 {
+			s.slow(do.slow)
+		}
+		if do.send {
+			n := proofs.sent
 			go func() {
-				p := attempt(ctx, skip)
+				p := attempt(ctx, do.skip)
 				p.attempt = n
 				outcomes <- p
 			}()
-			silent++
-			next = now + every
 		}
-		timer.Reset(max(min(next, time.Duration(s.deadline.Load()))-s.clock(), time.Millisecond))
+		if s.lasts() != nil {
+			return
+		}
+		timer.Reset(max(do.until-s.clock(), time.Millisecond))
+		outcome = nil
 		select {
 		case <-ctx.Done():
 			return
@@ -163,29 +236,7 @@ func (s *standing) keep(ctx context.Context, attempt func(ctx context.Context, n
 			return
 		case <-timer.C:
 		case p := <-outcomes:
-			underWay--
-			switch {
-			case p.err == nil:
-				s.prove(p.began)
-				if took := s.clock() - p.began; took > s.validity/2 {
-					s.slow(took)
-				}
-				failures, silent = 0, 0
-				s.failure.Store(nil)
-			case errors.Is(p.err, ErrDeposed):
-				s.over(p.err)
-				return
-			default:
-				s.failure.Store(&p.err)
-				failures++
-				if p.attempt == number { // nothing later is under way
-					silent = 0
-					next = min(next, s.clock()+retry*time.Duration(min(failures, 4)))
-				}
-			}
+			outcome = &p
 		}
 	}
 }
-
-// maxProofs is how many proofs can be under way: as many as are due until the deadline.
-const maxProofs = 8

@@ -67,7 +67,7 @@ func TestACheckPastTheDeadlineEndsTheStanding(t *testing.T) {
 	if err := s.check(); err != nil || s.why() != nil {
 		t.Fatalf("before the deadline: %v, %v", err, s.why())
 	}
-	s.failure.Store(&errNoAnswer)
+	s.latest.Store(&proof{err: errNoAnswer})
 	now = testValidity
 	err := s.check()
 	if !errors.Is(err, ErrDeadlinePassed) || !strings.Contains(err.Error(), errNoAnswer.Error()) {
@@ -109,7 +109,8 @@ func TestInvariant35AStandingEndsAtItsDeadlineThoughNothingRuns(t *testing.T) {
 		if err := s.check(); !errors.Is(err, ErrDeadlinePassed) {
 			t.Errorf("at the deadline: %v", err)
 		}
-		s.prove(clock()) // too late
+		late := s.span.Load().proved(clock(), clock())
+		s.span.Store(&late)
 		if err := s.check(); !errors.Is(err, ErrDeadlinePassed) {
 			t.Errorf("after a proof that came too late: %v", err)
 		}
@@ -249,7 +250,7 @@ func TestSlowProofsAreLoggedNowAndThen(t *testing.T) {
 			started := lease.SystemClock()
 			clock := func() time.Duration { return lease.SystemClock() - started }
 			var log logbuffer.Buffer
-			j := &Journal{options: &Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, standing: newStanding(clock, testValidity, clock(), 0)}
+			j := &Journal{options: &Options{Standing: testValidity, Logger: slog.New(slog.NewTextHandler(&log, nil))}, standing: newStanding(clock, testValidity, clock(), 0)}
 			j.slow = j.warn
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()

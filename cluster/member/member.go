@@ -63,14 +63,8 @@ func Start(options Options) (*Member, error) {
 		return nil, fmt.Errorf("member: %w", err)
 	}
 	config.GRPCAdditionalServerOptions = m.used.interceptors()
-	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
+	if err := prepare(options.Dir, options.Name); err != nil {
 		return nil, fmt.Errorf("member: %w", explainRights(err))
-	}
-	if err := checkName(options.Dir, options.Name); err != nil {
-		return nil, fmt.Errorf("member: %w", err)
-	}
-	if err := checkRoom(options.Dir); err != nil {
-		return nil, fmt.Errorf("member: %w", err)
 	}
 	m.listen, m.others = listener(config.AdvertisePeerUrls[0]), options.others()
 	m.room = options.MaxDatabase
@@ -86,6 +80,17 @@ func Start(options Options) (*Member, error) {
 	begun := err == nil
 	m.tasks.Go(func() { m.run(ctx, n, begun) })
 	return m, nil
+}
+
+// prepare makes the directory, and refuses one that this member cannot use.
+func prepare(dir, name string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := checkName(dir, name); err != nil {
+		return err
+	}
+	return checkRoom(dir)
 }
 
 // begin starts etcd, or returns a newcomer.

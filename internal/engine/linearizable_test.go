@@ -23,14 +23,14 @@ type operation struct {
 	value          string        // of SET and VDEL
 	condition      string        // of SET: "", NX or NEX
 	lifetime       time.Duration // of SET; 0: none
-	token          int           // 0: none
+	token          hlc.Token     // zero: none
 	at             time.Duration // when it was made, in virtual time, which stands still during the call
 	called, answer int64         // the order of calls and answers of all clients
 	reply          statestore.Reply
 }
 
 func (o operation) String() string {
-	return fmt.Sprintf("%3d–%3d at %v: %q token %d: %v %q %v %v", o.called, o.answer, o.at, o.words, o.token,
+	return fmt.Sprintf("%3d–%3d at %v: %q token %v: %v %q %v %v", o.called, o.answer, o.at, o.words, o.token,
 		o.reply.Outcome, o.reply.Value, o.reply.Version, o.reply.Err)
 }
 
@@ -38,48 +38,97 @@ func (o operation) String() string {
 type register struct {
 	exists          bool
 	value           string
-	version, latest hlc.Timestamp // of the value; of all values so far
+	version, latest hlc.Timestamp // of the value, zero after a restart; of all values so far
 	deadline        time.Duration // 0: none
-	token           int
+	lifetime        time.Duration // with which the value was set, or longer: its record's
+	token           hlc.Token
+	strict          bool // the store keeps fences
+}
+
+// at returns the register at a time.
+func (r register) at(now time.Duration) register {
+	if r.exists && r.deadline != 0 && now >= r.deadline {
+		return r.gone()
+	}
+	return r
+}
+
+// gone returns the register without its value.
+func (r register) gone() register {
+	if !r.strict {
+		r.token = hlc.Token{}
+	}
+	return register{latest: r.latest, token: r.token, strict: r.strict}
+}
+
+// raised returns the register after a token was used on a protected key.
+func (r register) raised(token hlc.Token) register {
+	if !r.token.IsZero() {
+		r.token = higher(r.token, token)
+	}
+	return r
+}
+
+// has reports whether the value can have a version, and notes it.
+func (r *register) has(version hlc.Timestamp) bool {
+	if r.version.IsZero() && version.Compare(r.latest) > 0 {
+		r.version, r.latest = version, version
+	}
+	return r.version == version
+}
+
+// renews reports whether a SET changes nothing that a restart must know.
+func (r *register) renews(o operation) bool {
+	return r.exists && r.value == o.value && o.lifetime > 0 && o.lifetime <= r.lifetime && o.token.Compare(r.token) <= 0
 }
 
 // apply returns the register after an operation, and false if the operation cannot have had
 // its reply here.
 func (r register) apply(o operation) (register, bool) {
-	if r.exists && r.deadline != 0 && o.at >= r.deadline {
-		r = register{latest: r.latest}
-	}
+	r = r.at(o.at)
 	got := o.reply
 	if o.words[0] == "GET" {
 		if !r.exists {
 			return r, got.Outcome == statestore.Missing
 		}
-		return r, got.Outcome == statestore.Found && got.Value == r.value && got.Version == r.version
+		return r, got.Outcome == statestore.Found && got.Value == r.value && r.has(got.Version)
 	}
 	switch {
-	case r.token > 0 && o.token == 0:
+	case !r.token.IsZero() && o.token.IsZero():
 		return r, got.Err == protocol.FencingTokenRequired
-	case o.token < r.token:
+	case o.token.Compare(r.token) < 0:
 		return r, got.Err == protocol.FencingTokenLower
 	}
 	if o.words[0] != "SET" {
 		switch {
 		case !r.exists:
-			return r, got.Outcome == statestore.NothingThere
+			return r.raised(o.token).gone(), got.Outcome == statestore.NothingThere
 		case o.words[0] == "VDEL" && r.value != o.value:
 			return r, got.Outcome == statestore.ConditionFailed
 		}
-		return register{latest: r.latest}, got.Outcome == statestore.Deleted && got.Version == r.version
+		ok := got.Outcome == statestore.Deleted && r.has(got.Version)
+		return r.raised(o.token).gone(), ok
 	}
 	if r.exists && (o.condition == "NX" || o.condition == "NEX" && r.value != o.value) {
-		return r, got.Outcome == statestore.ConditionFailed && got.Version == r.version
+		return r, got.Outcome == statestore.ConditionFailed && r.has(got.Version)
 	}
 	ok := got.Outcome == statestore.OK && got.Version.Compare(r.latest) > 0
-	r = register{exists: true, value: o.value, version: got.Version, latest: got.Version, token: max(r.token, o.token)}
+	lifetime := o.lifetime
+	if r.renews(o) {
+		lifetime = r.lifetime
+	}
+	r = register{exists: true, value: o.value, version: got.Version, latest: got.Version, lifetime: lifetime, token: higher(r.token, o.token), strict: r.strict}
 	if o.lifetime > 0 {
 		r.deadline = o.at + o.lifetime
 	}
 	return r, ok
+}
+
+func higher(a, b hlc.Token) hlc.Token {
+	if a.Compare(b) < 0 {
+		return b
+	}
+	return a
 }
 
 // isLinearizable reports whether the operations can have been applied one after the other, each
@@ -135,7 +184,7 @@ func randomOperation(random *rand.Rand) (o operation) {
 		o.words = append(o.words, o.value)
 	}
 	if random.IntN(4) == 0 {
-		o.token = 1 + random.IntN(3)
+		o.token = hlc.Token{Wall: int64(1 + random.IntN(3)), Node: "n"}
 	}
 	return o
 }
@@ -173,8 +222,8 @@ func testHistories(t *testing.T, journal func() statestore.Journal) {
 						o.at = time.Since(b.started)
 						ts := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "c"}.String()
 						request := statestore.Request{Client: strconv.Itoa(client), Payload: resp3.AppendCommand(nil, o.words...), Timestamp: &ts}
-						if o.token > 0 {
-							token := hlc.Timestamp{Wall: int64(o.token), Node: "n"}.String()
+						if !o.token.IsZero() {
+							token := o.token.String()
 							request.FencingToken = &token
 						}
 						o.called = order.Add(1)
