@@ -53,6 +53,7 @@ type holder struct {
 	goesOn   bool // after freeing with the same acquisition
 
 	token    hlc.Token
+	silenced bool // the tenure did not say "held" any more at some moment
 	strayed  bool // a claim of this attempt left the order of its connection
 	watching bool
 	hint     hint
@@ -169,7 +170,7 @@ func (w *world) tried(h *holder, err error, version hlc.Timestamp) {
 }
 
 func (w *world) begin(h *holder, version hlc.Timestamp) error {
-	h.phase, h.token = holds, hlc.Token(version)
+	h.phase, h.token, h.silenced = holds, hlc.Token(version), false
 	h.schedule = newSchedule(&explored, time.Duration(h.sent)*tick, 0)
 	h.watching, h.hint = false, hint{}
 	if err := w.tenureBegins(h); err != nil {

@@ -440,9 +440,13 @@ func (w *world) check() error {
 	for i := range w.holders {
 		h := &w.holders[i]
 		if !h.believes() {
+			h.silenced = h.phase == holds
 			continue
 		}
 		believers++
+		if h.silenced {
+			return fmt.Errorf("invariant 5: the tenure of h%d was over, and holds again", i)
+		}
 		if h.bound == w.store.identity && held != h.value() && !w.forced {
 			return fmt.Errorf("invariant 1: h%d believes that it has the lease, and the store has %v", i, held)
 		}
