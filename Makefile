@@ -133,6 +133,11 @@ abuse: ## Attack a server in every way we know, and print what a healthy client 
 sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) on
 	go test ./internal/simulation -v -timeout 0 -run Promises -seeds $(SEEDS) -first $(FIRST)
 
+.PHONY: explore
+explore: ## Walk through every order of events of small models of real code: docs/verification.md; takes minutes
+	EXPLORE=1 go test ./lease ./election ./internal/engine -count=1 -p=1 -timeout 0 -v -run TestExplore
+	cd cluster && EXPLORE=1 go test . -count=1 -timeout 0 -v -run TestExplore
+
 .PHONY: crash
 crash: ## Kill stores while clients use them, and check what they see: CRASHES (500) on a file, TAKEOVERS (100) on etcd; SEED=1 sets the choices
 	go test ./server/crashtest -count=1 -timeout 0 -v -run 'Invariant|Fault' -crash.cycles $(CRASHES) -crash.seed $(SEED)
