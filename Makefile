@@ -139,7 +139,7 @@ explore: ## Walk through every order of events of small models of real code: doc
 	cd cluster && EXPLORE=1 go test . -count=1 -timeout 0 -v -run TestExplore
 
 .PHONY: crash
-crash: ## Kill stores while clients use them, and check what they see: CRASHES (500) on a file, TAKEOVERS (100) on etcd; SEED=1 sets the choices
+crash: ## Kill stores while clients use them, and check what they see: CRASHES (500) on a file, TAKEOVERS (100) of a pair; SEED=1 sets the choices
 	go test ./server/crashtest -count=1 -timeout 0 -v -run 'Invariant|Fault' -crash.cycles $(CRASHES) -crash.seed $(SEED)
 	cd cluster && go test ./takeover -count=1 -timeout 0 -v -takeover.cycles $(TAKEOVERS) -takeover.seed $(SEED)
 
