@@ -205,7 +205,7 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 		var next claimAction
 		a.claim, next = a.claim.next(l.options.Clock(), answer{
 			err: err, sent: sent, known: a.replaced != nil, other: store != a.store,
-			replaced: isClosed(a.replaced), lost: isClosed(a.lost), freed: freed, random: random.Fraction(),
+			replaced: isClosed(a.replaced), lost: isClosed(a.lost), freed: freed, random: random.Fraction,
 		})
 		switch next.do {
 		case begin:

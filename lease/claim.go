@@ -33,7 +33,7 @@ type answer struct {
 	lost     bool // the connection that the attempt ends with was lost
 	freed    bool // refused: what an earlier acquisition had left was freed since
 
-	random float64 // at least 0 and less than 1
+	random func() float64 // see waitEvent
 }
 
 // claimAction is what an attempt has to do next.
@@ -103,7 +103,7 @@ func (c claim) next(now time.Duration, a answer) (claim, claimAction) {
 		c.moved = true
 		return c, claimAction{do: ask}
 	}
-	return c, claimAction{do: pause, err: err, pause: c.backoff.next(a.random)}
+	return c, claimAction{do: pause, err: err, pause: c.backoff.next(a.random())}
 }
 
 // again reports whether another attempt follows one that ended with err. waits says that the
@@ -124,12 +124,12 @@ func (o *Options) newFreeing(now, within time.Duration) freeing {
 
 // next returns what to do after a deletion that ended with err: pause, and then send another unless
 // the end has come, or stop. The lease is free, as far as the value goes, if the action has no error.
-func (f freeing) next(now time.Duration, err error, random float64) (freeing, claimAction) {
+func (f freeing) next(now time.Duration, err error, random func() float64) (freeing, claimAction) {
 	switch {
 	case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
 		return f, claimAction{do: stop}
 	case isRefusal(err), isTerminal(err), now >= f.end:
 		return f, claimAction{do: stop, err: err}
 	}
-	return f, claimAction{do: pause, err: err, pause: min(f.backoff.next(random), f.end-now)}
+	return f, claimAction{do: pause, err: err, pause: min(f.backoff.next(random()), f.end-now)}
 }

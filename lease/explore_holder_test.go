@@ -67,6 +67,9 @@ func (h *holder) value() value { return value{h.id, h.attempt} }
 
 var errTimeout = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.DeadlineExceeded)
 
+// zero is the random part of all delays.
+func zero() float64 { return 0 }
+
 // acquire begins a new acquisition.
 func (w *world) acquire(h *holder) {
 	h.waiting = waiting{options: &explored, backoff: explored.retryBackoff(explored.Jitter)}
@@ -87,6 +90,7 @@ func (w *world) await(h *holder, e waitEvent) {
 	h.phase = waits
 	watched := h.waiting.watches
 	var do waitDo
+	e.random = zero
 	if h.waiting, do = h.waiting.next(h.now(), e); do == tryNow {
 		h.claim = explored.newClaim(false, h.claim.mayHold)
 		w.claim(h)
@@ -124,7 +128,7 @@ func (w *world) answered(h *holder, err error, version hlc.Timestamp, held value
 	case asking:
 		var next claimAction
 		h.claim, next = h.claim.next(h.now(), answer{
-			err: err, sent: time.Duration(h.sent) * tick, known: h.bound != 0, other: h.knows != h.bound, replaced: h.bound != 0 && h.replaced,
+			err: err, sent: time.Duration(h.sent) * tick, known: h.bound != 0, other: h.knows != h.bound, replaced: h.bound != 0 && h.replaced, random: zero,
 		})
 		switch next.do {
 		case begin:
@@ -144,7 +148,7 @@ func (w *world) answered(h *holder, err error, version hlc.Timestamp, held value
 		return w.drive(h, told(h.value().text(), entry, err))
 	case clearing:
 		var next claimAction
-		h.freeing, next = h.freeing.next(h.now(), err, 0)
+		h.freeing, next = h.freeing.next(h.now(), err, zero)
 		if next.do == pause {
 			h.phase, h.until = resting, h.now()+next.pause
 			return nil
@@ -254,7 +258,7 @@ func (w *world) freed(h *holder, err error) error {
 func (w *world) quit(h *holder) error {
 	if h.phase == asking { // the request is given up
 		h.underWay = false
-		h.claim, _ = h.claim.next(h.now(), answer{err: transport.ErrOutcomeUnknown})
+		h.claim, _ = h.claim.next(h.now(), answer{err: transport.ErrOutcomeUnknown, random: zero})
 	}
 	if h.claim.mayHold {
 		h.goesOn = false

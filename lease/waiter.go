@@ -92,7 +92,7 @@ func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
 func (w *waiter) untilTry(ctx context.Context, lost <-chan struct{}, e waitEvent) error {
 	for {
 		var do waitDo
-		e.random = random.Fraction()
+		e.random = random.Fraction
 		w.waiting.delay = w.lease.acquireDelay()
 		w.waiting, do = w.waiting.next(time.Since(w.began), e)
 		switch do {

@@ -44,7 +44,9 @@ type waitEvent struct {
 	exists  bool          // changed, looked: the lease has a holder
 	version hlc.Timestamp // of the holder's value; zero: the store does not know it
 	missed  bool          // changed: the watch has read the key, and no notification came
-	random  float64       // at least 0 and less than 1
+	// random returns numbers of at least 0 and less than 1. It is called only where one is needed: the draws of
+	// a simulation come from one source, and a needless one would change the course of others.
+	random func() float64
 }
 
 type waitEventKind int
@@ -79,7 +81,7 @@ func (w waiting) next(now time.Duration, e waitEvent) (waiting, waitDo) {
 		w.held(now, e)
 	case delayed: // no notification says when that is over
 		w.begin(e)
-		w.delaying, w.backingOff, w.dueAt = false, true, now+w.backoff.next(e.random)
+		w.delaying, w.backingOff, w.dueAt = false, true, now+w.backoff.next(e.random())
 	case looked:
 		switch {
 		case e.exists:
@@ -122,7 +124,7 @@ func (w *waiting) held(now time.Duration, e waitEvent) {
 	w.seen, w.hinted, w.backingOff, w.delaying = e.version, false, false, false
 	if w.polling {
 		half := w.options.Jitter / 2
-		w.dueAt = now + half + share(half, e.random)
+		w.dueAt = now + half + share(half, e.random())
 	} else {
 		w.dueAt = now + w.expiry(e)
 	}
@@ -130,7 +132,7 @@ func (w *waiting) held(now time.Duration, e waitEvent) {
 
 // expiry is the time to wait for a holder that may have renewed just now.
 func (w *waiting) expiry(e waitEvent) time.Duration {
-	return w.options.TTL + share(w.options.Jitter, e.random)
+	return w.options.TTL + share(w.options.Jitter, e.random())
 }
 
 // heard takes note of what the watch says. It reports whether to look again, during AcquireDelay.
@@ -139,7 +141,7 @@ func (w *waiting) heard(now time.Duration, e waitEvent) (look bool) {
 	switch {
 	case e.kind == unwatched:
 		w.polling = true
-		in = share(w.options.Jitter, e.random)
+		in = share(w.options.Jitter, e.random())
 	case w.delaying && e.exists:
 		// Another waiter took it; or the notification is old or forged, and then the
 		// delay goes on where it was.
@@ -157,7 +159,7 @@ func (w *waiting) heard(now time.Duration, e waitEvent) (look bool) {
 	default:
 		w.hinted, w.polling = true, false
 		if now < w.hurryAt || w.backingOff {
-			in = share(min(w.options.Jitter, releaseJitter), e.random)
+			in = share(min(w.options.Jitter, releaseJitter), e.random())
 			break
 		}
 		w.hurryAt = now + w.options.Jitter

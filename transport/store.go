@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -69,12 +71,9 @@ func (c *Client) newEraLocked(now time.Time) {
 }
 
 func (c *Client) wakeAllLocked() {
-	// In the order of their times: a map has none, and a simulation would take a new course each time.
-	for all := &c.registrations; all.waiting.First() != nil; {
-		all.waiting.First().wakeLocked()
-	}
-	for _, registered := range c.watched { // those that have a goroutine
-		registered.wakeLocked()
+	// In an order: a map has none, and a simulation would take a new course each time.
+	for _, key := range slices.Sorted(maps.Keys(c.watched)) {
+		c.watched[key].wakeLocked()
 	}
 }
 
