@@ -1,7 +1,7 @@
 // Package simulation lets a few nodes contend for a lease for an hour of virtual time,
 // under faults that follow a seed, and checks what they believe against what the store did.
 //
-//	go test ./internal/simulation               # a few seeds; LONG_TESTS=1: some hundred
+//	go test ./internal/simulation               # a few seeds; LONG_TESTS=1: 150
 //	go test ./internal/simulation -seeds 5000   # so many
 //	go test ./internal/simulation -v -seed 17   # this one, with its trace
 //

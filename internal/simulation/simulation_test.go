@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 0, "how many seeds to simulate; 0: 20, or 300 in a long run, or 10 under the race detector")
+	seeds = flag.Int("seeds", 0, "how many seeds to simulate; 0: 20, or 150 in a long run, or 10 under the race detector")
 	first = flag.Uint64("first", 1, "the first of them")
 	step  = flag.Uint64("step", 1, "how far the next is; 2 from an even one: all stores have a journal")
 	seed  = flag.Uint64("seed", 0, "simulate this seed alone, and print its trace")
@@ -33,7 +33,7 @@ func TestNodesKeepTheirPromisesUnderRandomFaults(t *testing.T) {
 		case raceDetector:
 			count = 10
 		case prerequisite.LongRun():
-			count = 300
+			count = 150
 		default:
 			count = 20
 		}
