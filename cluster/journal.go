@@ -60,10 +60,10 @@ func (j *Journal) start() {
 		j.keep(ctx, j.attemptProof)
 		err := j.why()
 		j.candidate.note(err, j.clock()-j.began)
+		j.candidate.setEligible(false) // until the next campaign; before the log, which may block
 		if err != nil && !errors.Is(err, ErrClosed) {
 			j.options.Logger.Error("this process is no longer the active store", slog.Any("reason", err))
 		}
-		j.candidate.setEligible(false) // until the next campaign
 	})
 }
 

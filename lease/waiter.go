@@ -48,6 +48,7 @@ func (l *Lease) silence() time.Duration { return 2 * l.options.RenewEvery }
 
 // acquire tries until it holds the lease, waiting is useless, or ctx or the attempt ends.
 func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
+	w.waiting.delaying = false // of an attempt before: this one looks itself
 	if w.lease.acquireDelay() > 0 {
 		w.waiting.watches = true
 		if err := w.key.Start(); err != nil {

@@ -26,9 +26,10 @@ const (
 	// grace is how long a member keeps leadership while its process cannot serve: one that stands by
 	// again can soon.
 	grace = 2 * time.Second
-	// maxYieldPause is the longest pause before a member hands leadership on that comes back within
-	// grace: members that cannot serve would hand it to each other without end. The pause doubles.
-	maxYieldPause = time.Minute
+	// yieldPause is the shortest time between two hand-overs of one member: members that cannot serve would
+	// hand leadership to each other without end. A longer one would be a time without a store where the
+	// other gateway can serve again meanwhile.
+	yieldPause = time.Second
 )
 
 // SetEligible implements cluster.Leadership.
@@ -73,19 +74,15 @@ func (m *Member) lead(ctx context.Context) {
 	own, former := uint64(m.etcd.Server.MemberID()), uint64(0)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	var yielded time.Time   // when that was done last
-	var pause time.Duration // from then to the next time
+	var yielded time.Time // when that was done last
 	for {
 		leads, changed := m.Leads()
 		if leader := m.etcd.Server.Lead(); leader != own && leader != 0 {
 			former = leader
 		}
 		if in, yields := m.yieldsIn(); leads && yields {
-			in = max(in, time.Until(yielded.Add(pause)))
+			in = max(in, time.Until(yielded.Add(yieldPause)))
 			if in <= 0 && m.yield(ctx, former) {
-				if pause = min(max(2*pause, grace), maxYieldPause); time.Since(yielded) > pause {
-					pause = 0
-				}
 				yielded = time.Now()
 				continue
 			}
