@@ -411,8 +411,8 @@ func (w *world) do(m explore.Move) error {
 	return cmp.Or(err, w.check())
 }
 
-// isVain reports whether a held message can have no effect any more: nothing waits for the answer, and the revision
-// that it compares is of the past. A revision does not come back, but that of a key that is not there does.
+// isVain reports whether a held message can have no effect any more: no process waits for the answer, and the key
+// has a newer revision than the message compares. Only the revision of a missing key, zero, can come again.
 func (w *world) isVain(m message) bool {
 	compared, conditions := m.term.revision, []clientv3.Cmp(nil)
 	switch {

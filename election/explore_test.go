@@ -140,7 +140,7 @@ type electorState struct {
 	readDue bool
 	answer  uint8 // until an answer is due, plus one; 0: none is
 	delay   uint8
-	over    uint8 // until the delay is that of the rank
+	over    uint8 // ticks until the rank decides the delay again
 	owes    uint8 // ticks that have to pass before the next campaign
 	sick    uint8 // checks that failed in a row
 	inVain  uint8 // short terms and failed campaigns in a row

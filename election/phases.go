@@ -84,7 +84,7 @@ func (p phases) next(now time.Duration, r result) phases {
 		return p.leading(r)
 	case drain:
 		p.err = cmp.Or(r.err, p.err)
-		if p.taken {
+		if p.taken && !errors.Is(p.err, p.cause) { // the end of the tenure may be why the function was not called
 			p.err = errors.Join(p.cause, p.err)
 		}
 		return p.to(release, p.cause)

@@ -524,8 +524,8 @@ func TestExplore(t *testing.T) {
 			var memory runtime.MemStats
 			runtime.ReadMemStats(&memory)
 			t.Logf("scope %s: %v, %d MB", s.name, result, memory.Sys>>20)
-			if result.Violation != nil {
-				t.Errorf("\n%v", result.Violation)
+			if result.Violation != nil || !result.Fixpoint && !explore.UnderRace {
+				t.Errorf("%v\n%v", result, result.Violation)
 			}
 		})
 	}

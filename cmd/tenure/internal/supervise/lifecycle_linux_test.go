@@ -177,7 +177,7 @@ func TestTheProgramDiesWithSupervisorAndGuard(t *testing.T) {
 	n.awaitGone()
 }
 
-// Each thread has a signal of its own, and a program has that of the thread that became it.
+// The kernel keeps PR_SET_PDEATHSIG for each thread. A program has the setting of the thread that called execve.
 func TestTheProgramDiesWithItsGuardWhateverThreadBecameIt(t *testing.T) {
 	gate, open, err := os.Pipe()
 	if err != nil {
