@@ -3,6 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -356,6 +357,23 @@ func TestATenureThatEndsWithItsConnectionEndsWhenTheDeadOneIsGivenUp(t *testing.
 	}
 }
 
+// A store that takes over from one that fell silent releases the lease half of the TTL later.
+func TestInvariant62ATenureWithInstantFailoverEndsWithinHalfOfItsTTLOnASilentConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		for i := range 40 {
+			n := newNode(t, store, fmt.Sprint("node-", i), lease.Options{InstantFailover: true})
+			tenure := n.mustAcquire(t)
+			time.Sleep(ttl + time.Duration(i)*ttl/100)
+			n.conn.Freeze()
+			silent := time.Now()
+			await.Receive(tenure.Done())
+			if took := time.Since(silent); took > ttl/2 {
+				t.Errorf("it ended %v after its connection fell silent", took)
+			}
+		}
+	})
+}
+
 func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "a", lease.Options{NoWatch: true})
@@ -408,10 +426,19 @@ func TestACancelledAcquisitionProbesNothing(t *testing.T) {
 }
 
 // A tenure that ends with its connection cannot use another one. So a connection that only
-// stalls is kept as long as it may still save the tenure.
+// stalls is kept as long as it may still save the tenure. With instant failover that is half of the TTL:
+// after that another store may have released the lease.
 func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T) {
-	for kind, options := range map[string]lease.Options{"EndOnDisconnect": {EndOnDisconnect: true}, "InstantFailover": {InstantFailover: true}} {
-		t.Run(kind, func(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options lease.Options
+		stall   time.Duration
+	}{
+		{"EndOnDisconnect", lease.Options{EndOnDisconnect: true}, 3500 * time.Millisecond},
+		{"InstantFailover", lease.Options{InstantFailover: true}, 3300 * time.Millisecond},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			options := test.options
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
 				conn := &stalling{Conn: store.Connect("node-a")}
 				client, err := transport.NewClient(conn, transport.ClientOptions{})
@@ -432,10 +459,10 @@ func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T)
 					return transporttest.Fault{HoldRequest: max(conn.stalls(), 0)}
 				})
 				for range 30 {
-					conn.until.Store(time.Now().Add(3500 * time.Millisecond).UnixNano())
-					time.Sleep(3500*time.Millisecond + options.TTL)
+					conn.until.Store(time.Now().Add(test.stall).UnixNano())
+					time.Sleep(test.stall + options.TTL)
 					if err := tenure.Err(); err != nil {
-						t.Fatalf("a stall of 3.5s ended it: %v", err)
+						t.Fatalf("a stall of %v ended it: %v", test.stall, err)
 					}
 				}
 			})

@@ -129,6 +129,11 @@ func (o *Options) complete(clientID string) error {
 			o.RenewEvery, o.RequestTimeout, o.RetryAfter, o.RequestTimeout, needed,
 			o.TTL, o.Margin, o.GracePeriod, available, given.advice(available-retried))
 	}
+	if noticed := o.RenewEvery + o.RequestTimeout + o.probe(); o.InstantFailover && noticed > o.TTL/2 {
+		return fmt.Errorf("InstantFailover: if the machine of the store falls silent, the next store releases the lease after half of the TTL %v, "+
+			"and the holder may notice the silence only after RenewEvery %v + RequestTimeout %v + half of that = %v; "+
+			"make RenewEvery or RequestTimeout shorter, or TTL at least %v", o.TTL, o.RenewEvery, o.RequestTimeout, noticed, 2*noticed)
+	}
 	return nil
 }
 
@@ -212,9 +217,13 @@ func (o *Options) probe() time.Duration { return o.RequestTimeout / 2 }
 
 // probeHeld is probe for a request of a tenure.
 func (o *Options) probeHeld() time.Duration {
-	if o.EndOnDisconnect {
-		// No other connection can save the tenure: give this one up only when it is too late.
-		return max(o.probe(), o.TTL-o.Margin-o.GracePeriod-o.RenewEvery-o.RequestTimeout)
+	if !o.EndOnDisconnect {
+		return o.probe()
 	}
-	return o.probe()
+	// No other connection can save the tenure: give this one up only when it is too late.
+	late := o.TTL - o.Margin - o.GracePeriod
+	if o.InstantFailover {
+		late = o.TTL / 2 // see statestore.Former.Silent
+	}
+	return max(o.probe(), late-o.RenewEvery-o.RequestTimeout)
 }
