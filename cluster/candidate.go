@@ -127,8 +127,8 @@ func (c *Candidate) beginCampaign() error {
 	return nil
 }
 
-// steadyAfter is how long a standing lasts that is no sign of a member whose proofs are too slow.
-const steadyAfter = 30 * time.Second
+// minSteady is the least that a standing lasts that is no sign of a member whose proofs are too slow.
+const minSteady = 30 * time.Second
 
 // note counts a standing that lasted for some time and ended with why.
 func (c *Candidate) note(why error, lasted time.Duration) {
@@ -137,18 +137,15 @@ func (c *Candidate) note(why error, lasted time.Duration) {
 	switch {
 	case !errors.Is(why, ErrDeadlinePassed):
 		c.vain = 0
-	case lasted > steadyAfter:
+	case lasted > max(minSteady, 10*c.options.Standing):
 		c.vain = 1
 	default:
 		c.vain++
 	}
 }
 
-// restLimit is longer than a member takes to hand leadership on.
-const restLimit = 5 * time.Second
-
 // rest leaves the store to another process when the standing of this one has passed maxTries times, soon
-// each time: it waits until its member no longer leads etcd, or as long as another member could have taken that.
+// each time: it waits until its member no longer leads etcd, or for longer than members elect another one.
 func (c *Candidate) rest(ctx context.Context) {
 	c.mu.Lock()
 	tired := c.vain >= maxTries
@@ -159,7 +156,7 @@ func (c *Candidate) rest(ctx context.Context) {
 	if tired && c.options.Member != nil {
 		c.options.Logger.Warn("the proofs of this process come too late again and again, so another one is to be the active store: " +
 			"look at the network between the members and at their disks, or raise --election-timeout")
-		ctx, cancel := context.WithTimeout(ctx, restLimit)
+		ctx, cancel := context.WithTimeout(ctx, c.options.commitLimit())
 		defer cancel()
 		for leads, changed := c.options.Member.Leads(); leads && ctx.Err() == nil; leads, changed = c.options.Member.Leads() {
 			select {
@@ -301,9 +298,6 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	began, err := j.firstProof(ctx)
 	j.standing = newStanding(c.options.Clock, c.options.Standing, began, from)
 	j.slow = j.warn
-	if err == nil {
-		err = j.lasts()
-	}
 	if err != nil {
 		_ = j.Close() // the next process must not wait for an end that has come
 		return nil, err
@@ -323,12 +317,17 @@ func (c *Candidate) remember(b claim) (before claim) {
 }
 
 // firstProof begins the standing. The transaction that won proves little: with a slow disk it takes
-// longer than a proof is valid.
+// longer than a proof is valid. A proof that comes too late is repeated: to resign, and to win
+// again, would take longer.
 func (j *Journal) firstProof(ctx context.Context) (began time.Duration, err error) {
 	return do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (began time.Duration, err error) {
 		began = j.options.Clock()
-		if err = j.proveAt(ctx, client); errors.Is(err, ErrDeposed) {
+		err = j.proveAt(ctx, client)
+		switch took := j.options.Clock() - began; {
+		case errors.Is(err, ErrDeposed):
 			err = final{err}
+		case err == nil && took >= j.options.Standing:
+			err = fmt.Errorf("%w: the first proof took %v, and is valid for %v", ErrDeadlinePassed, took, j.options.Standing)
 		}
 		return began, err
 	})

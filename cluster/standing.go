@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,7 +45,7 @@ type standing struct {
 	life   context.Context       // its cause is why the standing ended
 	end    context.CancelCauseFunc
 	ended  atomic.Bool         // set before life ends
-	slow   func(time.Duration) // called for a proof that took more than half of its validity
+	slow   func(time.Duration) // called for a proof that took more than half of its validity, in a goroutine of its own
 }
 
 // newStanding returns a standing after a proof that began at began.
@@ -195,6 +196,8 @@ func (s *standing) keep(ctx context.Context, attempt func(ctx context.Context, n
 	ctx, stop := context.WithCancel(ctx)
 	outcomes := make(chan proof, maxProofs)
 	proofs := proofs{span: *s.span.Load(), due: s.clock()}
+	var warnings sync.WaitGroup // a log may block, and a proof must not wait for it
+	defer warnings.Wait()
 	defer func() { // wait for the goroutines of the attempts
 		stop()
 		for ; proofs.underWay > 0; proofs.underWay-- {
@@ -214,7 +217,7 @@ func (s *standing) keep(ctx context.Context, attempt func(ctx context.Context, n
 			return
 		}
 		if do.slow != 0 {
-			s.slow(do.slow)
+			warnings.Go(func() { s.slow(do.slow) })
 		}
 		if do.send {
 			n := proofs.sent

@@ -22,10 +22,17 @@ const testValidity = 400 * time.Millisecond
 // inBubble runs f with a standing that keep maintains with attempt.
 func inBubble(t *testing.T, attempt func(ctx context.Context, s *standing, n uint32) error, f func(s *standing, stop func())) {
 	t.Helper()
+	inBubbleWith(t, func(*standing) {}, attempt, f)
+}
+
+// inBubbleWith is inBubble with a change of the standing before keep begins.
+func inBubbleWith(t *testing.T, change func(*standing), attempt func(ctx context.Context, s *standing, n uint32) error, f func(s *standing, stop func())) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		started := lease.SystemClock()
 		clock := func() time.Duration { return lease.SystemClock() - started }
 		s := newStanding(clock, testValidity, clock(), 0)
+		change(s)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -266,6 +273,21 @@ func TestSlowProofsAreLoggedNowAndThen(t *testing.T) {
 	}
 }
 
+func TestALogThatBlocksDelaysNoProof(t *testing.T) {
+	var blocked chan struct{}
+	blocks := func(s *standing) {
+		blocked = make(chan struct{}) // in the bubble
+		s.slow = func(time.Duration) { await.Receive(blocked) }
+	}
+	inBubbleWith(t, blocks, takes(testValidity*3/5), func(s *standing, _ func()) {
+		time.Sleep(20 * testValidity)
+		if err := s.lasts(); err != nil {
+			t.Errorf("the standing has ended: %v", err)
+		}
+		close(blocked)
+	})
+}
+
 // leader is a member that leads etcd until it is told that its process cannot serve.
 type leader struct {
 	mu       sync.Mutex
@@ -308,7 +330,7 @@ func TestAProcessWhoseStandingPassesAgainAndAgainGivesLeadershipUp(t *testing.T)
 	}{
 		{"none", nil, 0},
 		{"two in vain", []end{vain, vain}, 0},
-		{"three in vain", []end{vain, vain, vain}, restLimit},
+		{"three in vain", []end{vain, vain, vain}, minCommitLimit},
 		{"one that was closed between", []end{vain, vain, {ErrClosed, time.Second}, vain}, 0},
 		{"one that lasted between", []end{vain, vain, {ErrDeadlinePassed, time.Hour}, vain}, 0},
 	} {

@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -194,5 +196,31 @@ func TestAnElectionWhoseConnectionBreaksAtAnyByteIsWonOnce(t *testing.T) {
 	}
 	if records := load(t, campaign(t, candidate)); len(records) != 2*25 {
 		t.Errorf("there are %d records after %d commits", len(records), 2*25)
+	}
+}
+
+// A first proof that comes too late is repeated. The process does not resign and win again.
+func TestAnElectionInWhichTheProcessStandsStillIsWonOnce(t *testing.T) {
+	e := sharedEtcd(t)
+	for n := int64(1); n <= 5; n++ { // as often as Campaign reads it
+		t.Run(fmt.Sprintf("at reading %d of the clock", n), func(t *testing.T) {
+			options := e.candidateOptions(t, "a")
+			var readings atomic.Int64
+			options.Clock = func() time.Duration {
+				now := lease.SystemClock()
+				if readings.Add(1) > n {
+					now += options.Standing
+				}
+				return now
+			}
+			journal := campaign(t, open(t, options))
+			response, err := e.client(t).Get(bounded(t), prefix(t)+"active")
+			if err != nil || len(response.Kvs) != 1 || response.Kvs[0].Version != 1 {
+				t.Errorf("the key was written %v, want once; %v", response, err)
+			}
+			if err := journal.Err(); err != nil && n < 3 { // later it stands still after the proof
+				t.Errorf("the standing has ended: %v", err)
+			}
+		})
 	}
 }
