@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -309,10 +308,10 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 }
 
 // remember notes the last claim of this process, and returns the one before.
-func (c *Candidate) remember(b claim) (before claim) {
+func (c *Candidate) remember(latest claim) (before claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	before, c.last = c.last, b
+	before, c.last = c.last, latest
 	return before
 }
 
@@ -347,13 +346,6 @@ func (j *Journal) win(ctx context.Context, seen observation) (err error) {
 		return j.took(response.Txn()), nil
 	})
 	return err
-}
-
-func decodeClaim(value []byte) (b claim) {
-	if json.Unmarshal(value, &b) != nil || len(b.Name) > maxAddress || len(b.Address) > maxAddress || b.Standing < 0 || b.Standing > MaxStanding {
-		return claim{Name: "?", Standing: MaxStanding} // not written by this package
-	}
-	return b
 }
 
 // observe follows the election until the candidate is closed. A watch wakes it early; it

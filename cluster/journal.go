@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -290,52 +289,4 @@ func (j *Journal) resign(ctx context.Context) error {
 		return client.Do(ctx, j.resigns())
 	})
 	return err
-}
-
-// claim is the value of the election key.
-type claim struct {
-	Term    string `json:"term"`
-	Name    string `json:"name"`
-	Address string `json:"address"`
-	// Standing is how long, in nanoseconds, this process or one before it may answer after
-	// another one has taken the key.
-	Standing time.Duration `json:"standing"`
-	// Resigned says that the process answers nothing any more, nor does one before it.
-	Resigned bool `json:"resigned,omitempty"`
-	// Silent says that clients of a process before this one may not have noticed its end. It stays in
-	// the claims after that while one of them may believe in a lease.
-	Silent bool `json:"silent,omitempty"`
-}
-
-// inherit returns how long the processes before may still answer after this one has taken the election
-// key from seen, and notes what the process after this one must know. last is the claim before of the same
-// process, and standing how long a proof of this one is valid.
-func (b *claim) inherit(seen observation, last claim, standing time.Duration) (wait time.Duration) {
-	b.Silent = seen.claim.Silent
-	switch {
-	case !seen.used: // there has been no active process
-	case seen.revision == 0: // the key was deleted by hand
-		wait, b.Silent = MaxStanding, true
-	case seen.claim.Resigned, seen.claim.Term == last.Term && last.Resigned:
-	default:
-		wait, b.Silent = seen.claim.Standing, true
-	}
-	b.Standing = max(standing, wait)
-	return wait
-}
-
-// resign returns the claim with which a process says that it answers nothing any more, left before the process
-// before it does not either.
-func (b claim) resign(left time.Duration) claim {
-	b.Resigned = left <= 0
-	b.Silent = b.Silent && -left < statestore.SilentFor
-	return b
-}
-
-func (b claim) encode() string {
-	value, err := json.Marshal(b)
-	if err != nil {
-		panic(err) // strings, numbers and flags only
-	}
-	return string(value)
 }
