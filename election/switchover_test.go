@@ -107,18 +107,28 @@ func TestASwitchoverToANameThatIsNotThereEndsNoTerm(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		to     string
-		before func(candidates [3]*candidate)
+		before func(t *testing.T, store *transporttest.Store, candidates [3]*candidate)
 	}{
-		{"never there", "node-9", func([3]*candidate) {}},
-		{"gone", "node-2", func(candidates [3]*candidate) { _ = candidates[2].stop() }},
-		{"cut off", "node-2", func(candidates [3]*candidate) {
+		{"never there", "node-9", func(*testing.T, *transporttest.Store, [3]*candidate) {}},
+		{"gone", "node-2", func(_ *testing.T, _ *transporttest.Store, candidates [3]*candidate) { _ = candidates[2].stop() }},
+		{"cut off", "node-2", func(_ *testing.T, _ *transporttest.Store, candidates [3]*candidate) {
 			candidates[2].conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{LoseRequest: true} })
 		}},
-		{"no other candidate", "", func(candidates [3]*candidate) { _, _ = candidates[1].stop(), candidates[2].stop() }},
+		{"refused by the store", "node-2", func(t *testing.T, store *transporttest.Store, candidates [3]*candidate) {
+			store.Authorize(func(client string, verb statestore.Verb, key string) bool {
+				return client != "node-2" || verb != statestore.VerbSet || key != name
+			})
+			_ = candidates[2].stop()
+			candidates[2].run(t, serve)
+			synctest.Wait()
+		}},
+		{"no other candidate", "", func(_ *testing.T, _ *transporttest.Store, candidates [3]*candidate) {
+			_, _ = candidates[1].stop(), candidates[2].stop()
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			trio(t, statestore.Options{}, election.Options{}, [3]int{}, func(t *testing.T, _ *transporttest.Store, candidates [3]*candidate, o operator) {
-				test.before(candidates)
+			trio(t, statestore.Options{}, election.Options{}, [3]int{}, func(t *testing.T, store *transporttest.Store, candidates [3]*candidate, o operator) {
+				test.before(t, store, candidates)
 				switched, err := o.switchover(t, test.to, 5*ttl)
 				if !errors.Is(err, election.ErrNoCandidate) || !errors.Is(err, context.DeadlineExceeded) || switched.To.Name != "node-0" {
 					t.Errorf("%+v, %v; want ErrNoCandidate", switched, err)

@@ -20,7 +20,9 @@ import (
 // the same times. So a replay follows all paths that are left, each with other random numbers, and a moment that no path
 // allows fails the test. examples/ownconnection/record_test.go makes a history.
 
-var history = flag.String("history", "testdata/history.json", "what TestARecordedHistoryIsAPathThatTheCodeAllows replays")
+const ownHistory = "testdata/history.json"
+
+var history = flag.String("history", ownHistory, "what TestARecordedHistoryIsAPathThatTheCodeAllows replays")
 
 const (
 	// draws is how many random numbers are tried where one is needed.
@@ -408,10 +410,13 @@ func TestARecordedHistoryIsAPathThatTheCodeAllows(t *testing.T) {
 		}
 		seen[m.What+" "+m.Result]++
 	}
+	t.Logf("%d moments: %v", len(moments), seen)
+	if *history != ownHistory { // what the faults lead to is a matter of moments
+		return
+	}
 	for _, what := range []string{"SET ", "GET ", "VDEL ", "got unknown", "has to stop ", "ended released", "ended deadline_passed", "ended lost", "ended store_replaced"} {
 		if seen[what] == 0 {
 			t.Errorf("the history has no %q", what)
 		}
 	}
-	t.Logf("%d moments: %v", len(moments), seen)
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/servertest"
@@ -21,7 +22,7 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-var record = flag.String("record", "", "the file to which TestRecordTheHistoryOfALease writes")
+var record = flag.String("record", "", "the file to which TestALeaseGoesOnAfterEachOfTenFaults writes its history")
 
 // recordedTTL is the TTL of the recorded lease. The replay knows it, too.
 const recordedTTL = 2 * time.Second
@@ -172,7 +173,7 @@ func (r *recorder) start(t *testing.T, s *servertest.Server, name string) *gatew
 		note("crashes", "")
 		_ = client.Close()
 		cancel()
-		tasks.Wait()
+		await.Done(tasks.Wait)
 	})
 	t.Cleanup(g.stop)
 	return g
@@ -196,7 +197,7 @@ func (r *recorder) hold(ctx context.Context, g *gateway, name string, tenure *le
 		case <-g.release:
 		case <-tenure.Done():
 			note("has to stop", "")
-			<-tenure.TokenContext().Done()
+			await.Receive(tenure.TokenContext().Done())
 		case <-ctx.Done():
 			return
 		}
@@ -207,13 +208,11 @@ func (r *recorder) hold(ctx context.Context, g *gateway, name string, tenure *le
 	}
 }
 
-// It makes testdata for package lease, which replays it: see lease/replay_test.go.
+// Its history is testdata of package lease, which replays it: see lease/replay_test.go.
 //
-//	go test ./examples/ownconnection -run TestRecord -record "$PWD/lease/testdata/history.json"
-func TestRecordTheHistoryOfALease(t *testing.T) {
-	if *record == "" {
-		t.Skip("no file was given: -record")
-	}
+//	LONG_TESTS=1 go test ./examples/ownconnection -run TestALeaseGoesOn -record "$PWD/lease/testdata/history.json"
+func TestALeaseGoesOnAfterEachOfTenFaults(t *testing.T) {
+	prerequisite.Long(t, "it takes half a minute")
 	s := servertest.NewWithOptions(t, servertest.Options{Journal: new(transporttest.Journal)})
 	r := &recorder{began: time.Now(), short: make(map[string]string)}
 	gateways := map[string]*gateway{}
@@ -239,7 +238,7 @@ func TestRecordTheHistoryOfALease(t *testing.T) {
 		})
 		return gateways[name]
 	}
-	pass := func(d time.Duration) { <-time.After(d) }
+	pass := time.Sleep
 	for _, fault := range []func(){
 		func() { holder().release <- struct{}{} },
 		s.Cut,
@@ -267,8 +266,12 @@ func TestRecordTheHistoryOfALease(t *testing.T) {
 		pass(recordedTTL * 3 / 4)
 		fault()
 	}
+	holder()
 	for _, g := range gateways {
 		g.stop()
+	}
+	if *record == "" {
+		return
 	}
 	lines := make([]string, len(r.moments))
 	for i, m := range r.moments {
