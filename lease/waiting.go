@@ -121,7 +121,7 @@ func (w *waiting) held(now time.Duration, e waitEvent) {
 	if !w.hinted && e.version != w.seen {
 		w.polling = true
 	}
-	w.seen, w.hinted, w.backingOff, w.delaying = e.version, false, false, false
+	w.seen, w.hinted, w.delaying = e.version, false, false
 	if w.polling {
 		half := w.options.Jitter / 2
 		w.dueAt = now + half + share(half, e.random())
