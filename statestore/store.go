@@ -148,8 +148,9 @@ func (e *entry) token() hlc.Token {
 }
 
 func (e *entry) setToken(token hlc.Token) {
-	if token != e.token() { // which is in use nearly always
-		e.fence = &token
+	if token != e.token() { // it seldom changes
+		kept := token // so that a token that does not change costs no memory
+		e.fence = &kept
 	}
 }
 
