@@ -18,9 +18,8 @@ import (
 
 const (
 	idleLeases = 200
-	// settled is how long the members have for what they write because leases were acquired: they commit their
-	// databases each two minutes.
-	settled = 150 * time.Second
+	// settled is how long the members have for what they write because leases were acquired.
+	settled = 15 * time.Second
 )
 
 // measureIdle lets leases renew, and prints what each member has written to its disk meanwhile.

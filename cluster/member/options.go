@@ -156,9 +156,6 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	// numbers (10,000 and 5,000) are for small requests; these are batches.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 500, 500
 	c.MaxSnapFiles, c.MaxWalFiles = 2, 2
-	// What is committed is in etcd's log. A commit of the database rewrites five pages or more, so an idle pair
-	// makes one in two minutes for its few writes, and not one for each.
-	c.BackendBatchInterval, c.BackendBatchLimit = 2*time.Minute, 1000
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, compactionAfter
 	c.EnableGRPCGateway = false
 	c.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration // only etcd's flags set it
