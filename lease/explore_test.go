@@ -3,8 +3,6 @@ package lease
 import (
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"slices"
 	"testing"
 
@@ -498,35 +496,26 @@ var anything = []uint8{strays, loses, repeats, crashes, freezes, cuts, restarts,
 
 // scopes are the models. Each run of the tests walks through the quick one.
 var scopes = []scope{
-	{name: "A: any fault", quick: true, holders: 2, faults: 1, kinds: anything},
-	{name: "A: any fault, and a clock that lags", holders: 2, faults: 1, kinds: append(anything, lags)},
-	{name: "A: any fault, without notifications", holders: 2, faults: 1, kinds: append(anything, lags), deaf: true},
-	{prompt: true, name: "A: two faults of messages", holders: 2, faults: 2, kinds: []uint8{strays, loses, repeats, cuts}},
-	{prompt: true, name: "A: a late message, a freeze and a lag", holders: 2, faults: 2, kinds: []uint8{strays, freezes, lags}},
-	{prompt: true, name: "A: crashes and given up acquisitions", holders: 2, faults: 2, kinds: []uint8{crashes, quits, loses}},
-	{prompt: true, name: "A: two faults of the store", holders: 2, faults: 2, kinds: []uint8{restarts, steps, freezes}},
-	{prompt: true, name: "A: an operator, forged and lost notifications", holders: 2, faults: 2, kinds: []uint8{removes, forges, misses}},
-	{prompt: true, name: "A: three late messages and freezes", holders: 2, faults: 3, kinds: []uint8{strays, freezes}},
-	{prompt: true, name: "B: three holders, a late message and a freeze", holders: 3, faults: 2, kinds: []uint8{strays, freezes}},
-	{name: "B: three holders, any fault", holders: 3, faults: 1, kinds: anything},
+	{name: "two holders, any fault", quick: true, holders: 2, faults: 1, kinds: anything},
+	{name: "two holders, any fault, and a clock that lags", holders: 2, faults: 1, kinds: append(anything, lags)},
+	{name: "two holders, any fault, without notifications", holders: 2, faults: 1, kinds: append(anything, lags), deaf: true},
+	{prompt: true, name: "two holders, faults of messages and lost connections", holders: 2, faults: 2, kinds: []uint8{strays, loses, repeats, cuts}},
+	{prompt: true, name: "two holders, late messages, freezes and a lag", holders: 2, faults: 2, kinds: []uint8{strays, freezes, lags}},
+	{prompt: true, name: "two holders, crashes, lost answers and acquisitions that are given up", holders: 2, faults: 2, kinds: []uint8{crashes, quits, loses}},
+	{prompt: true, name: "two holders, restarts of the store, steps of its clock and freezes", holders: 2, faults: 2, kinds: []uint8{restarts, steps, freezes}},
+	{prompt: true, name: "two holders, an operator, forged and lost notifications", holders: 2, faults: 2, kinds: []uint8{removes, forges, misses}},
+	{prompt: true, name: "two holders, late messages and freezes", holders: 2, faults: 3, kinds: []uint8{strays, freezes}},
+	{prompt: true, name: "three holders, late messages and freezes", holders: 3, faults: 2, kinds: []uint8{strays, freezes}},
+	{name: "three holders, any fault", holders: 3, faults: 1, kinds: anything},
 }
 
 func TestExplore(t *testing.T) {
 	for _, s := range scopes {
-		if !s.quick && os.Getenv("EXPLORE") == "" {
+		if !s.quick && !explore.Whole() {
 			continue // it takes minutes: make explore walks through it
 		}
 		t.Run(s.name, func(t *testing.T) {
-			result, err := s.model().Walk(t.Context(), explore.Limits{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var memory runtime.MemStats
-			runtime.ReadMemStats(&memory)
-			t.Logf("scope %s: %v, %d MB", s.name, result, memory.Sys>>20)
-			if result.Violation != nil || !result.Fixpoint && !explore.UnderRace {
-				t.Errorf("%v\n%v", result, result.Violation)
-			}
+			explore.Check(t, s.model(), explore.Limits{})
 		})
 	}
 }
