@@ -58,7 +58,7 @@ type holder struct {
 	watching bool
 	hint     hint
 	writing  bool
-	write    uint8 // the call of the latest write
+	write    uint8 // the latest
 }
 
 func (h *holder) now() time.Duration { return time.Duration(h.clock) * tick }
