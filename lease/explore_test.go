@@ -445,9 +445,17 @@ func (w *world) check() error {
 		h := &w.holders[i]
 		if !h.believes() {
 			h.silenced = h.phase == holds
+			if h.phase == waits && h.waiting.dueAt > h.now()+explored.TTL+explored.Jitter {
+				return fmt.Errorf("invariant 25: h%d waits for longer than a lease can last", i)
+			}
 			continue
 		}
 		believers++
+		if !h.frozen && !h.due() {
+			if err := h.checkTenure(); err != nil {
+				return err
+			}
+		}
 		if h.silenced {
 			return fmt.Errorf("invariant 5: the tenure of h%d was over, and holds again", i)
 		}

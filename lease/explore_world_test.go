@@ -448,7 +448,7 @@ func (k *keyed) holder(h *holder) {
 	case holds:
 		s := &h.schedule
 		k.version(hlc.Timestamp(h.token))
-		k.bytes(flags(s.doubted, s.pending, s.stopped, s.warned != nil, s.cause != nil, h.silenced))
+		k.bytes(flags(s.doubted, s.pending, s.stopped, s.warned != nil, s.cause != nil, h.silenced, h.asked == h.clock))
 		k.until(s.deadline, now)
 		k.until(s.renewAt, now)
 		k.until(s.watchAt, now)

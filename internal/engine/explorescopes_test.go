@@ -31,13 +31,13 @@ var scopes = []*scope{
 	},
 	{
 		name: "a protected key that is not kept", tokens: [2]hlc.Token{{Wall: 1, Node: "n"}, {Wall: 2, Node: "n"}},
-		menu:  []wish{{words: "SET p 1 ft"}, {client: 1, words: "SET p 1 ft"}, {client: 1, words: "DEL p ft"}},
+		menu:  []wish{{words: "SET p 1 PX 20000 ft"}, {client: 1, words: "SET p 1 PX 20000 ft"}, {client: 1, words: "DEL p ft"}},
 		quick: budget{sends: 2, crashes: 1}, budget: budget{sends: 3, crashes: 1},
 	},
 	{
-		name: "fences after a crash", strict: true, tokens: [2]hlc.Token{{Wall: 1, Node: "n"}, {Wall: 2, Node: "n"}},
-		menu:  []wish{{words: "SET p 1 ft"}, {client: 1, words: "DEL p ft"}, {client: 1, words: "SET l x"}},
-		quick: budget{sends: 2, crashes: 1}, budget: budget{sends: 3, crashes: 1},
+		name: "fences of a key that is gone", strict: true, tokens: [2]hlc.Token{{Wall: 1, Node: "n"}, {Wall: 2, Node: "n"}},
+		menu:  []wish{{words: "SET p 1 ft"}, {words: "DEL p ft"}, {client: 1, words: "DEL p ft"}, {client: 1, words: "SET l x"}},
+		quick: budget{sends: 3}, budget: budget{sends: 3, crashes: 1},
 	},
 	{
 		name: "a lease and the key that it protects", strict: true,
@@ -149,7 +149,7 @@ func describe(s *state, m explore.Move) string {
 	case ticks:
 		return "10 s pass"
 	}
-	return "the process is told to stop"
+	return [...]string{"the process is told to stop", "the process loses its standing"}[m.Kind-stops]
 }
 
 func (sc *scope) model(left budget) explore.Model[*state] {
