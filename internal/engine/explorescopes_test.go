@@ -47,7 +47,7 @@ var scopes = []*scope{
 	{
 		name:  "a watcher",
 		menu:  []wish{{client: 1, words: "KEYNOTIFY l"}, {words: "SET l a PX 10000", try: true}, {words: "SET l c PX 10000"}, {words: freeA}},
-		quick: budget{sends: 3}, budget: budget{sends: 3, ticks: 1},
+		quick: budget{sends: 2, ticks: 1}, budget: budget{sends: 3, ticks: 1},
 	},
 	{
 		name:  "a watcher that connects again",
