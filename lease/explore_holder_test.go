@@ -202,6 +202,9 @@ func (w *world) drive(h *holder, e event) error {
 			if s, next = s.next(h.now(), event{kind: ended, err: errTimeout}); s.cause != h.schedule.cause || next.do != finish {
 				return errors.New("invariant 9: a tenure ends twice")
 			}
+			if !w.justifies(h) {
+				return fmt.Errorf("invariant 6: the tenure of h%d ends with %v, and the store has %v", h.id, s.cause, w.store.holder())
+			}
 			w.over(h)
 			return nil
 		case wait:
@@ -209,6 +212,9 @@ func (w *world) drive(h *holder, e event) error {
 		case watch:
 			w.watch(h)
 		case confirm, renew:
+			if next.until > h.schedule.deadline {
+				return fmt.Errorf("invariant 7: h%d would wait for an answer beyond its deadline", h.id)
+			}
 			k := claims
 			if h.renewing = next.do == renew; !h.renewing {
 				if k = asks; h.asked == h.clock {
@@ -219,6 +225,20 @@ func (w *world) drive(h *holder, e event) error {
 			w.send(h, k, min(h.now()+explored.RequestTimeout, next.until))
 		}
 		e = event{}
+	}
+}
+
+// justifies reports whether a tenure may be over for its cause. (What strayed may set the key after the store said that it is lost.)
+func (w *world) justifies(h *holder) bool {
+	switch cause := h.schedule.cause; {
+	case errors.Is(cause, ErrDeadlinePassed):
+		return h.now() >= h.schedule.deadline
+	case errors.Is(cause, ErrStoreReplaced):
+		return h.replaced
+	case errors.Is(cause, ErrFencedOut):
+		return w.written.Compare(h.token) > 0
+	default:
+		return (errors.Is(cause, ErrLost) || errors.Is(cause, ErrDeleted)) && (w.store.holder() != h.value() || h.strayed)
 	}
 }
 

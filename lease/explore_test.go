@@ -515,6 +515,7 @@ var anything = []uint8{strays, loses, repeats, crashes, freezes, cuts, restarts,
 var scopes = []scope{
 	{name: "two holders, any fault", quick: true, holders: 2, faults: 1, kinds: anything},
 	{prompt: true, name: "two holders, an operator, a late message or a freeze, and a lag", quick: true, holders: 2, faults: 1, kinds: []uint8{removes, strays, freezes, lags}},
+	{prompt: true, name: "two holders, a crash or a restart of the store, without notifications", quick: true, holders: 2, faults: 1, kinds: []uint8{crashes, restarts}, deaf: true},
 	{name: "two holders, any fault, and a clock that lags", holders: 2, faults: 1, kinds: append(anything, lags)},
 	{name: "two holders, any fault, without notifications", holders: 2, faults: 1, kinds: append(anything, lags), deaf: true},
 	{prompt: true, name: "two holders, faults of messages and lost connections", holders: 2, faults: 2, kinds: []uint8{strays, loses, repeats, cuts}},
