@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"regexp"
 	"strings"
 )
@@ -39,8 +38,9 @@ func explore(ctx context.Context, source *tree, m *mutant) (v verdict, scope, st
 		case !failed.MatchString(output):
 			return notCompiled, indent(output), ""
 		}
-		first := func(r *regexp.Regexp) string { return cmp.Or(append(r.FindStringSubmatch(output), "", "")[1], "panic") }
-		return killed, fmt.Sprintf("%s: %s", tested[2:], strings.ReplaceAll(first(scopeFailed), "_", " ")), first(storySteps)
+		first := func(r *regexp.Regexp) string { return append(r.FindStringSubmatch(output), "", "")[1] }
+		scope := strings.ReplaceAll(first(scopeFailed), "_", " ")
+		return killed, tested[2:] + ": " + cmp.Or(scope, "a panic"), first(storySteps)
 	}
 	return survived, "", ""
 }
