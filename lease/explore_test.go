@@ -339,6 +339,12 @@ func (w *world) deliver(i int) error {
 		w.requests = slices.Delete(w.requests, i, i+1)
 	}
 	w.replies = append(w.replies, back)
+	if changes := set || result.Outcome == statestore.Deleted; changes && r.store != 0 && r.store != w.store.identity {
+		return fmt.Errorf("invariant 47: the store applied a request of %v that names another", r.value)
+	}
+	if stamp := (hlc.Timestamp{Wall: started + int64(w.now)*1000}); set && r.same == 0 && result.Version.Compare(stamp) <= 0 {
+		return fmt.Errorf("invariant 36: the version %v is not above the request's %v", result.Version, stamp)
+	}
 	if r.kind == writes && set {
 		if r.token.Compare(w.written) < 0 {
 			return fmt.Errorf("invariant 13: a write with token %v was accepted after one with %v", r.token, w.written)
