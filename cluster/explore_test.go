@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -462,21 +459,10 @@ func TestExploreInvariants30And32And33And35And62TwoProcessesAndOneElection(t *te
 		{name: "the key is deleted by hand", rates: [2]time.Duration{slow, fast}, standings: [2]time.Duration{110, 110}, faults: 1, deletion: true},
 		{name: "messages are late", rates: [2]time.Duration{slow, fast}, standings: [2]time.Duration{110, 110}, faults: 2, steady: true},
 	} {
-		if os.Getenv("EXPLORE") == "1" {
+		if explore.Whole() {
 			s.faults++
 		}
-		t.Run(strings.ReplaceAll(s.name, " ", "-"), func(t *testing.T) {
-			result, err := s.model().Walk(t.Context(), explore.Limits{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var memory runtime.MemStats
-			runtime.ReadMemStats(&memory)
-			t.Logf("scope D, %s: %v, %d MiB", s.name, result, memory.Sys>>20)
-			if result.Violation != nil || !result.Fixpoint && !explore.UnderRace {
-				t.Errorf("%s:\n%v", s.name, result.Violation)
-			}
-		})
+		t.Run(s.name, func(t *testing.T) { explore.Check(t, s.model(), explore.Limits{}) })
 	}
 }
 

@@ -1,10 +1,8 @@
 package election
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/explore"
@@ -398,18 +396,19 @@ func electors(faults, wishes uint8) explore.Model[*world] {
 var stepNames = [...]string{"look", "await", "stay out", "campaign", "ready", "claim", "activate", "lead", "stop", "drain", "release", "finish"}
 
 func TestExploreElectors(t *testing.T) {
-	scopes, limits := [][2]uint8{{1, 0}, {0, 1}}, explore.Limits{}
-	if os.Getenv("EXPLORE") != "" { // two faults are walked breadth first as far as memory of about a GB goes
-		scopes, limits.States = [][2]uint8{{1, 0}, {0, 1}, {1, 1}, {2, 0}}, 2_000_000
-	}
-	for _, scope := range scopes {
-		result, err := electors(scope[0], scope[1]).Walk(context.Background(), limits)
-		if err != nil {
-			t.Fatal(err)
+	for _, s := range []struct {
+		name           string
+		faults, wishes uint8
+		limits         explore.Limits
+	}{
+		{name: "a fault", faults: 1},
+		{name: "a wish", wishes: 1},
+		{"a fault and a wish", 1, 1, explore.Limits{States: 2_000_000}}, // about a GB of memory
+		{"two faults", 2, 0, explore.Limits{States: 2_000_000}},
+	} {
+		if s.limits.States > 0 && !explore.Whole() {
+			continue
 		}
-		t.Logf("scope E, %d faults and %d wishes: %v", scope[0], scope[1], result)
-		if result.Violation != nil {
-			t.Fatalf("a property is broken:\n%v", result.Violation)
-		}
+		t.Run(s.name, func(t *testing.T) { explore.Check(t, electors(s.faults, s.wishes), s.limits) })
 	}
 }

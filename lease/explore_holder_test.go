@@ -34,6 +34,7 @@ type holder struct {
 	frozen bool
 
 	phase    phase
+	asked    int // the clock when a tenure asked what the store has
 	attempt  uint8
 	knows    uint8 // the store that answered last; 0: none yet
 	bound    uint8 // the store that the attempt or the tenure is bound to; 0: none
@@ -58,7 +59,7 @@ type holder struct {
 	watching bool
 	hint     hint
 	writing  bool
-	write    uint8 // the call of the latest write
+	write    uint8 // the latest
 }
 
 func (h *holder) now() time.Duration { return time.Duration(h.clock) * tick }
@@ -174,7 +175,7 @@ func (w *world) tried(h *holder, err error, version hlc.Timestamp) {
 }
 
 func (w *world) begin(h *holder, version hlc.Timestamp) error {
-	h.phase, h.token, h.silenced = holds, hlc.Token(version), false
+	h.phase, h.token, h.silenced, h.asked = holds, hlc.Token(version), false, -1
 	h.schedule = newSchedule(&explored, time.Duration(h.sent)*tick, 0)
 	h.watching, h.hint = false, hint{}
 	if err := w.tenureBegins(h); err != nil {
@@ -194,14 +195,16 @@ func (h *holder) withSignals(e event) event {
 // drive does what Tenure.drive does.
 func (w *world) drive(h *holder, e event) error {
 	for {
-		before := h.schedule
 		s, next := h.schedule.next(h.now(), h.withSignals(e))
-		if before.cause != nil && (s.cause != before.cause || next.do != finish) {
-			return errors.New("invariant 9: a tenure ends twice")
-		}
 		h.schedule = s
 		switch next.do {
 		case finish:
+			if s, next = s.next(h.now(), event{kind: ended, err: errTimeout}); s.cause != h.schedule.cause || next.do != finish {
+				return errors.New("invariant 9: a tenure ends twice")
+			}
+			if !w.justifies(h) {
+				return fmt.Errorf("invariant 6: the tenure of h%d ends with %v, and the store has %v", h.id, s.cause, w.store.holder())
+			}
 			w.over(h)
 			return nil
 		case wait:
@@ -209,13 +212,33 @@ func (w *world) drive(h *holder, e event) error {
 		case watch:
 			w.watch(h)
 		case confirm, renew:
+			if next.until > h.schedule.deadline {
+				return fmt.Errorf("invariant 7: h%d would wait for an answer beyond its deadline", h.id)
+			}
 			k := claims
 			if h.renewing = next.do == renew; !h.renewing {
-				k = asks
+				if k = asks; h.asked == h.clock {
+					return fmt.Errorf("invariant 26: h%d asks twice in a tick what the store has", h.id)
+				}
+				h.asked = h.clock
 			}
 			w.send(h, k, min(h.now()+explored.RequestTimeout, next.until))
 		}
 		e = event{}
+	}
+}
+
+// justifies reports whether a tenure may be over for its cause. (What strayed may set the key after the store said that it is lost.)
+func (w *world) justifies(h *holder) bool {
+	switch cause := h.schedule.cause; {
+	case errors.Is(cause, ErrDeadlinePassed):
+		return h.now() >= h.schedule.deadline
+	case errors.Is(cause, ErrStoreReplaced):
+		return h.replaced
+	case errors.Is(cause, ErrFencedOut):
+		return w.written.Compare(h.token) > 0
+	default:
+		return (errors.Is(cause, ErrLost) || errors.Is(cause, ErrDeleted)) && (w.store.holder() != h.value() || h.strayed)
 	}
 }
 
@@ -288,6 +311,17 @@ func (h *holder) due() bool {
 		return now >= h.schedule.due(now)
 	}
 	return false
+}
+
+// checkTenure checks a tenure for which nothing is due.
+func (h *holder) checkTenure() error {
+	if h.schedule.warned == nil && h.now() >= h.schedule.deadline-explored.GracePeriod {
+		return fmt.Errorf("invariant 8: the context of h%d goes on in its grace period", h.id)
+	}
+	if _, next := h.schedule.next(h.now(), event{}); next.do != wait {
+		return fmt.Errorf("invariant 26: h%d has to do something, and nothing is due", h.id)
+	}
+	return nil
 }
 
 // act does what is due.

@@ -62,6 +62,10 @@ type request struct {
 	late  bool      // it left the order of its connection: it comes at any time, or never
 	again bool      // it comes once more after this
 	same  uint8     // not 0: its correlation data
+
+	// What comes once more has the bytes of what came first, and the store remembers the reply.
+	stamp int
+	first reply // zero: the store does not remember it
 }
 
 // reply is one that is under way to a holder.
@@ -160,6 +164,9 @@ func (s *store) do(a application) statestore.Reply {
 
 // command is the request as the store gets it. The clocks of holders are right.
 func (r request) command(at int) statestore.Request {
+	if r.same != 0 && !r.again {
+		at = r.stamp
+	}
 	timestamp := hlc.Timestamp{Wall: started + int64(at)*1000, Node: fmt.Sprint("h", r.value.holder)}.String()
 	c := statestore.Request{Client: fmt.Sprint("h", r.value.holder), Timestamp: &timestamp}
 	if r.same != 0 {
@@ -273,12 +280,15 @@ type keyed struct {
 	key      []byte
 	w        *world
 	versions []hlc.Timestamp
+	collects bool    // the versions
 	order    []uint8 // the holders in the order of this key
 }
 
 func (w *world) key(key []byte) []byte {
-	k := &keyed{w: w}
-	k.collect()
+	k := &keyed{w: w, order: orders[len(w.holders)][0], versions: []hlc.Timestamp{{}}, collects: true}
+	k.build()
+	slices.SortFunc(k.versions, hlc.Timestamp.Compare)
+	k.versions, k.collects = slices.Compact(k.versions), false
 	var least []byte
 	for _, k.order = range orders[len(w.holders)] {
 		k.key = k.key[:0]
@@ -313,6 +323,12 @@ func (k *keyed) build() {
 			k.bytes(uint8(r.kind), r.store, flags(r.late, r.again, k.awaited(h, r.kind, r.call)), r.same)
 			k.value(r.value)
 			k.version(hlc.Timestamp(r.token))
+			if r.same != 0 && !r.again {
+				k.bytes(uint8(min(w.now-r.stamp, 8)), r.first.store)
+				k.text(classOf(r.first.err))
+				k.version(r.first.version)
+				k.value(r.first.value)
+			}
 			if r.late {
 				late = append(late, slices.Clone(k.key[from:]))
 				k.key = k.key[:from]
@@ -344,29 +360,15 @@ func (k *keyed) awaited(h *holder, of kind, call uint8) bool {
 	return h.underWay && call == h.call
 }
 
-// collect collects the versions of the state.
-func (k *keyed) collect() {
-	w := k.w
-	lease, protected := &w.store.lease, &w.store.protected
-	k.versions = append(k.versions, hlc.Timestamp{}, hlc.Timestamp(w.latest), hlc.Timestamp(w.written), lease.Version, hlc.Timestamp(protected.Token), w.store.clock)
-	for _, h := range w.holders {
-		k.versions = append(k.versions, hlc.Timestamp(h.token), h.hint.version, h.waiting.seen)
-	}
-	for _, r := range w.requests {
-		k.versions = append(k.versions, hlc.Timestamp(r.token))
-	}
-	for _, r := range w.replies {
-		k.versions = append(k.versions, r.version)
-	}
-	slices.SortFunc(k.versions, hlc.Timestamp.Compare)
-	k.versions = slices.Compact(k.versions)
-}
-
 func (k *keyed) bytes(b ...uint8) { k.key = append(k.key, b...) }
 
 func (k *keyed) text(s string) { k.key = append(append(k.key, uint8(len(s))), s...) }
 
 func (k *keyed) version(v hlc.Timestamp) {
+	if k.collects {
+		k.versions = append(k.versions, v)
+		return
+	}
 	rank, _ := slices.BinarySearchFunc(k.versions, v, hlc.Timestamp.Compare)
 	k.bytes(uint8(rank))
 }
@@ -379,13 +381,15 @@ func (k *keyed) value(v value) {
 	k.bytes(uint8(slices.Index(k.order, v.holder)), k.w.holders[v.holder].attempt-v.attempt)
 }
 
-// until adds how long it is from now to a time.
+// until adds in how many ticks a clock shows a time. Clocks show whole ticks, and such a time is only compared with them.
 func (k *keyed) until(at, now time.Duration) {
 	if at != never {
-		at -= now
+		at = (max(at-now, 0) + tick - 1) / tick
 	}
-	k.key = binary.AppendUvarint(k.key, uint64(max(at, 0)))
+	k.duration(at)
 }
+
+func (k *keyed) duration(d time.Duration) { k.key = binary.AppendUvarint(k.key, uint64(d)) }
 
 func flags(set ...bool) (b uint8) {
 	for i, s := range set {
@@ -435,8 +439,8 @@ func (k *keyed) holder(h *holder) {
 	case asking, pausing, waits:
 		c, w := &h.claim, &h.waiting
 		k.bytes(flags(c.mayHold, c.granted, c.late, c.moved, w.delaying, w.watches, w.hinted, w.polling), flags(w.backingOff))
-		k.until(c.backoff.interval, 0)
-		k.until(w.backoff.interval, 0)
+		k.duration(c.backoff.interval)
+		k.duration(w.backoff.interval)
 		k.until(w.dueAt, now)
 		k.until(w.hurryAt, now)
 		k.until(h.until, now)
@@ -444,17 +448,17 @@ func (k *keyed) holder(h *holder) {
 	case holds:
 		s := &h.schedule
 		k.version(hlc.Timestamp(h.token))
-		k.bytes(flags(s.doubted, s.pending, s.stopped, s.warned != nil, s.cause != nil, h.silenced))
+		k.bytes(flags(s.doubted, s.pending, s.stopped, s.warned != nil, s.cause != nil, h.silenced, h.asked == h.clock))
 		k.until(s.deadline, now)
 		k.until(s.renewAt, now)
 		k.until(s.watchAt, now)
 		k.until(s.askAfter, now)
-		k.until(s.backoff.interval, 0)
+		k.duration(s.backoff.interval)
 		k.bytes(uint8(min(h.clock-h.sent, 8)))
 	case clearing, resting:
 		w := &h.waiting
 		k.until(h.freeing.end, now)
-		k.until(h.freeing.backoff.interval, 0)
+		k.duration(h.freeing.backoff.interval)
 		k.until(h.until, now)
 		if h.goesOn {
 			k.bytes(flags(w.watches, w.hinted, w.polling, w.backingOff))

@@ -15,7 +15,8 @@ package engine
 // their order (linearizable_test.go), also after a crash, which takes the register back to what was durable. 33, 60: nothing leaves
 // before all is durable that it shows. 23: a redelivery gets the first reply and changes nothing. 11, 36: a version is above all
 // that have left. 31, 32, 62: by the deadlines of the register. 59: a renewal has no record, and waits for no commit;
-// no two clients have a granted lease at once. 34, 35: nothing leaves after a failure. And: each reply and each notification
+// no two clients have a granted lease at once. 34: nothing leaves after a failure. 35: without standing no reply leaves but those that a
+// commit proved. And: each reply and each notification
 // leaves in the end, in the order of the store, and no watcher hears of a change from before its connection.
 //
 // What is left out: a request that changed nothing is not delivered again after a crash, since a store judges it anew then, whatever came
@@ -56,6 +57,7 @@ const (
 	expires        // what runExpiry does when its timer fires or it is woken
 	ticks
 	stops // the process is told to stop
+	ousts // another process may answer from now on
 )
 
 // wish is a request that a client may send.
@@ -121,6 +123,7 @@ type process struct {
 	failed  bool  // nothing may leave any more
 	killed  bool  // what happens from now on is of the model only
 	sealed  bool  // it was told to stop
+	ousted  bool  // it has no standing, and ends
 	last    bool  // this commit is its last
 	durable int   // groups
 	settled int   // groups that were durable when the commit began
@@ -144,7 +147,8 @@ type process struct {
 type waiting struct {
 	request    int
 	connection uint8
-	need       int // how many groups must be durable before the reply leaves
+	need       int  // how many groups must be durable before the reply leaves
+	proven     bool // by a commit that ended while the process had its standing
 }
 
 // where is where commitOpen has stopped.
@@ -186,7 +190,7 @@ func (p *process) breaks(format string, args ...any) {
 
 func (p *process) instant() time.Duration { return time.Duration(p.now) * ticked }
 
-// Load, Commit, Standing and Close make the process the journal of its engine.
+// Load, Commit, Close and Standing make the process the journal of its engine.
 
 func (p *process) Load(_ context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	for id, value := range p.disk {
@@ -209,6 +213,10 @@ func (p *process) Commit(_ context.Context, groups []statestore.Group) error {
 	if !p.yield(inCommit) {
 		return errCrash
 	}
+	if p.ousted {
+		p.failed = true
+		return errDisk
+	}
 	if p.verdict != nil {
 		p.write(groups[:p.keep])
 		return p.verdict
@@ -220,8 +228,7 @@ func (p *process) Commit(_ context.Context, groups []statestore.Group) error {
 	return nil
 }
 
-func (p *process) Standing() error { return nil }
-func (p *process) Close() error    { return nil }
+func (p *process) Close() error { return nil }
 
 // write makes groups durable.
 func (p *process) write(groups []statestore.Group) {
@@ -303,7 +310,7 @@ func (p *process) work() {
 		p.settled, p.last = p.durable, p.sealed
 		p.resume, p.kill = iter.Pull(func(yield func(where) bool) {
 			p.yield = yield
-			if err := p.engine.commitOpen(context.Background()); err != nil && !p.failed && !p.killed {
+			if err := p.engine.commitOpen(context.Background()); err != nil && !p.failed && !p.killed && !p.ousted {
 				p.breaks("commitOpen: %w", err)
 			}
 		})
@@ -323,7 +330,7 @@ func (p *process) work() {
 
 // checkAtRest checks that nothing is forgotten while no commit is under way.
 func (p *process) checkAtRest() {
-	if p.broken != nil || p.sealed {
+	if p.broken != nil || p.sealed || p.ousted {
 		return
 	}
 	if !p.engine.open.isEmpty() {
@@ -486,7 +493,9 @@ func (p *process) step(m explore.Move) {
 		}
 		p.end(false)
 	case crashes:
-		p.left.crashes--
+		if !p.ousted {
+			p.left.crashes--
+		}
 		if p.at == inCommit {
 			p.write(p.engine.committing.groups[:m.A])
 		}
@@ -506,8 +515,11 @@ func (p *process) step(m explore.Move) {
 		p.left.crashes--
 		p.sealed = true
 		p.engine.seal()
+	case ousts:
+		p.left.crashes--
+		p.oust()
 	}
-	if p.engine == nil || p.broken != nil || p.sealed {
+	if p.engine == nil || p.broken != nil || p.sealed || p.ousted {
 		return
 	}
 	if p.at == idle {
@@ -558,10 +570,15 @@ func (p *process) moves() (moves []explore.Move) {
 	}
 	add(p.resume != nil || len(p.engine.commit) > 0 || p.sealed, explore.Move{Kind: works})
 	add(p.canExpire(), explore.Move{Kind: expires})
+	if p.ousted {
+		add(true, explore.Move{Kind: crashes})
+		return moves
+	}
 	if p.left.crashes == 0 {
 		return moves
 	}
 	add(!p.sealed, explore.Move{Kind: stops})
+	add(!p.sealed, explore.Move{Kind: ousts})
 	groups := 0
 	if p.at == inCommit {
 		groups = len(p.engine.committing.groups)

@@ -55,7 +55,7 @@ func (p *process) submit(i int) {
 	var reply statestore.Reply
 	now := false
 	if w.try {
-		if reply, now = e.TrySubmit(command, nil); !now && (p.total() != before || e.order != held) {
+		if reply, now = e.TrySubmit(command, nil); !now && e.failure == nil && (p.total() != before || e.order != held) {
 			p.breaks("TrySubmit refused a request and changed something")
 		}
 		if now && p.total() > before && !p.onlyBound(before) {
@@ -103,6 +103,29 @@ func (p *process) submit(i int) {
 		p.leaves(waits, reply)
 	} else if key := slices.Index(keyNames[:], command.Key); max(r.need, p.need[key]) <= p.reported() && reply.Err != protocol.QuotaExceeded {
 		p.breaks("59: %s waits for a commit that it does not show", w.words)
+	}
+}
+
+func (p *process) Standing() error {
+	if p.ousted {
+		return errDisk
+	}
+	return nil
+}
+
+// oust takes the standing away. What a commit has proved until then may still leave.
+func (p *process) oust() {
+	p.ousted = true
+	for _, waits := range p.handing {
+		waits.proven = true
+	}
+	if p.at == idle || p.at == inCommit {
+		return
+	}
+	for _, h := range p.engine.committing.held {
+		if waits := p.heldBy[h.order]; waits != nil && !h.late {
+			waits.proven = true
+		}
 	}
 }
 
@@ -291,6 +314,9 @@ func (p *process) leaves(waits *waiting, reply statestore.Reply) {
 		version = hlc.Timestamp{}
 	}
 	p.shows(waits.need, version, "the reply to "+w.words)
+	if p.ousted && !waits.proven {
+		p.breaks("35: the reply to %s leaves without standing", w.words)
+	}
 	if waits.connection != p.connections[w.client] || r.isWill {
 		return // it is lost
 	}

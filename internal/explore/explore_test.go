@@ -110,6 +110,17 @@ func TestAWalkEndsAtItsLimits(t *testing.T) {
 	}
 }
 
+func TestAKeyThatLacksSomethingIsFound(t *testing.T) {
+	m := puzzle(0)
+	if err := m.CheckKey(100); err != nil {
+		t.Error(err)
+	}
+	m.Key = func(s *jugs, key []byte) []byte { return append(key, s[0], min(s[1], 3)) } // four and five are not three
+	if err := m.CheckKey(100); err == nil || !strings.Contains(err.Error(), "two states have one key") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestAStateWithoutMovesIsAViolationUnlessItMayBeTheEnd(t *testing.T) {
 	m := puzzle(0)
 	moves := m.Moves

@@ -3,6 +3,7 @@
 //
 //	go run ./internal/mutants -check          # is each mutant still found? takes a second
 //	go run ./internal/mutants -only renewal   # break what matches a regular expression
+//	go run ./internal/mutants -explore        # do the walks through models alone find it? EXPLORE=1: the large ones
 //
 // It runs at the root of the repository. It changes no file: "go test -overlay" compiles the
 // mutated source in place of the original.
@@ -31,6 +32,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -45,18 +47,19 @@ import (
 func main() {
 	check := flag.Bool("check", false, "only look whether each mutant and its test are found")
 	only := flag.String("only", "", "regular expression that a mutant's name, guard, package or test must match")
+	walked := flag.Bool("explore", false, "print a table of which walk finds each mutant of a package that has a model")
 	folder := flag.String("mutants", filepath.Join("internal", "mutants"), "folder with the files of mutants")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *folder, *only, *check); err != nil {
+	if err := run(ctx, *folder, *only, *check, *walked); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, folder, only string, checkOnly bool) error {
+func run(ctx context.Context, folder, only string, checkOnly, walked bool) error {
 	chosen, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -68,7 +71,16 @@ func run(ctx context.Context, folder, only string, checkOnly bool) error {
 	source := newTree(".")
 	counts := make(map[verdict]int)
 	for _, m := range mutants {
-		if !m.matches(chosen) {
+		if !m.matches(chosen) || walked && walks[m.folder] == nil {
+			continue
+		}
+		if walked {
+			v, scope, steps := explore(ctx, source, m)
+			if ctx.Err() != nil {
+				return errors.New("interrupted")
+			}
+			counts[v]++
+			fmt.Printf("| %s | `%s %s` | %s | %s |\n", m.name, m.folder, m.declaration, cmp.Or(scope, string(v)), steps)
 			continue
 		}
 		began := time.Now()
