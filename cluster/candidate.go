@@ -126,7 +126,7 @@ func (c *Candidate) beginCampaign() error {
 	return nil
 }
 
-// minSteady is the least that a standing lasts that is no sign of a member whose proofs are too slow.
+// A standing that is shorter than minSteady, or than ten times Options.Standing, shows that the proofs are too slow.
 const minSteady = 30 * time.Second
 
 // note counts a standing that lasted for some time and ended with why.
@@ -296,7 +296,7 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	from := answersFrom(j.began, wait)
 	began, err := j.firstProof(ctx)
 	j.standing = newStanding(c.options.Clock, c.options.Standing, began, from)
-	j.slow = j.warn
+	j.slow = j.warnOfSlowProof
 	if err != nil {
 		_ = j.Close() // the next process must not wait for an end that has come
 		return nil, err

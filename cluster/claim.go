@@ -55,7 +55,7 @@ func (c claim) encode() string {
 	return string(value)
 }
 
-// decodeClaim reads a claim. One that this package has not written is that of a process without a name, with the longest standing.
+// decodeClaim reads a claim. A value that this package did not write becomes a claim named ? with the longest standing.
 func decodeClaim(value []byte) (c claim) {
 	if json.Unmarshal(value, &c) != nil || len(c.Name) > maxAddress || len(c.Address) > maxAddress || c.Standing < 0 || c.Standing > MaxStanding {
 		return claim{Name: "?", Standing: MaxStanding}

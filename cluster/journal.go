@@ -66,13 +66,16 @@ func (j *Journal) start() {
 	})
 }
 
-// warn logs that a proof took long, with growing pauses.
-func (j *Journal) warn(took time.Duration) {
-	if j.warnings.Due("", time.Now()) {
+// warnOfSlowProof logs that a proof took long, with growing pauses. It does not wait for the log, which may block.
+func (j *Journal) warnOfSlowProof(took time.Duration) {
+	if !j.warnings.Due("", time.Now()) {
+		return
+	}
+	j.tasks.Go(func() {
 		j.options.Logger.Warn("etcd answers slowly: if a proof that this process is the active store takes as long as it is valid, another process takes over; "+
 			"look at the network between the members and at their load, or raise Options.Standing (--standing, --election-timeout)",
 			slog.Duration("took", took), slog.Duration("valid", j.options.Standing))
-	}
+	})
 }
 
 // attemptProof is one proof of the standing: see "What is guaranteed" in the package comment.

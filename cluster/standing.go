@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,7 +44,7 @@ type standing struct {
 	life   context.Context       // its cause is why the standing ended
 	end    context.CancelCauseFunc
 	ended  atomic.Bool         // set before life ends
-	slow   func(time.Duration) // called for a proof that took more than half of its validity, in a goroutine of its own
+	slow   func(time.Duration) // called for a proof that took more than half of its validity; it must not wait
 }
 
 // newStanding returns a standing after a proof that began at began.
@@ -196,8 +195,6 @@ func (s *standing) keep(ctx context.Context, attempt func(ctx context.Context, n
 	ctx, stop := context.WithCancel(ctx)
 	outcomes := make(chan proof, maxProofs)
 	proofs := proofs{span: *s.span.Load(), due: s.clock()}
-	var warnings sync.WaitGroup // a log may block, and a proof must not wait for it
-	defer warnings.Wait()
 	defer func() { // wait for the goroutines of the attempts
 		stop()
 		for ; proofs.underWay > 0; proofs.underWay-- {
@@ -217,7 +214,7 @@ func (s *standing) keep(ctx context.Context, attempt func(ctx context.Context, n
 			return
 		}
 		if do.slow != 0 {
-			warnings.Go(func() { s.slow(do.slow) })
+			s.slow(do.slow)
 		}
 		if do.send {
 			n := proofs.sent

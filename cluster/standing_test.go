@@ -22,17 +22,10 @@ const testValidity = 400 * time.Millisecond
 // inBubble runs f with a standing that keep maintains with attempt.
 func inBubble(t *testing.T, attempt func(ctx context.Context, s *standing, n uint32) error, f func(s *standing, stop func())) {
 	t.Helper()
-	inBubbleWith(t, func(*standing) {}, attempt, f)
-}
-
-// inBubbleWith is inBubble with a change of the standing before keep begins.
-func inBubbleWith(t *testing.T, change func(*standing), attempt func(ctx context.Context, s *standing, n uint32) error, f func(s *standing, stop func())) {
-	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		started := lease.SystemClock()
 		clock := func() time.Duration { return lease.SystemClock() - started }
 		s := newStanding(clock, testValidity, clock(), 0)
-		change(s)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() {
@@ -243,6 +236,24 @@ func TestInvariant32AWinnerKnowsForHowLongTheProcessBeforeHasBeenSilent(t *testi
 	}
 }
 
+// slowJournal returns a journal with a standing that just began.
+func slowJournal(logger *slog.Logger) *Journal {
+	started := lease.SystemClock()
+	clock := func() time.Duration { return lease.SystemClock() - started }
+	j := &Journal{options: &Options{Standing: testValidity, Logger: logger}, standing: newStanding(clock, testValidity, clock(), 0)}
+	j.slow = j.warnOfSlowProof
+	return j
+}
+
+// slowProofs returns attempts that succeed after d.
+func slowProofs(j *Journal, d time.Duration) func(context.Context, uint32) proof {
+	return func(ctx context.Context, n uint32) proof {
+		p := proof{began: j.clock()}
+		p.err = takes(d)(ctx, j.standing, n)
+		return p
+	}
+}
+
 // A proof that takes more than half of what it is valid for is worth a warning, and a flood is not.
 func TestSlowProofsAreLoggedNowAndThen(t *testing.T) {
 	for _, test := range []struct {
@@ -254,18 +265,12 @@ func TestSlowProofsAreLoggedNowAndThen(t *testing.T) {
 		{testValidity * 3 / 5, 5, 7 + 10}, // pauses of 1, 2, 4 … 60 s, within ten minutes
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			started := lease.SystemClock()
-			clock := func() time.Duration { return lease.SystemClock() - started }
 			var log logbuffer.Buffer
-			j := &Journal{options: &Options{Standing: testValidity, Logger: slog.New(slog.NewTextHandler(&log, nil))}, standing: newStanding(clock, testValidity, clock(), 0)}
-			j.slow = j.warn
+			j := slowJournal(slog.New(slog.NewTextHandler(&log, nil)))
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
-			j.keep(ctx, func(ctx context.Context, n uint32) proof {
-				p := proof{began: clock()}
-				p.err = takes(test.takes)(ctx, j.standing, n)
-				return p
-			})
+			j.keep(ctx, slowProofs(j, test.takes))
+			await.Done(j.tasks.Wait)
 			if n := strings.Count(log.String(), "etcd answers slowly"); n < test.least || n > test.most {
 				t.Errorf("with proofs that take %v: %d warnings in ten minutes, want %d to %d", test.takes, n, test.least, test.most)
 			}
@@ -273,18 +278,31 @@ func TestSlowProofsAreLoggedNowAndThen(t *testing.T) {
 	}
 }
 
-func TestALogThatBlocksDelaysNoProof(t *testing.T) {
-	var blocked chan struct{}
-	blocks := func(s *standing) {
-		blocked = make(chan struct{}) // in the bubble
-		s.slow = func(time.Duration) { await.Receive(blocked) }
-	}
-	inBubbleWith(t, blocks, takes(testValidity*3/5), func(s *standing, _ func()) {
-		time.Sleep(20 * testValidity)
-		if err := s.lasts(); err != nil {
+// blocked is a log that takes no line before it is released.
+type blocked struct {
+	slog.Handler
+	released chan struct{}
+}
+
+func (b blocked) Enabled(context.Context, slog.Level) bool { return true }
+
+func (b blocked) Handle(context.Context, slog.Record) error {
+	await.Receive(b.released)
+	return nil
+}
+
+func TestALogThatBlocksDelaysNoProofAndNoEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := blocked{slog.DiscardHandler, make(chan struct{})}
+		j := slowJournal(slog.New(log))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*testValidity)
+		defer cancel()
+		j.keep(ctx, slowProofs(j, testValidity*3/5))
+		if err := j.lasts(); err != nil || ctx.Err() == nil {
 			t.Errorf("the standing has ended: %v", err)
 		}
-		close(blocked)
+		close(log.released)
+		await.Done(j.tasks.Wait)
 	})
 }
 

@@ -95,7 +95,7 @@
 // by a proxy between them or by another client with the same client id, the lease is released
 // at once. The holder notices when it next gets no answer, at the latest at its deadline. Guarded
 // writes are refused meanwhile. When another store takes over from one whose machine fell silent, the
-// lease lasts for half of the TTL, and its holder gives the silent connection up before. A process that waits
+// lease lasts for half of the TTL, and its holder gives the silent connection up before, unless it is paused. A process that waits
 // notices it too: it probes its connection when it has heard nothing for two renewals. For actions that cannot be fenced, leave the
 // option off. If the store or the broker does not honour such a Will, the TTL decides.
 //

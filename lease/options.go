@@ -56,7 +56,8 @@ type Options struct {
 	// InstantFailover makes the broker release the lease when the connection is lost
 	// without a DISCONNECT, as when the process is killed. The next holder does not wait for
 	// the TTL. See "Instant failover" in the package comment for what it costs. It implies
-	// EndOnDisconnect. A client can hold one such lease at a time.
+	// EndOnDisconnect. A client can hold one such lease at a time. RenewEvery and one and a half times
+	// RequestTimeout must not be longer than half of the TTL: see "Instant failover".
 	InstantFailover bool
 	// NoWatch makes tenures do without notifications about their own keys, which makes
 	// thousands of leases cheaper. A tenure whose key was deleted then goes on until a
@@ -132,7 +133,7 @@ func (o *Options) complete(clientID string) error {
 	if noticed := o.RenewEvery + o.RequestTimeout + o.probe(); o.InstantFailover && noticed > o.TTL/2 {
 		return fmt.Errorf("InstantFailover: if the machine of the store falls silent, the next store releases the lease after half of the TTL %v, "+
 			"and the holder may notice the silence only after RenewEvery %v + RequestTimeout %v + half of that = %v; "+
-			"make RenewEvery or RequestTimeout shorter, or TTL at least %v", o.TTL, o.RenewEvery, o.RequestTimeout, noticed, 2*noticed)
+			"make RenewEvery or RequestTimeout shorter, or TTL longer", o.TTL, o.RenewEvery, o.RequestTimeout, noticed)
 	}
 	return nil
 }

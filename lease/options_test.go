@@ -207,7 +207,7 @@ func TestInvariant7OptionsThatCannotSurviveOneLostReplyAreRefused(t *testing.T) 
 		}, "RenewEvery at most 4s"},
 		{"instant failover with requests that take as long as a connection may be silent", lease.Options{
 			TTL: 6 * second, RenewEvery: second, RequestTimeout: second + second/2, InstantFailover: true,
-		}, "make RenewEvery or RequestTimeout shorter, or TTL at least 6.5s"},
+		}, "make RenewEvery or RequestTimeout shorter, or TTL longer"},
 		{"a margin that eats the TTL", lease.Options{TTL: 10 * second, Margin: 9 * second}, "make TTL at least"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -56,7 +56,7 @@ type Former struct {
 	Idle time.Duration
 	// Silent says that its clients may not have noticed its end: its machine may be gone without a
 	// word. Then keys that end with their connection (see Command.Willed) keep half of their lifetimes,
-	// from Idle on: a holder of package lease gives a silent connection up before that.
+	// from Idle on: a holder of package lease that runs gives a silent connection up before that.
 	Silent bool
 }
 
