@@ -69,6 +69,7 @@ type world struct {
 	faults   uint8     // that may still come
 	deaf     bool      // no notification comes
 	prompt   bool      // see scope
+	single   bool      // there is one fault at most
 	lagged   bool      // a clock has: in one TTL, none may lag more
 	allowed  uint32    // kinds of faults
 
@@ -91,7 +92,7 @@ type scope struct {
 }
 
 func (s scope) start() *world {
-	w := &world{faults: s.faults, deaf: s.deaf, prompt: s.prompt, store: store{identity: 1}}
+	w := &world{faults: s.faults, single: s.faults == 1, deaf: s.deaf, prompt: s.prompt, store: store{identity: 1}}
 	for _, kind := range s.kinds {
 		w.allowed |= 1 << kind
 	}
@@ -228,7 +229,12 @@ func (w *world) carryOut(m explore.Move) error {
 	case notifies:
 		return w.heard(&w.holders[i])
 	case due:
-		return w.act(&w.holders[i])
+		h := &w.holders[i]
+		before := h.phase
+		if err := w.act(h); err != nil || h.phase != before || !h.due() {
+			return err
+		}
+		return fmt.Errorf("invariant 25: h%d does what is due, and it stays due", i)
 	case protects:
 		h := &w.holders[i]
 		h.writing = true
@@ -439,9 +445,14 @@ func (w *world) tenureBegins(h *holder) error {
 	return nil
 }
 
-// patience is within how many ticks without a fault some holder has the lease: the TTL of one that is gone, the
-// hold-off of a store without data or a whole TTL more at one that has restarted, Jitter, a timeout and a pause.
-const patience = 11
+// patience returns within how many ticks without a fault some holder has the lease: the TTL of one that is gone, or the hold-off of a
+// store without data, Jitter and a pause; after several faults a timeout, and what was left of a TTL when a store restarted.
+func (w *world) patience() int {
+	if w.single {
+		return 8
+	}
+	return 11
+}
 
 // check returns the property that the state breaks.
 func (w *world) check() error {
@@ -472,7 +483,7 @@ func (w *world) check() error {
 	if believers > 1 && !w.forced {
 		return errors.New("invariant 1: two holders believe that they have the lease")
 	}
-	if w.idle > patience {
+	if w.idle > w.patience() {
 		return fmt.Errorf("invariant 25: for %d ticks without a fault no holder has the lease", w.idle)
 	}
 	return nil

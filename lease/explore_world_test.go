@@ -307,7 +307,7 @@ var orders = [][][]uint8{
 
 func (k *keyed) build() {
 	w := k.w
-	k.bytes(w.faults, uint8(min(w.idle, patience+1)), flags(w.lostData, w.forced, w.lagged))
+	k.bytes(w.faults, uint8(min(w.idle, w.patience()+1)), flags(w.lostData, w.forced, w.lagged))
 	k.version(hlc.Timestamp(w.latest))
 	k.version(hlc.Timestamp(w.written))
 	k.store()
@@ -418,8 +418,12 @@ func (k *keyed) store() {
 		holdOff = s.began + int(explored.TTL/tick)
 	}
 	k.bytes(s.identity, flags(s.holdsOff, s.base != nil), uint8(ahead+1), uint8(max(held-k.w.now, 0)), uint8(max(holdOff-k.w.now, 0)), uint8(s.wall))
-	if ahead > 0 {
-		k.key = binary.AppendUvarint(k.key, uint64(s.clock.Wall-wall))
+	reach := wall
+	if k.w.allowed>>steps&1 == 1 { // it may yet be ahead
+		reach -= 3000 * int64(k.w.faults)
+	}
+	if s.clock.Wall > reach {
+		k.key = binary.AppendVarint(k.key, s.clock.Wall-wall)
 	}
 }
 
