@@ -39,8 +39,11 @@ type holder struct {
 	knows    uint8 // the store that answered last; 0: none yet
 	bound    uint8 // the store that the attempt or the tenure is bound to; 0: none
 	replaced bool  // another store has answered since
+	willed   bool  // the connection has the Will of the present attempt
+	lost     bool  // the connection of the present attempt has ended
 
 	underWay  bool // a request, of the lease
+	gone      bool // it went with its connection
 	renewing  bool // it is a renewal
 	call      uint8
 	sent      int
@@ -52,6 +55,7 @@ type holder struct {
 	schedule schedule
 	freeing  freeing
 	goesOn   bool // after freeing with the same acquisition
+	releases bool // a tenure frees: its requests are tied to its connection
 
 	token    hlc.Token
 	silenced bool // the tenure did not say "held" any more at some moment
@@ -81,9 +85,13 @@ func (w *world) acquire(h *holder) {
 func (w *world) newAttempt(h *holder) {
 	h.attempt++
 	h.strayed, h.writing = false, false
-	h.claim = explored.newClaim(false, false)
+	h.willed, h.lost = w.willed, false // SetWill replaces the connection
+	h.claim = explored.newClaim(w.willed, false)
 	h.waiting.dueAt = 0
 	w.await(h, waitEvent{})
+	if w.willed && h.watching {
+		w.watch(h)
+	}
 }
 
 // await does what waiter.untilTry does.
@@ -93,7 +101,7 @@ func (w *world) await(h *holder, e waitEvent) {
 	var do waitDo
 	e.random = zero
 	if h.waiting, do = h.waiting.next(h.now(), e); do == tryNow {
-		h.claim = explored.newClaim(false, h.claim.mayHold)
+		h.claim = explored.newClaim(w.willed, h.claim.mayHold)
 		w.claim(h)
 	}
 	if h.waiting.watches && !watched {
@@ -117,7 +125,7 @@ func (w *world) claim(h *holder) {
 }
 
 func (w *world) send(h *holder, k kind, timeoutAt time.Duration) {
-	h.underWay, h.sent, h.timeoutAt = true, h.clock, timeoutAt
+	h.underWay, h.gone, h.sent, h.timeoutAt = true, false, h.clock, timeoutAt
 	h.call++
 	w.requests = append(w.requests, request{kind: k, value: h.value(), store: h.bound, call: h.call})
 }
@@ -129,7 +137,7 @@ func (w *world) answered(h *holder, err error, version hlc.Timestamp, held value
 	case asking:
 		var next claimAction
 		h.claim, next = h.claim.next(h.now(), answer{
-			err: err, sent: time.Duration(h.sent) * tick, known: h.bound != 0, other: h.knows != h.bound, replaced: h.bound != 0 && h.replaced, random: zero,
+			err: err, sent: time.Duration(h.sent) * tick, known: h.bound != 0, other: h.knows != h.bound, replaced: h.bound != 0 && h.replaced, lost: h.lost, random: zero,
 		})
 		switch next.do {
 		case begin:
@@ -186,10 +194,7 @@ func (w *world) begin(h *holder, version hlc.Timestamp) error {
 
 // withSignals does what Tenure.withSignals does.
 func (h *holder) withSignals(e event) event {
-	if e.kind != ended && h.replaced {
-		return event{kind: ended, err: ErrStoreReplaced}
-	}
-	return e
+	return e.unless(h.lost, h.replaced)
 }
 
 // drive does what Tenure.drive does.
@@ -233,6 +238,8 @@ func (w *world) justifies(h *holder) bool {
 	switch cause := h.schedule.cause; {
 	case errors.Is(cause, ErrDeadlinePassed):
 		return h.now() >= h.schedule.deadline
+	case errors.Is(cause, ErrConnectionLost):
+		return h.lost
 	case errors.Is(cause, ErrStoreReplaced):
 		return h.replaced
 	case errors.Is(cause, ErrFencedOut):
@@ -245,16 +252,17 @@ func (w *world) justifies(h *holder) bool {
 // over does what Tenure.Release does: it follows the end of each tenure.
 func (w *world) over(h *holder) {
 	h.underWay, h.watching, h.hint = false, false, hint{}
-	if cause := h.schedule.cause; errors.Is(cause, ErrLost) || errors.Is(cause, ErrStoreReplaced) && h.replaced {
+	if cause := h.schedule.cause; h.lost || errors.Is(cause, ErrLost) || errors.Is(cause, ErrStoreReplaced) && h.replaced {
 		w.acquire(h)
 		return
 	}
 	h.goesOn = false
 	w.free(h, time.Duration(h.sent)*tick+explored.RequestTimeout+explored.TTL+explored.Margin-h.now())
+	h.releases = true
 }
 
 func (w *world) free(h *holder, within time.Duration) {
-	h.freeing = explored.newFreeing(h.now(), within)
+	h.freeing, h.releases = explored.newFreeing(h.now(), within), false
 	w.sendFree(h)
 }
 
@@ -265,6 +273,7 @@ func (w *world) sendFree(h *holder) {
 
 // freed is the end of Lease.free.
 func (w *world) freed(h *holder, err error) error {
+	h.releases = false
 	if held := w.store.holder(); err == nil && !h.strayed && held == h.value() {
 		return errors.New("invariant 18: the lease was freed, and the store still has it")
 	}
@@ -301,6 +310,8 @@ func (h *holder) due() bool {
 	switch now := h.now(); {
 	case h.frozen:
 		return false
+	case h.ends():
+		return true
 	case h.underWay && now >= h.timeoutAt:
 		return true
 	case h.phase == waits:
@@ -327,6 +338,18 @@ func (h *holder) checkTenure() error {
 // act does what is due.
 func (w *world) act(h *holder) error {
 	switch {
+	case h.ends() && h.phase == holds:
+		return w.drive(h, event{})
+	case h.ends() && h.phase == waits:
+		w.tried(h, errReconnected, hlc.Timestamp{})
+	case h.ends():
+		return w.answered(h, transport.ErrOutcomeUnknown, hlc.Timestamp{}, value{})
+	case h.phase == pausing && h.lost: // the binding keeps the request from the next connection
+		h.phase = asking
+		return w.answered(h, transport.ErrNotSent, hlc.Timestamp{}, value{})
+	case h.phase == resting && h.releases && h.lost && h.now() < h.freeing.end:
+		h.phase = clearing
+		return w.answered(h, transport.ErrNotSent, hlc.Timestamp{}, value{})
 	case h.underWay && h.now() >= h.timeoutAt:
 		return w.answered(h, errTimeout, hlc.Timestamp{}, value{})
 	case h.phase == waits:
@@ -359,10 +382,15 @@ func (w *world) heard(h *holder) error {
 
 // listens reports whether the hint would reach the holder now.
 func (h *holder) listens() bool {
-	return h.hint.pending && !h.frozen && (h.phase == waits || h.phase == holds)
+	return h.hint.pending && !h.frozen && (h.phase == waits && !h.lost || h.phase == holds)
+}
+
+// ends reports whether the holder has to hear that its connection has ended.
+func (h *holder) ends() bool {
+	return h.lost && (h.phase == waits || h.phase == holds) || h.underWay && h.gone
 }
 
 // believes reports whether the holder may say that it has the lease: what Token looks at.
 func (h *holder) believes() bool {
-	return h.phase == holds && h.schedule.cause == nil && h.now() < h.schedule.deadline && !h.replaced
+	return h.phase == holds && h.schedule.after(h.now(), h.withSignals(event{})).cause == nil
 }

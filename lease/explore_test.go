@@ -22,7 +22,7 @@ import (
 // steps its clock; makes a holder miss a notification, or makes its clock lag by the margin. In a scope that is
 // deaf no notification ever comes.
 //
-// What is left out: the transport (a connection is an order of messages), Wills, several stores (package
+// What is left out: the transport (a connection is an order of messages), several stores (package
 // cluster has a walk of its own), what a store commits (package engine), and numbers that are random: they are 0.
 //
 // To add an event, give it a name below, append it in moves, and carry it out in do. To add a
@@ -68,6 +68,8 @@ type world struct {
 	replies  []reply   // for holder A: replies of B
 	faults   uint8     // that may still come
 	deaf     bool      // no notification comes
+	willed   bool      // holders use InstantFailover
+	slow     bool      // only the TTL may free the lease, in spite of that
 	prompt   bool      // see scope
 	single   bool      // there is one fault at most
 	lagged   bool      // a clock has: in one TTL, none may lag more
@@ -86,13 +88,14 @@ type scope struct {
 	quick   bool
 	holders int
 	deaf    bool // no notification comes
+	willed  bool // holders use InstantFailover
 	prompt  bool // an answer arrives with the application of its request, unless a fault comes between
 	faults  uint8
 	kinds   []uint8
 }
 
 func (s scope) start() *world {
-	w := &world{faults: s.faults, single: s.faults == 1, deaf: s.deaf, prompt: s.prompt, store: store{identity: 1}}
+	w := &world{faults: s.faults, single: s.faults == 1, deaf: s.deaf, prompt: s.prompt, willed: s.willed, store: store{identity: 1, willed: s.willed}}
 	for _, kind := range s.kinds {
 		w.allowed |= 1 << kind
 	}
@@ -173,9 +176,8 @@ func (w *world) moves(to []explore.Move) []explore.Move {
 		if h.believes() && !h.writing && w.written.Compare(h.token) != 0 {
 			add(protects, i, 0)
 		}
-		fault(crashes, i, 0)
+		w.ends(i, fault)
 		fault(freezes, i, 0)
-		fault(cuts, i, 0)
 		if h.watching {
 			fault(forges, i, 0)
 		}
@@ -191,8 +193,10 @@ func (w *world) moves(to []explore.Move) []explore.Move {
 			}
 		}
 	}
-	fault(restarts, 0, 0)
-	fault(restarts, 0, 1)
+	if !w.willed || !slices.ContainsFunc(w.holders, func(h holder) bool { return h.frozen }) { // see ends
+		fault(restarts, 0, 0)
+		fault(restarts, 0, 1)
+	}
 	fault(steps, 0, 0)
 	fault(steps, 0, 1)
 	if held := w.store.holder(); held != (value{}) {
@@ -231,10 +235,15 @@ func (w *world) carryOut(m explore.Move) error {
 	case due:
 		h := &w.holders[i]
 		before := h.phase
-		if err := w.act(h); err != nil || h.phase != before || !h.due() {
+		if err := w.act(h); err != nil {
 			return err
 		}
-		return fmt.Errorf("invariant 25: h%d does what is due, and it stays due", i)
+		if h.ends() {
+			return fmt.Errorf("invariant 25: h%d goes on as if its connection had not ended", i)
+		}
+		if h.phase == before && h.due() {
+			return fmt.Errorf("invariant 25: h%d does what is due, and it stays due", i)
+		}
 	case protects:
 		h := &w.holders[i]
 		h.writing = true
@@ -248,7 +257,7 @@ func (w *world) carryOut(m explore.Move) error {
 		return w.pass()
 	case forgets:
 		w.requests = slices.Delete(w.requests, i, i+1)
-		w.idle = 0
+		w.idle, w.slow = 0, true
 	case strays:
 		w.stray(i)
 	case loses:
@@ -263,7 +272,7 @@ func (w *world) carryOut(m explore.Move) error {
 		w.requests[i].again, w.requests[i].same = true, w.faults+1
 	case crashes:
 		h := &w.holders[i]
-		w.disconnect(h)
+		w.disconnect(h, m.B)
 		*h = holder{id: h.id, clock: h.clock, attempt: h.attempt, call: h.call, write: h.write}
 		w.acquire(h)
 	case freezes:
@@ -276,7 +285,10 @@ func (w *world) carryOut(m explore.Move) error {
 		}
 	case cuts:
 		h := &w.holders[i]
-		w.disconnect(h)
+		w.disconnect(h, m.B)
+		if w.willed {
+			break
+		}
 		h.writing = false
 		if h.watching {
 			w.watch(h)
@@ -285,7 +297,13 @@ func (w *world) carryOut(m explore.Move) error {
 			return w.answered(h, transport.ErrOutcomeUnknown, hlc.Timestamp{}, value{})
 		}
 	case restarts:
-		w.lostData = w.lostData || m.B == 1
+		w.lostData, w.slow = w.lostData || m.B == 1, w.slow || m.B == 1
+		if w.willed { // connections end with the process of the server, and Wills
+			for i := range w.holders {
+				w.disconnect(&w.holders[i], 0)
+			}
+			w.requests = slices.DeleteFunc(w.requests, func(r request) bool { return r.ended && !r.late || r.kind == wills })
+		}
 		w.store.restart(w.now, m.B == 0)
 		for i := range w.requests {
 			w.requests[i].first = reply{}
@@ -321,7 +339,12 @@ func (w *world) stray(i int) {
 }
 
 // disconnect ends the connection of a holder: its requests come at any time or never, and the replies never.
-func (w *world) disconnect(h *holder) {
+// With a Will they come in their order or never, and then the Will, before anything of the next connection.
+func (w *world) disconnect(h *holder, b uint8) {
+	if w.willed {
+		w.sever(h, int(b&7), b >= 8)
+		return
+	}
 	for i := range w.requests {
 		if w.requests[i].value.holder == h.id {
 			w.stray(i)
@@ -335,7 +358,7 @@ func (w *world) deliver(i int) error {
 	r := w.requests[i]
 	result, set := w.store.apply(w.now, r)
 	if r.late {
-		w.idle = 0
+		w.idle, w.slow = 0, w.slow || r.kind != wills
 	}
 	back := reply{holder: r.value.holder, kind: r.kind, call: r.call, store: w.store.identity, err: errorOf(result), version: result.Version, value: valueOf(result.Value)}
 	if r.again { // and once more, at any time
@@ -344,7 +367,9 @@ func (w *world) deliver(i int) error {
 	} else {
 		w.requests = slices.Delete(w.requests, i, i+1)
 	}
-	w.replies = append(w.replies, back)
+	if !r.ended {
+		w.replies = append(w.replies, back)
+	}
 	if changes := set || result.Outcome == statestore.Deleted; changes && r.store != 0 && r.store != w.store.identity {
 		return fmt.Errorf("invariant 47: the store applied a request of %v that names another", r.value)
 	}
@@ -382,7 +407,7 @@ func (w *world) listen(h *holder) error {
 func (w *world) changed() {
 	held, version := w.store.holder(), w.store.lease.Version
 	for i := range w.holders {
-		if h := &w.holders[i]; h.watching && !w.deaf {
+		if h := &w.holders[i]; h.watching && !w.deaf && !h.lost {
 			h.hint = hint{pending: true, value: held, version: version}
 		}
 	}
@@ -448,7 +473,10 @@ func (w *world) tenureBegins(h *holder) error {
 // patience returns within how many ticks without a fault some holder has the lease: the TTL of one that is gone, or the hold-off of a
 // store without data, Jitter and a pause; after several faults a timeout, and what was left of a TTL when a store restarted.
 func (w *world) patience() int {
-	if w.single {
+	switch {
+	case w.willed && !w.slow:
+		return promptly
+	case w.single:
 		return 8
 	}
 	return 11
@@ -533,6 +561,7 @@ var scopes = []scope{
 	{name: "two holders, any fault", quick: true, holders: 2, faults: 1, kinds: anything},
 	{prompt: true, name: "two holders, an operator, a late message or a freeze, and a lag", quick: true, holders: 2, faults: 1, kinds: []uint8{removes, strays, freezes, lags}},
 	{prompt: true, name: "two holders, a crash or a restart of the store, without notifications", quick: true, holders: 2, faults: 1, kinds: []uint8{crashes, restarts}, deaf: true},
+	{willed: true, name: "two holders with Wills, lost connections, crashes and restarts of the store", quick: true, holders: 2, faults: 1, kinds: []uint8{cuts, crashes, restarts, loses, quits}},
 	{name: "two holders, any fault, and a clock that lags", holders: 2, faults: 1, kinds: append(anything, lags)},
 	{name: "two holders, any fault, without notifications", holders: 2, faults: 1, kinds: append(anything, lags), deaf: true},
 	{prompt: true, name: "two holders, faults of messages and lost connections", holders: 2, faults: 2, kinds: []uint8{strays, loses, repeats, cuts}},
@@ -542,6 +571,8 @@ var scopes = []scope{
 	{prompt: true, name: "two holders, an operator, forged and lost notifications", holders: 2, faults: 2, kinds: []uint8{removes, forges, misses}},
 	{prompt: true, name: "two holders, late messages and freezes", holders: 2, faults: 3, kinds: []uint8{strays, freezes}},
 	{prompt: true, name: "three holders, late messages and freezes", holders: 3, faults: 2, kinds: []uint8{strays, freezes}},
+	{willed: true, name: "two holders with Wills, any fault of those that a Will could change", holders: 2, faults: 1, kinds: []uint8{cuts, crashes, restarts, strays, loses, freezes, misses, quits}},
+	{prompt: true, willed: true, name: "two holders with Wills, lost connections, crashes, restarts of the store and late Wills", holders: 2, faults: 2, kinds: []uint8{cuts, crashes, restarts, strays}},
 	{name: "three holders, any fault", holders: 3, faults: 1, kinds: anything},
 }
 

@@ -32,10 +32,11 @@ const (
 	claims kind = iota // SET NEX PX of the lease's key: an attempt, or a renewal
 	asks               // GET of it
 	frees              // VDEL of it
+	wills              // the same, by the server
 	writes             // SET of the protected key, with the token
 )
 
-var kindNames = [...]string{"SET of the lease", "GET of the lease", "VDEL of the lease", "protected SET"}
+var kindNames = [...]string{"SET of the lease", "GET of the lease", "VDEL of the lease", "the Will", "protected SET"}
 
 // value is what an attempt sets the lease's key to: no two attempts have the same. Zero: no holder.
 type value struct{ holder, attempt uint8 }
@@ -60,6 +61,7 @@ type request struct {
 	store uint8     // the only one that may apply it; 0: any
 	call  uint8     // of its holder
 	late  bool      // it left the order of its connection: it comes at any time, or never
+	ended bool      // its connection has ended, and was one with a Will: nothing hears the answer
 	again bool      // it comes once more after this
 	same  uint8     // not 0: its correlation data
 
@@ -91,6 +93,7 @@ type hint struct {
 type store struct {
 	identity uint8
 	holdsOff bool
+	willed   bool                // see world
 	base     []statestore.Record // it was restored from them
 	began    int                 // when, in ticks
 	applied  []application
@@ -184,7 +187,7 @@ func (r request) command(at int) statestore.Request {
 		c.Payload = resp3.AppendCommand(nil, "SET", leaseKey, r.value.text(), "NEX", r.value.text(), "PX", fmt.Sprint(explored.TTL.Milliseconds()))
 	case asks:
 		c.Payload = resp3.AppendCommand(nil, "GET", leaseKey)
-	case frees:
+	case frees, wills:
 		c.Payload = resp3.AppendCommand(nil, "VDEL", leaseKey, r.value.text())
 	case writes:
 		token := r.token.String()
@@ -197,6 +200,10 @@ func (r request) command(at int) statestore.Request {
 // apply applies a request at a time, and returns the reply. It reports whether a SET was applied now.
 func (s *store) apply(at int, r request) (reply statestore.Reply, set bool) {
 	command := statestore.Parse(r.command(at))
+	if s.willed && r.kind == claims { // the connection has the Will, or the binding had kept it from leaving
+		will := statestore.Parse(request{kind: wills, value: r.value}.command(at))
+		command.Willed = command.ReleasedBy(&will)
+	}
 	reply = s.do(application{s.instant(at, s.wall), &command})
 	if set = reply.Outcome == statestore.OK && reply.Version.Compare(s.clock) > 0; set { // else it came again
 		s.clock = reply.Version
@@ -235,6 +242,9 @@ func (s *store) restart(at int, data bool) {
 	s.look()
 	if data && held {
 		s.deadline, s.clock = at+int(explored.TTL/tick), s.lease.Version // a new one
+	}
+	if s.willed {
+		s.do(application{now: s.instant(at, s.wall)}) // what ended with a connection has expired
 	}
 }
 
@@ -307,7 +317,7 @@ var orders = [][][]uint8{
 
 func (k *keyed) build() {
 	w := k.w
-	k.bytes(w.faults, uint8(min(w.idle, w.patience()+1)), flags(w.lostData, w.forced, w.lagged))
+	k.bytes(w.faults, uint8(min(w.idle, w.patience()+1)), flags(w.lostData, w.forced, w.lagged, w.slow && w.willed))
 	k.version(hlc.Timestamp(w.latest))
 	k.version(hlc.Timestamp(w.written))
 	k.store()
@@ -320,7 +330,7 @@ func (k *keyed) build() {
 				continue
 			}
 			from := len(k.key)
-			k.bytes(uint8(r.kind), r.store, flags(r.late, r.again, k.awaited(h, r.kind, r.call)), r.same)
+			k.bytes(uint8(r.kind), r.store, flags(r.late, r.again, k.awaited(h, r.kind, r.call), r.ended), r.same)
 			k.value(r.value)
 			k.version(hlc.Timestamp(r.token))
 			if r.same != 0 && !r.again {
@@ -430,7 +440,7 @@ func (k *keyed) store() {
 func (k *keyed) holder(h *holder) {
 	now := h.now()
 	k.bytes(uint8(h.phase), h.knows, h.bound, flags(h.frozen, h.replaced, h.underWay, h.renewing, h.goesOn, h.strayed, h.watching, h.hint.pending),
-		flags(h.hint.missed, h.writing))
+		flags(h.hint.missed, h.writing, h.willed, h.lost, h.gone, h.releases && k.w.willed))
 	if h.hint.pending {
 		k.value(h.hint.value)
 		k.version(h.hint.version)

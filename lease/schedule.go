@@ -193,6 +193,18 @@ func (s *schedule) late() error {
 	return fmt.Errorf("%w; the latest renewal: %v", ErrDeadlinePassed, s.failure)
 }
 
+// unless returns e, or what ends the tenure before it: a lost connection that it ends with, or another store.
+func (e event) unless(lost, replaced bool) event {
+	switch {
+	case e.kind == ended:
+	case lost: // first: the next connection may be the one to another store
+		return event{kind: ended, err: ErrConnectionLost}
+	case replaced:
+		return event{kind: ended, err: ErrStoreReplaced}
+	}
+	return e
+}
+
 // renewal returns the event of a renewal that left at sent and ended with err.
 func renewal(sent time.Duration, err error, random float64) event {
 	switch {

@@ -207,16 +207,9 @@ func (t *Tenure) note(e event) (left time.Duration, cause error) {
 	return left, nil
 }
 
-// withSignals returns e, or what ends the tenure before it: another store, or a lost connection.
+// withSignals returns e, or what ends the tenure before it: a lost connection, or another store.
 func (t *Tenure) withSignals(e event) event {
-	switch {
-	case e.kind == ended:
-	case isClosed(t.lost): // first: the next connection may be the one to another store
-		return event{kind: ended, err: ErrConnectionLost}
-	case isClosed(t.replaced):
-		return event{kind: ended, err: ErrStoreReplaced}
-	}
-	return e
+	return e.unless(isClosed(t.lost), isClosed(t.replaced))
 }
 
 // applyLocked makes the contexts follow the schedule. The caller passes the news to act, without
