@@ -55,6 +55,14 @@ func TestRange(t *testing.T) {
 	}
 }
 
+func TestExploreSign(t *testing.T) {
+	t.Run("a small scope", func(t *testing.T) {
+		if Check(-1) == nil {
+			t.Error("a property is broken after 3 steps:")
+		}
+	})
+}
+
 func TestFull(t *testing.T) {
 	if !(&ring[int]{}).full(0) {
 		panic("not full")
@@ -114,6 +122,24 @@ func TestAMutantIsKilledOrItIsSaidWhyNot(t *testing.T) {
 				t.Errorf("-check: %s %s, want %s", v, detail, wantChecked)
 			}
 		})
+	}
+}
+
+func TestAWalkThatFindsAMutantIsNamedWithTheStepsOfItsStory(t *testing.T) {
+	repository(t)
+	walks["p"] = []string{"./p"}
+	defer delete(walks, "p")
+	for change, want := range map[string][3]string{
+		"- n < 0\n+ false":     {string(killed), "p: a small scope", "3"},
+		"- n > limit\n+ false": {string(survived), "", ""},
+	} {
+		mutants, err := parseFile("== m\nguards invariant 1\nin p Check\ntest ./p -run Range\n" + change + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, scope, steps := explore(t.Context(), newTree("."), mutants[0]); [3]string{string(v), scope, steps} != want {
+			t.Errorf("%q: %s %q %q, want %q", change, v, scope, steps, want)
+		}
 	}
 }
 
