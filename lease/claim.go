@@ -2,6 +2,7 @@ package lease
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/tenurelock/tenure/transport"
@@ -122,14 +123,20 @@ func (o *Options) newFreeing(now, within time.Duration) freeing {
 	return freeing{end: now + max(within, o.RequestTimeout), backoff: o.retryBackoff(0)}
 }
 
+// errWillReleases says that no further deletion is sent: none goes over the next connection.
+var errWillReleases = fmt.Errorf("%w, and the Will of that connection releases the lease", ErrConnectionLost)
+
 // next returns what to do after a deletion that ended with err: pause, and then send another unless
 // the end has come, or stop. The lease is free, as far as the value goes, if the action has no error.
-func (f freeing) next(now time.Duration, err error, random func() float64) (freeing, claimAction) {
+// lost says that the connection which the deletion was bound to was lost.
+func (f freeing) next(now time.Duration, err error, lost bool, random func() float64) (freeing, claimAction) {
 	switch {
 	case err == nil, errors.Is(err, transport.ErrConditionFailed), errors.Is(err, transport.ErrOtherStore):
 		return f, claimAction{do: stop}
 	case isRefusal(err), isTerminal(err), now >= f.end:
 		return f, claimAction{do: stop, err: err}
+	case lost:
+		return f, claimAction{do: stop, err: errWillReleases}
 	}
 	return f, claimAction{do: pause, err: err, pause: min(f.backoff.next(random()), f.end-now)}
 }

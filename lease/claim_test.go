@@ -49,17 +49,21 @@ func TestHowAValueIsFreed(t *testing.T) {
 		name string
 		now  time.Duration
 		err  error // of the deletion
+		lost bool  // with its connection
 		want claimDo
 		left error
 	}{
-		{"deleted", 0, nil, stop, nil},
-		{"another value is there", 0, transport.ErrConditionFailed, stop, nil},
-		{"another store answers", 0, transport.ErrOtherStore, stop, nil},
-		{"not answered", 0, errTimeout, pause, transport.ErrOutcomeUnknown},
-		{"not answered at the end", 6 * tick, errTimeout, stop, transport.ErrOutcomeUnknown},
-		{"the client is closed", 0, transport.ErrClosed, stop, transport.ErrClosed},
+		{"deleted", 0, nil, false, stop, nil},
+		{"another value is there", 0, transport.ErrConditionFailed, false, stop, nil},
+		{"another store answers", 0, transport.ErrOtherStore, false, stop, nil},
+		{"not answered", 0, errTimeout, false, pause, transport.ErrOutcomeUnknown},
+		{"not answered at the end", 6 * tick, errTimeout, false, stop, transport.ErrOutcomeUnknown},
+		{"the client is closed", 0, transport.ErrClosed, false, stop, transport.ErrClosed},
+		{"the client is closed, and so is its connection", 0, transport.ErrClosed, true, stop, transport.ErrClosed},
+		{"deleted before the connection was lost", 0, nil, true, stop, nil},
+		{"not answered, and the Will releases it", 0, errTimeout, true, stop, ErrConnectionLost},
 	} {
-		_, next := explored.newFreeing(0, explored.TTL).next(test.now, test.err, zero)
+		_, next := explored.newFreeing(0, explored.TTL).next(test.now, test.err, test.lost, zero)
 		if next.do != test.want || !errors.Is(next.err, test.left) {
 			t.Errorf("%s: %v with %v, want %v with %v", test.name, next.do, next.err, test.want, test.left)
 		}

@@ -157,8 +157,11 @@ func (w *world) answered(h *holder, err error, version hlc.Timestamp, held value
 		return w.drive(h, told(h.value().text(), entry, err))
 	case clearing:
 		var next claimAction
-		h.freeing, next = h.freeing.next(h.now(), err, zero)
+		h.freeing, next = h.freeing.next(h.now(), err, h.releases && h.lost, zero)
 		if next.do == pause {
+			if h.releases && h.lost {
+				return fmt.Errorf("invariant 18: the release of h%d goes on after its connection has ended", h.id)
+			}
 			h.phase, h.until = resting, h.now()+next.pause
 			return nil
 		}
@@ -238,6 +241,8 @@ func (w *world) justifies(h *holder) bool {
 	switch cause := h.schedule.cause; {
 	case errors.Is(cause, ErrDeadlinePassed):
 		return h.now() >= h.schedule.deadline
+	case errors.Is(cause, ErrReleased):
+		return true
 	case errors.Is(cause, ErrConnectionLost):
 		return h.lost
 	case errors.Is(cause, ErrStoreReplaced):
@@ -288,6 +293,9 @@ func (w *world) freed(h *holder, err error) error {
 // quit does what Lease.acquire does when its context ends. Without an error that says that the outcome is
 // unknown, the store must not have the lease, and must not get it.
 func (w *world) quit(h *holder) error {
+	if h.phase == holds {
+		return w.drive(h, event{kind: ended, err: ErrReleased})
+	}
 	if h.phase == asking { // the request is given up
 		h.underWay = false
 		h.claim, _ = h.claim.next(h.now(), answer{err: transport.ErrOutcomeUnknown, random: zero})

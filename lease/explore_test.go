@@ -50,14 +50,14 @@ const (
 	steps    // the store's wall clock steps; B is 1 if back
 	misses   // a notification is lost
 	forges   // a client forges the notification that the lease was deleted
-	quits    // the caller of an acquisition gives it up, and another begins
+	quits    // the caller of an acquisition gives it up, or with Wills releases the lease, and another begins
 	removes  // an operator deletes the lease
 )
 
 var moveNames = [...]string{"arrives at the store:", "hears:", "is notified", "does what is due", "writes under its token", "a tick passes", "never comes:",
 	"runs again", "", "is late:", "its answer is lost:", "will come twice:", "crashes and starts again", "stands still", "loses its connection",
 	"the store restarts", "the store's wall clock steps",
-	"misses a notification", "hears a forged deletion", "gives its acquisition up", "an operator deletes the lease"}
+	"misses a notification", "hears a forged deletion", "gives its acquisition up, or releases the lease", "an operator deletes the lease"}
 
 // world is a state.
 type world struct {
@@ -181,7 +181,7 @@ func (w *world) moves(to []explore.Move) []explore.Move {
 		if h.watching {
 			fault(forges, i, 0)
 		}
-		if h.phase == asking || h.phase == pausing || h.phase == waits {
+		if h.phase == asking || h.phase == pausing || h.phase == waits || w.willed && h.believes() {
 			fault(quits, i, 0)
 		}
 	}
@@ -572,7 +572,7 @@ var scopes = []scope{
 	{prompt: true, name: "two holders, late messages and freezes", holders: 2, faults: 3, kinds: []uint8{strays, freezes}},
 	{prompt: true, name: "three holders, late messages and freezes", holders: 3, faults: 2, kinds: []uint8{strays, freezes}},
 	{willed: true, name: "two holders with Wills, any fault of those that a Will could change", holders: 2, faults: 1, kinds: []uint8{cuts, crashes, restarts, strays, loses, freezes, misses, quits}},
-	{prompt: true, willed: true, name: "two holders with Wills, lost connections, crashes, restarts of the store and late Wills", holders: 2, faults: 2, kinds: []uint8{cuts, crashes, restarts, strays}},
+	{prompt: true, willed: true, name: "two holders with Wills, lost connections, crashes, releases, restarts of the store and late Wills", holders: 2, faults: 2, kinds: []uint8{cuts, crashes, restarts, strays, quits}},
 	{name: "three holders, any fault", holders: 3, faults: 1, kinds: anything},
 }
 

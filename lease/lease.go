@@ -250,7 +250,7 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
 		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true, Timeout: timeout})
 		var next claimAction
-		f, next = f.next(time.Since(began), l.answered(l.client, err, l.options.probe()), random.Fraction)
+		f, next = f.next(time.Since(began), l.answered(l.client, err, l.options.probe()), isClosed(binding.Connection), random.Fraction)
 		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {
 			return next.err
 		}

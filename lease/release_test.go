@@ -441,3 +441,20 @@ func TestAnAcquisitionThatWasGivenUpIsFreedBeforeTheClientCloses(t *testing.T) {
 		}
 	})
 }
+
+func TestAReleaseEndsWithTheConnectionOfItsWill(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
+		tenure := n.mustAcquire(t)
+		n.scripted("VDEL", always(transporttest.Fault{LoseRequest: true}))
+		began := time.Now()
+		time.AfterFunc(ttl/100, func() {
+			n.conn.Cut()
+			n.conn.Restore()
+		})
+		err := tenure.Release(t.Context())
+		if took := time.Since(began); took > ttl/4 || !errors.Is(err, lease.ErrConnectionLost) {
+			t.Errorf("Release took %v: %v", took, err)
+		}
+	})
+}

@@ -266,7 +266,7 @@ func (p path) gets(r *replayed, m moment) ([]path, error) {
 			return q
 		}), nil
 	case p.phase == clearing && p.leftOver:
-		if _, next := p.freeing.next(now, err, fixed(0)); next.do != stop || next.err != nil {
+		if _, next := p.freeing.next(now, err, false, fixed(0)); next.do != stop || next.err != nil {
 			return nil, errors.New("what was left was not freed, and the replay does not know what follows")
 		}
 		p.leftOver, m.Result = false, ":-1"
@@ -275,7 +275,7 @@ func (p path) gets(r *replayed, m moment) ([]path, error) {
 		return forDraws(func(random float64) path {
 			q := p
 			var next claimAction
-			q.freeing, next = p.freeing.next(now, err, fixed(random))
+			q.freeing, next = p.freeing.next(now, err, false, fixed(random))
 			if q.phase, q.left = clearing, next.err != nil; next.do == pause {
 				q.phase, q.until = resting, now+next.pause
 			}

@@ -374,7 +374,7 @@ func (t *Tenure) release(ctx context.Context) error {
 	}
 	if t.will != nil && isClosed(t.lost) {
 		// A tenure that ends with its connection sends nothing over the next one.
-		return t.releaseError(fmt.Errorf("%w, and the Will of that connection releases the lease", ErrConnectionLost))
+		return t.releaseError(errWillReleases)
 	}
 	if err := t.lease.free(ctx, t.value, t.binding(), t.leftAtStore()); err != nil {
 		return t.releaseError(err)
