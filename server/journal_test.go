@@ -332,8 +332,8 @@ func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T)
 
 // All notifications of a batch leave at once. The server must not take a client for slow that could
 // not read them yet.
+// It runs alone: a watcher that gets no processor reads too slowly.
 func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
-	t.Parallel()
 	const writers = 60
 	each := 250
 	if testsupport.UnderRace {
