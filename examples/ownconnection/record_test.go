@@ -36,7 +36,7 @@ type moment struct {
 	Value  string `json:",omitempty"` // of the attempt; got, read and heard: what the key holds
 	Store  string `json:",omitempty"` // that the request is bound to; got, read and heard: that answered
 	Result string `json:",omitempty"` // got: +OK, the refusal, unknown or not sent; ended: the cause
-	// Version is that of the answer or of the notification.
+	// Version is the version in the answer or in the notification.
 	Version string `json:",omitempty"`
 }
 

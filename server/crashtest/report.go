@@ -112,7 +112,7 @@ func (r *Report) Err() error {
 		}
 	}
 	n := r.Cycles
-	atLeast("restarts after which everything was compared", r.Compared, n/8) // on a pair the next fault often comes first
+	atLeast("restarts after which everything was compared", r.Compared, n/4)
 	atLeast("histories", r.Histories, n)
 	atLeast("histories with a crash between two successes", r.Histories-r.Thin, n/2)
 	atLeast("conditional requests that succeeded", r.Weight.Conditional, 10*n)
