@@ -40,6 +40,20 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	return conn, l
 }
 
+// The connection may become ready at any moment of the look for one.
+func TestARequestThatWaitsForAConnectionGetsTheOneThatComes(t *testing.T) {
+	for range 2000 {
+		conn, l := newTestLink(t, 1)
+		conn.mu.Lock()
+		conn.link, conn.ready = nil, make(chan struct{})
+		conn.mu.Unlock()
+		go conn.established(l)
+		if got, err := conn.awaitLink(t.Context()); got != l || err != nil {
+			t.Fatalf("%p, %v, want %p", got, err, l)
+		}
+	}
+}
+
 func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 	for name, leaves := range map[string]func(*mqttConn, *link, *exchange){
 		"and does not know it yet": func(*mqttConn, *link, *exchange) {},

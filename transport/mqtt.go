@@ -825,6 +825,7 @@ func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
 	for {
 		c.mu.Lock()
 		l, ready, last, silent := c.link, c.ready, c.last, c.silent
+		usable := isClosed(ready) // later it may be, by a connection that is not l
 		c.mu.Unlock()
 		switch {
 		case c.life.Err() != nil:
@@ -835,7 +836,7 @@ func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
 			return nil, fmt.Errorf("%w (%w)", silent, context.Cause(ctx))
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case isClosed(ready):
+		case usable:
 			return l, nil
 		}
 		select {

@@ -50,6 +50,7 @@ type Conn struct {
 	intercept atomic.Pointer[Interceptor] // nil: Read and Next return all packets
 	lending   atomic.Pointer[lending]     // nil: no caller reads
 	cause     atomic.Pointer[error]       // why this end closes the connection; nil if it does not
+	unsent    atomic.Pointer[error]       // the error of the write for which it was closed; nil if it was not
 	anonymous bool                        // the broker asked for a client certificate, and got none
 
 	lock         chan struct{} // full while a packet is being written; guards the fields below
@@ -233,6 +234,9 @@ func (c *Conn) Publish() *frame.Publish { return c.gate.Publish() }
 
 // explain handles the error that ends the reading, and adds what is known about it.
 func (c *Conn) explain(err error) error {
+	if unsent := c.unsent.Load(); unsent != nil && errors.Is(err, net.ErrClosed) {
+		err = *unsent // the other end may have hung up, which the write met first
+	}
 	if c.CloseCause() == nil {
 		c.Refuse(err)
 	}
@@ -326,11 +330,17 @@ func (c *Conn) Unlock() {
 		err = c.writer.Flush()
 	}
 	if err != nil {
-		c.Abort()
+		c.fail(err)
 	}
 	// It would end a later TrySend; and what TLS writes while it reads, such as the answer to a
 	// change of keys.
 	_ = c.Conn.SetWriteDeadline(time.Time{})
+}
+
+// fail closes the connection for a failed write. The reading goroutine reports it.
+func (c *Conn) fail(err error) {
+	c.unsent.CompareAndSwap(nil, &err)
+	c.Abort()
 }
 
 // CanTrySend reports whether TrySend ever takes packets on this connection.
@@ -356,7 +366,7 @@ func (c *Conn) TrySend(packets []byte) (taken, left bool) {
 	}
 	rest, err := c.direct.write(packets)
 	if err != nil {
-		c.Abort()
+		c.fail(err)
 		return true, false
 	}
 	c.left = append(c.left, rest...)

@@ -95,7 +95,7 @@ func TestABrokerThatHangsUpAtOnceSuggestsAnotherPort(t *testing.T) {
 }
 
 // With TLS 1.3 a broker refuses a client without a certificate after the handshake. Its reason is lost
-// if the connection is reset before it is read.
+// if the connection is reset before it is read, and the reset may meet the CONNECT first.
 func TestABrokerThatAskedForACertificateAndHangsUpSuggestsOne(t *testing.T) {
 	known := httptest.NewTLSServer(nil) // for its certificate
 	defer known.Close()
@@ -104,6 +104,7 @@ func TestABrokerThatAskedForACertificateAndHangsUpSuggestsOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
+	reset := make(chan struct{})
 	go func() {
 		for {
 			far, err := listener.Accept()
@@ -113,25 +114,42 @@ func TestABrokerThatAskedForACertificateAndHangsUpSuggestsOne(t *testing.T) {
 			_ = far.(*tls.Conn).Handshake()
 			_ = far.(*tls.Conn).NetConn().(*net.TCPConn).SetLinger(0) // Close resets
 			_ = far.(*tls.Conn).NetConn().Close()
+			reset <- struct{}{}
 		}
 	}()
 	roots := x509.NewCertPool()
 	roots.AddCert(known.Certificate())
-	for _, config := range []*tls.Config{{}, {Certificates: known.TLS.Certificates}} {
+	for _, test := range []struct {
+		config *tls.Config
+		writes bool
+	}{
+		{&tls.Config{}, false},
+		{&tls.Config{}, true},
+		{&tls.Config{Certificates: known.TLS.Certificates}, false},
+		{&tls.Config{Certificates: known.TLS.Certificates}, true},
+	} {
+		config := test.config
 		config.RootCAs, config.ServerName = roots, "example.com"
 		address, err := ParseAddress("mqtts://" + listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		conn, err := Dial(t.Context(), address, config, Options{WriteTimeout: time.Minute})
+		await.Receive(reset)
 		if err == nil {
+			if test.writes {
+				conn.Send([]byte("CONNECT"))
+			}
 			_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 			_, err = conn.Read(make([]byte, 1))
 			_ = conn.Close()
 		}
 		said, want := err != nil && strings.Contains(err.Error(), "asked for a client certificate"), len(config.Certificates) == 0
 		if err == nil || said != want {
-			t.Errorf("with %d certificates: %v", len(config.Certificates), err)
+			t.Errorf("with %d certificates, writes: %t: %v", len(config.Certificates), test.writes, err)
+		}
+		if errors.Is(err, net.ErrClosed) {
+			t.Errorf("it speaks of what this end did: %v", err)
 		}
 	}
 }

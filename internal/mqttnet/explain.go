@@ -135,7 +135,7 @@ func isErrno(err error, posix syscall.Errno, windows uintptr) bool {
 // hungUp reports whether the other end closed the connection, as brokers do with a client that
 // does not speak the protocol of the port.
 func hungUp(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || isErrno(err, syscall.ECONNRESET, 10054)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || isErrno(err, syscall.ECONNRESET, 10054) || isErrno(err, syscall.EPIPE, 10053)
 }
 
 // explainTLS explains why a TLS handshake with server failed.
