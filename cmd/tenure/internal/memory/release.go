@@ -15,8 +15,11 @@ const (
 	// soon is how near a collection must be for Release to wait for it.
 	soon = 20 * time.Second
 	// rest is the pause after a release, as a multiple of the time that the release took. So
-	// releases take at most a hundredth of the time, however large the heap is.
+	// releases take at most a hundredth of the time, unless each takes longer than a hundredth of longestRest.
 	rest = 100
+	// longestRest bounds the pause. A release is slow on a busy machine, too, and what peers made the
+	// process allocate meanwhile has to go within half a minute.
+	longestRest = 15 * time.Second
 )
 
 // Release returns memory to the system at intervals, until ctx ends. It does so when the
@@ -88,7 +91,7 @@ type keeper struct {
 
 // note records the reading after a release, and how long the release took.
 func (k *keeper) note(after reading, took time.Duration) {
-	*k = keeper{resident: after.resident, peak: after.held, resting: after.at.Add(rest * took), last: after}
+	*k = keeper{resident: after.resident, peak: after.held, resting: after.at.Add(min(rest*took, longestRest)), last: after}
 }
 
 // due reports whether a release is worthwhile now. Each check calls it once.
