@@ -25,8 +25,8 @@ var skipExceptions = map[string]string{
 
 // skipConditions are the names in a condition that may skip a test without a failure in CI: the
 // operating system, the race detector, and the user where a test for root and one for other users complete
-// each other. CanTrySend is false on Windows only: elsewhere the tests of internal/mqttnet fail if it is.
-var skipConditions = []string{"GOOS", "UnderRace", "raceDetector", "Geteuid", "CanTrySend"}
+// each other.
+var skipConditions = []string{"GOOS", "UnderRace", "raceDetector", "Geteuid"}
 
 // A test that is skipped because this machine lacks something looks like one that has passed. Package
 // internal/prerequisite makes it fail where all tests must run.

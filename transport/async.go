@@ -126,9 +126,9 @@ func (b *begun) finished(reply Reply, err error) {
 	if err != nil {
 		c.unanswered(err)
 	} else {
-		answer, err = c.understand(b.request, reply, laterLog)
+		answer, err = c.understand(b.request, reply)
 	}
-	if err != nil && !b.repeated && c.adapt(err, laterLog) {
+	if err != nil && !b.repeated && c.adapt(err) {
 		var unusable error
 		if b.request.Timestamp, unusable = c.tick(); unusable == nil {
 			b.repeated = true
@@ -190,69 +190,17 @@ func (b *begun) end(reply answer, err error) {
 		}
 	}
 	result.Err = operationError(b.verb, b.key, err)
-	c, done := b.client, b.call.Done
-	if c.trace.Request == nil {
-		done(result)
-		return
-	}
-	trace := func() { c.traceRequest(context.Background(), b.began, b.verb, b.key, err) }
-	// Not after the result: functions that block would pile up, one for each request.
-	if c.Go(func(context.Context) { defer done(result); trace() }) {
-		return
-	}
-	// The client is being closed. This goroutine may be the one that ends all tenures, or that
-	// gives all requests their results: no function of the program may hold it up.
-	done(result)
-	c.lastTrace(trace)
+	b.client.traceRequest(context.Background(), b.began, b.verb, b.key, err)
+	b.call.Done(result)
 }
-
-// lastTrace runs a trace that is due while the client is being closed. Close waits for it.
-func (c *Client) lastTrace(trace func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.over { // nothing waits for the goroutine of a request that begins this late
-		return
-	}
-	c.traces.Go(trace)
-}
-
-// logMode says in which goroutine a log line is written. A handler of the program may block.
-type logMode bool
-
-const (
-	atOnce   logMode = false // in this one, which is a caller's
-	laterLog logMode = true  // in one of the client: this one reads from the connection
-)
-
-// maxLogging is how many lines may wait for the handler of the program's Logger at the same time: a peer
-// causes them.
-const maxLogging = 32
 
 // log writes a line to the client's log. A peer can cause each of them as often as it likes: a text that comes
-// again and again is worth a warning with growing pauses, and otherwise has level Debug. A line is lost if
-// maxLogging others wait.
-func (c *Client) log(mode logMode, level slog.Level, text string, args ...any) {
+// again and again is worth a warning with growing pauses, and otherwise has level Debug.
+func (c *Client) log(level slog.Level, text string, args ...any) {
 	if level > slog.LevelDebug {
 		level = c.warnings.Level(level, text)
 	}
-	if mode == atOnce {
-		c.logger.Log(context.Background(), level, text, args...)
-		return
-	}
-	if !c.logger.Enabled(context.Background(), level) { // most programs want few lines: the others start no goroutine
-		return
-	}
-	if c.logging.Add(1) > maxLogging {
-		c.logging.Add(-1)
-		return
-	}
-	started := c.Go(func(ctx context.Context) {
-		defer c.logging.Add(-1)
-		c.logger.Log(ctx, level, text, args...)
-	})
-	if !started {
-		c.logging.Add(-1)
-	}
+	c.logger.Log(context.Background(), level, text, args...)
 }
 
 // traceRequest traces a request that began at began.

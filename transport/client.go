@@ -35,12 +35,14 @@ type ClientOptions struct {
 	// time.Now.
 	Now func() time.Time
 	// Logger receives what no call can return, such as changes of the connection. Default:
-	// no log, except that Dial logs to slog.Default that it cannot connect yet. Its handler should
-	// not block: requests and a new connection wait for it, and at level Debug all that is read.
+	// no log, except that Dial logs to slog.Default that it cannot connect yet. The client waits for its
+	// handler only in Close. Lines are dropped while 256 others wait for it.
 	Logger *slog.Logger
 	// Trace has functions that the client calls with each request that has ended and each change
 	// of the connection. It must not be changed afterwards. Default: none.
 	Trace *Trace
+
+	program *dispatcher // nil but from Dial, whose Conn has it too
 }
 
 // Client speaks the state store protocol over a [Conn]. It is safe for
@@ -56,18 +58,16 @@ type Client struct {
 
 	asksProgram bool // now is a function of the program
 
-	logging  atomic.Int32     // lines that wait for the handler of logger: see maxLogging
 	warnings loglimit.Limiter // by their texts
 
 	life  context.Context // ends with Close
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup
 
-	traces sync.WaitGroup // goroutines of lastTrace
+	program *dispatcher // calls the functions of the program
 
 	mu            sync.Mutex
 	closed        bool
-	over          bool      // no task is left, and traces gets no other
 	connection    uint64    // counts connections; 0 while down
 	connected     uint64    // how many there have been
 	since         time.Time // when the present connection began
@@ -99,7 +99,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	if !asksProgram {
 		options.Now = time.Now
 	}
-	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
+	program := cmp.Or(options.program, new(dispatcher))
 	// A client id may contain a colon. A node id may not: it separates the parts of a timestamp.
 	node := strings.ReplaceAll(conn.ClientID(), ":", "_")
 	clock, err := newClock(node)
@@ -110,7 +110,8 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		conn:    conn,
 		clock:   clock,
 		timeout: options.RequestTimeout,
-		logger:  options.Logger,
+		logger:  program.logger(options.Logger),
+		program: program,
 		trace:   *cmp.Or(options.Trace, &Trace{}),
 		now:     options.Now,
 
@@ -138,10 +139,7 @@ func (c *Client) Close() error {
 	c.finish(ErrClosed)
 	err := c.conn.Close()
 	c.tasks.Wait()
-	c.mu.Lock()
-	c.over = true
-	c.mu.Unlock()
-	c.traces.Wait()
+	c.program.close()
 	return err
 }
 
@@ -408,7 +406,7 @@ func (c *Client) do(ctx context.Context, timeout time.Duration, request Request)
 		defer release()
 	}
 	answer, err := c.exchange(ctx, limit, request)
-	if err != nil && c.adapt(err, atOnce) {
+	if err != nil && c.adapt(err) {
 		var unusable error
 		if request.Timestamp, unusable = c.tick(); unusable == nil {
 			answer, err = c.exchange(ctx, limit, request)
@@ -431,12 +429,12 @@ func (c *Client) exchange(ctx context.Context, limit time.Time, request Request)
 		c.unanswered(err)
 		return answer{}, err
 	}
-	return c.understand(request, reply, atOnce)
+	return c.understand(request, reply)
 }
 
 // understand reads the reply to a request.
-func (c *Client) understand(request Request, reply Reply, mode logMode) (answer, error) {
-	answer, err := c.read(reply, mode)
+func (c *Client) understand(request Request, reply Reply) (answer, error) {
+	answer, err := c.read(reply)
 	if err != nil {
 		err = c.explainSkew(request, answer.version, err)
 		answer.version = hlc.Timestamp{} // a refusal has no version; this may be the store's clock
@@ -444,20 +442,20 @@ func (c *Client) understand(request Request, reply Reply, mode logMode) (answer,
 	return answer, err
 }
 
-func (c *Client) read(reply Reply, mode logMode) (answer, error) {
+func (c *Client) read(reply Reply) (answer, error) {
 	value, err := resp3.DecodeValue(reply.Payload)
 	if err != nil {
 		// The request arrived, but nothing says what it did.
 		return answer{}, unknown(fmt.Errorf("%w: %w", ErrBadReply, err))
 	}
-	c.answeredBy(reply.Store, reply.Instance, mode)
+	c.answeredBy(reply.Store, reply.Instance)
 	answer := answer{value: value}
 	if reply.Timestamp != "" {
 		answer.version, err = hlc.Parse(reply.Timestamp)
 		if err != nil {
 			return answer, unknown(fmt.Errorf("%w: version: %w", ErrBadReply, err))
 		}
-		c.observe(answer.version, mode)
+		c.observe(answer.version)
 	}
 	if value.Kind == resp3.Error {
 		return answer, &RefusedError{Text: protocol.ErrorText(string(value.Text))}

@@ -234,6 +234,9 @@ func TestInvariant40AStoreWhoseClockIsAheadIsReportedUntilItAgrees(t *testing.T)
 	if err := see(30 * time.Second); err != nil {
 		t.Errorf("a clock that agrees again: %v", err)
 	}
+	if err := client.Close(); err != nil { // what waits is written
+		t.Error(err)
+	}
 	if got := strings.Count(log.String(), "level=WARN"); got != 2 {
 		t.Errorf("%d warnings, want one for each change:\n%s", got, log.String())
 	}
@@ -505,12 +508,15 @@ func TestLinesThatWaitForAHandlerHaveABound(t *testing.T) {
 		before := runtime.NumGoroutine()
 		conn.flood(1000)
 		synctest.Wait()
-		if more := runtime.NumGoroutine() - before; more < 10 || more > 100 {
-			t.Errorf("%d goroutines for lines that wait, want a few tens", more)
+		if more := runtime.NumGoroutine() - before; more > 1 {
+			t.Errorf("%d goroutines for lines that wait, want at most 1", more)
 		}
 		close(blocks)
 		synctest.Wait()
 		lines := written.Load()
+		if lines < 100 || lines > 300 {
+			t.Errorf("%d of 1000 lines waited, want a few hundred", lines)
+		}
 		conn.flood(10) // there is room again
 		synctest.Wait()
 		if got := written.Load() - lines; got != 10 {

@@ -199,7 +199,7 @@ func (c *Client) explainSkew(request Request, store hlc.Timestamp, err error) er
 
 // adapt makes requests go by the store's clock if err says that the store refused the
 // client's timestamp. It reports whether the store is likely to accept a repetition.
-func (c *Client) adapt(err error, mode logMode) bool {
+func (c *Client) adapt(err error) bool {
 	var skew *SkewError
 	if !errors.As(err, &skew) || skew.Token {
 		return false
@@ -217,7 +217,7 @@ func (c *Client) adapt(err error, mode logMode) bool {
 	after := c.nodeAhead
 	c.mu.Unlock()
 	if before == nil && after != nil {
-		c.log(mode, slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's clock until that changes", "error", skew)
+		c.log(slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's clock until that changes", "error", skew)
 	}
 	return adapted
 }
@@ -257,7 +257,7 @@ func (c *Client) tick() (string, error) {
 
 // observe feeds a version to the client's clock. A version too far ahead does not move the
 // clock; callers get it like any other.
-func (c *Client) observe(version hlc.Timestamp, mode logMode) {
+func (c *Client) observe(version hlc.Timestamp) {
 	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
 	tooFar, err := c.clock.observe(version, local)
@@ -270,11 +270,11 @@ func (c *Client) observe(version hlc.Timestamp, mode logMode) {
 	c.mu.Unlock()
 	switch {
 	case tooFar != nil && before == nil:
-		c.log(mode, slog.LevelWarn, "the store's versions and this node's clock disagree", "error", tooFar)
+		c.log(slog.LevelWarn, "the store's versions and this node's clock disagree", "error", tooFar)
 	case tooFar == nil && agree:
-		c.log(mode, slog.LevelWarn, "the store's versions and this node's clock agree again")
+		c.log(slog.LevelWarn, "the store's versions and this node's clock agree again")
 	case err != nil:
-		c.log(mode, slog.LevelDebug, "a version does not move this node's clock", "error", err)
+		c.log(slog.LevelDebug, "a version does not move this node's clock", "error", err)
 	}
 }
 

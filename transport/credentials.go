@@ -106,7 +106,7 @@ func (o *Options) warnOfPlainText(servers []*url.URL) {
 	}
 	for _, server := range servers {
 		if !mqttnet.IsEncrypted(server) {
-			o.Logger.Warn("the connection is not encrypted, so the network can read the password or the token: write mqtts or wss", "broker", server.Host)
+			o.program.logger(o.Logger).Warn("the connection is not encrypted, so the network can read the password or the token: write mqtts or wss", "broker", server.Host)
 		}
 	}
 }

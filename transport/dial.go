@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -144,7 +143,6 @@ func newConn(address string, options *Options) (*mqttConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
-	isSilent := options.Logger == nil
 	if err := options.complete(); err != nil {
 		return nil, err
 	}
@@ -152,9 +150,7 @@ func newConn(address string, options *Options) (*mqttConn, error) {
 		return nil, err
 	}
 	options.warnOfPlainText(servers)
-	conn := newMQTTConn(servers, *options)
-	conn.isSilent = isSilent
-	return conn, nil
+	return newMQTTConn(servers, *options), nil
 }
 
 // complete fills in defaults and rejects nonsense.
@@ -182,7 +178,7 @@ func (o *Options) complete() error {
 	if o.MaxPacketSize < minMaxPacketSize || o.MaxPacketSize > maxMaxPacketSize {
 		return fmt.Errorf("transport: Options.MaxPacketSize %d is not from %d to %d; 0 means %d", o.MaxPacketSize, minMaxPacketSize, maxMaxPacketSize, defaultMaxPacketSize)
 	}
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
+	o.program = new(dispatcher)
 	return nil
 }
 

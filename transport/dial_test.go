@@ -38,6 +38,7 @@ func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
 			if _, err := newConn(test.addresses, &test.options); err != nil {
 				t.Fatal(err)
 			}
+			test.options.program.close()
 			if got := log.String(); strings.Contains(got, "not encrypted") != test.warned || strings.Contains(got, "secret") {
 				t.Errorf("logged %q; want a warning: %t", got, test.warned)
 			}

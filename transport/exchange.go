@@ -88,12 +88,6 @@ func (e *exchange) end(reply Reply, err error) {
 	e.done <- struct{}{}
 }
 
-// isOver reports whether the exchange has its result, or its caller has no more use for it.
-func (e *exchange) isOver() bool {
-	while := e.request.Binding.While
-	return len(e.done) > 0 || e.ctx.Err() != nil || while != nil && while.Err() != nil
-}
-
 // until returns when the request is given up at the latest; ok is false if it has no end.
 func (e *exchange) until() (deadline time.Time, ok bool) {
 	deadline, ok = e.ctx.Deadline()

@@ -21,120 +21,30 @@ import (
 // It begins after SUBSCRIBE was granted. From then on nothing else uses packet ids, so all
 // of them belong to the fast path.
 //
-// One goroutine at a time sends: the one with the claim. A caller that queues a request while
-// none has the claim takes it, if no other request is under way, and writes to the socket
-// itself: that saves two switches of goroutines. It writes once, and only what the socket takes
-// without a wait, so no caller waits for a broker that does not read. All else is left to the
-// sending goroutine (mqttConn.serve), which gets the claim with it.
+// One goroutine sends, mqttConn.serve: it gathers what callers have queued, and no caller waits for a
+// broker that does not read.
 type fastPath struct {
 	link *link
 
-	// Used by the goroutine with the claim only.
+	// Used by the goroutine that sends only.
 	message frame.Message
 	packets []byte
 
 	// Guarded by link.mu.
-	claimed bool // a goroutine has the claim
-	handed  bool // a caller left the claim to the sending goroutine
 	lastID  uint16
 	unacked map[uint16]correlation // by packet id
-	alone   int                    // requests in a row that were alone, each soon after the one before
-	latest  time.Time              // when the latest of them was queued
-	within  time.Duration          // aloneWithin, but for tests
 }
 
 // maxBatch is how many bytes of packets are gathered before they are written.
 const maxBatch = 32 << 10
 
-const (
-	// aloneOften is how many requests in a row must have been alone, with no other request under way,
-	// before callers read their replies themselves.
-	aloneOften = 16
-	// aloneWithin is the longest time from one of them to the next. For a program that makes a request
-	// now and then, and waits for notifications, the connection is read all the time.
-	aloneWithin = 500 * time.Microsecond
-	// lendTick bounds two delays, each to twice this: of a notification that arrives soon after the last
-	// of these requests, and of a caller that gives up.
-	lendTick = time.Millisecond
-)
-
 func newFastPath(l *link) *fastPath {
-	return &fastPath{link: l, unacked: make(map[uint16]correlation), within: aloneWithin}
+	return &fastPath{link: l, unacked: make(map[uint16]correlation)}
 }
 
-// claimLocked takes the claim for the caller that has just queued a request, and reports
-// whether it got it.
-func (f *fastPath) claimLocked() bool {
-	// Where replies have woken several callers, the sending goroutine gathers their next
-	// requests: one system call for all of them costs less than the switches do.
-	if f.claimed || len(f.link.pending) > 1 || !f.link.net.CanTrySend() {
-		f.alone = 0
-		return false
-	}
-	now := time.Now()
-	if now.Sub(f.latest) > f.within {
-		f.alone = 0
-	}
-	f.alone, f.latest = f.alone+1, now
-	f.claimed = true
-	return true
-}
-
-// callersRead reports whether callers should read their replies themselves: their requests come one
-// after the other, the latest a moment ago, and none waits for its reply now. Without the moment, each
-// piece of what arrives after the last of them would wait for a tick.
-func (f *fastPath) callersRead() bool {
-	f.link.mu.Lock()
-	defer f.link.mu.Unlock()
-	return f.alone >= aloneOften && len(f.link.pending) == 0 && time.Since(f.latest) <= f.within
-}
-
-// trySend sends the queued requests in the goroutine of a caller, which has the claim. It does
-// not wait.
-func (f *fastPath) trySend() {
-	done := false
-	defer func() { f.tried(done) }() // also if the context of a request panics
-	f.packets = f.packets[:0]
-	f.encode()
-	if len(f.packets) == 0 {
-		done = true
-		return
-	}
-	taken, left := f.link.net.TrySend(f.packets)
-	if taken {
-		f.packets = f.packets[:0]
-	}
-	done = taken && !left
-}
-
-// tried gives the claim of a caller back if everything was sent, and to the sending goroutine
-// otherwise.
-func (f *fastPath) tried(done bool) {
-	f.link.mu.Lock()
-	defer f.link.mu.Unlock()
-	if done && f.link.isIdleLocked() {
-		f.claimed = false
-		return
-	}
-	f.handed = true
-	f.link.wakeUp()
-}
-
-// send writes the queued requests; those that were queued together leave in one write. Only
-// the sending goroutine calls it.
+// send writes the queued requests; those that were queued together leave in one write.
 func (f *fastPath) send() {
-	f.link.mu.Lock()
-	if f.claimed && !f.handed {
-		f.link.mu.Unlock()
-		return // a caller is sending, and hands the claim over if anything is left
-	}
-	handed, underWay := f.handed, len(f.link.pending)
-	f.claimed, f.handed = true, false
-	f.link.mu.Unlock()
-	if handed {
-		f.link.net.Send(f.packets) // empty, or what the caller could not even begin to write
-	}
-	if underWay > 1 {
+	if f.link.underWay() > 1 {
 		// Replies that arrived together have woken as many callers: let them queue their
 		// next requests first.
 		runtime.Gosched()
@@ -142,7 +52,7 @@ func (f *fastPath) send() {
 	for {
 		f.packets = f.packets[:0]
 		f.encode()
-		if len(f.packets) == 0 && f.releaseClaim() {
+		if len(f.packets) == 0 {
 			return
 		}
 		f.link.net.Send(f.packets)
@@ -150,14 +60,6 @@ func (f *fastPath) send() {
 			f.packets = nil // there was a long one; they are rare
 		}
 	}
-}
-
-// releaseClaim gives the claim back, unless requests were queued meanwhile.
-func (f *fastPath) releaseClaim() bool {
-	f.link.mu.Lock()
-	defer f.link.mu.Unlock()
-	f.claimed = !f.link.isIdleLocked()
-	return !f.claimed
 }
 
 // encode gathers packets. From here on a request may reach the broker, even if its caller

@@ -54,16 +54,13 @@ type link struct {
 
 	down      chan struct{} // closed when the connection is lost
 	wake      chan struct{} // holds one item when the queues may not be empty
-	serve     func()        // mqttConn.serve, in a goroutine of its own while seat is empty
-	seat      chan struct{} // holds one item while serve does not run; nil until there is a subscription
-	replaced  bool          // the connection ends because it is to be replaced; belongs to the one with the seat
 	quiet     chan struct{} // holds one item once nothing is pending on a link that is leaving
 	slots     *window       // has one in use for each request that the broker has not acknowledged
 	maxPacket int           // bytes that the broker takes in one packet
 	silence   time.Duration // how long the broker waits before it takes a silent connection for lost
 
 	path  *fastPath      // sends the requests; nil until there is a subscription
-	tasks sync.WaitGroup // the goroutine of a probe, if any, and the call of sweep that is due
+	tasks sync.WaitGroup // serve, the goroutine of a probe, if any, and the call of sweep that is due
 
 	mu       sync.Mutex // after mqttConn.mu, where both are held
 	store    string     // the identity in the latest reply
@@ -179,20 +176,7 @@ func (l *link) disconnect() {
 }
 
 // wakeUp lets the queues be looked at. It does not wait.
-func (l *link) wakeUp() {
-	signal(l.wake)
-	l.start()
-}
-
-// start lets serve run, if it does not. A goroutine that waits for something to do would cost an idle
-// client 5 KB: a stack of 4 KB, and what the runtime keeps for each channel that it waits for.
-func (l *link) start() {
-	select {
-	case <-l.seat:
-		go l.serve() // gives the seat back; mqttConn.conclude waits for that
-	default:
-	}
-}
+func (l *link) wakeUp() { signal(l.wake) }
 
 // closeCause returns why this client closed the connection, or nil if it did not.
 func (l *link) closeCause() error {
@@ -208,25 +192,12 @@ func (l *link) closeCause() error {
 }
 
 // enqueue adds a request to those to be sent and expects its reply, unless the connection
-// takes no more. The caller sends it, where that saves a switch to another goroutine.
+// takes no more.
 func (l *link) enqueue(e *exchange) bool {
-	added, claimed := l.add(e)
-	if claimed {
-		l.path.trySend()
-	}
-	if l.net != nil && (!claimed || e.begun != nil) {
-		l.net.Recall() // no caller reads this reply itself
-	}
-	return added
-}
-
-// add adds a request to those to be sent. claimed: the caller has to send it, with
-// fastPath.trySend.
-func (l *link) add(e *exchange) (added, claimed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.leaving || isClosed(l.down) {
-		return false, false
+		return false
 	}
 	l.pending[e.correlation] = e
 	e.position = -1
@@ -238,20 +209,21 @@ func (l *link) add(e *exchange) (added, claimed bool) {
 	} else {
 		l.queue.push(e)
 	}
-	if l.path != nil && l.path.claimLocked() {
-		return true, true
-	}
 	l.wakeUp()
-	return true, false
+	return true
+}
+
+// underWay returns how many requests wait for their replies.
+func (l *link) underWay() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pending)
 }
 
 // heldBack adds to the cause for which a request is given up that it had no slot.
 func (l *link) heldBack(cause error) error {
 	return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)", cause, l.slots.size)
 }
-
-// isIdleLocked reports whether no request is queued.
-func (l *link) isIdleLocked() bool { return l.urgent.isEmpty() && l.queue.isEmpty() }
 
 // popLocked returns the next request, urgent ones first, or nil if the queues are empty.
 func (l *link) popLocked() *exchange {

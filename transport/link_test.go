@@ -30,7 +30,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
+	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{program: new(dispatcher)}})
 	conn.events.Down = func() {} // established has no Up
 	l := newLink("a", Events{}, slog.New(slog.DiscardHandler), nil)
 	l.maxPacket, l.slots = math.MaxInt32, newWindow(receiveMaximum)
@@ -321,7 +321,7 @@ func (w *window) inUse() int {
 
 // withWill returns a connection whose next link is to carry a will.
 func withWill() (*mqttConn, *pendingWill) {
-	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{Logger: slog.New(slog.DiscardHandler)}})
+	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
 	conn.will = &pendingWill{result: make(chan willResult, 1)}
 	return conn, conn.will
 }
@@ -388,28 +388,6 @@ func TestLossesHaveNames(t *testing.T) {
 			t.Errorf("the name of %v is %q, want %q", err, got, want)
 		}
 	}
-}
-
-// More requests may come to wait while the connection that is to be replaced is being ended.
-func TestAConnectionThatIsToBeReplacedStaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn, l := newTestLink(t, 1)
-		l.path = newFastPath(l)
-		l.serve = func() { conn.serve(l, nil) }
-		l.seat = make(chan struct{}, 1)
-		l.seat <- struct{}{}
-		l.ending.Do(func() {}) // the DISCONNECT is sent, and the goroutine that reads has not noticed yet
-		signal(l.quiet)
-		l.start()
-		synctest.Wait()
-		l.wakeUp()
-		synctest.Wait()
-		conn.lost(l, nil)
-		await.Receive(l.seat)
-		if !l.replaced {
-			t.Error("it is taken for one that was lost")
-		}
-	})
 }
 
 // silent returns a broker that, once mute is set, answers only the packets in answers.

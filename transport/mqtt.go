@@ -42,17 +42,15 @@ const (
 // mqttConn is a Conn over MQTT 5: a series of links, one at a time.
 //
 // One goroutine, run, connects, reads, and connects again; it ends with Close. Another one, serve,
-// sends what no caller could, and is there while there is something to do.
+// sends. There is one for each link.
 type mqttConn struct {
 	options Options
 	logger  *slog.Logger
 	events  Events
-	// isSilent: the program gave no Logger. See retryLogger.
-	isSilent bool
 
 	life  context.Context // ends, with the reason, once there will be no more connections
 	end   context.CancelCauseFunc
-	tasks sync.WaitGroup // run, the end of a link, and report if there is an Options.OnConnectionChange
+	tasks sync.WaitGroup // run, and the end of a link
 
 	receiveMaximum atomic.Int64 // of the broker, on the latest connection
 
@@ -75,11 +73,11 @@ type mqttConn struct {
 	silent error         // the error of the present attempt if there is no answer; nil while there is none
 	will   *pendingWill  // for the next connection; nil: none
 	latest ConnectionStatus
+	told   bool // report is due, and will see latest
 
 	exchanges exchangePool
 	waiting   waitingRoom
 
-	changed chan struct{} // holds one item when report has not seen latest yet
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
 
@@ -87,9 +85,8 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 	c := &mqttConn{
 		servers: mqttnet.NewRotation(servers),
 		options: options,
-		logger:  options.Logger.With("client", options.ClientID),
+		logger:  options.program.logger(options.Logger).With("client", options.ClientID),
 		ready:   make(chan struct{}),
-		changed: make(chan struct{}, 1),
 		replace: make(chan struct{}, 1),
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
@@ -103,9 +100,6 @@ func (c *mqttConn) ClientID() string { return c.options.ClientID }
 // Start implements Conn.
 func (c *mqttConn) Start(events Events) {
 	c.events = events
-	if call := c.options.OnConnectionChange; call != nil {
-		c.tasks.Go(func() { c.report(call) })
-	}
 	c.tasks.Go(func() { c.run(c.life) })
 }
 
@@ -147,7 +141,7 @@ func (c *mqttConn) run(ctx context.Context) {
 		began := time.Now()
 		replaced, err := c.connect(ctx)
 		if err != nil {
-			aside(func() { c.failed(err) })
+			c.failed(err)
 		}
 		if c.isRefused() {
 			c.terminate(c.refusal)
@@ -160,11 +154,7 @@ func (c *mqttConn) run(ctx context.Context) {
 			c.servers.Rest()
 		}
 		wait = 0
-		atOnce := replaced
-		if !replaced {
-			aside(func() { atOnce = c.moveOn() })
-		}
-		if !atOnce {
+		if !replaced && !c.moveOn() {
 			wait = pauses.next()
 			if err != nil { // an attempt that took long was a pause for the servers
 				wait -= time.Since(began)
@@ -216,41 +206,23 @@ func (c *mqttConn) attemptTimeout() time.Duration {
 
 // connect makes one connection and reads from it until it is lost, or given up because it is
 // to be replaced at once. The error says why there was no connection.
-//
-// This goroutine is the only one of an idle connection. To establish and to end one takes a stack of
-// some 8 KB, which it would keep for as long as the connection lasts, so that is done in other goroutines.
 func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	s := new(served)
-	err = errNoReturn
-	aside(func() { err = c.open(ctx, s) })
-	if err != nil {
+	if err := c.open(ctx, s); err != nil {
 		return false, err
 	}
-	established := make(chan error, 1)
+	served := make(chan struct{})
 	go func() {
-		err := errNoReturn
-		defer func() { established <- err }()
-		err = c.establish(ctx, s)
+		defer close(served)
+		if err = c.establish(ctx, s); err == nil {
+			replaced = c.serve(s.link, s.will)
+		}
+		s.link.disconnect()
 	}()
 	s.link.client.Run()
-	err = <-established
-	aside(func() { c.conclude(s) })
-	return s.link.replaced, err
-}
-
-// errNoReturn is the error of an attempt in which a function of the program, such as a Dialer, called
-// runtime.Goexit.
-var errNoReturn = errors.New("a function of the program ended the goroutine that connects")
-
-// aside calls do in another goroutine, whose stack goes with it, and waits for it. A function of the program
-// that calls runtime.Goexit there does not end the goroutine that waits.
-func aside(do func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		do()
-	}()
-	<-done
+	<-served
+	c.conclude(s)
+	return replaced, err
 }
 
 // served is one connection, as open, establish and conclude pass it on.
@@ -291,7 +263,7 @@ func (c *mqttConn) open(ctx context.Context, s *served) error {
 	}
 	s.link = newLink(c.options.ClientID, c.events, c.logger, conn)
 	s.connack, err = s.link.handshake(attempt, s.sent, func(d *packets.Disconnect) {
-		aside(func() { c.lost(s.link, d) })
+		c.lost(s.link, d)
 	})
 	if s.connack != nil {
 		c.servers.Answered()
@@ -314,16 +286,10 @@ func (c *mqttConn) open(ctx context.Context, s *served) error {
 	return err
 }
 
-// establish makes a connection ready for requests, while packets are read from it. If it does not
-// succeed, it ends the connection; the error says why.
+// establish makes a connection ready for requests, while packets are read from it. The error says why
+// it does not succeed.
 func (c *mqttConn) establish(ctx context.Context, s *served) (err error) {
-	l, ready := s.link, false
-	defer func() {
-		s.connack, s.sent, s.waits = nil, nil, nil // not for as long as the connection lasts
-		if !ready {
-			l.disconnect()
-		}
-	}()
+	l := s.link
 	if err := l.adopt(s.connack.Properties, s.sent.KeepAlive); err != nil {
 		return err
 	}
@@ -337,25 +303,20 @@ func (c *mqttConn) establish(ctx context.Context, s *served) (err error) {
 		return err
 	}
 	l.path = newFastPath(l)
-	will := s.will
-	l.serve = func() { c.serve(l, will) }
-	l.seat = make(chan struct{}, 1)
-	l.seat <- struct{}{}
-	l.net.Lend(lendTick, l.path.callersRead)
 	l.net.Intercept(l.path.take)
 	c.receiveMaximum.Store(int64(l.slots.size))
 	// Before any request can be sent: a caller with a reply must see Connected.
-	s.up = true // also if a function of the program ends this goroutine
+	s.up = true
 	c.events.Up()
-	if ready = c.established(l); !ready {
+	if !c.established(l) {
 		return cmp.Or(l.closeCause(), l.lossCause())
 	}
-	if will != nil {
+	if will := s.will; will != nil {
 		c.concluded(will, willResult{lost: l.down, silence: l.silence})
 	} else {
 		c.connectedWithout(s.waits)
 	}
-	aside(c.logConnected) // last: its handler may be slow
+	c.logConnected()
 	return nil
 }
 
@@ -363,16 +324,11 @@ func (c *mqttConn) establish(ctx context.Context, s *served) (err error) {
 func (c *mqttConn) conclude(s *served) {
 	l := s.link
 	if s.up {
-		aside(func() {
-			c.events.Down()                                           // a second time, if lost has called it
-			c.logger.Debug("disconnected", "broker", c.server().Host) // after Down: its handler may be slow
-		})
+		c.events.Down()                                           // a second time, if lost has called it
+		c.logger.Debug("disconnected", "broker", c.server().Host) // after Down: its handler may be slow
 	}
 	l.disconnect() // or waits for the one under way
-	if l.seat != nil {
-		<-l.seat // serve has ended, since the link is down, and does not begin again
-	}
-	l.tasks.Wait() // likewise
+	l.tasks.Wait()
 	cause := l.lossCause()
 	if errors.Is(cause, ErrUseAnotherServer) {
 		c.referral = cause
@@ -385,42 +341,9 @@ func (c *mqttConn) conclude(s *served) {
 	}
 }
 
-// linger is how long serve waits for more to do.
-const linger = time.Second
-
-// serve sends the requests of a connection that carries will, or none, while there are any, and ends
-// the connection when it is to be replaced. It runs while the link's seat is taken, and gives it back.
-func (c *mqttConn) serve(l *link, will *pendingWill) {
-	seated := true
-	defer func() {
-		if seated { // a function of the program, such as the Err of a context, ended this goroutine
-			l.net.Abort() // the claim to send may be gone with it
-			l.seat <- struct{}{}
-		}
-	}()
-	for {
-		if c.serveUntilIdle(l, will) {
-			l.replaced = true // also if it serves again before the connection is lost
-			l.disconnect()
-		}
-		seated = false
-		l.seat <- struct{}{}
-		if isClosed(l.down) || len(l.wake) == 0 && len(c.replace) == 0 {
-			return
-		}
-		// Something came while the seat was taken, so it started nothing.
-		select {
-		case <-l.seat:
-			seated = true
-		default:
-			return // what came later did
-		}
-	}
-}
-
-// serveUntilIdle serves a connection until there is nothing to do, or until the connection is lost
+// serve sends the requests of a connection that carries will, or none, until the connection is lost
 // or, as it then reports, to be replaced.
-func (c *mqttConn) serveUntilIdle(l *link, will *pendingWill) (replaced bool) {
+func (c *mqttConn) serve(l *link, will *pendingWill) (replaced bool) {
 	replace, patience := c.replace, (<-chan time.Time)(nil)
 	var check <-chan time.Time
 	if c.options.TokenFile != "" {
@@ -428,22 +351,14 @@ func (c *mqttConn) serveUntilIdle(l *link, will *pendingWill) (replaced bool) {
 		defer ticker.Stop()
 		check = ticker.C
 	}
-	idle, busy := time.NewTicker(linger), true
-	defer idle.Stop()
 	for {
 		select {
 		case <-l.down: // the end of the client comes here, too: see terminate
 			return false
 		case <-l.wake:
-			busy = true
 			c.admit()
 			l.slots.giveBack() // each slot that is kept wakes this goroutine
 			l.path.send()
-		case <-idle.C:
-			if !busy && check == nil && patience == nil {
-				return false
-			}
-			busy = false
 		case <-check:
 			l.showToken(c.options.TokenFile)
 		case <-replace:
@@ -535,17 +450,16 @@ func (c *mqttConn) awaiting(unanswered error) {
 
 // failed notes why there is no connection.
 func (c *mqttConn) failed(err error) {
-	defer func() { // also if a function of the program ends the goroutine
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.last, c.silent = err, nil
-		c.changedLocked(Connecting, err)
-	}()
+	c.mu.Lock()
+	c.last, c.silent = err, nil
+	c.changedLocked(Connecting, err)
+	c.mu.Unlock()
 	if c.life.Err() == nil && !c.isRefused() { // else the client was closed during the attempt, or Dial returns the error
 		c.logFailure(err)
 	}
 	if trace := c.options.Trace; trace != nil && trace.ConnectFailed != nil {
-		trace.ConnectFailed(ConnectFailedInfo{Broker: c.server().String(), Err: err})
+		info := ConnectFailedInfo{Broker: c.server().String(), Err: err}
+		c.options.program.call(func() { trace.ConnectFailed(info) })
 	}
 }
 
@@ -561,9 +475,6 @@ func (c *mqttConn) established(l *link) bool {
 	close(c.ready)
 	if c.waiting.count.Load() > 0 {
 		signal(l.wake)
-	}
-	if len(l.wake) > 0 || len(c.replace) > 0 || c.options.TokenFile != "" {
-		l.start()
 	}
 	return true
 }
@@ -667,9 +578,6 @@ func (c *mqttConn) roundTrip(ctx context.Context, deadline time.Time, request Re
 		if l, err = c.post(e); err != nil {
 			return Reply{}, err
 		}
-	}
-	if l.net != nil {
-		l.net.ReadUntil(e.isOver) // if callers read; it returns soon after the end of ctx, too
 	}
 	var over <-chan struct{}
 	if while := request.Binding.While; while != nil {

@@ -161,6 +161,7 @@ func TestInvariant48AClientWhoseClockStaysAheadSetsKeysAfterOneRefusal(t *testin
 		if err := b.client.Skew(); err != nil {
 			b.t.Errorf("right again: %v", err)
 		}
+		synctest.Wait()
 		if got := strings.Count(b.log.String(), "level=WARN"); got != 2 {
 			b.t.Errorf("%d warnings, want one for each change:\n%s", got, b.log.String())
 		}

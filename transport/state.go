@@ -115,25 +115,19 @@ func (c *mqttConn) changedLocked(state ConnectionState, err error) {
 		c.latest.Connections++
 	}
 	c.latest.State, c.latest.Err = state, err
-	signal(c.changed)
+	if c.options.OnConnectionChange != nil && !c.told {
+		c.told = true
+		c.options.program.mustCall(c.report)
+	}
 }
 
-// report calls call with each new status until the last one, which is Ended. A status that
-// call had no time for is replaced by the next one.
-func (c *mqttConn) report(call func(ConnectionStatus)) {
-	for range c.changed {
-		c.mu.Lock()
-		select {
-		case <-c.changed: // latest contains that change too
-		default:
-		}
-		status := c.latest
-		c.mu.Unlock()
-		call(status)
-		if status.State == Ended {
-			return
-		}
-	}
+// report tells the program the status. One that it had no time for is replaced by the next one.
+func (c *mqttConn) report() {
+	c.mu.Lock()
+	status := c.latest
+	c.told = false
+	c.mu.Unlock()
+	c.options.OnConnectionChange(status)
 }
 
 // failures are attempts to connect in a row that failed.
@@ -152,8 +146,8 @@ func (f *failures) due(kind string, now time.Time) bool {
 // retryLogger is where attempts to connect are logged. Dial's go to slog.Default where there is no
 // Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
 func (c *mqttConn) retryLogger() *slog.Logger {
-	if c.isSilent && c.status().Connections == 0 {
-		return slog.Default().With("client", c.options.ClientID)
+	if c.options.Logger == nil && c.status().Connections == 0 {
+		return c.options.program.logger(slog.Default()).With("client", c.options.ClientID)
 	}
 	return c.logger
 }

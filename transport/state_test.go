@@ -320,31 +320,6 @@ func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
 	}
 }
 
-// What a program got from a client while a function of its own ended the goroutine that makes the
-// connection ready: that connection is over, too.
-func TestAFunctionOfTheProgramThatEndsANewConnectionHidesItsLossFromNoBinding(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		var client *Client
-		var lost, unbroken <-chan struct{}
-		options.Trace = &Trace{Connected: func(info ConnectedInfo) {
-			if info.Connections == 2 {
-				lost, unbroken = client.Lost(), client.Unbroken()
-				runtime.Goexit()
-			}
-		}}
-		broker := storeBroker()
-		client = mustDialTo(t, broker, options)
-		broker.cut()
-		time.Sleep(5 * time.Second)
-		if _, err := client.Get(t.Context(), "k"); err != nil {
-			t.Fatal(err)
-		}
-		if lost == nil || !isClosed(lost) || !isClosed(unbroken) {
-			t.Errorf("a binding to the connection that never was ready is good for the next one: %t, %t", lost != nil && isClosed(lost), unbroken != nil && isClosed(unbroken))
-		}
-	})
-}
-
 // A client that gives up an attempt connects again. A server that was frozen handles the CONNECT of the
 // first attempt later, and takes the second one over. Another program with the client id still ends it.
 func TestAnOwnConnectThatIsHandledLateEndsNoClient(t *testing.T) {

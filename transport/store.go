@@ -29,7 +29,7 @@ func (c *Client) Store() (identity string, replaced <-chan struct{}) {
 
 // answeredBy notes which store sent a reply. Another instance of it has the same data, and no
 // watches.
-func (c *Client) answeredBy(identity, instance string, mode logMode) {
+func (c *Client) answeredBy(identity, instance string) {
 	now := time.Now()
 	c.mu.Lock()
 	before, first, again := c.store, c.replaced == nil, c.storeless
@@ -50,7 +50,7 @@ func (c *Client) answeredBy(identity, instance string, mode logMode) {
 	}
 	c.mu.Unlock()
 	if another {
-		c.log(mode, slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", shown(before), "now", shown(identity))
+		c.log(slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", shown(before), "now", shown(identity))
 	}
 }
 

@@ -10,21 +10,18 @@ import (
 // and several clients may share one Trace. Without a Trace a client reads no clock for it and
 // allocates nothing.
 //
-// The functions are called without a lock, and should not block: none may make a request of the
-// client or call Close. Request runs in the goroutine of the caller, which has its result when
-// Request returns. A request that a tenure makes for itself has no caller that waits: there it runs in
-// a goroutine of the client, perhaps when the tenure has the result already, and its context has no
-// values. The client waits for the others before it connects again, or sends its first request. The
-// channel of [Client.Lost] is closed before Lost is called. A panic in a function is a panic of its
-// goroutine. The requests of several goroutines are traced at the same time; changes of one
-// client's connection come one at a time, in order.
+// The functions are called without a lock. Request runs in the goroutine of the caller, which has its
+// result when Request returns, so the requests of several goroutines are traced at the same time. The
+// client waits for none of the others: it calls them in a goroutine of their own, one at a time and in
+// order, among the lines of the Logger. They should not block: after 256 calls that wait, others are
+// dropped. None may call Close, which waits for them.
 type Trace struct {
 	// Request is called when a request has ended, in any way: once for each call of Set, Get,
 	// GetWith, Del or VDel, also where an option made no sense and nothing was sent. A repetition
 	// because of a wrong clock is part of it. A watch makes requests of its own, with the verb
 	// KEYNOTIFY. ctx is the context of the caller, with its values. It may have ended.
 	Request func(ctx context.Context, info RequestInfo)
-	// Connected is called when there is a connection, before the first request leaves over it.
+	// Connected is called when there is a connection.
 	Connected func(ConnectedInfo)
 	// ConnectFailed is called after each attempt to connect that failed, and for each refusal of
 	// the client's subscription. The client tries again after a pause, or ends. Only a client
@@ -161,7 +158,8 @@ func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, e
 // traceConnected traces the connection with that number.
 func (c *Client) traceConnected(number uint64) {
 	if c.trace.Connected != nil {
-		c.trace.Connected(ConnectedInfo{Broker: c.Connection().Broker, Connections: int(number)})
+		info := ConnectedInfo{Broker: c.Connection().Broker, Connections: int(number)}
+		c.program.call(func() { c.trace.Connected(info) })
 	}
 }
 
@@ -181,5 +179,5 @@ func (c *Client) traceLost(since time.Time) {
 	default:
 		info.Err = errConnectionLost
 	}
-	c.trace.Lost(info)
+	c.program.call(func() { c.trace.Lost(info) })
 }

@@ -210,7 +210,7 @@ func (c *Client) readNotification(notification Notification) (change Change, has
 		return Change{}, false, false
 	}
 	if version, err := hlc.Parse(notification.Timestamp); err == nil {
-		c.observe(version, laterLog)
+		c.observe(version)
 		if change.Exists {
 			change.Version = version
 		}

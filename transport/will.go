@@ -158,7 +158,7 @@ func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan st
 	will := &pendingWill{request: request, result: make(chan willResult, 1)}
 	c.mu.Lock()
 	c.will = will
-	c.wakeUpLocked()
+	signal(c.replace)
 	c.mu.Unlock()
 	select {
 	case r := <-will.result:
@@ -172,14 +172,6 @@ func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan st
 		return r.lost, r.silence, r.err // it came at the same moment
 	}
 	return nil, 0, err
-}
-
-// wakeUpLocked makes serve check whether its connection is still the right one.
-func (c *mqttConn) wakeUpLocked() {
-	signal(c.replace)
-	if c.link != nil {
-		c.link.start()
-	}
 }
 
 // nextWill returns the Will that waits for a connection, or nil.
@@ -231,7 +223,7 @@ func (c *mqttConn) connectedWithout(waits *pendingWill) {
 	if waits.suspicions++; waits.suspicions < maxSuspicions {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.wakeUpLocked() // to try it again
+		signal(c.replace) // to try it again
 		return
 	}
 	c.concluded(waits, willResult{err: fmt.Errorf("%w: the broker closes connections with it, and accepts them without", ErrNoWill)})
@@ -251,7 +243,7 @@ func (c *mqttConn) abandon(will *pendingWill) (result willResult, known bool) {
 		c.will = nil
 	}
 	will.abandoned = true
-	c.wakeUpLocked()
+	signal(c.replace)
 	return willResult{}, false
 }
 

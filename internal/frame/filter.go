@@ -62,9 +62,6 @@ type FilterOptions struct {
 	// Partial, if not nil, is called before the Filter waits for the rest of a packet of which a
 	// part has arrived, after Pause and once for each packet.
 	Partial func()
-	// Yield, if not nil, is called before Read and Next wait for more bytes. Until it returns, another
-	// goroutine may call Pump. It reports whether one may have done so.
-	Yield func() bool
 	// Room, if not nil, is called before the buffer grows beyond the size for small packets,
 	// with the number of bytes. Its error ends the reading. It is called with a negative
 	// number when the buffer shrinks, and at the end of the reading at the latest.
@@ -127,35 +124,12 @@ func (f *Filter) Next() ([]byte, error) {
 
 // await reads until there is a packet that Take did not take. It reports false if none comes.
 func (f *Filter) await() bool {
-	for yielded := false; f.passing == 0; {
-		if f.next() {
-			continue
-		}
-		if !yielded && f.err == nil && f.options.Yield != nil && f.options.Yield() {
-			yielded = true // Pump may have left a packet
-			continue
-		}
-		if yielded = false; !f.fill() {
+	for f.passing == 0 {
+		if !f.next() && !f.fill() {
 			return false
 		}
 	}
 	return true
-}
-
-// Pump reads packets in place of Read and Next and offers them to Take, until no whole packet is left and
-// done reports true. It reports false if it ends before that: Take did not take a packet, so Read or Next
-// has to return it, or the reading has ended. It may be called only while they are in Yield.
-func (f *Filter) Pump(done func() bool) bool {
-	for f.passing == 0 && f.err == nil {
-		switch {
-		case f.next():
-		case done():
-			return true
-		case !f.fill():
-			return false
-		}
-	}
-	return false
 }
 
 // next handles the packet at the front of the buffer. It reports false if the packet is not

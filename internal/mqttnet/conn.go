@@ -48,7 +48,6 @@ type Conn struct {
 	gate      *gate.Gate    // checks the packets of the broker; used by the reading goroutine only
 	reader    *frame.Filter
 	intercept atomic.Pointer[Interceptor] // nil: Read and Next return all packets
-	lending   atomic.Pointer[lending]     // nil: no caller reads
 	cause     atomic.Pointer[error]       // why this end closes the connection; nil if it does not
 	unsent    atomic.Pointer[error]       // the error of the write for which it was closed; nil if it was not
 	anonymous bool                        // the broker asked for a client certificate, and got none
@@ -56,8 +55,6 @@ type Conn struct {
 	lock         chan struct{} // full while a packet is being written; guards the fields below
 	writer       *bufio.Writer
 	writeTimeout time.Duration
-	direct       *direct // writes to the socket without a wait; nil where that is not possible
-	left         []byte  // what TrySend could not write at once; it leaves before all other bytes
 
 	complete func([]byte) ([]byte, error) // changes the first packet before it is sent; nil: sent as it is
 	first    []byte                       // that packet, while complete is not nil
@@ -149,7 +146,6 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 		gate:         gate.New(gate.FromServer, gate.Limits{}),
 		writer:       bufio.NewWriterSize(conn, writeBuffer),
 		writeTimeout: writeTimeout,
-		direct:       newDirect(conn), // nil with TLS and WebSocket, which change the bytes
 	}
 	c.reader = frame.NewFilter(countingReader{c}, frame.FilterOptions{
 		Limit:  maxPacket,
@@ -159,7 +155,6 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 			intercept := c.intercept.Load()
 			return intercept != nil && (*intercept)(packet, c.gate.Publish())
 		},
-		Yield: c.lend,
 	})
 	return c
 }
@@ -169,9 +164,6 @@ type countingReader struct{ *Conn }
 
 func (r countingReader) Read(p []byte) (int, error) {
 	n, err := r.Conn.Conn.Read(p)
-	if err != nil && r.isRecall(err) {
-		err = nil
-	}
 	if n > 0 {
 		r.arrivals.Add(1)
 		if !r.answered {
@@ -283,7 +275,6 @@ func (c *Conn) Refuse(err error) {
 		return // not even CONNECT was sent
 	}
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(farewellTimeout)) // on a closed connection, the write fails
-	c.writeLeft()
 	_, _ = c.writer.Write(farewell)
 	_ = c.writer.Flush()
 }
@@ -310,15 +301,6 @@ func (c *Conn) Lock() {
 	c.lock <- struct{}{}
 	// An error here means a closed connection, which the write reports.
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.writeTimeout))
-	c.writeLeft()
-}
-
-// writeLeft writes what TrySend has left.
-func (c *Conn) writeLeft() {
-	if len(c.left) > 0 {
-		_, _ = c.writer.Write(c.left) // Flush meets the error again
-		c.left = nil
-	}
 }
 
 // Unlock ends a packet and sends it. It cannot return an error, so a failure closes the
@@ -332,8 +314,7 @@ func (c *Conn) Unlock() {
 	if err != nil {
 		c.fail(err)
 	}
-	// It would end a later TrySend; and what TLS writes while it reads, such as the answer to a
-	// change of keys.
+	// It would end what TLS writes while it reads, such as the answer to a change of keys.
 	_ = c.Conn.SetWriteDeadline(time.Time{})
 }
 
@@ -341,36 +322,6 @@ func (c *Conn) Unlock() {
 func (c *Conn) fail(err error) {
 	c.unsent.CompareAndSwap(nil, &err)
 	c.Abort()
-}
-
-// CanTrySend reports whether TrySend ever takes packets on this connection.
-func (c *Conn) CanTrySend() bool { return c.direct != nil }
-
-// TrySend sends whole packets without a wait. It reports taken=false, and has done nothing, where
-// that is not possible: another packet is being written, or what an earlier TrySend left. If it
-// reports left=true, the socket did not take all bytes at once. The connection keeps a copy of the
-// others, and a goroutine that may wait has to call [Conn.Send] soon, even with nothing. A failure
-// closes the connection.
-func (c *Conn) TrySend(packets []byte) (taken, left bool) {
-	if c.direct == nil {
-		return false, false
-	}
-	select {
-	case c.lock <- struct{}{}:
-	default:
-		return false, false
-	}
-	defer func() { <-c.lock }()
-	if c.complete != nil || len(c.left) > 0 {
-		return false, false
-	}
-	rest, err := c.direct.write(packets)
-	if err != nil {
-		c.fail(err)
-		return true, false
-	}
-	c.left = append(c.left, rest...)
-	return true, len(rest) > 0
 }
 
 // Send sends whole packets. A failure closes the connection.
@@ -423,7 +374,6 @@ func (c *Conn) Probe(within time.Duration, down <-chan struct{}) {
 // caller holds the lock, which ping releases.
 func (c *Conn) ping(within time.Duration) {
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(within)) // on a closed connection, the write fails
-	c.writeLeft()
 	_, _ = c.writer.Write([]byte{wire.Pingreq << 4, 0})
 	c.Unlock()
 }

@@ -1,0 +1,119 @@
+package transport
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+)
+
+// maxCalls is how many calls of functions of the program may wait. A peer causes some of them.
+const maxCalls = 256
+
+// dispatcher calls the functions that a program gives a client: those of a Trace, the handler of its
+// Logger, and OnConnectionChange. It calls one at a time, in order, and in a goroutine of its own, so
+// the client waits for none of them, however long it takes, and none can end a goroutine of the client.
+type dispatcher struct {
+	dropped atomic.Uint64 // calls that found maxCalls others waiting
+	tasks   sync.WaitGroup
+
+	mu      sync.Mutex
+	queue   []func()
+	running bool
+	closed  bool
+}
+
+// call calls f later. It drops the call if maxCalls others wait, or after close.
+func (d *dispatcher) call(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.queue) >= maxCalls {
+		d.dropped.Add(1)
+		return
+	}
+	d.addLocked(f)
+}
+
+// mustCall is call for what must not be dropped. The caller bounds how many of these calls wait.
+func (d *dispatcher) mustCall(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.addLocked(f)
+}
+
+func (d *dispatcher) addLocked(f func()) {
+	if d.closed {
+		return
+	}
+	d.queue = append(d.queue, f)
+	if !d.running {
+		d.running = true
+		d.tasks.Go(d.run)
+	}
+}
+
+// run calls what waits, until nothing does.
+func (d *dispatcher) run() {
+	finished := false
+	defer func() {
+		if !finished { // f called runtime.Goexit, or panics, which ends the process
+			d.tasks.Go(d.run)
+		}
+	}()
+	for f := d.next(); f != nil; f = d.next() {
+		f()
+	}
+	finished = true
+}
+
+// next returns nil if no call waits, and then notes that the goroutine ends.
+func (d *dispatcher) next() func() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.queue) == 0 {
+		d.queue, d.running = nil, false
+		return nil
+	}
+	f := d.queue[0]
+	d.queue = d.queue[1:]
+	return f
+}
+
+// close takes no more calls, and returns when those that wait are done.
+func (d *dispatcher) close() {
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	d.tasks.Wait()
+}
+
+// logger returns a logger that writes to that of the program. Nil: it writes nothing.
+func (d *dispatcher) logger(program *slog.Logger) *slog.Logger {
+	if program == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(handler{program.Handler(), d})
+}
+
+// handler is the handler of a program's Logger. The dispatcher calls it.
+type handler struct {
+	slog.Handler
+	dispatcher *dispatcher
+}
+
+// Handle implements slog.Handler.
+func (h handler) Handle(ctx context.Context, record slog.Record) error {
+	record = record.Clone() // the caller may use it again
+	h.dispatcher.call(func() { _ = h.Handler.Handle(ctx, record) })
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.Handler.WithAttrs(attrs), h.dispatcher}
+}
+
+// WithGroup implements slog.Handler.
+func (h handler) WithGroup(name string) slog.Handler {
+	return handler{h.Handler.WithGroup(name), h.dispatcher}
+}
