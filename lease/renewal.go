@@ -18,14 +18,14 @@ func (t *Tenure) run(client context.Context) {
 	defer timer.Stop()
 	var watching *transport.Watch
 	var changes <-chan transport.Change // of watching, until that ends
-	var request sending                 // the one under way
+	var asking sending
 	for e := (event{}); ; {
 		if client.Err() != nil { // first: the connection of a client that has ended is lost too
 			e = event{kind: ended, err: context.Cause(client)}
 		}
 		next, at, stops := t.step(e)
-		if next == finish || stops && request.renews { // the result is of no use
-			request.cancel()
+		if next == finish || stops && asking.renews {
+			asking.giveUp()
 		}
 		e = event{}
 		switch next {
@@ -33,7 +33,7 @@ func (t *Tenure) run(client context.Context) {
 			if watching != nil {
 				watching.Close()
 			}
-			t.finish(request)
+			t.finish(&asking)
 			return
 		case watch:
 			if w, err := t.lease.client.Watch(t.lease.name); err == nil { // else the client is closed
@@ -41,7 +41,7 @@ func (t *Tenure) run(client context.Context) {
 			}
 			continue
 		case confirm, renew:
-			request = t.start(next == renew, at)
+			t.send(&asking, next == renew, at)
 			continue
 		}
 		pause := time.Until(at)
@@ -55,8 +55,8 @@ func (t *Tenure) run(client context.Context) {
 		case <-t.lost:
 		case <-t.replaced:
 		case <-client.Done():
-		case e = <-request.result:
-			request.result = nil
+		case e = <-asking.result:
+			asking.underWay = false
 		case change, open := <-changes:
 			switch {
 			case !open:
@@ -85,50 +85,59 @@ func (t *Tenure) step(e event) (do actionKind, at time.Time, stops bool) {
 
 // finish ends what a tenure that is over has left. From then on the tenure sends nothing but what a
 // Release sends.
-func (t *Tenure) finish(r sending) {
-	if r.result != nil {
-		<-r.result
+func (t *Tenure) finish(asking *sending) {
+	if asking.underWay {
+		<-asking.result
 	}
 	t.closeWill()
 	t.turn <- struct{}{}
 	t.reportEnded() // after that: a function of the program does not delay a Release
 }
 
-// sending is one request of a schedule, in a goroutine of its own. The zero sending is none.
+// sending is what a tenure has under way: one request at a time, in a goroutine of its own.
 type sending struct {
-	renews bool               // it is a renewal, and not a question
-	result chan event         // gets the result; nil once it has been taken
-	stop   context.CancelFunc // gives the request up
+	underWay bool
+	renews   bool       // it is a renewal, and not a question
+	result   chan event // has room for the result; nil before the first request
+
+	ctx    context.Context // of the requests, until one is given up; nil before
+	cancel context.CancelFunc
 }
 
-func (r sending) cancel() {
-	if r.stop != nil {
-		r.stop()
+// giveUp ends a request whose result is of no use.
+func (s *sending) giveUp() {
+	if s.ctx != nil {
+		s.cancel()
+		s.ctx = nil
 	}
 }
 
 var errGoexit = errors.New("a function of the program ended the goroutine of the renewal")
 
-// start sends a renewal, or asks the store whether the key still has this tenure's value: a notification
+// send sends a renewal, or asks the store whether the key still has this tenure's value: a notification
 // that says otherwise may be late or forged. The request ends just before a time: the schedule has its result
 // when it is looked at by then, in virtual time at least, where a simulation repeats a course.
-func (t *Tenure) start(renews bool, at time.Time) sending {
-	ctx, stop := context.WithCancel(context.Background())
-	r := sending{renews: renews, result: make(chan event, 1), stop: stop}
+func (t *Tenure) send(s *sending, renews bool, at time.Time) {
+	if s.result == nil {
+		s.result = make(chan event, 1)
+	}
+	if s.ctx == nil {
+		s.ctx, s.cancel = context.WithCancel(context.Background())
+	}
+	s.underWay, s.renews = true, renews
+	ctx, result, until := s.ctx, s.result, at.Add(-time.Nanosecond)
 	go func() {
-		defer stop()
 		e := event{kind: confirmed}
 		if renews {
 			e = event{kind: failed, err: errGoexit, random: 0.5}
 		}
-		defer func() { r.result <- e }()
-		if at = at.Add(-time.Nanosecond); renews {
-			e = t.renew(ctx, at)
+		defer func() { result <- e }()
+		if renews {
+			e = t.renew(ctx, until)
 		} else {
-			e = t.confirm(ctx, at)
+			e = t.confirm(ctx, until)
 		}
 	}()
-	return r
 }
 
 // confirm asks the store what the key holds. If there is no answer, the next renewal finds out.
@@ -162,19 +171,7 @@ func (t *Tenure) renew(ctx context.Context, until time.Time) event {
 		}
 	}
 	result := renewal(sent, err, random.Fraction())
-	now := l.options.Clock()
-	t.mu.Lock()
-	headroom := t.schedule.deadline - now
-	goesOn := t.schedule.cause == nil && !t.schedule.stopped && headroom > 0
-	t.mu.Unlock()
-	switch {
-	case !goesOn:
-	case result.kind == renewed:
-		t.traceRenewed(now-sent, headroom)
-	case result.kind == failed:
-		t.traceRenewalFailed(headroom, err)
-		l.options.Logger.Warn("a renewal failed and will be repeated", "lease", l.name, "error", err)
-	}
+	t.reportRenewal(sent, result)
 	return result
 }
 
