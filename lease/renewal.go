@@ -14,8 +14,6 @@ import (
 // for nothing else: requests, and functions of the program, run in goroutines of their own. So no
 // function can keep a tenure alive that is over, nor delay another tenure.
 func (t *Tenure) run(client context.Context) {
-	timer := time.NewTimer(never)
-	defer timer.Stop()
 	var watching *transport.Watch
 	var changes <-chan transport.Change // of watching, until that ends
 	var asking sending
@@ -23,7 +21,7 @@ func (t *Tenure) run(client context.Context) {
 		if client.Err() != nil { // first: the connection of a client that has ended is lost too
 			e = event{kind: ended, err: context.Cause(client)}
 		}
-		next, at, stops := t.step(e)
+		next, until, stops := t.step(e)
 		if next == finish || stops && asking.renews {
 			asking.giveUp()
 		}
@@ -41,22 +39,16 @@ func (t *Tenure) run(client context.Context) {
 			}
 			continue
 		case confirm, renew:
-			t.send(&asking, next == renew, at)
+			t.send(&asking, next == renew, until)
 			continue
 		}
-		pause := time.Until(at)
-		if pause <= 0 { // it has passed since
-			continue
-		}
-		timer.Reset(pause)
 		select {
-		case <-timer.C:
 		case <-t.wake:
 		case <-t.lost:
 		case <-t.replaced:
 		case <-client.Done():
-		case e = <-asking.result:
-			asking.underWay = false
+		case e = <-asking.underWay:
+			asking.underWay = nil
 		case change, open := <-changes:
 			switch {
 			case !open:
@@ -70,8 +62,8 @@ func (t *Tenure) run(client context.Context) {
 }
 
 // step reports an event to the schedule. It returns what to do then, and until when on Go's clock; stops says
-// that no renewal is of use any more.
-func (t *Tenure) step(e event) (do actionKind, at time.Time, stops bool) {
+// that no renewal is of use any more. If there is nothing to do, the timer wakes the goroutine in time.
+func (t *Tenure) step(e event) (do actionKind, until time.Time, stops bool) {
 	// The order matters: a pause of this goroutine between the two, or after them, wakes the tenure early or
 	// in time. The other way round it would wake as late as the pause is long, and its context would end late.
 	began := time.Now()
@@ -80,25 +72,64 @@ func (t *Tenure) step(e event) (do actionKind, at time.Time, stops bool) {
 	defer t.mu.Unlock()
 	s, next := t.schedule.next(now, t.withSignals(e))
 	t.applyLocked(s)
-	return next.do, began.Add(next.until - now), s.stopped
+	until = began.Add(next.until - now)
+	if next.do == wait {
+		t.dueAt = s.due(now)
+		t.sleepLocked(until)
+	}
+	return next.do, until, s.stopped
+}
+
+// look looks at the clock while the goroutine waits. A timer runs it: it wakes the goroutine if something is
+// due, and spares it most of the looks, which are many.
+func (t *Tenure) look() {
+	defer t.looks.Done()
+	began := time.Now() // first, as in step
+	now := t.lease.options.Clock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.schedule.cause != nil: // no look follows
+	case now >= t.dueAt:
+		signal(t.wake)
+	default:
+		t.sleepLocked(began.Add(min(t.dueAt-now, t.lease.options.lookEvery())))
+	}
+}
+
+// sleepLocked makes the next look come at a time.
+func (t *Tenure) sleepLocked(until time.Time) {
+	switch pause := time.Until(until); {
+	case pause <= 0: // it has passed since
+		signal(t.wake)
+	case t.timer == nil:
+		t.looks.Add(1)
+		t.timer = time.AfterFunc(pause, t.look)
+	case !t.timer.Reset(pause):
+		t.looks.Add(1)
+	}
 }
 
 // finish ends what a tenure that is over has left. From then on the tenure sends nothing but what a
 // Release sends.
 func (t *Tenure) finish(asking *sending) {
-	if asking.underWay {
-		<-asking.result
+	if asking.underWay != nil {
+		<-asking.underWay
 	}
 	t.closeWill()
 	t.turn <- struct{}{}
+	if t.timer != nil && t.timer.Stop() {
+		t.looks.Done()
+	}
+	t.looks.Wait()
 	t.reportEnded() // after that: a function of the program does not delay a Release
 }
 
 // sending is what a tenure has under way: one request at a time, in a goroutine of its own.
 type sending struct {
-	underWay bool
+	underWay chan event // gets the result of the request; nil if there is none
 	renews   bool       // it is a renewal, and not a question
-	result   chan event // has room for the result; nil before the first request
+	result   chan event // underWay, for the next one; nil before the first
 
 	ctx    context.Context // of the requests, until one is given up; nil before
 	cancel context.CancelFunc
@@ -117,15 +148,15 @@ var errGoexit = errors.New("a function of the program ended the goroutine of the
 // send sends a renewal, or asks the store whether the key still has this tenure's value: a notification
 // that says otherwise may be late or forged. The request ends just before a time: the schedule has its result
 // when it is looked at by then, in virtual time at least, where a simulation repeats a course.
-func (t *Tenure) send(s *sending, renews bool, at time.Time) {
+func (t *Tenure) send(s *sending, renews bool, until time.Time) {
 	if s.result == nil {
 		s.result = make(chan event, 1)
 	}
 	if s.ctx == nil {
 		s.ctx, s.cancel = context.WithCancel(context.Background())
 	}
-	s.underWay, s.renews = true, renews
-	ctx, result, until := s.ctx, s.result, at.Add(-time.Nanosecond)
+	s.underWay, s.renews = s.result, renews
+	ctx, result, until := s.ctx, s.result, until.Add(-time.Nanosecond)
 	go func() {
 		e := event{kind: confirmed}
 		if renews {

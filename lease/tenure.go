@@ -23,12 +23,15 @@ type Tenure struct {
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	wake     chan struct{} // holds an item if the goroutine of the tenure has to look at the schedule
-	turn     chan struct{} // holds an item while a Release may send requests: from the end of run on
-	reported chan struct{} // closed when Trace.Ended has returned; nil without one
+	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
+	looks    sync.WaitGroup // calls of look that are due or under way
+	turn     chan struct{}  // holds an item while a Release may send requests: from the end of run on
+	reported chan struct{}  // closed when Trace.Ended has returned; nil without one
 
 	mu       sync.Mutex
 	schedule schedule
+	dueAt    time.Duration // when the goroutine has something to do next, on the lease's clock
+	timer    *time.Timer   // runs look; nil before the first wait
 	freed    bool          // the store is known to hold nothing of this tenure
 	sent     time.Duration // when the latest request for the lease left, on the lease's clock
 	err      error         // why Context ended, always the same; nil: see endLocked
