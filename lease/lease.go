@@ -30,9 +30,6 @@ type Lease struct {
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
 	limit   loglimit.Limiter       // of log lines about attempts that fail
 
-	quiet       bool // the program gave no Logger
-	systemClock bool // the program gave no Clock, so it is SystemClock
-
 	mu        sync.Mutex
 	abandoned []chan struct{} // each is closed when an abandoned acquisition is no longer being freed
 }
@@ -50,11 +47,10 @@ func New(client *transport.Client, name string, options Options) (*Lease, error)
 	if name == "" {
 		return nil, errors.New("lease: the name is empty")
 	}
-	quiet, systemClock := options.Logger == nil, options.Clock == nil
 	if err := options.complete(client.ClientID()); err != nil {
 		return nil, fmt.Errorf("lease: %q: %w", name, err)
 	}
-	l := &Lease{client: client, name: name, options: options, quiet: quiet, systemClock: systemClock}
+	l := &Lease{client: client, name: name, options: options}
 	l.SetAcquireDelay(options.AcquireDelay)
 	return l, nil
 }
@@ -64,10 +60,6 @@ func New(client *transport.Client, name string, options Options) (*Lease, error)
 func (l *Lease) SetAcquireDelay(delay time.Duration) { l.delay.Store(int64(delay)) }
 
 func (l *Lease) acquireDelay() time.Duration { return time.Duration(l.delay.Load()) }
-
-// hears reports whether a function of the program is to be called, for which a tenure needs a goroutine:
-// a function of the Trace, or the handler of the Logger.
-func (l *Lease) hears(traced bool) bool { return traced || !l.quiet }
 
 // Name returns the lease's name.
 func (l *Lease) Name() string { return l.name }

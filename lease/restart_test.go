@@ -171,8 +171,8 @@ func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *tes
 			var n node
 			renewing, steady := make(chan struct{}, 1), lease.SystemClock
 			options.Clock = func() time.Duration {
-				// Tenure.prepare reads the clock last before the request leaves.
-				if acquired.Load() && calledBy(".prepare") && !cut.Swap(true) {
+				// Tenure.renew reads the clock last before the request leaves.
+				if acquired.Load() && calledBy(").renew") && !cut.Swap(true) {
 					n.conn.Cut()
 					n.conn.Restore()
 					renewing <- struct{}{}

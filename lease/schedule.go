@@ -11,7 +11,7 @@ import (
 
 // schedule decides what a tenure does, and when it is over. It is a value without clock,
 // goroutine, channel or lock: next is a pure function of the time, the schedule and an event.
-// So one goroutine can drive one tenure or thousands. All times are by the lease's clock.
+// All times are by the lease's clock.
 type schedule struct {
 	options *Options
 
@@ -135,9 +135,6 @@ func (s *schedule) due(now time.Duration) time.Duration {
 // a suspend, the context ends within half a grace period of running time. (Token and Remaining
 // notice at once.)
 func (o *Options) lookEvery() time.Duration { return max(o.GracePeriod/2, time.Millisecond) }
-
-// lookEvery is how often the clock of this tenure has to be read.
-func (t *Tenure) lookEvery() time.Duration { return t.lease.options.lookEvery() }
 
 // after returns the schedule after e, without deciding what to do then.
 func (s schedule) after(now time.Duration, e event) schedule {

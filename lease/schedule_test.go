@@ -289,7 +289,7 @@ func TestABackoffGrowsByHalfToItsLimit(t *testing.T) {
 	}
 }
 
-// The scheduler waits until due, and looks at the clock of all tenures meanwhile in place of each.
+// A tenure waits until something is due, and looks at its clock meanwhile.
 func TestNothingHappensBeforeItIsDue(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	for range 2000 {
@@ -362,7 +362,7 @@ func TestRenewalsOfOneProcessLeaveTogetherAndInTime(t *testing.T) {
 }
 
 // Invariant 3: Go's timers stand still while the machine is suspended, and SystemClock does not.
-func TestInvariant3TheSchedulerNoticesASuspendedMachineForAllTenures(t *testing.T) {
+func TestInvariant3EachTenureNoticesASuspendedMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		const ttl = 2 * time.Second
@@ -375,7 +375,6 @@ func TestInvariant3TheSchedulerNoticesASuspendedMachineForAllTenures(t *testing.
 			if err != nil {
 				t.Fatal(err)
 			}
-			l.systemClock = true // the scheduler looks at it for all
 			tenure, err := l.Acquire(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -399,14 +398,13 @@ func TestInvariant3TheSchedulerNoticesASuspendedMachineForAllTenures(t *testing.
 	})
 }
 
-// systemTenure acquires a lease on a client, with a clock that the scheduler takes for SystemClock.
-func systemTenure(t *testing.T, client *transport.Client, name string, ttl time.Duration, clock Clock) *Tenure {
+// clockedTenure acquires a lease on a client, with a clock of the test.
+func clockedTenure(t *testing.T, client *transport.Client, name string, ttl time.Duration, clock Clock) *Tenure {
 	t.Helper()
-	l, err := New(client, name, Options{TTL: ttl, Clock: clock, NoWatch: true}) // so that only the scheduler looks early
+	l, err := New(client, name, Options{TTL: ttl, Clock: clock, NoWatch: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.systemClock = true
 	tenure, err := l.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -415,7 +413,7 @@ func systemTenure(t *testing.T, client *transport.Client, name string, ttl time.
 }
 
 // Each look wakes the process. A tenure with a short TTL needs many, and only while it lasts.
-func TestTheSchedulerLooksAtTheClockAsOftenAsThePresentTenuresNeed(t *testing.T) {
+func TestTheClockIsReadAsOftenAsThePresentTenuresNeed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		var looks atomic.Int64
@@ -430,13 +428,13 @@ func TestTheSchedulerLooksAtTheClockAsOftenAsThePresentTenuresNeed(t *testing.T)
 		}
 		const long = int64(time.Minute / (longTTL / 20)) // half of GracePeriod
 		const short = int64(time.Minute / (shortTTL / 20))
-		systemTenure(t, client, "long", longTTL, clock)
+		clockedTenure(t, client, "long", longTTL, clock)
 		for range 3 {
 			if got := in(time.Minute); got < long || got > 5*long {
 				t.Errorf("%d looks for the long tenure, want about %d", got, long)
 			}
-			first := systemTenure(t, client, "short", shortTTL, clock)
-			second := systemTenure(t, client, "another short", shortTTL, clock)
+			first := clockedTenure(t, client, "short", shortTTL, clock)
+			second := clockedTenure(t, client, "another short", shortTTL, clock)
 			for _, tenure := range []*Tenure{first, second} {
 				if got := in(time.Minute); got < short {
 					t.Errorf("%d looks for a short tenure, want at least %d", got, short)
@@ -449,9 +447,9 @@ func TestTheSchedulerLooksAtTheClockAsOftenAsThePresentTenuresNeed(t *testing.T)
 	})
 }
 
-// Invariant 8: the scheduler sleeps until a time, and not for as long as it was when it decided: its
+// Invariant 8: a tenure sleeps until a time, and not for as long as it was when it decided: its
 // goroutine may have stood still since.
-func TestInvariant8APauseOfTheSchedulerMakesNoContextEndLate(t *testing.T) {
+func TestInvariant8APauseOfATenuresGoroutineMakesNoContextEndLate(t *testing.T) {
 	const ttl, pause = time.Second, 5 * time.Millisecond
 	judged := 0
 	for reading := int64(1); reading < 100; reading++ {
@@ -468,9 +466,9 @@ func TestInvariant8APauseOfTheSchedulerMakesNoContextEndLate(t *testing.T) {
 				}
 				return now
 			}
-			tenure := systemTenure(t, client, "lease", ttl, clock)
+			tenure := clockedTenure(t, client, "lease", ttl, clock)
 			due := time.Now().Add(ttl - ttl/10 - ttl/10)
-			tenure.StopRenewing() // nothing but the scheduler needs its lock, which it holds when it looks at the clock
+			tenure.StopRenewing() // only its own goroutine looks at the clock then
 			after.Store(readings.Load() + reading)
 			await.Receive(tenure.Done())
 			if paused = went.Load() > 0; !paused || time.Unix(0, went.Load()).After(due) {
@@ -490,21 +488,21 @@ func TestInvariant8APauseOfTheSchedulerMakesNoContextEndLate(t *testing.T) {
 	}
 }
 
-// Invariant 3: a scheduler that had no tenure for a moment looks at the clock for the next one.
-func TestInvariant3TheSchedulerNoticesASuspendedMachineAfterAMomentWithoutATenure(t *testing.T) {
-	const ttl = 5 * time.Second // the first renewal comes later than the scheduler wakes by itself
+// Invariant 3: a machine that was suspended before a tenure hides no later suspend from it.
+func TestInvariant3ATenureThatBeginsAfterASuspendNoticesTheNext(t *testing.T) {
+	const ttl = 5 * time.Second
 	for _, held := range []time.Duration{0, 10 * ttl} {
 		synctest.Test(t, func(t *testing.T) {
 			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 			var suspended atomic.Int64
 			steady := SystemClock
 			clock := func() time.Duration { return steady() + time.Duration(suspended.Load()) }
-			if err := systemTenure(t, client, "first", ttl, clock).Release(t.Context()); err != nil {
+			if err := clockedTenure(t, client, "first", ttl, clock).Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(lingers * 3 / 10) // it sleeps until there was no tenure for lingers
+			time.Sleep(300 * time.Millisecond)
 			suspended.Add(int64(time.Hour))
-			second := systemTenure(t, client, "second", ttl, clock)
+			second := clockedTenure(t, client, "second", ttl, clock)
 			time.Sleep(held)
 			if err := second.Err(); err != nil {
 				t.Fatalf("held for %v, before the machine is suspended: %v", held, err)
@@ -516,26 +514,6 @@ func TestInvariant3TheSchedulerNoticesASuspendedMachineAfterAMomentWithoutATenur
 				t.Errorf("held for %v, the context ended %v after the machine woke up, want at most half of GracePeriod, %v", held, got, limit)
 			}
 		})
-	}
-}
-
-// given is a request that notes that it was canceled.
-type given struct{ up bool }
-
-func (g *given) Cancel(error) { g.up = true }
-
-// The renewal ends, and the question after it begins, when giveUp has decided and not yet canceled.
-func TestTheEndOfARenewalDoesNotGiveUpTheQuestionAfterIt(t *testing.T) {
-	renewal, question := new(given), new(given)
-	tenure := &Tenure{busy: true, renewing: true, schedule: schedule{stopped: true}}
-	tenure.call.Attach(renewal)
-	tenure.cancelBind = func() {
-		tenure.call.Attach(nil)
-		tenure.call.Attach(question)
-	}
-	tenure.giveUp()
-	if question.up || !renewal.up {
-		t.Errorf("given up: the renewal %v, the question %v", renewal.up, question.up)
 	}
 }
 

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,50 +10,33 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // Tenure is one uninterrupted holding of a lease. It renews itself until it is released or
-// lost, ends exactly once, and never comes back. It is safe for concurrent use. Only Bind
+// lost, ends exactly once, and never comes back. It is safe for concurrent use. Only Bind, Confirm
 // and Release wait for the network.
 type Tenure struct {
 	*attempt
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	scheduler *scheduler // wakes the tenure
-	// Guarded by scheduler.mu.
-	dueAt     time.Duration
-	place     int  // in scheduler.waiting, until the tenure is over
-	lookPlace int  // in scheduler.looking, if it is there
-	doubted   bool // a notification came that the schedule has not heard of
+	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
+	looks    sync.WaitGroup // calls of look that are due or under way
+	turn     chan struct{}  // holds an item while a Release may send requests: from the end of run on
+	reported chan struct{}  // closed when Trace.Ended has returned; nil without one
 
-	// Used by one goroutine at a time: the one that begins a request, or the one that has its result.
-	call   async.Call
-	bound  bool          // the request has a binding; without one, no request was sent
-	leftAt time.Duration // when the request was about to leave, on the lease's clock
-
-	mu          sync.Mutex
-	schedule    schedule
-	busy        bool                    // a request of the schedule is under way, or about to begin
-	renewing    bool                    // it is a renewal, and not a question
-	cancelBind  context.CancelFunc      // of the Bind before a renewal; nil if there is none
-	watching    *transport.Watch        // of the key; nil if there is none
-	freed       bool                    // the store is known to hold nothing of this tenure
-	settling    bool                    // the tenure is over, and one goroutine ends what it has left
-	settled     bool                    // no request of the schedule is under way, and none will be
-	releasing   bool                    // a Release is under way
-	changed     chan struct{}           // closed when one of the last two changes; nil if nothing waits for that
-	sent        time.Duration           // when the latest request for the lease left, on the lease's clock
-	ctx         context.Context         // for the owner's work; nil if the program did not ask for it
-	cancel      context.CancelCauseFunc // of ctx
-	tokenCtx    context.Context         // ends when the tenure is over; nil if the program did not ask for it
-	cancelToken context.CancelCauseFunc // of tokenCtx
-	err         error                   // why ctx ended; nil: see endLocked
-	reported    chan struct{}           // closed when Trace.Ended has returned; nil without one
+	mu       sync.Mutex
+	schedule schedule
+	dueAt    time.Duration // when the goroutine has something to do next, on the lease's clock
+	timer    *time.Timer   // runs look; nil before the first wait
+	freed    bool          // the store is known to hold nothing of this tenure
+	sent     time.Duration // when the latest request for the lease left, on the lease's clock
+	err      error         // why Context ended, always the same; nil: see endLocked
+	work     ending        // Context
+	writes   ending        // TokenContext
 
 	// confirmed is, for each client, the connection over which the store last said that it
 	// has this tenure. Only stores without an identity need it.
@@ -67,6 +51,8 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		attempt:  a,
 		token:    token,
 		acquired: l.options.Clock(),
+		wake:     make(chan struct{}, 1),
+		turn:     make(chan struct{}, 1),
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
 		sent:     sent,
 	}
@@ -77,14 +63,12 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		t.reported = make(chan struct{})
 	}
 	t.reportAcquired(ctx) // before anything else is reported
-	if !t.join() {
-		t.mu.Lock()
-		t.applyLocked(t.schedule.after(l.options.Clock(), event{kind: ended, err: transport.ErrClosed}))
-		t.mu.Unlock()
+	if !l.client.Go(t.run) {
+		t.end(transport.ErrClosed)
 		t.reportEnded()
 		return nil, transport.ErrClosed
 	}
-	t.drive(event{}) // a function of the program may have taken long: the tenure must not be behind
+	_, _ = t.remaining() // a function of the program may have taken long: the tenure must not be behind
 	l.last.Store(nil)
 	l.limit.Reset()
 	return t, nil
@@ -116,13 +100,7 @@ func (t *Tenure) LogValue() slog.Value { return slog.StringValue(t.String()) }
 func (t *Tenure) Context() context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ctx == nil { // few programs ask for both contexts, and many tenures are short
-		t.ctx, t.cancel = context.WithCancelCause(context.Background())
-		if err := t.endLocked(); err != nil {
-			t.cancel(err)
-		}
-	}
-	return t.ctx
+	return t.work.get(t.endLocked())
 }
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
@@ -130,13 +108,25 @@ func (t *Tenure) Context() context.Context {
 func (t *Tenure) TokenContext() context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.tokenCtx == nil {
-		t.tokenCtx, t.cancelToken = context.WithCancelCause(context.Background())
-		if t.schedule.cause != nil {
-			t.cancelToken(t.causeLocked())
+	return t.writes.get(t.named(t.schedule.cause))
+}
+
+// ending is a context that is made when the program asks for it: few ask for both of a tenure, and
+// many tenures are short.
+type ending struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// get returns the context, which has ended if cause is not nil.
+func (e *ending) get(cause error) context.Context {
+	if e.ctx == nil {
+		e.ctx, e.cancel = context.WithCancelCause(context.Background())
+		if cause != nil {
+			e.cancel(cause)
 		}
 	}
-	return t.tokenCtx
+	return e.ctx
 }
 
 // Done is closed when Context ends.
@@ -149,21 +139,17 @@ func (t *Tenure) Err() error {
 	return t.endLocked()
 }
 
-// endLocked returns why the owner's context ended, always the same error; nil while it is alive.
+// endLocked returns why the owner's context ended; nil while it is alive.
 func (t *Tenure) endLocked() error {
-	switch {
-	case t.err != nil:
-	case t.schedule.warned != nil: // before the tenure was over
-		t.err = operror.New("lease: tenure of", t.lease.name, t.schedule.warned)
-	case t.schedule.cause != nil:
-		t.err = t.causeLocked()
+	if t.err == nil {
+		t.err = t.named(cmp.Or(t.schedule.warned, t.schedule.cause)) // warned came first
 	}
 	return t.err
 }
 
-// causeLocked returns the error of a tenure that is over.
-func (t *Tenure) causeLocked() error {
-	return operror.New("lease: tenure of", t.lease.name, t.schedule.cause)
+// named adds the name of the lease to the cause of an end.
+func (t *Tenure) named(cause error) error {
+	return operror.New("lease: tenure of", t.lease.name, cause)
 }
 
 // Token returns the fencing token: the version that the store gave to the request which
@@ -192,19 +178,19 @@ func (t *Tenure) Deadline() time.Time { return time.Now().Add(t.Remaining()) }
 
 func (t *Tenure) remaining() (time.Duration, error) { return t.note(event{}) }
 
-// note reports an event to the schedule, and leaves to the scheduler what is to be done then. It returns
+// note reports an event to the schedule, and leaves to the goroutine what is to be done then. It returns
 // how long the tenure lasts if no further renewal succeeds, or why it is over.
 func (t *Tenure) note(e event) (left time.Duration, cause error) {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
-	news := t.applyLocked(t.schedule.after(now, t.withSignals(e)))
-	left, cause = t.schedule.deadline-now, t.schedule.cause
-	t.mu.Unlock()
-	t.act(news)
-	if cause != nil {
-		return 0, cause
+	defer t.mu.Unlock()
+	if t.applyLocked(t.schedule.after(now, t.withSignals(e))) {
+		signal(t.wake)
 	}
-	return left, nil
+	if t.schedule.cause != nil {
+		return 0, t.schedule.cause
+	}
+	return t.schedule.deadline - now, nil
 }
 
 // withSignals returns e, or what ends the tenure before it: a lost connection, or another store.
@@ -212,20 +198,19 @@ func (t *Tenure) withSignals(e event) event {
 	return e.unless(isClosed(t.lost), isClosed(t.replaced))
 }
 
-// applyLocked makes the contexts follow the schedule. The caller passes the news to act, without
-// the lock.
-func (t *Tenure) applyLocked(s schedule) (n news) {
-	n.ended = s.cause != nil && t.schedule.cause == nil
-	warned := s.warned != nil && t.schedule.warned == nil
-	n.stopped = s.stopped && !t.schedule.stopped
+// applyLocked makes the contexts follow the schedule. It reports whether the tenure is over, or its renewals
+// are to stop, and was not before.
+func (t *Tenure) applyLocked(s schedule) (ends bool) {
+	ended, warned := s.cause != nil && t.schedule.cause == nil, s.warned != nil && t.schedule.warned == nil
+	ends = ended || s.stopped && !t.schedule.stopped
 	t.schedule = s
-	if n.ended && t.tokenCtx != nil {
-		t.cancelToken(t.causeLocked())
+	if ended && t.writes.ctx != nil {
+		t.writes.cancel(t.named(s.cause))
 	}
-	if (n.ended || warned) && t.ctx != nil {
-		t.cancel(t.endLocked())
+	if (ended || warned) && t.work.ctx != nil {
+		t.work.cancel(t.endLocked())
 	}
-	return n
+	return ends
 }
 
 // end ends the tenure, unless it has ended.
@@ -316,11 +301,6 @@ func (t *Tenure) Confirm(ctx context.Context) error {
 // error says why that is not known, or is the cause of the end.
 func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
 	entry, err := t.lease.get(ctx, client, binding, t.lease.options.probeHeld())
-	return t.learn(entry, err)
-}
-
-// learn takes note of what the store said of the key, or why it did not answer. It returns what ask does.
-func (t *Tenure) learn(entry transport.Entry, err error) error {
 	switch e := told(t.value, entry, err); {
 	case e.kind == ended:
 		t.end(e.err)
@@ -363,12 +343,14 @@ func (t *Tenure) Release(ctx context.Context) error {
 	return err
 }
 
-// release frees the lease, as soon as no renewal is under way.
+// release frees the lease, as soon as no request is under way, neither a renewal nor one of another Release.
 func (t *Tenure) release(ctx context.Context) error {
-	if err := t.beginRelease(ctx); err != nil {
-		return t.releaseError(err)
+	select {
+	case <-t.turn: // a renewal under way was cancelled, and no other follows
+	case <-ctx.Done():
+		return t.releaseError(context.Cause(ctx))
 	}
-	defer t.endRelease()
+	defer func() { t.turn <- struct{}{} }()
 	if t.isGone() {
 		return nil
 	}
@@ -383,44 +365,6 @@ func (t *Tenure) release(ctx context.Context) error {
 	t.freed = true
 	t.mu.Unlock()
 	return nil
-}
-
-// beginRelease waits until no request is under way, neither a renewal nor one of another Release. The
-// error is the cause of the end of ctx.
-func (t *Tenure) beginRelease(ctx context.Context) error {
-	for {
-		t.mu.Lock()
-		if t.settled && !t.releasing {
-			t.releasing = true
-			t.mu.Unlock()
-			return nil
-		}
-		if t.changed == nil {
-			t.changed = make(chan struct{})
-		}
-		changed := t.changed
-		t.mu.Unlock()
-		select {
-		case <-changed: // a renewal under way was cancelled, and no other follows
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func (t *Tenure) endRelease() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.releasing = false
-	t.changedLocked()
-}
-
-// changedLocked wakes each Release that waits.
-func (t *Tenure) changedLocked() {
-	if t.changed != nil {
-		close(t.changed)
-		t.changed = nil
-	}
 }
 
 // isGone reports whether an answer has shown that the store holds nothing of this tenure.

@@ -173,17 +173,26 @@ func (t *Tenure) reportEnded() {
 	}
 }
 
-// traceRenewed traces a renewal. headroom is how long the tenure lasts without it.
-func (t *Tenure) traceRenewed(roundTrip, headroom time.Duration) {
-	if f := t.lease.options.Trace.Renewed; f != nil {
-		f(RenewedInfo{Lease: t.lease.name, Token: t.token, RoundTrip: roundTrip, Headroom: headroom})
+// reportRenewal traces and logs the result of a renewal that left at sent, unless it is of no use.
+func (t *Tenure) reportRenewal(sent time.Duration, result event) {
+	options := &t.lease.options
+	if result.kind == ended || result.kind == renewed && options.Trace.Renewed == nil {
+		return
 	}
-}
-
-// traceRenewalFailed traces a renewal that will be repeated.
-func (t *Tenure) traceRenewalFailed(headroom time.Duration, err error) {
-	if f := t.lease.options.Trace.RenewalFailed; f != nil {
-		f(RenewalFailedInfo{Lease: t.lease.name, Token: t.token, Headroom: headroom, Err: err})
+	now := options.Clock()
+	t.mu.Lock()
+	headroom := t.schedule.deadline - now
+	goesOn := t.schedule.cause == nil && !t.schedule.stopped && headroom > 0
+	t.mu.Unlock()
+	switch {
+	case !goesOn:
+	case result.kind == renewed:
+		options.Trace.Renewed(RenewedInfo{Lease: t.lease.name, Token: t.token, RoundTrip: now - sent, Headroom: headroom})
+	default:
+		if options.Trace.RenewalFailed != nil {
+			options.Trace.RenewalFailed(RenewalFailedInfo{Lease: t.lease.name, Token: t.token, Headroom: headroom, Err: result.err})
+		}
+		options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", result.err)
 	}
 }
 
