@@ -56,8 +56,6 @@ type Client struct {
 	now     func() time.Time
 	ignored counts
 
-	asksProgram bool // now is a function of the program
-
 	warnings loglimit.Limiter // by their texts
 
 	life  context.Context // ends with Close
@@ -95,8 +93,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	if options.RequestTimeout < 0 {
 		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, DefaultRequestTimeout)
 	}
-	asksProgram := options.Now != nil
-	if !asksProgram {
+	if options.Now == nil {
 		options.Now = time.Now
 	}
 	program := cmp.Or(options.program, new(dispatcher))
@@ -114,10 +111,8 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		program: program,
 		trace:   *cmp.Or(options.Trace, &Trace{}),
 		now:     options.Now,
-
-		asksProgram: asksProgram,
-		watched:     make(map[string]*registration),
-		lost:        alreadyLost,
+		watched: make(map[string]*registration),
+		lost:    alreadyLost,
 	}
 	client.mqtt, _ = conn.(*mqttConn)
 	client.unbroken = client.lost
@@ -627,4 +622,13 @@ func (c *Client) ignore(why IgnoreReason) {
 	if int(why) < len(c.ignored) {
 		c.ignored[why].Add(1)
 	}
+}
+
+// log writes a line to the client's log. A peer can cause each of them as often as it likes: a text that comes
+// again and again is worth a warning with growing pauses, and otherwise has level Debug.
+func (c *Client) log(level slog.Level, text string, args ...any) {
+	if level > slog.LevelDebug {
+		level = c.warnings.Level(level, text)
+	}
+	c.logger.Log(context.Background(), level, text, args...)
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/frame"
@@ -22,9 +21,6 @@ type exchange struct {
 	correlation correlation
 	deadline    time.Time // when the link ends it; zero: the goroutine that waits does
 
-	begun *begun               // gets the result, if no goroutine waits for the request; else nil: done is for the one that waits
-	link  atomic.Pointer[link] // that has or had it, if no goroutine waits for it
-
 	done  chan struct{} // gets an item from the goroutine that took the exchange out of link.pending
 	reply Reply         // set before, like err
 	err   error
@@ -33,9 +29,7 @@ type exchange struct {
 	sent     bool // it may have reached the broker
 	accepted bool // the broker has acknowledged it
 
-	// Guarded by the lock of the deadlines that have it.
-	position int  // among them; -1: it is in none
-	waits    bool // in the waiting room
+	position int // among the deadlines of the link; -1: it is not among them
 }
 
 // correlation is the correlation data of a request; deployed stores refuse another length.
@@ -80,10 +74,6 @@ func (p *exchangePool) put(e *exchange) {
 // end gives an exchange its result. Only the goroutine that took it out of link.pending may
 // call it, without a lock.
 func (e *exchange) end(reply Reply, err error) {
-	if e.begun != nil {
-		e.begun.finished(reply, err)
-		return
-	}
 	e.reply, e.err = reply, err
 	e.done <- struct{}{}
 }
@@ -176,124 +166,6 @@ func (d *deadlines) stop() {
 	}
 }
 
-// waitingRoom has the requests that no goroutine waits for and that cannot be sent yet, because there
-// is no connection, or because as many are under way as the broker takes. Those with the earliest
-// deadlines leave first.
-type waitingRoom struct {
-	count  atomic.Int64    // of them, those included that admit is about to post
-	counts [2]atomic.Int64 // of the ordinary and of the urgent ones; those that admit has are in neither
-
-	mu       sync.Mutex
-	urgent   deadlines
-	ordinary deadlines
-	closed   error // why no request may wait any more; nil while the connection lives
-}
-
-// of returns where a request waits.
-func (w *waitingRoom) of(e *exchange) *deadlines {
-	if e.request.Urgent {
-		return &w.urgent
-	}
-	return &w.ordinary
-}
-
-// unlock notes how many requests wait, for a window, which must not take the lock.
-func (w *waitingRoom) unlock() {
-	w.counts[0].Store(int64(w.ordinary.requests.Len()))
-	w.counts[1].Store(int64(w.urgent.requests.Len()))
-	w.mu.Unlock()
-}
-
-// has returns how many requests of a kind wait.
-func (w *waitingRoom) has(urgent bool) int {
-	if urgent {
-		return int(w.counts[1].Load())
-	}
-	return int(w.counts[0].Load())
-}
-
-// add lets a request wait. The error says why it must not.
-func (w *waitingRoom) add(e *exchange) error {
-	w.mu.Lock()
-	defer w.unlock()
-	if w.closed != nil {
-		return w.closed
-	}
-	w.of(e).add(e)
-	e.waits = true
-	return nil
-}
-
-// take returns the request that leaves next, or nil if none waits.
-func (w *waitingRoom) take() *exchange {
-	w.mu.Lock()
-	defer w.unlock()
-	e := w.urgent.first()
-	if e == nil {
-		e = w.ordinary.first()
-	}
-	if e != nil {
-		w.of(e).remove(e)
-		e.waits = false
-	}
-	return e
-}
-
-// remove takes a request back, and reports false if it does not wait here.
-func (w *waitingRoom) remove(e *exchange) bool {
-	w.mu.Lock()
-	defer w.unlock()
-	if !e.waits {
-		return false
-	}
-	w.of(e).remove(e)
-	e.waits = false
-	return true
-}
-
-// fired returns the requests of one kind that are overdue.
-func (w *waitingRoom) fired(d *deadlines) []*exchange {
-	w.mu.Lock()
-	defer w.unlock()
-	over := d.fired()
-	for _, e := range over {
-		e.waits = false
-	}
-	return over
-}
-
-// broken returns the requests that wait in vain, because the connection of their binding was lost.
-func (w *waitingRoom) broken() (broken []*exchange) {
-	w.mu.Lock()
-	defer w.unlock()
-	for _, d := range []*deadlines{&w.urgent, &w.ordinary} {
-		for _, e := range slices.Clone(d.requests.Items()) {
-			if e.request.Binding.Err() != nil {
-				d.remove(e)
-				e.waits = false
-				broken = append(broken, e)
-			}
-		}
-	}
-	return broken
-}
-
-// close lets no request wait any more, and returns those that do.
-func (w *waitingRoom) close(cause error) (waiting []*exchange) {
-	w.mu.Lock()
-	defer w.unlock()
-	w.closed = cause
-	for _, d := range []*deadlines{&w.urgent, &w.ordinary} {
-		d.stop()
-		waiting = append(waiting, d.requests.Items()...)
-		d.requests = nil
-	}
-	for _, e := range waiting {
-		e.waits = false
-	}
-	return waiting
-}
-
 // queue is first in, first out, and reuses its memory.
 type queue struct {
 	exchanges []*exchange
@@ -375,18 +247,13 @@ func (m *message) reply(store, instance string) (Reply, error) {
 
 // window limits the requests that are under way at the same time: from just before they are
 // sent until the broker acknowledges them [MQTT-4.9.0-2]. A few slots are reserved for urgent
-// requests, which also take each free slot first. Within each kind, the requests of goroutines
-// take their turns in order, and in turns with the requests of the waiting room: neither can starve the other.
+// requests, which also take each free slot first. Within each kind, requests take their turns in order.
 type window struct {
-	size     int                   // slots in all
-	reserved int                   // of them for urgent requests
-	freed    func()                // is called with the lock when a slot may be free; nil: nothing is. It must not block
-	others   func(urgent bool) int // how many requests wait in the waiting room; nil: there is none. It must not block
+	size     int // slots in all
+	reserved int // of them for urgent requests
 
 	mu       sync.Mutex
-	used     int             // those that are kept included
-	kept     int             // for requests of the waiting room, until giveBack
-	turn     bool            // the latest slot that both kinds of waiting requests wanted was kept
+	used     int
 	urgent   []chan struct{} // one for each waiting request, in order; closed when it gets a slot
 	ordinary []chan struct{} // likewise
 }
@@ -451,29 +318,6 @@ func (w *window) tryAcquire(urgent bool) bool {
 	return true
 }
 
-// tryAcquireKept is tryAcquire for a request that comes out of the waiting room: it may have a
-// slot that is kept for it.
-func (w *window) tryAcquireKept(urgent bool) bool {
-	_, room := w.lineOf(urgent)
-	w.mu.Lock()
-	if w.kept > 0 && w.used <= room {
-		w.kept--
-		w.mu.Unlock()
-		return true
-	}
-	w.mu.Unlock()
-	return w.tryAcquire(urgent)
-}
-
-// giveBack frees the slots that were kept for requests of the waiting room and that none has taken.
-func (w *window) giveBack() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for ; w.kept > 0; w.kept-- {
-		w.freeLocked()
-	}
-}
-
 // free returns a slot, which another request may take.
 func (w *window) free() {
 	w.mu.Lock()
@@ -485,22 +329,11 @@ func (w *window) freeLocked() {
 	w.used = max(w.used-1, 0) // a broker may acknowledge what was not sent
 	w.admitLocked(true)
 	w.admitLocked(false)
-	if w.freed != nil {
-		w.freed()
-	}
 }
 
 // admitLocked gives slots to the requests of a kind that wait in line, while not too many are in use.
-// Each second one is kept for the waiting room, if that has a request of this kind, or an urgent one: there
-// are no reserved slots if there are few in all.
 func (w *window) admitLocked(urgent bool) {
-	line, room := w.lineOf(urgent)
-	for len(*line) > 0 && w.used < room {
-		w.used++
-		if w.turn = !w.turn && w.others != nil && max(w.others(urgent), w.others(true)) > w.kept; w.turn {
-			w.kept++
-			continue
-		}
+	for line, room := w.lineOf(urgent); len(*line) > 0 && w.used < room; w.used++ {
 		close((*line)[0])
 		*line = slices.Delete(*line, 0, 1)
 	}

@@ -286,16 +286,6 @@ func (l *link) sweep() {
 	}
 }
 
-// cancel ends a request that no goroutine waits for, unless it has ended.
-func (l *link) cancel(e *exchange, cause error) {
-	l.mu.Lock()
-	err := l.abandonLocked(e, cause)
-	l.mu.Unlock()
-	if err != nil {
-		e.end(Reply{}, err)
-	}
-}
-
 func (l *link) signalQuietLocked() {
 	if l.leaving && len(l.pending) == 0 {
 		signal(l.quiet)

@@ -76,7 +76,6 @@ type mqttConn struct {
 	told   bool // report is due, and will see latest
 
 	exchanges exchangePool
-	waiting   waitingRoom
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
@@ -90,8 +89,6 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		replace: make(chan struct{}, 1),
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
-	c.waiting.urgent = deadlines{tasks: &c.tasks, call: func() { c.sweep(&c.waiting.urgent) }}
-	c.waiting.ordinary = deadlines{tasks: &c.tasks, call: func() { c.sweep(&c.waiting.ordinary) }}
 	return c
 }
 
@@ -117,9 +114,6 @@ func (c *mqttConn) terminate(cause error) {
 	first := c.life.Err() == nil
 	if first {
 		c.end(cause)
-		for _, e := range c.waiting.close(cause) {
-			failed.add(e, Reply{}, notSent(cause))
-		}
 		if l := c.link; l != nil {
 			failed = append(failed, c.dropLocked(l, cause)...)
 			c.tasks.Go(l.disconnect) // the goroutine that reads waits for what arrives
@@ -293,12 +287,6 @@ func (c *mqttConn) establish(ctx context.Context, s *served) (err error) {
 	if err := l.adopt(s.connack.Properties, s.sent.KeepAlive); err != nil {
 		return err
 	}
-	l.slots.others = c.waiting.has
-	l.slots.freed = func() {
-		if l.slots.kept > 0 || c.waiting.count.Load() > 0 {
-			l.wakeUp()
-		}
-	}
 	if err := l.subscribe(ctx, c.failed); err != nil {
 		return err
 	}
@@ -356,8 +344,6 @@ func (c *mqttConn) serve(l *link, will *pendingWill) (replaced bool) {
 		case <-l.down: // the end of the client comes here, too: see terminate
 			return false
 		case <-l.wake:
-			c.admit()
-			l.slots.giveBack() // each slot that is kept wakes this goroutine
 			l.path.send()
 		case <-check:
 			l.showToken(c.options.TokenFile)
@@ -473,9 +459,6 @@ func (c *mqttConn) established(l *link) bool {
 	c.link, c.last, c.silent = l, nil, nil
 	c.changedLocked(Connected, nil)
 	close(c.ready)
-	if c.waiting.count.Load() > 0 {
-		signal(l.wake)
-	}
 	return true
 }
 
@@ -505,10 +488,6 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	failed.tell()
 	if present {
 		c.events.Down()
-		for _, e := range c.waiting.broken() { // Down has closed the channels of bindings
-			c.waiting.count.Add(-1)
-			e.end(Reply{}, e.request.Binding.Err())
-		}
 	}
 	if warning != "" {
 		c.logger.Warn(warning, "error", cause)
@@ -605,98 +584,18 @@ func (c *mqttConn) roundTrip(ctx context.Context, deadline time.Time, request Re
 // tryPost adds an exchange to the queue of the present connection, if there is one and its broker
 // takes one more request. It returns nil otherwise, and for all that post has an error for. It does
 // not wait.
-func (c *mqttConn) tryPost(e *exchange) *link { return c.tryPostWith(e, (*window).tryAcquire) }
-
-// tryPostWith is tryPost with the function that takes a slot, if there is one.
-func (c *mqttConn) tryPostWith(e *exchange, acquire func(w *window, urgent bool) bool) *link {
+func (c *mqttConn) tryPost(e *exchange) *link {
 	c.mu.Lock()
 	l, ready := c.link, isClosed(c.ready)
 	c.mu.Unlock()
-	if l == nil || !ready || e.ctx.Err() != nil || e.request.Binding.Err() != nil || !acquire(l.slots, e.request.Urgent) {
+	if l == nil || !ready || e.ctx.Err() != nil || e.request.Binding.Err() != nil || !l.slots.tryAcquire(e.request.Urgent) {
 		return nil
-	}
-	if e.begun != nil {
-		e.link.Store(l)
 	}
 	if !l.enqueue(e) {
 		l.slots.free()
 		return nil
 	}
 	return l
-}
-
-// wait lets a request that no goroutine waits for wait until it can be sent.
-func (c *mqttConn) wait(e *exchange) {
-	c.waiting.count.Add(1)
-	if err := c.waiting.add(e); err != nil {
-		c.waiting.count.Add(-1)
-		e.end(Reply{}, notSent(err))
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.link != nil {
-		c.link.wakeUp() // it may be possible by now
-	}
-}
-
-// admit sends requests that wait, as many as the broker takes now. Only the sending goroutine calls it.
-func (c *mqttConn) admit() {
-	for c.waiting.count.Load() > 0 {
-		e := c.waiting.take()
-		if e == nil {
-			return
-		}
-		err := e.request.Binding.Err()
-		if err == nil && c.tryPostWith(e, (*window).tryAcquireKept) == nil {
-			if err = c.waiting.add(e); err == nil {
-				e.begun.recheck()
-				return
-			}
-			err = notSent(err)
-		}
-		c.waiting.count.Add(-1)
-		if err != nil {
-			e.end(Reply{}, err)
-		} else {
-			e.begun.recheck()
-		}
-	}
-}
-
-// sweep ends the waiting requests of one kind whose deadlines are over.
-func (c *mqttConn) sweep(d *deadlines) {
-	defer c.tasks.Done()
-	for _, e := range c.waiting.fired(d) {
-		c.waiting.count.Add(-1)
-		e.end(Reply{}, notSent(c.whyHeld(context.DeadlineExceeded)))
-	}
-}
-
-// cancel ends a request that no goroutine waits for, unless it has ended.
-func (c *mqttConn) cancel(e *exchange, cause error) {
-	if l := e.link.Load(); l != nil {
-		l.cancel(e, cause)
-	}
-	if c.waiting.remove(e) {
-		c.waiting.count.Add(-1)
-		e.end(Reply{}, notSent(c.whyHeld(cause)))
-	}
-}
-
-// whyHeld adds to the cause for which a request is given up why it was not sent before.
-func (c *mqttConn) whyHeld(cause error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.link != nil && isClosed(c.ready):
-		return c.link.heldBack(cause)
-	case c.last != nil:
-		return fmt.Errorf("%w (%w)", c.last, cause)
-	case errors.Is(cause, context.DeadlineExceeded) && c.silent != nil:
-		return fmt.Errorf("%w (%w)", c.silent, cause)
-	}
-	return cause
 }
 
 // post adds an exchange to the queue of a connection, when there is one and its broker takes

@@ -151,7 +151,9 @@ func (c *Client) begin() (began time.Time) {
 
 // ended traces a request that began at began, and returns its error with the verb and the key.
 func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, err error) error {
-	c.traceRequest(ctx, began, verb, key, err)
+	if c.trace.Request != nil {
+		c.trace.Request(ctx, RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err})
+	}
 	return operationError(verb, key, err)
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/internal/priority"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
@@ -27,8 +26,7 @@ type Change struct {
 type Watch struct {
 	client  *Client
 	key     string
-	changes chan Change   // nil if there is a watcher
-	watcher async.Watcher // nil if there is a channel
+	changes chan Change
 
 	// Guarded by the client's lock.
 	ended  bool
@@ -66,14 +64,10 @@ func (w *Watch) Close() {
 }
 
 func (w *Watch) endLocked(err error) {
-	switch {
-	case w.ended:
+	if w.ended {
 		return
-	case w.watcher == nil:
-		close(w.changes)
-	case err != nil:
-		w.watcher.Ended(err)
 	}
+	close(w.changes)
 	w.ended, w.err = true, err
 }
 
@@ -85,10 +79,6 @@ func (w *Watch) offerLocked(change Change) {
 	}
 	change.Missed = w.missed
 	w.fresh, w.missed = false, false
-	if w.watcher != nil {
-		w.watcher.Changed(change.Exists, change.Value)
-		return
-	}
 	select {
 	case unread := <-w.changes:
 		change.Missed = change.Missed || unread.Missed
@@ -108,19 +98,9 @@ func (w *Watch) offerLocked(change Change) {
 // The error is ErrClosed after Close, and nil otherwise. A refusal by the store ends the
 // watch: see Err.
 func (c *Client) Watch(key string) (*Watch, error) {
-	return c.watch(&Watch{client: c, key: key, changes: make(chan Change, 1), fresh: true})
-}
-
-// WatchWith is Watch for a watcher, which gets each change in place of a channel. The Changes of the
-// Watch are nil. Only the packages of this module can use it.
-func (c *Client) WatchWith(key string, watcher async.Watcher) (*Watch, error) {
-	return c.watch(&Watch{client: c, key: key, watcher: watcher, fresh: true})
-}
-
-func (c *Client) watch(watch *Watch) (*Watch, error) {
+	watch := &Watch{client: c, key: key, changes: make(chan Change, 1), fresh: true}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	key := watch.key
 	if c.closed {
 		return nil, operationError(protocol.VerbKeyNotify, key, ErrClosed)
 	}

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/async"
+	"github.com/tenurelock/tenure/bench/internal/async"
 )
 
 // arrival is a renewal that no goroutine waits for. It is used again for later ones: an open loop that

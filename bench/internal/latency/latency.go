@@ -17,10 +17,10 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/tenurelock/tenure/bench/internal/async"
 	"github.com/tenurelock/tenure/bench/internal/measure"
 	"github.com/tenurelock/tenure/bench/internal/pauses"
 	"github.com/tenurelock/tenure/bench/internal/peer"
-	"github.com/tenurelock/tenure/internal/async"
 )
 
 // Options say what is measured.

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/bench/internal/async"
 	"github.com/tenurelock/tenure/bench/internal/pauses"
 	"github.com/tenurelock/tenure/bench/internal/peer"
-	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/testprocess"
 )
@@ -78,16 +78,10 @@ func loaded(duration time.Duration, begin func(*async.Call)) *run {
 	return &run{options: options, sleeper: pauses.Sleeper, begin: []func(*async.Call){begin}}
 }
 
-// canceled is a request that nothing answers.
-type canceled struct {
-	call *async.Call
-	once sync.Once
-}
-
-func (c *canceled) Cancel(cause error) { c.answer(cause) }
-
-func (c *canceled) answer(err error) {
-	c.once.Do(func() { c.call.Done(async.Result{Err: err}) })
+// unanswered is a request that nothing answers.
+func unanswered(ctx context.Context) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
 // A store that stands still for 100 ms delays each request that was due meanwhile, by what was left.
@@ -221,7 +215,7 @@ func TestALoadEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var began atomic.Int64
 	r := loaded(time.Hour, func(call *async.Call) {
-		call.Attach(&canceled{call: call})
+		call.Start(unanswered)
 		if began.Add(1) == 10 {
 			cancel()
 		}
@@ -240,7 +234,6 @@ func TestTheEndOfAContextMissesNoRenewal(t *testing.T) {
 	var began, over atomic.Int64
 	others := make(chan struct{})
 	r := loaded(time.Hour, func(call *async.Call) {
-		c := &canceled{call: call}
 		switch number := began.Add(1); {
 		case number < int64(quick().InFlight):
 			done := call.Done
@@ -250,14 +243,13 @@ func TestTheEndOfAContextMissesNoRenewal(t *testing.T) {
 					close(others)
 				}
 			}
-			call.Attach(c)
+			call.Start(unanswered)
 		case number == int64(quick().InFlight):
-			call.Attach(c)
-			time.AfterFunc(time.Millisecond, func() { c.answer(nil) })
+			call.Start(func(context.Context) error { time.Sleep(time.Millisecond); return nil })
 		default: // the answer before has begun it
 			cancel()
 			await.Receive(others)
-			call.Attach(c)
+			call.Start(unanswered)
 		}
 	})
 	err := await.Result(func() error {

@@ -8,8 +8,8 @@ import (
 	etcdtransport "go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.uber.org/zap"
 
+	"github.com/tenurelock/tenure/bench/internal/async"
 	"github.com/tenurelock/tenure/fencing"
-	"github.com/tenurelock/tenure/internal/async"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -176,7 +176,7 @@ func (l *tenureLocker) renewal(ctx context.Context, held Held) (value []byte, op
 	return []byte(holder.Value), options, nil
 }
 
-// Renewer is a client of ours whose renewals no goroutine waits for, like the renewals of tenures.
+// Renewer is a client of ours whose renewals their caller does not wait for.
 type Renewer struct{ locker *tenureLocker }
 
 // DialRenewer connects a client to a server of ours, with an id that no other client of it has.
@@ -199,7 +199,12 @@ func (r *Renewer) Obtain(ctx context.Context, name string) (begin func(*async.Ca
 	if err != nil {
 		return nil, err
 	}
-	return func(call *async.Call) { r.locker.client.BeginSet(call, name, value, options) }, nil
+	return func(call *async.Call) {
+		call.Start(func(ctx context.Context) error {
+			_, err := r.locker.client.Set(ctx, name, value, options)
+			return err
+		})
+	}, nil
 }
 
 // Close ends the client.
