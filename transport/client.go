@@ -49,7 +49,6 @@ type ClientOptions struct {
 // concurrent use. Close it when done.
 type Client struct {
 	conn    Conn
-	mqtt    *mqttConn // conn, if it is one of Dial; else nil
 	timeout time.Duration
 	logger  *slog.Logger
 	trace   Trace
@@ -114,7 +113,9 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		watched: make(map[string]*registration),
 		lost:    alreadyLost,
 	}
-	client.mqtt, _ = conn.(*mqttConn)
+	if _, ours := conn.(*mqttConn); !ours {
+		client.conn = boundedConn{conn}
+	}
 	client.unbroken = client.lost
 	client.life, client.end = context.WithCancelCause(context.Background())
 	conn.Start(Events{Up: client.up, Down: client.down, Ended: client.finish, Notify: client.notify, Ignored: client.ignore})
@@ -161,12 +162,10 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 // when a request was not answered in time, it makes a half-open connection cost one request
 // timeout rather than one to two keep-alives. The broker has at least 100 ms to answer.
 //
-// It returns at once. It does nothing while there is no connection, while an earlier Probe
-// is under way, or if the Conn is not a [Prober].
+// It returns at once. It does nothing while there is no connection, or while an earlier Probe
+// is under way.
 func (c *Client) Probe(within time.Duration) {
-	if prober, ok := c.conn.(Prober); ok {
-		prober.Probe(within)
-	}
+	c.conn.Probe(within)
 }
 
 // Condition says when a Set applies.
@@ -395,31 +394,20 @@ func (c *Client) do(ctx context.Context, timeout time.Duration, request Request)
 	if deadline, ok := ctx.Deadline(); ok && !deadline.After(limit) {
 		limit = time.Time{} // the context bounds it
 	}
-	if c.mqtt == nil {
-		var release func()
-		ctx, release = bound(ctx, limit, request.Binding.While)
-		defer release()
-	}
-	answer, err := c.exchange(ctx, limit, request)
+	request.Binding.Until = limit
+	answer, err := c.exchange(ctx, request)
 	if err != nil && c.adapt(err) {
 		var unusable error
 		if request.Timestamp, unusable = c.tick(); unusable == nil {
-			answer, err = c.exchange(ctx, limit, request)
+			answer, err = c.exchange(ctx, request)
 		}
 	}
 	return answer, err
 }
 
-// exchange sends a request once and reads the reply. A limit that is not zero bounds it beside
-// ctx, where the Conn is ours; with any other, ctx ends by then.
-func (c *Client) exchange(ctx context.Context, limit time.Time, request Request) (answer, error) {
-	var reply Reply
-	var err error
-	if c.mqtt != nil {
-		reply, err = c.mqtt.roundTrip(ctx, limit, request)
-	} else {
-		reply, err = c.conn.RoundTrip(ctx, request)
-	}
+// exchange sends a request once and reads the reply.
+func (c *Client) exchange(ctx context.Context, request Request) (answer, error) {
+	reply, err := c.conn.RoundTrip(ctx, request)
 	if err != nil {
 		c.unanswered(err)
 		return answer{}, err

@@ -26,6 +26,8 @@ import (
 // scripted is a Conn with a reply that the test chooses, such as one that our store never
 // sends.
 type scripted struct {
+	transport.Conn // what no test uses
+
 	reply    transport.Reply
 	sent     transport.Request
 	requests int

@@ -27,19 +27,27 @@ type Conn interface {
 	// connection is lost.
 	RoundTrip(ctx context.Context, request Request) (Reply, error)
 
+	// Probe asks the other end for an answer, and replaces the connection if nothing
+	// arrives within that time. It returns at once, and does nothing while there is no
+	// connection or an earlier Probe is under way. A Conn that cannot do it does nothing.
+	Probe(within time.Duration)
+
+	// SetWill sets a Will: a request that the broker makes in the client's name when it loses the
+	// connection [MQTT-3.1.2.5]. It replaces the present connection, with a DISCONNECT, by one whose loss
+	// makes the store apply will, and returns when requests can be sent over that. It
+	// tries until it succeeds or ctx ends, unless the broker refuses the Will with a
+	// [*ConnectError], or the connection cannot have it (ErrNoWill). After an error, and
+	// after a loss, the next connections have no Will. Only one call may be under way.
+	//
+	// lost is closed when the connection is over. silence is the least time that the
+	// broker waits before it takes a silent connection for lost; zero means forever.
+	//
+	// A Conn that has no Wills returns ErrNoWill.
+	SetWill(ctx context.Context, will Request) (lost <-chan struct{}, silence time.Duration, err error)
+
 	// Close ends the connection and returns when its goroutines have ended. Pending
 	// requests fail with [ErrClosed].
 	Close() error
-}
-
-// Prober is a [Conn] that can check whether its connection still works.
-type Prober interface {
-	Conn
-
-	// Probe asks the other end for an answer, and replaces the connection if nothing
-	// arrives within that time. It returns at once, and does nothing while there is no
-	// connection or an earlier Probe is under way.
-	Probe(within time.Duration)
 }
 
 // Events are the functions that a Conn calls; the Client sets all of them. They do not block,
@@ -109,6 +117,17 @@ func (b Binding) Err() error {
 		return notSent(context.Cause(b.While))
 	}
 	return nil
+}
+
+// boundedConn is a Conn of a program. It obeys contexts only, so the client makes one of all that bounds
+// a request.
+type boundedConn struct{ Conn }
+
+// RoundTrip implements Conn.
+func (c boundedConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
+	ctx, release := bound(ctx, request.Binding.Until, request.Binding.While)
+	defer release()
+	return c.Conn.RoundTrip(ctx, request)
 }
 
 // bound returns ctx with the bounds of a request added: a deadline, unless it is zero, and the end

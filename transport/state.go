@@ -69,7 +69,7 @@ func (s ConnectionStatus) MarshalJSON() ([]byte, error) {
 
 // Connection returns the present status of the connection. It does not block.
 func (c *Client) Connection() ConnectionStatus {
-	if conn, ok := c.conn.(interface{ status() ConnectionStatus }); ok {
+	if conn, ok := c.conn.(*mqttConn); ok {
 		return conn.status()
 	}
 	c.mu.Lock()

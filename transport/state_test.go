@@ -350,6 +350,7 @@ func TestAnOwnConnectThatIsHandledLateEndsNoClient(t *testing.T) {
 
 // fickleConn is a connection to a store that has a new identity in each reply while it is fickle.
 type fickleConn struct {
+	Conn       // what the test does not use
 	fickle     atomic.Bool
 	identity   atomic.Int64
 	registered atomic.Int64 // requests to watch a key

@@ -25,22 +25,6 @@ var (
 	ErrWillInUse = errors.New("the client's connection has a Will already, and MQTT allows one: dial another client")
 )
 
-// WillConn is a [Conn] that can set a Will: a request that the broker makes in the client's
-// name when it loses the connection [MQTT-3.1.2.5].
-type WillConn interface {
-	Conn
-
-	// SetWill replaces the present connection, with a DISCONNECT, by one whose loss
-	// makes the store apply will, and returns when requests can be sent over that. It
-	// tries until it succeeds or ctx ends, unless the broker refuses the Will with a
-	// [*ConnectError], or the connection cannot have it (ErrNoWill). After an error, and
-	// after a loss, the next connections have no Will. Only one call may be under way.
-	//
-	// lost is closed when the connection is over. silence is the least time that the
-	// broker waits before it takes a silent connection for lost; zero means forever.
-	SetWill(ctx context.Context, will Request) (lost <-chan struct{}, silence time.Duration, err error)
-}
-
 // Will is a Will that a connection has: the store deletes a key when the broker loses the
 // connection. It is safe for concurrent use.
 type Will struct {
@@ -81,17 +65,13 @@ func (w *Will) Close() {
 //
 // While the broker is away or busy, or sends clients elsewhere, SetWill goes on trying until ctx
 // ends. After an error the client goes on without a Will. The error is ErrNoWill if the Conn is
-// not a [WillConn], if key and value are more than the 65,000 bytes or so that MQTT allows, or if
+// without Wills, if key and value are more than the 65,000 bytes or so that MQTT allows, or if
 // the broker closes only connections with the Will; a [*ConnectError] if the broker refuses the
 // Will; the cause of ctx; ErrClosed or ErrSessionTakenOver.
 //
 // A client cannot find out whether the broker passes on the properties that a store needs,
 // nor whether the store accepts the Will. Package lease says what to rely on.
 func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, error) {
-	conn, ok := c.conn.(WillConn)
-	if !ok {
-		return nil, operationError(setWill, key, ErrNoWill)
-	}
 	will := &Will{client: c}
 	c.mu.Lock()
 	taken := c.will != nil
@@ -103,7 +83,7 @@ func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, 
 		return nil, operationError(setWill, key, ErrWillInUse)
 	}
 	var err error
-	will.lost, will.silence, err = conn.SetWill(ctx, Request{Payload: appendVDel(nil, key, value)})
+	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: appendVDel(nil, key, value)})
 	if err != nil {
 		will.Close()
 		return nil, operationError(setWill, key, err)
@@ -147,9 +127,7 @@ type willResult struct {
 // maxSuspicions is how many it takes to believe that a broker takes no Wills.
 const maxSuspicions = 2
 
-var _ WillConn = (*mqttConn)(nil)
-
-// SetWill implements WillConn.
+// SetWill implements Conn.
 func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan struct{}, silence time.Duration, err error) {
 	if len(request.Payload) > math.MaxUint16 { // paho v0.23.0 would cut it off
 		return nil, 0, fmt.Errorf("%w: with its key and its value it has %d bytes, and MQTT allows %d", ErrNoWill, len(request.Payload), math.MaxUint16)

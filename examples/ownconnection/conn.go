@@ -160,6 +160,14 @@ func (c *Conn) Start(events transport.Events) {
 	}
 }
 
+// Probe implements transport.Conn. It does nothing: the program knows its connection better.
+func (c *Conn) Probe(time.Duration) {}
+
+// SetWill implements transport.Conn. The Will belongs to the program's connection.
+func (c *Conn) SetWill(context.Context, transport.Request) (<-chan struct{}, time.Duration, error) {
+	return nil, 0, transport.ErrNoWill
+}
+
 // RoundTrip implements transport.Conn.
 func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
 	var correlation [16]byte // deployed stores refuse another length

@@ -193,12 +193,10 @@ func (c *Conn) isFrozen(line chan struct{}) bool {
 	return line != nil && c.frozen == line
 }
 
-var _ transport.Prober = (*Conn)(nil)
-
 // reconnectAfter is the time between the end of a connection by Probe and the next one.
 const reconnectAfter = 50 * time.Millisecond
 
-// Probe implements transport.Prober: it cuts a connection that Freeze made half-open after
+// Probe implements transport.Conn: it cuts a connection that Freeze made half-open after
 // within, and replaces it a moment later. Any other connection answers at once.
 func (c *Conn) Probe(within time.Duration) {
 	c.mu.Lock()
@@ -251,9 +249,7 @@ func (c *Conn) connect(will *transport.Request) (line chan struct{}) {
 	return line
 }
 
-var _ transport.WillConn = (*Conn)(nil)
-
-// SetWill implements transport.WillConn. The store applies the Will when the connection is
+// SetWill implements transport.Conn. The store applies the Will when the connection is
 // cut or taken over, before Cut returns, and not when the connection is closed or replaced.
 // A silent connection never counts as lost.
 func (c *Conn) SetWill(ctx context.Context, will transport.Request) (lost <-chan struct{}, silence time.Duration, err error) {

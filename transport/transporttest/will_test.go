@@ -141,8 +141,12 @@ func TestAWillWithoutAConnectionWaitsForItsContext(t *testing.T) {
 	})
 }
 
-// plain is a Conn that is no WillConn.
+// plain is a Conn without Wills.
 type plain struct{ transport.Conn }
+
+func (plain) SetWill(context.Context, transport.Request) (<-chan struct{}, time.Duration, error) {
+	return nil, 0, transport.ErrNoWill
+}
 
 func TestAConnThatKnowsNoWillsSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
