@@ -21,9 +21,8 @@ const (
 )
 
 // clock is the hybrid logical clock of a client (docs/protocol.md §3), on the wall clock of
-// its node, which may be wrong and may step. An [hlc.Clock] never goes back: after a moment an
-// hour ahead, the store would refuse it for an hour. This one may, because the store's versions
-// order the writes.
+// its node, which may be wrong and may step. It may go back, because the store's versions order the
+// writes: otherwise the store would refuse it for an hour after a moment an hour ahead.
 //
 // It does not read the wall clock: local is what that shows, in milliseconds since the Unix
 // epoch, and not negative. It is not safe for concurrent use.
