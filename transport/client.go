@@ -176,26 +176,18 @@ func (c *Client) Probe(within time.Duration) {
 	}
 }
 
-// Condition says when a Set applies.
-type Condition uint8
+// Condition says when a Set applies. The store's rules have the same type.
+type Condition = protocol.Condition
 
 const (
 	// Always sets the key whatever it holds.
-	Always Condition = iota
+	Always = protocol.Always
 	// IfMissing (NX) sets the key only if it does not exist.
-	IfMissing
+	IfMissing = protocol.IfMissing
 	// IfMissingOrEqual (NEX) sets the key only if it does not exist or already
 	// holds the value being set.
-	IfMissingOrEqual
+	IfMissingOrEqual = protocol.IfMissingOrEqual
 )
-
-// String returns the name of the condition, such as "IfMissing".
-func (c Condition) String() string {
-	return nameOf(int(c), "Condition", "Always", "IfMissing", "IfMissingOrEqual")
-}
-
-// MarshalText returns what String does, for logs. It never fails.
-func (c Condition) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // SetOptions configures a Set. The zero value sets the key unconditionally, without an
 // expiry and without a fencing token.
