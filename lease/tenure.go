@@ -260,7 +260,8 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 	if binding, confirmed := t.confirmedBinding(client); confirmed {
 		return binding, nil
 	}
-	usable, cancel := t.until(t.lease.options.Clock() + t.Remaining())
+	now := time.Now() // first: if the process stands still in between, the wait is shorter, and never longer
+	usable, cancel := context.WithDeadline(t.TokenContext(), now.Add(t.Remaining()))
 	defer cancel()
 	for {
 		binding, confirmed := t.confirmedBinding(client)
