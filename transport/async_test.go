@@ -297,7 +297,7 @@ func TestEachRequestEndsAtItsOwnDeadline(t *testing.T) {
 		ends := make(chan end, 10)
 		begin := func(within time.Duration) {
 			client.BeginSet(&async.Call{Deadline: start.Add(within), Done: func(r async.Result) {
-				if took := time.Since(start); took != min(within, DefaultRequestTimeout) || !errors.Is(r.Err, context.DeadlineExceeded) {
+				if took := time.Since(start); took != min(within, defaultRequestTimeout) || !errors.Is(r.Err, context.DeadlineExceeded) {
 					t.Errorf("the request with a deadline after %v ends after %v: %v", within, took, r.Err)
 				}
 				ends <- end{within, errors.Is(r.Err, ErrOutcomeUnknown)}
@@ -337,7 +337,7 @@ func TestARequestWithoutACallersDeadlineEndsAtTheRequestTimeout(t *testing.T) {
 // Over MQTT the connection bounds the request, and over a Conn of the program a context does.
 func TestATimeoutOfARequestBoundsItBesideItsContext(t *testing.T) {
 	const short, long = time.Second, time.Hour
-	for _, requestTimeout := range []time.Duration{2 * time.Second, DefaultRequestTimeout} {
+	for _, requestTimeout := range []time.Duration{2 * time.Second, defaultRequestTimeout} {
 		for _, timeout := range []time.Duration{short, long} {
 			for name, request := range map[string]func(context.Context, *Client, time.Duration) error{
 				"Set": func(ctx context.Context, client *Client, timeout time.Duration) error {

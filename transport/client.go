@@ -22,13 +22,13 @@ import (
 	"github.com/tenurelock/tenure/resp3"
 )
 
-// DefaultRequestTimeout bounds a request whose context has no earlier deadline.
-const DefaultRequestTimeout = 10 * time.Second
+// defaultRequestTimeout bounds a request whose context has no earlier deadline.
+const defaultRequestTimeout = 10 * time.Second
 
 // ClientOptions configures a Client. The zero value is ready to use.
 type ClientOptions struct {
 	// RequestTimeout bounds each request whose context ends later or never. Default:
-	// DefaultRequestTimeout.
+	// 10 s.
 	RequestTimeout time.Duration
 	// Now is the wall clock below the client's hybrid logical clock. It may step. Tests
 	// inject clocks that are wrong. Several goroutines call it at the same time. Default:
@@ -91,9 +91,9 @@ type Client struct {
 // NewClient returns a client that sends its requests over conn and closes conn with Close.
 // The error says which option makes no sense; conn is then still the caller's.
 func NewClient(conn Conn, options ClientOptions) (*Client, error) {
-	options.RequestTimeout = cmp.Or(options.RequestTimeout, DefaultRequestTimeout)
+	options.RequestTimeout = cmp.Or(options.RequestTimeout, defaultRequestTimeout)
 	if options.RequestTimeout < 0 {
-		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, DefaultRequestTimeout)
+		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, defaultRequestTimeout)
 	}
 	asksProgram := options.Now != nil
 	if !asksProgram {
@@ -593,24 +593,14 @@ func nameOf(value int, kind string, names ...string) string {
 	return names[value]
 }
 
-// Stats counts the messages that a client ignored since it was made. Each of them is
-// harmless by itself. Many are a sign of trouble in the network or the broker, or of
+// Ignored returns how many messages the client has ignored for that reason since it was made. Each of
+// them is harmless by itself. Many are a sign of trouble in the network or the broker, or of
 // messages that another client forges.
-type Stats struct {
-	UnexpectedReplies      uint64 // see UnexpectedReply
-	ForeignNotifications   uint64 // see ForeignNotification
-	MalformedNotifications uint64 // see MalformedNotification
-	ForeignMessages        uint64 // see ForeignMessage
-}
-
-// Stats returns the present counts.
-func (c *Client) Stats() Stats {
-	return Stats{
-		UnexpectedReplies:      c.ignored[UnexpectedReply].Load(),
-		ForeignNotifications:   c.ignored[ForeignNotification].Load(),
-		MalformedNotifications: c.ignored[MalformedNotification].Load(),
-		ForeignMessages:        c.ignored[ForeignMessage].Load(),
+func (c *Client) Ignored(why IgnoreReason) uint64 {
+	if int(why) >= len(c.ignored) {
+		return 0
 	}
+	return c.ignored[why].Load()
 }
 
 // counts has one counter for each IgnoreReason.

@@ -18,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -115,7 +116,7 @@ func TestAnErrorTextThatIsNotKnownIsKept(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Text != "the flux is too dense" || !strings.Contains(err.Error(), `GET "k"`) {
 		t.Errorf("%v", err)
 	}
-	if errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrSyntax) {
+	if errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, protocol.SyntaxError) {
 		t.Errorf("%v is taken for something else", err)
 	}
 }
@@ -334,7 +335,7 @@ func TestEachRequestIsTracedOnceWithItsOutcome(t *testing.T) {
 				if strings.Contains(fmt.Sprint(info.Err), "transport:") || !info.Began.Add(info.Duration).Equal(time.Now()) {
 					t.Errorf("%+v", info)
 				}
-				got = append(got, fmt.Sprint(ctx.Value(caller{}), " ", info.Verb, " ", info.Key, " ", info.Outcome(), " ", info.Duration))
+				got = append(got, fmt.Sprint(ctx.Value(caller{}), " ", info.Verb, " ", info.Key, " ", transport.OutcomeText(info.Err), " ", info.Duration))
 			},
 		}})
 		ctx := context.WithValue(t.Context(), caller{}, "caller")
@@ -374,7 +375,7 @@ func TestOutcomesHaveNames(t *testing.T) {
 		"not_sent":         fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrNoStore),
 		"failed":           transport.ErrClosed,
 	} {
-		if text, _ := transport.OutcomeOf(err).MarshalText(); string(text) != want {
+		if text := transport.OutcomeText(err); text != want {
 			t.Errorf("the outcome of %v is %s, want %s", err, text, want)
 		}
 	}

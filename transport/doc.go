@@ -86,7 +86,7 @@
 //
 // A version that is ahead of this node's clock is not an error: the caller gets it, and
 // [Client.Skew] reports it. Messages that the client cannot use, such as replies that came
-// twice, are ignored and counted: see [Client.Stats].
+// twice, are ignored and counted: see [Client.Ignored].
 //
 // # Goroutines
 //

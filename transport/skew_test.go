@@ -20,6 +20,8 @@ import (
 // A wallClock is a machine's wall clock that can be stepped.
 type wallClock struct{ off atomic.Int64 }
 
+const defaultRequestTimeout = 10 * time.Second // of ClientOptions.RequestTimeout
+
 func (w *wallClock) step(by time.Duration) { w.off.Add(int64(by)) }
 
 func (w *wallClock) now() time.Time { return time.Now().Add(time.Duration(w.off.Load())) }
@@ -249,12 +251,12 @@ func TestARepetitionForAClockKeepsTheCallersDeadline(t *testing.T) {
 		b.mustSet("a version", 0)
 		b.clock.step(time.Hour)
 		b.conn.SetFault(func(transport.Request) transporttest.Fault {
-			return transporttest.Fault{HoldReply: transport.DefaultRequestTimeout * 3 / 4}
+			return transporttest.Fault{HoldReply: defaultRequestTimeout * 3 / 4}
 		})
 		began := time.Now()
 		_, err := b.client.Set(b.t.Context(), "k", nil, transport.SetOptions{})
-		if took := time.Since(began); took != transport.DefaultRequestTimeout || !errors.Is(err, transport.ErrOutcomeUnknown) {
-			b.t.Errorf("%v after %v; want an unknown outcome after %v", err, took, transport.DefaultRequestTimeout)
+		if took := time.Since(began); took != defaultRequestTimeout || !errors.Is(err, transport.ErrOutcomeUnknown) {
+			b.t.Errorf("%v after %v; want an unknown outcome after %v", err, took, defaultRequestTimeout)
 		}
 	})
 }
