@@ -82,7 +82,7 @@ type Client struct {
 	instance      string         // the name of its process; may be empty
 	replaced      chan struct{}  // closed when another store answers; nil before the first answer
 	asking        bool           // a notification made the client ask which store answers
-	nodeAhead     *SkewError     // while requests go by the store's clock
+	nodeAhead     *skewError     // while requests go by the store's clock
 	answered      time.Time      // when a store last answered
 	storeless     bool           // the latest news of a store was ErrNoStore
 	era           uint64         // changes when the store may have forgotten all watches
@@ -265,7 +265,7 @@ type Entry struct {
 // ErrKeyLengthZero.
 //
 // If the store refuses the request because this node's clock is ahead, Set repeats it once,
-// with a timestamp from the store's clock: see [SkewError].
+// with a timestamp from the store's clock: see [Client.Skew].
 //
 // If the Condition is not met, Set returns the present version of the key and an error that
 // matches ErrConditionFailed. An error that matches ErrOutcomeUnknown means that the value

@@ -24,7 +24,7 @@ var (
 	// ErrSessionTakenOver: another connection uses the same client id. The client ends: two
 	// clients with one id would disconnect each other forever. Give each process a client
 	// id of its own, and within a process each library that connects; see
-	// [FromEnvWithSuffix].
+	// [FromEnv].
 	ErrSessionTakenOver = errors.New("another connection took over this client id; give each process, and each library in it that connects, its own")
 	// ErrNoStore: no state store is subscribed to requests on the broker. Together with
 	// ErrOutcomeUnknown it is a guess: the broker took a request, no reply came in time,

@@ -58,7 +58,7 @@ func (c *connection) options(p *process) (address string, options transport.Opti
 	}
 	address = c.broker
 	if !c.flags.Changed("broker") && os.Getenv("AIO_BROKER_HOSTNAME") != "" {
-		if address, options, err = transport.FromEnv(); err != nil {
+		if address, options, err = transport.FromEnv(""); err != nil {
 			return "", options, usage(err)
 		}
 		if options.ClientID != "" {
