@@ -129,7 +129,7 @@
 //	crashed as the leader                                         FailBackAfter
 //	the store or the broker refuses     transport.ErrNotAuthorized, … Standby with that cause; asks again,
 //	the lease, or cannot be asked                                 with a backoff
-//	the campaign cannot succeed as the  transport.ErrSyntax, …    Standby with that cause; campaigns again
+//	the campaign cannot succeed as the  transport.ErrLockRule, …  Standby with that cause; campaigns again
 //	program is                                                    after HoldOff
 //	the client is closed or taken over  transport.ErrClosed, …    Run returns it
 //

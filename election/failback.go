@@ -79,7 +79,7 @@ func (e *Elector) requestFailBack(ctx context.Context, before <-chan struct{}) {
 	for {
 		if e.Status().Cause == nil {
 			if err := e.placeRequest(ctx, own); err != nil && ctx.Err() == nil {
-				e.options.Logger.Warn("the fail-back request could not be written", "election", e.lease.Name(), "error", err)
+				e.options.Logger.Warn("the fail-back request could not be written", "lease", e.lease.Name(), "error", err)
 			}
 		}
 		if !sleep.For(ctx, e.refreshEvery()) {
@@ -146,7 +146,7 @@ func (e *Elector) readRequest(ctx context.Context) transport.Entry {
 	entry, err := e.client.Get(bounded, e.failBackKey())
 	if err != nil {
 		if ctx.Err() == nil {
-			e.options.Logger.Warn("the key of requests could not be read", "election", e.lease.Name(), "error", err)
+			e.options.Logger.Warn("the key of requests could not be read", "lease", e.lease.Name(), "error", err)
 		}
 		return transport.Entry{}
 	}

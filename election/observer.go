@@ -67,7 +67,7 @@ func (r *run) deliver() {
 		if r.options.Observer != nil {
 			// call runs the observer in a goroutine of its own: the observer could end this one.
 			if err := <-call("the observer", func() error { r.options.Observer(next.Transition); return nil }); err != nil {
-				r.options.Logger.Error("the observer failed", "error", err)
+				r.options.Logger.Error("the observer failed", "lease", r.lease.Name(), "error", err)
 			}
 		}
 		close(next.delivered)
@@ -88,7 +88,7 @@ func (r *run) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan
 // holder a node waits for.
 func (r *run) log(transition Transition) {
 	text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[transition.Phase]
-	attributes := []any{"election", r.lease.Name()}
+	attributes := []any{"lease", r.lease.Name()}
 	if transition.Phase == Active {
 		attributes = append(attributes, "token", transition.Token.String())
 	}

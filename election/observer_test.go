@@ -333,14 +333,14 @@ func TestWhetherANodeLeadsAndWhyNotIsLoggedOnceForEachChange(t *testing.T) {
 			}
 		}
 		want := []string{
-			`msg="standing by" election=press-7/active`,
+			`msg="standing by" lease=press-7/active`,
 			`msg="waiting for the lease: another holder has it" lease=press-7/active holder=node-a`,
 			`msg="the lease is acquired" lease=press-7/active holder=node-b`,
-			`msg=leading election=press-7/active`,
-			`msg="no longer leading" election=press-7/active cause="unhealthy: the press is jammed"`,
+			`msg=leading lease=press-7/active`,
+			`msg="no longer leading" lease=press-7/active cause="unhealthy: the press is jammed"`,
 			`msg="the tenure has ended" lease=press-7/active cause="given up by its holder"`,
-			`msg="standing by" election=press-7/active cause="unhealthy: the press is jammed"`,
-			`msg="staying out of the election for a while" election=press-7/active`,
+			`msg="standing by" lease=press-7/active cause="unhealthy: the press is jammed"`,
+			`msg="staying out of the election for a while" lease=press-7/active`,
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("logged\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/election"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -24,7 +25,7 @@ func TestInvariant50ARefusalNeverEndsAnElectionAndStandbySaysWhy(t *testing.T) {
 		{transport.ErrServerBusy, true},
 		{transport.ErrTimestampTooFarAhead, true},
 		{transport.ErrFencingTokenRequired, true},
-		{transport.ErrSyntax, false},
+		{protocol.SyntaxError, false},
 		{transport.ErrLockRule, false},
 	} {
 		for _, rank := range []int{0, 1} {

@@ -105,6 +105,6 @@ func (e *Elector) answer(ctx context.Context, r switchover, state string) {
 	defer cancel()
 	_, err := e.client.Set(bounded, e.failBackKey(), []byte(r.String()), transport.SetOptions{TTL: e.readyFor()})
 	if err != nil && ctx.Err() == nil {
-		e.options.Logger.Warn("the answer to a switchover could not be written", "election", e.lease.Name(), "error", err)
+		e.options.Logger.Warn("the answer to a switchover could not be written", "lease", e.lease.Name(), "error", err)
 	}
 }

@@ -44,7 +44,7 @@ func (r *run) loop(ctx context.Context) error {
 		switch p.step {
 		case await:
 			if p.cause != nil {
-				r.options.Logger.Error("the campaign failed and will be repeated", "election", r.lease.Name(), "error", p.cause)
+				r.options.Logger.Error("the campaign failed and will be repeated", "lease", r.lease.Name(), "error", p.cause)
 				r.standBy(p.cause)
 			}
 			healthy, res.err = r.monitor.await(ctx, r.standBy)
@@ -101,7 +101,7 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) {
 	if rest <= 0 {
 		return
 	}
-	r.options.Logger.Info("staying out of the election for a while", "election", r.lease.Name(), "for", rest)
+	r.options.Logger.Info("staying out of the election for a while", "lease", r.lease.Name(), "for", rest)
 	r.set(func() { r.status.HoldOffUntil = time.Now().Add(rest) })
 	defer r.set(func() { r.status.HoldOffUntil = time.Time{} })
 	sleep.For(ctx, rest)
@@ -218,7 +218,7 @@ func (r *run) drain(tenure *lease.Tenure, returned <-chan error) error {
 	case <-deadline.C:
 	}
 	r.options.Logger.Error("the leader function did not return in time; its writes are refused and another node may lead",
-		"election", tenure.Name())
+		"lease", tenure.Name())
 	return <-returned
 }
 
@@ -230,9 +230,9 @@ func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Token
 	case err == nil:
 	case errors.Is(err, lease.ErrConnectionLost):
 		// As it is meant to be: the broker releases the lease by the Will.
-		r.options.Logger.Info("the lease ends with its connection", "election", tenure.Name(), "error", err)
+		r.options.Logger.Info("the lease ends with its connection", "lease", tenure.Name(), "error", err)
 	default:
-		r.options.Logger.Warn("the lease could not be released", "election", tenure.Name(), "error", err)
+		r.options.Logger.Warn("the lease could not be released", "lease", tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}
 	delivered := r.enter(Released, token, cause)
@@ -241,7 +241,7 @@ func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Token
 	select {
 	case <-delivered:
 	case <-overdue.C:
-		r.options.Logger.Error("the observer does not return; this node stays out until it does", "election", tenure.Name())
+		r.options.Logger.Error("the observer does not return; this node stays out until it does", "lease", tenure.Name())
 		<-delivered
 	}
 }

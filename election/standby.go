@@ -27,7 +27,7 @@ func (r *run) startStandby(ctx context.Context) standby {
 		defer close(s.done)
 		err := <-returned
 		if stopped := ctx.Err() != nil && errors.Is(err, context.Canceled); err != nil && !stopped {
-			r.options.Logger.Error("the standby function failed", "election", r.lease.Name(), "error", err)
+			r.options.Logger.Error("the standby function failed", "lease", r.lease.Name(), "error", err)
 		}
 	})
 	return s

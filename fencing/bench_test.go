@@ -60,7 +60,7 @@ func BenchmarkGuard(b *testing.B) {
 
 // An equal token, as nearly all are: no hook.
 func BenchmarkChecker(b *testing.B) {
-	checker, err := fencing.NewChecker(resource, fencing.CheckerOptions{})
+	checker, err := fencing.NewChecker(resource, hlc.Token{}, nil)
 	if err != nil {
 		b.Fatal(err)
 	}

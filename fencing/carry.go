@@ -27,11 +27,7 @@ var ErrRepeatedToken = errors.New("more than one fencing token")
 // hlc.ErrMalformed for a malformed token or for one whose node id could change on the way: it
 // has a comma, or characters other than visible ASCII. The header is then unchanged.
 func SetHeader(header interface{ Set(name, value string) }, token hlc.Token) error {
-	err := validate(token)
-	if err == nil {
-		err = checkInHeader(token)
-	}
-	if err != nil {
+	if err := checkForHeader(token); err != nil {
 		return fmt.Errorf("fencing: set header %s: %w", HeaderName, err)
 	}
 	header.Set(HeaderName, token.String())
@@ -52,7 +48,7 @@ func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Toke
 	}
 	token, err := onlyToken(values)
 	if err == nil {
-		err = checkInHeader(token)
+		err = checkForHeader(token)
 	}
 	if err != nil {
 		return hlc.Token{}, fmt.Errorf("fencing: header %s: %w", HeaderName, err)
@@ -60,14 +56,14 @@ func TokenFromHeader(header interface{ Values(name string) []string }) (hlc.Toke
 	return token, nil
 }
 
-// checkInHeader refuses a node with characters that may be changed or misread on the way:
+// checkForHeader refuses what validate does, and a node with characters that may be changed or misread on the way:
 // spaces are trimmed, a comma separates the values of joined fields, and characters beyond
 // ASCII have no agreed meaning (RFC 9110, section 5.5).
-func checkInHeader(token hlc.Token) error {
+func checkForHeader(token hlc.Token) error {
 	if strings.ContainsFunc(token.Node, func(r rune) bool { return r <= ' ' || r > '~' || r == ',' }) {
 		return fmt.Errorf("%w %.64q: the node has characters that are not safe in a header", hlc.ErrMalformed, token.String())
 	}
-	return nil
+	return validate(token)
 }
 
 // UserProperty returns the MQTT 5 user property that carries token: its name, which is

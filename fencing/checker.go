@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/transport"
@@ -40,23 +42,6 @@ func (e *StaleTokenError) Error() string {
 // Unwrap returns ErrStaleToken.
 func (e *StaleTokenError) Unwrap() error { return ErrStaleToken }
 
-// CheckerOptions configures a Checker. The zero value keeps the highest token in memory only.
-type CheckerOptions struct {
-	// Highest is the token that Persist stored last, before the process began, such as
-	// [FileStore.Highest]; zero if it stored none. Without it, a restarted checker admits tokens of former tenures.
-	Highest hlc.Token
-
-	// Persist stores a token that is higher than all before. The checker calls it before
-	// it admits the first write with that token: for one token at a time, with no lock
-	// held, and with the context of the write. When Persist returns nil the token must
-	// survive everything that the resource survives; [FileStore.Persist] stores it in a file. It
-	// should return when ctx ends, because other writers wait for it. It must not use the checker.
-	//
-	// Nil stores nothing: after a restart the checker admits every token until the first higher
-	// one. That is right if a restart also clears the resource, and wrong for a file.
-	Persist func(ctx context.Context, token hlc.Token) error
-}
-
 // Checker protects a resource outside the store, such as a file, a database row or a
 // machine's controller, as the store protects a key: it admits a write whose token is equal
 // to or higher than every token it has seen, and refuses lower ones. All writes to the
@@ -69,31 +54,43 @@ type Checker struct {
 	resource string
 	persist  func(context.Context, hlc.Token) error
 
-	turn    chan struct{}             // holds an item while a call compares, persists or writes
+	turn    *semaphore.Weighted       // taken while a call compares, persists or writes
 	durable atomic.Pointer[hlc.Token] // the highest token that is known to be durable; at most floor
 	floor   atomic.Pointer[hlc.Token] // the lowest token that is admitted; changes in turns only
 }
 
 // NewChecker returns a checker of a resource. The name of the resource appears in errors. It
-// returns an error for an empty name and for a malformed CheckerOptions.Highest.
-func NewChecker(resource string, options CheckerOptions) (*Checker, error) {
+// returns an error for an empty name and for a malformed highest.
+//
+// highest is the token that persist stored last, before the process began, such as
+// [FileStore.Highest]; zero if it stored none. Without it, a restarted checker admits tokens of former tenures.
+//
+// persist stores a token that is higher than all before. The checker calls it before
+// it admits the first write with that token: for one token at a time, with no lock
+// held, and with the context of the write. When persist returns nil the token must
+// survive everything that the resource survives; [FileStore.Persist] stores it in a file. It
+// should return when ctx ends, because other writers wait for it. It must not use the checker.
+//
+// A nil persist stores nothing: after a restart the checker admits every token until the first higher
+// one. That is right if a restart also clears the resource, and wrong for a file.
+func NewChecker(resource string, highest hlc.Token, persist func(ctx context.Context, token hlc.Token) error) (*Checker, error) {
 	if resource == "" {
 		return nil, errors.New("fencing: new checker: the resource has no name; use the name that its operators know")
 	}
-	if _, err := options.Highest.MarshalText(); err != nil {
-		return nil, fmt.Errorf("fencing: new checker of %q: CheckerOptions.Highest: %w; use the token that Persist stored", resource, err)
+	if _, err := highest.MarshalText(); err != nil {
+		return nil, fmt.Errorf("fencing: new checker of %q: the highest token: %w; use the token that was stored", resource, err)
 	}
-	if options.Persist == nil {
-		options.Persist = func(context.Context, hlc.Token) error { return nil }
+	if persist == nil {
+		persist = func(context.Context, hlc.Token) error { return nil }
 	}
-	c := &Checker{resource: resource, persist: options.Persist, turn: make(chan struct{}, 1)}
-	c.durable.Store(&options.Highest)
-	c.floor.Store(&options.Highest)
+	c := &Checker{resource: resource, persist: persist, turn: semaphore.NewWeighted(1)}
+	c.durable.Store(&highest)
+	c.floor.Store(&highest)
 	return c, nil
 }
 
 // Highest returns the highest token that is known to be durable: the higher of
-// CheckerOptions.Highest and the last that Persist stored. It never goes back. Zero: none.
+// NewChecker's highest and the last that persist stored. It never goes back. Zero: none.
 func (c *Checker) Highest() hlc.Token { return *c.durable.Load() }
 
 // Do admits a write and runs it. Meanwhile the checker runs no other write and admits no
@@ -109,12 +106,12 @@ func (c *Checker) Highest() hlc.Token { return *c.durable.Load() }
 //
 //   - *StaleTokenError (ErrStaleToken): a higher token was seen. Nothing changed.
 //   - ErrMissingToken, hlc.ErrMalformed: token is zero, or malformed.
-//   - the error of Persist: the token may or may not be durable. From then on the checker
+//   - the error of persist: the token may or may not be durable. From then on the checker
 //     refuses lower tokens, as it might have to after a restart. The same token or a higher
 //     one may be tried again.
 //   - the cause of the end of ctx, if it ended before the write got its turn.
 //
-// Neither write nor Persist may use the checker: they would deadlock.
+// Neither write nor persist may use the checker: they would deadlock.
 func (c *Checker) Do(ctx context.Context, token hlc.Token, write func() error) error {
 	return c.run(ctx, "fencing: write to", token, write)
 }
@@ -135,7 +132,7 @@ func (c *Checker) Admit(ctx context.Context, token hlc.Token) error {
 func (c *Checker) run(ctx context.Context, operation string, token hlc.Token, write func() error) error {
 	err := c.takeTurn(ctx, token)
 	if err == nil {
-		defer c.leave()
+		defer c.turn.Release(1)
 		err = c.admit(ctx, token)
 	}
 	if err != nil {
@@ -152,15 +149,10 @@ func (c *Checker) takeTurn(ctx context.Context, token hlc.Token) error {
 	if err := c.stale(token); err != nil { // waiting is useless: it stays stale
 		return err
 	}
-	if ctx.Err() != nil {
+	if c.turn.Acquire(ctx, 1) != nil {
 		return context.Cause(ctx)
 	}
-	select {
-	case c.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return nil
 }
 
 // admit makes token the lowest that is admitted, and durable.
@@ -169,7 +161,7 @@ func (c *Checker) admit(ctx context.Context, token hlc.Token) error {
 		return err
 	}
 	if *c.durable.Load() != token {
-		// The floor rises before Persist: even if Persist fails, it may have stored the token,
+		// The floor rises before persist: even if persist fails, it may have stored the token,
 		// and a restarted checker would begin with it. And because the token exists, the
 		// tenures before it are over.
 		highest := token // a copy, so that token stays on the stack
@@ -181,8 +173,6 @@ func (c *Checker) admit(ctx context.Context, token hlc.Token) error {
 	}
 	return nil
 }
-
-func (c *Checker) leave() { <-c.turn }
 
 func (c *Checker) stale(token hlc.Token) error {
 	if floor := *c.floor.Load(); token.Compare(floor) < 0 {

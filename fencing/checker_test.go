@@ -23,9 +23,15 @@ const resource = "press-7/controller"
 // at returns the token of a tenure that began at a wall clock.
 func at(wall int64) hlc.Token { return hlc.Token{Wall: wall, Node: "StateStore"} }
 
-func newChecker(t *testing.T, options fencing.CheckerOptions) *fencing.Checker {
+// checkerOptions are the arguments of NewChecker beside the resource.
+type checkerOptions struct {
+	Highest hlc.Token
+	Persist func(ctx context.Context, token hlc.Token) error
+}
+
+func newChecker(t *testing.T, options checkerOptions) *fencing.Checker {
 	t.Helper()
-	checker, err := fencing.NewChecker(resource, options)
+	checker, err := fencing.NewChecker(resource, options.Highest, options.Persist)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +65,7 @@ func TestInvariant13ACheckerAdmitsEqualOrNewerTokensAndRefusesOlder(t *testing.T
 	}
 	for _, door := range doors {
 		t.Run(door.name, func(t *testing.T) {
-			checker := newChecker(t, fencing.CheckerOptions{Highest: token("1000:5:b")})
+			checker := newChecker(t, checkerOptions{Highest: token("1000:5:b")})
 			for _, step := range []struct {
 				token   string
 				admit   bool
@@ -102,7 +108,7 @@ func TestInvariant13ACheckerAdmitsEqualOrNewerTokensAndRefusesOlder(t *testing.T
 }
 
 func TestTheErrorForAStaleTokenNamesTheResourceOnceAndTheTokens(t *testing.T) {
-	refused := newChecker(t, fencing.CheckerOptions{Highest: at(2)}).Admit(t.Context(), at(1))
+	refused := newChecker(t, checkerOptions{Highest: at(2)}).Admit(t.Context(), at(1))
 	if got, want := refused.Error(), `fencing: admit to "press-7/controller": not admitted: the token 1:0:StateStore is stale: 2:0:StateStore was seen`; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}
@@ -123,7 +129,7 @@ func TestACheckerRefusesAnInvalidToken(t *testing.T) {
 			{hlc.Token{Wall: -1, Node: "a"}, hlc.ErrMalformed},
 			{hlc.Token{Wall: 5, Node: "a:b"}, hlc.ErrMalformed},
 		} {
-			checker := newChecker(t, fencing.CheckerOptions{})
+			checker := newChecker(t, checkerOptions{})
 			err := door.pass(t.Context(), checker, test.token)
 			if !errors.Is(err, test.want) || !errors.Is(err, fencing.ErrNotAdmitted) {
 				t.Errorf("%s of %v: %v, want %v", door.name, test.token, err, test.want)
@@ -142,9 +148,9 @@ func TestNewCheckerRefusesInvalidOptions(t *testing.T) {
 		cause          string
 	}{
 		{"no name", "", hlc.Token{}, "the resource has no name"},
-		{"a highest that is none", resource, hlc.Token{Wall: -1, Node: "a"}, "CheckerOptions.Highest: hlc: malformed timestamp"},
+		{"a highest that is none", resource, hlc.Token{Wall: -1, Node: "a"}, "the highest token: hlc: malformed timestamp"},
 	} {
-		checker, err := fencing.NewChecker(test.resource, fencing.CheckerOptions{Highest: test.highest})
+		checker, err := fencing.NewChecker(test.resource, test.highest, nil)
 		if checker != nil || err == nil || !strings.Contains(err.Error(), test.cause) {
 			t.Errorf("%s: %v, %v; want an error with %q", test.name, checker, err, test.cause)
 		}
@@ -153,7 +159,7 @@ func TestNewCheckerRefusesInvalidOptions(t *testing.T) {
 
 func TestPersistIsCalledOnceForEachNewTokenBeforeItsFirstWrite(t *testing.T) {
 	var events []string
-	checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Token) error {
+	checker := newChecker(t, checkerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Token) error {
 		events = append(events, fmt.Sprintf("persist %d", token.Wall))
 		return nil
 	}})
@@ -174,7 +180,7 @@ func TestPersistIsCalledOnceForEachNewTokenBeforeItsFirstWrite(t *testing.T) {
 
 func TestPersistIsGivenTheContextOfTheWrite(t *testing.T) {
 	type name struct{}
-	checker := newChecker(t, fencing.CheckerOptions{Persist: func(ctx context.Context, _ hlc.Token) error {
+	checker := newChecker(t, checkerOptions{Persist: func(ctx context.Context, _ hlc.Token) error {
 		if ctx.Value(name{}) != "the write's" {
 			t.Error("another context")
 		}
@@ -197,7 +203,7 @@ func TestATokenThatMayBeDurableKeepsLowerOnesOut(t *testing.T) {
 					full := errors.New("no space left")
 					fail := true
 					var persisted []int64
-					checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Token) error {
+					checker := newChecker(t, checkerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Token) error {
 						persisted = append(persisted, token.Wall)
 						switch {
 						case fail && panics:
@@ -245,7 +251,7 @@ func TestAnOlderTokenIsNotAdmittedWhileANewerOneIsMadeDurable(t *testing.T) {
 	for _, door := range doors {
 		for _, result := range []error{nil, errors.New("no space left")} {
 			synctest.Test(t, func(t *testing.T) {
-				checker := newChecker(t, fencing.CheckerOptions{Highest: at(1), Persist: func(context.Context, hlc.Token) error {
+				checker := newChecker(t, checkerOptions{Highest: at(1), Persist: func(context.Context, hlc.Token) error {
 					time.Sleep(time.Second)
 					return result
 				}})
@@ -280,7 +286,7 @@ func TestAnOlderTokenIsNotAdmittedWhileANewerOneIsMadeDurable(t *testing.T) {
 
 func TestAnEndedContextAdmitsNothing(t *testing.T) {
 	for _, door := range doors {
-		checker := newChecker(t, fencing.CheckerOptions{Persist: func(context.Context, hlc.Token) error {
+		checker := newChecker(t, checkerOptions{Persist: func(context.Context, hlc.Token) error {
 			t.Error("Persist was called")
 			return nil
 		}})
@@ -297,7 +303,7 @@ func TestAnEndedContextAdmitsNothing(t *testing.T) {
 
 func TestANewerWriteWaitsForAnOlderOneThatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		checker := newChecker(t, fencing.CheckerOptions{})
+		checker := newChecker(t, checkerOptions{})
 		var order []string
 		var all sync.WaitGroup
 		all.Go(func() {
@@ -331,7 +337,7 @@ func TestANewerWriteWaitsForAnOlderOneThatRuns(t *testing.T) {
 func TestAWriteThatWaitedIsComparedAgain(t *testing.T) {
 	for _, door := range doors {
 		synctest.Test(t, func(t *testing.T) {
-			checker := newChecker(t, fencing.CheckerOptions{})
+			checker := newChecker(t, checkerOptions{})
 			var all sync.WaitGroup
 			for _, wall := range []int64{1, 2} { // the second waits for the first
 				all.Go(func() {
@@ -355,7 +361,7 @@ func TestAWriteThatFailsOrPanicsLeavesTheCheckerFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		checker := newChecker(t, fencing.CheckerOptions{})
+		checker := newChecker(t, checkerOptions{})
 		broken := errors.New("broken pipe")
 		err := checker.Do(ctx, at(1), func() error { return broken })
 		if !errors.Is(err, broken) || errors.Is(err, fencing.ErrNotAdmitted) {
@@ -397,7 +403,7 @@ func TestWritesAreInTheOrderOfTheirTokensWhateverHappens(t *testing.T) {
 					return random.IntN(n)
 				}
 				ctx, crash := context.WithCancel(t.Context())
-				checker := newChecker(t, fencing.CheckerOptions{Highest: disk, Persist: func(ctx context.Context, token hlc.Token) error {
+				checker := newChecker(t, checkerOptions{Highest: disk, Persist: func(ctx context.Context, token hlc.Token) error {
 					if token.Compare(disk) < 0 {
 						t.Errorf("seed %d: %v is stored over %v", seed, token, disk)
 					}

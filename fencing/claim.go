@@ -3,14 +3,13 @@ package fencing
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -28,15 +27,19 @@ import (
 // token; its value is unchanged.
 func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, err error) {
 	for {
-		err = g.write(ctx, "claim", key, func(ctx context.Context, token hlc.Token, binding transport.Binding) error {
-			entry, err = g.claim(ctx, key, token, binding)
+		err = g.write(ctx, "claim", key, func(token hlc.Token, binding transport.Binding) error {
+			entry, err = g.claimOnce(ctx, key, token, binding)
 			return err
 		})
 		if err == nil {
+			g.keys.setClaimed(key, true)
 			return entry, nil
 		}
-		// ErrNotSent may mean that the tenure could not be confirmed.
-		if _, over := g.token(); over != nil || !errors.Is(err, transport.ErrNotSent) || !sleep.For(ctx, claimPause) {
+		_, over := g.token()
+		unanswered := errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)
+		switch {
+		case over == nil && errors.Is(err, transport.ErrConditionFailed): // the key changed after it was read
+		case over != nil, !unanswered, !sleep.For(ctx, claimPause):
 			return transport.Entry{}, err
 		}
 	}
@@ -49,34 +52,9 @@ const (
 	claimPause = 20 * time.Millisecond
 )
 
-// claim calls claimOnce until it succeeds.
-func (g *Guard) claim(ctx context.Context, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
-	timeout := g.tenure.Remaining() / claimAttempts
-	for {
-		entry, err := g.claimOnce(ctx, timeout, key, token, binding)
-		err = operror.Inner(err)
-		_, over := g.token()
-		unanswered := errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)
-		switch {
-		case over != nil && err == nil:
-			return transport.Entry{}, over
-		case over != nil && unanswered:
-			return transport.Entry{}, fmt.Errorf("%w: %w", over, err)
-		case err == nil:
-			g.claims.add(key)
-			return entry, nil
-		case binding.Err() != nil:
-			return transport.Entry{}, err // bound runs it again over the next connection
-		case over == nil && errors.Is(err, transport.ErrConditionFailed): // the key changed after it was read
-		case !unanswered || !sleep.For(ctx, claimPause):
-			return transport.Entry{}, err
-		}
-	}
-}
-
 // claimOnce sets the key to the value that it has, unless that changes meanwhile.
-func (g *Guard) claimOnce(ctx context.Context, timeout time.Duration, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining()/claimAttempts)
 	defer cancel()
 	entry, err := g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding})
 	if err != nil {
@@ -90,6 +68,9 @@ func (g *Guard) claimOnce(ctx context.Context, timeout time.Duration, key string
 		FencingToken: token,
 		Binding:      binding,
 	})
+	if err == nil {
+		_, err = g.token() // or during the write
+	}
 	entry.Exists = true
 	return entry, err
 }
@@ -109,16 +90,8 @@ func (g *Guard) ClaimAll(ctx context.Context, keys ...string) (map[string]transp
 	group.SetLimit(claimsAtOnce)
 	var mu sync.Mutex
 	entries := make(map[string]transport.Entry, len(keys))
-	started := make(map[string]bool, len(keys))
-	for _, key := range keys {
-		if started[key] {
-			continue
-		}
-		started[key] = true
+	for _, key := range slices.Compact(slices.Sorted(slices.Values(keys))) {
 		group.Go(func() error {
-			if ctx.Err() != nil {
-				return guardError("claim", key, context.Cause(ctx))
-			}
 			entry, err := g.Claim(ctx, key)
 			if err != nil {
 				return err
@@ -133,43 +106,4 @@ func (g *Guard) ClaimAll(ctx context.Context, keys ...string) (map[string]transp
 		return nil, err
 	}
 	return entries, nil
-}
-
-// maxClaims is the size of claims.
-const maxClaims = 1024
-
-// claims is a cache of the keys that are known to have the tenure's token, so that an update
-// need not claim them again. A key that is missing from it costs one more round trip, so its
-// size is limited. The zero value is empty.
-type claims struct {
-	mu   sync.Mutex
-	keys map[string]struct{}
-}
-
-func (c *claims) add(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.keys == nil {
-		c.keys = make(map[string]struct{})
-	}
-	c.keys[key] = struct{}{}
-	for other := range c.keys {
-		if len(c.keys) <= maxClaims {
-			break
-		}
-		delete(c.keys, other) // any key
-	}
-}
-
-func (c *claims) remove(key string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.keys, key)
-}
-
-func (c *claims) contains(key string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_, ok := c.keys[key]
-	return ok
 }

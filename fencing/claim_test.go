@@ -19,8 +19,8 @@ import (
 )
 
 func TestClaimKeepsTheValueAndShutsOutAWriteThatIsOnItsWay(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
-		if _, err := fencing.NewGuard(former.Client, stale).Set(t.Context(), key, []byte("41")); err != nil {
+	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
+		if _, err := fencing.NewGuard(former.Client, stale.Tenure).Set(t.Context(), key, []byte("41")); err != nil {
 			t.Fatal(err)
 		}
 		// A write of the former leader leaves now and arrives in a minute.
@@ -43,12 +43,12 @@ func TestClaimKeepsTheValueAndShutsOutAWriteThatIsOnItsWay(t *testing.T) {
 }
 
 func TestClaimOfAMissingKeyCreatesItEmptyAndProtected(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
 		entry, err := guard.Claim(t.Context(), key)
 		if err != nil || !entry.Exists || len(entry.Value) != 0 || entry.Version.IsZero() {
 			t.Fatalf("claimed %+v, %v", entry, err)
 		}
-		if _, err := fencing.NewGuard(former.Client, stale).Set(t.Context(), key, []byte("old")); !errors.Is(err, transport.ErrFencingTokenLower) {
+		if _, err := fencing.NewGuard(former.Client, stale.Tenure).Set(t.Context(), key, []byte("old")); !errors.Is(err, transport.ErrFencingTokenLower) {
 			t.Errorf("a former leader's write: %v, want ErrFencingTokenLower", err)
 		}
 		present.mustHold(t, key, "")
@@ -56,7 +56,7 @@ func TestClaimOfAMissingKeyCreatesItEmptyAndProtected(t *testing.T) {
 }
 
 func TestClaimRepeatsItselfWhileOthersChangeTheKey(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
 		// Each of the first claims finds the value changed between its GET and
 		// its SET by the former leader.
 		var left atomic.Int64
@@ -87,8 +87,8 @@ func TestClaimIsRepeatedWhenARequestGetsNoAnswer(t *testing.T) {
 	} {
 		for _, lost := range []int64{1, 2} { // the GET, the SET
 			t.Run(fmt.Sprintf("%s, number %d", test.name, lost), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
-					if _, err := fencing.NewGuard(former.Client, stale).Set(t.Context(), key, []byte("41")); err != nil {
+				inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
+					if _, err := fencing.NewGuard(former.Client, stale.Tenure).Set(t.Context(), key, []byte("41")); err != nil {
 						t.Fatal(err)
 					}
 					var number atomic.Int64
@@ -112,7 +112,7 @@ func TestClaimIsRepeatedWhenARequestGetsNoAnswer(t *testing.T) {
 }
 
 func TestClaimEndsWithItsTenure(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 		present.conn.Cut()
 		if _, err := guard.Claim(t.Context(), key); !errors.Is(err, transport.ErrNotSent) && !errors.Is(err, lease.ErrDeadlinePassed) {
 			t.Errorf("without a connection: %v", err)
@@ -124,8 +124,8 @@ func TestClaimEndsWithItsTenure(t *testing.T) {
 }
 
 func TestClaimAllReturnsWhatEachKeyHolds(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
-		old := fencing.NewGuard(former.Client, stale)
+	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
+		old := fencing.NewGuard(former.Client, stale.Tenure)
 		want := make(map[string]string)
 		var keys []string
 		for i := range 50 {
@@ -175,7 +175,7 @@ func isOfMany(request transport.Request) bool {
 }
 
 func TestClaimAllHasNoMoreThanItsBoundUnderWay(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 		var underWay, most atomic.Int64
 		present.conn.SetFault(func(request transport.Request) transporttest.Fault {
 			if isOfMany(request) {
@@ -234,7 +234,7 @@ func TestTheFirstErrorOfClaimAllStartsNoFurtherClaim(t *testing.T) {
 }
 
 func TestClaimAllEndsWithItsContext(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 		cause := errors.New("no more time")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(45*time.Millisecond, func() { cancel(cause) })

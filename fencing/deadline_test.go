@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -55,9 +54,15 @@ func TestATenureWithoutATokenSendsNothing(t *testing.T) {
 	for _, method := range methods {
 		t.Run(method.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := newNode(t, transporttest.Start(t), "node-a")
-				sent := a.countAll()
-				if err := method.call(t.Context(), fencing.NewGuard(a.Client, &fakeTenure{})); !errors.Is(err, fencing.ErrMissingToken) {
+				var sent atomic.Int64
+				client := altered{
+					Conn:    transporttest.Start(t).Connect("node-a"),
+					request: func(context.Context, *transport.Request) { sent.Add(1) },
+					reply:   func(reply *transport.Reply) { reply.Timestamp = "" },
+				}.client(t)
+				tenure := stop(t, client, time.Minute)
+				sent.Store(0)
+				if err := method.call(t.Context(), fencing.NewGuard(client, tenure.Tenure)); !errors.Is(err, fencing.ErrMissingToken) {
 					t.Errorf("%v, want ErrMissingToken", err)
 				}
 				if got := sent.Load(); got != 0 {
@@ -71,7 +76,7 @@ func TestATenureWithoutATokenSendsNothing(t *testing.T) {
 func TestInvariant21ARequestDoesNotOutlastItsTenure(t *testing.T) {
 	for _, method := range methods {
 		t.Run(method.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, former, present node, _ *fakeTenure, guard *fencing.Guard) {
+			inBubble(t, func(t *testing.T, former, present node, _ staleTenure, guard *fencing.Guard) {
 				present.conn.Cut()
 				sent := present.countTokens()
 				began := time.Now()
@@ -95,21 +100,6 @@ func TestInvariant21ARequestDoesNotOutlastItsTenure(t *testing.T) {
 	}
 }
 
-// timed is a connection that reports how long each request with a token may last. Over MQTT
-// that becomes the message expiry.
-type timed struct {
-	*transporttest.Conn
-	left func(time.Duration)
-}
-
-func (c timed) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	if request.FencingToken != "" {
-		deadline, _ := ctx.Deadline()
-		c.left(time.Until(deadline))
-	}
-	return c.Conn.RoundTrip(ctx, request)
-}
-
 // A broker may keep a request for longer than the lease of its sender lasts. A process may stand still
 // after it has asked how long that is: then the request lasts for what is left.
 func TestInvariant21ARequestUnderATokenExpiresWithTheTenure(t *testing.T) {
@@ -121,21 +111,47 @@ func TestInvariant21ARequestUnderATokenExpiresWithTheTenure(t *testing.T) {
 func expiresWithTheTenure(t *testing.T, pause time.Duration) {
 	var longest time.Duration
 	requests := 0
-	conn := timed{transporttest.Start(t).Connect("node-a"), func(left time.Duration) {
-		requests++
-		longest = max(longest, left)
-	}}
-	client, err := transport.NewClient(conn, transport.ClientOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	tenure := &fakeTenure{token: hlc.Token{Wall: time.Now().UnixMilli(), Node: "StateStore"}, left: time.Second, pause: pause}
+	client := altered{Conn: transporttest.Start(t).Connect("node-a"), request: func(ctx context.Context, request *transport.Request) {
+		if request.FencingToken != "" { // over MQTT the deadline becomes the message expiry
+			deadline, _ := ctx.Deadline()
+			requests++
+			longest = max(longest, time.Until(deadline))
+		}
+	}}.client(t)
+	tenure := stop(t, client, ttl)
+	left := tenure.Remaining() - pause
+	tenure.clock.pause.Store(int64(pause))
 	for _, method := range methods {
-		_ = method.call(t.Context(), fencing.NewGuard(client, tenure)) // some find nothing to delete
+		_ = method.call(t.Context(), fencing.NewGuard(client, tenure.Tenure)) // some find nothing to delete
 	}
-	if left := tenure.left - pause; requests == 0 || longest > left {
+	tenure.clock.pause.Store(0)
+	if requests == 0 || longest > left {
 		t.Errorf("%d requests lasted for up to %v, and the tenure for %v", requests, longest, left)
+	}
+}
+
+// The client of the guard has no connection, while the tenure is renewed over another.
+func TestARequestWaitsNoLongerThanItsTenureIsSureToLast(t *testing.T) {
+	for _, hidden := range []bool{false, true} {
+		for _, method := range methods[:slices.IndexFunc(methods, func(m guardMethod) bool { return m.name == "Claim" })] { // which tries again
+			t.Run(fmt.Sprintf("%s, identity hidden %v", method.name, hidden), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					store := transporttest.Start(t)
+					store.HideIdentity(hidden)
+					n, other := newNode(t, store, "node-a"), newNode(t, store, "other")
+					_, tenure := n.lead(t)
+					other.conn.Cut()
+					began, left := time.Now(), tenure.Remaining()
+					err := method.call(t.Context(), fencing.NewGuard(other.Client, tenure))
+					if waited := time.Since(began); !errors.Is(err, transport.ErrNotSent) || waited > left {
+						t.Errorf("%v after %v, want ErrNotSent within %v", err, waited, left)
+					}
+					if err := tenure.Err(); err != nil {
+						t.Errorf("the tenure: %v", err)
+					}
+				})
+			})
+		}
 	}
 }
 
@@ -144,12 +160,15 @@ func expiresWithTheTenure(t *testing.T, pause time.Duration) {
 func TestInvariant18NothingIsSentOnceTheTenureWasEnded(t *testing.T) {
 	for _, method := range methods {
 		for _, end := range []struct {
-			name string
-			at   time.Duration
-		}{{"early", ttl / 4}, {"after the notice", ttl - 3*ttl/20}} {
+			name   string
+			hidden bool // the store has no identity: the guard asks it first
+			at     time.Duration
+		}{{"early", false, ttl / 4}, {"early, without an identity", true, ttl / 4}, {"after the notice", false, ttl - 3*ttl/20}} {
 			t.Run(method.name+", "+end.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					a := newNode(t, transporttest.Start(t), "node-a")
+					store := transporttest.Start(t)
+					store.HideIdentity(end.hidden)
+					a := newNode(t, store, "node-a")
 					guard, tenure := a.lead(t)
 					synctest.Wait() // the tenure has read its own key
 					a.conn.Cut()
@@ -185,7 +204,7 @@ func TestInvariant18NothingIsSentOnceTheTenureWasEnded(t *testing.T) {
 func TestAGuardWritesUntilTheDeadline(t *testing.T) {
 	for _, method := range methods {
 		t.Run(method.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, _ *fencing.Guard) {
+			inBubble(t, func(t *testing.T, _, present node, _ staleTenure, _ *fencing.Guard) {
 				l, err := lease.New(present.Client, "another", lease.Options{TTL: ttl})
 				if err != nil {
 					t.Fatal(err)
@@ -226,7 +245,7 @@ func TestInvariant1WhatIsReadIsNotReturnedAfterTheTenure(t *testing.T) {
 		{"Update", 1500 * time.Millisecond, 1},
 	} {
 		t.Run(fmt.Sprintf("%s, %v", test.method, test.end), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, former, _ node, stale *fakeTenure, _ *fencing.Guard) {
+			inBubble(t, func(t *testing.T, former, _ node, stale staleTenure, _ *fencing.Guard) {
 				var tokens atomic.Int64
 				former.conn.SetFault(func(request transport.Request) transporttest.Fault {
 					if request.FencingToken != "" {
@@ -234,10 +253,10 @@ func TestInvariant1WhatIsReadIsNotReturnedAfterTheTenure(t *testing.T) {
 					}
 					return transporttest.Fault{HoldReply: time.Second}
 				})
-				// As after a suspend: the deadline has passed, but the timers have a minute left.
-				time.AfterFunc(test.end, func() { stale.FencedOut(lease.ErrDeadlinePassed) })
+				// As after a suspend: the deadline has passed, but the timers are late.
+				time.AfterFunc(test.end, func() { stale.clock.now.Add(int64(time.Minute)) })
 				i := slices.IndexFunc(methods, func(m guardMethod) bool { return m.name == test.method })
-				if err := methods[i].call(t.Context(), fencing.NewGuard(former.Client, stale)); !errors.Is(err, lease.ErrDeadlinePassed) {
+				if err := methods[i].call(t.Context(), fencing.NewGuard(former.Client, stale.Tenure)); !errors.Is(err, lease.ErrDeadlinePassed) {
 					t.Errorf("%v, want ErrDeadlinePassed", err)
 				}
 				if got := tokens.Load(); got != test.tokens {

@@ -40,10 +40,8 @@
 // all writes to the resource pass through:
 //
 //	store, err := fencing.OpenFileStore("/var/lib/press-7/fence")
-//	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{
-//		Highest: store.Highest(), // the token that was stored before the restart
-//		Persist: store.Persist,   // stores each new token before its first write is admitted
-//	})
+//	checker, err := fencing.NewChecker("press-7", store.Highest(), store.Persist)
+//	// It stores each new token before the first write with it is admitted.
 //	err = checker.Do(ctx, token, func() error { return press.Move(42) })
 //
 // A [FileStore] keeps the highest token in a file, for one process at a time. A program that has
@@ -60,7 +58,7 @@
 //     is deleted or expires, because the store drops the token with the key: prefer
 //     [Guard.Clear] to [Guard.Del]. A store in strict mode keeps the token.
 //   - Writes through [Checker.Do] run in the order of their tokens, also over restarts if
-//     Persist stores tokens durably. After [Checker.Admit] alone they may not: between the
+//     the tokens are stored durably. After [Checker.Admit] alone they may not: between the
 //     admission and the write there is time for a newer write.
 //   - Equal tokens are not ordered. The writers of one tenure have to agree among themselves;
 //     [Guard.Update] orders updates through the same guard. A write of unknown outcome may take

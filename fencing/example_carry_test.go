@@ -17,7 +17,7 @@ import (
 // A machine behind HTTP: writers send their token in a header, and the one process
 // that talks to the machine checks it.
 func ExampleSetHeader() {
-	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{}) // Persist: see the example of Checker
+	checker, err := fencing.NewChecker("press-7", hlc.Token{}, nil) // a FileStore: see the example of Checker
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func ExampleUserProperty() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{Highest: hlc.Token{Wall: 1696374427000, Node: "StateStore"}})
+	checker, err := fencing.NewChecker("press-7", hlc.Token{Wall: 1696374427000, Node: "StateStore"}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}

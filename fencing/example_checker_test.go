@@ -27,10 +27,7 @@ func ExampleChecker() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		checker, err := fencing.NewChecker("setpoint", fencing.CheckerOptions{
-			Highest: store.Highest(),
-			Persist: store.Persist,
-		})
+		checker, err := fencing.NewChecker("setpoint", store.Highest(), store.Persist)
 		if err != nil {
 			log.Fatal(err)
 		}

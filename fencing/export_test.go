@@ -7,11 +7,9 @@ const (
 
 // Kept returns the number of keys for which the guard has a turn and a claim.
 func (g *Guard) Kept() (turns, claims int) {
-	g.turns.mu.Lock()
-	defer g.turns.mu.Unlock()
-	g.claims.mu.Lock()
-	defer g.claims.mu.Unlock()
-	return len(g.turns.keys), len(g.claims.keys)
+	g.keys.mu.Lock()
+	defer g.keys.mu.Unlock()
+	return len(g.keys.turns), len(g.keys.claimed)
 }
 
 // Disk is what a FileStore needs of a file system.

@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/tenurelock/tenure/hlc"
 )
 
@@ -29,10 +31,7 @@ var (
 //
 //	store, err := fencing.OpenFileStore("/var/lib/press-7/fence")
 //	defer store.Close()
-//	checker, err := fencing.NewChecker("press-7", fencing.CheckerOptions{
-//		Highest: store.Highest(),
-//		Persist: store.Persist,
-//	})
+//	checker, err := fencing.NewChecker("press-7", store.Highest(), store.Persist)
 //
 // Two more names belong to it. The name with ".lock" is a file that one FileStore at a time
 // holds locked; it stays after Close, and must not be removed while a store is open. The name
@@ -50,9 +49,9 @@ type FileStore struct {
 	disk disk
 	lock io.Closer
 
-	turn    chan struct{} // holds an item while a call writes, or closes
-	closed  bool          // changes in turns only
-	floor   hlc.Token     // the highest token that may be in the file; changes in turns only
+	turn    *semaphore.Weighted // taken while a call writes, or closes
+	closed  bool                // changes in turns only
+	floor   hlc.Token           // the highest token that may be in the file; changes in turns only
 	highest atomic.Pointer[hlc.Token]
 }
 
@@ -67,12 +66,10 @@ type FileStore struct {
 // files. Others come from the file system, such as [fs.ErrNotExist] for the directory.
 func OpenFileStore(path string) (*FileStore, error) {
 	absolute, err := filepath.Abs(path) // the program may change its directory
-	if err == nil {
-		path = absolute
-	}
-	if err != nil || path == string(filepath.Separator) {
+	if err != nil || absolute == string(filepath.Separator) {
 		return nil, fmt.Errorf("fencing: open file store %q: give the path of a file", path)
 	}
+	path = absolute
 	lock, err := lockFile(path + ".lock")
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w; create the directory %s", err, filepath.Dir(path))
@@ -88,7 +85,7 @@ func OpenFileStore(path string) (*FileStore, error) {
 }
 
 func openFileStore(path string, disk disk, lock io.Closer) (*FileStore, error) {
-	s := &FileStore{path: path, disk: disk, lock: lock, turn: make(chan struct{}, 1)}
+	s := &FileStore{path: path, disk: disk, lock: lock, turn: semaphore.NewWeighted(1)}
 	content, err := disk.Read(path, maxRecord+1)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -112,7 +109,7 @@ func openFileStore(path string, disk disk, lock io.Closer) (*FileStore, error) {
 // store or before. The zero token: none.
 func (s *FileStore) Highest() hlc.Token { return *s.highest.Load() }
 
-// Persist stores a token, for CheckerOptions.Persist. When it returns nil the token is durable.
+// Persist stores a token, for [NewChecker]. When it returns nil the token is durable.
 // For a token that is durable already it writes nothing. With any other error than the
 // following the token may or may not be durable; Persist can be called again with the same or
 // a higher one.
@@ -133,15 +130,10 @@ func (s *FileStore) persist(ctx context.Context, token hlc.Token) error {
 	if err := validate(token); err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
+	if s.turn.Acquire(ctx, 1) != nil {
 		return context.Cause(ctx)
 	}
-	select {
-	case s.turn <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	defer func() { <-s.turn }()
+	defer s.turn.Release(1)
 	switch {
 	case s.closed:
 		return os.ErrClosed
@@ -161,8 +153,8 @@ func (s *FileStore) persist(ctx context.Context, token hlc.Token) error {
 // Close unlocks the file. It waits for a Persist that is under way. It may be called more
 // than once.
 func (s *FileStore) Close() error {
-	s.turn <- struct{}{}
-	defer func() { <-s.turn }()
+	_ = s.turn.Acquire(context.Background(), 1) // which never ends
+	defer s.turn.Release(1)
 	if s.closed {
 		return nil
 	}
@@ -218,14 +210,10 @@ func parseRecord(record []byte) (hlc.Token, error) {
 	if len(record) > maxRecord {
 		return hlc.Token{}, fmt.Errorf("%w: it has more than %d bytes", ErrDamaged, maxRecord)
 	}
-	rest, ok := bytes.CutPrefix(record, []byte(recordTitle))
-	if !ok {
-		return hlc.Token{}, fmt.Errorf("%w: it does not begin with %q", ErrDamaged, recordTitle)
-	}
-	rest, ok = bytes.CutPrefix(rest, []byte(recordToken))
+	rest, begins := bytes.CutPrefix(record, []byte(recordTitle+recordToken))
 	text, _, complete := bytes.Cut(rest, []byte("\n"))
-	if !ok || !complete {
-		return hlc.Token{}, fmt.Errorf("%w: it ends before its token", ErrDamaged)
+	if !begins || !complete {
+		return hlc.Token{}, fmt.Errorf("%w: it does not begin with %q and a token", ErrDamaged, recordTitle+recordToken)
 	}
 	var token hlc.Token
 	if err := token.UnmarshalText(text); err != nil {
@@ -250,7 +238,8 @@ type disk interface {
 	SyncDirectory(path string) error
 }
 
-// systemDisk is the disk of the operating system.
+// systemDisk is the disk of the operating system. How Rename and SyncDirectory make names durable depends
+// on the system.
 type systemDisk struct{}
 
 func (systemDisk) Read(path string, most int) ([]byte, error) {
@@ -277,9 +266,7 @@ func (systemDisk) Create(path string, content []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-func (systemDisk) Rename(from, to string) error         { return replaceFile(from, to) }
-func (systemDisk) Remove(path string) error             { return os.Remove(path) }
-func (systemDisk) SyncDirectory(directory string) error { return syncDirectory(directory) }
+func (systemDisk) Remove(path string) error { return os.Remove(path) }
 
 // checkRegular refuses links and devices: a link would be replaced by a file, so that two stores
 // could use the file under two names.

@@ -7,11 +7,11 @@ import (
 	"os"
 )
 
-// replaceFile renames a file and replaces the file of that name, if any.
-func replaceFile(from, to string) error { return os.Rename(from, to) }
+// Rename renames a file and replaces the file of that name, if any.
+func (systemDisk) Rename(from, to string) error { return os.Rename(from, to) }
 
-// syncDirectory makes the names in a directory durable.
-func syncDirectory(path string) error {
+// SyncDirectory makes the names in a directory durable.
+func (systemDisk) SyncDirectory(path string) error {
 	directory, err := os.Open(path)
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ func TestInvariant13ATokenInAFileStoreIsTheFloorAfterARestart(t *testing.T) {
 		if got := store.Highest().Wall; got != wall-10 {
 			t.Fatalf("the highest after a restart is %d, want %d", got, wall-10)
 		}
-		checker := newChecker(t, fencing.CheckerOptions{Highest: store.Highest(), Persist: store.Persist})
+		checker := newChecker(t, checkerOptions{Highest: store.Highest(), Persist: store.Persist})
 		if err := checker.Admit(t.Context(), at(wall-11)); wall > 10 && !errors.Is(err, fencing.ErrStaleToken) {
 			t.Errorf("%d after a restart: %v, want ErrStaleToken", wall-11, err)
 		}
@@ -89,7 +89,7 @@ func TestAFileStoreRefusesALowerTokenByItself(t *testing.T) {
 		}
 	}
 	// A checker that was given no Highest asks the store.
-	if err := newChecker(t, fencing.CheckerOptions{Persist: store.Persist}).Admit(t.Context(), at(4)); !errors.Is(err, fencing.ErrStaleToken) {
+	if err := newChecker(t, checkerOptions{Persist: store.Persist}).Admit(t.Context(), at(4)); !errors.Is(err, fencing.ErrStaleToken) {
 		t.Errorf("without Highest: %v, want ErrStaleToken", err)
 	}
 	if got := store.Highest(); got != at(5) {

@@ -23,10 +23,10 @@ const (
 
 var moveFileEx = syscall.NewLazyDLL("kernel32.dll").NewProc("MoveFileExW")
 
-// replaceFile renames a file and replaces the file of that name, if any. When it returns nil
+// Rename renames a file and replaces the file of that name, if any. When it returns nil
 // the new name is on the disk. Windows cannot sync a directory; it has a flag for this instead,
 // which os.Rename does not set.
-func replaceFile(from, to string) error {
+func (systemDisk) Rename(from, to string) error {
 	const replaceExisting, writeThrough = 0x1, 0x8
 	oldName, err := syscall.UTF16PtrFromString(from)
 	if err != nil {
@@ -49,8 +49,8 @@ func replaceFile(from, to string) error {
 	}
 }
 
-// syncDirectory does nothing: replaceFile has made the name durable.
-func syncDirectory(string) error { return nil }
+// SyncDirectory does nothing: Rename has made the name durable.
+func (systemDisk) SyncDirectory(string) error { return nil }
 
 // lockFile locks a file, which it creates if it does not exist: it opens the file so that
 // no other process can open it. The lock ends with the process.

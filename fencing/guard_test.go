@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
@@ -38,7 +37,7 @@ func TestTheTableOfMethodsIsComplete(t *testing.T) {
 }
 
 func TestInvariant14AProtectedKeyRefusesWritesWithoutAToken(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, _ node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, former, _ node, _ staleTenure, guard *fencing.Guard) {
 		if _, err := guard.Set(t.Context(), key, []byte("new")); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +53,7 @@ func TestInvariant14AProtectedKeyRefusesWritesWithoutAToken(t *testing.T) {
 }
 
 func TestGetReturnsWhatTheKeyHolds(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, _ node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, _ node, _ staleTenure, guard *fencing.Guard) {
 		if entry, err := guard.Get(t.Context(), key); err != nil || entry.Exists {
 			t.Errorf("a missing key: %+v, %v", entry, err)
 		}
@@ -69,7 +68,7 @@ func TestGetReturnsWhatTheKeyHolds(t *testing.T) {
 }
 
 func TestInvariant12WritersOfOneTenureDoNotFenceEachOtherOut(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, _ node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, _ node, _ staleTenure, guard *fencing.Guard) {
 		failed := make(chan error, 20)
 		for i := range 20 {
 			go func() {
@@ -92,7 +91,7 @@ func TestInvariant12WritersOfOneTenureDoNotFenceEachOtherOut(t *testing.T) {
 }
 
 func TestClearKeepsTheFenceAndDelDropsIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
 		late := func() error {
 			_, err := former.Set(t.Context(), key, []byte("old"), transport.SetOptions{FencingToken: stale.token})
 			return err
@@ -127,20 +126,20 @@ func TestClearKeepsTheFenceAndDelDropsIt(t *testing.T) {
 func TestAnErrorOfAGuardNamesTheKeyOnce(t *testing.T) {
 	for _, failure := range []struct {
 		name string
-		fail func(store *transporttest.Store, conn *transporttest.Conn, tenure *fakeTenure)
+		fail func(store *transporttest.Store, conn *transporttest.Conn, tenure *lease.Tenure)
 		want error
 	}{
-		{"not sent", func(_ *transporttest.Store, conn *transporttest.Conn, _ *fakeTenure) { conn.Cut() }, transport.ErrNotSent},
-		{"no reply", func(_ *transporttest.Store, conn *transporttest.Conn, _ *fakeTenure) {
+		{"not sent", func(_ *transporttest.Store, conn *transporttest.Conn, _ *lease.Tenure) { conn.Cut() }, transport.ErrNotSent},
+		{"no reply", func(_ *transporttest.Store, conn *transporttest.Conn, _ *lease.Tenure) {
 			conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{LoseReply: true} })
 		}, context.DeadlineExceeded},
-		{"no reply, and the tenure ends", func(_ *transporttest.Store, conn *transporttest.Conn, tenure *fakeTenure) {
+		{"no reply, and the tenure ends", func(_ *transporttest.Store, conn *transporttest.Conn, tenure *lease.Tenure) {
 			conn.SetFault(func(transport.Request) transporttest.Fault {
 				tenure.FencedOut(lease.ErrLost)
 				return transporttest.Fault{LoseReply: true}
 			})
-		}, context.DeadlineExceeded},
-		{"refused", func(store *transporttest.Store, _ *transporttest.Conn, _ *fakeTenure) {
+		}, lease.ErrFencedOut},
+		{"refused", func(store *transporttest.Store, _ *transporttest.Conn, _ *lease.Tenure) {
 			store.Authorize(func(string, statestore.Verb, string) bool { return false })
 		}, transport.ErrNotAuthorized},
 	} {
@@ -149,11 +148,11 @@ func TestAnErrorOfAGuardNamesTheKeyOnce(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					store := transporttest.Start(t)
 					client, conn := store.Client(t, "node-a", transport.ClientOptions{})
-					tenure := &fakeTenure{token: hlc.Token{Wall: 1, Node: "StateStore"}, left: ttl}
-					failure.fail(store, conn, tenure)
+					tenure := stop(t, client, time.Minute)
+					failure.fail(store, conn, tenure.Tenure)
 					ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
 					defer cancel()
-					err := method.call(ctx, fencing.NewGuard(client, tenure))
+					err := method.call(ctx, fencing.NewGuard(client, tenure.Tenure))
 					if !errors.Is(err, failure.want) || !strings.HasPrefix(err.Error(), "fencing: ") || strings.Count(err.Error(), key) != 1 {
 						t.Errorf("%v: want %v, and the key once", err, failure.want)
 					}

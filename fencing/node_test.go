@@ -2,7 +2,6 @@ package fencing_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -18,8 +17,9 @@ import (
 )
 
 const (
-	key = "press-7/setpoint"
-	ttl = 2 * time.Second
+	key       = "press-7/setpoint"
+	leaseName = "press-7/active"
+	ttl       = 2 * time.Second
 )
 
 // node is one process: its client, its connection, and the lease it campaigns for.
@@ -32,7 +32,7 @@ type node struct {
 func newNode(t *testing.T, store *transporttest.Store, id string) node {
 	t.Helper()
 	client, conn := store.Client(t, id, transport.ClientOptions{})
-	l, err := lease.New(client, "press-7/active", lease.Options{TTL: ttl})
+	l, err := lease.New(client, leaseName, lease.Options{TTL: ttl})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,60 +80,101 @@ func (n node) countTokens() *atomic.Int64 {
 	return n.count(func(request transport.Request) bool { return request.FencingToken != "" })
 }
 
-// fakeTenure is a tenure that goes on although a later one may have followed: the state of a
-// process that was stopped between the check and the write. It ends with FencedOut.
-type fakeTenure struct {
+// stoppedClock is the clock of a process that stands still.
+type stoppedClock struct {
+	now   atomic.Int64
+	pause atomic.Int64 // how long the process stands still after it has read the clock
+}
+
+func (c *stoppedClock) read() time.Duration {
+	now := time.Duration(c.now.Load())
+	time.Sleep(time.Duration(c.pause.Load()))
+	return now
+}
+
+// staleTenure is a tenure that goes on although a later one may have followed: its process was stopped
+// between the check and the write. Its goroutines do not learn that its time is over.
+type staleTenure struct {
+	*lease.Tenure
+	clock *stoppedClock
 	token hlc.Token
-	left  time.Duration // what Remaining returns; zero: a minute
-	pause time.Duration // how long the process stands still after Remaining has looked
-	end   atomic.Pointer[error]
 }
 
-var (
-	_ fencing.Tenure = (*fakeTenure)(nil)
-	_ fencing.Tenure = (*lease.Tenure)(nil)
-)
-
-// TokenContext never ends: goroutines that wait do not learn that the tenure is over.
-func (f *fakeTenure) TokenContext() context.Context { return context.Background() }
-
-func (f *fakeTenure) Token() (hlc.Token, error) { return f.token, f.ended() }
-func (f *fakeTenure) Name() string              { return "lease" }
-func (f *fakeTenure) FencedOut(evidence error)  { f.end.CompareAndSwap(nil, &evidence) }
-func (f *fakeTenure) Remaining() time.Duration {
-	time.Sleep(f.pause)
-	return cmp.Or(f.left, time.Minute)
-}
-
-func (f *fakeTenure) Bind(context.Context, *transport.Client) (transport.Binding, error) {
-	return transport.Binding{}, nil
-}
-
-// ended returns what ended the tenure, or nil.
-func (f *fakeTenure) ended() error {
-	if cause := f.end.Load(); cause != nil {
-		return *cause
+// stop acquires the lease for so long, for a process that is then stopped, and frees the key for the next holder.
+func stop(t *testing.T, client *transport.Client, lasts time.Duration) staleTenure {
+	t.Helper()
+	clock := new(stoppedClock)
+	l, err := lease.New(client, leaseName, lease.Options{TTL: lasts, Clock: clock.read, NoWatch: true})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return nil
+	tenure, err := l.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure.StopRenewing()
+	token, err := tenure.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Del(t.Context(), leaseName, transport.DelOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	return staleTenure{tenure, clock, token}
+}
+
+// leadLater returns a guard of another lease. All tokens of a store have one order, so it has the newest.
+func leadLater(t *testing.T, client *transport.Client) *fencing.Guard {
+	t.Helper()
+	l, err := lease.New(client, "press-7/later", lease.Options{TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure, err := l.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fencing.NewGuard(client, tenure)
+}
+
+// altered is a connection that changes requests and replies.
+type altered struct {
+	transport.Conn
+	request func(ctx context.Context, request *transport.Request)
+	reply   func(reply *transport.Reply)
+}
+
+func (a altered) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
+	if a.request != nil {
+		a.request(ctx, &request)
+	}
+	reply, err := a.Conn.RoundTrip(ctx, request)
+	if a.reply != nil {
+		a.reply(&reply)
+	}
+	return reply, err
+}
+
+func (a altered) client(t *testing.T) *transport.Client {
+	t.Helper()
+	client, err := transport.NewClient(a, transport.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return client
 }
 
 // inBubble runs a test in virtual time with two nodes: the second leads, and the first led
 // before.
-func inBubble(t *testing.T, test func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard)) {
+func inBubble(t *testing.T, test func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)
 		former, present := newNode(t, store, "node-a"), newNode(t, store, "node-b")
-		_, tenure := former.lead(t)
-		token, err := tenure.Token()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		stale := stop(t, former.Client, time.Minute)
 		guard, _ := present.lead(t)
-		test(t, former, present, &fakeTenure{token: token}, guard)
+		test(t, former, present, stale, guard)
 	})
 }
 

@@ -23,7 +23,7 @@ import (
 func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testing.T) {
 	for _, method := range writingMethods() {
 		t.Run(method.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
+			inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
 				if _, err := guard.Set(t.Context(), key, []byte("new")); err != nil {
 					t.Fatal(err)
 				}
@@ -32,11 +32,11 @@ func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testin
 					t.Fatal(err)
 				}
 				requests := former.countTokens()
-				if err := method.call(t.Context(), fencing.NewGuard(former.Client, stale)); !errors.Is(err, fencing.ErrStaleToken) {
+				if err := method.call(t.Context(), fencing.NewGuard(former.Client, stale.Tenure)); !errors.Is(err, fencing.ErrStaleToken) {
 					t.Errorf("error %v, want ErrStaleToken", err)
 				}
-				if !errors.Is(stale.ended(), transport.ErrFencingTokenLower) {
-					t.Errorf("the tenure ended with %v, want the refusal", stale.ended())
+				if !errors.Is(stale.Err(), transport.ErrFencingTokenLower) {
+					t.Errorf("the tenure ended with %v, want the refusal", stale.Err())
 				}
 				if got := requests.Load(); got != 1 {
 					t.Errorf("%d requests with a token, want 1: nothing is retried with another", got)
@@ -68,17 +68,23 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 						t.Fatal(err)
 					}
 					t.Cleanup(store.Close)
-					a := newNode(t, store, "node-a")
-					foreign := &fakeTenure{token: hlc.Token{Wall: time.Now().Add(refusal.ahead).UnixMilli(), Node: "elsewhere"}}
-					requests := a.countTokens()
-					if err := method.call(t.Context(), fencing.NewGuard(a.Client, foreign)); !errors.Is(err, refusal.want) {
+					requests := 0
+					token := hlc.Token{Wall: time.Now().Add(refusal.ahead).UnixMilli(), Node: "elsewhere"}
+					client := altered{Conn: store.Connect("node-a"), request: func(_ context.Context, request *transport.Request) {
+						if request.FencingToken != "" {
+							request.FencingToken = token.String()
+							requests++
+						}
+					}}.client(t)
+					foreign := stop(t, client, time.Minute)
+					if err := method.call(t.Context(), fencing.NewGuard(client, foreign.Tenure)); !errors.Is(err, refusal.want) {
 						t.Errorf("error %v, want %v", err, refusal.want)
 					}
-					if !errors.Is(foreign.ended(), refusal.want) {
-						t.Errorf("the tenure ended with %v, want the refusal", foreign.ended())
+					if !errors.Is(foreign.Err(), refusal.want) {
+						t.Errorf("the tenure ended with %v, want the refusal", foreign.Err())
 					}
-					if got := requests.Load(); got != 1 {
-						t.Errorf("%d requests with a token, want 1: nothing is retried with another", got)
+					if requests != 1 {
+						t.Errorf("%d requests with a token, want 1: nothing is retried with another", requests)
 					}
 				})
 			})
@@ -93,8 +99,7 @@ func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
 		store := transporttest.Start(t)
 		a, b := newNode(t, store, "node-a"), newNode(t, store, "node-b")
 		guard, tenure := a.lead(t)
-		next := fencing.NewGuard(b.Client, &fakeTenure{token: hlc.Token{Wall: time.Now().UnixMilli() + 1000, Node: "z"}})
-		if _, err := next.Claim(t.Context(), "press-7/claimed"); err != nil {
+		if _, err := leadLater(t, b.Client).Claim(t.Context(), "press-7/claimed"); err != nil {
 			t.Fatal(err)
 		}
 		var sent atomic.Int64
@@ -130,14 +135,6 @@ func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
 	})
 }
 
-// forgetful is a connection that loses the tokens of requests.
-type forgetful struct{ transport.Conn }
-
-func (f forgetful) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	request.FencingToken = ""
-	return f.Conn.RoundTrip(ctx, request)
-}
-
 func TestARefusalOfTheRequestAloneEndsNoTenure(t *testing.T) {
 	for _, refusal := range []struct {
 		name string
@@ -145,12 +142,7 @@ func TestARefusalOfTheRequestAloneEndsNoTenure(t *testing.T) {
 		make func(t *testing.T, store *transporttest.Store) *transport.Client
 	}{
 		{"the token got lost", transport.ErrFencingTokenRequired, func(t *testing.T, store *transporttest.Store) *transport.Client {
-			client, err := transport.NewClient(forgetful{store.Connect("node-c")}, transport.ClientOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = client.Close() })
-			return client
+			return altered{Conn: store.Connect("node-c"), request: func(_ context.Context, request *transport.Request) { request.FencingToken = "" }}.client(t)
 		}},
 		{"not authorized", transport.ErrNotAuthorized, func(t *testing.T, store *transporttest.Store) *transport.Client {
 			store.Authorize(func(client string, _ statestore.Verb, _ string) bool { return client != "node-c" })
@@ -166,15 +158,10 @@ func TestARefusalOfTheRequestAloneEndsNoTenure(t *testing.T) {
 					if _, err := guard.Set(t.Context(), key, []byte("new")); err != nil {
 						t.Fatal(err)
 					}
-					token, err := tenure.Token()
-					if err != nil {
-						t.Fatal(err)
-					}
-					fake := &fakeTenure{token: token}
-					if err := method.call(t.Context(), fencing.NewGuard(refusal.make(t, store), fake)); !errors.Is(err, refusal.want) {
+					if err := method.call(t.Context(), fencing.NewGuard(refusal.make(t, store), tenure)); !errors.Is(err, refusal.want) {
 						t.Errorf("error %v, want %v", err, refusal.want)
 					}
-					if err := fake.ended(); err != nil {
+					if err := tenure.Err(); err != nil {
 						t.Errorf("it ended the tenure: %v", err)
 					}
 				})

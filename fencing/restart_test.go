@@ -325,14 +325,7 @@ func TestInvariant13AFenceSurvivesACrashOfADurableStore(t *testing.T) {
 				var journal transporttest.Journal
 				store := transporttest.StartDurable(t, &journal)
 				former, present := newNode(t, store, "node-a"), newNode(t, store, "node-b")
-				_, first := former.lead(t)
-				token, err := first.Token()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := first.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				stale := stop(t, former.Client, time.Minute)
 				guard, _ := present.lead(t)
 				if _, err := guard.Set(t.Context(), key, []byte("new")); err != nil {
 					t.Fatal(err)
@@ -343,8 +336,7 @@ func TestInvariant13AFenceSurvivesACrashOfADurableStore(t *testing.T) {
 				}
 				former.conn.Restore()
 				present.conn.Restore()
-				stale := &fakeTenure{token: token}
-				if err := method.call(t.Context(), fencing.NewGuard(former.Client, stale)); !errors.Is(err, fencing.ErrStaleToken) {
+				if err := method.call(t.Context(), fencing.NewGuard(former.Client, stale.Tenure)); !errors.Is(err, fencing.ErrStaleToken) {
 					t.Errorf("a late write: %v; want ErrStaleToken", err)
 				}
 				present.mustHold(t, key, "new")

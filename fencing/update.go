@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operror"
@@ -45,7 +44,9 @@ import (
 func (g *Guard) Update(ctx context.Context, key string, update func(old transport.Entry) (value []byte, err error)) (version hlc.Timestamp, err error) {
 	done, err := g.awaitTurn(ctx, key)
 	if err != nil {
-		g.noteIfOver(ctx, "update", key)
+		if _, over := g.token(); over != nil {
+			g.tenure.NoteRefusal(ctx, "update", key, true, over)
+		}
 		return hlc.Timestamp{}, guardError("update", key, notSetError{err})
 	}
 	defer done()
@@ -63,33 +64,27 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 // awaitTurn waits for the turn of an update until ctx or the tenure ends. The tenure may be
 // extended many times meanwhile. The caller calls done when the update is over.
 func (g *Guard) awaitTurn(ctx context.Context, key string) (done func(), err error) {
-	turn := g.turns.join(key)
-	ended := g.tenure.TokenContext().Done()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		// Check before each wait: a late update is refused even if it could have its turn.
-		if _, err = g.token(); err == nil {
-			err = context.Cause(ctx)
-		}
-		if err != nil {
-			g.turns.leave(key)
-			return nil, err
-		}
-		timer.Reset(g.tenure.Remaining())
-		select {
-		case turn <- struct{}{}:
-			return func() { <-turn; g.turns.leave(key) }, nil
-		case <-ctx.Done():
-		case <-ended:
-		case <-timer.C:
-		}
+	turn := g.keys.join(key)
+	done = func() { g.keys.leave(key) }
+	select {
+	case turn <- struct{}{}:
+		done = func() { <-turn; g.keys.leave(key) }
+	case <-ctx.Done():
+	case <-g.tenure.TokenContext().Done():
 	}
+	// A late update is refused even if it has its turn.
+	if _, err = g.token(); err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		done()
+	}
+	return done, err
 }
 
 // readClaimed returns the entry of a key, which it claims first unless it was claimed before.
 func (g *Guard) readClaimed(ctx context.Context, key string) (transport.Entry, error) {
-	if g.claims.contains(key) {
+	if g.keys.isClaimed(key) {
 		ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining()/claimAttempts)
 		entry, err := g.Get(ctx, key)
 		cancel()
@@ -108,23 +103,22 @@ type notSetError struct{ cause error }
 func (e notSetError) Error() string { return fmt.Sprintf("nothing was set: %v", e.cause) }
 
 func (e notSetError) Is(target error) bool {
-	switch target {
-	case transport.ErrNotSent:
-		return true
-	case transport.ErrOutcomeUnknown:
-		return false
-	}
-	return errors.Is(e.cause, target)
+	return target == transport.ErrNotSent || target != transport.ErrOutcomeUnknown && errors.Is(e.cause, target)
 }
 
 // As finds typed errors in the cause. With Unwrap errors.Is would find ErrOutcomeUnknown.
 func (e notSetError) As(target any) bool { return errors.As(e.cause, target) }
 
-// turns is a mutex for each key. It has an entry for a key only while a goroutine has the
-// mutex or waits for it. The zero value is ready for use.
-type turns struct {
-	mu   sync.Mutex
-	keys map[string]*turn
+// maxClaims is how many claimed keys are known at a time.
+const maxClaims = 1024
+
+// keys is what a guard knows of the keys that it updates. It has a turn for a key only while a goroutine
+// has the turn or waits for it. The keys that are known to have the tenure's token are a cache: an update
+// need not claim them again, and a key that is missing costs one more round trip.
+type keys struct {
+	mu      sync.Mutex
+	turns   map[string]*turn
+	claimed map[string]struct{}
 }
 
 type turn struct {
@@ -134,27 +128,47 @@ type turn struct {
 
 // join returns the channel of the key: send to it to take the turn, receive from it when the
 // turn is over. Each join needs a leave.
-func (t *turns) join(key string) chan struct{} {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.keys == nil {
-		t.keys = make(map[string]*turn)
-	}
-	of := t.keys[key]
+func (k *keys) join(key string) chan struct{} {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	of := k.turns[key]
 	if of == nil {
 		of = &turn{taken: make(chan struct{}, 1)}
-		t.keys[key] = of
+		k.turns[key] = of
 	}
 	of.users++
 	return of.taken
 }
 
-func (t *turns) leave(key string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	of := t.keys[key]
+func (k *keys) leave(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	of := k.turns[key]
 	of.users--
 	if of.users == 0 {
-		delete(t.keys, key)
+		delete(k.turns, key)
+	}
+}
+
+func (k *keys) isClaimed(key string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, claimed := k.claimed[key]
+	return claimed
+}
+
+func (k *keys) setClaimed(key string, claimed bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !claimed {
+		delete(k.claimed, key)
+		return
+	}
+	k.claimed[key] = struct{}{}
+	for other := range k.claimed {
+		if len(k.claimed) <= maxClaims {
+			break
+		}
+		delete(k.claimed, other) // any key
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -56,7 +55,7 @@ func (n node) trace() (list func() []string) {
 }
 
 func TestUpdatesOfOneKeyThroughOneGuardAreNeverLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 		var number atomic.Int64
 		present.conn.SetFault(func(transport.Request) transporttest.Fault { // replies that overtake each other
 			return transporttest.Fault{HoldReply: time.Duration(number.Add(7)%5) * time.Millisecond}
@@ -78,7 +77,7 @@ func TestUpdatesOfOneKeyThroughOneGuardAreNeverLost(t *testing.T) {
 }
 
 func TestUpdatesOfDifferentKeysDoNotWaitForEachOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, _ node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, _ node, _ staleTenure, guard *fencing.Guard) {
 		began := time.Now()
 		var all sync.WaitGroup
 		for _, key := range manyKeys(100) {
@@ -101,7 +100,7 @@ func TestUpdatesOfDifferentKeysDoNotWaitForEachOther(t *testing.T) {
 // An update waits for its turn as long as the tenure lasts, not only for the time that remained
 // when it began to wait.
 func TestUpdatesMayWaitForLongerThanTheTTLWhileTheTenureIsRenewed(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 		var all sync.WaitGroup
 		for range 30 {
 			all.Go(func() {
@@ -120,7 +119,7 @@ func TestUpdatesMayWaitForLongerThanTheTTLWhileTheTenureIsRenewed(t *testing.T) 
 
 func TestUpdateClaimsAKeyOnceAndAgainWhenItsFenceIsGone(t *testing.T) {
 	first, later := []string{"GET", "SET NEX", "SET"}, []string{"GET", "SET"}
-	inBubble(t, func(t *testing.T, former, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, former, present node, _ staleTenure, guard *fencing.Guard) {
 		requests := present.trace()
 		for _, step := range []struct {
 			name string
@@ -141,8 +140,7 @@ func TestUpdateClaimsAKeyOnceAndAgainWhenItsFenceIsGone(t *testing.T) {
 				return err
 			}, later},
 			{"after it was deleted past the guard", func() error {
-				tenure := &fakeTenure{token: hlc.Token{Wall: time.Now().UnixMilli() + 1000, Node: "z"}}
-				_, err := fencing.NewGuard(former.Client, tenure).Del(t.Context(), key)
+				_, err := leadLater(t, former.Client).Del(t.Context(), key)
 				return err
 			}, append([]string{"GET"}, first...)},
 		} {
@@ -163,8 +161,8 @@ func TestUpdateClaimsAKeyOnceAndAgainWhenItsFenceIsGone(t *testing.T) {
 }
 
 func TestAnUpdateShutsOutAWriteThatIsOnItsWayBeforeItReads(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
-		if _, err := fencing.NewGuard(former.Client, stale).Set(t.Context(), key, []byte("41")); err != nil {
+	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
+		if _, err := fencing.NewGuard(former.Client, stale.Tenure).Set(t.Context(), key, []byte("41")); err != nil {
 			t.Fatal(err)
 		}
 		// It arrives while the new value is being made.
@@ -190,7 +188,7 @@ func TestAnUpdateShutsOutAWriteThatIsOnItsWayBeforeItReads(t *testing.T) {
 }
 
 func TestUpdateSeesAMissingKeyAsEmpty(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, _ node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, _ node, _ staleTenure, guard *fencing.Guard) {
 		if _, err := guard.Update(t.Context(), key, func(old transport.Entry) ([]byte, error) {
 			if !old.Exists || len(old.Value) != 0 || old.Version.IsZero() {
 				t.Errorf("the update saw %+v", old)
@@ -203,7 +201,7 @@ func TestUpdateSeesAMissingKeyAsEmpty(t *testing.T) {
 }
 
 func TestTheOldValueBelongsToTheFunction(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 		if _, err := guard.Set(t.Context(), key, []byte("41")); err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +236,7 @@ func TestInvariant24AnUpdateOfUnknownOutcomeIsNotRepeated(t *testing.T) {
 		{"the reply is lost", transporttest.Fault{LoseReply: true}, "2"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, former, present node, _ *fakeTenure, guard *fencing.Guard) {
+			inBubble(t, func(t *testing.T, former, present node, _ staleTenure, guard *fencing.Guard) {
 				if _, err := guard.Update(t.Context(), key, increment); err != nil {
 					t.Fatal(err)
 				}
@@ -270,7 +268,7 @@ func TestAnUpdateSurvivesALostRead(t *testing.T) {
 	for claimed := range 2 {
 		for lost := int64(1); lost <= 2; lost++ {
 			t.Run(fmt.Sprintf("claimed before %d, message %d lost", claimed, lost), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+				inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 					for range claimed {
 						if _, err := guard.Claim(t.Context(), key); err != nil {
 							t.Fatal(err)
@@ -302,7 +300,7 @@ func TestAnUpdateSurvivesALostRead(t *testing.T) {
 func TestAnUpdateThatCannotReadSetsNothingAndSaysSo(t *testing.T) {
 	for claimed := range 2 {
 		t.Run(fmt.Sprintf("claimed before %d", claimed), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, former, present node, _ *fakeTenure, guard *fencing.Guard) {
+			inBubble(t, func(t *testing.T, former, present node, _ staleTenure, guard *fencing.Guard) {
 				for range claimed {
 					if _, err := guard.Claim(t.Context(), key); err != nil {
 						t.Fatal(err)
@@ -330,7 +328,7 @@ func TestAnUpdateThatCannotReadSetsNothingAndSaysSo(t *testing.T) {
 }
 
 func TestTheTypedErrorOfARefusedReadIsReached(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, _ node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, _ node, _ staleTenure, guard *fencing.Guard) {
 		_, err := guard.Update(t.Context(), "", increment)
 		var refused *transport.RefusedError
 		if !errors.As(err, &refused) || !errors.Is(err, transport.ErrKeyLengthZero) {
@@ -340,7 +338,7 @@ func TestTheTypedErrorOfARefusedReadIsReached(t *testing.T) {
 }
 
 func TestAnErrorOfTheFunctionIsReturnedAndNothingIsSet(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 		if _, err := guard.Set(t.Context(), key, []byte("41")); err != nil {
 			t.Fatal(err)
 		}
@@ -359,7 +357,7 @@ func TestAnErrorOfTheFunctionIsReturnedAndNothingIsSet(t *testing.T) {
 }
 
 func TestAPanicOfTheFunctionLeavesTheKeyFree(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 		func() {
 			defer func() {
 				if value := recover(); value != "boom" {
@@ -379,7 +377,7 @@ func TestAPanicOfTheFunctionLeavesTheKeyFree(t *testing.T) {
 }
 
 func TestInvariant43TheGuardIsFreeWhileTheFunctionRuns(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, guard *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
 		if _, err := guard.Update(t.Context(), key, func(transport.Entry) ([]byte, error) {
 			for _, method := range methods {
 				if method.name == "Update" { // of the same key; another one below
@@ -399,7 +397,7 @@ func TestInvariant43TheGuardIsFreeWhileTheFunctionRuns(t *testing.T) {
 }
 
 func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
-	inBubble(t, func(t *testing.T, _, present node, _ *fakeTenure, _ *fencing.Guard) {
+	inBubble(t, func(t *testing.T, _, present node, _ staleTenure, _ *fencing.Guard) {
 		other, err := lease.New(present.Client, "another", lease.Options{TTL: ttl})
 		if err != nil {
 			t.Fatal(err)
@@ -460,8 +458,8 @@ func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
 }
 
 func TestInvariant17AnUpdateThatMeetsANewerTokenEndsTheTenure(t *testing.T) {
-	inBubble(t, func(t *testing.T, former, present node, stale *fakeTenure, guard *fencing.Guard) {
-		old := fencing.NewGuard(former.Client, stale)
+	inBubble(t, func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard) {
+		old := fencing.NewGuard(former.Client, stale.Tenure)
 		if _, err := old.Set(t.Context(), key, []byte("41")); err != nil {
 			t.Fatal(err)
 		}
@@ -471,8 +469,8 @@ func TestInvariant17AnUpdateThatMeetsANewerTokenEndsTheTenure(t *testing.T) {
 			}
 			return increment(old)
 		})
-		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(stale.ended(), fencing.ErrStaleToken) {
-			t.Errorf("error %v, the tenure ended with %v; want ErrStaleToken", err, stale.ended())
+		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(stale.Err(), fencing.ErrStaleToken) {
+			t.Errorf("error %v, the tenure ended with %v; want ErrStaleToken", err, stale.Err())
 		}
 		present.mustHold(t, key, "41")
 	})

@@ -10,21 +10,18 @@
 //
 // # Use
 //
-// A node has one [Clock]. It calls [Clock.Now] for the timestamp of a local event or of
-// a message to send, and passes each timestamp that it receives to [Clock.Update]:
+// [Tick] and [Merge] are functions of the last timestamp and the time, and read no clock. A node calls
+// Tick for the timestamp of a local event or of a message to send, and Merge for each timestamp that
+// it receives. Both clocks of this library do. The state store is a pure function of its commands and
+// the time that its caller passes, and checks the skew of timestamps and tokens. A client's clock
+// limits the skew too, and goes back to the store's time when it was wrong, because the store orders
+// the versions, not the client:
 //
-//	clock, err := hlc.NewClock("gateway-a", hlc.ClockOptions{})
+//	last := hlc.Timestamp{Node: "gateway-a"}     // before the first event
+//	last, err := hlc.Tick(last, wall)            // send last.String() along
 //	...
-//	request, err := clock.Now()              // send request.String() along
-//	...
-//	version, err := hlc.Parse(reply)         // what the peer sent back
-//	_, err = clock.Update(version)           // later events are ordered after it
-//
-// A program that keeps the last timestamp elsewhere, or whose clock must be able to go
-// back, uses the rules themselves: [Tick] and [Merge] are functions of the last timestamp
-// and the time, and read no clock. Both clocks of this library do. The state store is a
-// pure function of its commands and the time that its caller passes, and checks the skew
-// of tokens too. A client's clock goes back, as described below.
+//	version, err := hlc.Parse(reply)             // what the peer sent back
+//	last, err = hlc.Merge(last, version, wall)   // later events are ordered after it
 //
 // The rules come from Kulkarni et al., "Logical Physical Clocks" (2014), cited below as
 // HLC. The text form and the skew limit of one minute come from the state store protocol
@@ -35,28 +32,25 @@
 //   - If one event caused another, its timestamp is lower. The reverse does not hold:
 //     of two unrelated events, the one with the lower timestamp may have happened later.
 //   - The wall part is not the physical time of the event. It may be ahead of the node's
-//     physical clock: by up to [ClockOptions.MaxSkew], or by as much as that clock was
+//     physical clock: by as much as a peer may be ahead, or by as much as that clock was
 //     set back.
 //   - Timestamps are unique only if node ids are. Two clocks with the same id can issue
 //     the same timestamp.
-//   - A Clock lives in memory. After a restart it begins at physical time, which may be
-//     below what the node issued before. A node that must not go back stores a bound and
-//     starts above it.
-//   - A Clock never goes back. A node with a physical clock that was an hour ahead for a
+//   - A timestamp lives in memory. A node that must not go back over a restart stores a
+//     bound and starts above it.
+//   - Tick and Merge never go back. A node with a physical clock that was an hour ahead for a
 //     moment issues timestamps that are an hour ahead until an hour has passed, and
-//     peers may refuse them. The clock of a client of package transport goes back to
-//     the store's time then: the store orders the versions, not the client.
-//   - Nothing here authenticates a timestamp. A peer may send any. The limits of Clock
-//     bound the damage, as [Merge] and [ErrSkew] describe.
+//     peers may refuse them.
+//   - Nothing here authenticates a timestamp. A peer may send any. The limit of
+//     [Merge] and a limit of the skew bound the damage.
 //
 // # Errors
 //
 //	ErrMalformed        the text is not a timestamp: correct the sender
-//	ErrSkew             a peer's timestamp is too far ahead: synchronize the clocks;
-//	                    *SkewError has the facts
+//	*SkewError          a peer's timestamp is too far ahead: synchronize the clocks
 //	ErrCounterOverflow  the counter is used up for this millisecond: try again when
-//	                    physical time has passed the clock's wall part
+//	                    physical time has passed the timestamp's wall part
 //
-// An error changes no clock. A timestamp that Update refuses may still be stored,
-// compared and sent back as data: the refusal concerns the local clock only.
+// An error changes no timestamp. One that is not merged may still be stored, compared and
+// sent back as data: the refusal concerns the local clock only.
 package hlc

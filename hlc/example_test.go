@@ -1,47 +1,31 @@
 package hlc_test
 
 import (
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// noon is the physical clock of the examples, so that their output is always the same. Programs
-// leave ClockOptions.Now nil.
-func noon() time.Time {
-	return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-}
-
 // A client stamps a request, the store answers with a version that comes after it,
 // and all that the client does next comes after that version.
 func Example() {
-	client, err := hlc.NewClock("gateway-a", hlc.ClockOptions{Now: noon})
+	const noon = 1772366400000 // both physical clocks show it
+	client, store := hlc.Timestamp{Node: "gateway-a"}, hlc.Timestamp{Node: "StateStore"}
+
+	client, _ = hlc.Tick(client, noon)
+	fmt.Println("request:", client)
+
+	received, err := hlc.Parse(client.String())
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	store, err := hlc.NewClock("StateStore", hlc.ClockOptions{Now: noon})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
+	store, _ = hlc.Merge(store, received, noon)
+	fmt.Println("version:", store)
 
-	request, _ := client.Now()
-	fmt.Println("request:", request)
-
-	received, err := hlc.Parse(request.String())
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	version, _ := store.Update(received)
-	fmt.Println("version:", version)
-
-	_, _ = client.Update(version)
-	next, _ := client.Now()
-	fmt.Println("next:   ", next)
+	client, _ = hlc.Merge(client, store, noon)
+	client, _ = hlc.Tick(client, noon)
+	fmt.Println("next:   ", client)
 	// Output:
 	// request: 1772366400000:0:gateway-a
 	// version: 1772366400000:1:StateStore
@@ -57,32 +41,6 @@ func ExampleTimestamp_Compare() {
 	// Output:
 	// as timestamps: true
 	// as strings:    false
-}
-
-func ExampleClock_Update() {
-	clock, err := hlc.NewClock("gateway-a", hlc.ClockOptions{Now: noon})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-
-	// A peer's clock is half a second ahead: this one follows.
-	now := noon().UnixMilli()
-	timestamp, _ := clock.Update(hlc.Timestamp{Wall: now + 500, Counter: 7, Node: "gateway-b"})
-	fmt.Println(timestamp)
-
-	// Another one is an hour ahead: this one does not.
-	_, err = clock.Update(hlc.Timestamp{Wall: now + time.Hour.Milliseconds(), Node: "gateway-c"})
-	var skew *hlc.SkewError
-	if errors.As(err, &skew) {
-		fmt.Println(skew.Remote.Node, "is", skew.Ahead, "ahead, more than", skew.Limit)
-	}
-	timestamp, _ = clock.Now()
-	fmt.Println(timestamp)
-	// Output:
-	// 1772366400500:8:gateway-a
-	// gateway-c is 1h0m0s ahead, more than 1m0s
-	// 1772366400500:9:gateway-a
 }
 
 func ExampleMerge() {

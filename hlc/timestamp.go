@@ -30,8 +30,8 @@ const (
 // Timestamps are plain values: they may be copied, compared with ==, which agrees with
 // [Timestamp.Compare], and used as map keys.
 //
-// A timestamp is well-formed if its Wall is not negative and [NewClock] would accept its
-// Node. [Parse] and [Clock] return no other, except the zero value.
+// A timestamp is well-formed if its Wall is not negative and its Node is valid UTF-8 of 1 to 983
+// bytes without colons and control characters. [Parse] returns no other, except the zero value.
 type Timestamp struct {
 	// Wall is the wall clock, in milliseconds since the Unix epoch.
 	Wall int64
@@ -40,7 +40,7 @@ type Timestamp struct {
 	Counter uint64
 
 	// Node is the id of the node that issued the timestamp. It orders timestamps that
-	// are otherwise equal, so that the order is total.
+	// are otherwise equal, so that the order is total. No other node should have it.
 	Node string
 }
 
@@ -49,7 +49,7 @@ type Timestamp struct {
 // deployed clients pad them.
 //
 // It is strict otherwise: three fields, numbers of decimal digits without sign or space,
-// a Wall below 2^63, a Counter below 2^64, a node that [NewClock] accepts, and at most
+// a Wall below 2^63, a Counter below 2^64, a node as in [Timestamp], and at most
 // 1024 bytes. The error matches [ErrMalformed], says what is wrong, and quotes at most
 // the beginning of text.
 //

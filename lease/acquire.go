@@ -45,9 +45,8 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 // It returns when it holds the lease, when ctx ends, or when waiting is useless: the
 // client is closed or was taken over (transport.ErrClosed, ErrSessionTakenOver), or the
 // program must change. The program must change if the request is too large or makes no
-// sense to the store (transport.ErrPacketTooLarge, ErrSyntax, ErrUnknownCommand,
-// ErrWrongNumberOfArguments, ErrKeyLengthZero, ErrMissingTimestamp, ErrMalformedTimestamp,
-// ErrLockRule), or if InstantFailover is not possible (transport.ErrWillInUse, or a
+// sense to the store (transport.ErrPacketTooLarge, ErrKeyLengthZero, ErrLockRule, or a
+// *transport.RefusedError such as "syntax error"), or if InstantFailover is not possible (transport.ErrWillInUse, or a
 // keep-alive that does not fit the TTL).
 //
 // If ctx ends first, the error matches the cause of ctx. It matches ErrHeld too, with the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -74,8 +75,8 @@ func isPermanent(err error) bool {
 	return errors.As(err, &refused) && slices.Contains(permanentRefusals, errors.Unwrap(refused))
 }
 
-var permanentRefusals = []error{transport.ErrSyntax, transport.ErrUnknownCommand, transport.ErrWrongNumberOfArguments,
-	transport.ErrKeyLengthZero, transport.ErrMissingTimestamp, transport.ErrMalformedTimestamp, transport.ErrLockRule}
+var permanentRefusals = []error{protocol.SyntaxError, protocol.UnknownCommand, protocol.WrongNumberOfArguments,
+	transport.ErrKeyLengthZero, protocol.MissingTimestamp, protocol.MalformedTimestamp, transport.ErrLockRule}
 
 // isTerminal reports whether the client is closed or taken over: no request of it can succeed.
 func isTerminal(err error) bool {

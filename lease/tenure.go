@@ -239,20 +239,28 @@ func refusedBy(evidence error) error {
 // tenure if it does not. If the tenure ends with its connection, a request of the client
 // that holds the lease is tied to that connection too.
 //
-// The error is why the tenure ended, why the store could not be asked, or the end of ctx.
+// Bind waits no longer than the tenure lasts, nor than it would last without another renewal. The error
+// is why the tenure ended, why the store could not be asked, or the end of ctx.
 func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.Binding, error) {
+	if binding, confirmed := t.confirmedBinding(client); confirmed {
+		return binding, nil
+	}
+	now := time.Now() // first: if the process stands still in between, the wait is shorter, and never longer
+	usable, cancel := context.WithDeadline(t.TokenContext(), now.Add(t.Remaining()))
+	defer cancel()
 	for {
 		binding, confirmed := t.confirmedBinding(client)
 		if confirmed {
 			return binding, nil
 		}
 		ask := binding
+		ask.While = usable
 		if isClosed(ask.Connection) {
 			ask.Connection = nil // wait for the next connection, and ask again over that
 		}
 		if err := t.ask(ctx, client, ask); err != nil {
 			if errors.Is(err, transport.ErrNotSent) && !errors.Is(err, transport.ErrNoStore) &&
-				isClosed(binding.Connection) && ctx.Err() == nil && !isTerminal(err) {
+				isClosed(binding.Connection) && ctx.Err() == nil && usable.Err() == nil && !isTerminal(err) {
 				continue
 			}
 			return binding, asNotSent(err)
@@ -264,12 +272,6 @@ func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.
 		t.confirmed[client] = ask.Connection
 		t.mu.Unlock()
 	}
-}
-
-// Bound is Bind where that need not ask the store, as nearly always: it sends nothing and does not
-// wait. ok is false where Bind would ask.
-func (t *Tenure) Bound(client *transport.Client) (binding transport.Binding, ok bool) {
-	return t.confirmedBinding(client)
 }
 
 // confirmedBinding returns the binding of Bind, and whether the store need not be asked for it.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -82,12 +83,12 @@ func TestAcquireReturnsPermanentErrorsAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		obstacle, want error
 	}{
-		{refusal(transport.ErrSyntax), transport.ErrSyntax},
-		{refusal(transport.ErrUnknownCommand), transport.ErrUnknownCommand},
-		{refusal(transport.ErrWrongNumberOfArguments), transport.ErrWrongNumberOfArguments},
+		{refusal(protocol.SyntaxError), protocol.SyntaxError},
+		{refusal(protocol.UnknownCommand), protocol.UnknownCommand},
+		{refusal(protocol.WrongNumberOfArguments), protocol.WrongNumberOfArguments},
 		{refusal(transport.ErrKeyLengthZero), transport.ErrKeyLengthZero},
-		{refusal(transport.ErrMissingTimestamp), transport.ErrMissingTimestamp},
-		{refusal(transport.ErrMalformedTimestamp), transport.ErrMalformedTimestamp},
+		{refusal(protocol.MissingTimestamp), protocol.MissingTimestamp},
+		{refusal(protocol.MalformedTimestamp), protocol.MalformedTimestamp},
 		{refusal(transport.ErrLockRule), transport.ErrLockRule},
 		{&transport.RejectedError{Code: 0x95}, transport.ErrPacketTooLarge},
 		{fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrSessionTakenOver), transport.ErrSessionTakenOver},

@@ -42,16 +42,16 @@ func nameOf[E ~uint8](kind string, names []string, value E) string {
 }
 
 // Condition says when a SET applies.
-type Condition uint8
+type Condition = protocol.Condition
 
 const (
 	// Always applies in any case.
-	Always Condition = iota
+	Always = protocol.Always
 	// IfMissing (NX) applies only to a key that does not exist.
-	IfMissing
+	IfMissing = protocol.IfMissing
 	// IfMissingOrEqual (NEX) applies to a key that does not exist or that has
 	// Command.Expected. A holder renews its lease with it.
-	IfMissingOrEqual
+	IfMissingOrEqual = protocol.IfMissingOrEqual
 )
 
 // Request is a request as it arrived, before any check.

@@ -94,7 +94,7 @@ func TestEachRequestEndsAtItsOwnDeadline(t *testing.T) {
 		begin := func(within time.Duration) {
 			go func() {
 				_, err := client.Set(t.Context(), "k", nil, SetOptions{Timeout: within})
-				if took := time.Since(start); took != min(within, DefaultRequestTimeout) || !errors.Is(err, context.DeadlineExceeded) {
+				if took := time.Since(start); took != min(within, defaultRequestTimeout) || !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("the request with a deadline after %v ends after %v: %v", within, took, err)
 				}
 				ends <- end{within, errors.Is(err, ErrOutcomeUnknown)}
@@ -135,7 +135,7 @@ func TestARequestWithoutACallersDeadlineEndsAtTheRequestTimeout(t *testing.T) {
 // Over MQTT the connection bounds the request, and over a Conn of the program a context does.
 func TestATimeoutOfARequestBoundsItBesideItsContext(t *testing.T) {
 	const short, long = time.Second, time.Hour
-	for _, requestTimeout := range []time.Duration{2 * time.Second, DefaultRequestTimeout} {
+	for _, requestTimeout := range []time.Duration{2 * time.Second, defaultRequestTimeout} {
 		for _, timeout := range []time.Duration{short, long} {
 			for name, request := range map[string]func(context.Context, *Client, time.Duration) error{
 				"Set": func(ctx context.Context, client *Client, timeout time.Duration) error {

@@ -22,13 +22,13 @@ import (
 	"github.com/tenurelock/tenure/resp3"
 )
 
-// DefaultRequestTimeout bounds a request whose context has no earlier deadline.
-const DefaultRequestTimeout = 10 * time.Second
+// defaultRequestTimeout bounds a request whose context has no earlier deadline.
+const defaultRequestTimeout = 10 * time.Second
 
 // ClientOptions configures a Client. The zero value is ready to use.
 type ClientOptions struct {
 	// RequestTimeout bounds each request whose context ends later or never. Default:
-	// DefaultRequestTimeout.
+	// 10 s.
 	RequestTimeout time.Duration
 	// Now is the wall clock below the client's hybrid logical clock. It may step. Tests
 	// inject clocks that are wrong. Several goroutines call it at the same time. Default:
@@ -79,7 +79,7 @@ type Client struct {
 	instance      string         // the name of its process; may be empty
 	replaced      chan struct{}  // closed when another store answers; nil before the first answer
 	asking        bool           // a notification made the client ask which store answers
-	nodeAhead     *SkewError     // while requests go by the store's clock
+	nodeAhead     *skewError     // while requests go by the store's clock
 	answered      time.Time      // when a store last answered
 	storeless     bool           // the latest news of a store was ErrNoStore
 	era           uint64         // changes when the store may have forgotten all watches
@@ -88,9 +88,9 @@ type Client struct {
 // NewClient returns a client that sends its requests over conn and closes conn with Close.
 // The error says which option makes no sense; conn is then still the caller's.
 func NewClient(conn Conn, options ClientOptions) (*Client, error) {
-	options.RequestTimeout = cmp.Or(options.RequestTimeout, DefaultRequestTimeout)
+	options.RequestTimeout = cmp.Or(options.RequestTimeout, defaultRequestTimeout)
 	if options.RequestTimeout < 0 {
-		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, DefaultRequestTimeout)
+		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, defaultRequestTimeout)
 	}
 	if options.Now == nil {
 		options.Now = time.Now
@@ -168,26 +168,18 @@ func (c *Client) Probe(within time.Duration) {
 	c.conn.Probe(within)
 }
 
-// Condition says when a Set applies.
-type Condition uint8
+// Condition says when a Set applies. The store's rules have the same type.
+type Condition = protocol.Condition
 
 const (
 	// Always sets the key whatever it holds.
-	Always Condition = iota
+	Always = protocol.Always
 	// IfMissing (NX) sets the key only if it does not exist.
-	IfMissing
+	IfMissing = protocol.IfMissing
 	// IfMissingOrEqual (NEX) sets the key only if it does not exist or already
 	// holds the value being set.
-	IfMissingOrEqual
+	IfMissingOrEqual = protocol.IfMissingOrEqual
 )
-
-// String returns the name of the condition, such as "IfMissing".
-func (c Condition) String() string {
-	return nameOf(int(c), "Condition", "Always", "IfMissing", "IfMissingOrEqual")
-}
-
-// MarshalText returns what String does, for logs. It never fails.
-func (c Condition) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
 
 // SetOptions configures a Set. The zero value sets the key unconditionally, without an
 // expiry and without a fencing token.
@@ -265,7 +257,7 @@ type Entry struct {
 // ErrKeyLengthZero.
 //
 // If the store refuses the request because this node's clock is ahead, Set repeats it once,
-// with a timestamp from the store's clock: see [SkewError].
+// with a timestamp from the store's clock: see [Client.Skew].
 //
 // If the Condition is not met, Set returns the present version of the key and an error that
 // matches ErrConditionFailed. An error that matches ErrOutcomeUnknown means that the value
@@ -582,24 +574,14 @@ func nameOf(value int, kind string, names ...string) string {
 	return names[value]
 }
 
-// Stats counts the messages that a client ignored since it was made. Each of them is
-// harmless by itself. Many are a sign of trouble in the network or the broker, or of
+// Ignored returns how many messages the client has ignored for that reason since it was made. Each of
+// them is harmless by itself. Many are a sign of trouble in the network or the broker, or of
 // messages that another client forges.
-type Stats struct {
-	UnexpectedReplies      uint64 // see UnexpectedReply
-	ForeignNotifications   uint64 // see ForeignNotification
-	MalformedNotifications uint64 // see MalformedNotification
-	ForeignMessages        uint64 // see ForeignMessage
-}
-
-// Stats returns the present counts.
-func (c *Client) Stats() Stats {
-	return Stats{
-		UnexpectedReplies:      c.ignored[UnexpectedReply].Load(),
-		ForeignNotifications:   c.ignored[ForeignNotification].Load(),
-		MalformedNotifications: c.ignored[MalformedNotification].Load(),
-		ForeignMessages:        c.ignored[ForeignMessage].Load(),
+func (c *Client) Ignored(why IgnoreReason) uint64 {
+	if int(why) >= len(c.ignored) {
+		return 0
 	}
+	return c.ignored[why].Load()
 }
 
 // counts has one counter for each IgnoreReason.

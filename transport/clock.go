@@ -21,9 +21,8 @@ const (
 )
 
 // clock is the hybrid logical clock of a client (docs/protocol.md §3), on the wall clock of
-// its node, which may be wrong and may step. An [hlc.Clock] never goes back: after a moment an
-// hour ahead, the store would refuse it for an hour. This one may, because the store's versions
-// order the writes.
+// its node, which may be wrong and may step. It may go back, because the store's versions order the
+// writes: otherwise the store would refuse it for an hour after a moment an hour ahead.
 //
 // It does not read the wall clock: local is what that shows, in milliseconds since the Unix
 // epoch, and not negative. It is not safe for concurrent use.
@@ -120,7 +119,7 @@ func (c *clock) physical(local int64) int64 {
 	return wall
 }
 
-// SkewError is the store's refusal of a request because of a clock, with the readings of the
+// skewError is the store's refusal of a request because of a clock, with the readings of the
 // clocks. It wraps the [*RefusedError], and so matches [ErrTimestampTooFarAhead] or
 // [ErrFencingTokenTooFarAhead].
 //
@@ -133,66 +132,66 @@ func (c *clock) physical(local int64) int64 {
 //
 // While the client goes by the store's clock, [Client.Skew] returns this error. It also reports
 // the reverse, a store with versions that are ahead of this node's clock, which is not an error of a request.
-type SkewError struct {
-	// Token is true when the fencing token was too far ahead, false when the
+type skewError struct {
+	// token is true when the fencing token was too far ahead, false when the
 	// request's own timestamp was.
-	Token bool
-	// Refused is the timestamp that was too far ahead: by more than a minute.
-	Refused hlc.Timestamp
-	// Local is the time of this node's clock when the refusal arrived, UTC.
-	Local time.Time
-	// Store is the time of the store's clock when it refused, UTC, in whole milliseconds.
+	token bool
+	// refused is the timestamp that was too far ahead: by more than a minute.
+	refused hlc.Timestamp
+	// local is the time of this node's clock when the refusal arrived, UTC.
+	local time.Time
+	// store is the time of the store's clock when it refused, UTC, in whole milliseconds.
 	// It is zero if the refusal did not contain it.
-	Store time.Time
+	store time.Time
 
 	cause error
 }
 
 // Error says which clock is ahead of which, by how much, and what to do about it.
-func (e *SkewError) Error() string {
-	refused := time.UnixMilli(e.Refused.Wall).UTC()
-	if e.Token {
+func (e *skewError) Error() string {
+	refused := time.UnixMilli(e.refused.Wall).UTC()
+	if e.token {
 		return fmt.Sprintf("the fencing token %v is %s, and %v ahead of this node's: "+
 			"synchronize the clocks of the store and of the node where the token came from: %v",
-			e.Refused, e.lead(refused, maxSkew), max(refused.Sub(e.Local), 0).Truncate(time.Millisecond), e.cause)
+			e.refused, e.lead(refused, maxSkew), max(refused.Sub(e.local), 0).Truncate(time.Millisecond), e.cause)
 	}
 	// The refused timestamp may be ahead of this node's clock, or behind it.
-	least := max(maxSkew-refused.Sub(e.Local), 0)
+	least := max(maxSkew-refused.Sub(e.local), 0)
 	return fmt.Sprintf("this node's clock, which reads %s, is %s: synchronize the clock of this node: %v",
-		e.Local.Format(time.RFC3339Nano), e.lead(e.Local, least), e.cause)
+		e.local.Format(time.RFC3339Nano), e.lead(e.local, least), e.cause)
 }
 
 // lead says how far a moment is ahead of the store's clock, or how far at least if the time of
 // that clock is not known.
-func (e *SkewError) lead(moment time.Time, least time.Duration) string {
-	if e.Store.IsZero() {
+func (e *skewError) lead(moment time.Time, least time.Duration) string {
+	if e.store.IsZero() {
 		return fmt.Sprintf("more than %v ahead of the store's clock", least.Truncate(time.Second))
 	}
 	return fmt.Sprintf("%v ahead of the store's clock, which reads %s",
-		moment.Sub(e.Store).Truncate(time.Millisecond), e.Store.Format(time.RFC3339Nano))
+		moment.Sub(e.store).Truncate(time.Millisecond), e.store.Format(time.RFC3339Nano))
 }
 
 // Unwrap returns the refusal.
-func (e *SkewError) Unwrap() error { return e.cause }
+func (e *skewError) Unwrap() error { return e.cause }
 
 // explainSkew adds the readings of the clocks to a refusal because of a clock. store is the
 // time of the store's clock, or zero.
 func (c *Client) explainSkew(request Request, store hlc.Timestamp, err error) error {
-	skew := &SkewError{Local: c.now().UTC(), cause: err}
+	skew := &skewError{local: c.now().UTC(), cause: err}
 	text := request.Timestamp
 	switch {
 	case errors.Is(err, ErrTimestampTooFarAhead):
 	case errors.Is(err, ErrFencingTokenTooFarAhead):
-		skew.Token, text = true, request.FencingToken
+		skew.token, text = true, request.FencingToken
 	default:
 		return err
 	}
 	var unreadable error
-	if skew.Refused, unreadable = hlc.Parse(text); unreadable != nil {
+	if skew.refused, unreadable = hlc.Parse(text); unreadable != nil {
 		return err // the refusal is about a timestamp that was not sent
 	}
 	if !store.IsZero() {
-		skew.Store = time.UnixMilli(store.Wall).UTC()
+		skew.store = time.UnixMilli(store.Wall).UTC()
 	}
 	return skew
 }
@@ -200,16 +199,16 @@ func (c *Client) explainSkew(request Request, store hlc.Timestamp, err error) er
 // adapt makes requests go by the store's clock if err says that the store refused the
 // client's timestamp. It reports whether the store is likely to accept a repetition.
 func (c *Client) adapt(err error) bool {
-	var skew *SkewError
-	if !errors.As(err, &skew) || skew.Token {
+	var skew *skewError
+	if !errors.As(err, &skew) || skew.token {
 		return false
 	}
 	store := int64(-1)
-	if !skew.Store.IsZero() {
-		store = skew.Store.UnixMilli()
+	if !skew.store.IsZero() {
+		store = skew.store.UnixMilli()
 	}
 	c.mu.Lock()
-	adapted := c.clock.adapt(skew.Refused, store, wallMillis(skew.Local))
+	adapted := c.clock.adapt(skew.refused, store, wallMillis(skew.local))
 	before := c.nodeAhead
 	if adapted && c.clock.offset != 0 {
 		c.nodeAhead = skew
@@ -227,7 +226,7 @@ func (c *Client) adapt(err error) bool {
 // It returns an [*hlc.SkewError] while the latest version that this client has seen is more
 // than a minute ahead of this node's clock. Such a version does not move the client's clock.
 //
-// It returns a [*SkewError], the latest refusal, while the client goes by the store's clock
+// It returns the latest refusal while the client goes by the store's clock
 // because this node's clock is more than a minute ahead. That ends with the first version
 // that is no more than five seconds behind this node's clock, or a minute later if the store
 // refuses this node's clock again after such a version.

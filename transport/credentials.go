@@ -32,11 +32,9 @@ type TLSOptions struct {
 	// not part of the password. The key must be in PKCS #8, as "openssl pkcs8 -topk8"
 	// writes it.
 	KeyPasswordFile string
-	// ServerName is the name that the broker's certificate must contain. Default: the host
-	// of the address.
-	ServerName string
 	// Config is the base, for settings that have no field here; the fields above replace
-	// the corresponding ones. It must not be changed afterwards. If its CipherSuites is
+	// the corresponding ones. Its ServerName is the name that the broker's certificate must
+	// contain; empty means the host of the address. It must not be changed afterwards. If its CipherSuites is
 	// nil, TLS 1.2 is limited to suites with ECDHE and AEAD. Default: the zero value.
 	Config *tls.Config
 }

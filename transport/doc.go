@@ -24,7 +24,7 @@
 // The client reads files with passwords, tokens, certificates and authorities again for each
 // connection, so they can be replaced; it also authenticates a connection again when the token
 // of a Kubernetes service account changes. [FromEnv] reads all of that from the variables that
-// Azure IoT Operations sets for workloads, [FromEnvWithSuffix] beside another library that uses
+// Azure IoT Operations sets for workloads, with a suffix beside another library that uses
 // them: a client id has one connection at a time. [Client.Connection] and
 // Options.OnConnectionChange show the state of the connection.
 //
@@ -59,7 +59,7 @@
 // The wall clock of a node orders its requests and decides nothing else. It may step by
 // hours, in either direction. A clock that is behind does no harm. If it is more than a minute
 // ahead, the store refuses one request. The client repeats that, and goes by the store's clock
-// until the node's is right again: see [SkewError]. [Client.Skew] reports both kinds of
+// until the node's is right again. [Client.Skew] reports both kinds of
 // disagreement to the operator.
 //
 // # Errors
@@ -70,7 +70,7 @@
 //	ErrConditionFailed                 NX, NEX or the value of VDel differed   the program decides
 //	ErrNotAuthorized and others        the store refused (*RefusedError)       the program or its operator
 //	ErrOtherStore                      the store was replaced (see Store)      begin again: earlier leases are void
-//	*SkewError                         a clock is more than a minute ahead     the operator: the error names the clock
+//	ErrTimestampTooFarAhead            a clock is more than a minute ahead     the operator: the error names the clock
 //	ErrNoStore                         no store on this broker                 the operator; or repeat until there is one
 //	ErrNoStore and ErrOutcomeUnknown   no reply, ever: probably no store       the operator; else as ErrOutcomeUnknown
 //	*ConnectError                      the broker refuses the connection       the operator: the error says what to check;
@@ -86,7 +86,7 @@
 //
 // A version that is ahead of this node's clock is not an error: the caller gets it, and
 // [Client.Skew] reports it. Messages that the client cannot use, such as replies that came
-// twice, are ignored and counted: see [Client.Stats].
+// twice, are ignored and counted: see [Client.Ignored].
 //
 // # Goroutines
 //

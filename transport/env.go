@@ -35,18 +35,17 @@ import (
 //
 // Warning: a broker ends the older of two connections with one client id. If another library
 // connects with AIO_MQTT_CLIENT_ID too, this client ends with ErrSessionTakenOver. Use
-// [FromEnvWithSuffix] beside an SDK of Azure IoT Operations.
+// a suffix beside an SDK of Azure IoT Operations.
 //
-// The error names everything that is wrong, in a line each, with the variable and what to
-// do. The address and the options are usable if and only if it is nil.
-func FromEnv() (address string, options Options, err error) { return FromEnvWithSuffix("") }
-
-// FromEnvWithSuffix is [FromEnv] with a suffix for the client id, such as "-lease", for a
-// process in which another library connects with AIO_MQTT_CLIENT_ID. To the store and the
+// The suffix of the client id, such as "-lease", is for a process in which another library connects
+// with AIO_MQTT_CLIENT_ID; "" otherwise. To the store and the
 // broker's access rules these are two clients: allow the second name too. Without
 // AIO_MQTT_CLIENT_ID the client id is random, and the suffix has no effect. The error also
 // reports a suffix that cannot be part of a client id.
-func FromEnvWithSuffix(suffix string) (address string, options Options, err error) {
+//
+// The error names everything that is wrong, in a line each, with the variable and what to
+// do. The address and the options are usable if and only if it is nil.
+func FromEnv(suffix string) (address string, options Options, err error) {
 	var e environment
 	host := os.Getenv("AIO_BROKER_HOSTNAME")
 	if host == "" {

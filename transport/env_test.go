@@ -64,7 +64,7 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 			variables := map[string]string{"AIO_BROKER_HOSTNAME": "broker"}
 			maps.Copy(variables, test.variables)
 			environmentOf(t, variables)
-			address, got, err := FromEnv()
+			address, got, err := FromEnv("")
 			want := Options{KeepAlive: time.Minute}
 			test.want(&want)
 			if err != nil || address != test.address {
@@ -93,7 +93,7 @@ func TestASuffixKeepsTheClientIDApartFromThatOfAnotherLibrary(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			environmentOf(t, map[string]string{"AIO_BROKER_HOSTNAME": "broker", "AIO_MQTT_CLIENT_ID": test.id})
-			address, options, err := FromEnvWithSuffix(test.suffix)
+			address, options, err := FromEnv(test.suffix)
 			if test.problem != "" {
 				if err == nil || !strings.Contains(err.Error(), test.problem) || strings.Contains(err.Error(), "\n") {
 					t.Errorf("%v, want %q alone", err, test.problem)
@@ -152,7 +152,7 @@ func TestAnErrorInTheEnvironmentNamesTheVariableAndTheRemedy(t *testing.T) {
 			variables := map[string]string{"AIO_BROKER_HOSTNAME": "broker"}
 			maps.Copy(variables, test.variables)
 			environmentOf(t, variables)
-			address, options, err := FromEnv()
+			address, options, err := FromEnv("")
 			if err == nil || address != "" || options.KeepAlive != 0 {
 				t.Fatalf("%q, %v", address, err)
 			}

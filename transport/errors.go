@@ -24,7 +24,7 @@ var (
 	// ErrSessionTakenOver: another connection uses the same client id. The client ends: two
 	// clients with one id would disconnect each other forever. Give each process a client
 	// id of its own, and within a process each library that connects; see
-	// [FromEnvWithSuffix].
+	// [FromEnv].
 	ErrSessionTakenOver = errors.New("another connection took over this client id; give each process, and each library in it that connects, its own")
 	// ErrNoStore: no state store is subscribed to requests on the broker. Together with
 	// ErrOutcomeUnknown it is a guess: the broker took a request, no reply came in time,
@@ -52,20 +52,15 @@ var (
 	ErrConditionFailed = errors.New("the condition was not met")
 )
 
-// Refusals of the store. A [*RefusedError] matches one of them, unless the protocol does not
-// list its text.
+// Refusals of the store that a program or its operator can do something about. A [*RefusedError] matches
+// one of them, unless its text says that the request itself makes no sense.
 var (
 	ErrTimestampTooFarAhead    error = protocol.TimestampTooFarAhead
 	ErrFencingTokenRequired    error = protocol.FencingTokenRequired
 	ErrFencingTokenTooFarAhead error = protocol.FencingTokenTooFarAhead
 	ErrFencingTokenLower       error = protocol.FencingTokenLower
 	ErrQuotaExceeded           error = protocol.QuotaExceeded
-	ErrSyntax                  error = protocol.SyntaxError
 	ErrNotAuthorized           error = protocol.NotAuthorized
-	ErrUnknownCommand          error = protocol.UnknownCommand
-	ErrWrongNumberOfArguments  error = protocol.WrongNumberOfArguments
-	ErrMissingTimestamp        error = protocol.MissingTimestamp
-	ErrMalformedTimestamp      error = protocol.MalformedTimestamp
 	ErrKeyLengthZero           error = protocol.KeyLengthZero
 
 	// ErrKeyTooLong: the key is too long to be watched, as MQTT bounds the topic of its notifications.

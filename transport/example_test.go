@@ -117,7 +117,7 @@ func ExampleFromEnv() {
 		}
 		defer os.Unsetenv(name)
 	}
-	address, options, err := transport.FromEnv()
+	address, options, err := transport.FromEnv("")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -125,12 +125,12 @@ func ExampleFromEnv() {
 	// Then: client, err := transport.Dial(ctx, address, options)
 
 	// Where another SDK in this process connects with the same variables:
-	_, options, err = transport.FromEnvWithSuffix("-lease")
+	_, options, err = transport.FromEnv("-lease")
 	fmt.Println(options.ClientID, err)
 
 	defer os.Unsetenv("AIO_BROKER_TCP_PORT")
 	_ = os.Setenv("AIO_BROKER_TCP_PORT", "mqtts")
-	_, _, err = transport.FromEnv()
+	_, _, err = transport.FromEnv("")
 	fmt.Println(err)
 	// Output:
 	// mqtts://aio-broker:8883 gateway-a 10s

@@ -179,10 +179,10 @@ func TestConstantsAndStatusAreWordsInLogs(t *testing.T) {
 	var log strings.Builder
 	logger := slog.New(slog.NewJSONHandler(&log, nil))
 	logger.Info("m",
-		"state", Connected, "wrong", ConnectionState(-1), "reason", ForeignNotification, "none", IgnoreReason(200), "condition", IfMissing, "other", Condition(9),
+		"state", Connected, "wrong", ConnectionState(-1), "reason", ForeignNotification, "none", IgnoreReason(200),
 		"status", ConnectionStatus{State: Connecting, Broker: "mqtt://a:1", Connections: 2, Err: errors.New("why")}, "zero", ConnectionStatus{})
 	for _, want := range []string{
-		`"state":"connected"`, `"wrong":"ConnectionState(-1)"`, `"reason":"foreign notification"`, `"none":"IgnoreReason(200)"`, `"condition":"IfMissing"`, `"other":"Condition(9)"`,
+		`"state":"connected"`, `"wrong":"ConnectionState(-1)"`, `"reason":"foreign notification"`, `"none":"IgnoreReason(200)"`,
 		`"status":{"state":"connecting","broker":"mqtt://a:1","connections":2,"error":"why"}`, `"zero":{"state":"connecting","broker":"","connections":0}`,
 	} {
 		if !strings.Contains(log.String(), want) {

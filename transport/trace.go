@@ -44,11 +44,9 @@ type RequestInfo struct {
 	// the wait while as many requests are under way as the broker takes.
 	Duration time.Duration
 	// Err is the error that the caller gets, without the verb and the key. Nil: a success.
+	// [OutcomeText] returns its class.
 	Err error
 }
-
-// Outcome returns the class of the result, for metrics.
-func (i RequestInfo) Outcome() Outcome { return OutcomeOf(i.Err) }
 
 // ConnectedInfo describes a connection that began.
 type ConnectedInfo struct {
@@ -77,50 +75,31 @@ type LostInfo struct {
 	Err error
 }
 
-// Outcome is the class of a request's result.
-type Outcome uint8
-
-const (
-	// OK: the store applied the request, or answered it.
-	OK Outcome = iota
-	// ConditionFailed: the condition was not met (ErrConditionFailed).
-	ConditionFailed
-	// Refused: the store refused the request (*RefusedError), or the broker (*RejectedError).
-	Refused
-	// NotSent: the request was not sent (ErrNotSent).
-	NotSent
-	// Unknown: there was no reply that says what happened (ErrOutcomeUnknown).
-	Unknown
-	// Failed: any other error, such as ErrClosed or an option that makes no sense.
-	Failed
-)
-
-// OutcomeOf returns the class of a method's error, which may be nil.
-func OutcomeOf(err error) Outcome {
+// OutcomeText returns the class of a method's error, which may be nil, as a label of metrics:
+//
+//	ok                the store applied the request, or answered it
+//	condition_failed  the condition was not met (ErrConditionFailed)
+//	refused           the store refused the request (*RefusedError), or the broker (*RejectedError)
+//	not_sent          the request was not sent (ErrNotSent)
+//	unknown           there was no reply that says what happened (ErrOutcomeUnknown)
+//	failed            any other error, such as ErrClosed or an option that makes no sense
+func OutcomeText(err error) string {
 	var refused *RefusedError
 	var rejected *RejectedError
 	switch {
 	case err == nil:
-		return OK
+		return "ok"
 	case errors.Is(err, ErrConditionFailed):
-		return ConditionFailed
+		return "condition_failed"
 	case errors.Is(err, ErrOutcomeUnknown):
-		return Unknown
+		return "unknown"
 	case errors.Is(err, ErrNotSent):
-		return NotSent
+		return "not_sent"
 	case errors.As(err, &refused), errors.As(err, &rejected):
-		return Refused
+		return "refused"
 	}
-	return Failed
+	return "failed"
 }
-
-// String returns the class as a label of metrics, such as "condition_failed".
-func (o Outcome) String() string {
-	return nameOf(int(o), "Outcome", "ok", "condition_failed", "refused", "not_sent", "unknown", "failed")
-}
-
-// MarshalText returns what String does, for logs. It never fails.
-func (o Outcome) MarshalText() ([]byte, error) { return []byte(o.String()), nil }
 
 // LossText returns a short name for the end of a connection, such as "network", as a label of
 // metrics: "client_closed" for ErrClosed, "session_taken_over" for ErrSessionTakenOver, "broker" for

@@ -228,7 +228,7 @@ func TestARegistrationWhoseOutcomeIsUnknownIsRepeated(t *testing.T) {
 			return transporttest.Fault{LoseReply: lost.Add(1) <= 3}
 		})
 		watch := w.watch()
-		time.Sleep(4*transport.DefaultRequestTimeout + 4*time.Second)
+		time.Sleep(4*defaultRequestTimeout + 4*time.Second)
 		synctest.Wait()
 		w.mustSee(watch, "", false)
 		w.set("1")

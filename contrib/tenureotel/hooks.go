@@ -144,14 +144,14 @@ func (h *Hooks) Transport() *transport.Trace {
 	background := context.Background()
 	return &transport.Trace{
 		Request: func(ctx context.Context, info transport.RequestInfo) {
-			verb, outcome := attribute.String("tenure.verb", info.Verb), attribute.String("tenure.outcome", info.Outcome().String())
+			verb, outcome := attribute.String("tenure.verb", info.Verb), attribute.String("tenure.outcome", transport.OutcomeText(info.Err))
 			h.requests.Record(ctx, info.Duration.Seconds(), metric.WithAttributes(verb, outcome))
 			if !h.options.Requests && !trace.SpanContextFromContext(ctx).IsValid() {
 				return
 			}
 			_, span := h.tracer.Start(ctx, "tenure "+info.Verb, trace.WithTimestamp(info.Began),
 				trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(verb, outcome))
-			if info.Outcome() > transport.ConditionFailed {
+			if info.Err != nil && !errors.Is(info.Err, transport.ErrConditionFailed) {
 				span.SetStatus(codes.Error, info.Err.Error())
 			}
 			span.End(trace.WithTimestamp(info.Began.Add(info.Duration)))

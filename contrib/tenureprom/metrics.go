@@ -148,14 +148,14 @@ func resultOf(err error) string {
 	case errors.Is(err, lease.ErrHeld):
 		return "held"
 	}
-	return transport.OutcomeOf(err).String()
+	return transport.OutcomeText(err)
 }
 
 // Transport returns the hooks for transport.ClientOptions.Trace. Several clients may share them.
 func (m *Metrics) Transport() *transport.Trace {
 	return &transport.Trace{
 		Request: func(_ context.Context, info transport.RequestInfo) {
-			m.requests.WithLabelValues(info.Verb, info.Outcome().String()).Inc()
+			m.requests.WithLabelValues(info.Verb, transport.OutcomeText(info.Err)).Inc()
 			m.requestDurations.WithLabelValues(info.Verb).Observe(info.Duration.Seconds())
 		},
 		Connected: func(transport.ConnectedInfo) {

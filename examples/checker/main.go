@@ -111,7 +111,7 @@ func openRecipe(dir string) (*recipe, error) {
 	if err != nil {
 		return nil, err
 	}
-	checker, err := fencing.NewChecker("recipe", fencing.CheckerOptions{Highest: fence.Highest(), Persist: fence.Persist})
+	checker, err := fencing.NewChecker("recipe", fence.Highest(), fence.Persist)
 	if err != nil {
 		return nil, errors.Join(err, fence.Close())
 	}

@@ -18,7 +18,6 @@ type TLS struct {
 	CAFile            string
 	CertFile, KeyFile string
 	KeyPasswordFile   string
-	ServerName        string
 	Config            *tls.Config
 }
 
@@ -39,7 +38,7 @@ func (e *FileError) Unwrap() error { return e.Err }
 func (o TLS) ClientConfig(server *url.URL) (*tls.Config, error) {
 	config := cmp.Or(o.Config.Clone(), &tls.Config{})
 	tlspolicy.Restrict(config)
-	config.ServerName = cmp.Or(o.ServerName, config.ServerName, server.Hostname())
+	config.ServerName = cmp.Or(config.ServerName, server.Hostname())
 	if o.CAFile != "" {
 		pool, err := ReadCertPool(o.CAFile)
 		if err != nil {

@@ -58,7 +58,7 @@ func (c *connection) options(p *process) (address string, options transport.Opti
 	}
 	address = c.broker
 	if !c.flags.Changed("broker") && os.Getenv("AIO_BROKER_HOSTNAME") != "" {
-		if address, options, err = transport.FromEnv(); err != nil {
+		if address, options, err = transport.FromEnv(""); err != nil {
 			return "", options, usage(err)
 		}
 		if options.ClientID != "" {
@@ -87,7 +87,7 @@ func (c *connection) options(p *process) (address string, options transport.Opti
 // logRequest returns a hook that logs each request, as the store does.
 func logRequest(logger *slog.Logger) func(context.Context, transport.RequestInfo) {
 	return func(ctx context.Context, info transport.RequestInfo) {
-		attributes := []any{"verb", info.Verb, "key", fmt.Sprintf("%.256s", info.Key), "outcome", info.Outcome(), "took", info.Duration}
+		attributes := []any{"verb", info.Verb, "key", fmt.Sprintf("%.256s", info.Key), "outcome", transport.OutcomeText(info.Err), "took", info.Duration}
 		if info.Err != nil {
 			attributes = append(attributes, "error", info.Err)
 		}

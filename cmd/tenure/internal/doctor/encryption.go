@@ -24,7 +24,7 @@ func (d *doctor) handshake(ctx context.Context, server *url.URL) bool {
 	const name = "TLS"
 	options := mqttnet.TLS(d.options.Client.TLS)
 	if !mqttnet.IsEncrypted(server) {
-		if options.CAFile != "" || options.CertFile != "" || options.KeyFile != "" || options.ServerName != "" || options.Config != nil {
+		if options.CAFile != "" || options.CertFile != "" || options.KeyFile != "" || options.Config != nil {
 			return d.at(server, failed(Usage, name, "flags of TLS are given, and "+server.Scheme+" does not encrypt", "write mqtts or wss in --broker, or leave out the flags of TLS"))
 		}
 		if d.hasSecret() && !isLoopback(server) {
