@@ -25,12 +25,13 @@ DURATION ?= 1m
 PEERS ?=
 LATENCY ?=
 GROWTH ?=
+WALK ?=
 SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
 PACKAGES_386 ?= work
 # Rooms without goroutines, or which only start programs: the race detector finds nothing there.
-SEQUENTIAL := . resp3 statestore internal/frame internal/gate internal/mutants internal/operror internal/protocol release
+SEQUENTIAL := . resp3 statestore internal/frame internal/gate internal/mutants internal/mutants/count internal/operror internal/protocol release
 # To compile etcd takes half a minute for each.
 APART_PLATFORMS := linux/386 linux/arm64 windows/amd64
 
@@ -146,6 +147,14 @@ crash: ## Kill stores while clients use them, and check what they see: CRASHES (
 .PHONY: mutants
 mutants: ## Break each promise and invariant, one at a time: a test must notice (half an hour); ONLY=regexp
 	go run ./internal/mutants -only '$(ONLY)'
+
+.PHONY: count
+count: ## Lines of code by area, words, and exported symbols, against their budgets
+	@go run ./internal/mutants/count
+
+.PHONY: walk
+walk: ## How many functions of how many files and packages one Acquire runs; WALK=-v lists them
+	@go run ./server/walk $(WALK)
 
 .PHONY: demo
 demo: ## Watch an active/standby pair fail over

@@ -1,0 +1,168 @@
+// Command walk prints how many functions, in how many files and packages, run while a client
+// acquires a free lease of a server that keeps its data in memory, over MQTT and TCP.
+//
+//	go run ./server/walk      # the numbers: of all code, and of the client's alone
+//	go run ./server/walk -v   # the functions too
+//
+// It runs at the root of the repository. It runs itself again, compiled with counters of coverage
+// in all code of the repository. They are set to zero before the Acquire. A function has run if a
+// block of it has; a function literal counts to the function around it.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime/coverage"
+	"strings"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/transport"
+)
+
+const (
+	repository = "github.com/tenurelock/tenure/"
+	settling   = 100 * time.Millisecond // what a request leaves to do is done
+	patience   = 10 * time.Minute       // where nothing is compiled yet
+)
+
+func main() {
+	list := flag.Bool("v", false, "list the functions")
+	into := flag.String("into", "", "folder for the counters of one Acquire; only in a program that has counters")
+	at := flag.String("at", "", "address of the server; without one, it runs in the same process")
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	var err error
+	switch {
+	case *into == "":
+		err = report(ctx, *list)
+	case *at == "":
+		err = withServer(ctx, func(address string) error { return acquire(ctx, address, *into) })
+	default:
+		err = acquire(ctx, *at, *into)
+	}
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "walk:", err)
+		os.Exit(1)
+	}
+}
+
+// report prints what runs of all code, and with the server in another process.
+func report(ctx context.Context, list bool) error {
+	functions, err := measure(ctx, "")
+	if err != nil {
+		return err
+	}
+	if list {
+		fmt.Println(strings.Join(functions, "\n"))
+	}
+	fmt.Printf("client and server: %s (budget: 160 in 35)\n", sum(functions))
+	return withServer(ctx, func(address string) error {
+		functions, err := measure(ctx, address)
+		if err == nil {
+			fmt.Printf("client alone:      %s\n", sum(functions))
+		}
+		return err
+	})
+}
+
+func sum(functions []string) string {
+	files, packages := make(map[string]bool), make(map[string]bool)
+	for _, f := range functions {
+		file, _, _ := strings.Cut(f, " ")
+		files[file], packages[path.Dir(file)] = true, true
+	}
+	return fmt.Sprintf("%d functions in %d files of %d packages", len(functions), len(files), len(packages))
+}
+
+// withServer runs a server while f does.
+func withServer(ctx context.Context, f func(address string) error) error {
+	s, err := server.Open(ctx, server.Options{Addr: "127.0.0.1:0"})
+	if err != nil {
+		return err
+	}
+	serving, stop := context.WithCancel(ctx)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(serving) }() // ends with serving
+	err = f("mqtt://" + s.Addr().String())
+	stop()
+	return errors.Join(err, <-served)
+}
+
+// acquire writes the counters of one Acquire.
+func acquire(ctx context.Context, address, folder string) error {
+	client, err := transport.Dial(ctx, address, transport.Options{ClientID: "walk"})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	l, err := lease.New(client, "walk", lease.Options{})
+	if err != nil {
+		return err
+	}
+	// What a connection does once is over then.
+	if _, err := client.Get(ctx, "other"); err != nil {
+		return err
+	}
+	time.Sleep(settling)
+	if err := coverage.ClearCounters(); err != nil {
+		return err
+	}
+	tenure, err := l.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	time.Sleep(settling)
+	if err := errors.Join(coverage.WriteMetaDir(folder), coverage.WriteCountersDir(folder)); err != nil {
+		return err
+	}
+	return tenure.Release(ctx)
+}
+
+// measure returns what runs of a process that has counters and runs acquire.
+func measure(ctx context.Context, address string) ([]string, error) {
+	folder, err := os.MkdirTemp("", "walk")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(folder)
+	counters := filepath.Join(folder, "acquire")
+	if err := os.Mkdir(counters, 0o700); err != nil {
+		return nil, err
+	}
+	process := exec.CommandContext(ctx, "go", "run", "-cover", "-covermode=atomic", "-coverpkg="+repository+"...", "./server/walk", "-into", counters, "-at", address)
+	process.Env = append(os.Environ(), "GOCOVERDIR="+folder) // what it writes when it exits
+	process.Stdout, process.Stderr = os.Stderr, os.Stderr
+	if err := process.Run(); err != nil {
+		return nil, fmt.Errorf("acquire with counters: %w", err)
+	}
+	covdata := exec.CommandContext(ctx, "go", "tool", "covdata", "func", "-i="+counters)
+	table, err := covdata.Output()
+	if err != nil {
+		return nil, fmt.Errorf("read the counters: %w", err)
+	}
+	return ran(string(table)), nil
+}
+
+// row is a line that "go tool covdata func" prints for a function of which at least 0.1 % has run.
+var row = regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(repository) + `(\S+\.go):\d+:\s+(\S+)\s+(?:[1-9]\d*\.\d|0\.[1-9])%$`)
+
+// ran returns the functions that have run by the table, each after its file, but for those of this
+// program.
+func ran(table string) (functions []string) {
+	for _, f := range row.FindAllStringSubmatch(table, -1) {
+		if path.Dir(f[1]) != "server/walk" {
+			functions = append(functions, f[1]+" "+f[2])
+		}
+	}
+	return functions
+}
