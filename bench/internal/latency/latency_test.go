@@ -80,7 +80,7 @@ func loaded(duration time.Duration, begin func(*async.Call)) *run {
 
 // unanswered is a request that nothing answers.
 func unanswered(ctx context.Context) error {
-	<-ctx.Done()
+	await.Receive(ctx.Done())
 	return context.Cause(ctx)
 }
 
