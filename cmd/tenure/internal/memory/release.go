@@ -14,12 +14,11 @@ const (
 	worthwhile = 8 << 20
 	// soon is how near a collection must be for Release to wait for it.
 	soon = 20 * time.Second
-	// rest is the pause after a release, as a multiple of the time that the release took. So
-	// releases take at most a hundredth of the time, unless each takes longer than a hundredth of longestRest.
+	// rest is the pause after a release, as a multiple of the time that the next one takes by estimate:
+	// as much for each byte that the process has as the release before. So releases take at most a
+	// hundredth of the time, however large the heap is, and one that came while clients were still
+	// leaving, when the process had much, does not put off the next one for long.
 	rest = 100
-	// longestRest bounds the pause. A release is slow on a busy machine, too, and what peers made the
-	// process allocate meanwhile has to go within half a minute.
-	longestRest = 15 * time.Second
 )
 
 // Release returns memory to the system at intervals, until ctx ends. It does so when the
@@ -85,13 +84,15 @@ func read(held func() int64) reading {
 type keeper struct {
 	resident int64     // after the last release
 	peak     int64     // of held, since the last release
-	resting  time.Time // no release before this time
+	released time.Time // when that was
+	took     time.Duration
+	before   int64 // resident before it
 	last     reading
 }
 
 // note records the reading after a release, and how long the release took.
 func (k *keeper) note(after reading, took time.Duration) {
-	*k = keeper{resident: after.resident, peak: after.held, resting: after.at.Add(min(rest*took, longestRest)), last: after}
+	*k = keeper{resident: after.resident, peak: after.held, released: after.at, took: took, before: k.last.resident, last: after}
 }
 
 // due reports whether a release is worthwhile now. Each check calls it once.
@@ -99,13 +100,22 @@ func (k *keeper) due(now reading) bool {
 	before := k.last
 	k.last = now
 	k.peak = max(k.peak, now.held)
-	if now.at.Before(k.resting) {
+	if now.at.Before(k.released.Add(k.rest(now.resident))) {
 		return false
 	}
 	if isMuch(k.peak-now.held, k.peak) {
 		return true
 	}
 	return isMuch(now.resident-k.resident, k.resident) && !now.collectsSoon(before)
+}
+
+// rest returns the pause after the last release for a process that has so many bytes now.
+func (k *keeper) rest(resident int64) time.Duration {
+	pause := rest * k.took
+	if resident < k.before {
+		pause = time.Duration(float64(pause) * float64(max(resident, 0)) / float64(k.before))
+	}
+	return pause
 }
 
 func isMuch(change, of int64) bool { return change >= worthwhile && change >= of/3 }

@@ -89,10 +89,12 @@ func TestAReleaseIsDueWhenItIsWorthwhile(t *testing.T) {
 		"it holds much less":                        {resident: steady, held: steady - 101*mebibyte, want: true},
 		"it holds much less, and will collect":      {resident: steady, held: 0, allocated: 40 * mebibyte, room: steady, want: true},
 		"the last time took long":                   {resident: 2 * steady, held: 0, room: steady, took: time.Second},
-		"the last time took long, a long time ago":  {resident: 2 * steady, held: 0, room: steady, took: time.Second, after: longestRest + time.Second, want: true},
+		"the last time took long, a long time ago":  {resident: 2 * steady, held: 0, room: steady, took: time.Second, after: 101 * time.Second, want: true},
+		"the last time took long, and it had more":  {resident: steady / 2, held: 0, room: steady, took: time.Second, after: 51 * time.Second, want: true},
+		"it had more, a moment ago":                 {resident: steady / 2, held: 0, room: steady, took: time.Second, after: 49 * time.Second},
 		"a heap that shrinks need not be collected": {resident: steady / 2, held: steady, room: steady},
 	} {
-		var k keeper
+		k := keeper{last: reading{resident: steady}}
 		k.note(reading{at: start, resident: steady, held: steady}, test.took)
 		now := reading{at: start.Add(max(test.after, 2*time.Second)), resident: test.resident, held: test.held, allocated: test.allocated, room: test.room}
 		if got := k.due(now); got != test.want {
