@@ -42,20 +42,25 @@ func (t *Tenure) run(client context.Context) {
 			t.send(&asking, next == renew, until)
 			continue
 		}
-		select {
-		case <-t.wake:
-		case <-t.lost:
-		case <-t.replaced:
-		case <-client.Done():
-		case e = <-asking.underWay:
-			asking.underWay = nil
-		case change, open := <-changes:
-			switch {
-			case !open:
-				changes = nil
-				t.unwatched(watching.Err())
-			case !change.Exists || string(change.Value) != t.value:
-				e = event{kind: doubted}
+		for news := false; !news; {
+			news = true
+			select {
+			case <-t.wake:
+			case <-t.lost:
+			case <-t.replaced:
+			case <-client.Done():
+			case e = <-asking.underWay:
+				asking.underWay = nil
+			case change, open := <-changes:
+				switch {
+				case !open:
+					changes = nil
+					t.unwatched(watching.Err())
+				case !change.Exists || string(change.Value) != t.value:
+					e = event{kind: doubted}
+				default:
+					news = false // its own renewal
+				}
 			}
 		}
 	}
