@@ -33,12 +33,11 @@ func Upgrade(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, err
 	// With wss, conn is encrypted already.
 	address := url.URL{Scheme: "ws", Host: server.Host, Path: server.Path, RawPath: server.RawPath, RawQuery: server.RawQuery}
 	socket, answer, err := websocket.Dial(ctx, address.String(), &websocket.DialOptions{HTTPClient: client, Subprotocols: []string{"mqtt"}})
-	var request *url.Error // it would repeat the address
+	var request *url.Error // it would repeat the address; the cause of ctx's end is inside
 	switch {
 	case err == nil:
-		return stream{conn, websocket.NetConn(context.Background(), socket, websocket.MessageBinary)}, nil
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+		socket.SetReadLimit(-1) // of a message, which is not kept
+		return &stream{Conn: conn, socket: socket}, nil
 	case errors.As(err, &request):
 		return nil, request.Err
 	case answer != nil && answer.StatusCode != http.StatusSwitchingProtocols:
@@ -47,21 +46,45 @@ func Upgrade(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, err
 	return nil, err
 }
 
-// stream reads and writes binary messages. All else is done by the connection below: its deadlines need
-// no timers, and its Close does not wait for the other end.
+// stream reads and writes binary messages. Its Close and its deadlines are those of the connection below.
+// So its contexts never end, for which websocket.NetConn would allocate with each message.
 type stream struct {
 	net.Conn
-	messages net.Conn
+	socket  *websocket.Conn
+	message io.Reader // the rest of the present message, which the reading goroutine uses; nil: none
 }
 
 // Read returns io.EOF after the server's farewell.
-func (s stream) Read(p []byte) (int, error) {
-	n, err := s.messages.Read(p)
-	if websocket.CloseStatus(err) == websocket.StatusNoStatusRcvd {
-		err = io.EOF // a farewell without a reason, which the library takes for an error
+func (s *stream) Read(p []byte) (int, error) {
+	for {
+		if s.message == nil {
+			kind, message, err := s.socket.Reader(context.Background())
+			switch websocket.CloseStatus(err) {
+			case websocket.StatusNormalClosure, websocket.StatusGoingAway, websocket.StatusNoStatusRcvd:
+				return 0, io.EOF
+			}
+			if err != nil {
+				return 0, err
+			}
+			if kind != websocket.MessageBinary { // [MQTT-6.0.0-1]
+				return 0, fmt.Errorf("websocket: a message of kind %v, where binary data is expected", kind)
+			}
+			s.message = message
+		}
+		n, err := s.message.Read(p)
+		if err == io.EOF {
+			s.message, err = nil, nil
+		}
+		if n > 0 || err != nil || len(p) == 0 {
+			return n, err
+		}
 	}
-	return n, err
 }
 
 // Write sends p in one message.
-func (s stream) Write(p []byte) (int, error) { return s.messages.Write(p) }
+func (s *stream) Write(p []byte) (int, error) {
+	if err := s.socket.Write(context.Background(), websocket.MessageBinary, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}

@@ -113,7 +113,7 @@ func TestAWebSocketReadsWhatBinaryMessagesHold(t *testing.T) {
 		{"the end without a farewell", frameOf(0x82, "a"), "a", "EOF"},
 		{"the end within a frame", frameOf(0x82, "abc")[:4], "ab", "unexpected EOF"},
 		{"the end within a header", "\x82", "", "EOF"},
-		{"text", frameOf(0x81, "abc"), "", "MessageBinary"},
+		{"text", frameOf(0x81, "abc"), "", "binary data is expected"},
 		{"a reserved bit", frameOf(0xC2, "abc"), "", "rsv"},
 		{"a continuation of nothing", frameOf(0x80, "abc"), "", "continuation"},
 		{"a message within a message", frameOf(0x02, "a") + frameOf(0x82, "b"), "a", "without finishing"},
@@ -126,6 +126,9 @@ func TestAWebSocketReadsWhatBinaryMessagesHold(t *testing.T) {
 				got, err := io.ReadAll(conn)
 				if (err == nil) != (test.err == "") || string(got) != test.want || !strings.Contains(fmt.Sprint(err), test.err) {
 					t.Errorf("%.20q (%d bytes), %v; want %.20q (%d bytes), %s", got, len(got), err, test.want, len(test.want), test.err)
+				}
+				if strings.HasSuffix(test.err, "EOF") && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("%v, which the client does not take for the end of the connection", err)
 				}
 				if _, again := conn.Read(make([]byte, 1)); again == nil {
 					t.Error("it reads on after the end")
