@@ -14,7 +14,7 @@ SNAPSHOT ?= linux_amd64
 # bench/go.work.
 APART := cluster cluster/cmd/tenure-cluster bench
 APART_PACKAGES := ./... ./cmd/tenure-cluster/...
-MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/tenureotel contrib/tenureprom examples internal/mutants release bench
+MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/tenureotel contrib/tenureprom contrib/tenurews examples internal/mutants release bench
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000

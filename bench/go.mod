@@ -33,6 +33,7 @@ require (
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/clipperhouse/uax29/v2 v2.2.0 // indirect
+	github.com/coder/websocket v1.8.15 // indirect
 	github.com/coreos/go-semver v0.3.1 // indirect
 	github.com/coreos/go-systemd/v22 v22.5.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
@@ -74,6 +75,7 @@ require (
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/tenurelock/tenure/cluster v0.0.0 // indirect
 	github.com/tenurelock/tenure/cluster/cmd/tenure-cluster v0.0.0-00010101000000-000000000000 // indirect
+	github.com/tenurelock/tenure/contrib/tenurews v0.0.0 // indirect
 	github.com/tenurelock/tenure/server v0.0.0 // indirect
 	github.com/tklauser/go-sysconf v0.3.16 // indirect
 	github.com/tklauser/numcpus v0.11.0 // indirect
@@ -116,5 +118,6 @@ replace (
 	github.com/tenurelock/tenure/cluster => ../cluster
 	github.com/tenurelock/tenure/cluster/cmd/tenure-cluster => ../cluster/cmd/tenure-cluster
 	github.com/tenurelock/tenure/cmd/tenure => ../cmd/tenure
+	github.com/tenurelock/tenure/contrib/tenurews => ../contrib/tenurews
 	github.com/tenurelock/tenure/server => ../server
 )

@@ -83,3 +83,5 @@ require (
 )
 
 replace github.com/tenurelock/tenure/server => ../server
+
+replace github.com/tenurelock/tenure/contrib/tenurews => ../contrib/tenurews

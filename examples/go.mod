@@ -5,11 +5,13 @@ go 1.25.0
 require (
 	github.com/eclipse/paho.golang v0.23.0
 	github.com/tenurelock/tenure v0.0.0
+	github.com/tenurelock/tenure/contrib/tenurews v0.0.0
 	github.com/tenurelock/tenure/server v0.0.0
 )
 
 require (
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
+	github.com/coder/websocket v1.8.15 // indirect
 	github.com/gofrs/flock v0.13.1 // indirect
 	github.com/gorilla/websocket v1.5.3 // indirect
 	github.com/mochi-mqtt/server/v2 v2.7.9 // indirect
@@ -24,3 +26,5 @@ require (
 replace github.com/tenurelock/tenure => ../
 
 replace github.com/tenurelock/tenure/server => ../server
+
+replace github.com/tenurelock/tenure/contrib/tenurews => ../contrib/tenurews

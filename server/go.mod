@@ -9,12 +9,14 @@ require (
 	github.com/gofrs/flock v0.13.1
 	github.com/mochi-mqtt/server/v2 v2.7.9
 	github.com/tenurelock/tenure v0.0.0
+	github.com/tenurelock/tenure/contrib/tenurews v0.0.0
 	go.etcd.io/bbolt v1.5.0
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/crypto v0.54.0
 )
 
 require (
+	github.com/coder/websocket v1.8.15 // indirect
 	github.com/gorilla/websocket v1.5.3 // indirect
 	github.com/rs/xid v1.4.0 // indirect
 	golang.org/x/sync v0.20.0 // indirect
@@ -22,3 +24,5 @@ require (
 )
 
 replace github.com/tenurelock/tenure => ../
+
+replace github.com/tenurelock/tenure/contrib/tenurews => ../contrib/tenurews

@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -65,6 +66,12 @@ type Options struct {
 	// error of Dial. It is called for one attempt at a time, from a goroutine of the
 	// client. Default: the zero net.Dialer.
 	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+	// WebSocket performs the handshake of a WebSocket over conn, a connection to server that is
+	// encrypted already where the address begins with wss, and returns the stream of MQTT inside.
+	// It must return when ctx ends. It is called like Dialer, and its errors are treated like those
+	// of Dialer; after one the client closes conn. Addresses that begin with ws or wss need it: set
+	// it to Upgrade of the module contrib/tenurews. Default: none.
+	WebSocket func(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, error)
 
 	// OnConnectionChange, if not nil, is called after each change of the connection, in
 	// order, from one goroutine. The client does not wait for it: changes that happen while
@@ -94,8 +101,8 @@ const (
 //
 //	mqtt://host:1883   TCP; tcp is another name of it
 //	mqtts://host:8883  TLS over TCP; tls and ssl are other names of it
-//	ws://host/path     WebSocket; port 80 if none is given
-//	wss://host/path    WebSocket over TLS; port 443 if none is given
+//	ws://host/path     WebSocket, with Options.WebSocket; port 80 if none is given
+//	wss://host/path    WebSocket over TLS, likewise; port 443 if none is given
 //
 // or several, separated by commas. Each attempt to connect goes to the address after the
 // latest one, in a circle. An attempt without an answer takes ten seconds; where there are
@@ -142,6 +149,11 @@ func newConn(address string, options *Options) (*mqttConn, error) {
 	servers, err := mqttnet.ParseAddresses(address)
 	if err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
+	}
+	for _, server := range servers {
+		if err := mqttnet.CheckWebSocket(server, options.WebSocket != nil); err != nil {
+			return nil, fmt.Errorf("transport: %w", err)
+		}
 	}
 	if err := options.complete(); err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -35,6 +36,7 @@ func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var log strings.Builder
 			test.options.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			test.options.WebSocket = func(context.Context, net.Conn, *url.URL) (net.Conn, error) { return nil, errors.New("none") }
 			if _, err := newConn(test.addresses, &test.options); err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +151,10 @@ func TestTheDialerOpensTheConnectionBelowTLSAndWebSocket(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				_, err := Dial(ctx, address, Options{Dialer: dialer})
+				_, err := Dial(ctx, address, Options{Dialer: dialer, WebSocket: func(_ context.Context, conn net.Conn, _ *url.URL) (net.Conn, error) {
+					_, err := io.WriteString(conn, "GET")
+					return conn, err
+				}})
 				if !errors.Is(err, broken) || !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("the error of the dialer is not in %v", err)
 				}
@@ -162,6 +167,15 @@ func TestTheDialerOpensTheConnectionBelowTLSAndWebSocket(t *testing.T) {
 				t.Errorf("the first byte is 0x%X, want 0x%X", got.Load(), first)
 			}
 		})
+	}
+}
+
+func TestAnAddressWithWebSocketNamesTheModuleItNeeds(t *testing.T) {
+	for _, address := range []string{"ws://broker", "wss://broker/mqtt", "mqtt://a,wss://b"} {
+		_, err := Dial(t.Context(), address, Options{})
+		if err == nil || !strings.Contains(err.Error(), "needs Options.WebSocket: set it to tenurews.Upgrade, of the module github.com/tenurelock/tenure/contrib/tenurews") {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }
 

@@ -14,10 +14,10 @@
 // # Connections
 //
 // [Dial] connects over TCP or WebSocket, with or without TLS, to one broker or to the first
-// of several that accepts the client:
+// of several that accepts the client. WebSocket comes from the module contrib/tenurews:
 //
 //	client, err := transport.Dial(ctx, "mqtts://a.example,wss://b.example/mqtt", transport.Options{
-//		Username: "gateway-a", PasswordFile: "/run/secrets/mqtt",
+//		Username: "gateway-a", PasswordFile: "/run/secrets/mqtt", WebSocket: tenurews.Upgrade,
 //		TLS: transport.TLSOptions{CAFile: "/etc/tenure/ca.pem"},
 //	})
 //

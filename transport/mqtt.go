@@ -383,6 +383,7 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqttnet.Conn, er
 		MaxPacket:    c.options.MaxPacketSize,
 		WriteTimeout: c.options.KeepAlive,
 		Dialer:       c.options.Dialer,
+		WebSocket:    c.options.WebSocket,
 		Local:        "`tenure serve`",
 		Step:         c.awaiting,
 	})

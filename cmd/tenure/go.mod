@@ -12,6 +12,7 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/spf13/pflag v1.0.10
 	github.com/tenurelock/tenure v0.0.0
+	github.com/tenurelock/tenure/contrib/tenurews v0.0.0
 	github.com/tenurelock/tenure/server v0.0.0
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/crypto v0.54.0
@@ -24,6 +25,7 @@ require (
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/clipperhouse/uax29/v2 v2.2.0 // indirect
+	github.com/coder/websocket v1.8.15 // indirect
 	github.com/gofrs/flock v0.13.1 // indirect
 	github.com/gorilla/websocket v1.5.3 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
@@ -39,8 +41,9 @@ require (
 )
 
 // "go install …/cmd/tenure@version" refuses a go.mod with replace directives: the commit of a
-// release requires the released versions of both modules and has none.
+// release requires the released versions of these modules and has none.
 replace (
 	github.com/tenurelock/tenure => ../../
+	github.com/tenurelock/tenure/contrib/tenurews => ../../contrib/tenurews
 	github.com/tenurelock/tenure/server => ../../server
 )

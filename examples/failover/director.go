@@ -10,6 +10,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/pair"
 	"github.com/tenurelock/tenure/transport"
@@ -41,7 +42,7 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 	s.run = time.Now().Format("150405.000000") // keys of its own
 	dialling, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer in %v", patience))
 	defer cancel()
-	client, err := transport.Dial(dialling, s.broker, transport.Options{ClientID: "director-" + s.run})
+	client, err := transport.Dial(dialling, s.broker, transport.Options{ClientID: "director-" + s.run, WebSocket: tenurews.Upgrade})
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/pair"
 )
 
@@ -20,6 +21,7 @@ func runNode(ctx context.Context, s settings) error {
 		Node:            s.node,
 		Run:             s.run,
 		Stores:          s.broker,
+		WebSocket:       tenurews.Upgrade,
 		TTL:             s.ttl,
 		InstantFailover: s.instant,
 		Control:         true,

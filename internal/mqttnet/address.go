@@ -33,6 +33,15 @@ func schemeOf(server *url.URL) scheme { return schemes[server.Scheme] }
 // IsEncrypted reports whether connections to an address from [ParseAddress] use TLS.
 func IsEncrypted(server *url.URL) bool { return schemeOf(server).encrypted }
 
+// CheckWebSocket returns an error if connections to an address from [ParseAddress] use WebSocket, and
+// the program gives no function for that.
+func CheckWebSocket(server *url.URL, given bool) error {
+	if given || !schemeOf(server).websocket {
+		return nil
+	}
+	return fmt.Errorf("broker address %q needs Options.WebSocket: set it to tenurews.Upgrade, of the module github.com/tenurelock/tenure/contrib/tenurews", server)
+}
+
 const addressForm = "write it like mqtt://host:1883, mqtts://host:8883, ws://host/mqtt or wss://host/mqtt"
 
 // ParseAddresses parses a list of broker addresses, separated by commas, each as

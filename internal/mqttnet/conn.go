@@ -71,6 +71,9 @@ type Options struct {
 	WriteTimeout time.Duration
 	// Dialer opens the connection below TLS and WebSocket. Nil: net.Dialer.
 	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+	// WebSocket adds WebSocket to a connection to server, which TLS encrypts already where the
+	// address asks for it. Nil: there is no WebSocket; see [CheckWebSocket].
+	WebSocket func(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, error)
 	// Local is the program that should answer at an address of this machine, for errors. Empty:
 	// "a broker".
 	Local string
@@ -89,6 +92,9 @@ func Dial(ctx context.Context, server *url.URL, config *tls.Config, options Opti
 	if step == nil {
 		step = func(error) {}
 	}
+	if err := CheckWebSocket(server, options.WebSocket != nil); err != nil {
+		return nil, err
+	}
 	step(noConnection(server, nil))
 	socket, err := dial(ctx, "tcp", server.Host)
 	if err != nil {
@@ -102,7 +108,7 @@ func Dial(ctx context.Context, server *url.URL, config *tls.Config, options Opti
 			return new(tls.Certificate), nil // none, as without this function
 		}
 	}
-	conn, err := wrapConn(ctx, socket, server, config, options.WriteTimeout, step)
+	conn, err := wrapConn(ctx, socket, server, config, options.WebSocket, step)
 	if err != nil {
 		_ = socket.Close()
 		if anonymous {
@@ -117,7 +123,7 @@ func Dial(ctx context.Context, server *url.URL, config *tls.Config, options Opti
 }
 
 // wrapConn adds TLS and WebSocket to a connection.
-func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Config, writeTimeout time.Duration, step func(unanswered error)) (net.Conn, error) {
+func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls.Config, upgrade func(context.Context, net.Conn, *url.URL) (net.Conn, error), step func(unanswered error)) (net.Conn, error) {
 	conn, scheme := socket, schemeOf(server)
 	if scheme.encrypted {
 		step(noTLS(server, nil))
@@ -129,7 +135,7 @@ func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls
 	}
 	if scheme.websocket {
 		step(NoAnswer(server, nil))
-		w, err := openWebSocket(ctx, conn, server, writeTimeout)
+		w, err := upgrade(ctx, conn, server)
 		if err != nil {
 			return nil, explainWebSocket(server, err)
 		}

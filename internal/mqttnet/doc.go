@@ -1,5 +1,5 @@
 // Package mqttnet connects to an MQTT broker: it parses the address, dials, adds TLS and
-// WebSocket, reads certificates, keys and passwords from files, and checks and bounds each
+// the WebSocket of the program, reads certificates, keys and passwords from files, and checks and bounds each
 // packet that arrives. Package transport (the client) and package server/attach (the
 // store as a client) use it, so that both connect in the same way.
 //

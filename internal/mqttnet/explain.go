@@ -227,12 +227,14 @@ func explainAnonymous(server *url.URL, err error) error {
 // explainWebSocket explains why the handshake of a WebSocket with server failed.
 func explainWebSocket(server *url.URL, err error) error {
 	switch {
+	case errors.Is(err, context.Canceled):
+		return err
 	case errors.Is(err, context.DeadlineExceeded):
 		return NoAnswer(server, err)
 	case hungUp(err):
 		return explained(err, "websocket handshake: %s closed the connection: is this the port of a web server, or of a broker for WebSocket?", server.Host)
 	}
-	return err
+	return explained(err, "websocket handshake: %.300s", oneLine(err.Error()))
 }
 
 // explainFirstRead explains why the broker's first packet did not come. head is what came instead.

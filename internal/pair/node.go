@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +32,8 @@ type Options struct {
 	Run string
 	// Stores is the address of the store, or several with commas between them.
 	Stores string
+	// WebSocket is for stores at addresses with ws or wss, like transport.Options.WebSocket.
+	WebSocket func(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, error)
 	// TTL is how long the lease of a dead node lasts.
 	TTL time.Duration
 	// InstantFailover lets the node's connection release the lease when it is lost.
@@ -64,6 +68,7 @@ func RunNode(ctx context.Context, o Options, commands io.Reader, events io.Write
 	client, err := transport.Dial(ctx, o.Stores, transport.Options{
 		ClientID:      o.Node + "-" + o.Run,
 		ReconnectMax:  o.ReconnectMax,
+		WebSocket:     o.WebSocket,
 		ClientOptions: transport.ClientOptions{Logger: o.Logger},
 	})
 	if err != nil {

@@ -171,6 +171,9 @@ func TestAttachRefusesNonsense(t *testing.T) {
 			t.Errorf("%q is taken for a broker", broker)
 		}
 	}
+	if _, err := New("ws://localhost", Options{}); err == nil || !strings.Contains(err.Error(), "tenurews.Upgrade") {
+		t.Errorf("WebSocket without its function: %v", err)
+	}
 	if _, err := New("mqtt://localhost", Options{MaxClients: -1}); err == nil {
 		t.Error("a negative MaxClients is taken")
 	}

@@ -80,6 +80,7 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	conn, err := mqttnet.Dial(attempt, s.broker, s.tls, mqttnet.Options{
 		MaxPacket:    int(min(s.options.MaxPacketSize, math.MaxInt32)), // MQTT's own limit is lower
 		WriteTimeout: writeTimeout,
+		WebSocket:    s.options.WebSocket,
 	})
 	if err != nil {
 		return err

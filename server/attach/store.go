@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/url"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,9 @@ type Options struct {
 	// host name of the URL. Where CipherSuites is nil, TLS 1.2 is limited to suites with
 	// ECDHE and AEAD.
 	TLS *tls.Config
+	// WebSocket is for a broker with the scheme ws or wss, like transport.Options.WebSocket: set it
+	// to Upgrade of the module contrib/tenurews.
+	WebSocket func(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, error)
 
 	// Store limits the store, and makes it strict, like server.Options.Store.
 	Store statestore.Options
@@ -183,8 +187,8 @@ type Stats struct {
 }
 
 // New returns a store for an MQTT 5 broker at a URL, with the schemes of transport.Dial:
-// mqtt://host:1883, mqtts://host:8883 for TLS, ws://host/path or wss://host/path. It does not
-// connect; Serve does. The error says which option makes no sense.
+// mqtt://host:1883, mqtts://host:8883 for TLS, ws://host/path or wss://host/path with
+// Options.WebSocket. It does not connect; Serve does. The error says which option makes no sense.
 //
 // docs/attach.md says what the broker has to be configured for, and what such a store cannot
 // know.
@@ -198,6 +202,9 @@ func New(broker string, options Options) (*Store, error) {
 func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	address, err := mqttnet.ParseAddress(broker)
 	if err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
+	if err := mqttnet.CheckWebSocket(address, options.WebSocket != nil); err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
 	var config *tls.Config

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
@@ -75,7 +76,7 @@ func TestAStoreAttachesOverWebSocket(t *testing.T) {
 	address := mosquitto.FreeAddress(t)
 	_, port, _ := net.SplitHostPort(address)
 	broker := mosquitto.Start(t, fmt.Sprintf("listener %s 127.0.0.1\nprotocol websockets\n", port))
-	store, err := attach.New("ws://"+address+"/mqtt", attach.Options{})
+	store, err := attach.New("ws://"+address+"/mqtt", attach.Options{WebSocket: tenurews.Upgrade})
 	if err != nil {
 		t.Fatal(err)
 	}

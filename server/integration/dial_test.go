@@ -17,6 +17,7 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/mosquitto"
@@ -446,7 +447,7 @@ func TestInvariant42DialThatIsCancelledWhileSomethingHangsLeavesNothing(t *testi
 				cancel(why)
 			}()
 			began := time.Now()
-			_, err := transport.Dial(ctx, scheme+"://"+address, transport.Options{})
+			_, err := transport.Dial(ctx, scheme+"://"+address, transport.Options{WebSocket: tenurews.Upgrade})
 			if !errors.Is(err, why) {
 				t.Errorf("%v, want %v", err, why)
 			}
@@ -472,7 +473,7 @@ func TestInvariant42CloseWhileSomethingHangsLeavesNothing(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			through := newStreamProxy(t, test.target)
 			hung, taken := startHung(t)
-			options := transport.Options{ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}}
+			options := transport.Options{WebSocket: tenurews.Upgrade, ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}}
 			if test.scheme == "mqtts" || test.scheme == "wss" {
 				options.TLS.CAFile = caFile
 			}
@@ -525,7 +526,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 			}
 			through := newStreamProxy(t, target)
 			// A write must not time out before Close.
-			options := transport.Options{KeepAlive: time.Hour, ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}}
+			options := transport.Options{KeepAlive: time.Hour, WebSocket: tenurews.Upgrade, ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}}
 			if test.server != nil || test.tls != nil {
 				options.TLS.CAFile = caFile
 			}

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
@@ -98,7 +99,7 @@ func TestTheClientSpeaksTLS(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.want == "" {
-				mustWork(t, mustDial(t, test.address, transport.Options{TLS: test.options}))
+				mustWork(t, mustDial(t, test.address, transport.Options{TLS: test.options, WebSocket: tenurews.Upgrade}))
 				return
 			}
 			err := whyNot(t, test.address, transport.Options{TLS: test.options})
@@ -216,7 +217,7 @@ func TestTheClientSpeaksWebSocket(t *testing.T) {
 		{"over TLS", "wss://" + encrypted + "/mqtt", transport.TLSOptions{CAFile: caFile}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			client := mustDial(t, test.address, transport.Options{TLS: test.options})
+			client := mustDial(t, test.address, transport.Options{TLS: test.options, WebSocket: tenurews.Upgrade})
 			mustWork(t, client)
 			var group sync.WaitGroup
 			for range 20 {
@@ -256,7 +257,7 @@ func TestTheErrorQuotesAServerWithoutWebSocket(t *testing.T) {
 		"ws://" + listener.Addr().String() + "/nowhere":  "check the path",
 		"ws://" + testsupport.Start(t, server.Options{}): "websocket handshake",
 	} {
-		err := whyNot(t, address, transport.Options{})
+		err := whyNot(t, address, transport.Options{WebSocket: tenurews.Upgrade})
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want an error that says %q", address, err, want)
 		}

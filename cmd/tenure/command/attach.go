@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
+	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/attach"
@@ -260,6 +261,7 @@ func (m *monitoredStore) Serve(ctx context.Context) error {
 func (s *attachSettings) options() (attach.Options, error) {
 	options := attach.Options{
 		Username:      s.username,
+		WebSocket:     tenurews.Upgrade,
 		Store:         s.store.options(),
 		MaxClients:    s.maxClients,
 		ProbeMessages: s.probeMessages,

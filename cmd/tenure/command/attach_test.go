@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,6 +51,25 @@ func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 	want := []string{"level=INFO msg=\"probing the broker", "a restart forgets every key, lease and fence", "msg=stopped"}
 	if !slices.EqualFunc(log, want, strings.Contains) {
 		t.Errorf("the log is\n%s\nwant lines with %q", stderr.String(), want)
+	}
+}
+
+func TestCommandsReachABrokerOverWebSocket(t *testing.T) {
+	t.Parallel()
+	path, address := build(t), mosquitto.FreeAddress(t)
+	_, port, _ := net.SplitHostPort(address)
+	mosquitto.Start(t, fmt.Sprintf("listener %s 127.0.0.1\nprotocol websockets\n", port))
+	url := "ws://" + address + "/mqtt"
+	launch(t, exec.Command(path, "attach", "--memory", url), "attached to "+url)
+	for _, command := range []struct{ line, want string }{
+		{"set k v", ""},
+		{"get k", "v"},
+		{"doctor", "the broker speaks MQTT 5"},
+	} {
+		arguments := append(strings.Fields(command.line), "--broker", url)
+		if out, err := exec.Command(path, arguments...).CombinedOutput(); err != nil || !strings.Contains(string(out), command.want) {
+			t.Errorf("tenure %s: %v, said\n%s", command.line, err, out)
+		}
 	}
 }
 

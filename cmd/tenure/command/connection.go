@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -76,6 +77,7 @@ func (c *connection) options(p *process) (address string, options transport.Opti
 		options.TLS.CertFile, options.TLS.KeyFile = c.certificate.certificate, c.certificate.key
 		options.TLS.KeyPasswordFile = c.certificate.keyPassword
 	}
+	options.WebSocket = tenurews.Upgrade
 	options.RequestTimeout = c.timeout
 	options.Logger = p.logger
 	if p.logger.Enabled(context.Background(), slog.LevelDebug) {

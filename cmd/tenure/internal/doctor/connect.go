@@ -51,7 +51,10 @@ func (d *doctor) open(ctx context.Context, server *url.URL) (*mqttnet.Conn, erro
 			config.Time = d.options.Now
 		}
 	}
-	return mqttnet.Dial(ctx, server, config, mqttnet.Options{MaxPacket: maxPacket, WriteTimeout: d.options.Timeout, Dialer: d.options.Client.Dialer})
+	return mqttnet.Dial(ctx, server, config, mqttnet.Options{
+		MaxPacket: maxPacket, WriteTimeout: d.options.Timeout,
+		Dialer: d.options.Client.Dialer, WebSocket: d.options.Client.WebSocket,
+	})
 }
 
 // connect sends CONNECT. It returns a session if the broker accepts the client; else nil.

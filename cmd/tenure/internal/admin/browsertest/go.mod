@@ -5,6 +5,7 @@ go 1.25.0
 replace (
 	github.com/tenurelock/tenure => ../../../../../
 	github.com/tenurelock/tenure/cmd/tenure => ../../../
+	github.com/tenurelock/tenure/contrib/tenurews => ../../../../../contrib/tenurews
 	github.com/tenurelock/tenure/server => ../../../../../server
 )
 

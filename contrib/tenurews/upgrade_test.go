@@ -1,0 +1,375 @@
+package tenurews_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha1"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/contrib/tenurews"
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+// right is an answer to the handshake. $ stands for the server's answer to the key [RFC 6455, 4.2.2].
+var right = []string{"HTTP/1.1 101 Switching Protocols", "Upgrade: WebSocket", "Connection: keep-alive, upgrade", "Sec-WebSocket-Accept: $", "Sec-WebSocket-Protocol: mqtt"}
+
+var broker = &url.URL{Scheme: "ws", Host: "broker:80", Path: "/mqtt", RawQuery: "a=b"}
+
+// answerTo returns an answer to a handshake.
+func answerTo(request *http.Request, answer []string) string {
+	sum := sha1.Sum([]byte(request.Header.Get("Sec-WebSocket-Key") + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	return strings.ReplaceAll(strings.Join(answer, "\r\n"), "$", base64.StdEncoding.EncodeToString(sum[:])) + "\r\n\r\n"
+}
+
+// server is the other end of a connection. It answers the handshake, writes a stream and closes
+// the connection, or leaves it open.
+type server struct {
+	request *http.Request // the handshake
+	written bytes.Buffer  // what the client wrote after it
+	done    chan struct{} // closed when both ends are closed; the fields are for afterwards
+}
+
+// serve begins a server, and returns the client's end of the connection.
+func serve(answer []string, stream string, open bool) (*server, net.Conn) {
+	near, far := net.Pipe()
+	s := &server{done: make(chan struct{})}
+	go func() {
+		defer close(s.done)
+		defer far.Close()
+		reader := bufio.NewReader(far)
+		request, err := http.ReadRequest(reader)
+		if err != nil {
+			return
+		}
+		s.request = request
+		wrote := make(chan struct{})
+		go func() {
+			defer close(wrote)
+			_, _ = io.WriteString(far, answerTo(request, answer)+stream)
+			if !open {
+				_ = far.SetReadDeadline(time.Now().Add(10 * time.Millisecond)) // the client's answer is on its way
+			}
+		}()
+		_, _ = s.written.ReadFrom(reader)
+		_ = far.Close()
+		await.Receive(wrote)
+	}()
+	return s, near
+}
+
+// upgraded returns the client's end of a WebSocket whose server writes a stream.
+func upgraded(t testing.TB, stream string, open bool) (*server, net.Conn) {
+	t.Helper()
+	s, near := serve(right, stream, open)
+	conn, err := tenurews.Upgrade(t.Context(), near, broker)
+	if err != nil {
+		_ = near.Close()
+		t.Fatal(err)
+	}
+	return s, conn
+}
+
+// frameOf returns a frame as a server sends it.
+func frameOf(first byte, payload string) string {
+	header := []byte{first}
+	switch length := len(payload); {
+	case length < 126:
+		header = append(header, byte(length))
+	case length <= math.MaxUint16:
+		header = binary.BigEndian.AppendUint16(append(header, 126), uint16(length))
+	default:
+		header = binary.BigEndian.AppendUint64(append(header, 127), uint64(length))
+	}
+	return string(header) + payload
+}
+
+func TestAWebSocketReadsWhatBinaryMessagesHold(t *testing.T) {
+	long, longer := strings.Repeat("l", 126), strings.Repeat("m", 1<<16)
+	for _, test := range []struct {
+		name, stream, want string
+		err                string // "": none, the stream just ends with a farewell
+	}{
+		{"one message", frameOf(0x82, "abc") + frameOf(0x88, ""), "abc", ""},
+		{"each length", frameOf(0x82, "") + frameOf(0x82, long) + frameOf(0x82, longer) + frameOf(0x88, "\x03\xE8"), long + longer, ""},
+		{"a message in pieces", frameOf(0x02, "a") + frameOf(0x00, "b") + frameOf(0x80, "c") + frameOf(0x82, "d") + frameOf(0x88, "\x03\xE8"), "abcd", ""},
+		{"a ping and a pong between the pieces", frameOf(0x02, "a") + frameOf(0x89, "ping") + frameOf(0x8A, "") + frameOf(0x80, "b") + frameOf(0x88, "\x03\xE9"), "ab", ""},
+		{"a farewell with a reason", frameOf(0x88, "\x03\xE8bye"), "", ""},
+		{"a bad farewell", frameOf(0x82, "a") + frameOf(0x88, "\x03\xF0why"), "a", `"why"`},
+		{"the end without a farewell", frameOf(0x82, "a"), "a", "EOF"},
+		{"the end within a frame", frameOf(0x82, "abc")[:4], "ab", "unexpected EOF"},
+		{"the end within a header", "\x82", "", "EOF"},
+		{"text", frameOf(0x81, "abc"), "", "binary data is expected"},
+		{"a reserved bit", frameOf(0xC2, "abc"), "", "rsv"},
+		{"a continuation of nothing", frameOf(0x80, "abc"), "", "continuation"},
+		{"a message within a message", frameOf(0x02, "a") + frameOf(0x82, "b"), "a", "without finishing"},
+		{"a ping in pieces", frameOf(0x09, "a"), "", "control frame"},
+		{"a ping that is too long", frameOf(0x89, long), "", "control frame"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, conn := upgraded(t, test.stream, false)
+				got, err := io.ReadAll(conn)
+				if (err == nil) != (test.err == "") || string(got) != test.want || !strings.Contains(fmt.Sprint(err), test.err) {
+					t.Errorf("%.20q (%d bytes), %v; want %.20q (%d bytes), %s", got, len(got), err, test.want, len(test.want), test.err)
+				}
+				if strings.HasSuffix(test.err, "EOF") && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("%v, which the client does not take for the end of the connection", err)
+				}
+				if _, again := conn.Read(make([]byte, 1)); again == nil {
+					t.Error("it reads on after the end")
+				}
+				_ = conn.Close()
+				await.Receive(s.done)
+			})
+		})
+	}
+}
+
+// unmasked reads a client's frame.
+func unmasked(t testing.TB, stream *bytes.Buffer) (first byte, payload string) {
+	t.Helper()
+	header := stream.Next(2)
+	if len(header) < 2 || header[1]&0x80 == 0 {
+		t.Fatalf("% x is not the header of a masked frame", header)
+	}
+	length := uint64(header[1] & 0x7F)
+	switch length {
+	case 126:
+		length = uint64(binary.BigEndian.Uint16(stream.Next(2)))
+	case 127:
+		length = binary.BigEndian.Uint64(stream.Next(8))
+	}
+	mask := bytes.Clone(stream.Next(4))
+	masked := bytes.Clone(stream.Next(int(length)))
+	for i := range masked {
+		masked[i] ^= mask[i%4]
+	}
+	return header[0], string(masked)
+}
+
+func TestAWebSocketWritesMaskedBinaryMessages(t *testing.T) {
+	for _, length := range []int{0, 1, 125, 126, 1<<16 - 1, 1 << 16} {
+		synctest.Test(t, func(t *testing.T) {
+			s, conn := upgraded(t, "", true)
+			payload := bytes.Repeat([]byte{'p'}, length)
+			if n, err := conn.Write(payload); n != length || err != nil {
+				t.Errorf("%d bytes: %d, %v", length, n, err)
+			}
+			if strings.Trim(string(payload), "p") != "" {
+				t.Errorf("%d bytes: what was to be written is changed", length)
+			}
+			_ = conn.Close()
+			await.Receive(s.done)
+			first, got := unmasked(t, &s.written)
+			if first != 0x82 || got != string(payload) || s.written.Len() > 0 {
+				t.Errorf("%d bytes: frame 0x%X with %d bytes", length, first, len(got))
+			}
+		})
+	}
+}
+
+func TestAWebSocketAnswersPingsAndTheFarewell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, conn := upgraded(t, frameOf(0x89, "now?")+frameOf(0x88, "\x03\xE8bye"), true)
+		if got, err := io.ReadAll(conn); len(got) > 0 || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+		_ = conn.Close()
+		await.Receive(s.done)
+		if first, payload := unmasked(t, &s.written); first != 0x8A || payload != "now?" {
+			t.Errorf("to the ping: 0x%X %q", first, payload)
+		}
+		if first, payload := unmasked(t, &s.written); first != 0x88 || !strings.HasPrefix(payload, "\x03\xE8") {
+			t.Errorf("to the farewell: 0x%X %q", first, payload)
+		}
+	})
+}
+
+func TestAWebSocketHandshakeThatIsNotAnsweredRightFails(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		line   int // of right that is replaced; len(right): added
+		answer string
+		want   string // "": it succeeds
+	}{
+		{"right", 4, "Sec-WebSocket-Protocol: mqtt", ""},
+		{"a server that does not say what it speaks", 4, "X: y", ""},
+		{"no such path", 0, "HTTP/1.1 404 Not Found", `"HTTP/1.1 404 Not Found"; check the path`},
+		{"another place", 0, "HTTP/1.1 302 Found\r\nLocation: http://elsewhere.example/", `"HTTP/1.1 302 Found"; check the path`},
+		{"not HTTP", 0, "220 mail", `malformed HTTP status code "mail"`},
+		{"no upgrade", 1, "Upgrade: h2c", `"h2c"`},
+		{"no connection to upgrade", 2, "Connection: close", "Upgrade"},
+		{"the key of another", 3, "Sec-WebSocket-Accept: x", "invalid Sec-WebSocket-Accept"},
+		{"another protocol", 4, "Sec-WebSocket-Protocol: amqp", `"amqp"`},
+		{"an extension", 5, "Sec-WebSocket-Extensions: permessage-deflate", "extension"},
+		{"an answer without an end", 5, "X: " + strings.Repeat("x", 1<<14), "exceeded 16384 bytes"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				answer := append(append([]string(nil), right[:test.line]...), test.answer)
+				answer = append(answer, right[min(test.line+1, len(right)):]...)
+				s, near := serve(answer, frameOf(0x82, "first"), true)
+				conn, err := tenurews.Upgrade(t.Context(), near, broker)
+				switch {
+				case test.want != "":
+					if err == nil || !strings.Contains(err.Error(), test.want) {
+						t.Errorf("%v, want an error that says %q", err, test.want)
+					}
+				case err != nil:
+					t.Error(err)
+				default:
+					first := make([]byte, 5)
+					if _, err := io.ReadFull(conn, first); err != nil || string(first) != "first" {
+						t.Errorf("%q, %v", first, err)
+					}
+				}
+				_ = near.Close()
+				await.Receive(s.done)
+				if r := s.request; r.RequestURI != "/mqtt?a=b" || r.Host != "broker:80" || r.Header.Get("Sec-WebSocket-Protocol") != "mqtt" {
+					t.Errorf("it asks %+v", r)
+				}
+			})
+		})
+	}
+}
+
+// The client closes the connection after an error, which ends what the handshake has begun:
+// synctest fails if a goroutine is left.
+func TestAWebSocketHandshakeEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer near.Close()
+		defer far.Close()
+		go func() { _, _ = io.Copy(io.Discard, far) }()
+		why := errors.New("no more patience")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, why)
+		defer cancel()
+		if _, err := tenurews.Upgrade(ctx, near, broker); !errors.Is(err, why) {
+			t.Errorf("%v, want %v", err, why)
+		}
+	})
+}
+
+func TestAWebSocketOutlivesTheContextOfItsHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, near := serve(right, frameOf(0x82, "late"), true)
+		ctx, cancel := context.WithCancel(t.Context())
+		conn, err := tenurews.Upgrade(ctx, near, broker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		synctest.Wait()
+		late := make([]byte, 4)
+		if _, err := io.ReadFull(conn, late); err != nil || string(late) != "late" {
+			t.Errorf("%q, %v", late, err)
+		}
+		if _, err := conn.Write([]byte("too")); err != nil {
+			t.Error(err)
+		}
+		_ = conn.Close()
+		await.Receive(s.done)
+	})
+}
+
+// The client bounds each write by a deadline, and closes a connection from another goroutine than the
+// one that reads.
+func TestAWebSocketEndsAtItsDeadlineAndWithClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		handshake := make(chan struct{})
+		go func() { // then it reads nothing
+			defer close(handshake)
+			request, err := http.ReadRequest(bufio.NewReader(far))
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(far, answerTo(request, right))
+		}()
+		conn, err := tenurews.Upgrade(t.Context(), near, broker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		await.Receive(handshake)
+		_ = conn.SetWriteDeadline(time.Now().Add(time.Minute))
+		began := time.Now()
+		if _, err := conn.Write(make([]byte, 1<<16)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Minute {
+			t.Errorf("after %v: %v, want a timeout after a minute", time.Since(began), err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := conn.Read(make([]byte, 1))
+			ended <- err
+		}()
+		synctest.Wait()
+		_ = conn.Close()
+		if err := await.Receive(ended); err == nil || time.Since(began) != time.Minute {
+			t.Errorf("after %v: %v, want an error at once", time.Since(began), err)
+		}
+	})
+}
+
+// Reading any stream ends, and yields no more bytes than the stream has.
+func FuzzWebSocketRead(f *testing.F) {
+	f.Add([]byte(frameOf(0x02, "a") + frameOf(0x89, "ping") + frameOf(0x80, "b") + frameOf(0x88, "\x03\xE8bye")))
+	f.Add([]byte(frameOf(0x82, strings.Repeat("l", 126))))
+	f.Add([]byte("\x82\x7F\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFFx"))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		synctest.Test(t, func(t *testing.T) {
+			s, conn := upgraded(t, string(stream), false)
+			if got, _ := io.ReadAll(conn); len(got) > len(stream) {
+				t.Errorf("%d bytes of %d", len(got), len(stream))
+			}
+			_ = conn.Close()
+			await.Receive(s.done)
+		})
+	})
+}
+
+// A frame of a WebSocket may be longer than any memory. Read returns its bytes as they
+// arrive.
+func TestInvariant44TheLengthOfAWebSocketFrameAllocatesNothing(t *testing.T) {
+	for name, header := range map[string]string{
+		"a message":         "\x82\x7f\xff\xff\xff\xff\xff\xff\xff\xff",
+		"a long message":    "\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
+		"a part of one":     "\x02\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
+		"a ping":            "\x89\x7f\x7f\xff\xff\xff\xff\xff\xff\xff",
+		"a farewell":        "\x88\x7e\xff\xff",
+		"a message of MQTT": "\x82\x7f\x00\x00\x00\x00\x10\x00\x00\x00" + "\x30\xff\xff\xff\x7f",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, conn := upgraded(t, header, false)
+				var before, after runtime.MemStats
+				runtime.ReadMemStats(&before)
+				for {
+					if _, err := conn.Read(make([]byte, 10)); err != nil {
+						break
+					}
+				}
+				runtime.ReadMemStats(&after)
+				if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
+					t.Errorf("it allocates %d bytes", used)
+				}
+				_ = conn.Close()
+				await.Receive(s.done)
+			})
+		})
+	}
+}
