@@ -68,8 +68,7 @@ func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Cl
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, err = conn.awaitLink(ctx)
-	return client, err
+	return client, conn.awaitFirst(ctx)
 }
 
 func mustDialTo(t *testing.T, b *pipeBroker, options Options) *Client {

@@ -153,13 +153,13 @@ func (a *authentication) replace(token []byte) bool {
 func (l *link) showToken(file string) {
 	token, err := mqttnet.ReadSecret(file)
 	if err != nil {
-		l.logger.Warn("cannot read the token file", "error", err)
+		l.conn.logger.Warn("cannot read the token file", "error", err)
 		return
 	}
 	if !l.authentication.replace(token) {
 		return
 	}
-	l.logger.Debug("the token has changed: authenticating again")
+	l.conn.logger.Debug("the token has changed: authenticating again")
 	// An error ends the connection, which its reader reports.
 	_, _ = l.authentication.packet(packets.AuthReauthenticate).WriteTo(l.net)
 }

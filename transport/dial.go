@@ -137,7 +137,7 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
-	if _, err := conn.awaitLink(ctx); err != nil {
+	if err := conn.awaitFirst(ctx); err != nil {
 		return nil, fmt.Errorf("transport: dial %s: %w", address, errors.Join(err, client.Close()))
 	}
 	return client, nil

@@ -6,8 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +19,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mqttclient"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/wire"
 )
 
 const (
@@ -36,73 +37,77 @@ const (
 	minProbe = 100 * time.Millisecond
 )
 
-// link is one connection to a broker, from CONNECT to its loss. The requests that were
-// sent over it end with it.
+// link is one connection to a broker, from CONNECT to its loss. The calls that it took end with it.
 //
-// Its methods that run where the connection is read (take, deliver, acknowledged) must not
-// block: nothing else is read meanwhile.
+// One goroutine sends the requests, mqttConn.serve: it gathers what waits in the queue, and no caller
+// waits for a broker that does not read. Another one reads, and must not block: it takes PUBACKs and
+// replies out of the packets that arrive. mqttclient.Client handles all other packets, from CONNECT to
+// DISCONNECT.
 type link struct {
+	conn     *mqttConn
 	clientID string
 	replies  string // the topic of replies
-	events   Events
-	logger   *slog.Logger
 
-	net            *mqttnet.Conn      // nil in tests that need none
+	net            *mqttnet.Conn
 	client         *mqttclient.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
 	authentication *authentication
-	ending         sync.Once // guards disconnect
+	ending         sync.Once    // guards disconnect
+	will           *pendingWill // that it carries; nil: none
+	waits          *pendingWill // that waited when the link began, carried or not
 
-	down      chan struct{} // closed when the connection is lost
-	wake      chan struct{} // holds one item when the queues may not be empty
-	quiet     chan struct{} // holds one item once nothing is pending on a link that is leaving
-	slots     *window       // has one in use for each request that the broker has not acknowledged
-	maxPacket int           // bytes that the broker takes in one packet
-	silence   time.Duration // how long the broker waits before it takes a silent connection for lost
+	down  chan struct{}  // closed when the connection is lost
+	wake  chan struct{}  // holds one item when there may be something to send
+	quiet chan struct{}  // holds one item once nothing is pending on a link that is leaving
+	up    bool           // Up was called, or was about to be
+	probe sync.WaitGroup // has the goroutine of a probe, if any
 
-	path  *fastPath      // sends the requests; nil until there is a subscription
-	tasks sync.WaitGroup // serve, the goroutine of a probe, if any, and the call of sweep that is due
+	// What the broker's CONNACK says.
+	unusable       error         // why the broker takes no request: it would end each connection at the first one [MQTT-3.2.2-11]
+	receiveMaximum int           // how many requests may be sent that it has not acknowledged
+	maxPacket      int           // bytes that it takes in one packet
+	silence        time.Duration // how long it waits before it takes a silent connection for lost
 
-	mu       sync.Mutex // after mqttConn.mu, where both are held
-	store    string     // the identity in the latest reply
-	instance string     // likewise
-	pending  map[correlation]*exchange
-	urgent   queue     // to be sent first, except those that are no longer pending
-	queue    queue     // to be sent after these, likewise
-	overdue  deadlines // of the pending ones that have any
-	leaving  bool      // nothing new may be sent
-	answered bool      // a reply has come
-	probing  bool      // a probe is under way
-	cause    error     // why the connection was lost; nil until then
+	// Used by the goroutine that sends only.
+	message frame.Message
+	packets []byte
+
+	// Guarded by conn.mu.
+	pending  map[correlation]*call
+	unacked  map[uint16]correlation // by packet id
+	lastID   uint16
+	store    string // the identity in the latest reply
+	instance string // likewise
+	leaving  bool   // it takes no more calls
+	answered bool   // a reply has come
+	probing  bool   // a probe is under way
+	cause    error  // why the connection was lost; nil until then
 }
 
-// newLink returns the link over conn, which only tests leave nil.
-func newLink(clientID string, events Events, logger *slog.Logger, conn *mqttnet.Conn) *link {
-	l := &link{
-		clientID: clientID,
-		replies:  protocol.ResponseTopic(clientID),
-		events:   events,
-		logger:   logger,
-		down:     make(chan struct{}),
-		wake:     make(chan struct{}, 1),
-		quiet:    make(chan struct{}, 1),
-		pending:  make(map[correlation]*exchange),
-		net:      conn,
+// newLink returns the link over conn.
+func (c *mqttConn) newLink(conn *mqttnet.Conn) *link {
+	return &link{
+		conn:           c,
+		clientID:       c.options.ClientID,
+		replies:        protocol.ResponseTopic(c.options.ClientID),
+		net:            conn,
+		authentication: &authentication{},
+		down:           make(chan struct{}),
+		wake:           make(chan struct{}, 1),
+		quiet:          make(chan struct{}, 1),
+		pending:        make(map[correlation]*call),
+		unacked:        make(map[uint16]correlation),
 	}
-	l.overdue = deadlines{call: l.sweep, tasks: &l.tasks}
-	return l
 }
 
-// handshake sends CONNECT and waits for CONNACK. It calls lost when the connection
-// ends, with the broker's DISCONNECT if there was one. The CONNACK may be nil with an error.
-func (l *link) handshake(ctx context.Context, connect *paho.Connect, lost func(*packets.Disconnect)) (*paho.Connack, error) {
-	l.authentication = &authentication{}
+// handshake sends CONNECT and waits for CONNACK. The CONNACK may be nil with an error.
+func (l *link) handshake(ctx context.Context, connect *paho.Connect) (*paho.Connack, error) {
 	if connect.Properties.AuthMethod != "" {
 		l.authentication.token = connect.Properties.AuthData
 	}
 	client, connack, err := mqttclient.Connect(ctx, l.net, connect, mqttclient.Options{
 		Authenticate: l.authentication.Authenticate,
 		Received:     l.received,
-		Lost:         lost,
+		Lost:         func(d *packets.Disconnect) { l.conn.lost(l, d) },
 	})
 	if err != nil {
 		return connack, cmp.Or(l.closeCause(), err)
@@ -111,23 +116,19 @@ func (l *link) handshake(ctx context.Context, connect *paho.Connect, lost func(*
 	return connack, nil
 }
 
-// adopt makes the link obey the conditions in the broker's CONNACK. The error says why they
-// allow no request: such a broker would end each connection at the first one [MQTT-3.2.2-11].
-func (l *link) adopt(conditions *paho.ConnackProperties, keepAlive uint16) error {
-	receive := valueOr(conditions.ReceiveMaximum, math.MaxUint16) // [MQTT-3.3.4-7]
-	switch {
-	case valueOr(conditions.MaximumQoS, 1) == 0:
-		return errors.New("the broker does not accept QoS 1, which requests have: raise its Maximum QoS")
-	case receive == 0:
-		return errors.New("the broker announces a Receive Maximum of 0, which MQTT forbids")
+// obey notes the conditions in the broker's CONNACK.
+func (l *link) obey(conditions *paho.ConnackProperties, keepAlive uint16) {
+	l.receiveMaximum = int(valueOr(conditions.ReceiveMaximum, math.MaxUint16)) // [MQTT-3.3.4-7]
+	if valueOr(conditions.MaximumQoS, 1) == 0 {
+		l.unusable = errors.New("the broker does not accept QoS 1, which requests have: raise its Maximum QoS")
+	} else if l.receiveMaximum == 0 {
+		l.unusable = errors.New("the broker announces a Receive Maximum of 0, which MQTT forbids")
 	}
-	l.slots = newWindow(int(receive))
 	// MQTT's own limit is lower than the largest int [MQTT-3.2.2-15].
 	l.maxPacket = int(min(valueOr(conditions.MaximumPacketSize, math.MaxInt32), math.MaxInt32))
 	// One and a half times the keep-alive [MQTT-3.1.2-22], which some brokers round down to
 	// whole seconds.
 	l.silence = time.Duration(valueOr(conditions.ServerKeepAlive, keepAlive)) * 3 / 2 * time.Second
-	return nil
 }
 
 // valueOr returns what p points to, or otherwise if it is nil.
@@ -175,14 +176,8 @@ func (l *link) disconnect() {
 	})
 }
 
-// wakeUp lets the queues be looked at. It does not wait.
-func (l *link) wakeUp() { signal(l.wake) }
-
 // closeCause returns why this client closed the connection, or nil if it did not.
 func (l *link) closeCause() error {
-	if l.net == nil {
-		return nil
-	}
 	cause := l.net.CloseCause()
 	var tooLarge *frame.TooLargeError
 	if errors.As(cause, &tooLarge) {
@@ -191,242 +186,179 @@ func (l *link) closeCause() error {
 	return cause
 }
 
-// enqueue adds a request to those to be sent and expects its reply, unless the connection
-// takes no more.
-func (l *link) enqueue(e *exchange) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.leaving || isClosed(l.down) {
-		return false
+// reserved is how many of the requests that the broker takes at once are for urgent ones only: an
+// eighth, and sixteen at most.
+func (l *link) reserved() int { return min(l.receiveMaximum/8, 16) }
+
+// maxBatch is how many bytes of packets are gathered before they are written.
+const maxBatch = 32 << 10
+
+// send writes the requests that wait; those that wait together leave in one write.
+func (l *link) send() {
+	if l.underWay() > 1 {
+		// Replies that arrived together have woken as many callers: let them queue their
+		// next requests first.
+		runtime.Gosched()
 	}
-	l.pending[e.correlation] = e
-	e.position = -1
-	if !e.deadline.IsZero() {
-		l.overdue.add(e)
+	for l.gather(); len(l.packets) > 0; l.gather() {
+		l.net.Send(l.packets)
+		if cap(l.packets) > 2*maxBatch {
+			l.packets = nil // there was a long one; they are rare
+		}
 	}
-	if e.request.Urgent {
-		l.urgent.push(e)
-	} else {
-		l.queue.push(e)
-	}
-	l.wakeUp()
-	return true
 }
 
 // underWay returns how many requests wait for their replies.
 func (l *link) underWay() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.conn.mu.Lock()
+	defer l.conn.mu.Unlock()
 	return len(l.pending)
 }
 
-// heldBack adds to the cause for which a request is given up that it had no slot.
-func (l *link) heldBack(cause error) error {
-	return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)", cause, l.slots.size)
-}
-
-// popLocked returns the next request, urgent ones first, or nil if the queues are empty.
-func (l *link) popLocked() *exchange {
-	if e := l.urgent.pop(); e != nil {
-		return e
-	}
-	return l.queue.pop()
-}
-
-// requestProperties appends the user properties of a request.
-func requestProperties(dst []frame.UserProperty, clientID string, request Request) []frame.UserProperty {
-	dst = append(dst,
-		frame.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
-		frame.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-		frame.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
-	if request.Timestamp != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyTimestamp, Value: request.Timestamp})
-	}
-	if request.FencingToken != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyFencingToken, Value: request.FencingToken})
-	}
-	if request.Binding.Store != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyStore, Value: request.Binding.Store})
-	}
-	if request.Persist {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyPersistence, Value: "true"})
-	}
-	if request.Forced != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyForced, Value: request.Forced})
-	}
-	return dst
-}
-
-// messageExpiry returns the time that is left of a request in whole seconds, rounded up, so that
-// a broker drops a request that its caller has given up. Zero: it has no end.
-func messageExpiry(left time.Duration) uint32 {
-	return uint32(min(math.Ceil(left.Seconds()), math.MaxUint32))
-}
-
-// takeLocked removes a request that still waits, and returns nil if there is none.
-func (l *link) takeLocked(id correlation) *exchange {
-	e := l.pending[id]
-	delete(l.pending, id)
-	if e != nil && e.position >= 0 {
-		l.overdue.remove(e)
-	}
-	l.signalQuietLocked()
-	return e
-}
-
-// sweep ends the requests whose deadlines are over.
-func (l *link) sweep() {
-	defer l.tasks.Done()
-	var given ended
-	defer func() { given.tell() }()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, e := range l.overdue.fired() {
-		given.add(e, Reply{}, l.abandonLocked(e, context.DeadlineExceeded))
+// gather encodes requests that wait. From here on each of them may reach the broker, even if its caller
+// gives up.
+func (l *link) gather() {
+	l.packets = l.packets[:0]
+	l.conn.mu.Lock()
+	defer l.conn.mu.Unlock()
+	for now := time.Now(); len(l.packets) < maxBatch; {
+		c := l.conn.nextLocked(l)
+		if c == nil {
+			return
+		}
+		id := l.nextIDLocked()
+		if err := l.appendLocked(c, id, now); err != nil {
+			c.end(Reply{}, err)
+			continue
+		}
+		c.link, l.pending[c.correlation], l.unacked[id] = l, c, c.correlation
 	}
 }
 
-func (l *link) signalQuietLocked() {
+// nextIDLocked returns a packet id that is not in use. There is one: the Receive Maximum is no more
+// than there are ids, and nothing else uses packet ids after SUBSCRIBE.
+func (l *link) nextIDLocked() uint16 {
+	for {
+		l.lastID++
+		if _, used := l.unacked[l.lastID]; l.lastID != 0 && !used {
+			return l.lastID
+		}
+	}
+}
+
+// takeLocked removes a call that is still pending, and reports false if it is not.
+func (l *link) takeLocked(c *call) bool {
+	if l.pending[c.correlation] != c {
+		return false
+	}
+	delete(l.pending, c.correlation)
 	if l.leaving && len(l.pending) == 0 {
+		signal(l.quiet)
+	}
+	return true
+}
+
+// leave lets the link take no more calls.
+func (l *link) leave() {
+	l.conn.mu.Lock()
+	defer l.conn.mu.Unlock()
+	l.leaving = true
+	if len(l.pending) == 0 {
 		signal(l.quiet)
 	}
 }
 
-// signal puts an item into a channel that has room for one, if there is none.
-func signal(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// abandon takes back a request whose caller gives up because of cause, and returns the
-// error for the caller: nil if the exchange has ended meanwhile.
-func (l *link) abandon(e *exchange, cause error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.abandonLocked(e, cause)
-}
-
-func (l *link) abandonLocked(e *exchange, cause error) error {
-	switch {
-	case l.takeLocked(e.correlation) == nil:
-		return nil
-	case !e.sent:
-		l.slots.free()
-		return notSent(cause)
-	case e.accepted && !l.answered && errors.Is(cause, context.DeadlineExceeded):
-		cause = fmt.Errorf("%w: the broker took the request, but it seems that %w", cause, errNoStore)
-	}
-	return unknown(cause)
-}
-
-// leave lets nothing new be sent.
-func (l *link) leave() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.leaving = true
-	l.signalQuietLocked()
-}
-
-func (l *link) isLeaving() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.leaving
-}
-
-// drop marks the link as lost and fails at once every request that waits on it. first is false
-// if the link was lost before. The caller gives the requests their results, without a lock.
-func (l *link) drop(cause error) (failed ended, first bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if isClosed(l.down) {
-		return nil, false
-	}
-	close(l.down)
-	l.cause = cause
-	for id, e := range l.pending {
-		delete(l.pending, id)
-		if e.sent {
-			failed.add(e, Reply{}, unknown(cause))
-		} else {
-			failed.add(e, Reply{}, notSent(cause))
-		}
-	}
-	l.urgent, l.queue, l.overdue.requests = queue{}, queue{}, nil
-	l.overdue.stop() // none begins on a link that is down
-	return failed, true
-}
-
 // lossCause returns why the connection was lost, or nil if it is not.
 func (l *link) lossCause() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.conn.mu.Lock()
+	defer l.conn.mu.Unlock()
 	return l.cause
 }
 
-// errNoStore is ErrNoStore with what to do about it.
-var errNoStore = fmt.Errorf("%w: does `tenure attach` run beside it, and is this the right broker?", ErrNoStore)
+// take handles a packet that arrived, and reports false if it is for the client. If the packet is a
+// PUBLISH, p is what the gate has decoded of it.
+func (l *link) take(packet []byte, p *frame.Publish) bool {
+	switch frame.Type(packet) {
+	case wire.Puback:
+		ack, ok := frame.ParsePuback(packet)
+		return ok && l.acknowledged(ack)
+	case wire.Publish:
+		if p.QoS > 0 || p.Identified {
+			return false // it is to be acknowledged; and a reply has no subscription identifier
+		}
+		l.received(p)
+		return true
+	}
+	return false
+}
 
-// acknowledgedLocked handles the PUBACK of a request. A bad one says that the broker has not
-// passed the request on. The caller gives a request that ends with it its result, without a lock.
-func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) (refused ended) {
+// acknowledged handles the PUBACK of a request, and reports false if it is of none. A bad one says that
+// the broker has not passed the request on.
+func (l *link) acknowledged(ack frame.Puback) bool {
 	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
-	l.slots.free()
-	e := l.pending[id]
+	l.conn.mu.Lock()
+	defer l.conn.mu.Unlock()
+	id, ok := l.unacked[ack.PacketID]
+	if !ok {
+		return false
+	}
+	delete(l.unacked, ack.PacketID)
+	if l.conn.urgent.Len()+l.conn.ordinary.Len() > 0 {
+		signal(l.wake)
+	}
+	c := l.pending[id]
+	if c == nil {
+		return true
+	}
 	var err error
 	switch {
-	case e == nil:
-		return nil
 	case ack.ReasonCode == packets.PubackNoMatchingSubscribers:
 		err = notSent(errNoStore)
 	case ack.ReasonCode >= failure:
 		err = &RejectedError{Code: int(ack.ReasonCode), Reason: string(ack.ReasonString)}
 	default:
-		e.accepted = true
-		return nil
+		c.accepted = true
+		return true
 	}
-	l.takeLocked(id)
-	refused.add(e, Reply{}, err)
-	return refused
+	l.takeLocked(c)
+	c.end(Reply{}, err)
+	return true
 }
 
-// received handles a PUBLISH that the fast path left: one with QoS 1, or one that came before it.
-func (l *link) received(p *frame.Publish) {
-	m := readMessage(p)
-	l.deliver(&m)
-}
-
-// deliver passes on a message that arrived. A reply with a correlation for which no request
+// received passes on a message that arrived. A reply with a correlation for which no call
 // waits came too late or twice, or was forged.
-func (l *link) deliver(m *message) {
+func (l *link) received(p *frame.Publish) {
+	m, events := readMessage(p), l.conn.events
 	if string(m.topic) == l.replies {
-		if !l.answer(m) {
-			l.ignore(UnexpectedReply, m)
+		if !l.answer(&m) {
+			l.ignore(UnexpectedReply, &m)
 		}
 		return
 	}
 	clientID, key, notified := protocol.ParseNotifyTopic(string(m.topic))
 	switch {
 	case notified && clientID == l.clientID:
-		l.events.Notify(Notification{Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store)})
+		events.Notify(Notification{Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store)})
 	case notified:
-		l.ignore(ForeignNotification, m)
+		l.ignore(ForeignNotification, &m)
 	case strings.HasPrefix(string(m.topic), protocol.ReservedPrefix):
-		l.ignore(MalformedNotification, m)
+		l.ignore(MalformedNotification, &m)
 	default:
-		l.ignore(ForeignMessage, m)
+		l.ignore(ForeignMessage, &m)
 	}
 }
 
-// answer gives a waiting request the store's reply, and reports false if there is none.
+// answer gives a pending call the store's reply, and reports false if there is none.
 func (l *link) answer(m *message) bool {
 	if len(m.correlation) != len(correlation{}) {
 		return false
 	}
-	l.mu.Lock()
+	l.conn.mu.Lock()
 	l.answered = true
-	e := l.takeLocked(correlation(m.correlation))
+	c := l.pending[correlation(m.correlation)]
+	if c != nil {
+		l.takeLocked(c)
+	}
 	// The names of the store are the same in nearly every reply: keep one string of each.
 	if l.store != string(m.store) {
 		l.store = string(m.store)
@@ -435,33 +367,23 @@ func (l *link) answer(m *message) bool {
 		l.instance = string(m.instance)
 	}
 	store, instance := l.store, l.instance
-	l.mu.Unlock()
-	if e == nil {
+	l.conn.mu.Unlock()
+	if c == nil {
 		return false
 	}
-	e.end(m.reply(store, instance))
+	c.end(m.reply(store, instance))
 	return true
 }
 
 func (l *link) ignore(why IgnoreReason, m *message) {
-	l.events.Ignored(why)
-	l.logger.Debug("ignored a message", "reason", why, "topic", string(m.topic))
+	l.conn.events.Ignored(why)
+	l.conn.logger.Debug("ignored a message", "reason", why, "topic", string(m.topic))
 }
 
-// probe starts a goroutine that closes the connection if the broker does not answer a
-// PINGREQ in time. It does nothing if there is one already or the link is lost.
-func (l *link) probe(within time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.net == nil || l.probing || isClosed(l.down) {
-		return
+// signal puts an item into a channel that has room for one, if there is none.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
-	l.probing = true
-	// The goroutine belongs to the link: mqttConn.connect waits for it once the link is down.
-	l.tasks.Go(func() {
-		l.net.Probe(max(within, minProbe), l.down)
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.probing = false
-	})
 }

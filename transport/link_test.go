@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net"
 	"net/url"
@@ -20,10 +19,11 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/mqttnet"
 )
 
-// newTestLink returns a connection that is ready, with no network below it.
+// newTestLink returns a connection that is ready, to a peer that reads and says nothing.
 func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	t.Helper()
 	servers, err := mqttnet.ParseAddresses("mqtt://192.0.2.1")
@@ -32,171 +32,229 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	}
 	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{program: new(dispatcher)}})
 	conn.events.Down = func() {} // established has no Up
-	l := newLink("a", Events{}, slog.New(slog.DiscardHandler), nil)
-	l.maxPacket, l.slots = math.MaxInt32, newWindow(receiveMaximum)
+	l, far := conn.newPipeLink(t, receiveMaximum)
+	go func() { _, _ = io.Copy(io.Discard, far) }()
 	if !conn.established(l) {
 		t.Fatal("not established")
 	}
 	return conn, l
 }
 
-// The connection may become ready at any moment of the look for one.
-func TestARequestThatWaitsForAConnectionGetsTheOneThatComes(t *testing.T) {
-	for range 2000 {
-		conn, l := newTestLink(t, 1)
-		conn.mu.Lock()
-		conn.link, conn.ready = nil, make(chan struct{})
-		conn.mu.Unlock()
-		go conn.established(l)
-		if got, err := conn.awaitLink(t.Context()); got != l || err != nil {
-			t.Fatalf("%p, %v, want %p", got, err, l)
-		}
+// newPipeLink returns the next link, and the end of its peer.
+func (c *mqttConn) newPipeLink(t *testing.T, receiveMaximum int) (*link, net.Conn) {
+	t.Helper()
+	near, far := net.Pipe()
+	out, err := mqttnet.Dial(t.Context(), c.server(), nil, mqttnet.Options{WriteTimeout: time.Minute,
+		Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil }})
+	if err != nil {
+		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = far.Close(); out.Abort() })
+	l := c.newLink(out)
+	l.maxPacket, l.receiveMaximum = math.MaxInt32, receiveMaximum
+	return l, far
+}
+
+// begin enqueues a call for a request.
+func (c *mqttConn) begin(t *testing.T, ctx context.Context, request Request) *call {
+	t.Helper()
+	began := c.calls.get(ctx, request)
+	if err := c.enqueue(began); err != nil {
+		t.Fatal(err)
+	}
+	return began
+}
+
+// outcome waits for the result of a call.
+func (c *call) outcome() *call {
+	await.Receive(c.done)
+	return c
+}
+
+// isIdle reports whether no call waits or is pending, and none counts against the Receive Maximum.
+func (l *link) isIdle() bool {
+	return l.conn.urgent.Len()+l.conn.ordinary.Len()+len(l.pending)+len(l.unacked) == 0
 }
 
 func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
-	for name, leaves := range map[string]func(*mqttConn, *link, *exchange){
-		"and does not know it yet": func(*mqttConn, *link, *exchange) {},
-		"and has taken it back": func(conn *mqttConn, l *link, e *exchange) {
-			err := l.abandon(e, context.Canceled)
-			if !errors.Is(err, ErrNotSent) {
-				t.Errorf("%v, want ErrNotSent", err)
-			}
-			e.end(Reply{}, err)
-		},
-	} {
+	for name, takesBack := range map[string]bool{"and does not know it yet": false, "and has taken it back": true} {
 		t.Run(name, func(t *testing.T) {
 			conn, l := newTestLink(t, 1)
 			ctx, cancel := context.WithCancel(t.Context())
-			e := newExchange(ctx, Request{})
-			if _, err := conn.post(e); err != nil {
-				t.Fatal(err)
-			}
+			c := conn.begin(t, ctx, Request{})
 			cancel()
-			leaves(conn, l, e)
-			path := newFastPath(l)
-			path.encode()
-			if len(path.packets) > 0 {
+			var err error
+			if takesBack {
+				err = conn.abandon(c, context.Canceled)
+			}
+			l.gather()
+			if len(l.packets) > 0 {
 				t.Error("it is sent")
 			}
-			if outcome := e.outcome(); !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, context.Canceled) {
-				t.Errorf("%v, want ErrNotSent and Canceled", outcome.err)
+			if !takesBack {
+				err = c.outcome().err
 			}
-			if l.slots.inUse() != 0 || len(l.pending) != 0 {
-				t.Errorf("%d slots are in use and %d exchanges wait", l.slots.inUse(), len(l.pending))
+			if !errors.Is(err, ErrNotSent) || !errors.Is(err, context.Canceled) {
+				t.Errorf("%v, want ErrNotSent and Canceled", err)
+			}
+			if !l.isIdle() {
+				t.Error("it waits or counts still")
 			}
 		})
 	}
 }
 
-// Its connection takes it while the tenure lasts, and sends it a moment later.
+// Its tenure ends while the request waits, a moment before the connection takes it.
 func TestInvariant21ARequestWhoseTenureIsOverIsNotSent(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	usable, end := context.WithCancelCause(t.Context())
-	e := newExchange(t.Context(), Request{Binding: Binding{While: usable}})
-	if _, err := conn.post(e); err != nil {
-		t.Fatal(err)
-	}
+	c := conn.begin(t, t.Context(), Request{Binding: Binding{While: usable}})
 	over := errors.New("over")
 	end(over)
-	path := newFastPath(l)
-	path.encode()
-	if len(path.packets) > 0 {
+	l.gather()
+	if len(l.packets) > 0 {
 		t.Fatal("it is sent")
 	}
-	if outcome := e.outcome(); !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, over) {
+	if outcome := c.outcome(); !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, over) {
 		t.Errorf("%v, want ErrNotSent and why", outcome.err)
 	}
-	if l.slots.inUse() != 0 || len(l.pending) != 0 {
-		t.Errorf("%d slots are in use and %d exchanges wait", l.slots.inUse(), len(l.pending))
+	if !l.isIdle() {
+		t.Error("it waits or counts still")
 	}
-}
-
-// outcome waits for the result of an exchange.
-func (e *exchange) outcome() *exchange {
-	await.Receive(e.done)
-	return e
 }
 
 func TestAConnectionThatLeavesOrIsLostTakesNoMoreRequests(t *testing.T) {
 	for name, end := range map[string]func(*mqttConn, *link){
-		"leaves":  func(conn *mqttConn, l *link) { conn.leave(l) },
+		"leaves":  func(_ *mqttConn, l *link) { l.leave() },
 		"is lost": func(conn *mqttConn, l *link) { conn.lost(l, nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn, l := newTestLink(t, 1)
 			end(conn, l)
-			if l.enqueue(newExchange(t.Context(), Request{})) || len(l.pending) > 0 {
+			conn.begin(t, t.Context(), Request{})
+			if l.gather(); len(l.packets)+len(l.pending) > 0 {
 				t.Error("it takes one")
 			}
 		})
 	}
 }
 
-// The request waits for a connection when its own is found to be lost, and then comes too late for it.
-func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn, first := newTestLink(t, 1)
-		conn.lost(first, nil)
-		connection := make(chan struct{})
-		bound := Request{Binding: Binding{Connection: connection}}
-		posted := make(chan error, 1)
-		go func() {
-			_, err := conn.post(newExchange(t.Context(), bound))
-			posted <- err
-		}()
-		synctest.Wait()
-		close(connection)
-		_, next := newTestLink(t, 1)
-		if !conn.established(next) {
-			t.Fatal("not established")
-		}
-		if err := await.Receive(posted); !errors.Is(err, ErrNotSent) || len(next.pending) > 0 {
-			t.Errorf("while it waits: %v, want ErrNotSent", err)
-		}
-		conn.lost(next, nil)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if _, err := conn.post(newExchange(ctx, bound)); !errors.Is(err, errBoundConnection) {
-			t.Errorf("later: %v, want the reason without a wait for the next connection", err)
-		}
-	})
+func TestWhatWasNotSentWhenTheConnectionDropsLeavesOverTheNext(t *testing.T) {
+	conn, l := newTestLink(t, 10)
+	sent := conn.begin(t, t.Context(), Request{})
+	l.gather()
+	queued := conn.begin(t, t.Context(), Request{})
+	conn.lost(l, nil)
+	if got := sent.outcome(); !errors.Is(got.err, ErrOutcomeUnknown) || errors.Is(got.err, ErrNotSent) {
+		t.Errorf("the one that was sent: %v", got.err)
+	}
+	if l.gather(); len(l.packets) > 0 {
+		t.Error("the one that was queued leaves over the lost connection")
+	}
+	next, _ := conn.newPipeLink(t, 10)
+	if !conn.established(next) {
+		t.Fatal("not established")
+	}
+	if next.gather(); next.pending[queued.correlation] != queued || len(next.pending) != 1 {
+		t.Errorf("the next connection takes %d requests, want the one that was queued", len(next.pending))
+	}
 }
 
-func TestAQueueIsFirstInFirstOutAndDoesNotGrowWithWhatWentThrough(t *testing.T) {
-	var q queue
-	pushed, popped := make(map[*exchange]int), 0
-	push := func() {
-		e := new(exchange)
-		pushed[e] = len(pushed)
-		q.push(e)
+// The request waits for a connection when its own is found to be lost, or comes too late for it.
+func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
+	conn, l := newTestLink(t, 1)
+	connection := make(chan struct{})
+	conn.events.Down = func() { close(connection) }
+	bound := Request{Binding: Binding{Connection: connection}}
+	waits := conn.begin(t, t.Context(), bound)
+	conn.lost(l, nil)
+	if got := waits.outcome(); !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, errBoundConnection) {
+		t.Errorf("while it waits: %v, want ErrNotSent", got.err)
 	}
-	pop := func() {
-		e := q.pop()
-		if number, ok := pushed[e]; !ok || number != popped {
-			t.Fatalf("number %d comes out (it went in: %t), want %d", number, ok, popped)
+	if err := conn.enqueue(conn.calls.get(t.Context(), bound)); !errors.Is(err, errBoundConnection) {
+		t.Errorf("later: %v, want the reason without a wait for the next connection", err)
+	}
+	if !l.isIdle() {
+		t.Error("it waits still")
+	}
+}
+
+// A program may give up thousands of requests during a long outage.
+func TestRequestsThatWereGivenUpLeaveTheQueue(t *testing.T) {
+	conn, l := newTestLink(t, 1)
+	conn.lost(l, nil)
+	for range 1000 {
+		if err := conn.abandon(conn.begin(t, t.Context(), Request{}), context.Canceled); !errors.Is(err, ErrNotSent) {
+			t.Fatalf("%v, want ErrNotSent", err)
 		}
-		popped++
 	}
-	const waiting, through = 5, 10_000
-	for range waiting {
-		push()
+	if !l.isIdle() {
+		t.Errorf("%d are in the queue", conn.ordinary.Len())
 	}
-	for range through {
-		push()
-		pop()
+}
+
+func TestALinkKeepsAPartOfTheReceiveMaximumForUrgentRequests(t *testing.T) {
+	for size, reserved := range map[int]int{1: 0, 7: 0, 8: 1, 20: 2, 128: 16, 1000: 16} {
+		conn, l := newTestLink(t, size)
+		for range size {
+			conn.begin(t, t.Context(), Request{})
+		}
+		if l.send(); len(l.unacked) != size-reserved {
+			t.Errorf("of %d, ordinary requests get %d, want %d", size, len(l.unacked), size-reserved)
+		}
+		for range size {
+			conn.begin(t, t.Context(), Request{Urgent: true})
+		}
+		if l.send(); len(l.unacked) != size {
+			t.Errorf("of %d, %d are under way", size, len(l.unacked))
+		}
 	}
-	if room := cap(q.exchanges); room > 10*waiting {
-		t.Errorf("it has room for %d; never were there more than %d", room, waiting+1)
+}
+
+func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
+	conn, l := newTestLink(t, 1)
+	ctx, leave := context.WithCancel(t.Context())
+	names := map[correlation]string{}
+	for _, name := range []string{"first", "o1", "leaves", "o2", "u1", "u2"} {
+		of := t.Context()
+		if name == "leaves" {
+			of = ctx
+		}
+		names[conn.begin(t, of, Request{Urgent: name[0] == 'u'}).correlation] = name
+		l.send()
 	}
-	for range waiting {
-		pop()
+	leave()
+	var got []string
+	for len(l.unacked) > 0 {
+		id := l.lastID
+		got = append(got, names[l.unacked[id]])
+		if !l.acknowledged(frame.Puback{PacketID: id}) {
+			t.Fatal("not acknowledged")
+		}
+		l.send()
 	}
-	if e := q.pop(); e != nil {
-		t.Error("something comes out of an empty queue")
+	if want := []string{"first", "u1", "u2", "o1", "o2"}; !slices.Equal(got, want) {
+		t.Errorf("they leave as %q, want %q", got, want)
 	}
-	push()
-	pop()
+}
+
+func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
+	conn, l := newTestLink(t, 1)
+	for range 20 {
+		c := conn.begin(t, t.Context(), Request{})
+		l.send()
+		m := message{correlation: c.correlation[:]}
+		if !l.answer(&m) || !l.acknowledged(frame.Puback{PacketID: l.lastID}) {
+			t.Fatal("not taken")
+		}
+		if err := conn.abandon(c, context.Canceled); err != nil || c.outcome().err != nil {
+			t.Errorf("%v, %v", err, c.err)
+		}
+		conn.calls.put(c)
+	}
+	if !l.isIdle() {
+		t.Error("one of them waits or counts still")
+	}
 }
 
 func TestWhatABrokerDoesNotLimitMQTTDoes(t *testing.T) {
@@ -209,12 +267,12 @@ func TestWhatABrokerDoesNotLimitMQTTDoes(t *testing.T) {
 		"no limits": {&paho.ConnackProperties{}, math.MaxUint16, math.MaxInt32},
 		"limits":    {&paho.ConnackProperties{ReceiveMaximum: &few, MaximumPacketSize: &many}, 3, math.MaxInt32},
 	} {
-		l := newLink("a", Events{}, nil, nil)
-		if err := l.adopt(test.properties, 0); err != nil {
-			t.Errorf("%s: %v", name, err)
+		l := new(link)
+		if l.obey(test.properties, 0); l.unusable != nil {
+			t.Errorf("%s: %v", name, l.unusable)
 		}
-		if l.slots.size != test.receiveMaximum || l.maxPacket != test.maxPacket {
-			t.Errorf("%s: %d requests, packets of %d bytes; want %d and %d", name, l.slots.size, l.maxPacket, test.receiveMaximum, test.maxPacket)
+		if l.receiveMaximum != test.receiveMaximum || l.maxPacket != test.maxPacket {
+			t.Errorf("%s: %d requests, packets of %d bytes; want %d and %d", name, l.receiveMaximum, l.maxPacket, test.receiveMaximum, test.maxPacket)
 		}
 	}
 }
@@ -227,98 +285,6 @@ func TestAConnectionThatWasLostBeforeItWasReadyIsNotUsed(t *testing.T) {
 	}
 }
 
-func TestAWindowKeepsAFewSlotsForUrgentRequests(t *testing.T) {
-	for size, reserved := range map[int]int{1: 0, 7: 0, 8: 1, 20: 2, 128: 16, 65535: 16} {
-		w := newWindow(size)
-		none, cancel := context.WithCancel(t.Context())
-		cancel()
-		for range size - reserved {
-			if !w.acquire(none, nil, false) {
-				t.Fatalf("of %d, ordinary requests get %d", size, w.inUse())
-			}
-		}
-		if w.acquire(none, nil, false) {
-			t.Errorf("of %d, ordinary requests get more than %d", size, size-reserved)
-		}
-		for range reserved {
-			if !w.acquire(none, nil, true) {
-				t.Fatalf("of %d, urgent requests get %d", size, w.inUse()-(size-reserved))
-			}
-		}
-		if w.acquire(none, nil, true) || w.inUse() != size {
-			t.Errorf("of %d, %d are in use", size, w.inUse())
-		}
-	}
-}
-
-func TestAWindowTakesTurnsInOrderAndUrgentOnesFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWindow(1)
-		w.acquire(t.Context(), nil, false)
-		var got []string
-		leaver, leave := context.WithCancel(t.Context())
-		for _, name := range []string{"o1", "leaves", "o2", "u1", "u2"} {
-			ctx := t.Context()
-			if name == "leaves" {
-				ctx = leaver
-			}
-			go func() {
-				if w.acquire(ctx, nil, name[0] == 'u') {
-					got = append(got, name)
-				}
-			}()
-			synctest.Wait()
-		}
-		leave()
-		for range 5 {
-			synctest.Wait()
-			w.free()
-		}
-		synctest.Wait()
-		if want := []string{"u1", "u2", "o1", "o2"}; !slices.Equal(got, want) || w.inUse() != 0 {
-			t.Errorf("turns %q, want %q; %d slots are in use", got, want, w.inUse())
-		}
-	})
-}
-
-func TestAWindowLosesNoSlotToARequestThatGivesUpAsItsTurnComes(t *testing.T) {
-	w := newWindow(1)
-	for range 20 {
-		w.acquire(t.Context(), nil, true)
-		ctx, cancel := context.WithCancel(t.Context())
-		got := make(chan bool, 1)
-		go func() { got <- w.acquire(ctx, nil, true) }()
-		for waiting := 0; waiting == 0; {
-			w.mu.Lock()
-			waiting = len(w.urgent)
-			w.mu.Unlock()
-		}
-		w.mu.Lock()
-		cancel()
-		time.Sleep(time.Millisecond) // it leaves, and cannot say so yet
-		w.freeLocked()
-		w.mu.Unlock()
-		select {
-		case turn := <-got:
-			if turn { // it was slow to leave
-				w.free()
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatal("it does not return")
-		}
-		if w.inUse() != 0 {
-			t.Fatalf("%d slots are in use", w.inUse())
-		}
-	}
-}
-
-// inUse returns how many slots are taken.
-func (w *window) inUse() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.used
-}
-
 // withWill returns a connection whose next link is to carry a will.
 func withWill() (*mqttConn, *pendingWill) {
 	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
@@ -329,7 +295,7 @@ func withWill() (*mqttConn, *pendingWill) {
 func TestAWillThatCannotBeWrittenIsGivenUp(t *testing.T) {
 	conn, will := withWill()
 	why := errors.New("why")
-	if err := conn.notConnected(will, will, why, nil, io.EOF); !errors.Is(err, why) || !errors.Is(err, ErrNoWill) {
+	if err := conn.notConnected(&link{will: will, waits: will}, why, nil, io.EOF); !errors.Is(err, why) || !errors.Is(err, ErrNoWill) {
 		t.Errorf("%v, want ErrNoWill and why", err)
 	}
 	if s := await.Receive(will.result); !errors.Is(s.err, why) {
@@ -345,7 +311,7 @@ func TestAWillThatStandsIsNotGivenUp(t *testing.T) {
 	conn, will := withWill()
 	lost := make(chan struct{})
 	conn.concluded(will, willResult{lost: lost})
-	if s, known := conn.abandon(will); !known || s.lost != lost {
+	if s, known := conn.withdraw(will); !known || s.lost != lost {
 		t.Errorf("%+v, known: %t", s, known)
 	}
 	if conn.outdated(will) {
@@ -358,7 +324,7 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 	if !conn.outdated(nil) {
 		t.Error("a will waits, and the connection without is to stay")
 	}
-	if _, known := conn.abandon(will); known {
+	if _, known := conn.withdraw(will); known {
 		t.Error("its result is known")
 	}
 	if !conn.outdated(will) {
@@ -572,26 +538,4 @@ func TestAnUrgentRequestOvertakesThoseThatWait(t *testing.T) {
 			t.Errorf("%d requests are sent after the ordinary ones", len(requests))
 		}
 	})
-}
-
-func TestAnUrgentRequestLeavesBeforeThoseThatWaitForTheConnectionToTakeThem(t *testing.T) {
-	conn, l := newTestLink(t, 100)
-	keys := map[*exchange]string{}
-	for _, key := range []string{"o1", "o2", "u1", "o3", "u2"} {
-		e := newExchange(t.Context(), Request{Urgent: key[0] == 'u'})
-		keys[e] = key
-		if _, err := conn.post(e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var got []string
-	for range keys {
-		l.mu.Lock()
-		e := l.popLocked()
-		l.mu.Unlock()
-		got = append(got, keys[e])
-	}
-	if want := "u1 u2 o1 o2 o3"; strings.Join(got, " ") != want {
-		t.Errorf("they leave as %q, want %q", got, want)
-	}
 }

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"cmp"
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,7 @@ type mqttConn struct {
 	tasks sync.WaitGroup // run, and the end of a link
 
 	receiveMaximum atomic.Int64 // of the broker, on the latest connection
+	calls          calls
 
 	// Used by the goroutine run, and by those that it waits for.
 	servers  *mqttnet.Rotation // its server is the server of the present attempt or connection
@@ -66,16 +68,17 @@ type mqttConn struct {
 	// connection over. They are in order.
 	unanswered []time.Time
 
-	mu     sync.Mutex
-	link   *link         // the present connection; nil while there is none
-	ready  chan struct{} // closed while link is set
-	last   error         // why the last attempt to connect failed
-	silent error         // the error of the present attempt if there is no answer; nil while there is none
-	will   *pendingWill  // for the next connection; nil: none
-	latest ConnectionStatus
-	told   bool // report is due, and will see latest
+	first chan struct{} // closed when there has been a connection
 
-	exchanges exchangePool
+	mu       sync.Mutex
+	urgent   list.List    // the calls that no link has taken, in order; see nextLocked
+	ordinary list.List    // likewise
+	link     *link        // the present connection; nil while there is none
+	last     error        // why the last attempt to connect failed
+	silent   error        // the error of the present attempt if there is no answer; nil while there is none
+	will     *pendingWill // for the next connection; nil: none
+	latest   ConnectionStatus
+	told     bool // report is due, and will see latest
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
@@ -85,7 +88,7 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		servers: mqttnet.NewRotation(servers),
 		options: options,
 		logger:  options.program.logger(options.Logger).With("client", options.ClientID),
-		ready:   make(chan struct{}),
+		first:   make(chan struct{}),
 		replace: make(chan struct{}, 1),
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
@@ -109,20 +112,22 @@ func (c *mqttConn) Close() error {
 
 // terminate ends the connection permanently with cause, unless it has ended before.
 func (c *mqttConn) terminate(cause error) {
-	var failed ended
 	c.mu.Lock()
 	first := c.life.Err() == nil
 	if first {
 		c.end(cause)
 		if l := c.link; l != nil {
-			failed = append(failed, c.dropLocked(l, cause)...)
+			c.dropLocked(l, cause)
 			c.tasks.Go(l.disconnect) // the goroutine that reads waits for what arrives
 		}
 		c.changedLocked(Ended, cause)
 	}
 	c.mu.Unlock()
-	failed.tell()
-	if first && c.events.Ended != nil {
+	if !first {
+		return
+	}
+	c.failQueued(func(*call) error { return notSent(cause) })
+	if c.events.Ended != nil {
 		c.events.Ended(cause)
 	}
 }
@@ -201,40 +206,32 @@ func (c *mqttConn) attemptTimeout() time.Duration {
 // connect makes one connection and reads from it until it is lost, or given up because it is
 // to be replaced at once. The error says why there was no connection.
 func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
-	s := new(served)
-	if err := c.open(ctx, s); err != nil {
+	l, err := c.open(ctx)
+	if err != nil {
 		return false, err
 	}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err = c.establish(ctx, s); err == nil {
-			replaced = c.serve(s.link, s.will)
+		if err = c.establish(ctx, l); err == nil {
+			replaced = c.serve(l)
 		}
-		s.link.disconnect()
+		l.disconnect()
 	}()
-	s.link.client.Run()
+	l.client.Run()
 	<-served
-	c.conclude(s)
+	c.conclude(l)
 	return replaced, err
 }
 
-// served is one connection, as open, establish and conclude pass it on.
-type served struct {
-	link    *link
-	connack *paho.Connack
-	sent    *paho.Connect
-	will    *pendingWill // that it carries; nil: none
-	waits   *pendingWill // that waited when the connection began, carried or not
-	up      bool         // Up was called, or was about to be
-}
-
-// open connects to a broker, up to its CONNACK. The error says why there is no connection.
-func (c *mqttConn) open(ctx context.Context, s *served) error {
+// open connects to a broker that takes requests, up to its CONNACK. The error says why there is no
+// connection.
+func (c *mqttConn) open(ctx context.Context) (*link, error) {
 	attempt, cancel := context.WithTimeout(ctx, c.attemptTimeout())
 	defer cancel()
+	var connack *paho.Connack
 	defer func() {
-		if s.connack == nil && attempt.Err() != nil {
+		if connack == nil && attempt.Err() != nil {
 			c.servers.TimedOut()
 		}
 	}()
@@ -244,79 +241,74 @@ func (c *mqttConn) open(ctx context.Context, s *served) error {
 	c.refusals, c.referred, c.referral = 0, 0, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	conn, err := c.dial(attempt, c.server())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.sent, s.waits = c.connectPacket(password, token), c.nextWill()
-	if s.waits != nil && !s.waits.unanswered {
-		s.will = s.waits
-		s.will.write(s.sent, conn)
+	l, connect := c.newLink(conn), c.connectPacket(password, token)
+	if l.waits = c.nextWill(); l.waits != nil && !l.waits.unanswered {
+		l.will = l.waits
+		l.will.write(connect, conn)
 	}
-	s.link = newLink(c.options.ClientID, c.events, c.logger, conn)
-	s.connack, err = s.link.handshake(attempt, s.sent, func(d *packets.Disconnect) {
-		c.lost(s.link, d)
-	})
-	if s.connack != nil {
+	connack, err = l.handshake(attempt, connect)
+	if connack != nil {
 		c.servers.Answered()
 	} else {
 		c.unanswered = append(c.unanswered[max(0, len(c.unanswered)-maxUnanswered+1):], time.Now())
 	}
 	if err == nil {
-		return nil
+		l.obey(connack.Properties, connect.KeepAlive)
+		return l, nil
 	}
-	if attempt.Err() != nil && s.connack == nil {
+	if attempt.Err() != nil && connack == nil {
 		err = mqttnet.NoAnswer(c.server(), err)
 	}
-	err = c.notConnected(s.waits, s.will, conn.Incomplete(), s.connack, err)
+	err = c.notConnected(l, conn.Incomplete(), connack, err)
 	switch {
-	case c.isPermanent(s.waits, err):
+	case c.isPermanent(l.waits, err):
 		c.refusals, c.referred, c.refusal = refusals+1, referred, err
 	case errors.Is(err, ErrUseAnotherServer):
 		c.refusals, c.referred, c.referral = refusals, referred+1, err
 	}
-	return err
+	return nil, err
 }
 
 // establish makes a connection ready for requests, while packets are read from it. The error says why
 // it does not succeed.
-func (c *mqttConn) establish(ctx context.Context, s *served) (err error) {
-	l := s.link
-	if err := l.adopt(s.connack.Properties, s.sent.KeepAlive); err != nil {
-		return err
+func (c *mqttConn) establish(ctx context.Context, l *link) error {
+	if l.unusable != nil {
+		return l.unusable
 	}
 	if err := l.subscribe(ctx, c.failed); err != nil {
 		return err
 	}
-	l.path = newFastPath(l)
-	l.net.Intercept(l.path.take)
-	c.receiveMaximum.Store(int64(l.slots.size))
+	l.net.Intercept(l.take)
+	c.receiveMaximum.Store(int64(l.receiveMaximum))
 	// Before any request can be sent: a caller with a reply must see Connected.
-	s.up = true
+	l.up = true
 	c.events.Up()
 	if !c.established(l) {
 		return cmp.Or(l.closeCause(), l.lossCause())
 	}
-	if will := s.will; will != nil {
-		c.concluded(will, willResult{lost: l.down, silence: l.silence})
+	if l.will != nil {
+		c.concluded(l.will, willResult{lost: l.down, silence: l.silence})
 	} else {
-		c.connectedWithout(s.waits)
+		c.connectedWithout(l.waits)
 	}
 	c.logConnected()
 	return nil
 }
 
 // conclude ends a connection that was lost or that disconnect has ended.
-func (c *mqttConn) conclude(s *served) {
-	l := s.link
-	if s.up {
+func (c *mqttConn) conclude(l *link) {
+	if l.up {
 		c.events.Down()                                           // a second time, if lost has called it
 		c.logger.Debug("disconnected", "broker", c.server().Host) // after Down: its handler may be slow
 	}
 	l.disconnect() // or waits for the one under way
-	l.tasks.Wait()
+	l.probe.Wait()
 	cause := l.lossCause()
 	if errors.Is(cause, ErrUseAnotherServer) {
 		c.referral = cause
@@ -329,9 +321,8 @@ func (c *mqttConn) conclude(s *served) {
 	}
 }
 
-// serve sends the requests of a connection that carries will, or none, until the connection is lost
-// or, as it then reports, to be replaced.
-func (c *mqttConn) serve(l *link, will *pendingWill) (replaced bool) {
+// serve sends the requests of a connection until it is lost or, as serve then reports, to be replaced.
+func (c *mqttConn) serve(l *link) (replaced bool) {
 	replace, patience := c.replace, (<-chan time.Time)(nil)
 	var check <-chan time.Time
 	if c.options.TokenFile != "" {
@@ -344,14 +335,14 @@ func (c *mqttConn) serve(l *link, will *pendingWill) (replaced bool) {
 		case <-l.down: // the end of the client comes here, too: see terminate
 			return false
 		case <-l.wake:
-			l.path.send()
+			l.send()
 		case <-check:
 			l.showToken(c.options.TokenFile)
 		case <-replace:
-			if !c.outdated(will) {
+			if !c.outdated(l.will) {
 				continue
 			}
-			c.leave(l)
+			l.leave()
 			timer := time.NewTimer(leaveTimeout)
 			defer timer.Stop()
 			replace, patience = nil, timer.C
@@ -459,7 +450,10 @@ func (c *mqttConn) established(l *link) bool {
 	}
 	c.link, c.last, c.silent = l, nil, nil
 	c.changedLocked(Connected, nil)
-	close(c.ready)
+	if !isClosed(c.first) {
+		close(c.first)
+	}
+	signal(l.wake) // for what waits in the queue
 	return true
 }
 
@@ -480,15 +474,15 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 		warning = "disconnected from the broker"
 	}
 	c.mu.Lock()
-	if disconnect == nil && l.isLeaving() {
+	if disconnect == nil && l.leaving {
 		cause = errConnectionReplaced
 	}
 	present := c.link == l
-	failed := c.dropLocked(l, cause)
+	c.dropLocked(l, cause)
 	c.mu.Unlock()
-	failed.tell()
 	if present {
 		c.events.Down()
+		c.failBound()
 	}
 	if warning != "" {
 		c.logger.Warn(warning, "error", cause)
@@ -513,140 +507,20 @@ var (
 	errConnectionReplaced = errors.New("the connection is replaced by one with another Will")
 )
 
-// dropLocked fails at once every request that waits on a connection. The caller gives them their
-// results, without the lock.
-func (c *mqttConn) dropLocked(l *link, cause error) ended {
-	failed, first := l.drop(cause)
-	if !first || c.link != l {
-		return failed
-	}
-	c.link = nil
-	if !l.isLeaving() {
-		c.ready = make(chan struct{})
-	}
-	c.changedLocked(Connecting, cause)
-	return failed
-}
-
-// leave lets no new request be sent over a connection.
-func (c *mqttConn) leave(l *link) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.link != l {
+// dropLocked marks a connection as lost, unless it is, and fails at once every request that it took.
+func (c *mqttConn) dropLocked(l *link, cause error) {
+	if isClosed(l.down) {
 		return
 	}
-	c.ready = make(chan struct{})
-	l.leave()
-}
-
-// RoundTrip implements Conn. It obeys the bounds of the binding by itself, which spares the caller a
-// context of its own, of five allocations.
-func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
-	e, deadline := c.exchanges.get(ctx, request), request.Binding.Until
-	e.deadline = deadline
-	l := c.tryPost(e)
-	if l == nil { // it has to wait before it can be sent
-		bounded, release := bound(ctx, deadline, request.Binding.While)
-		defer release()
-		ctx, e.ctx, e.deadline = bounded, bounded, time.Time{}
-		var err error
-		if l, err = c.post(e); err != nil {
-			return Reply{}, err
-		}
+	close(l.down)
+	l.cause = cause
+	for _, call := range l.pending {
+		l.takeLocked(call)
+		call.end(Reply{}, unknown(cause))
 	}
-	var over <-chan struct{}
-	if while := request.Binding.While; while != nil {
-		over = while.Done()
-	}
-	givenUp := ctx
-	select {
-	case <-e.done:
-		givenUp = nil
-	case <-ctx.Done():
-	case <-over:
-		givenUp = request.Binding.While
-	}
-	if givenUp != nil {
-		if err := l.abandon(e, context.Cause(givenUp)); err != nil {
-			return Reply{}, err
-		}
-		<-e.done // the reply came at the same moment
-	}
-	reply, err := e.reply, e.err
-	c.exchanges.put(e)
-	return reply, err
-}
-
-// tryPost adds an exchange to the queue of the present connection, if there is one and its broker
-// takes one more request. It returns nil otherwise, and for all that post has an error for. It does
-// not wait.
-func (c *mqttConn) tryPost(e *exchange) *link {
-	c.mu.Lock()
-	l, ready := c.link, isClosed(c.ready)
-	c.mu.Unlock()
-	if l == nil || !ready || e.ctx.Err() != nil || e.request.Binding.Err() != nil || !l.slots.tryAcquire(e.request.Urgent) {
-		return nil
-	}
-	if !l.enqueue(e) {
-		l.slots.free()
-		return nil
-	}
-	return l
-}
-
-// post adds an exchange to the queue of a connection, when there is one and its broker takes
-// one more request [MQTT-4.9.0-2].
-func (c *mqttConn) post(e *exchange) (*link, error) {
-	for {
-		if err := e.request.Binding.Err(); err != nil {
-			return nil, err // no later connection can be the right one
-		}
-		l, err := c.awaitLink(e.ctx)
-		if err != nil {
-			return nil, notSent(err)
-		}
-		// Check again, because l may be the next connection. The channel of the lost one was
-		// closed before that was ready, so this check misses nothing.
-		if err := e.request.Binding.Err(); err != nil {
-			return nil, err
-		}
-		switch {
-		case l.slots.acquire(e.ctx, l.down, e.request.Urgent):
-			if l.enqueue(e) {
-				return l, nil
-			}
-			l.slots.free()
-		case e.ctx.Err() != nil && !isClosed(l.down):
-			return nil, notSent(l.heldBack(context.Cause(e.ctx)))
-		}
-	}
-}
-
-// awaitLink waits for a connection that is ready. The error begins with why there was none, if
-// that is known.
-func (c *mqttConn) awaitLink(ctx context.Context) (*link, error) {
-	for {
-		c.mu.Lock()
-		l, ready, last, silent := c.link, c.ready, c.last, c.silent
-		usable := isClosed(ready) // later it may be, by a connection that is not l
-		c.mu.Unlock()
-		switch {
-		case c.life.Err() != nil:
-			return nil, context.Cause(c.life)
-		case ctx.Err() != nil && last != nil:
-			return nil, fmt.Errorf("%w (%w)", last, context.Cause(ctx))
-		case errors.Is(ctx.Err(), context.DeadlineExceeded) && silent != nil:
-			return nil, fmt.Errorf("%w (%w)", silent, context.Cause(ctx))
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case usable:
-			return l, nil
-		}
-		select {
-		case <-ready:
-		case <-c.life.Done():
-		case <-ctx.Done():
-		}
+	if c.link == l {
+		c.link = nil
+		c.changedLocked(Connecting, cause)
 	}
 }
 
@@ -662,9 +536,42 @@ func isClosed(signal <-chan struct{}) bool {
 // Probe implements Conn.
 func (c *mqttConn) Probe(within time.Duration) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	l := c.link
-	c.mu.Unlock()
-	if l != nil {
-		l.probe(within)
+	if l == nil || l.probing {
+		return
 	}
+	l.probing = true
+	l.probe.Go(func() { // conclude waits for it once the link is down
+		l.net.Probe(max(within, minProbe), l.down)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		l.probing = false
+	})
+}
+
+// awaitFirst waits for the first connection. The error begins with why there was none, if that is known.
+func (c *mqttConn) awaitFirst(ctx context.Context) error {
+	select {
+	case <-c.first:
+		return nil
+	case <-c.life.Done():
+		return context.Cause(c.life)
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unconnectedLocked(context.Cause(ctx))
+}
+
+// unconnectedLocked puts why there is no connection, if that is known, before the cause for which a wait
+// for one is given up.
+func (c *mqttConn) unconnectedLocked(cause error) error {
+	switch {
+	case c.last != nil:
+		return fmt.Errorf("%w (%w)", c.last, cause)
+	case c.silent != nil && errors.Is(cause, context.DeadlineExceeded):
+		return fmt.Errorf("%w (%w)", c.silent, cause)
+	}
+	return cause
 }

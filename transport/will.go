@@ -114,7 +114,7 @@ type pendingWill struct {
 	unanswered bool // the latest connection with it ended so
 	suspicions int  // how often in succession it did, and the next one without it did not
 
-	abandoned bool // its caller has left, so no connection may keep it; guarded by mqttConn.mu
+	withdrawn bool // its caller has left, so no connection may keep it; guarded by mqttConn.mu
 }
 
 // willResult is what became of a Will: a connection has it, or it was refused.
@@ -146,7 +146,7 @@ func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan st
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	if r, known := c.abandon(will); known {
+	if r, known := c.withdraw(will); known {
 		return r.lost, r.silence, r.err // it came at the same moment
 	}
 	return nil, 0, err
@@ -169,24 +169,23 @@ func (c *mqttConn) concluded(will *pendingWill, result willResult) {
 	}
 }
 
-// notConnected returns why an attempt to connect failed that carried a Will, or none, and
-// decides about the Will that waits, if any. A failure of the network, a busy broker or one
-// that sends clients elsewhere decides nothing.
-func (c *mqttConn) notConnected(waits, carried *pendingWill, incomplete error, connack *paho.Connack, err error) error {
+// notConnected returns why an attempt to connect failed, and decides about the Will that waits, if any.
+// A failure of the network, a busy broker or one that sends clients elsewhere decides nothing.
+func (c *mqttConn) notConnected(l *link, incomplete error, connack *paho.Connack, err error) error {
 	switch {
 	case incomplete != nil:
 		err = fmt.Errorf("%w: %w", ErrNoWill, incomplete)
-		c.concluded(carried, willResult{err: err})
+		c.concluded(l.will, willResult{err: err})
 	case connack != nil:
 		refused := &ConnectError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference}
 		if !errors.Is(refused, ErrServerBusy) && !errors.Is(refused, ErrUseAnotherServer) { // these have nothing to do with the Will
-			c.concluded(carried, willResult{err: refused})
+			c.concluded(l.will, willResult{err: refused})
 		}
 		return refused
-	case carried != nil:
-		carried.unanswered = true
-	case waits != nil: // the attempt without it failed too
-		waits.unanswered, waits.suspicions = false, 0
+	case l.will != nil:
+		l.will.unanswered = true
+	case l.waits != nil: // the attempt without it failed too
+		l.waits.unanswered, l.waits.suspicions = false, 0
 	}
 	return err
 }
@@ -207,9 +206,9 @@ func (c *mqttConn) connectedWithout(waits *pendingWill) {
 	c.concluded(waits, willResult{err: fmt.Errorf("%w: the broker closes connections with it, and accepts them without", ErrNoWill)})
 }
 
-// abandon gives a Will up, unless its result is known. A connection that has it already is
+// withdraw gives a Will up, unless its result is known. A connection that has it already is
 // replaced by one without: its loss must not delete a key for a caller that has left.
-func (c *mqttConn) abandon(will *pendingWill) (result willResult, known bool) {
+func (c *mqttConn) withdraw(will *pendingWill) (result willResult, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
@@ -220,7 +219,7 @@ func (c *mqttConn) abandon(will *pendingWill) (result willResult, known bool) {
 	if c.will == will {
 		c.will = nil
 	}
-	will.abandoned = true
+	will.withdrawn = true
 	signal(c.replace)
 	return willResult{}, false
 }
@@ -229,7 +228,7 @@ func (c *mqttConn) abandon(will *pendingWill) (result willResult, known bool) {
 func (c *mqttConn) outdated(will *pendingWill) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.will != nil || will != nil && will.abandoned
+	return c.will != nil || will != nil && will.withdrawn
 }
 
 // write puts the Will into a CONNECT packet, and makes conn add what paho v0.23.0 leaves out.

@@ -20,7 +20,6 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/wire"
 )
@@ -252,34 +251,10 @@ func TestAReaderOfNotificationsThatIsSlowDoesNotDelayReplies(t *testing.T) {
 	})
 }
 
-func TestWhatIsQueuedWhenTheConnectionDropsWasNotSent(t *testing.T) {
-	conn, l := newTestLink(t, 10)
-	sent, queued := newExchange(t.Context(), Request{}), newExchange(t.Context(), Request{})
-	if _, err := conn.post(sent); err != nil {
-		t.Fatal(err)
-	}
-	s := newFastPath(l)
-	s.encode()
-	if _, err := conn.post(queued); err != nil {
-		t.Fatal(err)
-	}
-	conn.lost(l, nil)
-	if got := sent.outcome(); !errors.Is(got.err, ErrOutcomeUnknown) || errors.Is(got.err, ErrNotSent) {
-		t.Errorf("the one that was sent: %v", got.err)
-	}
-	if got := queued.outcome(); !errors.Is(got.err, ErrNotSent) || errors.Is(got.err, ErrOutcomeUnknown) {
-		t.Errorf("the one that was queued: %v", got.err)
-	}
-	s.packets = nil
-	if s.encode(); len(s.packets) > 0 {
-		t.Error("it is sent after all")
-	}
-}
-
 func TestPacketIDsInUseAreNotGivenAgain(t *testing.T) {
-	s := &fastPath{lastID: 65533, unacked: map[uint16]correlation{65535: {}, 1: {}}}
+	l := &link{lastID: 65533, unacked: map[uint16]correlation{65535: {}, 1: {}}}
 	for _, want := range []uint16{65534, 2, 3} {
-		if got := s.nextIDLocked(); got != want {
+		if got := l.nextIDLocked(); got != want {
 			t.Errorf("the next packet id is %d, want %d", got, want)
 		}
 	}
@@ -287,49 +262,33 @@ func TestPacketIDsInUseAreNotGivenAgain(t *testing.T) {
 
 func TestWhatIsQueuedTogetherLeavesInOneWrite(t *testing.T) {
 	conn, l := newTestLink(t, 1000)
-	s := newFastPath(l)
 	const requests, size = 20, 5000
 	for range requests {
-		if _, err := conn.post(newExchange(t.Context(), Request{Payload: make([]byte, size)})); err != nil {
-			t.Fatal(err)
-		}
+		conn.begin(t, t.Context(), Request{Payload: make([]byte, size)})
 	}
 	gathered := 0
-	for range requests {
-		s.packets = s.packets[:0]
-		s.encode()
-		if len(s.packets) > maxBatch+2*size {
-			t.Errorf("%d bytes in one write", len(s.packets))
-		}
-		if len(s.packets) == 0 {
-			break
+	for l.gather(); len(l.packets) > 0; l.gather() {
+		if len(l.packets) > maxBatch+2*size {
+			t.Errorf("%d bytes in one write", len(l.packets))
 		}
 		gathered++
 	}
-	if want := requests * size / maxBatch; gathered < want || gathered > want+1 || len(s.unacked) != requests {
-		t.Errorf("%d requests of %d bytes leave in %d writes", len(s.unacked), size, gathered)
+	if want := requests * size / maxBatch; gathered < want || gathered > want+1 || len(l.unacked) != requests {
+		t.Errorf("%d requests of %d bytes leave in %d writes", len(l.unacked), size, gathered)
 	}
 }
 
 func TestAFullBatchIsNotTheLast(t *testing.T) {
-	conn, l := newTestLink(t, 1000)
-	near, far := net.Pipe()
-	out, err := mqttnet.Dial(t.Context(), conn.server(), nil, mqttnet.Options{WriteTimeout: time.Minute,
-		Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.net = out
-	s := newFastPath(l)
+	conn, _ := newTestLink(t, 1000)
+	l, far := conn.newPipeLink(t, 1000)
+	conn.established(l)
 	const requests, size = 20, 5000
 	for range requests {
-		if _, err := conn.post(newExchange(t.Context(), Request{Payload: make([]byte, size)})); err != nil {
-			t.Fatal(err)
-		}
+		conn.begin(t, t.Context(), Request{Payload: make([]byte, size)})
 	}
 	go func() {
-		s.send()
-		_ = out.Close()
+		l.send()
+		_ = l.net.Close()
 	}()
 	if sent, err := io.ReadAll(far); len(sent) < requests*size || err != nil {
 		t.Errorf("%d bytes were sent (%v), want %d requests of %d", len(sent), err, requests, size)
@@ -338,15 +297,9 @@ func TestAFullBatchIsNotTheLast(t *testing.T) {
 
 func TestARequestThatMQTTCannotEncodeIsNotSentAndDelaysNoOther(t *testing.T) {
 	conn, l := newTestLink(t, 2)
-	tooLong := newExchange(t.Context(), Request{FencingToken: strings.Repeat("x", 1<<16)})
-	other := newExchange(t.Context(), Request{})
-	for _, e := range []*exchange{tooLong, other} {
-		if _, err := conn.post(e); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := newFastPath(l)
-	s.encode()
+	tooLong := conn.begin(t, t.Context(), Request{FencingToken: strings.Repeat("x", 1<<16)})
+	other := conn.begin(t, t.Context(), Request{})
+	l.gather()
 	select {
 	case <-tooLong.done:
 		if got := tooLong; !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, frame.ErrTooLong) {
@@ -355,8 +308,8 @@ func TestARequestThatMQTTCannotEncodeIsNotSentAndDelaysNoOther(t *testing.T) {
 	default:
 		t.Error("its caller gets no result")
 	}
-	if l.slots.inUse() != 1 || len(l.pending) != 1 || len(s.unacked) != 1 || len(s.packets) == 0 {
-		t.Errorf("%d slots are in use, %d exchanges wait, %d are unacknowledged; want the other one alone", l.slots.inUse(), len(l.pending), len(s.unacked))
+	if l.pending[other.correlation] != other || len(l.pending) != 1 || len(l.unacked) != 1 || len(l.packets) == 0 {
+		t.Errorf("%d calls are pending, %d are unacknowledged; want the other one alone", len(l.pending), len(l.unacked))
 	}
 }
 
@@ -469,7 +422,7 @@ func TestADeletionByForceSaysWhy(t *testing.T) {
 	})
 }
 
-// Replies with QoS 1 are read by paho, others by the fast path.
+// Replies with QoS 1 are acknowledged, others not.
 func TestAStatusThatIsAnErrorIsOneWhateverTheQoS(t *testing.T) {
 	for qos := range byte(2) {
 		t.Run(fmt.Sprint(qos), func(t *testing.T) {
@@ -536,11 +489,10 @@ func TestAReplyNeedsTheWholeCorrelationOfItsRequest(t *testing.T) {
 	})
 }
 
-func TestInvariant44TheFastPathKeepsNoPartOfAPacketsBuffer(t *testing.T) {
+func TestInvariant44ALinkKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 	conn, l := newTestLink(t, 10)
 	var notifications []Notification
-	l.events.Notify = func(n Notification) { notifications = append(notifications, n) }
-	s := newFastPath(l)
+	conn.events.Notify = func(n Notification) { notifications = append(notifications, n) }
 	user := func(status string) []frame.UserProperty {
 		return []frame.UserProperty{{Name: protocol.PropertyTimestamp, Value: "1:2:s"}, {Name: protocol.PropertyStatus, Value: status}, {Name: protocol.PropertyStatusMessage, Value: "why"}}
 	}
@@ -549,34 +501,30 @@ func TestInvariant44TheFastPathKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 		t.Helper()
 		var p frame.Publish
 		_ = p.Decode(packet, wire.Version5, &wire.Limits{}) // as the gate does; or it is a PUBACK
-		if err != nil || !s.take(packet, &p) {
+		if err != nil || !l.take(packet, &p) {
 			t.Fatalf("not taken (%v)", err)
 		}
 		for i := range packet {
 			packet[i] = '#'
 		}
 	}
-	post := func() *exchange {
-		t.Helper()
-		e := newExchange(t.Context(), Request{})
-		if _, err := conn.post(e); err != nil {
-			t.Fatal(err)
-		}
-		s.encode()
-		return e
+	post := func() *call {
+		c := conn.begin(t, t.Context(), Request{})
+		l.gather()
+		return c
 	}
 	answered, failed, refused := post(), post(), post()
-	for e, status := range map[*exchange]string{answered: "200", failed: "500"} {
+	for e, status := range map[*call]string{answered: "200", failed: "500"} {
 		m := frame.Message{Topic: l.replies, CorrelationData: e.correlation[:], User: user(status), Payload: []byte("payload")}
 		take(m.Append(nil))
 	}
-	take([]byte{0x40, 10, 0, byte(s.lastID), 0x87, 6, 0x1f, 0, 3, 'w', 'h', 'y'}, nil)
+	take([]byte{0x40, 10, 0, byte(l.lastID), 0x87, 6, 0x1f, 0, 3, 'w', 'h', 'y'}, nil)
 	notification := frame.Message{Topic: protocol.NotifyTopic("a", "k"), User: user("200"), Payload: []byte("payload")}
 	take(notification.Append(nil))
 	if got := answered.outcome(); got.err != nil || string(got.reply.Payload) != "payload" || got.reply.Timestamp != "1:2:s" {
 		t.Errorf("the reply: %q, %q, %v", got.reply.Payload, got.reply.Timestamp, got.err)
 	}
-	for e, want := range map[*exchange]RejectedError{failed: {Code: 500, Reason: "why"}, refused: {Code: 0x87, Reason: "why"}} {
+	for e, want := range map[*call]RejectedError{failed: {Code: 500, Reason: "why"}, refused: {Code: 0x87, Reason: "why"}} {
 		var rejected *RejectedError
 		if got := e.outcome(); !errors.As(got.err, &rejected) || *rejected != want {
 			t.Errorf("%v, want %v", got.err, want)

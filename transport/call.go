@@ -1,0 +1,224 @@
+package transport
+
+import (
+	"container/list"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// call is a request from RoundTrip to its reply. It waits in the queue of the mqttConn until a link
+// takes it, and then among the pending ones of the link.
+type call struct {
+	ctx         context.Context // like request.Binding, it bounds the call
+	request     Request
+	correlation correlation
+	timer       *time.Timer // fires at request.Binding.Until; nil before the first call that has one
+
+	done  chan struct{} // gets an item from the goroutine that took the call out of the queue or of the link
+	reply Reply         // set before, like err
+	err   error
+
+	// Guarded by mqttConn.mu.
+	place    *list.Element // in the queue; nil: it is not there
+	link     *link         // that took it, and may have sent it; nil: none
+	accepted bool          // the broker has acknowledged it
+}
+
+// correlation is the correlation data of a request; deployed stores refuse another length.
+type correlation [16]byte
+
+// choose fills in correlation data that no other request has. It cannot be guessed, so only
+// a peer that sees the request can answer it.
+func (id *correlation) choose() {
+	_, _ = rand.Read(id[:]) // never fails, says its documentation
+}
+
+// calls has calls that ended, for the next requests. Each connection has its own: a channel of a
+// synctest bubble must not be used outside of it.
+type calls struct{ sync.Pool }
+
+// get returns a call for a request.
+func (p *calls) get(ctx context.Context, request Request) *call {
+	c, ok := p.Get().(*call)
+	if !ok {
+		c = &call{done: make(chan struct{}, 1)}
+	}
+	c.ctx, c.request = ctx, request
+	c.correlation.choose()
+	return c
+}
+
+// put takes a call back that is in no queue and on no link.
+func (p *calls) put(c *call) {
+	*c = call{done: c.done, timer: c.timer}
+	p.Put(c)
+}
+
+// end gives a call its result. Only the goroutine that took it out of the queue or of its link may do so.
+func (c *call) end(reply Reply, err error) {
+	c.reply, c.err = reply, err
+	c.done <- struct{}{}
+}
+
+// wait returns nil when the call has a result, and why its caller gives it up if that comes first.
+func (c *call) wait() (cause error) {
+	var over <-chan struct{}
+	if while := c.request.Binding.While; while != nil {
+		over = while.Done()
+	}
+	var late <-chan time.Time
+	if until := c.request.Binding.Until; !until.IsZero() {
+		if c.timer == nil {
+			c.timer = time.NewTimer(time.Until(until))
+		} else {
+			c.timer.Reset(time.Until(until))
+		}
+		defer c.timer.Stop()
+		late = c.timer.C
+	}
+	select {
+	case <-c.done:
+		return nil
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
+	case <-over:
+		return context.Cause(c.request.Binding.While)
+	case <-late:
+		return context.DeadlineExceeded
+	}
+}
+
+// deadline returns when the call is given up at the latest; ok is false if it has no end.
+func (c *call) deadline() (deadline time.Time, ok bool) {
+	deadline, ok = c.ctx.Deadline()
+	if until := c.request.Binding.Until; !until.IsZero() && (!ok || until.Before(deadline)) {
+		return until, true
+	}
+	return deadline, ok
+}
+
+// RoundTrip implements Conn. It obeys the bounds of the binding by itself, which spares the caller a
+// context of its own, of five allocations.
+func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
+	call := c.calls.get(ctx, request)
+	defer c.calls.put(call)
+	if err := c.enqueue(call); err != nil {
+		return Reply{}, err
+	}
+	if cause := call.wait(); cause != nil {
+		if err := c.abandon(call, cause); err != nil {
+			return Reply{}, err
+		}
+		<-call.done // the result came at the same moment
+	}
+	return call.reply, call.err
+}
+
+// enqueue lets a call wait for a link that takes it. Urgent ones leave before all others; within each
+// kind they take turns in order.
+func (c *mqttConn) enqueue(call *call) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// A bound request whose connection is lost must not wait for the next one. Down comes before
+	// failBound, so none that comes here in between is forgotten.
+	if err := call.request.Binding.Err(); err != nil {
+		return err
+	}
+	switch {
+	case c.life.Err() != nil:
+		return notSent(context.Cause(c.life))
+	case call.ctx.Err() != nil:
+		return notSent(c.heldBackLocked(call, context.Cause(call.ctx)))
+	}
+	call.place = c.line(call).PushBack(call)
+	if c.link != nil {
+		signal(c.link.wake)
+	}
+	return nil
+}
+
+// line returns where a call waits.
+func (c *mqttConn) line(call *call) *list.List {
+	if call.request.Urgent {
+		return &c.urgent
+	}
+	return &c.ordinary
+}
+
+// nextLocked takes the next call out of the queue, or returns nil if the link takes none: it counts
+// against the Receive Maximum from here until the broker acknowledges it [MQTT-4.9.0-2]. A part of
+// that is reserved for urgent calls.
+func (c *mqttConn) nextLocked(l *link) *call {
+	room := l.receiveMaximum - len(l.unacked)
+	switch {
+	case l.leaving || c.link != l:
+	case room > 0 && c.urgent.Len() > 0:
+		return c.dequeueLocked(c.urgent.Front().Value.(*call))
+	case room > l.reserved() && c.ordinary.Len() > 0:
+		return c.dequeueLocked(c.ordinary.Front().Value.(*call))
+	}
+	return nil
+}
+
+func (c *mqttConn) dequeueLocked(call *call) *call {
+	c.line(call).Remove(call.place)
+	call.place = nil
+	return call
+}
+
+// abandon takes a call back whose caller gives up because of cause, and returns the error for the
+// caller: nil if the call has ended meanwhile.
+func (c *mqttConn) abandon(call *call, cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := call.link
+	switch {
+	case call.place != nil:
+		c.dequeueLocked(call)
+		return notSent(c.heldBackLocked(call, cause))
+	case l == nil || !l.takeLocked(call):
+		return nil
+	case call.accepted && !l.answered && errors.Is(cause, context.DeadlineExceeded):
+		cause = fmt.Errorf("%w: the broker took the request, but it seems that %w", cause, errNoStore)
+	}
+	return unknown(cause)
+}
+
+// errNoStore is ErrNoStore with what to do about it.
+var errNoStore = fmt.Errorf("%w: does `tenure attach` run beside it, and is this the right broker?", ErrNoStore)
+
+// heldBackLocked adds to the cause for which a call is given up why it did not leave, if that is known.
+func (c *mqttConn) heldBackLocked(call *call, cause error) error {
+	l := c.link
+	if l == nil {
+		return c.unconnectedLocked(cause)
+	}
+	if room := l.receiveMaximum - len(l.unacked); room <= 0 || room <= l.reserved() && !call.request.Urgent {
+		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)", cause, l.receiveMaximum)
+	}
+	return cause
+}
+
+// failBound ends the calls that are bound to a connection that is lost.
+func (c *mqttConn) failBound() {
+	c.failQueued(func(call *call) error { return call.request.Binding.Err() })
+}
+
+// failQueued ends the calls of the queue for which why returns an error.
+func (c *mqttConn) failQueued(why func(*call) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, line := range []*list.List{&c.urgent, &c.ordinary} {
+		for element := line.Front(); element != nil; {
+			call := element.Value.(*call)
+			element = element.Next()
+			if err := why(call); err != nil {
+				c.dequeueLocked(call).end(Reply{}, err)
+			}
+		}
+	}
+}
