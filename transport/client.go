@@ -15,6 +15,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/operror"
@@ -61,28 +63,30 @@ type Client struct {
 	end   context.CancelCauseFunc
 	tasks sync.WaitGroup
 
-	program *dispatcher // calls the functions of the program
+	program     *dispatcher         // calls the functions of the program
+	registering *semaphore.Weighted // has registeringShares
 
-	mu            sync.Mutex
-	closed        bool
-	connection    uint64    // counts connections; 0 while down
-	connected     uint64    // how many there have been
-	since         time.Time // when the present connection began
-	watched       map[string]*registration
-	registrations registrations // the watched keys that have something to do, or wait for their time
-	lost          chan struct{} // closed when the present connection is over
-	unbroken      chan struct{} // closed when lost is, and when no store took a request
-	will          *Will         // the one in use; nil: none
-	clock         clock
-	storeAhead    *hlc.SkewError // of the latest version, if it was too far ahead of the node's clock
-	store         string         // the identity of the store that answered last
-	instance      string         // the name of its process; may be empty
-	replaced      chan struct{}  // closed when another store answers; nil before the first answer
-	asking        bool           // a notification made the client ask which store answers
-	nodeAhead     *skewError     // while requests go by the store's clock
-	answered      time.Time      // when a store last answered
-	storeless     bool           // the latest news of a store was ErrNoStore
-	era           uint64         // changes when the store may have forgotten all watches
+	mu         sync.Mutex
+	closed     bool
+	connection uint64    // counts connections; 0 while down
+	connected  uint64    // how many there have been
+	since      time.Time // when the present connection began
+	watched    map[string]*registration
+	eraBegan   time.Time     // when an answer last made all registrations look what there is to do
+	eraDue     bool          // one will do so again
+	lost       chan struct{} // closed when the present connection is over
+	unbroken   chan struct{} // closed when lost is, and when no store took a request
+	will       *Will         // the one in use; nil: none
+	clock      clock
+	storeAhead *hlc.SkewError // of the latest version, if it was too far ahead of the node's clock
+	store      string         // the identity of the store that answered last
+	instance   string         // the name of its process; may be empty
+	replaced   chan struct{}  // closed when another store answers; nil before the first answer
+	asking     bool           // a notification made the client ask which store answers
+	nodeAhead  *skewError     // while requests go by the store's clock
+	answered   time.Time      // when a store last answered
+	storeless  bool           // the latest news of a store was ErrNoStore
+	era        uint64         // changes when the store may have forgotten all watches
 }
 
 // NewClient returns a client that sends its requests over conn and closes conn with Close.
@@ -103,15 +107,16 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		return nil, err
 	}
 	client := &Client{
-		conn:    conn,
-		clock:   clock,
-		timeout: options.RequestTimeout,
-		logger:  program.logger(options.Logger),
-		program: program,
-		trace:   *cmp.Or(options.Trace, &Trace{}),
-		now:     options.Now,
-		watched: make(map[string]*registration),
-		lost:    alreadyLost,
+		conn:        conn,
+		clock:       clock,
+		timeout:     options.RequestTimeout,
+		logger:      program.logger(options.Logger),
+		program:     program,
+		registering: semaphore.NewWeighted(registeringShares),
+		trace:       *cmp.Or(options.Trace, &Trace{}),
+		now:         options.Now,
+		watched:     make(map[string]*registration),
+		lost:        alreadyLost,
 	}
 	if _, ours := conn.(*mqttConn); !ours {
 		client.conn = boundedConn{conn}

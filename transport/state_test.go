@@ -380,7 +380,7 @@ func awake(client *Client) (count int) {
 	client.mu.Lock()
 	defer client.mu.Unlock()
 	for _, r := range client.watched {
-		if r.state != waiting {
+		if r.running {
 			count++
 		}
 	}

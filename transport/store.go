@@ -58,14 +58,19 @@ func (c *Client) answeredBy(identity, instance string) {
 // each reply of a store whose identity changes with each reply would cost a look at each watch.
 func (c *Client) newEraLocked(now time.Time) {
 	c.era++
-	all := &c.registrations
-	switch next := all.eraBegan.Add(leastRepeat); {
-	case !all.eraDue.IsZero() || c.life.Err() != nil:
-	case now.Before(next):
-		all.eraDue = next
-		c.setTimerLocked()
+	switch wait := leastRepeat - now.Sub(c.eraBegan); {
+	case c.eraDue || c.closed:
+	case wait > 0:
+		c.eraDue = true
+		c.tasks.Go(func() {
+			sleep.For(c.life, wait)
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.eraBegan, c.eraDue = time.Now(), false
+			c.wakeAllLocked()
+		})
 	default:
-		all.eraBegan = now
+		c.eraBegan = now
 		c.wakeAllLocked()
 	}
 }

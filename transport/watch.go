@@ -5,8 +5,9 @@ import (
 	"hash/maphash"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
+
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/priority"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/resp3"
@@ -199,7 +200,7 @@ func (c *Client) readNotification(notification Notification) (change Change, has
 }
 
 // registration keeps one key registered at the store while there are watches of it. It has a goroutine
-// while it has a request to make, and not while it waits: a client may watch ten thousand keys. As it
+// while it looks what there is to do, and not while it waits: a client may watch ten thousand keys. As it
 // has one goroutine at a time, KEYNOTIFY and STOP of its key stay in order.
 type registration struct {
 	client *Client
@@ -207,176 +208,91 @@ type registration struct {
 
 	// Guarded by the client's lock.
 	watches []*Watch
-	heard   uint64 // notifications with a state so far
-	changed bool   // a notification said so, without the value
-	known   seen   // the latest state that the watches got
-	state   registrationState
-	place   int       // in registrations.waiting, if it is there
-	dueAt   time.Time // likewise
+	heard   uint64      // notifications with a state so far
+	changed bool        // a notification said so, without the value
+	known   seen        // the latest state that the watches got
+	woken   bool        // something has changed since the goroutine, if any, looked
+	running bool        // it has a goroutine
+	timer   *time.Timer // wakes it when it is due; nil before it has waited
 
 	// Owned by its goroutine.
-	tried    uint64        // the last connection over which KEYNOTIFY was sent
-	done     uint64        // the last era in which KEYNOTIFY is known to have worked; 0: none
-	begun    time.Time     // when KEYNOTIFY was last sent
-	refresh  time.Duration // how long after that it is sent again, if needed
-	failures int           // failed requests in a row
+	tried   uint64                      // the last connection over which KEYNOTIFY was sent
+	done    uint64                      // the last era in which KEYNOTIFY is known to have worked; 0: none
+	begun   time.Time                   // when KEYNOTIFY was last sent
+	refresh time.Duration               // how long after that it is sent again, if needed
+	pauses  *backoff.ExponentialBackOff // after requests in a row that failed; nil: the latest did not
 }
 
-type registrationState uint8
-
-const (
-	waiting registrationState = iota // for its time, or for something that wakes it
-	ready                            // waits for a goroutine
-	running                          // has a goroutine
-	woken                            // has a goroutine, and something has changed since that looked
-)
-
-// registrations has the registrations of one client, by what they wait for. The client's lock guards it.
-type registrations struct {
-	ready      []*registration // in order; each gets a goroutine soon
-	goroutines int
-	waiting    *priority.Queue[registration] // the one that is due first leaves first; nil before there is one
-	timer      *time.Timer                   // fires when the first of waiting, or the era, is due; nil before there is one
-	firesAt    time.Time                     // zero: it does not run
-	eraBegan   time.Time                     // when an answer last made all of them look what there is to do
-	eraDue     time.Time                     // when one does so again; zero: none is to
-}
-
-// The limits of how many registrations of a client may make requests at the same time. Within them it is three
-// quarters of the broker's Receive Maximum. With 256, 10,000 watched keys are registered again 10.5 s after
-// a reconnect if a round trip takes 100 ms. The last quarter is for the requests of the program, which then do
-// not wait in line; the requests of tenures go first in any case. A registration whose request has no answer
-// delays the others only if as many have none.
+// A client's registrations make a quarter to three quarters of the requests that the broker takes at once, from
+// leastRegistering to mostRegistering. With 256, 10,000 watched keys are registered again 10.5 s after a
+// reconnect if a round trip takes 100 ms. The rest is for the requests of the program, which then do not wait
+// in line; the requests of tenures go first in any case. A registration whose request has no answer delays
+// the others only if as many have none.
 const (
 	leastRegistering = 64
 	// mostRegistering bounds what a client sends at once to a broker that announces no Receive Maximum,
 	// and queues the requests of all clients for one store.
 	mostRegistering = 256
+	// registeringShares is divided among the registrations that make requests.
+	registeringShares = leastRegistering * mostRegistering
 )
 
-// registering returns how many registrations may make requests at the same time.
-func (c *Client) registering() int {
+// registeringShare returns how much of registeringShares one registration takes while it makes requests.
+func (c *Client) registeringShare() int64 {
 	receiveMaximum := 0 // not known
 	if conn, ok := c.conn.(*mqttConn); ok {
 		receiveMaximum = int(conn.receiveMaximum.Load())
 	}
-	return min(max(leastRegistering, receiveMaximum*3/4), mostRegistering)
+	return int64(registeringShares / min(max(leastRegistering, receiveMaximum*3/4), mostRegistering))
 }
 
 // wakeLocked has the registration look what there is to do.
 func (r *registration) wakeLocked() {
-	all := &r.client.registrations
-	switch r.state {
-	case running:
-		r.state = woken
-	case waiting:
-		all.waiting.Remove(r)
-		r.state = ready
-		all.ready = append(all.ready, r)
-		r.client.startRegisteringLocked()
+	r.woken = true
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	if !r.running && !r.client.closed {
+		r.running = true
+		r.client.tasks.Go(r.run)
 	}
 }
 
-// startRegisteringLocked starts a goroutine if one has something to do.
-func (c *Client) startRegisteringLocked() {
-	if all := &c.registrations; len(all.ready) > 0 && all.goroutines < c.registering() && !c.closed {
-		all.goroutines++
-		c.tasks.Go(c.register)
-	}
-}
-
-// register runs the registrations that are ready, until none is.
-func (c *Client) register() {
-	defer func() { // also if a function of the program ends the goroutine
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.registrations.goroutines--
-		c.startRegisteringLocked()
-	}()
-	for r := c.nextReady(); r != nil; r = c.nextReady() {
-		r.run()
-	}
-}
-
-// nextReady returns a registration that has a goroutine from now on, or nil.
-func (c *Client) nextReady() (r *registration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := &c.registrations
-	if len(all.ready) == 0 {
-		all.ready = nil // it may have been long
-		return nil
-	}
-	r, all.ready[0] = all.ready[0], nil
-	all.ready = all.ready[1:]
-	r.state = running
-	return r
-}
-
-// run takes one step, and then waits without a goroutine.
+// run takes one step, and lets the registration wait without a goroutine for the next one.
 func (r *registration) run() {
+	c := r.client
 	wait, finished := leastRepeat, false // if a function of the program ends the goroutine
 	defer func() {
-		if wait <= 0 {
-			wait = r.untilRefresh()
-		}
-		c := r.client
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		switch all := &c.registrations; {
+		r.running = false
+		switch {
 		case finished, c.life.Err() != nil:
-		case r.state == woken:
-			r.state = waiting
+		case r.woken:
 			r.wakeLocked()
+		case r.timer == nil:
+			r.timer = time.AfterFunc(wait, r.wake)
 		default:
-			r.state, r.dueAt = waiting, time.Now().Add(wait)
-			if all.waiting == nil {
-				all.waiting = priority.New(
-					func(a, b *registration) bool { return a.dueAt.Before(b.dueAt) },
-					func(r *registration) *int { return &r.place },
-				)
-			}
-			all.waiting.Push(r)
-			c.setTimerLocked()
+			r.timer.Reset(wait)
 		}
 	}()
-	wait, finished = r.step(r.client.life)
-}
-
-// setTimerLocked makes the timer fire when the first registration that waits, or all of them, are due.
-func (c *Client) setTimerLocked() {
-	all := &c.registrations
-	due := all.eraDue
-	if first := all.waiting.First(); first != nil && (due.IsZero() || first.dueAt.Before(due)) {
-		due = first.dueAt
-	}
-	if due.IsZero() || !all.firesAt.IsZero() && !due.Before(all.firesAt) {
+	share := c.registeringShare()
+	if c.registering.Acquire(c.life, share) != nil {
 		return
 	}
-	all.firesAt = due
-	after := max(time.Until(all.firesAt), 1)
-	if all.timer == nil {
-		all.timer = time.AfterFunc(after, c.wakeDue)
-	} else {
-		all.timer.Reset(after)
+	defer c.registering.Release(share)
+	c.mu.Lock()
+	r.woken = false
+	c.mu.Unlock()
+	if wait, finished = r.step(c.life); wait <= 0 {
+		wait = r.untilRefresh()
 	}
 }
 
-// wakeDue wakes the registrations that are due.
-func (c *Client) wakeDue() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := &c.registrations
-	all.firesAt = time.Time{}
-	now := time.Now()
-	if due := all.eraDue; !due.IsZero() && !due.After(now) {
-		all.eraBegan, all.eraDue = now, time.Time{}
-		c.wakeAllLocked()
-	}
-	for r := all.waiting.First(); r != nil && !r.dueAt.After(now); r = all.waiting.First() {
-		r.wakeLocked()
-	}
-	c.setTimerLocked()
+func (r *registration) wake() {
+	r.client.mu.Lock()
+	defer r.client.mu.Unlock()
+	r.wakeLocked()
 }
 
 // finish ends the client's life, and with it all watches. No connection and no request begins after it.
@@ -387,11 +303,6 @@ func (c *Client) finish(cause error) {
 	for _, registered := range c.watched {
 		registered.endAllLocked(context.Cause(c.life))
 	}
-	all := &c.registrations
-	if all.timer != nil {
-		all.timer.Stop()
-	}
-	all.ready, all.waiting = nil, nil
 }
 
 // seen identifies a state of a key.
@@ -484,10 +395,8 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 			r.done = 0 // the store may have taken it; a watch that has begun meanwhile needs another
 			return r.retryDelay(), false
 		}
-		r.tried, r.done, r.failures = 0, 0, 0
-		c.mu.Lock()
-		r.wakeLocked() // a watch may have begun meanwhile
-		c.mu.Unlock()
+		r.tried, r.done, r.pauses = 0, 0, nil
+		r.wake() // a watch may have begun meanwhile
 		return 0, false
 	case r.done != era || due:
 		if again := leastRepeat - time.Since(r.begun); r.tried == connection && r.done != 0 && again > 0 {
@@ -530,7 +439,7 @@ func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retr
 		r.done = 0 // register and read again
 		return r.failed(err)
 	}
-	r.failures = 0
+	r.pauses = nil
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.heard != heard {
@@ -577,12 +486,14 @@ func (r *registration) endAllLocked(err error) {
 	r.wakeLocked()
 }
 
-// retryDelay returns how long to wait after a failure: at random, to spread the repetitions
-// of many clients that failed together, and twice as long after each failure in a row, up to
-// half a minute. A store that answers again ends the wait (see newEraLocked).
+// retryDelay returns how long to wait after a failure: at random, to spread the repetitions of many clients
+// that failed together, and longer after each failure in a row. A store that answers again ends the wait
+// (see newEraLocked).
 func (r *registration) retryDelay() time.Duration {
-	delay := 200*time.Millisecond + random.Duration(300*time.Millisecond)
-	delay <<= min(r.failures, 6)
-	r.failures++
-	return delay
+	if r.pauses == nil {
+		r.pauses = backoff.NewExponentialBackOff(backoff.WithInitialInterval(200*time.Millisecond), backoff.WithMultiplier(2),
+			backoff.WithMaxInterval(15*time.Second), backoff.WithMaxElapsedTime(0), backoff.WithRandomizationFactor(0))
+	}
+	delay := r.pauses.NextBackOff()
+	return delay + random.Duration(delay) // a simulation can repeat this
 }
