@@ -333,7 +333,6 @@ func (s overMQTT) Connect(t testing.TB, clientID string) statestoretest.Client {
 		Notify: func(n Notification) {
 			c.received = append(c.received, statestoretest.Notification{Key: n.Key, Payload: n.Payload, Version: n.Timestamp})
 		},
-		Ignored: func(why IgnoreReason) { t.Errorf("%s: ignored a message: %v", clientID, why) },
 	})
 	t.Cleanup(func() {
 		_ = conn.Close()

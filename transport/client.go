@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -55,7 +54,6 @@ type Client struct {
 	logger  *slog.Logger
 	trace   Trace
 	now     func() time.Time
-	ignored counts
 
 	warnings loglimit.Limiter // by their texts
 
@@ -68,9 +66,8 @@ type Client struct {
 
 	mu         sync.Mutex
 	closed     bool
-	connection uint64    // counts connections; 0 while down
-	connected  uint64    // how many there have been
-	since      time.Time // when the present connection began
+	connection uint64 // counts connections; 0 while down
+	connected  uint64 // how many there have been
 	watched    map[string]*registration
 	eraBegan   time.Time     // when an answer last made all registrations look what there is to do
 	eraDue     bool          // one will do so again
@@ -123,7 +120,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	}
 	client.unbroken = client.lost
 	client.life, client.end = context.WithCancelCause(context.Background())
-	conn.Start(Events{Up: client.up, Down: client.down, Ended: client.finish, Notify: client.notify, Ignored: client.ignore})
+	conn.Start(Events{Up: client.up, Down: client.down, Ended: client.finish, Notify: client.notify})
 	return client, nil
 }
 
@@ -543,60 +540,6 @@ func isRefusal(err error) bool {
 	var refused *RefusedError
 	var rejected *RejectedError
 	return (errors.As(err, &refused) || errors.As(err, &rejected) || errors.Is(err, ErrKeyTooLong)) && !errors.Is(err, ErrOutcomeUnknown)
-}
-
-// IgnoreReason is why a client ignored a message that arrived. A [Conn] reports those that
-// it ignores with [Events.Ignored].
-type IgnoreReason uint8
-
-const (
-	// UnexpectedReply: no request waits for a reply with this correlation data. The reply
-	// came too late or twice, or was forged.
-	UnexpectedReply IgnoreReason = iota
-	// ForeignNotification: a notification for another client.
-	ForeignNotification
-	// MalformedNotification: a notification whose topic or payload cannot be read.
-	MalformedNotification
-	// ForeignMessage: a message on a topic that this client never subscribed to.
-	ForeignMessage
-
-	ignoreReasons = iota
-)
-
-// String returns the reason in words, such as "unexpected reply".
-func (r IgnoreReason) String() string {
-	return nameOf(int(r), "IgnoreReason", "unexpected reply", "foreign notification", "malformed notification", "foreign message")
-}
-
-// MarshalText returns what String does, for logs. It never fails.
-func (r IgnoreReason) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
-
-// nameOf returns the name of a constant, or its type and number if it has none.
-func nameOf(value int, kind string, names ...string) string {
-	if value < 0 || value >= len(names) {
-		return fmt.Sprintf("%s(%d)", kind, value)
-	}
-	return names[value]
-}
-
-// Ignored returns how many messages the client has ignored for that reason since it was made. Each of
-// them is harmless by itself. Many are a sign of trouble in the network or the broker, or of
-// messages that another client forges.
-func (c *Client) Ignored(why IgnoreReason) uint64 {
-	if int(why) >= len(c.ignored) {
-		return 0
-	}
-	return c.ignored[why].Load()
-}
-
-// counts has one counter for each IgnoreReason.
-type counts [ignoreReasons]atomic.Uint64
-
-// ignore counts an ignored message.
-func (c *Client) ignore(why IgnoreReason) {
-	if int(why) < len(c.ignored) {
-		c.ignored[why].Add(1)
-	}
 }
 
 // log writes a line to the client's log. A peer can cause each of them as often as it likes: a text that comes

@@ -62,9 +62,6 @@ type Events struct {
 	Ended func(cause error)
 	// Notify: a notification of a change arrived.
 	Notify func(Notification)
-	// Ignored: a message arrived that the Conn ignored. A Conn that ignores none need not
-	// call it.
-	Ignored func(IgnoreReason)
 }
 
 // Request is one request to the store.

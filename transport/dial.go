@@ -73,13 +73,6 @@ type Options struct {
 	// it to Upgrade of the module contrib/tenurews. Default: none.
 	WebSocket func(ctx context.Context, conn net.Conn, server *url.URL) (net.Conn, error)
 
-	// OnConnectionChange, if not nil, is called after each change of the connection, in
-	// order, from one goroutine. The client does not wait for it: changes that happen while
-	// it runs replace each other, so the next call has the latest status, and some statuses
-	// are skipped (see ConnectionStatus.Connections). Close waits for the call with Ended,
-	// so the function must not call Close.
-	OnConnectionChange func(ConnectionStatus)
-
 	// ClientOptions configures the Client on top of the connection.
 	ClientOptions
 }
@@ -126,8 +119,8 @@ const (
 // client id (ErrSessionTakenOver). An own attempt that got no answer, and that a slow server handles
 // within the next five minutes, counts as a loss. After a refusal it goes on trying, with pauses of up to
 // ReconnectMax. Requests that wait meanwhile fail, when their context ends, with an error that
-// matches ErrNotSent and wraps the *ConnectError of the last attempt; [Client.Connection] and
-// OnConnectionChange show it too.
+// matches ErrNotSent and wraps the *ConnectError of the last attempt; [Client.Connection] shows
+// it too, and a [Trace] hears of it.
 func Dial(ctx context.Context, address string, options Options) (*Client, error) {
 	conn, err := newConn(address, &options)
 	if err != nil {

@@ -4,22 +4,22 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 )
 
 // maxCalls is how many calls of functions of the program may wait. A peer causes some of them.
 const maxCalls = 256
 
-// dispatcher calls the functions that a program gives a client: those of a Trace, the handler of its
-// Logger, and OnConnectionChange. It calls one at a time, in order, and in a goroutine of its own, so
-// the client waits for none of them, however long it takes, and none can end a goroutine of the client.
+// dispatcher calls the functions that a program gives a client: those of a Trace and the handler of its
+// Logger. It calls one at a time, in order, and in a goroutine of its own, so the client waits for none of
+// them, however long it takes, and none can end a goroutine of the client.
 type dispatcher struct {
-	dropped atomic.Uint64 // calls that found maxCalls others waiting
-	tasks   sync.WaitGroup
+	tasks sync.WaitGroup
 
 	mu      sync.Mutex
 	queue   []func()
 	running bool
+	dropped int          // calls that found maxCalls others waiting, and that log has not told of
+	log     *slog.Logger // the program's; nil: none
 	closed  bool
 }
 
@@ -27,22 +27,11 @@ type dispatcher struct {
 func (d *dispatcher) call(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.queue) >= maxCalls {
-		d.dropped.Add(1)
+	switch {
+	case d.closed:
 		return
-	}
-	d.addLocked(f)
-}
-
-// mustCall is call for what must not be dropped. The caller bounds how many of these calls wait.
-func (d *dispatcher) mustCall(f func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.addLocked(f)
-}
-
-func (d *dispatcher) addLocked(f func()) {
-	if d.closed {
+	case len(d.queue) >= maxCalls:
+		d.dropped++
 		return
 	}
 	d.queue = append(d.queue, f)
@@ -70,6 +59,13 @@ func (d *dispatcher) run() {
 func (d *dispatcher) next() func() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if len(d.queue) == 0 && d.dropped > 0 && d.log != nil {
+		dropped := d.dropped
+		d.dropped = 0
+		return func() {
+			d.log.Warn("the program was slow: calls of its Trace and lines of this log were dropped", "dropped", dropped)
+		}
+	}
 	if len(d.queue) == 0 {
 		d.queue, d.running = nil, false
 		return nil
@@ -92,6 +88,9 @@ func (d *dispatcher) logger(program *slog.Logger) *slog.Logger {
 	if program == nil {
 		return slog.New(slog.DiscardHandler)
 	}
+	d.mu.Lock()
+	d.log = program
+	d.mu.Unlock()
 	return slog.New(handler{program.Handler(), d})
 }
 

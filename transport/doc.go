@@ -25,8 +25,8 @@
 // connection, so they can be replaced; it also authenticates a connection again when the token
 // of a Kubernetes service account changes. [FromEnv] reads all of that from the variables that
 // Azure IoT Operations sets for workloads, with a suffix beside another library that uses
-// them: a client id has one connection at a time. [Client.Connection] and
-// Options.OnConnectionChange show the state of the connection.
+// them: a client id has one connection at a time. [Client.Connection]
+// shows the state of the connection, and a [Trace] hears of each change.
 //
 // All requests of a client share one connection and leave in order, requests of leases first
 // (SetOptions.Urgent). They cannot overtake a packet that is being written: a value of a megabyte
@@ -84,19 +84,19 @@
 //	ErrWillInUse, ErrNoWill            the connection has no such Will         the program: one client for each Will
 //	ErrSessionTakenOver, ErrClosed     the client has ended                    dial again, with a client id of its own
 //
-// A version that is ahead of this node's clock is not an error: the caller gets it, and
-// [Client.Skew] reports it. Messages that the client cannot use, such as replies that came
-// twice, are ignored and counted: see [Client.Ignored].
+// A version that is ahead of this node's clock is not an error: the caller gets it, and the
+// Logger gets a warning. Messages that the client cannot use, such as replies that came twice, are
+// ignored, with a line at level Debug.
 //
 // # Goroutines
 //
 // Each client has one goroutine, which connects and reads, and another one while there is something to
-// send. OnConnectionChange has one, and watched keys have up to 256 while there is something to register.
-// Others end soon. Close ends all of them, and those started with [Client.Go], and waits. A broker that
+// send. Functions of yours have one while any is due, and watched keys have up to 256 while there is
+// something to register. Others end soon. Close ends all of them, and those started with [Client.Go], and waits. A broker that
 // hangs delays Close by a second or two; a function of yours, by as long as it runs.
 //
-// Requests and replies do not pass through paho's codec: the fast path of this package writes the packets
-// of requests to the connection and takes replies out of it, several times as fast.
+// Requests and replies do not pass through paho's codec: this package writes the packets of requests to
+// the connection and takes replies out of it, several times as fast.
 //
 // # Documents
 //

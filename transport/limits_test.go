@@ -107,13 +107,11 @@ func TestAMalformedPacketFromTheBrokerEndsTheConnectionWithAReason(t *testing.T)
 				b := &pipeBroker{}
 				var mu sync.Mutex
 				var told []error
-				options.OnConnectionChange = func(status ConnectionStatus) {
+				options.Trace = &Trace{Lost: func(status ConnectionStatus) {
 					mu.Lock()
 					defer mu.Unlock()
-					if status.State == Connecting && status.Err != nil {
-						told = append(told, status.Err)
-					}
-				}
+					told = append(told, status.Err)
+				}}
 				client := mustDialTo(t, b, options)
 				if _, err := b.present().Write([]byte(test.packet)); err != nil {
 					t.Error(err)
@@ -157,13 +155,11 @@ func TestInvariant44AHeaderMakesAClientAllocateNothing(t *testing.T) {
 		b := &pipeBroker{}
 		var mu sync.Mutex
 		var told []error
-		options.OnConnectionChange = func(status ConnectionStatus) {
+		options.Trace = &Trace{Lost: func(status ConnectionStatus) {
 			mu.Lock()
 			defer mu.Unlock()
-			if status.State == Connecting && status.Err != nil {
-				told = append(told, status.Err)
-			}
-		}
+			told = append(told, status.Err)
+		}}
 		client := mustDialTo(t, b, options)
 		used := allocated(func() {
 			if _, err := b.present().Write(longest(packets.PUBLISH)); err != nil {

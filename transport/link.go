@@ -331,7 +331,7 @@ func (l *link) received(p *frame.Publish) {
 	m, events := readMessage(p), l.conn.events
 	if string(m.topic) == l.replies {
 		if !l.answer(&m) {
-			l.ignore(UnexpectedReply, &m)
+			l.ignore("unexpected reply", &m)
 		}
 		return
 	}
@@ -340,11 +340,11 @@ func (l *link) received(p *frame.Publish) {
 	case notified && clientID == l.clientID:
 		events.Notify(Notification{Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store)})
 	case notified:
-		l.ignore(ForeignNotification, &m)
+		l.ignore("foreign notification", &m)
 	case strings.HasPrefix(string(m.topic), protocol.ReservedPrefix):
-		l.ignore(MalformedNotification, &m)
+		l.ignore("malformed notification", &m)
 	default:
-		l.ignore(ForeignMessage, &m)
+		l.ignore("foreign message", &m)
 	}
 }
 
@@ -375,8 +375,7 @@ func (l *link) answer(m *message) bool {
 	return true
 }
 
-func (l *link) ignore(why IgnoreReason, m *message) {
-	l.conn.events.Ignored(why)
+func (l *link) ignore(why string, m *message) {
 	l.conn.logger.Debug("ignored a message", "reason", why, "topic", string(m.topic))
 }
 

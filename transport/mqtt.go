@@ -78,7 +78,6 @@ type mqttConn struct {
 	silent   error        // the error of the present attempt if there is no answer; nil while there is none
 	will     *pendingWill // for the next connection; nil: none
 	latest   ConnectionStatus
-	told     bool // report is due, and will see latest
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
@@ -89,6 +88,7 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		options: options,
 		logger:  options.program.logger(options.Logger).With("client", options.ClientID),
 		first:   make(chan struct{}),
+		latest:  ConnectionStatus{State: Connecting},
 		replace: make(chan struct{}, 1),
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
@@ -436,8 +436,9 @@ func (c *mqttConn) failed(err error) {
 		c.logFailure(err)
 	}
 	if trace := c.options.Trace; trace != nil && trace.ConnectFailed != nil {
-		info := ConnectFailedInfo{Broker: c.server().String(), Err: err}
-		c.options.program.call(func() { trace.ConnectFailed(info) })
+		status := c.status()
+		status.Err = err // also where the client has ended meanwhile
+		c.options.program.call(func() { trace.ConnectFailed(status) })
 	}
 }
 

@@ -14,25 +14,17 @@ import (
 )
 
 // ConnectionState says whether a client has a connection.
-type ConnectionState int
+type ConnectionState string
 
 const (
 	// Connecting: there is no connection. The client tries to connect, for the first time
 	// or again.
-	Connecting ConnectionState = iota
+	Connecting ConnectionState = "connecting"
 	// Connected: there is a connection.
-	Connected
+	Connected ConnectionState = "connected"
 	// Ended: there is no connection, and there will be none.
-	Ended
+	Ended ConnectionState = "ended"
 )
-
-// String returns the state in words, such as "connected".
-func (s ConnectionState) String() string {
-	return nameOf(int(s), "ConnectionState", "connecting", "connected", "ended")
-}
-
-// MarshalText returns what String does, for logs. It never fails.
-func (s ConnectionState) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // ConnectionStatus describes a client's connection at one moment.
 type ConnectionStatus struct {
@@ -47,15 +39,6 @@ type ConnectionStatus struct {
 	// Err says why there is no connection: how it was lost, why the latest attempt
 	// failed, or why there will be none. Nil while Connected.
 	Err error
-}
-
-// LogValue returns the fields as a group, with the error as text.
-func (s ConnectionStatus) LogValue() slog.Value {
-	fields := []slog.Attr{slog.String("state", s.State.String()), slog.String("broker", s.Broker), slog.Int("connections", s.Connections)}
-	if s.Err != nil {
-		fields = append(fields, slog.String("error", s.Err.Error()))
-	}
-	return slog.GroupValue(fields...)
 }
 
 // MarshalJSON returns the fields under their names, with the error as text. It implements [json.Marshaler].
@@ -74,7 +57,7 @@ func (c *Client) Connection() ConnectionStatus {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	status := ConnectionStatus{Connections: int(c.connected)}
+	status := ConnectionStatus{State: Connecting, Connections: int(c.connected)}
 	switch {
 	case c.closed:
 		status.State, status.Err = Ended, ErrClosed
@@ -115,19 +98,6 @@ func (c *mqttConn) changedLocked(state ConnectionState, err error) {
 		c.latest.Connections++
 	}
 	c.latest.State, c.latest.Err = state, err
-	if c.options.OnConnectionChange != nil && !c.told {
-		c.told = true
-		c.options.program.mustCall(c.report)
-	}
-}
-
-// report tells the program the status. One that it had no time for is replaced by the next one.
-func (c *mqttConn) report() {
-	c.mu.Lock()
-	status := c.latest
-	c.told = false
-	c.mu.Unlock()
-	c.options.OnConnectionChange(status)
 }
 
 // failures are attempts to connect in a row that failed.

@@ -21,6 +21,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 )
 
 // describe makes a status easy to compare.
@@ -28,64 +29,39 @@ func describe(status ConnectionStatus) string {
 	return fmt.Sprintf("%v %d %t", status.State, status.Connections, status.Err == nil)
 }
 
-func TestChangesOfTheConnectionAreReportedInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var told []string
-		b := &pipeBroker{}
-		client := mustDialTo(t, b, Options{OnConnectionChange: func(status ConnectionStatus) {
-			if status.Broker != "mqtt://broker:1883" {
-				t.Errorf("%+v", status)
-			}
-			told = append(told, describe(status))
-		}})
-		synctest.Wait()
-		b.mu.Lock()
-		b.down = true
-		b.mu.Unlock()
-		b.cut()
-		synctest.Wait()
-		b.mu.Lock()
-		b.down = false
-		b.mu.Unlock()
-		time.Sleep(time.Second)
-		if got := describe(client.Connection()); got != "connected 2 true" {
-			t.Error(got)
-		}
-		if err := client.Close(); err != nil {
-			t.Fatal(err)
-		}
-		// No wait here: Close returns after the call with the last status.
-		told = slices.Compact(told) // a broker that is down may be met more than once
-		if want := []string{"connected 1 true", "connecting 1 false", "connected 2 true", "ended 2 false"}; !slices.Equal(told, want) {
-			t.Errorf("told %q\nwant %q", told, want)
-		}
-		if got := client.Connection(); got.State != Ended || !errors.Is(got.Err, ErrClosed) {
-			t.Errorf("%+v", got)
-		}
-	})
+// traced is a Trace that calls tell with each change of the connection.
+func traced(tell func(ConnectionStatus)) *Trace {
+	return &Trace{Connected: tell, ConnectFailed: tell, Lost: tell}
 }
 
-func TestOnConnectionChangeDoesNotDelayTheConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+func TestATraceThatHangsDoesNotDelayTheConnectionAndCausesNoFlood(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
 		release := make(chan struct{})
 		var told []string
-		b := &pipeBroker{}
-		client := mustDialTo(t, b, Options{OnConnectionChange: func(status ConnectionStatus) {
+		options.Trace = traced(func(status ConnectionStatus) {
 			told = append(told, describe(status))
 			await.Receive(release)
-		}})
-		for range 3 {
+		})
+		var log logbuffer.Buffer
+		options.Logger = log.Logger()
+		b := &pipeBroker{}
+		client := mustDialTo(t, b, options)
+		const losses = maxCalls
+		for range losses {
 			synctest.Wait()
 			b.cut()
 			time.Sleep(10 * time.Second)
 		}
-		if got := describe(client.Connection()); got != "connected 4 true" {
-			t.Error(got)
+		if got, want := describe(client.Connection()), fmt.Sprintf("connected %d true", losses+1); got != want {
+			t.Errorf("%s, want %s", got, want)
 		}
 		close(release)
 		synctest.Wait()
-		if want := []string{"connected 1 true", "connected 4 true"}; !slices.Equal(told, want) {
-			t.Errorf("told %q, want %q", told, want)
+		if len(told) != maxCalls+1 || told[0] != "connected 1 true" || told[1] != "connecting 1 false" || told[2] != "connected 2 true" {
+			t.Errorf("told %d times, first %q", len(told), told[:3])
+		}
+		if want := fmt.Sprintf("dropped=%d", 2*losses+1-len(told)); !strings.Contains(log.String(), want) {
+			t.Errorf("the log does not say %s: %s", want, log.String())
 		}
 	})
 }
@@ -175,22 +151,6 @@ func TestARequestUnderWayLearnsWhyTheBrokerEndedTheConnection(t *testing.T) {
 	})
 }
 
-func TestConstantsAndStatusAreWordsInLogs(t *testing.T) {
-	var log strings.Builder
-	logger := slog.New(slog.NewJSONHandler(&log, nil))
-	logger.Info("m",
-		"state", Connected, "wrong", ConnectionState(-1), "reason", ForeignNotification, "none", IgnoreReason(200),
-		"status", ConnectionStatus{State: Connecting, Broker: "mqtt://a:1", Connections: 2, Err: errors.New("why")}, "zero", ConnectionStatus{})
-	for _, want := range []string{
-		`"state":"connected"`, `"wrong":"ConnectionState(-1)"`, `"reason":"foreign notification"`, `"none":"IgnoreReason(200)"`,
-		`"status":{"state":"connecting","broker":"mqtt://a:1","connections":2,"error":"why"}`, `"zero":{"state":"connecting","broker":"","connections":0}`,
-	} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("%s is not in %s", want, log.String())
-		}
-	}
-}
-
 func TestTheJSONOfAConnectionHasTheErrorAsText(t *testing.T) {
 	for want, status := range map[string]ConnectionStatus{
 		`{"State":"connecting","Broker":"mqtt://a:1","Connections":2,"Err":"why"}`: {State: Connecting, Broker: "mqtt://a:1", Connections: 2, Err: errors.New("why")},
@@ -215,13 +175,13 @@ func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 		time.AfterFunc(time.Second, func() { b.mu.Lock(); b.down = false; b.mu.Unlock() })
 		failures := 0
 		client := mustDialTo(t, b, Options{ReconnectMin: 3 * time.Second, ReconnectMax: 3 * time.Second, ClientOptions: ClientOptions{Trace: &Trace{
-			Connected: func(info ConnectedInfo) { add(fmt.Sprintf("connected %d to %s", info.Connections, info.Broker)) },
-			ConnectFailed: func(info ConnectFailedInfo) {
+			Connected: func(info ConnectionStatus) { add(fmt.Sprintf("connected %d to %s", info.Connections, info.Broker)) },
+			ConnectFailed: func(info ConnectionStatus) {
 				if failures++; failures == 1 {
 					add(fmt.Sprintf("failed at %s: %v", info.Broker, info.Err))
 				}
 			},
-			Lost: func(info LostInfo) { add(fmt.Sprintf("lost after %v: %v", info.Lasted, info.Err)) },
+			Lost: func(info ConnectionStatus) { add(fmt.Sprintf("lost %v: %v", info.State, info.Err)) },
 		}}})
 		time.Sleep(time.Minute)
 		b.cut()
@@ -232,15 +192,10 @@ func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		want := []string{
-			"failed at mqtt://broker:1883: broker is down", "connected 1 to mqtt://broker:1883", "lost after 1m0s: the connection was lost",
-			"connected 2 to mqtt://broker:1883", "lost after", "the client is closed",
+			"failed at mqtt://broker:1883: broker is down", "connected 1 to mqtt://broker:1883", "lost connecting: the connection was lost",
+			"connected 2 to mqtt://broker:1883", "lost ended: the client is closed",
 		}
-		for i, w := range []string{want[0], want[1], want[2], want[3]} {
-			if i >= len(got) || got[i] != w {
-				t.Fatalf("traced\n%q, want\n%q", got, want)
-			}
-		}
-		if last := got[len(got)-1]; len(got) != 5 || !strings.HasPrefix(last, want[4]) || !strings.HasSuffix(last, want[5]) {
+		if !slices.Equal(got, want) {
 			t.Errorf("traced\n%q, want\n%q", got, want)
 		}
 	})
@@ -280,8 +235,8 @@ func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
 		runtime.Goexit()
 	}
 	for name, options := range map[string]ClientOptions{
-		"Trace.Lost":          {Trace: &Trace{Lost: func(LostInfo) { end() }}},
-		"Trace.ConnectFailed": {Trace: &Trace{ConnectFailed: func(ConnectFailedInfo) { end() }}},
+		"Trace.Lost":          {Trace: &Trace{Lost: func(ConnectionStatus) { end() }}},
+		"Trace.ConnectFailed": {Trace: &Trace{ConnectFailed: func(ConnectionStatus) { end() }}},
 		"each line of a log":  {Logger: slog.New(endingHandler{ended: &ended})},
 		"the loss in a log":   {Logger: slog.New(endingHandler{ended: &ended, text: "disconnected by the broker"})},
 		"the end in a log":    {Logger: slog.New(endingHandler{ended: &ended, text: "disconnected"})},

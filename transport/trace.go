@@ -22,13 +22,15 @@ type Trace struct {
 	// KEYNOTIFY. ctx is the context of the caller, with its values. It may have ended.
 	Request func(ctx context.Context, info RequestInfo)
 	// Connected is called when there is a connection.
-	Connected func(ConnectedInfo)
+	Connected func(ConnectionStatus)
 	// ConnectFailed is called after each attempt to connect that failed, and for each refusal of
 	// the client's subscription. The client tries again after a pause, or ends. Only a client
 	// from Dial calls it.
-	ConnectFailed func(ConnectFailedInfo)
-	// Lost is called when a connection ends: once for each call of Connected.
-	Lost func(LostInfo)
+	ConnectFailed func(ConnectionStatus)
+	// Lost is called when a connection ends: once for each call of Connected. The Err of the status says
+	// why: ErrClosed, ErrSessionTakenOver, the DISCONNECT of the broker, the loss of the connection, or its
+	// replacement by one with another Will. It is never nil.
+	Lost func(ConnectionStatus)
 }
 
 // RequestInfo describes a request that has ended.
@@ -45,33 +47,6 @@ type RequestInfo struct {
 	Duration time.Duration
 	// Err is the error that the caller gets, without the verb and the key. Nil: a success.
 	// [OutcomeText] returns its class.
-	Err error
-}
-
-// ConnectedInfo describes a connection that began.
-type ConnectedInfo struct {
-	// Broker is the address of the broker; empty if the Conn has none.
-	Broker string
-	// Connections counts the connections of this client so far. The first is 1.
-	Connections int
-}
-
-// ConnectFailedInfo describes an attempt to connect that failed.
-type ConnectFailedInfo struct {
-	// Broker is the address that the attempt went to.
-	Broker string
-	// Err says why it failed.
-	Err error
-}
-
-// LostInfo describes a connection that ended.
-type LostInfo struct {
-	// Broker is the address of the broker; empty if the Conn has none.
-	Broker string
-	// Lasted is how long the connection lasted.
-	Lasted time.Duration
-	// Err says why it ended: ErrClosed, ErrSessionTakenOver, a *DisconnectError, the loss of the
-	// connection, or its replacement by one with another Will. Never nil.
 	Err error
 }
 
@@ -104,7 +79,7 @@ func OutcomeText(err error) string {
 // LossText returns a short name for the end of a connection, such as "network", as a label of
 // metrics: "client_closed" for ErrClosed, "session_taken_over" for ErrSessionTakenOver, "broker" for
 // a *DisconnectError, "will_changed" where the client replaced the connection, and "network" for
-// all others. err is the Err of a LostInfo.
+// all others. err is the Err of the status that Trace.Lost got.
 func LossText(err error) string {
 	var ended *DisconnectError
 	switch {
@@ -139,26 +114,26 @@ func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, e
 // traceConnected traces the connection with that number.
 func (c *Client) traceConnected(number uint64) {
 	if c.trace.Connected != nil {
-		info := ConnectedInfo{Broker: c.Connection().Broker, Connections: int(number)}
-		c.program.call(func() { c.trace.Connected(info) })
+		status := c.Connection()
+		status.State, status.Connections, status.Err = Connected, int(number), nil // it may be known in a moment, or be lost already
+		c.program.call(func() { c.trace.Connected(status) })
 	}
 }
 
-// traceLost traces the end of a connection that was established at since.
-func (c *Client) traceLost(since time.Time) {
+// traceLost traces the end of a connection.
+func (c *Client) traceLost() {
 	if c.trace.Lost == nil {
 		return
 	}
 	status := c.Connection()
-	info := LostInfo{Broker: status.Broker, Lasted: time.Since(since), Err: status.Err}
 	switch {
-	case info.Err != nil:
+	case status.Err != nil:
 	case c.life.Err() != nil:
-		info.Err = context.Cause(c.life)
+		status.Err = context.Cause(c.life)
 	case status.State == Connected: // the old connection makes room for the new one
-		info.Err = errConnectionReplaced
+		status.State, status.Err = Connecting, errConnectionReplaced
 	default:
-		info.Err = errConnectionLost
+		status.Err = errConnectionLost
 	}
-	c.program.call(func() { c.trace.Lost(info) })
+	c.program.call(func() { c.trace.Lost(status) })
 }

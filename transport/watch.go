@@ -125,7 +125,7 @@ func (c *Client) up() {
 	c.mu.Lock()
 	c.connected++
 	number := c.connected
-	c.connection, c.since = number, time.Now()
+	c.connection = number
 	c.lost = make(chan struct{})
 	if !c.storeless {
 		c.unbroken = make(chan struct{})
@@ -138,7 +138,7 @@ func (c *Client) up() {
 
 func (c *Client) down() {
 	c.mu.Lock()
-	was, since := c.connection, c.since
+	was := c.connection
 	if was != 0 {
 		close(c.lost)
 	}
@@ -146,7 +146,7 @@ func (c *Client) down() {
 	c.connection = 0
 	c.mu.Unlock()
 	if was != 0 {
-		c.traceLost(since)
+		c.traceLost()
 	}
 }
 
@@ -186,8 +186,7 @@ func (c *Client) readNotification(notification Notification) (change Change, has
 		change.Exists, change.Value = true, words[3]
 	case (event == protocol.NotifyDelete || event == protocol.NotifyDel) && len(words) == 2:
 	default:
-		c.ignore(MalformedNotification)
-		c.logger.Debug("ignored a malformed notification", "key", notification.Key)
+		c.logger.Debug("ignored a message", "reason", "malformed notification", "key", notification.Key)
 		return Change{}, false, false
 	}
 	if version, err := hlc.Parse(notification.Timestamp); err == nil {

@@ -156,9 +156,9 @@ func (h *Hooks) Transport() *transport.Trace {
 			}
 			span.End(trace.WithTimestamp(info.Began.Add(info.Duration)))
 		},
-		Connected:     func(transport.ConnectedInfo) { h.connected.Add(background, 1) },
-		ConnectFailed: func(transport.ConnectFailedInfo) { h.failures.Add(background, 1) },
-		Lost: func(info transport.LostInfo) {
+		Connected:     func(transport.ConnectionStatus) { h.connected.Add(background, 1) },
+		ConnectFailed: func(transport.ConnectionStatus) { h.failures.Add(background, 1) },
+		Lost: func(info transport.ConnectionStatus) {
 			h.connected.Add(background, -1)
 			h.losses.Add(background, 1, metric.WithAttributes(attribute.String("tenure.cause", transport.LossText(info.Err))))
 		},

@@ -188,9 +188,9 @@ func TestEachRequestHasASpanIfThatIsAskedFor(t *testing.T) {
 func TestLossesHaveCauses(t *testing.T) {
 	hooks, r := record(t, tenureotel.Options{})
 	trace := hooks.Transport()
-	trace.ConnectFailed(transport.ConnectFailedInfo{})
+	trace.ConnectFailed(transport.ConnectionStatus{})
 	for _, err := range []error{transport.ErrClosed, transport.ErrSessionTakenOver, &transport.DisconnectError{}, errors.New("why")} {
-		trace.Lost(transport.LostInfo{Err: err})
+		trace.Lost(transport.ConnectionStatus{Err: err})
 	}
 	got := r.sums(t)
 	for _, cause := range []string{"client_closed", "session_taken_over", "broker", "network"} {

@@ -158,12 +158,12 @@ func (m *Metrics) Transport() *transport.Trace {
 			m.requests.WithLabelValues(info.Verb, transport.OutcomeText(info.Err)).Inc()
 			m.requestDurations.WithLabelValues(info.Verb).Observe(info.Duration.Seconds())
 		},
-		Connected: func(transport.ConnectedInfo) {
+		Connected: func(transport.ConnectionStatus) {
 			m.connected.Inc()
 			m.connections.Inc()
 		},
-		ConnectFailed: func(transport.ConnectFailedInfo) { m.failures.Inc() },
-		Lost: func(info transport.LostInfo) {
+		ConnectFailed: func(transport.ConnectionStatus) { m.failures.Inc() },
+		Lost: func(info transport.ConnectionStatus) {
 			m.connected.Dec()
 			m.losses.WithLabelValues(transport.LossText(info.Err)).Inc()
 		},

@@ -177,7 +177,7 @@ func TestNamesFollowTheConventions(t *testing.T) {
 	metrics.Lease().Renewed(lease.RenewedInfo{Lease: "l"})
 	metrics.Transport().Request(t.Context(), transport.RequestInfo{Verb: "GET"})
 	for _, err := range []error{transport.ErrClosed, transport.ErrSessionTakenOver, &transport.DisconnectError{}, errors.New("why")} {
-		metrics.Transport().Lost(transport.LostInfo{Err: err})
+		metrics.Transport().Lost(transport.ConnectionStatus{Err: err})
 	}
 	problems, err := testutil.GatherAndLint(registry)
 	if err != nil || len(problems) > 0 {

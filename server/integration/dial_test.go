@@ -367,10 +367,11 @@ func TestTheErrorNamesASilentBrokerWithoutAStore(t *testing.T) {
 func TestTheStateOfAConnectionIsReportedAndCanBeRead(t *testing.T) {
 	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
 	told := make(chan transport.ConnectionStatus, 1000)
+	tell := func(status transport.ConnectionStatus) { told <- status }
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
 	client, err := transport.Dial(ctx, "mqtt://"+through.Address(), transport.Options{
-		OnConnectionChange: func(status transport.ConnectionStatus) { told <- status },
+		ClientOptions: transport.ClientOptions{Trace: &transport.Trace{Connected: tell, ConnectFailed: tell, Lost: tell}},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -94,7 +94,7 @@ func whyNot(t *testing.T, addresses string, options transport.Options) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
-	options.OnConnectionChange = func(transport.ConnectionStatus) { cancel() }
+	options.Trace = &transport.Trace{ConnectFailed: func(transport.ConnectionStatus) { cancel() }}
 	client, err := transport.Dial(ctx, addresses, options)
 	if err == nil {
 		_ = client.Close()

@@ -49,10 +49,10 @@ func TestInvariant8NoFunctionOfTheProgramDelaysTheEndOfATenureWithItsConnection(
 			return transport.ClientOptions{Logger: slog.New(h)}
 		}},
 		{"Trace.Lost", false, func(h *heldLogger) transport.ClientOptions {
-			return transport.ClientOptions{Trace: &transport.Trace{Lost: func(transport.LostInfo) { h.pass() }}}
+			return transport.ClientOptions{Trace: &transport.Trace{Lost: func(transport.ConnectionStatus) { h.pass() }}}
 		}},
 		{"Trace.Lost, and the broker disconnects", true, func(h *heldLogger) transport.ClientOptions {
-			return transport.ClientOptions{Trace: &transport.Trace{Lost: func(transport.LostInfo) { h.pass() }}}
+			return transport.ClientOptions{Trace: &transport.Trace{Lost: func(transport.ConnectionStatus) { h.pass() }}}
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -424,18 +424,9 @@ func (c *Conn) answer(e *exchange, reply transport.Reply) {
 		return
 	}
 	select {
-	case <-e.left:
-	default:
-		select {
-		case e.arrived <- reply:
-			return
-		default:
-		}
+	case e.arrived <- reply:
+	default: // its caller has left, or this one came twice
 	}
-	c.mu.Lock()
-	ignored := c.events.Ignored
-	c.mu.Unlock()
-	ignored(transport.UnexpectedReply)
 }
 
 // isLost reports whether a request was lost with the store to which it was sent.

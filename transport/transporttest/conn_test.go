@@ -299,30 +299,6 @@ func TestNothingIsRedeliveredAfterTheSession(t *testing.T) {
 	})
 }
 
-func TestRepliesThatComeTwiceOrTooLateAreUnexpected(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		fault transporttest.Fault
-	}{
-		{"twice", transporttest.Fault{RepeatReply: true}},
-		{"too late", transporttest.Fault{HoldReply: 5 * time.Minute}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := transporttest.Start(t)
-				client, conn := store.Client(t, "a", transport.ClientOptions{RequestTimeout: time.Minute})
-				conn.SetFault(func(transport.Request) transporttest.Fault { return test.fault })
-				_, _ = client.Get(t.Context(), "k")
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				if got := client.Ignored(transport.UnexpectedReply); got != 1 {
-					t.Errorf("%d unexpected replies, want 1", got)
-				}
-			})
-		})
-	}
-}
-
 func TestEachFaultOfANotificationDoesWhatItSays(t *testing.T) {
 	arrival := func(after time.Duration, value string) string { return fmt.Sprint(after, " ", value) }
 	for _, test := range []struct {

@@ -116,7 +116,7 @@ func (c *connection) dialNow(ctx context.Context, address string, options transp
 	if options.Trace != nil {
 		trace = *options.Trace
 	}
-	trace.ConnectFailed = func(failed transport.ConnectFailedInfo) {
+	trace.ConnectFailed = func(failed transport.ConnectionStatus) {
 		missing[failed.Broker] = mqttnet.IsNoServer(failed.Err)
 		if !slices.Contains(slices.Collect(maps.Values(missing)), false) {
 			giveUp(errors.New("there is no server at any address"))
