@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/priority"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
@@ -202,7 +202,7 @@ type message struct {
 }
 
 // readMessage returns the parts of a PUBLISH that count here.
-func readMessage(p *frame.Publish) message {
+func readMessage(p *mqtt.Publish) message {
 	m := message{topic: p.Topic, correlation: p.CorrelationData, payload: p.Payload}
 	for name, value := range p.Users {
 		if property := m.property(name); property != nil && *property == nil {

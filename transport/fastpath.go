@@ -8,14 +8,13 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 )
 
 // fastPath carries the requests and replies of a link past paho's codec, which takes packets apart
 // for every use that MQTT knows: it writes PUBLISH packets itself, and takes PUBACKs and
-// replies out of the packets that arrive. mqttclient.Client handles all other packets, from CONNECT
+// replies out of the packets that arrive. mqtt.Client handles all other packets, from CONNECT
 // to DISCONNECT.
 //
 // It begins after SUBSCRIBE was granted. From then on nothing else uses packet ids, so all
@@ -27,7 +26,7 @@ type fastPath struct {
 	link *link
 
 	// Used by the goroutine that sends only.
-	message frame.Message
+	message mqtt.Message
 	packets []byte
 
 	// Guarded by link.mu.
@@ -107,7 +106,7 @@ func (f *fastPath) appendLocked(e *exchange, now time.Time) error {
 		}
 	}
 	l, id := f.link, f.nextIDLocked()
-	f.message = frame.Message{
+	f.message = mqtt.Message{
 		Topic:           protocol.InvokeTopic,
 		QoS:             1,
 		PacketID:        id,
@@ -146,12 +145,12 @@ func (f *fastPath) nextIDLocked() uint16 {
 
 // take handles a packet that arrived, and reports false if it is for the client. It is called
 // where the connection is read. If the packet is a PUBLISH, p is what the gate has decoded of it.
-func (f *fastPath) take(packet []byte, p *frame.Publish) bool {
-	switch frame.Type(packet) {
-	case wire.Puback:
-		ack, ok := frame.ParsePuback(packet)
+func (f *fastPath) take(packet []byte, p *mqtt.Publish) bool {
+	switch mqtt.Type(packet) {
+	case packets.PUBACK:
+		ack, ok := mqtt.ParsePuback(packet)
 		return ok && f.acknowledged(ack)
-	case wire.Publish:
+	case packets.PUBLISH:
 		if p.QoS > 0 || p.Identified {
 			return false // it is to be acknowledged; and a reply has no subscription identifier
 		}
@@ -163,7 +162,7 @@ func (f *fastPath) take(packet []byte, p *frame.Publish) bool {
 }
 
 // acknowledged reports whether a PUBACK is for a request.
-func (f *fastPath) acknowledged(ack frame.Puback) bool {
+func (f *fastPath) acknowledged(ack mqtt.Puback) bool {
 	var refused ended
 	defer func() { refused.tell() }()
 	f.link.mu.Lock()

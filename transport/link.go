@@ -15,9 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/mqttclient"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -47,8 +45,8 @@ type link struct {
 	events   Events
 	logger   *slog.Logger
 
-	net            *mqttnet.Conn      // nil in tests that need none
-	client         *mqttclient.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
+	net            *mqtt.Conn   // nil in tests that need none
+	client         *mqtt.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
 	authentication *authentication
 	ending         sync.Once // guards disconnect
 
@@ -76,7 +74,7 @@ type link struct {
 }
 
 // newLink returns the link over conn, which only tests leave nil.
-func newLink(clientID string, events Events, logger *slog.Logger, conn *mqttnet.Conn) *link {
+func newLink(clientID string, events Events, logger *slog.Logger, conn *mqtt.Conn) *link {
 	l := &link{
 		clientID: clientID,
 		replies:  protocol.ResponseTopic(clientID),
@@ -99,7 +97,7 @@ func (l *link) handshake(ctx context.Context, connect *paho.Connect, lost func(*
 	if connect.Properties.AuthMethod != "" {
 		l.authentication.token = connect.Properties.AuthData
 	}
-	client, connack, err := mqttclient.Connect(ctx, l.net, connect, mqttclient.Options{
+	client, connack, err := mqtt.Connect(ctx, l.net, connect, mqtt.ClientOptions{
 		Authenticate: l.authentication.Authenticate,
 		Received:     l.received,
 		Lost:         lost,
@@ -184,7 +182,7 @@ func (l *link) closeCause() error {
 		return nil
 	}
 	cause := l.net.CloseCause()
-	var tooLarge *frame.TooLargeError
+	var tooLarge *mqtt.TooLargeError
 	if errors.As(cause, &tooLarge) {
 		return fmt.Errorf("%w: %w", ErrPacketTooLarge, cause)
 	}
@@ -234,25 +232,25 @@ func (l *link) popLocked() *exchange {
 }
 
 // requestProperties appends the user properties of a request.
-func requestProperties(dst []frame.UserProperty, clientID string, request Request) []frame.UserProperty {
+func requestProperties(dst []mqtt.UserProperty, clientID string, request Request) []mqtt.UserProperty {
 	dst = append(dst,
-		frame.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
-		frame.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-		frame.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
+		mqtt.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
+		mqtt.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+		mqtt.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
 	if request.Timestamp != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyTimestamp, Value: request.Timestamp})
+		dst = append(dst, mqtt.UserProperty{Name: protocol.PropertyTimestamp, Value: request.Timestamp})
 	}
 	if request.FencingToken != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyFencingToken, Value: request.FencingToken})
+		dst = append(dst, mqtt.UserProperty{Name: protocol.PropertyFencingToken, Value: request.FencingToken})
 	}
 	if request.Binding.Store != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyStore, Value: request.Binding.Store})
+		dst = append(dst, mqtt.UserProperty{Name: protocol.PropertyStore, Value: request.Binding.Store})
 	}
 	if request.Persist {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyPersistence, Value: "true"})
+		dst = append(dst, mqtt.UserProperty{Name: protocol.PropertyPersistence, Value: "true"})
 	}
 	if request.Forced != "" {
-		dst = append(dst, frame.UserProperty{Name: protocol.PropertyForced, Value: request.Forced})
+		dst = append(dst, mqtt.UserProperty{Name: protocol.PropertyForced, Value: request.Forced})
 	}
 	return dst
 }
@@ -370,7 +368,7 @@ var errNoStore = fmt.Errorf("%w: does `tenure attach` run beside it, and is this
 
 // acknowledgedLocked handles the PUBACK of a request. A bad one says that the broker has not
 // passed the request on. The caller gives a request that ends with it its result, without a lock.
-func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) (refused ended) {
+func (l *link) acknowledgedLocked(id correlation, ack mqtt.Puback) (refused ended) {
 	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
 	l.slots.free()
 	e := l.pending[id]
@@ -392,7 +390,7 @@ func (l *link) acknowledgedLocked(id correlation, ack frame.Puback) (refused end
 }
 
 // received handles a PUBLISH that the fast path left: one with QoS 1, or one that came before it.
-func (l *link) received(p *frame.Publish) {
+func (l *link) received(p *mqtt.Publish) {
 	m := readMessage(p)
 	l.deliver(&m)
 }

@@ -20,13 +20,13 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 // newTestLink returns a connection that is ready, with no network below it.
 func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	t.Helper()
-	servers, err := mqttnet.ParseAddresses("mqtt://192.0.2.1")
+	servers, err := mqtt.ParseAddresses("mqtt://192.0.2.1")
 	if err != nil {
 		t.Fatal(err)
 	}

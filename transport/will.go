@@ -11,8 +11,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 )
@@ -233,7 +232,7 @@ func (c *mqttConn) outdated(will *pendingWill) bool {
 }
 
 // write puts the Will into a CONNECT packet, and makes conn add what paho v0.23.0 leaves out.
-func (w *pendingWill) write(connect *paho.Connect, conn *mqttnet.Conn) {
+func (w *pendingWill) write(connect *paho.Connect, conn *mqtt.Conn) {
 	connect.WillMessage = &paho.WillMessage{
 		QoS:     1,
 		Topic:   protocol.InvokeTopic,
@@ -245,7 +244,7 @@ func (w *pendingWill) write(connect *paho.Connect, conn *mqttnet.Conn) {
 	}
 	var id correlation
 	id.choose()
-	conn.CompleteFirst(frame.WillProperties{
+	conn.CompleteFirst(mqtt.WillProperties{
 		ContentType:     protocol.ContentType,
 		ResponseTopic:   protocol.ResponseTopic(connect.ClientID),
 		CorrelationData: string(id[:]),

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -167,17 +167,17 @@ func TestTheClientIgnoresAndCountsUnexpectedMessages(t *testing.T) {
 // deceiver is the hook of a broker that delivers messages without a subscription.
 type deceiver struct {
 	testsupport.PasswordBroker
-	connected chan *mqtt.Client
+	connected chan *mochi.Client
 }
 
 func (d *deceiver) Provides(call byte) bool {
-	return call == mqtt.OnSessionEstablished || d.PasswordBroker.Provides(call)
+	return call == mochi.OnSessionEstablished || d.PasswordBroker.Provides(call)
 }
 
-func (d *deceiver) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) { d.connected <- cl }
+func (d *deceiver) OnSessionEstablished(cl *mochi.Client, _ packets.Packet) { d.connected <- cl }
 
 func TestMessagesForOthersAreIgnoredAndCounted(t *testing.T) {
-	broker := &deceiver{connected: make(chan *mqtt.Client, 1)}
+	broker := &deceiver{connected: make(chan *mochi.Client, 1)}
 	client := testsupport.Dial(t, testsupport.StartBroker(t, broker), transport.Options{ClientID: "p", Username: "u", Password: []byte("right")})
 	victim := await.Receive(broker.connected)
 	for _, topic := range []string{
