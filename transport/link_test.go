@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -324,20 +323,6 @@ func withWill() (*mqttConn, *pendingWill) {
 	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
 	conn.will = &pendingWill{result: make(chan willResult, 1)}
 	return conn, conn.will
-}
-
-func TestAWillThatCannotBeWrittenIsGivenUp(t *testing.T) {
-	conn, will := withWill()
-	why := errors.New("why")
-	if err := conn.notConnected(will, will, why, nil, io.EOF); !errors.Is(err, why) || !errors.Is(err, ErrNoWill) {
-		t.Errorf("%v, want ErrNoWill and why", err)
-	}
-	if s := await.Receive(will.result); !errors.Is(s.err, why) {
-		t.Errorf("SetWill returns %v", s.err)
-	}
-	if conn.nextWill() != nil {
-		t.Error("the next connection carries it, too")
-	}
 }
 
 // The caller leaves at the moment in which the connection has the Will.

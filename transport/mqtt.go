@@ -253,7 +253,7 @@ func (c *mqttConn) open(ctx context.Context, s *served) error {
 	s.sent, s.waits = c.connectPacket(password, token), c.nextWill()
 	if s.waits != nil && !s.waits.unanswered {
 		s.will = s.waits
-		s.will.write(s.sent, conn)
+		s.will.write(s.sent)
 	}
 	s.link = newLink(c.options.ClientID, c.events, c.logger, conn)
 	s.connack, err = s.link.handshake(attempt, s.sent, func(d *packets.Disconnect) {
@@ -270,7 +270,7 @@ func (c *mqttConn) open(ctx context.Context, s *served) error {
 	if attempt.Err() != nil && s.connack == nil {
 		err = mqtt.NoAnswer(c.server(), err)
 	}
-	err = c.notConnected(s.waits, s.will, conn.Incomplete(), s.connack, err)
+	err = c.notConnected(s.waits, s.will, s.connack, err)
 	switch {
 	case c.isPermanent(s.waits, err):
 		c.refusals, c.referred, c.refusal = refusals+1, referred, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,10 +83,7 @@ func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options Cli
 
 // handshake sends CONNECT and reads up to the CONNACK.
 func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*paho.Connack, error) {
-	connect.ProtocolName, connect.ProtocolVersion = "MQTT", Version5
-	if _, err := connect.WriteTo(conn); err != nil {
-		return nil, err
-	}
+	conn.Send(encodeConnect(connect))
 	for {
 		packet, err := conn.Next()
 		if err != nil {
@@ -97,9 +95,7 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 		}
 		switch p := content.(type) {
 		case *packets.Auth:
-			if _, err := options.Authenticate().WriteTo(conn); err != nil {
-				return nil, err
-			}
+			conn.Send(encode(options.Authenticate()))
 		case *packets.Connack:
 			connack := paho.ConnackFromPacketConnack(p)
 			if p.ReasonCode >= failure {
@@ -110,6 +106,29 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 			return nil, fmt.Errorf("%T came in place of a CONNACK", content) // the gate lets none through
 		}
 	}
+}
+
+// encode returns a control packet as paho writes it.
+func encode(packet packets.Packet) []byte {
+	var encoded bytes.Buffer
+	_, _ = packet.WriteTo(&encoded) // a Buffer takes everything
+	return encoded.Bytes()
+}
+
+// encodeConnect returns a CONNECT with all properties of its Will. paho v0.23.0 writes those of a CONNECT
+// only, which leaves out what makes a Will on the store's topic a request [MQTT-3.1.3.2].
+func encodeConnect(connect *packets.Connect) []byte {
+	connect.ProtocolName, connect.ProtocolVersion = "MQTT", Version5
+	will := connect.WillProperties.Pack(packets.PUBLISH)
+	connect.WillProperties = nil // paho writes their length, 0, and no more
+	body := connect.Buffers()[0]
+	if connect.WillFlag {
+		const before = 10 // bytes: the name of the protocol, its version, flags, keep-alive
+		own := len(connect.Properties.Pack(packets.CONNECT))
+		at := before + variableLength(own) + own + 2 + len(connect.ClientID)
+		body = slices.Concat(body[:at], AppendVariable(nil, len(will)), will, body[at+1:])
+	}
+	return append(AppendVariable([]byte{packets.CONNECT << 4}, len(body)), body...)
 }
 
 // failure is the lowest reason code that means a failure [MQTT-2.4.0].
@@ -156,12 +175,9 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 	packet := packets.Subscribe{PacketID: c.packetID, Properties: &packets.Properties{}, Subscriptions: subscriptions}
 	c.mu.Unlock()
 	stop := context.AfterFunc(ctx, c.conn.Abort) // a part of the packet may have left
-	_, err := packet.WriteTo(c.conn)
+	c.conn.Send(encode(&packet))
 	if !stop() {
 		return nil, ctx.Err()
-	}
-	if err != nil {
-		return nil, err
 	}
 	select {
 	case suback := <-granted:
@@ -183,7 +199,7 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 
 // Disconnect sends DISCONNECT and closes the connection, lost already or not. Run then returns.
 func (c *Client) Disconnect() {
-	c.conn.Send(AppendDisconnect(nil, packets.DisconnectNormalDisconnection, ""))
+	c.conn.Send(encode(&packets.Disconnect{}))
 	_ = c.conn.Close() // an error says that it was lost
 }
 
@@ -237,9 +253,7 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 		return false
 	case *packets.Auth:
 		if p.ReasonCode == packets.AuthContinueAuthentication {
-			var answer bytes.Buffer
-			_, _ = c.options.Authenticate().WriteTo(&answer) // a Buffer takes everything
-			if !c.answer(answer.Bytes(), 0, 1) {
+			if !c.answer(encode(c.options.Authenticate()), 0, 1) {
 				c.conn.Refuse(Refuse(ProtocolError, "an AUTH came before the answer to the one before was sent"))
 				return false
 			}
@@ -317,7 +331,7 @@ func (c *Client) beat() {
 		c.conn.Abort()
 		return
 	}
-	c.conn.Send([]byte{packets.PINGREQ << 4, 0})
+	c.conn.Send(pingreq)
 }
 
 // isAlive reports whether the broker has answered the latest PINGREQ, and sets the timer for the

@@ -1,7 +1,6 @@
 package mqtt
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -18,10 +17,6 @@ import (
 // maxHead is how much of a broker's first packet is kept, for the error if it is none.
 const maxHead = 32
 
-// writeBuffer holds what paho writes of one packet, of some 200 bytes. Longer packets take several
-// writes, and batches of requests, which are written at once, take none of it.
-const writeBuffer = 512
-
 // MaxControl is the size in bytes of the largest packet to accept that is not a message, such as a
 // CONNACK. MQTT would allow 256 MiB of properties, which paho v0.23.0 decodes in a minute, to gigabytes.
 const MaxControl = 64 << 10
@@ -29,10 +24,9 @@ const MaxControl = 64 << 10
 // farewellTimeout bounds the DISCONNECT that tells the broker what it did wrong.
 const farewellTimeout = time.Second
 
-// Conn is a connection to a broker. It fits paho v0.23.0, which reads a packet in three small
-// pieces and writes it in four: reads are buffered, and the writes between Lock and
-// Unlock, which paho's codec calls around each packet, leave as one. A packet that MQTT does not
-// allow, or that is too large, ends the connection before it is returned or intercepted.
+// Conn is a connection to a broker. A packet that MQTT does not allow, or that is too large, ends the
+// connection before it is returned or intercepted. It also is the net.Conn of paho v0.23.0, which reads a
+// packet in three small pieces, with Read, and writes it in four, between Lock and Unlock.
 //
 // One goroutine at a time may read. The other methods are safe for concurrent use, except
 // where they say otherwise.
@@ -50,13 +44,9 @@ type Conn struct {
 	unsent    atomic.Pointer[error]       // the error of the write for which it was closed; nil if it was not
 	anonymous bool                        // the broker asked for a client certificate, and got none
 
-	lock         chan struct{} // full while a packet is being written; guards the fields below
-	writer       *bufio.Writer
 	writeTimeout time.Duration
-
-	complete func([]byte) ([]byte, error) // changes the first packet before it is sent; nil: sent as it is
-	first    []byte                       // that packet, while complete is not nil
-	failure  error                        // the error of complete
+	writing      chan struct{} // full while a packet is being written
+	pieces       []byte        // what paho has written since Lock
 }
 
 // DialOptions configures [Dial].
@@ -144,11 +134,10 @@ func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls
 
 func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *Conn {
 	c := &Conn{
-		lock:         make(chan struct{}, 1),
+		writing:      make(chan struct{}, 1),
 		Conn:         conn,
 		socket:       socket,
 		gate:         NewGate(FromServer, Limits{}),
-		writer:       bufio.NewWriterSize(conn, writeBuffer),
 		writeTimeout: writeTimeout,
 	}
 	c.reader = NewFilter(countingReader{c}, FilterOptions{
@@ -184,19 +173,6 @@ type Interceptor func(packet []byte, publish *Publish) bool
 
 // Intercept offers each packet that arrives from now on to f.
 func (c *Conn) Intercept(f Interceptor) { c.intercept.Store(&f) }
-
-// CompleteFirst makes complete change the first packet that is written. If complete
-// returns an error, the packet is not sent and the connection closes; see [Conn.Incomplete].
-// Call it before the first write.
-func (c *Conn) CompleteFirst(complete func(packet []byte) ([]byte, error)) { c.complete = complete }
-
-// Incomplete returns the error of the function given to CompleteFirst, or nil if there was
-// none.
-func (c *Conn) Incomplete() error {
-	c.lock <- struct{}{}
-	defer func() { <-c.lock }()
-	return c.failure
-}
 
 // Abort closes the connection at once. Close would first wait up to five seconds to send
 // TLS's close_notify.
@@ -270,17 +246,11 @@ func (c *Conn) Refuse(err error) {
 	patience := time.NewTimer(farewellTimeout)
 	defer patience.Stop()
 	select {
-	case c.lock <- struct{}{}:
-	case <-patience.C:
-		return // a packet is being written, and the broker does not read it
+	case c.writing <- struct{}{}:
+		c.write(farewell, farewellTimeout)
+		<-c.writing
+	case <-patience.C: // a packet is being written, and the broker does not read it
 	}
-	defer func() { <-c.lock }()
-	if c.complete != nil {
-		return // not even CONNECT was sent
-	}
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(farewellTimeout)) // on a closed connection, the write fails
-	_, _ = c.writer.Write(farewell)
-	_ = c.writer.Flush()
 }
 
 // CloseCause returns why this end closed the connection, or nil if it did not.
@@ -291,61 +261,41 @@ func (c *Conn) CloseCause() error {
 	return nil
 }
 
-// Write adds to the packet that Lock began. paho's codec calls it between Lock and Unlock.
-func (c *Conn) Write(p []byte) (int, error) {
-	if c.complete != nil {
-		c.first = append(c.first, p...)
-		return len(p), nil
-	}
-	return c.writer.Write(p)
+// Send sends whole packets. A failure closes the connection, which the goroutine that reads reports.
+func (c *Conn) Send(packets []byte) {
+	c.writing <- struct{}{}
+	c.write(packets, c.writeTimeout)
+	<-c.writing
 }
 
-// Lock begins a packet.
-func (c *Conn) Lock() {
-	c.lock <- struct{}{}
-	// An error here means a closed connection, which the write reports.
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(c.writeTimeout))
+// Lock begins a packet that paho's codec writes in pieces.
+func (c *Conn) Lock() { c.writing <- struct{}{} }
+
+// Write adds a piece to the packet that Lock has begun.
+func (c *Conn) Write(piece []byte) (int, error) {
+	c.pieces = append(c.pieces, piece...)
+	return len(piece), nil
 }
 
-// Unlock ends a packet and sends it. It cannot return an error, so a failure closes the
-// connection, which the reading goroutine reports.
+// Unlock sends the packet, as Send does.
 func (c *Conn) Unlock() {
-	defer func() { <-c.lock }()
-	err := c.completeFirst()
-	if err == nil {
-		err = c.writer.Flush()
-	}
-	if err != nil {
-		c.fail(err)
+	c.write(c.pieces, c.writeTimeout)
+	c.pieces = nil
+	<-c.writing
+}
+
+// write is Send for a caller that has begun to write.
+func (c *Conn) write(packets []byte, within time.Duration) {
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(within)) // on a closed connection, the write fails
+	if _, err := c.Conn.Write(packets); err != nil {
+		c.unsent.CompareAndSwap(nil, &err)
+		c.Abort()
 	}
 	// It would end what TLS writes while it reads, such as the answer to a change of keys.
 	_ = c.Conn.SetWriteDeadline(time.Time{})
 }
 
-// fail closes the connection for a failed write. The reading goroutine reports it.
-func (c *Conn) fail(err error) {
-	c.unsent.CompareAndSwap(nil, &err)
-	c.Abort()
-}
-
-// Send sends whole packets. A failure closes the connection.
-func (c *Conn) Send(packets []byte) {
-	c.Lock()
-	defer c.Unlock()
-	_, _ = c.writer.Write(packets) // Unlock meets the error again
-}
-
-func (c *Conn) completeFirst() error {
-	if c.complete == nil {
-		return nil
-	}
-	packet, err := c.complete(c.first)
-	c.complete, c.first, c.failure = nil, nil, err
-	if err == nil {
-		_, err = c.writer.Write(packet)
-	}
-	return err
-}
+var pingreq = []byte{packets.PINGREQ << 4, 0}
 
 // Probe sends a PINGREQ and closes the connection if nothing arrives within that time. It
 // returns then, or when down is closed. The keep-alive takes the PINGRESP for the answer to a
@@ -355,8 +305,9 @@ func (c *Conn) Probe(within time.Duration, down <-chan struct{}) {
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	select {
-	case c.lock <- struct{}{}:
-		c.ping(within)
+	case c.writing <- struct{}{}:
+		c.write(pingreq, within)
+		<-c.writing
 		select {
 		case <-deadline.C:
 		case <-down:
@@ -372,12 +323,4 @@ func (c *Conn) Probe(within time.Duration, down <-chan struct{}) {
 	why := fmt.Errorf("a request went unanswered, and so did a PINGREQ for %v", within)
 	c.cause.CompareAndSwap(nil, &why)
 	c.Abort()
-}
-
-// ping sends a PINGREQ, and closes the connection if that takes longer than within. The
-// caller holds the lock, which ping releases.
-func (c *Conn) ping(within time.Duration) {
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(within)) // on a closed connection, the write fails
-	_, _ = c.writer.Write([]byte{packets.PINGREQ << 4, 0})
-	c.Unlock()
 }

@@ -15,12 +15,10 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// piped returns a connection with a first packet that goes through complete, and its far end.
-func piped(complete func([]byte) ([]byte, error)) (conn *Conn, far net.Conn) {
+// piped returns a connection, and its far end.
+func piped() (conn *Conn, far net.Conn) {
 	near, far := net.Pipe()
-	conn = newConn(near, near, 0, time.Minute)
-	conn.CompleteFirst(complete)
-	return conn, far
+	return newConn(near, near, 0, time.Minute), far
 }
 
 // write writes one packet, as paho does.
@@ -35,28 +33,19 @@ func write(t *testing.T, conn *Conn, pieces ...string) {
 	}
 }
 
-func TestOnlyTheFirstPacketIsCompletedAndAsAWhole(t *testing.T) {
-	conn, far := piped(func(packet []byte) ([]byte, error) { return append(packet, '!'), nil })
+func TestThePiecesOfAPacketLeaveTogether(t *testing.T) {
+	conn, far := piped()
 	go func() {
 		write(t, conn, "a", "b")
-		write(t, conn, "c", "d")
+		conn.Send([]byte("c"))
+		write(t, conn, "d", "e")
 		_ = conn.Close()
 	}()
-	arrived, err := io.ReadAll(far)
-	if string(arrived) != "ab!cd" || err != nil || conn.Incomplete() != nil {
-		t.Errorf("%q arrived (%v, %v)", arrived, err, conn.Incomplete())
-	}
-}
-
-func TestAPacketThatCannotBeCompletedEndsTheConnectionAndSaysWhy(t *testing.T) {
-	why := errors.New("why")
-	conn, far := piped(func([]byte) ([]byte, error) { return nil, why })
-	write(t, conn, "a", "b")
-	if arrived, err := io.ReadAll(far); err != nil || len(arrived) > 0 {
-		t.Errorf("%q arrived (%v)", arrived, err)
-	}
-	if got := conn.Incomplete(); got != why {
-		t.Errorf("Incomplete: %v, want %v", got, why)
+	for _, want := range []string{"ab", "c", "de"} {
+		arrived := make([]byte, 10)
+		if n, err := far.Read(arrived); string(arrived[:n]) != want {
+			t.Errorf("%q arrived (%v), want %q", arrived[:n], err, want)
+		}
 	}
 }
 
@@ -162,7 +151,7 @@ func TestAWriteThatMakesNoProgressEndsTheConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				conn, far := piped(nil)
+				conn, far := piped()
 				began := time.Now()
 				send(conn) // and the other end does not read
 				if took := time.Since(began); took != time.Minute {
