@@ -31,7 +31,7 @@ SEED ?= 0
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
 PACKAGES_386 ?= work
 # Rooms without goroutines, or which only start programs: the race detector finds nothing there.
-SEQUENTIAL := . resp3 statestore internal/frame internal/gate internal/mutants internal/mutants/count internal/operror internal/protocol release
+SEQUENTIAL := . resp3 statestore internal/mutants internal/mutants/count internal/operror internal/protocol release
 # To compile etcd takes half a minute for each.
 APART_PLATFORMS := linux/386 linux/arm64 windows/amd64
 

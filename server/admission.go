@@ -6,7 +6,7 @@ import (
 	"net"
 	"strings"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -18,7 +18,7 @@ import (
 // lockClientID locks the client id of a connection, and waits while another connection with the
 // same client id is being established. If that takes too long, it sends CONNACK with the reason
 // and returns an error.
-func (s *Server) lockClientID(identity access.Identity, cl *mqtt.Client, conn *connection) error {
+func (s *Server) lockClientID(identity access.Identity, cl *mochi.Client, conn *connection) error {
 	if refused := s.checkID(identity); refused != nil { // before it waits for nothing
 		return s.refuse(cl, RefusedRules, *refused, "user", logs.Name(identity.User), "reason", logs.Text(refused.Reason))
 	}
@@ -52,7 +52,7 @@ func (s *Server) checkID(identity access.Identity) *packets.Code {
 
 // admit returns why a client may not connect, or nil. It stores the identity and the Will with the
 // connection, which has locked the client id.
-func (s *Server) admit(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+func (s *Server) admit(identity access.Identity, cl *mochi.Client, conn *connection, pk packets.Packet) *packets.Code {
 	if refused := s.checkID(identity); refused != nil {
 		return refused
 	}
@@ -84,7 +84,7 @@ const maxDurableClientID = 256
 
 // admitWill returns why the Will in a CONNECT is refused, or nil, and stores the Will with the
 // connection.
-func (s *Server) admitWill(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+func (s *Server) admitWill(identity access.Identity, cl *mochi.Client, conn *connection, pk packets.Packet) *packets.Code {
 	topic, retain := pk.Connect.WillTopic, pk.Connect.WillRetain
 	switch {
 	case !pk.Connect.WillFlag:
@@ -108,7 +108,7 @@ func refusal(code packets.Code, reason string) *packets.Code {
 
 // refuse sends CONNACK with the code to a client that is not admitted, counts that, and returns
 // the code. mochi ends the connection.
-func (s *Server) refuse(cl *mqtt.Client, why RefusalReason, code packets.Code, attributes ...any) error {
+func (s *Server) refuse(cl *mochi.Client, why RefusalReason, code packets.Code, attributes ...any) error {
 	s.countRefused(why)
 	s.observeRefusal(cl, why)
 	s.refusals.Log(append([]any{"client", logs.Name(cl.ID), "remote", cl.Net.Remote}, attributes...)...)

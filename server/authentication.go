@@ -7,7 +7,7 @@ import (
 	"net"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/semaphore"
@@ -19,7 +19,7 @@ import (
 // authenticate returns the identity of a client. If the client is not admitted, it sends CONNACK
 // with the reason and returns an error. It may wait for checks of other clients, and holds
 // nothing that another client could wait for.
-func (s *Server) authenticate(cl *mqtt.Client, conn *connection, pk packets.Packet) (identity access.Identity, err error) {
+func (s *Server) authenticate(cl *mochi.Client, conn *connection, pk packets.Packet) (identity access.Identity, err error) {
 	credentials := s.credentialsOf(cl, conn, pk)
 	if s.options.Authenticator == nil && !credentials.Certified {
 		credentials.User = "" // it is not authenticated
@@ -74,7 +74,7 @@ func (s *Server) check(pending *unauthenticated.Connection, credentials access.C
 }
 
 // credentialsOf returns the credentials in a CONNECT, and in the certificate of its connection.
-func (s *Server) credentialsOf(cl *mqtt.Client, conn *connection, pk packets.Packet) access.Credentials {
+func (s *Server) credentialsOf(cl *mochi.Client, conn *connection, pk packets.Packet) access.Credentials {
 	credentials := access.Credentials{
 		Client:   cl.ID,
 		User:     string(pk.Connect.Username),
@@ -91,7 +91,7 @@ func (s *Server) credentialsOf(cl *mqtt.Client, conn *connection, pk packets.Pac
 }
 
 // userOf returns the user of a client that is connected or has a session.
-func userOf(cl *mqtt.Client) string {
+func userOf(cl *mochi.Client) string {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
 		return conn.identity.User
 	}

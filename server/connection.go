@@ -14,10 +14,8 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/gate"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/packetroom"
@@ -36,7 +34,7 @@ type connection struct {
 	number    uint64          // in the order in which the listener accepted connections
 
 	// Of the goroutine that reads the connection.
-	gate           *gate.Gate // checks what the client sends
+	gate           *mqtt.Gate // checks what the client sends
 	input          io.Reader  // Conn without the packets that the gate refuses or inbound takes
 	inbound        *inbound
 	readTurn       *fairqueue.Place
@@ -100,10 +98,10 @@ type connection struct {
 // Options.MaxPacketSize bytes ends it.
 func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, shared quotas, writers *writeLimiter) *connection {
 	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
-	limits := gate.DefaultLimits()
+	limits := mqtt.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
-		gate:      gate.New(gate.FromClient, limits),
+		gate:      mqtt.NewGate(mqtt.FromClient, limits),
 		outbox:    newOutbox(options.Limits.OutgoingBytes, shared, writers),
 		readTurn:  all.NewPlace(),
 		writeTurn: all.NewPlace(),
@@ -121,7 +119,7 @@ func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, 
 	}
 	c.Conn = socket
 	c.inbound = &inbound{conn: c, publish: c.gate.Publish()}
-	c.input = frame.NewFilter(socket, frame.FilterOptions{
+	c.input = mqtt.NewFilter(socket, mqtt.FilterOptions{
 		Limit: most,
 		First: limits.FirstPacket,
 		Check: c.check,
@@ -174,8 +172,8 @@ func (c *connection) check(packet []byte) error {
 }
 
 var (
-	errNoRoom     = wire.Refuse(packets.ErrQuotaExceeded.Code, "large packets take up all the room that there is for them, and this one waits longest for its rest")
-	errUnfinished = wire.Refuse(packets.ErrQuotaExceeded.Code, "a packet was not complete in time: Options.PacketTimeout, --packet-timeout")
+	errNoRoom     = mqtt.Refuse(packets.ErrQuotaExceeded.Code, "large packets take up all the room that there is for them, and this one waits longest for its rest")
+	errUnfinished = mqtt.Refuse(packets.ErrQuotaExceeded.Code, "a packet was not complete in time: Options.PacketTimeout, --packet-timeout")
 )
 
 // takeRoom takes room for a large packet that arrives, or gives it back if bytes is negative. It

@@ -154,7 +154,7 @@
 // # Goroutines and locks
 //
 // mochi handles the life of connections and nothing else (docs/adr/0010). The goroutine that
-// reads a connection checks each packet (gate, in a frame.Filter), and applies and answers it
+// reads a connection checks each packet (gate, in an mqtt.Filter), and applies and answers it
 // (inbound), in turns (package fairqueue) so that no client can monopolize the processors. Another one
 // writes notifications (outbox) and messages (package pubsub) to the client; writeLimiter lets a
 // few of these write at a time. A third goroutine, of mochi, stays idle. docs/design.md lists all

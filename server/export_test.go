@@ -3,7 +3,7 @@ package server
 import (
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
@@ -13,7 +13,7 @@ import (
 // These methods give tests access to internals.
 
 // Mochi returns the embedded broker.
-func (s *Server) Mochi() *mqtt.Server { return s.mochi }
+func (s *Server) Mochi() *mochi.Server { return s.mochi }
 
 // MaySubscribe reports whether a client may subscribe to a filter.
 func (s *Server) MaySubscribe(identity access.Identity, filter string) bool {

@@ -5,7 +5,7 @@ import (
 	"net"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -14,28 +14,28 @@ import (
 // hook is what mochi calls. It is the only hook, since mochi v2.7.9 lets one permissive hook
 // overrule all others.
 type hook struct {
-	mqtt.HookBase
+	mochi.HookBase
 	server *Server
 }
 
-// ID implements mqtt.Hook.
+// ID implements mochi.Hook.
 func (h *hook) ID() string { return "tenure" }
 
 // Provides tells mochi which methods to call.
 func (h *hook) Provides(call byte) bool {
 	return bytes.Contains([]byte{
-		mqtt.OnConnect,
-		mqtt.OnConnectAuthenticate,
-		mqtt.OnSessionEstablish,
-		mqtt.OnSessionEstablished,
-		mqtt.OnPacketRead,
-		mqtt.OnPacketEncode,
-		mqtt.OnDisconnect,
+		mochi.OnConnect,
+		mochi.OnConnectAuthenticate,
+		mochi.OnSessionEstablish,
+		mochi.OnSessionEstablished,
+		mochi.OnPacketRead,
+		mochi.OnPacketEncode,
+		mochi.OnDisconnect,
 	}, []byte{call})
 }
 
 // OnConnect decides whether a client may connect.
-func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
+func (h *hook) OnConnect(cl *mochi.Client, pk packets.Packet) error {
 	conn, ok := cl.Net.Conn.(*connection)
 	if !ok {
 		return packets.ErrNotAuthorized
@@ -63,7 +63,7 @@ func (h *hook) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 }
 
 // limitKeepAlive bounds how long a client may be silent.
-func limitKeepAlive(cl *mqtt.Client) {
+func limitKeepAlive(cl *mochi.Client) {
 	switch wanted := cl.State.Keepalive; {
 	case wanted == 0:
 		cl.State.Keepalive, cl.State.ServerKeepalive = defaultKeepAlive, true
@@ -75,12 +75,12 @@ func limitKeepAlive(cl *mqtt.Client) {
 }
 
 // OnConnectAuthenticate admits every client: OnConnect has decided already.
-func (h *hook) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
+func (h *hook) OnConnectAuthenticate(*mochi.Client, packets.Packet) bool { return true }
 
 // OnSessionEstablish comes before mochi looks for an earlier connection of the same client.
 // mochi v2.7.9: its own take-over leaves both connected for a while and may lose the new one.
 // So this method ends the old one, and waits for its end.
-func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
+func (h *hook) OnSessionEstablish(cl *mochi.Client, pk packets.Packet) {
 	conn, ok := cl.Net.Conn.(*connection)
 	if !ok {
 		return
@@ -109,7 +109,7 @@ func (h *hook) OnSessionEstablish(cl *mqtt.Client, pk packets.Packet) {
 
 // OnSessionEstablished comes after CONNACK. From now on the next connection with the same
 // client id finds this one.
-func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
+func (h *hook) OnSessionEstablished(cl *mochi.Client, _ packets.Packet) {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
 		conn.unlockID()
 		h.server.startSession(cl, conn)
@@ -120,7 +120,7 @@ func (h *hook) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
 // connection. The goroutine that reads the connection calls it, after the last packet and
 // before another connection with the client id is established. err is nil after a normal
 // DISCONNECT, and never otherwise.
-func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
+func (h *hook) OnDisconnect(cl *mochi.Client, err error, expire bool) {
 	if conn, ok := cl.Net.Conn.(*connection); ok {
 		if err != nil {
 			h.server.applyWill(cl, conn)
@@ -135,7 +135,7 @@ func (h *hook) OnDisconnect(cl *mqtt.Client, err error, expire bool) {
 // OnPacketEncode adds the limits of the server to CONNACK. It also keeps the reason strings of
 // CONNACK and DISCONNECT for clients that ask for no problem information: mochi v2.7.9 would
 // leave them out, and the standard allows them there [MQTT-3.1.2-29].
-func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet {
+func (h *hook) OnPacketEncode(cl *mochi.Client, pk packets.Packet) packets.Packet {
 	switch pk.FixedHeader.Type {
 	case packets.Connack:
 		pk.Properties.MaximumPacketSize = h.server.options.MaxPacketSize
@@ -154,7 +154,7 @@ func (h *hook) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet
 
 // OnPacketRead makes mochi treat every DISCONNECT but a normal one as a reason for the Will
 // [MQTT-3.14.4-3]. mochi v2.7.9 by itself does so for one reason code only.
-func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+func (h *hook) OnPacketRead(cl *mochi.Client, pk packets.Packet) (packets.Packet, error) {
 	if pk.FixedHeader.Type == packets.Disconnect {
 		changeSession(cl, &pk)
 		if reasonOf(cl, pk) != packets.CodeDisconnect.Code {
@@ -167,7 +167,7 @@ func (h *hook) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet,
 // reasonOf returns the reason code of a DISCONNECT. mochi v2.7.9 does not read it if no
 // properties follow. Then it is the last byte of the connection, since a client sends nothing
 // after a DISCONNECT [MQTT-3.14.4-1].
-func reasonOf(cl *mqtt.Client, pk packets.Packet) byte {
+func reasonOf(cl *mochi.Client, pk packets.Packet) byte {
 	conn, ok := cl.Net.Conn.(*connection)
 	if ok && cl.Properties.ProtocolVersion >= 5 && pk.FixedHeader.Remaining == 1 {
 		return conn.lastByte

@@ -4,12 +4,12 @@ import (
 	"strings"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	pahopackets "github.com/eclipse/paho.golang/packets"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
-	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
@@ -23,12 +23,12 @@ import (
 type inbound struct {
 	conn    *connection
 	server  *Server
-	client  *mqtt.Client // nil until its session is established
-	version byte         // of MQTT
+	client  *mochi.Client // nil until its session is established
+	version byte          // of MQTT
 
-	publish                        *frame.Publish // the latest; shares the bytes of its packet, belongs to the gate
-	topic                          string         // the response topic of the latest request
-	timestamp, fencingToken, store string         // properties of the latest request
+	publish                        *mqtt.Publish // the latest; shares the bytes of its packet, belongs to the gate
+	topic                          string        // the response topic of the latest request
+	timestamp, fencingToken, store string        // properties of the latest request
 	forced                         string
 
 	taken    bool // it has handled a packet since the last pause
@@ -37,7 +37,7 @@ type inbound struct {
 }
 
 // start makes inbound handle packets, now that the session of the client is established.
-func (in *inbound) start(s *Server, cl *mqtt.Client) {
+func (in *inbound) start(s *Server, cl *mochi.Client) {
 	in.server, in.client, in.version = s, cl, cl.Properties.ProtocolVersion
 }
 
@@ -48,18 +48,18 @@ func (in *inbound) take(packet []byte) bool {
 		return false
 	}
 	var handle func(*inbound, []byte)
-	switch frame.Type(packet) {
-	case wire.Publish:
+	switch mqtt.Type(packet) {
+	case pahopackets.PUBLISH:
 		handle = (*inbound).handlePublish
-	case wire.Puback:
+	case pahopackets.PUBACK:
 		handle = (*inbound).handlePuback
-	case wire.Subscribe:
+	case pahopackets.SUBSCRIBE:
 		handle = (*inbound).handleSubscribe
-	case wire.Unsubscribe:
+	case pahopackets.UNSUBSCRIBE:
 		handle = (*inbound).handleUnsubscribe
-	case wire.Pingreq:
+	case pahopackets.PINGREQ:
 		handle = (*inbound).handlePing
-	case wire.Pubrec, wire.Pubrel, wire.Pubcomp:
+	case pahopackets.PUBREC, pahopackets.PUBREL, pahopackets.PUBCOMP:
 		handle = (*inbound).handleQoS2
 	default:
 		return false
@@ -86,7 +86,7 @@ func (in *inbound) pause() {
 		return
 	}
 	in.taken, in.held = false, 0
-	*in.publish = frame.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
+	*in.publish = mqtt.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
 	in.conn.flush()
 	in.conn.extendDeadline()
 }
@@ -103,7 +103,7 @@ func (in *inbound) writeNotifications() {
 func (in *inbound) yield() { in.conn.readTurn.Yield() }
 
 // noLimits are for packets that the gate has checked.
-var noLimits wire.Limits
+var noLimits mqtt.Limits
 
 func (in *inbound) handlePublish([]byte) {
 	p := in.publish
@@ -145,7 +145,7 @@ func (in *inbound) handleRequest() {
 		forced:        copyProperty(&in.forced, p, protocol.PropertyForced),
 	})
 	if fault != nil {
-		if in.version < wire.Version5 {
+		if in.version < mqtt.Version5 {
 			// An acknowledgement would say that the request was accepted.
 			in.disconnect(*fault)
 			return
@@ -189,7 +189,7 @@ func (in *inbound) handleMessage() {
 	}
 	switch matched, err := s.messages.PublishInTurns(message, in.yield); {
 	case p.QoS == 0:
-	case in.version < wire.Version5:
+	case in.version < mqtt.Version5:
 		in.acknowledge(packets.CodeSuccess)
 	case err != nil:
 		in.acknowledge(*refusal(packets.ErrQuotaExceeded, err.Error()))
@@ -206,7 +206,7 @@ func (in *inbound) handleMessage() {
 func (in *inbound) refuse(code packets.Code, reason string) {
 	switch {
 	case in.publish.QoS == 0:
-	case in.version < wire.Version5:
+	case in.version < mqtt.Version5:
 		in.disconnect(code)
 	default:
 		in.acknowledge(*refusal(code, reason))
@@ -222,15 +222,15 @@ func (in *inbound) acknowledge(code packets.Code) {
 	in.held += in.conn.holdBack(func(held []byte) []byte {
 		switch {
 		case code.Code == packets.CodeSuccess.Code:
-			return frame.AppendPuback(held, id)
+			return mqtt.AppendPuback(held, id)
 		case code.Code < packets.ErrUnspecifiedError.Code:
-			return frame.AppendPubackReason(held, id, code.Code, "")
+			return mqtt.AppendPubackReason(held, id, code.Code, "")
 		}
-		full := frame.AppendPubackReason(held, id, code.Code, code.Reason)
+		full := mqtt.AppendPubackReason(held, id, code.Code, code.Reason)
 		if !isTooLarge(in.client, len(full)-len(held)) {
 			return full
 		}
-		return frame.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
+		return mqtt.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
 	})
 }
 
@@ -243,26 +243,26 @@ func (in *inbound) disconnect(code packets.Code) {
 
 // handlePing answers a PINGREQ. It costs as much as a request, so it waits for a turn too.
 func (in *inbound) handlePing([]byte) {
-	in.held += in.conn.holdBack(func(held []byte) []byte { return append(held, wire.Pingresp<<4, 0) })
+	in.held += in.conn.holdBack(func(held []byte) []byte { return append(held, pahopackets.PINGRESP<<4, 0) })
 }
 
 // handleQoS2 answers an acknowledgement of a message with QoS 2: there is no such message.
 func (in *inbound) handleQoS2(packet []byte) {
-	var ack frame.Puback
+	var ack mqtt.Puback
 	if ack.Decode(packet, in.version, &noLimits) != nil {
 		return
 	}
 	var answer byte
-	switch frame.Type(packet) {
-	case wire.Pubrec:
-		answer = wire.Pubrel<<4 | 2
-	case wire.Pubrel:
-		answer = wire.Pubcomp << 4
+	switch mqtt.Type(packet) {
+	case pahopackets.PUBREC:
+		answer = pahopackets.PUBREL<<4 | 2
+	case pahopackets.PUBREL:
+		answer = pahopackets.PUBCOMP << 4
 	default:
 		return
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		if in.version < wire.Version5 { // which have no reason code for an unknown message
+		if in.version < mqtt.Version5 { // which have no reason code for an unknown message
 			return append(held, answer, 2, byte(ack.PacketID>>8), byte(ack.PacketID))
 		}
 		return append(held, answer, 3, byte(ack.PacketID>>8), byte(ack.PacketID), packets.ErrPacketIdentifierNotFound.Code)
@@ -270,14 +270,14 @@ func (in *inbound) handleQoS2(packet []byte) {
 }
 
 func (in *inbound) handlePuback(packet []byte) {
-	var ack frame.Puback
+	var ack mqtt.Puback
 	if ack.Decode(packet, in.version, &noLimits) == nil {
 		in.conn.session.Acknowledge(ack.PacketID)
 	}
 }
 
 func (in *inbound) handleSubscribe(packet []byte) {
-	var asked frame.Subscribe
+	var asked mqtt.Subscribe
 	if asked.Decode(packet, in.version, &noLimits) != nil {
 		return
 	}
@@ -292,12 +292,12 @@ func (in *inbound) handleSubscribe(packet []byte) {
 		}
 		in.server.refusedSubscriptions.Log("client", logs.Name(in.client.ID), "remote", in.client.Net.Remote,
 			"filter", logs.Name(filter.Topic), "reason", whyNotSubscribed(filter.Topic, code))
-		if in.version < wire.Version5 {
+		if in.version < mqtt.Version5 {
 			codes[i] = packets.ErrUnspecifiedError.Code // 0x80, the only one that they have
 		}
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return frame.AppendSuback(held, in.version, asked.PacketID, codes)
+		return mqtt.AppendSuback(held, in.version, asked.PacketID, codes)
 	})
 	if !in.server.options.Retain {
 		return
@@ -309,7 +309,7 @@ func (in *inbound) handleSubscribe(packet []byte) {
 	}
 }
 
-func subscriptionTo(filter frame.Subscription, identifier int) pubsub.Subscription {
+func subscriptionTo(filter mqtt.Subscription, identifier int) pubsub.Subscription {
 	return pubsub.Subscription{
 		Filter:            filter.Topic,
 		QoS:               min(filter.QoS, 1),
@@ -339,7 +339,7 @@ func (in *inbound) subscribe(asked pubsub.Subscription) (existed bool, code pack
 
 // whyNotSubscribed returns the reason for a code of SUBACK, for the log.
 func whyNotSubscribed(filter string, code packets.Code) string {
-	_, _, shared := wire.Share(filter)
+	_, _, shared := mqtt.Share(filter)
 	switch {
 	case code == packets.ErrQuotaExceeded:
 		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"
@@ -354,7 +354,7 @@ func whyNotSubscribed(filter string, code packets.Code) string {
 }
 
 func (in *inbound) handleUnsubscribe(packet []byte) {
-	var asked frame.Unsubscribe
+	var asked mqtt.Unsubscribe
 	if asked.Decode(packet, in.version, &noLimits) != nil {
 		return
 	}
@@ -365,13 +365,13 @@ func (in *inbound) handleUnsubscribe(packet []byte) {
 		}
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return frame.AppendUnsuback(held, in.version, asked.PacketID, codes)
+		return mqtt.AppendUnsuback(held, in.version, asked.PacketID, codes)
 	})
 }
 
 // copyProperty copies a user property to where, and returns where, or nil if the message does not
 // have it.
-func copyProperty(where *string, p *frame.Publish, name string) *string {
+func copyProperty(where *string, p *mqtt.Publish, name string) *string {
 	value, ok := p.User(name)
 	if !ok {
 		return nil

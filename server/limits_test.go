@@ -14,7 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -269,7 +269,7 @@ func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			address, s := testsupport.StartServer(t, server.Options{Limits: test.limits})
-			login := testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600, Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(2)}
+			login := testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 600, Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(2)}
 			c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 			c.Subscribe("t")
 			var payloads []string
@@ -339,7 +339,7 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 			if !test.old {
 				body = body.Properties(nil)
 			}
-			c.Write(rawmqtt.Packet(wire.Unsubscribe, 2, body.Text("00000")))
+			c.Write(rawmqtt.Packet(packets.UNSUBSCRIBE, 2, body.Text("00000")))
 			c.Read()
 			mustGet(1, "more")
 			mustGet(test.code, "00000")
@@ -398,7 +398,7 @@ func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
 
 func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
-	unavailable := []byte{wire.RetainAvailable, 0}
+	unavailable := []byte{packets.PropRetainAvailable, 0}
 	_, connack := testsupport.ConnectPacket{ID: "p"}.TryConnect(t, address)
 	if !bytes.Contains(connack, unavailable) {
 		t.Errorf("CONNACK %x", connack)
@@ -445,9 +445,9 @@ func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
 	}
 	retain(0, "a/1", "one", rawmqtt.Body(nil).User("u", "v")...)
 	retain(0, "a/2", "two")
-	retain(0, "b", "three", rawmqtt.Body{wire.MessageExpiry}.Uint32(100)...)
+	retain(0, "b", "three", rawmqtt.Body{packets.PropMessageExpiry}.Uint32(100)...)
 	retain(0x97, "c", "one over")
-	retain(0, "b", "four", rawmqtt.Body{wire.MessageExpiry}.Uint32(100)...)
+	retain(0, "b", "four", rawmqtt.Body{packets.PropMessageExpiry}.Uint32(100)...)
 	retain(0x97, "a/2", strings.Repeat("x", 4000)) // and nothing is left of what it replaces
 	retain(0, "a/2", "two")
 	old := testsupport.ConnectPacket{ID: "old", Old: true}.Connect(t, address)
@@ -492,7 +492,7 @@ func TestAnExpiredRetainedMessageIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	address, s := testsupport.StartServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 1}})
 	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	publisher.Publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(1)})
+	publisher.Publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{packets.PropMessageExpiry}.Uint32(1)})
 	testsupport.Eventually(t, "it is freed", func() bool { return s.Usage().RetainedMessages == 0 && s.Usage().RetainedBytes == 0 })
 	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
 	c.Subscribe("t", "z")
@@ -525,7 +525,7 @@ func TestAllWatchesHaveABound(t *testing.T) {
 
 // codeOf returns the return code or reason code in a CONNACK.
 func codeOf(connack []byte) byte {
-	_, header, _ := wire.Size(connack)
+	_, header, _ := mqtt.Size(connack)
 	return connack[header+1]
 }
 
@@ -533,7 +533,7 @@ func codeOf(connack []byte) byte {
 func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 	const clients, size = 32, 1 << 20
 	address := testsupport.Start(t, server.Options{})
-	packet := append(rawmqtt.Message{Topic: "unread", Payload: make([]byte, size-100)}.Packet(), rawmqtt.Packet(wire.Pingreq, 0, nil)...)
+	packet := append(rawmqtt.Message{Topic: "unread", Payload: make([]byte, size-100)}.Packet(), rawmqtt.Packet(packets.PINGREQ, 0, nil)...)
 	before := int64(testsupport.HeapInUse())
 	for i := range clients {
 		conn, err := net.Dial("tcp", address)

@@ -14,8 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -227,19 +226,19 @@ func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T
 			_ = reader.Conn.SetDeadline(time.Now().Add(testsupport.Patience))
 			// Each of the others arrives, and where it must be acknowledged there is room again.
 			for range test.messages - dropped {
-				message, ok := frame.ParsePublish(reader.Read())
+				message, ok := mqtt.ParsePublish(reader.Read())
 				if !ok || message.QoS != test.qos {
 					t.Fatalf("got a message of QoS %d, %t", message.QoS, ok)
 				}
 				if message.QoS > 0 {
-					reader.Write(frame.AppendPuback(nil, message.PacketID))
+					reader.Write(mqtt.AppendPuback(nil, message.PacketID))
 				}
 			}
 			if reader.Do("GET", "k"); test.qos > 0 && s.Usage().WaitingMessages > 0 {
 				t.Errorf("%d messages still wait", s.Usage().WaitingMessages)
 			}
 			writer.SendMessage(&paho.Publish{QoS: test.qos, Topic: "factory/news", Payload: []byte("last")})
-			if message, _ := frame.ParsePublish(reader.Read()); string(message.Payload) != "last" {
+			if message, _ := mqtt.ParsePublish(reader.Read()); string(message.Payload) != "last" {
 				t.Errorf("a message of %d bytes came last", len(message.Payload))
 			}
 		})
@@ -343,7 +342,7 @@ func overhear(t *testing.T, s *server.Server) *eavesdropper {
 type eavesdropper struct {
 	session *pubsub.Session
 	woken   chan struct{}
-	heard   []frame.Publish
+	heard   []mqtt.Publish
 }
 
 func (e *eavesdropper) Wake() {
@@ -357,7 +356,7 @@ func (*eavesdropper) Reserve(int) bool { return true }
 func (*eavesdropper) Release(int)      {}
 
 // until calls each with all messages until the first on a topic.
-func (e *eavesdropper) until(t *testing.T, topic string, each func(frame.Publish)) {
+func (e *eavesdropper) until(t *testing.T, topic string, each func(mqtt.Publish)) {
 	t.Helper()
 	for {
 		for len(e.heard) > 0 {
@@ -377,8 +376,8 @@ func (e *eavesdropper) until(t *testing.T, topic string, each func(frame.Publish
 			var packet []byte
 			packet, more = e.session.Append(e, nil, 1)
 			for len(packet) > 0 {
-				size, _, _ := wire.Size(packet)
-				message, _ := frame.ParsePublish(packet[:size])
+				size, _, _ := mqtt.Size(packet)
+				message, _ := mqtt.ParsePublish(packet[:size])
 				e.heard = append(e.heard, message)
 				if message.QoS > 0 {
 					e.session.Acknowledge(message.PacketID)
@@ -416,7 +415,7 @@ func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
 		}
 	}
 	p.Send("last", "last")
-	heard.until(t, "last", func(message frame.Publish) {
+	heard.until(t, "last", func(message mqtt.Publish) {
 		if string(message.Topic) == testsupport.InvokeTopic {
 			t.Errorf("a request was published: %q, QoS %d, retain %v", message.Payload, message.QoS, message.Retain)
 		}

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 
-	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
@@ -118,7 +118,7 @@ const writesAtOnce = 8
 // writeWaiting writes what waits for a client: replies and notifications, as many as possible in one
 // write, and then the messages of its session. It does so in turns: notifying a thousand clients of one
 // change must not delay the requests of others.
-func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
+func (s *Server) writeWaiting(cl *mochi.Client, conn *connection) {
 	defer s.recoverIn(conn)
 	defer conn.writeTurn.End()
 	s.writeReplies(cl, conn)
@@ -130,7 +130,7 @@ func (s *Server) writeWaiting(cl *mqtt.Client, conn *connection) {
 
 // writeNotifications adds the notifications that wait to the packets that are held back, and writes when
 // these are enough. It ends in a turn, if it had anything to do.
-func (s *Server) writeNotifications(cl *mqtt.Client, conn *connection, turn *fairqueue.Place) {
+func (s *Server) writeNotifications(cl *mochi.Client, conn *connection, turn *fairqueue.Place) {
 	conn.notifications = conn.outbox.take(conn.notifications)
 	for _, notification := range conn.notifications {
 		if conn.closed.Load() {
@@ -143,7 +143,7 @@ func (s *Server) writeNotifications(cl *mqtt.Client, conn *connection, turn *fai
 }
 
 // writeOwnNotifications is for the goroutine that reads a connection, in its turn, before it waits.
-func (s *Server) writeOwnNotifications(cl *mqtt.Client, conn *connection) {
+func (s *Server) writeOwnNotifications(cl *mochi.Client, conn *connection) {
 	if conn.outbox.claim() {
 		defer conn.outbox.unclaim()
 		s.writeNotifications(cl, conn, conn.readTurn)
@@ -175,7 +175,7 @@ func (s *Server) writeMessages(conn *connection) {
 
 // notify adds a notification, with QoS 0, to the packets that are held back, and writes when these
 // are enough.
-func (s *Server) notify(cl *mqtt.Client, conn *connection, turn *fairqueue.Place, notification *sharedNotification) {
+func (s *Server) notify(cl *mochi.Client, conn *connection, turn *fairqueue.Place, notification *sharedNotification) {
 	defer conn.outbox.Release(int(envelope.NotificationCost(notification.Change))) // only now: until here it waited
 	message := s.encodeNotification(cl, notification)
 	defer message.free()
@@ -200,10 +200,10 @@ func (s *Server) notify(cl *mqtt.Client, conn *connection, turn *fairqueue.Place
 
 // encodeNotification returns a notification to a client, to be freed after use. Each renewal of a
 // watched key causes one, mostly to the holder alone: that allocates nothing.
-func (s *Server) encodeNotification(cl *mqtt.Client, notification *sharedNotification) *encodedPublish {
+func (s *Server) encodeNotification(cl *mochi.Client, notification *sharedNotification) *encodedPublish {
 	e := encodedPublishes.Get().(*encodedPublish)
 	e.topic = protocol.AppendNotifyTopic(e.topic[:0], cl.ID, notification.Key)
-	e.Forward = frame.Forward{MQTT5: true, TopicBytes: e.topic}
+	e.Forward = mqtt.Forward{MQTT5: true, TopicBytes: e.topic}
 	shared := notification.several.Load()
 	if shared == nil {
 		e.properties, e.payload = s.appendNotification(e.properties[:0], e.payload[:0], notification)
@@ -224,15 +224,15 @@ func (s *Server) encodeNotification(cl *mqtt.Client, notification *sharedNotific
 func (s *Server) appendNotification(properties, payload []byte, notification *sharedNotification) (_, _ []byte) {
 	var room [64]byte // for the usual node ids
 	properties = append(properties, s.notificationProperties...)
-	properties = frame.AppendUserProperty(properties, protocol.PropertyTimestamp, notification.Version.Append(room[:0]))
+	properties = mqtt.AppendUserProperty(properties, protocol.PropertyTimestamp, notification.Version.Append(room[:0]))
 	return properties, notification.Append(payload, notification.dialect)
 }
 
 // encodeNotificationProperties returns the encoded properties that all notifications of a store have.
 func encodeNotificationProperties(identity string) []byte {
-	properties, _ := propertiesOf(&frame.Message{ // which are short enough
+	properties, _ := propertiesOf(&mqtt.Message{ // which are short enough
 		ContentType: protocol.ContentType,
-		User: []frame.UserProperty{
+		User: []mqtt.UserProperty{
 			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
 			{Name: protocol.PropertyStore, Value: identity},
 		},

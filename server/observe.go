@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/statestore"
@@ -15,7 +15,7 @@ import (
 
 // observing makes the event of a request, and returns what the engine calls with the reply when that may
 // leave. It is apart from apply so that a request without an observer allocates nothing for it.
-func (s *Server) observing(cl *mqtt.Client, conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {
+func (s *Server) observing(cl *mochi.Client, conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {
 	event := s.events.Request(command, now)
 	event.User, event.Remote = activity.CutText(conn.identity.User), cl.Net.Remote
 	event.Will = r.isWill
@@ -59,14 +59,14 @@ func (s *Server) connectionEvent(kind activity.Kind, conn *connection, reason st
 }
 
 // observeRefusal reports that a connection was refused.
-func (s *Server) observeRefusal(cl *mqtt.Client, why RefusalReason) {
+func (s *Server) observeRefusal(cl *mochi.Client, why RefusalReason) {
 	if s.events.Wanted() {
 		s.events.Push(activity.Event{Kind: activity.Refused, At: time.Now(), Client: activity.CutKey(cl.ID), Remote: cl.Net.Remote, Reason: string(why)})
 	}
 }
 
 // observeDrop reports that a request was dropped.
-func (s *Server) observeDrop(cl *mqtt.Client, why DropReason) {
+func (s *Server) observeDrop(cl *mochi.Client, why DropReason) {
 	if s.events.Wanted() {
 		s.events.Push(activity.Event{
 			Kind: activity.Dropped, At: time.Now(), Client: activity.CutKey(cl.ID), User: activity.CutText(userOf(cl)),

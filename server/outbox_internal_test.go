@@ -17,7 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
@@ -291,7 +291,7 @@ func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
 			out := new(sink)
 			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, fairqueue.New(1), newQuotas(&Limits{AllOutgoingBytes: 1 << 30, AllArrivingBytes: 1 << 30}), newWriteLimiter())
 			in := conn.inbound
-			in.version, in.client = test.version, new(mqtt.Client)
+			in.version, in.client = test.version, new(mochi.Client)
 			if !in.take([]byte(test.packet)) {
 				t.Fatal("it goes on to mochi, which has no turns")
 			}
@@ -427,7 +427,7 @@ func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 // is used again. Both are the same bytes.
 func TestANotificationIsTheSameForOneClientAndForSeveral(t *testing.T) {
 	s := &Server{notificationProperties: encodeNotificationProperties("identity")}
-	cl := &mqtt.Client{ID: "gateway-a"}
+	cl := &mochi.Client{ID: "gateway-a"}
 	for name, change := range map[string]*statestore.Change{
 		"set":     {Key: "press-7/active", Value: "gateway-a:1", Version: hlc.Timestamp{Wall: 1, Node: "store"}},
 		"deleted": {Key: "press-7/active", Deleted: true, Version: hlc.Timestamp{Wall: 2, Node: "store"}},

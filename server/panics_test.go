@@ -10,9 +10,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -287,7 +288,7 @@ func TestAPanicInADelayedWillHarmsNothing(t *testing.T) {
 			kept.Disconnect()
 			testsupport.Eventually(t, "one session is kept", func() bool { return s.Stats().Connected == 0 })
 			c := testsupport.ConnectPacket{ID: "victim", User: "u", Expiry: 600, Will: &rawmqtt.Message{
-				Topic: "boom", Payload: []byte("gone"), Properties: rawmqtt.Body{wire.WillDelay}.Uint32(delay),
+				Topic: "boom", Payload: []byte("gone"), Properties: rawmqtt.Body{packets.PropWillDelayInterval}.Uint32(delay),
 			}}.Connect(t, address)
 			on.Store(true)
 			_ = c.Conn.Close()

@@ -9,11 +9,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/engine"
-	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/semaphore"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
@@ -32,17 +32,17 @@ const tooLargeForClient protocol.Refusal = "the reply is larger than the client 
 // its request, or asks. Its memory comes from encodedPublishes, so that it allocates nothing and an
 // idle connection has none.
 type encodedPublish struct {
-	frame.Forward // its TopicBytes, Properties and Payload may be the fields below
-	topic         []byte
-	properties    []byte
-	payload       []byte
+	mqtt.Forward // its TopicBytes, Properties and Payload may be the fields below
+	topic        []byte
+	properties   []byte
+	payload      []byte
 }
 
 var encodedPublishes = sync.Pool{New: func() any { return new(encodedPublish) }}
 
 // free lets another reply or notification use the memory. It keeps no large value.
 func (e *encodedPublish) free() {
-	e.Forward = frame.Forward{}
+	e.Forward = mqtt.Forward{}
 	if cap(e.topic)+cap(e.properties)+cap(e.payload) <= maxEncodedPublish {
 		encodedPublishes.Put(e)
 	}
@@ -53,7 +53,7 @@ const maxEncodedPublish = 4096
 
 // encodeReply returns a reply to a client, to be freed after use. If a value makes it larger than the
 // client takes, it is a refusal instead, so that the client need not wait for nothing.
-func (s *Server) encodeReply(cl *mqtt.Client, topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
+func (s *Server) encodeReply(cl *mochi.Client, topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
 	encoded := s.encodeReplyToAll(topic, correlation, reply)
 	if reply.Outcome == statestore.Found && isTooLarge(cl, encoded.Size()) {
 		encoded.free()
@@ -67,22 +67,22 @@ func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply states
 	e := encodedPublishes.Get().(*encodedPublish)
 	e.properties = append(e.properties[:0], s.replyProperties...)
 	if len(correlation) > 0 {
-		e.properties = frame.AppendCorrelationData(e.properties, correlation)
+		e.properties = mqtt.AppendCorrelationData(e.properties, correlation)
 	}
 	if !reply.Version.IsZero() {
 		var room [64]byte // for the usual node ids
-		e.properties = frame.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
+		e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
 	}
 	e.payload = reply.Append(e.payload[:0])
-	e.Forward = frame.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
+	e.Forward = mqtt.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
 	return e
 }
 
 // encodeReplyProperties returns the encoded properties that all replies of a store have.
 func encodeReplyProperties(identity string) []byte {
-	properties, _ := propertiesOf(&frame.Message{ // which are short enough
+	properties, _ := propertiesOf(&mqtt.Message{ // which are short enough
 		ContentType: protocol.ContentType,
-		User: []frame.UserProperty{
+		User: []mqtt.UserProperty{
 			{Name: protocol.PropertyStatus, Value: protocol.StatusOK},
 			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
 			{Name: protocol.PropertyStore, Value: identity},
@@ -93,7 +93,7 @@ func encodeReplyProperties(identity string) []byte {
 
 // sendReply sends a reply to its topic, in the turn of a goroutine of the connection. It returns how
 // many bytes it added to the packets that are held back.
-func (s *Server) sendReply(cl *mqtt.Client, conn *connection, turn *fairqueue.Place, topic string, correlation []byte, reply statestore.Reply) (added int) {
+func (s *Server) sendReply(cl *mochi.Client, conn *connection, turn *fairqueue.Place, topic string, correlation []byte, reply statestore.Reply) (added int) {
 	encoded := s.encodeReply(cl, topic, correlation, reply)
 	defer encoded.free()
 	if !envelope.IsClientTopic(topic) {
@@ -104,7 +104,7 @@ func (s *Server) sendReply(cl *mqtt.Client, conn *connection, turn *fairqueue.Pl
 }
 
 // isTooLarge reports whether a packet of some bytes exceeds the Maximum Packet Size of a client.
-func isTooLarge(cl *mqtt.Client, size int) bool {
+func isTooLarge(cl *mochi.Client, size int) bool {
 	limit := cl.Properties.Props.MaximumPacketSize
 	return limit > 0 && uint64(size) > uint64(limit)
 }
@@ -112,7 +112,7 @@ func isTooLarge(cl *mqtt.Client, size int) bool {
 // holdReply adds a reply on a topic of its client to the packets that are held back, and returns how
 // many bytes it added. Only the client itself can read the topic, so it is written directly, and
 // nothing that other clients do can delay it.
-func (s *Server) holdReply(cl *mqtt.Client, conn *connection, reply *encodedPublish) (added int) {
+func (s *Server) holdReply(cl *mochi.Client, conn *connection, reply *encodedPublish) (added int) {
 	identifiers, subscribed := conn.session.Matches(reply.Topic)
 	if !subscribed {
 		return 0
@@ -142,14 +142,14 @@ func (s *Server) publishReply(reply *encodedPublish, yield func()) {
 }
 
 // propertiesOf returns the encoded properties of a message. It reports false if they are too long.
-func propertiesOf(message *frame.Message) ([]byte, bool) {
+func propertiesOf(message *mqtt.Message) ([]byte, bool) {
 	bare := *message
 	bare.Payload = nil
 	packet, err := bare.Append(nil)
 	if err != nil {
 		return nil, false
 	}
-	p, ok := frame.ParsePublish(packet)
+	p, ok := mqtt.ParsePublish(packet)
 	return p.AppendForwarded(nil), ok
 }
 
@@ -207,7 +207,7 @@ const waitingReplyOverhead = 512
 // of the processors. It returns a fault if the connection or the store ends before that. A request
 // that isAssured does not wait for what others have filled. observed, which may be nil, is called with
 // the reply when it may leave.
-func (s *Server) submit(cl *mqtt.Client, conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
+func (s *Server) submit(cl *mochi.Client, conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
 	if r.isWill {
 		return s.submitWill(cl, conn, r, command, observed)
 	}
@@ -356,7 +356,7 @@ const (
 
 // submitWill is submit for a Will, whose connection has ended. Its reply can reach another client
 // only.
-func (s *Server) submitWill(cl *mqtt.Client, conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
+func (s *Server) submitWill(cl *mochi.Client, conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
 	if s.engine.Room(ctx) != nil {
@@ -385,7 +385,7 @@ func (s *Server) submitWill(cl *mqtt.Client, conn *connection, r request, comman
 
 // writeReplies adds the replies whose commits are over to the packets that are held back, and
 // writes when these are enough.
-func (s *Server) writeReplies(cl *mqtt.Client, conn *connection) {
+func (s *Server) writeReplies(cl *mochi.Client, conn *connection) {
 	conn.replies = conn.outbox.takeReplies(conn.replies)
 	held := 0
 	for _, reply := range conn.replies {

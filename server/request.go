@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -34,7 +34,7 @@ type request struct {
 // handle applies a request and returns the reply, or true for later if the reply waits for a commit:
 // then it is sent after that. If the message is not a request by the rules of the protocol, handle
 // drops it and returns what to say in the acknowledgement.
-func (s *Server) handle(cl *mqtt.Client, conn *connection, r request) (reply statestore.Reply, later bool, fault *packets.Code) {
+func (s *Server) handle(cl *mochi.Client, conn *connection, r request) (reply statestore.Reply, later bool, fault *packets.Code) {
 	dropped := s.checkRequest(conn.identity, cl, r)
 	if dropped == "" {
 		dropped = s.reserve(conn, r.responseTopic)
@@ -48,7 +48,7 @@ func (s *Server) handle(cl *mqtt.Client, conn *connection, r request) (reply sta
 
 // apply applies a request that checkRequest has passed. It reports true for later if the reply
 // waits for a commit.
-func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply statestore.Reply, later bool, fault *packets.Code) {
+func (s *Server) apply(cl *mochi.Client, conn *connection, r request) (reply statestore.Reply, later bool, fault *packets.Code) {
 	start := time.Now()
 	command := s.parse(cl, r)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
@@ -82,7 +82,7 @@ func (s *Server) apply(cl *mqtt.Client, conn *connection, r request) (reply stat
 }
 
 // logDenial logs a request that a rule refuses: of the users, or of strict mode.
-func (s *Server) logDenial(cl *mqtt.Client, conn *connection, command *statestore.Command, reply statestore.Reply) {
+func (s *Server) logDenial(cl *mochi.Client, conn *connection, command *statestore.Command, reply statestore.Reply) {
 	switch reply.Err {
 	case protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued:
 		s.denials.Log("client", logs.Name(cl.ID), "user", logs.Name(conn.identity.User), "remote", cl.Net.Remote,
@@ -91,7 +91,7 @@ func (s *Server) logDenial(cl *mqtt.Client, conn *connection, command *statestor
 }
 
 // parse parses the command in a request that arrives now.
-func (s *Server) parse(cl *mqtt.Client, r request) statestore.Command {
+func (s *Server) parse(cl *mochi.Client, r request) statestore.Command {
 	asked := statestore.Request{
 		Client:       cl.ID,
 		Payload:      r.payload,
@@ -115,7 +115,7 @@ func (s *Server) parse(cl *mqtt.Client, r request) statestore.Command {
 }
 
 // checkRequest returns why the message must be dropped, or "" if it is a request.
-func (s *Server) checkRequest(identity access.Identity, cl *mqtt.Client, r request) DropReason {
+func (s *Server) checkRequest(identity access.Identity, cl *mochi.Client, r request) DropReason {
 	if cl.Properties.ProtocolVersion < 5 {
 		return DroppedOldProtocol
 	}
@@ -142,7 +142,7 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 
 // drop counts and logs a request that is dropped, and returns what to say in its acknowledgement.
 // It disconnects the client if the response topic belongs to the store (docs/protocol.md §1.2).
-func (s *Server) drop(cl *mqtt.Client, why DropReason) *packets.Code {
+func (s *Server) drop(cl *mochi.Client, why DropReason) *packets.Code {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
 	s.observeDrop(cl, why)
 	s.drops.Log("client", logs.Name(cl.ID), "remote", cl.Net.Remote, "reason", string(why))

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/engine"
@@ -54,7 +54,7 @@ type Server struct {
 	options  Options
 	logger   *slog.Logger
 	engine   *engine.Engine
-	mochi    *mqtt.Server
+	mochi    *mochi.Server
 	listener *listener
 	messages *pubsub.Broker // passes ordinary messages on
 	quotas   quotas
@@ -200,8 +200,8 @@ func (o *Options) listen() (socket net.Listener, err error) {
 }
 
 // newMochi configures mochi, which handles the life of connections and nothing else.
-func newMochi(options Options) *mqtt.Server {
-	capabilities := mqtt.NewDefaultServerCapabilities()
+func newMochi(options Options) *mochi.Server {
+	capabilities := mochi.NewDefaultServerCapabilities()
 	capabilities.MaximumQos = 1
 	capabilities.MaximumPacketSize = options.MaxPacketSize
 	// The store recognizes as many redeliveries as a client may have in flight.
@@ -212,7 +212,7 @@ func newMochi(options Options) *mqtt.Server {
 	capabilities.MaximumSessionExpiryInterval = math.MaxUint32
 	// mochi v2.7.9: its answer to PUBREC and PUBREL would repeat their user properties.
 	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
-	return mqtt.New(&mqtt.Options{
+	return mochi.New(&mochi.Options{
 		Capabilities: capabilities,
 		// The connection has a buffer of its own, and mochi reads little but CONNECT.
 		ClientNetReadBufferSize: 128,
@@ -326,7 +326,7 @@ func (s *Server) shutdown() {
 
 // disconnect sends DISCONNECT with a reason and closes the connection. It waits for a client
 // that does not read for disconnectTimeout at most.
-func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
+func (s *Server) disconnect(cl *mochi.Client, reason packets.Code) {
 	if cl.Net.Conn == nil {
 		return
 	}
@@ -345,7 +345,7 @@ func (s *Server) disconnect(cl *mqtt.Client, reason packets.Code) {
 //
 // A client that leaves and comes back at once has often sent a DISCONNECT that is not read yet.
 // Closing the connection at once would lose it, and apply a Will that the client has withdrawn.
-func (s *Server) takeOver(old *mqtt.Client, conn, next *connection) {
+func (s *Server) takeOver(old *mochi.Client, conn, next *connection) {
 	conn.replaced.Store(true)
 	timeout := time.NewTimer(takeOverTimeout)
 	defer timeout.Stop()

@@ -5,10 +5,10 @@ import (
 	"net"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
-	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
@@ -71,7 +71,7 @@ func (s *Server) endSession(clientID string) {
 }
 
 // enter makes a connection the present one of its client, which is no longer away.
-func (s *Server) enter(cl *mqtt.Client, conn *connection) {
+func (s *Server) enter(cl *mochi.Client, conn *connection) {
 	_ = s.takeDelayedWill(cl.ID)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,13 +80,13 @@ func (s *Server) enter(cl *mqtt.Client, conn *connection) {
 }
 
 // startSession lets a client publish, subscribe and receive, now that its CONNACK is sent.
-func (s *Server) startSession(cl *mqtt.Client, conn *connection) {
+func (s *Server) startSession(cl *mochi.Client, conn *connection) {
 	conn.session = s.messages.Session(cl.ID)
 	conn.outbox.begin(func() { s.writeWaiting(cl, conn) })
 	conn.wakeOthers = func(notifications []statestore.Notification) { s.wakeOthers(conn, notifications) }
 	conn.session.Attach(pubsub.Receiver{
 		Link:              conn.outbox,
-		MQTT5:             cl.Properties.ProtocolVersion >= wire.Version5,
+		MQTT5:             cl.Properties.ProtocolVersion >= mqtt.Version5,
 		ReceiveMaximum:    conn.receiveMaximum,
 		MaximumPacketSize: cl.Properties.Props.MaximumPacketSize,
 		MayRead:           func(topic string) bool { return s.mayReceive(conn, topic) },
@@ -116,7 +116,7 @@ func (s *Server) keepSession(conn *connection) bool {
 }
 
 // endsWithConnection reports whether a client has no session beyond its connection.
-func endsWithConnection(cl *mqtt.Client) bool {
+func endsWithConnection(cl *mochi.Client) bool {
 	if cl.Properties.ProtocolVersion < 5 {
 		return cl.Properties.Clean
 	}
@@ -129,7 +129,7 @@ func endsWithConnection(cl *mqtt.Client) bool {
 
 // limitSession bounds the Session Expiry Interval that a client asks for at CONNECT, before
 // mochi adds the client. It reports whether the client gets a shorter one.
-func limitSession(cl *mqtt.Client) (shortened bool) {
+func limitSession(cl *mochi.Client) (shortened bool) {
 	props := &cl.Properties.Props
 	shortened = props.SessionExpiryInterval > maxSessionExpiry
 	props.SessionExpiryInterval = min(props.SessionExpiryInterval, maxSessionExpiry)
@@ -140,7 +140,7 @@ func limitSession(cl *mqtt.Client) (shortened bool) {
 // changeSession is limitSession for a DISCONNECT, which may change the interval. If it leaves
 // the interval in the packet, that is an error: a session that ends with its connection
 // cannot be made longer [MQTT-3.14.2-2].
-func changeSession(cl *mqtt.Client, pk *packets.Packet) {
+func changeSession(cl *mochi.Client, pk *packets.Packet) {
 	asked, props := &pk.Properties, &cl.Properties.Props
 	if asked.SessionExpiryIntervalFlag && (asked.SessionExpiryInterval == 0 || props.SessionExpiryInterval != 0) {
 		props.SessionExpiryInterval = min(asked.SessionExpiryInterval, maxSessionExpiry)
@@ -224,7 +224,7 @@ func (s *Server) endRestoredSession(client string) (done bool) {
 // expire ends a session. It does not wait while a connection of its client is being established: the
 // client resumes the session, or the next round finds it again. Until the session has ended, no
 // client is admitted that would own the same topics.
-func (s *Server) expire(cl *mqtt.Client) {
+func (s *Server) expire(cl *mochi.Client) {
 	release, ok := s.clientIDs.tryLock(cl.ID, userOf(cl))
 	if !ok {
 		return

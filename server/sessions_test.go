@@ -14,7 +14,6 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -68,7 +67,7 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 		{"not after a DISCONNECT with a delay", long, long, says(0xe0, 0), false},
 		{"after a DISCONNECT with Will", 0, long, says(0xe0, 1, 4), true},
 		{"after a DISCONNECT with Will and a delay", long, long, says(0xe0, 1, 4), true},
-		{"after a DISCONNECT that ends the session", 2 * long, long, says(0xe0, 7, 4, 5, wire.SessionExpiry, 0, 0, 0, 0), true},
+		{"after a DISCONNECT that ends the session", 2 * long, long, says(0xe0, 7, 4, 5, packets.PropSessionExpiryInterval, 0, 0, 0, 0), true},
 		{"when the server sends the client away", 0, long, says(rawmqtt.Message{Topic: "t", Retain: true}.Packet()...), true},
 		{"when the client is taken over", 0, long, func(t *testing.T, address string, _ *server.Server, _ *testsupport.RawClient) {
 			testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: long}.Connect(t, address)
@@ -96,17 +95,17 @@ func TestAnOrdinaryWillIsPublishedAfterItsDelay(t *testing.T) {
 
 func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
 	t.Parallel()
-	properties := rawmqtt.Body{wire.PayloadFormat, 1}
-	properties = append(properties, rawmqtt.Body{wire.ContentType}.Text("c")...)
-	properties = append(properties, rawmqtt.Body{wire.ResponseTopic}.Text("answers")...)
-	properties = append(properties, rawmqtt.Body{wire.CorrelationData}.Text("n")...)
+	properties := rawmqtt.Body{packets.PropPayloadFormat, 1}
+	properties = append(properties, rawmqtt.Body{packets.PropContentType}.Text("c")...)
+	properties = append(properties, rawmqtt.Body{packets.PropResponseTopic}.Text("answers")...)
+	properties = append(properties, rawmqtt.Body{packets.PropCorrelationData}.Text("n")...)
 	properties = properties.User("b", "1").User("a", "2").User("b", "3")
 	for _, delay := range []uint32{0, 1} {
 		t.Run(fmt.Sprint(delay), func(t *testing.T) {
 			address := testsupport.Start(t, server.Options{Retain: true})
 			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
 			listener.Filter(1|testsupport.RetainAsPublished, 5, "#")
-			will := testsupport.OrdinaryWill("factory/p", delay, append(properties, rawmqtt.Body{wire.MessageExpiry}.Uint32(50)...)...)
+			will := testsupport.OrdinaryWill("factory/p", delay, append(properties, rawmqtt.Body{packets.PropMessageExpiry}.Uint32(50)...)...)
 			will.Retain = true
 			c := testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: will}.Connect(t, address)
 			_ = c.Conn.Close()
@@ -266,7 +265,7 @@ func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 		if err != nil {
 			break
 		}
-		if packet[0]>>4 == wire.Publish {
+		if packet[0]>>4 == packets.PUBLISH {
 			t.Errorf("got %q", packet)
 		}
 	}

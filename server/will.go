@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	pahopackets "github.com/eclipse/paho.golang/packets"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -21,7 +21,7 @@ import (
 // setWillRequest stores a Will that is a request with its connection, and removes it from mochi,
 // which would publish it. It refuses a Will that could never be applied: when it is due, its
 // client can no longer be told what is wrong.
-func (s *Server) setWillRequest(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) *packets.Code {
+func (s *Server) setWillRequest(identity access.Identity, cl *mochi.Client, conn *connection, pk packets.Packet) *packets.Code {
 	properties := pk.Connect.WillProperties
 	will := request{
 		qos:           pk.Connect.WillQos,
@@ -41,7 +41,7 @@ func (s *Server) setWillRequest(identity access.Identity, cl *mqtt.Client, conn 
 		return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)
 	}
 	conn.willCommand = &command
-	conn.will, cl.Properties.Will = &will, mqtt.Will{}
+	conn.will, cl.Properties.Will = &will, mochi.Will{}
 	return nil
 }
 
@@ -65,7 +65,7 @@ func (s *Server) endsWith(conn *connection, command *statestore.Command) bool {
 
 // checkWill parses and checks a Will as a request, except for what can change (authorization, the
 // clock, fencing), which is checked when the Will is applied.
-func (s *Server) checkWill(identity access.Identity, cl *mqtt.Client, will request, delay uint32) (command statestore.Command, refused *packets.Code) {
+func (s *Server) checkWill(identity access.Identity, cl *mochi.Client, will request, delay uint32) (command statestore.Command, refused *packets.Code) {
 	if why := s.checkRequest(identity, cl, will); why != "" {
 		return command, refusal(codeOf(why), string(why))
 	}
@@ -95,7 +95,7 @@ func (s *Server) checkWill(identity access.Identity, cl *mqtt.Client, will reque
 // it has read everything else.
 //
 // When the server stops, no Wills are applied: the package comment says why.
-func (s *Server) applyWill(cl *mqtt.Client, conn *connection) {
+func (s *Server) applyWill(cl *mochi.Client, conn *connection) {
 	will := conn.will
 	if will == nil || s.stopping.Load() {
 		return
@@ -128,7 +128,7 @@ type ordinaryWill struct {
 
 // setOrdinaryWill stores an ordinary Will with its connection, and removes it from mochi, which has
 // no subscribers.
-func (s *Server) setOrdinaryWill(identity access.Identity, cl *mqtt.Client, conn *connection, pk packets.Packet) {
+func (s *Server) setOrdinaryWill(identity access.Identity, cl *mochi.Client, conn *connection, pk packets.Packet) {
 	properties := pk.Connect.WillProperties
 	conn.ordinaryWill = &ordinaryWill{
 		message: pubsub.Message{
@@ -143,7 +143,7 @@ func (s *Server) setOrdinaryWill(identity access.Identity, cl *mqtt.Client, conn
 		delay:    time.Duration(properties.WillDelayInterval) * time.Second,
 		identity: identity,
 	}
-	cl.Properties.Will = mqtt.Will{}
+	cl.Properties.Will = mochi.Will{}
 }
 
 // willProperties returns the encoded properties with which a Will is published.
@@ -156,19 +156,19 @@ func willProperties(p packets.Properties) []byte {
 		}
 	}
 	if p.PayloadFormatFlag {
-		wired = append(wired, wire.PayloadFormat, p.PayloadFormat)
+		wired = append(wired, pahopackets.PropPayloadFormat, p.PayloadFormat)
 	}
 	if p.ContentType != "" {
-		text(wire.ContentType, p.ContentType)
+		text(pahopackets.PropContentType, p.ContentType)
 	}
 	if p.ResponseTopic != "" {
-		text(wire.ResponseTopic, p.ResponseTopic)
+		text(pahopackets.PropResponseTopic, p.ResponseTopic)
 	}
 	if len(p.CorrelationData) > 0 {
-		text(wire.CorrelationData, string(p.CorrelationData))
+		text(pahopackets.PropCorrelationData, string(p.CorrelationData))
 	}
 	for _, property := range p.User {
-		text(wire.UserProperty, property.Key, property.Val)
+		text(pahopackets.PropUser, property.Key, property.Val)
 	}
 	return wired
 }
@@ -176,7 +176,7 @@ func willProperties(p packets.Properties) []byte {
 // publishOrDelayWill publishes the Will of a connection that ended. If it has a delay and the
 // session is kept, it waits: if the client comes back in time, it is not published
 // [MQTT-3.1.3-9]. It is called like applyWill. When the server stops, no Wills are published.
-func (s *Server) publishOrDelayWill(cl *mqtt.Client, conn *connection, sessionEnds bool) {
+func (s *Server) publishOrDelayWill(cl *mochi.Client, conn *connection, sessionEnds bool) {
 	will := conn.ordinaryWill
 	if will == nil || s.stopping.Load() {
 		return

@@ -19,8 +19,8 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -374,7 +374,7 @@ func TestAWillThatIsARequestIsNotPublished(t *testing.T) {
 	testsupport.Eventually(t, "the connection ends", func() bool { return s.Sockets() == 1 })
 	testsupport.Connect(t, address, "reader", nil).MustGet("k", "v") // not the spy, which receives more than replies
 	spy.Send("last", "last")
-	heard.until(t, "last", func(message frame.Publish) {
+	heard.until(t, "last", func(message mqtt.Publish) {
 		if string(message.Topic) == testsupport.InvokeTopic {
 			t.Errorf("the Will was published: %q", message.Payload)
 		}

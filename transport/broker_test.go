@@ -15,7 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
@@ -43,7 +43,7 @@ type pipeBroker struct {
 func dialTo(t *testing.T, b *pipeBroker, addresses string, options Options) (*Client, error) {
 	t.Helper()
 	b.t = t
-	servers, err := mqttnet.ParseAddresses(addresses)
+	servers, err := mqtt.ParseAddresses(addresses)
 	if err != nil {
 		t.Fatal(err)
 	}

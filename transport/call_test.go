@@ -19,9 +19,8 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 )
 
 // inBubble runs a test in virtual time, with the options for a client with id "a".
@@ -302,7 +301,7 @@ func TestARequestThatMQTTCannotEncodeIsNotSentAndDelaysNoOther(t *testing.T) {
 	l.gather()
 	select {
 	case <-tooLong.done:
-		if got := tooLong; !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, frame.ErrTooLong) {
+		if got := tooLong; !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, mqtt.ErrTooLong) {
 			t.Errorf("%v, want ErrNotSent and ErrTooLong", got.err)
 		}
 	default:
@@ -490,14 +489,14 @@ func TestInvariant44ALinkKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 	conn, l := newTestLink(t, 10)
 	var notifications []Notification
 	conn.events.Notify = func(n Notification) { notifications = append(notifications, n) }
-	user := func(status string) []frame.UserProperty {
-		return []frame.UserProperty{{Name: protocol.PropertyTimestamp, Value: "1:2:s"}, {Name: protocol.PropertyStatus, Value: status}, {Name: protocol.PropertyStatusMessage, Value: "why"}}
+	user := func(status string) []mqtt.UserProperty {
+		return []mqtt.UserProperty{{Name: protocol.PropertyTimestamp, Value: "1:2:s"}, {Name: protocol.PropertyStatus, Value: status}, {Name: protocol.PropertyStatusMessage, Value: "why"}}
 	}
 	// Each packet is overwritten as soon as it is taken.
 	take := func(packet []byte, err error) {
 		t.Helper()
-		var p frame.Publish
-		_ = p.Decode(packet, wire.Version5, &wire.Limits{}) // as the gate does; or it is a PUBACK
+		var p mqtt.Publish
+		_ = p.Decode(packet, mqtt.Version5, &mqtt.Limits{}) // as the gate does; or it is a PUBACK
 		if err != nil || !l.take(packet, &p) {
 			t.Fatalf("not taken (%v)", err)
 		}
@@ -512,11 +511,11 @@ func TestInvariant44ALinkKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 	}
 	answered, failed, refused := post(), post(), post()
 	for e, status := range map[*call]string{answered: "200", failed: "500"} {
-		m := frame.Message{Topic: l.replies, CorrelationData: e.correlation[:], User: user(status), Payload: []byte("payload")}
+		m := mqtt.Message{Topic: l.replies, CorrelationData: e.correlation[:], User: user(status), Payload: []byte("payload")}
 		take(m.Append(nil))
 	}
 	take([]byte{0x40, 10, 0, byte(l.lastID), 0x87, 6, 0x1f, 0, 3, 'w', 'h', 'y'}, nil)
-	notification := frame.Message{Topic: protocol.NotifyTopic("a", "k"), User: user("200"), Payload: []byte("payload")}
+	notification := mqtt.Message{Topic: protocol.NotifyTopic("a", "k"), User: user("200"), Payload: []byte("payload")}
 	take(notification.Append(nil))
 	if got := answered.outcome(); got.err != nil || string(got.reply.Payload) != "payload" || got.reply.Timestamp != "1:2:s" {
 		t.Errorf("the reply: %q, %q, %v", got.reply.Payload, got.reply.Timestamp, got.err)

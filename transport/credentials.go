@@ -11,7 +11,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 // TLSOptions configures the encryption for addresses that begin with mqtts or wss. The zero
@@ -41,7 +41,7 @@ type TLSOptions struct {
 
 // tlsConfig reads the files of the TLS options, for a connection to server.
 func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
-	config, err := mqttnet.TLS(o.TLS).ClientConfig(server)
+	config, err := mqtt.TLS(o.TLS).ClientConfig(server)
 	if err != nil {
 		return nil, fmt.Errorf("TLS.%w", err)
 	}
@@ -53,13 +53,13 @@ func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
 func (o *Options) secrets() (password, token []byte, err error) {
 	password = o.Password
 	if o.PasswordFile != "" {
-		if password, err = mqttnet.ReadSecret(o.PasswordFile); err != nil {
-			return nil, nil, &mqttnet.FileError{Option: "PasswordFile", Err: err}
+		if password, err = mqtt.ReadSecret(o.PasswordFile); err != nil {
+			return nil, nil, &mqtt.FileError{Option: "PasswordFile", Err: err}
 		}
 	}
 	if o.TokenFile != "" {
-		if token, err = mqttnet.ReadSecret(o.TokenFile); err != nil {
-			return nil, nil, &mqttnet.FileError{Option: "TokenFile", Err: err}
+		if token, err = mqtt.ReadSecret(o.TokenFile); err != nil {
+			return nil, nil, &mqtt.FileError{Option: "TokenFile", Err: err}
 		}
 	}
 	return password, token, nil
@@ -77,15 +77,15 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 		return errors.New("transport: Options.TLS needs CertFile and KeyFile together: set both or neither")
 	case o.TLS.KeyPasswordFile != "" && o.TLS.KeyFile == "":
 		return errors.New("transport: Options.TLS.KeyPasswordFile is set without KeyFile: set both or neither")
-	case len(o.Password) > mqttnet.MaxSecret:
-		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqttnet.MaxSecret)
+	case len(o.Password) > mqtt.MaxSecret:
+		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxSecret)
 	}
 	if _, _, err := o.secrets(); err != nil {
 		return fmt.Errorf("transport: Options.%w", err)
 	}
 	for _, server := range servers {
 		switch {
-		case mqttnet.IsEncrypted(server):
+		case mqtt.IsEncrypted(server):
 			if _, err := o.tlsConfig(server); err != nil {
 				return fmt.Errorf("transport: Options.%w", err)
 			}
@@ -103,7 +103,7 @@ func (o *Options) warnOfPlainText(servers []*url.URL) {
 		return
 	}
 	for _, server := range servers {
-		if !mqttnet.IsEncrypted(server) {
+		if !mqtt.IsEncrypted(server) {
 			o.program.logger(o.Logger).Warn("the connection is not encrypted, so the network can read the password or the token: write mqtts or wss", "broker", server.Host)
 		}
 	}
@@ -151,7 +151,7 @@ func (a *authentication) replace(token []byte) bool {
 // the token ends the connection. If the file cannot be read, the old token stays in use
 // until the next look; it is still good for some time.
 func (l *link) showToken(file string) {
-	token, err := mqttnet.ReadSecret(file)
+	token, err := mqtt.ReadSecret(file)
 	if err != nil {
 		l.conn.logger.Warn("cannot read the token file", "error", err)
 		return

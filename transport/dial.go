@@ -15,7 +15,7 @@ import (
 
 	"github.com/cenkalti/backoff/v4"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -139,12 +139,12 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 // newConn returns a connection that does nothing until Start. The error says what is wrong
 // with the address or an option; defaults are filled in.
 func newConn(address string, options *Options) (*mqttConn, error) {
-	servers, err := mqttnet.ParseAddresses(address)
+	servers, err := mqtt.ParseAddresses(address)
 	if err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	for _, server := range servers {
-		if err := mqttnet.CheckWebSocket(server, options.WebSocket != nil); err != nil {
+		if err := mqtt.CheckWebSocket(server, options.WebSocket != nil); err != nil {
 			return nil, fmt.Errorf("transport: %w", err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
@@ -159,7 +159,7 @@ func TestTheDialerOpensTheConnectionBelowTLSAndWebSocket(t *testing.T) {
 					t.Errorf("the error of the dialer is not in %v", err)
 				}
 			})
-			server, _ := mqttnet.ParseAddress(address)
+			server, _ := mqtt.ParseAddress(address)
 			if what := await.Receive(asked); what != "tcp "+server.Host {
 				t.Errorf("the dialer was asked for %q", what)
 			}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 // FromEnv returns an address and options for [Dial], from the environment variables that
@@ -90,7 +90,7 @@ func FromEnv(suffix string) (address string, options Options, err error) {
 		}
 	}
 	address += net.JoinHostPort(host, strconv.Itoa(port))
-	server, err := mqttnet.ParseAddress(address)
+	server, err := mqtt.ParseAddress(address)
 	if host != "" && (err != nil || strings.Contains(host, ",")) {
 		e.wrong("AIO_BROKER_HOSTNAME", "is %q; give a host name or an IP address alone", host)
 	}
@@ -164,7 +164,7 @@ var fileVariables = map[string]string{
 
 // use checks the content of the files.
 func (e *environment) use(options Options, server *url.URL) {
-	var bad *mqttnet.FileError
+	var bad *mqtt.FileError
 	if err := options.checkCredentials([]*url.URL{server}); errors.As(err, &bad) {
 		e.wrong(fileVariables[bad.Option], "names a file that cannot be used: %w; replace the file, or correct the name", bad.Err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 // environmentOf sets these variables for a test, and leaves all others of ours empty.
@@ -24,7 +24,7 @@ func environmentOf(t *testing.T, variables map[string]string) {
 }
 
 // testKeys holds an encrypted key, and a certificate for it.
-var testKeys = filepath.Join("..", "internal", "mqttnet", "testdata", "keys")
+var testKeys = filepath.Join("..", "internal", "mqtt", "testdata", "keys")
 
 // certified returns files with a certificate, its encrypted key and the password of that.
 func certified(t *testing.T) (certificate, key, password string) {
@@ -74,7 +74,7 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 				got.PasswordFile != want.PasswordFile || got.TokenFile != want.TokenFile || got.TLS != want.TLS {
 				t.Errorf("%+v\nwant %+v", got, want)
 			}
-			if _, err := mqttnet.ParseAddresses(address); err != nil {
+			if _, err := mqtt.ParseAddresses(address); err != nil {
 				t.Error(err)
 			}
 		})

@@ -15,11 +15,8 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/mqttclient"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 )
 
 const (
@@ -41,15 +38,15 @@ const (
 //
 // One goroutine sends the requests, mqttConn.serve: it gathers what waits in the queue, and no caller
 // waits for a broker that does not read. Another one reads, and must not block: it takes PUBACKs and
-// replies out of the packets that arrive. mqttclient.Client handles all other packets, from CONNECT to
+// replies out of the packets that arrive. mqtt.Client handles all other packets, from CONNECT to
 // DISCONNECT.
 type link struct {
 	conn     *mqttConn
 	clientID string
 	replies  string // the topic of replies
 
-	net            *mqttnet.Conn
-	client         *mqttclient.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
+	net            *mqtt.Conn
+	client         *mqtt.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
 	authentication *authentication
 	ending         sync.Once    // guards disconnect
 	will           *pendingWill // that it carries; nil: none
@@ -68,7 +65,7 @@ type link struct {
 	silence        time.Duration // how long it waits before it takes a silent connection for lost
 
 	// Used by the goroutine that sends only.
-	message frame.Message
+	message mqtt.Message
 	packets []byte
 
 	// Guarded by conn.mu.
@@ -84,7 +81,7 @@ type link struct {
 }
 
 // newLink returns the link over conn.
-func (c *mqttConn) newLink(conn *mqttnet.Conn) *link {
+func (c *mqttConn) newLink(conn *mqtt.Conn) *link {
 	return &link{
 		conn:           c,
 		clientID:       c.options.ClientID,
@@ -104,7 +101,7 @@ func (l *link) handshake(ctx context.Context, connect *paho.Connect) (*paho.Conn
 	if connect.Properties.AuthMethod != "" {
 		l.authentication.token = connect.Properties.AuthData
 	}
-	client, connack, err := mqttclient.Connect(ctx, l.net, connect, mqttclient.Options{
+	client, connack, err := mqtt.Connect(ctx, l.net, connect, mqtt.ClientOptions{
 		Authenticate: l.authentication.Authenticate,
 		Received:     l.received,
 		Lost:         func(d *packets.Disconnect) { l.conn.lost(l, d) },
@@ -179,7 +176,7 @@ func (l *link) disconnect() {
 // closeCause returns why this client closed the connection, or nil if it did not.
 func (l *link) closeCause() error {
 	cause := l.net.CloseCause()
-	var tooLarge *frame.TooLargeError
+	var tooLarge *mqtt.TooLargeError
 	if errors.As(cause, &tooLarge) {
 		return fmt.Errorf("%w: %w", ErrPacketTooLarge, cause)
 	}
@@ -277,12 +274,12 @@ func (l *link) lossCause() error {
 
 // take handles a packet that arrived, and reports false if it is for the client. If the packet is a
 // PUBLISH, p is what the gate has decoded of it.
-func (l *link) take(packet []byte, p *frame.Publish) bool {
-	switch frame.Type(packet) {
-	case wire.Puback:
-		ack, ok := frame.ParsePuback(packet)
+func (l *link) take(packet []byte, p *mqtt.Publish) bool {
+	switch mqtt.Type(packet) {
+	case packets.PUBACK:
+		ack, ok := mqtt.ParsePuback(packet)
 		return ok && l.acknowledged(ack)
-	case wire.Publish:
+	case packets.PUBLISH:
 		if p.QoS > 0 || p.Identified {
 			return false // it is to be acknowledged; and a reply has no subscription identifier
 		}
@@ -294,7 +291,7 @@ func (l *link) take(packet []byte, p *frame.Publish) bool {
 
 // acknowledged handles the PUBACK of a request, and reports false if it is of none. A bad one says that
 // the broker has not passed the request on.
-func (l *link) acknowledged(ack frame.Puback) bool {
+func (l *link) acknowledged(ack mqtt.Puback) bool {
 	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()
@@ -327,7 +324,7 @@ func (l *link) acknowledged(ack frame.Puback) bool {
 
 // received passes on a message that arrived. A reply with a correlation for which no call
 // waits came too late or twice, or was forged.
-func (l *link) received(p *frame.Publish) {
+func (l *link) received(p *mqtt.Publish) {
 	m, events := readMessage(p), l.conn.events
 	if string(m.topic) == l.replies {
 		if !l.answer(&m) {

@@ -19,14 +19,13 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 // newTestLink returns a connection that is ready, to a peer that reads and says nothing.
 func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 	t.Helper()
-	servers, err := mqttnet.ParseAddresses("mqtt://192.0.2.1")
+	servers, err := mqtt.ParseAddresses("mqtt://192.0.2.1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +43,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 func (c *mqttConn) newPipeLink(t *testing.T, receiveMaximum int) (*link, net.Conn) {
 	t.Helper()
 	near, far := net.Pipe()
-	out, err := mqttnet.Dial(t.Context(), c.server(), nil, mqttnet.Options{WriteTimeout: time.Minute,
+	out, err := mqtt.Dial(t.Context(), c.server(), nil, mqtt.DialOptions{WriteTimeout: time.Minute,
 		Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil }})
 	if err != nil {
 		t.Fatal(err)
@@ -228,7 +227,7 @@ func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
 	for len(l.unacked) > 0 {
 		id := l.lastID
 		got = append(got, names[l.unacked[id]])
-		if !l.acknowledged(frame.Puback{PacketID: id}) {
+		if !l.acknowledged(mqtt.Puback{PacketID: id}) {
 			t.Fatal("not acknowledged")
 		}
 		l.send()
@@ -244,7 +243,7 @@ func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 		c := conn.begin(t, t.Context(), Request{})
 		l.send()
 		m := message{correlation: c.correlation[:]}
-		if !l.answer(&m) || !l.acknowledged(frame.Puback{PacketID: l.lastID}) {
+		if !l.answer(&m) || !l.acknowledged(mqtt.Puback{PacketID: l.lastID}) {
 			t.Fatal("not taken")
 		}
 		if err := conn.abandon(c, context.Canceled); err != nil || c.outcome().err != nil {
@@ -290,20 +289,6 @@ func withWill() (*mqttConn, *pendingWill) {
 	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
 	conn.will = &pendingWill{result: make(chan willResult, 1)}
 	return conn, conn.will
-}
-
-func TestAWillThatCannotBeWrittenIsGivenUp(t *testing.T) {
-	conn, will := withWill()
-	why := errors.New("why")
-	if err := conn.notConnected(&link{will: will, waits: will}, why, nil, io.EOF); !errors.Is(err, why) || !errors.Is(err, ErrNoWill) {
-		t.Errorf("%v, want ErrNoWill and why", err)
-	}
-	if s := await.Receive(will.result); !errors.Is(s.err, why) {
-		t.Errorf("SetWill returns %v", s.err)
-	}
-	if conn.nextWill() != nil {
-		t.Error("the next connection carries it, too")
-	}
 }
 
 // The caller leaves at the moment in which the connection has the Will.

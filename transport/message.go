@@ -10,7 +10,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -29,7 +29,7 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 			return notSent(context.DeadlineExceeded)
 		}
 	}
-	l.message = frame.Message{
+	l.message = mqtt.Message{
 		Topic:           protocol.InvokeTopic,
 		QoS:             1,
 		PacketID:        id,
@@ -62,16 +62,16 @@ func messageExpiry(left time.Duration) uint32 {
 }
 
 // requestProperties appends the user properties of a request.
-func requestProperties(dst []frame.UserProperty, clientID string, request Request) []frame.UserProperty {
+func requestProperties(dst []mqtt.UserProperty, clientID string, request Request) []mqtt.UserProperty {
 	dst = append(dst,
-		frame.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
-		frame.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-		frame.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
+		mqtt.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
+		mqtt.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+		mqtt.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
 	persist := ""
 	if request.Persist {
 		persist = "true"
 	}
-	for _, optional := range [...]frame.UserProperty{
+	for _, optional := range [...]mqtt.UserProperty{
 		{Name: protocol.PropertyTimestamp, Value: request.Timestamp},
 		{Name: protocol.PropertyFencingToken, Value: request.FencingToken},
 		{Name: protocol.PropertyStore, Value: request.Binding.Store},
@@ -93,7 +93,7 @@ type message struct {
 }
 
 // readMessage returns the parts of a PUBLISH that count here.
-func readMessage(p *frame.Publish) message {
+func readMessage(p *mqtt.Publish) message {
 	m := message{topic: p.Topic, correlation: p.CorrelationData, payload: p.Payload}
 	for name, value := range p.Users {
 		if property := m.property(name); property != nil && *property == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
 
@@ -57,13 +57,13 @@ type mqttConn struct {
 	calls          calls
 
 	// Used by the goroutine run, and by those that it waits for.
-	servers  *mqttnet.Rotation // its server is the server of the present attempt or connection
-	refusals int               // permanent refusals in a row, before the first connection
-	refusal  error             // the latest of them
-	referred int               // attempts in between that a server sent to another one
-	referral error             // what sent the client from the latest server to another one; nil: nothing
-	foreign  string            // the latest server that a broker referred to and that is not followed
-	failures failures          // attempts in a row that failed, and what was logged of them
+	servers  *mqtt.Rotation // its server is the server of the present attempt or connection
+	refusals int            // permanent refusals in a row, before the first connection
+	refusal  error          // the latest of them
+	referred int            // attempts in between that a server sent to another one
+	referral error          // what sent the client from the latest server to another one; nil: nothing
+	foreign  string         // the latest server that a broker referred to and that is not followed
+	failures failures       // attempts in a row that failed, and what was logged of them
 	// Own attempts that got no answer: the CONNECT of each may be handled late, and then takes a later
 	// connection over. They are in order.
 	unanswered []time.Time
@@ -84,7 +84,7 @@ type mqttConn struct {
 
 func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 	c := &mqttConn{
-		servers: mqttnet.NewRotation(servers),
+		servers: mqtt.NewRotation(servers),
 		options: options,
 		logger:  options.program.logger(options.Logger).With("client", options.ClientID),
 		first:   make(chan struct{}),
@@ -250,7 +250,7 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 	l, connect := c.newLink(conn), c.connectPacket(password, token)
 	if l.waits = c.nextWill(); l.waits != nil && !l.waits.unanswered {
 		l.will = l.waits
-		l.will.write(connect, conn)
+		l.will.write(connect)
 	}
 	connack, err = l.handshake(attempt, connect)
 	if connack != nil {
@@ -263,9 +263,9 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 		return l, nil
 	}
 	if attempt.Err() != nil && connack == nil {
-		err = mqttnet.NoAnswer(c.server(), err)
+		err = mqtt.NoAnswer(c.server(), err)
 	}
-	err = c.notConnected(l, conn.Incomplete(), connack, err)
+	err = c.notConnected(l, connack, err)
 	switch {
 	case c.isPermanent(l.waits, err):
 		c.refusals, c.referred, c.refusal = refusals+1, referred, err
@@ -365,12 +365,12 @@ func (c *mqttConn) trying() {
 }
 
 // dial opens a connection to server and adds TLS and WebSocket where its address asks.
-func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqttnet.Conn, error) {
+func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error) {
 	config, err := c.options.tlsConfig(server)
 	if err != nil {
 		return nil, err
 	}
-	return mqttnet.Dial(ctx, server, config, mqttnet.Options{
+	return mqtt.Dial(ctx, server, config, mqtt.DialOptions{
 		MaxPacket:    c.options.MaxPacketSize,
 		WriteTimeout: c.options.KeepAlive,
 		Dialer:       c.options.Dialer,

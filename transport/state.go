@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/loglimit"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/operror"
 )
 
@@ -138,7 +138,7 @@ func (c *mqttConn) logFailure(err error) {
 // kindOf returns the same text for failures that differ in a number only, such as a local port.
 func kindOf(err error) string {
 	var refused *ConnectError
-	var dial *mqttnet.DialError
+	var dial *mqtt.DialError
 	switch {
 	case errors.As(err, &refused):
 		return fmt.Sprint("refused ", refused.Code)

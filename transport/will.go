@@ -11,8 +11,6 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/mqttnet"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 )
@@ -171,11 +169,8 @@ func (c *mqttConn) concluded(will *pendingWill, result willResult) {
 
 // notConnected returns why an attempt to connect failed, and decides about the Will that waits, if any.
 // A failure of the network, a busy broker or one that sends clients elsewhere decides nothing.
-func (c *mqttConn) notConnected(l *link, incomplete error, connack *paho.Connack, err error) error {
+func (c *mqttConn) notConnected(l *link, connack *paho.Connack, err error) error {
 	switch {
-	case incomplete != nil:
-		err = fmt.Errorf("%w: %w", ErrNoWill, incomplete)
-		c.concluded(l.will, willResult{err: err})
 	case connack != nil:
 		refused := &ConnectError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference}
 		if !errors.Is(refused, ErrServerBusy) && !errors.Is(refused, ErrUseAnotherServer) { // these have nothing to do with the Will
@@ -231,22 +226,21 @@ func (c *mqttConn) outdated(will *pendingWill) bool {
 	return c.will != nil || will != nil && will.withdrawn
 }
 
-// write puts the Will into a CONNECT packet, and makes conn add what paho v0.23.0 leaves out.
-func (w *pendingWill) write(connect *paho.Connect, conn *mqttnet.Conn) {
+// write puts the Will into a CONNECT packet.
+func (w *pendingWill) write(connect *paho.Connect) {
+	var id correlation
+	id.choose()
 	connect.WillMessage = &paho.WillMessage{
 		QoS:     1,
 		Topic:   protocol.InvokeTopic,
 		Payload: w.request.Payload,
 	}
-	connect.WillProperties = &paho.WillProperties{}
+	connect.WillProperties = &paho.WillProperties{
+		ContentType:     protocol.ContentType,
+		ResponseTopic:   protocol.ResponseTopic(connect.ClientID),
+		CorrelationData: id[:],
+	}
 	for _, user := range requestProperties(nil, connect.ClientID, w.request) {
 		connect.WillProperties.User.Add(user.Name, user.Value)
 	}
-	var id correlation
-	id.choose()
-	conn.CompleteFirst(frame.WillProperties{
-		ContentType:     protocol.ContentType,
-		ResponseTopic:   protocol.ResponseTopic(connect.ClientID),
-		CorrelationData: string(id[:]),
-	}.AddTo)
 }

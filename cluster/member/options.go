@@ -16,7 +16,7 @@ import (
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/tlspolicy"
 )
 
@@ -260,7 +260,7 @@ func (t TLS) check(name, host string) error {
 	if t == (TLS{}) {
 		return nil
 	}
-	pool, err := mqttnet.ReadCertPool(t.CA)
+	pool, err := mqtt.ReadCertPool(t.CA)
 	if err != nil {
 		return fmt.Errorf("%s.CA: %w", name, err)
 	}

@@ -13,8 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -112,14 +113,14 @@ var combinedAttacks = []attack{{
 	name: "pings",
 	what: "sends PINGREQ on 200 connections as fast as it can.",
 	p99:  20 * time.Millisecond,
-	run:  keepSending(200, 50, func() []byte { return bytes.Repeat([]byte{wire.Pingreq << 4, 0}, 2000) }),
+	run:  keepSending(200, 50, func() []byte { return bytes.Repeat([]byte{packets.PINGREQ << 4, 0}, 2000) }),
 }, {
 	name:   "text of 1 MiB",
 	what:   "publishes messages of 1 MiB with a payload format of UTF-8, on 100 connections.",
 	p99:    20 * time.Millisecond,
 	memory: 384, // 256 MiB for incoming packets, and the messages in them
 	run: keepSending(100, 30, func() []byte {
-		return rawmqtt.Message{Topic: "unread", Properties: rawmqtt.Body(nil).Byte(wire.PayloadFormat).Byte(1),
+		return rawmqtt.Message{Topic: "unread", Properties: rawmqtt.Body(nil).Byte(packets.PropPayloadFormat).Byte(1),
 			Payload: bytes.Repeat([]byte("\u00e4"), 1<<19-100)}.Packet()
 	}),
 }, {
@@ -155,7 +156,7 @@ var combinedAttacks = []attack{{
 		if err := victim.send(victim.request(1, protocol.VerbKeyNotify, "healthy/key")); err != nil {
 			return err
 		}
-		body, err := victim.await(wire.Publish)
+		body, err := victim.await(packets.PUBLISH)
 		if err != nil {
 			return err
 		}
@@ -210,7 +211,7 @@ func withWildcards(topic string, mask int) string {
 // subscribers logs in clients that never acknowledge, and subscribe to many filters.
 func (t *target) subscribers(ctx context.Context, n int, options byte, filters func(p *peer) []string) []*peer {
 	peers := t.logins(ctx, n, func(i int) rawmqtt.Login {
-		return rawmqtt.Login{ClientID: "s-" + strconv.Itoa(i), Properties: rawmqtt.Body(nil).Byte(wire.ReceiveMaximum).Uint16(1)}
+		return rawmqtt.Login{ClientID: "s-" + strconv.Itoa(i), Properties: rawmqtt.Body(nil).Byte(packets.PropReceiveMaximum).Uint16(1)}
 	})
 	concurrently(len(peers), 8, func(i int) { peers[i].subscribeAll(options, filters(peers[i])) })
 	return peers
@@ -262,7 +263,7 @@ func starveWatcher(ctx context.Context, t *target) error {
 		err := p.send(p.request(1, protocol.VerbKeyNotify, "watched"))
 		for err == nil && ctx.Err() == nil {
 			var first byte
-			if first, _, err = p.read(); first>>4 == wire.Publish {
+			if first, _, err = p.read(); first>>4 == packets.PUBLISH {
 				notified++
 			}
 		}

@@ -5,8 +5,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -64,10 +66,10 @@ var fairnessAttacks = []attack{{
 				if err != nil {
 					return
 				}
-				in := wire.Reader(body)
+				in := mqtt.Reader(body)
 				_, _ = in.Binary() // the topic
 				id, _ := in.Uint16()
-				if first>>4 == wire.Publish && first>>1&3 > 0 && reader.send(rawmqtt.Packet(wire.Puback, 0, rawmqtt.Body(nil).Uint16(id))) != nil {
+				if first>>4 == packets.PUBLISH && first>>1&3 > 0 && reader.send(rawmqtt.Packet(packets.PUBACK, 0, rawmqtt.Body(nil).Uint16(id))) != nil {
 					return
 				}
 			}

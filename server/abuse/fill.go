@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -51,7 +52,7 @@ var fillAttacks = []attack{{
 		fill(16, "session-", func(p *peer) { _, _ = p.subscribe(1, "session/"+p.id) })
 		fill(8, "outgoing-", func(p *peer) { _, _ = p.subscribe(0, "outgoing/"+p.id) })
 		fill(1, "retainer-", func(p *peer) {
-			expiry := rawmqtt.Body(nil).Byte(wire.MessageExpiry).Uint32(10)
+			expiry := rawmqtt.Body(nil).Byte(packets.PropMessageExpiry).Uint32(10)
 			_ = p.messages(bounded, 10_000, 16, func(i int) rawmqtt.Message {
 				return rawmqtt.Message{Topic: "retained/" + strconv.Itoa(i), Retain: true, Properties: expiry, Payload: make([]byte, 500)}
 			})

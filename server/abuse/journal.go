@@ -16,9 +16,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -70,12 +72,12 @@ var journalAttacks = []attack{{
 		if err := victim.send(victim.request(1, protocol.VerbSet, "victim", "value")); err != nil {
 			return err
 		}
-		body, err := victim.await(wire.Publish)
+		body, err := victim.await(packets.PUBLISH)
 		if err != nil {
 			return err
 		}
 		_, text, _ := bytes.Cut(body, []byte(protocol.PropertyTimestamp))
-		in := wire.Reader(text)
+		in := mqtt.Reader(text)
 		value, ok := in.Binary()
 		if !ok {
 			return fmt.Errorf("the reply %q has no version", body)
@@ -117,11 +119,11 @@ var journalAttacks = []attack{{
 				if err != nil {
 					return
 				}
-				in := wire.Reader(body)
+				in := mqtt.Reader(body)
 				switch topic, _ := in.Binary(); {
-				case first>>4 == wire.Puback:
+				case first>>4 == packets.PUBACK:
 					registered <- struct{}{}
-				case first>>4 == wire.Publish && strings.HasPrefix(string(topic), "clients/statestore/"):
+				case first>>4 == packets.PUBLISH && strings.HasPrefix(string(topic), "clients/statestore/"):
 					heard.Add(1)
 				}
 			}

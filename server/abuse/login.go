@@ -11,7 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -150,11 +152,11 @@ var loginAttacks = []attack{{
 			return err
 		}
 		keepAlive := uint32(0)
-		var properties wire.Properties
-		in := wire.Reader(p.connack[2:])
-		const all = ^wire.PropertySet(0)
-		if refusal := properties.Each(&in, all, all, &wire.Limits{}, func(property wire.Property) *wire.Refusal {
-			if property.Identifier == wire.ServerKeepAlive {
+		var properties mqtt.Properties
+		in := mqtt.Reader(p.connack[2:])
+		const all = ^mqtt.PropertySet(0)
+		if refusal := properties.Each(&in, all, all, &mqtt.Limits{}, func(property mqtt.Property) *mqtt.Refusal {
+			if property.Identifier == packets.PropServerKeepAlive {
 				keepAlive = property.Number
 			}
 			return nil

@@ -8,8 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -207,7 +208,7 @@ func (t *target) leaveUnfinished(ctx context.Context, connections int) {
 	concurrently(connections, connections, func(i int) {
 		t.again(ctx, rawmqtt.Login{ClientID: "unfinished-" + strconv.Itoa(i)}, func(p *peer) {
 			if p.send(packet[:len(packet)-1]) == nil {
-				_, _ = p.await(wire.Disconnect)
+				_, _ = p.await(packets.DISCONNECT)
 			}
 			sleep(ctx, 250*time.Millisecond)
 		})

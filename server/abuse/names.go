@@ -5,8 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -90,7 +91,7 @@ var nameAttacks = []attack{{
 			if err != nil {
 				break
 			}
-			if first>>4 == wire.Publish {
+			if first>>4 == packets.PUBLISH {
 				received++
 			}
 		}

@@ -7,8 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -25,7 +26,7 @@ var packetAttacks = []attack{{
 		if err := p.send([]byte{0x82, 6, 0, 1, 0, 0, 1, 'a'}); err != nil {
 			return err
 		}
-		body, err := p.await(wire.Disconnect)
+		body, err := p.await(packets.DISCONNECT)
 		if err != nil || len(body) == 0 || body[0] != 0x81 {
 			return breach("the connection does not end with DISCONNECT and 0x81: %x, %v", body, err)
 		}

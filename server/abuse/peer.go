@@ -14,8 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
@@ -121,7 +122,7 @@ func (t *target) login(ctx context.Context, login rawmqtt.Login) (*peer, error) 
 		return nil, err
 	}
 	first, body, err := p.read()
-	if err == nil && (first != wire.Connack<<4 || len(body) < 3 || body[1] != 0) {
+	if err == nil && (first != packets.CONNACK<<4 || len(body) < 3 || body[1] != 0) {
 		err = fmt.Errorf("%w: %x %x", errRefused, first, body[:min(len(body), 8)])
 	}
 	if err != nil {
@@ -212,7 +213,7 @@ func (p *peer) subscribe(options byte, filters ...string) (code byte, err error)
 	if err := p.send(rawmqtt.SubscribeTo(1, options, filters...)); err != nil {
 		return 0, err
 	}
-	body, err := p.await(wire.Suback)
+	body, err := p.await(packets.SUBACK)
 	if err != nil || len(body) == 0 {
 		return 0, err
 	}
@@ -229,7 +230,7 @@ func (p *peer) publish(m rawmqtt.Message) (code byte, err error) {
 }
 
 func (p *peer) acknowledged() (code byte, err error) {
-	body, err := p.await(wire.Puback)
+	body, err := p.await(packets.PUBACK)
 	if err != nil || len(body) < 3 {
 		return 0, err
 	}
@@ -261,8 +262,8 @@ func (p *peer) request(id uint16, command ...string) []byte {
 
 // requestWith returns the packet of a request to the store.
 func (p *peer) requestWith(id uint16, correlation string, command ...string) []byte {
-	properties := rawmqtt.Body(nil).Byte(wire.ResponseTopic).Text(protocol.ResponseTopic(p.id)).
-		Byte(wire.CorrelationData).Text(correlation)
+	properties := rawmqtt.Body(nil).Byte(packets.PropResponseTopic).Text(protocol.ResponseTopic(p.id)).
+		Byte(packets.PropCorrelationData).Text(correlation)
 	if command[0] == protocol.VerbSet {
 		timestamp := strconv.FormatInt(time.Now().UnixMilli(), 10) + ":0:" + p.id
 		if p.timestamp != nil {
@@ -307,7 +308,7 @@ func (p *peer) pipeline(ctx context.Context, n, window int, next func(i int, id 
 				failed <- err
 				return
 			}
-			if first>>4 == wire.Puback {
+			if first>>4 == packets.PUBACK {
 				select {
 				case <-slots:
 				default:

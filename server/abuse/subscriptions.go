@@ -10,8 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -25,7 +26,7 @@ var subscriptionAttacks = []attack{{
 		concurrently(8, 8, func(worker int) {
 			login := named("retain-")(worker)
 			// Room for SUBACK and not for a message: what is looked up need not be sent.
-			login.Properties = rawmqtt.Body(nil).Byte(wire.MaximumPacketSize).Uint32(16)
+			login.Properties = rawmqtt.Body(nil).Byte(packets.PropMaximumPacketSize).Uint32(16)
 			// SUBSCRIBE packets for which a server looks up all retained messages.
 			burst := bytes.Repeat(rawmqtt.SubscribeTo(1, 0, "#", "+", "#", "+", "#", "+", "#", "+"), 50)
 			opening := burst

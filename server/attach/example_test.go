@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"log"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
 
 	"github.com/tenurelock/tenure/server/attach"
@@ -15,7 +15,7 @@ import (
 
 // someBroker runs an MQTT 5 broker that has no store.
 func someBroker() (url string, stop func() error) {
-	broker := mqtt.New(&mqtt.Options{Logger: testsupport.Discard})
+	broker := mochi.New(&mochi.Options{Logger: testsupport.Discard})
 	if err := broker.AddHook(new(testsupport.AllowAll), nil); err != nil {
 		log.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/queueprobe"
 	"github.com/tenurelock/tenure/server/internal/envelope"
@@ -77,7 +77,7 @@ type link struct {
 func (s *Store) connect(ctx context.Context, spare bool) error {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := mqttnet.Dial(attempt, s.broker, s.tls, mqttnet.Options{
+	conn, err := mqtt.Dial(attempt, s.broker, s.tls, mqtt.DialOptions{
 		MaxPacket:    int(min(s.options.MaxPacketSize, math.MaxInt32)), // MQTT's own limit is lower
 		WriteTimeout: writeTimeout,
 		WebSocket:    s.options.WebSocket,
@@ -305,7 +305,7 @@ func (l *link) tooLarge(message *paho.Publish) bool {
 }
 
 // leave ends the connection, and returns when it has ended. Requests until then are answered.
-func (l *link) leave(conn *mqttnet.Conn) {
+func (l *link) leave(conn *mqtt.Conn) {
 	guard := time.AfterFunc(leaveTimeout, conn.Abort)
 	defer guard.Stop()
 	select {

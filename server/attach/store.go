@@ -20,7 +20,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/internal/engine"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/defaults"
@@ -200,16 +200,16 @@ func New(broker string, options Options) (*Store, error) {
 // each million keys, and the log says how far it is. After Open, ctx has no effect. If Open
 // returns an error, the journal cannot be used again, except for its Close.
 func Open(ctx context.Context, broker string, options Options) (*Store, error) {
-	address, err := mqttnet.ParseAddress(broker)
+	address, err := mqtt.ParseAddress(broker)
 	if err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
-	if err := mqttnet.CheckWebSocket(address, options.WebSocket != nil); err != nil {
+	if err := mqtt.CheckWebSocket(address, options.WebSocket != nil); err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
 	var config *tls.Config
-	if mqttnet.IsEncrypted(address) {
-		if config, err = (mqttnet.TLS{Config: options.TLS}).ClientConfig(address); err != nil {
+	if mqtt.IsEncrypted(address) {
+		if config, err = (mqtt.TLS{Config: options.TLS}).ClientConfig(address); err != nil {
 			return nil, fmt.Errorf("attach: %w", err)
 		}
 	} else if options.TLS != nil {

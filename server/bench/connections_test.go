@@ -17,10 +17,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/testprocess"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
@@ -108,10 +109,10 @@ func holdLease(address, id string) (net.Conn, error) {
 		{"KEYNOTIFY", "lease/" + id},
 		{"SET", "lease/" + id, id + ":0123456789abcdef", "NEX", "PX", "3600000"},
 	} {
-		message := frame.Message{
+		message := mqtt.Message{
 			Topic: testsupport.InvokeTopic, QoS: 1, PacketID: uint16(2 + i), ResponseTopic: topics[0],
 			CorrelationData: fmt.Appendf(nil, "%016d", i),
-			User:            []frame.UserProperty{{Name: "__ts", Value: testsupport.InAMinute()}},
+			User:            []mqtt.UserProperty{{Name: "__ts", Value: testsupport.InAMinute()}},
 			Payload:         testsupport.Command(words...),
 		}
 		packet, err := message.Append(nil)
@@ -126,7 +127,7 @@ func holdLease(address, id string) (net.Conn, error) {
 		answers int
 	}{
 		{testsupport.ConnectPacket{ID: id}.Packet(), 1},
-		{testsupport.Packet(wire.Subscribe<<4|2, subscribe), 1},
+		{testsupport.Packet(packets.SUBSCRIBE<<4|2, subscribe), 1},
 		{requests[0], 2}, // reply and PUBACK
 		{requests[1], 2},
 		{requests[2], 3}, // and the notification
@@ -139,7 +140,7 @@ func holdLease(address, id string) (net.Conn, error) {
 			if err != nil {
 				return nil, err
 			}
-			if packet[0]>>4 == wire.Disconnect {
+			if packet[0]>>4 == packets.DISCONNECT {
 				return nil, fmt.Errorf("%s: disconnected: %q", id, packet)
 			}
 		}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
 	mqttpackets "github.com/mochi-mqtt/server/v2/packets"
 
@@ -40,9 +40,9 @@ const (
 
 // stockBroker is plain mochi with a hook that publishes an answer to each request.
 type stockBroker struct {
-	mqtt.HookBase
-	broker  *mqtt.Server
-	inline  *mqtt.Client
+	mochi.HookBase
+	broker  *mochi.Server
+	inline  *mochi.Client
 	address string
 }
 
@@ -55,7 +55,7 @@ func startStockBroker(t testing.TB, wrap func(net.Listener) net.Listener) *stock
 		t.Fatal(err)
 	}
 	s := &stockBroker{
-		broker:  mqtt.New(&mqtt.Options{InlineClient: true, Logger: testsupport.Discard}),
+		broker:  mochi.New(&mochi.Options{InlineClient: true, Logger: testsupport.Discard}),
 		address: socket.Addr().String(),
 	}
 	s.inline = s.broker.NewClient(nil, "local", "echo", true)
@@ -85,18 +85,18 @@ func (s *stockBroker) ID() string { return "echo" }
 
 // Provides lists the calls that the broker should make.
 func (s *stockBroker) Provides(call byte) bool {
-	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck || call == mqtt.OnPublish
+	return call == mochi.OnConnectAuthenticate || call == mochi.OnACLCheck || call == mochi.OnPublish
 }
 
 // OnConnectAuthenticate admits every client.
-func (s *stockBroker) OnConnectAuthenticate(*mqtt.Client, mqttpackets.Packet) bool { return true }
+func (s *stockBroker) OnConnectAuthenticate(*mochi.Client, mqttpackets.Packet) bool { return true }
 
 // OnACLCheck allows everything.
-func (s *stockBroker) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
+func (s *stockBroker) OnACLCheck(*mochi.Client, string, bool) bool { return true }
 
 // OnPublish answers a request, at QoS 0, as our store does, and with user properties if
 // the request has some.
-func (s *stockBroker) OnPublish(cl *mqtt.Client, pk mqttpackets.Packet) (mqttpackets.Packet, error) {
+func (s *stockBroker) OnPublish(cl *mochi.Client, pk mqttpackets.Packet) (mqttpackets.Packet, error) {
 	if pk.TopicName != testsupport.InvokeTopic {
 		return pk, nil
 	}

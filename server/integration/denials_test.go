@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenurelock/tenure/internal/frame"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/servertest"
@@ -23,8 +23,8 @@ func TestWhatStrictModeRefusesIsLogged(t *testing.T) {
 			}})
 			p := testsupport.DialRaw(t, strings.TrimPrefix(s.URL, "mqtt://"), "p")
 			never := p.Request("SET", "fenced", "v")
-			never.User = append(never.User, frame.UserProperty{Name: "__ft", Value: testsupport.InAMinute()})
-			for key, refused := range map[string]frame.Message{"lock/a": p.Request("SET", "lock/a", "q:1", "NEX", "PX", "60000"), "fenced": never} {
+			never.User = append(never.User, mqtt.UserProperty{Name: "__ft", Value: testsupport.InAMinute()})
+			for key, refused := range map[string]mqtt.Message{"lock/a": p.Request("SET", "lock/a", "q:1", "NEX", "PX", "60000"), "fenced": never} {
 				p.Write(testsupport.PacketOf(t, refused))
 				reply := string(p.ReadReply().Payload)
 				reason := strings.TrimSuffix(strings.TrimPrefix(reply, "-ERR "), "\r\n")

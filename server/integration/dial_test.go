@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/contrib/tenurews"
@@ -114,7 +114,7 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 // tokens lets a server take tokens of service accounts, as brokers in Kubernetes do.
 type tokens struct {
 	testsupport.AllowAll
-	broker *mqtt.Server
+	broker *mochi.Server
 	shown  chan string // what was shown, and how
 
 	mu    sync.Mutex
@@ -126,7 +126,7 @@ const methodServiceAccount = "K8S-SAT"
 func (*tokens) ID() string { return "tokens" }
 
 func (h *tokens) Provides(call byte) bool {
-	return call == mqtt.OnConnect || call == mqtt.OnAuthPacket || call == mqtt.OnPacketEncode || h.AllowAll.Provides(call)
+	return call == mochi.OnConnect || call == mochi.OnAuthPacket || call == mochi.OnPacketEncode || h.AllowAll.Provides(call)
 }
 
 func (h *tokens) take(how string, properties packets.Properties) bool {
@@ -143,7 +143,7 @@ func (h *tokens) replace(valid string) {
 	h.valid = valid
 }
 
-func (h *tokens) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
+func (h *tokens) OnConnect(cl *mochi.Client, pk packets.Packet) error {
 	if pk.Properties.AuthenticationMethod == "" {
 		return nil // the store
 	}
@@ -154,7 +154,7 @@ func (h *tokens) OnConnect(cl *mqtt.Client, pk packets.Packet) error {
 	return packets.ErrNotAuthorized
 }
 
-func (h *tokens) OnAuthPacket(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+func (h *tokens) OnAuthPacket(cl *mochi.Client, pk packets.Packet) (packets.Packet, error) {
 	if !h.take("AUTH", pk.Properties) {
 		return pk, h.broker.DisconnectClient(cl, packets.ErrNotAuthorized)
 	}
@@ -165,7 +165,7 @@ func (h *tokens) OnAuthPacket(cl *mqtt.Client, pk packets.Packet) (packets.Packe
 	})
 }
 
-func (*tokens) OnPacketEncode(cl *mqtt.Client, pk packets.Packet) packets.Packet {
+func (*tokens) OnPacketEncode(cl *mochi.Client, pk packets.Packet) packets.Packet {
 	if pk.FixedHeader.Type == packets.Connack && cl.Properties.Props.AuthenticationMethod != "" {
 		pk.Properties.AuthenticationMethod = methodServiceAccount // [MQTT-4.12.0-5]
 	}
@@ -187,7 +187,7 @@ func (h *tokens) mustHaveSeen(t *testing.T, want string) {
 func TestAServiceAccountTokenIsSentAgainWhenItChanges(t *testing.T) {
 	t.Parallel() // the file is looked at every ten seconds
 	// The server itself knows no tokens.
-	broker := &tokens{broker: mqtt.New(&mqtt.Options{Logger: testsupport.Discard}), shown: make(chan string, 10), valid: "one"}
+	broker := &tokens{broker: mochi.New(&mochi.Options{Logger: testsupport.Discard}), shown: make(chan string, 10), valid: "one"}
 	target := testsupport.ServeBroker(t, broker.broker, broker)
 	testsupport.Attach(t, target, attach.Options{ProbeMessages: -1}) // mochi is no match for its burst
 	through := testsupport.NewProxy(t, target)
@@ -222,7 +222,7 @@ func TestAServiceAccountTokenIsSentAgainWhenItChanges(t *testing.T) {
 // moody is a hook of mochi that refuses with reason codes.
 type moody struct {
 	testsupport.AllowAll
-	broker     *mqtt.Server
+	broker     *mochi.Server
 	connack    packets.Code // of CONNECTs; zero: as usual
 	disconnect packets.Code // in answer to a request; zero: none
 }
@@ -230,10 +230,10 @@ type moody struct {
 func (*moody) ID() string { return "moody" }
 
 func (h *moody) Provides(call byte) bool {
-	return call == mqtt.OnConnect || call == mqtt.OnPacketRead || h.AllowAll.Provides(call)
+	return call == mochi.OnConnect || call == mochi.OnPacketRead || h.AllowAll.Provides(call)
 }
 
-func (h *moody) OnConnect(cl *mqtt.Client, _ packets.Packet) error {
+func (h *moody) OnConnect(cl *mochi.Client, _ packets.Packet) error {
 	if h.connack.Code == 0 {
 		return nil
 	}
@@ -241,7 +241,7 @@ func (h *moody) OnConnect(cl *mqtt.Client, _ packets.Packet) error {
 	return h.connack
 }
 
-func (h *moody) OnPacketRead(cl *mqtt.Client, pk packets.Packet) (packets.Packet, error) {
+func (h *moody) OnPacketRead(cl *mochi.Client, pk packets.Packet) (packets.Packet, error) {
 	if h.disconnect.Code != 0 && pk.FixedHeader.Type == packets.Publish {
 		return pk, h.broker.DisconnectClient(cl, h.disconnect)
 	}
@@ -268,7 +268,7 @@ func TestReasonsOfTheBrokerCanBeDistinguished(t *testing.T) {
 		{"DISCONNECT: not authorized", disconnect(packets.ErrNotAuthorized), transport.ErrNotAuthorized, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.hook.broker = mqtt.New(&mqtt.Options{Logger: testsupport.Discard})
+			test.hook.broker = mochi.New(&mochi.Options{Logger: testsupport.Discard})
 			address := testsupport.ServeBroker(t, test.hook.broker, &test.hook) // without a store: no request gets so far
 			var err error
 			if test.hook.connack.Code != 0 {

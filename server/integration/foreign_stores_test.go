@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
@@ -173,18 +173,18 @@ func TestTheClientIgnoresUnexpectedMessages(t *testing.T) {
 // deceiver is the hook of a broker that delivers messages without a subscription.
 type deceiver struct {
 	testsupport.PasswordBroker
-	connected chan *mqtt.Client
+	connected chan *mochi.Client
 }
 
 func (d *deceiver) Provides(call byte) bool {
-	return call == mqtt.OnSessionEstablished || d.PasswordBroker.Provides(call)
+	return call == mochi.OnSessionEstablished || d.PasswordBroker.Provides(call)
 }
 
-func (d *deceiver) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) { d.connected <- cl }
+func (d *deceiver) OnSessionEstablished(cl *mochi.Client, _ packets.Packet) { d.connected <- cl }
 
 func TestMessagesForOthersAreIgnored(t *testing.T) {
 	var log logbuffer.Buffer
-	broker := &deceiver{connected: make(chan *mqtt.Client, 1)}
+	broker := &deceiver{connected: make(chan *mochi.Client, 1)}
 	testsupport.Dial(t, testsupport.StartBroker(t, broker), transport.Options{ClientID: "p", Username: "u", Password: []byte("right"),
 		ClientOptions: transport.ClientOptions{Logger: debugLogger(&log)}})
 	victim := await.Receive(broker.connected)

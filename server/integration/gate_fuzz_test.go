@@ -8,9 +8,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	broker "github.com/mochi-mqtt/server/v2/packets"
 
-	"github.com/tenurelock/tenure/internal/frame"
-	packetgate "github.com/tenurelock/tenure/internal/gate"
-	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
@@ -57,9 +55,9 @@ func FuzzGate(f *testing.F) {
 		f.Add([]byte(seed.first), []byte(seed.packet), seed.fromServer)
 	}
 	f.Fuzz(func(t *testing.T, first, packet []byte, fromServer bool) {
-		g := packetgate.New(packetgate.FromClient, packetgate.DefaultLimits())
+		g := mqtt.NewGate(mqtt.FromClient, mqtt.DefaultLimits())
 		if fromServer {
-			g = packetgate.New(packetgate.FromServer, packetgate.Limits{})
+			g = mqtt.NewGate(mqtt.FromServer, mqtt.Limits{})
 		}
 		if len(first) > 0 && g.Check(first) != nil || g.Check(packet) != nil {
 			return
@@ -84,8 +82,8 @@ type published struct {
 }
 
 func ours(t *testing.T, packet []byte, version byte) published {
-	var p frame.Publish
-	if refusal := p.Decode(packet, version, new(packetgate.Limits)); refusal != nil {
+	var p mqtt.Publish
+	if refusal := p.Decode(packet, version, new(mqtt.Limits)); refusal != nil {
 		t.Fatal(refusal)
 	}
 	return published{string(p.Topic), string(p.ResponseTopic), string(p.ContentType), p.CorrelationData, p.Payload, p.QoS, p.PacketID, p.Retain, p.MessageExpiry}
@@ -117,17 +115,17 @@ func compareWithPaho(t *testing.T, packet []byte) {
 			t.Errorf("paho reads %+v\nwe read %+v", got, want)
 		}
 	case *packets.Subscribe:
-		var got []frame.Subscription
+		var got []mqtt.Subscription
 		for _, s := range theirs.Subscriptions {
-			got = append(got, frame.Subscription{Topic: s.Topic, QoS: s.QoS, NoLocal: s.NoLocal, RetainAsPublished: s.RetainAsPublished, RetainHandling: s.RetainHandling})
+			got = append(got, mqtt.Subscription{Topic: s.Topic, QoS: s.QoS, NoLocal: s.NoLocal, RetainAsPublished: s.RetainAsPublished, RetainHandling: s.RetainHandling})
 		}
-		var want frame.Subscribe
-		if want.Decode(packet, 5, new(wire.Limits)) != nil || !slices.Equal(got, want.Filters) || theirs.PacketID != want.PacketID {
+		var want mqtt.Subscribe
+		if want.Decode(packet, 5, new(mqtt.Limits)) != nil || !slices.Equal(got, want.Filters) || theirs.PacketID != want.PacketID {
 			t.Errorf("paho reads %+v\nwe read %+v", got, want)
 		}
 	case *packets.Unsubscribe:
-		var want frame.Unsubscribe
-		if want.Decode(packet, 5, new(wire.Limits)) != nil || !slices.Equal(theirs.Topics, want.Filters) {
+		var want mqtt.Unsubscribe
+		if want.Decode(packet, 5, new(mqtt.Limits)) != nil || !slices.Equal(theirs.Topics, want.Filters) {
 			t.Errorf("paho reads %q\nwe read %q", theirs.Topics, want.Filters)
 		}
 	}
@@ -135,7 +133,7 @@ func compareWithPaho(t *testing.T, packet []byte) {
 
 func compareWithMochi(t *testing.T, packet []byte, version byte) {
 	t.Helper()
-	_, header, _ := wire.Size(packet)
+	_, header, _ := mqtt.Size(packet)
 	theirs := broker.Packet{ProtocolVersion: version}
 	if err := theirs.FixedHeader.Decode(packet[0]); err != nil {
 		t.Fatalf("mochi cannot read its header: %v", err)
@@ -165,16 +163,16 @@ func compareWithMochi(t *testing.T, packet []byte, version byte) {
 		for _, filter := range theirs.Filters {
 			got = append(got, filter.Filter)
 		}
-		var s frame.Subscribe
-		var u frame.Unsubscribe
-		if s.Decode(packet, version, new(wire.Limits)) == nil {
+		var s mqtt.Subscribe
+		var u mqtt.Unsubscribe
+		if s.Decode(packet, version, new(mqtt.Limits)) == nil {
 			for i, filter := range s.Filters {
 				want = append(want, filter.Topic)
 				if filter.QoS != theirs.Filters[i].Qos {
 					t.Errorf("mochi reads the QoS %d, and we %d", theirs.Filters[i].Qos, filter.QoS)
 				}
 			}
-		} else if u.Decode(packet, version, new(wire.Limits)) == nil {
+		} else if u.Decode(packet, version, new(mqtt.Limits)) == nil {
 			want = u.Filters
 		}
 		if !slices.Equal(got, want) {

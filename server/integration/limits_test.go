@@ -13,10 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -137,7 +138,7 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 			t.Fatal(err)
 		}
 		in := bufio.NewReader(conn)
-		if first, _, err := rawmqtt.Read(in, 1<<10); err != nil || first>>4 != wire.Connack {
+		if first, _, err := rawmqtt.Read(in, 1<<10); err != nil || first>>4 != packets.CONNACK {
 			t.Fatalf("%s: %x, %v", id, first, err)
 		}
 		_, _ = conn.Write(packet[:20_000]) // it has a buffer of 32 KiB then, of which 12 count
@@ -157,7 +158,7 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 	use(func(used int64) bool { return used == 24<<10 }, "another has begun")
 	third, _ := send("third")
 	reason := "large packets take up all the room that there is for them, and this one waits longest for its rest"
-	if rest, err := io.ReadAll(inOfFirst); err != nil || string(rest) != string(frame.AppendDisconnect(nil, 0x97, reason)) {
+	if rest, err := io.ReadAll(inOfFirst); err != nil || string(rest) != string(mqtt.AppendDisconnect(nil, 0x97, reason)) {
 		t.Errorf("the first is told %q, %v", rest, err)
 	}
 	use(func(used int64) bool { return used == 24<<10 }, "the first has lost its room to a third")
@@ -169,8 +170,8 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 	use(func(used int64) bool { return used == 0 }, "the connections are over")
 	conn, in := send("fourth")
 	_, _ = conn.Write(packet[20_000:])
-	_, _ = conn.Write(rawmqtt.Packet(wire.Pingreq, 0, nil))
-	if kind, _, err := rawmqtt.Read(in, 1<<10); err != nil || kind>>4 != wire.Pingresp {
+	_, _ = conn.Write(rawmqtt.Packet(packets.PINGREQ, 0, nil))
+	if kind, _, err := rawmqtt.Read(in, 1<<10); err != nil || kind>>4 != packets.PINGRESP {
 		t.Errorf("afterwards there is no room for one: %x, %v", kind, err)
 	}
 	use(func(used int64) bool { return used == 0 }, "it was handled")

@@ -6,8 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -15,7 +16,7 @@ import (
 
 func TestTheReceiveMaximumOfASubscriberIsHonoured(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
-	subscriber := testsupport.ConnectPacket{ID: "subscriber", Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(3)}.Connect(t, address)
+	subscriber := testsupport.ConnectPacket{ID: "subscriber", Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(3)}.Connect(t, address)
 	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 	subscriber.Subscribe("t")
 	publisher.MustPublish("t", testsupport.Numbered(10)...)
@@ -58,7 +59,7 @@ func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
 				login := testsupport.ConnectPacket{ID: "subscriber", Old: old, Resume: true, Expiry: 600}
 				most := 4
 				if !old {
-					login.Properties = rawmqtt.Body{wire.ReceiveMaximum}.Uint16(uint16(most))
+					login.Properties = rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(uint16(most))
 				}
 				c := login.Connect(t, address)
 				publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
@@ -119,11 +120,11 @@ func TestAMessageReachesEachSubscriberAsItAsked(t *testing.T) {
 		filter     string
 	}
 	properties := rawmqtt.Body(nil).User("a", "1").User("a", "2")
-	properties = append(properties, rawmqtt.Body{wire.ContentType}.Text("c")...)
-	properties = append(properties, rawmqtt.Body{wire.ResponseTopic}.Text("answers")...)
-	properties = append(properties, rawmqtt.Body{wire.CorrelationData}.Text("n")...)
-	properties = append(properties, wire.PayloadFormat, 1)
-	expiring := append(rawmqtt.Body{wire.MessageExpiry}.Uint32(100), properties...)
+	properties = append(properties, rawmqtt.Body{packets.PropContentType}.Text("c")...)
+	properties = append(properties, rawmqtt.Body{packets.PropResponseTopic}.Text("answers")...)
+	properties = append(properties, rawmqtt.Body{packets.PropCorrelationData}.Text("n")...)
+	properties = append(properties, packets.PropPayloadFormat, 1)
+	expiring := append(rawmqtt.Body{packets.PropMessageExpiry}.Uint32(100), properties...)
 	payload := strings.Repeat("p", 40)
 	message := func(qos byte, list rawmqtt.Body) rawmqtt.Message {
 		return rawmqtt.Message{Topic: "a/b", QoS: qos, Payload: []byte(payload), Properties: list}
@@ -150,9 +151,9 @@ func TestAMessageReachesEachSubscriberAsItAsked(t *testing.T) {
 		{name: "No Local of one of two", self: true, subs: []subscription{{1 | testsupport.NoLocal, 1, "a/b"}, {0, 2, "a/#"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 0, Identifiers: []int{2}}}},
 		{name: "No Local for others' messages", subs: []subscription{{1 | testsupport.NoLocal, 0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
 		{name: "to itself", self: true, subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
-		{name: "just small enough", login: rawmqtt.Body{wire.MaximumPacketSize}.Uint32(50), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
-		{name: "too large for its client", login: rawmqtt.Body{wire.MaximumPacketSize}.Uint32(49), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil)},
-		{name: "too large for its client with QoS 0", login: rawmqtt.Body{wire.MaximumPacketSize}.Uint32(47), subs: []subscription{{1, 0, "a/b"}}, message: message(0, nil)},
+		{name: "just small enough", login: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(50), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil), want: []testsupport.Message{{QoS: 1}}},
+		{name: "too large for its client", login: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(49), subs: []subscription{{1, 0, "a/b"}}, message: message(1, nil)},
+		{name: "too large for its client with QoS 0", login: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(47), subs: []subscription{{1, 0, "a/b"}}, message: message(0, nil)},
 		{name: "another topic", subs: []subscription{{1, 0, "a/b/c"}, {1, 0, "+"}, {1, 0, "b/#"}}, message: message(1, nil)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -267,7 +268,7 @@ func TestADelayedMessageHasItsRemainingExpiry(t *testing.T) {
 		payload string
 		expiry  uint32
 	}{{"long", 100}, {"short", 1}} {
-		publisher.Publish(rawmqtt.Message{Topic: "t", Payload: []byte(m.payload), Properties: rawmqtt.Body{wire.MessageExpiry}.Uint32(m.expiry)})
+		publisher.Publish(rawmqtt.Message{Topic: "t", Payload: []byte(m.payload), Properties: rawmqtt.Body{packets.PropMessageExpiry}.Uint32(m.expiry)})
 	}
 	testsupport.Eventually(t, "the short one has expired", func() bool { return s.Stats().DroppedMessages["expired"] == 1 })
 	if got := login.Connect(t, address).MustReceive("long")[0]; got.Expiry < 60 || got.Expiry > 99 {
@@ -297,7 +298,7 @@ func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
 func TestATakeOverLosesNothingThatWaits(t *testing.T) {
 	t.Parallel()
 	address, s := testsupport.StartServer(t, server.Options{})
-	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600, Properties: rawmqtt.Body{wire.ReceiveMaximum}.Uint16(5)}
+	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600, Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(5)}
 	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 	c.Subscribe("t")
 	const messages = 300

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/frame"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -29,7 +29,7 @@ const propertiesAt = 3 + 2 + len(testsupport.InvokeTopic) + 2
 // Each request gets one reply, in the form that it asks for, or the refusal that the standard defines,
 // and the server goes on. The conformance tests check the content of the replies.
 func TestEachPacketGetsAsManyAnswersAsItShould(t *testing.T) {
-	change := func(words []string, change func(*frame.Message)) func(*testsupport.RawClient) []byte {
+	change := func(words []string, change func(*mqtt.Message)) func(*testsupport.RawClient) []byte {
 		return func(c *testsupport.RawClient) []byte {
 			message := c.Request(words...)
 			if change != nil {
@@ -66,33 +66,33 @@ func TestEachPacketGetsAsManyAnswersAsItShould(t *testing.T) {
 		{name: "VDEL of another value", packet: plain("VDEL", "k", "w"), wants: 2},
 		{name: "VDEL", packet: plain("VDEL", "k", "v"), wants: 2},
 		{name: "KEYNOTIFY", packet: plain("KEYNOTIFY", "other"), wants: 2},
-		{name: "a token", packet: change([]string{"SET", "guarded", "w"}, func(m *frame.Message) {
-			m.User = append(m.User, frame.UserProperty{Name: "__ft", Value: "1:0:p"})
+		{name: "a token", packet: change([]string{"SET", "guarded", "w"}, func(m *mqtt.Message) {
+			m.User = append(m.User, mqtt.UserProperty{Name: "__ft", Value: "1:0:p"})
 		}), wants: 2},
 		{name: "no token", packet: plain("SET", "fenced", "w"), wants: 2},
-		{name: "no timestamp", packet: change([]string{"SET", "k", "w"}, func(m *frame.Message) { m.User = nil }), wants: 2},
-		{name: "an empty timestamp", packet: change([]string{"SET", "k", "w"}, func(m *frame.Message) { m.User[0].Value = "" }), wants: 2},
-		{name: "two timestamps", packet: change([]string{"SET", "k", "w"}, func(m *frame.Message) {
-			m.User = append(m.User, frame.UserProperty{Name: "__ts", Value: "x"})
+		{name: "no timestamp", packet: change([]string{"SET", "k", "w"}, func(m *mqtt.Message) { m.User = nil }), wants: 2},
+		{name: "an empty timestamp", packet: change([]string{"SET", "k", "w"}, func(m *mqtt.Message) { m.User[0].Value = "" }), wants: 2},
+		{name: "two timestamps", packet: change([]string{"SET", "k", "w"}, func(m *mqtt.Message) {
+			m.User = append(m.User, mqtt.UserProperty{Name: "__ts", Value: "x"})
 		}), wants: 2},
 		{name: "a key that is denied", packet: plain("SET", "secret", "w"), wants: 2},
 		{name: "no such verb", packet: plain("SETT", "k", "w"), wants: 2},
-		{name: "no RESP3", packet: change(nil, func(m *frame.Message) { m.Payload = []byte("SET k w") }), wants: 2},
-		{name: "no payload", packet: change(nil, func(m *frame.Message) { m.Payload = nil }), wants: 2},
-		{name: "all that deployed clients send", packet: change(get, func(m *frame.Message) {
+		{name: "no RESP3", packet: change(nil, func(m *mqtt.Message) { m.Payload = []byte("SET k w") }), wants: 2},
+		{name: "no payload", packet: change(nil, func(m *mqtt.Message) { m.Payload = nil }), wants: 2},
+		{name: "all that deployed clients send", packet: change(get, func(m *mqtt.Message) {
 			m.MessageExpiry, m.ContentType = 10, "application/octet-stream"
-			m.User = append(m.User, frame.UserProperty{Name: "__srcId", Value: "p"}, frame.UserProperty{Name: "$partition", Value: "p"})
+			m.User = append(m.User, mqtt.UserProperty{Name: "__srcId", Value: "p"}, mqtt.UserProperty{Name: "$partition", Value: "p"})
 		}), wants: 2},
 		{name: "said to be a duplicate", packet: flags(0x3a), wants: 2},
-		{name: "the hex form of the response topic, unread", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "clients/70/response" }), wants: 1},
-		{name: "a topic to which another client subscribes too", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "both" }), wants: 2},
-		{name: "a topic with a subscription identifier", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "identified" }), wants: 2},
+		{name: "the hex form of the response topic, unread", packet: change(get, func(m *mqtt.Message) { m.ResponseTopic = "clients/70/response" }), wants: 1},
+		{name: "a topic to which another client subscribes too", packet: change(get, func(m *mqtt.Message) { m.ResponseTopic = "both" }), wants: 2},
+		{name: "a topic with a subscription identifier", packet: change(get, func(m *mqtt.Message) { m.ResponseTopic = "identified" }), wants: 2},
 		{name: "a reply that is too large", packet: plain("GET", "large"), wants: 2, limit: 300},
 		{name: "a reply that is a byte too large", packet: plain(get...), wants: 1, limit: 169},
 		{name: "a reply that is just not too large", packet: plain(get...), wants: 2, limit: 170},
 		{name: "a reply that would fit without properties", packet: plain(get...), wants: 1, limit: 90},
 
-		{name: "QoS 0", packet: change(get, func(m *frame.Message) { m.QoS = 0 })},
+		{name: "QoS 0", packet: change(get, func(m *mqtt.Message) { m.QoS = 0 })},
 		{name: "retained", packet: flags(0x33), wants: 1},
 		{name: "QoS 2", packet: flags(0x34), ends: true},
 		{name: "QoS 3", packet: flags(0x36), ends: true},
@@ -101,15 +101,15 @@ func TestEachPacketGetsAsManyAnswersAsItShould(t *testing.T) {
 			packet[propertiesAt-2], packet[propertiesAt-1] = 0, 0
 			return packet
 		}, ends: true},
-		{name: "no response topic", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "" }), wants: 1},
-		{name: "no correlation data", packet: change(get, func(m *frame.Message) { m.CorrelationData = nil }), wants: 1},
-		{name: "a reply for another", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "clients/other/response" }), wants: 1},
-		{name: "a reply with a wildcard", packet: change(get, func(m *frame.Message) { m.ResponseTopic = "clients/p/+" }), ends: true},
-		{name: "a reply on the system topic", packet: change(get, func(m *frame.Message) { m.ResponseTopic = testsupport.InvokeTopic }), ends: true},
-		{name: "a forged notification", packet: change(get, func(m *frame.Message) { m.ResponseTopic = testsupport.ReservedPrefix + "/70/command/notify/6B" }), ends: true},
-		{name: "an ordinary message", packet: change(get, func(m *frame.Message) { m.Topic = "factory/news" }), wants: 1},
-		{name: "a message to itself", packet: change(get, func(m *frame.Message) { m.Topic = "clients/p/response" }), wants: 2},
-		{name: "below the system topic", packet: change(get, func(m *frame.Message) { m.Topic = testsupport.InvokeTopic + "/x" }), wants: 1},
+		{name: "no response topic", packet: change(get, func(m *mqtt.Message) { m.ResponseTopic = "" }), wants: 1},
+		{name: "no correlation data", packet: change(get, func(m *mqtt.Message) { m.CorrelationData = nil }), wants: 1},
+		{name: "a reply for another", packet: change(get, func(m *mqtt.Message) { m.ResponseTopic = "clients/other/response" }), wants: 1},
+		{name: "a reply with a wildcard", packet: change(get, func(m *mqtt.Message) { m.ResponseTopic = "clients/p/+" }), ends: true},
+		{name: "a reply on the system topic", packet: change(get, func(m *mqtt.Message) { m.ResponseTopic = testsupport.InvokeTopic }), ends: true},
+		{name: "a forged notification", packet: change(get, func(m *mqtt.Message) { m.ResponseTopic = testsupport.ReservedPrefix + "/70/command/notify/6B" }), ends: true},
+		{name: "an ordinary message", packet: change(get, func(m *mqtt.Message) { m.Topic = "factory/news" }), wants: 1},
+		{name: "a message to itself", packet: change(get, func(m *mqtt.Message) { m.Topic = "clients/p/response" }), wants: 2},
+		{name: "below the system topic", packet: change(get, func(m *mqtt.Message) { m.Topic = testsupport.InvokeTopic + "/x" }), wants: 1},
 		{name: "a topic alias", packet: func(c *testsupport.RawClient) []byte {
 			return testsupport.Packet(0x32, testsupport.Text(testsupport.InvokeTopic), []byte{0, 7, 3, 0x23, 0, 1}, testsupport.Command(get...))
 		}, ends: true},
@@ -130,7 +130,7 @@ func TestEachPacketGetsAsManyAnswersAsItShould(t *testing.T) {
 			other.Do("SET", "k", "v")
 			other.Do("SET", "large", strings.Repeat("v", 400))
 			fenced := other.Request("SET", "fenced", "v")
-			fenced.User = append(fenced.User, frame.UserProperty{Name: "__ft", Value: "5:0:p"})
+			fenced.User = append(fenced.User, mqtt.UserProperty{Name: "__ft", Value: "5:0:p"})
 			other.Write(testsupport.PacketOf(t, fenced))
 			other.ReadReply()
 			var properties []byte

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -405,11 +404,11 @@ func TestAReplyWithSubscriptionIdentifiersIsNotLargerThanItsClientTakes(t *testi
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
 		in := bufio.NewReader(conn)
-		login := rawmqtt.Login{ClientID: "p", KeepAlive: 60, Properties: rawmqtt.Body(nil).Byte(wire.MaximumPacketSize).Uint32(maximum)}
-		subscribe := rawmqtt.Packet(wire.Subscribe, 2, rawmqtt.Body(nil).Uint16(1).
-			Properties(rawmqtt.Body(nil).Byte(wire.SubscriptionIdentifier).Variable(1<<28-1)).Text("clients/p/r").Byte(0))
+		login := rawmqtt.Login{ClientID: "p", KeepAlive: 60, Properties: rawmqtt.Body(nil).Byte(packets.PropMaximumPacketSize).Uint32(maximum)}
+		subscribe := rawmqtt.Packet(packets.SUBSCRIBE, 2, rawmqtt.Body(nil).Uint16(1).
+			Properties(rawmqtt.Body(nil).Byte(packets.PropSubscriptionIdentifier).Variable(1<<28-1)).Text("clients/p/r").Byte(0))
 		request := rawmqtt.Message{Topic: testsupport.InvokeTopic, QoS: 1, ID: 2,
-			Properties: rawmqtt.Body(nil).Byte(wire.ResponseTopic).Text("clients/p/r").Byte(wire.CorrelationData).Text(fmt.Sprintf("%016d", size)),
+			Properties: rawmqtt.Body(nil).Byte(packets.PropResponseTopic).Text("clients/p/r").Byte(packets.PropCorrelationData).Text(fmt.Sprintf("%016d", size)),
 			Payload:    testsupport.Command("GET", "k")}.Packet()
 		for _, packet := range [][]byte{login.Packet(), subscribe, request} {
 			if _, err := conn.Write(packet); err != nil {
@@ -421,14 +420,14 @@ func TestAReplyWithSubscriptionIdentifiersIsNotLargerThanItsClientTakes(t *testi
 			if err != nil {
 				t.Fatal(err)
 			}
-			if first>>4 == wire.Publish {
-				if got := len(rawmqtt.Packet(wire.Publish, 0, body)); got > int(maximum) {
+			if first>>4 == packets.PUBLISH {
+				if got := len(rawmqtt.Packet(packets.PUBLISH, 0, body)); got > int(maximum) {
 					t.Errorf("a reply of %d bytes; the client takes %d", got, maximum)
 				} else {
 					size = got
 				}
 			}
-			if first>>4 == wire.Puback {
+			if first>>4 == packets.PUBACK {
 				break
 			}
 		}

@@ -35,8 +35,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tenurelock/tenure/internal/descriptors"
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/gate"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/tlspolicy"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -176,9 +175,9 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 		}
 		conn = encrypted
 	}
-	limits := gate.DefaultLimits()
-	check := gate.New(gate.FromClient, limits)
-	input := frame.NewFilter(conn, frame.FilterOptions{Limit: limits.FirstPacket, First: limits.FirstPacket, Check: check.Check})
+	limits := mqtt.DefaultLimits()
+	check := mqtt.NewGate(mqtt.FromClient, limits)
+	input := mqtt.NewFilter(conn, mqtt.FilterOptions{Limit: limits.FirstPacket, First: limits.FirstPacket, Check: check.Check})
 	var answer []byte
 	if _, err := input.Read(make([]byte, 1)); err != nil { // the whole packet was checked before its first byte is returned
 		var refused bool

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
 	mqttpackets "github.com/mochi-mqtt/server/v2/packets"
 )
@@ -48,9 +48,9 @@ const (
 
 // stockBroker is plain mochi with a hook that publishes an answer to each request.
 type stockBroker struct {
-	mqtt.HookBase
-	broker *mqtt.Server
-	inline *mqtt.Client
+	mochi.HookBase
+	broker *mochi.Server
+	inline *mochi.Client
 }
 
 func serveStock(ctx context.Context, _ string, said func(address string)) error {
@@ -59,7 +59,7 @@ func serveStock(ctx context.Context, _ string, said func(address string)) error 
 		return err
 	}
 	// The default capabilities: https://pkg.go.dev/github.com/mochi-mqtt/server/v2#Capabilities
-	s := &stockBroker{broker: mqtt.New(&mqtt.Options{InlineClient: true, Logger: slog.New(slog.DiscardHandler)})}
+	s := &stockBroker{broker: mochi.New(&mochi.Options{InlineClient: true, Logger: slog.New(slog.DiscardHandler)})}
 	s.inline = s.broker.NewClient(nil, "local", "echo", true)
 	err = errors.Join(
 		s.broker.AddHook(s, nil),
@@ -81,17 +81,17 @@ func (s *stockBroker) ID() string { return "echo" }
 
 // Provides lists the calls that the broker should make.
 func (s *stockBroker) Provides(call byte) bool {
-	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck || call == mqtt.OnPublish
+	return call == mochi.OnConnectAuthenticate || call == mochi.OnACLCheck || call == mochi.OnPublish
 }
 
 // OnConnectAuthenticate admits every client.
-func (s *stockBroker) OnConnectAuthenticate(*mqtt.Client, mqttpackets.Packet) bool { return true }
+func (s *stockBroker) OnConnectAuthenticate(*mochi.Client, mqttpackets.Packet) bool { return true }
 
 // OnACLCheck allows everything.
-func (s *stockBroker) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
+func (s *stockBroker) OnACLCheck(*mochi.Client, string, bool) bool { return true }
 
 // OnPublish answers a request, at QoS 0, as our store does.
-func (s *stockBroker) OnPublish(_ *mqtt.Client, pk mqttpackets.Packet) (mqttpackets.Packet, error) {
+func (s *stockBroker) OnPublish(_ *mochi.Client, pk mqttpackets.Packet) (mqttpackets.Packet, error) {
 	if pk.TopicName != requestTopic {
 		return pk, nil
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/contrib/tenurews"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/attach"
 )
@@ -127,7 +127,7 @@ var attachFolder = filepath.Join(serveFolder, "attach")
 // brokerFolder is where attach keeps its data for a broker by default: a store that served one
 // broker after another would show clients of the second what clients of the first wrote.
 func brokerFolder(broker string) (string, error) {
-	address, err := mqttnet.ParseAddress(broker)
+	address, err := mqtt.ParseAddress(broker)
 	if err != nil {
 		return "", usage(fmt.Errorf("attach: %w", err))
 	}
@@ -283,7 +283,7 @@ func (s *attachSettings) options() (attach.Options, error) {
 	}
 	var err error
 	if s.passwordFile != "" {
-		if options.Password, err = mqttnet.ReadSecret(s.passwordFile); err != nil {
+		if options.Password, err = mqtt.ReadSecret(s.passwordFile); err != nil {
 			return options, fmt.Errorf("--password-file: %w", err)
 		}
 	}

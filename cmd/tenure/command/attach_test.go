@@ -176,7 +176,7 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 	path := build(t)
 	_, certificate, _ := writeCertificate(t, t.TempDir(), "store")
 	encrypted := func(name string) string {
-		return filepath.Join("..", "..", "..", "internal", "mqttnet", "testdata", "keys", name+".pem")
+		return filepath.Join("..", "..", "..", "internal", "mqtt", "testdata", "keys", name+".pem")
 	}
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {

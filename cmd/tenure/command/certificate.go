@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 // certificateFlags are the flags for a certificate to show: of serve to its clients, and of attach and of
@@ -38,8 +38,8 @@ func (f *certificateFlags) read() (*tls.Certificate, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	pair, err := mqttnet.ReadCertificate(f.certificate, f.key, f.keyPassword)
-	if bad := (*mqttnet.FileError)(nil); errors.As(err, &bad) {
+	pair, err := mqtt.ReadCertificate(f.certificate, f.key, f.keyPassword)
+	if bad := (*mqtt.FileError)(nil); errors.As(err, &bad) {
 		flag := map[string]string{"CertFile": "--tls-cert", "KeyFile": "--tls-key", "KeyPasswordFile": "--tls-key-password-file"}[bad.Option]
 		return nil, fmt.Errorf("%s: %w", flag, bad.Err)
 	}
@@ -58,7 +58,7 @@ func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (*tls.C
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
 		var err error
-		if config.RootCAs, err = mqttnet.ReadCertPool(ca); err != nil {
+		if config.RootCAs, err = mqtt.ReadCertPool(ca); err != nil {
 			return nil, fmt.Errorf("%s: %w", caFlag, err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/contrib/tenurews"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -107,7 +107,7 @@ func (c *connection) dial(ctx context.Context, address string, options transport
 func (c *connection) dialNow(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
 	dialing, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
-	servers, _ := mqttnet.ParseAddresses(address) // Dial reports an error
+	servers, _ := mqtt.ParseAddresses(address) // Dial reports an error
 	missing := make(map[string]bool, len(servers))
 	for _, server := range servers {
 		missing[server.String()] = false
@@ -117,7 +117,7 @@ func (c *connection) dialNow(ctx context.Context, address string, options transp
 		trace = *options.Trace
 	}
 	trace.ConnectFailed = func(failed transport.ConnectionStatus) {
-		missing[failed.Broker] = mqttnet.IsNoServer(failed.Err)
+		missing[failed.Broker] = mqtt.IsNoServer(failed.Err)
 		if !slices.Contains(slices.Collect(maps.Values(missing)), false) {
 			giveUp(errors.New("there is no server at any address"))
 		}

@@ -257,7 +257,7 @@ func TestServeWarnsIfOthersMayReadTheFileOfUsers(t *testing.T) {
 }
 
 func TestTheKeyOfACertificateMayBeEncrypted(t *testing.T) {
-	keys := filepath.Join("..", "..", "..", "internal", "mqttnet", "testdata", "keys")
+	keys := filepath.Join("..", "..", "..", "internal", "mqtt", "testdata", "keys")
 	password := filepath.Join(t.TempDir(), "password")
 	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 )
@@ -289,7 +289,7 @@ func (s *serveSettings) readFiles() ([]reload, error) {
 	var clients *x509.CertPool
 	if s.clientCA != "" {
 		var err error
-		if clients, err = mqttnet.ReadCertPool(s.clientCA); err != nil {
+		if clients, err = mqtt.ReadCertPool(s.clientCA); err != nil {
 			return nil, fmt.Errorf("--client-ca: %w", err)
 		}
 	}

@@ -12,8 +12,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
@@ -79,13 +80,13 @@ func (g *Generator) Login() []byte {
 		}
 		will = will.Properties(g.willProperties()).Text(topic).Text(string(g.command()))
 	}
-	properties := g.maybe(2, nil, rawmqtt.Body{wire.SessionExpiry}.Uint32(pick[uint32](g, 0, 1, 1, 3600, 1<<32-1)))
-	properties = g.maybe(3, properties, rawmqtt.Body{wire.ReceiveMaximum}.Uint16(pick[uint16](g, 1, 2, 100, 65535)))
-	properties = g.maybe(4, properties, rawmqtt.Body{wire.MaximumPacketSize}.Uint32(pick[uint32](g, 1, 50, 400, 1<<20)))
-	properties = g.maybe(6, properties, rawmqtt.Body{wire.TopicAliasMaximum}.Uint16(10))
-	properties = g.maybe(6, properties, rawmqtt.Body{wire.RequestProblemInformation}.Byte(pick[byte](g, 0, 1)))
+	properties := g.maybe(2, nil, rawmqtt.Body{packets.PropSessionExpiryInterval}.Uint32(pick[uint32](g, 0, 1, 1, 3600, 1<<32-1)))
+	properties = g.maybe(3, properties, rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(pick[uint16](g, 1, 2, 100, 65535)))
+	properties = g.maybe(4, properties, rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(pick[uint32](g, 1, 50, 400, 1<<20)))
+	properties = g.maybe(6, properties, rawmqtt.Body{packets.PropTopicAliasMaximum}.Uint16(10))
+	properties = g.maybe(6, properties, rawmqtt.Body{packets.PropRequestProblemInfo}.Byte(pick[byte](g, 0, 1)))
 	if g.wildly(20) {
-		properties = properties.Byte(wire.AuthenticationMethod).Text("K8S-SAT").Byte(wire.AuthenticationData).Text("data")
+		properties = properties.Byte(packets.PropAuthMethod).Text("K8S-SAT").Byte(packets.PropAuthData).Text("data")
 	}
 	properties = g.maybe(6, properties, rawmqtt.Body(nil).User("k", "v"))
 	version := byte(5)
@@ -115,7 +116,7 @@ func (g *Generator) Login() []byte {
 	if flags&0x40 != 0 {
 		body = body.Text("password")
 	}
-	packet := rawmqtt.Packet(wire.Connect, 0, body)
+	packet := rawmqtt.Packet(packets.CONNECT, 0, body)
 	if g.wildly(6) {
 		packet = g.damaged(packet)
 	}
@@ -149,15 +150,15 @@ func (g *Generator) valid() []byte {
 	case n < 90:
 		return g.acknowledgement()
 	case n < 94:
-		return rawmqtt.Packet(wire.Pingreq, 0, nil)
+		return rawmqtt.Packet(packets.PINGREQ, 0, nil)
 	case n < 96:
 		return g.disconnect()
 	case n < 97:
 		return g.Login()
 	case n < 98:
-		return rawmqtt.Packet(wire.Auth, 0, rawmqtt.Body(nil).Byte(0x19).Properties(rawmqtt.Body{wire.AuthenticationMethod}.Text("K8S-SAT")))
+		return rawmqtt.Packet(packets.AUTH, 0, rawmqtt.Body(nil).Byte(0x19).Properties(rawmqtt.Body{packets.PropAuthMethod}.Text("K8S-SAT")))
 	default: // what only a server sends
-		return rawmqtt.Packet(pick[byte](g, 0, wire.Connack, wire.Suback, wire.Unsuback, wire.Pingresp), byte(g.random.IntN(16)),
+		return rawmqtt.Packet(pick[byte](g, 0, packets.CONNACK, packets.SUBACK, packets.UNSUBACK, packets.PINGRESP), byte(g.random.IntN(16)),
 			rawmqtt.Body(nil).Uint16(g.packetID()).Properties(nil).Byte(0))
 	}
 }
@@ -269,10 +270,10 @@ func (g *Generator) requestProperties() rawmqtt.Body {
 	}
 	properties := rawmqtt.Body(nil)
 	if !g.oneIn(20) {
-		properties = properties.Byte(wire.ResponseTopic).Text(topic)
+		properties = properties.Byte(packets.PropResponseTopic).Text(topic)
 	}
 	if !g.oneIn(20) {
-		properties = properties.Byte(wire.CorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
+		properties = properties.Byte(packets.PropCorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
 	}
 	properties = g.maybe(3, properties, rawmqtt.Body(nil).User(protocol.PropertyTimestamp, g.timestamp()))
 	properties = g.maybe(5, properties, rawmqtt.Body(nil).User(protocol.PropertyFencingToken, g.timestamp()))
@@ -282,9 +283,9 @@ func (g *Generator) requestProperties() rawmqtt.Body {
 
 // messageProperties returns some of the properties that any message may have.
 func (g *Generator) messageProperties() rawmqtt.Body {
-	properties := g.maybe(4, nil, rawmqtt.Body{wire.MessageExpiry}.Uint32(pick[uint32](g, 0, 1, 10, 1<<32-1)))
-	properties = g.maybe(4, properties, rawmqtt.Body{wire.ContentType}.Text("application/octet-stream"))
-	properties = g.maybe(8, properties, rawmqtt.Body{wire.PayloadFormat}.Byte(pick[byte](g, 0, 1)))
+	properties := g.maybe(4, nil, rawmqtt.Body{packets.PropMessageExpiry}.Uint32(pick[uint32](g, 0, 1, 10, 1<<32-1)))
+	properties = g.maybe(4, properties, rawmqtt.Body{packets.PropContentType}.Text("application/octet-stream"))
+	properties = g.maybe(8, properties, rawmqtt.Body{packets.PropPayloadFormat}.Byte(pick[byte](g, 0, 1)))
 	if g.oneIn(8) {
 		for range pick(g, 1, 2, 30, 64, 65, 200) {
 			properties = properties.User("name", "value")
@@ -295,7 +296,7 @@ func (g *Generator) messageProperties() rawmqtt.Body {
 
 func (g *Generator) willProperties() rawmqtt.Body {
 	properties := g.requestProperties()
-	properties = g.maybe(3, properties, rawmqtt.Body{wire.WillDelay}.Uint32(pick[uint32](g, 0, 1, 60)))
+	properties = g.maybe(3, properties, rawmqtt.Body{packets.PropWillDelayInterval}.Uint32(pick[uint32](g, 0, 1, 60)))
 	return properties
 }
 
@@ -323,10 +324,10 @@ func (g *Generator) publish() []byte {
 		m.Properties = g.requestProperties()
 	}
 	if g.wildly(15) {
-		m.Properties = m.Properties.Byte(wire.TopicAlias).Uint16(pick[uint16](g, 0, 1, 65535))
+		m.Properties = m.Properties.Byte(packets.PropTopicAlias).Uint16(pick[uint16](g, 0, 1, 65535))
 	}
 	if g.wildly(20) {
-		m.Properties = m.Properties.Byte(wire.SubscriptionIdentifier).Variable(5)
+		m.Properties = m.Properties.Byte(packets.PropSubscriptionIdentifier).Variable(5)
 	}
 	packet := m.Packet()
 	if m.QoS == 1 && g.oneIn(10) || g.wildly(20) {
@@ -337,7 +338,7 @@ func (g *Generator) publish() []byte {
 
 func (g *Generator) subscribe() []byte {
 	body := rawmqtt.Body(nil).Uint16(g.packetID())
-	properties := g.maybe(4, nil, rawmqtt.Body{wire.SubscriptionIdentifier}.Variable(g.subscriptionIdentifier()))
+	properties := g.maybe(4, nil, rawmqtt.Body{packets.PropSubscriptionIdentifier}.Variable(g.subscriptionIdentifier()))
 	properties = g.maybe(6, properties, rawmqtt.Body(nil).User("k", "v"))
 	body = body.Properties(properties)
 	n := pick(g, 1, 1, 1, 2, 3, 50, 101)
@@ -355,7 +356,7 @@ func (g *Generator) subscribe() []byte {
 		}
 		body = body.Text(filter).Byte(options)
 	}
-	return rawmqtt.Packet(wire.Subscribe, 2, body)
+	return rawmqtt.Packet(packets.SUBSCRIBE, 2, body)
 }
 
 func (g *Generator) subscriptionIdentifier() int {
@@ -374,16 +375,16 @@ func (g *Generator) unsubscribe() []byte {
 	for range n {
 		body = body.Text(g.filter())
 	}
-	return rawmqtt.Packet(wire.Unsubscribe, 2, body)
+	return rawmqtt.Packet(packets.UNSUBSCRIBE, 2, body)
 }
 
 func (g *Generator) acknowledgement() []byte {
-	kind := byte(wire.Puback)
+	kind := byte(packets.PUBACK)
 	if g.wildly(2) {
-		kind = pick[byte](g, wire.Pubrec, wire.Pubrel, wire.Pubcomp)
+		kind = pick[byte](g, packets.PUBREC, packets.PUBREL, packets.PUBCOMP)
 	}
 	var flags byte
-	if kind == wire.Pubrel {
+	if kind == packets.PUBREL {
 		flags = 2
 	}
 	body := rawmqtt.Body(nil).Uint16(uint16(g.random.IntN(20)))
@@ -398,10 +399,10 @@ func (g *Generator) acknowledgement() []byte {
 
 func (g *Generator) disconnect() []byte {
 	if g.oneIn(3) {
-		return rawmqtt.Packet(wire.Disconnect, 0, nil)
+		return rawmqtt.Packet(packets.DISCONNECT, 0, nil)
 	}
-	return rawmqtt.Packet(wire.Disconnect, 0, rawmqtt.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
-		Properties(rawmqtt.Body{wire.SessionExpiry}.Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
+	return rawmqtt.Packet(packets.DISCONNECT, 0, rawmqtt.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
+		Properties(rawmqtt.Body{packets.PropSessionExpiryInterval}.Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
 }
 
 // damaged changes a packet as a broken or hostile client would. Most changes leave a correct

@@ -6,7 +6,7 @@
 //
 //	var b rawmqtt.Body
 //	b = b.Uint16(1).Properties(nil).Text("a/b").Byte(0)
-//	packet := rawmqtt.Packet(wire.Subscribe, 2, b)
+//	packet := rawmqtt.Packet(packets.SUBSCRIBE, 2, b)
 //
 // Nothing is checked: a field that lies about its length is a slice of bytes like any other.
 // References in brackets are statements of the MQTT 5.0 standard.
@@ -19,7 +19,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/eclipse/paho.golang/packets"
 )
 
 // Body is what follows the fixed header of a packet, or a list of properties. Each method
@@ -59,7 +59,7 @@ func (b Body) propertiesUnless(mqtt3 bool, list Body) Body {
 }
 
 // User appends a user property.
-func (b Body) User(name, value string) Body { return b.Byte(wire.UserProperty).Text(name).Text(value) }
+func (b Body) User(name, value string) Body { return b.Byte(packets.PropUser).Text(name).Text(value) }
 
 // Packet returns a packet of a type (0 to 15) with flags (0 to 15), the length of its body,
 // and its body.
@@ -107,7 +107,7 @@ func (l Login) Packet() []byte {
 	}
 	var properties Body
 	if l.Expiry > 0 {
-		properties = properties.Byte(wire.SessionExpiry).Uint32(l.Expiry)
+		properties = properties.Byte(packets.PropSessionExpiryInterval).Uint32(l.Expiry)
 	}
 	properties = append(properties, l.Properties...)
 	body := Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(l.KeepAlive).propertiesUnless(l.MQTT3, properties).Text(l.ClientID)
@@ -120,7 +120,7 @@ func (l Login) Packet() []byte {
 	if l.Password != "" {
 		body = body.Text(l.Password)
 	}
-	return Packet(wire.Connect, 0, body)
+	return Packet(packets.CONNECT, 0, body)
 }
 
 // SubscribeTo returns a SUBSCRIBE packet for filters, all with the same options.
@@ -129,7 +129,7 @@ func SubscribeTo(id uint16, options byte, filters ...string) []byte {
 	for _, filter := range filters {
 		body = body.Text(filter).Byte(options)
 	}
-	return Packet(wire.Subscribe, 2, body)
+	return Packet(packets.SUBSCRIBE, 2, body)
 }
 
 // Message is a PUBLISH packet.
@@ -150,7 +150,7 @@ func (m Message) Packet() []byte {
 		body = body.Uint16(m.ID)
 	}
 	body = append(body.propertiesUnless(m.MQTT3, m.Properties), m.Payload...)
-	return Packet(wire.Publish, m.QoS<<1|retainFlag(m.Retain), body)
+	return Packet(packets.PUBLISH, m.QoS<<1|retainFlag(m.Retain), body)
 }
 
 func retainFlag(retain bool) byte {

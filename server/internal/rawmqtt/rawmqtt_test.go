@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 
+	pahopackets "github.com/eclipse/paho.golang/packets"
 	"github.com/mochi-mqtt/server/v2/packets"
 )
 
@@ -32,22 +32,22 @@ func TestValidPacketsAreWhatTheirFieldsSay(t *testing.T) {
 	if len(subscribe.Filters) != 2 || subscribe.Filters[1].Filter != "c/#" || subscribe.Filters[1].Qos != 1 || subscribe.PacketID != 3 {
 		t.Errorf("SUBSCRIBE: %+v", subscribe.Filters)
 	}
-	packet := rawmqtt.Message{Topic: "t", QoS: 1, ID: 5, Retain: true, Properties: rawmqtt.Body(nil).Byte(wire.ResponseTopic).Text("r").User("k", "v"), Payload: []byte("p")}.Packet()
-	p, ok := frame.ParsePublish(packet)
+	packet := rawmqtt.Message{Topic: "t", QoS: 1, ID: 5, Retain: true, Properties: rawmqtt.Body(nil).Byte(pahopackets.PropResponseTopic).Text("r").User("k", "v"), Payload: []byte("p")}.Packet()
+	p, ok := mqtt.ParsePublish(packet)
 	if value, _ := p.User("k"); !ok || string(p.Topic) != "t" || p.QoS != 1 || p.PacketID != 5 || !p.Retain || string(p.ResponseTopic) != "r" || string(value) != "v" || string(p.Payload) != "p" {
 		t.Errorf("PUBLISH: %+v, %v", p, ok)
 	}
 }
 
 func TestAPacketIsReadWhole(t *testing.T) {
-	stream := append(rawmqtt.Message{Topic: "t", Payload: bytes.Repeat([]byte("x"), 300)}.Packet(), rawmqtt.Packet(wire.Pingreq, 0, nil)...)
+	stream := append(rawmqtt.Message{Topic: "t", Payload: bytes.Repeat([]byte("x"), 300)}.Packet(), rawmqtt.Packet(pahopackets.PINGREQ, 0, nil)...)
 	from := bufio.NewReader(bytes.NewReader(stream))
 	first, body, err := rawmqtt.Read(from, 1000)
-	if first != wire.Publish<<4 || len(body) != 304 || err != nil {
+	if first != pahopackets.PUBLISH<<4 || len(body) != 304 || err != nil {
 		t.Errorf("PUBLISH: %x, %d bytes, %v", first, len(body), err)
 	}
 	first, body, err = rawmqtt.Read(from, 0)
-	if first != wire.Pingreq<<4 || len(body) != 0 || err != nil {
+	if first != pahopackets.PINGREQ<<4 || len(body) != 0 || err != nil {
 		t.Errorf("PINGREQ: %x, %d bytes, %v", first, len(body), err)
 	}
 }
@@ -79,7 +79,7 @@ func read(t *testing.T, raw []byte) decoded {
 
 func body(t *testing.T, raw []byte) []byte {
 	t.Helper()
-	size, header, ok := wire.Size(raw)
+	size, header, ok := mqtt.Size(raw)
 	if !ok || size != len(raw) {
 		t.Fatalf("the header says %d bytes, and there are %d", size, len(raw))
 	}

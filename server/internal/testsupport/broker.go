@@ -3,7 +3,7 @@ package testsupport
 import (
 	"testing"
 
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/listeners"
 	"github.com/mochi-mqtt/server/v2/packets"
 )
@@ -12,24 +12,24 @@ import (
 // without regard to the Receive Maximum of clients: after each packet of a client mochi v2.7.9 looks
 // for a message that had to wait for it, locks the messages in flight for reading twice, and waits
 // for ever if another message comes in between.
-type AllowAll struct{ mqtt.HookBase }
+type AllowAll struct{ mochi.HookBase }
 
-// ID implements mqtt.Hook.
+// ID implements mochi.Hook.
 func (*AllowAll) ID() string { return "allow all" }
 
-// Provides implements mqtt.Hook.
+// Provides implements mochi.Hook.
 func (*AllowAll) Provides(call byte) bool {
-	return call == mqtt.OnConnectAuthenticate || call == mqtt.OnACLCheck || call == mqtt.OnSessionEstablished
+	return call == mochi.OnConnectAuthenticate || call == mochi.OnACLCheck || call == mochi.OnSessionEstablished
 }
 
-// OnConnectAuthenticate implements mqtt.Hook.
-func (*AllowAll) OnConnectAuthenticate(*mqtt.Client, packets.Packet) bool { return true }
+// OnConnectAuthenticate implements mochi.Hook.
+func (*AllowAll) OnConnectAuthenticate(*mochi.Client, packets.Packet) bool { return true }
 
-// OnACLCheck implements mqtt.Hook.
-func (*AllowAll) OnACLCheck(*mqtt.Client, string, bool) bool { return true }
+// OnACLCheck implements mochi.Hook.
+func (*AllowAll) OnACLCheck(*mochi.Client, string, bool) bool { return true }
 
-// OnSessionEstablished implements mqtt.Hook.
-func (*AllowAll) OnSessionEstablished(cl *mqtt.Client, _ packets.Packet) {
+// OnSessionEstablished implements mochi.Hook.
+func (*AllowAll) OnSessionEstablished(cl *mochi.Client, _ packets.Packet) {
 	cl.State.Inflight.ResetSendQuota(0)
 }
 
@@ -40,18 +40,18 @@ type PasswordBroker struct {
 	Puback byte
 }
 
-// Provides implements mqtt.Hook.
+// Provides implements mochi.Hook.
 func (h *PasswordBroker) Provides(call byte) bool {
-	return call == mqtt.OnPacketEncode || h.AllowAll.Provides(call)
+	return call == mochi.OnPacketEncode || h.AllowAll.Provides(call)
 }
 
-// OnConnectAuthenticate implements mqtt.Hook.
-func (*PasswordBroker) OnConnectAuthenticate(_ *mqtt.Client, pk packets.Packet) bool {
+// OnConnectAuthenticate implements mochi.Hook.
+func (*PasswordBroker) OnConnectAuthenticate(_ *mochi.Client, pk packets.Packet) bool {
 	return string(pk.Connect.Password) == "right"
 }
 
-// OnPacketEncode implements mqtt.Hook.
-func (h *PasswordBroker) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packets.Packet {
+// OnPacketEncode implements mochi.Hook.
+func (h *PasswordBroker) OnPacketEncode(_ *mochi.Client, pk packets.Packet) packets.Packet {
 	if pk.FixedHeader.Type == packets.Puback {
 		pk.ReasonCode = h.Puback
 	}
@@ -59,13 +59,13 @@ func (h *PasswordBroker) OnPacketEncode(_ *mqtt.Client, pk packets.Packet) packe
 }
 
 // StartBroker runs mochi, without a store, on a free port until the test ends.
-func StartBroker(t *testing.T, hook mqtt.Hook) (address string) {
+func StartBroker(t *testing.T, hook mochi.Hook) (address string) {
 	t.Helper()
-	return ServeBroker(t, mqtt.New(&mqtt.Options{Logger: Discard}), hook)
+	return ServeBroker(t, mochi.New(&mochi.Options{Logger: Discard}), hook)
 }
 
 // ServeBroker is StartBroker for a hook that needs to know its broker.
-func ServeBroker(t *testing.T, broker *mqtt.Server, hook mqtt.Hook) (address string) {
+func ServeBroker(t *testing.T, broker *mochi.Server, hook mochi.Hook) (address string) {
 	t.Helper()
 	if err := broker.AddHook(hook, nil); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/eclipse/paho.golang/paho"
-	mqtt "github.com/mochi-mqtt/server/v2"
+	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -13,7 +13,7 @@ import (
 // mochi looks for a message to send at once after each packet of a client that has messages in
 // flight, and may wait for ever then. A message that such a look would send stays where it is.
 func TestTheBrokerDoesNotLookForMessagesToSendAtOnce(t *testing.T) {
-	broker := mqtt.New(&mqtt.Options{Logger: testsupport.Discard})
+	broker := mochi.New(&mochi.Options{Logger: testsupport.Discard})
 	address := testsupport.ServeBroker(t, broker, new(testsupport.AllowAll))
 	client := testsupport.Connect(t, address, "client", func(c *paho.Connect) { c.Properties.ReceiveMaximum = paho.Uint16(100) })
 	session, _ := broker.Clients.Get("client")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/tenurelock/tenure/internal/wire"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -73,7 +72,7 @@ func (h ConnectPacket) Connect(t testing.TB, address string) *RawClient {
 
 // OrdinaryWill returns a Will that is not a request. delay is in seconds; properties are encoded.
 func OrdinaryWill(topic string, delay uint32, properties ...byte) *rawmqtt.Message {
-	list := append(rawmqtt.Body{wire.WillDelay}.Uint32(delay), properties...)
+	list := append(rawmqtt.Body{packets.PropWillDelayInterval}.Uint32(delay), properties...)
 	return &rawmqtt.Message{Topic: topic, QoS: 1, Payload: []byte("gone"), Properties: list}
 }
 
@@ -110,7 +109,7 @@ func (w WillConnect) Stamped() WillConnect {
 
 // Request encodes a request of the client that sends this CONNECT.
 func (w WillConnect) Request(words ...string) []byte {
-	properties := rawmqtt.Body{wire.ResponseTopic}.Text(w.Response).Byte(wire.CorrelationData).Text("boom").User("__ts", InAMinute())
+	properties := rawmqtt.Body{packets.PropResponseTopic}.Text(w.Response).Byte(packets.PropCorrelationData).Text("boom").User("__ts", InAMinute())
 	return rawmqtt.Message{Topic: InvokeTopic, QoS: 1, ID: 5, Properties: properties, Payload: Command(words...)}.Packet()
 }
 
@@ -118,16 +117,16 @@ func (w WillConnect) Request(words ...string) []byte {
 func (w WillConnect) Packet(id string) string {
 	var properties rawmqtt.Body
 	if w.Response != "" {
-		properties = properties.Byte(wire.ResponseTopic).Text(w.Response)
+		properties = properties.Byte(packets.PropResponseTopic).Text(w.Response)
 	}
 	if w.Correlation != "" {
-		properties = properties.Byte(wire.CorrelationData).Text(w.Correlation)
+		properties = properties.Byte(packets.PropCorrelationData).Text(w.Correlation)
 	}
 	if w.Delay != 0 {
-		properties = properties.Byte(wire.WillDelay).Uint32(w.Delay)
+		properties = properties.Byte(packets.PropWillDelayInterval).Uint32(w.Delay)
 	}
 	if w.Expiry != 0 {
-		properties = properties.Byte(wire.MessageExpiry).Uint32(w.Expiry)
+		properties = properties.Byte(packets.PropMessageExpiry).Uint32(w.Expiry)
 	}
 	properties = properties.User("__protVer", "1.0")
 	if w.Ts != "" {

@@ -13,8 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/frame"
-	"github.com/tenurelock/tenure/internal/wire"
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -81,13 +82,13 @@ func (c *RawClient) Read() []byte {
 }
 
 // ReadReply reads a reply, and its PUBACK, which comes first where the reply waits for a commit.
-func (c *RawClient) ReadReply() frame.Publish {
+func (c *RawClient) ReadReply() mqtt.Publish {
 	c.T.Helper()
 	packet, ack := c.Read(), c.Read()
 	if packet[0] == 0x40 {
 		packet, ack = ack, packet
 	}
-	reply, ok := frame.ParsePublish(packet)
+	reply, ok := mqtt.ParsePublish(packet)
 	if !ok || ack[0] != 0x40 {
 		c.T.Fatalf("%s: got %v and %x, want a reply and a PUBACK", c.ID, reply, ack)
 	}
@@ -98,7 +99,7 @@ func (c *RawClient) ReadReply() frame.Publish {
 func (c *RawClient) MustDisconnect(code byte, reason string) {
 	c.T.Helper()
 	rest, err := io.ReadAll(c.Input)
-	want := string(frame.AppendDisconnect(nil, code, reason))
+	want := string(mqtt.AppendDisconnect(nil, code, reason))
 	if err != nil || string(rest) != want {
 		c.T.Errorf("%s: %q, %v\nwant %q", c.ID, rest, err, want)
 	}
@@ -130,15 +131,15 @@ func (c *RawClient) nextID() uint16 {
 }
 
 // Request returns the next request to the store.
-func (c *RawClient) Request(words ...string) frame.Message {
+func (c *RawClient) Request(words ...string) mqtt.Message {
 	id := c.nextID()
-	return frame.Message{
+	return mqtt.Message{
 		Topic:           InvokeTopic,
 		QoS:             1,
 		PacketID:        id,
 		ResponseTopic:   c.Topic(),
 		CorrelationData: fmt.Appendf(nil, "%016d", id),
-		User:            []frame.UserProperty{{Name: "__ts", Value: c.Stamp}, {Name: "__protVer", Value: "1.0"}},
+		User:            []mqtt.UserProperty{{Name: "__ts", Value: c.Stamp}, {Name: "__protVer", Value: "1.0"}},
 		Payload:         Command(words...),
 	}
 }
@@ -161,7 +162,7 @@ func Again(packet []byte) []byte {
 }
 
 // PacketOf encodes a message.
-func PacketOf(t testing.TB, message frame.Message) []byte {
+func PacketOf(t testing.TB, message mqtt.Message) []byte {
 	t.Helper()
 	packet, err := message.Append(nil)
 	if err != nil {
@@ -222,14 +223,14 @@ func (c *RawClient) Filter(options byte, identifier int, filters ...string) (cod
 	if !c.old {
 		var properties rawmqtt.Body
 		if identifier > 0 {
-			properties = properties.Byte(wire.SubscriptionIdentifier).Variable(identifier)
+			properties = properties.Byte(packets.PropSubscriptionIdentifier).Variable(identifier)
 		}
 		body = body.Properties(properties)
 	}
 	for _, filter := range filters {
 		body = body.Text(filter).Byte(options)
 	}
-	c.Write(rawmqtt.Packet(wire.Subscribe, 2, body))
+	c.Write(rawmqtt.Packet(packets.SUBSCRIBE, 2, body))
 	ack := c.Read()
 	if ack[0] != 0x90 || len(ack) < len(filters) {
 		c.T.Fatalf("%s: got %x, want a SUBACK", c.ID, ack)
@@ -296,7 +297,7 @@ type Message struct {
 func (c *RawClient) Next() Message {
 	c.T.Helper()
 	packet := c.Read()
-	if packet[0]>>4 != wire.Publish {
+	if packet[0]>>4 != packets.PUBLISH {
 		c.T.Fatalf("%s: got %x, want a message", c.ID, packet)
 	}
 	h := Message{QoS: packet[0] >> 1 & 3, Dup: packet[0]&8 != 0, Retain: packet[0]&1 != 0}
@@ -318,15 +319,15 @@ func (c *RawClient) Next() Message {
 		for end := len(in) - length; len(in) > end; {
 			before := in
 			switch cut(1)[0] {
-			case wire.PayloadFormat:
+			case packets.PropPayloadFormat:
 				cut(1)
-			case wire.MessageExpiry:
+			case packets.PropMessageExpiry:
 				h.Expiry = binary.BigEndian.Uint32(cut(4))
 				continue
-			case wire.SubscriptionIdentifier:
+			case packets.PropSubscriptionIdentifier:
 				h.Identifiers = append(h.Identifiers, number())
 				continue
-			case wire.UserProperty:
+			case packets.PropUser:
 				text()
 				text()
 			default:
@@ -342,7 +343,7 @@ func (c *RawClient) Next() Message {
 // Ack sends the PUBACK of a message.
 func (c *RawClient) Ack(h Message) {
 	c.T.Helper()
-	c.Write(rawmqtt.Packet(wire.Puback, 0, rawmqtt.Body(nil).Uint16(h.ID)))
+	c.Write(rawmqtt.Packet(packets.PUBACK, 0, rawmqtt.Body(nil).Uint16(h.ID)))
 }
 
 // MustReceive reads messages, which must have these payloads, acknowledges and returns them.

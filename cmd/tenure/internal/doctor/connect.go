@@ -16,7 +16,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -40,18 +40,18 @@ func isLoopback(server *url.URL) bool {
 }
 
 // open makes a connection as a client does: TCP, TLS and WebSocket.
-func (d *doctor) open(ctx context.Context, server *url.URL) (*mqttnet.Conn, error) {
+func (d *doctor) open(ctx context.Context, server *url.URL) (*mqtt.Conn, error) {
 	var config *tls.Config
-	if mqttnet.IsEncrypted(server) {
+	if mqtt.IsEncrypted(server) {
 		var err error
-		if config, err = mqttnet.TLS(d.options.Client.TLS).ClientConfig(server); err != nil {
+		if config, err = mqtt.TLS(d.options.Client.TLS).ClientConfig(server); err != nil {
 			return nil, err
 		}
 		if config.Time == nil {
 			config.Time = d.options.Now
 		}
 	}
-	return mqttnet.Dial(ctx, server, config, mqttnet.Options{
+	return mqtt.Dial(ctx, server, config, mqtt.DialOptions{
 		MaxPacket: maxPacket, WriteTimeout: d.options.Timeout,
 		Dialer: d.options.Client.Dialer, WebSocket: d.options.Client.WebSocket,
 	})
@@ -69,7 +69,7 @@ func (d *doctor) connect(ctx context.Context, server *url.URL) *session {
 	defer cancel()
 	conn, err := d.open(step, server)
 	if err != nil {
-		if errors.Is(err, mqttnet.ErrClientCertificate) {
+		if errors.Is(err, mqtt.ErrClientCertificate) {
 			d.at(server, failed(Refused, "TLS", err.Error(), certificateCure))
 			return nil
 		}
@@ -117,7 +117,7 @@ func (d *doctor) connectPacket() (*paho.Connect, error) {
 	}
 	password := o.Password
 	if o.PasswordFile != "" {
-		secret, err := mqttnet.ReadSecret(o.PasswordFile)
+		secret, err := mqtt.ReadSecret(o.PasswordFile)
 		if err != nil {
 			return nil, fmt.Errorf("--password-file: %w", err)
 		}
@@ -127,7 +127,7 @@ func (d *doctor) connectPacket() (*paho.Connect, error) {
 		packet.PasswordFlag = true
 	}
 	if o.TokenFile != "" {
-		token, err := mqttnet.ReadSecret(o.TokenFile)
+		token, err := mqtt.ReadSecret(o.TokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("the token of the service account: %w", err)
 		}
@@ -184,11 +184,11 @@ const versionCure = "the broker must speak MQTT 5: use a newer version of it, or
 
 // noConnack explains why there was no CONNACK, after a look at what else the port speaks.
 func (d *doctor) noConnack(ctx context.Context, name string, server *url.URL, err error) Step {
-	if !mqttnet.IsEncrypted(server) && !strings.HasPrefix(server.Scheme, "ws") && d.speaksTLS(ctx, server) {
+	if !mqtt.IsEncrypted(server) && !strings.HasPrefix(server.Scheme, "ws") && d.speaksTLS(ctx, server) {
 		encrypted := strings.Replace(server.String(), server.Scheme+"://", "mqtts://", 1)
 		return failed(Unreachable, name, fmt.Sprintf("no answer to CONNECT: %v; the port speaks TLS", err), "write "+encrypted)
 	}
-	if errors.Is(err, mqttnet.ErrClientCertificate) || isAlert(err) {
+	if errors.Is(err, mqtt.ErrClientCertificate) || isAlert(err) {
 		return failed(Refused, "TLS", fmt.Sprintf("the broker ended TLS: %v", err), certificateCure)
 	}
 	if d.speaksOlderMQTT(ctx, server) {
@@ -225,8 +225,8 @@ func (d *doctor) speaksOlderMQTT(ctx context.Context, server *url.URL) bool {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	var stream net.Conn = conn
-	if mqttnet.IsEncrypted(server) {
-		config, err := mqttnet.TLS(d.options.Client.TLS).ClientConfig(server)
+	if mqtt.IsEncrypted(server) {
+		config, err := mqtt.TLS(d.options.Client.TLS).ClientConfig(server)
 		if err != nil {
 			return false
 		}

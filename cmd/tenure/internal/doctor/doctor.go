@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -128,7 +128,7 @@ func (d *doctor) step(ctx context.Context) (context.Context, context.CancelFunc)
 
 // examine goes from the address to the store.
 func (d *doctor) examine(ctx context.Context) {
-	servers, err := mqttnet.ParseAddresses(d.options.Address)
+	servers, err := mqtt.ParseAddresses(d.options.Address)
 	if err != nil {
 		d.add(failed(Usage, "address", err.Error(), "correct --broker"))
 		return

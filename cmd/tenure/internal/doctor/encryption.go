@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 // expiresSoon is when a certificate counts as about to expire.
@@ -22,8 +22,8 @@ const expiresSoon = 14 * 24 * time.Hour
 // with one; the connection over which requests go does not.
 func (d *doctor) handshake(ctx context.Context, server *url.URL) bool {
 	const name = "TLS"
-	options := mqttnet.TLS(d.options.Client.TLS)
-	if !mqttnet.IsEncrypted(server) {
+	options := mqtt.TLS(d.options.Client.TLS)
+	if !mqtt.IsEncrypted(server) {
 		if options.CAFile != "" || options.CertFile != "" || options.KeyFile != "" || options.Config != nil {
 			return d.at(server, failed(Usage, name, "flags of TLS are given, and "+server.Scheme+" does not encrypt", "write mqtts or wss in --broker, or leave out the flags of TLS"))
 		}
@@ -100,10 +100,10 @@ func (d *doctor) verify(name string, server *url.URL, config *tls.Config, state 
 		return failed(Unreachable, name, fmt.Sprintf("the chain of the broker's certificate cannot be verified: %v (issued by %s)", err, issuer(leaf)), cure)
 	}
 	if err := leaf.VerifyHostname(config.ServerName); err != nil {
-		return failed(Unreachable, name, fmt.Sprintf("the broker's certificate is not for %s: %v", config.ServerName, err), "connect by a name in the certificate ("+mqttnet.CertificateNames(leaf)+"), or have it issued for this name too")
+		return failed(Unreachable, name, fmt.Sprintf("the broker's certificate is not for %s: %v", config.ServerName, err), "connect by a name in the certificate ("+mqtt.CertificateNames(leaf)+"), or have it issued for this name too")
 	}
 	found := fmt.Sprintf("%s, %s, for %s, issued by %s, expires in %s (%s)", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite),
-		mqttnet.CertificateNames(leaf), issuer(leaf), days(expires.Sub(now)), date(expires))
+		mqtt.CertificateNames(leaf), issuer(leaf), days(expires.Sub(now)), date(expires))
 	if expires.Sub(now) < expiresSoon {
 		return warning(name, found, "renew the broker's certificate soon")
 	}

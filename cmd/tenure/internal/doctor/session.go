@@ -15,7 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/mqttnet"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/queueprobe"
 	"github.com/tenurelock/tenure/resp3"
@@ -29,7 +29,7 @@ const unread = 64
 type session struct {
 	doctor        *doctor
 	server        *url.URL
-	conn          *mqttnet.Conn
+	conn          *mqtt.Conn
 	client        *paho.Client
 	replies       chan *paho.Publish
 	notifications chan *paho.Publish
@@ -37,7 +37,7 @@ type session struct {
 	probe         *queueprobe.Probe
 }
 
-func newSession(d *doctor, conn *mqttnet.Conn) *session {
+func newSession(d *doctor, conn *mqtt.Conn) *session {
 	s := &session{doctor: d, conn: conn, replies: make(chan *paho.Publish, unread), notifications: make(chan *paho.Publish, unread)}
 	s.state, s.probe = queueprobe.NewSession(), queueprobe.New("clients/"+d.options.Client.ClientID+"/queue-probe")
 	s.client = paho.NewClient(paho.ClientConfig{

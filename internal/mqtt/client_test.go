@@ -1,0 +1,501 @@
+package mqtt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+	"github.com/eclipse/paho.golang/paho"
+
+	"github.com/tenurelock/tenure/internal/await"
+)
+
+const (
+	keepAliveOfClient = 10 // seconds
+	receiveMaximum    = 5
+)
+
+// harness is a client, and the broker's end of its connection, in a bubble. The broker does what the
+// test says. What the client writes waits, over a pipe, until the test reads it.
+type harness struct {
+	*testing.T
+	conn     *Conn
+	broker   net.Conn
+	client   *Client
+	over     chan struct{} // closed when Run has returned
+	received []string      // payloads
+	lost     []*packets.Disconnect
+	lostAt   time.Time
+}
+
+// inBubble calls test with a client that is about to connect.
+func inBubble(t *testing.T, test func(t *testing.T, h *harness)) {
+	synctest.Test(t, func(t *testing.T) {
+		h := &harness{T: t}
+		near, far := net.Pipe()
+		h.broker = far
+		var err error
+		h.conn, err = Dial(t.Context(), &url.URL{Scheme: "mqtt", Host: "broker:1883"}, nil, DialOptions{
+			MaxPacket: 1 << 20, WriteTimeout: time.Hour,
+			Dialer: func(context.Context, string, string) (net.Conn, error) { return near, nil },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		test(t, h)
+		_ = far.Close()
+		if h.client != nil {
+			h.client.Disconnect()
+			await.Receive(h.over)
+		}
+	})
+}
+
+// connect makes the client connect while handshake is the broker.
+func (h *harness) connect(ctx context.Context, handshake func()) (*paho.Connack, error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		handshake()
+	}()
+	maximum := uint16(receiveMaximum)
+	client, connack, err := Connect(ctx, h.conn, &paho.Connect{
+		ClientID: "a", KeepAlive: keepAliveOfClient, CleanStart: true,
+		Properties: &paho.ConnectProperties{ReceiveMaximum: &maximum, RequestProblemInfo: true},
+	}, ClientOptions{
+		Authenticate: func() *packets.Auth {
+			return &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}
+		},
+		Received: func(p *Publish) { h.received = append(h.received, string(p.Payload)) },
+		Lost: func(d *packets.Disconnect) {
+			h.lost = append(h.lost, d)
+			h.lostAt = time.Now()
+		},
+	})
+	h.client = client
+	await.Receive(done)
+	if err == nil {
+		h.over = make(chan struct{})
+		go func() {
+			defer close(h.over)
+			client.Run()
+		}()
+	}
+	return connack, err
+}
+
+// mustConnect connects with a CONNACK that has these properties.
+func (h *harness) mustConnect(properties packets.Properties) {
+	h.Helper()
+	if _, err := h.connect(h.Context(), func() {
+		h.read()
+		h.send(packets.CONNACK, &packets.Connack{Properties: &properties})
+	}); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// read returns the next packet of the client.
+func (h *harness) read() packets.Packet {
+	h.Helper()
+	p, err := packets.ReadPacket(h.broker)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return p.Content
+}
+
+func (h *harness) send(kind byte, content packets.Packet) {
+	h.Helper()
+	var encoded bytes.Buffer
+	p := packets.ControlPacket{FixedHeader: packets.FixedHeader{Type: kind}, Content: content}
+	_, _ = p.WriteTo(&encoded)
+	if _, err := h.broker.Write(encoded.Bytes()); err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *harness) publish(payload string, qos byte, id uint16) {
+	h.Helper()
+	h.send(packets.PUBLISH, &packets.Publish{Topic: "t", QoS: qos, PacketID: id, Payload: []byte(payload), Properties: &packets.Properties{}})
+}
+
+// ended waits for the end of the connection, and fails if Lost was not called as it has to be.
+func (h *harness) ended(first *packets.Disconnect) {
+	h.Helper()
+	await.Receive(h.over)
+	if _, err := h.broker.Write([]byte{0}); err == nil {
+		h.Error("the connection is still open")
+	}
+	want := []*packets.Disconnect{nil}
+	if first != nil {
+		want = append([]*packets.Disconnect{first}, want...)
+	}
+	if len(h.lost) != len(want) || (h.lost[0] == nil) != (first == nil) || h.lost[len(h.lost)-1] != nil {
+		h.Errorf("Lost got %v, want %v", h.lost, want)
+	}
+}
+
+// A connection that is half open is noticed after one to two keep-alives, whichever of the two sides
+// asks for a shorter one; a longer one of the broker does not count.
+func TestKeepAlive(t *testing.T) {
+	for name, test := range map[string]struct {
+		server uint16 // Server Keep Alive; 0: none
+		want   time.Duration
+	}{
+		"the client's":         {0, keepAliveOfClient * time.Second},
+		"the broker's":         {3, 3 * time.Second},
+		"the broker's, longer": {60, keepAliveOfClient * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, h *harness) {
+				var properties packets.Properties
+				if test.server > 0 {
+					properties.ServerKeepAlive = &test.server
+				}
+				began := time.Now()
+				h.mustConnect(properties)
+				for i := range 3 {
+					if _, ok := h.read().(*packets.Pingreq); !ok || time.Since(began) != time.Duration(i+1)*test.want {
+						t.Fatalf("PINGREQ %d came after %v, want one each %v", i, time.Since(began), test.want)
+					}
+					if i < 2 {
+						h.send(packets.PINGRESP, &packets.Pingresp{})
+					}
+				}
+				h.ended(nil)
+				if got := h.lostAt.Sub(began); got != 4*test.want {
+					t.Errorf("the silence was noticed after %v, want %v", got, 4*test.want)
+				}
+			})
+		})
+	}
+}
+
+// A broker that does not read is noticed too: the PINGREQ is still being written then.
+func TestABrokerThatDoesNotReadIsNoticed(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		began := time.Now()
+		h.mustConnect(packets.Properties{})
+		h.ended(nil)
+		if got := h.lostAt.Sub(began); got != 2*keepAliveOfClient*time.Second {
+			t.Errorf("noticed after %v", got)
+		}
+	})
+}
+
+// A broker may not read before it has written all it has. The client must read on although nothing
+// takes its PUBACKs.
+func TestMessagesAreReadWhileTheBrokerDoesNotReadAcknowledgements(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		for i := range receiveMaximum {
+			h.publish(string(rune('a'+i)), 1, uint16(i+1))
+		}
+		h.publish("z", 0, 0)
+		synctest.Wait()
+		if got := strings.Join(h.received, ""); got != "abcdez" {
+			t.Errorf("received %q", got)
+		}
+		for round := range 2 { // the second time, to see that the room is free again
+			for i := range receiveMaximum {
+				if ack, ok := h.read().(*packets.Puback); !ok || ack.PacketID != uint16(i+1) || ack.ReasonCode != 0 {
+					t.Fatalf("got %v, want PUBACK %d", ack, i+1)
+				}
+			}
+			for i := range receiveMaximum * (1 - round) {
+				h.publish("b", 1, uint16(i+1))
+			}
+		}
+	})
+}
+
+// What a broker can make the client hold has a bound: its Receive Maximum.
+func TestMoreMessagesThanTheReceiveMaximumEndTheConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		h.publish("a", 1, 1)
+		synctest.Wait() // its PUBACK is being written: the broker may have it, and this counts no more
+		for i := range receiveMaximum + 1 {
+			h.publish("a", 1, uint16(i+2))
+		}
+		h.ended(nil)
+		if len(h.received) != receiveMaximum+2 {
+			t.Errorf("%d messages were received", len(h.received))
+		}
+		if why := h.conn.CloseCause(); why == nil || !strings.Contains(why.Error(), "Receive Maximum of 5") {
+			t.Errorf("the cause is %v", why)
+		}
+	})
+}
+
+func TestAMessageWithQoS2EndsTheConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		h.publish("a", 2, 1)
+		if d, ok := h.read().(*packets.Disconnect); !ok || d.ReasonCode != packets.DisconnectProtocolError { // 0x9B is a server's [MQTT-3.14.2-1]
+			t.Errorf("got %v, want a DISCONNECT with 0x82", d)
+		}
+		h.ended(nil)
+		if why := h.conn.CloseCause(); why == nil || !strings.Contains(why.Error(), "QoS 2") {
+			t.Errorf("the cause is %v", why)
+		}
+		if len(h.received) > 0 {
+			t.Errorf("received %q", h.received)
+		}
+	})
+}
+
+func TestTheReasonOfTheBrokerComesFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		h.send(packets.DISCONNECT, &packets.Disconnect{ReasonCode: packets.DisconnectSessionTakenOver, Properties: &packets.Properties{ReasonString: "why"}})
+		h.ended(&packets.Disconnect{})
+		if d := h.lost[0]; d.ReasonCode != packets.DisconnectSessionTakenOver || d.Properties.ReasonString != "why" {
+			t.Errorf("got %v", d)
+		}
+	})
+}
+
+func TestDisconnectSaysSo(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		go h.client.Disconnect()
+		if d, ok := h.read().(*packets.Disconnect); !ok || d.ReasonCode != 0 {
+			t.Errorf("got %v", d)
+		}
+		began := time.Now()
+		h.ended(nil)
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("the end took %v: the next PINGREQ has to be called off", waited)
+		}
+	})
+}
+
+// Subscribe takes the SUBACK of its own SUBSCRIBE only, and ends with its context and with the
+// connection.
+func TestSubscribe(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		type result struct {
+			suback *packets.Suback
+			err    error
+		}
+		subscribe := func(ctx context.Context, answer func(id uint16)) result {
+			results := make(chan result, 1)
+			go func() {
+				suback, err := h.client.Subscribe(ctx, packets.SubOptions{Topic: "t", QoS: 1}, packets.SubOptions{Topic: "u", QoS: 1})
+				results <- result{suback, err}
+			}()
+			p, ok := h.read().(*packets.Subscribe)
+			if !ok || len(p.Subscriptions) != 2 || p.Subscriptions[1].Topic != "u" {
+				t.Fatalf("got %v", p)
+			}
+			answer(p.PacketID)
+			return await.Receive(results)
+		}
+		suback := func(id uint16, codes ...byte) {
+			h.send(packets.SUBACK, &packets.Suback{PacketID: id, Reasons: codes, Properties: &packets.Properties{}})
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var late uint16
+		if r := subscribe(ctx, func(id uint16) { late = id }); !errors.Is(r.err, context.DeadlineExceeded) || r.suback != nil {
+			t.Errorf("without an answer: %+v", r)
+		}
+		if r := subscribe(t.Context(), func(id uint16) {
+			suback(late, 0x87, 0x87)
+			suback(id, 1, 1)
+			for range 3 { // too often
+				suback(id, 0x87, 0x87)
+			}
+		}); r.err != nil {
+			t.Errorf("the late answer counted: %v", r.err)
+		}
+		if r := subscribe(t.Context(), func(id uint16) { suback(id, 1, 0x87) }); r.err == nil || r.suback == nil {
+			t.Errorf("refused: %+v", r)
+		}
+		if r := subscribe(t.Context(), func(id uint16) { suback(id, 1) }); r.err == nil || r.suback != nil {
+			t.Errorf("an answer to one of two: %+v", r)
+		}
+		if r := subscribe(t.Context(), func(id uint16) { suback(id, bytes.Repeat([]byte{0x87}, 1000)...) }); r.err == nil || r.suback != nil {
+			t.Errorf("a thousand refusals of two: %v", r.err)
+		}
+		if r := subscribe(t.Context(), func(uint16) { _ = h.broker.Close() }); r.err == nil || r.suback != nil {
+			t.Errorf("lost: %+v", r)
+		}
+	})
+}
+
+// A broker that reads nothing keeps no SUBSCRIBE beyond its bound. The connection ends with it: a part of
+// a packet may have left.
+func TestASubscribeToABrokerThatDoesNotReadEndsWithItsContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		_, err := h.client.Subscribe(ctx, packets.SubOptions{Topic: "t"})
+		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != time.Second {
+			t.Errorf("it ends after %v: %v", took, err)
+		}
+		h.ended(nil)
+	})
+}
+
+// A broker that refuses each SUBSCRIBE for an hour gets more of them than there are packet identifiers.
+func TestASubscribeNeverHasThePacketIdentifier0(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		h.client.packetID = 1<<16 - 1
+		go func() { _, _ = h.client.Subscribe(t.Context(), packets.SubOptions{Topic: "t"}) }()
+		if p, ok := h.read().(*packets.Subscribe); !ok || p.PacketID != 1 { // [MQTT-2.2.1-3]
+			t.Errorf("got %v", p)
+		}
+	})
+}
+
+// A broker may ask for more authentication before its CONNACK, and later.
+func TestAuthentication(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		ask := func() {
+			h.send(packets.AUTH, &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}})
+			if a, ok := h.read().(*packets.Auth); !ok || a.ReasonCode != packets.AuthContinueAuthentication || a.Properties.AuthMethod != "method" {
+				t.Errorf("got %v", a)
+			}
+		}
+		if _, err := h.connect(t.Context(), func() {
+			h.read()
+			ask()
+			h.send(packets.CONNACK, &packets.Connack{Properties: &packets.Properties{AuthMethod: "method"}})
+		}); err != nil {
+			t.Fatal(err)
+		}
+		ask()
+		h.send(packets.AUTH, &packets.Auth{Properties: &packets.Properties{AuthMethod: "method"}})
+		h.publish("a", 1, 1)
+		if ack, ok := h.read().(*packets.Puback); !ok || ack.PacketID != 1 {
+			t.Errorf("got %v", ack)
+		}
+	})
+}
+
+// What a broker can make the client hold has a bound here, too.
+func TestABrokerThatAsksForAuthenticationAndDoesNotReadTheAnswersEndsTheConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		before := time.Now()
+		for range 1000 {
+			var encoded bytes.Buffer
+			p := packets.ControlPacket{FixedHeader: packets.FixedHeader{Type: packets.AUTH},
+				Content: &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}}
+			_, _ = p.WriteTo(&encoded)
+			if _, err := h.broker.Write(encoded.Bytes()); err != nil {
+				break
+			}
+			synctest.Wait()
+			h.client.mu.Lock()
+			held := len(h.client.answers)
+			h.client.mu.Unlock()
+			if held > 100 {
+				t.Errorf("%d bytes of answers wait", held)
+				_ = h.broker.Close()
+			}
+		}
+		h.ended(nil)
+		if why := h.conn.CloseCause(); why == nil || !strings.Contains(why.Error(), "AUTH") || time.Since(before) > 2*time.Second {
+			t.Errorf("after %v; the cause is %v", time.Since(before), why)
+		}
+	})
+}
+
+// lateCloser is a connection that closes when the broker lets it.
+type lateCloser struct {
+	net.Conn
+	closing func()
+}
+
+func (c lateCloser) Close() error {
+	c.closing()
+	return c.Conn.Close()
+}
+
+// A CONNACK that comes as the attempt ends is no refusal, which it would be beside an error.
+func TestAConnackThatComesAtTheEndOfAnAttemptIsNoRefusal(t *testing.T) {
+	for name, code := range map[string]byte{"accepted": 0, "refused": packets.ConnackNotAuthorized} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, h *harness) {
+				near, far := net.Pipe()
+				defer func() { _ = far.Close() }()
+				_ = h.broker.Close()
+				_ = h.conn.Close()
+				h.broker = far
+				answered := make(chan struct{})
+				var err error
+				h.conn, err = Dial(t.Context(), &url.URL{Scheme: "mqtt", Host: "broker:1883"}, nil, DialOptions{
+					MaxPacket: 1 << 20, WriteTimeout: time.Hour,
+					Dialer: func(context.Context, string, string) (net.Conn, error) {
+						return lateCloser{near, func() { await.Receive(answered) }}, nil
+					},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				connack, err := h.connect(ctx, func() {
+					h.read()
+					cancel()
+					h.send(packets.CONNACK, &packets.Connack{ReasonCode: code, Properties: &packets.Properties{}})
+					close(answered)
+				})
+				if refused := code != 0; err == nil || (connack != nil) != refused || errors.Is(err, context.Canceled) == refused {
+					t.Errorf("the CONNACK is %v, the error %v", connack, err)
+				}
+			})
+		})
+	}
+}
+
+// An attempt that fails leaves a closed connection and nothing that runs.
+func TestConnectFails(t *testing.T) {
+	for name, test := range map[string]struct {
+		broker  func(h *harness)
+		refused bool
+		want    error
+	}{
+		"no answer":     {func(h *harness) { h.read() }, false, context.DeadlineExceeded},
+		"nothing reads": {func(*harness) {}, false, context.DeadlineExceeded},
+		"hung up":       {func(h *harness) { h.read(); _ = h.broker.Close() }, false, nil},
+		"refused": {func(h *harness) {
+			h.read()
+			h.send(packets.CONNACK, &packets.Connack{ReasonCode: packets.ConnackNotAuthorized, Properties: &packets.Properties{}})
+		}, true, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, h *harness) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				connack, err := h.connect(ctx, func() { test.broker(h) })
+				if err == nil || test.want != nil && !errors.Is(err, test.want) {
+					t.Errorf("the error is %v, want %v", err, test.want)
+				}
+				if (connack != nil) != test.refused {
+					t.Errorf("the CONNACK is %v", connack)
+				}
+				if _, err := h.broker.Write([]byte{0}); err == nil {
+					t.Error("the connection is still open")
+				}
+				if len(h.lost) > 0 {
+					t.Error("Lost was called")
+				}
+			})
+		})
+	}
+}

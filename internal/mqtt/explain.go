@@ -1,0 +1,286 @@
+package mqtt
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+// DialError says in one line why there is no connection: the cause first, then a hint. Its
+// text is the same for the same cause, so a caller can tell whether the cause has changed.
+type DialError struct {
+	text  string
+	cause error
+}
+
+// Error returns the cause and the hint.
+func (e *DialError) Error() string { return e.text }
+
+// Unwrap returns the error of the network.
+func (e *DialError) Unwrap() error { return e.cause }
+
+// ErrClientCertificate is in the errors of connections that a server ended because of the certificate
+// of this client: it wants one, or another one.
+var ErrClientCertificate = errors.New("the server wants another certificate of this client")
+
+func explained(cause error, format string, arguments ...any) error {
+	return &DialError{fmt.Sprintf(format, arguments...), cause}
+}
+
+// noConnection says that server does not accept a connection, and does not refuse it either.
+func noConnection(server *url.URL, cause error) error {
+	return explained(cause, "no answer from %s: is the address right, and is a firewall in between?", server.Host)
+}
+
+// noTLS says that server does not answer a TLS handshake.
+func noTLS(server *url.URL, cause error) error {
+	return explained(cause, "TLS: no answer from %s: is this a port without TLS? Then write %s", server.Host, plain(server))
+}
+
+// NoAnswer says that server accepted a connection and does not answer a CONNECT. cause is the end
+// of the attempt.
+func NoAnswer(server *url.URL, cause error) error {
+	if scheme := schemeOf(server); scheme.encrypted || scheme.websocket {
+		return explained(cause, "no MQTT answer from %s: is a broker behind this port?", server.Host)
+	}
+	return explained(cause, "no MQTT answer from %s: is this a TLS port (then write %s), or the port of a web server?", server.Host, encrypted(server))
+}
+
+// plain and encrypted return the form of an address without and with TLS.
+func plain(server *url.URL) string {
+	if schemeOf(server).websocket {
+		return "ws://" + server.Host
+	}
+	return "mqtt://" + server.Host
+}
+
+func encrypted(server *url.URL) string {
+	if schemeOf(server).websocket {
+		return "wss://" + server.Host
+	}
+	return "mqtts://" + server.Host
+}
+
+// explainDial explains why no connection to server could be opened. local is what should answer
+// on this machine.
+func explainDial(server *url.URL, local string, err error) error {
+	var lookup *net.DNSError
+	var network net.Error
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.As(err, &lookup) && lookup.IsNotFound:
+		return explained(err, "DNS knows no address of %q: is the name right?", server.Hostname())
+	case errors.As(err, &lookup):
+		return explained(err, "the address of %q cannot be looked up: does this machine reach its DNS server? (%s)", server.Hostname(), oneLine(lookup.Err))
+	case isErrno(err, syscall.ECONNREFUSED, 10061):
+		hint := "is a broker running there, and is this its port?"
+		if isLocal(server.Hostname()) {
+			hint = "is " + local + " running?"
+		}
+		return explained(err, "connection refused by %s: %s", peer(server, err), hint)
+	case isErrno(err, syscall.EHOSTUNREACH, 10065), isErrno(err, syscall.ENETUNREACH, 10051):
+		return explained(err, "no route to %s: is this machine's network up, and is the address right?", peer(server, err))
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
+		return noConnection(server, err)
+	}
+	return err
+}
+
+// peer returns the host and port of server as the program wrote them and, if that was a name, the
+// address that DNS gave.
+func peer(server *url.URL, err error) string {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Addr == nil || op.Addr.String() == server.Host || isLocal(server.Hostname()) {
+		return server.Host
+	}
+	return fmt.Sprintf("%s (%s)", server.Host, op.Addr)
+}
+
+// isLocal reports whether a host is this machine.
+func isLocal(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// IsNoServer reports whether an attempt to connect failed because nothing listens at the address, or
+// the host does not exist.
+func IsNoServer(err error) bool {
+	var lookup *net.DNSError
+	return isErrno(err, syscall.ECONNREFUSED, 10061) || errors.As(err, &lookup) && lookup.IsNotFound
+}
+
+// isErrno reports whether err is an error of the operating system. windows is its number there,
+// where package syscall does not have all of them.
+func isErrno(err error, posix syscall.Errno, windows uintptr) bool {
+	if runtime.GOOS == "windows" {
+		return errors.Is(err, syscall.Errno(windows))
+	}
+	return errors.Is(err, posix)
+}
+
+// hungUp reports whether the other end closed the connection, as brokers do with a client that
+// does not speak the protocol of the port.
+func hungUp(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || isErrno(err, syscall.ECONNRESET, 10054) || isErrno(err, syscall.EPIPE, 10053)
+}
+
+// explainTLS explains why a TLS handshake with server failed.
+func explainTLS(server *url.URL, config *tls.Config, err error) error {
+	var header tls.RecordHeaderError
+	var authority x509.UnknownAuthorityError
+	var hostname x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return noTLS(server, err)
+	case errors.As(err, &header) && bytes.HasPrefix(header.RecordHeader[:], []byte("HTTP")):
+		return explained(err, "TLS: %s answers HTTP without TLS: is this the port of a web server? For MQTT over WebSocket write ws://%s", server.Host, server.Host)
+	case errors.As(err, &header):
+		return explained(err, "TLS: %s does not speak TLS on this port: write %s, or the port that is for TLS", server.Host, plain(server))
+	case hungUp(err):
+		return explained(err, "TLS: %s closed the connection during the handshake: is this a port without TLS? Then write %s", server.Host, plain(server))
+	case errors.As(err, &authority):
+		return explained(err, "TLS: the certificate of %s is signed by an unknown authority: name the file with the authority's certificate (TLS.CAFile, --tls-ca)", server.Host)
+	case errors.As(err, &hostname):
+		return explained(err, "TLS: the certificate of %s is valid for %s, not for %s: write one of its names in the address", server.Host, CertificateNames(hostname.Certificate), config.ServerName)
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		now := time.Now
+		if config.Time != nil {
+			now = config.Time
+		}
+		return explained(err, "TLS: the certificate of %s %s: replace the certificate, or set this machine's clock", server.Host, validity(invalid.Cert, now()))
+	}
+	return explained(withCertificate(err), "TLS: %s%s", oneLine(err.Error()), aboutCertificates(err))
+}
+
+// CertificateNames returns the first names of a certificate, for a text.
+func CertificateNames(certificate *x509.Certificate) string {
+	var names []string
+	for _, name := range certificate.DNSNames {
+		names = append(names, fmt.Sprintf("%.100q", name))
+	}
+	for _, ip := range certificate.IPAddresses {
+		names = append(names, ip.String())
+	}
+	const most = 5
+	switch {
+	case len(names) == 0:
+		return "no name at all (it needs a subject alternative name)"
+	case len(names) > most:
+		return fmt.Sprintf("%s and %d others", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// validity says when a certificate is or was valid, which is not now.
+func validity(certificate *x509.Certificate, now time.Time) string {
+	now = now.UTC().Truncate(time.Second)
+	if now.Before(certificate.NotBefore) {
+		return fmt.Sprintf("is valid from %s on, and it is %s here", certificate.NotBefore.UTC().Format(time.RFC3339), now.Format(time.RFC3339))
+	}
+	return fmt.Sprintf("expired at %s, and it is %s here", certificate.NotAfter.UTC().Format(time.RFC3339), now.Format(time.RFC3339))
+}
+
+// aboutCertificates returns a hint if the server refused the client's certificate, or its absence.
+func aboutCertificates(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate") {
+		return ": the server refuses the client's certificate, or wants one: check TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)"
+	}
+	return ""
+}
+
+// withCertificate returns err, with ErrClientCertificate if it is about that.
+func withCertificate(err error) error {
+	if aboutCertificates(err) == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrClientCertificate, err)
+}
+
+// explainAnonymous explains why a broker ended a connection on which it asked for a certificate
+// and got none. TLS 1.3 refuses a client without one after the handshake, and a reset often
+// overtakes the reason.
+func explainAnonymous(server *url.URL, err error) error {
+	if !hungUp(err) && aboutCertificates(err) == "" {
+		return err
+	}
+	return explained(fmt.Errorf("%w: %w", ErrClientCertificate, err), "TLS: %s closed the connection: it asked for a client certificate, and this client has none: set TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)", server.Host)
+}
+
+// explainWebSocket explains why the handshake of a WebSocket with server failed.
+func explainWebSocket(server *url.URL, err error) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return err
+	case errors.Is(err, context.DeadlineExceeded):
+		return NoAnswer(server, err)
+	case hungUp(err):
+		return explained(err, "websocket handshake: %s closed the connection: is this the port of a web server, or of a broker for WebSocket?", server.Host)
+	}
+	return explained(err, "websocket handshake: %.300s", oneLine(err.Error()))
+}
+
+// explainFirstRead explains why the broker's first packet did not come. head is what came instead.
+func explainFirstRead(server *url.URL, head []byte, err error) error {
+	scheme := schemeOf(server)
+	version3 := len(head) >= 4 && head[0] == packets.CONNACK<<4 && head[1] == 2
+	const handshake, alert, major = 0x16, 0x15, 0x03 // of a TLS record [RFC 8446, 5.1]
+	switch {
+	case len(head) == 0 && hungUp(err) && (scheme.encrypted || scheme.websocket):
+		return explained(err, "%s closed the connection before it answered: is a broker for MQTT 5 behind this port?", server.Host)
+	case len(head) == 0 && hungUp(err):
+		return explained(err, "%s closed the connection before it answered: is this a port for TLS (then write %s), or a broker that speaks MQTT 3 only?", server.Host, encrypted(server))
+	case len(head) == 0 && aboutCertificates(err) != "":
+		return explained(withCertificate(err), "TLS: %s%s", oneLine(err.Error()), aboutCertificates(err))
+	case len(head) == 0:
+		return err // such as the end of the attempt
+	case version3:
+		return explained(err, "%s answers with MQTT 3: this client needs a broker that speaks MQTT 5", server.Host)
+	case len(head) >= 2 && (head[0] == alert || head[0] == handshake) && head[1] == major && !scheme.encrypted:
+		return explained(err, "%s answers with TLS: write %s", server.Host, encrypted(server))
+	case bytes.HasPrefix(head, []byte("HTTP/")):
+		return explained(err, "%s answers HTTP: is this the port of a web server? For MQTT over WebSocket write ws://%s or wss://%s", server.Host, server.Host, server.Host)
+	case isText(head):
+		return explained(err, "%s does not speak MQTT: its answer begins with %q", server.Host, head)
+	case hungUp(err):
+		return explained(err, "%s closed the connection before its answer was complete", server.Host)
+	}
+	return err
+}
+
+// isText reports whether an answer begins like a text, as answers of SSH, SMTP and FTP do.
+func isText(head []byte) bool {
+	for _, b := range head {
+		if b < 0x20 && b != '\r' && b != '\n' || b >= 0x7f {
+			return false
+		}
+	}
+	return len(head) >= 4
+}
+
+// oneLine replaces control characters, which a peer may have chosen.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < 0x20 || r >= 0x7f && r < 0xa0 {
+			return ' '
+		}
+		return r
+	}, text)
+}

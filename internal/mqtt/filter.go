@@ -1,0 +1,275 @@
+package mqtt
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+const (
+	// leastBuffer is the size of the first buffer. Most connections are idle.
+	leastBuffer = 512
+	// bufferSize is the size of the buffer of a busy connection. Requests and replies of
+	// leases have some 300 bytes.
+	bufferSize = 4096
+	// piece is how much of a large packet a Filter reads at once: the system call keeps the
+	// processor for some ten microseconds.
+	piece = 64 << 10
+)
+
+// Filter reads from a connection, checks each packet and takes some out. Read returns the
+// others, whole and checked. It is not safe for concurrent use.
+//
+// Its buffer grows with the bytes that arrived, not with the length in a header, and shrinks
+// before the Filter waits for the packet after a large one.
+type Filter struct {
+	source  io.Reader
+	options FilterOptions
+
+	buffer     []byte // nil until the first Read
+	start, end int    // the unread part of it
+	passing    int    // bytes of the present packet that Read has not returned; all are in the buffer
+	begun      bool   // the first packet was checked
+	partial    bool   // Partial was called for the present packet
+	err        error  // ends the reading, after the bytes in the buffer
+	room       int    // bytes that Room has granted
+}
+
+// FilterOptions configures a Filter. The zero value passes all packets on.
+type FilterOptions struct {
+	// Limit is the largest size of a packet in bytes; 0: MQTT's own limit. A larger packet
+	// ends the reading with a [TooLargeError] as soon as its header has arrived.
+	Limit int
+	// Others, if not 0, is the limit for the first packet and for all that are not a PUBLISH.
+	Others int
+	// First, if not 0, is the limit for the first packet, a CONNECT.
+	First int
+	// Check, if not nil, is called with each packet first. Its error ends the reading.
+	//
+	// If the first packet is larger than First, Check gets the beginning of it, which is
+	// long enough to contain the version of MQTT. Its error then replaces the
+	// TooLargeError.
+	Check func(packet []byte) error
+	// Take, if not nil, is called with each packet. Read does not return those for which it
+	// reports true. A packet is valid until Take returns.
+	Take func(packet []byte) bool
+	// Pause, if not nil, is called before the Filter waits for more bytes, before Read
+	// returns a packet, and at the end. Take may hold answers back until then.
+	Pause func()
+	// Partial, if not nil, is called before the Filter waits for the rest of a packet of which a
+	// part has arrived, after Pause and once for each packet.
+	Partial func()
+	// Room, if not nil, is called before the buffer grows beyond the size for small packets,
+	// with the number of bytes. Its error ends the reading. It is called with a negative
+	// number when the buffer shrinks, and at the end of the reading at the latest.
+	Room func(bytes int) error
+}
+
+// NewFilter returns a Filter that reads from source. A malformed length ends the reading with
+// [ErrHeader]. Read does not return the beginning of a packet that source did not deliver
+// completely.
+func NewFilter(source io.Reader, options FilterOptions) *Filter {
+	if options.Pause == nil {
+		options.Pause = func() {}
+	}
+	return &Filter{source: source, options: options}
+}
+
+// ErrHeader is the error for a packet with a malformed length, of more than four bytes or of
+// more than it needs [MQTT-1.5.5-1]. paho v0.23.0 reads a fifth byte and allocates up to 4
+// GiB.
+var ErrHeader = errors.New("the data is not MQTT: the length of a packet is malformed")
+
+// TooLargeError is the error for a packet that is larger than the limit of a Filter.
+type TooLargeError struct {
+	// Size is the size of the packet in bytes, from its header, and Limit the largest size
+	// allowed.
+	Size, Limit int
+}
+
+// Error names both sizes.
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("a packet of %d bytes, and at most %d are accepted", e.Size, e.Limit)
+}
+
+// Read returns the packets that Take did not take. It never reads beyond the end of a packet.
+func (f *Filter) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if !f.await() {
+		return 0, f.err
+	}
+	n := copy(p[:min(len(p), f.passing)], f.buffer[f.start:f.end])
+	f.start += n
+	f.passing -= n
+	return n, nil
+}
+
+// Next returns the next packet that Take did not take, whole and checked. It is valid until the next
+// call of Next or Read. After a Read that returned a part of a packet, it returns the rest. An error
+// ends the reading: ErrHeader, a *TooLargeError, or what Check, Room or the source returned.
+func (f *Filter) Next() ([]byte, error) {
+	if !f.await() {
+		return nil, f.err
+	}
+	packet := f.buffer[f.start : f.start+f.passing : f.start+f.passing]
+	f.start += f.passing
+	f.passing = 0
+	return packet, nil
+}
+
+// await reads until there is a packet that Take did not take. It reports false if none comes.
+func (f *Filter) await() bool {
+	for f.passing == 0 {
+		if !f.next() && !f.fill() {
+			return false
+		}
+	}
+	return true
+}
+
+// next handles the packet at the front of the buffer. It reports false if the packet is not
+// complete or the reading has ended.
+func (f *Filter) next() bool {
+	front := f.buffer[f.start:f.end]
+	size, _, ok := Size(front)
+	if !ok {
+		if Broken(front) {
+			f.fail(ErrHeader)
+		}
+		return false
+	}
+	if limit := f.limit(Type(front)); limit > 0 && size > limit {
+		return f.tooLarge(front, size, limit)
+	}
+	if size > len(front) {
+		return false
+	}
+	packet := front[:size:size]
+	f.partial = false
+	if f.options.Check != nil {
+		if err := f.options.Check(packet); err != nil {
+			f.fail(err)
+			return false
+		}
+	}
+	f.begun = true
+	if f.options.Take != nil && f.options.Take(packet) {
+		f.start += size
+		return true
+	}
+	f.options.Pause()
+	f.passing = size
+	return true
+}
+
+// limit returns the largest size in bytes of the next packet, which is of this kind; 0: any.
+func (f *Filter) limit(kind byte) int {
+	limit := f.options.Limit
+	lower := func(other int) {
+		if other > 0 && (limit == 0 || other < limit) {
+			limit = other
+		}
+	}
+	if !f.begun {
+		lower(f.options.First)
+	}
+	if !f.begun || kind != packets.PUBLISH {
+		lower(f.options.Others)
+	}
+	return limit
+}
+
+// tooLarge ends the reading at a packet that is too large, unless Check needs more of it
+// first. It returns false, the result of next in both cases.
+func (f *Filter) tooLarge(front []byte, size, limit int) bool {
+	var err error = &TooLargeError{Size: size, Limit: limit}
+	if !f.begun && f.options.First > 0 && f.options.Check != nil {
+		if !ShowsVersion(front) && f.err == nil {
+			return false
+		}
+		if refusal := f.options.Check(front); refusal != nil {
+			err = refusal
+		}
+	}
+	f.fail(err)
+	return false
+}
+
+// fail ends the reading. Read returns nothing more from the buffer.
+func (f *Filter) fail(err error) {
+	f.options.Pause()
+	f.buffer, f.start, f.end, f.err = nil, 0, 0, err
+	_ = f.take(0)
+}
+
+// take calls Room for a buffer of length bytes. It fails only if the buffer grows.
+func (f *Filter) take(length int) error {
+	more := max(0, length-bufferSize) - f.room
+	if f.options.Room == nil || more == 0 {
+		return nil
+	}
+	if err := f.options.Room(more); err != nil {
+		return err
+	}
+	f.room += more
+	return nil
+}
+
+// fill reads more bytes. It reports false when there are no more.
+func (f *Filter) fill() bool {
+	f.options.Pause() // also at the end: the last packets may have arrived with the error
+	if f.err != nil {
+		return false
+	}
+	if f.end > f.start && !f.partial && f.options.Partial != nil {
+		f.partial = true
+		f.options.Partial()
+	}
+	if err := f.makeRoom(); err != nil {
+		f.fail(err)
+		return false
+	}
+	if len(f.buffer) > bufferSize {
+		// Read does not wait if more bytes have arrived already: without this the goroutine
+		// would run until the runtime preempts it after 10 ms.
+		runtime.Gosched()
+	}
+	n, err := f.source.Read(f.buffer[f.end:min(len(f.buffer), f.end+piece)])
+	f.end += n
+	if f.err = err; err != nil {
+		_ = f.take(0) // the buffer does not outlive the connection
+	}
+	return true
+}
+
+// makeRoom moves the unread bytes to the front of the buffer, and grows or shrinks it.
+func (f *Filter) makeRoom() error {
+	kept := f.buffer[f.start:f.end]
+	length := len(f.buffer)
+	switch {
+	case length < leastBuffer:
+		length = leastBuffer
+	case length < bufferSize && f.end == length:
+		length *= 2 // the latest read filled it
+	case len(kept) == length:
+		size, _, _ := Size(kept)
+		length = min(2*length, max(size, bufferSize))
+	case length > bufferSize && len(kept) < bufferSize/2:
+		length = bufferSize // a large packet is gone
+	}
+	into := f.buffer
+	if length != len(f.buffer) {
+		if err := f.take(length); err != nil {
+			return err
+		}
+		into = make([]byte, length)
+	}
+	f.start, f.end = 0, copy(into, kept)
+	f.buffer = into
+	return nil
+}

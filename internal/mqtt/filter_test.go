@@ -1,0 +1,392 @@
+package mqtt
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+var errCut = errors.New("cut")
+
+// chunks is a connection that delivers a stream in pieces, and then an error.
+type chunks struct {
+	stream []byte
+	sizes  []byte // of the pieces, in turn; 0 is a read of nothing
+	turn   int
+}
+
+func (c *chunks) Read(p []byte) (int, error) {
+	if len(c.stream) == 0 {
+		return 0, errCut
+	}
+	size := len(c.stream)
+	if len(c.sizes) > 0 {
+		size = int(c.sizes[c.turn%len(c.sizes)])
+		c.turn++
+	}
+	n := copy(p, c.stream[:min(size, len(c.stream))])
+	c.stream = c.stream[n:]
+	return n, nil
+}
+
+// checks is what the Filters of these tests ask of a packet: PINGREQ has no flags.
+func checks(packet []byte) error {
+	if packet[0]&0xf0 == 0xc0 && packet[0] != 0xc0 {
+		return errRefused
+	}
+	return nil
+}
+
+var errRefused = errors.New("refused")
+
+// divide divides a stream as a Filter must: what is taken, what is passed on, and the
+// error that ends it.
+func divide(stream []byte, limit, first int, takes func([]byte) bool) (taken [][]byte, passed []byte, end error) {
+	for begun := false; ; begun = true {
+		most := limit
+		if !begun && first > 0 && (limit == 0 || first < limit) {
+			most = first
+		}
+		size, _, ok := Size(stream)
+		switch {
+		case Broken(stream):
+			return taken, passed, ErrHeader
+		case ok && most > 0 && size > most:
+			if !begun && first > 0 && checks(stream) != nil {
+				return taken, passed, errRefused
+			}
+			return taken, passed, &TooLargeError{Size: size, Limit: most}
+		case !ok || size > len(stream):
+			return taken, passed, errCut
+		case checks(stream[:size]) != nil:
+			return taken, passed, errRefused
+		}
+		if packet := stream[:size]; takes(packet) {
+			taken = append(taken, packet)
+		} else {
+			passed = append(passed, packet...)
+		}
+		stream = stream[size:]
+	}
+}
+
+func checkFilter(t *testing.T, stream, sizes []byte, readSize, limit, first int, takes func([]byte) bool) {
+	t.Helper()
+	wantTaken, wantPassed, wantErr := divide(stream, limit, first, takes)
+	var taken [][]byte
+	held, arrived := 0, 0
+	source := &chunks{stream: stream, sizes: sizes}
+	var filter *Filter
+	filter = NewFilter(readerFunc(func(p []byte) (int, error) {
+		if held > 0 {
+			t.Error("what was held back is not sent before the filter waits for more")
+		}
+		if room := max(leastBuffer, bufferSize, 2*arrived); len(filter.buffer) > room {
+			t.Errorf("the buffer has %d bytes, and only %d have arrived", len(filter.buffer), arrived)
+		}
+		n, err := source.Read(p)
+		arrived += n
+		return n, err
+	}), FilterOptions{Limit: limit, First: first, Check: checks, Take: func(packet []byte) bool {
+		if !takes(packet) {
+			return false
+		}
+		taken = append(taken, bytes.Clone(packet))
+		held++
+		return true
+	}, Pause: func() { held = 0 }})
+	var passed []byte
+	p := make([]byte, readSize)
+	for {
+		n, err := filter.Read(p)
+		passed = append(passed, p[:n]...)
+		if n > 0 && held > 0 {
+			t.Error("what was held back is not sent before a packet is passed on")
+		}
+		if err != nil {
+			if !reflect.DeepEqual(err, wantErr) {
+				t.Errorf("the error is %v; want %v", err, wantErr)
+			}
+			if held > 0 {
+				t.Error("what was held back is not sent at the end")
+			}
+			if n, again := filter.Read(p); n > 0 || again != err {
+				t.Errorf("another read brings %d bytes and %v, after %v", n, again, err)
+			}
+			break
+		}
+	}
+	if !bytes.Equal(passed, wantPassed) {
+		t.Errorf("passed on %d bytes, %.40x…\nwant %d, %.40x…", len(passed), passed, len(wantPassed), wantPassed)
+	}
+	if !slices.EqualFunc(taken, wantTaken, bytes.Equal) {
+		t.Errorf("took %d packets, %.40x…\nwant %d, %.40x…", len(taken), taken, len(wantTaken), wantTaken)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
+	m := request()
+	publish, _ := m.Append(nil)
+	puback := AppendPuback(nil, 7)
+	ping := []byte{0xc0, 0}
+	m.Payload = make([]byte, bufferSize)
+	long, _ := m.Append(nil)
+	m.Payload = make([]byte, 2*bufferSize-m.Size())
+	full, _ := m.Append(nil)
+	if len(full) != bufferSize {
+		t.Fatalf("the packet that is to fill the buffer has %d bytes", len(full))
+	}
+	broken := []byte{0x30, 0xff, 0xff, 0xff, 0xff, 1}
+	publishes := func(packet []byte) bool { return Type(packet) == packets.PUBLISH }
+	for name, test := range map[string]struct {
+		stream []byte
+		takes  func([]byte) bool
+	}{
+		"nothing":                         {nil, publishes},
+		"one that is taken":               {publish, publishes},
+		"one that is not":                 {ping, publishes},
+		"a mixture":                       {slices.Concat(publish, ping, puback, publish, publish, ping), publishes},
+		"many":                            {bytes.Repeat(publish, 50), publishes},
+		"the longest":                     {slices.Concat(ping, full, publish), publishes},
+		"one too long":                    {slices.Concat(publish, long, publish), publishes},
+		"a packet cut off":                {slices.Concat(publish, publish[:20]), publishes},
+		"a header cut off":                {slices.Concat(publish, long[:1]), publishes},
+		"a long packet cut off":           {long[:bufferSize+1], publishes},
+		"something else, and no more":     {slices.Concat(publish, broken, publish), publishes},
+		"a packet that is refused":        {slices.Concat(publish, ping, []byte{0xc1, 0}, publish), publishes},
+		"only one that is refused":        {[]byte{0xc1, 0}, publishes},
+		"a large one that is refused":     {slices.Concat([]byte{0xc1, 0x80, 0x40}, make([]byte, 0x2000)), publishes},
+		"a length of too many bytes":      {[]byte{0xc0, 0x80, 0}, publishes},
+		"much larger than what arrives":   {slices.Concat(ping, []byte{0x30, 0xff, 0xff, 0xff, 0x7f}, long), publishes},
+		"large ones and small ones":       {slices.Concat(ping, long, long, ping, bytes.Repeat(publish, 9), long), publishes},
+		"something else in place of MQTT": {[]byte("\xff\xff\xff\xff\xffGET / HTTP/1.1\r\n\r\n"), publishes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, sizes := range [][]byte{nil, {1}, {3, 0, 50}, {255}} {
+				for _, readSize := range []int{1, 7, 5000} {
+					for _, limit := range []int{0, bufferSize, len(publish), len(publish) - 1} {
+						for _, first := range []int{0, 1, len(publish)} {
+							checkFilter(t, test.stream, sizes, readSize, limit, first, test.takes)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestAFilterGivesTheErrorThatCameWithTheLastBytes(t *testing.T) {
+	source := iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7)))
+	count := 0
+	filter := NewFilter(source, FilterOptions{Take: func([]byte) bool { count++; return true }})
+	if n, err := filter.Read(make([]byte, 10)); n != 0 || err != io.EOF || count != 1 {
+		t.Errorf("Read = %d, %v, and %d packets taken", n, err, count)
+	}
+}
+
+// A TLS connection gives the end together with the last bytes where the client's farewell
+// came with them.
+func TestAFilterPausesAfterWhatCameWithTheEnd(t *testing.T) {
+	var calls []string
+	filter := NewFilter(iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7))), FilterOptions{
+		Take:  func([]byte) bool { calls = append(calls, "take"); return true },
+		Pause: func() { calls = append(calls, "pause") },
+	})
+	_, _ = filter.Read(make([]byte, 10))
+	if len(calls) == 0 || calls[len(calls)-1] != "pause" {
+		t.Errorf("the calls are %q, want a pause after what was taken", calls)
+	}
+}
+
+func TestAReadOfNothingDoesNotWait(t *testing.T) {
+	filter := NewFilter(iotest.ErrReader(errCut), FilterOptions{})
+	if n, err := filter.Read(nil); n != 0 || err != nil {
+		t.Errorf("Read = %d, %v", n, err)
+	}
+}
+
+func FuzzFilter(f *testing.F) {
+	m := request()
+	publish, _ := m.Append(nil)
+	f.Add(slices.Concat(publish, []byte{0xc0, 0}, AppendPuback(nil, 7)), []byte{3, 200}, uint8(4), uint8(0x30))
+	f.Add([]byte{0x30, 0xff, 0xff, 0xff, 0xff, 1, 0x30, 0}, []byte{1}, uint8(1), uint8(0x30))
+	f.Add(slices.Concat([]byte{0x30, 0x81, 0x20}, make([]byte, 5000)), []byte{255}, uint8(9), uint8(0))
+	f.Fuzz(func(t *testing.T, stream, sizes []byte, readSize, kind uint8) {
+		if !slices.ContainsFunc(sizes, func(size byte) bool { return size > 0 }) {
+			sizes = nil // it would never end
+		}
+		takes := func(packet []byte) bool { return packet[0]&0xf0 == kind&0xf0 }
+		for _, limit := range []int{0, 2 + len(stream)/2} {
+			checkFilter(t, stream, sizes, int(readSize)+1, limit, len(stream)/3, takes)
+		}
+	})
+}
+
+func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) {
+	m := request()
+	publish, _ := m.Append(nil)
+	taken := 0
+	filter := NewFilter(io.MultiReader(bytes.NewReader(publish), bytes.NewReader([]byte{0x30, 0xff, 0xff, 0xff, 0x7f})),
+		FilterOptions{Limit: len(publish), Take: func([]byte) bool { taken++; return true }})
+	n, err := filter.Read(make([]byte, 10))
+	const want = "a packet of 268435460 bytes, and at most"
+	if n != 0 || taken != 1 || err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%d packets are taken and %d bytes passed on (%v); want one, none, and %q", taken, n, err, want)
+	}
+}
+
+func TestInvariant44WhatIsNoMessageMayHaveALimitOfItsOwn(t *testing.T) {
+	packet := func(kind byte, size int) []byte { // of size bytes; the length of its header must be 4
+		return append(AppendVariable([]byte{kind << 4}, size-4), make([]byte, size-4)...)
+	}
+	const publish, other = 40_000, 20_000
+	for name, test := range map[string]struct {
+		packets [][]byte
+		want    error
+	}{
+		"the largest":          {[][]byte{packet(packets.SUBACK, other), packet(packets.PUBLISH, publish)}, io.EOF},
+		"a message":            {[][]byte{packet(packets.SUBACK, other), packet(packets.PUBLISH, publish+1)}, &TooLargeError{publish + 1, publish}},
+		"another packet":       {[][]byte{packet(packets.SUBACK, 20_000), packet(packets.SUBACK, other+1)}, &TooLargeError{other + 1, other}},
+		"a message that opens": {[][]byte{packet(packets.PUBLISH, other+1)}, &TooLargeError{other + 1, other}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			filter := NewFilter(bytes.NewReader(slices.Concat(test.packets...)), FilterOptions{Limit: publish, Others: other})
+			for _, err := filter.Next(); ; _, err = filter.Next() {
+				if err == nil {
+					continue
+				}
+				if !reflect.DeepEqual(err, test.want) {
+					t.Errorf("%v, want %v", err, test.want)
+				}
+				return
+			}
+		})
+	}
+}
+
+// A reader of MQTT that goes on at the fifth byte of a length allocates up to 4 GiB, and
+// on 32 bits, where that is negative, panics.
+func TestInvariant44AFilterEndsAtALengthThatIsMalformed(t *testing.T) {
+	for _, header := range [][]byte{{0x30, 0x80, 0x80, 0x80, 0x80, 0x0f}, {0x30, 0x80, 0x00}, {0x30, 0x80, 0x80, 0x80, 0x00}} {
+		for _, limit := range []int{0, 1000} {
+			filter := NewFilter(bytes.NewReader(header), FilterOptions{Limit: limit})
+			if n, err := filter.Read(make([]byte, 10)); n != 0 || err != ErrHeader {
+				t.Errorf("% x with a limit of %d: %d bytes are passed on (%v)", header, limit, n, err)
+			}
+		}
+	}
+}
+
+func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *testing.T) {
+	large := slices.Concat([]byte{0x30, 0x80, 0x80, 0x40}, make([]byte, 1<<20))
+	ping := []byte{0xc0, 0}
+	waits := make(map[string]int)
+	var filter *Filter
+	streams := []struct {
+		name   string
+		stream io.Reader
+	}{
+		{"at first", bytes.NewReader(nil)},
+		{"after a small packet", bytes.NewReader(ping)},
+		{"where a large packet begins", bytes.NewReader(large[:4])},
+		{"within a large packet", bytes.NewReader(large[4:1000])},
+		{"in the midst of a large packet", bytes.NewReader(large[1000 : 600<<10])},
+		{"after a large packet", bytes.NewReader(large[600<<10:])},
+	}
+	source := readerFunc(func(p []byte) (int, error) {
+		for len(streams) > 0 {
+			if n, _ := streams[0].stream.Read(p); n > 0 {
+				return n, nil
+			}
+			waits[streams[0].name] = len(filter.buffer)
+			streams = streams[1:]
+		}
+		return 0, io.EOF
+	})
+	filter = NewFilter(source, FilterOptions{Take: func([]byte) bool { return true }})
+	if n, err := filter.Read(make([]byte, 10)); n > 0 || err != io.EOF {
+		t.Fatalf("Read = %d, %v", n, err)
+	}
+	for name, most := range map[string]int{
+		"at first": leastBuffer, "after a small packet": leastBuffer, "where a large packet begins": leastBuffer,
+		"within a large packet": 2048, "in the midst of a large packet": 1 << 20, "after a large packet": bufferSize,
+	} {
+		if waits[name] == 0 || waits[name] > most {
+			t.Errorf("%s it has %d bytes; want at most %d", name, waits[name], most)
+		}
+	}
+}
+
+func TestAFilterSaysOnceThatItWaitsForTheRestOfAPacket(t *testing.T) {
+	ping, publish := []byte{0xc0, 0}, []byte{0x30, 3, 0, 1, 'a'}
+	partial := 0
+	for _, test := range []struct {
+		name  string
+		reads [][]byte
+		want  int
+	}{
+		{"whole packets", [][]byte{ping, publish, slices.Concat(ping, publish)}, 0},
+		{"byte for byte", [][]byte{publish[:1], publish[1:2], publish[2:4], publish[4:]}, 1},
+		{"two in parts", [][]byte{publish[:2], slices.Concat(publish[2:], ping, publish[:3]), publish[3:]}, 2},
+	} {
+		partial = 0
+		var sources []io.Reader
+		for _, part := range test.reads {
+			sources = append(sources, bytes.NewReader(part))
+		}
+		f := NewFilter(io.MultiReader(sources...), FilterOptions{Take: func([]byte) bool { return true }, Partial: func() { partial++ }})
+		if _, err := f.Next(); err != io.EOF || partial != test.want {
+			t.Errorf("%s: it said so %d times, want %d (%v)", test.name, partial, test.want, err)
+		}
+	}
+}
+
+func TestALargePacketNeedsRoomAndGivesItBack(t *testing.T) {
+	const size = 100_000
+	packet := append([]byte{0x30, 0xa0, 0x8d, 0x06}, make([]byte, size)...)
+	errFull := errors.New("full")
+	for name, test := range map[string]struct {
+		source io.Reader
+		limit  int
+		want   error
+	}{
+		"there is room":             {bytes.NewReader(append(bytes.Clone(packet), packet...)), size, io.EOF},
+		"there is none":             {bytes.NewReader(packet), size / 2, errFull},
+		"the connection breaks":     {bytes.NewReader(packet[:size/2]), size, io.EOF},
+		"what follows is not MQTT":  {bytes.NewReader(append(bytes.Clone(packet), 0x30, 0xff, 0xff, 0xff, 0xff)), size, ErrHeader},
+		"small ones need none":      {bytes.NewReader(bytes.Repeat([]byte{0x30, 3, 0, 1, 'a'}, 10_000)), 0, io.EOF},
+		"the next packet is small":  {io.MultiReader(bytes.NewReader(packet), bytes.NewReader([]byte{0x30, 3, 0, 1, 'a'})), size, io.EOF},
+		"one is small before it is": {io.MultiReader(bytes.NewReader([]byte{0x30, 3, 0, 1, 'a'}), bytes.NewReader(packet)), size, io.EOF},
+	} {
+		taken, most := 0, 0
+		f := NewFilter(test.source, FilterOptions{Room: func(n int) error {
+			if taken+n > test.limit {
+				return errFull
+			}
+			taken += n
+			most = max(most, taken)
+			return nil
+		}})
+		_, err := io.Copy(io.Discard, f)
+		if test.want == io.EOF {
+			test.want = nil
+		}
+		if !errors.Is(err, test.want) || err == nil != (test.want == nil) || taken != 0 {
+			t.Errorf("%s: %v, and room for %d bytes is left over", name, err, taken)
+		}
+		if test.limit == size && test.want == nil && most == 0 {
+			t.Errorf("%s: it never asked for room", name)
+		}
+	}
+}

@@ -1,0 +1,319 @@
+package mqtt
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/eclipse/paho.golang/packets"
+)
+
+func request() Message {
+	return Message{
+		Topic:           "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke",
+		QoS:             1,
+		PacketID:        513,
+		MessageExpiry:   10,
+		ContentType:     "application/octet-stream",
+		ResponseTopic:   "clients/a/services/statestore/_any_/command/invoke/response",
+		CorrelationData: []byte("0123456789abcdef"),
+		User:            []UserProperty{{"__srcId", "a"}, {"__ts", "1:2:a"}, {"__ts", "the first counts"}},
+		Payload:         []byte("*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"),
+	}
+}
+
+func TestAMessageIsReadAsItWasWritten(t *testing.T) {
+	long := strings.Repeat("x", maxString)
+	for name, change := range map[string]func(*Message){
+		"a request":             func(*Message) {},
+		"a reply":               func(m *Message) { m.QoS, m.PacketID, m.MessageExpiry, m.ResponseTopic = 0, 0, 0, "" },
+		"the shortest":          func(m *Message) { *m = Message{Topic: "t"} },
+		"QoS 2":                 func(m *Message) { m.QoS = 2 },
+		"properties of 127":     func(m *Message) { *m = Message{Topic: "t", ContentType: strings.Repeat("x", 124)} },
+		"properties of 128":     func(m *Message) { *m = Message{Topic: "t", ContentType: strings.Repeat("x", 125)} },
+		"the longest string":    func(m *Message) { m.ContentType = long },
+		"a payload of a MiB":    func(m *Message) { m.Payload = make([]byte, 1<<20) },
+		"the greatest id":       func(m *Message) { m.PacketID = math.MaxUint16 },
+		"the longest expiry":    func(m *Message) { m.MessageExpiry = math.MaxUint32 },
+		"an empty user value":   func(m *Message) { m.User = []UserProperty{{"", ""}} },
+		"characters of 4 bytes": func(m *Message) { m.Topic = "🔒" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := request()
+			change(&m)
+			packet, err := m.Append([]byte("before"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			packet = packet[len("before"):]
+			if len(packet) != m.Size() {
+				t.Errorf("Size = %d; the packet has %d bytes", m.Size(), len(packet))
+			}
+			p, ok := ParsePublish(packet)
+			if !ok {
+				t.Fatal("it is not understood")
+			}
+			checkMessage(t, p, m)
+			checkPaho(t, packet, p)
+		})
+	}
+}
+
+func checkMessage(t *testing.T, p Publish, m Message) {
+	t.Helper()
+	got := Message{
+		Topic: string(p.Topic), QoS: p.QoS, PacketID: p.PacketID, MessageExpiry: p.MessageExpiry,
+		ContentType: string(p.ContentType), ResponseTopic: string(p.ResponseTopic),
+		CorrelationData: p.CorrelationData, Payload: p.Payload, User: m.User,
+	}
+	if !bytes.Equal(got.Payload, m.Payload) || !bytes.Equal(got.CorrelationData, m.CorrelationData) {
+		t.Errorf("payload or correlation differ: %q, %q", got.Payload, got.CorrelationData)
+	}
+	got.Payload, got.CorrelationData = m.Payload, m.CorrelationData
+	if !reflect.DeepEqual(got, m) {
+		t.Errorf("got %+v\nwant %+v", got, m)
+	}
+	first := make(map[string]string)
+	for _, user := range m.User {
+		if _, ok := first[user.Name]; !ok {
+			first[user.Name] = user.Value
+		}
+	}
+	for name, want := range first {
+		if value, ok := p.User(name); !ok || string(value) != want {
+			t.Errorf("User(%q) = %q, %t; want %q", name, value, ok, want)
+		}
+	}
+	if value, ok := p.User("of which there is none"); ok {
+		t.Errorf("a user property that was not written has the value %q", value)
+	}
+}
+
+// checkPaho compares with the decoder of paho, which stands behind a Filter.
+func checkPaho(t *testing.T, packet []byte, p Publish) {
+	t.Helper()
+	control, err := packets.ReadPacket(bytes.NewReader(packet))
+	if err != nil {
+		t.Fatalf("paho cannot read what was understood: %v", err)
+	}
+	other := control.Content.(*packets.Publish)
+	want := Publish{
+		QoS: other.QoS, Duplicate: other.Duplicate, Retain: other.Retain, Topic: []byte(other.Topic),
+		PacketID: other.PacketID, ContentType: []byte(other.Properties.ContentType),
+		ResponseTopic: []byte(other.Properties.ResponseTopic), CorrelationData: other.Properties.CorrelationData,
+		Payload: other.Payload,
+	}
+	if other.Properties.MessageExpiry != nil {
+		want.MessageExpiry = *other.Properties.MessageExpiry
+	}
+	same := p.QoS == want.QoS && p.Duplicate == want.Duplicate && p.Retain == want.Retain &&
+		bytes.Equal(p.Topic, want.Topic) && p.PacketID == want.PacketID && p.MessageExpiry == want.MessageExpiry &&
+		bytes.Equal(p.ContentType, want.ContentType) && bytes.Equal(p.ResponseTopic, want.ResponseTopic) &&
+		bytes.Equal(p.CorrelationData, want.CorrelationData) && bytes.Equal(p.Payload, want.Payload)
+	if !same {
+		t.Errorf("got  %+v\npaho %+v", p, want)
+	}
+	for _, user := range other.Properties.User {
+		if value, ok := p.User(user.Key); !ok || !containsUser(other.Properties.User, user.Key, string(value)) {
+			t.Errorf("User(%q) = %q, %t", user.Key, value, ok)
+		}
+	}
+}
+
+func containsUser(properties []packets.User, key, value string) bool {
+	for _, user := range properties {
+		if user.Key == key {
+			return user.Value == value // the first
+		}
+	}
+	return false
+}
+
+func TestWhatMQTTCannotExpressIsNotWritten(t *testing.T) {
+	long := strings.Repeat("x", maxString+1)
+	for name, change := range map[string]func(*Message){
+		"topic":               func(m *Message) { m.Topic = long },
+		"content type":        func(m *Message) { m.ContentType = long },
+		"response topic":      func(m *Message) { m.ResponseTopic = long },
+		"correlation data":    func(m *Message) { m.CorrelationData = []byte(long) },
+		"user property name":  func(m *Message) { m.User = []UserProperty{{Name: long}} },
+		"user property value": func(m *Message) { m.User = []UserProperty{{Value: long}} },
+		"packet":              func(m *Message) { m.Payload = make([]byte, maxRemaining) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := request()
+			change(&m)
+			packet, err := m.Append([]byte("before"))
+			if !errors.Is(err, ErrTooLong) || string(packet) != "before" {
+				t.Errorf("Append = %q, %v", packet[:min(len(packet), 10)], err)
+			}
+		})
+	}
+}
+
+// edit returns a packet with the byte at offset changed.
+func edit(packet []byte, offset int, value byte) []byte {
+	packet = bytes.Clone(packet)
+	packet[offset] = value
+	return packet
+}
+
+func TestWhatIsForTheFullImplementationToJudge(t *testing.T) {
+	build := func(properties ...byte) []byte {
+		packet := []byte{packets.PUBLISH << 4, byte(2 + 1 + 1 + len(properties)), 0, 1, 't', byte(len(properties))}
+		return append(packet, properties...)
+	}
+	if _, ok := ParsePublish(build()); !ok {
+		t.Fatal("the plain packet is not understood: the rest shows nothing")
+	}
+	m := request()
+	whole, _ := m.Append(nil)
+	for name, packet := range map[string][]byte{
+		"nothing":                     {},
+		"a header alone":              {packets.PUBLISH << 4},
+		"a byte too few":              whole[:len(whole)-1],
+		"a byte too many":             append(bytes.Clone(whole), 0),
+		"another type":                edit(whole, 0, packets.PUBACK<<4),
+		"QoS 3":                       edit(whole, 0, packets.PUBLISH<<4|3<<qosShift),
+		"QoS 0, sent again":           edit(build(), 0, packets.PUBLISH<<4|flagDuplicate),
+		"packet id 0":                 {packets.PUBLISH<<4 | 1<<qosShift, 6, 0, 1, 't', 0, 0, 0},
+		"no packet id":                {packets.PUBLISH<<4 | 1<<qosShift, 3, 0, 1, 't'},
+		"no topic":                    {packets.PUBLISH << 4, 3, 0, 0, 0},
+		"a topic with a wildcard":     edit(build(), 4, '#'),
+		"a topic with U+0000":         edit(build(), 4, 0),
+		"a topic that is not UTF-8":   edit(build(), 4, 0xff),
+		"a topic that ends too late":  edit(build(), 3, 9),
+		"no property length":          {packets.PUBLISH << 4, 3, 0, 1, 't'},
+		"a property length too great": edit(build(), 5, 1),
+		"a topic alias":               build(0x23, 0, 1),
+		"a subscription identifier":   build(0x0b, 1),
+		"a property that is unknown":  build(0x7f, 0),
+		"a property of CONNECT":       build(0x11, 0, 0, 0, 0),
+		"a property twice":            build(packets.PropContentType, 0, 0, packets.PropContentType, 0, 0),
+		"an expiry cut off":           build(packets.PropMessageExpiry, 0, 0, 0),
+		"a payload format of 2":       build(packets.PropPayloadFormat, 2),
+		"a payload format cut off":    build(packets.PropPayloadFormat),
+		"half a user property":        build(packets.PropUser, 0, 0),
+		"a user property not UTF-8":   build(packets.PropUser, 0, 0, 0, 1, 0x80),
+		"a string too long":           build(packets.PropContentType, 0, 9, 'x'),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if p, ok := ParsePublish(packet); ok {
+				t.Errorf("it is understood as %+v", p)
+			}
+		})
+	}
+}
+
+func TestUserPropertiesAreFoundAmongAllOthers(t *testing.T) {
+	properties := []byte{
+		packets.PropPayloadFormat, 1,
+		packets.PropMessageExpiry, 0, 0, 0, 9,
+		packets.PropCorrelationData, 0, 2, packets.PropUser, 0,
+		packets.PropUser, 0, 1, 'k', 0, 1, 'v',
+		packets.PropResponseTopic, 0, 1, 'r',
+		packets.PropUser, 0, 1, 'l', 0, 1, 'w',
+	}
+	packet := append([]byte{packets.PUBLISH << 4, byte(4 + len(properties)), 0, 1, 't', byte(len(properties))}, properties...)
+	p, ok := ParsePublish(packet)
+	if !ok {
+		t.Fatal("it is not understood")
+	}
+	for name, want := range map[string]string{"k": "v", "l": "w"} {
+		if value, ok := p.User(name); !ok || string(value) != want {
+			t.Errorf("User(%q) = %q, %t; want %q", name, value, ok, want)
+		}
+	}
+	checkPaho(t, packet, p)
+}
+
+func TestAcknowledgements(t *testing.T) {
+	for name, test := range map[string]struct {
+		packet []byte
+		want   Puback
+		ok     bool
+	}{
+		"success in its short form":     {[]byte{0x40, 2, 2, 1}, Puback{PacketID: 513}, true},
+		"a code":                        {[]byte{0x40, 3, 2, 1, 0x10}, Puback{PacketID: 513, ReasonCode: 0x10}, true},
+		"a code and no properties":      {[]byte{0x40, 4, 2, 1, 0x97, 0}, Puback{PacketID: 513, ReasonCode: 0x97}, true},
+		"a reason in words":             {[]byte{0x40, 8, 2, 1, 0x97, 4, 0x1f, 0, 1, 'x'}, Puback{513, 0x97, []byte("x")}, true},
+		"a user property":               {[]byte{0x40, 9, 2, 1, 0, 5, 0x26, 0, 0, 0, 0}, Puback{PacketID: 513}, true},
+		"packet id 0":                   {[]byte{0x40, 2, 0, 0}, Puback{}, false},
+		"no packet id":                  {[]byte{0x40, 1, 0}, Puback{}, false},
+		"flags":                         {[]byte{0x41, 2, 2, 1}, Puback{}, false},
+		"another type":                  {[]byte{0x50, 2, 2, 1}, Puback{}, false},
+		"cut off":                       {[]byte{0x40, 3, 2, 1}, Puback{}, false},
+		"properties cut off":            {[]byte{0x40, 5, 2, 1, 0, 5, 0x26}, Puback{}, false},
+		"a property of PUBLISH":         {[]byte{0x40, 7, 2, 1, 0, 3, 0x03, 0, 0}, Puback{}, false},
+		"two reasons":                   {[]byte{0x40, 12, 2, 1, 0, 8, 0x1f, 0, 1, 'x', 0x1f, 0, 1, 'y'}, Puback{}, false},
+		"half a user property":          {[]byte{0x40, 7, 2, 1, 0, 3, 0x26, 0, 0}, Puback{}, false},
+		"more than the properties fill": {[]byte{0x40, 5, 2, 1, 0, 0, 0}, Puback{}, false},
+		"a property past the last one":  {[]byte{0x40, 9, 2, 1, 0, 0, 0x26, 0, 0, 0, 0}, Puback{}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ack, ok := ParsePuback(test.packet)
+			if ok != test.ok || ok && !reflect.DeepEqual(ack, test.want) {
+				t.Errorf("ParsePuback = %+v, %t; want %+v, %t", ack, ok, test.want, test.ok)
+			}
+		})
+	}
+	if ack, ok := ParsePuback(AppendPuback(nil, 513)); !ok || !reflect.DeepEqual(ack, Puback{PacketID: 513}) {
+		t.Errorf("what AppendPuback writes is read as %+v, %t", ack, ok)
+	}
+}
+
+func TestReadingAndWritingAllocateNothing(t *testing.T) {
+	m := request()
+	buffer, _ := m.Append(nil)
+	if n := testing.AllocsPerRun(100, func() {
+		buffer, _ = m.Append(buffer[:0])
+		p, ok := ParsePublish(buffer)
+		if _, found := p.User("__ts"); !ok || !found {
+			t.Error("not understood")
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func FuzzParsePublish(f *testing.F) {
+	m := request()
+	packet, _ := m.Append(nil)
+	f.Add(packet)
+	m.QoS, m.PacketID = 0, 0
+	packet, _ = m.Append(nil)
+	f.Add(packet)
+	f.Add([]byte{packets.PUBLISH << 4, 4, 0, 1, 't', 0})
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		if p, ok := ParsePublish(packet); ok {
+			checkPaho(t, packet, p)
+		}
+	})
+}
+
+func FuzzParsePuback(f *testing.F) {
+	f.Add([]byte{0x40, 2, 2, 1})
+	f.Add([]byte{0x40, 3, 2, 1, 0x10})
+	f.Add([]byte{0x40, 8, 2, 1, 0x97, 4, 0x1f, 0, 1, 'x'})
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		ack, ok := ParsePuback(packet)
+		if !ok {
+			return
+		}
+		control, err := packets.ReadPacket(bytes.NewReader(packet))
+		if err != nil {
+			t.Fatalf("paho cannot read what was understood: %v", err)
+		}
+		other := control.Content.(*packets.Puback)
+		reason := ""
+		if other.Properties != nil {
+			reason = other.Properties.ReasonString
+		}
+		if ack.PacketID != other.PacketID || ack.ReasonCode != other.ReasonCode || string(ack.ReasonString) != reason {
+			t.Errorf("got %+v; paho %+v %q", ack, other, reason)
+		}
+	})
+}

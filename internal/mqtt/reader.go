@@ -1,0 +1,145 @@
+package mqtt
+
+import (
+	"bytes"
+	"encoding/binary"
+	"unicode/utf8"
+)
+
+// Versions of MQTT, as CONNECT names them [MQTT-3.1.2-2].
+const (
+	Version31  = 3 // its protocol name is MQIsdp
+	Version311 = 4
+	Version5   = 5
+)
+
+// MaxHeader is the length of the longest fixed header.
+const MaxHeader = 5
+
+// Size returns the length of the packet at the beginning of b, and the length of its fixed
+// header. It reports false while b is too short to tell, and always if b cannot be the
+// beginning of a packet (see [Broken]).
+func Size(b []byte) (size, header int, ok bool) {
+	if len(b) == 0 {
+		return 0, 0, false
+	}
+	rest := Reader(b[1:])
+	remaining, ok := rest.Variable()
+	if !ok {
+		return 0, 0, false
+	}
+	header = len(b) - len(rest)
+	return header + remaining, header, true
+}
+
+// Broken reports whether b cannot be the beginning of a packet, because its length has more
+// than four bytes or more than it needs [MQTT-1.5.5-1].
+func Broken(b []byte) bool {
+	if _, _, ok := Size(b); ok || len(b) < 2 {
+		return false
+	}
+	for _, digit := range b[1:min(len(b), MaxHeader)] {
+		if digit < 0x80 {
+			return true // the length is complete, and invalid
+		}
+	}
+	return len(b) >= MaxHeader
+}
+
+// ShowsVersion reports whether the beginning of a CONNECT is long enough to tell its
+// version of MQTT, or that there will be none [MQTT-3.1.2.1, MQTT-3.1.2.2].
+func ShowsVersion(b []byte) bool {
+	_, header, ok := Size(b)
+	if !ok {
+		return false
+	}
+	in := Reader(b[header:])
+	if length, ok := in.Uint16(); ok && int(length) > len("MQIsdp") {
+		return true
+	}
+	in = b[header:]
+	_, ok = in.Binary()
+	return ok && len(in) > 0
+}
+
+// Reader is the unread part of a buffer. The slices that its methods return are parts of the
+// buffer. A method that reports false found too little or an invalid value, and has read
+// nothing of it.
+type Reader []byte
+
+// Byte reads a byte.
+func (r *Reader) Byte() (byte, bool) {
+	if len(*r) < 1 {
+		return 0, false
+	}
+	value := (*r)[0]
+	*r = (*r)[1:]
+	return value, true
+}
+
+// Uint16 reads a two byte integer [MQTT-1.5.2].
+func (r *Reader) Uint16() (uint16, bool) {
+	if len(*r) < 2 {
+		return 0, false
+	}
+	value := binary.BigEndian.Uint16(*r)
+	*r = (*r)[2:]
+	return value, true
+}
+
+// Uint32 reads a four byte integer [MQTT-1.5.3].
+func (r *Reader) Uint32() (uint32, bool) {
+	if len(*r) < 4 {
+		return 0, false
+	}
+	value := binary.BigEndian.Uint32(*r)
+	*r = (*r)[4:]
+	return value, true
+}
+
+// Variable reads a variable byte integer: at most four bytes, and no more than its value
+// needs [MQTT-1.5.5-1].
+func (r *Reader) Variable() (int, bool) {
+	value := 0
+	for i := range min(len(*r), 4) {
+		digit := (*r)[i]
+		value |= int(digit&0x7f) << (7 * i)
+		if digit < 0x80 {
+			if digit == 0 && i > 0 {
+				return 0, false
+			}
+			*r = (*r)[i+1:]
+			return value, true
+		}
+	}
+	return 0, false
+}
+
+// Binary reads binary data [MQTT-1.5.6].
+func (r *Reader) Binary() ([]byte, bool) {
+	length, ok := r.Uint16()
+	if !ok || int(length) > len(*r) {
+		return nil, false
+	}
+	value := (*r)[:length:length]
+	*r = (*r)[length:]
+	return value, true
+}
+
+// Text reads a string, which must be UTF-8 without surrogates and without U+0000
+// [MQTT-1.5.4-1, MQTT-1.5.4-2].
+func (r *Reader) Text() ([]byte, bool) {
+	value, ok := r.Binary()
+	if !ok || bytes.IndexByte(value, 0) >= 0 || !utf8.Valid(value) {
+		return nil, false
+	}
+	return value, true
+}
+
+// AppendVariable appends a variable byte integer. It must not be above 268,435,455.
+func AppendVariable(dst []byte, value int) []byte {
+	for ; value > 0x7f; value >>= 7 {
+		dst = append(dst, byte(value)|0x80)
+	}
+	return append(dst, byte(value))
+}

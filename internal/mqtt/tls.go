@@ -1,0 +1,121 @@
+package mqtt
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"os"
+
+	"github.com/tenurelock/tenure/internal/tlspolicy"
+)
+
+// TLS configures the encryption of a connection to a broker. Package transport documents
+// the fields, under the same names, in its TLSOptions.
+type TLS struct {
+	CAFile            string
+	CertFile, KeyFile string
+	KeyPasswordFile   string
+	Config            *tls.Config
+}
+
+// FileError says which option names a file that cannot be used.
+type FileError struct {
+	Option string // the field that names the file, such as "CAFile"
+	Err    error
+}
+
+// Error begins with the option.
+func (e *FileError) Error() string { return e.Option + ": " + e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *FileError) Unwrap() error { return e.Err }
+
+// ClientConfig reads the files and returns the configuration for one connection to server.
+// The error for a file is a [*FileError].
+func (o TLS) ClientConfig(server *url.URL) (*tls.Config, error) {
+	config := cmp.Or(o.Config.Clone(), &tls.Config{})
+	tlspolicy.Restrict(config)
+	config.ServerName = cmp.Or(config.ServerName, server.Hostname())
+	if o.CAFile != "" {
+		pool, err := ReadCertPool(o.CAFile)
+		if err != nil {
+			return nil, &FileError{"CAFile", err}
+		}
+		config.RootCAs = pool
+	}
+	if o.CertFile != "" {
+		certificate, err := ReadCertificate(o.CertFile, o.KeyFile, o.KeyPasswordFile)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates, config.GetClientCertificate = []tls.Certificate{certificate}, nil
+	}
+	return config, nil
+}
+
+// ReadCertPool reads the certificates of authorities from a file in PEM.
+func ReadCertPool(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s holds no certificate in PEM", file)
+	}
+	return pool, nil
+}
+
+// ReadCertificate reads a certificate and its private key from files in PEM. If
+// keyPasswordFile is not empty, it decrypts the key with the password in that file. The
+// error is a [*FileError] with option CertFile, KeyFile or KeyPasswordFile.
+func ReadCertificate(certFile, keyFile, keyPasswordFile string) (tls.Certificate, error) {
+	certificate, err := os.ReadFile(certFile)
+	if err != nil {
+		return tls.Certificate{}, &FileError{"CertFile", err}
+	}
+	key, err := os.ReadFile(keyFile)
+	if err != nil {
+		return tls.Certificate{}, &FileError{"KeyFile", err}
+	}
+	if keyPasswordFile != "" {
+		password, err := ReadSecret(keyPasswordFile)
+		if err != nil {
+			return tls.Certificate{}, &FileError{"KeyPasswordFile", err}
+		}
+		if key, err = decryptKey(key, password); err != nil {
+			return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s: %w", keyFile, err)}
+		}
+	} else if isEncryptedKey(key) {
+		return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s is encrypted and needs a file with its password (KeyPasswordFile)", keyFile)}
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return tls.Certificate{}, &FileError{"CertFile", fmt.Errorf("%s with the key %s: %w", certFile, keyFile, err)}
+	}
+	return pair, nil
+}
+
+// MaxSecret is the length of the longest password or token that fits in an MQTT packet
+// [MQTT-1.5.6].
+const MaxSecret = 1<<16 - 1
+
+// ReadSecret reads a file with one line, such as a password, and returns the line without
+// the newline that editors and echo put at its end.
+func ReadSecret(file string) ([]byte, error) {
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	secret := bytes.TrimRight(content, "\r\n")
+	if len(secret) == 0 {
+		return nil, fmt.Errorf("%s is empty", file)
+	}
+	if len(secret) > MaxSecret {
+		return nil, fmt.Errorf("%s holds %d bytes, and MQTT carries at most %d", file, len(secret), MaxSecret)
+	}
+	return secret, nil
+}
