@@ -110,7 +110,7 @@ func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, e
 		return a, nil
 	}
 	will, err := a.setWill(ctx)
-	var refused *transport.ConnectError
+	var refused *transport.ConnectionError
 	switch {
 	case err == nil:
 	case errors.Is(err, transport.ErrNoWill), errors.As(err, &refused):

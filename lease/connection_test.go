@@ -248,7 +248,7 @@ func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 		{"just in time", ttl, ttl, nil, ""},
 		{"too early", ttl, ttl - time.Millisecond, nil, "make the client's KeepAlive at least 2s, or TTL at most 1.999s"},
 		{"too early for any keep-alive", 48 * time.Hour, 7500 * time.Millisecond, nil, "for TTL 48h0m0s: make TTL at most 7.5s"},
-		{"the broker allows no wills, so the TTL decides", ttl, 0, &transport.ConnectError{Code: 0x87}, ""},
+		{"the broker allows no wills, so the TTL decides", ttl, 0, &transport.ConnectionError{Code: 0x87}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {

@@ -155,8 +155,7 @@ func (r *requestError) As(target any) bool { return errors.As(r.error, target) }
 func classOf(err error) string {
 	var refused *transport.RefusedError
 	var rejected *transport.RejectedError
-	var connect *transport.ConnectError
-	var disconnect *transport.DisconnectError
+	var connection *transport.ConnectionError
 	switch {
 	case err == nil:
 		return ""
@@ -167,10 +166,8 @@ func classOf(err error) string {
 		return refused.Text
 	case errors.As(err, &rejected):
 		return fmt.Sprint("rejected ", rejected.Code)
-	case errors.As(err, &connect):
-		return fmt.Sprint("connect ", connect.Code)
-	case errors.As(err, &disconnect):
-		return fmt.Sprint("disconnect ", disconnect.Code)
+	case errors.As(err, &connection):
+		return fmt.Sprint("connection ", connection.Ended, connection.Code)
 	}
 	for _, class := range []error{transport.ErrNoStore, transport.ErrNotSent, transport.ErrBadReply, transport.ErrOutcomeUnknown} {
 		if errors.Is(err, class) {

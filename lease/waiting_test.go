@@ -20,7 +20,7 @@ import (
 func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 	notSent := func(err error) error { return fmt.Errorf("%w: %w", transport.ErrNotSent, err) }
 	unknown := func(err error) error { return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err) }
-	connect := func(code byte) error { return &transport.ConnectError{Code: code} }
+	connect := func(code byte) error { return &transport.ConnectionError{Code: code} }
 	for _, test := range []struct {
 		name     string
 		obstacle error
@@ -37,7 +37,7 @@ func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
 		{"no store", notSent(transport.ErrNoStore), transport.ErrNoStore},
 		{"a broker that is busy", notSent(connect(0x89)), transport.ErrServerBusy},
 		{"a broker that refuses the credentials", notSent(connect(0x87)), transport.ErrNotAuthorized},
-		{"a broker that ended a connection for a large packet", unknown(&transport.DisconnectError{Code: 0x95}), transport.ErrPacketTooLarge},
+		{"a broker that ended a connection for a large packet", unknown(&transport.ConnectionError{Ended: true, Code: 0x95}), transport.ErrPacketTooLarge},
 		{"an unknown outcome", unknown(errors.New("the reply is lost")), transport.ErrOutcomeUnknown},
 	} {
 		for _, options := range []lease.Options{{}, {AcquireDelay: acquireDelay}, {EndOnDisconnect: true}, {InstantFailover: true}} {
@@ -126,7 +126,7 @@ func TestAnAcquireThatIsGivenUpNamesTheReasonAndTheHolder(t *testing.T) {
 			[]error{transport.ErrNotAuthorized}, []error{lease.ErrHeld, transport.ErrOutcomeUnknown, transport.ErrNotSent}, []string{"not authorized"}},
 		{"another had it, and it is refused", true, refusal(transport.ErrNotAuthorized), 3 * ttl,
 			[]error{transport.ErrNotAuthorized, lease.ErrHeld}, []error{transport.ErrOutcomeUnknown}, []string{`"node-a"`, "not authorized"}},
-		{"there is no connection", false, fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectError{Code: 0x86}), 3 * ttl,
+		{"there is no connection", false, fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectionError{Code: 0x86}), 3 * ttl,
 			[]error{transport.ErrNotSent}, []error{lease.ErrHeld, transport.ErrOutcomeUnknown}, []string{"0x86"}},
 		{"nothing answers", false, fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.DeadlineExceeded), 3 * ttl,
 			[]error{transport.ErrOutcomeUnknown}, []error{lease.ErrHeld, context.DeadlineExceeded, transport.ErrNotSent}, []string{"outcome unknown"}},

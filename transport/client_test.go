@@ -560,8 +560,8 @@ func TestAnErrorShowsTheBeginningOfATextThatAPeerHasChosen(t *testing.T) {
 	for _, err := range []error{
 		&transport.RefusedError{Text: long},
 		&transport.RejectedError{Code: 503, Reason: long},
-		&transport.ConnectError{Code: 0x9C, Reason: long, ServerReference: long},
-		&transport.DisconnectError{Code: 0x9C, Reason: long, ServerReference: long},
+		&transport.ConnectionError{Code: 0x9C, Reason: long, ServerReference: long},
+		&transport.ConnectionError{Ended: true, Code: 0x9C, Reason: long, ServerReference: long},
 	} {
 		if text := err.Error(); len(text) > 4096 || !strings.Contains(text, "é") {
 			t.Errorf("%T has a text of %d bytes, want a short one with the beginning: %.100q", err, len(text), text)

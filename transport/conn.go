@@ -36,7 +36,7 @@ type Conn interface {
 	// connection [MQTT-3.1.2.5]. It replaces the present connection, with a DISCONNECT, by one whose loss
 	// makes the store apply will, and returns when requests can be sent over that. It
 	// tries until it succeeds or ctx ends, unless the broker refuses the Will with a
-	// [*ConnectError], or the connection cannot have it (ErrNoWill). After an error, and
+	// [*ConnectionError], or the connection cannot have it (ErrNoWill). After an error, and
 	// after a loss, the next connections have no Will. Only one call may be under way.
 	//
 	// lost is closed when the connection is over. silence is the least time that the

@@ -112,14 +112,14 @@ const (
 // attempt failed, in one line with a hint. Until there is a connection, attempts that fail are
 // logged at level Warn: the first, and then less and less often. They go to slog.Default if
 // Options.Logger is nil, because a program that waits in Dial would seem to hang. Dial fails at once if an option makes no sense or a file cannot be read,
-// and, with a [*ConnectError], after each broker in turn has refused the credentials, the
+// and, with a [*ConnectionError], after each broker in turn has refused the credentials, the
 // client id or the protocol version, except for those that send clients to another server.
 //
 // After the first connection only Close ends the client, or another client that takes over its
 // client id (ErrSessionTakenOver). An own attempt that got no answer, and that a slow server handles
 // within the next five minutes, counts as a loss. After a refusal it goes on trying, with pauses of up to
 // ReconnectMax. Requests that wait meanwhile fail, when their context ends, with an error that
-// matches ErrNotSent and wraps the *ConnectError of the last attempt; [Client.Connection] shows
+// matches ErrNotSent and wraps the *ConnectionError of the last attempt; [Client.Connection] shows
 // it too, and a [Trace] hears of it.
 func Dial(ctx context.Context, address string, options Options) (*Client, error) {
 	conn, err := newConn(address, &options)

@@ -262,8 +262,8 @@ func TestAnotherKindOfFailureIsLoggedAtOnce(t *testing.T) {
 			t.Errorf("step %d: %t", i, got)
 		}
 	}
-	refused := &ConnectError{Code: 0x87, Reason: "a reason with the number 1"}
-	if kindOf(refused) == kindOf(&ConnectError{Code: 0x86}) || kindOf(refused) != kindOf(&ConnectError{Code: 0x87}) {
+	refused := &ConnectionError{Code: 0x87, Reason: "a reason with the number 1"}
+	if kindOf(refused) == kindOf(&ConnectionError{Code: 0x86}) || kindOf(refused) != kindOf(&ConnectionError{Code: 0x87}) {
 		t.Error("refusals have a kind for each code")
 	}
 }

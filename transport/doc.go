@@ -73,9 +73,9 @@
 //	ErrTimestampTooFarAhead            a clock is more than a minute ahead     the operator: the error names the clock
 //	ErrNoStore                         no store on this broker                 the operator; or repeat until there is one
 //	ErrNoStore and ErrOutcomeUnknown   no reply, ever: probably no store       the operator; else as ErrOutcomeUnknown
-//	*ConnectError                      the broker refuses the connection       the operator: the error says what to check;
+//	*ConnectionError                   the broker refuses the connection       the operator: the error says what to check;
 //	                                                                           a client that was connected goes on trying
-//	*DisconnectError                   why the broker ended the connection     the client connects again
+//	*ConnectionError                   why the broker ended the connection     the client connects again
 //	ErrPacketTooLarge, *RejectedError  the broker rejected the request         the program, or the broker's operator
 //	ErrPacketTooLarge, outcome unknown the broker may have sent too much       the operator: see Options.MaxPacketSize
 //	ErrServerBusy, ErrQuotaExceeded    the broker is overloaded                repeat later

@@ -153,11 +153,14 @@ func (e *RejectedError) Is(target error) bool {
 
 const statusUnavailable = 503 // protocol.StatusUnavailable
 
-// DisconnectError says why the broker ended the connection. If that was because of a request
-// (too large, over quota), the client cannot know which one: the outcome of all requests
+// ConnectionError says why the broker refused a connection, or ended one. If it ended one because of a
+// request (too large, over quota), the client cannot know which one: the outcome of all requests
 // under way is unknown.
-type DisconnectError struct {
-	// Code is the reason code of DISCONNECT [MQTT-3.14.2.1].
+type ConnectionError struct {
+	// Ended says that there was a connection, and that Code is of its DISCONNECT [MQTT-3.14.2.1];
+	// otherwise it is of a CONNACK [MQTT-3.2.2.2].
+	Ended bool
+	// Code is the reason code.
 	Code byte
 	// Reason is the broker's text, or empty.
 	Reason string
@@ -166,78 +169,53 @@ type DisconnectError struct {
 	ServerReference string
 }
 
-// Error names the code, the server that the broker refers to, and the reason.
-func (e *DisconnectError) Error() string {
-	text := fmt.Sprintf("the broker ended the connection (MQTT reason code 0x%02X)", e.Code)
-	return withReason(text+referral(e.Code, e.ServerReference), e.Reason)
-}
-
-// Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge, ErrServerBusy and
-// ErrUseAnotherServer.
-func (e *DisconnectError) Is(target error) bool { return isReason(int(e.Code), target) }
-
-// ConnectError is the broker's refusal of a connection.
-type ConnectError struct {
-	// Code is the reason code of CONNACK [MQTT-3.2.2.2].
-	Code byte
-	// Reason is the broker's text, or empty.
-	Reason string
-	// ServerReference names the server that the broker refers to, or is empty. The client
-	// follows it only to one of its own addresses.
-	ServerReference string
-}
-
-// Error names the code and, for a known one, what to do about it.
-func (e *ConnectError) Error() string {
+// Error names the code and, for a refusal with a known one, what to do about it.
+func (e *ConnectionError) Error() string {
 	text := fmt.Sprintf("the broker refused the connection (MQTT reason code 0x%02X)", e.Code)
-	switch e.Code {
-	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized:
-		text += "; check the username, the password and the broker's rules for this client id"
-	case packets.ConnackBadAuthenticationMethod:
-		text += "; it does not know the method " + methodServiceAccount + ": authenticate without a token"
-	case packets.ConnackServerUnavailable, packets.ConnackServerBusy, packets.ConnackConnectionRateExceeded:
-		text += "; it is busy"
-	case packets.ConnackQuotaExceeded:
-		text += "; one of its quotas is used up"
-	case packets.ConnackUnsupportedProtocolVersion:
-		text += "; it must speak MQTT 5"
-	case packets.ConnackInvalidClientID:
-		text += "; choose another client id"
+	if e.Ended {
+		text = fmt.Sprintf("the broker ended the connection (MQTT reason code 0x%02X)", e.Code)
+	} else if cure := cures[e.Code]; cure != "" {
+		text += "; " + cure
 	}
-	return withReason(text+referral(e.Code, e.ServerReference), e.Reason)
+	switch {
+	case !isReason(int(e.Code), ErrUseAnotherServer):
+	case e.ServerReference == "":
+		text += "; it refers to another server"
+	default:
+		text += fmt.Sprintf("; it refers to another server, %q", shown(e.ServerReference))
+	}
+	return withReason(text, e.Reason)
 }
 
-// referral names the server that a broker refers to, after a reason code that says so.
-func referral(code byte, reference string) string {
-	switch {
-	case !isReason(int(code), ErrUseAnotherServer):
-		return ""
-	case reference == "":
-		return "; it refers to another server"
-	}
-	return fmt.Sprintf("; it refers to another server, %q", shown(reference))
+// cures say what to do about refusals of a connection, or what they mean.
+var cures = map[byte]string{
+	packets.ConnackBadUsernameOrPassword:      "check the username, the password and the broker's rules for this client id",
+	packets.ConnackNotAuthorized:              "check the username, the password and the broker's rules for this client id",
+	packets.ConnackBadAuthenticationMethod:    "it does not know the method " + methodServiceAccount + ": authenticate without a token",
+	packets.ConnackServerUnavailable:          "it is busy",
+	packets.ConnackServerBusy:                 "it is busy",
+	packets.ConnackConnectionRateExceeded:     "it is busy",
+	packets.ConnackQuotaExceeded:              "one of its quotas is used up",
+	packets.ConnackUnsupportedProtocolVersion: "it must speak MQTT 5",
+	packets.ConnackInvalidClientID:            "choose another client id",
 }
 
 // serverReference returns the server that a broker refers to in err, or an empty string.
 func serverReference(err error) string {
-	var refused *ConnectError
-	var ended *DisconnectError
-	switch {
-	case errors.As(err, &refused):
-		return refused.ServerReference
-	case errors.As(err, &ended):
-		return ended.ServerReference
+	var from *ConnectionError
+	if errors.As(err, &from) {
+		return from.ServerReference
 	}
 	return ""
 }
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge, ErrServerBusy and
 // ErrUseAnotherServer.
-func (e *ConnectError) Is(target error) bool { return isReason(int(e.Code), target) }
+func (e *ConnectionError) Is(target error) bool { return isReason(int(e.Code), target) }
 
 // permanent reports whether a broker that never accepted this client is likely to refuse
 // the next attempt too.
-func (e *ConnectError) permanent() bool {
+func (e *ConnectionError) permanent() bool {
 	switch e.Code {
 	case packets.ConnackUnsupportedProtocolVersion, packets.ConnackInvalidClientID,
 		packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized,

@@ -331,7 +331,7 @@ func TestLossesHaveNames(t *testing.T) {
 	for want, err := range map[string]error{
 		"client_closed":      ErrClosed,
 		"session_taken_over": ErrSessionTakenOver,
-		"broker":             fmt.Errorf("%w: %w", errConnectionLost, &DisconnectError{Code: 0x8b}),
+		"broker":             fmt.Errorf("%w: %w", errConnectionLost, &ConnectionError{Ended: true, Code: 0x8b}),
 		"will_changed":       errConnectionReplaced,
 		"network":            errConnectionLost,
 	} {

@@ -313,7 +313,7 @@ func (c *mqttConn) conclude(l *link) {
 	if errors.Is(cause, ErrUseAnotherServer) {
 		c.referral = cause
 	}
-	if ended := (*DisconnectError)(nil); !errors.As(cause, &ended) {
+	if ended := (*ConnectionError)(nil); !errors.As(cause, &ended) {
 		c.servers.Silent()
 		if l.closeCause() != nil { // this client ended it, because the server did not answer
 			c.servers.TimedOut()
@@ -387,7 +387,7 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error
 // accepted this client once refuses it for reasons that pass: a directory that is down, access
 // rules or files that change. Ending the client for them would end its elections.
 func (c *mqttConn) isPermanent(will *pendingWill, err error) bool {
-	var refused *ConnectError
+	var refused *ConnectionError
 	if will != nil || !errors.As(err, &refused) || !refused.permanent() {
 		return false // the Will may be the reason: an attempt without it comes first
 	}
@@ -467,7 +467,7 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	}
 	cause, warning := errConnectionLost, ""
 	if disconnect != nil {
-		cause = fmt.Errorf("%w: %w", cause, &DisconnectError{disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference})
+		cause = fmt.Errorf("%w: %w", cause, &ConnectionError{true, disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference})
 		warning = "disconnected by the broker"
 	}
 	if why := l.closeCause(); why != nil && !isClosed(l.down) {

@@ -34,7 +34,7 @@ func TestAPermanentRefusalEndsDialAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
 				_, err := dialTo(t, &pipeBroker{answer: refuse(0, always(test.code))}, "mqtt://broker", test.options)
-				var refused *ConnectError
+				var refused *ConnectionError
 				if !errors.As(err, &refused) || refused.Code != test.code || errors.Is(err, ErrClosed) || time.Since(began) > 0 {
 					t.Errorf("after %v: %v", time.Since(began), err)
 				}
@@ -72,9 +72,9 @@ func TestInvariant50ARefusalThatComesLaterEndsNoClientAndCausesNoHotLoop(t *test
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				_, err := client.Get(ctx, "k")
-				var refused *ConnectError
+				var refused *ConnectionError
 				if !errors.As(err, &refused) || refused.Code != test.code || !errors.Is(err, ErrNotSent) || errors.Is(err, ErrClosed) {
-					t.Errorf("Get: %v, want ErrNotSent and the *ConnectError", err)
+					t.Errorf("Get: %v, want ErrNotSent and the *ConnectionError", err)
 				}
 				if status := client.Connection(); status.State != Connecting || !errors.As(status.Err, &refused) {
 					t.Errorf("%+v, want to be connecting", status)

@@ -137,7 +137,7 @@ func (c *mqttConn) logFailure(err error) {
 
 // kindOf returns the same text for failures that differ in a number only, such as a local port.
 func kindOf(err error) string {
-	var refused *ConnectError
+	var refused *ConnectionError
 	var dial *mqtt.DialError
 	switch {
 	case errors.As(err, &refused):

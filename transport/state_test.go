@@ -119,7 +119,7 @@ func TestTheBrokersReasonsAreTyped(t *testing.T) {
 		{0x95, ErrPacketTooLarge}, {0x97, ErrQuotaExceeded},
 		{0x9C, ErrUseAnotherServer}, {0x9D, ErrUseAnotherServer}, {0x9F, ErrServerBusy},
 	} {
-		for _, err := range []error{&ConnectError{Code: test.code}, &DisconnectError{Code: test.code, Reason: "why"}, &RejectedError{Code: int(test.code)}} {
+		for _, err := range []error{&ConnectionError{Code: test.code}, &ConnectionError{Ended: true, Code: test.code, Reason: "why"}, &RejectedError{Code: int(test.code)}} {
 			for _, sentinel := range sentinels {
 				if errors.Is(err, sentinel) != (sentinel == test.want) {
 					t.Errorf("%T: is %v %q? %t", err, err, sentinel, errors.Is(err, sentinel))
@@ -144,7 +144,7 @@ func TestARequestUnderWayLearnsWhyTheBrokerEndedTheConnection(t *testing.T) {
 			return true
 		}}
 		_, err := mustDialTo(t, b, Options{}).Get(t.Context(), "k")
-		var ended *DisconnectError
+		var ended *ConnectionError
 		if !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrPacketTooLarge) || !errors.As(err, &ended) || ended.Reason != "too large for me" {
 			t.Errorf("%v", err)
 		}

@@ -78,10 +78,10 @@ func OutcomeText(err error) string {
 
 // LossText returns a short name for the end of a connection, such as "network", as a label of
 // metrics: "client_closed" for ErrClosed, "session_taken_over" for ErrSessionTakenOver, "broker" for
-// a *DisconnectError, "will_changed" where the client replaced the connection, and "network" for
+// a *ConnectionError, "will_changed" where the client replaced the connection, and "network" for
 // all others. err is the Err of the status that Trace.Lost got.
 func LossText(err error) string {
-	var ended *DisconnectError
+	var ended *ConnectionError
 	switch {
 	case errors.Is(err, ErrClosed):
 		return "client_closed" // as lease.CauseText

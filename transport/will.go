@@ -64,7 +64,7 @@ func (w *Will) Close() {
 // While the broker is away or busy, or sends clients elsewhere, SetWill goes on trying until ctx
 // ends. After an error the client goes on without a Will. The error is ErrNoWill if the Conn is
 // without Wills, if key and value are more than the 65,000 bytes or so that MQTT allows, or if
-// the broker closes only connections with the Will; a [*ConnectError] if the broker refuses the
+// the broker closes only connections with the Will; a [*ConnectionError] if the broker refuses the
 // Will; the cause of ctx; ErrClosed or ErrSessionTakenOver.
 //
 // A client cannot find out whether the broker passes on the properties that a store needs,
@@ -172,7 +172,7 @@ func (c *mqttConn) concluded(will *pendingWill, result willResult) {
 func (c *mqttConn) notConnected(l *link, connack *paho.Connack, err error) error {
 	switch {
 	case connack != nil:
-		refused := &ConnectError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference}
+		refused := &ConnectionError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference}
 		if !errors.Is(refused, ErrServerBusy) && !errors.Is(refused, ErrUseAnotherServer) { // these have nothing to do with the Will
 			c.concluded(l.will, willResult{err: refused})
 		}

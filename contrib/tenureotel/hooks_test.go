@@ -189,7 +189,7 @@ func TestLossesHaveCauses(t *testing.T) {
 	hooks, r := record(t, tenureotel.Options{})
 	trace := hooks.Transport()
 	trace.ConnectFailed(transport.ConnectionStatus{})
-	for _, err := range []error{transport.ErrClosed, transport.ErrSessionTakenOver, &transport.DisconnectError{}, errors.New("why")} {
+	for _, err := range []error{transport.ErrClosed, transport.ErrSessionTakenOver, &transport.ConnectionError{Ended: true}, errors.New("why")} {
 		trace.Lost(transport.ConnectionStatus{Err: err})
 	}
 	got := r.sums(t)

@@ -176,7 +176,7 @@ func TestNamesFollowTheConventions(t *testing.T) {
 	metrics.Lease().Refused(t.Context(), lease.RefusedInfo{Lease: "l"})
 	metrics.Lease().Renewed(lease.RenewedInfo{Lease: "l"})
 	metrics.Transport().Request(t.Context(), transport.RequestInfo{Verb: "GET"})
-	for _, err := range []error{transport.ErrClosed, transport.ErrSessionTakenOver, &transport.DisconnectError{}, errors.New("why")} {
+	for _, err := range []error{transport.ErrClosed, transport.ErrSessionTakenOver, &transport.ConnectionError{Ended: true}, errors.New("why")} {
 		metrics.Transport().Lost(transport.ConnectionStatus{Err: err})
 	}
 	problems, err := testutil.GatherAndLint(registry)

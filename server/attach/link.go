@@ -112,7 +112,7 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	connack, err := l.client.Connect(attempt, l.connectPacket())
 	if err != nil {
 		if connack != nil {
-			return refused(connack.ReasonCode, &transport.ConnectError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference})
+			return refused(connack.ReasonCode, &transport.ConnectionError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference})
 		}
 		return cmp.Or(conn.CloseCause(), err)
 	}

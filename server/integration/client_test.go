@@ -271,9 +271,9 @@ func TestDialSaysWhyItFailed(t *testing.T) {
 
 	broker := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
 	_, err = transport.Dial(t.Context(), "mqtt://"+broker, transport.Options{Username: "u", Password: []byte("wrong")})
-	var refused *transport.ConnectError
+	var refused *transport.ConnectionError
 	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "check the username") {
-		t.Errorf("bad credentials: %v, want a ConnectError at once", err)
+		t.Errorf("bad credentials: %v, want a ConnectionError at once", err)
 	}
 }
 

@@ -58,7 +58,7 @@ func TestAPasswordMayComeFromAFileThatIsReplaced(t *testing.T) {
 	admits.present.Store("two")
 	through.Cut()
 	awaitStatus(t, client, "refused with the old password", func(status transport.ConnectionStatus) bool {
-		var refused *transport.ConnectError
+		var refused *transport.ConnectionError
 		return status.State == transport.Connecting && errors.As(status.Err, &refused)
 	})
 	files.write("password", []byte("two\n"))
@@ -80,9 +80,9 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 	} {
 		before := through.Accepted.Load()
 		_, err := transport.Dial(t.Context(), address, options) // no end but its own
-		var refused *transport.ConnectError
+		var refused *transport.ConnectionError
 		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "check the username") {
-			t.Errorf("%s: %v, want a *ConnectError", name, err)
+			t.Errorf("%s: %v, want a *ConnectionError", name, err)
 		}
 		if attempts := through.Accepted.Load() - before; attempts != 1 {
 			t.Errorf("%s: %d attempts", name, attempts)
@@ -93,7 +93,7 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 	admits.present.Store("two")
 	through.Cut()
 	status := awaitStatus(t, client, "refused", func(status transport.ConnectionStatus) bool {
-		var refused *transport.ConnectError
+		var refused *transport.ConnectionError
 		return errors.As(status.Err, &refused)
 	})
 	if status.State != transport.Connecting {
@@ -102,9 +102,9 @@ func TestInvariant50WrongCredentialsEndDialAtOnceAndNoClientThatWasConnected(t *
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := client.Get(ctx, "k")
-	var refused *transport.ConnectError
+	var refused *transport.ConnectionError
 	if !errors.Is(err, transport.ErrNotSent) || !errors.As(err, &refused) || errors.Is(err, transport.ErrClosed) {
-		t.Errorf("%v, want ErrNotSent and a *ConnectError", err)
+		t.Errorf("%v, want ErrNotSent and a *ConnectionError", err)
 	}
 	admits.present.Store("one") // an operator has noticed
 	mustReconnect(t, client, 1)

@@ -60,7 +60,7 @@ func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(
 	admits.present.Store("two")
 	through.Cut()
 	await("it stands by, and says why", func(transition election.Transition) bool {
-		var refused *transport.ConnectError
+		var refused *transport.ConnectionError
 		return transition.Phase == election.Standby && errors.As(transition.Cause, &refused)
 	})
 	admits.present.Store("one")

@@ -243,7 +243,7 @@ func TestAClientWithARefusedWillGoesOnWithoutIt(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		codes   []byte // for one CONNECT after the other
-		refused byte   // in the ConnectError; 0 if it is none
+		refused byte   // in the ConnectionError; 0 if it is none
 		want    error
 		seen    []string
 	}{
@@ -268,7 +268,7 @@ func TestAClientWithARefusedWillGoesOnWithoutIt(t *testing.T) {
 			})
 			client := testsupport.Dial(t, b.address, transport.Options{ReconnectMin: time.Millisecond})
 			will, err := client.SetWill(t.Context(), "k", []byte("mine"))
-			var refused *transport.ConnectError
+			var refused *transport.ConnectionError
 			switch {
 			case test.refused != 0:
 				if !errors.As(err, &refused) || refused.Code != test.refused {
@@ -288,7 +288,7 @@ func TestAClientWithARefusedWillGoesOnWithoutIt(t *testing.T) {
 func TestOurServersRefusalOfAWillSaysWhy(t *testing.T) {
 	client := testsupport.Dial(t, testsupport.Start(t, server.Options{}), transport.Options{})
 	_, err := client.SetWill(t.Context(), "", nil)
-	var refused *transport.ConnectError
+	var refused *transport.ConnectionError
 	if !errors.As(err, &refused) || !strings.Contains(refused.Reason, "the key length is zero") {
 		t.Errorf("SetWill: %v", err)
 	}

@@ -82,7 +82,7 @@ func TestAClientThatKnowsStandbysOnlyLearnsWhereTheActiveServerIs(t *testing.T) 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	_, err := transport.Dial(ctx, "mqtt://"+address, transport.Options{})
-	var refused *transport.ConnectError
+	var refused *transport.ConnectionError
 	if !errors.As(err, &refused) || refused.ServerReference != "b.example:8883" || !errors.Is(err, transport.ErrUseAnotherServer) {
 		t.Errorf("%v", err)
 	}

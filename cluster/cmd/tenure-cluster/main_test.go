@@ -306,7 +306,7 @@ func (tr *trio) mustRefer(t *testing.T, store int, address string) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // Dial tries again until then
 		_, err = transport.Dial(ctx, "mqtt://"+tr.clients[store], transport.Options{})
 		cancel()
-		var refused *transport.ConnectError
+		var refused *transport.ConnectionError
 		if !errors.As(err, &refused) {
 			break
 		}

@@ -385,14 +385,14 @@ func TestEachErrorHasItsExitCode(t *testing.T) {
 		{transport.ErrConditionFailed, exitMissing},
 		{fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, transport.ErrNoStore), exitUnreachable},
 		{fmt.Errorf("%w: %w", transport.ErrNotSent, context.DeadlineExceeded), exitUnreachable},
-		{fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectError{Code: 0x87}), exitRefused},
-		{&transport.ConnectError{Code: 0x86}, exitRefused},     // bad user name or password
-		{&transport.ConnectError{Code: 0x87}, exitRefused},     // not authorized
-		{&transport.ConnectError{Code: 0x8A}, exitRefused},     // banned
-		{&transport.ConnectError{Code: 0x8C}, exitRefused},     // bad authentication method
-		{&transport.ConnectError{Code: 0x97}, exitRefused},     // quota exceeded
-		{&transport.ConnectError{Code: 0x89}, exitUnreachable}, // busy
-		{&transport.ConnectError{Code: 0x84}, exitUnreachable}, // not MQTT 5
+		{fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectionError{Code: 0x87}), exitRefused},
+		{&transport.ConnectionError{Code: 0x86}, exitRefused},     // bad user name or password
+		{&transport.ConnectionError{Code: 0x87}, exitRefused},     // not authorized
+		{&transport.ConnectionError{Code: 0x8A}, exitRefused},     // banned
+		{&transport.ConnectionError{Code: 0x8C}, exitRefused},     // bad authentication method
+		{&transport.ConnectionError{Code: 0x97}, exitRefused},     // quota exceeded
+		{&transport.ConnectionError{Code: 0x89}, exitUnreachable}, // busy
+		{&transport.ConnectionError{Code: 0x84}, exitUnreachable}, // not MQTT 5
 		{&transport.RefusedError{Text: "not authorized"}, exitRefused},
 		{&transport.RejectedError{Code: 0x87}, exitRefused},
 		{&transport.RejectedError{Code: 503}, exitUnreachable},

@@ -131,7 +131,7 @@ func (c *connection) dialWithin(ctx, dialing context.Context, address string, op
 	dialing, cancel := context.WithTimeoutCause(dialing, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
 	defer cancel()
 	client, err := transport.Dial(dialing, address, options)
-	var refused *transport.ConnectError
+	var refused *transport.ConnectionError
 	switch {
 	case err == nil:
 		return client, nil

@@ -125,7 +125,7 @@ func exitCode(err error) int {
 	var exit *exitError
 	var child *childInterrupted
 	var interrupted *interruptedError
-	var connect *transport.ConnectError
+	var connect *transport.ConnectionError
 	var refused *transport.RefusedError
 	var rejected *transport.RejectedError
 	switch {
@@ -141,7 +141,7 @@ func exitCode(err error) int {
 		return exitMissing
 	case errors.Is(err, transport.ErrServerBusy):
 		return exitUnreachable // it may answer later
-	case errors.As(err, &connect) && isCredentialsRefusal(connect.Code):
+	case errors.As(err, &connect) && !connect.Ended && isCredentialsRefusal(connect.Code):
 		return exitRefused
 	case errors.Is(err, transport.ErrNotAuthorized), errors.Is(err, transport.ErrQuotaExceeded),
 		errors.As(err, &refused), errors.As(err, &rejected):

@@ -153,7 +153,7 @@ func limits(properties *paho.ConnackProperties) string {
 
 // refusal explains a CONNACK that refuses the client.
 func (d *doctor) refusal(connack *paho.Connack) Step {
-	refused := &transport.ConnectError{Code: connack.ReasonCode}
+	refused := &transport.ConnectionError{Code: connack.ReasonCode}
 	if connack.Properties != nil {
 		refused.Reason, refused.ServerReference = connack.Properties.ReasonString, connack.Properties.ServerReference
 	}
