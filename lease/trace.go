@@ -173,22 +173,26 @@ func (t *Tenure) reportEnded() {
 	}
 }
 
-// reportRenewal traces and logs the result of a renewal that left at sent, unless it is of no use.
-func (t *Tenure) reportRenewal(sent time.Duration, result event) {
+// reportOf returns what traces and logs the result of a renewal that left at sent; nil if that is of no use.
+func (t *Tenure) reportOf(sent time.Duration, result event) func() {
 	options := &t.lease.options
-	if result.kind == ended || result.kind == renewed && options.Trace.Renewed == nil {
-		return
+	heard := result.kind == renewed && options.Trace.Renewed != nil ||
+		result.kind == failed && (options.Trace.RenewalFailed != nil || options.Logger.Handler() != slog.DiscardHandler)
+	if !heard {
+		return nil
 	}
 	now := options.Clock()
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	headroom := t.schedule.deadline - now
-	goesOn := t.schedule.cause == nil && !t.schedule.stopped && headroom > 0
-	t.mu.Unlock()
 	switch {
-	case !goesOn:
+	case t.schedule.cause != nil || t.schedule.stopped || headroom <= 0:
+		return nil
 	case result.kind == renewed:
-		options.Trace.Renewed(RenewedInfo{Lease: t.lease.name, Token: t.token, RoundTrip: now - sent, Headroom: headroom})
-	default:
+		info := RenewedInfo{Lease: t.lease.name, Token: t.token, RoundTrip: now - sent, Headroom: headroom}
+		return func() { options.Trace.Renewed(info) }
+	}
+	return func() {
 		if options.Trace.RenewalFailed != nil {
 			options.Trace.RenewalFailed(RenewalFailedInfo{Lease: t.lease.name, Token: t.token, Headroom: headroom, Err: result.err})
 		}
