@@ -144,21 +144,16 @@ func (l *Lease) logFailure(text string, err error) {
 	l.options.Logger.Log(context.Background(), l.limit.Level(slog.LevelWarn, text+classOf(err)), text, "lease", l.name, "error", err)
 }
 
-// set sends one request to set the key, bounded in time.
-func (l *Lease) set(ctx context.Context, value string, binding transport.Binding) (hlc.Timestamp, error) {
-	version, err := l.client.Set(ctx, l.name, []byte(value), l.setOptions(binding))
-	return version, l.answered(l.client, err, l.options.probe())
-}
-
-// setOptions returns the options of each request to set the key.
-func (l *Lease) setOptions(binding transport.Binding) transport.SetOptions {
-	return transport.SetOptions{
+// set sends one request to set the key, bounded in time. probe is as in answered.
+func (l *Lease) set(ctx context.Context, value string, binding *transport.Binding, probe time.Duration) (hlc.Timestamp, error) {
+	version, err := l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
 		Condition: transport.IfMissingOrEqual,
 		TTL:       l.options.TTL,
-		Binding:   binding,
+		Binding:   *binding,
 		Urgent:    true,
 		Timeout:   l.options.RequestTimeout,
-	}
+	})
+	return version, l.answered(l.client, err, probe)
 }
 
 // get reads the key, bounded in time. probe is as in answered.

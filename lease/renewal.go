@@ -14,17 +14,10 @@ import (
 // request that goes on and on holds up nothing else: look ends the contexts in time. Functions of the program
 // that hear of a request run in a goroutine of their own, so that none can delay the end of the tenure.
 func (t *Tenure) run(client context.Context) {
-	var watching *transport.Watch
-	var changes <-chan transport.Change // of watching, until that ends
-	var reported chan event             // gets the result of a renewal of which functions hear; nil if none does
+	var news news
 	defer func() {
 		t.end(errGoexit) // unless it has ended
-		if watching != nil {
-			watching.Close()
-		}
-		if reported != nil {
-			<-reported
-		}
+		news.close()
 		t.finish()
 	}()
 	t.joinPulse()
@@ -32,52 +25,83 @@ func (t *Tenure) run(client context.Context) {
 		if client.Err() != nil { // first: the connection of a client that has ended is lost too
 			e = event{kind: ended, err: context.Cause(client)}
 		}
-		next, until := t.step(e)
-		e = event{}
-		switch next {
+		switch next, until := t.step(e); next {
 		case finish:
 			return
 		case watch:
-			if w, err := t.lease.client.Watch(t.lease.name); err == nil { // else the client is closed
-				watching, changes = w, w.Changes()
-			}
-			continue
+			e = event{}
+			news.watch(t)
 		case confirm:
 			e = t.confirm(until)
-			continue
 		case renew:
 			var report func()
-			if e, report = t.renew(until); report == nil {
-				continue
+			if e, report = t.renewed(t.renew(until)); report != nil {
+				news.report(report, e)
+				e = news.next(client, t)
 			}
-			reported = make(chan event, 1)
-			go func(result event, reported chan<- event) {
-				defer func() { reported <- result }()
-				report()
-			}(e, reported)
+		case wait:
+			e = news.next(client, t)
 		}
-		e = event{}
-		for news := false; !news; {
-			news = true
-			select {
-			case <-t.wake:
-			case <-t.lost:
-			case <-t.replaced:
-			case <-client.Done():
-			case e = <-reported:
-				reported = nil
-			case change, open := <-changes:
-				switch {
-				case !open:
-					changes = nil
-					t.unwatched(watching.Err())
-				case !change.Exists || string(change.Value) != t.value:
-					e = event{kind: doubted}
-				default:
-					news = false // its own renewal
-				}
+	}
+}
+
+// news is what the goroutine of a tenure waits for, beside time and the tenure's signals.
+type news struct {
+	watching *transport.Watch        // of the key; nil before
+	changes  <-chan transport.Change // of watching, until that ends
+	reported chan event              // gets the result of a renewal when the functions that hear of it have returned
+}
+
+// watch begins to watch the key.
+func (n *news) watch(t *Tenure) {
+	if w, err := t.lease.client.Watch(t.lease.name); err == nil { // else the client is closed
+		n.watching, n.changes = w, w.Changes()
+	}
+}
+
+// report calls functions of the program, and then reports the result of a renewal.
+func (n *news) report(call func(), result event) {
+	reported := make(chan event, 1)
+	n.reported = reported
+	go func() {
+		defer func() { reported <- result }()
+		call()
+	}()
+}
+
+// next waits until the goroutine has to look at the schedule, and returns what happened.
+func (n *news) next(client context.Context, t *Tenure) event {
+	for {
+		select {
+		case <-t.wake:
+		case <-t.lost:
+		case <-t.replaced:
+		case <-client.Done():
+		case e := <-n.reported:
+			n.reported = nil
+			return e
+		case change, open := <-n.changes:
+			switch {
+			case !open:
+				n.changes = nil
+				t.unwatched(n.watching.Err())
+			case !change.Exists || string(change.Value) != t.value:
+				return event{kind: doubted}
+			default:
+				continue // its own renewal
 			}
 		}
+		return event{}
+	}
+}
+
+// close waits for the functions of the program that are called.
+func (n *news) close() {
+	if n.watching != nil {
+		n.watching.Close()
+	}
+	if n.reported != nil {
+		<-n.reported
 	}
 }
 
@@ -148,27 +172,35 @@ func (t *Tenure) confirm(until time.Time) event {
 	return told(t.value, entry, err)
 }
 
-// renew makes one attempt to renew. If functions of the program are to hear of it, it returns what calls
-// them: the schedule has the result when that has returned.
-func (t *Tenure) renew(until time.Time) (result event, report func()) {
-	l, ctx := t.lease, t.renewing
-	binding, confirmed := t.confirmedBinding(l.client)
-	var err error
+// renew makes one attempt to renew, and returns when the request left.
+func (t *Tenure) renew(until time.Time) (sent time.Duration, err error) {
+	binding, err := t.renewalBinding(until)
+	sent = t.lease.options.Clock()
+	if err == nil {
+		_, err = t.lease.set(t.renewing, t.value, &binding, t.lease.options.probeHeld())
+	}
+	return sent, err
+}
+
+// renewalBinding returns what ties a renewal to the store, and bounds it.
+func (t *Tenure) renewalBinding(until time.Time) (binding transport.Binding, err error) {
+	binding, confirmed := t.confirmedBinding(t.lease.client)
 	if !confirmed {
-		bounded, cancel := context.WithDeadline(ctx, until)
-		binding, err = t.Bind(bounded, l.client)
+		bounded, cancel := context.WithDeadline(t.renewing, until)
+		binding, err = t.Bind(bounded, t.lease.client)
 		cancel()
 	}
-	sent := l.options.Clock()
-	if err == nil {
-		binding.Until = until
-		_, err = l.client.Set(ctx, l.name, []byte(t.value), l.setOptions(binding))
-		err = l.answered(l.client, err, l.options.probeHeld())
-		if !errors.Is(err, transport.ErrNotSent) {
-			t.mu.Lock()
-			t.sent = sent
-			t.mu.Unlock()
-		}
+	binding.Until = until
+	return binding, err
+}
+
+// renewed takes note of the result of a renewal. If functions of the program are to hear of it, it returns what
+// calls them: the schedule has the result when that has returned.
+func (t *Tenure) renewed(sent time.Duration, err error) (result event, report func()) {
+	if !errors.Is(err, transport.ErrNotSent) {
+		t.mu.Lock()
+		t.sent = sent
+		t.mu.Unlock()
 	}
 	result = renewal(sent, err, random.Fraction())
 	return result, t.reportOf(sent, result)
