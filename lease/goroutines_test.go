@@ -94,7 +94,7 @@ func TestAFunctionThatBlocksDelaysNoOtherTenure(t *testing.T) {
 	}
 }
 
-// Invariant 42: a tenure has one goroutine, and one more while a request is under way. Both end with it.
+// Invariant 42: a tenure has one goroutine, also while a request is under way. It ends with it.
 func TestInvariant42ATenureHasOneGoroutineThatEndsWithIt(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
@@ -108,8 +108,8 @@ func TestInvariant42ATenureHasOneGoroutineThatEndsWithIt(t *testing.T) {
 		for range 10 {
 			time.Sleep(ttl / 6)
 			synctest.Wait()
-			if got := runtime.NumGoroutine() - before; got > 2*tenures+2 { // the process may have a few others
-				t.Errorf("%d goroutines for %d tenures, want at most two for each", got, tenures)
+			if got := runtime.NumGoroutine() - before; got > tenures+3 { // the client has one for all, and the process may have a few others
+				t.Errorf("%d goroutines for %d tenures, want one for each", got, tenures)
 			}
 		}
 		for _, tenure := range held {

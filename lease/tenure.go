@@ -75,6 +75,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		return nil, transport.ErrClosed
 	}
 	_, _ = t.remaining() // a function of the program may have taken long: the tenure must not be behind
+	a.reason = nil       // a tenure keeps its attempt
 	l.last.Store(nil)
 	l.limit.Reset()
 	return t, nil

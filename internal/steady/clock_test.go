@@ -2,6 +2,8 @@ package steady
 
 import (
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -141,6 +143,40 @@ func TestInvariant3ADelayBetweenTwoReadingsIsNotASuspension(t *testing.T) {
 	for _, test := range []struct{ monotonic, boot, want time.Duration }{{10, 10, 10}, {20, 15, 20}, {21, 21, 21}, {22, 32, 32}} {
 		if got := clock.Read(shows(Reading{Monotonic: test.monotonic * time.Second, Boot: test.boot * time.Second, BootOK: true})); got != test.want*time.Second {
 			t.Errorf("after %d s, %d s since the boot: %v, want %d s", test.monotonic, test.boot, got, test.want)
+		}
+	}
+}
+
+// Thousands of tenures read the clock at once, and none may see it go back, not even while the machine wakes.
+func TestInvariant3ReadAtOnceSystemClockNeverGoesBack(t *testing.T) {
+	for _, boots := range []bool{true, false} {
+		clock := Clock{Boots: boots}
+		start := time.Now()
+		var suspended atomic.Int64
+		read := func() Reading {
+			away := time.Duration(suspended.Load())
+			now := time.Since(start)
+			return Reading{Monotonic: now, Wall: now + away, Boot: now + away, BootOK: boots}
+		}
+		var reading sync.WaitGroup
+		for range 8 {
+			reading.Go(func() {
+				for last := time.Duration(0); time.Since(start) < 50*time.Millisecond; {
+					now := clock.Read(read)
+					if now < last {
+						t.Errorf("it goes back by %v", last-now)
+					}
+					last = now
+				}
+			})
+		}
+		for range 4 {
+			suspended.Add(int64(time.Hour))
+			time.Sleep(time.Millisecond)
+		}
+		reading.Wait()
+		if got := clock.Read(read); got < 4*time.Hour {
+			t.Errorf("it shows %v after four hours", got)
 		}
 	}
 }
