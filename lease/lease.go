@@ -64,17 +64,6 @@ func (l *Lease) acquireDelay() time.Duration { return time.Duration(l.delay.Load
 // Name returns the lease's name.
 func (l *Lease) Name() string { return l.name }
 
-// String returns the lease's name.
-func (l *Lease) String() string {
-	if l == nil {
-		return "<nil>"
-	}
-	return l.name
-}
-
-// LogValue is String, so that logs show a name.
-func (l *Lease) LogValue() slog.Value { return slog.StringValue(l.String()) }
-
 // Holder describes the holder of a lease at one moment.
 type Holder struct {
 	// Held is false if the lease is free. The other fields are then zero.
@@ -93,14 +82,6 @@ func (h Holder) String() string {
 		return "none"
 	}
 	return h.Name
-}
-
-// LogValue is the holder's name, value and version, or String if the lease is free.
-func (h Holder) LogValue() slog.Value {
-	if !h.Held {
-		return slog.StringValue(h.String())
-	}
-	return slog.GroupValue(slog.String("name", h.Name), slog.String("value", h.Value), slog.String("version", h.Version.String()))
 }
 
 // LastHolder returns the holder that an answer or a notification named last. It does not ask

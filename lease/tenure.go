@@ -179,10 +179,6 @@ func (t *Tenure) Remaining() time.Duration {
 	return left
 }
 
-// Deadline returns the time of day at which the tenure is over if no further renewal
-// succeeds. It is for display: a step of the wall clock changes it, and not Remaining.
-func (t *Tenure) Deadline() time.Time { return time.Now().Add(t.Remaining()) }
-
 func (t *Tenure) remaining() (time.Duration, error) { return t.note(event{}) }
 
 // note reports an event to the schedule, and leaves to the goroutine what is to be done then. It returns

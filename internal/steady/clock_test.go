@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // shows is clocks that show a reading.
@@ -174,7 +176,7 @@ func TestInvariant3ReadAtOnceSystemClockNeverGoesBack(t *testing.T) {
 			suspended.Add(int64(time.Hour))
 			time.Sleep(time.Millisecond)
 		}
-		reading.Wait()
+		await.Done(reading.Wait)
 		if got := clock.Read(read); got < 4*time.Hour {
 			t.Errorf("it shows %v after four hours", got)
 		}
