@@ -304,7 +304,7 @@ func TestWhetherANodeLeadsAndWhyNotIsLoggedOnceForEachChange(t *testing.T) {
 			}
 			return a
 		}})),
-		Lease: lease.Options{Trace: &lease.Trace{Ended: func(lease.EndedInfo) { ended.Add(1) }}},
+		Lease: lease.Options{Trace: &lease.Trace{Ended: func(lease.TraceInfo) { ended.Add(1) }}},
 		Health: func(context.Context) error {
 			if sick.Load() {
 				return errJammed

@@ -174,7 +174,7 @@ func TestRefusalsAreTracedByTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type caller struct{}
 		var got []string
-		trace := &lease.Trace{Refused: func(ctx context.Context, info lease.RefusedInfo) {
+		trace := &lease.Trace{Refused: func(ctx context.Context, info lease.TraceInfo) {
 			got = append(got, fmt.Sprint(ctx.Value(caller{}), " ", info.Lease, " ", info.Operation, " ", info.Key, " ", info.Local, " ",
 				errors.Is(info.Err, fencing.ErrStaleToken), errors.Is(info.Err, lease.ErrFencedOut)))
 		}}

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"fmt"
-	"log/slog"
 	"math"
 	"strings"
 	"text/tabwriter"
@@ -18,11 +17,10 @@ type Budget struct {
 	TTL time.Duration
 	// Crash is the longest time from the death of a holder to its successor: the holder
 	// renewed at the last moment, and every notification is lost. With InstantFailover, if
-	// the broker honours it, the time is a round trip or two.
+	// the broker honours it, the time is a round trip or two. It is the same for a holder that runs
+	// on without a network, and after a release of which no notification arrives.
 	Crash time.Duration
-	// CutOff is the same for a holder that runs on without a network.
-	CutOff time.Duration
-	// Unheld is the part of CutOff in which no holder works: from the end of the tenure's
+	// Unheld is the part of Crash, for a holder that is cut off from the network, in which no holder works: from the end of the tenure's
 	// context to the successor. At worst the cut loses the reply to a renewal that the store has
 	// accepted: the store counts from the arrival of this renewal, and the tenure from when the one
 	// before it left. The limit supposes that renewals were answered until the cut, and that the cut
@@ -31,8 +29,6 @@ type Budget struct {
 	// HandOver is the longest time from a release to the next holder if waiters are notified.
 	// Most take a round trip: only waiters that have just lost against another one delay their try.
 	HandOver time.Duration
-	// HandOverUnheard is the same if the notification is lost.
-	HandOverUnheard time.Duration
 	// Outage is how long the store may be away without costing a lease: the time from when the next
 	// renewal is due to the end of the tenure's context. It counts until the client is connected again to a
 	// store that answers, and supposes that renewals were answered until then. It is shorter by a
@@ -49,26 +45,16 @@ func (o Options) Budget() (Budget, error) {
 	if err := o.complete("any"); err != nil {
 		return Budget{}, fmt.Errorf("lease: %w", err)
 	}
-	return o.budget(), nil
-}
-
-// Budget returns the budget of the lease's options.
-func (l *Lease) Budget() Budget { return l.options.budget() }
-
-func (o *Options) budget() Budget {
-	b := Budget{
-		TTL:             o.TTL,
-		Crash:           o.TTL + o.Jitter + o.AcquireDelay,
-		CutOff:          o.TTL + o.Jitter + o.AcquireDelay,
-		HandOver:        min(o.Jitter, releaseJitter) + o.AcquireDelay,
-		HandOverUnheard: o.TTL + o.Jitter + o.AcquireDelay,
+	return Budget{
+		TTL:      o.TTL,
+		Crash:    o.TTL + o.Jitter + o.AcquireDelay,
+		HandOver: min(o.Jitter, releaseJitter) + o.AcquireDelay,
 		// The deadline counts from when the last renewal left whose reply arrived. The next one
 		// left RenewEvery later, or when that reply came, and arrived at most RequestTimeout after that.
-		Unheld: max(o.RenewEvery, o.RequestTimeout) + o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
-	}
-	b.Outage = o.outage()
-	b.Renewals = int(min(o.renewals(), math.MaxInt))
-	return b
+		Unheld:   max(o.RenewEvery, o.RequestTimeout) + o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
+		Outage:   o.outage(),
+		Renewals: int(min(o.renewals(), math.MaxInt)),
+	}, nil
 }
 
 // TTLFor returns the shortest TTL for which Budget.Outage is at least outage, whatever o.TTL is. The other
@@ -109,43 +95,27 @@ func (o *Options) renewals() int64 {
 	return count
 }
 
-// rows are the lines of a budget: what happens, its name in logs, and the limit. Limits are rounded to the
-// safe side, to microseconds: a sixth of a TTL has many digits.
-func (b Budget) rows() []budgetRow {
-	roundedUp := func(d time.Duration) time.Duration { return (d + time.Microsecond - 1).Truncate(time.Microsecond) }
-	return []budgetRow{
-		{"the holder crashes: the next one holds after", "crash", roundedUp(b.Crash)},
-		{"the holder is cut off: the next one holds after", "cut_off", roundedUp(b.CutOff)},
-		{"… of which no holder works for", "unheld", roundedUp(b.Unheld)},
-		{"a clean hand-over takes", "hand_over", roundedUp(b.HandOver)},
-		{"… if its notification is lost", "hand_over_unheard", roundedUp(b.HandOverUnheard)},
-		{"the store is away, and no lease is lost, for", "outage", b.Outage.Truncate(time.Microsecond)},
-		{"renewals in a row that may go unanswered", "unanswered_renewals", max(b.Renewals-1, 0)},
-	}
-}
-
-type budgetRow struct {
-	text, key string
-	limit     any
-}
-
-// String returns the budget as a table for people.
+// String returns the budget as a table for people. Limits are rounded to the safe side, to microseconds: a sixth
+// of a TTL has many digits.
 func (b Budget) String() string {
+	roundedUp := func(d time.Duration) time.Duration { return (d + time.Microsecond - 1).Truncate(time.Microsecond) }
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "With a TTL of %v\tat worst\n", b.TTL)
-	for _, row := range b.rows() {
+	for _, row := range []struct {
+		text  string
+		limit any
+	}{
+		{fmt.Sprintf("With a TTL of %v", b.TTL), "at worst"},
+		{"the holder crashes: the next one holds after", roundedUp(b.Crash)},
+		{"the holder is cut off: the next one holds after", roundedUp(b.Crash)},
+		{"… of which no holder works for", roundedUp(b.Unheld)},
+		{"a clean hand-over takes", roundedUp(b.HandOver)},
+		{"… if its notification is lost", roundedUp(b.Crash)},
+		{"the store is away, and no lease is lost, for", b.Outage.Truncate(time.Microsecond)},
+		{"renewals in a row that may go unanswered", max(b.Renewals-1, 0)},
+	} {
 		fmt.Fprintf(table, "%s\t%v\n", row.text, row.limit)
 	}
 	_ = table.Flush() // a strings.Builder accepts everything
 	return text.String()
-}
-
-// LogValue is the lines of String as a group, with durations such as "2.2s".
-func (b Budget) LogValue() slog.Value {
-	group := []slog.Attr{slog.String("ttl", b.TTL.String())}
-	for _, row := range b.rows() {
-		group = append(group, slog.String(row.key, fmt.Sprint(row.limit)))
-	}
-	return slog.GroupValue(group...)
 }

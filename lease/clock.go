@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/steady"
@@ -20,27 +19,24 @@ var (
 	processStart          = time.Now()
 )
 
-// system is the state of SystemClock.
-var system = struct {
-	sync.Mutex
-	steady.Clock
-}{Clock: steady.Clock{Boots: bootTime}}
+var system = steady.Clock{Boots: bootTime}
 
 // SystemClock is the default Clock: the time since the program started, or on Linux since the machine
 // did, time in which the machine was suspended included. Linux counts that in CLOCK_BOOTTIME. Elsewhere,
 // and from when a sandbox forbids reading it, the wall clock stands in: a step forward ends a tenure early,
 // which is safe; a step back changes nothing. In a testing/synctest bubble SystemClock follows virtual time.
 func SystemClock() time.Duration {
-	system.Lock() // while the clocks are read too: an older reading would look like a step back
-	defer system.Unlock()
-	boot, ok := sinceBoot() // before time.Now: what passes in between must not count as suspended
 	now := time.Now()
-	wall := now.Round(0) // without Go's monotonic time, which a bubble does not have
-	if now == wall {
+	if wall := now.Round(0); now == wall { // without Go's monotonic time, which a bubble does not have
 		return time.Duration(wall.UnixNano())
 	}
-	// The processes of a machine agree on this clock.
-	return bootAtStart + system.Read(steady.Reading{
-		Monotonic: now.Sub(processStart), Wall: wall.Sub(processStart.Round(0)), Boot: boot - bootAtStart, BootOK: ok,
-	})
+	return bootAtStart + system.Read(readClocks) // the processes of a machine agree on this clock
+}
+
+func readClocks() steady.Reading {
+	boot, ok := sinceBoot() // before time.Now: what passes in between must not count as suspended
+	now := time.Now()
+	return steady.Reading{
+		Monotonic: now.Sub(processStart), Wall: now.Round(0).Sub(processStart.Round(0)), Boot: boot - bootAtStart, BootOK: ok,
+	}
 }

@@ -50,13 +50,13 @@ func TestAFunctionThatBlocksDelaysNoOtherTenure(t *testing.T) {
 		lease func(*gate) lease.Options
 	}{
 		{name: "Trace.Renewed", lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{Renewed: func(lease.RenewedInfo) { g.pass() }}}
+			return lease.Options{Trace: &lease.Trace{Renewed: func(lease.TraceInfo) { g.pass() }}}
 		}},
 		{name: "Trace.RenewalFailed", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{RenewalFailed: func(lease.RenewalFailedInfo) { g.pass() }}}
+			return lease.Options{Trace: &lease.Trace{RenewalFailed: func(lease.TraceInfo) { g.pass() }}}
 		}},
 		{name: "Trace.Ended", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{Ended: func(lease.EndedInfo) { g.pass() }}}
+			return lease.Options{Trace: &lease.Trace{Ended: func(lease.TraceInfo) { g.pass() }}}
 		}},
 		{name: "Logger", fault: failed, lease: func(g *gate) lease.Options {
 			return lease.Options{Logger: g.logger(slog.LevelInfo)}
@@ -94,7 +94,7 @@ func TestAFunctionThatBlocksDelaysNoOtherTenure(t *testing.T) {
 	}
 }
 
-// Invariant 42: a tenure has one goroutine, and one more while a request is under way. Both end with it.
+// Invariant 42: a tenure has one goroutine, also while a request is under way. It ends with it.
 func TestInvariant42ATenureHasOneGoroutineThatEndsWithIt(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
@@ -108,8 +108,8 @@ func TestInvariant42ATenureHasOneGoroutineThatEndsWithIt(t *testing.T) {
 		for range 10 {
 			time.Sleep(ttl / 6)
 			synctest.Wait()
-			if got := runtime.NumGoroutine() - before; got > 2*tenures+2 { // the process may have a few others
-				t.Errorf("%d goroutines for %d tenures, want at most two for each", got, tenures)
+			if got := runtime.NumGoroutine() - before; got > tenures+3 { // the client has one for all, and the process may have a few others
+				t.Errorf("%d goroutines for %d tenures, want one for each", got, tenures)
 			}
 		}
 		for _, tenure := range held {
@@ -132,8 +132,8 @@ func TestInvariant42TenuresThatBeginWhileTheClientClosesLeaveNothing(t *testing.
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
 			var begun, ended atomic.Int64
 			options.Trace = &lease.Trace{
-				Acquired: func(context.Context, lease.AcquiredInfo) { begun.Add(1) },
-				Ended:    func(lease.EndedInfo) { ended.Add(1) },
+				Acquired: func(context.Context, lease.TraceInfo) { begun.Add(1) },
+				Ended:    func(lease.TraceInfo) { ended.Add(1) },
 			}
 			n := newNode(t, store, "node-a", lease.Options{})
 			n.conn.SetFault(func(transport.Request) transporttest.Fault {
@@ -216,7 +216,7 @@ func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 				n := newNode(t, store, "node-a", lease.Options{})
 				mustTryAcquire(t, n.Lease) // the client knows the store
 				g, slow := newGate(t), test.options
-				slow.Trace = &lease.Trace{Acquired: func(context.Context, lease.AcquiredInfo) { g.pass() }}
+				slow.Trace = &lease.Trace{Acquired: func(context.Context, lease.TraceInfo) { g.pass() }}
 				g.shut.Store(true)
 				begun := make(chan struct{})
 				go func() {
@@ -268,7 +268,7 @@ func TestInvariant42CloseEndsATenureThatBeginsMeanwhile(t *testing.T) {
 		n := node{client: client}
 		mustTryAcquire(t, n.another(t, "first", lease.Options{
 			EndOnDisconnect: true, // so that it waits for the end of the connection
-			Trace:           &lease.Trace{Ended: func(lease.EndedInfo) { ends.pass() }},
+			Trace:           &lease.Trace{Ended: func(lease.TraceInfo) { ends.pass() }},
 		}))
 		for _, g := range []*gate{disconnects, ends, begins} {
 			g.shut.Store(true)
@@ -276,7 +276,7 @@ func TestInvariant42CloseEndsATenureThatBeginsMeanwhile(t *testing.T) {
 		late := make(chan error, 1)
 		go func() {
 			_, err := n.another(t, "late", lease.Options{
-				Trace: &lease.Trace{Acquired: func(context.Context, lease.AcquiredInfo) { begins.pass() }},
+				Trace: &lease.Trace{Acquired: func(context.Context, lease.TraceInfo) { begins.pass() }},
 			}).TryAcquire(t.Context())
 			late <- err
 		}()

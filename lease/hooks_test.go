@@ -91,16 +91,16 @@ func TestInvariant8ATenureEndsInTimeWhateverAFunctionOfTheProgramDoes(t *testing
 		deaf   bool
 	}{
 		{name: "Trace.Renewed", lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{Renewed: func(lease.RenewedInfo) { g.pass() }}}
+			return lease.Options{Trace: &lease.Trace{Renewed: func(lease.TraceInfo) { g.pass() }}}
 		}},
 		{name: "Trace.RenewalFailed", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{RenewalFailed: func(lease.RenewalFailedInfo) { g.pass() }}}
+			return lease.Options{Trace: &lease.Trace{RenewalFailed: func(lease.TraceInfo) { g.pass() }}}
 		}},
 		{name: "Logger", fault: failed, lease: func(g *gate) lease.Options {
 			return lease.Options{Logger: g.logger(slog.LevelInfo)}
 		}},
 		{name: "Logger, with a Trace", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Logger: g.logger(slog.LevelWarn), Trace: &lease.Trace{Ended: func(lease.EndedInfo) { g.pass() }}}
+			return lease.Options{Logger: g.logger(slog.LevelWarn), Trace: &lease.Trace{Ended: func(lease.TraceInfo) { g.pass() }}}
 		}},
 		{name: "Trace.Request of the client", client: func(g *gate) transport.ClientOptions {
 			return transport.ClientOptions{Trace: &transport.Trace{Request: func(context.Context, transport.RequestInfo) { g.pass() }}}
@@ -139,6 +139,7 @@ func TestInvariant8ATenureEndsInTimeWhateverAFunctionOfTheProgramDoes(t *testing
 				first := node{Lease: l, client: client, conn: conn}
 				second := newNode(t, store, "node-b", lease.Options{})
 				tenure := first.mustAcquire(t)
+				time.Sleep(ttl/4 + time.Millisecond) // renewed, so that no other look at the clock is due with the end
 				if test.fault != (transporttest.Fault{}) {
 					first.scripted("SET", always(test.fault))
 				}
@@ -185,7 +186,7 @@ func TestInvariant8ATenureEndsWithItsConnectionWhateverAFunctionOfTheProgramDoes
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
 			g := newGate(t)
 			n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true, InstantFailover: instant,
-				Trace: &lease.Trace{Renewed: func(lease.RenewedInfo) { g.pass() }}})
+				Trace: &lease.Trace{Renewed: func(lease.TraceInfo) { g.pass() }}})
 			t.Cleanup(g.open)
 			tenure := n.mustAcquire(t)
 			g.shut.Store(true)
@@ -206,7 +207,7 @@ func TestInvariant8ATenureThatASlowAcquiredOutlastsIsOverWhenAcquireReturnsIt(t 
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		for _, slow := range []time.Duration{ttl * 8 / 10, ttl} {
 			n := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{
-				Acquired: func(context.Context, lease.AcquiredInfo) { time.Sleep(slow) },
+				Acquired: func(context.Context, lease.TraceInfo) { time.Sleep(slow) },
 			}})
 			tenure := n.mustAcquire(t)
 			if tenure.Err() == nil {
@@ -225,7 +226,7 @@ func TestInvariant8ATenureThatASlowAcquiredOutlastsIsOverWhenAcquireReturnsIt(t 
 func TestEndedDelaysNoRelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		g := newGate(t)
-		a := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{Ended: func(lease.EndedInfo) { g.pass() }}})
+		a := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{Ended: func(lease.TraceInfo) { g.pass() }}})
 		t.Cleanup(g.open)
 		b := newNode(t, store, "node-b", lease.Options{})
 		tenure := a.mustAcquire(t)
@@ -254,7 +255,7 @@ func TestEndedDelaysNoRelease(t *testing.T) {
 func TestAFunctionThatEndsItsGoroutineEndsNoTenure(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		var calls atomic.Int64
-		n := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{Renewed: func(lease.RenewedInfo) {
+		n := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{Renewed: func(lease.TraceInfo) {
 			if calls.Add(1) == 1 {
 				runtime.Goexit()
 			}
@@ -298,7 +299,7 @@ func TestInvariant19ASlowFunctionLeavesNoSilentHolder(t *testing.T) {
 				if test.client != nil {
 					clientOptions = test.client(sleep)
 				} else {
-					options.Trace = &lease.Trace{Attempt: func(context.Context, lease.AttemptInfo) { sleep() }}
+					options.Trace = &lease.Trace{Attempt: func(context.Context, lease.TraceInfo) { sleep() }}
 				}
 				client, _ := store.Client(t, "node-a", clientOptions)
 				slow, err := lease.New(client, name, options)
@@ -351,10 +352,10 @@ func TestInvariant19AnAcquireThatPanicsLeavesNoHolder(t *testing.T) {
 		with func(options *lease.Options, panics func())
 	}{
 		{"Trace.Attempt", func(o *lease.Options, panics func()) {
-			o.Trace = &lease.Trace{Attempt: func(context.Context, lease.AttemptInfo) { panics() }}
+			o.Trace = &lease.Trace{Attempt: func(context.Context, lease.TraceInfo) { panics() }}
 		}},
 		{"Trace.Acquired", func(o *lease.Options, panics func()) {
-			o.Trace = &lease.Trace{Acquired: func(context.Context, lease.AcquiredInfo) { panics() }}
+			o.Trace = &lease.Trace{Acquired: func(context.Context, lease.TraceInfo) { panics() }}
 		}},
 	} {
 		for _, instant := range []bool{false, true} {

@@ -64,17 +64,6 @@ func (l *Lease) acquireDelay() time.Duration { return time.Duration(l.delay.Load
 // Name returns the lease's name.
 func (l *Lease) Name() string { return l.name }
 
-// String returns the lease's name.
-func (l *Lease) String() string {
-	if l == nil {
-		return "<nil>"
-	}
-	return l.name
-}
-
-// LogValue is String, so that logs show a name.
-func (l *Lease) LogValue() slog.Value { return slog.StringValue(l.String()) }
-
 // Holder describes the holder of a lease at one moment.
 type Holder struct {
 	// Held is false if the lease is free. The other fields are then zero.
@@ -93,14 +82,6 @@ func (h Holder) String() string {
 		return "none"
 	}
 	return h.Name
-}
-
-// LogValue is the holder's name, value and version, or String if the lease is free.
-func (h Holder) LogValue() slog.Value {
-	if !h.Held {
-		return slog.StringValue(h.String())
-	}
-	return slog.GroupValue(slog.String("name", h.Name), slog.String("value", h.Value), slog.String("version", h.Version.String()))
 }
 
 // LastHolder returns the holder that an answer or a notification named last. It does not ask
@@ -144,21 +125,16 @@ func (l *Lease) logFailure(text string, err error) {
 	l.options.Logger.Log(context.Background(), l.limit.Level(slog.LevelWarn, text+classOf(err)), text, "lease", l.name, "error", err)
 }
 
-// set sends one request to set the key, bounded in time.
-func (l *Lease) set(ctx context.Context, value string, binding transport.Binding) (hlc.Timestamp, error) {
-	version, err := l.client.Set(ctx, l.name, []byte(value), l.setOptions(binding))
-	return version, l.answered(l.client, err, l.options.probe())
-}
-
-// setOptions returns the options of each request to set the key.
-func (l *Lease) setOptions(binding transport.Binding) transport.SetOptions {
-	return transport.SetOptions{
+// set sends one request to set the key, bounded in time. probe is as in answered.
+func (l *Lease) set(ctx context.Context, value string, binding *transport.Binding, probe time.Duration) (hlc.Timestamp, error) {
+	version, err := l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
 		Condition: transport.IfMissingOrEqual,
 		TTL:       l.options.TTL,
-		Binding:   binding,
+		Binding:   *binding,
 		Urgent:    true,
 		Timeout:   l.options.RequestTimeout,
-	}
+	})
+	return version, l.answered(l.client, err, probe)
 }
 
 // get reads the key, bounded in time. probe is as in answered.

@@ -39,17 +39,11 @@ func TestJSONLogsShowWords(t *testing.T) {
 			value any
 			want  string
 		}{
-			{n.Lease, `"press-7/active"`},
-			{(*lease.Lease)(nil), `"<nil>"`},
-			{holder, `{"name":"node-a","value":"node-a:1","version":"` + holder.Version.String() + `"}`},
-			{lease.Holder{}, `"none"`},
 			{tenure, fmt.Sprintf(`"press-7/active, token %v, 1.8s remaining"`, token)},
 			{ended, `, ended: given up by its holder"`},
 			{(*lease.Tenure)(nil), `"<nil>"`},
 			{&lease.HeldError{Lease: name, Holder: holder}, `"lease: \"press-7/active\": held by \"node-a\""`},
 			{&lease.HeldError{}, `"lease: \"\": not granted: `},
-			{n.Budget(), `"crash":"2.2s"`},
-			{lease.Budget{}, `"unanswered_renewals":"0"`},
 			{lease.Options{TTL: ttl, NoWatch: true, OnWaiting: func(error) {}}, `{"TTL":"2s","Margin":"0s",`},
 		} {
 			var line bytes.Buffer

@@ -80,8 +80,8 @@ func TestABudgetHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testin
 					await.Receive(tenure.Done())
 					stopped := time.Now()
 					await.Receive(acquired)
-					if got := time.Since(cut); got > budget.CutOff || got > budget.Crash {
-						t.Errorf("the next one holds after %v, promised are %v", got, budget.CutOff)
+					if got := time.Since(cut); got > budget.Crash {
+						t.Errorf("the next one holds after %v, promised are %v", got, budget.Crash)
 					}
 					if got := time.Since(stopped); got > budget.Unheld {
 						t.Errorf("no holder works for %v, promised are %v", got, budget.Unheld)
@@ -111,7 +111,7 @@ func TestABudgetHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 			{name: "the renewal arrives late", cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: budget.Unheld},
 			{name: "the replies before it are late", before: transporttest.Fault{HoldReply: late},
 				cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: budget.Unheld},
-			{name: "requests still arrive", cut: transporttest.Fault{LoseReply: true}, goesOn: true, limit: budget.CutOff},
+			{name: "requests still arrive", cut: transporttest.Fault{LoseReply: true}, goesOn: true, limit: budget.Crash},
 		} {
 			t.Run(options.name+", "+test.name, func(t *testing.T) {
 				for renewal := range int64(10) {
@@ -146,7 +146,7 @@ func TestABudgetHoldsForAHandOver(t *testing.T) {
 		limit  func(lease.Budget) time.Duration
 	}{
 		{"that is heard", false, func(b lease.Budget) time.Duration { return b.HandOver }},
-		{"that is not heard", true, func(b lease.Budget) time.Duration { return b.HandOverUnheard }},
+		{"that is not heard", true, func(b lease.Budget) time.Duration { return b.Crash }},
 	} {
 		for _, options := range budgets {
 			budget, err := options.Budget()

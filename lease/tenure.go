@@ -28,9 +28,14 @@ type Tenure struct {
 	turn     chan struct{}  // holds an item while a Release may send requests: from the end of run on
 	reported chan struct{}  // closed when Trace.Ended has returned; nil without one
 
+	renewing     context.Context // of renewals: ends when none is of use any more
+	stopRenewing context.CancelFunc
+
+	pulse *pulse
+	seat  int // in pulse
+
 	mu       sync.Mutex
 	schedule schedule
-	dueAt    time.Duration // when the goroutine has something to do next, on the lease's clock
 	timer    *time.Timer   // runs look; nil before the first wait
 	freed    bool          // the store is known to hold nothing of this tenure
 	sent     time.Duration // when the latest request for the lease left, on the lease's clock
@@ -56,6 +61,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
 		sent:     sent,
 	}
+	t.renewing, t.stopRenewing = context.WithCancel(context.Background())
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
@@ -69,6 +75,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		return nil, transport.ErrClosed
 	}
 	_, _ = t.remaining() // a function of the program may have taken long: the tenure must not be behind
+	a.reason = nil       // a tenure keeps its attempt
 	l.last.Store(nil)
 	l.limit.Reset()
 	return t, nil
@@ -172,10 +179,6 @@ func (t *Tenure) Remaining() time.Duration {
 	return left
 }
 
-// Deadline returns the time of day at which the tenure is over if no further renewal
-// succeeds. It is for display: a step of the wall clock changes it, and not Remaining.
-func (t *Tenure) Deadline() time.Time { return time.Now().Add(t.Remaining()) }
-
 func (t *Tenure) remaining() (time.Duration, error) { return t.note(event{}) }
 
 // note reports an event to the schedule, and leaves to the goroutine what is to be done then. It returns
@@ -184,13 +187,21 @@ func (t *Tenure) note(e event) (left time.Duration, cause error) {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.applyLocked(t.schedule.after(now, t.withSignals(e))) {
-		signal(t.wake)
-	}
+	t.noteLocked(now, e)
 	if t.schedule.cause != nil {
 		return 0, t.schedule.cause
 	}
 	return t.schedule.deadline - now, nil
+}
+
+// noteLocked is note at a time. It reports whether the goroutine has something to do.
+func (t *Tenure) noteLocked(now time.Duration, e event) bool {
+	t.applyLocked(t.schedule.after(now, t.withSignals(e)))
+	due := t.schedule.cause != nil || now >= t.schedule.due(now)
+	if due {
+		signal(t.wake)
+	}
+	return due
 }
 
 // withSignals returns e, or what ends the tenure before it: a lost connection, or another store.
@@ -198,19 +209,19 @@ func (t *Tenure) withSignals(e event) event {
 	return e.unless(isClosed(t.lost), isClosed(t.replaced))
 }
 
-// applyLocked makes the contexts follow the schedule. It reports whether the tenure is over, or its renewals
-// are to stop, and was not before.
-func (t *Tenure) applyLocked(s schedule) (ends bool) {
+// applyLocked makes the contexts follow the schedule.
+func (t *Tenure) applyLocked(s schedule) {
 	ended, warned := s.cause != nil && t.schedule.cause == nil, s.warned != nil && t.schedule.warned == nil
-	ends = ended || s.stopped && !t.schedule.stopped
 	t.schedule = s
+	if ended || s.stopped {
+		t.stopRenewing() // gives up a renewal under way
+	}
 	if ended && t.writes.ctx != nil {
 		t.writes.cancel(t.named(s.cause))
 	}
 	if (ended || warned) && t.work.ctx != nil {
 		t.work.cancel(t.endLocked())
 	}
-	return ends
 }
 
 // end ends the tenure, unless it has ended.

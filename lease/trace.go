@@ -27,90 +27,45 @@ import (
 type Trace struct {
 	// Attempt is called after each request to acquire a lease. ctx is the context of Acquire or
 	// TryAcquire, with its values. It may have ended.
-	Attempt func(ctx context.Context, info AttemptInfo)
+	Attempt func(ctx context.Context, info TraceInfo)
 	// Acquired is called when a tenure begins, before Acquire returns it. ctx is as for Attempt.
 	// If the client is closed at this moment, Ended follows at once and Acquire returns an error.
-	Acquired func(ctx context.Context, info AcquiredInfo)
+	Acquired func(ctx context.Context, info TraceInfo)
 	// Renewed is called after each renewal that the store accepted in time.
-	Renewed func(RenewedInfo)
+	Renewed func(info TraceInfo)
 	// RenewalFailed is called after each renewal that failed and will be repeated.
-	RenewalFailed func(RenewalFailedInfo)
+	RenewalFailed func(info TraceInfo)
 	// Ended is called when a tenure has ended: once for each call of Acquired. Release frees the
 	// lease meanwhile, and does not return without an error before Ended has, unless its ctx ends.
-	Ended func(EndedInfo)
+	Ended func(info TraceInfo)
 	// Refused is called when a fencing.Guard refuses an operation because the tenure is over, or
 	// the store refuses it because of the token. ctx is the context of the operation.
-	Refused func(ctx context.Context, info RefusedInfo)
+	Refused func(ctx context.Context, info TraceInfo)
 }
 
-// AttemptInfo describes one request to acquire a lease.
-type AttemptInfo struct {
-	// Lease is the name of the lease.
-	Lease string
-	// RoundTrip is the time from the request to its result.
-	RoundTrip time.Duration
-	// Err is nil if the store granted the lease. It matches ErrHeld if another holder has it. Any
-	// other error is why the request failed. Acquire repeats most of them.
-	Err error
-}
-
-// AcquiredInfo describes a tenure that begins.
-type AcquiredInfo struct {
-	// Lease is the name of the lease, and Holder the name under which it is held.
+// TraceInfo is what the functions of a Trace get. A field that names functions is zero for all others.
+type TraceInfo struct {
+	// Lease is the name of the lease, and Holder the name under which this process holds it.
 	Lease, Holder string
-	// Token is the fencing token.
+	// Token is the fencing token of the tenure; zero for Attempt.
 	Token hlc.Token
-	// RoundTrip is the time from the request that acquired the lease to its reply.
+	// RoundTrip is the time from the request to its result. Attempt, Acquired, Renewed.
 	RoundTrip time.Duration
-	// Waited is the time from the call of Acquire or TryAcquire.
-	Waited time.Duration
-}
-
-// RenewedInfo describes a renewal that the store accepted.
-type RenewedInfo struct {
-	// Lease is the name of the lease, and Token the fencing token of the tenure.
-	Lease string
-	Token hlc.Token
-	// RoundTrip is the time from the request to its reply.
-	RoundTrip time.Duration
-	// Headroom is how long the tenure would have lasted without this renewal. If it comes near
-	// Options.GracePeriod, the lease was nearly lost.
+	// Lasted is the time from the call of Acquire or TryAcquire to the tenure (Acquired), or how long
+	// the tenure lasted (Ended).
+	Lasted time.Duration
+	// Headroom is how long the tenure would have lasted without this renewal (Renewed), or lasts if
+	// no other one succeeds (RenewalFailed). If it comes near Options.GracePeriod, the lease was nearly lost.
 	Headroom time.Duration
-}
-
-// RenewalFailedInfo describes a renewal that failed and will be repeated.
-type RenewalFailedInfo struct {
-	// Lease is the name of the lease, and Token the fencing token of the tenure.
-	Lease string
-	Token hlc.Token
-	// Headroom is how long the tenure lasts if no other renewal succeeds.
-	Headroom time.Duration
-	// Err says why the renewal failed.
+	// Err is why the request failed; it matches ErrHeld if another holder has the lease, and is nil
+	// if the store granted it (Attempt). Or why the renewal failed (RenewalFailed), why the tenure ended: one
+	// of the causes in the package comment (Ended), or the refusal, or why the tenure is over (Refused).
 	Err error
-}
-
-// EndedInfo describes a tenure that has ended.
-type EndedInfo struct {
-	// Lease is the name of the lease, and Token the fencing token of the tenure.
-	Lease string
-	Token hlc.Token
-	// Held is how long the tenure lasted.
-	Held time.Duration
-	// Cause says why it ended. It matches one of the causes in the package comment.
-	Cause error
-}
-
-// RefusedInfo describes an operation that was refused because of its token.
-type RefusedInfo struct {
-	// Lease is the name of the lease.
-	Lease string
-	// Operation is the name of the operation in words, such as "set", and Key its key or resource.
+	// Operation is the name of the operation in words, such as "set", and Key its key or resource. Refused.
 	Operation, Key string
 	// Local is true if nothing was sent, because the tenure is over. It is false if the store or
-	// the resource refused the token: then a stale write was prevented.
+	// the resource refused the token: then a stale write was prevented. Refused.
 	Local bool
-	// Err is the refusal, or why the tenure is over.
-	Err error
 }
 
 // CauseText returns a short name of a tenure's cause, such as "released" or "deadline_passed",
@@ -140,7 +95,13 @@ func (l *Lease) traceAttempt(ctx context.Context, sent time.Duration, err error)
 	if errors.Is(err, transport.ErrConditionFailed) {
 		err = &HeldError{Lease: l.name} // the refusal does not name the holder
 	}
-	l.options.Trace.Attempt(ctx, AttemptInfo{Lease: l.name, RoundTrip: l.options.Clock() - sent, Err: err})
+	l.options.Trace.Attempt(ctx, TraceInfo{Lease: l.name, Holder: l.options.Holder, RoundTrip: l.options.Clock() - sent, Err: err})
+}
+
+// traced adds what each TraceInfo of a tenure has.
+func (t *Tenure) traced(info TraceInfo) TraceInfo {
+	info.Lease, info.Holder, info.Token = t.lease.name, t.lease.options.Holder, t.token
+	return info
 }
 
 // reportAcquired traces and logs a tenure that begins.
@@ -148,7 +109,7 @@ func (t *Tenure) reportAcquired(ctx context.Context) {
 	options := &t.lease.options
 	waited := t.acquired - t.began
 	if options.Trace.Acquired != nil {
-		options.Trace.Acquired(ctx, AcquiredInfo{Lease: t.lease.name, Holder: options.Holder, Token: t.token, RoundTrip: t.acquired - t.sent, Waited: waited})
+		options.Trace.Acquired(ctx, t.traced(TraceInfo{RoundTrip: t.acquired - t.sent, Lasted: waited}))
 	}
 	if options.Logger.Enabled(ctx, slog.LevelInfo) {
 		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
@@ -166,31 +127,35 @@ func (t *Tenure) reportEnded() {
 	cause := t.schedule.cause
 	t.mu.Unlock()
 	if options.Trace.Ended != nil {
-		options.Trace.Ended(EndedInfo{Lease: t.lease.name, Token: t.token, Held: held, Cause: cause})
+		options.Trace.Ended(t.traced(TraceInfo{Lasted: held, Err: cause}))
 	}
 	if options.Logger.Enabled(context.Background(), slog.LevelInfo) {
 		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
 	}
 }
 
-// reportRenewal traces and logs the result of a renewal that left at sent, unless it is of no use.
-func (t *Tenure) reportRenewal(sent time.Duration, result event) {
+// reportOf returns what traces and logs the result of a renewal that left at sent; nil if that is of no use.
+func (t *Tenure) reportOf(sent time.Duration, result event) func() {
 	options := &t.lease.options
-	if result.kind == ended || result.kind == renewed && options.Trace.Renewed == nil {
-		return
+	heard := result.kind == renewed && options.Trace.Renewed != nil ||
+		result.kind == failed && (options.Trace.RenewalFailed != nil || options.Logger.Handler() != slog.DiscardHandler)
+	if !heard {
+		return nil
 	}
 	now := options.Clock()
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	headroom := t.schedule.deadline - now
-	goesOn := t.schedule.cause == nil && !t.schedule.stopped && headroom > 0
-	t.mu.Unlock()
 	switch {
-	case !goesOn:
+	case t.schedule.cause != nil || t.schedule.stopped || headroom <= 0:
+		return nil
 	case result.kind == renewed:
-		options.Trace.Renewed(RenewedInfo{Lease: t.lease.name, Token: t.token, RoundTrip: now - sent, Headroom: headroom})
-	default:
+		info := t.traced(TraceInfo{RoundTrip: now - sent, Headroom: headroom})
+		return func() { options.Trace.Renewed(info) }
+	}
+	return func() {
 		if options.Trace.RenewalFailed != nil {
-			options.Trace.RenewalFailed(RenewalFailedInfo{Lease: t.lease.name, Token: t.token, Headroom: headroom, Err: result.err})
+			options.Trace.RenewalFailed(t.traced(TraceInfo{Headroom: headroom, Err: result.err}))
 		}
 		options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", result.err)
 	}
@@ -202,6 +167,6 @@ func (t *Tenure) reportRenewal(sent time.Duration, result event) {
 // [Tenure.FencedOut].
 func (t *Tenure) NoteRefusal(ctx context.Context, operation, key string, local bool, err error) {
 	if refused := t.lease.options.Trace.Refused; refused != nil {
-		refused(ctx, RefusedInfo{Lease: t.lease.name, Operation: operation, Key: key, Local: local, Err: err})
+		refused(ctx, t.traced(TraceInfo{Operation: operation, Key: key, Local: local, Err: err}))
 	}
 }

@@ -41,19 +41,19 @@ func (c *traced) all() []string {
 
 func (c *traced) trace() *lease.Trace {
 	return &lease.Trace{
-		Attempt: func(_ context.Context, i lease.AttemptInfo) {
+		Attempt: func(_ context.Context, i lease.TraceInfo) {
 			c.add("attempt %s %v held=%t", i.Lease, i.RoundTrip, errors.Is(i.Err, lease.ErrHeld))
 		},
-		Acquired: func(_ context.Context, i lease.AcquiredInfo) {
-			c.add("acquired %s by %s token=%t %v waited %v", i.Lease, i.Holder, !i.Token.IsZero(), i.RoundTrip, i.Waited)
+		Acquired: func(_ context.Context, i lease.TraceInfo) {
+			c.add("acquired %s by %s token=%t %v waited %v", i.Lease, i.Holder, !i.Token.IsZero(), i.RoundTrip, i.Lasted)
 		},
-		Renewed: func(i lease.RenewedInfo) {
+		Renewed: func(i lease.TraceInfo) {
 			c.add("renewed %v headroom=%t", i.RoundTrip, i.Headroom > ttl/3 && i.Headroom < ttl)
 		},
-		RenewalFailed: func(i lease.RenewalFailedInfo) {
+		RenewalFailed: func(i lease.TraceInfo) {
 			c.add("failed unknown=%t headroom=%t", errors.Is(i.Err, transport.ErrOutcomeUnknown), i.Headroom > 0 && i.Headroom < ttl)
 		},
-		Ended: func(i lease.EndedInfo) { c.add("ended %s after %v", lease.CauseText(i.Cause), i.Held) },
+		Ended: func(i lease.TraceInfo) { c.add("ended %s after %v", lease.CauseText(i.Err), i.Lasted) },
 	}
 }
 
@@ -98,7 +98,7 @@ func TestEachAcquiredIsFollowedByOneEndedAlsoWhenTheClientIsClosed(t *testing.T)
 		n := newNode(t, store, "node-a", lease.Options{Trace: trace})
 		closed := make(chan struct{})
 		acquired := trace.Acquired
-		trace.Acquired = func(ctx context.Context, info lease.AcquiredInfo) {
+		trace.Acquired = func(ctx context.Context, info lease.TraceInfo) {
 			acquired(ctx, info)
 			go func() { // not in the function: Close waits for what it may call
 				defer close(closed)
@@ -207,7 +207,7 @@ func TestCausesHaveShortNames(t *testing.T) {
 func TestRenewalsWithoutATraceAllocateNothingForOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		none, full := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{Trace: &lease.Trace{
-			Refused: func(context.Context, lease.RefusedInfo) {},
+			Refused: func(context.Context, lease.TraceInfo) {},
 		}})
 		tenure := none.mustAcquire(t)
 		if n := testing.AllocsPerRun(100, func() { tenure.NoteRefusal(t.Context(), "set", "k", true, lease.ErrReleased) }); n != 0 {
@@ -256,7 +256,7 @@ func TestAcquiredSaysHowLongTheAcquisitionWaited(t *testing.T) {
 		var waited []time.Duration
 		a := newNode(t, store, "node-a", lease.Options{})
 		b := newNode(t, store, "node-b", lease.Options{Trace: &lease.Trace{
-			Acquired: func(_ context.Context, info lease.AcquiredInfo) { waited = append(waited, info.Waited) },
+			Acquired: func(_ context.Context, info lease.TraceInfo) { waited = append(waited, info.Lasted) },
 		}})
 		time.Sleep(10 * ttl) // the clock does not begin with the acquisition
 		if err := b.mustAcquire(t).Release(t.Context()); err != nil {

@@ -266,16 +266,16 @@ type Entry struct {
 // may have been set, or may yet be.
 func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
 	began := c.begin()
-	version, err := c.set(ctx, key, value, options)
+	version, err := c.set(ctx, key, value, &options)
 	return version, c.ended(ctx, began, protocol.VerbSet, key, err)
 }
 
-func (c *Client) set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
+func (c *Client) set(ctx context.Context, key string, value []byte, options *SetOptions) (hlc.Timestamp, error) {
 	timestamp, err := c.tick()
 	if err != nil {
 		return hlc.Timestamp{}, notSent(err)
 	}
-	payload, err := appendSet(nil, key, value, options)
+	payload, err := appendSet(nil, key, value, *options)
 	if err != nil {
 		return hlc.Timestamp{}, notSent(err)
 	}
@@ -389,28 +389,23 @@ func (c *Client) do(ctx context.Context, timeout time.Duration, request Request)
 		limit = time.Time{} // the context bounds it
 	}
 	request.Binding.Until = limit
-	answer, err := c.exchange(ctx, request)
+	answer, err := c.exchange(ctx, &request)
 	if err != nil && c.adapt(err) {
 		var unusable error
 		if request.Timestamp, unusable = c.tick(); unusable == nil {
-			answer, err = c.exchange(ctx, request)
+			answer, err = c.exchange(ctx, &request)
 		}
 	}
 	return answer, err
 }
 
 // exchange sends a request once and reads the reply.
-func (c *Client) exchange(ctx context.Context, request Request) (answer, error) {
-	reply, err := c.conn.RoundTrip(ctx, request)
+func (c *Client) exchange(ctx context.Context, request *Request) (answer, error) {
+	reply, err := c.conn.RoundTrip(ctx, *request)
 	if err != nil {
 		c.unanswered(err)
 		return answer{}, err
 	}
-	return c.understand(request, reply)
-}
-
-// understand reads the reply to a request.
-func (c *Client) understand(request Request, reply Reply) (answer, error) {
 	answer, err := c.read(reply)
 	if err != nil {
 		err = c.explainSkew(request, answer.version, err)

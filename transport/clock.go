@@ -176,7 +176,7 @@ func (e *skewError) Unwrap() error { return e.cause }
 
 // explainSkew adds the readings of the clocks to a refusal because of a clock. store is the
 // time of the store's clock, or zero.
-func (c *Client) explainSkew(request Request, store hlc.Timestamp, err error) error {
+func (c *Client) explainSkew(request *Request, store hlc.Timestamp, err error) error {
 	skew := &skewError{local: c.now().UTC(), cause: err}
 	text := request.Timestamp
 	switch {

@@ -103,34 +103,34 @@ func (h *Hooks) lease(name string, more ...attribute.KeyValue) metric.Measuremen
 func (h *Hooks) Lease() *lease.Trace {
 	background := context.Background()
 	return &lease.Trace{
-		Acquired: func(ctx context.Context, info lease.AcquiredInfo) {
+		Acquired: func(ctx context.Context, info lease.TraceInfo) {
 			h.acquisitions.Add(ctx, 1, h.lease(info.Lease))
 			h.held.Add(ctx, 1, h.lease(info.Lease))
 			now := time.Now()
-			_, span := h.tracer.Start(ctx, "tenure acquire", trace.WithTimestamp(now.Add(-info.Waited)), trace.WithAttributes(
+			_, span := h.tracer.Start(ctx, "tenure acquire", trace.WithTimestamp(now.Add(-info.Lasted)), trace.WithAttributes(
 				attribute.String("tenure.lease", info.Lease), attribute.String("tenure.holder", info.Holder), attribute.String("tenure.token", info.Token.String())))
 			span.End(trace.WithTimestamp(now))
 		},
-		Renewed: func(info lease.RenewedInfo) {
+		Renewed: func(info lease.TraceInfo) {
 			h.renewals.Record(background, info.RoundTrip.Seconds(), h.lease(info.Lease))
 			h.headrooms.Record(background, info.Headroom.Seconds(), h.lease(info.Lease))
 		},
-		RenewalFailed: func(info lease.RenewalFailedInfo) {
+		RenewalFailed: func(info lease.TraceInfo) {
 			h.renewalFailures.Add(background, 1, h.lease(info.Lease))
 		},
-		Ended: func(info lease.EndedInfo) {
-			cause := attribute.String("tenure.cause", lease.CauseText(info.Cause))
+		Ended: func(info lease.TraceInfo) {
+			cause := attribute.String("tenure.cause", lease.CauseText(info.Err))
 			h.held.Add(background, -1, h.lease(info.Lease))
 			h.ends.Add(background, 1, h.lease(info.Lease, cause))
 			now := time.Now()
-			_, span := h.tracer.Start(background, "tenure hold", trace.WithTimestamp(now.Add(-info.Held)), trace.WithAttributes(
+			_, span := h.tracer.Start(background, "tenure hold", trace.WithTimestamp(now.Add(-info.Lasted)), trace.WithAttributes(
 				attribute.String("tenure.lease", info.Lease), attribute.String("tenure.token", info.Token.String()), cause))
-			if !errors.Is(info.Cause, lease.ErrReleased) {
-				span.SetStatus(codes.Error, info.Cause.Error())
+			if !errors.Is(info.Err, lease.ErrReleased) {
+				span.SetStatus(codes.Error, info.Err.Error())
 			}
 			span.End(trace.WithTimestamp(now))
 		},
-		Refused: func(ctx context.Context, info lease.RefusedInfo) {
+		Refused: func(ctx context.Context, info lease.TraceInfo) {
 			local := attribute.Bool("tenure.local", info.Local)
 			h.refusals.Add(ctx, 1, h.lease(info.Lease, local))
 			trace.SpanFromContext(ctx).AddEvent("tenure.refused", trace.WithAttributes(

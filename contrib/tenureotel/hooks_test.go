@@ -178,7 +178,7 @@ func TestEachRequestHasASpanIfThatIsAskedFor(t *testing.T) {
 		if got := r.ended("tenure VDEL"); len(got) != 1 {
 			t.Errorf("spans: %q", got)
 		}
-		hooks.Lease().Acquired(t.Context(), lease.AcquiredInfo{Lease: "l"})
+		hooks.Lease().Acquired(t.Context(), lease.TraceInfo{Lease: "l"})
 		if got := r.sums(t); got["tenure.client.lease.held{tenure.lease=all}"] != 1 {
 			t.Errorf("%v", got)
 		}

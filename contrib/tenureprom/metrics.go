@@ -107,31 +107,31 @@ func (m *Metrics) Collect(metrics chan<- prometheus.Metric) {
 // share them.
 func (m *Metrics) Lease() *lease.Trace {
 	return &lease.Trace{
-		Attempt: func(_ context.Context, info lease.AttemptInfo) {
+		Attempt: func(_ context.Context, info lease.TraceInfo) {
 			m.attempts.WithLabelValues(m.leaseLabel(info.Lease), resultOf(info.Err)).Inc()
 		},
-		Acquired: func(_ context.Context, info lease.AcquiredInfo) {
+		Acquired: func(_ context.Context, info lease.TraceInfo) {
 			label := m.leaseLabel(info.Lease)
 			m.acquisitions.WithLabelValues(label).Inc()
 			m.held.WithLabelValues(label).Inc()
-			m.waits.WithLabelValues(label).Observe(info.Waited.Seconds())
+			m.waits.WithLabelValues(label).Observe(info.Lasted.Seconds())
 		},
-		Renewed: func(info lease.RenewedInfo) {
+		Renewed: func(info lease.TraceInfo) {
 			label := m.leaseLabel(info.Lease)
 			m.renewals.WithLabelValues(label, "renewed").Inc()
 			m.roundTrips.WithLabelValues(label).Observe(info.RoundTrip.Seconds())
 			m.headrooms.WithLabelValues(label).Observe(info.Headroom.Seconds())
 		},
-		RenewalFailed: func(info lease.RenewalFailedInfo) {
+		RenewalFailed: func(info lease.TraceInfo) {
 			m.renewals.WithLabelValues(m.leaseLabel(info.Lease), "failed").Inc()
 		},
-		Ended: func(info lease.EndedInfo) {
+		Ended: func(info lease.TraceInfo) {
 			label := m.leaseLabel(info.Lease)
 			m.held.WithLabelValues(label).Dec()
-			m.ends.WithLabelValues(label, lease.CauseText(info.Cause)).Inc()
-			m.tenures.WithLabelValues(label).Observe(info.Held.Seconds())
+			m.ends.WithLabelValues(label, lease.CauseText(info.Err)).Inc()
+			m.tenures.WithLabelValues(label).Observe(info.Lasted.Seconds())
 		},
-		Refused: func(_ context.Context, info lease.RefusedInfo) {
+		Refused: func(_ context.Context, info lease.TraceInfo) {
 			place := "store"
 			if info.Local {
 				place = "local"

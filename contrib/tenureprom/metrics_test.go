@@ -170,11 +170,11 @@ func TestAStaleWriteThatTheStoreRefusesIsCountedAsSuch(t *testing.T) {
 // Prometheus' linter knows the conventions for names, units and help texts.
 func TestNamesFollowTheConventions(t *testing.T) {
 	metrics, registry := register(t, tenureprom.Options{ConstLabels: prometheus.Labels{"client": "gateway-a"}})
-	metrics.Lease().Acquired(t.Context(), lease.AcquiredInfo{Lease: "l"})
-	metrics.Lease().Ended(lease.EndedInfo{Lease: "l"})
-	metrics.Lease().Attempt(t.Context(), lease.AttemptInfo{Lease: "l", Err: &lease.HeldError{}})
-	metrics.Lease().Refused(t.Context(), lease.RefusedInfo{Lease: "l"})
-	metrics.Lease().Renewed(lease.RenewedInfo{Lease: "l"})
+	metrics.Lease().Acquired(t.Context(), lease.TraceInfo{Lease: "l"})
+	metrics.Lease().Ended(lease.TraceInfo{Lease: "l"})
+	metrics.Lease().Attempt(t.Context(), lease.TraceInfo{Lease: "l", Err: &lease.HeldError{}})
+	metrics.Lease().Refused(t.Context(), lease.TraceInfo{Lease: "l"})
+	metrics.Lease().Renewed(lease.TraceInfo{Lease: "l"})
 	metrics.Transport().Request(t.Context(), transport.RequestInfo{Verb: "GET"})
 	for _, err := range []error{transport.ErrClosed, transport.ErrSessionTakenOver, &transport.ConnectionError{Ended: true}, errors.New("why")} {
 		metrics.Transport().Lost(transport.ConnectionStatus{Err: err})

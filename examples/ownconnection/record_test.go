@@ -151,8 +151,8 @@ func (r *recorder) start(t *testing.T, s *servertest.Server, name string) *gatew
 	own := &connection{address: strings.TrimPrefix(s.URL, "mqtt://"), clientID: name, conn: conn.Conn, logger: slog.New(slog.DiscardHandler)}
 	note := func(what, result string) { r.note(moment{Holder: name, What: what, Result: result}) }
 	l, err := lease.New(client, "press-7/active", lease.Options{TTL: recordedTTL, Clock: r.now, Trace: &lease.Trace{
-		Acquired: func(context.Context, lease.AcquiredInfo) { note("acquired", "") },
-		Ended:    func(info lease.EndedInfo) { note("ended", lease.CauseText(info.Cause)) },
+		Acquired: func(context.Context, lease.TraceInfo) { note("acquired", "") },
+		Ended:    func(info lease.TraceInfo) { note("ended", lease.CauseText(info.Err)) },
 	}})
 	if err != nil {
 		t.Fatal(err)

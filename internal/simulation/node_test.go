@@ -26,18 +26,22 @@ type clock struct {
 	byWall     bool
 	wallOffset *atomic.Int64
 
-	mu     sync.Mutex
 	steady steady.Clock // if byWall
 }
 
 func (c *clock) now() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	monotonic, jumped := time.Duration(float64(time.Since(c.origin))*c.rate), time.Duration(c.jumped.Load())
 	if c.byWall {
-		return c.offset + c.steady.Read(steady.Reading{Monotonic: monotonic, Wall: monotonic + jumped + time.Duration(c.wallOffset.Load())})
+		return c.offset + c.steady.Read(func() steady.Reading {
+			monotonic, jumped := c.read()
+			return steady.Reading{Monotonic: monotonic, Wall: monotonic + jumped + time.Duration(c.wallOffset.Load())}
+		})
 	}
+	monotonic, jumped := c.read()
 	return c.offset + monotonic + jumped
+}
+
+func (c *clock) read() (monotonic, jumped time.Duration) {
+	return time.Duration(float64(time.Since(c.origin)) * c.rate), time.Duration(c.jumped.Load())
 }
 
 // node is one machine: its clocks, its network, and one process at a time, beside processes

@@ -2,9 +2,16 @@ package steady
 
 import (
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
+
+// shows is clocks that show a reading.
+func shows(r Reading) func() Reading { return func() Reading { return r } }
 
 // machine has the clocks of a machine that can be suspended.
 type machine struct {
@@ -21,6 +28,8 @@ func (m *machine) suspend(d time.Duration) {
 	m.real += d
 	m.Wall, m.Boot = m.Wall+d, m.Boot+d
 }
+
+func (m *machine) read() Reading { return m.Reading }
 
 func (m *machine) set(step time.Duration) { m.Wall += step }
 
@@ -54,16 +63,16 @@ func TestInvariant3SystemClockCountsSuspendedTimeAndNoStepMoreThanItMust(t *test
 		t.Run(name, func(t *testing.T) {
 			m, clock := &machine{Reading: Reading{BootOK: test.boots}}, &Clock{Boots: test.boots}
 			m.run(s)
-			clock.Read(m.Reading)
+			clock.Read(m.read)
 			if test.before != nil {
 				test.before(m)
 			}
 			m.run(s)
-			from, fromReal := clock.Read(m.Reading), m.real
+			from, fromReal := clock.Read(m.read), m.real
 			m.run(s)
 			test.between(m)
 			m.run(s)
-			if got := clock.Read(m.Reading) - from - (m.real - fromReal); got != test.want {
+			if got := clock.Read(m.read) - from - (m.real - fromReal); got != test.want {
 				t.Errorf("it shows %v more than has passed, want %v", got, test.want)
 			}
 		})
@@ -98,9 +107,9 @@ func TestInvariant3SystemClockNeverGoesBackAndShowsNoLessThanRuns(t *testing.T) 
 			if random.IntN(2) == 0 {
 				continue
 			}
-			now := clock.Read(m.Reading)
+			now := clock.Read(m.read)
 			shows, runs := now-last, m.Monotonic-lastRuns
-			if shows < runs || (forth || clock.Boots) && shows < m.real-lastReal-leastSuspend {
+			if shows < runs || (forth || boots && !clock.bootless.Load()) && shows < m.real-lastReal-leastSuspend {
 				t.Fatalf("seed %d: it shows that %v passed; %v did, of which the machine ran %v", seed, shows, m.real-lastReal, runs)
 			}
 			last, lastReal, lastRuns = now, m.real, m.Monotonic
@@ -121,11 +130,11 @@ func TestInvariant3AStepOfTheWallClockBackIsNotAStepBackOfSystemClock(t *testing
 		{5, 4, 24},      // nothing happened
 		{6, 3605, 3625}, // suspended for an hour: no step before that hides it
 	} {
-		if got := clock.Read(Reading{Monotonic: test.monotonic * time.Second, Wall: test.wall * time.Second}); got != test.want*time.Second {
+		if got := clock.Read(shows(Reading{Monotonic: test.monotonic * time.Second, Wall: test.wall * time.Second})); got != test.want*time.Second {
 			t.Errorf("after %d s, with a wall clock at %d s: %v, want %d s", test.monotonic, test.wall, got, test.want)
 		}
 	}
-	if got := clock.Read(Reading{Monotonic: 7 * time.Second, Wall: 3606*time.Second + leastSuspend/2}); got != 3626*time.Second {
+	if got := clock.Read(shows(Reading{Monotonic: 7 * time.Second, Wall: 3606*time.Second + leastSuspend/2})); got != 3626*time.Second {
 		t.Errorf("a little more on the wall clock: %v, want no more", got)
 	}
 }
@@ -134,8 +143,42 @@ func TestInvariant3AStepOfTheWallClockBackIsNotAStepBackOfSystemClock(t *testing
 func TestInvariant3ADelayBetweenTwoReadingsIsNotASuspension(t *testing.T) {
 	clock := Clock{Boots: true}
 	for _, test := range []struct{ monotonic, boot, want time.Duration }{{10, 10, 10}, {20, 15, 20}, {21, 21, 21}, {22, 32, 32}} {
-		if got := clock.Read(Reading{Monotonic: test.monotonic * time.Second, Boot: test.boot * time.Second, BootOK: true}); got != test.want*time.Second {
+		if got := clock.Read(shows(Reading{Monotonic: test.monotonic * time.Second, Boot: test.boot * time.Second, BootOK: true})); got != test.want*time.Second {
 			t.Errorf("after %d s, %d s since the boot: %v, want %d s", test.monotonic, test.boot, got, test.want)
+		}
+	}
+}
+
+// Thousands of tenures read the clock at once, and none may see it go back, not even while the machine wakes.
+func TestInvariant3ReadAtOnceSystemClockNeverGoesBack(t *testing.T) {
+	for _, boots := range []bool{true, false} {
+		clock := Clock{Boots: boots}
+		start := time.Now()
+		var suspended atomic.Int64
+		read := func() Reading {
+			away := time.Duration(suspended.Load())
+			now := time.Since(start)
+			return Reading{Monotonic: now, Wall: now + away, Boot: now + away, BootOK: boots}
+		}
+		var reading sync.WaitGroup
+		for range 8 {
+			reading.Go(func() {
+				for last := time.Duration(0); time.Since(start) < 50*time.Millisecond; {
+					now := clock.Read(read)
+					if now < last {
+						t.Errorf("it goes back by %v", last-now)
+					}
+					last = now
+				}
+			})
+		}
+		for range 4 {
+			suspended.Add(int64(time.Hour))
+			time.Sleep(time.Millisecond)
+		}
+		await.Done(reading.Wait)
+		if got := clock.Read(read); got < 4*time.Hour {
+			t.Errorf("it shows %v after four hours", got)
 		}
 	}
 }

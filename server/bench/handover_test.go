@@ -38,7 +38,7 @@ func handOver(b *testing.B, candidates int) {
 	address := testsupport.Start(b, server.Options{})
 	renewed := make(chan time.Duration, 1)
 	options := lease.Options{TTL: ttl, RenewEvery: renewEvery, Jitter: jitter, Trace: &lease.Trace{
-		Renewed: func(info lease.RenewedInfo) {
+		Renewed: func(info lease.TraceInfo) {
 			select {
 			case renewed <- info.RoundTrip:
 			default:

@@ -32,8 +32,8 @@ type holding struct {
 
 func newHolding() *holding {
 	h := &holding{}
-	h.trace.Renewed = func(lease.RenewedInfo) { h.renewed.Add(1) }
-	h.trace.Ended = func(info lease.EndedInfo) { h.lost.note(info.Cause) }
+	h.trace.Renewed = func(lease.TraceInfo) { h.renewed.Add(1) }
+	h.trace.Ended = func(info lease.TraceInfo) { h.lost.note(info.Err) }
 	return h
 }
 

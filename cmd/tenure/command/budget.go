@@ -73,8 +73,8 @@ Durations that contradict each other are refused, with the sum.`,
 			if asJSON {
 				millis := func(d time.Duration) output.Millis { return output.Millis{Duration: d} }
 				return output.JSON(cmd.OutOrStdout(), budgetReport{
-					TTL: millis(b.TTL), Crash: millis(b.Crash), CutOff: millis(b.CutOff), Unheld: millis(b.Unheld),
-					HandOver: millis(b.HandOver), HandOverUnheard: millis(b.HandOverUnheard), Outage: millis(b.Outage), UnansweredRenewals: max(b.Renewals-1, 0),
+					TTL: millis(b.TTL), Crash: millis(b.Crash), CutOff: millis(b.Crash), Unheld: millis(b.Unheld),
+					HandOver: millis(b.HandOver), HandOverUnheard: millis(b.Crash), Outage: millis(b.Outage), UnansweredRenewals: max(b.Renewals-1, 0),
 				})
 			}
 			_, err = fmt.Fprint(cmd.OutOrStdout(), b)

@@ -383,7 +383,7 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 		"TENURE_NAME="+h.name,
 		"TENURE_TOKEN="+token.String(),
 		"TENURE_HOLDER="+holder,
-		"TENURE_DEADLINE="+tenure.Deadline().UTC().Format(time.RFC3339Nano))
+		"TENURE_DEADLINE="+time.Now().Add(tenure.Remaining()).UTC().Format(time.RFC3339Nano))
 	h.manager.Status("holding the lease " + h.name + " with token " + token.String() + ", and running " + h.args[0])
 	var connection func() (syscall.RawConn, error)
 	if h.instant {
