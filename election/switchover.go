@@ -198,7 +198,9 @@ func (s *asking) look(ctx context.Context) bool {
 
 // ask writes the request. A refusal is returned; what can pass is tried again.
 func (s *asking) ask(ctx context.Context) error {
-	_, err := s.client.Set(ctx, s.key(), []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Timeout: askEvery})
+	ctx, cancel := context.WithTimeout(ctx, askEvery)
+	defer cancel()
+	_, err := s.client.Set(ctx, s.key(), []byte(s.request.String()), transport.SetOptions{TTL: askedFor})
 	var refused *transport.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, transport.ErrNotAuthorized) {
 		return err
@@ -208,7 +210,9 @@ func (s *asking) ask(ctx context.Context) error {
 
 // withdraw deletes the request, if it is still there.
 func (s *asking) withdraw(ctx context.Context) {
-	_, _ = s.client.VDel(ctx, s.key(), []byte(s.request.String()), transport.DelOptions{Timeout: askEvery})
+	ctx, cancel := context.WithTimeout(ctx, askEvery)
+	defer cancel()
+	_, _ = s.client.VDel(ctx, s.key(), []byte(s.request.String()), transport.DelOptions{})
 }
 
 // gaveUp says how far a switchover came before the end of its context.

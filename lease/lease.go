@@ -125,21 +125,28 @@ func (l *Lease) logFailure(text string, err error) {
 	l.options.Logger.Log(context.Background(), l.limit.Level(slog.LevelWarn, text+classOf(err)), text, "lease", l.name, "error", err)
 }
 
+// bounded returns binding with a bound in time, counted from now, unless it has a closer one.
+func bounded(binding transport.Binding, bound time.Duration) transport.Binding {
+	if until := time.Now().Add(bound); binding.Until.IsZero() || until.Before(binding.Until) {
+		binding.Until = until
+	}
+	return binding
+}
+
 // set sends one request to set the key, bounded in time. probe is as in answered.
 func (l *Lease) set(ctx context.Context, value string, binding *transport.Binding, probe time.Duration) (hlc.Timestamp, error) {
 	version, err := l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
 		Condition: transport.IfMissingOrEqual,
 		TTL:       l.options.TTL,
-		Binding:   *binding,
+		Binding:   bounded(*binding, l.options.RequestTimeout),
 		Urgent:    true,
-		Timeout:   l.options.RequestTimeout,
 	})
 	return version, l.answered(l.client, err, probe)
 }
 
 // get reads the key, bounded in time. probe is as in answered.
 func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding, probe time.Duration) (transport.Entry, error) {
-	entry, err := client.GetWith(ctx, l.name, transport.GetOptions{Binding: binding, Urgent: true, Timeout: l.options.RequestTimeout})
+	entry, err := client.GetWith(ctx, l.name, transport.GetOptions{Binding: bounded(binding, l.options.RequestTimeout), Urgent: true})
 	return entry, l.answered(client, err, probe)
 }
 
@@ -216,7 +223,7 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 	f := l.options.newFreeing(0, within)
 	for {
 		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
-		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: binding, Urgent: true, Timeout: timeout})
+		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: bounded(binding, timeout), Urgent: true})
 		var next claimAction
 		f, next = f.next(time.Since(began), l.answered(l.client, err, l.options.probe()), isClosed(binding.Connection), random.Fraction)
 		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {

@@ -410,15 +410,16 @@ func TestTheLogSaysWhichLimitsFollowFromMaxMemory(t *testing.T) {
 // whatever else only the command tenure needs belong to the module cmd/tenure.
 func TestTheModuleRequiresOnlyWhatAServerNeeds(t *testing.T) {
 	allowed := []string{
-		"github.com/anishathalye/porcupine", // tests: the checker of histories
-		"github.com/cenkalti/backoff/v4",    // the attached store's retries
-		"github.com/eclipse/paho.golang",    // the attached store's connection
-		"github.com/gofrs/flock",            // the lock on the directory of a journal
-		"github.com/mochi-mqtt/server/v2",   // the broker
-		"github.com/tenurelock/tenure",      // the rules of the store
-		"go.etcd.io/bbolt",                  // the file of a journal
-		"go.yaml.in/yaml/v3",                // the file of users and rules
-		"golang.org/x/crypto",               // bcrypt, for their passwords
+		"github.com/anishathalye/porcupine",             // tests: the checker of histories
+		"github.com/cenkalti/backoff/v4",                // the attached store's retries
+		"github.com/eclipse/paho.golang",                // the attached store's connection
+		"github.com/gofrs/flock",                        // the lock on the directory of a journal
+		"github.com/mochi-mqtt/server/v2",               // the broker
+		"github.com/tenurelock/tenure",                  // the rules of the store
+		"github.com/tenurelock/tenure/contrib/tenurews", // tests: clients over WebSocket
+		"go.etcd.io/bbolt",                              // the file of a journal
+		"go.yaml.in/yaml/v3",                            // the file of users and rules
+		"golang.org/x/crypto",                           // bcrypt, for their passwords
 	}
 	text, err := os.ReadFile("go.mod")
 	if err != nil {

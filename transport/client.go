@@ -203,9 +203,6 @@ type SetOptions struct {
 	// Urgent makes the request leave before all waiting requests of this client that are
 	// not urgent. Leases use it for their own requests. It is for few and small requests.
 	Urgent bool
-	// Timeout bounds the request, beside its context and ClientOptions.RequestTimeout. It costs
-	// less than a context of its own. Not negative. Zero: only those bound it.
-	Timeout time.Duration
 }
 
 // DelOptions configures a Del or VDel.
@@ -216,8 +213,6 @@ type DelOptions struct {
 	Binding Binding
 	// Urgent makes the request leave early, like SetOptions.Urgent.
 	Urgent bool
-	// Timeout bounds the request, like SetOptions.Timeout.
-	Timeout time.Duration
 	// Forced says that the request takes a lease from its holder on purpose, and why, or which
 	// person asks for it: UTF-8 without control characters, 256 bytes at most. The log of a
 	// Tenure store has it, with the client, its user and its address. Other stores ignore it.
@@ -239,8 +234,6 @@ type GetOptions struct {
 	Binding Binding
 	// Urgent makes the request leave early, like SetOptions.Urgent.
 	Urgent bool
-	// Timeout bounds the request, like SetOptions.Timeout.
-	Timeout time.Duration
 }
 
 // Entry is the content of a key.
@@ -279,7 +272,7 @@ func (c *Client) set(ctx context.Context, key string, value []byte, options *Set
 	if err != nil {
 		return hlc.Timestamp{}, notSent(err)
 	}
-	answer, err := c.do(ctx, options.Timeout, Request{
+	answer, err := c.do(ctx, Request{
 		Payload:      payload,
 		Timestamp:    timestamp,
 		FencingToken: tokenText(options.FencingToken),
@@ -307,7 +300,7 @@ func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (E
 }
 
 func (c *Client) get(ctx context.Context, key string, options GetOptions) (Entry, error) {
-	answer, err := c.do(ctx, options.Timeout, Request{
+	answer, err := c.do(ctx, Request{
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
 		Binding: options.Binding,
 		Urgent:  options.Urgent,
@@ -337,7 +330,7 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 	began := c.begin()
 	var answer answer
 	if err = checkForced(options.Forced); err == nil {
-		answer, err = c.do(ctx, options.Timeout, Request{
+		answer, err = c.do(ctx, Request{
 			Payload:      payload,
 			FencingToken: tokenText(options.FencingToken),
 			Binding:      options.Binding,
@@ -365,7 +358,7 @@ func (c *Client) keyNotify(ctx context.Context, key string, options ...string) e
 		return c.ended(ctx, began, protocol.VerbKeyNotify, key, notSent(ErrKeyTooLong))
 	}
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
-	answer, err := c.do(ctx, 0, Request{Payload: resp3.AppendCommand(nil, arguments...)})
+	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, arguments...)})
 	// ":0" answers a STOP for a key that was not watched and, at some stores, a repeated
 	// KEYNOTIFY. Both are a success.
 	if err == nil && !answer.is(resp3.Simple, "OK") && !answer.isInteger(0) {
@@ -374,14 +367,10 @@ func (c *Client) keyNotify(ctx context.Context, key string, options ...string) e
 	return c.ended(ctx, began, protocol.VerbKeyNotify, key, err)
 }
 
-// do sends a request and reads the reply, within timeout, unless that is 0, and within the timeout of
-// the client. If the store refuses the timestamp, it repeats the request once with another: the first
+// do sends a request and reads the reply, within the RequestTimeout of the client. If the store refuses the timestamp, it repeats the request once with another: the first
 // changed nothing, and the second is a new request.
-func (c *Client) do(ctx context.Context, timeout time.Duration, request Request) (answer, error) {
-	if timeout < 0 {
-		return answer{}, notSent(fmt.Errorf("the Timeout %v of the request is negative; 0 means the RequestTimeout of the client", timeout))
-	}
-	limit := time.Now().Add(min(c.timeout, cmp.Or(timeout, c.timeout)))
+func (c *Client) do(ctx context.Context, request Request) (answer, error) {
+	limit := time.Now().Add(c.timeout)
 	if until := request.Binding.Until; !until.IsZero() && until.Before(limit) {
 		limit = until
 	}
