@@ -71,8 +71,11 @@ type Options struct {
 	//
 	// Acquire calls OnWaiting in its own goroutine, and waits for it. No tenure does.
 	OnWaiting func(cause error)
-	// Clock measures tenures. Default SystemClock.
-	Clock Clock
+	// Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
+	// It must never go back, and must go on while the machine is suspended. In a TTL it may
+	// gain or lose less than Margin against the store's clock. It must be safe for concurrent
+	// use and must not block. Default SystemClock.
+	Clock func() time.Duration
 	// Logger gets what no caller can get: at level Info the beginning and the end of each tenure,
 	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler should not
 	// block: the next renewal waits for it, so it can lose the lease. A tenure ends in time all the

@@ -399,7 +399,7 @@ func TestInvariant3EachTenureNoticesASuspendedMachine(t *testing.T) {
 }
 
 // clockedTenure acquires a lease on a client, with a clock of the test.
-func clockedTenure(t *testing.T, client *transport.Client, name string, ttl time.Duration, clock Clock) *Tenure {
+func clockedTenure(t *testing.T, client *transport.Client, name string, ttl time.Duration, clock func() time.Duration) *Tenure {
 	t.Helper()
 	l, err := New(client, name, Options{TTL: ttl, Clock: clock, NoWatch: true})
 	if err != nil {
