@@ -72,7 +72,7 @@ func (r *register) write(ctx context.Context, i int, revision int64, b claim) (w
 type contender struct {
 	register *register
 	index    int
-	clock    lease.Clock
+	clock    func() time.Duration
 	validity time.Duration
 
 	mu      sync.Mutex

@@ -67,7 +67,7 @@ type Options struct {
 	// that is, and then there is no limit.
 	MaxDatabase int64
 	// Clock measures deadlines. Default lease.SystemClock.
-	Clock lease.Clock
+	Clock func() time.Duration
 	// Logger gets a line for each change of standing, and for each new reason why etcd
 	// cannot be used. Default: no logs.
 	Logger *slog.Logger

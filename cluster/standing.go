@@ -38,7 +38,7 @@ func (s span) proved(now, began time.Duration) span {
 // standing judges by its span whether this process may answer from memory. Once it has ended it does
 // not come back.
 type standing struct {
-	clock  lease.Clock
+	clock  func() time.Duration
 	span   atomic.Pointer[span]
 	latest atomic.Pointer[proof] // that ended; nil before
 	life   context.Context       // its cause is why the standing ended
@@ -48,7 +48,7 @@ type standing struct {
 }
 
 // newStanding returns a standing after a proof that began at began.
-func newStanding(clock lease.Clock, validity, began, from time.Duration) *standing {
+func newStanding(clock func() time.Duration, validity, began, from time.Duration) *standing {
 	s := &standing{clock: clock, slow: func(time.Duration) {}}
 	s.span.Store(&span{validity, from, began + validity})
 	s.life, s.end = context.WithCancelCause(context.Background())

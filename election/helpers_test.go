@@ -207,7 +207,7 @@ const every = ttl / 20
 type suspendedClock struct{ by atomic.Int64 }
 
 // clock returns the time on the machine.
-func (s *suspendedClock) clock() lease.Clock {
+func (s *suspendedClock) clock() func() time.Duration {
 	steady := lease.SystemClock
 	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
 }

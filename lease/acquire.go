@@ -10,8 +10,8 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// TryAcquire acquires the lease if it is free. If it is held, the error is a *HeldError with
-// the holder. A tenure of this process counts too: each tenure is a holder of its own.
+// TryAcquire acquires the lease if it is free. If it is held, the error matches ErrHeld, and has a
+// *HeldError with the holder. A tenure of this process counts too: each tenure is a holder of its own.
 //
 // A request without an answer is repeated until ctx ends, with the same effect as if it had
 // been sent once. If ctx ends first, the error matches transport.ErrOutcomeUnknown, and the
@@ -19,7 +19,7 @@ import (
 func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 	if l.options.InstantFailover { // spare the client a new connection that would be useless
 		if holder, err := l.Holder(ctx); err == nil && holder.Held && !l.freeLeft(ctx) {
-			return nil, &HeldError{Lease: l.name, Holder: holder}
+			return nil, l.acquireError(&HeldError{Holder: holder})
 		}
 	}
 	tenure, err := l.acquire(ctx, nil, func(a *attempt) (*Tenure, error) {
@@ -29,12 +29,12 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 	if !errors.Is(err, transport.ErrConditionFailed) {
 		return tenure, l.acquireError(err)
 	}
-	held := &HeldError{Lease: l.name}
+	held := &HeldError{}
 	held.Holder, _ = l.Holder(ctx) // not Held if it cannot be read
 	if errors.Is(err, transport.ErrOutcomeUnknown) {
-		return nil, l.acquireError(&gaveUpError{cause: transport.ErrOutcomeUnknown, held: held})
+		return nil, l.acquireError(gaveUp(transport.ErrOutcomeUnknown, nil, held, false))
 	}
-	return nil, held
+	return nil, l.acquireError(held)
 }
 
 // Acquire waits until the lease is free and acquires it. It also waits while something else
@@ -122,9 +122,9 @@ func (r *waitReason) isHeld() {
 
 // gaveUp returns the error of an Acquire whose ctx ended. err is the error of its latest attempt.
 func (r *waitReason) gaveUp(ctx context.Context, err error) error {
-	g := &gaveUpError{cause: context.Cause(ctx), reason: r.err, unknown: errors.Is(err, transport.ErrOutcomeUnknown)}
+	var held *HeldError
 	if r.held {
-		g.held = &HeldError{Lease: r.lease.name, Holder: r.holder}
+		held = &HeldError{Holder: r.holder}
 	}
-	return g
+	return gaveUp(context.Cause(ctx), r.err, held, errors.Is(err, transport.ErrOutcomeUnknown))
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -49,9 +48,9 @@ var errUnsteady = errors.New("the store granted the lease, and at once another s
 // It frees what an attempt that failed may hold. reason may be nil.
 func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attempt) (*Tenure, error)) (*Tenure, error) {
 	began, backoff := l.options.Clock(), l.options.retryBackoff(0)
-	var left atomic.Int64 // attempts that the store may keep
+	left := false // the store may keep an attempt
 	orUnknown := func(err error) error {
-		if left.Load() > 0 && !errors.Is(err, transport.ErrOutcomeUnknown) {
+		if left && !errors.Is(err, transport.ErrOutcomeUnknown) {
 			return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err)
 		}
 		return err
@@ -74,8 +73,8 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 		}
 		if mayHold := a.claim.mayHold; !again || mayHold && l.free(ctx, a.value, transport.Binding{Store: a.store}, l.options.TTL) != nil {
 			if mayHold {
-				left.Add(1)
-				l.abandon(a.value, transport.Binding{Store: a.store}, func() { left.Add(-1) })
+				left = true
+				l.abandon(a.value, transport.Binding{Store: a.store})
 			}
 			if !again || ctx.Err() != nil {
 				return nil, orUnknown(err)
@@ -94,7 +93,7 @@ func (a *attempt) run(try func(*attempt) (*Tenure, error)) (*Tenure, error) {
 	defer func() {
 		if !returned {
 			a.closeWill()
-			a.lease.abandon(a.value, transport.Binding{Store: a.store}, func() {})
+			a.lease.abandon(a.value, transport.Binding{Store: a.store})
 		}
 	}()
 	tenure, err := try(a)

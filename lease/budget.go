@@ -2,7 +2,6 @@ package lease
 
 import (
 	"fmt"
-	"math"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -36,7 +35,7 @@ type Budget struct {
 	// connection outlasts no outage that ends the connection.
 	Outage time.Duration
 	// Renewals is how many attempts to renew fit between one that succeeds and the end of
-	// the tenure's context, if each takes the whole RequestTimeout. All but one may fail.
+	// the tenure's context, if each takes the whole RequestTimeout. All but one may fail. At most 1,000 are counted.
 	Renewals int
 }
 
@@ -53,7 +52,7 @@ func (o Options) Budget() (Budget, error) {
 		// left RenewEvery later, or when that reply came, and arrived at most RequestTimeout after that.
 		Unheld:   max(o.RenewEvery, o.RequestTimeout) + o.RequestTimeout + o.GracePeriod + o.Margin + o.Jitter + o.AcquireDelay,
 		Outage:   o.outage(),
-		Renewals: int(min(o.renewals(), math.MaxInt)),
+		Renewals: o.renewals(),
 	}, nil
 }
 
@@ -75,21 +74,13 @@ func (o Options) TTLFor(outage time.Duration) (time.Duration, error) {
 
 func (o *Options) outage() time.Duration { return o.TTL - o.Margin - o.GracePeriod - o.RenewEvery }
 
-// renewals counts the attempts of Budget.Renewals. In a long TTL there can be more than an int
-// of 32 bits holds.
-func (o *Options) renewals() int64 {
-	count := int64(0)
+// mostRenewals is how many attempts are counted: a long TTL has room for any number.
+const mostRenewals = 1000
+
+// renewals counts the attempts of Budget.Renewals.
+func (o *Options) renewals() (count int) {
 	backoff, end := o.retryBackoff(0), o.TTL-o.Margin-o.GracePeriod
-	for at := o.RenewEvery; at <= end-o.RequestTimeout; count++ {
-		if backoff.interval == backoff.longest { // the pause grows no more: take equal steps at once
-			steady := backoff
-			pause := steady.next(1)
-			step := o.RequestTimeout + pause
-			if until := end - step - max(pause, o.RequestTimeout); at < until { // later ones are shorter: see retryAt
-				steps := (until - at) / step
-				count, at = count+int64(steps), at+steps*step
-			}
-		}
+	for at := o.RenewEvery; at <= end-o.RequestTimeout && count < mostRenewals; count++ {
 		at = o.retryAt(at+o.RequestTimeout, end, &backoff, 1)
 	}
 	return count

@@ -6,12 +6,6 @@ import (
 	"github.com/tenurelock/tenure/internal/steady"
 )
 
-// Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
-// It must never go back, and must go on while the machine is suspended. In a TTL it may
-// gain or lose less than Margin against the store's clock. It must be safe for concurrent
-// use and must not block.
-type Clock func() time.Duration
-
 // The moment from which SystemClock counts, on the clock that counts suspended time and on Go's. In this
 // order, because a pause in between must not hide as much suspended time later.
 var (

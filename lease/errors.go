@@ -39,8 +39,6 @@ var ErrHeld = errors.New("held by another")
 // HeldError says that a lease could not be acquired because it is held, or because the
 // store has just started and grants no lease yet (statestore.Options.HoldOff).
 type HeldError struct {
-	// Lease is the name of the lease.
-	Lease string
 	// Holder is the holder a moment ago. Held is false if the holder is not known, or if the
 	// store grants no lease yet.
 	Holder Holder
@@ -50,11 +48,8 @@ type HeldError struct {
 // value may be as long as a packet.
 const shownName = 512
 
-// Error names the lease and its holder. It shows the beginning of a long name.
-func (e *HeldError) Error() string { return fmt.Sprintf("lease: %q: %s", e.Lease, e.text()) }
-
-// text is Error without the name of the lease, for errors that have it.
-func (e *HeldError) text() string {
+// Error names the holder. It shows the beginning of a long name.
+func (e *HeldError) Error() string {
 	if !e.Holder.Held {
 		return "not granted: another holder had it a moment ago, or the store has just started and grants no lease yet (its hold-off)"
 	}
@@ -92,44 +87,34 @@ func isRefusal(err error) bool {
 		!errors.Is(err, transport.ErrQuotaExceeded) && !errors.Is(err, transport.ErrOutcomeUnknown)
 }
 
-// gaveUpError is the error of an acquisition that its caller gave up. It matches the cause,
-// the error of the latest request, and ErrHeld if another holder had the lease.
+// gaveUpError is the error of an acquisition that its caller gave up. It matches its causes.
 type gaveUpError struct {
-	cause   error      // of the end of the context
-	reason  error      // of the latest request; nil if the store answered it
-	held    *HeldError // nil if the lease was free by the latest answer
-	unknown bool       // it is not known whether the lease was acquired
+	text   string
+	causes []error
 }
 
-func (g *gaveUpError) Error() string {
-	text := g.cause.Error()
-	if g.unknown {
-		text = transport.ErrOutcomeUnknown.Error() + ": " + text
+// gaveUp returns the error of an acquisition that ended because of cause. latest is the error of its latest
+// request, and held the holder by the latest answer; either may be nil. unknown says that it is not
+// known whether the lease was acquired.
+func gaveUp(cause, latest error, held *HeldError, unknown bool) error {
+	g := &gaveUpError{cause.Error(), []error{cause}}
+	if unknown {
+		g.text = transport.ErrOutcomeUnknown.Error() + ": " + g.text
+		g.causes = append(g.causes, transport.ErrOutcomeUnknown)
 	}
-	if notGranted := (*HeldError)(nil); errors.As(g.reason, &notGranted) {
-		text += "; the latest request: " + notGranted.text()
-	} else if g.reason != nil {
-		text += fmt.Sprintf("; the latest request failed: %v", g.reason)
+	if latest != nil {
+		g.text += fmt.Sprintf("; the latest request: %v", latest)
+		g.causes = append(g.causes, &requestError{latest, unknown})
 	}
-	if g.held != nil {
-		text += "; when last heard of: " + g.held.text()
+	if held != nil {
+		g.text += fmt.Sprintf("; when last heard of: %v", held)
+		g.causes = append(g.causes, held)
 	}
-	return text
+	return g
 }
 
-func (g *gaveUpError) Unwrap() []error {
-	causes := []error{g.cause}
-	if g.unknown {
-		causes = append(causes, transport.ErrOutcomeUnknown)
-	}
-	if g.held != nil {
-		causes = append(causes, g.held)
-	}
-	if g.reason != nil {
-		causes = append(causes, &requestError{error: g.reason, unknown: g.unknown})
-	}
-	return causes
-}
+func (g *gaveUpError) Error() string   { return g.text }
+func (g *gaveUpError) Unwrap() []error { return g.causes }
 
 // requestError is the error of one request within the error of an acquisition. It does not match
 // what is true of that request alone: that it timed out, or that its outcome is unknown.

@@ -308,7 +308,7 @@ type pausing struct {
 	went            atomic.Int64 // when the pause was over, as a time since 1970; 0: it has not begun
 }
 
-func (p *pausing) clock() lease.Clock {
+func (p *pausing) clock() func() time.Duration {
 	steady := lease.SystemClock
 	return func() time.Duration {
 		now := steady()

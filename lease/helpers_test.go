@@ -87,7 +87,7 @@ type skewed struct{ by atomic.Int64 }
 
 func (s *skewed) jump(by time.Duration) { s.by.Add(int64(by)) }
 
-func (s *skewed) clock() lease.Clock {
+func (s *skewed) clock() func() time.Duration {
 	steady := lease.SystemClock
 	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,8 +29,9 @@ type Lease struct {
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
 	limit   loglimit.Limiter       // of log lines about attempts that fail
 
-	mu        sync.Mutex
-	abandoned []chan struct{} // each is closed when an abandoned acquisition is no longer being freed
+	mu      sync.Mutex
+	freeing int           // acquisitions that were given up and are being freed
+	settled chan struct{} // closed when none is any more; nil before the first
 }
 
 // left is a value that could not be freed, and that the store may still have: also after its
@@ -162,28 +162,29 @@ func (l *Lease) answered(client *transport.Client, err error, probe time.Duratio
 	return operror.Inner(err)
 }
 
-// abandon frees, in the background, what an attempt may have acquired, and then calls freed.
-func (l *Lease) abandon(value string, binding transport.Binding, freed func()) {
-	done := make(chan struct{})
+// abandon frees, in the background, what an attempt may have acquired.
+func (l *Lease) abandon(value string, binding transport.Binding) {
 	l.mu.Lock()
-	l.abandoned = append(l.abandoned, done)
+	if l.freeing == 0 {
+		l.settled = make(chan struct{})
+	}
+	l.freeing++
 	l.mu.Unlock()
-	settled := func() {
+	freed := func() {
 		l.mu.Lock()
-		l.abandoned = slices.DeleteFunc(l.abandoned, func(other chan struct{}) bool { return other == done })
-		l.mu.Unlock()
-		close(done)
+		defer l.mu.Unlock()
+		if l.freeing--; l.freeing == 0 {
+			close(l.settled)
+		}
 	}
 	runs := l.client.Go(func(ctx context.Context) {
-		defer settled()
+		defer freed()
 		if err := l.free(ctx, value, binding, l.options.TTL); err != nil {
 			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
-			return
 		}
-		freed()
 	})
 	if !runs {
-		settled()
+		freed()
 	}
 }
 
@@ -192,19 +193,17 @@ func (l *Lease) abandon(value string, binding transport.Binding, freed func()) {
 // Settle in between, with a bound: otherwise the store may keep the lease until its TTL ends. The
 // error is the cause of the end of ctx. What could not be freed within the TTL is logged.
 func (l *Lease) Settle(ctx context.Context) error {
-	for {
-		l.mu.Lock()
-		if len(l.abandoned) == 0 {
-			l.mu.Unlock()
-			return nil
-		}
-		next := l.abandoned[0]
-		l.mu.Unlock()
-		select {
-		case <-next:
-		case <-ctx.Done():
-			return operror.New("lease: settle", l.name, context.Cause(ctx))
-		}
+	l.mu.Lock()
+	freeing, settled := l.freeing > 0, l.settled
+	l.mu.Unlock()
+	if !freeing {
+		return nil
+	}
+	select {
+	case <-settled:
+		return nil
+	case <-ctx.Done():
+		return operror.New("lease: settle", l.name, context.Cause(ctx))
 	}
 }
 

@@ -42,8 +42,8 @@ func TestJSONLogsShowWords(t *testing.T) {
 			{tenure, fmt.Sprintf(`"press-7/active, token %v, 1.8s remaining"`, token)},
 			{ended, `, ended: given up by its holder"`},
 			{(*lease.Tenure)(nil), `"<nil>"`},
-			{&lease.HeldError{Lease: name, Holder: holder}, `"lease: \"press-7/active\": held by \"node-a\""`},
-			{&lease.HeldError{}, `"lease: \"\": not granted: `},
+			{&lease.HeldError{Holder: holder}, `"held by \"node-a\""`},
+			{&lease.HeldError{}, `"not granted: `},
 			{lease.Options{TTL: ttl, NoWatch: true, OnWaiting: func(error) {}}, `{"TTL":"2s","Margin":"0s",`},
 		} {
 			var line bytes.Buffer

@@ -71,8 +71,11 @@ type Options struct {
 	//
 	// Acquire calls OnWaiting in its own goroutine, and waits for it. No tenure does.
 	OnWaiting func(cause error)
-	// Clock measures tenures. Default SystemClock.
-	Clock Clock
+	// Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
+	// It must never go back, and must go on while the machine is suspended. In a TTL it may
+	// gain or lose less than Margin against the store's clock. It must be safe for concurrent
+	// use and must not block. Default SystemClock.
+	Clock func() time.Duration
 	// Logger gets what no caller can get: at level Info the beginning and the end of each tenure,
 	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler should not
 	// block: the next renewal waits for it, so it can lose the lease. A tenure ends in time all the
@@ -112,8 +115,8 @@ func (o *Options) complete(clientID string) error {
 		case value > MaxTTL:
 			return fmt.Errorf("%s %v is longer than %v", duration.name, value, MaxTTL)
 		}
-		*duration.value = cmp.Or(*duration.value, duration.ifZero)
 	}
+	o.fill()
 	o.Holder = cmp.Or(o.Holder, clientID)
 	o.EndOnDisconnect = o.EndOnDisconnect || o.InstantFailover
 	if o.Clock == nil {
@@ -122,7 +125,7 @@ func (o *Options) complete(clientID string) error {
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Trace = cmp.Or(o.Trace, &Trace{})
 	// A renewal whose reply is lost must leave room for another.
-	retried := o.RequestTimeout + o.RetryAfter + o.RequestTimeout
+	retried := o.retried()
 	if needed, available := o.RenewEvery+retried, o.TTL-o.Margin-o.GracePeriod; retried > o.outage() {
 		return fmt.Errorf("one lost reply would lose the lease: "+
 			"RenewEvery %v + RequestTimeout %v + RetryAfter %v + RequestTimeout %v = %v, "+
@@ -158,31 +161,28 @@ func (o Options) advice(renewEvery time.Duration) string {
 // longer TTL makes the durations longer that are shares of it, so each step looks again. Reports false if
 // there is no such TTL up to MaxTTL.
 func (o Options) enoughTTL(outage time.Duration) (ttl time.Duration, ok bool) {
-	given := o
-	for {
-		needed, retried := time.Duration(0), time.Duration(0)
-		for _, duration := range o.durations() {
-			share := cmp.Or(*duration.value, duration.ifZero)
-			switch duration.name {
-			case "RequestTimeout":
-				retried += 2 * share
-			case "RetryAfter":
-				retried += share
-			case "Margin", "GracePeriod", "RenewEvery":
-				needed += share
-			}
+	for ttl = o.TTL; ttl <= MaxTTL; {
+		tried := o
+		tried.TTL = ttl
+		tried.fill()
+		missing := max(tried.retried(), outage) - tried.outage()
+		if missing <= 0 {
+			return ttl, true
 		}
-		if needed += max(retried, outage); needed <= o.TTL {
-			return o.TTL, true
-		}
-		ttl = (needed + time.Millisecond - 1).Truncate(time.Millisecond)
-		if ttl > MaxTTL {
-			return 0, false
-		}
-		o = given
-		o.TTL = ttl
+		ttl += (missing + time.Millisecond - 1).Truncate(time.Millisecond)
+	}
+	return 0, false
+}
+
+// fill gives the durations that are zero their defaults.
+func (o *Options) fill() {
+	for _, duration := range o.durations() {
+		*duration.value = cmp.Or(*duration.value, duration.ifZero)
 	}
 }
+
+// retried is what a renewal takes whose reply is lost, and the one after it.
+func (o *Options) retried() time.Duration { return o.RequestTimeout + o.RetryAfter + o.RequestTimeout }
 
 type duration struct {
 	name   string

@@ -168,8 +168,8 @@ func (t *Tenure) finish() {
 func (t *Tenure) confirm(until time.Time) event {
 	binding := t.binding()
 	binding.Until = until
-	entry, err := t.lease.get(t.TokenContext(), t.lease.client, binding, t.lease.options.probeHeld())
-	return told(t.value, entry, err)
+	_ = t.ask(t.TokenContext(), t.lease.client, binding)
+	return event{kind: confirmed}
 }
 
 // renew makes one attempt to renew, and returns when the request left.

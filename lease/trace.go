@@ -93,7 +93,7 @@ func (l *Lease) traceAttempt(ctx context.Context, sent time.Duration, err error)
 		return
 	}
 	if errors.Is(err, transport.ErrConditionFailed) {
-		err = &HeldError{Lease: l.name} // the refusal does not name the holder
+		err = &HeldError{} // the refusal does not name the holder
 	}
 	l.options.Trace.Attempt(ctx, TraceInfo{Lease: l.name, Holder: l.options.Holder, RoundTrip: l.options.Clock() - sent, Err: err})
 }

@@ -76,7 +76,7 @@ func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
 			w.reason.failed(err)
 			w.lease.logFailure("the lease cannot be acquired for now", err)
 		case e.version.IsZero():
-			w.reason.failed(&HeldError{Lease: w.lease.name})
+			w.reason.failed(&HeldError{})
 		default:
 			w.reason.isHeld()
 		}
