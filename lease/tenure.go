@@ -28,8 +28,8 @@ type Tenure struct {
 	turn     chan struct{}  // holds an item while a Release may send requests: from the end of run on
 	reported chan struct{}  // closed when Trace.Ended has returned; nil without one
 
-	renewing     context.Context // of renewals: ends when none is of use any more
-	stopRenewing context.CancelFunc
+	renewing context.Context // of renewals: ends when none is of use any more
+	giveUp   context.CancelFunc
 
 	pulse *pulse
 	seat  int // in pulse
@@ -61,7 +61,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
 		sent:     sent,
 	}
-	t.renewing, t.stopRenewing = context.WithCancel(context.Background())
+	t.renewing, t.giveUp = context.WithCancel(context.Background())
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
@@ -214,7 +214,7 @@ func (t *Tenure) applyLocked(s schedule) {
 	ended, warned := s.cause != nil && t.schedule.cause == nil, s.warned != nil && t.schedule.warned == nil
 	t.schedule = s
 	if ended || s.stopped {
-		t.stopRenewing() // gives up a renewal under way
+		t.giveUp() // gives up a renewal under way
 	}
 	if ended && t.writes.ctx != nil {
 		t.writes.cancel(t.named(s.cause))
