@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -179,7 +180,7 @@ func (in *inbound) handleMessage() {
 		Topic:      topic,
 		QoS:        p.QoS,
 		Retain:     p.Retain,
-		Properties: p.AppendForwarded(nil),
+		Properties: wire.AppendForwarded(nil, p),
 		Payload:    p.Payload,
 		Publisher:  in.client.ID,
 		Borrowed:   true,
@@ -224,13 +225,13 @@ func (in *inbound) acknowledge(code packets.Code) {
 		case code.Code == packets.CodeSuccess.Code:
 			return mqtt.AppendPuback(held, id)
 		case code.Code < packets.ErrUnspecifiedError.Code:
-			return mqtt.AppendPubackReason(held, id, code.Code, "")
+			return wire.AppendPubackReason(held, id, code.Code, "")
 		}
-		full := mqtt.AppendPubackReason(held, id, code.Code, code.Reason)
+		full := wire.AppendPubackReason(held, id, code.Code, code.Reason)
 		if !isTooLarge(in.client, len(full)-len(held)) {
 			return full
 		}
-		return mqtt.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
+		return wire.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
 	})
 }
 
@@ -277,8 +278,8 @@ func (in *inbound) handlePuback(packet []byte) {
 }
 
 func (in *inbound) handleSubscribe(packet []byte) {
-	var asked mqtt.Subscribe
-	if asked.Decode(packet, in.version, &noLimits) != nil {
+	var asked wire.Subscribe
+	if asked.Decode(packet, in.version, new(wire.Limits)) != nil {
 		return
 	}
 	codes := make([]byte, len(asked.Filters))
@@ -297,7 +298,7 @@ func (in *inbound) handleSubscribe(packet []byte) {
 		}
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return mqtt.AppendSuback(held, in.version, asked.PacketID, codes)
+		return wire.AppendGranted(held, pahopackets.SUBACK, in.version, asked.PacketID, codes)
 	})
 	if !in.server.options.Retain {
 		return
@@ -309,7 +310,7 @@ func (in *inbound) handleSubscribe(packet []byte) {
 	}
 }
 
-func subscriptionTo(filter mqtt.Subscription, identifier int) pubsub.Subscription {
+func subscriptionTo(filter wire.Subscription, identifier int) pubsub.Subscription {
 	return pubsub.Subscription{
 		Filter:            filter.Topic,
 		QoS:               min(filter.QoS, 1),
@@ -339,7 +340,7 @@ func (in *inbound) subscribe(asked pubsub.Subscription) (existed bool, code pack
 
 // whyNotSubscribed returns the reason for a code of SUBACK, for the log.
 func whyNotSubscribed(filter string, code packets.Code) string {
-	_, _, shared := mqtt.Share(filter)
+	_, _, shared := wire.Share(filter)
 	switch {
 	case code == packets.ErrQuotaExceeded:
 		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"
@@ -354,18 +355,18 @@ func whyNotSubscribed(filter string, code packets.Code) string {
 }
 
 func (in *inbound) handleUnsubscribe(packet []byte) {
-	var asked mqtt.Unsubscribe
-	if asked.Decode(packet, in.version, &noLimits) != nil {
+	var asked wire.Subscribe
+	if asked.Decode(packet, in.version, new(wire.Limits)) != nil {
 		return
 	}
 	codes := make([]byte, len(asked.Filters))
 	for i, filter := range asked.Filters {
-		if !in.conn.session.Unsubscribe(filter) {
+		if !in.conn.session.Unsubscribe(filter.Topic) {
 			codes[i] = packets.CodeNoSubscriptionExisted.Code
 		}
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return mqtt.AppendUnsuback(held, in.version, asked.PacketID, codes)
+		return wire.AppendGranted(held, pahopackets.UNSUBACK, in.version, asked.PacketID, codes)
 	})
 }
 

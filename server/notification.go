@@ -12,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -203,7 +204,7 @@ func (s *Server) notify(cl *mochi.Client, conn *connection, turn *fairqueue.Plac
 func (s *Server) encodeNotification(cl *mochi.Client, notification *sharedNotification) *encodedPublish {
 	e := encodedPublishes.Get().(*encodedPublish)
 	e.topic = protocol.AppendNotifyTopic(e.topic[:0], cl.ID, notification.Key)
-	e.Forward = mqtt.Forward{MQTT5: true, TopicBytes: e.topic}
+	e.Forward = wire.Forward{MQTT5: true, TopicBytes: e.topic}
 	shared := notification.several.Load()
 	if shared == nil {
 		e.properties, e.payload = s.appendNotification(e.properties[:0], e.payload[:0], notification)
@@ -224,7 +225,7 @@ func (s *Server) encodeNotification(cl *mochi.Client, notification *sharedNotifi
 func (s *Server) appendNotification(properties, payload []byte, notification *sharedNotification) (_, _ []byte) {
 	var room [64]byte // for the usual node ids
 	properties = append(properties, s.notificationProperties...)
-	properties = mqtt.AppendUserProperty(properties, protocol.PropertyTimestamp, notification.Version.Append(room[:0]))
+	properties = wire.AppendUserProperty(properties, protocol.PropertyTimestamp, notification.Version.Append(room[:0]))
 	return properties, notification.Append(payload, notification.dialect)
 }
 

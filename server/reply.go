@@ -21,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -32,7 +33,7 @@ const tooLargeForClient protocol.Refusal = "the reply is larger than the client 
 // its request, or asks. Its memory comes from encodedPublishes, so that it allocates nothing and an
 // idle connection has none.
 type encodedPublish struct {
-	mqtt.Forward // its TopicBytes, Properties and Payload may be the fields below
+	wire.Forward // its TopicBytes, Properties and Payload may be the fields below
 	topic        []byte
 	properties   []byte
 	payload      []byte
@@ -42,7 +43,7 @@ var encodedPublishes = sync.Pool{New: func() any { return new(encodedPublish) }}
 
 // free lets another reply or notification use the memory. It keeps no large value.
 func (e *encodedPublish) free() {
-	e.Forward = mqtt.Forward{}
+	e.Forward = wire.Forward{}
 	if cap(e.topic)+cap(e.properties)+cap(e.payload) <= maxEncodedPublish {
 		encodedPublishes.Put(e)
 	}
@@ -67,14 +68,14 @@ func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply states
 	e := encodedPublishes.Get().(*encodedPublish)
 	e.properties = append(e.properties[:0], s.replyProperties...)
 	if len(correlation) > 0 {
-		e.properties = mqtt.AppendCorrelationData(e.properties, correlation)
+		e.properties = wire.AppendCorrelationData(e.properties, correlation)
 	}
 	if !reply.Version.IsZero() {
 		var room [64]byte // for the usual node ids
-		e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
+		e.properties = wire.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
 	}
 	e.payload = reply.Append(e.payload[:0])
-	e.Forward = mqtt.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
+	e.Forward = wire.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
 	return e
 }
 
@@ -150,7 +151,7 @@ func propertiesOf(message *mqtt.Message) ([]byte, bool) {
 		return nil, false
 	}
 	p, ok := mqtt.ParsePublish(packet)
-	return p.AppendForwarded(nil), ok
+	return wire.AppendForwarded(nil, &p), ok
 }
 
 // waitingReply is a reply that waits for a commit, since it shows a change that the journal does not

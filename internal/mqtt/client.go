@@ -95,7 +95,7 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 		}
 		switch p := content.(type) {
 		case *packets.Auth:
-			conn.Send(encode(options.Authenticate()))
+			conn.Send(Encode(options.Authenticate()))
 		case *packets.Connack:
 			connack := paho.ConnackFromPacketConnack(p)
 			if p.ReasonCode >= failure {
@@ -108,8 +108,8 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 	}
 }
 
-// encode returns a control packet as paho writes it.
-func encode(packet packets.Packet) []byte {
+// Encode returns a control packet as paho writes it.
+func Encode(packet packets.Packet) []byte {
 	var encoded bytes.Buffer
 	_, _ = packet.WriteTo(&encoded) // a Buffer takes everything
 	return encoded.Bytes()
@@ -125,7 +125,7 @@ func encodeConnect(connect *packets.Connect) []byte {
 	if connect.WillFlag {
 		const before = 10 // bytes: the name of the protocol, its version, flags, keep-alive
 		own := len(connect.Properties.Pack(packets.CONNECT))
-		at := before + variableLength(own) + own + 2 + len(connect.ClientID)
+		at := before + VariableLength(own) + own + 2 + len(connect.ClientID)
 		body = slices.Concat(body[:at], AppendVariable(nil, len(will)), will, body[at+1:])
 	}
 	return append(AppendVariable([]byte{packets.CONNECT << 4}, len(body)), body...)
@@ -175,7 +175,7 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 	packet := packets.Subscribe{PacketID: c.packetID, Properties: &packets.Properties{}, Subscriptions: subscriptions}
 	c.mu.Unlock()
 	stop := context.AfterFunc(ctx, c.conn.Abort) // a part of the packet may have left
-	c.conn.Send(encode(&packet))
+	c.conn.Send(Encode(&packet))
 	if !stop() {
 		return nil, ctx.Err()
 	}
@@ -199,7 +199,7 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 
 // Disconnect sends DISCONNECT and closes the connection, lost already or not. Run then returns.
 func (c *Client) Disconnect() {
-	c.conn.Send(encode(&packets.Disconnect{}))
+	c.conn.Send(Encode(&packets.Disconnect{}))
 	_ = c.conn.Close() // an error says that it was lost
 }
 
@@ -253,7 +253,7 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 		return false
 	case *packets.Auth:
 		if p.ReasonCode == packets.AuthContinueAuthentication {
-			if !c.answer(encode(c.options.Authenticate()), 0, 1) {
+			if !c.answer(Encode(c.options.Authenticate()), 0, 1) {
 				c.conn.Refuse(Refuse(ProtocolError, "an AUTH came before the answer to the one before was sent"))
 				return false
 			}

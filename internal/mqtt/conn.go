@@ -137,7 +137,7 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 		writing:      make(chan struct{}, 1),
 		Conn:         conn,
 		socket:       socket,
-		gate:         NewGate(FromServer, Limits{}),
+		gate:         NewGate(),
 		writeTimeout: writeTimeout,
 	}
 	c.reader = NewFilter(countingReader{c}, FilterOptions{
@@ -225,10 +225,11 @@ func (c *Conn) explain(err error) error {
 // MQTT's rules, and tells the broker, unless that takes long: the connection is over
 // either way. For any other err it does nothing. Only the reading goroutine may call it.
 func (c *Conn) Refuse(err error) {
-	farewell, refused := c.gate.AppendRefusal(nil, err)
-	if !refused {
+	refusal := RefusalIn(err)
+	if refusal == nil {
 		return
 	}
+	farewell := Encode(&packets.Disconnect{ReasonCode: refusal.Code, Properties: &packets.Properties{ReasonString: refusal.Short()}})
 	why := fmt.Errorf("the broker sent what MQTT does not allow: %w", err)
 	if !c.answered && c.server != nil {
 		if explained := (*DialError)(nil); errors.As(explainFirstRead(c.server, c.head, why), &explained) {

@@ -84,14 +84,14 @@ type Property struct {
 }
 
 // Properties reads the properties of a packet one by one. It refuses a property that the
-// packet cannot have or cannot repeat, and one with a value that the standard does not allow.
-// The zero value has no properties; see Begin.
+// packet cannot have or cannot repeat, and one with a value that the standard does not allow. User
+// properties and Subscription Identifiers may be repeated: a SUBSCRIBE, which has one at most, needs a
+// check of its own. The zero value has no properties; see Begin.
 type Properties struct {
 	Seen PropertySet // since Begin
 
 	in      Reader
 	allowed PropertySet
-	many    PropertySet // those that may occur more than once
 	limits  *Limits
 	users   int // the number of user properties, also from before Begin
 	size    int // their length in bytes
@@ -100,20 +100,20 @@ type Properties struct {
 // Begin reads the length of the properties at the beginning of in, makes Next return them,
 // and moves in behind them. User properties that were read before still count for the
 // limits.
-func (p *Properties) Begin(in *Reader, allowed, many PropertySet, limits *Limits) *Refusal {
+func (p *Properties) Begin(in *Reader, allowed PropertySet, limits *Limits) *Refusal {
 	length, ok := in.Variable()
 	if !ok || length > len(*in) {
 		return Refuse(Malformed, "the length of the properties is malformed, or longer than the packet")
 	}
 	p.in, *in = (*in)[:length:length], (*in)[length:]
-	p.allowed, p.many, p.limits, p.Seen = allowed, many, limits, 0
+	p.allowed, p.limits, p.Seen = allowed, limits, 0
 	return nil
 }
 
 // Each begins with the properties at the beginning of in, as Begin does, and calls do, unless
 // it is nil, for every one. It returns the refusal of Begin, Next or do.
-func (p *Properties) Each(in *Reader, allowed, many PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
-	if refusal := p.Begin(in, allowed, many, limits); refusal != nil {
+func (p *Properties) Each(in *Reader, allowed PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
+	if refusal := p.Begin(in, allowed, limits); refusal != nil {
 		return refusal
 	}
 	for {
@@ -130,8 +130,7 @@ func (p *Properties) Each(in *Reader, allowed, many PropertySet, limits *Limits,
 	}
 }
 
-// All returns the unread properties, as a part of the packet.
-func (p *Properties) All() []byte { return p.in }
+var repeatable = SetOf(packets.PropUser, packets.PropSubscriptionIdentifier)
 
 // Next reads the next property. It reports false when there is none left or the next is wrong.
 func (p *Properties) Next(property *Property) (bool, *Refusal) {
@@ -145,7 +144,7 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 		return false, Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
 	case !p.allowed.Has(identifier):
 		return false, Refuse(Malformed, "it cannot have a %s", known[identifier].name) // [MQTT-2.2.2.2]
-	case p.Seen.Has(identifier) && !p.many.Has(identifier):
+	case p.Seen.Has(identifier) && !repeatable.Has(identifier):
 		return false, Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
 	}
 	p.Seen |= 1 << identifier
@@ -183,9 +182,9 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 		return false, Refuse(Malformed, "its %s is malformed", known[identifier].name)
 	case !inRange:
 		return false, Refuse(ProtocolError, "its %s cannot be %d", known[identifier].name, property.Number)
-	case over(p.users, p.limits.UserProperties):
+	case Over(p.users, p.limits.UserProperties):
 		return false, Refuse(QuotaExceeded, "it has more than %d user properties", p.limits.UserProperties)
-	case over(p.size, p.limits.UserPropertyBytes):
+	case Over(p.size, p.limits.UserPropertyBytes):
 		return false, Refuse(QuotaExceeded, "its user properties have more than %d bytes", p.limits.UserPropertyBytes)
 	}
 	return true, nil

@@ -8,16 +8,20 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
+// Flags of a PUBLISH [MQTT-3.3.1].
 const (
-	flagRetain    = 0x01
-	flagDuplicate = 0x08
-	qosShift      = 1
-	qosMask       = 0x03
+	FlagRetain    = 0x01
+	FlagDuplicate = 0x08
+	QoSShift      = 1
 
-	// maxString is the largest length of a string or binary data [MQTT-1.5.4, MQTT-1.5.6].
-	maxString = 1<<16 - 1
-	// maxRemaining is the largest length of a packet after its fixed header [MQTT-1.5.5].
-	maxRemaining = 1<<28 - 1
+	qosMask = 0x03
+)
+
+const (
+	// MaxString is the largest length of a string or binary data [MQTT-1.5.4, MQTT-1.5.6].
+	MaxString = 1<<16 - 1
+	// MaxRemaining is the largest length of a packet after its fixed header [MQTT-1.5.5].
+	MaxRemaining = 1<<28 - 1
 )
 
 // Type returns the type of a packet, such as packets.PUBLISH. The packet must not be empty.
@@ -46,9 +50,6 @@ type Publish struct {
 var publishProperties = SetOf(packets.PropPayloadFormat, packets.PropMessageExpiry, packets.PropContentType, packets.PropResponseTopic,
 	packets.PropCorrelationData, packets.PropSubscriptionIdentifier, packets.PropTopicAlias, packets.PropUser)
 
-// publishMany are the properties that it can have more than once.
-var publishMany = SetOf(packets.PropSubscriptionIdentifier, packets.PropUser)
-
 // ParsePublish decodes a complete PUBLISH packet of MQTT 5. It reports false for one that
 // Decode refuses, and for one with a subscription identifier, which requests and replies do
 // not have.
@@ -64,13 +65,13 @@ var noLimits Limits
 // with the packet, or nil. It refuses any topic alias: neither client nor server allows one.
 func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 	*p = Publish{}
-	in, refusal := body(packet, packets.PUBLISH)
+	in, refusal := bodyOf(packet, packets.PUBLISH, packets.PUBLISH)
 	if refusal != nil {
 		return refusal
 	}
-	p.QoS = packet[0] >> qosShift & qosMask
-	p.Duplicate = packet[0]&flagDuplicate != 0
-	p.Retain = packet[0]&flagRetain != 0
+	p.QoS = packet[0] >> QoSShift & qosMask
+	p.Duplicate = packet[0]&FlagDuplicate != 0
+	p.Retain = packet[0]&FlagRetain != 0
 	if p.QoS > 2 {
 		return Refuse(Malformed, "its QoS is 3") // [MQTT-3.3.1-4]
 	}
@@ -82,7 +83,7 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 		return Refuse(Malformed, "its topic name is malformed") // [MQTT-3.3.2-1]
 	}
 	if p.QoS > 0 {
-		if p.PacketID, refusal = packetID(&in); refusal != nil {
+		if p.PacketID, refusal = PacketID(&in); refusal != nil {
 			return refusal
 		}
 	}
@@ -107,10 +108,10 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 // whether the payload is marked as UTF-8.
 func (p *Publish) readProperties(in *Reader, limits *Limits) (text bool, refusal *Refusal) {
 	var properties Properties
-	if refusal := properties.Begin(in, publishProperties, publishMany, limits); refusal != nil {
+	if refusal := properties.Begin(in, publishProperties, limits); refusal != nil {
 		return false, refusal
 	}
-	p.properties = properties.All()
+	p.properties = properties.in
 	for {
 		var property Property
 		if more, refusal := properties.Next(&property); !more {
@@ -164,47 +165,8 @@ func (p *Publish) Users(yield func(name, value []byte) bool) {
 	}
 }
 
-// forwarded are the properties that a broker passes on as they are [MQTT-3.3.2-4,
-// MQTT-3.3.2-15, MQTT-3.3.2-16, MQTT-3.3.2-17, MQTT-3.3.2-20].
-var forwarded = SetOf(packets.PropPayloadFormat, packets.PropContentType, packets.PropResponseTopic, packets.PropCorrelationData, packets.PropUser)
-
-// AppendForwarded appends the properties that a broker passes on, as they are and in their
-// order, without a length before them. The Message Expiry Interval, topic aliases and
-// subscription identifiers are not among them: the broker writes its own.
-func (p *Publish) AppendForwarded(dst []byte) []byte {
-	for rest := p.properties; len(rest) > 0; {
-		n := PropertyLength(rest)
-		if forwarded.Has(rest[0]) {
-			dst = append(dst, rest[:n]...)
-		}
-		rest = rest[n:]
-	}
-	return dst
-}
-
-// body returns what follows the fixed header of a complete packet of this type.
-func body(packet []byte, kind byte) (Reader, *Refusal) {
-	size, header, ok := Size(packet)
-	switch {
-	case !ok || size != len(packet):
-		return nil, Refuse(Malformed, "it is not as long as its header says")
-	case Type(packet) != kind:
-		return nil, Refuse(ProtocolError, "it has the type %d, not %d", Type(packet), kind)
-	}
-	return packet[header:], nil
-}
-
-// packetID reads a packet identifier, which cannot be 0 [MQTT-2.2.1-3].
-func packetID(in *Reader) (uint16, *Refusal) {
-	id, ok := in.Uint16()
-	switch {
-	case !ok:
-		return 0, Refuse(Malformed, "it ends before its packet identifier")
-	case id == 0:
-		return 0, Refuse(ProtocolError, "its packet identifier is 0")
-	}
-	return id, nil
-}
+// Raw returns the properties in their encoded form, without their length.
+func (p *Publish) Raw() []byte { return p.properties }
 
 // Message is a PUBLISH packet to be written. Append leaves empty properties out.
 type Message struct {
@@ -224,18 +186,6 @@ type UserProperty struct {
 	Name, Value string
 }
 
-// AppendCorrelationData appends the property Correlation Data of at most 65,535 bytes, for
-// [Forward.Properties].
-func AppendCorrelationData(dst, data []byte) []byte {
-	return appendString(append(dst, packets.PropCorrelationData), data)
-}
-
-// AppendUserProperty appends a user property, for [Forward.Properties]. Name and value have at most
-// 65,535 bytes.
-func AppendUserProperty[T string | []byte](dst []byte, name string, value T) []byte {
-	return appendString(appendString(append(dst, packets.PropUser), name), value)
-}
-
 // ErrTooLong is the error for a string of more than 65,535 bytes, or a packet of more
 // than 268,435,455: MQTT cannot encode it.
 var ErrTooLong = errors.New("too long for an MQTT packet")
@@ -243,7 +193,7 @@ var ErrTooLong = errors.New("too long for an MQTT packet")
 // Size returns how many bytes Append would add, even if the message is too long.
 func (m *Message) Size() int {
 	_, remaining := m.lengths()
-	return 1 + variableLength(remaining) + remaining
+	return 1 + VariableLength(remaining) + remaining
 }
 
 // lengths returns the length of the properties, and the length of the packet after its fixed
@@ -256,7 +206,7 @@ func (m *Message) lengths() (properties, remaining int) {
 	for i := range m.User {
 		properties += 1 + 2 + len(m.User[i].Name) + 2 + len(m.User[i].Value)
 	}
-	remaining = 2 + len(m.Topic) + variableLength(properties) + properties + len(m.Payload)
+	remaining = 2 + len(m.Topic) + VariableLength(properties) + properties + len(m.Payload)
 	if m.QoS > 0 {
 		remaining += 2
 	}
@@ -274,23 +224,23 @@ func optional(length int) int {
 
 func (m *Message) tooLong() bool {
 	for i := range m.User {
-		if len(m.User[i].Name) > maxString || len(m.User[i].Value) > maxString {
+		if len(m.User[i].Name) > MaxString || len(m.User[i].Value) > MaxString {
 			return true
 		}
 	}
-	return len(m.Topic) > maxString || len(m.ContentType) > maxString ||
-		len(m.ResponseTopic) > maxString || len(m.CorrelationData) > maxString
+	return len(m.Topic) > MaxString || len(m.ContentType) > MaxString ||
+		len(m.ResponseTopic) > MaxString || len(m.CorrelationData) > MaxString
 }
 
 // Append appends the packet to dst. The error is ErrTooLong; dst is then returned unchanged.
 func (m *Message) Append(dst []byte) ([]byte, error) {
 	properties, remaining := m.lengths()
-	if remaining > maxRemaining || m.tooLong() {
+	if remaining > MaxRemaining || m.tooLong() {
 		return dst, ErrTooLong
 	}
-	dst = append(dst, packets.PUBLISH<<4|m.QoS<<qosShift)
+	dst = append(dst, packets.PUBLISH<<4|m.QoS<<QoSShift)
 	dst = AppendVariable(dst, remaining)
-	dst = appendString(dst, m.Topic)
+	dst = AppendString(dst, m.Topic)
 	if m.QoS > 0 {
 		dst = binary.BigEndian.AppendUint16(dst, m.PacketID)
 	}
@@ -300,32 +250,19 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 		dst = binary.BigEndian.AppendUint32(dst, m.MessageExpiry)
 	}
 	if m.ContentType != "" {
-		dst = appendString(append(dst, packets.PropContentType), m.ContentType)
+		dst = AppendString(append(dst, packets.PropContentType), m.ContentType)
 	}
 	if m.ResponseTopic != "" {
-		dst = appendString(append(dst, packets.PropResponseTopic), m.ResponseTopic)
+		dst = AppendString(append(dst, packets.PropResponseTopic), m.ResponseTopic)
 	}
 	if len(m.CorrelationData) > 0 {
-		dst = appendString(append(dst, packets.PropCorrelationData), m.CorrelationData)
+		dst = AppendString(append(dst, packets.PropCorrelationData), m.CorrelationData)
 	}
 	for i := range m.User {
-		dst = appendString(append(dst, packets.PropUser), m.User[i].Name)
-		dst = appendString(dst, m.User[i].Value)
+		dst = AppendString(append(dst, packets.PropUser), m.User[i].Name)
+		dst = AppendString(dst, m.User[i].Value)
 	}
 	return append(dst, m.Payload...), nil
-}
-
-func appendString[T string | []byte](dst []byte, text T) []byte {
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(text)))
-	return append(dst, text...)
-}
-
-func variableLength(value int) int {
-	length := 1
-	for ; value > 0x7f; value >>= 7 {
-		length++
-	}
-	return length
 }
 
 // Puback is a decoded PUBACK packet. Like [Publish], it shares the memory of the packet.
@@ -345,29 +282,16 @@ func ParsePuback(packet []byte) (Puback, bool) {
 	return ack, ok
 }
 
-// ackProperties are the properties that an acknowledgement can have [MQTT-3.4.2.2].
-var ackProperties = SetOf(packets.PropReasonString, packets.PropUser)
-
 // Decode decodes a complete acknowledgement of any version of MQTT: a PUBACK, or a PUBREC,
 // PUBREL or PUBCOMP, which have the same form. It returns what is wrong with the packet, or
 // nil. It accepts any reason code.
 func (ack *Puback) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 	*ack = Puback{}
-	if len(packet) == 0 || Type(packet) < packets.PUBACK || Type(packet) > packets.PUBCOMP {
-		return Refuse(ProtocolError, "it is not an acknowledgement")
-	}
-	in, refusal := body(packet, Type(packet))
+	in, refusal := bodyOf(packet, packets.PUBACK, packets.PUBCOMP)
 	if refusal != nil {
 		return refusal
 	}
-	flags := byte(0)
-	if Type(packet) == packets.PUBREL {
-		flags = 2 // [MQTT-3.6.1-1]
-	}
-	if packet[0]&0x0f != flags {
-		return Refuse(Malformed, "its flags are reserved") // [MQTT-2.1.3-1]
-	}
-	if ack.PacketID, refusal = packetID(&in); refusal != nil || len(in) == 0 {
+	if ack.PacketID, refusal = PacketID(&in); refusal != nil || len(in) == 0 {
 		return refusal
 	}
 	if version < Version5 {
@@ -378,7 +302,7 @@ func (ack *Puback) Decode(packet []byte, version byte, limits *Limits) *Refusal 
 		return nil
 	}
 	var properties Properties
-	refusal = properties.Each(&in, ackProperties, userProperties, limits, func(property Property) *Refusal {
+	refusal = properties.Each(&in, ackProperties, limits, func(property Property) *Refusal {
 		if property.Identifier == packets.PropReasonString {
 			ack.ReasonString = property.Value
 		}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"unicode/utf8"
+
+	"github.com/eclipse/paho.golang/packets"
 )
 
 // Versions of MQTT, as CONNECT names them [MQTT-3.1.2-2].
@@ -44,22 +46,6 @@ func Broken(b []byte) bool {
 		}
 	}
 	return len(b) >= MaxHeader
-}
-
-// ShowsVersion reports whether the beginning of a CONNECT is long enough to tell its
-// version of MQTT, or that there will be none [MQTT-3.1.2.1, MQTT-3.1.2.2].
-func ShowsVersion(b []byte) bool {
-	_, header, ok := Size(b)
-	if !ok {
-		return false
-	}
-	in := Reader(b[header:])
-	if length, ok := in.Uint16(); ok && int(length) > len("MQIsdp") {
-		return true
-	}
-	in = b[header:]
-	_, ok = in.Binary()
-	return ok && len(in) > 0
 }
 
 // Reader is the unread part of a buffer. The slices that its methods return are parts of the
@@ -136,10 +122,68 @@ func (r *Reader) Text() ([]byte, bool) {
 	return value, true
 }
 
+// PacketID reads a packet identifier, which cannot be 0 [MQTT-2.2.1-3].
+func PacketID(in *Reader) (uint16, *Refusal) {
+	id, ok := in.Uint16()
+	switch {
+	case !ok:
+		return 0, Refuse(Malformed, "it ends before its packet identifier")
+	case id == 0:
+		return 0, Refuse(ProtocolError, "its packet identifier is 0")
+	}
+	return id, nil
+}
+
+// CheckHeader returns what is wrong with the fixed header of a complete packet, or nil [MQTT-2.1.3-1].
+func CheckHeader(packet []byte) *Refusal {
+	size, _, ok := Size(packet)
+	if !ok || size != len(packet) {
+		return Refuse(Malformed, "it is not as long as its header says")
+	}
+	flags := byte(0)
+	switch Type(packet) {
+	case packets.PUBLISH:
+		return nil
+	case packets.PUBREL, packets.SUBSCRIBE, packets.UNSUBSCRIBE:
+		flags = 2
+	}
+	if packet[0]&0x0f != flags {
+		return Refuse(Malformed, "its flags are reserved")
+	}
+	return nil
+}
+
+// bodyOf returns what follows the fixed header of a complete packet of one of these types.
+func bodyOf(packet []byte, first, last byte) (Reader, *Refusal) {
+	if refusal := CheckHeader(packet); refusal != nil {
+		return nil, refusal
+	}
+	if kind := Type(packet); kind < first || kind > last {
+		return nil, Refuse(ProtocolError, "it has the type %d", kind)
+	}
+	_, header, _ := Size(packet)
+	return packet[header:], nil
+}
+
+// VariableLength returns how many bytes AppendVariable adds.
+func VariableLength(value int) int {
+	length := 1
+	for ; value > 0x7f; value >>= 7 {
+		length++
+	}
+	return length
+}
+
 // AppendVariable appends a variable byte integer. It must not be above 268,435,455.
 func AppendVariable(dst []byte, value int) []byte {
 	for ; value > 0x7f; value >>= 7 {
 		dst = append(dst, byte(value)|0x80)
 	}
 	return append(dst, byte(value))
+}
+
+// AppendString appends a string or binary data of at most [MaxString] bytes.
+func AppendString[T string | []byte](dst []byte, text T) []byte {
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(text)))
+	return append(dst, text...)
 }

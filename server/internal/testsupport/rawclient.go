@@ -99,7 +99,7 @@ func (c *RawClient) ReadReply() mqtt.Publish {
 func (c *RawClient) MustDisconnect(code byte, reason string) {
 	c.T.Helper()
 	rest, err := io.ReadAll(c.Input)
-	want := string(mqtt.AppendDisconnect(nil, code, reason))
+	want := string(mqtt.Encode(&packets.Disconnect{ReasonCode: code, Properties: &packets.Properties{ReasonString: reason}}))
 	if err != nil || string(rest) != want {
 		c.T.Errorf("%s: %q, %v\nwant %q", c.ID, rest, err, want)
 	}

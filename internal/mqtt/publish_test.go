@@ -26,7 +26,7 @@ func request() Message {
 }
 
 func TestAMessageIsReadAsItWasWritten(t *testing.T) {
-	long := strings.Repeat("x", maxString)
+	long := strings.Repeat("x", MaxString)
 	for name, change := range map[string]func(*Message){
 		"a request":             func(*Message) {},
 		"a reply":               func(m *Message) { m.QoS, m.PacketID, m.MessageExpiry, m.ResponseTopic = 0, 0, 0, "" },
@@ -133,7 +133,7 @@ func containsUser(properties []packets.User, key, value string) bool {
 }
 
 func TestWhatMQTTCannotExpressIsNotWritten(t *testing.T) {
-	long := strings.Repeat("x", maxString+1)
+	long := strings.Repeat("x", MaxString+1)
 	for name, change := range map[string]func(*Message){
 		"topic":               func(m *Message) { m.Topic = long },
 		"content type":        func(m *Message) { m.ContentType = long },
@@ -141,7 +141,7 @@ func TestWhatMQTTCannotExpressIsNotWritten(t *testing.T) {
 		"correlation data":    func(m *Message) { m.CorrelationData = []byte(long) },
 		"user property name":  func(m *Message) { m.User = []UserProperty{{Name: long}} },
 		"user property value": func(m *Message) { m.User = []UserProperty{{Value: long}} },
-		"packet":              func(m *Message) { m.Payload = make([]byte, maxRemaining) },
+		"packet":              func(m *Message) { m.Payload = make([]byte, MaxRemaining) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := request()
@@ -177,10 +177,10 @@ func TestWhatIsForTheFullImplementationToJudge(t *testing.T) {
 		"a byte too few":              whole[:len(whole)-1],
 		"a byte too many":             append(bytes.Clone(whole), 0),
 		"another type":                edit(whole, 0, packets.PUBACK<<4),
-		"QoS 3":                       edit(whole, 0, packets.PUBLISH<<4|3<<qosShift),
-		"QoS 0, sent again":           edit(build(), 0, packets.PUBLISH<<4|flagDuplicate),
-		"packet id 0":                 {packets.PUBLISH<<4 | 1<<qosShift, 6, 0, 1, 't', 0, 0, 0},
-		"no packet id":                {packets.PUBLISH<<4 | 1<<qosShift, 3, 0, 1, 't'},
+		"QoS 3":                       edit(whole, 0, packets.PUBLISH<<4|3<<QoSShift),
+		"QoS 0, sent again":           edit(build(), 0, packets.PUBLISH<<4|FlagDuplicate),
+		"packet id 0":                 {packets.PUBLISH<<4 | 1<<QoSShift, 6, 0, 1, 't', 0, 0, 0},
+		"no packet id":                {packets.PUBLISH<<4 | 1<<QoSShift, 3, 0, 1, 't'},
 		"no topic":                    {packets.PUBLISH << 4, 3, 0, 0, 0},
 		"a topic with a wildcard":     edit(build(), 4, '#'),
 		"a topic with U+0000":         edit(build(), 4, 0),
