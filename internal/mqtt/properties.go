@@ -1,10 +1,6 @@
 package mqtt
 
-import (
-	"encoding/binary"
-
-	"github.com/eclipse/paho.golang/packets"
-)
+import "github.com/eclipse/paho.golang/packets"
 
 const properties = packets.PropSharedSubAvailable + 1 // identifiers of properties are below [MQTT-2.2.2.2]
 
@@ -138,7 +134,6 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 		return false, nil
 	}
 	identifier := p.in[0]
-	p.in = p.in[1:]
 	switch {
 	case identifier >= properties || known[identifier].kind == unknown:
 		return false, Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
@@ -148,32 +143,16 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 		return false, Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
 	}
 	p.Seen |= 1 << identifier
-	property.Identifier = identifier
-	ok, inRange := true, true
-	switch kind := known[identifier].kind; kind {
+	ok, inRange := p.in.Property(property), true
+	switch known[identifier].kind {
 	case flag:
-		var value byte
-		value, ok = p.in.Byte()
-		property.Number, inRange = uint32(value), value <= 1
-	case short, positive:
-		var value uint16
-		value, ok = p.in.Uint16()
-		property.Number, inRange = uint32(value), value > 0 || kind == short
-	case long, size:
-		property.Number, ok = p.in.Uint32()
-		inRange = property.Number > 0 || kind == long
-	case variable:
-		var value int
-		value, ok = p.in.Variable()
-		property.Number, inRange = uint32(value), value > 0
+		inRange = property.Number <= 1
+	case positive, size, variable:
+		inRange = property.Number > 0
 	case text:
-		property.Value, ok = p.in.Text()
-	case binaryData:
-		property.Value, ok = p.in.Binary()
+		ok = ok && isText(property.Value)
 	case pair:
-		if property.Name, ok = p.in.Text(); ok {
-			property.Value, ok = p.in.Text()
-		}
+		ok = ok && isText(property.Name) && isText(property.Value)
 		p.users++
 		p.size += len(property.Name) + len(property.Value)
 	}
@@ -190,25 +169,31 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 	return true, nil
 }
 
-// PropertyLength returns the length in bytes of the first property in in, which must be
-// well-formed.
-func PropertyLength(in []byte) int {
-	switch known[in[0]].kind {
+// Property reads a property whose identifier is known, and does not check its value.
+func (r *Reader) Property(property *Property) (ok bool) {
+	property.Identifier, _ = r.Byte()
+	switch known[property.Identifier].kind {
 	case flag:
-		return 1 + 1
+		var value byte
+		value, ok = r.Byte()
+		property.Number = uint32(value)
 	case short, positive:
-		return 1 + 2
+		var value uint16
+		value, ok = r.Uint16()
+		property.Number = uint32(value)
 	case long, size:
-		return 1 + 4
+		property.Number, ok = r.Uint32()
 	case variable:
-		n := 1
-		for in[n] >= 0x80 {
-			n++
-		}
-		return n + 1
+		var value int
+		value, ok = r.Variable()
+		property.Number = uint32(value)
 	case pair:
-		n := 1 + 2 + int(binary.BigEndian.Uint16(in[1:]))
-		return n + 2 + int(binary.BigEndian.Uint16(in[n:]))
+		if property.Name, ok = r.Binary(); !ok {
+			return false
+		}
+		fallthrough
+	default:
+		property.Value, ok = r.Binary()
 	}
-	return 1 + 2 + int(binary.BigEndian.Uint16(in[1:]))
+	return ok
 }

@@ -153,14 +153,11 @@ func (p *Publish) User(name string) (value []byte, ok bool) {
 // Users calls yield with the name and the value of each user property, in their order, until yield
 // returns false. It is an [iter.Seq2], for a reader of several properties.
 func (p *Publish) Users(yield func(name, value []byte) bool) {
-	for rest := p.properties; len(rest) > 0; rest = rest[PropertyLength(rest):] {
-		if rest[0] == packets.PropUser {
-			in := Reader(rest[1:])
-			name, _ := in.Binary()
-			value, _ := in.Binary()
-			if !yield(name, value) {
-				return
-			}
+	var property Property
+	for rest := Reader(p.properties); len(rest) > 0; {
+		rest.Property(&property)
+		if property.Identifier == packets.PropUser && !yield(property.Name, property.Value) {
+			return
 		}
 	}
 }

@@ -3,6 +3,7 @@ package mqtt
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -37,15 +38,9 @@ func Size(b []byte) (size, header int, ok bool) {
 // Broken reports whether b cannot be the beginning of a packet, because its length has more
 // than four bytes or more than it needs [MQTT-1.5.5-1].
 func Broken(b []byte) bool {
-	if _, _, ok := Size(b); ok || len(b) < 2 {
-		return false
-	}
-	for _, digit := range b[1:min(len(b), MaxHeader)] {
-		if digit < 0x80 {
-			return true // the length is complete, and invalid
-		}
-	}
-	return len(b) >= MaxHeader
+	_, _, ok := Size(b)
+	isLast := func(digit byte) bool { return digit < 0x80 } // the length is complete, and invalid
+	return !ok && len(b) > 0 && (len(b) >= MaxHeader || slices.ContainsFunc(b[1:], isLast))
 }
 
 // Reader is the unread part of a buffer. The slices that its methods return are parts of the
@@ -116,11 +111,10 @@ func (r *Reader) Binary() ([]byte, bool) {
 // [MQTT-1.5.4-1, MQTT-1.5.4-2].
 func (r *Reader) Text() ([]byte, bool) {
 	value, ok := r.Binary()
-	if !ok || bytes.IndexByte(value, 0) >= 0 || !utf8.Valid(value) {
-		return nil, false
-	}
-	return value, true
+	return value, ok && isText(value)
 }
+
+func isText(value []byte) bool { return bytes.IndexByte(value, 0) < 0 && utf8.Valid(value) }
 
 // PacketID reads a packet identifier, which cannot be 0 [MQTT-2.2.1-3].
 func PacketID(in *Reader) (uint16, *Refusal) {

@@ -105,12 +105,13 @@ var forwarded = mqtt.SetOf(packets.PropPayloadFormat, packets.PropContentType, p
 // order, for [Forward.Properties]. The Message Expiry Interval, topic aliases and
 // subscription identifiers are not among them: the broker writes its own.
 func AppendForwarded(dst []byte, p *mqtt.Publish) []byte {
-	for rest := p.Raw(); len(rest) > 0; {
-		n := mqtt.PropertyLength(rest)
-		if forwarded.Has(rest[0]) {
-			dst = append(dst, rest[:n]...)
+	var property mqtt.Property
+	for rest := mqtt.Reader(p.Raw()); len(rest) > 0; {
+		before := rest
+		rest.Property(&property)
+		if forwarded.Has(property.Identifier) {
+			dst = append(dst, before[:len(before)-len(rest)]...)
 		}
-		rest = rest[n:]
 	}
 	return dst
 }
