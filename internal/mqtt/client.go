@@ -31,7 +31,7 @@ type ClientOptions struct {
 type Client struct {
 	conn      *Conn
 	options   ClientOptions
-	keepAlive time.Duration
+	keepAlive time.Duration  // between two PINGREQs; zero: there are none
 	done      chan struct{}  // closed by Run
 	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
 
@@ -54,7 +54,8 @@ type Client struct {
 // read from conn from now on. After success it has to call [Client.Run].
 //
 // The keep-alive of connect counts, or the broker's Server Keep Alive if that is shorter. With a longer
-// one the client would notice a dead connection later than it was told to.
+// one the client would notice a dead connection later than it was told to. connect must have a Receive
+// Maximum.
 func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options ClientOptions) (*Client, *paho.Connack, error) {
 	stop := context.AfterFunc(ctx, conn.Abort) // the broker may neither answer nor read
 	connack, err := handshake(conn, connect.Packet(), options)
@@ -65,11 +66,15 @@ func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options Cli
 		_ = conn.Close()
 		return nil, connack, err
 	}
+	seconds := connect.KeepAlive
+	if server := connack.Properties.ServerKeepAlive; server != nil && *server > 0 {
+		seconds = min(seconds, *server)
+	}
 	c := &Client{
 		conn:           conn,
 		options:        options,
-		keepAlive:      keepAlive(connect.KeepAlive, connack.Properties.ServerKeepAlive),
-		receiveMaximum: receiveMaximumOf(connect.Properties),
+		keepAlive:      time.Duration(seconds) * time.Second,
+		receiveMaximum: int(*connect.Properties.ReceiveMaximum),
 		done:           make(chan struct{}),
 	}
 	if c.keepAlive > 0 {
@@ -133,23 +138,6 @@ func encodeConnect(connect *packets.Connect) []byte {
 
 // failure is the lowest reason code that means a failure [MQTT-2.4.0].
 const failure = 0x80
-
-// keepAlive returns the time between two PINGREQs; zero: there are none. Both arguments are in seconds;
-// server is the Server Keep Alive of the CONNACK, or nil.
-func keepAlive(own uint16, server *uint16) time.Duration {
-	if server != nil && *server > 0 && *server < own {
-		own = *server
-	}
-	return time.Duration(own) * time.Second
-}
-
-// receiveMaximumOf returns the Receive Maximum of a CONNECT with these properties.
-func receiveMaximumOf(properties *paho.ConnectProperties) int {
-	if properties == nil || properties.ReceiveMaximum == nil {
-		return 1<<16 - 1
-	}
-	return int(*properties.ReceiveMaximum)
-}
 
 func decode(packet []byte) (packets.Packet, error) {
 	p, err := packets.ReadPacket(bytes.NewReader(packet))
