@@ -36,7 +36,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/descriptors"
 	"github.com/tenurelock/tenure/internal/mqtt"
-	"github.com/tenurelock/tenure/internal/tlspolicy"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/wire"
@@ -100,7 +99,7 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 	}
 	if options.TLS != nil {
 		options.TLS = options.TLS.Clone()
-		tlspolicy.RestrictServer(options.TLS)
+		unauthenticated.RestrictTLS(options.TLS)
 	}
 	r := &responder{
 		options:  options,
