@@ -225,7 +225,7 @@ func (s *Server) encodeNotification(cl *mochi.Client, notification *sharedNotifi
 func (s *Server) appendNotification(properties, payload []byte, notification *sharedNotification) (_, _ []byte) {
 	var room [64]byte // for the usual node ids
 	properties = append(properties, s.notificationProperties...)
-	properties = wire.AppendUserProperty(properties, protocol.PropertyTimestamp, notification.Version.Append(room[:0]))
+	properties = mqtt.AppendUserProperty(properties, protocol.PropertyTimestamp, notification.Version.Append(room[:0]))
 	return properties, notification.Append(payload, notification.dialect)
 }
 

@@ -72,7 +72,7 @@ func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply states
 	}
 	if !reply.Version.IsZero() {
 		var room [64]byte // for the usual node ids
-		e.properties = wire.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
+		e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
 	}
 	e.payload = reply.Append(e.payload[:0])
 	e.Forward = wire.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}

@@ -79,72 +79,57 @@ type Property struct {
 	Value      []byte // any other value
 }
 
-// Properties reads the properties of a packet one by one. It refuses a property that the
-// packet cannot have or cannot repeat, and one with a value that the standard does not allow. User
-// properties and Subscription Identifiers may be repeated: a SUBSCRIBE, which has one at most, needs a
-// check of its own. The zero value has no properties; see Begin.
+// Properties reads the properties of packets. It refuses a property that the packet cannot have or cannot
+// repeat, and one with a value that the standard does not allow. User properties and Subscription
+// Identifiers may be repeated: a SUBSCRIBE, which has one at most, needs a check of its own.
 type Properties struct {
-	Seen PropertySet // since Begin
+	Seen PropertySet // by the latest call of Each
+	Raw  []byte      // what it read, without the length
 
-	in      Reader
-	allowed PropertySet
-	limits  *Limits
-	users   int // the number of user properties, also from before Begin
-	size    int // their length in bytes
-}
-
-// Begin reads the length of the properties at the beginning of in, makes Next return them,
-// and moves in behind them. User properties that were read before still count for the
-// limits.
-func (p *Properties) Begin(in *Reader, allowed PropertySet, limits *Limits) *Refusal {
-	length, ok := in.Variable()
-	if !ok || length > len(*in) {
-		return Refuse(Malformed, "the length of the properties is malformed, or longer than the packet")
-	}
-	p.in, *in = (*in)[:length:length], (*in)[length:]
-	p.allowed, p.limits, p.Seen = allowed, limits, 0
-	return nil
-}
-
-// Each begins with the properties at the beginning of in, as Begin does, and calls do, unless
-// it is nil, for every one. It returns the refusal of Begin, Next or do.
-func (p *Properties) Each(in *Reader, allowed PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
-	if refusal := p.Begin(in, allowed, limits); refusal != nil {
-		return refusal
-	}
-	for {
-		var property Property
-		if more, refusal := p.Next(&property); !more {
-			return refusal
-		}
-		if do == nil {
-			continue
-		}
-		if refusal := do(property); refusal != nil {
-			return refusal
-		}
-	}
+	users int // the number of user properties, by all calls
+	size  int // their length in bytes
 }
 
 var repeatable = SetOf(packets.PropUser, packets.PropSubscriptionIdentifier)
 
-// Next reads the next property. It reports false when there is none left or the next is wrong.
-func (p *Properties) Next(property *Property) (bool, *Refusal) {
-	if len(p.in) == 0 {
-		return false, nil
+// Each reads the properties at the beginning of in, moves in behind them, and calls do, unless it is
+// nil, for every one. It returns what is wrong with them, or the refusal of do. User properties of earlier
+// calls count for the limits.
+func (p *Properties) Each(in *Reader, allowed PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
+	length, ok := in.Variable()
+	if !ok || length > len(*in) {
+		return Refuse(Malformed, "the length of the properties is malformed, or longer than the packet")
 	}
-	identifier := p.in[0]
-	switch {
-	case identifier >= properties || known[identifier].kind == unknown:
-		return false, Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
-	case !p.allowed.Has(identifier):
-		return false, Refuse(Malformed, "it cannot have a %s", known[identifier].name) // [MQTT-2.2.2.2]
-	case p.Seen.Has(identifier) && !repeatable.Has(identifier):
-		return false, Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
+	rest := (*in)[:length:length]
+	p.Seen, p.Raw, *in = 0, rest, (*in)[length:]
+	for len(rest) > 0 {
+		identifier := rest[0]
+		switch {
+		case identifier >= properties || known[identifier].kind == unknown:
+			return Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
+		case !allowed.Has(identifier):
+			return Refuse(Malformed, "it cannot have a %s", known[identifier].name) // [MQTT-2.2.2.2]
+		case p.Seen.Has(identifier) && !repeatable.Has(identifier):
+			return Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
+		}
+		p.Seen |= 1 << identifier
+		property, ok := rest.Property()
+		if refusal := p.check(&property, ok, limits); refusal != nil {
+			return refusal
+		}
+		if do != nil {
+			if refusal := do(property); refusal != nil {
+				return refusal
+			}
+		}
 	}
-	p.Seen |= 1 << identifier
-	ok, inRange := p.in.Property(property), true
-	switch known[identifier].kind {
+	return nil
+}
+
+// check returns what is wrong with the value of a property, or nil. ok says that it is complete.
+func (p *Properties) check(property *Property, ok bool, limits *Limits) *Refusal {
+	inRange, name := true, known[property.Identifier].name
+	switch known[property.Identifier].kind {
 	case flag:
 		inRange = property.Number <= 1
 	case positive, size, variable:
@@ -158,19 +143,19 @@ func (p *Properties) Next(property *Property) (bool, *Refusal) {
 	}
 	switch {
 	case !ok:
-		return false, Refuse(Malformed, "its %s is malformed", known[identifier].name)
+		return Refuse(Malformed, "its %s is malformed", name)
 	case !inRange:
-		return false, Refuse(ProtocolError, "its %s cannot be %d", known[identifier].name, property.Number)
-	case Over(p.users, p.limits.UserProperties):
-		return false, Refuse(QuotaExceeded, "it has more than %d user properties", p.limits.UserProperties)
-	case Over(p.size, p.limits.UserPropertyBytes):
-		return false, Refuse(QuotaExceeded, "its user properties have more than %d bytes", p.limits.UserPropertyBytes)
+		return Refuse(ProtocolError, "its %s cannot be %d", name, property.Number)
+	case Over(p.users, limits.UserProperties):
+		return Refuse(QuotaExceeded, "it has more than %d user properties", limits.UserProperties)
+	case Over(p.size, limits.UserPropertyBytes):
+		return Refuse(QuotaExceeded, "its user properties have more than %d bytes", limits.UserPropertyBytes)
 	}
-	return true, nil
+	return nil
 }
 
 // Property reads a property whose identifier is known, and does not check its value.
-func (r *Reader) Property(property *Property) (ok bool) {
+func (r *Reader) Property() (property Property, ok bool) {
 	property.Identifier, _ = r.Byte()
 	switch known[property.Identifier].kind {
 	case flag:
@@ -189,11 +174,11 @@ func (r *Reader) Property(property *Property) (ok bool) {
 		property.Number = uint32(value)
 	case pair:
 		if property.Name, ok = r.Binary(); !ok {
-			return false
+			return property, false
 		}
 		fallthrough
 	default:
 		property.Value, ok = r.Binary()
 	}
-	return ok
+	return property, ok
 }

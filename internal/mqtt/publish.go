@@ -108,15 +108,7 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 // whether the payload is marked as UTF-8.
 func (p *Publish) readProperties(in *Reader, limits *Limits) (text bool, refusal *Refusal) {
 	var properties Properties
-	if refusal := properties.Begin(in, publishProperties, limits); refusal != nil {
-		return false, refusal
-	}
-	p.properties = properties.in
-	for {
-		var property Property
-		if more, refusal := properties.Next(&property); !more {
-			return text, refusal
-		}
+	refusal = properties.Each(in, publishProperties, limits, func(property Property) *Refusal {
 		switch property.Identifier {
 		case packets.PropPayloadFormat:
 			text = property.Number == 1
@@ -128,16 +120,19 @@ func (p *Publish) readProperties(in *Reader, limits *Limits) (text bool, refusal
 			p.ResponseTopic = property.Value
 			if refusal := CheckTopic(property.Value, limits); refusal != nil { // [MQTT-3.3.2-14]
 				refusal.Reason = "as its response topic, " + refusal.Reason
-				return false, refusal
+				return refusal
 			}
 		case packets.PropCorrelationData:
 			p.CorrelationData = property.Value
 		case packets.PropSubscriptionIdentifier:
 			p.Identified = true
 		case packets.PropTopicAlias:
-			return false, Refuse(InvalidAlias, "it has a topic alias, and no maximum of those was announced") // [MQTT-3.2.2-17, MQTT-3.1.2-27]
+			return Refuse(InvalidAlias, "it has a topic alias, and no maximum of those was announced") // [MQTT-3.2.2-17, MQTT-3.1.2-27]
 		}
-	}
+		return nil
+	})
+	p.properties = properties.Raw
+	return text, refusal
 }
 
 // User returns the value of the first user property of a name.
@@ -153,9 +148,8 @@ func (p *Publish) User(name string) (value []byte, ok bool) {
 // Users calls yield with the name and the value of each user property, in their order, until yield
 // returns false. It is an [iter.Seq2], for a reader of several properties.
 func (p *Publish) Users(yield func(name, value []byte) bool) {
-	var property Property
 	for rest := Reader(p.properties); len(rest) > 0; {
-		rest.Property(&property)
+		property, _ := rest.Property()
 		if property.Identifier == packets.PropUser && !yield(property.Name, property.Value) {
 			return
 		}
@@ -187,79 +181,50 @@ type UserProperty struct {
 // than 268,435,455: MQTT cannot encode it.
 var ErrTooLong = errors.New("too long for an MQTT packet")
 
-// Size returns how many bytes Append would add, even if the message is too long.
-func (m *Message) Size() int {
-	_, remaining := m.lengths()
-	return 1 + VariableLength(remaining) + remaining
-}
-
-// lengths returns the length of the properties, and the length of the packet after its fixed
-// header.
-func (m *Message) lengths() (properties, remaining int) {
-	properties = optional(len(m.ContentType)) + optional(len(m.ResponseTopic)) + optional(len(m.CorrelationData))
-	if m.MessageExpiry > 0 {
-		properties += 1 + 4
-	}
+// Append appends the packet to dst. The error is ErrTooLong; dst is then returned unchanged.
+func (m *Message) Append(dst []byte) ([]byte, error) {
+	longest := max(len(m.Topic), len(m.ContentType), len(m.ResponseTopic), len(m.CorrelationData))
 	for i := range m.User {
-		properties += 1 + 2 + len(m.User[i].Name) + 2 + len(m.User[i].Value)
+		longest = max(longest, len(m.User[i].Name), len(m.User[i].Value))
 	}
-	remaining = 2 + len(m.Topic) + VariableLength(properties) + properties + len(m.Payload)
+	var usual [512]byte
+	properties := usual[:0]
+	if m.MessageExpiry > 0 {
+		properties = binary.BigEndian.AppendUint32(append(properties, packets.PropMessageExpiry), m.MessageExpiry)
+	}
+	properties = appendProperty(properties, packets.PropContentType, m.ContentType)
+	properties = appendProperty(properties, packets.PropResponseTopic, m.ResponseTopic)
+	properties = appendProperty(properties, packets.PropCorrelationData, m.CorrelationData)
+	for i := range m.User {
+		properties = AppendUserProperty(properties, m.User[i].Name, m.User[i].Value)
+	}
+	remaining := 2 + len(m.Topic) + VariableLength(len(properties)) + len(properties) + len(m.Payload)
 	if m.QoS > 0 {
 		remaining += 2
 	}
-	return properties, remaining
-}
-
-// optional returns the length of a property with a string or binary data; an empty one
-// is left out.
-func optional(length int) int {
-	if length == 0 {
-		return 0
-	}
-	return 1 + 2 + length
-}
-
-func (m *Message) tooLong() bool {
-	for i := range m.User {
-		if len(m.User[i].Name) > MaxString || len(m.User[i].Value) > MaxString {
-			return true
-		}
-	}
-	return len(m.Topic) > MaxString || len(m.ContentType) > MaxString ||
-		len(m.ResponseTopic) > MaxString || len(m.CorrelationData) > MaxString
-}
-
-// Append appends the packet to dst. The error is ErrTooLong; dst is then returned unchanged.
-func (m *Message) Append(dst []byte) ([]byte, error) {
-	properties, remaining := m.lengths()
-	if remaining > MaxRemaining || m.tooLong() {
+	if longest > MaxString || remaining > MaxRemaining {
 		return dst, ErrTooLong
 	}
-	dst = append(dst, packets.PUBLISH<<4|m.QoS<<QoSShift)
-	dst = AppendVariable(dst, remaining)
+	dst = AppendVariable(append(dst, packets.PUBLISH<<4|m.QoS<<QoSShift), remaining)
 	dst = AppendString(dst, m.Topic)
 	if m.QoS > 0 {
 		dst = binary.BigEndian.AppendUint16(dst, m.PacketID)
 	}
-	dst = AppendVariable(dst, properties)
-	if m.MessageExpiry > 0 {
-		dst = append(dst, packets.PropMessageExpiry)
-		dst = binary.BigEndian.AppendUint32(dst, m.MessageExpiry)
+	dst = AppendVariable(dst, len(properties))
+	return append(append(dst, properties...), m.Payload...), nil
+}
+
+// appendProperty appends a property, unless it is empty.
+func appendProperty[T string | []byte](dst []byte, identifier byte, value T) []byte {
+	if len(value) == 0 {
+		return dst
 	}
-	if m.ContentType != "" {
-		dst = AppendString(append(dst, packets.PropContentType), m.ContentType)
-	}
-	if m.ResponseTopic != "" {
-		dst = AppendString(append(dst, packets.PropResponseTopic), m.ResponseTopic)
-	}
-	if len(m.CorrelationData) > 0 {
-		dst = AppendString(append(dst, packets.PropCorrelationData), m.CorrelationData)
-	}
-	for i := range m.User {
-		dst = AppendString(append(dst, packets.PropUser), m.User[i].Name)
-		dst = AppendString(dst, m.User[i].Value)
-	}
-	return append(dst, m.Payload...), nil
+	return AppendString(append(dst, identifier), value)
+}
+
+// AppendUserProperty appends a user property. Name and value have at most [MaxString] bytes.
+func AppendUserProperty[T string | []byte](dst []byte, name string, value T) []byte {
+	return AppendString(AppendString(append(dst, packets.PropUser), name), value)
 }
 
 // Puback is a decoded PUBACK packet. Like [Publish], it shares the memory of the packet.

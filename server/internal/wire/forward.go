@@ -105,11 +105,9 @@ var forwarded = mqtt.SetOf(packets.PropPayloadFormat, packets.PropContentType, p
 // order, for [Forward.Properties]. The Message Expiry Interval, topic aliases and
 // subscription identifiers are not among them: the broker writes its own.
 func AppendForwarded(dst []byte, p *mqtt.Publish) []byte {
-	var property mqtt.Property
 	for rest := mqtt.Reader(p.Raw()); len(rest) > 0; {
 		before := rest
-		rest.Property(&property)
-		if forwarded.Has(property.Identifier) {
+		if property, _ := rest.Property(); forwarded.Has(property.Identifier) {
 			dst = append(dst, before[:len(before)-len(rest)]...)
 		}
 	}
@@ -120,10 +118,4 @@ func AppendForwarded(dst []byte, p *mqtt.Publish) []byte {
 // [Forward.Properties].
 func AppendCorrelationData(dst, data []byte) []byte {
 	return mqtt.AppendString(append(dst, packets.PropCorrelationData), data)
-}
-
-// AppendUserProperty appends a user property, for [Forward.Properties]. Name and value have at most
-// 65,535 bytes.
-func AppendUserProperty[T string | []byte](dst []byte, name string, value T) []byte {
-	return mqtt.AppendString(mqtt.AppendString(append(dst, packets.PropUser), name), value)
 }
