@@ -19,9 +19,10 @@ type ClientOptions struct {
 	// Authenticate returns the answer to a broker that sends an AUTH with Continue Authentication
 	// [MQTT-4.12.0-3]. Connect calls it too, in the goroutine of its caller.
 	Authenticate func() *packets.Auth
-	// Received is called with each PUBLISH that the Interceptor of the connection did not take, before
-	// it is acknowledged. It must not keep the packet.
-	Received func(*Publish)
+	// Received is called with each PUBLISH before it is acknowledged, and Acknowledged with each PUBACK. They
+	// must not keep them.
+	Received     func(*Publish)
+	Acknowledged func(*Puback)
 	// Lost is called when the connection has ended, after [Client.Disconnect] too, and before Run
 	// returns: first with the broker's DISCONNECT if there was one, and then with nil.
 	Lost func(*packets.Disconnect)
@@ -220,7 +221,9 @@ func (c *Client) next() (goOn bool) {
 func (c *Client) handle(packet []byte) (goOn bool) {
 	switch Type(packet) {
 	case packets.PUBLISH:
-		return c.publish(c.conn.Publish())
+		return c.publish(c.conn.gate.Publish())
+	case packets.PUBACK:
+		c.options.Acknowledged(c.conn.gate.Puback())
 	case packets.PINGRESP:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -230,7 +233,7 @@ func (c *Client) handle(packet []byte) (goOn bool) {
 		content, err := decode(packet)
 		return err == nil && c.control(content)
 	}
-	return true // a PUBACK that came twice, or an answer to what this client never sends
+	return true // or it answers what this client never sends
 }
 
 // control handles a packet that paho has decoded. It reports false if the connection is over.

@@ -47,6 +47,7 @@ type Gate struct {
 	limits  Limits
 	over    bool    // a DISCONNECT was let through
 	publish Publish // the latest
+	ack     Puback  // likewise, or another acknowledgement
 	refused *Refusal
 }
 
@@ -61,8 +62,11 @@ func NewGateFor(side Side, limits Limits) *Gate { return &Gate{side: side, limit
 // the next call of Check.
 func (g *Gate) Publish() *Publish { return &g.publish }
 
+// Puback is Publish for a PUBACK.
+func (g *Gate) Puback() *Puback { return &g.ack }
+
 // Check checks the next packet, which must be complete, but for a CONNECT that is too large. It keeps
-// only what Publish returns. The error is nil or a [*Refusal]; after a Refusal, every packet is refused
+// only what Publish and Puback return. The error is nil or a [*Refusal]; after a Refusal, every packet is refused
 // with the same error.
 func (g *Gate) Check(packet []byte) error {
 	if g.refused == nil {
@@ -100,11 +104,10 @@ func (g *Gate) check(packet []byte) *Refusal {
 		}
 		return refusal
 	case packets.PUBACK, packets.PUBREC, packets.PUBREL, packets.PUBCOMP:
-		var ack Puback
-		if refusal := ack.Decode(packet, g.Version, &g.limits); refusal != nil {
+		if refusal := g.ack.Decode(packet, g.Version, &g.limits); refusal != nil {
 			return refusal
 		}
-		return g.checkCode(kind, ack.ReasonCode)
+		return g.checkCode(kind, g.ack.ReasonCode)
 	}
 	if kind != packets.CONNECT {
 		if refusal := CheckHeader(packet); refusal != nil {

@@ -236,14 +236,6 @@ type Puback struct {
 	ReasonString []byte
 }
 
-// ParsePuback decodes a complete PUBACK packet of any version of MQTT: before MQTT 5 it has
-// the short form of MQTT 5. It reports false for one that Decode refuses.
-func ParsePuback(packet []byte) (Puback, bool) {
-	var ack Puback
-	ok := len(packet) > 0 && Type(packet) == packets.PUBACK && ack.Decode(packet, Version5, &noLimits) == nil
-	return ack, ok
-}
-
 // Decode decodes a complete acknowledgement of any version of MQTT: a PUBACK, or a PUBREC,
 // PUBREL or PUBCOMP, which have the same form. It returns what is wrong with the packet, or
 // nil. It accepts any reason code.

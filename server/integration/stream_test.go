@@ -47,7 +47,7 @@ func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
 		if got, want := string(reply.CorrelationData), fmt.Sprintf("%016d", i+1); got != want {
 			t.Fatalf("the reply to %q came, want %q", got, want)
 		}
-		if ack, ok := mqtt.ParsePuback(c.Read()); !ok || int(ack.PacketID) != i+1 {
+		if ack, ok := testsupport.ParsePuback(c.Read()); !ok || int(ack.PacketID) != i+1 {
 			t.Fatalf("the PUBACK for %d came, want %d", ack.PacketID, i+1)
 		}
 	}
@@ -78,7 +78,7 @@ func TestAcknowledgementsLeaveInTheOrderOfWhatTheyAcknowledge(t *testing.T) {
 				received++
 			}
 		case 0x40:
-			ack, _ := mqtt.ParsePuback(packet)
+			ack, _ := testsupport.ParsePuback(packet)
 			if acknowledged++; ack.PacketID != acknowledged {
 				t.Errorf("the PUBACK for %d came, want %d", ack.PacketID, acknowledged)
 			}
@@ -417,7 +417,7 @@ func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
 		if len(packet) > limit {
 			t.Errorf("a packet of %d bytes came", len(packet))
 		}
-		if ack, ok := mqtt.ParsePuback(packet); ok {
+		if ack, ok := testsupport.ParsePuback(packet); ok {
 			if acknowledged++; ack.PacketID != acknowledged {
 				t.Fatalf("the PUBACK for %d came, want %d", ack.PacketID, acknowledged)
 			}

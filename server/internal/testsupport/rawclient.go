@@ -95,6 +95,13 @@ func (c *RawClient) ReadReply() mqtt.Publish {
 	return reply
 }
 
+// ParsePuback decodes a packet, and reports false if it is no PUBACK of MQTT 5.
+func ParsePuback(packet []byte) (mqtt.Puback, bool) {
+	var ack mqtt.Puback
+	ok := mqtt.Type(packet) == packets.PUBACK && ack.Decode(packet, mqtt.Version5, new(mqtt.Limits)) == nil
+	return ack, ok
+}
+
 // MustDisconnect fails unless the next packet is a DISCONNECT with this reason, and the last.
 func (c *RawClient) MustDisconnect(code byte, reason string) {
 	c.T.Helper()
