@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	pahopackets "github.com/eclipse/paho.golang/packets"
 	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
@@ -50,17 +49,17 @@ func (in *inbound) take(packet []byte) bool {
 	}
 	var handle func(*inbound, []byte)
 	switch mqtt.Type(packet) {
-	case pahopackets.PUBLISH:
+	case packets.Publish:
 		handle = (*inbound).handlePublish
-	case pahopackets.PUBACK:
+	case packets.Puback:
 		handle = (*inbound).handlePuback
-	case pahopackets.SUBSCRIBE:
+	case packets.Subscribe:
 		handle = (*inbound).handleSubscribe
-	case pahopackets.UNSUBSCRIBE:
+	case packets.Unsubscribe:
 		handle = (*inbound).handleUnsubscribe
-	case pahopackets.PINGREQ:
+	case packets.Pingreq:
 		handle = (*inbound).handlePing
-	case pahopackets.PUBREC, pahopackets.PUBREL, pahopackets.PUBCOMP:
+	case packets.Pubrec, packets.Pubrel, packets.Pubcomp:
 		handle = (*inbound).handleQoS2
 	default:
 		return false
@@ -244,7 +243,7 @@ func (in *inbound) disconnect(code packets.Code) {
 
 // handlePing answers a PINGREQ. It costs as much as a request, so it waits for a turn too.
 func (in *inbound) handlePing([]byte) {
-	in.held += in.conn.holdBack(func(held []byte) []byte { return append(held, pahopackets.PINGRESP<<4, 0) })
+	in.held += in.conn.holdBack(func(held []byte) []byte { return append(held, packets.Pingresp<<4, 0) })
 }
 
 // handleQoS2 answers an acknowledgement of a message with QoS 2: there is no such message.
@@ -255,10 +254,10 @@ func (in *inbound) handleQoS2(packet []byte) {
 	}
 	var answer byte
 	switch mqtt.Type(packet) {
-	case pahopackets.PUBREC:
-		answer = pahopackets.PUBREL<<4 | 2
-	case pahopackets.PUBREL:
-		answer = pahopackets.PUBCOMP << 4
+	case packets.Pubrec:
+		answer = packets.Pubrel<<4 | 2
+	case packets.Pubrel:
+		answer = packets.Pubcomp << 4
 	default:
 		return
 	}
@@ -298,7 +297,7 @@ func (in *inbound) handleSubscribe(packet []byte) {
 		}
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return wire.AppendGranted(held, pahopackets.SUBACK, in.version, asked.PacketID, codes)
+		return wire.AppendGranted(held, packets.Suback, in.version, asked.PacketID, codes)
 	})
 	if !in.server.options.Retain {
 		return
@@ -366,7 +365,7 @@ func (in *inbound) handleUnsubscribe(packet []byte) {
 		}
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return wire.AppendGranted(held, pahopackets.UNSUBACK, in.version, asked.PacketID, codes)
+		return wire.AppendGranted(held, packets.Unsuback, in.version, asked.PacketID, codes)
 	})
 }
 

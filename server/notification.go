@@ -6,6 +6,7 @@ import (
 	"time"
 
 	mochi "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -231,12 +232,7 @@ func (s *Server) appendNotification(properties, payload []byte, notification *sh
 
 // encodeNotificationProperties returns the encoded properties that all notifications of a store have.
 func encodeNotificationProperties(identity string) []byte {
-	properties, _ := propertiesOf(&mqtt.Message{ // which are short enough
-		ContentType: protocol.ContentType,
-		User: []mqtt.UserProperty{
-			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-			{Name: protocol.PropertyStore, Value: identity},
-		},
-	})
-	return properties
+	properties := mqtt.AppendProperty(nil, packets.PropContentType, protocol.ContentType)
+	properties = mqtt.AppendUserProperty(properties, protocol.PropertyProtocolVersion, protocol.ProtocolVersion)
+	return mqtt.AppendUserProperty(properties, protocol.PropertyStore, identity)
 }

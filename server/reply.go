@@ -67,9 +67,7 @@ func (s *Server) encodeReply(cl *mochi.Client, topic string, correlation []byte,
 func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
 	e := encodedPublishes.Get().(*encodedPublish)
 	e.properties = append(e.properties[:0], s.replyProperties...)
-	if len(correlation) > 0 {
-		e.properties = wire.AppendCorrelationData(e.properties, correlation)
-	}
+	e.properties = mqtt.AppendProperty(e.properties, packets.PropCorrelationData, correlation)
 	if !reply.Version.IsZero() {
 		var room [64]byte // for the usual node ids
 		e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
@@ -81,15 +79,7 @@ func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply states
 
 // encodeReplyProperties returns the encoded properties that all replies of a store have.
 func encodeReplyProperties(identity string) []byte {
-	properties, _ := propertiesOf(&mqtt.Message{ // which are short enough
-		ContentType: protocol.ContentType,
-		User: []mqtt.UserProperty{
-			{Name: protocol.PropertyStatus, Value: protocol.StatusOK},
-			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-			{Name: protocol.PropertyStore, Value: identity},
-		},
-	})
-	return properties
+	return mqtt.AppendUserProperty(encodeNotificationProperties(identity), protocol.PropertyStatus, protocol.StatusOK)
 }
 
 // sendReply sends a reply to its topic, in the turn of a goroutine of the connection. It returns how
@@ -140,18 +130,6 @@ func (s *Server) publishReply(reply *encodedPublish, yield func()) {
 		Payload:    reply.Payload,
 		Borrowed:   true,
 	}, yield)
-}
-
-// propertiesOf returns the encoded properties of a message. It reports false if they are too long.
-func propertiesOf(message *mqtt.Message) ([]byte, bool) {
-	bare := *message
-	bare.Payload = nil
-	packet, err := bare.Append(nil)
-	if err != nil {
-		return nil, false
-	}
-	p, ok := mqtt.ParsePublish(packet)
-	return wire.AppendForwarded(nil, &p), ok
 }
 
 // waitingReply is a reply that waits for a commit, since it shows a change that the journal does not

@@ -50,15 +50,6 @@ type Publish struct {
 var publishProperties = SetOf(packets.PropPayloadFormat, packets.PropMessageExpiry, packets.PropContentType, packets.PropResponseTopic,
 	packets.PropCorrelationData, packets.PropSubscriptionIdentifier, packets.PropTopicAlias, packets.PropUser)
 
-// ParsePublish decodes a complete PUBLISH packet of MQTT 5. It reports false for one that
-// Decode refuses, and for one with a subscription identifier, which requests and replies do
-// not have.
-func ParsePublish(packet []byte) (Publish, bool) {
-	var p Publish
-	ok := p.Decode(packet, Version5, &noLimits) == nil && !p.Identified
-	return p, ok
-}
-
 var noLimits Limits
 
 // Decode decodes a complete PUBLISH packet of any version of MQTT. It returns what is wrong
@@ -192,9 +183,9 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 	if m.MessageExpiry > 0 {
 		properties = binary.BigEndian.AppendUint32(append(properties, packets.PropMessageExpiry), m.MessageExpiry)
 	}
-	properties = appendProperty(properties, packets.PropContentType, m.ContentType)
-	properties = appendProperty(properties, packets.PropResponseTopic, m.ResponseTopic)
-	properties = appendProperty(properties, packets.PropCorrelationData, m.CorrelationData)
+	properties = AppendProperty(properties, packets.PropContentType, m.ContentType)
+	properties = AppendProperty(properties, packets.PropResponseTopic, m.ResponseTopic)
+	properties = AppendProperty(properties, packets.PropCorrelationData, m.CorrelationData)
 	for i := range m.User {
 		properties = AppendUserProperty(properties, m.User[i].Name, m.User[i].Value)
 	}
@@ -214,8 +205,9 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 	return append(append(dst, properties...), m.Payload...), nil
 }
 
-// appendProperty appends a property, unless it is empty.
-func appendProperty[T string | []byte](dst []byte, identifier byte, value T) []byte {
+// AppendProperty appends a property with a string or binary data of at most [MaxString] bytes, unless it is
+// empty.
+func AppendProperty[T string | []byte](dst []byte, identifier byte, value T) []byte {
 	if len(value) == 0 {
 		return dst
 	}

@@ -113,9 +113,3 @@ func AppendForwarded(dst []byte, p *mqtt.Publish) []byte {
 	}
 	return dst
 }
-
-// AppendCorrelationData appends the property Correlation Data of at most 65,535 bytes, for
-// [Forward.Properties].
-func AppendCorrelationData(dst, data []byte) []byte {
-	return mqtt.AppendString(append(dst, packets.PropCorrelationData), data)
-}

@@ -10,13 +10,14 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
 // rawProperties returns a message and its properties as a server passes them on.
 func rawProperties(t *testing.T) (mqtt.Publish, []byte) {
 	t.Helper()
-	p, ok := mqtt.ParsePublish(request())
+	p, ok := testsupport.ParsePublish(request())
 	if !ok {
 		t.Fatal("the request is not understood")
 	}
@@ -41,7 +42,7 @@ func TestAForwardedMessageIsReadAsItWasWritten(t *testing.T) {
 			if packet = packet[len("before"):]; len(packet) != f.Size() {
 				t.Errorf("Size = %d; the packet has %d bytes", f.Size(), len(packet))
 			}
-			p, ok := mqtt.ParsePublish(packet)
+			p, ok := testsupport.ParsePublish(packet)
 			if !ok {
 				t.Fatal("it is not understood")
 			}
