@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/tlspolicy"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -171,7 +171,7 @@ func (o *Options) setDefaults() error {
 	}
 	if o.TLS != nil {
 		o.TLS = o.TLS.Clone()
-		tlspolicy.Restrict(o.TLS)
+		mqtt.RestrictTLS(o.TLS)
 	}
 	if o.Clock == nil {
 		o.Clock = lease.SystemClock

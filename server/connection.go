@@ -20,6 +20,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -34,7 +35,7 @@ type connection struct {
 	number    uint64          // in the order in which the listener accepted connections
 
 	// Of the goroutine that reads the connection.
-	gate           *mqtt.Gate // checks what the client sends
+	gate           *wire.Gate // checks what the client sends
 	input          io.Reader  // Conn without the packets that the gate refuses or inbound takes
 	inbound        *inbound
 	readTurn       *fairqueue.Place
@@ -98,10 +99,10 @@ type connection struct {
 // Options.MaxPacketSize bytes ends it.
 func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, shared quotas, writers *writeLimiter) *connection {
 	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
-	limits := mqtt.DefaultLimits()
+	limits := wire.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
-		gate:      mqtt.NewGate(mqtt.FromClient, limits),
+		gate:      wire.NewGate(limits),
 		outbox:    newOutbox(options.Limits.OutgoingBytes, shared, writers),
 		readTurn:  all.NewPlace(),
 		writeTurn: all.NewPlace(),

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	pahopackets "github.com/eclipse/paho.golang/packets"
 	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -49,17 +49,17 @@ func (in *inbound) take(packet []byte) bool {
 	}
 	var handle func(*inbound, []byte)
 	switch mqtt.Type(packet) {
-	case pahopackets.PUBLISH:
+	case packets.Publish:
 		handle = (*inbound).handlePublish
-	case pahopackets.PUBACK:
+	case packets.Puback:
 		handle = (*inbound).handlePuback
-	case pahopackets.SUBSCRIBE:
+	case packets.Subscribe:
 		handle = (*inbound).handleSubscribe
-	case pahopackets.UNSUBSCRIBE:
+	case packets.Unsubscribe:
 		handle = (*inbound).handleUnsubscribe
-	case pahopackets.PINGREQ:
+	case packets.Pingreq:
 		handle = (*inbound).handlePing
-	case pahopackets.PUBREC, pahopackets.PUBREL, pahopackets.PUBCOMP:
+	case packets.Pubrec, packets.Pubrel, packets.Pubcomp:
 		handle = (*inbound).handleQoS2
 	default:
 		return false
@@ -179,7 +179,7 @@ func (in *inbound) handleMessage() {
 		Topic:      topic,
 		QoS:        p.QoS,
 		Retain:     p.Retain,
-		Properties: p.AppendForwarded(nil),
+		Properties: wire.AppendForwarded(nil, p),
 		Payload:    p.Payload,
 		Publisher:  in.client.ID,
 		Borrowed:   true,
@@ -224,13 +224,13 @@ func (in *inbound) acknowledge(code packets.Code) {
 		case code.Code == packets.CodeSuccess.Code:
 			return mqtt.AppendPuback(held, id)
 		case code.Code < packets.ErrUnspecifiedError.Code:
-			return mqtt.AppendPubackReason(held, id, code.Code, "")
+			return wire.AppendPubackReason(held, id, code.Code, "")
 		}
-		full := mqtt.AppendPubackReason(held, id, code.Code, code.Reason)
+		full := wire.AppendPubackReason(held, id, code.Code, code.Reason)
 		if !isTooLarge(in.client, len(full)-len(held)) {
 			return full
 		}
-		return mqtt.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
+		return wire.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
 	})
 }
 
@@ -243,7 +243,7 @@ func (in *inbound) disconnect(code packets.Code) {
 
 // handlePing answers a PINGREQ. It costs as much as a request, so it waits for a turn too.
 func (in *inbound) handlePing([]byte) {
-	in.held += in.conn.holdBack(func(held []byte) []byte { return append(held, pahopackets.PINGRESP<<4, 0) })
+	in.held += in.conn.holdBack(func(held []byte) []byte { return append(held, packets.Pingresp<<4, 0) })
 }
 
 // handleQoS2 answers an acknowledgement of a message with QoS 2: there is no such message.
@@ -254,10 +254,10 @@ func (in *inbound) handleQoS2(packet []byte) {
 	}
 	var answer byte
 	switch mqtt.Type(packet) {
-	case pahopackets.PUBREC:
-		answer = pahopackets.PUBREL<<4 | 2
-	case pahopackets.PUBREL:
-		answer = pahopackets.PUBCOMP << 4
+	case packets.Pubrec:
+		answer = packets.Pubrel<<4 | 2
+	case packets.Pubrel:
+		answer = packets.Pubcomp << 4
 	default:
 		return
 	}
@@ -277,8 +277,8 @@ func (in *inbound) handlePuback(packet []byte) {
 }
 
 func (in *inbound) handleSubscribe(packet []byte) {
-	var asked mqtt.Subscribe
-	if asked.Decode(packet, in.version, &noLimits) != nil {
+	var asked wire.Subscribe
+	if asked.Decode(packet, in.version, new(wire.Limits)) != nil {
 		return
 	}
 	codes := make([]byte, len(asked.Filters))
@@ -297,7 +297,7 @@ func (in *inbound) handleSubscribe(packet []byte) {
 		}
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return mqtt.AppendSuback(held, in.version, asked.PacketID, codes)
+		return wire.AppendGranted(held, packets.Suback, in.version, asked.PacketID, codes)
 	})
 	if !in.server.options.Retain {
 		return
@@ -309,7 +309,7 @@ func (in *inbound) handleSubscribe(packet []byte) {
 	}
 }
 
-func subscriptionTo(filter mqtt.Subscription, identifier int) pubsub.Subscription {
+func subscriptionTo(filter wire.Subscription, identifier int) pubsub.Subscription {
 	return pubsub.Subscription{
 		Filter:            filter.Topic,
 		QoS:               min(filter.QoS, 1),
@@ -339,7 +339,7 @@ func (in *inbound) subscribe(asked pubsub.Subscription) (existed bool, code pack
 
 // whyNotSubscribed returns the reason for a code of SUBACK, for the log.
 func whyNotSubscribed(filter string, code packets.Code) string {
-	_, _, shared := mqtt.Share(filter)
+	_, _, shared := wire.Share(filter)
 	switch {
 	case code == packets.ErrQuotaExceeded:
 		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"
@@ -354,18 +354,18 @@ func whyNotSubscribed(filter string, code packets.Code) string {
 }
 
 func (in *inbound) handleUnsubscribe(packet []byte) {
-	var asked mqtt.Unsubscribe
-	if asked.Decode(packet, in.version, &noLimits) != nil {
+	var asked wire.Subscribe
+	if asked.Decode(packet, in.version, new(wire.Limits)) != nil {
 		return
 	}
 	codes := make([]byte, len(asked.Filters))
 	for i, filter := range asked.Filters {
-		if !in.conn.session.Unsubscribe(filter) {
+		if !in.conn.session.Unsubscribe(filter.Topic) {
 			codes[i] = packets.CodeNoSubscriptionExisted.Code
 		}
 	}
 	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return mqtt.AppendUnsuback(held, in.version, asked.PacketID, codes)
+		return wire.AppendGranted(held, packets.Unsuback, in.version, asked.PacketID, codes)
 	})
 }
 

@@ -226,7 +226,7 @@ func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T
 			_ = reader.Conn.SetDeadline(time.Now().Add(testsupport.Patience))
 			// Each of the others arrives, and where it must be acknowledged there is room again.
 			for range test.messages - dropped {
-				message, ok := mqtt.ParsePublish(reader.Read())
+				message, ok := testsupport.ParsePublish(reader.Read())
 				if !ok || message.QoS != test.qos {
 					t.Fatalf("got a message of QoS %d, %t", message.QoS, ok)
 				}
@@ -238,7 +238,7 @@ func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T
 				t.Errorf("%d messages still wait", s.Usage().WaitingMessages)
 			}
 			writer.SendMessage(&paho.Publish{QoS: test.qos, Topic: "factory/news", Payload: []byte("last")})
-			if message, _ := mqtt.ParsePublish(reader.Read()); string(message.Payload) != "last" {
+			if message, _ := testsupport.ParsePublish(reader.Read()); string(message.Payload) != "last" {
 				t.Errorf("a message of %d bytes came last", len(message.Payload))
 			}
 		})
@@ -377,7 +377,7 @@ func (e *eavesdropper) until(t *testing.T, topic string, each func(mqtt.Publish)
 			packet, more = e.session.Append(e, nil, 1)
 			for len(packet) > 0 {
 				size, _, _ := mqtt.Size(packet)
-				message, _ := mqtt.ParsePublish(packet[:size])
+				message, _ := testsupport.ParsePublish(packet[:size])
 				e.heard = append(e.heard, message)
 				if message.QoS > 0 {
 					e.session.Acknowledge(message.PacketID)

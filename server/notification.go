@@ -6,12 +6,14 @@ import (
 	"time"
 
 	mochi "github.com/mochi-mqtt/server/v2"
+	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -203,7 +205,7 @@ func (s *Server) notify(cl *mochi.Client, conn *connection, turn *fairqueue.Plac
 func (s *Server) encodeNotification(cl *mochi.Client, notification *sharedNotification) *encodedPublish {
 	e := encodedPublishes.Get().(*encodedPublish)
 	e.topic = protocol.AppendNotifyTopic(e.topic[:0], cl.ID, notification.Key)
-	e.Forward = mqtt.Forward{MQTT5: true, TopicBytes: e.topic}
+	e.Forward = wire.Forward{MQTT5: true, TopicBytes: e.topic}
 	shared := notification.several.Load()
 	if shared == nil {
 		e.properties, e.payload = s.appendNotification(e.properties[:0], e.payload[:0], notification)
@@ -230,12 +232,7 @@ func (s *Server) appendNotification(properties, payload []byte, notification *sh
 
 // encodeNotificationProperties returns the encoded properties that all notifications of a store have.
 func encodeNotificationProperties(identity string) []byte {
-	properties, _ := propertiesOf(&mqtt.Message{ // which are short enough
-		ContentType: protocol.ContentType,
-		User: []mqtt.UserProperty{
-			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-			{Name: protocol.PropertyStore, Value: identity},
-		},
-	})
-	return properties
+	properties := mqtt.AppendProperty(nil, packets.PropContentType, protocol.ContentType)
+	properties = mqtt.AppendUserProperty(properties, protocol.PropertyProtocolVersion, protocol.ProtocolVersion)
+	return mqtt.AppendUserProperty(properties, protocol.PropertyStore, identity)
 }

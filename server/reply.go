@@ -21,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -32,7 +33,7 @@ const tooLargeForClient protocol.Refusal = "the reply is larger than the client 
 // its request, or asks. Its memory comes from encodedPublishes, so that it allocates nothing and an
 // idle connection has none.
 type encodedPublish struct {
-	mqtt.Forward // its TopicBytes, Properties and Payload may be the fields below
+	wire.Forward // its TopicBytes, Properties and Payload may be the fields below
 	topic        []byte
 	properties   []byte
 	payload      []byte
@@ -42,7 +43,7 @@ var encodedPublishes = sync.Pool{New: func() any { return new(encodedPublish) }}
 
 // free lets another reply or notification use the memory. It keeps no large value.
 func (e *encodedPublish) free() {
-	e.Forward = mqtt.Forward{}
+	e.Forward = wire.Forward{}
 	if cap(e.topic)+cap(e.properties)+cap(e.payload) <= maxEncodedPublish {
 		encodedPublishes.Put(e)
 	}
@@ -66,29 +67,19 @@ func (s *Server) encodeReply(cl *mochi.Client, topic string, correlation []byte,
 func (s *Server) encodeReplyToAll(topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
 	e := encodedPublishes.Get().(*encodedPublish)
 	e.properties = append(e.properties[:0], s.replyProperties...)
-	if len(correlation) > 0 {
-		e.properties = mqtt.AppendCorrelationData(e.properties, correlation)
-	}
+	e.properties = mqtt.AppendProperty(e.properties, packets.PropCorrelationData, correlation)
 	if !reply.Version.IsZero() {
 		var room [64]byte // for the usual node ids
 		e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
 	}
 	e.payload = reply.Append(e.payload[:0])
-	e.Forward = mqtt.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
+	e.Forward = wire.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
 	return e
 }
 
 // encodeReplyProperties returns the encoded properties that all replies of a store have.
 func encodeReplyProperties(identity string) []byte {
-	properties, _ := propertiesOf(&mqtt.Message{ // which are short enough
-		ContentType: protocol.ContentType,
-		User: []mqtt.UserProperty{
-			{Name: protocol.PropertyStatus, Value: protocol.StatusOK},
-			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-			{Name: protocol.PropertyStore, Value: identity},
-		},
-	})
-	return properties
+	return mqtt.AppendUserProperty(encodeNotificationProperties(identity), protocol.PropertyStatus, protocol.StatusOK)
 }
 
 // sendReply sends a reply to its topic, in the turn of a goroutine of the connection. It returns how
@@ -139,18 +130,6 @@ func (s *Server) publishReply(reply *encodedPublish, yield func()) {
 		Payload:    reply.Payload,
 		Borrowed:   true,
 	}, yield)
-}
-
-// propertiesOf returns the encoded properties of a message. It reports false if they are too long.
-func propertiesOf(message *mqtt.Message) ([]byte, bool) {
-	bare := *message
-	bare.Payload = nil
-	packet, err := bare.Append(nil)
-	if err != nil {
-		return nil, false
-	}
-	p, ok := mqtt.ParsePublish(packet)
-	return p.AppendForwarded(nil), ok
 }
 
 // waitingReply is a reply that waits for a commit, since it shows a change that the journal does not

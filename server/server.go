@@ -16,7 +16,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/semaphore"
-	"github.com/tenurelock/tenure/internal/tlspolicy"
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
@@ -145,7 +145,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	}
 	if options.TLS != nil {
 		s.options.TLS = options.TLS.Clone()
-		s.certified = tlspolicy.RestrictServer(s.options.TLS)
+		s.certified = unauthenticated.RestrictTLS(s.options.TLS)
 	}
 	var err error
 	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {

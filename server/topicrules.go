@@ -3,10 +3,10 @@ package server
 import (
 	"strings"
 
-	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
 // The rules in this file say which client may use which topic. The protocol separates clients by
@@ -78,7 +78,7 @@ func (s *Server) mayUse(identity access.Identity, topic string) bool {
 func (s *Server) maySubscribe(identity access.Identity, filter string) bool {
 	// MQTT has $share in lower case. Libraries take it in any, so a filter that only looks like
 	// a shared one is judged as one.
-	if _, shared, ok := mqtt.Share(filter); ok {
+	if _, shared, ok := wire.Share(filter); ok {
 		return s.mayShare(identity, shared)
 	}
 	first, rest, _ := strings.Cut(filter, "/")

@@ -1,15 +1,14 @@
 package server
 
 import (
-	"encoding/binary"
 	"fmt"
 	"time"
 
-	pahopackets "github.com/eclipse/paho.golang/packets"
 	mochi "github.com/mochi-mqtt/server/v2"
 	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
@@ -149,26 +148,14 @@ func (s *Server) setOrdinaryWill(identity access.Identity, cl *mochi.Client, con
 // willProperties returns the encoded properties with which a Will is published.
 func willProperties(p packets.Properties) []byte {
 	var wired []byte
-	text := func(identifier byte, values ...string) {
-		wired = append(wired, identifier)
-		for _, value := range values {
-			wired = append(binary.BigEndian.AppendUint16(wired, uint16(len(value))), value...)
-		}
-	}
 	if p.PayloadFormatFlag {
-		wired = append(wired, pahopackets.PropPayloadFormat, p.PayloadFormat)
+		wired = append(wired, packets.PropPayloadFormat, p.PayloadFormat)
 	}
-	if p.ContentType != "" {
-		text(pahopackets.PropContentType, p.ContentType)
-	}
-	if p.ResponseTopic != "" {
-		text(pahopackets.PropResponseTopic, p.ResponseTopic)
-	}
-	if len(p.CorrelationData) > 0 {
-		text(pahopackets.PropCorrelationData, string(p.CorrelationData))
-	}
+	wired = mqtt.AppendProperty(wired, packets.PropContentType, p.ContentType)
+	wired = mqtt.AppendProperty(wired, packets.PropResponseTopic, p.ResponseTopic)
+	wired = mqtt.AppendProperty(wired, packets.PropCorrelationData, p.CorrelationData)
 	for _, property := range p.User {
-		text(pahopackets.PropUser, property.Key, property.Val)
+		wired = mqtt.AppendUserProperty(wired, property.Key, property.Val)
 	}
 	return wired
 }

@@ -37,9 +37,8 @@ const (
 // link is one connection to a broker, from CONNECT to its loss. The calls that it took end with it.
 //
 // One goroutine sends the requests, mqttConn.serve: it gathers what waits in the queue, and no caller
-// waits for a broker that does not read. Another one reads, and must not block: it takes PUBACKs and
-// replies out of the packets that arrive. mqtt.Client handles all other packets, from CONNECT to
-// DISCONNECT.
+// waits for a broker that does not read. Another one, of mqtt.Client, reads, and must not block: it
+// passes on the messages and PUBACKs that arrive.
 type link struct {
 	conn     *mqttConn
 	clientID string
@@ -104,6 +103,7 @@ func (l *link) handshake(ctx context.Context, connect *paho.Connect) (*paho.Conn
 	client, connack, err := mqtt.Connect(ctx, l.net, connect, mqtt.ClientOptions{
 		Authenticate: l.authentication.Authenticate,
 		Received:     l.received,
+		Acknowledged: l.acknowledged,
 		Lost:         func(d *packets.Disconnect) { l.conn.lost(l, d) },
 	})
 	if err != nil {
@@ -272,32 +272,14 @@ func (l *link) lossCause() error {
 	return l.cause
 }
 
-// take handles a packet that arrived, and reports false if it is for the client. If the packet is a
-// PUBLISH, p is what the gate has decoded of it.
-func (l *link) take(packet []byte, p *mqtt.Publish) bool {
-	switch mqtt.Type(packet) {
-	case packets.PUBACK:
-		ack, ok := mqtt.ParsePuback(packet)
-		return ok && l.acknowledged(ack)
-	case packets.PUBLISH:
-		if p.QoS > 0 || p.Identified {
-			return false // it is to be acknowledged; and a reply has no subscription identifier
-		}
-		l.received(p)
-		return true
-	}
-	return false
-}
-
-// acknowledged handles the PUBACK of a request, and reports false if it is of none. A bad one says that
-// the broker has not passed the request on.
-func (l *link) acknowledged(ack mqtt.Puback) bool {
+// acknowledged handles a PUBACK. A bad one says that the broker has not passed the request on.
+func (l *link) acknowledged(ack *mqtt.Puback) {
 	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()
 	id, ok := l.unacked[ack.PacketID]
 	if !ok {
-		return false
+		return // it came twice
 	}
 	delete(l.unacked, ack.PacketID)
 	if l.conn.urgent.Len()+l.conn.ordinary.Len() > 0 {
@@ -305,7 +287,7 @@ func (l *link) acknowledged(ack mqtt.Puback) bool {
 	}
 	c := l.pending[id]
 	if c == nil {
-		return true
+		return
 	}
 	var err error
 	switch {
@@ -315,11 +297,10 @@ func (l *link) acknowledged(ack mqtt.Puback) bool {
 		err = &RejectedError{Code: int(ack.ReasonCode), Reason: string(ack.ReasonString)}
 	default:
 		c.accepted = true
-		return true
+		return
 	}
 	l.takeLocked(c)
 	c.end(Reply{}, err)
-	return true
 }
 
 // received passes on a message that arrived. A reply with a correlation for which no call

@@ -40,16 +40,15 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 		User:            requestProperties(l.message.User[:0], l.clientID, c.request),
 		Payload:         c.request.Payload,
 	}
-	// The broker would end the connection [MQTT-3.2.2-15].
-	if size := l.message.Size(); size > l.maxPacket {
+	batch, err := l.message.Append(l.packets)
+	if err != nil {
+		return notSent(err)
+	}
+	if size := len(batch) - len(l.packets); size > l.maxPacket { // the broker would end the connection [MQTT-3.2.2-15]
 		return &RejectedError{
 			Code:   packets.ConnackPacketTooLarge,
 			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
 		}
-	}
-	batch, err := l.message.Append(l.packets)
-	if err != nil {
-		return notSent(err)
 	}
 	l.packets = batch
 	return nil

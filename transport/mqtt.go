@@ -284,7 +284,6 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 	if err := l.subscribe(ctx, c.failed); err != nil {
 		return err
 	}
-	l.net.Intercept(l.take)
 	c.receiveMaximum.Store(int64(l.receiveMaximum))
 	// Before any request can be sent: a caller with a reply must see Connected.
 	l.up = true

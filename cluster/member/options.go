@@ -17,7 +17,6 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
-	"github.com/tenurelock/tenure/internal/tlspolicy"
 )
 
 // Options configure a Member. Name, Cluster and Dir are required.
@@ -246,7 +245,7 @@ func (t TLS) info(name string, u url.URL, urls string) (transport.TLSInfo, error
 		}
 	}
 	var policy tls.Config
-	tlspolicy.Restrict(&policy)
+	mqtt.RestrictTLS(&policy)
 	return transport.TLSInfo{
 		TrustedCAFile: t.CA, CertFile: t.Certificate, KeyFile: t.Key, ClientCertAuth: true,
 		MinVersion: policy.MinVersion, CipherSuites: policy.CipherSuites,

@@ -22,7 +22,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/descriptors"
 	"github.com/tenurelock/tenure/internal/loglimit"
-	"github.com/tenurelock/tenure/internal/tlspolicy"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 )
 
@@ -69,7 +68,7 @@ func listenPeers(own url.URL, info transport.TLSInfo, logger *slog.Logger) (p *p
 			return nil, err
 		}
 		p.tls.NextProtos = nil // members use HTTP/1.1
-		tlspolicy.RestrictServer(p.tls)
+		unauthenticated.RestrictTLS(p.tls)
 	}
 	p.socket, err = transport.NewListenerWithOpts(own.Host, "http", transport.WithTimeout(rafthttp.ConnReadTimeout, rafthttp.ConnWriteTimeout))
 	if err != nil {

@@ -19,9 +19,10 @@ type ClientOptions struct {
 	// Authenticate returns the answer to a broker that sends an AUTH with Continue Authentication
 	// [MQTT-4.12.0-3]. Connect calls it too, in the goroutine of its caller.
 	Authenticate func() *packets.Auth
-	// Received is called with each PUBLISH that the Interceptor of the connection did not take, before
-	// it is acknowledged. It must not keep the packet.
-	Received func(*Publish)
+	// Received is called with each PUBLISH before it is acknowledged, and Acknowledged with each PUBACK. They
+	// must not keep them.
+	Received     func(*Publish)
+	Acknowledged func(*Puback)
 	// Lost is called when the connection has ended, after [Client.Disconnect] too, and before Run
 	// returns: first with the broker's DISCONNECT if there was one, and then with nil.
 	Lost func(*packets.Disconnect)
@@ -31,7 +32,7 @@ type ClientOptions struct {
 type Client struct {
 	conn      *Conn
 	options   ClientOptions
-	keepAlive time.Duration
+	keepAlive time.Duration  // between two PINGREQs; zero: there are none
 	done      chan struct{}  // closed by Run
 	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
 
@@ -54,7 +55,8 @@ type Client struct {
 // read from conn from now on. After success it has to call [Client.Run].
 //
 // The keep-alive of connect counts, or the broker's Server Keep Alive if that is shorter. With a longer
-// one the client would notice a dead connection later than it was told to.
+// one the client would notice a dead connection later than it was told to. connect must have a Receive
+// Maximum.
 func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options ClientOptions) (*Client, *paho.Connack, error) {
 	stop := context.AfterFunc(ctx, conn.Abort) // the broker may neither answer nor read
 	connack, err := handshake(conn, connect.Packet(), options)
@@ -65,11 +67,15 @@ func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options Cli
 		_ = conn.Close()
 		return nil, connack, err
 	}
+	seconds := connect.KeepAlive
+	if server := connack.Properties.ServerKeepAlive; server != nil && *server > 0 {
+		seconds = min(seconds, *server)
+	}
 	c := &Client{
 		conn:           conn,
 		options:        options,
-		keepAlive:      keepAlive(connect.KeepAlive, connack.Properties.ServerKeepAlive),
-		receiveMaximum: receiveMaximumOf(connect.Properties),
+		keepAlive:      time.Duration(seconds) * time.Second,
+		receiveMaximum: int(*connect.Properties.ReceiveMaximum),
 		done:           make(chan struct{}),
 	}
 	if c.keepAlive > 0 {
@@ -95,7 +101,7 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 		}
 		switch p := content.(type) {
 		case *packets.Auth:
-			conn.Send(encode(options.Authenticate()))
+			conn.Send(Encode(options.Authenticate()))
 		case *packets.Connack:
 			connack := paho.ConnackFromPacketConnack(p)
 			if p.ReasonCode >= failure {
@@ -108,8 +114,8 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 	}
 }
 
-// encode returns a control packet as paho writes it.
-func encode(packet packets.Packet) []byte {
+// Encode returns a control packet as paho writes it.
+func Encode(packet packets.Packet) []byte {
 	var encoded bytes.Buffer
 	_, _ = packet.WriteTo(&encoded) // a Buffer takes everything
 	return encoded.Bytes()
@@ -125,7 +131,7 @@ func encodeConnect(connect *packets.Connect) []byte {
 	if connect.WillFlag {
 		const before = 10 // bytes: the name of the protocol, its version, flags, keep-alive
 		own := len(connect.Properties.Pack(packets.CONNECT))
-		at := before + variableLength(own) + own + 2 + len(connect.ClientID)
+		at := before + VariableLength(own) + own + 2 + len(connect.ClientID)
 		body = slices.Concat(body[:at], AppendVariable(nil, len(will)), will, body[at+1:])
 	}
 	return append(AppendVariable([]byte{packets.CONNECT << 4}, len(body)), body...)
@@ -133,23 +139,6 @@ func encodeConnect(connect *packets.Connect) []byte {
 
 // failure is the lowest reason code that means a failure [MQTT-2.4.0].
 const failure = 0x80
-
-// keepAlive returns the time between two PINGREQs; zero: there are none. Both arguments are in seconds;
-// server is the Server Keep Alive of the CONNACK, or nil.
-func keepAlive(own uint16, server *uint16) time.Duration {
-	if server != nil && *server > 0 && *server < own {
-		own = *server
-	}
-	return time.Duration(own) * time.Second
-}
-
-// receiveMaximumOf returns the Receive Maximum of a CONNECT with these properties.
-func receiveMaximumOf(properties *paho.ConnectProperties) int {
-	if properties == nil || properties.ReceiveMaximum == nil {
-		return 1<<16 - 1
-	}
-	return int(*properties.ReceiveMaximum)
-}
 
 func decode(packet []byte) (packets.Packet, error) {
 	p, err := packets.ReadPacket(bytes.NewReader(packet))
@@ -175,7 +164,7 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 	packet := packets.Subscribe{PacketID: c.packetID, Properties: &packets.Properties{}, Subscriptions: subscriptions}
 	c.mu.Unlock()
 	stop := context.AfterFunc(ctx, c.conn.Abort) // a part of the packet may have left
-	c.conn.Send(encode(&packet))
+	c.conn.Send(Encode(&packet))
 	if !stop() {
 		return nil, ctx.Err()
 	}
@@ -199,7 +188,7 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 
 // Disconnect sends DISCONNECT and closes the connection, lost already or not. Run then returns.
 func (c *Client) Disconnect() {
-	c.conn.Send(encode(&packets.Disconnect{}))
+	c.conn.Send(Encode(&packets.Disconnect{}))
 	_ = c.conn.Close() // an error says that it was lost
 }
 
@@ -232,7 +221,9 @@ func (c *Client) next() (goOn bool) {
 func (c *Client) handle(packet []byte) (goOn bool) {
 	switch Type(packet) {
 	case packets.PUBLISH:
-		return c.publish(c.conn.Publish())
+		return c.publish(c.conn.gate.Publish())
+	case packets.PUBACK:
+		c.options.Acknowledged(c.conn.gate.Puback())
 	case packets.PINGRESP:
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -242,7 +233,7 @@ func (c *Client) handle(packet []byte) (goOn bool) {
 		content, err := decode(packet)
 		return err == nil && c.control(content)
 	}
-	return true // a PUBACK that came twice, or an answer to what this client never sends
+	return true // or it answers what this client never sends
 }
 
 // control handles a packet that paho has decoded. It reports false if the connection is over.
@@ -253,7 +244,7 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 		return false
 	case *packets.Auth:
 		if p.ReasonCode == packets.AuthContinueAuthentication {
-			if !c.answer(encode(c.options.Authenticate()), 0, 1) {
+			if !c.answer(Encode(c.options.Authenticate()), 0, 1) {
 				c.conn.Refuse(Refuse(ProtocolError, "an AUTH came before the answer to the one before was sent"))
 				return false
 			}

@@ -25,7 +25,7 @@ const MaxControl = 64 << 10
 const farewellTimeout = time.Second
 
 // Conn is a connection to a broker. A packet that MQTT does not allow, or that is too large, ends the
-// connection before it is returned or intercepted. It also is the net.Conn of paho v0.23.0, which reads a
+// connection before it is returned. It also is the net.Conn of paho v0.23.0, which reads a
 // packet in three small pieces, with Read, and writes it in four, between Lock and Unlock.
 //
 // One goroutine at a time may read. The other methods are safe for concurrent use, except
@@ -39,10 +39,9 @@ type Conn struct {
 	socket    net.Conn      // the connection below TLS and WebSocket; Conn itself if there is neither
 	gate      *Gate         // checks the packets of the broker; used by the reading goroutine only
 	reader    *Filter
-	intercept atomic.Pointer[Interceptor] // nil: Read and Next return all packets
-	cause     atomic.Pointer[error]       // why this end closes the connection; nil if it does not
-	unsent    atomic.Pointer[error]       // the error of the write for which it was closed; nil if it was not
-	anonymous bool                        // the broker asked for a client certificate, and got none
+	cause     atomic.Pointer[error] // why this end closes the connection; nil if it does not
+	unsent    atomic.Pointer[error] // the error of the write for which it was closed; nil if it was not
+	anonymous bool                  // the broker asked for a client certificate, and got none
 
 	writeTimeout time.Duration
 	writing      chan struct{} // full while a packet is being written
@@ -137,18 +136,10 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 		writing:      make(chan struct{}, 1),
 		Conn:         conn,
 		socket:       socket,
-		gate:         NewGate(FromServer, Limits{}),
+		gate:         NewGate(),
 		writeTimeout: writeTimeout,
 	}
-	c.reader = NewFilter(countingReader{c}, FilterOptions{
-		Limit:  maxPacket,
-		Others: MaxControl,
-		Check:  c.gate.Check,
-		Take: func(packet []byte) bool {
-			intercept := c.intercept.Load()
-			return intercept != nil && (*intercept)(packet, c.gate.Publish())
-		},
-	})
+	c.reader = NewFilter(countingReader{c}, FilterOptions{Limit: maxPacket, Others: MaxControl, Check: c.gate.Check})
 	return c
 }
 
@@ -166,19 +157,11 @@ func (r countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Interceptor is called with each packet that arrives, in the reading goroutine. It reports whether
-// it took the packet; Read and Next return the others. If the packet is a PUBLISH, publish is what the
-// gate has decoded of it. It must keep neither.
-type Interceptor func(packet []byte, publish *Publish) bool
-
-// Intercept offers each packet that arrives from now on to f.
-func (c *Conn) Intercept(f Interceptor) { c.intercept.Store(&f) }
-
 // Abort closes the connection at once. Close would first wait up to five seconds to send
 // TLS's close_notify.
 func (c *Conn) Abort() { _ = c.socket.Close() }
 
-// Read returns the packets that Intercept did not take, byte for byte.
+// Read returns the packets, byte for byte.
 func (c *Conn) Read(p []byte) (int, error) {
 	n, err := c.reader.Read(p)
 	if err != nil {
@@ -188,7 +171,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Next returns the next packet that Intercept did not take, whole. It is valid until the next call
+// Next returns the next packet, whole. It is valid until the next call
 // of Next or Read. An error ends the reading, and may be a *[DialError] before the first packet. A
 // caller that waits in Next needs less of a stack than one that waits in paho's ReadPacket.
 func (c *Conn) Next() ([]byte, error) {
@@ -199,10 +182,6 @@ func (c *Conn) Next() ([]byte, error) {
 	c.answered = true
 	return packet, nil
 }
-
-// Publish returns what the gate has decoded of the latest packet that Next returned, if that is a
-// PUBLISH. It is valid as long as the packet. Only the reading goroutine may call it.
-func (c *Conn) Publish() *Publish { return c.gate.Publish() }
 
 // explain handles the error that ends the reading, and adds what is known about it.
 func (c *Conn) explain(err error) error {
@@ -225,10 +204,11 @@ func (c *Conn) explain(err error) error {
 // MQTT's rules, and tells the broker, unless that takes long: the connection is over
 // either way. For any other err it does nothing. Only the reading goroutine may call it.
 func (c *Conn) Refuse(err error) {
-	farewell, refused := c.gate.AppendRefusal(nil, err)
-	if !refused {
+	refusal := RefusalIn(err)
+	if refusal == nil {
 		return
 	}
+	farewell := Encode(&packets.Disconnect{ReasonCode: refusal.Code, Properties: &packets.Properties{ReasonString: refusal.Short()}})
 	why := fmt.Errorf("the broker sent what MQTT does not allow: %w", err)
 	if !c.answered && c.server != nil {
 		if explained := (*DialError)(nil); errors.As(explainFirstRead(c.server, c.head, why), &explained) {

@@ -1,6 +1,7 @@
 // Package mqtt has what this project needs of MQTT beyond paho: PUBLISH and PUBACK without allocations,
 // the checks of each packet before any library sees it, and one connection to a broker. The client, the
-// attached store and the server use it, so all of them read, write, refuse and connect alike.
+// attached store and the server use it, so all of them read, write, refuse and connect alike. What only a
+// server needs is in server/internal/wire.
 //
 //   - [Filter] takes packets out of the stream of a connection, each complete and within its bound.
 //   - [Gate] checks each of them byte for byte, with [Reader] and [Properties], which do not allocate.
@@ -19,8 +20,7 @@
 // short packets make them read beyond a buffer, allocate gigabytes or end the process. A Gate lets
 // through only packets that follow the standard byte for byte, in an order that it allows, and within
 // [Limits], so none of that can happen. It does not decide what a client may do, nor what the server
-// supports. It accepts any reason code from a server: mochi v2.7.9, with 0x01 in a PUBACK, and other
-// brokers send codes that the standard does not list, and they harm no client.
+// supports.
 //
 // Every refusal ends the connection, even where the standard allows an answer with a reason
 // code in a PUBACK or SUBACK: a peer that sends wrong or unreasonable packets will send more

@@ -21,7 +21,6 @@ import (
 
 const (
 	encryptedKeyType = "ENCRYPTED PRIVATE KEY"
-	keyType          = "PRIVATE KEY"
 	// maxIterations bounds the time to read a key file, to about a second. OpenSSL uses 2,048.
 	maxIterations = 1 << 20
 )
@@ -42,113 +41,84 @@ var (
 		"1.2.840.113549.2.10": sha512.New384,
 		"1.2.840.113549.2.11": sha512.New,
 	}
+
+	errKeyEncryption    = errors.New(`not an encrypted private key of a kind that is supported (PBES2, PBKDF2, AES in CBC mode); convert it with "openssl pkcs8 -topk8 -v2 aes-256-cbc"`)
+	errWrongKeyPassword = errors.New("the password of the private key is wrong")
 )
 
-// encryptedKey is EncryptedPrivateKeyInfo of RFC 5958.
+// encryptedKey is EncryptedPrivateKeyInfo of RFC 5958, with the parameters of PBES2 and PBKDF2.
 type encryptedKey struct {
-	Algorithm pkix.AlgorithmIdentifier
-	Data      []byte
+	Algorithm struct {
+		ID    asn1.ObjectIdentifier
+		PBES2 struct {
+			Derivation struct {
+				ID     asn1.ObjectIdentifier
+				PBKDF2 struct {
+					Salt       []byte
+					Iterations int
+					KeyLength  int                      `asn1:"optional"`
+					Hash       pkix.AlgorithmIdentifier `asn1:"optional"`
+				}
+			}
+			Cipher struct {
+				ID     asn1.ObjectIdentifier
+				Vector []byte
+			}
+		}
+	}
+	Data []byte
 }
 
-type pbes2 struct {
-	Derivation, Cipher pkix.AlgorithmIdentifier
-}
-
-type pbkdf2Parameters struct {
-	Salt       []byte
-	Iterations int
-	KeyLength  int                      `asn1:"optional"`
-	Hash       pkix.AlgorithmIdentifier `asn1:"optional"`
-}
-
+// isEncryptedKey reports whether a key is encrypted, as PKCS #8 does it or, with one round of MD5, the PEM
+// format itself.
 func isEncryptedKey(text []byte) bool {
 	block, _ := pem.Decode(text)
-	return block != nil && (block.Type == encryptedKeyType || isEncryptedByPEM(block))
+	return block != nil && (block.Type == encryptedKeyType || block.Headers["DEK-Info"] != "")
 }
-
-// isEncryptedByPEM reports whether the PEM format itself encrypts the key, with one round of
-// MD5.
-func isEncryptedByPEM(block *pem.Block) bool { return block.Headers["DEK-Info"] != "" }
-
-const convertKey = `convert it with "openssl pkcs8 -topk8 -v2 aes-256-cbc"`
 
 // decryptKey returns the key in PEM, decrypted.
 func decryptKey(text, password []byte) ([]byte, error) {
 	block, _ := pem.Decode(text)
-	switch {
-	case block == nil:
+	if block == nil {
 		return nil, errors.New("it holds no private key in PEM")
-	case isEncryptedByPEM(block):
-		return nil, errors.New("its encryption is no longer safe; " + convertKey)
-	case block.Type != encryptedKeyType:
+	}
+	if !isEncryptedKey(text) {
 		return nil, errors.New("it is not encrypted, and a password is given for it")
 	}
-	decrypt, data, err := readEncryptedKey(block.Bytes, password)
+	var key encryptedKey
+	if _, err := asn1.Unmarshal(block.Bytes, &key); err != nil {
+		return nil, errKeyEncryption
+	}
+	derivation, encryption := &key.Algorithm.PBES2.Derivation, &key.Algorithm.PBES2.Cipher
+	if !key.Algorithm.ID.Equal(oidPBES2) || !derivation.ID.Equal(oidPBKDF2) {
+		return nil, errKeyEncryption
+	}
+	parameters := &derivation.PBKDF2
+	newHash, length := keyHashes[parameters.Hash.Algorithm.String()], keyCiphers[encryption.ID.String()]
+	if newHash == nil || length == 0 || len(encryption.Vector) != aes.BlockSize || len(key.Data) == 0 || len(key.Data)%aes.BlockSize != 0 {
+		return nil, errKeyEncryption
+	}
+	if parameters.Iterations < 1 || parameters.Iterations > maxIterations {
+		return nil, fmt.Errorf("its password takes %d iterations, and 1 to %d are supported", parameters.Iterations, maxIterations)
+	}
+	derived, err := pbkdf2.Key(newHash, string(password), parameters.Salt, parameters.Iterations, length)
 	if err != nil {
-		return nil, fmt.Errorf("%w; %s", err, convertKey)
+		return nil, err
 	}
-	if len(data) == 0 || len(data)%aes.BlockSize != 0 {
-		return nil, errors.New("it is cut short")
+	blocks, err := aes.NewCipher(derived)
+	if err != nil {
+		return nil, err
 	}
-	plain := make([]byte, len(data))
-	decrypt.CryptBlocks(plain, data)
+	plain := make([]byte, len(key.Data))
+	cipher.NewCBCDecrypter(blocks, encryption.Vector).CryptBlocks(plain, key.Data)
 	// A wrong password shows in the padding [RFC 8018, 6.1.1] or in the DER of the key.
 	padding := int(plain[len(plain)-1])
 	if padding < 1 || padding > aes.BlockSize || !bytes.HasSuffix(plain, bytes.Repeat([]byte{byte(padding)}, padding)) {
 		return nil, errWrongKeyPassword
 	}
 	plain = plain[:len(plain)-padding]
-	var key asn1.RawValue
-	if rest, err := asn1.Unmarshal(plain, &key); err != nil || len(rest) > 0 {
+	if rest, err := asn1.Unmarshal(plain, new(asn1.RawValue)); err != nil || len(rest) > 0 {
 		return nil, errWrongKeyPassword
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: keyType, Bytes: plain}), nil
-}
-
-var errWrongKeyPassword = errors.New("the password of the private key is wrong")
-
-// readEncryptedKey returns the encrypted data and the cipher that decrypts it.
-func readEncryptedKey(der, password []byte) (decrypt cipher.BlockMode, data []byte, err error) {
-	var key encryptedKey
-	if _, err := asn1.Unmarshal(der, &key); err != nil {
-		return nil, nil, fmt.Errorf("not an encrypted private key: %w", err)
-	}
-	if !key.Algorithm.Algorithm.Equal(oidPBES2) {
-		return nil, nil, fmt.Errorf("encrypted with %v, which is not supported", key.Algorithm.Algorithm)
-	}
-	var scheme pbes2
-	if _, err := asn1.Unmarshal(key.Algorithm.Parameters.FullBytes, &scheme); err != nil {
-		return nil, nil, fmt.Errorf("not an encrypted private key: %w", err)
-	}
-	if !scheme.Derivation.Algorithm.Equal(oidPBKDF2) {
-		return nil, nil, fmt.Errorf("its key derivation is %v, which is not supported", scheme.Derivation.Algorithm)
-	}
-	var derivation pbkdf2Parameters
-	if _, err := asn1.Unmarshal(scheme.Derivation.Parameters.FullBytes, &derivation); err != nil {
-		return nil, nil, fmt.Errorf("not an encrypted private key: %w", err)
-	}
-	newHash, known := keyHashes[derivation.Hash.Algorithm.String()]
-	if !known {
-		return nil, nil, fmt.Errorf("its password is hashed with %v, which is not supported", derivation.Hash.Algorithm)
-	}
-	length, known := keyCiphers[scheme.Cipher.Algorithm.String()]
-	if !known {
-		return nil, nil, fmt.Errorf("encrypted with %v, which is not supported", scheme.Cipher.Algorithm)
-	}
-	if derivation.Iterations < 1 || derivation.Iterations > maxIterations {
-		return nil, nil, fmt.Errorf("its password takes %d iterations, and 1 to %d are supported", derivation.Iterations, maxIterations)
-	}
-	var vector []byte
-	if _, err := asn1.Unmarshal(scheme.Cipher.Parameters.FullBytes, &vector); err != nil || len(vector) != aes.BlockSize {
-		return nil, nil, errors.New("not an encrypted private key: it has no initialization vector")
-	}
-	derived, err := pbkdf2.Key(newHash, string(password), derivation.Salt, derivation.Iterations, length)
-	if err != nil {
-		return nil, nil, err
-	}
-	block, err := aes.NewCipher(derived)
-	if err != nil {
-		return nil, nil, err
-	}
-	return cipher.NewCBCDecrypter(block, vector), key.Data, nil
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: plain}), nil
 }

@@ -12,9 +12,11 @@ import (
 	"net/url"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 
 	"github.com/eclipse/paho.golang/packets"
 )
@@ -47,7 +49,7 @@ func noConnection(server *url.URL, cause error) error {
 
 // noTLS says that server does not answer a TLS handshake.
 func noTLS(server *url.URL, cause error) error {
-	return explained(cause, "TLS: no answer from %s: is this a port without TLS? Then write %s", server.Host, plain(server))
+	return explained(cause, "TLS: no answer from %s: is this a port without TLS? Then write %s", server.Host, withTLS(server, false))
 }
 
 // NoAnswer says that server accepted a connection and does not answer a CONNECT. cause is the end
@@ -56,27 +58,30 @@ func NoAnswer(server *url.URL, cause error) error {
 	if scheme := schemeOf(server); scheme.encrypted || scheme.websocket {
 		return explained(cause, "no MQTT answer from %s: is a broker behind this port?", server.Host)
 	}
-	return explained(cause, "no MQTT answer from %s: is this a TLS port (then write %s), or the port of a web server?", server.Host, encrypted(server))
+	return explained(cause, "no MQTT answer from %s: is this a TLS port (then write %s), or the port of a web server?", server.Host, withTLS(server, true))
 }
 
-// plain and encrypted return the form of an address without and with TLS.
-func plain(server *url.URL) string {
+// withTLS returns the form of an address with or without TLS.
+func withTLS(server *url.URL, encrypted bool) string {
+	scheme := "mqtt"
 	if schemeOf(server).websocket {
-		return "ws://" + server.Host
+		scheme = "ws"
 	}
-	return "mqtt://" + server.Host
-}
-
-func encrypted(server *url.URL) string {
-	if schemeOf(server).websocket {
-		return "wss://" + server.Host
+	if encrypted {
+		scheme += "s"
 	}
-	return "mqtts://" + server.Host
+	return scheme + "://" + server.Host
 }
 
 // explainDial explains why no connection to server could be opened. local is what should answer
 // on this machine.
 func explainDial(server *url.URL, local string, err error) error {
+	peer, isLocal := server.Host, server.Hostname() == "localhost"
+	if ip := net.ParseIP(server.Hostname()); ip != nil {
+		isLocal = ip.IsLoopback()
+	} else if op := (*net.OpError)(nil); errors.As(err, &op) && op.Addr != nil && !isLocal {
+		peer = fmt.Sprintf("%s (%s)", server.Host, op.Addr) // that DNS gave
+	}
 	var lookup *net.DNSError
 	var network net.Error
 	switch {
@@ -86,34 +91,16 @@ func explainDial(server *url.URL, local string, err error) error {
 		return explained(err, "DNS knows no address of %q: is the name right?", server.Hostname())
 	case errors.As(err, &lookup):
 		return explained(err, "the address of %q cannot be looked up: does this machine reach its DNS server? (%s)", server.Hostname(), oneLine(lookup.Err))
+	case isErrno(err, syscall.ECONNREFUSED, 10061) && isLocal:
+		return explained(err, "connection refused by %s: is %s running?", peer, local)
 	case isErrno(err, syscall.ECONNREFUSED, 10061):
-		hint := "is a broker running there, and is this its port?"
-		if isLocal(server.Hostname()) {
-			hint = "is " + local + " running?"
-		}
-		return explained(err, "connection refused by %s: %s", peer(server, err), hint)
+		return explained(err, "connection refused by %s: is a broker running there, and is this its port?", peer)
 	case isErrno(err, syscall.EHOSTUNREACH, 10065), isErrno(err, syscall.ENETUNREACH, 10051):
-		return explained(err, "no route to %s: is this machine's network up, and is the address right?", peer(server, err))
+		return explained(err, "no route to %s: is this machine's network up, and is the address right?", peer)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
 		return noConnection(server, err)
 	}
 	return err
-}
-
-// peer returns the host and port of server as the program wrote them and, if that was a name, the
-// address that DNS gave.
-func peer(server *url.URL, err error) string {
-	var op *net.OpError
-	if !errors.As(err, &op) || op.Addr == nil || op.Addr.String() == server.Host || isLocal(server.Hostname()) {
-		return server.Host
-	}
-	return fmt.Sprintf("%s (%s)", server.Host, op.Addr)
-}
-
-// isLocal reports whether a host is this machine.
-func isLocal(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // IsNoServer reports whether an attempt to connect failed because nothing listens at the address, or
@@ -152,76 +139,54 @@ func explainTLS(server *url.URL, config *tls.Config, err error) error {
 	case errors.As(err, &header) && bytes.HasPrefix(header.RecordHeader[:], []byte("HTTP")):
 		return explained(err, "TLS: %s answers HTTP without TLS: is this the port of a web server? For MQTT over WebSocket write ws://%s", server.Host, server.Host)
 	case errors.As(err, &header):
-		return explained(err, "TLS: %s does not speak TLS on this port: write %s, or the port that is for TLS", server.Host, plain(server))
+		return explained(err, "TLS: %s does not speak TLS on this port: write %s, or the port that is for TLS", server.Host, withTLS(server, false))
 	case hungUp(err):
-		return explained(err, "TLS: %s closed the connection during the handshake: is this a port without TLS? Then write %s", server.Host, plain(server))
+		return explained(err, "TLS: %s closed the connection during the handshake: is this a port without TLS? Then write %s", server.Host, withTLS(server, false))
 	case errors.As(err, &authority):
 		return explained(err, "TLS: the certificate of %s is signed by an unknown authority: name the file with the authority's certificate (TLS.CAFile, --tls-ca)", server.Host)
 	case errors.As(err, &hostname):
 		return explained(err, "TLS: the certificate of %s is valid for %s, not for %s: write one of its names in the address", server.Host, CertificateNames(hostname.Certificate), config.ServerName)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		now := time.Now
-		if config.Time != nil {
-			now = config.Time
-		}
-		return explained(err, "TLS: the certificate of %s %s: replace the certificate, or set this machine's clock", server.Host, validity(invalid.Cert, now()))
+		return explained(err, "TLS: the certificate of %s is valid from %s to %s: replace the certificate, or set this machine's clock", server.Host,
+			invalid.Cert.NotBefore.UTC().Format(time.RFC3339), invalid.Cert.NotAfter.UTC().Format(time.RFC3339))
 	}
-	return explained(withCertificate(err), "TLS: %s%s", oneLine(err.Error()), aboutCertificates(err))
+	return explainAlert(err)
 }
 
-// CertificateNames returns the first names of a certificate, for a text.
+// CertificateNames returns the names of a certificate, the first 300 bytes of them, for a text.
 func CertificateNames(certificate *x509.Certificate) string {
-	var names []string
-	for _, name := range certificate.DNSNames {
-		names = append(names, fmt.Sprintf("%.100q", name))
-	}
+	names := slices.Clone(certificate.DNSNames)
 	for _, ip := range certificate.IPAddresses {
 		names = append(names, ip.String())
 	}
-	const most = 5
-	switch {
-	case len(names) == 0:
+	if len(names) == 0 {
 		return "no name at all (it needs a subject alternative name)"
-	case len(names) > most:
-		return fmt.Sprintf("%s and %d others", strings.Join(names[:most], ", "), len(names)-most)
 	}
-	return strings.Join(names, ", ")
+	return fmt.Sprintf("%.300s", oneLine(strings.Join(names, ", ")))
 }
 
-// validity says when a certificate is or was valid, which is not now.
-func validity(certificate *x509.Certificate, now time.Time) string {
-	now = now.UTC().Truncate(time.Second)
-	if now.Before(certificate.NotBefore) {
-		return fmt.Sprintf("is valid from %s on, and it is %s here", certificate.NotBefore.UTC().Format(time.RFC3339), now.Format(time.RFC3339))
-	}
-	return fmt.Sprintf("expired at %s, and it is %s here", certificate.NotAfter.UTC().Format(time.RFC3339), now.Format(time.RFC3339))
-}
-
-// aboutCertificates returns a hint if the server refused the client's certificate, or its absence.
-func aboutCertificates(err error) string {
+// isAboutCertificate reports whether a server refused this client's certificate, or its absence.
+func isAboutCertificate(err error) bool {
 	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate") {
-		return ": the server refuses the client's certificate, or wants one: check TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)"
-	}
-	return ""
+	return errors.As(err, &op) && op.Op == "remote error" && strings.Contains(op.Err.Error(), "certificate")
 }
 
-// withCertificate returns err, with ErrClientCertificate if it is about that.
-func withCertificate(err error) error {
-	if aboutCertificates(err) == "" {
-		return err
+// explainAlert explains an error of TLS, which may be about the certificate of this client.
+func explainAlert(err error) error {
+	if !isAboutCertificate(err) {
+		return explained(err, "TLS: %s", oneLine(err.Error()))
 	}
-	return fmt.Errorf("%w: %w", ErrClientCertificate, err)
+	return explained(errors.Join(ErrClientCertificate, err), "TLS: %s: the server refuses the client's certificate, or wants one: check TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)", oneLine(err.Error()))
 }
 
 // explainAnonymous explains why a broker ended a connection on which it asked for a certificate
 // and got none. TLS 1.3 refuses a client without one after the handshake, and a reset often
 // overtakes the reason.
 func explainAnonymous(server *url.URL, err error) error {
-	if !hungUp(err) && aboutCertificates(err) == "" {
+	if !hungUp(err) && !isAboutCertificate(err) {
 		return err
 	}
-	return explained(fmt.Errorf("%w: %w", ErrClientCertificate, err), "TLS: %s closed the connection: it asked for a client certificate, and this client has none: set TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)", server.Host)
+	return explained(errors.Join(ErrClientCertificate, err), "TLS: %s closed the connection: it asked for a client certificate, and this client has none: set TLS.CertFile and TLS.KeyFile (--tls-cert, --tls-key)", server.Host)
 }
 
 // explainWebSocket explains why the handshake of a WebSocket with server failed.
@@ -239,25 +204,25 @@ func explainWebSocket(server *url.URL, err error) error {
 
 // explainFirstRead explains why the broker's first packet did not come. head is what came instead.
 func explainFirstRead(server *url.URL, head []byte, err error) error {
+	const handshake, alert = "\x16\x03", "\x15\x03" // of a TLS record [RFC 8446, 5.1]
+	begins := func(prefix string) bool { return bytes.HasPrefix(head, []byte(prefix)) }
 	scheme := schemeOf(server)
-	version3 := len(head) >= 4 && head[0] == packets.CONNACK<<4 && head[1] == 2
-	const handshake, alert, major = 0x16, 0x15, 0x03 // of a TLS record [RFC 8446, 5.1]
 	switch {
 	case len(head) == 0 && hungUp(err) && (scheme.encrypted || scheme.websocket):
 		return explained(err, "%s closed the connection before it answered: is a broker for MQTT 5 behind this port?", server.Host)
 	case len(head) == 0 && hungUp(err):
-		return explained(err, "%s closed the connection before it answered: is this a port for TLS (then write %s), or a broker that speaks MQTT 3 only?", server.Host, encrypted(server))
-	case len(head) == 0 && aboutCertificates(err) != "":
-		return explained(withCertificate(err), "TLS: %s%s", oneLine(err.Error()), aboutCertificates(err))
+		return explained(err, "%s closed the connection before it answered: is this a port for TLS (then write %s), or a broker that speaks MQTT 3 only?", server.Host, withTLS(server, true))
+	case len(head) == 0 && isAboutCertificate(err):
+		return explainAlert(err)
 	case len(head) == 0:
 		return err // such as the end of the attempt
-	case version3:
+	case begins("\x20\x02"): // a CONNACK without properties
 		return explained(err, "%s answers with MQTT 3: this client needs a broker that speaks MQTT 5", server.Host)
-	case len(head) >= 2 && (head[0] == alert || head[0] == handshake) && head[1] == major && !scheme.encrypted:
-		return explained(err, "%s answers with TLS: write %s", server.Host, encrypted(server))
-	case bytes.HasPrefix(head, []byte("HTTP/")):
+	case (begins(alert) || begins(handshake)) && !scheme.encrypted:
+		return explained(err, "%s answers with TLS: write %s", server.Host, withTLS(server, true))
+	case begins("HTTP/"):
 		return explained(err, "%s answers HTTP: is this the port of a web server? For MQTT over WebSocket write ws://%s or wss://%s", server.Host, server.Host, server.Host)
-	case isText(head):
+	case Type(head) != packets.CONNACK && Type(head) != packets.AUTH:
 		return explained(err, "%s does not speak MQTT: its answer begins with %q", server.Host, head)
 	case hungUp(err):
 		return explained(err, "%s closed the connection before its answer was complete", server.Host)
@@ -265,20 +230,10 @@ func explainFirstRead(server *url.URL, head []byte, err error) error {
 	return err
 }
 
-// isText reports whether an answer begins like a text, as answers of SSH, SMTP and FTP do.
-func isText(head []byte) bool {
-	for _, b := range head {
-		if b < 0x20 && b != '\r' && b != '\n' || b >= 0x7f {
-			return false
-		}
-	}
-	return len(head) >= 4
-}
-
 // oneLine replaces control characters, which a peer may have chosen.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r < 0x20 || r >= 0x7f && r < 0xa0 {
+		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r

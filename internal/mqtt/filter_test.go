@@ -142,7 +142,7 @@ func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
 	ping := []byte{0xc0, 0}
 	m.Payload = make([]byte, bufferSize)
 	long, _ := m.Append(nil)
-	m.Payload = make([]byte, 2*bufferSize-m.Size())
+	m.Payload = make([]byte, 2*bufferSize-len(long))
 	full, _ := m.Append(nil)
 	if len(full) != bufferSize {
 		t.Fatalf("the packet that is to fill the buffer has %d bytes", len(full))

@@ -1,10 +1,6 @@
 package mqtt
 
-import (
-	"encoding/binary"
-
-	"github.com/eclipse/paho.golang/packets"
-)
+import "github.com/eclipse/paho.golang/packets"
 
 const properties = packets.PropSharedSubAvailable + 1 // identifiers of properties are below [MQTT-2.2.2.2]
 
@@ -83,133 +79,106 @@ type Property struct {
 	Value      []byte // any other value
 }
 
-// Properties reads the properties of a packet one by one. It refuses a property that the
-// packet cannot have or cannot repeat, and one with a value that the standard does not allow.
-// The zero value has no properties; see Begin.
+// Properties reads the properties of packets. It refuses a property that the packet cannot have or cannot
+// repeat, and one with a value that the standard does not allow. User properties and Subscription
+// Identifiers may be repeated: a SUBSCRIBE, which has one at most, needs a check of its own.
 type Properties struct {
-	Seen PropertySet // since Begin
+	Seen PropertySet // by the latest call of Each
+	Raw  []byte      // what it read, without the length
 
-	in      Reader
-	allowed PropertySet
-	many    PropertySet // those that may occur more than once
-	limits  *Limits
-	users   int // the number of user properties, also from before Begin
-	size    int // their length in bytes
+	users int // the number of user properties, by all calls
+	size  int // their length in bytes
 }
 
-// Begin reads the length of the properties at the beginning of in, makes Next return them,
-// and moves in behind them. User properties that were read before still count for the
-// limits.
-func (p *Properties) Begin(in *Reader, allowed, many PropertySet, limits *Limits) *Refusal {
+var repeatable = SetOf(packets.PropUser, packets.PropSubscriptionIdentifier)
+
+// Each reads the properties at the beginning of in, moves in behind them, and calls do, unless it is
+// nil, for every one. It returns what is wrong with them, or the refusal of do. User properties of earlier
+// calls count for the limits.
+func (p *Properties) Each(in *Reader, allowed PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
 	length, ok := in.Variable()
 	if !ok || length > len(*in) {
 		return Refuse(Malformed, "the length of the properties is malformed, or longer than the packet")
 	}
-	p.in, *in = (*in)[:length:length], (*in)[length:]
-	p.allowed, p.many, p.limits, p.Seen = allowed, many, limits, 0
+	rest := (*in)[:length:length]
+	p.Seen, p.Raw, *in = 0, rest, (*in)[length:]
+	for len(rest) > 0 {
+		identifier := rest[0]
+		switch {
+		case identifier >= properties || known[identifier].kind == unknown:
+			return Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
+		case !allowed.Has(identifier):
+			return Refuse(Malformed, "it cannot have a %s", known[identifier].name) // [MQTT-2.2.2.2]
+		case p.Seen.Has(identifier) && !repeatable.Has(identifier):
+			return Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
+		}
+		p.Seen |= 1 << identifier
+		property, ok := rest.Property()
+		if refusal := p.check(&property, ok, limits); refusal != nil {
+			return refusal
+		}
+		if do != nil {
+			if refusal := do(property); refusal != nil {
+				return refusal
+			}
+		}
+	}
 	return nil
 }
 
-// Each begins with the properties at the beginning of in, as Begin does, and calls do, unless
-// it is nil, for every one. It returns the refusal of Begin, Next or do.
-func (p *Properties) Each(in *Reader, allowed, many PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
-	if refusal := p.Begin(in, allowed, many, limits); refusal != nil {
-		return refusal
-	}
-	for {
-		var property Property
-		if more, refusal := p.Next(&property); !more {
-			return refusal
-		}
-		if do == nil {
-			continue
-		}
-		if refusal := do(property); refusal != nil {
-			return refusal
-		}
-	}
-}
-
-// All returns the unread properties, as a part of the packet.
-func (p *Properties) All() []byte { return p.in }
-
-// Next reads the next property. It reports false when there is none left or the next is wrong.
-func (p *Properties) Next(property *Property) (bool, *Refusal) {
-	if len(p.in) == 0 {
-		return false, nil
-	}
-	identifier := p.in[0]
-	p.in = p.in[1:]
-	switch {
-	case identifier >= properties || known[identifier].kind == unknown:
-		return false, Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
-	case !p.allowed.Has(identifier):
-		return false, Refuse(Malformed, "it cannot have a %s", known[identifier].name) // [MQTT-2.2.2.2]
-	case p.Seen.Has(identifier) && !p.many.Has(identifier):
-		return false, Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
-	}
-	p.Seen |= 1 << identifier
-	property.Identifier = identifier
-	ok, inRange := true, true
-	switch kind := known[identifier].kind; kind {
+// check returns what is wrong with the value of a property, or nil. ok says that it is complete.
+func (p *Properties) check(property *Property, ok bool, limits *Limits) *Refusal {
+	inRange, name := true, known[property.Identifier].name
+	switch known[property.Identifier].kind {
 	case flag:
-		var value byte
-		value, ok = p.in.Byte()
-		property.Number, inRange = uint32(value), value <= 1
-	case short, positive:
-		var value uint16
-		value, ok = p.in.Uint16()
-		property.Number, inRange = uint32(value), value > 0 || kind == short
-	case long, size:
-		property.Number, ok = p.in.Uint32()
-		inRange = property.Number > 0 || kind == long
-	case variable:
-		var value int
-		value, ok = p.in.Variable()
-		property.Number, inRange = uint32(value), value > 0
+		inRange = property.Number <= 1
+	case positive, size, variable:
+		inRange = property.Number > 0
 	case text:
-		property.Value, ok = p.in.Text()
-	case binaryData:
-		property.Value, ok = p.in.Binary()
+		ok = ok && isText(property.Value)
 	case pair:
-		if property.Name, ok = p.in.Text(); ok {
-			property.Value, ok = p.in.Text()
-		}
+		ok = ok && isText(property.Name) && isText(property.Value)
 		p.users++
 		p.size += len(property.Name) + len(property.Value)
 	}
 	switch {
 	case !ok:
-		return false, Refuse(Malformed, "its %s is malformed", known[identifier].name)
+		return Refuse(Malformed, "its %s is malformed", name)
 	case !inRange:
-		return false, Refuse(ProtocolError, "its %s cannot be %d", known[identifier].name, property.Number)
-	case over(p.users, p.limits.UserProperties):
-		return false, Refuse(QuotaExceeded, "it has more than %d user properties", p.limits.UserProperties)
-	case over(p.size, p.limits.UserPropertyBytes):
-		return false, Refuse(QuotaExceeded, "its user properties have more than %d bytes", p.limits.UserPropertyBytes)
+		return Refuse(ProtocolError, "its %s cannot be %d", name, property.Number)
+	case Over(p.users, limits.UserProperties):
+		return Refuse(QuotaExceeded, "it has more than %d user properties", limits.UserProperties)
+	case Over(p.size, limits.UserPropertyBytes):
+		return Refuse(QuotaExceeded, "its user properties have more than %d bytes", limits.UserPropertyBytes)
 	}
-	return true, nil
+	return nil
 }
 
-// PropertyLength returns the length in bytes of the first property in in, which must be
-// well-formed.
-func PropertyLength(in []byte) int {
-	switch known[in[0]].kind {
+// Property reads a property whose identifier is known, and does not check its value.
+func (r *Reader) Property() (property Property, ok bool) {
+	property.Identifier, _ = r.Byte()
+	switch known[property.Identifier].kind {
 	case flag:
-		return 1 + 1
+		var value byte
+		value, ok = r.Byte()
+		property.Number = uint32(value)
 	case short, positive:
-		return 1 + 2
+		var value uint16
+		value, ok = r.Uint16()
+		property.Number = uint32(value)
 	case long, size:
-		return 1 + 4
+		property.Number, ok = r.Uint32()
 	case variable:
-		n := 1
-		for in[n] >= 0x80 {
-			n++
-		}
-		return n + 1
+		var value int
+		value, ok = r.Variable()
+		property.Number = uint32(value)
 	case pair:
-		n := 1 + 2 + int(binary.BigEndian.Uint16(in[1:]))
-		return n + 2 + int(binary.BigEndian.Uint16(in[n:]))
+		if property.Name, ok = r.Binary(); !ok {
+			return property, false
+		}
+		fallthrough
+	default:
+		property.Value, ok = r.Binary()
 	}
-	return 1 + 2 + int(binary.BigEndian.Uint16(in[1:]))
+	return property, ok
 }

@@ -8,16 +8,20 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
+// Flags of a PUBLISH [MQTT-3.3.1].
 const (
-	flagRetain    = 0x01
-	flagDuplicate = 0x08
-	qosShift      = 1
-	qosMask       = 0x03
+	FlagRetain    = 0x01
+	FlagDuplicate = 0x08
+	QoSShift      = 1
 
-	// maxString is the largest length of a string or binary data [MQTT-1.5.4, MQTT-1.5.6].
-	maxString = 1<<16 - 1
-	// maxRemaining is the largest length of a packet after its fixed header [MQTT-1.5.5].
-	maxRemaining = 1<<28 - 1
+	qosMask = 0x03
+)
+
+const (
+	// MaxString is the largest length of a string or binary data [MQTT-1.5.4, MQTT-1.5.6].
+	MaxString = 1<<16 - 1
+	// MaxRemaining is the largest length of a packet after its fixed header [MQTT-1.5.5].
+	MaxRemaining = 1<<28 - 1
 )
 
 // Type returns the type of a packet, such as packets.PUBLISH. The packet must not be empty.
@@ -46,31 +50,19 @@ type Publish struct {
 var publishProperties = SetOf(packets.PropPayloadFormat, packets.PropMessageExpiry, packets.PropContentType, packets.PropResponseTopic,
 	packets.PropCorrelationData, packets.PropSubscriptionIdentifier, packets.PropTopicAlias, packets.PropUser)
 
-// publishMany are the properties that it can have more than once.
-var publishMany = SetOf(packets.PropSubscriptionIdentifier, packets.PropUser)
-
-// ParsePublish decodes a complete PUBLISH packet of MQTT 5. It reports false for one that
-// Decode refuses, and for one with a subscription identifier, which requests and replies do
-// not have.
-func ParsePublish(packet []byte) (Publish, bool) {
-	var p Publish
-	ok := p.Decode(packet, Version5, &noLimits) == nil && !p.Identified
-	return p, ok
-}
-
 var noLimits Limits
 
 // Decode decodes a complete PUBLISH packet of any version of MQTT. It returns what is wrong
 // with the packet, or nil. It refuses any topic alias: neither client nor server allows one.
 func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 	*p = Publish{}
-	in, refusal := body(packet, packets.PUBLISH)
+	in, refusal := bodyOf(packet, packets.PUBLISH, packets.PUBLISH)
 	if refusal != nil {
 		return refusal
 	}
-	p.QoS = packet[0] >> qosShift & qosMask
-	p.Duplicate = packet[0]&flagDuplicate != 0
-	p.Retain = packet[0]&flagRetain != 0
+	p.QoS = packet[0] >> QoSShift & qosMask
+	p.Duplicate = packet[0]&FlagDuplicate != 0
+	p.Retain = packet[0]&FlagRetain != 0
 	if p.QoS > 2 {
 		return Refuse(Malformed, "its QoS is 3") // [MQTT-3.3.1-4]
 	}
@@ -82,7 +74,7 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 		return Refuse(Malformed, "its topic name is malformed") // [MQTT-3.3.2-1]
 	}
 	if p.QoS > 0 {
-		if p.PacketID, refusal = packetID(&in); refusal != nil {
+		if p.PacketID, refusal = PacketID(&in); refusal != nil {
 			return refusal
 		}
 	}
@@ -107,15 +99,7 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 // whether the payload is marked as UTF-8.
 func (p *Publish) readProperties(in *Reader, limits *Limits) (text bool, refusal *Refusal) {
 	var properties Properties
-	if refusal := properties.Begin(in, publishProperties, publishMany, limits); refusal != nil {
-		return false, refusal
-	}
-	p.properties = properties.All()
-	for {
-		var property Property
-		if more, refusal := properties.Next(&property); !more {
-			return text, refusal
-		}
+	refusal = properties.Each(in, publishProperties, limits, func(property Property) *Refusal {
 		switch property.Identifier {
 		case packets.PropPayloadFormat:
 			text = property.Number == 1
@@ -127,16 +111,19 @@ func (p *Publish) readProperties(in *Reader, limits *Limits) (text bool, refusal
 			p.ResponseTopic = property.Value
 			if refusal := CheckTopic(property.Value, limits); refusal != nil { // [MQTT-3.3.2-14]
 				refusal.Reason = "as its response topic, " + refusal.Reason
-				return false, refusal
+				return refusal
 			}
 		case packets.PropCorrelationData:
 			p.CorrelationData = property.Value
 		case packets.PropSubscriptionIdentifier:
 			p.Identified = true
 		case packets.PropTopicAlias:
-			return false, Refuse(InvalidAlias, "it has a topic alias, and no maximum of those was announced") // [MQTT-3.2.2-17, MQTT-3.1.2-27]
+			return Refuse(InvalidAlias, "it has a topic alias, and no maximum of those was announced") // [MQTT-3.2.2-17, MQTT-3.1.2-27]
 		}
-	}
+		return nil
+	})
+	p.properties = properties.Raw
+	return text, refusal
 }
 
 // User returns the value of the first user property of a name.
@@ -152,59 +139,16 @@ func (p *Publish) User(name string) (value []byte, ok bool) {
 // Users calls yield with the name and the value of each user property, in their order, until yield
 // returns false. It is an [iter.Seq2], for a reader of several properties.
 func (p *Publish) Users(yield func(name, value []byte) bool) {
-	for rest := p.properties; len(rest) > 0; rest = rest[PropertyLength(rest):] {
-		if rest[0] == packets.PropUser {
-			in := Reader(rest[1:])
-			name, _ := in.Binary()
-			value, _ := in.Binary()
-			if !yield(name, value) {
-				return
-			}
+	for rest := Reader(p.properties); len(rest) > 0; {
+		property, _ := rest.Property()
+		if property.Identifier == packets.PropUser && !yield(property.Name, property.Value) {
+			return
 		}
 	}
 }
 
-// forwarded are the properties that a broker passes on as they are [MQTT-3.3.2-4,
-// MQTT-3.3.2-15, MQTT-3.3.2-16, MQTT-3.3.2-17, MQTT-3.3.2-20].
-var forwarded = SetOf(packets.PropPayloadFormat, packets.PropContentType, packets.PropResponseTopic, packets.PropCorrelationData, packets.PropUser)
-
-// AppendForwarded appends the properties that a broker passes on, as they are and in their
-// order, without a length before them. The Message Expiry Interval, topic aliases and
-// subscription identifiers are not among them: the broker writes its own.
-func (p *Publish) AppendForwarded(dst []byte) []byte {
-	for rest := p.properties; len(rest) > 0; {
-		n := PropertyLength(rest)
-		if forwarded.Has(rest[0]) {
-			dst = append(dst, rest[:n]...)
-		}
-		rest = rest[n:]
-	}
-	return dst
-}
-
-// body returns what follows the fixed header of a complete packet of this type.
-func body(packet []byte, kind byte) (Reader, *Refusal) {
-	size, header, ok := Size(packet)
-	switch {
-	case !ok || size != len(packet):
-		return nil, Refuse(Malformed, "it is not as long as its header says")
-	case Type(packet) != kind:
-		return nil, Refuse(ProtocolError, "it has the type %d, not %d", Type(packet), kind)
-	}
-	return packet[header:], nil
-}
-
-// packetID reads a packet identifier, which cannot be 0 [MQTT-2.2.1-3].
-func packetID(in *Reader) (uint16, *Refusal) {
-	id, ok := in.Uint16()
-	switch {
-	case !ok:
-		return 0, Refuse(Malformed, "it ends before its packet identifier")
-	case id == 0:
-		return 0, Refuse(ProtocolError, "its packet identifier is 0")
-	}
-	return id, nil
-}
+// Raw returns the properties in their encoded form, without their length.
+func (p *Publish) Raw() []byte { return p.properties }
 
 // Message is a PUBLISH packet to be written. Append leaves empty properties out.
 type Message struct {
@@ -224,108 +168,55 @@ type UserProperty struct {
 	Name, Value string
 }
 
-// AppendCorrelationData appends the property Correlation Data of at most 65,535 bytes, for
-// [Forward.Properties].
-func AppendCorrelationData(dst, data []byte) []byte {
-	return appendString(append(dst, packets.PropCorrelationData), data)
-}
-
-// AppendUserProperty appends a user property, for [Forward.Properties]. Name and value have at most
-// 65,535 bytes.
-func AppendUserProperty[T string | []byte](dst []byte, name string, value T) []byte {
-	return appendString(appendString(append(dst, packets.PropUser), name), value)
-}
-
 // ErrTooLong is the error for a string of more than 65,535 bytes, or a packet of more
 // than 268,435,455: MQTT cannot encode it.
 var ErrTooLong = errors.New("too long for an MQTT packet")
 
-// Size returns how many bytes Append would add, even if the message is too long.
-func (m *Message) Size() int {
-	_, remaining := m.lengths()
-	return 1 + variableLength(remaining) + remaining
-}
-
-// lengths returns the length of the properties, and the length of the packet after its fixed
-// header.
-func (m *Message) lengths() (properties, remaining int) {
-	properties = optional(len(m.ContentType)) + optional(len(m.ResponseTopic)) + optional(len(m.CorrelationData))
-	if m.MessageExpiry > 0 {
-		properties += 1 + 4
-	}
+// Append appends the packet to dst. The error is ErrTooLong; dst is then returned unchanged.
+func (m *Message) Append(dst []byte) ([]byte, error) {
+	longest := max(len(m.Topic), len(m.ContentType), len(m.ResponseTopic), len(m.CorrelationData))
 	for i := range m.User {
-		properties += 1 + 2 + len(m.User[i].Name) + 2 + len(m.User[i].Value)
+		longest = max(longest, len(m.User[i].Name), len(m.User[i].Value))
 	}
-	remaining = 2 + len(m.Topic) + variableLength(properties) + properties + len(m.Payload)
+	var usual [512]byte
+	properties := usual[:0]
+	if m.MessageExpiry > 0 {
+		properties = binary.BigEndian.AppendUint32(append(properties, packets.PropMessageExpiry), m.MessageExpiry)
+	}
+	properties = AppendProperty(properties, packets.PropContentType, m.ContentType)
+	properties = AppendProperty(properties, packets.PropResponseTopic, m.ResponseTopic)
+	properties = AppendProperty(properties, packets.PropCorrelationData, m.CorrelationData)
+	for i := range m.User {
+		properties = AppendUserProperty(properties, m.User[i].Name, m.User[i].Value)
+	}
+	remaining := 2 + len(m.Topic) + VariableLength(len(properties)) + len(properties) + len(m.Payload)
 	if m.QoS > 0 {
 		remaining += 2
 	}
-	return properties, remaining
-}
-
-// optional returns the length of a property with a string or binary data; an empty one
-// is left out.
-func optional(length int) int {
-	if length == 0 {
-		return 0
-	}
-	return 1 + 2 + length
-}
-
-func (m *Message) tooLong() bool {
-	for i := range m.User {
-		if len(m.User[i].Name) > maxString || len(m.User[i].Value) > maxString {
-			return true
-		}
-	}
-	return len(m.Topic) > maxString || len(m.ContentType) > maxString ||
-		len(m.ResponseTopic) > maxString || len(m.CorrelationData) > maxString
-}
-
-// Append appends the packet to dst. The error is ErrTooLong; dst is then returned unchanged.
-func (m *Message) Append(dst []byte) ([]byte, error) {
-	properties, remaining := m.lengths()
-	if remaining > maxRemaining || m.tooLong() {
+	if longest > MaxString || remaining > MaxRemaining {
 		return dst, ErrTooLong
 	}
-	dst = append(dst, packets.PUBLISH<<4|m.QoS<<qosShift)
-	dst = AppendVariable(dst, remaining)
-	dst = appendString(dst, m.Topic)
+	dst = AppendVariable(append(dst, packets.PUBLISH<<4|m.QoS<<QoSShift), remaining)
+	dst = AppendString(dst, m.Topic)
 	if m.QoS > 0 {
 		dst = binary.BigEndian.AppendUint16(dst, m.PacketID)
 	}
-	dst = AppendVariable(dst, properties)
-	if m.MessageExpiry > 0 {
-		dst = append(dst, packets.PropMessageExpiry)
-		dst = binary.BigEndian.AppendUint32(dst, m.MessageExpiry)
-	}
-	if m.ContentType != "" {
-		dst = appendString(append(dst, packets.PropContentType), m.ContentType)
-	}
-	if m.ResponseTopic != "" {
-		dst = appendString(append(dst, packets.PropResponseTopic), m.ResponseTopic)
-	}
-	if len(m.CorrelationData) > 0 {
-		dst = appendString(append(dst, packets.PropCorrelationData), m.CorrelationData)
-	}
-	for i := range m.User {
-		dst = appendString(append(dst, packets.PropUser), m.User[i].Name)
-		dst = appendString(dst, m.User[i].Value)
-	}
-	return append(dst, m.Payload...), nil
+	dst = AppendVariable(dst, len(properties))
+	return append(append(dst, properties...), m.Payload...), nil
 }
 
-func appendString[T string | []byte](dst []byte, text T) []byte {
-	dst = binary.BigEndian.AppendUint16(dst, uint16(len(text)))
-	return append(dst, text...)
+// AppendProperty appends a property with a string or binary data of at most [MaxString] bytes, unless it is
+// empty.
+func AppendProperty[T string | []byte](dst []byte, identifier byte, value T) []byte {
+	if len(value) == 0 {
+		return dst
+	}
+	return AppendString(append(dst, identifier), value)
 }
 
-func variableLength(value int) int {
-	length := 1
-	for ; value > 0x7f; value >>= 7 {
-		length++
-	}
-	return length
+// AppendUserProperty appends a user property. Name and value have at most [MaxString] bytes.
+func AppendUserProperty[T string | []byte](dst []byte, name string, value T) []byte {
+	return AppendString(AppendString(append(dst, packets.PropUser), name), value)
 }
 
 // Puback is a decoded PUBACK packet. Like [Publish], it shares the memory of the packet.
@@ -337,37 +228,16 @@ type Puback struct {
 	ReasonString []byte
 }
 
-// ParsePuback decodes a complete PUBACK packet of any version of MQTT: before MQTT 5 it has
-// the short form of MQTT 5. It reports false for one that Decode refuses.
-func ParsePuback(packet []byte) (Puback, bool) {
-	var ack Puback
-	ok := len(packet) > 0 && Type(packet) == packets.PUBACK && ack.Decode(packet, Version5, &noLimits) == nil
-	return ack, ok
-}
-
-// ackProperties are the properties that an acknowledgement can have [MQTT-3.4.2.2].
-var ackProperties = SetOf(packets.PropReasonString, packets.PropUser)
-
 // Decode decodes a complete acknowledgement of any version of MQTT: a PUBACK, or a PUBREC,
 // PUBREL or PUBCOMP, which have the same form. It returns what is wrong with the packet, or
 // nil. It accepts any reason code.
 func (ack *Puback) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 	*ack = Puback{}
-	if len(packet) == 0 || Type(packet) < packets.PUBACK || Type(packet) > packets.PUBCOMP {
-		return Refuse(ProtocolError, "it is not an acknowledgement")
-	}
-	in, refusal := body(packet, Type(packet))
+	in, refusal := bodyOf(packet, packets.PUBACK, packets.PUBCOMP)
 	if refusal != nil {
 		return refusal
 	}
-	flags := byte(0)
-	if Type(packet) == packets.PUBREL {
-		flags = 2 // [MQTT-3.6.1-1]
-	}
-	if packet[0]&0x0f != flags {
-		return Refuse(Malformed, "its flags are reserved") // [MQTT-2.1.3-1]
-	}
-	if ack.PacketID, refusal = packetID(&in); refusal != nil || len(in) == 0 {
+	if ack.PacketID, refusal = PacketID(&in); refusal != nil || len(in) == 0 {
 		return refusal
 	}
 	if version < Version5 {
@@ -378,7 +248,7 @@ func (ack *Puback) Decode(packet []byte, version byte, limits *Limits) *Refusal 
 		return nil
 	}
 	var properties Properties
-	refusal = properties.Each(&in, ackProperties, userProperties, limits, func(property Property) *Refusal {
+	refusal = properties.Each(&in, ackProperties, limits, func(property Property) *Refusal {
 		if property.Identifier == packets.PropReasonString {
 			ack.ReasonString = property.Value
 		}

@@ -3,7 +3,10 @@ package mqtt
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"unicode/utf8"
+
+	"github.com/eclipse/paho.golang/packets"
 )
 
 // Versions of MQTT, as CONNECT names them [MQTT-3.1.2-2].
@@ -35,31 +38,9 @@ func Size(b []byte) (size, header int, ok bool) {
 // Broken reports whether b cannot be the beginning of a packet, because its length has more
 // than four bytes or more than it needs [MQTT-1.5.5-1].
 func Broken(b []byte) bool {
-	if _, _, ok := Size(b); ok || len(b) < 2 {
-		return false
-	}
-	for _, digit := range b[1:min(len(b), MaxHeader)] {
-		if digit < 0x80 {
-			return true // the length is complete, and invalid
-		}
-	}
-	return len(b) >= MaxHeader
-}
-
-// ShowsVersion reports whether the beginning of a CONNECT is long enough to tell its
-// version of MQTT, or that there will be none [MQTT-3.1.2.1, MQTT-3.1.2.2].
-func ShowsVersion(b []byte) bool {
-	_, header, ok := Size(b)
-	if !ok {
-		return false
-	}
-	in := Reader(b[header:])
-	if length, ok := in.Uint16(); ok && int(length) > len("MQIsdp") {
-		return true
-	}
-	in = b[header:]
-	_, ok = in.Binary()
-	return ok && len(in) > 0
+	_, _, ok := Size(b)
+	isLast := func(digit byte) bool { return digit < 0x80 } // the length is complete, and invalid
+	return !ok && len(b) > 0 && (len(b) >= MaxHeader || slices.ContainsFunc(b[1:], isLast))
 }
 
 // Reader is the unread part of a buffer. The slices that its methods return are parts of the
@@ -130,10 +111,61 @@ func (r *Reader) Binary() ([]byte, bool) {
 // [MQTT-1.5.4-1, MQTT-1.5.4-2].
 func (r *Reader) Text() ([]byte, bool) {
 	value, ok := r.Binary()
-	if !ok || bytes.IndexByte(value, 0) >= 0 || !utf8.Valid(value) {
-		return nil, false
+	return value, ok && isText(value)
+}
+
+func isText(value []byte) bool { return bytes.IndexByte(value, 0) < 0 && utf8.Valid(value) }
+
+// PacketID reads a packet identifier, which cannot be 0 [MQTT-2.2.1-3].
+func PacketID(in *Reader) (uint16, *Refusal) {
+	id, ok := in.Uint16()
+	switch {
+	case !ok:
+		return 0, Refuse(Malformed, "it ends before its packet identifier")
+	case id == 0:
+		return 0, Refuse(ProtocolError, "its packet identifier is 0")
 	}
-	return value, true
+	return id, nil
+}
+
+// CheckHeader returns what is wrong with the fixed header of a complete packet, or nil [MQTT-2.1.3-1].
+func CheckHeader(packet []byte) *Refusal {
+	size, _, ok := Size(packet)
+	if !ok || size != len(packet) {
+		return Refuse(Malformed, "it is not as long as its header says")
+	}
+	flags := byte(0)
+	switch Type(packet) {
+	case packets.PUBLISH:
+		return nil
+	case packets.PUBREL, packets.SUBSCRIBE, packets.UNSUBSCRIBE:
+		flags = 2
+	}
+	if packet[0]&0x0f != flags {
+		return Refuse(Malformed, "its flags are reserved")
+	}
+	return nil
+}
+
+// bodyOf returns what follows the fixed header of a complete packet of one of these types.
+func bodyOf(packet []byte, first, last byte) (Reader, *Refusal) {
+	if refusal := CheckHeader(packet); refusal != nil {
+		return nil, refusal
+	}
+	if kind := Type(packet); kind < first || kind > last {
+		return nil, Refuse(ProtocolError, "it has the type %d", kind)
+	}
+	_, header, _ := Size(packet)
+	return packet[header:], nil
+}
+
+// VariableLength returns how many bytes AppendVariable adds.
+func VariableLength(value int) int {
+	length := 1
+	for ; value > 0x7f; value >>= 7 {
+		length++
+	}
+	return length
 }
 
 // AppendVariable appends a variable byte integer. It must not be above 268,435,455.
@@ -142,4 +174,10 @@ func AppendVariable(dst []byte, value int) []byte {
 		dst = append(dst, byte(value)|0x80)
 	}
 	return append(dst, byte(value))
+}
+
+// AppendString appends a string or binary data of at most [MaxString] bytes.
+func AppendString[T string | []byte](dst []byte, text T) []byte {
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(text)))
+	return append(dst, text...)
 }

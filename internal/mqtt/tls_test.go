@@ -1,8 +1,11 @@
 package mqtt
 
 import (
+	"crypto/tls"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -25,5 +28,28 @@ func TestASecretFileMustHoldASecretThatMQTTCanCarry(t *testing.T) {
 				t.Errorf("%d bytes, %v", len(secret), err)
 			}
 		})
+	}
+}
+
+func TestRestrictLeavesSuitesWithECDHEAndAEADOnly(t *testing.T) {
+	var config tls.Config
+	RestrictTLS(&config)
+	if config.MinVersion != tls.VersionTLS12 || len(config.CipherSuites) == 0 {
+		t.Fatalf("TLS %#x with %d suites", config.MinVersion, len(config.CipherSuites))
+	}
+	for _, suite := range config.CipherSuites {
+		name := tls.CipherSuiteName(suite)
+		if !strings.HasPrefix(name, "TLS_ECDHE_") || !strings.Contains(name, "_GCM_") && !strings.Contains(name, "CHACHA20_POLY1305") {
+			t.Errorf("%s is offered", name)
+		}
+	}
+}
+
+func TestRestrictKeepsWhatIsSet(t *testing.T) {
+	chosen := []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA}
+	config := tls.Config{MinVersion: tls.VersionTLS13, CipherSuites: chosen}
+	RestrictTLS(&config)
+	if config.MinVersion != tls.VersionTLS13 || !slices.Equal(config.CipherSuites, chosen) {
+		t.Errorf("TLS %#x with %v", config.MinVersion, config.CipherSuites)
 	}
 }

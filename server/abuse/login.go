@@ -155,7 +155,7 @@ var loginAttacks = []attack{{
 		var properties mqtt.Properties
 		in := mqtt.Reader(p.connack[2:])
 		const all = ^mqtt.PropertySet(0)
-		if refusal := properties.Each(&in, all, all, &mqtt.Limits{}, func(property mqtt.Property) *mqtt.Refusal {
+		if refusal := properties.Each(&in, all, &mqtt.Limits{}, func(property mqtt.Property) *mqtt.Refusal {
 			if property.Identifier == packets.PropServerKeepAlive {
 				keepAlive = property.Number
 			}

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"sync/atomic"
 
-	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -116,7 +116,7 @@ func (p *policy) authorizeFilter(name, filter string) bool {
 
 // filterOfShare returns the filter of a shared subscription, and everything else as it is.
 func filterOfShare(filter string) string {
-	if _, shared, ok := mqtt.Share(filter); ok && shared != "" {
+	if _, shared, ok := wire.Share(filter); ok && shared != "" {
 		return shared
 	}
 	return filter

@@ -111,7 +111,7 @@ func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T)
 			"TLS: the certificate of localhost:" + port + " is valid for 127.0.0.1, not for localhost: "},
 		{"a clock that is wrong", "mqtts://" + encrypted, transport.Options{TLS: transport.TLSOptions{CAFile: caFile, Config: &tls.Config{
 			Time: func() time.Time { return time.Now().AddDate(50, 0, 0) }}}},
-			"TLS: the certificate of " + encrypted + " expired at "},
+			"TLS: the certificate of " + encrypted + " is valid from "},
 		{"no certificate", "mqtts://" + withCertificates, transport.Options{TLS: transport.TLSOptions{CAFile: caFile}},
 			"TLS: " + withCertificates + " closed the connection: it asked for a client certificate, and this client has none"},
 		{"a wrong password", "mqtt://" + secret, transport.Options{Username: "u", Password: []byte("wrong")},

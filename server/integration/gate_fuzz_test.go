@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
 // FuzzGate shows that the decoders of paho and mochi read whatever the gate lets through,
@@ -55,19 +56,21 @@ func FuzzGate(f *testing.F) {
 		f.Add([]byte(seed.first), []byte(seed.packet), seed.fromServer)
 	}
 	f.Fuzz(func(t *testing.T, first, packet []byte, fromServer bool) {
-		g := mqtt.NewGate(mqtt.FromClient, mqtt.DefaultLimits())
 		if fromServer {
-			g = mqtt.NewGate(mqtt.FromServer, mqtt.Limits{})
+			g := mqtt.NewGate()
+			if (len(first) == 0 || g.Check(first) == nil) && g.Check(packet) == nil {
+				compareWithPaho(t, packet)
+			}
+			return
 		}
+		g := wire.NewGate(wire.DefaultLimits())
 		if len(first) > 0 && g.Check(first) != nil || g.Check(packet) != nil {
 			return
 		}
-		if g.Version() == 5 {
+		if g.Version == 5 {
 			compareWithPaho(t, packet)
 		}
-		if !fromServer {
-			compareWithMochi(t, packet, g.Version())
-		}
+		compareWithMochi(t, packet, g.Version)
 	})
 }
 
@@ -115,18 +118,22 @@ func compareWithPaho(t *testing.T, packet []byte) {
 			t.Errorf("paho reads %+v\nwe read %+v", got, want)
 		}
 	case *packets.Subscribe:
-		var got []mqtt.Subscription
+		var got []wire.Subscription
 		for _, s := range theirs.Subscriptions {
-			got = append(got, mqtt.Subscription{Topic: s.Topic, QoS: s.QoS, NoLocal: s.NoLocal, RetainAsPublished: s.RetainAsPublished, RetainHandling: s.RetainHandling})
+			got = append(got, wire.Subscription{Topic: s.Topic, QoS: s.QoS, NoLocal: s.NoLocal, RetainAsPublished: s.RetainAsPublished, RetainHandling: s.RetainHandling})
 		}
-		var want mqtt.Subscribe
-		if want.Decode(packet, 5, new(mqtt.Limits)) != nil || !slices.Equal(got, want.Filters) || theirs.PacketID != want.PacketID {
+		var want wire.Subscribe
+		if want.Decode(packet, 5, new(wire.Limits)) != nil || !slices.Equal(got, want.Filters) || theirs.PacketID != want.PacketID {
 			t.Errorf("paho reads %+v\nwe read %+v", got, want)
 		}
 	case *packets.Unsubscribe:
-		var want mqtt.Unsubscribe
-		if want.Decode(packet, 5, new(mqtt.Limits)) != nil || !slices.Equal(theirs.Topics, want.Filters) {
-			t.Errorf("paho reads %q\nwe read %q", theirs.Topics, want.Filters)
+		var got []wire.Subscription
+		for _, topic := range theirs.Topics {
+			got = append(got, wire.Subscription{Topic: topic})
+		}
+		var want wire.Subscribe
+		if want.Decode(packet, 5, new(wire.Limits)) != nil || !slices.Equal(got, want.Filters) {
+			t.Errorf("paho reads %+v\nwe read %+v", got, want.Filters)
 		}
 	}
 }
@@ -163,17 +170,15 @@ func compareWithMochi(t *testing.T, packet []byte, version byte) {
 		for _, filter := range theirs.Filters {
 			got = append(got, filter.Filter)
 		}
-		var s mqtt.Subscribe
-		var u mqtt.Unsubscribe
-		if s.Decode(packet, version, new(mqtt.Limits)) == nil {
-			for i, filter := range s.Filters {
-				want = append(want, filter.Topic)
-				if filter.QoS != theirs.Filters[i].Qos {
-					t.Errorf("mochi reads the QoS %d, and we %d", theirs.Filters[i].Qos, filter.QoS)
-				}
+		var s wire.Subscribe
+		if refusal := s.Decode(packet, version, new(wire.Limits)); refusal != nil {
+			t.Fatal(refusal)
+		}
+		for i, filter := range s.Filters {
+			want = append(want, filter.Topic)
+			if theirs.FixedHeader.Type == broker.Subscribe && filter.QoS != theirs.Filters[i].Qos {
+				t.Errorf("mochi reads the QoS %d, and we %d", theirs.Filters[i].Qos, filter.QoS)
 			}
-		} else if u.Decode(packet, version, new(mqtt.Limits)) == nil {
-			want = u.Filters
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("mochi reads %q\nwe read %q", got, want)

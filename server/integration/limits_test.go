@@ -158,7 +158,7 @@ func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T)
 	use(func(used int64) bool { return used == 24<<10 }, "another has begun")
 	third, _ := send("third")
 	reason := "large packets take up all the room that there is for them, and this one waits longest for its rest"
-	if rest, err := io.ReadAll(inOfFirst); err != nil || string(rest) != string(mqtt.AppendDisconnect(nil, 0x97, reason)) {
+	if rest, err := io.ReadAll(inOfFirst); err != nil || string(rest) != string(mqtt.Encode(&packets.Disconnect{ReasonCode: 0x97, Properties: &packets.Properties{ReasonString: reason}})) {
 		t.Errorf("the first is told %q, %v", rest, err)
 	}
 	use(func(used int64) bool { return used == 24<<10 }, "the first has lost its room to a third")

@@ -13,7 +13,6 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
@@ -162,7 +161,7 @@ func TestANotificationDoesNotWaitForTheEndOfABurstOfRequests(t *testing.T) {
 	if got := c.ReadReply().CorrelationData; string(got) != fmt.Sprintf("%016d", c.Sent-1) {
 		t.Errorf("the reply to %q came", got)
 	}
-	notification, _ := mqtt.ParsePublish(c.Read())
+	notification, _ := testsupport.ParsePublish(c.Read())
 	if !strings.HasPrefix(string(notification.Topic), testsupport.ReservedPrefix) {
 		t.Errorf("a message came on %q", notification.Topic)
 	}
@@ -186,7 +185,7 @@ func TestAWatcherThatReadsIsNotTakenForSlowDuringABurstOfRequests(t *testing.T) 
 	go func() { _, _ = c.Conn.Write(burst) }()
 	go func() { _, _ = io.Copy(io.Discard, c.Conn) }()
 	for range requests {
-		if notification, ok := mqtt.ParsePublish(watcher.Read()); !ok || !bytes.Contains(notification.Payload, []byte("NOTIFY")) {
+		if notification, ok := testsupport.ParsePublish(watcher.Read()); !ok || !bytes.Contains(notification.Payload, []byte("NOTIFY")) {
 			t.Fatalf("read %q", notification.Payload)
 		}
 	}
@@ -201,7 +200,7 @@ func TestANotificationLargerThanItsClientTakesIsLeftOut(t *testing.T) {
 		other.Do("SET", "k", value)
 	}
 	for _, want := range []string{"first", "last"} {
-		if got, ok := mqtt.ParsePublish(watcher.Read()); !ok || !bytes.Contains(got.Payload, []byte(want)) {
+		if got, ok := testsupport.ParsePublish(watcher.Read()); !ok || !bytes.Contains(got.Payload, []byte(want)) {
 			t.Errorf("read %q, want the notification of %q", got.Payload, want)
 		}
 	}
@@ -227,7 +226,7 @@ func TestAWatcherThatFallsBehindIsDisconnectedBeforeItMissesANotification(t *tes
 		if err != nil {
 			break // and what is to come is lost with the connection
 		}
-		if notification, ok := mqtt.ParsePublish(packet); packet[0] == 0x30 && (!ok || !bytes.Contains(notification.Payload, fmt.Appendf(nil, "\n%d v", number))) {
+		if notification, ok := testsupport.ParsePublish(packet); packet[0] == 0x30 && (!ok || !bytes.Contains(notification.Payload, fmt.Appendf(nil, "\n%d v", number))) {
 			t.Fatalf("read %.50q, want notification %d", notification.Payload, number)
 		}
 	}

@@ -43,11 +43,11 @@ func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
 				t.Fatalf("read %x, want PINGRESP", pong)
 			}
 		}
-		reply, _ := mqtt.ParsePublish(c.Read())
+		reply, _ := testsupport.ParsePublish(c.Read())
 		if got, want := string(reply.CorrelationData), fmt.Sprintf("%016d", i+1); got != want {
 			t.Fatalf("the reply to %q came, want %q", got, want)
 		}
-		if ack, ok := mqtt.ParsePuback(c.Read()); !ok || int(ack.PacketID) != i+1 {
+		if ack, ok := testsupport.ParsePuback(c.Read()); !ok || int(ack.PacketID) != i+1 {
 			t.Fatalf("the PUBACK for %d came, want %d", ack.PacketID, i+1)
 		}
 	}
@@ -78,7 +78,7 @@ func TestAcknowledgementsLeaveInTheOrderOfWhatTheyAcknowledge(t *testing.T) {
 				received++
 			}
 		case 0x40:
-			ack, _ := mqtt.ParsePuback(packet)
+			ack, _ := testsupport.ParsePuback(packet)
 			if acknowledged++; ack.PacketID != acknowledged {
 				t.Errorf("the PUBACK for %d came, want %d", ack.PacketID, acknowledged)
 			}
@@ -277,7 +277,7 @@ func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	c.Write(testsupport.PacketOf(t, set("keyA", "valB", token)))
 	var seen [2]bool // in any order
 	for range 3 {
-		packet, _ := mqtt.ParsePublish(c.Read())
+		packet, _ := testsupport.ParsePublish(c.Read())
 		switch string(packet.Topic) {
 		case c.Topic():
 			seen[0] = string(packet.Payload) == "+OK\r\n"
@@ -315,7 +315,7 @@ func TestAReplyGoesToTheSubscribersAtThatMoment(t *testing.T) {
 		for _, r := range readers {
 			if r == c {
 				packets++
-			} else if reply, _ := mqtt.ParsePublish(r.Read()); string(reply.Topic) != topic {
+			} else if reply, _ := testsupport.ParsePublish(r.Read()); string(reply.Topic) != topic {
 				t.Errorf("%s: the reader got a message on %q", what, reply.Topic)
 			}
 		}
@@ -371,7 +371,7 @@ func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {
 				t.Errorf("k holds %q", got)
 			}
 			other.Write(testsupport.Packet(0x30, testsupport.Text("gone"), []byte{0}, []byte("last")))
-			if got, _ := mqtt.ParsePublish(observer.Read()); (string(got.Payload) == "will") != test.will {
+			if got, _ := testsupport.ParsePublish(observer.Read()); (string(got.Payload) == "will") != test.will {
 				t.Errorf("the observer got %q", got.Payload)
 			}
 		})
@@ -417,7 +417,7 @@ func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
 		if len(packet) > limit {
 			t.Errorf("a packet of %d bytes came", len(packet))
 		}
-		if ack, ok := mqtt.ParsePuback(packet); ok {
+		if ack, ok := testsupport.ParsePuback(packet); ok {
 			if acknowledged++; ack.PacketID != acknowledged {
 				t.Fatalf("the PUBACK for %d came, want %d", ack.PacketID, acknowledged)
 			}

@@ -36,9 +36,9 @@ import (
 
 	"github.com/tenurelock/tenure/internal/descriptors"
 	"github.com/tenurelock/tenure/internal/mqtt"
-	"github.com/tenurelock/tenure/internal/tlspolicy"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
 // Options configures Serve. The zero value refers clients to no particular server.
@@ -99,7 +99,7 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 	}
 	if options.TLS != nil {
 		options.TLS = options.TLS.Clone()
-		tlspolicy.RestrictServer(options.TLS)
+		unauthenticated.RestrictTLS(options.TLS)
 	}
 	r := &responder{
 		options:  options,
@@ -175,8 +175,8 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 		}
 		conn = encrypted
 	}
-	limits := mqtt.DefaultLimits()
-	check := mqtt.NewGate(mqtt.FromClient, limits)
+	limits := wire.DefaultLimits()
+	check := wire.NewGate(limits)
 	input := mqtt.NewFilter(conn, mqtt.FilterOptions{Limit: limits.FirstPacket, First: limits.FirstPacket, Check: check.Check})
 	var answer []byte
 	if _, err := input.Read(make([]byte, 1)); err != nil { // the whole packet was checked before its first byte is returned

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
 // Link is a connection as its session uses it. Its methods must not block and must not call this
@@ -351,7 +351,7 @@ func (s *Session) Append(link Link, dst []byte, enough int) (out []byte, more bo
 }
 
 // next takes the next message to send. With enough it only reports whether there is one.
-func (s *Session) next(link Link, enough bool) (packet mqtt.Forward, ok, more bool) {
+func (s *Session) next(link Link, enough bool) (packet wire.Forward, ok, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for s.link != nil && s.link == link {
@@ -420,9 +420,9 @@ func (s *Session) askUnlocked(mayRead func(topic string) bool, topic string) boo
 // maxPacket is the largest size of an MQTT packet [MQTT-2.1.4].
 const maxPacket = 1 + 4 + 1<<28 - 1
 
-func (s *Session) packet(w *waiting, now time.Time) mqtt.Forward {
+func (s *Session) packet(w *waiting, now time.Time) wire.Forward {
 	m := w.message
-	packet := mqtt.Forward{
+	packet := wire.Forward{
 		MQTT5:     s.receiver.MQTT5,
 		Topic:     m.Topic,
 		QoS:       w.qos,

@@ -1,13 +1,12 @@
 package pubsub
 
 import (
+	"container/heap"
 	"slices"
 	"sort"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/tenurelock/tenure/internal/priority"
 )
 
 // retained has the retained messages.
@@ -17,9 +16,33 @@ type retained struct {
 
 	mu       sync.RWMutex
 	byTopic  map[string]*kept
-	inOrder  []*kept               // by topic
-	expiring *priority.Queue[kept] // the messages that expire, the first one first; nil before there is one
+	inOrder  []*kept // by topic
+	expiring expiring
 	bytes    int64
+}
+
+// expiring is a heap of the messages that expire. The first one expires first.
+type expiring []*kept
+
+func (e expiring) Len() int           { return len(e) }
+func (e expiring) Less(i, j int) bool { return e[i].message.Expires.Before(e[j].message.Expires) }
+
+func (e expiring) Swap(i, j int) {
+	e[i], e[j] = e[j], e[i]
+	e[i].at, e[j].at = i, j
+}
+
+func (e *expiring) Push(k any) {
+	k.(*kept).at = len(*e)
+	*e = append(*e, k.(*kept))
+}
+
+func (e *expiring) Pop() any {
+	last := len(*e) - 1
+	k := (*e)[last]
+	(*e)[last] = nil // it may be garbage from now on
+	*e = (*e)[:last]
+	return k
 }
 
 // kept is a retained message.
@@ -72,13 +95,7 @@ func (r *retained) insert(k *kept) {
 	r.inOrder = slices.Insert(r.inOrder, r.place(topic), k)
 	r.bytes += k.size
 	if !k.message.Expires.IsZero() {
-		if r.expiring == nil {
-			r.expiring = priority.New(
-				func(a, b *kept) bool { return a.message.Expires.Before(b.message.Expires) },
-				func(k *kept) *int { return &k.at },
-			)
-		}
-		r.expiring.Push(k)
+		heap.Push(&r.expiring, k)
 	}
 }
 
@@ -91,7 +108,9 @@ func (r *retained) remove(k *kept) {
 	at := r.place(topic)
 	r.inOrder = slices.Delete(r.inOrder, at, at+1)
 	r.bytes -= k.size
-	r.expiring.Remove(k)
+	if !k.message.Expires.IsZero() {
+		heap.Remove(&r.expiring, k.at)
+	}
 	if len(r.inOrder) == 0 { // free the memory of their largest size
 		r.byTopic, r.inOrder, r.expiring = make(map[string]*kept), nil, nil
 	}
@@ -112,11 +131,10 @@ func (r *retained) sweep(now time.Time) bool {
 // sweepLocked removes a few messages at most: each removal moves all messages behind it.
 func (r *retained) sweepLocked(now time.Time) (any bool) {
 	for range 8 {
-		first := r.expiring.First()
-		if first == nil || !first.message.isOver(now) {
+		if len(r.expiring) == 0 || !r.expiring[0].message.isOver(now) {
 			break
 		}
-		r.remove(first)
+		r.remove(r.expiring[0])
 		any = true
 	}
 	return any

@@ -3,7 +3,7 @@ package pubsub
 import (
 	"strings"
 
-	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
 // cut splits off the first level of the rest of a topic or filter, and reports whether another
@@ -63,14 +63,14 @@ func skip(filter string, levels int) (rest string, more bool) {
 
 // isShared reports whether a filter has the form of a shared subscription.
 func isShared(filter string) bool {
-	_, _, shared := mqtt.Share(filter)
+	_, _, shared := wire.Share(filter)
 	return shared
 }
 
 // divide returns the group and the filter of a shared subscription, or the filter as it is
 // and no group. It reports false if a group or a filter is missing [MQTT-4.8.2].
 func divide(filter string) (group, plain string, ok bool) {
-	group, plain, shared := mqtt.Share(filter)
+	group, plain, shared := wire.Share(filter)
 	if !shared {
 		return "", filter, isValid(filter)
 	}

@@ -7,11 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mochi-mqtt/server/v2/packets"
+
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
-
-	pahopackets "github.com/eclipse/paho.golang/packets"
-	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
 // What is meant to be right must be right, or an attack shows only that the server refuses
@@ -32,22 +32,22 @@ func TestValidPacketsAreWhatTheirFieldsSay(t *testing.T) {
 	if len(subscribe.Filters) != 2 || subscribe.Filters[1].Filter != "c/#" || subscribe.Filters[1].Qos != 1 || subscribe.PacketID != 3 {
 		t.Errorf("SUBSCRIBE: %+v", subscribe.Filters)
 	}
-	packet := rawmqtt.Message{Topic: "t", QoS: 1, ID: 5, Retain: true, Properties: rawmqtt.Body(nil).Byte(pahopackets.PropResponseTopic).Text("r").User("k", "v"), Payload: []byte("p")}.Packet()
-	p, ok := mqtt.ParsePublish(packet)
+	packet := rawmqtt.Message{Topic: "t", QoS: 1, ID: 5, Retain: true, Properties: rawmqtt.Body(nil).Byte(packets.PropResponseTopic).Text("r").User("k", "v"), Payload: []byte("p")}.Packet()
+	p, ok := testsupport.ParsePublish(packet)
 	if value, _ := p.User("k"); !ok || string(p.Topic) != "t" || p.QoS != 1 || p.PacketID != 5 || !p.Retain || string(p.ResponseTopic) != "r" || string(value) != "v" || string(p.Payload) != "p" {
 		t.Errorf("PUBLISH: %+v, %v", p, ok)
 	}
 }
 
 func TestAPacketIsReadWhole(t *testing.T) {
-	stream := append(rawmqtt.Message{Topic: "t", Payload: bytes.Repeat([]byte("x"), 300)}.Packet(), rawmqtt.Packet(pahopackets.PINGREQ, 0, nil)...)
+	stream := append(rawmqtt.Message{Topic: "t", Payload: bytes.Repeat([]byte("x"), 300)}.Packet(), rawmqtt.Packet(packets.Pingreq, 0, nil)...)
 	from := bufio.NewReader(bytes.NewReader(stream))
 	first, body, err := rawmqtt.Read(from, 1000)
-	if first != pahopackets.PUBLISH<<4 || len(body) != 304 || err != nil {
+	if first != packets.Publish<<4 || len(body) != 304 || err != nil {
 		t.Errorf("PUBLISH: %x, %d bytes, %v", first, len(body), err)
 	}
 	first, body, err = rawmqtt.Read(from, 0)
-	if first != pahopackets.PINGREQ<<4 || len(body) != 0 || err != nil {
+	if first != packets.Pingreq<<4 || len(body) != 0 || err != nil {
 		t.Errorf("PINGREQ: %x, %d bytes, %v", first, len(body), err)
 	}
 }

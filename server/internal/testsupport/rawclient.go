@@ -88,18 +88,33 @@ func (c *RawClient) ReadReply() mqtt.Publish {
 	if packet[0] == 0x40 {
 		packet, ack = ack, packet
 	}
-	reply, ok := mqtt.ParsePublish(packet)
+	reply, ok := ParsePublish(packet)
 	if !ok || ack[0] != 0x40 {
 		c.T.Fatalf("%s: got %v and %x, want a reply and a PUBACK", c.ID, reply, ack)
 	}
 	return reply
 }
 
+// ParsePublish decodes a packet, and reports false if it is no PUBLISH of MQTT 5, or has a subscription
+// identifier, which requests and replies do not have.
+func ParsePublish(packet []byte) (mqtt.Publish, bool) {
+	var p mqtt.Publish
+	ok := p.Decode(packet, mqtt.Version5, new(mqtt.Limits)) == nil && !p.Identified
+	return p, ok
+}
+
+// ParsePuback decodes a packet, and reports false if it is no PUBACK of MQTT 5.
+func ParsePuback(packet []byte) (mqtt.Puback, bool) {
+	var ack mqtt.Puback
+	ok := mqtt.Type(packet) == packets.PUBACK && ack.Decode(packet, mqtt.Version5, new(mqtt.Limits)) == nil
+	return ack, ok
+}
+
 // MustDisconnect fails unless the next packet is a DISCONNECT with this reason, and the last.
 func (c *RawClient) MustDisconnect(code byte, reason string) {
 	c.T.Helper()
 	rest, err := io.ReadAll(c.Input)
-	want := string(mqtt.AppendDisconnect(nil, code, reason))
+	want := string(mqtt.Encode(&packets.Disconnect{ReasonCode: code, Properties: &packets.Properties{ReasonString: reason}}))
 	if err != nil || string(rest) != want {
 		c.T.Errorf("%s: %q, %v\nwant %q", c.ID, rest, err, want)
 	}

@@ -1,4 +1,4 @@
-package mqtt_test
+package wire_test
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
 // FuzzCheck shows that no packet makes a Gate panic, and that what it lets through within
@@ -20,15 +21,11 @@ func FuzzCheck(f *testing.F) {
 		if len(test.before) > 0 {
 			before = test.before[0]
 		}
-		f.Add([]byte(before), []byte(test.packet), test.side == mqtt.FromServer)
+		f.Add([]byte(before), []byte(test.packet))
 	}
-	f.Add([]byte(connect5), request(), false)
-	f.Fuzz(func(t *testing.T, before, packet []byte, fromServer bool) {
-		side := mqtt.FromClient
-		if fromServer {
-			side = mqtt.FromServer
-		}
-		g := mqtt.NewGate(side, limits)
+	f.Add([]byte(connect5), request())
+	f.Fuzz(func(t *testing.T, before, packet []byte) {
+		g := wire.NewGate(limits)
 		_ = g.Check(before)
 		kept := bytes.Clone(packet)
 		err := g.Check(packet)
@@ -44,7 +41,7 @@ func FuzzCheck(f *testing.F) {
 		if size, _, ok := mqtt.Size(packet); !ok || size != len(packet) {
 			t.Fatalf("%d bytes are let through; the header says %d", len(packet), size)
 		}
-		checkParsed(t, packet, g.Version())
+		checkParsed(t, packet, g.Version)
 	})
 }
 
@@ -54,14 +51,14 @@ func checkParsed(t *testing.T, packet []byte, version byte) {
 	switch packet[0] >> 4 {
 	case packets.PUBLISH:
 		var p, again mqtt.Publish
-		if refusal := p.Decode(packet, version, &limits); refusal != nil {
+		if refusal := p.Decode(packet, version, &limits.Limits); refusal != nil {
 			t.Fatal(refusal)
 		}
 		if len(p.Topic) > limits.TopicLength {
 			t.Errorf("a topic of %d bytes", len(p.Topic))
 		}
 		// What is passed on is good again.
-		properties := p.AppendForwarded(nil)
+		properties := wire.AppendForwarded(nil, &p)
 		m := mqtt.Message{Topic: string(p.Topic), Payload: p.Payload}
 		if version < mqtt.Version5 || len(properties) > 127 {
 			return
@@ -74,24 +71,18 @@ func checkParsed(t *testing.T, packet []byte, version byte) {
 		body := forwarded[header : header+2+len(p.Topic)]
 		forwarded = append(mqtt.AppendVariable([]byte{0x30}, len(body)+1+len(properties)+len(p.Payload)), body...)
 		forwarded = append(append(append(forwarded, byte(len(properties))), properties...), p.Payload...)
-		if refusal := again.Decode(forwarded, version, &limits); refusal != nil {
+		if refusal := again.Decode(forwarded, version, &limits.Limits); refusal != nil {
 			t.Fatalf("what is passed on is refused: %v", refusal)
 		}
-		if !bytes.Equal(again.AppendForwarded(nil), properties) || !bytes.Equal(again.ResponseTopic, p.ResponseTopic) ||
+		if !bytes.Equal(wire.AppendForwarded(nil, &again), properties) || !bytes.Equal(again.ResponseTopic, p.ResponseTopic) ||
 			!bytes.Equal(again.CorrelationData, p.CorrelationData) || again.MessageExpiry != 0 || again.Identified {
 			t.Errorf("%+v is passed on as %+v", p, again)
 		}
-	case packets.SUBSCRIBE:
-		var s mqtt.Subscribe
-		ok := s.Decode(packet, version, new(mqtt.Limits)) == nil
+	case packets.SUBSCRIBE, packets.UNSUBSCRIBE:
+		var s wire.Subscribe
+		ok := s.Decode(packet, version, new(wire.Limits)) == nil
 		if filters = len(s.Filters); !ok || s.PacketID == 0 {
 			t.Errorf("%+v, %t", s, ok)
-		}
-	case packets.UNSUBSCRIBE:
-		var u mqtt.Unsubscribe
-		ok := u.Decode(packet, version, new(mqtt.Limits)) == nil
-		if filters = len(u.Filters); !ok || u.PacketID == 0 {
-			t.Errorf("%+v, %t", u, ok)
 		}
 	default:
 		return
@@ -102,22 +93,22 @@ func checkParsed(t *testing.T, packet []byte, version byte) {
 }
 
 func TestASubscribeIsReadAsItWasWritten(t *testing.T) {
-	var got mqtt.Subscribe
-	refusal := got.Decode([]byte(packet(0x82, "\x02\x01", properties("\x0b\x81\x01", user("", "")), text("a/#"), "\x2d", text("$share/g/b"), "\x02")), 5, new(mqtt.Limits))
-	want := mqtt.Subscribe{PacketID: 513, Identifier: 129, Filters: []mqtt.Subscription{
+	var got wire.Subscribe
+	refusal := got.Decode([]byte(packet(0x82, "\x02\x01", properties("\x0b\x81\x01", user("", "")), text("a/#"), "\x2d", text("$share/g/b"), "\x02")), 5, new(wire.Limits))
+	want := wire.Subscribe{PacketID: 513, Identifier: 129, Filters: []wire.Subscription{
 		{Topic: "a/#", QoS: 1, NoLocal: true, RetainAsPublished: true, RetainHandling: 2}, {Topic: "$share/g/b", QoS: 2},
 	}}
 	if refusal != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v\nwant %+v", got, refusal, want)
 	}
-	refusal = got.Decode([]byte(packet(0x82, "\x02\x01", text("a"), "\x01")), 4, new(mqtt.Limits))
-	want = mqtt.Subscribe{PacketID: 513, Filters: []mqtt.Subscription{{Topic: "a", QoS: 1}}}
+	refusal = got.Decode([]byte(packet(0x82, "\x02\x01", text("a"), "\x01")), 4, new(wire.Limits))
+	want = wire.Subscribe{PacketID: 513, Filters: []wire.Subscription{{Topic: "a", QoS: 1}}}
 	if refusal != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("MQTT 3.1.1: %+v, %v\nwant %+v", got, refusal, want)
 	}
-	var none mqtt.Unsubscribe
-	refusal = none.Decode([]byte(packet(0xa2, "\x02\x01", properties(), text("a"), text("b"))), 5, new(mqtt.Limits))
-	if refusal != nil || !reflect.DeepEqual(none, mqtt.Unsubscribe{PacketID: 513, Filters: []string{"a", "b"}}) {
+	var none wire.Subscribe
+	refusal = none.Decode([]byte(packet(0xa2, "\x02\x01", properties(), text("a"), text("b"))), 5, new(wire.Limits))
+	if refusal != nil || !reflect.DeepEqual(none, wire.Subscribe{PacketID: 513, Filters: []wire.Subscription{{Topic: "a"}, {Topic: "b"}}}) {
 		t.Errorf("UNSUBSCRIBE: %+v, %v", none, refusal)
 	}
 }
@@ -130,7 +121,7 @@ func TestWhatABrokerPassesOnIsAsItCame(t *testing.T) {
 		t.Fatal(refusal)
 	}
 	want := strings.Join(passed, "")
-	if got := string(p.AppendForwarded([]byte("before"))); got != "before"+want {
+	if got := string(wire.AppendForwarded([]byte("before"), &p)); got != "before"+want {
 		t.Errorf("%q\nwant %q", got, want)
 	}
 }

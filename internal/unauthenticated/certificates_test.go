@@ -1,4 +1,4 @@
-package tlspolicy_test
+package unauthenticated_test
 
 import (
 	"crypto/tls"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
-	"github.com/tenurelock/tenure/internal/tlspolicy"
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 )
 
 // shake returns what the handshake of a server gives, and its error.
@@ -61,7 +61,7 @@ func TestAServerAgreesOnNoCostlyCurve(t *testing.T) {
 			}
 			t.Run(test.name+" "+tls.VersionName(version), func(t *testing.T) {
 				server := &tls.Config{Certificates: []tls.Certificate{ca.Own}}
-				tlspolicy.RestrictServer(server)
+				unauthenticated.RestrictTLS(server)
 				state, err := shake(t, server, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1", CurvePreferences: test.offers, MaxVersion: version})
 				if (err == nil) != test.works || err == nil && (state.CurveID == tls.CurveP384 || state.CurveID == tls.CurveP521) {
 					t.Errorf("%v: %v", state.CurveID, err)
@@ -70,7 +70,7 @@ func TestAServerAgreesOnNoCostlyCurve(t *testing.T) {
 		}
 	}
 	chosen := &tls.Config{CurvePreferences: []tls.CurveID{tls.CurveP521}}
-	if tlspolicy.RestrictServer(chosen); len(chosen.CurvePreferences) != 1 {
+	if unauthenticated.RestrictTLS(chosen); len(chosen.CurvePreferences) != 1 {
 		t.Errorf("what was chosen became %v", chosen.CurvePreferences)
 	}
 }
@@ -125,7 +125,7 @@ func TestTheChainOfAClientIsBoundedBeforeItIsVerified(t *testing.T) {
 				if test.optional {
 					config.ClientAuth = tls.VerifyClientCertIfGiven
 				}
-				if !tlspolicy.RestrictServer(config) {
+				if !unauthenticated.RestrictTLS(config) {
 					t.Error("certificates are not verified")
 				}
 				state, err := shake(t, config, &tls.Config{InsecureSkipVerify: true, MaxVersion: version,
@@ -167,7 +167,7 @@ func TestTheFunctionsOfAConfigStillDecide(t *testing.T) {
 					return test.connection
 				},
 			}
-			tlspolicy.RestrictServer(config)
+			unauthenticated.RestrictTLS(config)
 			_, err := shake(t, config, &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{client}})
 			if want := errors.Join(test.peer, test.connection); (err == nil) != (want == nil) || err != nil && !errors.Is(err, refusal) {
 				t.Errorf("%v, want %v", err, want)
@@ -182,7 +182,7 @@ func TestTheFunctionsOfAConfigStillDecide(t *testing.T) {
 		{ClientAuth: tls.RequireAndVerifyClientCert, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, nil }},
 	} {
 		auth := own.ClientAuth
-		if tlspolicy.RestrictServer(own) || own.ClientAuth != auth || own.VerifyConnection != nil {
+		if unauthenticated.RestrictTLS(own) || own.ClientAuth != auth || own.VerifyConnection != nil {
 			t.Errorf("%v became %v", auth, own.ClientAuth)
 		}
 	}

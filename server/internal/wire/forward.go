@@ -1,9 +1,11 @@
-package mqtt
+package wire
 
 import (
 	"encoding/binary"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 // Forward is a PUBLISH packet that a server forwards to a subscriber. It contains the
@@ -34,20 +36,16 @@ type Forward struct {
 // Size returns how many bytes Append would add, even if the packet is too long.
 func (f *Forward) Size() int {
 	_, remaining := f.lengths()
-	return 1 + variableLength(remaining) + remaining
-}
-
-func (f *Forward) topicLength() int {
-	if f.Topic != "" {
-		return len(f.Topic)
-	}
-	return len(f.TopicBytes)
+	return 1 + mqtt.VariableLength(remaining) + remaining
 }
 
 // lengths returns the length of the properties, and the length of the packet after its fixed
 // header.
 func (f *Forward) lengths() (properties, remaining int) {
-	remaining = 2 + f.topicLength() + len(f.Payload)
+	remaining = 2 + len(f.Topic) + len(f.Payload)
+	if f.Topic == "" {
+		remaining += len(f.TopicBytes)
+	}
 	if f.QoS > 0 {
 		remaining += 2
 	}
@@ -59,42 +57,59 @@ func (f *Forward) lengths() (properties, remaining int) {
 		properties += 1 + 4
 	}
 	for _, identifier := range f.Identifiers {
-		properties += 1 + variableLength(identifier)
+		properties += 1 + mqtt.VariableLength(identifier)
 	}
-	return properties, remaining + variableLength(properties) + properties
+	return properties, remaining + mqtt.VariableLength(properties) + properties
 }
 
-// Append appends the packet to dst. The error is ErrTooLong; dst is then returned unchanged.
+// Append appends the packet to dst. The error is mqtt.ErrTooLong; dst is then returned unchanged.
 func (f *Forward) Append(dst []byte) ([]byte, error) {
 	properties, remaining := f.lengths()
-	if remaining > maxRemaining || f.topicLength() > maxString {
-		return dst, ErrTooLong
+	if remaining > mqtt.MaxRemaining || max(len(f.Topic), len(f.TopicBytes)) > mqtt.MaxString {
+		return dst, mqtt.ErrTooLong
 	}
-	first := byte(packets.PUBLISH<<4) | f.QoS<<qosShift
+	first := packets.PUBLISH<<4 | f.QoS<<mqtt.QoSShift
 	if f.Retain {
-		first |= flagRetain
+		first |= mqtt.FlagRetain
 	}
 	if f.Duplicate {
-		first |= flagDuplicate
+		first |= mqtt.FlagDuplicate
 	}
-	dst = AppendVariable(append(dst, first), remaining)
+	dst = mqtt.AppendVariable(append(dst, first), remaining)
 	if f.Topic != "" {
-		dst = appendString(dst, f.Topic)
+		dst = mqtt.AppendString(dst, f.Topic)
 	} else {
-		dst = appendString(dst, f.TopicBytes)
+		dst = mqtt.AppendString(dst, f.TopicBytes)
 	}
 	if f.QoS > 0 {
 		dst = binary.BigEndian.AppendUint16(dst, f.PacketID)
 	}
 	if f.MQTT5 {
-		dst = AppendVariable(dst, properties)
+		dst = mqtt.AppendVariable(dst, properties)
 		if f.Expires {
 			dst = binary.BigEndian.AppendUint32(append(dst, packets.PropMessageExpiry), f.MessageExpiry)
 		}
 		for _, identifier := range f.Identifiers {
-			dst = AppendVariable(append(dst, packets.PropSubscriptionIdentifier), identifier)
+			dst = mqtt.AppendVariable(append(dst, packets.PropSubscriptionIdentifier), identifier)
 		}
 		dst = append(dst, f.Properties...)
 	}
 	return append(dst, f.Payload...), nil
+}
+
+// forwarded are the properties that a broker passes on as they are [MQTT-3.3.2-4,
+// MQTT-3.3.2-15, MQTT-3.3.2-16, MQTT-3.3.2-17, MQTT-3.3.2-20].
+var forwarded = mqtt.SetOf(packets.PropPayloadFormat, packets.PropContentType, packets.PropResponseTopic, packets.PropCorrelationData, packets.PropUser)
+
+// AppendForwarded appends the properties that a broker passes on, as they are and in their
+// order, for [Forward.Properties]. The Message Expiry Interval, topic aliases and
+// subscription identifiers are not among them: the broker writes its own.
+func AppendForwarded(dst []byte, p *mqtt.Publish) []byte {
+	for rest := mqtt.Reader(p.Raw()); len(rest) > 0; {
+		before := rest
+		if property, _ := rest.Property(); forwarded.Has(property.Identifier) {
+			dst = append(dst, before[:len(before)-len(rest)]...)
+		}
+	}
+	return dst
 }

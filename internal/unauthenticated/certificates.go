@@ -1,4 +1,4 @@
-package tlspolicy
+package unauthenticated
 
 import (
 	"bytes"
@@ -8,13 +8,15 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 // maxChain is how many certificates a client may show: its own, three authorities and their root, which
 // it need not send.
 const maxChain = 5
 
-// RestrictServer does what Restrict does for a server, and bounds what a client can make it compute
+// RestrictTLS does what mqtt.RestrictTLS does for a server, and bounds what a client can make it compute
 // before the client has proved anything. It reports whether the certificate of a client that has
 // one is verified when the handshake is over, even though the state of the connection has no
 // VerifiedChains then.
@@ -24,15 +26,15 @@ const maxChain = 5
 // server's answer costs 30 times as much as with X25519, and with P-384 six times. They are no safer
 // in practice, and each client of the last ten years knows one of the others.
 //
-// A client's certificate is verified by RestrictServer's function in place of package tls: that tries
+// A client's certificate is verified by RestrictTLS's function in place of package tls: that tries
 // up to a hundred signatures of authorities that the client has made up, before the client has
 // proved that it has the key of any certificate. Here the client shows at most maxChain certificates,
 // and no two authorities of the same name, so each certificate has one possible issuer among them. The
 // functions VerifyPeerCertificate and VerifyConnection of config are called as before. Sessions are not
 // resumed, so that each connection shows and proves its certificate. A config with GetConfigForClient
 // keeps the verification of package tls.
-func RestrictServer(config *tls.Config) (verified bool) {
-	Restrict(config)
+func RestrictTLS(config *tls.Config) (verified bool) {
+	mqtt.RestrictTLS(config)
 	if config.CurvePreferences == nil {
 		config.CurvePreferences = []tls.CurveID{tls.X25519MLKEM768, tls.X25519, tls.CurveP256}
 	}

@@ -1,4 +1,4 @@
-package mqtt
+package wire_test
 
 import (
 	"bytes"
@@ -8,27 +8,25 @@ import (
 	"testing"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
-// rawProperties returns a message and its properties as they lie on the wire.
-func rawProperties(t *testing.T) (Publish, []byte) {
+// rawProperties returns a message and its properties as a server passes them on.
+func rawProperties(t *testing.T) (mqtt.Publish, []byte) {
 	t.Helper()
-	m := request()
-	m.MessageExpiry = 0
-	packet, err := m.Append(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, ok := ParsePublish(packet)
+	p, ok := testsupport.ParsePublish(request())
 	if !ok {
 		t.Fatal("the request is not understood")
 	}
-	return p, p.properties
+	return p, wire.AppendForwarded(nil, &p)
 }
 
 func TestAForwardedMessageIsReadAsItWasWritten(t *testing.T) {
 	original, properties := rawProperties(t)
-	for name, f := range map[string]Forward{
+	for name, f := range map[string]wire.Forward{
 		"QoS 0":         {MQTT5: true, Topic: "a/b", Payload: []byte("p")},
 		"QoS 1":         {MQTT5: true, Topic: "a/b", QoS: 1, PacketID: math.MaxUint16, Payload: []byte("p")},
 		"its topic":     {MQTT5: true, TopicBytes: []byte("a/b"), QoS: 1, PacketID: 1, Payload: []byte("p")},
@@ -44,11 +42,11 @@ func TestAForwardedMessageIsReadAsItWasWritten(t *testing.T) {
 			if packet = packet[len("before"):]; len(packet) != f.Size() {
 				t.Errorf("Size = %d; the packet has %d bytes", f.Size(), len(packet))
 			}
-			p, ok := ParsePublish(packet)
+			p, ok := testsupport.ParsePublish(packet)
 			if !ok {
 				t.Fatal("it is not understood")
 			}
-			got := Forward{
+			got := wire.Forward{
 				MQTT5: true, Topic: string(p.Topic), QoS: p.QoS, PacketID: p.PacketID, Duplicate: p.Duplicate, Retain: p.Retain,
 				MessageExpiry: p.MessageExpiry, Payload: p.Payload,
 			}
@@ -65,7 +63,7 @@ func TestAForwardedMessageIsReadAsItWasWritten(t *testing.T) {
 
 func TestPahoReadsAForwardedMessage(t *testing.T) {
 	_, properties := rawProperties(t)
-	f := Forward{
+	f := wire.Forward{
 		MQTT5: true, Topic: "a/b", QoS: 1, PacketID: 9, Expires: true, Identifiers: []int{1, 128, 268_435_455},
 		Properties: properties, Payload: []byte("p"),
 	}
@@ -78,7 +76,7 @@ func TestPahoReadsAForwardedMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := read.Content.(*packets.Publish)
-	if p.Topic != "a/b" || p.PacketID != 9 || string(p.Payload) != "p" || len(p.Properties.User) != 3 {
+	if p.Topic != "a/b" || p.PacketID != 9 || string(p.Payload) != "p" || len(p.Properties.User) != 2 {
 		t.Errorf("paho reads %v", p)
 	}
 	if expiry := p.Properties.MessageExpiry; expiry == nil || *expiry != 0 {
@@ -91,7 +89,7 @@ func TestPahoReadsAForwardedMessage(t *testing.T) {
 }
 
 func TestAForwardedMessageHasNoPropertiesIn311(t *testing.T) {
-	f := Forward{Topic: "a", QoS: 1, PacketID: 2, Expires: true, Identifiers: []int{1}, Properties: []byte{1, 1}, Payload: []byte("p")}
+	f := wire.Forward{Topic: "a", QoS: 1, PacketID: 2, Expires: true, Identifiers: []int{1}, Properties: []byte{1, 1}, Payload: []byte("p")}
 	packet, err := f.Append(nil)
 	if want := []byte{0x32, 6, 0, 1, 'a', 0, 2, 'p'}; err != nil || !slices.Equal(packet, want) || f.Size() != len(want) {
 		t.Errorf("% x (%v), want % x", packet, err, want)
@@ -99,9 +97,9 @@ func TestAForwardedMessageHasNoPropertiesIn311(t *testing.T) {
 }
 
 func TestAForwardedMessageThatIsTooLongIsRefused(t *testing.T) {
-	topic := make([]byte, maxString+1)
-	for _, long := range []Forward{{MQTT5: true, Topic: string(topic)}, {MQTT5: true, TopicBytes: topic}} {
-		if dst, err := long.Append([]byte("x")); !errors.Is(err, ErrTooLong) || string(dst) != "x" {
+	topic := make([]byte, mqtt.MaxString+1)
+	for _, long := range []wire.Forward{{MQTT5: true, Topic: string(topic)}, {MQTT5: true, TopicBytes: topic}} {
+		if dst, err := long.Append([]byte("x")); !errors.Is(err, mqtt.ErrTooLong) || string(dst) != "x" {
 			t.Errorf("%d bytes, %v", len(dst), err)
 		}
 	}

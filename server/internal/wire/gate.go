@@ -1,0 +1,134 @@
+// Package wire has the MQTT packets that only a server reads or writes: CONNECT, SUBSCRIBE and
+// UNSUBSCRIBE, their answers, and messages that are passed on. It supports MQTT 5, 3.1.1 and 3.1. Package
+// mqtt has what servers and clients have in common.
+//
+// References in brackets, such as [MQTT-1.5.5], are statements of the MQTT 5.0 standard.
+package wire
+
+import (
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
+)
+
+// Limits bounds what a packet of a client may contain, below what the standard allows. 0 is no limit. See
+// [DefaultLimits].
+type Limits struct {
+	mqtt.Limits // the properties of a Will count with the properties of its CONNECT
+	// Filters bounds the topic filters in one SUBSCRIBE or UNSUBSCRIBE. More are refused
+	// with 0x97.
+	Filters int
+	// FirstPacket bounds the CONNECT, in bytes. A larger one is refused with 0x95.
+	FirstPacket int
+}
+
+// DefaultLimits returns the limits of a server for its clients.
+func DefaultLimits() Limits {
+	return Limits{
+		Limits: mqtt.Limits{
+			TopicLevels:       64,
+			TopicLength:       1 << 10,
+			UserProperties:    64,
+			UserPropertyBytes: 16 << 10,
+		},
+		Filters:     100,
+		FirstPacket: 8 << 10,
+	}
+}
+
+// Reason codes of acknowledgements from a client [MQTT-3.4.2-1, MQTT-3.5.2-1, MQTT-3.6.2-1, MQTT-3.7.2-1],
+// and of its DISCONNECT [MQTT-3.14.2-1].
+const (
+	receivedCodes = "\x00\x10\x80\x83\x87\x90\x91\x97\x99"
+	releaseCodes  = "\x00\x92"
+	leavingCodes  = "\x00\x04\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99"
+)
+
+// Gate checks the packets of a client, in order. It is not safe for concurrent use.
+type Gate struct {
+	*mqtt.Gate
+	limits  Limits
+	maximum uint32 // bytes of a packet that the client takes; 0: any number
+}
+
+// NewGate returns a Gate for a new connection of a client. It learns the version of MQTT from CONNECT;
+// after a refused CONNECT its Version may be any number.
+func NewGate(limits Limits) *Gate {
+	g := &Gate{limits: limits}
+	// AUTH belongs to authentication methods, which this server does not have [MQTT-4.12.0-6].
+	g.Gate = mqtt.NewGateFor(mqtt.Side{
+		First: packets.CONNECT,
+		Codes: [16]string{packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PUBACK: receivedCodes, packets.PUBREC: receivedCodes,
+			packets.PUBREL: releaseCodes, packets.PUBCOMP: releaseCodes, packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode,
+			packets.PINGREQ: mqtt.AnyCode, packets.DISCONNECT: leavingCodes},
+		Check: g.check,
+	}, limits.Limits)
+	return g
+}
+
+func (g *Gate) check(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
+	switch mqtt.Type(packet) {
+	case packets.CONNECT:
+		return g.checkConnect(packet, in)
+	case packets.SUBSCRIBE, packets.UNSUBSCRIBE:
+		*in = nil
+		return new(Subscribe).Decode(packet, g.Version, &g.limits)
+	}
+	return nil
+}
+
+// AppendRefusal appends the packet that tells the client why its connection ends: a
+// DISCONNECT, or a CONNACK if none was sent yet. err is the error of Check or of an
+// [mqtt.Filter]. It appends nothing if the client's version of MQTT has no such packet. It
+// reports false, and appends nothing, if err is not about a packet.
+func (g *Gate) AppendRefusal(dst []byte, err error) (packet []byte, refused bool) {
+	refusal := mqtt.RefusalIn(err)
+	switch {
+	case refusal == nil:
+		return dst, false
+	case !g.Begun && g.Version > 0:
+		return append(dst, g.connack(refusal.Code, "", refusal.Short())...), true
+	case !g.Begun || g.Version < mqtt.Version5:
+		return dst, true
+	}
+	disconnect := packets.Disconnect{ReasonCode: refusal.Code, Properties: &packets.Properties{ReasonString: refusal.Short()}}
+	answer := mqtt.Encode(&disconnect)
+	if !g.fits(answer) { // [MQTT-3.14.2-3]
+		disconnect.Properties = nil
+		answer = mqtt.Encode(&disconnect)
+	}
+	return append(dst, answer...), true
+}
+
+// AppendReferral appends the CONNACK that sends the client to another server, after Check let its
+// CONNECT through. reference is the Server Reference, or empty if none is known. What does not fit
+// into the packets that the client takes is left out: first the reason in words.
+func (g *Gate) AppendReferral(dst []byte, reference, reason string) []byte {
+	return append(dst, g.connack(mqtt.UseAnotherServer, reference, reason)...)
+}
+
+// connack returns a CONNACK that refuses the connection. Only MQTT 5 gets the texts, unless they are
+// empty or do not fit [MQTT-3.2.2-19]. It is empty for a reason code that an earlier version does not
+// have: the server then only closes the connection [MQTT 3.1.1, 4.8].
+func (g *Gate) connack(code byte, reference, reason string) []byte {
+	if g.Version < mqtt.Version5 {
+		old, known := map[byte]byte{mqtt.UnsupportedVersion: 1, mqtt.InvalidClientID: 2, mqtt.UseAnotherServer: 3}[code]
+		if !known {
+			return nil
+		}
+		return []byte{packets.CONNACK << 4, 2, 0, old}
+	}
+	var answer []byte
+	for _, properties := range []packets.Properties{{ServerReference: reference, ReasonString: reason}, {ServerReference: reference}, {}} {
+		answer = mqtt.Encode(&packets.Connack{ReasonCode: code, Properties: &properties})
+		if g.fits(answer) {
+			break
+		}
+	}
+	return answer
+}
+
+// fits reports whether the client takes a packet.
+func (g *Gate) fits(packet []byte) bool {
+	return g.maximum == 0 || len(packet) <= int(min(g.maximum, 1<<30))
+}

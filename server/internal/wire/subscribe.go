@@ -1,0 +1,142 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
+)
+
+// Subscribe is a decoded SUBSCRIBE or UNSUBSCRIBE packet. Its strings are copies.
+type Subscribe struct {
+	PacketID uint16
+	// Identifier is the subscription identifier for all of its filters; 0: none.
+	Identifier int
+	// Filters are in the order of the packet. There is at least one.
+	Filters []Subscription
+}
+
+// Subscription is one topic filter, and of a SUBSCRIBE its options. Versions of MQTT before 5
+// have the QoS only.
+type Subscription struct {
+	Topic             string // the topic filter
+	QoS               byte   // the highest QoS of delivered messages: 0, 1 or 2
+	NoLocal           bool   // no messages from the same client
+	RetainAsPublished bool
+	// RetainHandling says when retained messages are delivered: 0 always, 1 if the
+	// subscription is a new one, 2 never.
+	RetainHandling byte
+}
+
+// Options of a subscription, as SUBSCRIBE holds them [MQTT-3.8.3.1].
+const (
+	qosMask             = 0x03
+	noLocal             = 0x04
+	retainAsPublished   = 0x08
+	retainHandlingShift = 4
+	retainHandlingMask  = 0x03
+	reservedOptions     = 0xc0
+	reserved311         = 0xfc
+)
+
+// Decode decodes a complete SUBSCRIBE or UNSUBSCRIBE packet of any version of MQTT. It returns what is
+// wrong with the packet, or nil. It allocates for no more filters than limits allow.
+func (s *Subscribe) Decode(packet []byte, version byte, limits *Limits) (refusal *mqtt.Refusal) {
+	*s = Subscribe{}
+	if refusal := mqtt.CheckHeader(packet); refusal != nil {
+		return refusal
+	}
+	subscribes := mqtt.Type(packet) == packets.SUBSCRIBE
+	_, header, _ := mqtt.Size(packet)
+	in := mqtt.Reader(packet[header:])
+	if s.PacketID, refusal = mqtt.PacketID(&in); refusal != nil {
+		return refusal
+	}
+	if version >= mqtt.Version5 {
+		if refusal := s.readProperties(&in, subscribes, limits); refusal != nil {
+			return refusal
+		}
+	}
+	if len(in) == 0 {
+		return mqtt.Refuse(mqtt.ProtocolError, "it has no topic filter") // [MQTT-3.8.3-2, MQTT-3.10.3-2]
+	}
+	for len(in) > 0 {
+		if mqtt.Over(len(s.Filters)+1, limits.Filters) {
+			return mqtt.Refuse(mqtt.QuotaExceeded, "it has more than %d topic filters", limits.Filters)
+		}
+		filter, ok := in.Text()
+		if !ok {
+			return mqtt.Refuse(mqtt.Malformed, "a topic filter is malformed") // [MQTT-3.8.3-1, MQTT-3.10.3-1]
+		}
+		if refusal := CheckFilter(filter, &limits.Limits); refusal != nil {
+			return refusal
+		}
+		subscription := Subscription{Topic: string(filter)}
+		if subscribes {
+			if refusal := subscription.readOptions(&in, version); refusal != nil {
+				return refusal
+			}
+		}
+		s.Filters = append(s.Filters, subscription)
+	}
+	return nil
+}
+
+func (s *Subscribe) readProperties(in *mqtt.Reader, subscribes bool, limits *Limits) *mqtt.Refusal {
+	allowed := mqtt.SetOf(packets.PropUser)
+	if subscribes {
+		allowed = mqtt.SetOf(packets.PropSubscriptionIdentifier, packets.PropUser)
+	}
+	return new(mqtt.Properties).Each(in, allowed, &limits.Limits, func(property mqtt.Property) *mqtt.Refusal {
+		if property.Identifier != packets.PropSubscriptionIdentifier {
+			return nil
+		}
+		if s.Identifier > 0 {
+			return mqtt.Refuse(mqtt.ProtocolError, "it has more than one Subscription Identifier") // [MQTT-3.8.2.1.2]
+		}
+		s.Identifier = int(property.Number)
+		return nil
+	})
+}
+
+// readOptions reads the options that follow a topic filter in a SUBSCRIBE.
+func (s *Subscription) readOptions(in *mqtt.Reader, version byte) *mqtt.Refusal {
+	options, ok := in.Byte()
+	s.QoS, s.NoLocal, s.RetainAsPublished = options&qosMask, options&noLocal != 0, options&retainAsPublished != 0
+	s.RetainHandling = options >> retainHandlingShift & retainHandlingMask
+	_, _, shared := Share(s.Topic)
+	switch {
+	case !ok:
+		return mqtt.Refuse(mqtt.Malformed, "a topic filter has no options") // [MQTT-3.8.3-1]
+	case options&reservedOptions != 0, version < mqtt.Version5 && options&reserved311 != 0:
+		return mqtt.Refuse(mqtt.Malformed, "the options of a topic filter have reserved bits") // [MQTT-3.8.3-5]
+	case s.QoS > 2:
+		return mqtt.Refuse(mqtt.ProtocolError, "the QoS of a topic filter is 3")
+	case s.RetainHandling > 2:
+		return mqtt.Refuse(mqtt.ProtocolError, "the Retain Handling of a topic filter is 3")
+	case shared && s.NoLocal:
+		return mqtt.Refuse(mqtt.ProtocolError, "a shared subscription has No Local") // [MQTT-3.8.3-4]
+	}
+	return nil
+}
+
+// AppendGranted appends the SUBACK or UNSUBACK, by its type, with a reason code for each topic filter.
+// Before MQTT 5 a SUBACK has the granted QoS or 0x80, and an UNSUBACK no codes.
+func AppendGranted(dst []byte, kind, version byte, packetID uint16, codes []byte) []byte {
+	head := binary.BigEndian.AppendUint16(nil, packetID)
+	if version >= mqtt.Version5 {
+		head = append(head, 0) // no properties
+	} else if kind == packets.UNSUBACK {
+		codes = nil
+	}
+	dst = mqtt.AppendVariable(append(dst, kind<<4), len(head)+len(codes))
+	return append(append(dst, head...), codes...)
+}
+
+// AppendPubackReason appends a PUBACK of MQTT 5 with a reason code, and with a reason in words
+// unless that is empty.
+func AppendPubackReason(dst []byte, packetID uint16, code byte, reason string) []byte {
+	refusal := mqtt.Refusal{Code: code, Reason: reason}
+	return append(dst, mqtt.Encode(&packets.Puback{PacketID: packetID, ReasonCode: code, Properties: &packets.Properties{ReasonString: refusal.Short()}})...)
+}
