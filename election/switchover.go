@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/operror"
-	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -20,48 +17,9 @@ var (
 	ErrNoLeader = errors.New("no node leads")
 	// ErrSwitchoverRefused: the leader has Options.RefuseSwitchover.
 	ErrSwitchoverRefused = errors.New("the leader refuses to hand over")
-	// ErrNoCandidate: no candidate, or not the one asked for, said that it is ready, so the
-	// leader leads on.
-	ErrNoCandidate = errors.New("no such candidate is ready to lead")
-	// ErrNotHandedOver: a candidate is ready, and the leader did not hand over in time.
-	ErrNotHandedOver = errors.New("the leader did not hand over in time")
 	// ErrOtherLeads: the leader handed over, and another node leads than the one asked for.
 	ErrOtherLeads = errors.New("another candidate took over")
 )
-
-// The states of a switchover. Each is written by another: the one that asks, a candidate that
-// campaigns and is healthy, a leader that does not obey.
-const (
-	switchoverAsked   = "asked"
-	switchoverReady   = "ready"
-	switchoverRefused = "refused"
-)
-
-// switchover is what the key of requests holds during a switchover. It names the tenure that is to
-// end, so it has no effect on any other, however late it is read.
-type switchover struct {
-	clientID string // which wrote it; a strict store wants that first, for keys under lock prefixes
-	state    string
-	tenure   string // the value of the lease's key
-	to       string // the holder that is to lead; empty: any other
-}
-
-// String encodes what follows the client id without a colon, which a strict store wants too.
-func (r switchover) String() string {
-	return r.clientID + ":" + url.Values{"state": {r.state}, "tenure": {r.tenure}, "to": {r.to}}.Encode()
-}
-
-// parseSwitchover reads the value of the key. Any client may have written it.
-func parseSwitchover(entry transport.Entry) (r switchover, ok bool) {
-	value := string(entry.Value)
-	colon := strings.LastIndexByte(value, ':')
-	if !entry.Exists || colon < 0 {
-		return switchover{}, false
-	}
-	values, err := url.ParseQuery(value[colon+1:])
-	r = switchover{value[:colon], values.Get("state"), values.Get("tenure"), values.Get("to")}
-	return r, err == nil && (r.state == switchoverAsked || r.state == switchoverReady || r.state == switchoverRefused)
-}
 
 // Switched is how a switchover ended.
 type Switched struct {
@@ -95,50 +53,44 @@ func Switchover(ctx context.Context, client *transport.Client, name, to string) 
 	if err != nil {
 		return Switched{}, fmt.Errorf("election: %w", err)
 	}
-	s := &asking{lease: l, client: client, Switched: Switched{From: from, To: from},
-		request: switchover{client.ClientID(), switchoverAsked, from.Value, to}}
+	s := &switching{Switched: Switched{From: from, To: from}, lease: l, client: client, key: requestKey(name),
+		request: request{clientID: client.ClientID(), state: asked, tenure: from.Value, to: to}}
 	switch {
 	case !from.Held:
 		err = ErrNoLeader
-	case from.Name == to:
-		return s.Switched, nil
-	default:
+	case from.Name != to:
 		err = s.run(ctx)
 	}
 	return s.Switched, operror.New("election: switchover of", name, err)
 }
 
-// asking is one call of Switchover.
-type asking struct {
+// switching is one call of Switchover.
+type switching struct {
 	Switched
 	lease   *lease.Lease
 	client  *transport.Client
-	request switchover
-	heard   switchover // the latest answer
+	key     string
+	request request
+	heard   request // the latest answer
 	heardAt time.Time
 	freeAt  time.Time // when the lease was free; zero: it was not
 }
 
-func (s *asking) key() string { return s.lease.Name() + protocol.FailBackSuffix }
-
-func (s *asking) run(ctx context.Context) error {
+func (s *switching) run(ctx context.Context) error {
 	holders, err := s.client.Watch(s.lease.Name())
 	if err != nil {
 		return operror.Inner(err)
 	}
 	defer holders.Close()
-	answers, err := s.client.Watch(s.key())
+	answers, err := s.client.Watch(s.key)
 	if err != nil {
 		return operror.Inner(err)
 	}
 	defer answers.Close()
-	defer s.withdraw(context.WithoutCancel(ctx))
+	defer s.withdraw(ctx)
 	again := time.NewTicker(askEvery)
 	defer again.Stop()
-	if err := s.ask(ctx); err != nil {
-		return err
-	}
-	for {
+	for err = s.ask(ctx); err == nil; {
 		look := false
 		select {
 		case <-ctx.Done():
@@ -146,9 +98,7 @@ func (s *asking) run(ctx context.Context) error {
 		case <-again.C:
 			look = true
 			if s.freeAt.IsZero() && time.Since(s.heardAt) > askEvery {
-				if err := s.ask(ctx); err != nil {
-					return err
-				}
+				err = s.ask(ctx)
 			}
 		case change, open := <-holders.Changes():
 			if !open {
@@ -162,12 +112,11 @@ func (s *asking) run(ctx context.Context) error {
 			if !open {
 				return operror.Inner(answers.Err())
 			}
-			answer, ok := parseSwitchover(change.Entry)
-			if !ok || answer.tenure != s.From.Value || answer.state == switchoverAsked {
-				continue
-			}
-			s.heard, s.heardAt = answer, time.Now()
-			if answer.state == switchoverRefused {
+			switch answer := parseRequest(change.Entry); {
+			case answer.tenure != s.From.Value:
+			case answer.state == ready:
+				s.heard, s.heardAt = answer, time.Now()
+			case answer.state == refused:
 				return ErrSwitchoverRefused
 			}
 		}
@@ -178,10 +127,11 @@ func (s *asking) run(ctx context.Context) error {
 			return nil
 		}
 	}
+	return err
 }
 
 // look asks the store which node leads, and reports whether another tenure has begun.
-func (s *asking) look(ctx context.Context) bool {
+func (s *switching) look(ctx context.Context) bool {
 	began := time.Now()
 	holder, err := s.lease.Holder(ctx)
 	switch {
@@ -197,8 +147,10 @@ func (s *asking) look(ctx context.Context) bool {
 }
 
 // ask writes the request. A refusal is returned; what can pass is tried again.
-func (s *asking) ask(ctx context.Context) error {
-	_, err := s.client.Set(ctx, s.key(), []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Timeout: askEvery})
+func (s *switching) ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askEvery)
+	defer cancel()
+	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor})
 	var refused *transport.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, transport.ErrNotAuthorized) {
 		return err
@@ -207,19 +159,21 @@ func (s *asking) ask(ctx context.Context) error {
 }
 
 // withdraw deletes the request, if it is still there.
-func (s *asking) withdraw(ctx context.Context) {
-	_, _ = s.client.VDel(ctx, s.key(), []byte(s.request.String()), transport.DelOptions{Timeout: askEvery})
+func (s *switching) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askEvery)
+	defer cancel()
+	_, _ = s.client.VDel(ctx, s.key, []byte(s.request.String()), transport.DelOptions{})
 }
 
 // gaveUp says how far a switchover came before the end of its context.
-func (s *asking) gaveUp(cause error) error {
+func (s *switching) gaveUp(cause error) error {
 	switch {
 	case !s.freeAt.IsZero():
 		s.To = lease.Holder{}
 		return fmt.Errorf("%w: %q handed over, and the next leader is not there yet: %w", ErrNoLeader, s.From.Name, cause)
-	case s.heard.state == switchoverReady:
-		return fmt.Errorf("%w: %q is ready, and %q still leads; is it draining, or is it no elector that obeys? (%w)",
-			ErrNotHandedOver, s.heard.to, s.From.Name, cause)
+	case s.heard.state == ready:
+		return fmt.Errorf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys? (%w)",
+			s.heard.to, s.From.Name, cause)
 	}
-	return fmt.Errorf("%w: %q leads on (%w)", ErrNoCandidate, s.From.Name, cause)
+	return fmt.Errorf("no such candidate is ready to lead: %q leads on (%w)", s.From.Name, cause)
 }

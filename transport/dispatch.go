@@ -31,10 +31,13 @@ func (d *dispatcher) call(f func()) {
 		d.dropped.Add(1)
 		return
 	}
-	d.addLocked(f)
+	if !d.closed {
+		d.addLocked(f)
+	}
 }
 
-// mustCall is call for what must not be dropped. The caller bounds how many of these calls wait.
+// mustCall is call for what must not be dropped, not even after close. The caller bounds how many of these calls
+// wait, and after close waits for them.
 func (d *dispatcher) mustCall(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -42,14 +45,15 @@ func (d *dispatcher) mustCall(f func()) {
 }
 
 func (d *dispatcher) addLocked(f func()) {
-	if d.closed {
-		return
-	}
 	d.queue = append(d.queue, f)
-	if !d.running {
-		d.running = true
+	switch {
+	case d.running:
+	case d.closed: // close may wait for tasks
+		go d.run()
+	default:
 		d.tasks.Go(d.run)
 	}
+	d.running = true
 }
 
 // run calls what waits, until nothing does.
