@@ -29,7 +29,7 @@ type Elector struct {
 	mu          sync.Mutex
 	status      Status        // all but the Leader
 	tenure      *lease.Tenure // of the term, from its acquisition to its release
-	term        *Term         // while Active or Draining
+	term        *Term         // from Active to Released
 	campaigning bool          // waits for the lease, and so hears of its holder
 	since       time.Time     // when the campaign or the function of the term began
 }
@@ -46,6 +46,7 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 			return nil, fmt.Errorf("election: Options.Claim has %q: %w", key, fencing.ErrLeaseKey)
 		}
 	}
+	options.Lease.Holder = cmp.Or(options.Lease.Holder, client.ClientID())
 	e := &Elector{client: client, options: options, status: Status{Phase: Stopped, Since: time.Now()}}
 	options.Lease.OnWaiting = e.standBy
 	var err error
@@ -98,7 +99,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 		return fmt.Errorf("election: %q: %w", e.lease.Name(), transport.ErrClosed)
 	}
 	r.tasks.Go(func() { r.checkHealth(ctx) })
-	r.tasks.Go(func() { r.followRequests(ctx) })
+	r.follow = sync.OnceFunc(func() { r.tasks.Go(func() { r.followRequests(ctx) }) })
 	return r.loop(ctx)
 }
 
@@ -107,11 +108,6 @@ func (e *Elector) set(change func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	change()
-}
-
-// holderName is the name under which this node holds the lease.
-func (e *Elector) holderName() string {
-	return cmp.Or(e.options.Lease.Holder, e.client.ClientID())
 }
 
 // Resign ends the present term, and reports whether there was one: the context of the function ends
@@ -129,7 +125,13 @@ func (e *Elector) Resign() bool {
 type Term struct {
 	tenure *lease.Tenure
 	guard  *fencing.Guard
+	token  hlc.Token
+	ctx    context.Context // of the function: ends with the healthy period, with the tenure, by Resign, or to hand over
 	cancel context.CancelCauseFunc
+
+	// Only the goroutine of Run uses these.
+	unlink   func() bool  // the tenure from ctx
+	function <-chan error // what the leader function returns; nil: it does not run
 }
 
 // Guard returns the guard through which to write: it attaches the term's token

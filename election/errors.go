@@ -1,9 +1,11 @@
 package election
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 )
 
 // Why a term ended, or why a node stays out. Test the cause of a context, or
@@ -39,29 +41,37 @@ var (
 func call(name string, function func() error) <-chan error {
 	returned := make(chan error, 1)
 	go func() {
-		var err error
-		finished := false
+		err := fmt.Errorf("%s ended its goroutine", name)
+		defer close(returned)
 		defer func() {
-			if !finished {
-				err = failure(name, recover())
+			value := recover()
+			if failure, isError := value.(error); isError {
+				err = fmt.Errorf("%s panicked: %w\n%s", name, failure, debug.Stack())
+			} else if value != nil {
+				err = fmt.Errorf("%s panicked: %v\n%s", name, value, debug.Stack())
 			}
 			returned <- err
-			close(returned)
 		}()
 		err = function()
-		finished = true
 	}()
 	return returned
 }
 
-// failure is the error of a function that panicked with a value, or ended its goroutine: then the value is nil.
-func failure(name string, value any) error {
-	if value == nil {
-		return fmt.Errorf("%s ended its goroutine", name)
+// wait waits until a function of the program has returned, or ctx ends, or the patience is over: then it returns late.
+func wait(ctx context.Context, returned <-chan error, patience time.Duration, late error) error {
+	select {
+	case <-returned:
+		return nil
+	default:
 	}
-	err, isError := value.(error)
-	if !isError {
-		err = fmt.Errorf("%v", value)
+	overdue := time.NewTimer(patience)
+	defer overdue.Stop()
+	select {
+	case <-returned:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-overdue.C:
+		return late
 	}
-	return fmt.Errorf("%s panicked: %w\n%s", name, err, debug.Stack())
 }

@@ -175,6 +175,7 @@ var modelOptions = func() (o [nodes]Options) {
 		if err := o[i].complete(); err != nil {
 			panic(err)
 		}
+		o[i].Lease.Holder = nodeName(uint8(i))
 		o[i].Lease.AcquireDelay = time.Duration(i) // the TTL is too short for a share of it
 	}
 	return o
@@ -195,7 +196,7 @@ var (
 // stance is what Elector.stance returns.
 func (w *world) stance(i uint8) stance {
 	n := &w.nodes[i]
-	s := stance{options: &modelOptions[i], clientID: nodeName(i), holder: nodeName(i), holds: n.tenure != 0, campaigning: n.phases.step == campaign}
+	s := stance{options: &modelOptions[i], clientID: nodeName(i), holds: n.tenure != 0, campaigning: n.phases.step == campaign}
 	if n.announced {
 		s.tenure, s.yields = tenureName(n.tenure), n.yields
 	}

@@ -1,12 +1,10 @@
 package election
 
 import (
-	"context"
 	"fmt"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/lease"
 )
 
 // enter sets the phase, and has the client call the Logger and the observer. It does not wait for them: the
@@ -49,24 +47,3 @@ func (e *Elector) log(s Status) {
 
 // standBy enters Standby and waits for the observer: no other node waits for this one then.
 func (e *Elector) standBy(cause error) { <-e.enter(Standby, hlc.Token{}, cause) }
-
-// awaitInTenure waits for a function of the program until ctx ends, but no longer than the
-// tenure lasts without a renewal: then it returns late. The other nodes wait for this one,
-// which renews the tenure, to lead or to release the lease.
-func awaitInTenure(ctx context.Context, done <-chan error, tenure *lease.Tenure, late error) error {
-	select {
-	case <-done:
-		return nil
-	default:
-	}
-	patience := time.NewTimer(tenure.Remaining())
-	defer patience.Stop()
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-patience.C:
-		return late
-	}
-}

@@ -71,13 +71,13 @@ func (r request) replaces(other request) bool {
 
 // stance is what a node is to requests. It is a value: decide is a pure function.
 type stance struct {
-	options          *Options
-	clientID, holder string
-	tenure           string        // the value of the tenure of the term; empty: there is no term
-	holds            bool          // the node has the lease; without a term one is about to start or to end
-	yields           bool          // the hold-down of the term is over
-	campaigning      bool          // the node waits for the lease, and only a leader keeps it from that
-	lasts            time.Duration // the campaign or the term, so far
+	options     *Options
+	clientID    string
+	tenure      string        // the value of the tenure of the term; empty: there is no term
+	holds       bool          // the node has the lease; without a term one is about to start or to end
+	yields      bool          // the hold-down of the term is over
+	campaigning bool          // the node waits for the lease, and only a leader keeps it from that
+	lasts       time.Duration // the campaign or the term, so far
 }
 
 // source is how the node came to know what the key holds.
@@ -142,7 +142,7 @@ func (s stance) waiting(r request, from source) action {
 		return goFirst
 	case r.state == ready:
 		return goLater
-	case r.state == refused, !s.campaigning, r.to != "" && r.to != s.holder:
+	case r.state == refused, !s.campaigning, r.to != "" && r.to != s.options.Lease.Holder:
 		return ignore
 	case r.to == "" && from != due:
 		return answerSoon
@@ -161,7 +161,7 @@ func (s stance) acquireDelay(do action) time.Duration {
 func (e *Elector) stance() (stance, *Term) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := stance{options: &e.options, clientID: e.client.ClientID(), holder: e.holderName(),
+	s := stance{options: &e.options, clientID: e.client.ClientID(),
 		holds: e.tenure != nil, campaigning: e.campaigning && e.status.Cause == nil, lasts: time.Since(e.since)}
 	if e.term != nil {
 		s.tenure, s.yields = e.term.tenure.Value(), s.lasts >= e.options.holdDown()
@@ -187,15 +187,13 @@ func (r *run) followRequests(ctx context.Context) {
 		over: time.AfterFunc(time.Hour, func() { r.lease.SetAcquireDelay(r.options.Lease.AcquireDelay) }), next: time.NewTimer(time.Hour)}
 	defer f.over.Stop()
 	defer f.next.Stop()
-	select {
-	case <-ctx.Done():
-		return
-	case <-r.changed: // the first campaign
-	}
 	watch := keywatch.New(r.client, f.key, time.Minute)
 	defer watch.Close()
-	defer f.withdraw(ctx)
-	f.act(ctx)
+	defer func() {
+		for range 6 { // a TTL, in which the request expires
+			f.withdraw(ctx)
+		}
+	}()
 	for watch.Start() == nil {
 		select {
 		case <-ctx.Done():
@@ -256,7 +254,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 		r.clientID, r.state = s.clientID, refused
 		f.write(ctx, r, f.options.readyFor())
 	case answer:
-		r.clientID, r.state, r.to = s.clientID, ready, s.holder
+		r.clientID, r.state, r.to = s.clientID, ready, f.options.Lease.Holder
 		f.write(ctx, r, f.options.readyFor())
 	case answerSoon: // of many candidates a few answer
 		if sleep.For(ctx, f.options.Lease.AcquireDelay+random.Duration(f.options.TTL/20)) {
@@ -294,20 +292,13 @@ func (f *follower) write(ctx context.Context, r request, ttl time.Duration) {
 	}
 }
 
-// withdraw deletes the fail-back request of this node, if it asks. Where that fails, it expires.
+// withdraw deletes the fail-back request of this node, if it may be in the key. Where that fails, it expires.
 func (f *follower) withdraw(ctx context.Context) {
 	if !f.asks {
 		return
 	}
-	f.asks = false
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.options.TTL)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.options.requestTimeout())
 	defer cancel()
-	for {
-		attempt, cancel := context.WithTimeout(ctx, f.options.requestTimeout())
-		_, err := f.client.VDel(attempt, f.key, []byte(f.own.String()), transport.DelOptions{})
-		cancel()
-		if !errors.Is(err, transport.ErrOutcomeUnknown) || !sleep.For(ctx, f.options.requestTimeout()) {
-			return
-		}
-	}
+	_, err := f.client.VDel(bounded, f.key, []byte(f.own.String()), transport.DelOptions{})
+	f.asks = errors.Is(err, transport.ErrOutcomeUnknown)
 }

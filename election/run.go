@@ -3,11 +3,11 @@ package election
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
@@ -21,22 +21,14 @@ type run struct {
 	tasks   sync.WaitGroup       // what Run waits for
 	periods chan context.Context // healthy periods that begin
 	changed chan struct{}        // wakes the follower of requests
+	follow  func()               // starts it, once
 
 	// Only the goroutine of Run uses these.
 	phases      phases
 	healthy     context.Context    // the latest healthy period; nil: there was none
 	standby     <-chan error       // closed when the latest call of Options.Standby has returned
 	stopStandby context.CancelFunc // ends its context
-	acquired    *term              // the present term
-}
-
-// term is a term from the acquisition of its lease to the release.
-type term struct {
-	*Term
-	ctx      context.Context // of the function: ends with the healthy period, with the tenure, by Resign, or to hand over
-	token    hlc.Token
-	unlink   func() bool  // the tenure from ctx
-	function <-chan error // what the leader function returns; nil: it does not run
+	acquired    *Term              // from the acquisition of its lease to the release
 }
 
 // loop campaigns and leads in turns.
@@ -68,7 +60,7 @@ func (r *run) do(ctx context.Context) result {
 		return r.came(r.campaign(r.healthy))
 	case prepare:
 		r.stopStandby()
-		return r.came(awaitInTenure(t.ctx, r.standby, t.tenure, errStandbyRuns))
+		return r.came(wait(t.ctx, r.standby, t.tenure.Remaining(), errStandbyRuns))
 	case claim:
 		if len(r.options.Claim) == 0 {
 			return r.came(nil)
@@ -79,11 +71,11 @@ func (r *run) do(ctx context.Context) result {
 		}
 		return r.came(err)
 	case activate:
-		r.set(func() { r.term = t.Term })
+		r.set(func() { r.term = t })
 		return r.came(r.entering(Active))
 	case lead:
 		r.change(func() {})
-		t.function = call("the leader function", func() error { return r.lead(t.ctx, t.Term) })
+		t.function = call("the leader function", func() error { return r.lead(t.ctx, t) })
 		select {
 		case err := <-t.function:
 			t.cancel(r.came(nil).returned(err))
@@ -141,7 +133,7 @@ func (r *run) afterCrash(ctx context.Context) error {
 	look, cancel := context.WithTimeout(ctx, r.options.requestTimeout())
 	defer cancel()
 	holder, err := r.lease.Holder(look)
-	if err != nil || holder.Name != r.holderName() {
+	if err != nil || holder.Name != r.options.Lease.Holder {
 		return nil
 	}
 	r.standBy(ErrCrashed)
@@ -151,17 +143,11 @@ func (r *run) afterCrash(ctx context.Context) error {
 // stayOut waits for the standby function of an earlier campaign, and then for
 // rest, unless ctx ends.
 func (r *run) stayOut(ctx context.Context, rest time.Duration) {
-	select {
-	case <-r.standby:
-	default:
+	if wait(ctx, r.standby, 1, errStandbyRuns) != nil {
 		r.standBy(errStandbyRuns)
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.standby:
-		}
+		_ = wait(ctx, r.standby, math.MaxInt64, nil)
 	}
-	if rest <= 0 {
+	if rest <= 0 || ctx.Err() != nil {
 		return
 	}
 	r.options.Logger.Info("staying out of the election for a while", "lease", r.lease.Name(), "for", rest)
@@ -172,6 +158,7 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) {
 
 // campaign waits for the lease, with which a term begins.
 func (r *run) campaign(ctx context.Context) error {
+	r.follow()
 	r.standBy(nil)
 	r.startStandby(ctx)
 	r.change(func() { r.campaigning = true })
@@ -185,7 +172,7 @@ func (r *run) campaign(ctx context.Context) error {
 		r.stopStandby()
 		return err
 	}
-	t := &term{Term: &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}}
+	t := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	t.unlink = context.AfterFunc(tenure.Context(), func() { t.cancel(tenure.Err()) })
 	t.token, _ = tenure.Token()
@@ -210,42 +197,40 @@ func (r *run) startStandby(ctx context.Context) {
 	})
 }
 
-// entering enters a phase that comes before the leader function, and waits for the observer. The error says
-// why the term cannot go on.
+// entering enters a phase that comes before the leader function, and waits for the observer, but no longer than
+// the tenure lasts without a renewal: the other nodes wait for this one to lead or to release the lease.
 func (r *run) entering(phase Phase) error {
 	t := r.acquired
-	return awaitInTenure(t.ctx, r.enter(phase, t.token, nil), t.tenure, errObserverRuns)
+	return wait(t.ctx, r.enter(phase, t.token, nil), t.tenure.Remaining(), errObserverRuns)
 }
 
 // drain waits for the leader function, if it was called. Nothing can make it return. If it takes longer than
 // the tenure lasts, that is logged. If the tenure ended without a grace period, the function has as long as
 // the grace period is by default.
-func (r *run) drain(t *term, cause error) {
+func (r *run) drain(t *Term, cause error) {
 	t.tenure.StopRenewing() // from here on nothing that blocks keeps the lease
 	delivered := r.enter(Draining, t.token, cause)
 	if t.function == nil {
 		return
 	}
-	r.awaitOrLog(t.function, max(t.tenure.Remaining(), r.options.TTL/10),
+	r.waitOrLog(t.function, max(t.tenure.Remaining(), r.options.TTL/10),
 		"the leader function did not return in time; its writes are refused and another node may lead")
 	// If the observer is late, the lease is released anyway: the others wait for it.
-	_ = awaitInTenure(context.WithoutCancel(t.ctx), delivered, t.tenure, nil)
+	_ = wait(context.Background(), delivered, t.tenure.Remaining(), nil)
 }
 
 // release frees the lease, whatever has become of the context of the term.
-func (r *run) release(t *term, cause error) result {
+func (r *run) release(t *Term, cause error) result {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), r.options.TTL)
 	defer cancel()
 	switch err := t.tenure.Release(ctx); {
 	case err == nil:
-	case errors.Is(err, lease.ErrConnectionLost):
-		// As it is meant to be: the broker releases the lease by the Will.
-		r.options.Logger.Info("the lease ends with its connection", "lease", t.tenure.Name(), "error", err)
+	case errors.Is(err, lease.ErrConnectionLost): // as it is meant to be: the broker releases the lease by the Will
 	default:
 		r.options.Logger.Warn("the lease could not be released", "lease", t.tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}
-	r.awaitOrLog(r.enter(Released, t.token, cause), r.options.TTL,
+	r.waitOrLog(r.enter(Released, t.token, cause), r.options.TTL,
 		"the observer does not return; this node stays out until it does")
 	res := r.came(nil)
 	t.unlink()
@@ -256,15 +241,10 @@ func (r *run) release(t *term, cause error) result {
 	return res
 }
 
-// awaitOrLog waits for a function of the program, and logs text if that takes longer than the patience.
-func (r *run) awaitOrLog(done <-chan error, patience time.Duration, text string) {
-	overdue := time.NewTimer(patience)
-	defer overdue.Stop()
-	select {
-	case <-done:
-		return
-	case <-overdue.C:
+// waitOrLog waits until a function of the program has returned, and logs text if that takes longer than the patience.
+func (r *run) waitOrLog(returned <-chan error, patience time.Duration, text string) {
+	if late := wait(context.Background(), returned, patience, errors.New(text)); late != nil {
+		r.options.Logger.Error(text, "lease", r.lease.Name())
+		<-returned
 	}
-	r.options.Logger.Error(text, "lease", r.lease.Name())
-	<-done
 }

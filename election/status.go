@@ -81,7 +81,7 @@ func (e *Elector) statusLocked() Status {
 	case e.campaigning:
 		status.Leader = e.lease.LastHolder().Name
 	case e.tenure != nil && e.tenure.Remaining() > 0:
-		status.Leader = e.holderName()
+		status.Leader = e.options.Lease.Holder
 	}
 	return status
 }
@@ -93,13 +93,4 @@ func (s Status) MarshalJSON() ([]byte, error) {
 		fields
 		Cause string
 	}{fields(s), operror.Text(s.Cause)})
-}
-
-// String returns the status as JSON.
-func (s Status) String() string {
-	text, err := s.MarshalJSON()
-	if err != nil {
-		return err.Error()
-	}
-	return string(text)
 }

@@ -71,9 +71,6 @@ type switching struct {
 	client  *transport.Client
 	key     string
 	request request
-	heard   request // the latest answer
-	heardAt time.Time
-	freeAt  time.Time // when the lease was free; zero: it was not
 }
 
 func (s *switching) run(ctx context.Context) error {
@@ -90,60 +87,49 @@ func (s *switching) run(ctx context.Context) error {
 	defer s.withdraw(ctx)
 	again := time.NewTicker(askEvery)
 	defer again.Stop()
+	stage := fmt.Sprintf("no such candidate is ready to lead, and %q leads on", s.From.Name)
+	var heardAt, freeAt time.Time // of an answer; when the lease was free
 	for err = s.ask(ctx); err == nil; {
-		look := false
 		select {
 		case <-ctx.Done():
-			return s.gaveUp(context.Cause(ctx))
+			return fmt.Errorf("%s (%w)", stage, context.Cause(ctx))
 		case <-again.C:
-			look = true
-			if s.freeAt.IsZero() && time.Since(s.heardAt) > askEvery {
+			if freeAt.IsZero() && time.Since(heardAt) > askEvery {
 				err = s.ask(ctx)
 			}
 		case change, open := <-holders.Changes():
 			if !open {
 				return operror.Inner(holders.Err())
 			}
-			if !change.Exists && s.freeAt.IsZero() {
-				s.freeAt = time.Now()
+			if !change.Exists && freeAt.IsZero() {
+				freeAt = time.Now()
+				s.To, stage = lease.Holder{}, fmt.Sprintf("%q handed over, and the next leader is not there yet", s.From.Name)
 			}
-			look = change.Exists && string(change.Value) != s.From.Value
 		case change, open := <-answers.Changes():
 			if !open {
 				return operror.Inner(answers.Err())
 			}
 			switch answer := parseRequest(change.Entry); {
 			case answer.tenure != s.From.Value:
-			case answer.state == ready:
-				s.heard, s.heardAt = answer, time.Now()
 			case answer.state == refused:
 				return ErrSwitchoverRefused
+			case answer.state == ready:
+				heardAt = time.Now()
+				stage = fmt.Sprintf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys?", answer.to, s.From.Name)
 			}
 		}
-		if look && s.look(ctx) {
-			if s.request.to != "" && s.To.Name != s.request.to {
-				return fmt.Errorf("%w: %q leads", ErrOtherLeads, s.To.Name)
-			}
-			return nil
+		looked := time.Now()
+		if holder, err := s.lease.Holder(ctx); err != nil || !holder.Held || holder.Value == s.From.Value {
+			continue // what fails is asked again soon
+		} else if s.To = holder; !freeAt.IsZero() {
+			s.Gap = looked.Sub(freeAt)
 		}
+		if s.request.to != "" && s.To.Name != s.request.to {
+			return fmt.Errorf("%w: %q leads", ErrOtherLeads, s.To.Name)
+		}
+		return nil
 	}
 	return err
-}
-
-// look asks the store which node leads, and reports whether another tenure has begun.
-func (s *switching) look(ctx context.Context) bool {
-	began := time.Now()
-	holder, err := s.lease.Holder(ctx)
-	switch {
-	case err != nil:
-		return false // it is asked again soon
-	case !holder.Held && s.freeAt.IsZero():
-		s.freeAt = began
-	case holder.Held && holder.Value != s.From.Value && !s.freeAt.IsZero():
-		s.Gap = began.Sub(s.freeAt)
-	}
-	s.To = holder
-	return holder.Held && holder.Value != s.From.Value
 }
 
 // ask writes the request. A refusal is returned; what can pass is tried again.
@@ -163,17 +149,4 @@ func (s *switching) withdraw(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askEvery)
 	defer cancel()
 	_, _ = s.client.VDel(ctx, s.key, []byte(s.request.String()), transport.DelOptions{})
-}
-
-// gaveUp says how far a switchover came before the end of its context.
-func (s *switching) gaveUp(cause error) error {
-	switch {
-	case !s.freeAt.IsZero():
-		s.To = lease.Holder{}
-		return fmt.Errorf("%w: %q handed over, and the next leader is not there yet: %w", ErrNoLeader, s.From.Name, cause)
-	case s.heard.state == ready:
-		return fmt.Errorf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys? (%w)",
-			s.heard.to, s.From.Name, cause)
-	}
-	return fmt.Errorf("no such candidate is ready to lead: %q leads on (%w)", s.From.Name, cause)
 }
