@@ -27,11 +27,10 @@ type Elector struct {
 	logged  string // the latest phase that was logged, with its cause; only log uses it
 
 	mu          sync.Mutex
-	status      Status        // all but the Leader
-	tenure      *lease.Tenure // of the term, from its acquisition to its release
-	term        *Term         // from Active to Released
-	campaigning bool          // waits for the lease, and so hears of its holder
-	since       time.Time     // when the campaign or the function of the term began
+	status      Status    // all but the Leader
+	term        *Term     // from the acquisition of its lease to the release
+	campaigning bool      // waits for the lease, and so hears of its holder
+	since       time.Time // when the campaign or the function of the term began
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
@@ -128,6 +127,8 @@ type Term struct {
 	token  hlc.Token
 	ctx    context.Context // of the function: ends with the healthy period, with the tenure, by Resign, or to hand over
 	cancel context.CancelCauseFunc
+
+	announced bool // it is Active, or was; Elector.mu guards it
 
 	// Only the goroutine of Run uses these.
 	unlink   func() bool  // the tenure from ctx

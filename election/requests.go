@@ -49,18 +49,17 @@ func parseRequest(entry transport.Entry) request {
 	if !entry.Exists || colon < 0 {
 		return request{}
 	}
-	clientID, text := value[:colon], value[colon+1:]
-	if rank, err := strconv.Atoi(text); err == nil && rank >= 0 {
-		return request{clientID: clientID, state: preferred, rank: rank}
+	r := request{clientID: value[:colon], state: preferred}
+	var err error
+	if r.rank, err = strconv.Atoi(value[colon+1:]); err == nil && r.rank >= 0 {
+		return r
 	}
-	values, err := url.ParseQuery(text)
-	switch state := state(values.Get("state")); state {
-	case asked, ready, refused:
-		if err == nil {
-			return request{clientID: clientID, state: state, tenure: values.Get("tenure"), to: values.Get("to")}
-		}
+	values, err := url.ParseQuery(value[colon+1:])
+	r = request{clientID: r.clientID, state: state(values.Get("state")), tenure: values.Get("tenure"), to: values.Get("to")}
+	if err != nil || r.state != asked && r.state != ready && r.state != refused {
+		return request{}
 	}
-	return request{}
+	return r
 }
 
 // replaces reports whether the request of a preferred node may take the place of what the key holds, or refresh
@@ -162,10 +161,11 @@ func (e *Elector) stance() (stance, *Term) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := stance{options: &e.options, clientID: e.client.ClientID(),
-		holds: e.tenure != nil, campaigning: e.campaigning && e.status.Cause == nil, lasts: time.Since(e.since)}
-	if e.term != nil {
-		s.tenure, s.yields = e.term.tenure.Value(), s.lasts >= e.options.holdDown()
+		holds: e.term != nil, campaigning: e.campaigning && e.status.Cause == nil, lasts: time.Since(e.since)}
+	if !s.holds || !e.term.announced {
+		return s, nil
 	}
+	s.tenure, s.yields = e.term.tenure.Value(), s.lasts >= e.options.holdDown()
 	return s, e.term
 }
 

@@ -28,7 +28,6 @@ type run struct {
 	healthy     context.Context    // the latest healthy period; nil: there was none
 	standby     <-chan error       // closed when the latest call of Options.Standby has returned
 	stopStandby context.CancelFunc // ends its context
-	acquired    *Term              // from the acquisition of its lease to the release
 }
 
 // loop campaigns and leads in turns.
@@ -45,7 +44,7 @@ func (r *run) loop(ctx context.Context) error {
 
 // do carries out a step.
 func (r *run) do(ctx context.Context) result {
-	t, cause := r.acquired, r.phases.cause
+	t, cause := r.term, r.phases.cause
 	switch r.phases.step {
 	case await:
 		if cause != nil {
@@ -71,7 +70,7 @@ func (r *run) do(ctx context.Context) result {
 		}
 		return r.came(err)
 	case activate:
-		r.set(func() { r.term = t })
+		r.set(func() { t.announced = true })
 		return r.came(r.entering(Active))
 	case lead:
 		r.change(func() {})
@@ -91,7 +90,7 @@ func (r *run) do(ctx context.Context) result {
 
 // came is what a step came to that failed with err.
 func (r *run) came(err error) result {
-	t := r.acquired
+	t := r.term
 	if t == nil {
 		return result{err: err, ended: context.Cause(r.healthy)}
 	}
@@ -163,20 +162,19 @@ func (r *run) campaign(ctx context.Context) error {
 	r.startStandby(ctx)
 	r.change(func() { r.campaigning = true })
 	tenure, err := r.lease.Acquire(ctx)
-	r.change(func() {
-		if r.campaigning, r.tenure = false, tenure; tenure != nil {
-			r.status.Term++
-		}
-	})
 	if err != nil {
 		r.stopStandby()
+		r.change(func() { r.campaigning = false })
 		return err
 	}
 	t := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	t.unlink = context.AfterFunc(tenure.Context(), func() { t.cancel(tenure.Err()) })
 	t.token, _ = tenure.Token()
-	r.acquired = t
+	r.change(func() {
+		r.campaigning, r.term = false, t
+		r.status.Term++
+	})
 	return nil
 }
 
@@ -200,7 +198,7 @@ func (r *run) startStandby(ctx context.Context) {
 // entering enters a phase that comes before the leader function, and waits for the observer, but no longer than
 // the tenure lasts without a renewal: the other nodes wait for this one to lead or to release the lease.
 func (r *run) entering(phase Phase) error {
-	t := r.acquired
+	t := r.term
 	return wait(t.ctx, r.enter(phase, t.token, nil), t.tenure.Remaining(), errObserverRuns)
 }
 
@@ -236,8 +234,7 @@ func (r *run) release(t *Term, cause error) result {
 	t.unlink()
 	t.cancel(nil)
 	r.stopStandby()
-	r.change(func() { r.tenure, r.term = nil, nil })
-	r.acquired = nil
+	r.change(func() { r.term = nil })
 	return res
 }
 
