@@ -11,7 +11,7 @@ import (
 
 // phases decides what a call of Run does next, when a term may start, and why it is over. It is a value
 // without clock, goroutine, channel or lock: next is a pure function of the time, the phases and the
-// result of the step before. loop and serve carry the steps out, one at a time.
+// result of the step before. run.do carries the steps out, one at a time.
 type phases struct {
 	options *Options
 
