@@ -120,7 +120,7 @@ func (p phases) starting(r result) phases {
 // or another elector's lease may use the Will.
 func (p phases) again(err error, atOnce bool, random float64) phases {
 	switch {
-	case isTerminal(err): // there will be no other term
+	case errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrSessionTakenOver): // no request can succeed any more
 		return p.to(finish, fmt.Errorf("election: %w", err))
 	case atOnce:
 		return p.to(await, nil)
@@ -144,9 +144,4 @@ func (r result) afterTenure(cause error) error {
 		return cause
 	}
 	return errors.Join(r.over, cause)
-}
-
-// isTerminal reports whether no request of this client can succeed any more.
-func isTerminal(err error) bool {
-	return errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver)
 }

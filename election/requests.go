@@ -33,6 +33,7 @@ const (
 	asked     state = "asked"   // a switchover; the one that asks has written it
 	ready     state = "ready"   // a switchover; a candidate that campaigns and is healthy has written it
 	refused   state = "refused" // a switchover; a leader that does not obey has written it
+	unread    state = "unread"  // the key could not be read
 )
 
 func (r request) String() string {
@@ -141,7 +142,7 @@ func (s stance) waiting(r request, from source) action {
 		return goFirst
 	case r.state == ready:
 		return goLater
-	case r.state == refused, !s.campaigning, r.to != "" && r.to != s.options.Lease.Holder:
+	case r.state != asked, !s.campaigning, r.to != "" && r.to != s.options.Lease.Holder:
 		return ignore
 	case r.to == "" && from != due:
 		return answerSoon
@@ -227,12 +228,12 @@ func (f *follower) act(ctx context.Context) {
 	f.next.Reset(every)
 	switch {
 	case s.campaigning && at > 0 && s.lasts >= at:
-		if other, err := f.read(ctx); err == nil && f.own.replaces(other) {
+		if f.own.replaces(f.read(ctx)) {
 			f.asks = true
 			f.write(ctx, f.own, f.options.TTL)
 		}
 	case s.yields && f.options.Rank > 0:
-		f.look(ctx, confirmed)
+		f.obey(ctx, f.read(ctx), confirmed)
 	default:
 		f.withdraw(ctx)
 	}
@@ -243,7 +244,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 	s, term := f.stance()
 	switch do := s.decide(r, from); do {
 	case confirm:
-		f.look(ctx, confirmed)
+		f.obey(ctx, f.read(ctx), confirmed)
 	case yield:
 		term.cancel(fmt.Errorf("%w: to %q of rank %d", ErrYielded, r.clientID, r.rank))
 	case handOver:
@@ -258,7 +259,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 		f.write(ctx, r, f.options.readyFor())
 	case answerSoon: // of many candidates a few answer
 		if sleep.For(ctx, f.options.Lease.AcquireDelay+random.Duration(f.options.TTL/20)) {
-			f.look(ctx, due)
+			f.obey(ctx, f.read(ctx), due)
 		}
 	case compete, goFirst, goLater:
 		f.lease.SetAcquireDelay(s.acquireDelay(do))
@@ -266,21 +267,17 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 	}
 }
 
-// look reads the key and acts on what it holds. If that fails nothing happens.
-func (f *follower) look(ctx context.Context, from source) {
-	if r, err := f.read(ctx); err == nil {
-		f.obey(ctx, r, from)
-	}
-}
-
-func (f *follower) read(ctx context.Context) (request, error) {
+func (f *follower) read(ctx context.Context) request {
 	bounded, cancel := context.WithTimeout(ctx, f.options.requestTimeout())
 	defer cancel()
 	entry, err := f.client.Get(bounded, f.key)
-	if err != nil && ctx.Err() == nil {
+	if err == nil {
+		return parseRequest(entry)
+	}
+	if ctx.Err() == nil {
 		f.options.Logger.Warn("the key of requests could not be read", "lease", f.lease.Name(), "error", err)
 	}
-	return parseRequest(entry), err
+	return request{state: unread}
 }
 
 func (f *follower) write(ctx context.Context, r request, ttl time.Duration) {

@@ -118,11 +118,8 @@ func (s *switching) run(ctx context.Context) error {
 				stage = fmt.Sprintf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys?", answer.to, s.From.Name)
 			}
 		}
-		looked := time.Now()
-		if holder, err := s.lease.Holder(ctx); err != nil || !holder.Held || holder.Value == s.From.Value {
-			continue // what fails is asked again soon
-		} else if s.To = holder; !freeAt.IsZero() {
-			s.Gap = looked.Sub(freeAt)
+		if !s.another(ctx, freeAt) {
+			continue
 		}
 		if s.request.to != "" && s.To.Name != s.request.to {
 			return fmt.Errorf("%w: %q leads", ErrOtherLeads, s.To.Name)
@@ -130,6 +127,21 @@ func (s *switching) run(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// another asks the store whether another tenure has begun, and notes which. What fails is asked again soon.
+func (s *switching) another(ctx context.Context, freeAt time.Time) bool {
+	ctx, cancel := context.WithTimeout(ctx, askEvery)
+	defer cancel()
+	began := time.Now()
+	holder, err := s.lease.Holder(ctx)
+	if err != nil || !holder.Held || holder.Value == s.From.Value {
+		return false
+	}
+	if s.To = holder; !freeAt.IsZero() {
+		s.Gap = began.Sub(freeAt)
+	}
+	return true
 }
 
 // ask writes the request. A refusal is returned; what can pass is tried again.
