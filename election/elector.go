@@ -24,7 +24,6 @@ type Elector struct {
 	lease   *lease.Lease
 	options Options
 	running atomic.Bool
-	logged  string // the latest phase that was logged, with its cause; only log uses it
 
 	mu          sync.Mutex
 	status      Status    // all but the Leader
@@ -85,16 +84,13 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The end of the client ends Run during hold-off too.
-	r.tasks.Add(1)
 	if !e.client.Go(func(client context.Context) {
-		defer r.tasks.Done()
 		select {
 		case <-client.Done():
 			cancel(fmt.Errorf("election: %q: %w", e.lease.Name(), context.Cause(client)))
 		case <-ctx.Done():
 		}
 	}) {
-		r.tasks.Done()
 		return fmt.Errorf("election: %q: %w", e.lease.Name(), transport.ErrClosed)
 	}
 	r.tasks.Go(func() { r.checkHealth(ctx) })
