@@ -26,10 +26,10 @@ type Elector struct {
 	running atomic.Bool
 
 	mu          sync.Mutex
-	status      Status    // all but the Leader
-	term        *Term     // from the acquisition of its lease to the release
-	campaigning bool      // waits for the lease, and so hears of its holder
-	since       time.Time // when the campaign or the function of the term began
+	status      Status          // all but the Leader
+	term        *Term           // from the acquisition of its lease to the release
+	campaigning context.Context // of the healthy period in which it waits for the lease; nil: it does not
+	since       time.Time       // when the campaign or the function of the term began
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.

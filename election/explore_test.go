@@ -196,7 +196,7 @@ var (
 // stance is what Elector.stance returns.
 func (w *world) stance(i uint8) stance {
 	n := &w.nodes[i]
-	s := stance{options: &modelOptions[i], clientID: nodeName(i), holds: n.tenure != 0, campaigning: n.phases.step == campaign}
+	s := stance{options: &modelOptions[i], clientID: nodeName(i), holds: n.tenure != 0, campaigning: n.phases.step == campaign && n.period == nil}
 	if n.announced {
 		s.tenure, s.yields = tenureName(n.tenure), n.yields
 	}

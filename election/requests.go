@@ -76,7 +76,7 @@ type stance struct {
 	tenure      string        // the value of the tenure of the term; empty: there is no term
 	holds       bool          // the node has the lease; without a term one is about to start or to end
 	yields      bool          // the hold-down of the term is over
-	campaigning bool          // the node waits for the lease, and only a leader keeps it from that
+	campaigning bool          // the node is healthy and waits for the lease, and only a leader keeps it from that
 	lasts       time.Duration // the campaign or the term, so far
 }
 
@@ -162,7 +162,7 @@ func (e *Elector) stance() (stance, *Term) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	s := stance{options: &e.options, clientID: e.client.ClientID(),
-		holds: e.term != nil, campaigning: e.campaigning && e.status.Cause == nil, lasts: time.Since(e.since)}
+		holds: e.term != nil, campaigning: e.campaigning != nil && e.campaigning.Err() == nil && e.status.Cause == nil, lasts: time.Since(e.since)}
 	if !s.holds || !e.term.announced {
 		return s, nil
 	}

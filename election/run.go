@@ -160,11 +160,11 @@ func (r *run) campaign(ctx context.Context) error {
 	r.follow()
 	r.standBy(nil)
 	r.startStandby(ctx)
-	r.change(func() { r.campaigning = true })
+	r.change(func() { r.campaigning = ctx })
 	tenure, err := r.lease.Acquire(ctx)
 	if err != nil {
 		r.stopStandby()
-		r.change(func() { r.campaigning = false })
+		r.change(func() { r.campaigning = nil })
 		return err
 	}
 	t := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
@@ -172,7 +172,7 @@ func (r *run) campaign(ctx context.Context) error {
 	t.unlink = context.AfterFunc(tenure.Context(), func() { t.cancel(tenure.Err()) })
 	t.token, _ = tenure.Token()
 	r.change(func() {
-		r.campaigning, r.term = false, t
+		r.campaigning, r.term = nil, t
 		r.status.Term++
 	})
 	return nil

@@ -78,7 +78,7 @@ func (e *Elector) Status() Status {
 func (e *Elector) statusLocked() Status {
 	status := e.status
 	switch {
-	case e.campaigning:
+	case e.campaigning != nil:
 		status.Leader = e.lease.LastHolder().Name
 	case e.term != nil && e.term.tenure.Remaining() > 0:
 		status.Leader = e.options.Lease.Holder
