@@ -12,7 +12,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/sleep"
-	"github.com/tenurelock/tenure/lease"
 )
 
 var electionSeeds = flag.Int("election.seeds", 25, "how many minutes of elections to simulate")

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/sleep"
-	"github.com/tenurelock/tenure/lease"
 )
 
 // span is when a process may answer from memory: from a moment on its clock at which the process before

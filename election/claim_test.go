@@ -41,21 +41,23 @@ func TestAnOldLeadersWriteIsRefusedOnceTheNewOneHasClaimed(t *testing.T) {
 }
 
 func TestAClaimThatFailsEndsTheTerm(t *testing.T) {
-	inBubble(t, election.Options{Claim: []string{""}, OneShot: true}, func(t *testing.T, first, second *candidate) {
+	inBubble(t, election.Options{Claim: []string{""}}, func(t *testing.T, first, second *candidate) {
 		first.run(t, func(context.Context, *election.Term) error {
 			t.Error("the function runs although the claim failed")
 			return nil
 		})
-		if err := await.Receive(first.result); !errors.Is(err, transport.ErrKeyLengthZero) {
-			t.Errorf("Run returned %v, want ErrKeyLengthZero", err)
+		synctest.Wait()
+		if released, _ := first.last(election.Released); !errors.Is(released.Cause, transport.ErrKeyLengthZero) {
+			t.Errorf("released because of %v, want ErrKeyLengthZero", released.Cause)
 		}
 		second.mustBeFree(t)
+		_ = first.stop()
 	})
 }
 
 func TestInvariant28AKeyThatCannotBeClaimedCausesNoHotLoop(t *testing.T) {
 	var claims atomic.Int64
-	observer := func(transition election.Transition) {
+	observer := func(transition election.Status) {
 		if transition.Phase == election.Claiming && claims.Add(1) > 100 {
 			time.Sleep(ttl / 10) // a loop so hot would keep virtual time from passing
 		}

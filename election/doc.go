@@ -42,8 +42,8 @@
 // asks again with a backoff (see package lease). When the node only waits for the leader
 // again, the Observer gets a Standby without a cause. A refusal that looks permanent, such
 // as a syntax error, does not end Run either: the campaign fails, and the next one follows
-// after HoldOff, which doubles up to eightfold. So watch Transition.Cause, Status or
-// [Elector.Leaders], rather than the end of Run.
+// after HoldOff, which doubles up to eightfold. So watch Status, rather than the end of Run. To
+// follow which node leads, in any program, use [lease.Lease.Observe].
 //
 // # Health
 //
@@ -56,7 +56,7 @@
 //
 // # Preferred nodes
 //
-// A candidate of rank n waits n × RankDelay for better ranks before it takes a lease that is
+// A candidate of rank n waits n × TTL/8 for better ranks before it takes a lease that is
 // free. The store knows nothing of ranks: they decide which node leads, never whether two do.
 //
 // With FailBackAfter a preferred node also gets the lead back from a worse one. That needs
@@ -65,11 +65,11 @@
 //   - A node that has waited for FailBackAfter, healthy without a break, asks for the lead: it
 //     sets the key "<name>/bid" to "<client id>:<rank>", with the lease's TTL. It refreshes
 //     this fail-back request while it waits, and deletes it when it leads, ends or becomes
-//     unhealthy. It need not know which node leads. It leaves the request of a better rank
-//     alone. While something other than a leader keeps it from the lease, it does not ask.
+//     unhealthy, or while something other than a leader keeps it from the lease. It need not know
+//     which node leads. It leaves the request of a better rank alone.
 //   - A leader of a rank other than 0 watches that key once it has led for FailBackAfter, and
-//     for TTL at least. A request of a better rank, confirmed by a GET, ends its term with a
-//     [*YieldError]. Then its hold-off and its rank keep it out while the other node takes
+//     for TTL at least. A request of a better rank, confirmed by a GET, ends its term with
+//     ErrYielded. Then its hold-off and its rank keep it out while the other node takes
 //     over. If notifications are lost, it sees the request within a TTL.
 //
 // Both waits hold the lead down: however often a preferred node crashes, fails or becomes
@@ -80,7 +80,7 @@
 //
 // Ranks do not promise that the best node leads. A free lease goes to the first node that
 // reaches the store. A preferred node that is cut off, slow, or without notifications for
-// longer than RankDelay loses it, and without FailBackAfter does not get it back. Without
+// longer than TTL/8 loses it, and without FailBackAfter does not get it back. Without
 // FailBackAfter a preferred node that crashes, and is restarted within the TTL, takes the
 // lease again each time. A client that may write the key of the request can make a leader
 // hand over once in a hold-down, and by a switchover at any time.
@@ -116,7 +116,7 @@
 //	Resign                              ErrResigned               drains, releases; stays out for HoldOff
 //	the health check fails              ErrUnhealthy, its error   drains, releases; stays out until it
 //	                                                              succeeds, and HoldOff more
-//	a preferred node asks for the lead  ErrYielded (*YieldError)  drains, releases; stays out for HoldOff
+//	a preferred node asks for the lead  ErrYielded                drains, releases; stays out for HoldOff
 //	a switchover is asked for           ErrSwitchover             drains, releases; stays out for HoldOff
 //	a claim fails                       its error                 releases; stays out for HoldOff
 //	the standby function fails          –                         is logged; campaigns on

@@ -3,13 +3,15 @@ package election
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"iter"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -21,15 +23,13 @@ type Elector struct {
 	client  *transport.Client
 	lease   *lease.Lease
 	options Options
+	running atomic.Bool
 
 	mu          sync.Mutex
-	term        *Term         // while Active or Draining
-	tenure      *lease.Tenure // of the term, from its acquisition to its release
-	campaigning bool          // waits for the lease, and so hears of its holder
-	status      Status        // all but the Leader
-
-	running   atomic.Bool
-	onWaiting func(cause error) // of the present Run; only its goroutine uses it
+	status      Status          // all but the Leader
+	term        *Term           // from the acquisition of its lease to the release
+	campaigning context.Context // of the healthy period in which it waits for the lease; nil: it does not
+	since       time.Time       // when the campaign or the function of the term began
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
@@ -39,22 +39,14 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 	if err := options.complete(); err != nil {
 		return nil, fmt.Errorf("election: %q: %w", name, err)
 	}
-	for _, key := range options.Claim {
-		if key == name || key == name+protocol.FailBackSuffix {
+	for _, key := range []string{name, requestKey(name)} {
+		if slices.Contains(options.Claim, key) {
 			return nil, fmt.Errorf("election: Options.Claim has %q: %w", key, fencing.ErrLeaseKey)
 		}
 	}
+	options.Lease.Holder = cmp.Or(options.Lease.Holder, client.ClientID())
 	e := &Elector{client: client, options: options, status: Status{Phase: Stopped, Since: time.Now()}}
-	next := options.Lease.OnWaiting
-	options.Lease.OnWaiting = func(cause error) {
-		e.onWaiting(cause)
-		if next == nil {
-			return
-		}
-		if err := <-call("Options.Lease.OnWaiting", func() error { next(cause); return nil }); err != nil {
-			e.options.Logger.Error("Options.Lease.OnWaiting failed", "error", err)
-		}
-	}
+	options.Lease.OnWaiting = e.standBy
 	var err error
 	if e.lease, err = lease.New(client, name, options.Lease); err != nil {
 		return nil, fmt.Errorf("election: %w", err)
@@ -62,50 +54,47 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 	return e, nil
 }
 
+// requestKey is the key at which the electors of a name are asked to hand over.
+func requestKey(name string) string { return name + protocol.FailBackSuffix }
+
 // Run campaigns, and calls lead whenever this node leads, until ctx ends. Calls of lead do not
 // overlap. lead must return when its context ends. If it returns earlier, the term is over; its
-// error, or its panic as a *PanicError, is part of the cause that the Observer gets.
+// error, or its panic, is part of the cause that the Observer gets.
 //
 // Run returns the cause of ctx's end; an error that matches transport.ErrClosed or
-// ErrSessionTakenOver if the client is finished; or ErrRunning if it is running already. No
+// ErrSessionTakenOver if the client is finished; or an error if it is running already. No
 // refusal ends it: a campaign that fails is followed by a Standby with that cause, and by
-// another campaign. With OneShot it also returns after a term: the error of lead, or why
-// the term did not start; if the tenure ended before lead returned, it returns why, joined
-// with the error of lead.
+// another campaign. A program that wants one term only ends ctx in lead.
 //
 // When Run returns, neither lead nor a function of the Options is running. The lease is
 // released and the fail-back request deleted, if the store could be reached.
 func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *Term) error) (err error) {
 	if !e.running.CompareAndSwap(false, true) {
-		return ErrRunning
+		return errors.New("election: this elector is running already")
 	}
 	defer func() {
 		e.set(func() { e.status = Status{Phase: Stopped, Since: time.Now(), Term: e.status.Term, Cause: err} })
 		e.running.Store(false)
 	}()
-	ended := make(chan struct{})
-	close(ended)
-	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options}, standby: standby{done: ended}, failBackEnded: ended}
-	r.monitor.options, r.monitor.changed, r.monitor.tasks = &e.options, make(chan struct{}), &r.tasks
-	e.onWaiting = r.onWaiting
+	none := make(chan error)
+	close(none)
+	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options}, standby: none,
+		periods: make(chan context.Context, 1), changed: make(chan struct{}, 1)}
 	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The end of the client ends Run during hold-off too.
-	r.tasks.Add(1)
 	if !e.client.Go(func(client context.Context) {
-		defer r.tasks.Done()
 		select {
 		case <-client.Done():
 			cancel(fmt.Errorf("election: %q: %w", e.lease.Name(), context.Cause(client)))
 		case <-ctx.Done():
 		}
 	}) {
-		r.tasks.Done()
 		return fmt.Errorf("election: %q: %w", e.lease.Name(), transport.ErrClosed)
 	}
-	r.tasks.Go(func() { r.monitor.run(ctx) })
-	defer r.settle()
+	r.tasks.Go(func() { r.checkHealth(ctx) })
+	r.follow = sync.OnceFunc(func() { r.tasks.Go(func() { r.followRequests(ctx) }) })
 	return r.loop(ctx)
 }
 
@@ -116,41 +105,39 @@ func (e *Elector) set(change func()) {
 	change()
 }
 
-// stance returns what this node is to requests now, and its term; nil: there is none.
-func (e *Elector) stance() (stance, *Term) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s := stance{options: &e.options, clientID: e.client.ClientID(), holder: e.holderName(),
-		holds: e.tenure != nil, campaigning: e.campaigning && e.status.Cause == nil}
-	if e.term != nil {
-		s.tenure, s.yields = e.term.tenure.Value(), e.term.yields
-	}
-	return s, e.term
-}
-
-// holderName is the name under which this node holds the lease.
-func (e *Elector) holderName() string {
-	return cmp.Or(e.options.Lease.Holder, e.client.ClientID())
-}
-
-// Resign ends the present term, as [Term.Resign] does, and reports whether there was one.
+// Resign ends the present term, and reports whether there was one: the context of the function ends
+// with ErrResigned, and when the function has returned the lease is released. This node then
+// stays out for its hold-off. Resign does not wait for any of that.
 func (e *Elector) Resign() bool {
-	e.mu.Lock()
-	term := e.term
-	e.mu.Unlock()
-	if term == nil {
-		return false
+	_, term := e.stance()
+	if term != nil {
+		term.cancel(ErrResigned)
 	}
-	term.Resign()
-	return true
+	return term != nil
 }
 
-// Leader asks the store which node leads, and waits for the answer until ctx ends. Status
-// answers at once, from what the node knows. For errors see [lease.Lease.Holder].
-func (e *Elector) Leader(ctx context.Context) (lease.Holder, error) { return e.lease.Holder(ctx) }
+// Term is one period of leadership. It is safe for concurrent use.
+type Term struct {
+	tenure *lease.Tenure
+	guard  *fencing.Guard
+	token  hlc.Token
+	ctx    context.Context // of the function: ends with the healthy period, with the tenure, by Resign, or to hand over
+	cancel context.CancelCauseFunc
 
-// Leaders returns the leader and then each change of leader, also without Run, with an error
-// where the store cannot be asked, until ctx or the client ends; see [lease.Lease.Observe].
-func (e *Elector) Leaders(ctx context.Context) iter.Seq2[lease.Holder, error] {
-	return e.lease.Observe(ctx)
+	announced bool // it is Active, or was; Elector.mu guards it
+
+	// Only the goroutine of Run uses these.
+	unlink   func() bool  // the tenure from ctx
+	function <-chan error // what the leader function returns; nil: it does not run
 }
+
+// Guard returns the guard through which to write: it attaches the term's token
+// and refuses to write once the tenure is over.
+func (t *Term) Guard() *fencing.Guard { return t.guard }
+
+// Tenure returns the tenure of the term: this holding of the lease.
+func (t *Term) Tenure() *lease.Tenure { return t.tenure }
+
+// Token returns the fencing token, for resources outside the store. Like
+// [lease.Tenure.Token] it never blocks, and fails once the tenure is over.
+func (t *Term) Token() (hlc.Token, error) { return t.tenure.Token() }

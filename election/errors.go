@@ -1,12 +1,15 @@
 package election
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"time"
 )
 
-// Why a term ended, or why a node stays out. Test the cause of a context,
-// Transition.Cause or Status.Cause with errors.Is; it can also be one of package lease.
+// Why a term ended, or why a node stays out. Test the cause of a context, or
+// Status.Cause, with errors.Is; it can also be one of package lease.
 var (
 	// ErrResigned: the term ended by Resign.
 	ErrResigned = errors.New("resigned")
@@ -14,7 +17,8 @@ var (
 	ErrReturned = errors.New("the leader function returned")
 	// ErrUnhealthy: the health check fails. The cause matches the error of the check too.
 	ErrUnhealthy = errors.New("unhealthy")
-	// ErrYielded is what a [*YieldError] matches.
+	// ErrYielded: the leader handed over to a preferred node. The text has the client id and
+	// the rank of that.
 	ErrYielded = errors.New("yielded to a preferred node")
 	// ErrSwitchover: the leader handed over because [Switchover] asked for it.
 	ErrSwitchover = errors.New("handed over as a switchover asked")
@@ -31,44 +35,43 @@ var (
 	errObserverRuns = fmt.Errorf("%w: the observer has not returned", ErrNotReady)
 )
 
-// ErrRunning is what Run returns while another call of Run of the same Elector is running.
-var ErrRunning = errors.New("election: this elector is running already")
-
-// YieldError is why a term ended whose leader handed over to a preferred node.
-type YieldError struct {
-	// To is the client id of the preferred node.
-	To string
-	// Rank is that node's rank.
-	Rank int
+// call runs a function of the program in a goroutine. That ends with one item on the returned
+// channel, and closes it, even if the function panics or ends its goroutine: then the error says so, and
+// calls the function by name.
+func call(name string, function func() error) <-chan error {
+	returned := make(chan error, 1)
+	go func() {
+		err := fmt.Errorf("%s ended its goroutine", name)
+		defer close(returned)
+		defer func() {
+			value := recover()
+			if failure, isError := value.(error); isError {
+				err = fmt.Errorf("%s panicked: %w\n%s", name, failure, debug.Stack())
+			} else if value != nil {
+				err = fmt.Errorf("%s panicked: %v\n%s", name, value, debug.Stack())
+			}
+			returned <- err
+		}()
+		err = function()
+	}()
+	return returned
 }
 
-// Error names the node and its rank.
-func (e *YieldError) Error() string { return fmt.Sprintf("yielded to %q of rank %d", e.To, e.Rank) }
-
-// Is matches ErrYielded.
-func (e *YieldError) Is(target error) bool { return target == ErrYielded }
-
-// PanicError is the error of a function that panicked or called runtime.Goexit. It has the
-// same effect as an error that the function returns.
-type PanicError struct {
-	// Function is the name of the function in words, such as "the health check".
-	Function string
-	// Value is the argument of panic; nil for a call of runtime.Goexit.
-	Value any
-	// Stack is the stack of the panic, as debug.Stack formats it.
-	Stack []byte
-}
-
-// Error returns the function, the value and the stack.
-func (e *PanicError) Error() string {
-	if e.Value == nil {
-		return e.Function + " ended its goroutine"
+// wait waits until a function of the program has returned, or ctx ends, or the patience is over: then it returns late.
+func wait(ctx context.Context, returned <-chan error, patience time.Duration, late error) error {
+	select {
+	case <-returned:
+		return nil
+	default:
 	}
-	return fmt.Sprintf("%s panicked: %v\n%s", e.Function, e.Value, e.Stack)
-}
-
-// Unwrap returns the value if it is an error.
-func (e *PanicError) Unwrap() error {
-	err, _ := e.Value.(error)
-	return err
+	overdue := time.NewTimer(patience)
+	defer overdue.Stop()
+	select {
+	case <-returned:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-overdue.C:
+		return late
+	}
 }

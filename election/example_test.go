@@ -30,7 +30,7 @@ func Example() {
 	elector, err := election.New(client, "press-7/active", election.Options{
 		TTL:   2 * time.Second,
 		Claim: []string{"press-7/setpoint"},
-		Observer: func(t election.Transition) {
+		Observer: func(t election.Status) {
 			fmt.Println(t.Phase)
 		},
 	})
@@ -81,7 +81,7 @@ func ExampleOptions_health() {
 			}
 			return nil
 		},
-		Observer: func(t election.Transition) {
+		Observer: func(t election.Status) {
 			fmt.Println(t.Phase, t.Cause)
 			if t.Phase == election.Standby && t.Cause != nil {
 				stop() // a program would wait until it is healthy again
@@ -102,27 +102,6 @@ func ExampleOptions_health() {
 	// draining unhealthy: the drive does not answer
 	// released unhealthy: the drive does not answer
 	// standby unhealthy: the drive does not answer
-}
-
-// The observer of a node of a worse rank reports to which node it handed over.
-func ExampleYieldError() {
-	options := election.Options{
-		Rank:          1,               // the preferred node has 0, and otherwise the same options
-		FailBackAfter: 5 * time.Minute, // it gets the lead back when it was healthy for so long
-		Observer: func(t election.Transition) {
-			var yield *election.YieldError
-			if t.Phase == election.Released && errors.As(t.Cause, &yield) {
-				fmt.Printf("handed over to %s, of rank %d\n", yield.To, yield.Rank)
-			}
-		},
-	}
-	// What an elector with these options reports in the end:
-	options.Observer(election.Transition{
-		Phase: election.Released,
-		Cause: &election.YieldError{To: "gateway-a", Rank: 0},
-	})
-	// Output:
-	// handed over to gateway-a, of rank 0
 }
 
 // A status page, a metric or a log line asks for the status at any time.

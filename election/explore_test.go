@@ -4,14 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/tenurelock/tenure/internal/explore"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // This is a walk through every state of two electors at one store. The decisions are those of the program: phases
-// (what Run does next, and why a term ends), vitals (health), stance (what a request makes a node do),
-// failBackRequest.replaces, and the text of requests with its parsers. The world around them is made of integers:
+// (what Run does next, and why a term ends), stance (what a request makes a node do), and
+// request.replaces and its text with its parser. The world around them is made of integers:
 //
 //   - The lease is exact: TTL ticks in the store, one tick less for its holder, whose context ends one tick before that.
 //     It is renewed while nothing stops that. Package lease is checked by a walk of its own.
@@ -73,7 +74,7 @@ var names = [...]string{"a tick passes", "goes on", "learns that its tenure's co
 
 // note is what the key of requests holds, or a notification says.
 type note struct {
-	state  string // of a switchover; "rank": a fail-back request; "": nothing; "x": garbage
+	state  state // "": nothing; "x": garbage
 	by     uint8
 	tenure uint8
 	to     uint8
@@ -94,20 +95,25 @@ func (n note) entry() transport.Entry {
 	switch n.state {
 	case "":
 		return transport.Entry{}
-	case "rank":
-		text = failBackRequest{nodeName(n.by), int(n.by)}.String()
-	case switchoverAsked, switchoverReady, switchoverRefused:
-		text = switchover{nodeName(n.by), n.state, tenureName(n.tenure), nodeName(n.to)}.String()
+	case preferred:
+		text = ownRequest(n.by).String()
+	case asked, ready, refused:
+		text = request{clientID: nodeName(n.by), state: n.state, tenure: tenureName(n.tenure), to: nodeName(n.to)}.String()
 	}
 	return transport.Entry{Exists: true, Value: []byte(text)}
 }
 
+// ownRequest is the fail-back request of a node.
+func ownRequest(i uint8) request {
+	return request{clientID: nodeName(i), state: preferred, rank: int(i)}
+}
+
 // electorState is one node.
 type electorState struct {
-	phases phases
-	vitals vitals
-	up     bool
-	frozen bool
+	phases  phases
+	healthy bool
+	up      bool
+	frozen  bool
 
 	wait      uint8 // ticks of the rest
 	sees      uint8 // ticks in which it waited and the lease was free
@@ -140,7 +146,6 @@ type electorState struct {
 	delay   uint8
 	over    uint8 // ticks until the rank decides the delay again
 	owes    uint8 // ticks that have to pass before the next campaign
-	sick    uint8 // checks that failed in a row
 	inVain  uint8 // short terms and failed campaigns in a row
 	waited  uint8 // ticks that it waits though it is preferred, since the last fault
 	idle    uint8 // ticks that it did not campaign or lead though it is healthy, since the last fault
@@ -166,10 +171,12 @@ type world struct {
 
 var modelOptions = func() (o [nodes]Options) {
 	for i := range o {
-		o[i] = Options{TTL: modelTTL, HoldOff: 3, RankDelay: 1, Rank: i, FailBackAfter: modelTTL, HealthFailures: i + 1}
+		o[i] = Options{TTL: modelTTL, HoldOff: 3, Rank: i, FailBackAfter: modelTTL}
 		if err := o[i].complete(); err != nil {
 			panic(err)
 		}
+		o[i].Lease.Holder = nodeName(uint8(i))
+		o[i].Lease.AcquireDelay = time.Duration(i) // the TTL is too short for a share of it
 	}
 	return o
 }()
@@ -183,12 +190,13 @@ func (w *world) breach(invariant int, format string, values ...any) {
 var (
 	errRefused = errors.New("refused")
 	errMotor   = errors.New("the motor is hot")
+	errSick    = fmt.Errorf("%w: %w", ErrUnhealthy, errMotor)
 )
 
 // stance is what Elector.stance returns.
 func (w *world) stance(i uint8) stance {
 	n := &w.nodes[i]
-	s := stance{options: &modelOptions[i], clientID: nodeName(i), holder: nodeName(i), holds: n.tenure != 0, campaigning: n.phases.step == campaign}
+	s := stance{options: &modelOptions[i], clientID: nodeName(i), holds: n.tenure != 0, campaigning: n.phases.step == campaign && n.period == nil}
 	if n.announced {
 		s.tenure, s.yields = tenureName(n.tenure), n.yields
 	}
@@ -202,7 +210,7 @@ func (w *world) moves(moves []explore.Move) []explore.Move {
 	add := func(kind, a, b uint8) { moves = append(moves, explore.Move{Kind: kind, A: a, B: b}) }
 	for i := range uint8(nodes) {
 		n := &w.nodes[i]
-		if step := n.phases.step; (step == await || step == ready || step == drain) && n.up && !n.frozen && w.goesOn(i) {
+		if step := n.phases.step; (step == await || step == prepare || step == drain) && n.up && !n.frozen && w.goesOn(i) {
 			w.due(i, n, add)
 			w.others(i, n, add)
 			return moves
@@ -236,7 +244,7 @@ func (w *world) others(i uint8, n *electorState, add func(kind, a, b uint8)) {
 	case n.frozen:
 		add(thaw, i, 0)
 		return
-	case n.sick > 0:
+	case !n.healthy:
 		add(recovers, i, 0)
 	}
 	if w.wishes > 0 && n.announced && n.ended == nil {
@@ -310,7 +318,7 @@ func (w *world) mishaps(i uint8, n *electorState, add func(kind, a, b uint8)) {
 	}
 	add(freeze, i, 0)
 	add(crash, i, 0)
-	if n.sick < 2 {
+	if n.healthy {
 		add(sicken, i, 0)
 	}
 	for b := range n.notes {
@@ -327,15 +335,15 @@ func (w *world) mishaps(i uint8, n *electorState, add func(kind, a, b uint8)) {
 
 // forgeries are the notes that another client could send to a node.
 func (w *world) forgeries(i uint8) []note {
-	return []note{{}, {state: "x"}, {state: "rank"}, {state: switchoverReady, by: 1 - i, to: 1 - i, tenure: w.tenure},
-		{state: switchoverAsked, by: operator, to: i, tenure: w.tenure}}
+	return []note{{}, {state: "x"}, {state: preferred}, {state: ready, by: 1 - i, to: 1 - i, tenure: w.tenure},
+		{state: asked, by: operator, to: i, tenure: w.tenure}}
 }
 
 // goesOn reports whether the step of a node is at its end.
 func (w *world) goesOn(i uint8) bool {
 	switch n := &w.nodes[i]; n.phases.step {
 	case await:
-		return n.vitals.healthy
+		return n.healthy
 	case stayOut:
 		return n.wait == 0 || n.period != nil
 	case campaign:
@@ -393,7 +401,7 @@ func electors(faults, wishes uint8) explore.Model[*world] {
 	}
 }
 
-var stepNames = [...]string{"look", "await", "stay out", "campaign", "ready", "claim", "activate", "lead", "stop", "drain", "release", "finish"}
+var stepNames = [...]string{"look", "await", "stay out", "campaign", "prepare", "claim", "activate", "lead", "drain", "release", "finish"}
 
 func TestExploreElectors(t *testing.T) {
 	for _, s := range []struct {

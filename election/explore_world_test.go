@@ -41,17 +41,16 @@ func (w *world) do(m explore.Move) error {
 			from = due
 		}
 		n.hasRead, n.readDue = false, false
-		w.heed(i, n.read, from)
+		w.obey(i, n.read, from)
 		n.read = note{}
 	case place:
-		own := note{state: "rank", by: i}
-		if w.key == (note{}) || w.key == own || (failBackRequest{nodeName(i), int(i)}).replaces(w.key.entry()) {
-			w.set(own, modelTTL)
+		if ownRequest(i).replaces(parseRequest(w.key.entry())) {
+			w.set(note{state: preferred, by: i}, modelTTL)
 		}
 		n.ask, n.asks = modelTTL/3, true
 	case withdraw, lapse:
 		n.leaving = false
-		if m.Kind == withdraw && w.key == (note{state: "rank", by: i}) {
+		if m.Kind == withdraw && w.key == (note{state: preferred, by: i}) {
 			w.set(note{}, 0)
 		}
 	case answers:
@@ -81,7 +80,7 @@ func (w *world) do(m explore.Move) error {
 	case resign:
 		n.end(ErrResigned)
 	case ask:
-		w.asking = note{switchoverAsked, operator, n.tenure, m.B}
+		w.asking = note{asked, operator, n.tenure, m.B}
 		w.set(w.asking, askedTTL)
 		if to := &w.nodes[min(m.B, 1-i)]; n.phases.step == lead && to.up && !to.frozen && to.period == nil && to.phases.step == campaign {
 			w.asked = 1
@@ -103,7 +102,7 @@ func (w *world) news(i uint8, m explore.Move) {
 		heard := n.notes[m.B]
 		n.notes = slices.Delete(n.notes, int(m.B), int(m.B)+1)
 		if m.Kind == deliver {
-			w.heed(i, heard, notified)
+			w.obey(i, heard, notified)
 		}
 	case repeat:
 		n.hear(n.notes[m.B])
@@ -122,8 +121,7 @@ func (w *world) calm() {
 
 func (w *world) boot(i uint8) {
 	n := &w.nodes[i]
-	*n = electorState{up: true, phases: phases{options: &modelOptions[i]}, delay: i}
-	n.vitals = n.vitals.next(nil, modelOptions[i].HealthFailures)
+	*n = electorState{up: true, healthy: true, phases: phases{options: &modelOptions[i]}, delay: i}
 	var crashed error
 	if w.giver == i+1 { // it knows nothing of that
 		w.giver = 0
@@ -187,28 +185,17 @@ func (w *world) release(i uint8) {
 // check is a health check.
 func (w *world) check(i uint8, failed bool) {
 	n := &w.nodes[i]
-	var err error
-	if n.sick++; failed {
-		err, n.sick = errMotor, min(n.sick, 2)
-	} else {
-		n.sick = 0
-	}
-	was := n.vitals
-	n.vitals = was.next(err, modelOptions[i].HealthFailures)
-	if n.vitals.healthy != (n.sick == 0 || int(n.sick) < modelOptions[i].HealthFailures && was.healthy) {
-		w.breach(25, "%s: healthy is %t after %d failures", nodeName(i), n.vitals.healthy, n.sick)
-	}
-	if was.healthy && !n.vitals.healthy {
-		n.period = n.vitals.cause
+	if n.healthy = !failed; failed {
+		n.period = errSick
 		n.end(n.period)
 	}
 }
 
-// heed makes a node do what the program decides about a note.
-func (w *world) heed(i uint8, said note, from source) {
+// obey makes a node do what the program decides about a note.
+func (w *world) obey(i uint8, said note, from source) {
 	n := &w.nodes[i]
 	s := w.stance(i)
-	do := s.heed(said.entry(), from)
+	do := s.decide(parseRequest(said.entry()), from)
 	if from == notified && do > confirm {
 		w.breach(26, "%s believes a notification", nodeName(i))
 	}
@@ -216,20 +203,20 @@ func (w *world) heed(i uint8, said note, from source) {
 	case confirm:
 		n.read, n.hasRead = w.key, true
 	case yield:
-		if n.age < modelTTL || said.state != "rank" || said.by >= i {
+		if n.age < modelTTL || said.state != preferred || said.by >= i {
 			w.breach(26, "%s yields after %d ticks to %v", nodeName(i), n.age, said)
 		}
-		n.end(&YieldError{To: nodeName(said.by), Rank: int(said.by)})
+		n.end(ErrYielded)
 	case handOver:
-		if said.tenure != n.tenure || said.state != switchoverReady {
+		if said.tenure != n.tenure || said.state != ready {
 			w.breach(26, "%s hands over for %v", nodeName(i), said)
 		}
 		n.end(ErrSwitchover)
 	case answer:
-		if n.phases.step != campaign || !n.vitals.healthy {
+		if n.phases.step != campaign || !n.healthy {
 			w.breach(25, "%s says that it is ready", nodeName(i))
 		}
-		w.set(note{switchoverReady, i, said.tenure, i}, modelTTL+modelTTL/2)
+		w.set(note{ready, i, said.tenure, i}, modelTTL+modelTTL/2)
 	case answerSoon:
 		if n.answer == 0 {
 			n.answer = i + 1
@@ -260,14 +247,13 @@ func (w *world) goOn(i uint8, other bool, err error) {
 		n.asks = false
 	case lead:
 		if other {
-			r.returned, r.err, n.came = true, n.returned, false
+			if n.left == 0 {
+				r.over = n.lost
+			}
+			n.end(r.returned(n.returned))
 		}
-	case stop:
-		n.end(n.phases.cause)
 	case drain:
-		if n.came {
-			r.err, n.came = n.returned, false
-		}
+		n.came = false
 	case release:
 		if err != nil {
 			n.kept = true
@@ -315,7 +301,7 @@ func (w *world) next(i uint8, r result) {
 			w.failed(i, before == campaign)
 		}
 		if before == release {
-			*n = electorState{phases: n.phases, vitals: n.vitals, up: true, period: n.period, notes: n.notes, sick: n.sick,
+			*n = electorState{phases: n.phases, healthy: n.healthy, up: true, period: n.period, notes: n.notes,
 				delay: n.delay, over: n.over, leaving: n.leaving, owes: n.owes, inVain: n.inVain}
 		}
 	case stayOut:
@@ -398,7 +384,7 @@ func (w *world) pass() {
 	if w.owner == nodes || w.asking.tenure != w.tenure {
 		w.asking = note{}
 	}
-	if w.asking != (note{}) && (w.key.state != switchoverReady || w.keyLeft < modelTTL+modelTTL/2-1) {
+	if w.asking != (note{}) && (w.key.state != ready || w.keyLeft < modelTTL+modelTTL/2-1) {
 		w.set(w.asking, askedTTL)
 	}
 	renewed := false
@@ -458,7 +444,7 @@ func (w *world) count() {
 	for i := range w.nodes {
 		n := &w.nodes[i]
 		step := n.phases.step
-		if !n.up || n.frozen || !n.vitals.healthy {
+		if !n.up || n.frozen || !n.healthy {
 			n.idle, n.waited = 0, 0
 			continue
 		}
@@ -557,9 +543,9 @@ func (w *world) encode(key []byte) []byte {
 		if n.tenure != 0 {
 			lasted = byte(min(time.Duration(w.now)-p.began, modelTTL))
 		}
-		key = append(key, held, flags(n.hasRead, n.readDue, n.kept, p.taken, n.vitals.healthy, n.first != nil), byte(p.step), byte(p.rest), byte(p.holdOff), lasted,
-			n.wait, n.sees, n.function, n.left, n.hold, n.age, n.ask, n.answer, n.delay, n.over, n.owes, n.sick, n.inVain, n.waited, n.idle,
-			byte(n.vitals.failed), byte(len(n.notes)))
+		key = append(key, held, flags(n.hasRead, n.readDue, n.kept, p.taken, n.healthy, n.first != nil), byte(p.step), byte(p.rest), byte(p.holdOff), lasted,
+			n.wait, n.sees, n.function, n.left, n.hold, n.age, n.ask, n.answer, n.delay, n.over, n.owes, n.inVain, n.waited, n.idle,
+			byte(len(n.notes)))
 		for _, err := range []error{p.cause, n.ended, n.lost, n.period, n.returned} {
 			key = mark(key, err)
 		}

@@ -42,7 +42,7 @@ func TestAnUnhealthyLeaderHandsOverInOneRoundTripAndStaysOut(t *testing.T) {
 			t.Errorf("the failure was noticed after %v, the check runs every %v", detected, every)
 		}
 		active, _ := second.last(election.Active)
-		if gap := active.At.Sub(returned); gap > 10*time.Millisecond {
+		if gap := active.Since.Sub(returned); gap > 10*time.Millisecond {
 			t.Errorf("the successor led %v after the function returned", gap)
 		}
 		if got := count(); got != 1 {
@@ -61,7 +61,7 @@ func TestAnUnhealthyLeaderHandsOverInOneRoundTripAndStaysOut(t *testing.T) {
 		time.Sleep(ttl)
 		first.mustLead(t)
 		again, _ := first.last(election.Active)
-		if out := again.At.Sub(cured); out < ttl/2*9/10 || out > ttl/2*11/10+every+10*time.Millisecond {
+		if out := again.Since.Sub(cured); out < ttl/2*9/10 || out > ttl/2*11/10+every+10*time.Millisecond {
 			t.Errorf("it led again after %v, want the hold-off", out)
 		}
 		want := []election.Phase{
@@ -146,8 +146,8 @@ func TestTheFirstCheckComesBeforeTheFirstCampaign(t *testing.T) {
 			t.Errorf("%d requests, phases %v, before the check returned", count(), first.phases())
 		}
 		time.Sleep(ttl)
-		if active, _ := first.last(election.Active); active.At.Sub(began) != takes {
-			t.Errorf("it led after %v, the first check takes %v", active.At.Sub(began), takes)
+		if active, _ := first.last(election.Active); active.Since.Sub(began) != takes {
+			t.Errorf("it led after %v, the first check takes %v", active.Since.Sub(began), takes)
 		}
 		_ = first.stop()
 	})
@@ -180,7 +180,7 @@ func TestACheckThatHangsCountsAsFailedAndHoldsUpNothingButTheEndOfRun(t *testing
 		time.Sleep(every + timeout + 10*time.Millisecond)
 		second.mustLead(t)
 		drained, _ := first.last(election.Draining)
-		if took := drained.At.Sub(hung); took > every+timeout {
+		if took := drained.Since.Sub(hung); took > every+timeout {
 			t.Errorf("drained after %v, want %v", took, every+timeout)
 		}
 		if !errors.Is(drained.Cause, election.ErrUnhealthy) || !errors.Is(drained.Cause, context.DeadlineExceeded) {
@@ -223,65 +223,10 @@ func TestTheCheckOfAWaitingNodeThatHungIsCalledAgainWhenItHasReturned(t *testing
 	})
 }
 
-func TestHealthFailuresInARowMakeANodeUnhealthy(t *testing.T) {
-	t.Run("failures", func(t *testing.T) {
-		var health fitness
-		pair(t, election.Options{Health: health.check, HealthEvery: every, HealthFailures: 3}, election.Options{}, func(t *testing.T, first, second *candidate) {
-			runBoth(t, first, second)
-			time.Sleep(every / 2)
-			for range 5 {
-				health.set(errJammed)
-				time.Sleep(2 * every)
-				health.set(nil)
-				time.Sleep(every)
-			}
-			first.mustLead(t)
-			health.set(errJammed)
-			time.Sleep(3 * every)
-			second.mustLead(t)
-			_, _ = first.stop(), second.stop()
-		})
-	})
-	t.Run("timeouts of one call", func(t *testing.T) {
-		const timeout = ttl / 4
-		pair(t, election.Options{
-			HealthEvery: every, HealthTimeout: timeout, HealthFailures: 3,
-			Health: func() func(context.Context) error {
-				calls := 0
-				return func(context.Context) error {
-					if calls++; calls == 2 {
-						time.Sleep(10 * timeout)
-					}
-					return nil
-				}
-			}(),
-		}, election.Options{}, func(t *testing.T, first, second *candidate) {
-			runBoth(t, first, second)
-			time.Sleep(every + 3*timeout - time.Millisecond)
-			first.mustLead(t)
-			time.Sleep(15 * time.Millisecond)
-			second.mustLead(t)
-			_, _ = first.stop(), second.stop()
-		})
-	})
-	t.Run("one is enough for a node that never was healthy", func(t *testing.T) {
-		var health fitness
-		health.set(errJammed)
-		pair(t, election.Options{Health: health.check, HealthFailures: 3}, election.Options{}, func(t *testing.T, first, _ *candidate) {
-			first.run(t, serve)
-			synctest.Wait()
-			if standby, _ := first.last(election.Standby); !errors.Is(standby.Cause, election.ErrUnhealthy) {
-				t.Errorf("it stands by because of %v, want ErrUnhealthy", standby.Cause)
-			}
-			_ = first.stop()
-		})
-	})
-}
-
 func TestInvariant45ACheckThatPanicsMakesTheNodeUnhealthy(t *testing.T) {
 	for name, fail := range map[string]func(){
-		"it panics":             func() { panic(errJammed) },
-		"it ends its goroutine": runtime.Goexit,
+		"panicked":            func() { panic(errJammed) },
+		"ended its goroutine": runtime.Goexit,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var failing atomic.Bool
@@ -296,8 +241,7 @@ func TestInvariant45ACheckThatPanicsMakesTheNodeUnhealthy(t *testing.T) {
 				time.Sleep(every + 10*time.Millisecond)
 				second.mustLead(t)
 				released, _ := first.last(election.Released)
-				var panicked *election.PanicError
-				if !errors.Is(released.Cause, election.ErrUnhealthy) || !errors.As(released.Cause, &panicked) || panicked.Function != "the health check" {
+				if !errors.Is(released.Cause, election.ErrUnhealthy) || !strings.Contains(released.Cause.Error(), "the health check "+name) {
 					t.Errorf("cause %v", released.Cause)
 				}
 				_, _ = first.stop(), second.stop()
@@ -344,26 +288,10 @@ func TestAHoldOffRestartsAfterAnUnhealthySpell(t *testing.T) {
 		health.set(nil)
 		cured := time.Now()
 		time.Sleep(2 * holdOff)
-		if active, _ := first.last(election.Active); active.At.Sub(cured) < holdOff*9/10 {
-			t.Errorf("it led %v after it was healthy again, the hold-off is %v", active.At.Sub(cured), holdOff)
+		if active, _ := first.last(election.Active); active.Since.Sub(cured) < holdOff*9/10 {
+			t.Errorf("it led %v after it was healthy again, the hold-off is %v", active.Since.Sub(cured), holdOff)
 		}
 		_ = first.stop()
-	})
-}
-
-func TestAOneShotThatTurnsUnhealthyReturnsWhatItsFunctionReturned(t *testing.T) {
-	var health fitness
-	parked := errors.New("parked")
-	pair(t, election.Options{OneShot: true, Health: health.check}, election.Options{}, func(t *testing.T, first, _ *candidate) {
-		first.run(t, func(ctx context.Context, _ *election.Term) error {
-			await.Receive(ctx.Done())
-			return parked
-		})
-		time.Sleep(ttl)
-		health.set(errJammed)
-		if err := await.Receive(first.result); !errors.Is(err, parked) {
-			t.Errorf("Run returned %v, want the function's error", err)
-		}
 	})
 }
 
@@ -380,8 +308,7 @@ func TestACheckThatFailsForLongIsNoFloodOfWarnings(t *testing.T) {
 		time.Sleep(ttl)
 		_ = first.stop()
 		synctest.Wait()
-		// At 0, 1, 3, 7, … s and then each minute; and again at once after it was healthy.
-		if lines := strings.Count(log.String(), "the health check failed"); lines < 12 || lines > 30 {
+		if lines := strings.Count(log.String(), "the health check failed"); lines != 2 { // one for each spell
 			t.Errorf("%d warnings in 10 minutes\n%s", lines, log.String())
 		}
 	})

@@ -35,7 +35,7 @@ type candidate struct {
 	result chan error // of Run
 
 	mu          sync.Mutex
-	transitions []election.Transition
+	transitions []election.Status
 }
 
 func newCandidate(t *testing.T, store *transporttest.Store, id string, options election.Options) *candidate {
@@ -53,7 +53,7 @@ func (c *candidate) elect(t *testing.T, options election.Options) {
 		options.TTL = ttl
 	}
 	next := options.Observer
-	options.Observer = func(transition election.Transition) {
+	options.Observer = func(transition election.Status) {
 		c.mu.Lock()
 		c.transitions = append(c.transitions, transition)
 		c.mu.Unlock()
@@ -88,7 +88,7 @@ func (c *candidate) stop() error {
 }
 
 // last returns the latest transition to a phase, and how many there were.
-func (c *candidate) last(phase election.Phase) (latest election.Transition, count int) {
+func (c *candidate) last(phase election.Phase) (latest election.Status, count int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, transition := range c.transitions {
@@ -100,7 +100,7 @@ func (c *candidate) last(phase election.Phase) (latest election.Transition, coun
 }
 
 // history returns all transitions so far.
-func (c *candidate) history() []election.Transition {
+func (c *candidate) history() []election.Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.transitions)
@@ -127,9 +127,19 @@ func (c *candidate) requests(word string) (count func() int64) {
 	return number.Load
 }
 
+// leader asks the store which node leads.
+func (c *candidate) leader(t *testing.T) (lease.Holder, error) {
+	t.Helper()
+	l, err := lease.New(c.client, name, lease.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Holder(t.Context())
+}
+
 func (c *candidate) mustLead(t *testing.T) {
 	t.Helper()
-	holder, err := c.Leader(t.Context())
+	holder, err := c.leader(t)
 	if err != nil || holder.Name != c.client.ClientID() {
 		t.Fatalf("%+v leads, %v; want %s", holder, err, c.client.ClientID())
 	}
@@ -138,7 +148,7 @@ func (c *candidate) mustLead(t *testing.T) {
 // mustBeFree fails the test unless no node holds the lease.
 func (c *candidate) mustBeFree(t *testing.T) {
 	t.Helper()
-	if holder, err := c.Leader(t.Context()); err != nil || holder.Held {
+	if holder, err := c.leader(t); err != nil || holder.Held {
 		t.Errorf("%+v leads, %v; want no leader", holder, err)
 	}
 }

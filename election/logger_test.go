@@ -79,9 +79,7 @@ func TestAnUnhealthyLeaderHandsOverWhateverTheLoggerDoes(t *testing.T) {
 		store := transporttest.Start(t)
 		h := stuckAt("the health check failed")
 		var health fitness
-		var checks atomic.Int64
-		first := newCandidate(t, store, "node-a", election.Options{Logger: slog.New(h), HealthEvery: every, HealthFailures: 3,
-			Health: func(ctx context.Context) error { checks.Add(1); return health.check(ctx) }})
+		first := newCandidate(t, store, "node-a", election.Options{Logger: slog.New(h), HealthEvery: every, Health: health.check})
 		second := newCandidate(t, store, "node-b", election.Options{})
 		runBoth(t, first, second)
 		t.Cleanup(func() { close(h.open) })
@@ -90,8 +88,8 @@ func TestAnUnhealthyLeaderHandsOverWhateverTheLoggerDoes(t *testing.T) {
 		health.set(errJammed)
 		time.Sleep(5 * ttl)
 		second.mustLead(t)
-		if draining, _ := first.last(election.Draining); !h.stuck.Load() || !errors.Is(draining.Cause, election.ErrUnhealthy) {
-			t.Errorf("stuck %t; the term ended with %v", h.stuck.Load(), draining.Cause)
+		if status := first.Status(); !h.stuck.Load() || !errors.Is(status.Cause, election.ErrUnhealthy) {
+			t.Errorf("stuck %t; %v, want ErrUnhealthy", h.stuck.Load(), status)
 		}
 	})
 }

@@ -22,10 +22,10 @@ import (
 func TestInvariant45AnObserverThatIsSlowOrPanicsHarmsNothing(t *testing.T) {
 	for _, test := range []struct {
 		name     string
-		observer func(election.Transition)
+		observer func(election.Status)
 	}{
-		{"it panics", func(election.Transition) { panic("observer") }},
-		{"it is slow", func(election.Transition) { time.Sleep(ttl / 2) }},
+		{"it panics", func(election.Status) { panic("observer") }},
+		{"it is slow", func(election.Status) { time.Sleep(ttl / 2) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, election.Options{Observer: test.observer}, func(t *testing.T, first, second *candidate) {
@@ -58,7 +58,7 @@ type stuck struct {
 
 func newStuck(in election.Phase) *stuck { return &stuck{in: in, unblock: make(chan struct{})} }
 
-func (s *stuck) observe(transition election.Transition) {
+func (s *stuck) observe(transition election.Status) {
 	if s.running.Add(1) > 1 {
 		s.overlap.Store(true)
 	}
@@ -81,7 +81,7 @@ func TestInvariant45AnObserverThatBlocksDoesNotKeepTheLease(t *testing.T) {
 		{election.Draining, ttl + ttl/10, true},
 		{election.Released, 10 * time.Millisecond, true},
 	} {
-		t.Run(test.in.String(), func(t *testing.T) {
+		t.Run(string(test.in), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				observer := newStuck(test.in)
 				options := election.Options{Claim: []string{key}, Observer: observer.observe}
@@ -125,7 +125,7 @@ func TestInvariant45AnObserverThatBlocksDoesNotKeepTheLease(t *testing.T) {
 						t.Error("it was called twice at once")
 					}
 					history := first.history()
-					if !slices.IsSortedFunc(history, func(a, b election.Transition) int { return a.At.Compare(b.At) }) {
+					if !slices.IsSortedFunc(history, func(a, b election.Status) int { return a.Since.Compare(b.Since) }) {
 						t.Errorf("delivered out of order: %+v", history)
 					}
 				})
@@ -147,7 +147,7 @@ func TestInvariant42RunReleasesTheLeaseAndThenWaitsForTheObserver(t *testing.T) 
 				releases := first.requests("VDEL")
 				first.cancel()
 				time.Sleep(within)
-				if holder, err := second.Leader(t.Context()); err != nil || holder.Held || releases() != 1 {
+				if holder, err := second.leader(t); err != nil || holder.Held || releases() != 1 {
 					t.Errorf("%v: %+v leads, %v, after %d releases; want no leader after one", in, holder, err, releases())
 				}
 				select {
@@ -174,7 +174,7 @@ func TestASlowObserverGetsOnlyTheLatestCauseOfStandby(t *testing.T) {
 		store := transporttest.Start(t)
 		var first atomic.Bool
 		unblock := make(chan struct{})
-		c := newStubborn(t, store, "node-a", election.Options{Observer: func(transition election.Transition) {
+		c := newStubborn(t, store, "node-a", election.Options{Observer: func(transition election.Status) {
 			if transition.Phase == election.Standby && transition.Cause != nil && first.CompareAndSwap(false, true) {
 				await.Receive(unblock)
 			}
@@ -205,7 +205,7 @@ func TestASlowObserverGetsOnlyTheLatestCauseOfStandby(t *testing.T) {
 func TestInvariant42RunWaitsForAnObserverOfStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unblock := make(chan struct{})
-		c := newStubborn(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Transition) {
+		c := newStubborn(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Status) {
 			if transition.Cause != nil {
 				await.Receive(unblock)
 			}
@@ -228,7 +228,7 @@ func TestInvariant42RunWaitsForAnObserverOfStandby(t *testing.T) {
 func TestAQuickObserverGetsDrainingBeforeTheLeaseIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var first *candidate
-		options := election.Options{Observer: func(transition election.Transition) {
+		options := election.Options{Observer: func(transition election.Status) {
 			if transition.Phase == election.Draining {
 				time.Sleep(ttl / 4)
 				first.mustLead(t) // in the eyes of the store
@@ -250,10 +250,9 @@ func TestInvariant2NoTermStartsAfterAnObserverInWhichTheProcessStoodStill(t *tes
 		synctest.Test(t, func(t *testing.T) {
 			var machine suspendedClock
 			pairInBubble(t, election.Options{
-				OneShot: true,
-				Claim:   []string{key},
-				Lease:   lease.Options{Clock: machine.clock()},
-				Observer: func(transition election.Transition) {
+				Claim: []string{key},
+				Lease: lease.Options{Clock: machine.clock()},
+				Observer: func(transition election.Status) {
 					if transition.Phase == in {
 						machine.suspend(ttl)
 					}
@@ -263,9 +262,11 @@ func TestInvariant2NoTermStartsAfterAnObserverInWhichTheProcessStoodStill(t *tes
 					t.Errorf("%v: the function ran", in)
 					return nil
 				})
-				if err := await.Receive(first.result); !errors.Is(err, lease.ErrDeadlinePassed) {
-					t.Errorf("%v: Run returned %v, want ErrDeadlinePassed", in, err)
+				synctest.Wait()
+				if released, _ := first.last(election.Released); !errors.Is(released.Cause, lease.ErrDeadlinePassed) {
+					t.Errorf("%v: released because of %v, want ErrDeadlinePassed", in, released.Cause)
 				}
+				_ = first.stop()
 			})
 		})
 	}
@@ -275,7 +276,7 @@ func TestInvariant2NoTermStartsAfterAnObserverInWhichTheProcessStoodStill(t *tes
 func TestAnObserverThatGotActiveAlsoGetsDraining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c *candidate
-		c = newCandidate(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Transition) {
+		c = newCandidate(t, transporttest.Start(t), "node-a", election.Options{Observer: func(transition election.Status) {
 			if transition.Phase == election.Active {
 				c.cancel()
 			}

@@ -3,9 +3,9 @@ package election
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"time"
 
@@ -18,11 +18,9 @@ type Options struct {
 	// TTL is how long the store keeps the lease after the last renewal: how long the
 	// others wait after a crash of the leader. See lease.Options.TTL. Default 10 s.
 	TTL time.Duration
-	// Lease has the other options of the lease. New refuses a Lease.TTL and a
-	// Lease.AcquireDelay: they come from the TTL above and from Rank. Lease.OnWaiting is
-	// called in addition to the Observer, which gets the same causes; a panic in it is
-	// logged. If Lease.Logger is nil, the Logger below is used. Lease.Trace gets the attempts,
-	// renewals and tenures of this node.
+	// Lease has the other options of the lease. New refuses a Lease.TTL, a Lease.AcquireDelay and a
+	// Lease.OnWaiting: the TTL above, Rank and Observer are in their place. If Lease.Logger is
+	// nil, the Logger below is used. Lease.Trace gets the attempts, renewals and tenures of this node.
 	Lease lease.Options
 	// Claim lists keys that a new leader protects with its token before its function starts, so
 	// that no write of its predecessor can follow. The key of the lease is not allowed.
@@ -34,8 +32,6 @@ type Options struct {
 	// nothing else keeps the node out, such as bad health. It doubles, up to eightfold, while
 	// terms are shorter than TTL or campaigns fail. Default TTL/2.
 	HoldOff time.Duration
-	// OneShot makes Run return after one term, even if its function could not start.
-	OneShot bool
 
 	// Standby, if set, runs while this node campaigns, to keep it ready: to fill a cache, say.
 	// Its context ends when this node has the lease, when it becomes unhealthy, or with Run's
@@ -58,20 +54,13 @@ type Options struct {
 	// HealthEvery is the pause from the end of one call of Health to the next. Default TTL/3, so
 	// that with the default HealthTimeout an unhealthy leader is found sooner than a dead one.
 	HealthEvery time.Duration
-	// HealthTimeout is how long Health may take before that counts as a failure,
-	// and as another one each time that it passes again. Default TTL/3.
+	// HealthTimeout is how long Health may take before that counts as a failure. Default TTL/3.
 	HealthTimeout time.Duration
-	// HealthFailures is how many failures in a row make a healthy node unhealthy;
-	// one success makes it healthy. Default 1.
-	HealthFailures int
 
-	// Rank orders the candidates: 0, the default, is the best. A node of rank n waits
-	// n × RankDelay for better ranks before it takes a lease that is free.
+	// Rank orders the candidates: 0, the default, is the best. A node of rank n waits n × TTL/8 for
+	// better ranks before it takes a lease that is free. That is more than the default of Lease.Jitter, so
+	// the better rank wins even if notifications are lost.
 	Rank int
-	// RankDelay is how much longer each rank waits than the one before. More than
-	// Lease.Jitter lets the better rank win even if notifications are lost; with much
-	// less than that, the network decides. Default TTL/8.
-	RankDelay time.Duration
 	// FailBackAfter is how long this node waits, healthy without a break, before it asks a
 	// leader of a worse rank to hand over. Zero: it never asks. It is the hold-down too: a
 	// leader does not hand over to a better rank before it has led for as long itself, and for
@@ -82,8 +71,10 @@ type Options struct {
 	// RefuseSwitchover makes this node, while it leads, refuse what [Switchover] asks.
 	RefuseSwitchover bool
 
-	// Observer, if set, gets each change of phase, one at a time, in order. Run
-	// waits for it; renewals do not. A panic in it is logged.
+	// Observer, if set, gets the status at each change of phase, one at a time, in order. Run
+	// waits for it; renewals do not. A panic in it is logged. The client calls it in the goroutine in
+	// which it calls all functions of the program: while one of them blocks, such as a function of a
+	// Trace, the Observer waits too. So none of them may wait for Run to return, nor for Close.
 	//
 	// While this node holds the lease, Run waits for the Observer no longer than the tenure
 	// lasts without renewal. If that passes before the term's function has started, the lease
@@ -91,7 +82,7 @@ type Options struct {
 	// returned, and for HoldOff more. If it passes in Draining, the lease is released and the
 	// next campaign waits for the Observer. Of several Standbys that come while the Observer is
 	// busy it gets the latest only. Run waits for it before it returns.
-	Observer func(Transition)
+	Observer func(Status)
 	// Logger receives what cannot be returned to a caller: at level Info when this node leads,
 	// when no longer, and why not, once for each change; at level Warn and above what goes
 	// wrong. Nil keeps silent. Its handler should not block: it holds up what it is called for, as the
@@ -101,67 +92,46 @@ type Options struct {
 
 const (
 	defaultTTL = 10 * time.Second
+	// rankShare is the part of the TTL that each rank waits longer than the one before.
+	rankShare = 8
 	// maxHoldOff is how many times HoldOff can grow to.
 	maxHoldOff = 8
+	// maxRank keeps the delay of a rank a time.Duration, however long the TTL is.
+	maxRank = 100
 )
 
 // complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete() error {
-	if o.Lease.TTL != 0 {
-		return fmt.Errorf("Options.Lease.TTL is %v; set Options.TTL instead", o.Lease.TTL)
+	if l := o.Lease; l.TTL != 0 || l.AcquireDelay != 0 || l.OnWaiting != nil {
+		return errors.New("Options.Lease has a TTL, an AcquireDelay or an OnWaiting; set Options.TTL, Options.Rank and Options.Observer instead")
 	}
-	if o.Lease.AcquireDelay != 0 {
-		return fmt.Errorf("Options.Lease.AcquireDelay is %v; set Options.Rank and Options.RankDelay instead", o.Lease.AcquireDelay)
+	if o.Rank < 0 || o.Rank > maxRank {
+		return fmt.Errorf("Options.Rank is %d; the best rank is 0, and the worst is %d", o.Rank, maxRank)
 	}
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
-	for _, duration := range o.durations() {
-		if *duration.value < 0 {
-			return fmt.Errorf("%s %v is negative; 0 means the default", "Options."+duration.name, *duration.value)
-		}
-		*duration.value = cmp.Or(*duration.value, duration.ifUnset)
+	if min(o.HoldOff, o.HealthEvery, o.HealthTimeout, o.FailBackAfter) < 0 {
+		return fmt.Errorf("one of Options.HoldOff %v, HealthEvery %v, HealthTimeout %v and FailBackAfter %v is negative; 0 means the default",
+			o.HoldOff, o.HealthEvery, o.HealthTimeout, o.FailBackAfter)
 	}
-	if o.HealthFailures < 0 {
-		return fmt.Errorf("Options.HealthFailures %d is negative; 0 means 1", o.HealthFailures)
-	}
-	o.HealthFailures = max(o.HealthFailures, 1)
-	if o.Rank < 0 {
-		return fmt.Errorf("Options.Rank %d is negative; the best rank is 0", o.Rank)
-	}
-	if o.RankDelay > 0 && time.Duration(o.Rank) > math.MaxInt64/o.RankDelay {
-		return fmt.Errorf("rank %d × Options.RankDelay %v is longer than a time.Duration can be; ranks are small numbers", o.Rank, o.RankDelay)
+	o.HoldOff = cmp.Or(o.HoldOff, o.TTL/2)
+	o.HealthEvery = cmp.Or(o.HealthEvery, o.TTL/3)
+	o.HealthTimeout = cmp.Or(o.HealthTimeout, o.TTL/3)
+	if o.Observer == nil {
+		o.Observer = func(Status) {}
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Lease.TTL = o.TTL
-	o.Lease.AcquireDelay = time.Duration(o.Rank) * o.RankDelay
+	o.Lease.AcquireDelay = time.Duration(o.Rank) * (o.TTL / rankShare)
 	o.Lease.Logger = cmp.Or(o.Lease.Logger, o.Logger)
 	o.Claim = slices.Clone(o.Claim)
 	return nil
 }
 
-type duration struct {
-	name    string
-	value   *time.Duration
-	ifUnset time.Duration
-}
+// holdDown is how long a leader leads before it obeys requests of a better rank.
+func (o *Options) holdDown() time.Duration { return max(o.FailBackAfter, o.TTL) }
 
-// durations are all durations but TTL.
-func (o *Options) durations() []duration {
-	return []duration{
-		{"HoldOff", &o.HoldOff, o.TTL / 2},
-		{"HealthEvery", &o.HealthEvery, o.TTL / 3},
-		{"HealthTimeout", &o.HealthTimeout, o.TTL / 3},
-		{"RankDelay", &o.RankDelay, o.TTL / 8},
-		{"FailBackAfter", &o.FailBackAfter, 0},
-	}
-}
+// requestTimeout bounds each request of the election itself. It is the lease's default.
+func (o *Options) requestTimeout() time.Duration { return o.TTL / 6 }
 
-// LogValue returns the options as a group, without the functions and the Logger.
-func (o Options) LogValue() slog.Value {
-	group := []slog.Attr{slog.String("TTL", o.TTL.String())}
-	for _, duration := range o.durations() {
-		group = append(group, slog.String(duration.name, duration.value.String()))
-	}
-	return slog.GroupValue(append(group, slog.Any("Lease", o.Lease), slog.Any("Claim", o.Claim), slog.Bool("OneShot", o.OneShot),
-		slog.Bool("RefuseSwitchover", o.RefuseSwitchover),
-		slog.Int("HealthFailures", o.HealthFailures), slog.Int("Rank", o.Rank))...)
-}
+// readyFor is how long the word of a candidate stands. The leader drains no longer than its tenure lasts.
+func (o *Options) readyFor() time.Duration { return o.TTL + o.TTL/2 }

@@ -11,17 +11,16 @@ import (
 
 // phases decides what a call of Run does next, when a term may start, and why it is over. It is a value
 // without clock, goroutine, channel or lock: next is a pure function of the time, the phases and the
-// result of the step before. loop and serve carry the steps out, one at a time.
+// result of the step before. run.do carries the steps out, one at a time.
 type phases struct {
 	options *Options
 
 	step    step          // what to do now
-	cause   error         // await: why the campaign failed; stop, drain, release: why the term is over; finish: what Run returns
+	cause   error         // await: why the campaign failed; drain, release: why the term is over; finish: what Run returns
 	rest    time.Duration // how long to stay out before the next campaign
 	holdOff time.Duration // the latest hold-off, without its random part; zero: the next one is the first
 	began   time.Duration // when the tenure was acquired
 	taken   bool          // the lease was taken from this node, rather than given up
-	err     error         // what the leader function returned, or why it was not called
 }
 
 // step is what one goroutine carries out before it asks what comes next. Those of a term are in their order.
@@ -32,11 +31,10 @@ const (
 	await                // wait for a healthy period
 	stayOut              // wait for the standby function of an earlier campaign, and then for the rest
 	campaign             // wait for the lease
-	ready                // end the standby function, and wait for it
+	prepare              // end the standby function, and wait for it
 	claim                // protect Options.Claim
 	activate             // tell the observer that this node leads
 	lead                 // call the leader function, and wait until it returns or its context ends
-	stop                 // end the context of a function that returned
 	drain                // wait for the leader function, if it was called
 	release              // free the lease
 	finish               // return from Run
@@ -44,12 +42,11 @@ const (
 
 // result is what a step came to.
 type result struct {
-	err      error   // why it failed; of lead and drain: what the function returned
-	returned bool    // lead: the function returned
-	random   float64 // campaign, release: at least 0 and less than 1
-	ended    error   // why the healthy period is over or, with the lease, the context of the term; nil: it is not
-	lost     error   // why the context of the tenure ended; nil: it did not
-	over     error   // the same if the tenure is over by the lease's clock: a timer may not have fired yet
+	err    error   // why it failed
+	random float64 // campaign, release: at least 0 and less than 1
+	ended  error   // why the healthy period is over or, with the lease, the context of the term; nil: it is not
+	lost   error   // why the context of the tenure ended; nil: it did not
+	over   error   // the same if the tenure is over by the lease's clock: a timer may not have fired yet
 }
 
 // next returns the phases after the step came to r: what to do then.
@@ -76,22 +73,16 @@ func (p phases) next(now time.Duration, r result) phases {
 		if r.err != nil {
 			return p.again(r.err, r.ended != nil, r.random)
 		}
-		p.began, p.err = now, nil
+		p.began = now
 		return p.starting(r)
-	case ready, claim, activate:
+	case prepare, claim, activate:
 		return p.starting(r)
-	case lead, stop:
-		return p.leading(r)
+	case lead:
+		p.taken = r.ended == r.lost
+		return p.to(drain, r.afterTenure(r.ended))
 	case drain:
-		p.err = cmp.Or(r.err, p.err)
-		if p.taken && !errors.Is(p.err, p.cause) { // the end of the tenure may be why the function was not called
-			p.err = errors.Join(p.cause, p.err)
-		}
 		return p.to(release, p.cause)
 	case release:
-		if p.options.OneShot {
-			return p.to(finish, p.err)
-		}
 		// A node that had its lease taken campaigns again at once, unless the term was
 		// short: then what ended it may end the next one, too.
 		if lasted >= p.options.TTL {
@@ -114,22 +105,12 @@ func (p phases) starting(r result) phases {
 	if why == nil {
 		return p.to(p.step+1, nil)
 	}
-	p.taken, p.err = r.lost != nil, r.afterTenure(why)
+	p.taken = r.lost != nil
+	next := release
 	if p.step == activate { // the observer got Active, though the function was not called
-		return p.to(drain, p.err)
+		next = drain
 	}
-	return p.to(release, p.err)
-}
-
-// leading decides why a term is over whose function returned, or has to. If the process stood still, no timer
-// has ended the context of a tenure yet that is over.
-func (p phases) leading(r result) phases {
-	if p.step == lead && r.returned {
-		p.err = r.err
-		return p.to(stop, cmp.Or(r.over, errors.Join(ErrReturned, r.err)))
-	}
-	p.taken = r.ended == r.lost
-	return p.to(drain, r.afterTenure(r.ended))
+	return p.to(next, r.afterTenure(why))
 }
 
 // again decides when a node campaigns again, after a campaign that failed or a tenure that ended with err: at once,
@@ -139,7 +120,7 @@ func (p phases) leading(r result) phases {
 // or another elector's lease may use the Will.
 func (p phases) again(err error, atOnce bool, random float64) phases {
 	switch {
-	case isTerminal(err): // there will be no other term
+	case errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrSessionTakenOver): // no request can succeed any more
 		return p.to(finish, fmt.Errorf("election: %w", err))
 	case atOnce:
 		return p.to(await, nil)
@@ -152,6 +133,10 @@ func (p phases) again(err error, atOnce bool, random float64) phases {
 	return p.to(await, err)
 }
 
+// returned is why a term is over whose function returned err. If the process stood still, no timer has ended
+// the context of a tenure yet that is over.
+func (r result) returned(err error) error { return cmp.Or(r.over, errors.Join(ErrReturned, err)) }
+
 // afterTenure returns why a term ended. If its tenure is over, the cause of that comes first:
 // all else came later or followed from it.
 func (r result) afterTenure(cause error) error {
@@ -159,9 +144,4 @@ func (r result) afterTenure(cause error) error {
 		return cause
 	}
 	return errors.Join(r.over, cause)
-}
-
-// isTerminal reports whether no request of this client can succeed any more.
-func isTerminal(err error) bool {
-	return errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver)
 }

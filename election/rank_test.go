@@ -82,7 +82,7 @@ func TestInvariant25AWorseRankThatIsAloneLeadsAfterItsTurn(t *testing.T) {
 			time.Sleep(2 * ttl)
 			worst.mustLead(t)
 			active, _ := worst.last(election.Active)
-			if gap, limit := active.At.Sub(died), ttl+ttl/10+2*rankDelay; gap > limit {
+			if gap, limit := active.Since.Sub(died), ttl+ttl/10+2*rankDelay; gap > limit {
 				t.Errorf("%v without a leader, want at most %v", gap, limit)
 			}
 			_, _ = best.stop(), worst.stop()
@@ -121,8 +121,8 @@ func TestANodeThatCrashedAsTheLeaderStaysOutForTTLAndHoldOff(t *testing.T) {
 				}
 				time.Sleep(3 * ttl)
 				// No other node wanted it.
-				if active, terms := again.last(election.Active); terms != 1 || active.At.Sub(began) != ttl+ttl/2 {
-					t.Errorf("it led %d times, after %v, want TTL + HoldOff", terms, active.At.Sub(began))
+				if active, terms := again.last(election.Active); terms != 1 || active.Since.Sub(began) != ttl+ttl/2 {
+					t.Errorf("it led %d times, after %v, want TTL + HoldOff", terms, active.Since.Sub(began))
 				}
 				_ = again.stop()
 			})
@@ -157,10 +157,10 @@ func TestInvariant29APreferredNodeThatKeepsCrashingDoesNotMakeTheLeadFlap(t *tes
 						if transition.Phase != election.Draining || !errors.Is(transition.Cause, election.ErrYielded) {
 							continue
 						}
-						if yields++; yields > 1 && transition.At.Sub(last) < failBackAfter {
-							t.Errorf("it handed over %v after it had handed over", transition.At.Sub(last))
+						if yields++; yields > 1 && transition.Since.Sub(last) < failBackAfter {
+							t.Errorf("it handed over %v after it had handed over", transition.Since.Sub(last))
 						}
-						last = transition.At
+						last = transition.Since
 					}
 					if limit := int(watched / failBackAfter); yields > limit {
 						t.Errorf("%d hand-overs in %v", yields, watched)
@@ -173,9 +173,9 @@ func TestInvariant29APreferredNodeThatKeepsCrashingDoesNotMakeTheLeadFlap(t *tes
 					for _, transition := range other.history() {
 						switch transition.Phase {
 						case election.Active:
-							active = transition.At
+							active = transition.Since
 						case election.Draining:
-							led += transition.At.Sub(active)
+							led += transition.Since.Sub(active)
 							active = time.Time{}
 						}
 					}

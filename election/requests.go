@@ -2,7 +2,11 @@ package election
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/keywatch"
@@ -11,100 +15,287 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// watchAgainAfter is when a watch that the store refused is asked for again.
-const watchAgainAfter = time.Minute
+// request is what the key of requests holds. Its value begins with the client id, because a strict store
+// wants that for keys under lock prefixes.
+type request struct {
+	clientID string // which wrote it
+	state    state
+	rank     int    // preferred: of the node
+	tenure   string // switchover: that is to end, as the value of the lease's key. So the request has no effect on any other, however late it is read
+	to       string // switchover: the holder that is to lead; empty: any other
+}
 
-// requestFollower obeys the requests at one key: a leader may hand over, and a candidate says
-// that it is ready, or lets another one go first. It belongs to one goroutine.
-type requestFollower struct {
+// state is the kind of a request.
+type state string
+
+const (
+	preferred state = "rank"    // a healthy preferred node keeps asking for the lead while it waits
+	asked     state = "asked"   // a switchover; the one that asks has written it
+	ready     state = "ready"   // a switchover; a candidate that campaigns and is healthy has written it
+	refused   state = "refused" // a switchover; a leader that does not obey has written it
+	unread    state = "unread"  // the key could not be read
+)
+
+func (r request) String() string {
+	if r.state == preferred {
+		return r.clientID + ":" + strconv.Itoa(r.rank)
+	}
+	return r.clientID + ":" + url.Values{"state": {string(r.state)}, "tenure": {r.tenure}, "to": {r.to}}.Encode()
+}
+
+// parseRequest reads the value of the key. Any client may have written it: what makes no sense is no request.
+func parseRequest(entry transport.Entry) request {
+	value := string(entry.Value)
+	colon := strings.LastIndexByte(value, ':')
+	if !entry.Exists || colon < 0 {
+		return request{}
+	}
+	r := request{clientID: value[:colon], state: preferred}
+	var err error
+	if r.rank, err = strconv.Atoi(value[colon+1:]); err == nil && r.rank >= 0 {
+		return r
+	}
+	values, err := url.ParseQuery(value[colon+1:])
+	r = request{clientID: r.clientID, state: state(values.Get("state")), tenure: values.Get("tenure"), to: values.Get("to")}
+	if err != nil || r.state != asked && r.state != ready && r.state != refused {
+		return request{}
+	}
+	return r
+}
+
+// replaces reports whether the request of a preferred node may take the place of what the key holds, or refresh
+// it. Another one stays if it has the same effect, or is a switchover, which expires soon.
+func (r request) replaces(other request) bool {
+	return other.state == "" || other == r || other.state == preferred && other.rank > r.rank
+}
+
+// stance is what a node is to requests. It is a value: decide is a pure function.
+type stance struct {
+	options     *Options
+	clientID    string
+	tenure      string        // the value of the tenure of the term; empty: there is no term
+	holds       bool          // the node has the lease; without a term one is about to start or to end
+	yields      bool          // the hold-down of the term is over
+	campaigning bool          // the node is healthy and waits for the lease, and only a leader keeps it from that
+	lasts       time.Duration // the campaign or the term, so far
+}
+
+// source is how the node came to know what the key holds.
+type source uint8
+
+const (
+	notified  source = iota // a notification, which may be forged, repeated or late, says so
+	confirmed               // the store says so
+	due                     // the store says so, and the time of an answer has come
+)
+
+// action is what a request makes a node do.
+type action uint8
+
+const (
+	ignore     action = iota
+	compete           // take the lease in turn, by the rank
+	confirm           // read the key, and decide by what it holds
+	yield             // end the term, for a better rank
+	refuse            // answer a switchover with a refusal
+	handOver          // end the term, for a switchover
+	answer            // answer a switchover: this node is ready
+	answerSoon        // the same in a while, if the key still asks then
+	goFirst           // take the lease without the delay of the rank
+	goLater           // take the lease later than the rank says
+)
+
+// decide returns what a node does about a request. A notification only says when to read the key, and only
+// if what it says would matter.
+func (s stance) decide(r request, from source) (do action) {
+	switch {
+	case s.tenure != "":
+		do = s.leading(r)
+	case !s.holds:
+		do = s.waiting(r, from)
+	}
+	if from == notified && do > compete {
+		return confirm
+	}
+	return do
+}
+
+func (s stance) leading(r request) action {
+	switch {
+	case r.state == preferred && r.rank < s.options.Rank && s.yields:
+		return yield
+	case r.state != asked && r.state != ready || r.tenure != s.tenure:
+		return ignore
+	case s.options.RefuseSwitchover:
+		return refuse
+	case r.state == ready:
+		return handOver
+	}
+	return ignore
+}
+
+func (s stance) waiting(r request, from source) action {
+	switch {
+	case r.state == "", r.state == preferred:
+		return compete
+	case r.state == ready && r.clientID == s.clientID:
+		return goFirst
+	case r.state == ready:
+		return goLater
+	case r.state != asked, !s.campaigning, r.to != "" && r.to != s.options.Lease.Holder:
+		return ignore
+	case r.to == "" && from != due:
+		return answerSoon
+	}
+	return answer
+}
+
+// acquireDelay returns how long the node leaves a free lease to others. The one that goes first was there a
+// moment ago. Should it not come, the others go in their turn, before the hold-off of the former leader ends.
+func (s stance) acquireDelay(do action) time.Duration {
+	rank := s.options.Lease.AcquireDelay
+	return map[action]time.Duration{compete: rank, goFirst: 0, goLater: rank + s.options.TTL/4}[do]
+}
+
+// stance returns what this node is to requests now, and its term; nil: there is none.
+func (e *Elector) stance() (stance, *Term) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := stance{options: &e.options, clientID: e.client.ClientID(),
+		holds: e.term != nil, campaigning: e.campaigning != nil && e.campaigning.Err() == nil && e.status.Cause == nil, lasts: time.Since(e.since)}
+	if !s.holds || !e.term.announced {
+		return s, nil
+	}
+	s.tenure, s.yields = e.term.tenure.Value(), s.lasts >= e.options.holdDown()
+	return s, e.term
+}
+
+// follower obeys the requests at the key of an election, and asks for the lead there if its node is
+// preferred. It belongs to one goroutine.
+type follower struct {
 	*run
-	answer    *time.Timer // to when this candidate says that it is ready, if it still is
-	answering bool        // the timer runs: a request that is repeated must not start it anew
-	over      *time.Timer // to when the candidates compete by their ranks again
+	key  string
+	own  request     // to fail back
+	asks bool        // that may be in the key
+	over *time.Timer // to when the candidates compete by their ranks again
+	next *time.Timer // to when the time has come to act without a request
 }
 
 // followRequests follows the key until ctx ends. One watch serves candidate and leader: a node
 // that is idle sends nothing for it but what any watch costs.
 func (r *run) followRequests(ctx context.Context) {
-	key := keywatch.New(r.client, r.failBackKey(), watchAgainAfter)
-	defer key.Close()
-	again := time.NewTicker(watchAgainAfter)
-	defer again.Stop()
-	f := &requestFollower{run: r, answer: time.NewTimer(watchAgainAfter), over: time.NewTimer(watchAgainAfter)}
-	defer f.answer.Stop()
+	f := &follower{run: r, key: requestKey(r.lease.Name()), own: request{clientID: r.client.ClientID(), state: preferred, rank: r.options.Rank},
+		over: time.AfterFunc(time.Hour, func() { r.lease.SetAcquireDelay(r.options.Lease.AcquireDelay) }), next: time.NewTimer(time.Hour)}
 	defer f.over.Stop()
-	f.answer.Stop()
-	f.over.Stop()
-	for key.Start() == nil {
+	defer f.next.Stop()
+	watch := keywatch.New(r.client, f.key, time.Minute)
+	defer watch.Close()
+	defer func() {
+		for range 6 { // a TTL, in which the request expires
+			f.withdraw(ctx)
+		}
+	}()
+	for watch.Start() == nil {
 		select {
 		case <-ctx.Done():
 			return
-		case <-again.C:
-		case <-f.over.C:
-			r.lease.SetAcquireDelay(r.options.Lease.AcquireDelay)
-		case <-f.answer.C:
-			f.answering = false
-			f.heed(ctx, r.readRequest(ctx), due)
-		case change, open := <-key.Changes():
+		case <-r.changed:
+			f.act(ctx)
+		case <-f.next.C:
+			f.act(ctx)
+		case change, open := <-watch.Changes():
 			if !open {
-				_ = key.Ended() // a switchover does without notifications only if the rank is not 0
+				_ = watch.Ended() // a switchover does without notifications only if the rank is not 0
 				continue
 			}
-			f.heed(ctx, change.Entry, notified)
+			f.obey(ctx, parseRequest(change.Entry), notified)
 		}
 	}
 }
 
-// heed acts on what the key holds, or is said to hold.
-func (f *requestFollower) heed(ctx context.Context, entry transport.Entry, from source) {
+// act does what its time has come for. A node that has campaigned for FailBackAfter asks for the lead. A
+// leader after its hold-down looks for a better rank, in case a notification is lost: once in a TTL, which
+// is as long as a request stands.
+func (f *follower) act(ctx context.Context) {
+	s, _ := f.stance()
+	at, every := f.options.FailBackAfter, f.options.TTL/3
+	if s.holds {
+		at, every = f.options.holdDown(), f.options.TTL
+	}
+	if s.lasts < at {
+		every = at - s.lasts
+	}
+	f.next.Reset(every)
+	switch {
+	case s.campaigning && at > 0 && s.lasts >= at:
+		if f.own.replaces(f.read(ctx)) {
+			f.asks = true
+			f.write(ctx, f.own, f.options.TTL)
+		}
+	case s.yields && f.options.Rank > 0:
+		f.obey(ctx, f.read(ctx), confirmed)
+	default:
+		f.withdraw(ctx)
+	}
+}
+
+// obey acts on what the key holds, or is said to hold.
+func (f *follower) obey(ctx context.Context, r request, from source) {
 	s, term := f.stance()
-	switch do := s.heed(entry, from); do {
+	switch do := s.decide(r, from); do {
 	case confirm:
-		f.heed(ctx, f.readRequest(ctx), confirmed)
+		f.obey(ctx, f.read(ctx), confirmed)
+	case yield:
+		term.cancel(fmt.Errorf("%w: to %q of rank %d", ErrYielded, r.clientID, r.rank))
+	case handOver:
+		if sleep.For(ctx, f.options.TTL/50) { // so that the other candidates have heard it too
+			term.cancel(fmt.Errorf("%w: to %q", ErrSwitchover, r.to))
+		}
+	case refuse:
+		r.clientID, r.state = s.clientID, refused
+		f.write(ctx, r, f.options.readyFor())
+	case answer:
+		r.clientID, r.state, r.to = s.clientID, ready, f.options.Lease.Holder
+		f.write(ctx, r, f.options.readyFor())
 	case answerSoon: // of many candidates a few answer
-		if !f.answering {
-			f.answering = true
-			f.answer.Reset(f.options.Lease.AcquireDelay + random.Duration(f.options.TTL/20))
+		if sleep.For(ctx, f.options.Lease.AcquireDelay+random.Duration(f.options.TTL/20)) {
+			f.obey(ctx, f.read(ctx), due)
 		}
 	case compete, goFirst, goLater:
 		f.lease.SetAcquireDelay(s.acquireDelay(do))
-		f.over.Reset(f.readyFor())
-	default:
-		f.obey(ctx, term, do, entry)
+		f.over.Reset(f.options.readyFor())
 	}
 }
 
-// readyFor is how long the word of a candidate stands. The leader drains no longer than its tenure lasts.
-func (e *Elector) readyFor() time.Duration { return e.options.TTL + e.options.TTL/2 }
-
-// obey ends the present term, or answers a switchover, as the entry asks.
-func (e *Elector) obey(ctx context.Context, term *Term, do deed, entry transport.Entry) {
-	r, _ := parseSwitchover(entry)
-	switch do {
-	case yield:
-		request, _ := parseFailBackRequest(entry)
-		term.cancel(&YieldError{To: request.clientID, Rank: request.rank})
-	case refuse:
-		e.answer(ctx, r, switchoverRefused)
-	case answer:
-		e.answer(ctx, r, switchoverReady)
-	case handOver:
-		if sleep.For(ctx, e.options.TTL/50) { // so that the other candidates have heard it too
-			term.cancel(fmt.Errorf("%w: to %q", ErrSwitchover, r.to))
-		}
-	}
-}
-
-// answer replaces a request with the answer of this node.
-func (e *Elector) answer(ctx context.Context, r switchover, state string) {
-	r.clientID, r.state = e.client.ClientID(), state
-	if state == switchoverReady {
-		r.to = e.holderName()
-	}
-	bounded, cancel := context.WithTimeout(ctx, e.requestTimeout())
+func (f *follower) read(ctx context.Context) request {
+	bounded, cancel := context.WithTimeout(ctx, f.options.requestTimeout())
 	defer cancel()
-	_, err := e.client.Set(bounded, e.failBackKey(), []byte(r.String()), transport.SetOptions{TTL: e.readyFor()})
-	if err != nil && ctx.Err() == nil {
-		e.options.Logger.Warn("the answer to a switchover could not be written", "lease", e.lease.Name(), "error", err)
+	entry, err := f.client.Get(bounded, f.key)
+	if err == nil {
+		return parseRequest(entry)
 	}
+	if ctx.Err() == nil {
+		f.options.Logger.Warn("the key of requests could not be read", "lease", f.lease.Name(), "error", err)
+	}
+	return request{state: unread}
+}
+
+func (f *follower) write(ctx context.Context, r request, ttl time.Duration) {
+	bounded, cancel := context.WithTimeout(ctx, f.options.requestTimeout())
+	defer cancel()
+	_, err := f.client.Set(bounded, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl})
+	if err != nil && ctx.Err() == nil {
+		f.options.Logger.Warn("the key of requests could not be written", "lease", f.lease.Name(), "request", r, "error", err)
+	}
+}
+
+// withdraw deletes the fail-back request of this node, if it may be in the key. Where that fails, it expires.
+func (f *follower) withdraw(ctx context.Context) {
+	if !f.asks {
+		return
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.options.requestTimeout())
+	defer cancel()
+	_, err := f.client.VDel(bounded, f.key, []byte(f.own.String()), transport.DelOptions{})
+	f.asks = errors.Is(err, transport.ErrOutcomeUnknown)
 }

@@ -3,60 +3,114 @@ package election
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
 )
 
-// run is one call of Run.
+// run is one call of Run. Its goroutine carries out the steps of phases.
 type run struct {
 	*Elector
-	lead     func(context.Context, *Term) error
-	began    time.Time
-	phases   phases // only the goroutine of Run uses it
-	monitor  monitor
-	tasks    sync.WaitGroup // what Run waits for
-	observer observerQueue
-	standby  standby // the latest
+	lead    func(context.Context, *Term) error
+	began   time.Time
+	tasks   sync.WaitGroup       // what Run waits for
+	periods chan context.Context // healthy periods that begin
+	changed chan struct{}        // wakes the follower of requests
+	follow  func()               // starts it, once
 
-	failBackEnded chan struct{} // closed when the latest fail-back request is deleted
-}
-
-// next returns what to do after the step under way came to res.
-func (r *run) next(res result) phases {
-	res.random = random.Fraction()
-	r.phases = r.phases.next(time.Since(r.began), res)
-	return r.phases
+	// Only the goroutine of Run uses these.
+	phases      phases
+	healthy     context.Context    // the latest healthy period; nil: there was none
+	standby     <-chan error       // closed when the latest call of Options.Standby has returned
+	stopStandby context.CancelFunc // ends its context
 }
 
 // loop campaigns and leads in turns.
 func (r *run) loop(ctx context.Context) error {
-	follow := sync.OnceFunc(func() { r.tasks.Go(func() { r.followRequests(ctx) }) })
-	healthy := ctx
-	for res := (result{err: r.afterCrash(ctx)}); ; {
-		p := r.next(res)
-		res = result{}
-		switch p.step {
-		case await:
-			if p.cause != nil {
-				r.options.Logger.Error("the campaign failed and will be repeated", "lease", r.lease.Name(), "error", p.cause)
-				r.standBy(p.cause)
-			}
-			healthy, res.err = r.monitor.await(ctx, r.standBy)
-		case stayOut:
-			follow()
-			r.stayOut(healthy, p.rest)
-			res.ended = context.Cause(healthy)
-		case campaign:
-			res = r.campaign(healthy)
-		default:
-			return p.cause
+	defer r.settle()
+	for res := (result{err: r.afterCrash(ctx)}); ; res = r.do(ctx) {
+		res.random = random.Fraction()
+		r.phases = r.phases.next(time.Since(r.began), res)
+		if r.phases.step == finish {
+			return r.phases.cause
 		}
+	}
+}
+
+// do carries out a step.
+func (r *run) do(ctx context.Context) result {
+	t, cause := r.term, r.phases.cause
+	switch r.phases.step {
+	case await:
+		if cause != nil {
+			r.options.Logger.Error("the campaign failed and will be repeated", "lease", r.lease.Name(), "error", cause)
+			r.standBy(cause)
+		}
+		return result{err: r.awaitHealthy(ctx)}
+	case stayOut:
+		r.stayOut(r.healthy, r.phases.rest)
+		return r.came(nil)
+	case campaign:
+		return r.came(r.campaign(r.healthy))
+	case prepare:
+		r.stopStandby()
+		return r.came(wait(t.ctx, r.standby, t.tenure.Remaining(), errStandbyRuns))
+	case claim:
+		if len(r.options.Claim) == 0 {
+			return r.came(nil)
+		}
+		err := r.entering(Claiming)
+		if err == nil {
+			_, err = t.guard.ClaimAll(t.ctx, r.options.Claim...)
+		}
+		return r.came(err)
+	case activate:
+		r.set(func() { t.announced = true })
+		return r.came(r.entering(Active))
+	case lead:
+		r.change(func() {})
+		t.function = call("the leader function", func() error { return r.lead(t.ctx, t) })
+		select {
+		case err := <-t.function:
+			t.cancel(r.came(nil).returned(err))
+		case <-t.ctx.Done():
+		}
+		return r.came(nil)
+	case drain:
+		r.drain(t, cause)
+		return r.came(nil)
+	}
+	return r.release(t, cause)
+}
+
+// came is what a step came to that failed with err.
+func (r *run) came(err error) result {
+	t := r.term
+	if t == nil {
+		return result{err: err, ended: context.Cause(r.healthy)}
+	}
+	_, over := t.tenure.Token() // before Err, which it may change
+	res := result{err: err, lost: t.tenure.Err(), ended: context.Cause(t.ctx)}
+	if over != nil {
+		res.over = res.lost
+	}
+	return res
+}
+
+// change changes fields that mu guards when a campaign, a term or its function begins or ends.
+func (r *run) change(change func()) {
+	r.set(func() {
+		r.since = time.Now()
+		change()
+	})
+	select {
+	case r.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -64,7 +118,7 @@ func (r *run) loop(ctx context.Context) error {
 // closes its client after Run leaves no lease. It waits no longer than two requests take. Package
 // lease logs what it could not free.
 func (r *run) settle() {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*r.requestTimeout())
+	ctx, cancel := context.WithTimeout(context.Background(), 2*r.options.requestTimeout())
 	defer cancel()
 	_ = r.lease.Settle(ctx)
 }
@@ -75,10 +129,10 @@ func (r *run) afterCrash(ctx context.Context) error {
 	if r.options.FailBackAfter == 0 {
 		return nil
 	}
-	look, cancel := context.WithTimeout(ctx, r.requestTimeout())
+	look, cancel := context.WithTimeout(ctx, r.options.requestTimeout())
 	defer cancel()
 	holder, err := r.lease.Holder(look)
-	if err != nil || holder.Name != r.holderName() {
+	if err != nil || holder.Name != r.options.Lease.Holder {
 		return nil
 	}
 	r.standBy(ErrCrashed)
@@ -88,17 +142,11 @@ func (r *run) afterCrash(ctx context.Context) error {
 // stayOut waits for the standby function of an earlier campaign, and then for
 // rest, unless ctx ends.
 func (r *run) stayOut(ctx context.Context, rest time.Duration) {
-	select {
-	case <-r.standby.done:
-	default:
+	if wait(ctx, r.standby, 1, errStandbyRuns) != nil {
 		r.standBy(errStandbyRuns)
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.standby.done:
-		}
+		_ = wait(ctx, r.standby, math.MaxInt64, nil)
 	}
-	if rest <= 0 {
+	if rest <= 0 || ctx.Err() != nil {
 		return
 	}
 	r.options.Logger.Info("staying out of the election for a while", "lease", r.lease.Name(), "for", rest)
@@ -107,141 +155,93 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) {
 	sleep.For(ctx, rest)
 }
 
-// campaign waits for the lease and goes through a term.
-func (r *run) campaign(ctx context.Context) result {
+// campaign waits for the lease, with which a term begins.
+func (r *run) campaign(ctx context.Context) error {
+	r.follow()
 	r.standBy(nil)
-	r.standby = r.startStandby(ctx)
-	defer r.standby.stop()
-	stopFailBack := r.startFailBack(ctx)
-	r.setTenure(nil, true)
+	r.startStandby(ctx)
+	r.change(func() { r.campaigning = ctx })
 	tenure, err := r.lease.Acquire(ctx)
-	r.setTenure(tenure, false)
-	stopFailBack()
 	if err != nil {
-		return result{err: err, ended: context.Cause(ctx)}
-	}
-	defer r.setTenure(nil, false)
-	return r.serve(ctx, tenure)
-}
-
-// onWaiting is called by Acquire with what keeps the node from the lease, other than
-// another leader. It does not wait for the observer, because Acquire waits for it.
-func (r *run) onWaiting(cause error) {
-	r.enter(Standby, hlc.Token{}, cause)
-}
-
-// serve goes through one term, from the acquired tenure to its release.
-func (r *run) serve(ctx context.Context, tenure *lease.Tenure) result {
-	// The function's context ends with Run's, with the node's health, with the
-	// tenure, by Resign, or when a preferred node asks for the lead.
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	unlink := context.AfterFunc(tenure.Context(), func() { cancel(tenure.Err()) })
-	defer unlink()
-
-	term := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure), cancel: cancel}
-	token, _ := term.Token()
-	defer r.set(func() { r.term = nil })
-	var yielding sync.WaitGroup
-	var function <-chan error // what the leader function returns; nil: it does not run
-	came := func(err error) result {
-		_, over := tenure.Token() // before Err, which it may change
-		res := result{err: err, lost: tenure.Err(), ended: context.Cause(ctx)}
-		if over != nil {
-			res.over = res.lost
-		}
-		return res
-	}
-	for res := came(nil); ; {
-		p := r.next(res)
-		switch p.step {
-		case ready:
-			res = came(r.standby.finish(ctx, tenure))
-		case claim:
-			res = came(r.claim(ctx, term, token))
-		case activate:
-			r.set(func() { r.term = term })
-			res = came(r.enterAndWait(ctx, tenure, Active, token))
-		case lead:
-			if r.options.Rank > 0 {
-				yielding.Go(func() { r.awaitFailBack(ctx, term) })
-			}
-			function = call("the leader function", func() error { return r.lead(ctx, term) })
-			select {
-			case err := <-function:
-				res = came(err)
-				res.returned = true
-			case <-ctx.Done():
-				res = came(nil)
-			}
-		case stop:
-			cancel(p.cause)
-			res = came(nil)
-		case drain:
-			tenure.StopRenewing() // from here on nothing that blocks keeps the lease
-			yielding.Wait()
-			delivered := r.enter(Draining, token, p.cause)
-			res = came(nil)
-			if function != nil {
-				// If the observer is late, the lease is released anyway: the others wait for it.
-				res.err = r.drain(tenure, function)
-				_ = awaitInTenure(context.WithoutCancel(ctx), delivered, tenure, errObserverRuns)
-			}
-		default:
-			r.release(ctx, tenure, token, p.cause)
-			return came(nil)
-		}
-	}
-}
-
-// claim protects the keys of Options.Claim.
-func (r *run) claim(ctx context.Context, term *Term, token hlc.Token) error {
-	if len(r.options.Claim) == 0 {
-		return nil
-	}
-	if err := r.enterAndWait(ctx, term.tenure, Claiming, token); err != nil {
+		r.stopStandby()
+		r.change(func() { r.campaigning = nil })
 		return err
 	}
-	_, err := term.guard.ClaimAll(ctx, r.options.Claim...)
-	return err
+	t := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
+	t.ctx, t.cancel = context.WithCancelCause(ctx)
+	t.unlink = context.AfterFunc(tenure.Context(), func() { t.cancel(tenure.Err()) })
+	t.token, _ = tenure.Token()
+	r.change(func() {
+		r.campaigning, r.term = nil, t
+		r.status.Term++
+	})
+	return nil
 }
 
-// drain waits for the function. Nothing can make it return. If it takes longer than the
-// tenure lasts, that is logged. If the tenure ended without a grace period, the function
-// has as long as the grace period is by default.
-func (r *run) drain(tenure *lease.Tenure, returned <-chan error) error {
-	deadline := time.NewTimer(max(tenure.Remaining(), r.options.TTL/10))
-	defer deadline.Stop()
-	select {
-	case err := <-returned:
-		return err
-	case <-deadline.C:
+// startStandby calls Options.Standby, if there is one.
+func (r *run) startStandby(ctx context.Context) {
+	ctx, r.stopStandby = context.WithCancel(ctx)
+	if r.options.Standby == nil {
+		return
 	}
-	r.options.Logger.Error("the leader function did not return in time; its writes are refused and another node may lead",
-		"lease", tenure.Name())
-	return <-returned
+	returned, done := call("the standby function", func() error { return r.options.Standby(ctx) }), make(chan error)
+	r.standby = done
+	r.tasks.Go(func() {
+		defer close(done)
+		err := <-returned
+		if stopped := ctx.Err() != nil && errors.Is(err, context.Canceled); err != nil && !stopped {
+			r.options.Logger.Error("the standby function failed", "lease", r.lease.Name(), "error", err)
+		}
+	})
 }
 
-// release frees the lease, whatever has become of ctx.
-func (r *run) release(ctx context.Context, tenure *lease.Tenure, token hlc.Token, cause error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.options.TTL)
+// entering enters a phase that comes before the leader function, and waits for the observer, but no longer than
+// the tenure lasts without a renewal: the other nodes wait for this one to lead or to release the lease.
+func (r *run) entering(phase Phase) error {
+	t := r.term
+	return wait(t.ctx, r.enter(phase, t.token, nil), t.tenure.Remaining(), errObserverRuns)
+}
+
+// drain waits for the leader function, if it was called. Nothing can make it return. If it takes longer than
+// the tenure lasts, that is logged. If the tenure ended without a grace period, the function has as long as
+// the grace period is by default.
+func (r *run) drain(t *Term, cause error) {
+	t.tenure.StopRenewing() // from here on nothing that blocks keeps the lease
+	delivered := r.enter(Draining, t.token, cause)
+	if t.function == nil {
+		return
+	}
+	r.waitOrLog(t.function, max(t.tenure.Remaining(), r.options.TTL/10),
+		"the leader function did not return in time; its writes are refused and another node may lead")
+	// If the observer is late, the lease is released anyway: the others wait for it.
+	_ = wait(context.Background(), delivered, t.tenure.Remaining(), nil)
+}
+
+// release frees the lease, whatever has become of the context of the term.
+func (r *run) release(t *Term, cause error) result {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), r.options.TTL)
 	defer cancel()
-	switch err := tenure.Release(ctx); {
+	switch err := t.tenure.Release(ctx); {
 	case err == nil:
-	case errors.Is(err, lease.ErrConnectionLost):
-		// As it is meant to be: the broker releases the lease by the Will.
-		r.options.Logger.Info("the lease ends with its connection", "lease", tenure.Name(), "error", err)
+	case errors.Is(err, lease.ErrConnectionLost): // as it is meant to be: the broker releases the lease by the Will
 	default:
-		r.options.Logger.Warn("the lease could not be released", "lease", tenure.Name(), "error", err)
+		r.options.Logger.Warn("the lease could not be released", "lease", t.tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}
-	delivered := r.enter(Released, token, cause)
-	overdue := time.NewTimer(r.options.TTL)
-	defer overdue.Stop()
-	select {
-	case <-delivered:
-	case <-overdue.C:
-		r.options.Logger.Error("the observer does not return; this node stays out until it does", "lease", tenure.Name())
-		<-delivered
+	r.waitOrLog(r.enter(Released, t.token, cause), r.options.TTL,
+		"the observer does not return; this node stays out until it does")
+	res := r.came(nil)
+	t.unlink()
+	t.cancel(nil)
+	r.stopStandby()
+	r.change(func() { r.term = nil })
+	return res
+}
+
+// waitOrLog waits until a function of the program has returned, and logs text if that takes longer than the patience.
+func (r *run) waitOrLog(returned <-chan error, patience time.Duration, text string) {
+	if late := wait(context.Background(), returned, patience, errors.New(text)); late != nil {
+		r.options.Logger.Error(text, "lease", r.lease.Name())
+		<-returned
 	}
 }

@@ -30,7 +30,7 @@ func TestTheStandbyFunctionRunsWhileTheNodeWaitsAndReturnsBeforeAnythingIsClaime
 			events.add("returned")
 			return ctx.Err()
 		},
-		Observer: func(transition election.Transition) { events.add(transition.Phase.String()) },
+		Observer: func(transition election.Status) { events.add(string(transition.Phase)) },
 	}, func(t *testing.T, first, second *candidate) {
 		first.run(t, serve)
 		synctest.Wait()
@@ -50,7 +50,7 @@ func TestTheStandbyFunctionRunsWhileTheNodeWaitsAndReturnsBeforeAnythingIsClaime
 			t.Errorf("then: %v, want %v", &events, want)
 		}
 		active, _ := second.last(election.Active)
-		if took := active.At.Sub(resigned); took < coolingDown || took > coolingDown+10*time.Millisecond {
+		if took := active.Since.Sub(resigned); took < coolingDown || took > coolingDown+10*time.Millisecond {
 			t.Errorf("it led after %v, its standby function takes %v to return", took, coolingDown)
 		}
 		second.Resign()
@@ -178,8 +178,7 @@ func TestInvariant2NoTermStartsAfterAStandbyFunctionInWhichTheProcessStoodStill(
 	synctest.Test(t, func(t *testing.T) {
 		var machine suspendedClock
 		pairInBubble(t, election.Options{
-			OneShot: true,
-			Lease:   lease.Options{Clock: machine.clock()},
+			Lease: lease.Options{Clock: machine.clock()},
 			Standby: func(ctx context.Context) error {
 				await.Receive(ctx.Done())
 				machine.suspend(ttl)
@@ -190,9 +189,11 @@ func TestInvariant2NoTermStartsAfterAStandbyFunctionInWhichTheProcessStoodStill(
 				t.Error("the function ran")
 				return nil
 			})
-			if err := await.Receive(first.result); !errors.Is(err, lease.ErrDeadlinePassed) {
-				t.Errorf("Run returned %v, want ErrDeadlinePassed", err)
+			synctest.Wait()
+			if released, _ := first.last(election.Released); !errors.Is(released.Cause, lease.ErrDeadlinePassed) {
+				t.Errorf("released because of %v, want ErrDeadlinePassed", released.Cause)
 			}
+			_ = first.stop()
 		})
 	})
 }

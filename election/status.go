@@ -2,13 +2,33 @@ package election
 
 import (
 	"encoding/json"
-	"fmt"
-	"log/slog"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/operror"
-	"github.com/tenurelock/tenure/lease"
+)
+
+// Phase is what a node does in an election.
+type Phase string
+
+const (
+	// Standby: the node waits for the lease, or stays out of the campaign. If something other
+	// than another leader keeps it from the lease, Status.Cause says what. When that is
+	// over another Standby follows, without a cause, unless the node gets the lease at once.
+	Standby Phase = "standby"
+	// Claiming: the node has the lease and protects Options.Claim with its token.
+	// Left out if there is nothing to claim.
+	Claiming Phase = "claiming"
+	// Active: the node leads; its function runs, or is about to.
+	Active Phase = "active"
+	// Draining: the term is over; the function must return.
+	Draining Phase = "draining"
+	// Released: the function has returned and the lease is free. If the release failed,
+	// Status.Cause says so, and the lease is free within its TTL. After a term that
+	// it ended itself, a node remains Released for its hold-off.
+	Released Phase = "released"
+	// Stopped: Run is not running. The Observer never gets it.
+	Stopped Phase = "stopped"
 )
 
 // Status is what an Elector does at one moment, for status pages, metrics and logs. It
@@ -29,11 +49,18 @@ type Status struct {
 	// own name while its tenure lasts, and while it campaigns the name that it heard last
 	// from the store. That name can be out of date if notifications are lost. Leader is
 	// empty if no node holds the lease, if the holder is not known, or if this node does
-	// not campaign. For a view that is up to date in each phase, follow [Elector.Leaders].
+	// not campaign. For a view that is up to date in each phase, follow [lease.Lease.Observe].
 	Leader string
-	// Cause is why this node does not lead, as in Transition.Cause. In Stopped it is what
-	// Run returned. Nil in Claiming and Active, in Standby if another node leads or is
-	// about to, and before the first Run.
+	// Cause is why this node does not lead. Nil in Claiming and Active, and before the first Run.
+	//
+	// In Draining and Released it is why the term is over: why the tenure ended, if that came
+	// first; else the cause of the function's context, the function's error, or what went wrong
+	// before the function could start. What went wrong in releasing is joined to it.
+	//
+	// In Standby it is why the node stays out (ErrUnhealthy, ErrNotReady or ErrCrashed), or
+	// what keeps it from the lease (errors of package transport, such as ErrNotAuthorized,
+	// ErrNotSent or ErrOutcomeUnknown); nil if another node leads or is about to. In Stopped
+	// it is what Run returned.
 	Cause error
 	// HoldOffUntil is when the hold-off ends that keeps this node from campaigning; zero: none.
 	HoldOffUntil time.Time
@@ -45,24 +72,18 @@ type Status struct {
 func (e *Elector) Status() Status {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	status := e.status
-	switch {
-	case e.campaigning:
-		status.Leader = e.lease.LastHolder().Name
-	case e.tenure != nil && e.tenure.Remaining() > 0:
-		status.Leader = e.holderName()
-	}
-	return status
+	return e.statusLocked()
 }
 
-// setTenure notes the tenure of a new term, or nil, and whether this node waits for one.
-func (e *Elector) setTenure(tenure *lease.Tenure, campaigning bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.tenure, e.campaigning = tenure, campaigning
-	if tenure != nil {
-		e.status.Term++
+func (e *Elector) statusLocked() Status {
+	status := e.status
+	switch {
+	case e.campaigning != nil:
+		status.Leader = e.lease.LastHolder().Name
+	case e.term != nil && e.term.tenure.Remaining() > 0:
+		status.Leader = e.options.Lease.Holder
 	}
+	return status
 }
 
 // MarshalJSON returns the fields under their names, with the cause as text. It implements [json.Marshaler].
@@ -74,36 +95,37 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	}{fields(s), operror.Text(s.Cause)})
 }
 
-// String returns the status in one line.
-func (s Status) String() string {
-	text := s.Phase.String()
-	if s.Term > 0 {
-		text += fmt.Sprintf(", term %d", s.Term)
+// enter sets the phase, and has the client call the Logger and the observer. It does not wait for them: the
+// channel is closed when they have returned. Run waits before it enters a phase again, unless it holds the
+// lease, so few phases wait for the observer. The Logger gets whether this node leads, and why not, once for
+// each change. Package lease logs which holder a node waits for.
+func (e *Elector) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan error) {
+	text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[phase]
+	var status Status
+	e.set(func() {
+		if e.status.Phase == phase && operror.Text(e.status.Cause) == operror.Text(cause) {
+			text = ""
+		}
+		e.status = Status{Phase: phase, Since: time.Now(), Term: e.status.Term, Token: token, Cause: cause}
+		status = e.statusLocked()
+	})
+	logger := e.options.Logger.With("lease", e.lease.Name())
+	if cause != nil {
+		logger = logger.With("cause", cause)
 	}
-	if !s.Token.IsZero() {
-		text += ", token " + s.Token.String()
-	}
-	if s.Leader != "" {
-		text += fmt.Sprintf(", %q leads", s.Leader)
-	}
-	if !s.HoldOffUntil.IsZero() {
-		text += ", held off until " + s.HoldOffUntil.Format(time.RFC3339)
-	}
-	if s.Cause != nil {
-		text += ": " + s.Cause.Error()
-	}
-	return text
+	done := make(chan error)
+	e.client.Call(func() {
+		defer close(done)
+		if text != "" {
+			logger.Info(text)
+		}
+		// call runs the observer in a goroutine of its own: the observer could end this one.
+		if err := <-call("the observer", func() error { e.options.Observer(status); return nil }); err != nil {
+			logger.Error("the observer failed", "error", err)
+		}
+	})
+	return done
 }
 
-// LogValue returns a group with the keys phase, since and term and, unless they are zero,
-// leader, hold_off_until, token and cause.
-func (s Status) LogValue() slog.Value {
-	more := []slog.Attr{slog.Int("term", s.Term)}
-	if s.Leader != "" {
-		more = append(more, slog.String("leader", s.Leader))
-	}
-	if !s.HoldOffUntil.IsZero() {
-		more = append(more, slog.Time("hold_off_until", s.HoldOffUntil))
-	}
-	return logGroup(s.Phase, "since", s.Since, s.Token, s.Cause, more...)
-}
+// standBy enters Standby and waits for the observer: no other node waits for this one then.
+func (e *Elector) standBy(cause error) { <-e.enter(Standby, hlc.Token{}, cause) }

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/operror"
-	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -20,48 +17,9 @@ var (
 	ErrNoLeader = errors.New("no node leads")
 	// ErrSwitchoverRefused: the leader has Options.RefuseSwitchover.
 	ErrSwitchoverRefused = errors.New("the leader refuses to hand over")
-	// ErrNoCandidate: no candidate, or not the one asked for, said that it is ready, so the
-	// leader leads on.
-	ErrNoCandidate = errors.New("no such candidate is ready to lead")
-	// ErrNotHandedOver: a candidate is ready, and the leader did not hand over in time.
-	ErrNotHandedOver = errors.New("the leader did not hand over in time")
 	// ErrOtherLeads: the leader handed over, and another node leads than the one asked for.
 	ErrOtherLeads = errors.New("another candidate took over")
 )
-
-// The states of a switchover. Each is written by another: the one that asks, a candidate that
-// campaigns and is healthy, a leader that does not obey.
-const (
-	switchoverAsked   = "asked"
-	switchoverReady   = "ready"
-	switchoverRefused = "refused"
-)
-
-// switchover is what the key of requests holds during a switchover. It names the tenure that is to
-// end, so it has no effect on any other, however late it is read.
-type switchover struct {
-	clientID string // which wrote it; a strict store wants that first, for keys under lock prefixes
-	state    string
-	tenure   string // the value of the lease's key
-	to       string // the holder that is to lead; empty: any other
-}
-
-// String encodes what follows the client id without a colon, which a strict store wants too.
-func (r switchover) String() string {
-	return r.clientID + ":" + url.Values{"state": {r.state}, "tenure": {r.tenure}, "to": {r.to}}.Encode()
-}
-
-// parseSwitchover reads the value of the key. Any client may have written it.
-func parseSwitchover(entry transport.Entry) (r switchover, ok bool) {
-	value := string(entry.Value)
-	colon := strings.LastIndexByte(value, ':')
-	if !entry.Exists || colon < 0 {
-		return switchover{}, false
-	}
-	values, err := url.ParseQuery(value[colon+1:])
-	r = switchover{value[:colon], values.Get("state"), values.Get("tenure"), values.Get("to")}
-	return r, err == nil && (r.state == switchoverAsked || r.state == switchoverReady || r.state == switchoverRefused)
-}
 
 // Switched is how a switchover ended.
 type Switched struct {
@@ -95,112 +53,102 @@ func Switchover(ctx context.Context, client *transport.Client, name, to string) 
 	if err != nil {
 		return Switched{}, fmt.Errorf("election: %w", err)
 	}
-	s := &asking{lease: l, client: client, Switched: Switched{From: from, To: from},
-		request: switchover{client.ClientID(), switchoverAsked, from.Value, to}}
+	s := &switching{Switched: Switched{From: from, To: from}, lease: l, client: client, key: requestKey(name),
+		request: request{clientID: client.ClientID(), state: asked, tenure: from.Value, to: to}}
 	switch {
 	case !from.Held:
 		err = ErrNoLeader
-	case from.Name == to:
-		return s.Switched, nil
-	default:
+	case from.Name != to:
 		err = s.run(ctx)
 	}
 	return s.Switched, operror.New("election: switchover of", name, err)
 }
 
-// asking is one call of Switchover.
-type asking struct {
+// switching is one call of Switchover.
+type switching struct {
 	Switched
 	lease   *lease.Lease
 	client  *transport.Client
-	request switchover
-	heard   switchover // the latest answer
-	heardAt time.Time
-	freeAt  time.Time // when the lease was free; zero: it was not
+	key     string
+	request request
 }
 
-func (s *asking) key() string { return s.lease.Name() + protocol.FailBackSuffix }
-
-func (s *asking) run(ctx context.Context) error {
+func (s *switching) run(ctx context.Context) error {
 	holders, err := s.client.Watch(s.lease.Name())
 	if err != nil {
 		return operror.Inner(err)
 	}
 	defer holders.Close()
-	answers, err := s.client.Watch(s.key())
+	answers, err := s.client.Watch(s.key)
 	if err != nil {
 		return operror.Inner(err)
 	}
 	defer answers.Close()
-	defer s.withdraw(context.WithoutCancel(ctx))
+	defer s.withdraw(ctx)
 	again := time.NewTicker(askEvery)
 	defer again.Stop()
-	if err := s.ask(ctx); err != nil {
-		return err
-	}
-	for {
-		look := false
+	stage := fmt.Sprintf("no such candidate is ready to lead, and %q leads on", s.From.Name)
+	var heardAt, freeAt time.Time // of an answer; when the lease was free
+	for err = s.ask(ctx); err == nil; {
 		select {
 		case <-ctx.Done():
-			return s.gaveUp(context.Cause(ctx))
+			return fmt.Errorf("%s (%w)", stage, context.Cause(ctx))
 		case <-again.C:
-			look = true
-			if s.freeAt.IsZero() && time.Since(s.heardAt) > askEvery {
-				if err := s.ask(ctx); err != nil {
-					return err
-				}
+			if freeAt.IsZero() && time.Since(heardAt) > askEvery {
+				err = s.ask(ctx)
 			}
 		case change, open := <-holders.Changes():
 			if !open {
 				return operror.Inner(holders.Err())
 			}
-			if !change.Exists && s.freeAt.IsZero() {
-				s.freeAt = time.Now()
+			if !change.Exists && freeAt.IsZero() {
+				freeAt = time.Now()
+				s.To, stage = lease.Holder{}, fmt.Sprintf("%q handed over, and the next leader is not there yet", s.From.Name)
 			}
-			look = change.Exists && string(change.Value) != s.From.Value
 		case change, open := <-answers.Changes():
 			if !open {
 				return operror.Inner(answers.Err())
 			}
-			answer, ok := parseSwitchover(change.Entry)
-			if !ok || answer.tenure != s.From.Value || answer.state == switchoverAsked {
-				continue
-			}
-			s.heard, s.heardAt = answer, time.Now()
-			if answer.state == switchoverRefused {
+			switch answer := parseRequest(change.Entry); {
+			case answer.tenure != s.From.Value:
+			case answer.state == refused:
 				return ErrSwitchoverRefused
+			case answer.state == ready:
+				heardAt = time.Now()
+				stage = fmt.Sprintf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys?", answer.to, s.From.Name)
 			}
 		}
-		if look && s.look(ctx) {
-			if s.request.to != "" && s.To.Name != s.request.to {
-				return fmt.Errorf("%w: %q leads", ErrOtherLeads, s.To.Name)
-			}
-			return nil
+		if !s.another(ctx, freeAt) {
+			continue
 		}
+		if s.request.to != "" && s.To.Name != s.request.to {
+			return fmt.Errorf("%w: %q leads", ErrOtherLeads, s.To.Name)
+		}
+		return nil
 	}
+	return err
 }
 
-// look asks the store which node leads, and reports whether another tenure has begun.
-func (s *asking) look(ctx context.Context) bool {
+// another asks the store whether another tenure has begun, and notes which. What fails is asked again soon.
+func (s *switching) another(ctx context.Context, freeAt time.Time) bool {
+	ctx, cancel := context.WithTimeout(ctx, askEvery)
+	defer cancel()
 	began := time.Now()
 	holder, err := s.lease.Holder(ctx)
-	switch {
-	case err != nil:
-		return false // it is asked again soon
-	case !holder.Held && s.freeAt.IsZero():
-		s.freeAt = began
-	case holder.Held && holder.Value != s.From.Value && !s.freeAt.IsZero():
-		s.Gap = began.Sub(s.freeAt)
+	if err != nil || !holder.Held || holder.Value == s.From.Value {
+		return false
 	}
-	s.To = holder
-	return holder.Held && holder.Value != s.From.Value
+	if s.To = holder; !freeAt.IsZero() {
+		s.Gap = began.Sub(freeAt)
+	}
+	return true
 }
 
 // ask writes the request. A refusal is returned; what can pass is tried again.
-func (s *asking) ask(ctx context.Context) error {
+func (s *switching) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askEvery)
 	defer cancel()
-	_, err := s.client.Set(ctx, s.key(), []byte(s.request.String()), transport.SetOptions{TTL: askedFor})
+	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor})
 	var refused *transport.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, transport.ErrNotAuthorized) {
 		return err
@@ -209,21 +157,8 @@ func (s *asking) ask(ctx context.Context) error {
 }
 
 // withdraw deletes the request, if it is still there.
-func (s *asking) withdraw(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, askEvery)
+func (s *switching) withdraw(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askEvery)
 	defer cancel()
-	_, _ = s.client.VDel(ctx, s.key(), []byte(s.request.String()), transport.DelOptions{})
-}
-
-// gaveUp says how far a switchover came before the end of its context.
-func (s *asking) gaveUp(cause error) error {
-	switch {
-	case !s.freeAt.IsZero():
-		s.To = lease.Holder{}
-		return fmt.Errorf("%w: %q handed over, and the next leader is not there yet: %w", ErrNoLeader, s.From.Name, cause)
-	case s.heard.state == switchoverReady:
-		return fmt.Errorf("%w: %q is ready, and %q still leads; is it draining, or is it no elector that obeys? (%w)",
-			ErrNotHandedOver, s.heard.to, s.From.Name, cause)
-	}
-	return fmt.Errorf("%w: %q leads on (%w)", ErrNoCandidate, s.From.Name, cause)
+	_, _ = s.client.VDel(ctx, s.key, []byte(s.request.String()), transport.DelOptions{})
 }

@@ -159,6 +159,10 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 	return true
 }
 
+// Call calls f later, in the goroutine in which a client calls the functions of its program, one at a time and
+// in order; also after Close. f must not wait for Close. The caller bounds how many of its calls wait.
+func (c *Client) Call(f func()) { c.program.mustCall(f) }
+
 // Probe sends a PINGREQ and, if nothing arrives within that time, ends the connection:
 // requests under way then fail with ErrOutcomeUnknown, and the client connects again. Called
 // when a request was not answered in time, it makes a half-open connection cost one request

@@ -29,16 +29,31 @@ func (d *dispatcher) call(f func()) {
 	defer d.mu.Unlock()
 	switch {
 	case d.closed:
-		return
 	case len(d.queue) >= maxCalls:
 		d.dropped++
-		return
+	default:
+		d.addLocked(f)
 	}
+}
+
+// mustCall is call for what must not be dropped, not even after close. The caller bounds how many of these calls
+// wait, and after close waits for them.
+func (d *dispatcher) mustCall(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.addLocked(f)
+}
+
+func (d *dispatcher) addLocked(f func()) {
 	d.queue = append(d.queue, f)
-	if !d.running {
-		d.running = true
+	switch {
+	case d.running:
+	case d.closed: // close may wait for tasks
+		go d.run()
+	default:
 		d.tasks.Go(d.run)
 	}
+	d.running = true
 }
 
 // run calls what waits, until nothing does.

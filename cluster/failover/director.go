@@ -186,12 +186,12 @@ func (d *director) heard(line []byte) {
 		if e.Late {
 			d.heardLocked(e.Node, "late write "+e.Outcome)
 		}
-	case e.Phase == election.Active.String():
+	case e.Phase == string(election.Active):
 		d.leader, d.token, d.leaderAt = e.Node, e.Token, e.At
 		d.changes++
 		d.heardLocked(e.Node, fmt.Sprintf("ACTIVE, token %v", e.Token))
 	default:
-		if e.Node == d.leader && e.Phase == election.Draining.String() {
+		if e.Node == d.leader && e.Phase == string(election.Draining) {
 			d.leader = ""
 			d.changes++
 		}

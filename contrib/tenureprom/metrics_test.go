@@ -69,13 +69,15 @@ func TestATermOfAnElectorIsCounted(t *testing.T) {
 		store := transporttest.Start(t)
 		client, conn := store.Client(t, "node-a", transport.ClientOptions{Trace: metrics.Transport()})
 		elector, err := election.New(client, "press-7/active", election.Options{
-			TTL: 2 * time.Second, OneShot: true,
+			TTL:   2 * time.Second,
 			Lease: lease.Options{Trace: metrics.Lease()},
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = elector.Run(t.Context(), func(ctx context.Context, term *election.Term) error {
+		electing, end := context.WithCancel(t.Context())
+		_ = elector.Run(electing, func(ctx context.Context, term *election.Term) error {
+			defer end()
 			if _, err := term.Guard().Set(ctx, "k", nil); err != nil {
 				t.Error(err)
 			}

@@ -231,12 +231,12 @@ func (d *director) heard(e pair.Event) {
 		default:
 			d.lost = e.Node
 		}
-	case e.Phase == election.Active.String():
+	case e.Phase == string(election.Active):
 		d.active = e.Node
 		d.result.leads(e)
 		d.say(e.Node, "ACTIVE, token %v", e.Token)
 	default:
-		if e.Phase == election.Draining.String() && e.Node == d.active {
+		if e.Phase == string(election.Draining) && e.Node == d.active {
 			d.active = ""
 			d.result.drains(e)
 		}

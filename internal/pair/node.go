@@ -80,8 +80,8 @@ func RunNode(ctx context.Context, o Options, commands io.Reader, events io.Write
 		TTL:   o.TTL,
 		Lease: lease.Options{Holder: o.Node, InstantFailover: o.InstantFailover},
 		Claim: []string{CounterKey(o.Run)},
-		Observer: func(t election.Transition) {
-			n.events.write(Event{At: t.At, Kind: KindPhase, Phase: t.Phase.String(), Token: t.Token, Cause: text(t.Cause)})
+		Observer: func(s election.Status) {
+			n.events.write(Event{At: s.Since, Kind: KindPhase, Phase: string(s.Phase), Token: s.Token, Cause: text(s.Cause)})
 		},
 		Logger: o.Logger,
 	})

@@ -14,10 +14,10 @@ type course struct{ began, ended time.Duration }
 
 // phase follows the terms of an elector, also those that end before their function starts.
 // A hold-off must follow a short term, whatever ended it.
-func (c *checker) phase(p *process, t election.Transition) {
+func (c *checker) phase(p *process, t election.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at, latest := t.At.Sub(c.sim.began), c.courses[p]
+	at, latest := t.Since.Sub(c.sim.began), c.courses[p]
 	if latest == nil {
 		latest = &course{ended: -hour}
 		c.courses[p] = latest

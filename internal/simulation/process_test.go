@@ -220,7 +220,7 @@ func (p *process) elect() {
 	leaseOptions := p.leaseOptions()
 	leaseOptions.TTL = 0 // an election has its own
 	options := election.Options{
-		TTL: ttl, Lease: leaseOptions, Claim: []string{dataKey}, HoldOff: holdOff, Rank: p.node.rank, RankDelay: rankDelay,
+		TTL: ttl, Lease: leaseOptions, Claim: []string{dataKey}, HoldOff: holdOff, Rank: p.node.rank,
 	}
 	options.Health = func(context.Context) error {
 		if p.node.unhealthy.Load() > 0 {
@@ -234,7 +234,7 @@ func (p *process) elect() {
 		p.node.block("the standby function")
 		return nil
 	}
-	options.Observer = func(t election.Transition) {
+	options.Observer = func(t election.Status) {
 		p.node.sim.tracef("%s: %v", p.name, t)
 		p.node.sim.checker.phase(p, t)
 		p.node.block("the observer")
@@ -250,7 +250,7 @@ func (p *process) elect() {
 		err := e.Run(p.ctx, func(ctx context.Context, term *election.Term) error {
 			p.leads.Store(true)
 			defer p.leads.Store(false)
-			p.setResign(term.Resign)
+			p.setResign(func() { e.Resign() })
 			defer p.setResign(nil)
 			p.node.sim.checker.begin(p, term.Tenure())
 			if p.node.happens(0.1) && !p.node.sim.isCalm() {

@@ -434,13 +434,18 @@ func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
 		}
 	}
 	term := leads()
+	resign := func() {
+		for _, node := range nodes {
+			node.Resign()
+		}
+	}
 	first := testsupport.TokenOf(t, term)
-	term.Resign()
+	resign()
 	term = leads()
 	second := testsupport.TokenOf(t, term)
 	broker.Kill()
 	broker.Run()
-	term.Resign() // it may have come back in time to renew
+	resign() // the leader may have come back in time to renew
 	third := testsupport.TokenOf(t, leads())
 	if second.Compare(first) <= 0 || third.Compare(second) <= 0 {
 		t.Errorf("tokens %v, %v, %v do not rise", first, second, third)

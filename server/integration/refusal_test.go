@@ -21,13 +21,13 @@ func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(
 	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Authenticator: admits}))
 	client := mustDial(t, "mqtt://"+through.Address(), transport.Options{Username: "gateway", Password: []byte("one")})
 	var mu sync.Mutex
-	var latest election.Transition
+	var latest election.Status
 	elector, err := election.New(client, "press-7/active", election.Options{
 		TTL: time.Second,
-		Observer: func(transition election.Transition) {
+		Observer: func(status election.Status) {
 			mu.Lock()
 			defer mu.Unlock()
-			latest = transition
+			latest = status
 		},
 	})
 	if err != nil {
@@ -42,7 +42,7 @@ func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(
 			return nil
 		})
 	}()
-	await := func(what string, reached func(election.Transition) bool) {
+	await := func(what string, reached func(election.Status) bool) {
 		t.Helper()
 		testsupport.Eventually(t, what, func() bool {
 			select {
@@ -55,13 +55,13 @@ func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(
 			return reached(latest)
 		})
 	}
-	leads := func(transition election.Transition) bool { return transition.Phase == election.Active }
+	leads := func(status election.Status) bool { return status.Phase == election.Active }
 	await("it leads", leads)
 	admits.present.Store("two")
 	through.Cut()
-	await("it stands by, and says why", func(transition election.Transition) bool {
+	await("it stands by, and says why", func(status election.Status) bool {
 		var refused *transport.ConnectionError
-		return transition.Phase == election.Standby && errors.As(transition.Cause, &refused)
+		return status.Phase == election.Standby && errors.As(status.Cause, &refused)
 	})
 	admits.present.Store("one")
 	await("it leads again", leads)

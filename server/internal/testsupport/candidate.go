@@ -29,6 +29,8 @@ type Candidate struct {
 	Leads  chan *election.Term
 	// Withdraw ends the campaign and the term, if there is one. It does not wait for that.
 	Withdraw context.CancelFunc
+	// Resign ends the term, if there is one, and reports whether there was.
+	Resign func() bool
 }
 
 // Campaign runs a candidate until the test ends.
@@ -44,7 +46,7 @@ func Campaign(t *testing.T, name, address string, keepAlive time.Duration) *Cand
 		t.Fatal(err)
 	}
 	ctx, withdraw := context.WithCancel(context.Background())
-	c.Withdraw = withdraw
+	c.Withdraw, c.Resign = withdraw, elector.Resign
 	ended := make(chan error, 1)
 	go func() { ended <- elector.Run(ctx, c.lead) }()
 	t.Cleanup(func() {
