@@ -96,6 +96,7 @@ var rules = []struct {
 	{"SUBACK with packet identifier 0", []string{connack}, packet(0x90, "\x00\x00", properties(), "\x00"), mqtt.ProtocolError},
 	{"UNSUBACK", []string{connack}, packet(0xb0, "\x00\x01", properties(), "\x11"), 0},
 	{"UNSUBACK with a code of SUBACK [MQTT-3.11.3-2]", []string{connack}, packet(0xb0, "\x00\x01", properties(), "\x01"), 0},
+	{"a property twice [MQTT-2.2.2.2]", []string{connack}, publish("a", properties("\x03", text("a"), "\x03", text("b")), ""), mqtt.ProtocolError},
 	{"PINGRESP", []string{connack}, packet(0xd0), 0},
 	{"AUTH", []string{connack}, packet(0xf0), 0},
 	{"AUTH with a code of a client [MQTT-3.15.2-1]", []string{connack}, packet(0xf0, "\x19", properties()), 0},
