@@ -32,6 +32,9 @@ func (t *Tenure) joinPulse() {
 	key := pulseKey{t.lease.client, t.lease.options.lookEvery()}
 	pulses.Lock()
 	defer pulses.Unlock()
+	if t.pulse != nil {
+		return
+	}
 	if t.pulse = pulses.of[key]; t.pulse == nil {
 		t.pulse = &pulse{pulseKey: key, stop: make(chan struct{})}
 		pulses.of[key] = t.pulse
@@ -45,6 +48,9 @@ func (t *Tenure) leavePulse() {
 	pulses.Lock()
 	defer pulses.Unlock()
 	p := t.pulse
+	if p == nil {
+		return
+	}
 	last := len(p.tenures) - 1
 	p.tenures[t.seat], p.tenures[last].seat = p.tenures[last], t.seat
 	p.tenures[last], p.tenures = nil, p.tenures[:last]

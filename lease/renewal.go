@@ -20,7 +20,6 @@ func (t *Tenure) run(client context.Context) {
 		news.close()
 		t.finish()
 	}()
-	t.joinPulse()
 	for e := (event{}); ; {
 		if client.Err() != nil { // first: the connection of a client that has ended is lost too
 			e = event{kind: ended, err: context.Cause(client)}
@@ -130,17 +129,23 @@ func (t *Tenure) step(e event) (do actionKind, until time.Time) {
 // contexts in time, and wakes the goroutine.
 func (t *Tenure) look() {
 	defer t.looks.Done()
+	t.joinPulse()
 	began := time.Now() // first, as in step
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.looked = true
 	if !t.noteLocked(now, event{}) {
 		t.sleepLocked(began, t.schedule.due(now)-now)
 	}
 }
 
-// sleepLocked makes the next look come some time after began.
+// sleepLocked makes the next look come some time after began. The first one comes soon, and joins a pulse: a
+// tenure that is released before has none to join.
 func (t *Tenure) sleepLocked(began time.Time, pause time.Duration) {
+	if !t.looked {
+		pause = min(pause, t.lease.options.lookEvery())
+	}
 	pause = max(time.Until(began.Add(pause)), 0)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(pause, t.look)
@@ -153,13 +158,13 @@ func (t *Tenure) sleepLocked(began time.Time, pause time.Duration) {
 // finish ends what a tenure that is over has left. From then on the tenure sends nothing but what a
 // Release sends.
 func (t *Tenure) finish() {
-	t.leavePulse()
 	t.closeWill()
 	t.turn <- struct{}{}
 	if t.timer != nil && t.timer.Stop() {
 		t.looks.Done()
 	}
 	t.looks.Wait()
+	t.leavePulse()
 	t.reportEnded() // after that: a function of the program does not delay a Release
 }
 

@@ -31,12 +31,14 @@ type Tenure struct {
 	renewing context.Context // of renewals: ends when none is of use any more
 	giveUp   context.CancelFunc
 
-	pulse *pulse
-	seat  int // in pulse
+	// Guarded by pulses.
+	pulse *pulse // nil before the first look
+	seat  int    // in pulse
 
 	mu       sync.Mutex
 	schedule schedule
 	timer    *time.Timer   // runs look; nil before the first wait
+	looked   bool          // look has run
 	freed    bool          // the store is known to hold nothing of this tenure
 	sent     time.Duration // when the latest request for the lease left, on the lease's clock
 	err      error         // why Context ended, always the same; nil: see endLocked

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"container/list"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,9 +22,10 @@ type call struct {
 	err   error
 
 	// Guarded by mqttConn.mu.
-	place    *list.Element // in the queue; nil: it is not there
-	link     *link         // that took it, and may have sent it; nil: none
-	accepted bool          // the broker has acknowledged it
+	queued        bool  // it waits in a line
+	before, after *call // in the line; nil at its ends
+	link          *link // that took it, and may have sent it; nil: none
+	accepted      bool  // the broker has acknowledged it
 }
 
 // correlation is the correlation data of a request; deployed stores refuse another length.
@@ -48,7 +48,6 @@ func (p *calls) get(ctx context.Context, request Request) *call {
 		c = &call{done: make(chan struct{}, 1)}
 	}
 	c.ctx, c.request = ctx, request
-	c.correlation.choose()
 	return c
 }
 
@@ -101,6 +100,33 @@ func (c *call) deadline() (deadline time.Time, ok bool) {
 	return deadline, ok
 }
 
+// line has calls that wait, in order. A call may leave it at any place.
+type line struct{ first, last *call }
+
+func (l *line) push(c *call) {
+	c.queued, c.before = true, l.last
+	if l.last == nil {
+		l.first = c
+	} else {
+		l.last.after = c
+	}
+	l.last = c
+}
+
+func (l *line) remove(c *call) {
+	if c.before == nil {
+		l.first = c.after
+	} else {
+		c.before.after = c.after
+	}
+	if c.after == nil {
+		l.last = c.before
+	} else {
+		c.after.before = c.before
+	}
+	c.queued, c.before, c.after = false, nil, nil
+}
+
 // RoundTrip implements Conn. It obeys the bounds of the binding by itself, which spares the caller a
 // context of its own, of five allocations.
 func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
@@ -134,7 +160,7 @@ func (c *mqttConn) enqueue(call *call) error {
 	case call.ctx.Err() != nil:
 		return notSent(c.heldBackLocked(call, context.Cause(call.ctx)))
 	}
-	call.place = c.line(call).PushBack(call)
+	c.line(call).push(call)
 	if c.link != nil {
 		signal(c.link.wake)
 	}
@@ -142,7 +168,7 @@ func (c *mqttConn) enqueue(call *call) error {
 }
 
 // line returns where a call waits.
-func (c *mqttConn) line(call *call) *list.List {
+func (c *mqttConn) line(call *call) *line {
 	if call.request.Urgent {
 		return &c.urgent
 	}
@@ -156,17 +182,16 @@ func (c *mqttConn) nextLocked(l *link) *call {
 	room := l.receiveMaximum - len(l.unacked)
 	switch {
 	case l.leaving || c.link != l:
-	case room > 0 && c.urgent.Len() > 0:
-		return c.dequeueLocked(c.urgent.Front().Value.(*call))
-	case room > l.reserved() && c.ordinary.Len() > 0:
-		return c.dequeueLocked(c.ordinary.Front().Value.(*call))
+	case room > 0 && c.urgent.first != nil:
+		return c.dequeueLocked(c.urgent.first)
+	case room > l.reserved() && c.ordinary.first != nil:
+		return c.dequeueLocked(c.ordinary.first)
 	}
 	return nil
 }
 
 func (c *mqttConn) dequeueLocked(call *call) *call {
-	c.line(call).Remove(call.place)
-	call.place = nil
+	c.line(call).remove(call)
 	return call
 }
 
@@ -177,7 +202,7 @@ func (c *mqttConn) abandon(call *call, cause error) error {
 	defer c.mu.Unlock()
 	l := call.link
 	switch {
-	case call.place != nil:
+	case call.queued:
 		c.dequeueLocked(call)
 		return notSent(c.heldBackLocked(call, cause))
 	case l == nil || !l.takeLocked(call):
@@ -212,13 +237,13 @@ func (c *mqttConn) failBound() {
 func (c *mqttConn) failQueued(why func(*call) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, line := range []*list.List{&c.urgent, &c.ordinary} {
-		for element := line.Front(); element != nil; {
-			call := element.Value.(*call)
-			element = element.Next()
+	for _, call := range []*call{c.urgent.first, c.ordinary.first} {
+		for call != nil {
+			next := call.after
 			if err := why(call); err != nil {
 				c.dequeueLocked(call).end(Reply{}, err)
 			}
+			call = next
 		}
 	}
 }

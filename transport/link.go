@@ -223,6 +223,7 @@ func (l *link) gather() {
 		if c == nil {
 			return
 		}
+		c.correlation.choose() // here, and not in the caller, whose stack it would double
 		id := l.nextIDLocked()
 		if err := l.appendLocked(c, id, now); err != nil {
 			c.end(Reply{}, err)
@@ -282,7 +283,7 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 		return // it came twice
 	}
 	delete(l.unacked, ack.PacketID)
-	if l.conn.urgent.Len()+l.conn.ordinary.Len() > 0 {
+	if l.conn.urgent.first != nil || l.conn.ordinary.first != nil {
 		signal(l.wake)
 	}
 	c := l.pending[id]

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"cmp"
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -71,8 +70,8 @@ type mqttConn struct {
 	first chan struct{} // closed when there has been a connection
 
 	mu       sync.Mutex
-	urgent   list.List    // the calls that no link has taken, in order; see nextLocked
-	ordinary list.List    // likewise
+	urgent   line         // the calls that no link has taken, in order; see nextLocked
+	ordinary line         // likewise
 	link     *link        // the present connection; nil while there is none
 	last     error        // why the last attempt to connect failed
 	silent   error        // the error of the present attempt if there is no answer; nil while there is none

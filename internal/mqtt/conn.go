@@ -268,7 +268,8 @@ func (c *Conn) Unlock() {
 func (c *Conn) write(packets []byte, within time.Duration) {
 	_ = c.Conn.SetWriteDeadline(time.Now().Add(within)) // on a closed connection, the write fails
 	if _, err := c.Conn.Write(packets); err != nil {
-		c.unsent.CompareAndSwap(nil, &err)
+		cause := err // a variable of its own, which a write that succeeds does not allocate
+		c.unsent.CompareAndSwap(nil, &cause)
 		c.Abort()
 	}
 	// It would end what TLS writes while it reads, such as the answer to a change of keys.
