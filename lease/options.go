@@ -76,6 +76,8 @@ type Options struct {
 	// gain or lose less than Margin against the store's clock. It must be safe for concurrent
 	// use and must not block. Default SystemClock.
 	Clock func() time.Duration
+
+	systemClock bool // Clock was not set
 	// Logger gets what no caller can get: at level Info the beginning and the end of each tenure,
 	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler should not
 	// block: the next renewal waits for it, so it can lose the lease. A tenure ends in time all the
@@ -120,7 +122,7 @@ func (o *Options) complete(clientID string) error {
 	o.Holder = cmp.Or(o.Holder, clientID)
 	o.EndOnDisconnect = o.EndOnDisconnect || o.InstantFailover
 	if o.Clock == nil {
-		o.Clock = SystemClock
+		o.Clock, o.systemClock = SystemClock, true
 	}
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Trace = cmp.Or(o.Trace, &Trace{})

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,9 +33,6 @@ func (t *Tenure) joinPulse() {
 	key := pulseKey{t.lease.client, t.lease.options.lookEvery()}
 	pulses.Lock()
 	defer pulses.Unlock()
-	if t.pulse != nil {
-		return
-	}
 	if t.pulse = pulses.of[key]; t.pulse == nil {
 		t.pulse = &pulse{pulseKey: key, stop: make(chan struct{})}
 		pulses.of[key] = t.pulse
@@ -60,12 +58,12 @@ func (t *Tenure) leavePulse() {
 	}
 }
 
-// run is a task of the client.
+// run is a task of the client. The system's clock leaves Go's timers behind only by a suspend, so after its first
+// round run looks at the tenures that go by that clock after a suspend only.
 func (p *pulse) run(client context.Context) {
 	tick := time.NewTicker(p.every)
 	defer tick.Stop()
-	var tenures []*Tenure
-	for {
+	for before := time.Duration(-1); ; {
 		select {
 		case <-p.stop:
 			return
@@ -73,12 +71,19 @@ func (p *pulse) run(client context.Context) {
 			return
 		case <-tick.C:
 		}
-		pulses.Lock()
-		tenures = append(tenures[:0], p.tenures...)
-		pulses.Unlock()
-		for _, t := range tenures {
-			_, _ = t.remaining()
+		SystemClock()
+		suspended := system.Suspended()
+		for _, t := range p.members() { // each has read its clock after it joined
+			if suspended != before || !t.lease.options.systemClock {
+				_, _ = t.remaining()
+			}
 		}
-		clear(tenures)
+		before = suspended
 	}
+}
+
+func (p *pulse) members() []*Tenure {
+	pulses.Lock()
+	defer pulses.Unlock()
+	return slices.Clone(p.tenures)
 }

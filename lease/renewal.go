@@ -129,12 +129,17 @@ func (t *Tenure) step(e event) (do actionKind, until time.Time) {
 // contexts in time, and wakes the goroutine.
 func (t *Tenure) look() {
 	defer t.looks.Done()
-	t.joinPulse()
-	began := time.Now() // first, as in step
+	t.mu.Lock()
+	first := !t.looked
+	t.looked = true
+	t.mu.Unlock()
+	if first {
+		t.joinPulse() // before it reads its clock
+	}
+	began := time.Now() // as in step
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.looked = true
 	if !t.noteLocked(now, event{}) {
 		t.sleepLocked(began, t.schedule.due(now)-now)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/steady"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -367,8 +368,7 @@ func TestInvariant3EachTenureNoticesASuspendedMachine(t *testing.T) {
 		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		const ttl = 2 * time.Second
 		var suspended atomic.Int64
-		steady := SystemClock
-		clock := func() time.Duration { return steady() + time.Duration(suspended.Load()) }
+		clock := func() time.Duration { return SystemClock() + time.Duration(suspended.Load()) }
 		var tenures []*Tenure
 		for i := range 50 {
 			l, err := New(client, fmt.Sprint("lease ", i), Options{TTL: ttl, Clock: clock})
@@ -495,8 +495,7 @@ func TestInvariant3ATenureThatBeginsAfterASuspendNoticesTheNext(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 			var suspended atomic.Int64
-			steady := SystemClock
-			clock := func() time.Duration { return steady() + time.Duration(suspended.Load()) }
+			clock := func() time.Duration { return SystemClock() + time.Duration(suspended.Load()) }
 			if err := clockedTenure(t, client, "first", ttl, clock).Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -527,5 +526,28 @@ func TestABudgetOfYearsTakesNoLongerThanOthers(t *testing.T) {
 	})
 	if budget.Renewals != mostRenewals {
 		t.Errorf("%d renewals in ten years", budget.Renewals)
+	}
+}
+
+// Invariant 3: a suspend of the machine that the system's clock shows ends a tenure long before a timer does.
+// It moves that clock for all that this process does later, which no test with a clock of its own notices.
+func TestInvariant3ATenureOnTheSystemsClockNoticesASuspendSoon(t *testing.T) {
+	client, _ := transporttest.Start(t).Client(t, "a", transport.ClientOptions{})
+	l, err := New(client, "l", Options{TTL: 10 * time.Minute, GracePeriod: 100 * time.Millisecond, RequestTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure, err := l.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(200 * time.Millisecond) // its pulse has looked at it once
+	shown := readClocks()
+	system.Read(func() steady.Reading {
+		return steady.Reading{Monotonic: shown.Monotonic, Wall: shown.Wall + time.Hour, Boot: shown.Monotonic + system.Suspended() + time.Hour, BootOK: true}
+	})
+	await.Receive(tenure.Context().Done())
+	if err := tenure.Err(); !errors.Is(err, ErrDeadlinePassed) {
+		t.Errorf("it ends because of %v", err)
 	}
 }

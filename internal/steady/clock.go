@@ -31,6 +31,9 @@ type Clock struct {
 	ahead time.Duration // how far the wall clock, since it counts, was ahead of the monotonic clock
 }
 
+// Suspended returns for how long the machine was suspended, by the latest Read.
+func (c *Clock) Suspended() time.Duration { return time.Duration(c.suspended.Load()) }
+
 // leastSuspend is the least rise of a wall clock that counts: less is the work of NTP, or of the
 // scheduler between two readings.
 const leastSuspend = 50 * time.Millisecond
