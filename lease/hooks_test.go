@@ -180,26 +180,63 @@ func TestInvariant8ATenureEndsInTimeWhateverAFunctionOfTheProgramDoes(t *testing
 	}
 }
 
-// The broker may have released the lease when the connection ended.
+// The broker may have released the lease when the connection ended, and a store that replaced another one does not
+// know it.
 func TestInvariant8ATenureEndsWithItsConnectionWhateverAFunctionOfTheProgramDoes(t *testing.T) {
-	for _, instant := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			g := newGate(t)
-			n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true, InstantFailover: instant,
-				Trace: &lease.Trace{Renewed: func(lease.TraceInfo) { g.pass() }}})
-			t.Cleanup(g.open)
-			tenure := n.mustAcquire(t)
-			g.shut.Store(true)
-			await.Receive(g.reached)
-			lost := time.Now()
-			n.conn.Cut()
-			await.Receive(tenure.TokenContext().Done())
-			await.Receive(tenure.Done())
-			if after := time.Since(lost); after > 0 || !errors.Is(tenure.Err(), lease.ErrConnectionLost) {
-				t.Errorf("instant %t: the tenure ended %v after its connection, with %v", instant, after, tenure.Err())
-			}
+	cut := func(n node, _ *transporttest.Store) { n.conn.Cut() }
+	closes := func(n node, _ *transporttest.Store) { go n.client.Close() }
+	for _, test := range []struct {
+		name    string
+		options func(*gate) (lease.Options, transport.ClientOptions)
+		instant bool
+		end     func(node, *transporttest.Store)
+		want    error
+	}{
+		{"Trace.Renewed", blockedRenewed, false, cut, lease.ErrConnectionLost},
+		{"Trace.Renewed, instant failover", blockedRenewed, true, cut, lease.ErrConnectionLost},
+		{"Trace.Request of the client", blockedRequest, false, cut, lease.ErrConnectionLost},
+		{"Trace.Request of the client, instant failover", blockedRequest, true, cut, lease.ErrConnectionLost},
+		{"the clock of the client, instant failover", blockedNow, true, cut, lease.ErrConnectionLost},
+		{"Trace.Request of the client, and it is closed", blockedRequest, false, closes, transport.ErrClosed},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				g := newGate(t)
+				options, clientOptions := test.options(g)
+				options.TTL, options.EndOnDisconnect, options.InstantFailover, options.NoWatch = ttl, true, test.instant, true
+				client, conn := store.Client(t, "node-a", clientOptions)
+				l, err := lease.New(client, name, options)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n := node{Lease: l, client: client, conn: conn}
+				t.Cleanup(g.open)
+				tenure := n.mustAcquire(t)
+				g.shut.Store(true)
+				await.Receive(g.reached)
+				lost := time.Now()
+				test.end(n, store)
+				await.Receive(tenure.TokenContext().Done())
+				await.Receive(tenure.Done())
+				if after := time.Since(lost); after > 0 || !errors.Is(tenure.Err(), test.want) {
+					t.Errorf("the tenure ended %v after its connection, with %v", after, tenure.Err())
+				}
+				g.open()
+			})
 		})
 	}
+}
+
+func blockedRenewed(g *gate) (lease.Options, transport.ClientOptions) {
+	return lease.Options{Trace: &lease.Trace{Renewed: func(lease.TraceInfo) { g.pass() }}}, transport.ClientOptions{}
+}
+
+func blockedRequest(g *gate) (lease.Options, transport.ClientOptions) {
+	return lease.Options{}, transport.ClientOptions{Trace: &transport.Trace{Request: func(context.Context, transport.RequestInfo) { g.pass() }}}
+}
+
+func blockedNow(g *gate) (lease.Options, transport.ClientOptions) {
+	return lease.Options{}, transport.ClientOptions{Now: func() time.Time { g.pass(); return time.Now() }}
 }
 
 // Acquired runs before the tenure renews itself.

@@ -9,8 +9,9 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// pulse looks at the clock for the tenures of one client that need it equally often. Go's timers stand still
-// while the machine is suspended, and thousands of timers cost more than all that tenures do beside.
+// pulse looks at the clock for the tenures of one client that need it equally often, and at the store for those
+// that wait for a reply. Go's timers stand still while the machine is suspended, and thousands of timers cost more
+// than all that tenures do beside.
 type pulse struct {
 	pulseKey
 	tenures []*Tenure // guarded by pulses
@@ -58,19 +59,24 @@ func (t *Tenure) leavePulse() {
 	}
 }
 
-// run is a task of the client. The system's clock leaves Go's timers behind only by a suspend, so after its first
-// round run looks at the tenures that go by that clock after a suspend only.
+// run is a task of the client. It looks at all tenures when another store answers. The system's clock leaves Go's
+// timers behind only by a suspend, so after its first round run looks at the tenures that go by that clock after a
+// suspend only.
 func (p *pulse) run(client context.Context) {
 	tick := time.NewTicker(p.every)
 	defer tick.Stop()
+	_, replaced := p.client.Store()
 	for before := time.Duration(-1); ; {
 		select {
 		case <-p.stop:
 			return
 		case <-client.Done():
 			return
+		case <-replaced:
+			before = -1
 		case <-tick.C:
 		}
+		_, replaced = p.client.Store()
 		SystemClock()
 		suspended := system.Suspended()
 		for _, t := range p.members() { // each has read its clock after it joined

@@ -11,8 +11,9 @@ import (
 
 // run is the goroutine of a tenure: it does what the schedule says until the tenure is over, and then ends
 // what that has left. It is a task of the client. It makes the tenure's requests itself, one at a time. A
-// request that goes on and on holds up nothing else: look ends the contexts in time. Functions of the program
-// that hear of a request run in a goroutine of their own, so that none can delay the end of the tenure.
+// request that goes on and on holds up nothing else: look and the pulse end the contexts in time. Functions of
+// the program that run in a request, or hear of it, do so in another goroutine, so that none can delay the end
+// of the tenure.
 func (t *Tenure) run(client context.Context) {
 	var news news
 	defer func() {
@@ -31,13 +32,9 @@ func (t *Tenure) run(client context.Context) {
 			e = event{}
 			news.watch(t)
 		case confirm:
-			e = t.confirm(until)
+			e = news.request(client, t, func() (event, func()) { return t.confirm(until), nil })
 		case renew:
-			var report func()
-			if e, report = t.renewed(t.renew(until)); report != nil {
-				news.report(report, e)
-				e = news.next(client, t)
-			}
+			e = news.request(client, t, func() (event, func()) { return t.renewed(t.renew(until)) })
 		case wait:
 			e = news.next(client, t)
 		}
@@ -48,7 +45,7 @@ func (t *Tenure) run(client context.Context) {
 type news struct {
 	watching *transport.Watch        // of the key; nil before
 	changes  <-chan transport.Change // of watching, until that ends
-	reported chan event              // gets the result of a renewal when the functions that hear of it have returned
+	reported chan event              // gets the result of a request when the functions of the program have returned
 }
 
 // watch begins to watch the key.
@@ -58,13 +55,37 @@ func (n *news) watch(t *Tenure) {
 	}
 }
 
-// report calls functions of the program, and then reports the result of a renewal.
-func (n *news) report(call func(), result event) {
+// request makes a request, and calls the functions of the program that are to hear of its result. It returns the
+// result, or what happened before that. Where functions of the program run, a goroutine of their own waits for them.
+func (n *news) request(client context.Context, t *Tenure, ask func() (result event, report func())) event {
+	if t.lease.client.CallsProgram() {
+		n.aside(func(result *event) {
+			var report func()
+			if *result, report = ask(); report != nil {
+				report()
+			}
+		})
+		return n.next(client, t)
+	}
+	e, report := ask()
+	if report == nil {
+		return e
+	}
+	n.aside(func(result *event) {
+		*result = e
+		report()
+	})
+	return n.next(client, t)
+}
+
+// aside runs do in a goroutine, which then reports the result.
+func (n *news) aside(do func(result *event)) {
 	reported := make(chan event, 1)
 	n.reported = reported
 	go func() {
+		result := event{kind: ended, err: errGoexit}
 		defer func() { reported <- result }()
-		call()
+		do(&result)
 	}()
 }
 
@@ -94,7 +115,7 @@ func (n *news) next(client context.Context, t *Tenure) event {
 	}
 }
 
-// close waits for the functions of the program that are called.
+// close ends the watch, and waits for the functions of the program that are called.
 func (n *news) close() {
 	if n.watching != nil {
 		n.watching.Close()
@@ -176,9 +197,7 @@ func (t *Tenure) finish() {
 // confirm asks the store what the key holds: a notification that says that it is not this tenure's value may
 // be late or forged. If there is no answer, the next renewal finds out.
 func (t *Tenure) confirm(until time.Time) event {
-	binding := t.binding()
-	binding.Until = until
-	_ = t.ask(t.TokenContext(), t.lease.client, binding)
+	_ = t.ask(t.TokenContext(), t.lease.client, transport.Binding{Store: t.store, Connection: t.lost, Until: until})
 	return event{kind: confirmed}
 }
 

@@ -544,3 +544,33 @@ func TestAnAcquisitionPausesWhileEachReplyComesFromAnotherStore(t *testing.T) {
 		})
 	}
 }
+
+// The renewal has no answer, and another request of the client meets the new store.
+func TestATenureEndsWithItsStoreWhileARenewalWaitsForItsReply(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
+		tenure := n.mustAcquire(t)
+		time.Sleep(ttl) // it has renewed itself
+		hangs := make(chan struct{})
+		n.scripted("SET", func(int64) transporttest.Fault {
+			select {
+			case <-hangs:
+			default:
+				close(hangs)
+			}
+			return transporttest.Fault{LoseReply: true}
+		})
+		await.Receive(hangs)
+		if err := store.Replace(statestore.Options{Identity: "another"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.client.Get(t.Context(), "other"); err != nil {
+			t.Fatal(err)
+		}
+		met := time.Now()
+		await.Receive(tenure.Done())
+		if after := time.Since(met); after > 0 || !errors.Is(tenure.Err(), lease.ErrStoreReplaced) {
+			t.Errorf("the tenure ended %v after another store answered, with %v", after, tenure.Err())
+		}
+	})
+}

@@ -49,11 +49,12 @@ type ClientOptions struct {
 // Client speaks the state store protocol over a [Conn]. It is safe for
 // concurrent use. Close it when done.
 type Client struct {
-	conn    Conn
-	timeout time.Duration
-	logger  *slog.Logger
-	trace   Trace
-	now     func() time.Time
+	conn         Conn
+	timeout      time.Duration
+	logger       *slog.Logger
+	trace        Trace
+	now          func() time.Time
+	callsProgram bool
 
 	warnings loglimit.Limiter // by their texts
 
@@ -93,6 +94,7 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	if options.RequestTimeout < 0 {
 		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, defaultRequestTimeout)
 	}
+	callsProgram := options.Now != nil || options.Trace != nil && options.Trace.Request != nil
 	if options.Now == nil {
 		options.Now = time.Now
 	}
@@ -104,16 +106,17 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		return nil, err
 	}
 	client := &Client{
-		conn:        conn,
-		clock:       clock,
-		timeout:     options.RequestTimeout,
-		logger:      program.logger(options.Logger),
-		program:     program,
-		registering: semaphore.NewWeighted(registeringShares),
-		trace:       *cmp.Or(options.Trace, &Trace{}),
-		now:         options.Now,
-		watched:     make(map[string]*registration),
-		lost:        alreadyLost,
+		conn:         conn,
+		clock:        clock,
+		timeout:      options.RequestTimeout,
+		logger:       program.logger(options.Logger),
+		program:      program,
+		registering:  semaphore.NewWeighted(registeringShares),
+		trace:        *cmp.Or(options.Trace, &Trace{}),
+		now:          options.Now,
+		callsProgram: callsProgram,
+		watched:      make(map[string]*registration),
+		lost:         alreadyLost,
 	}
 	if _, ours := conn.(*mqttConn); !ours {
 		client.conn = boundedConn{conn}
@@ -162,6 +165,10 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 // Call calls f later, in the goroutine in which a client calls the functions of its program, one at a time and
 // in order; also after Close. f must not wait for Close. The caller bounds how many of its calls wait.
 func (c *Client) Call(f func()) { c.program.mustCall(f) }
+
+// CallsProgram reports whether functions of the program run in the goroutine that makes a request: Now or
+// Trace.Request of the ClientOptions. It is for callers that no such function may hold up.
+func (c *Client) CallsProgram() bool { return c.callsProgram }
 
 // Probe sends a PINGREQ and, if nothing arrives within that time, ends the connection:
 // requests under way then fail with ErrOutcomeUnknown, and the client connects again. Called
