@@ -90,9 +90,9 @@
 //
 // # Goroutines
 //
-// Each client has one goroutine, which connects and reads, and another one while there is something to
-// send. Functions of yours have one while any is due, and watched keys have up to 256 while there is
-// something to register. Others end soon. Close ends all of them, and those started with [Client.Go], and waits. A broker that
+// Each client has one goroutine, which connects and reads, and another one for each connection, which sends.
+// Functions of yours have one while any is due, and each watched key has one while there is something to
+// register. Others end soon. Close ends all of them, and those started with [Client.Go], and waits. A broker that
 // hangs delays Close by a second or two; a function of yours, by as long as it runs.
 //
 // Requests and replies do not pass through paho's codec: this package writes the packets of requests to

@@ -36,9 +36,9 @@ const (
 
 // link is one connection to a broker, from CONNECT to its loss. The calls that it took end with it.
 //
-// One goroutine sends the requests, mqttConn.serve: it gathers what waits in the queue, and no caller
-// waits for a broker that does not read. Another one, of mqtt.Client, reads, and must not block: it
-// passes on the messages and PUBACKs that arrive.
+// One goroutine sends the requests, in mqttConn.serve: it gathers what waits in the queue, and no caller
+// waits for a broker that does not read. The one of mqttConn.run reads, in mqtt.Client.Run, and must not
+// block: it passes on the messages and PUBACKs that arrive.
 type link struct {
 	conn     *mqttConn
 	clientID string

@@ -84,7 +84,7 @@ func requestProperties(dst []mqtt.UserProperty, clientID string, request Request
 	return dst
 }
 
-// message is a PUBLISH that arrived. Its slices may be overwritten after link.deliver returns.
+// message is a PUBLISH that arrived. Its slices may be overwritten after link.received returns.
 type message struct {
 	topic, correlation, payload []byte
 	// User properties, empty where there is none.

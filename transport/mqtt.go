@@ -41,8 +41,8 @@ const (
 
 // mqttConn is a Conn over MQTT 5: a series of links, one at a time.
 //
-// One goroutine, run, connects, reads, and connects again; it ends with Close. Another one, serve,
-// sends. There is one for each link.
+// One goroutine, in run, connects, reads, and connects again; it ends with Close. Another one for each link, in
+// connect, subscribes, sends and disconnects.
 type mqttConn struct {
 	options Options
 	logger  *slog.Logger
