@@ -10,6 +10,7 @@ require (
 require (
 	github.com/cenkalti/backoff/v4 v4.3.0 // indirect
 	github.com/eclipse/paho.golang v0.23.0 // indirect
+	golang.org/x/sync v0.20.0 // indirect
 )
 
 replace github.com/tenurelock/tenure => ../..
