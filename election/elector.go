@@ -30,6 +30,11 @@ type Elector struct {
 	term        *Term           // from the acquisition of its lease to the release
 	campaigning context.Context // of the healthy period in which it waits for the lease; nil: it does not
 	since       time.Time       // when the campaign or the function of the term began
+	told        <-chan error    // closed when the latest call of tell is done; nil before the first
+	telling     bool            // a call of waits is not done
+
+	tasks  sync.WaitGroup // the calls of tell
+	logged string         // the latest phase that was logged, with its cause; only tell uses it
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
@@ -46,7 +51,7 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 	}
 	options.Lease.Holder = cmp.Or(options.Lease.Holder, client.ClientID())
 	e := &Elector{client: client, options: options, status: Status{Phase: Stopped, Since: time.Now()}}
-	options.Lease.OnWaiting = e.standBy
+	options.Lease.OnWaiting = e.waits
 	var err error
 	if e.lease, err = lease.New(client, name, options.Lease); err != nil {
 		return nil, fmt.Errorf("election: %w", err)
@@ -80,6 +85,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	close(none)
 	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options}, standby: none,
 		periods: make(chan context.Context, 1), changed: make(chan struct{}, 1)}
+	defer e.tasks.Wait()
 	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

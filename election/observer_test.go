@@ -348,3 +348,30 @@ func TestWhetherANodeLeadsAndWhyNotIsLoggedOnceForEachChange(t *testing.T) {
 		}
 	})
 }
+
+func TestAnObserverThatBlocksHoldsUpNoOtherElectionOfItsClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+		open := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		run := func(name string, options election.Options) *election.Elector {
+			options.TTL = ttl
+			e, err := election.New(client, name, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- e.Run(ctx, serve) }()
+			t.Cleanup(func() { cancel(); await.Receive(done) })
+			return e
+		}
+		run("other/active", election.Options{Observer: func(election.Status) { await.Receive(open) }})
+		t.Cleanup(func() { close(open) })
+		time.Sleep(ttl)
+		e := run(name, election.Options{})
+		time.Sleep(ttl)
+		if got := e.Status().Phase; got != election.Active {
+			t.Errorf("the other election is %s", got)
+		}
+	})
+}

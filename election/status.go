@@ -95,37 +95,75 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	}{fields(s), operror.Text(s.Cause)})
 }
 
-// enter sets the phase, and has the client call the Logger and the observer. It does not wait for them: the
-// channel is closed when they have returned. Run waits before it enters a phase again, unless it holds the
-// lease, so few phases wait for the observer. The Logger gets whether this node leads, and why not, once for
-// each change. Package lease logs which holder a node waits for.
+// enter sets the phase, and tells it to the Logger and the observer. It does not wait for them: the channel is
+// closed when they have returned. Run waits before it enters a phase again, unless it holds the lease, so few
+// phases wait for the observer.
 func (e *Elector) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan error) {
-	text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[phase]
 	var status Status
 	e.set(func() {
-		if e.status.Phase == phase && operror.Text(e.status.Cause) == operror.Text(cause) {
-			text = ""
-		}
 		e.status = Status{Phase: phase, Since: time.Now(), Term: e.status.Term, Token: token, Cause: cause}
 		status = e.statusLocked()
 	})
-	logger := e.options.Logger.With("lease", e.lease.Name())
-	if cause != nil {
-		logger = logger.With("cause", cause)
-	}
+	return e.tell(func() (Status, bool) { return status, true })
+}
+
+// tell calls the Logger and the observer with what latest returns then, if that is worth it, after those of earlier
+// calls have returned. They run in a goroutine of their own: neither may hold up a node that holds the lease.
+func (e *Elector) tell(latest func() (status Status, worthIt bool)) (delivered <-chan error) {
 	done := make(chan error)
-	e.client.Call(func() {
+	var previous <-chan error
+	e.set(func() { previous, e.told = e.told, done })
+	e.tasks.Go(func() {
 		defer close(done)
-		if text != "" {
-			logger.Info(text)
+		if previous != nil {
+			<-previous
 		}
-		// call runs the observer in a goroutine of its own: the observer could end this one.
-		if err := <-call("the observer", func() error { e.options.Observer(status); return nil }); err != nil {
-			logger.Error("the observer failed", "error", err)
+		// call runs them in a goroutine that they may end.
+		status, worthIt := latest()
+		if !worthIt {
+			return
+		}
+		if err := <-call("the observer", func() error { e.report(status); return nil }); err != nil {
+			<-call("the Logger", func() error {
+				e.options.Logger.Error("the observer failed", "lease", e.lease.Name(), "error", err)
+				return nil
+			})
 		}
 	})
 	return done
 }
 
+// report calls the Logger and the observer. The Logger gets whether this node leads, and why not, once for each
+// change. Package lease logs which holder a node waits for.
+func (e *Elector) report(status Status) {
+	text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[status.Phase]
+	if line := text + operror.Text(status.Cause); text != "" && line != e.logged {
+		e.logged = line
+		logger := e.options.Logger.With("lease", e.lease.Name())
+		if status.Cause != nil {
+			logger = logger.With("cause", status.Cause)
+		}
+		logger.Info(text)
+	}
+	e.options.Observer(status)
+}
+
 // standBy enters Standby and waits for the observer: no other node waits for this one then.
 func (e *Elector) standBy(cause error) { <-e.enter(Standby, hlc.Token{}, cause) }
+
+// waits notes what keeps this node from the lease, or nil: it is Lease.OnWaiting. It does not wait for the observer,
+// which gets the latest cause: one that comes while another one waits for the observer replaces it.
+func (e *Elector) waits(cause error) {
+	var told bool
+	e.set(func() {
+		e.status = Status{Phase: Standby, Since: time.Now(), Term: e.status.Term, Cause: cause}
+		told, e.telling = e.telling, true
+	})
+	if told {
+		return
+	}
+	e.tell(func() (status Status, worthIt bool) {
+		e.set(func() { e.telling, status = false, e.statusLocked() })
+		return status, status.Phase == Standby // else the next phase is told after this
+	})
+}

@@ -24,7 +24,8 @@ import (
 // pipeBroker knows just enough of MQTT for a client to connect to it over a pipe, in
 // virtual time.
 type pipeBroker struct {
-	t *testing.T
+	dialing func() // called by dial; nil: nothing
+	t       *testing.T
 	// answer, if not nil, may handle a packet in place of the broker; it then reports
 	// true.
 	answer func(conn net.Conn, packet *packets.ControlPacket) bool
@@ -88,6 +89,9 @@ func (b *pipeBroker) dial(_ context.Context, _, address string) (net.Conn, error
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.dialing != nil {
+		b.dialing()
+	}
 	b.hosts = append(b.hosts, host)
 	if b.down {
 		return nil, fmt.Errorf("%s is down", host)

@@ -14,6 +14,8 @@ import (
 type call struct {
 	ctx         context.Context // like request.Binding, it bounds the call
 	request     Request
+	deadline    time.Time       // when it is given up at the latest; zero: never
+	gone, over  <-chan struct{} // closed when ctx, or request.Binding.While, ends
 	correlation correlation
 	timer       *time.Timer // fires at request.Binding.Until; nil before the first call that has one
 
@@ -26,6 +28,7 @@ type call struct {
 	before, after *call // in the line; nil at its ends
 	link          *link // that took it, and may have sent it; nil: none
 	accepted      bool  // the broker has acknowledged it
+	leftBehind    bool  // its turn came when it was given up: its caller takes it back
 }
 
 // correlation is the correlation data of a request; deployed stores refuse another length.
@@ -48,6 +51,14 @@ func (p *calls) get(ctx context.Context, request Request) *call {
 		c = &call{done: make(chan struct{}, 1)}
 	}
 	c.ctx, c.request = ctx, request
+	c.gone = ctx.Done()
+	c.deadline, _ = ctx.Deadline()
+	if until := request.Binding.Until; !until.IsZero() && (c.deadline.IsZero() || until.Before(c.deadline)) {
+		c.deadline = until
+	}
+	if while := request.Binding.While; while != nil {
+		c.over = while.Done()
+	}
 	return c
 }
 
@@ -65,10 +76,6 @@ func (c *call) end(reply Reply, err error) {
 
 // wait returns nil when the call has a result, and why its caller gives it up if that comes first.
 func (c *call) wait() (cause error) {
-	var over <-chan struct{}
-	if while := c.request.Binding.While; while != nil {
-		over = while.Done()
-	}
 	var late <-chan time.Time
 	if until := c.request.Binding.Until; !until.IsZero() {
 		if c.timer == nil {
@@ -82,22 +89,13 @@ func (c *call) wait() (cause error) {
 	select {
 	case <-c.done:
 		return nil
-	case <-c.ctx.Done():
+	case <-c.gone:
 		return context.Cause(c.ctx)
-	case <-over:
+	case <-c.over:
 		return context.Cause(c.request.Binding.While)
 	case <-late:
 		return context.DeadlineExceeded
 	}
-}
-
-// deadline returns when the call is given up at the latest; ok is false if it has no end.
-func (c *call) deadline() (deadline time.Time, ok bool) {
-	deadline, ok = c.ctx.Deadline()
-	if until := c.request.Binding.Until; !until.IsZero() && (!ok || until.Before(deadline)) {
-		return until, true
-	}
-	return deadline, ok
 }
 
 // line has calls that wait, in order. A call may leave it at any place.
@@ -131,40 +129,73 @@ func (l *line) remove(c *call) {
 // context of its own, of five allocations.
 func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
 	call := c.calls.get(ctx, request)
-	defer c.calls.put(call)
 	if err := c.enqueue(call); err != nil {
 		return Reply{}, err
 	}
-	if cause := call.wait(); cause != nil {
+	err := c.await(call)
+	reply := call.reply
+	c.calls.put(call)
+	return reply, err
+}
+
+// await returns the error of a call, when it has a result or its caller gives it up.
+func (c *mqttConn) await(call *call) error {
+	returned := false
+	defer func() {
+		if !returned { // a context of the program panicked, or ended the goroutine
+			_ = c.abandon(call, errors.New("its context did not return"))
+		}
+	}()
+	cause := call.wait()
+	returned = true
+	if cause != nil {
 		if err := c.abandon(call, cause); err != nil {
-			return Reply{}, err
+			return err
 		}
 		<-call.done // the result came at the same moment
 	}
-	return call.reply, call.err
+	return call.err
 }
 
 // enqueue lets a call wait for a link that takes it. Urgent ones leave before all others; within each
 // kind they take turns in order.
 func (c *mqttConn) enqueue(call *call) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// A bound request whose connection is lost must not wait for the next one. Down comes before
-	// failBound, so none that comes here in between is forgotten.
+	// Contexts are functions of the program: they are asked here, and not with the lock.
 	if err := call.request.Binding.Err(); err != nil {
 		return err
 	}
+	cause := error(nil)
+	if call.ctx.Err() != nil {
+		cause = context.Cause(call.ctx)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
 	case c.life.Err() != nil:
 		return notSent(context.Cause(c.life))
-	case call.ctx.Err() != nil:
-		return notSent(c.heldBackLocked(call, context.Cause(call.ctx)))
+	case call.boundToLost():
+		// It must not wait for the next connection. Down comes before failBound, so none that comes here
+		// in between is forgotten.
+		return notSent(errBoundConnection)
+	case cause != nil:
+		return notSent(c.heldBackLocked(call, cause))
 	}
 	c.line(call).push(call)
 	if c.link != nil {
 		signal(c.link.wake)
 	}
 	return nil
+}
+
+// boundToLost reports whether a call is bound to a connection that is lost.
+func (c *call) boundToLost() bool {
+	connection := c.request.Binding.Connection
+	return connection != nil && isClosed(connection)
+}
+
+// isGivenUp reports whether a bound of the call has ended. Its caller, who waits for that too, takes the call back.
+func (c *call) isGivenUp() bool {
+	return isClosed(c.gone) || isClosed(c.over)
 }
 
 // line returns where a call waits.
@@ -205,6 +236,8 @@ func (c *mqttConn) abandon(call *call, cause error) error {
 	case call.queued:
 		c.dequeueLocked(call)
 		return notSent(c.heldBackLocked(call, cause))
+	case call.leftBehind:
+		return notSent(cause)
 	case l == nil || !l.takeLocked(call):
 		return nil
 	case call.accepted && !l.answered && errors.Is(cause, context.DeadlineExceeded):
@@ -230,7 +263,12 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 
 // failBound ends the calls that are bound to a connection that is lost.
 func (c *mqttConn) failBound() {
-	c.failQueued(func(call *call) error { return call.request.Binding.Err() })
+	c.failQueued(func(call *call) error {
+		if call.boundToLost() {
+			return notSent(errBoundConnection)
+		}
+		return nil
+	})
 }
 
 // failQueued ends the calls of the queue for which why returns an error.

@@ -162,10 +162,6 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 	return true
 }
 
-// Call calls f later, in the goroutine in which a client calls the functions of its program, one at a time and
-// in order; also after Close. f must not wait for Close. The caller bounds how many of its calls wait.
-func (c *Client) Call(f func()) { c.program.mustCall(f) }
-
 // CallsProgram reports whether functions of the program run in the goroutine that makes a request: Now or
 // Trace.Request of the ClientOptions. It is for callers that no such function may hold up.
 func (c *Client) CallsProgram() bool { return c.callsProgram }

@@ -29,45 +29,28 @@ func (d *dispatcher) call(f func()) {
 	defer d.mu.Unlock()
 	switch {
 	case d.closed:
+		return
 	case len(d.queue) >= maxCalls:
 		d.dropped++
-	default:
-		d.addLocked(f)
+		return
 	}
-}
-
-// mustCall is call for what must not be dropped, not even after close. The caller bounds how many of these calls
-// wait, and after close waits for them.
-func (d *dispatcher) mustCall(f func()) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.addLocked(f)
-}
-
-func (d *dispatcher) addLocked(f func()) {
 	d.queue = append(d.queue, f)
-	switch {
-	case d.running:
-	case d.closed: // close may wait for tasks
-		go d.run()
-	default:
+	if !d.running {
+		d.running = true
 		d.tasks.Go(d.run)
 	}
-	d.running = true
 }
 
 // run calls what waits, until nothing does.
 func (d *dispatcher) run() {
-	finished := false
-	defer func() {
-		if !finished { // f called runtime.Goexit, or panics, which ends the process
-			d.tasks.Go(d.run)
-		}
-	}()
 	for f := d.next(); f != nil; f = d.next() {
-		f()
+		done := make(chan struct{})
+		go func() { // f may call runtime.Goexit
+			defer close(done)
+			f()
+		}()
+		<-done
 	}
-	finished = true
 }
 
 // next returns nil if no call waits, and then notes that the goroutine ends.

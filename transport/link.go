@@ -223,6 +223,9 @@ func (l *link) gather() {
 		if c == nil {
 			return
 		}
+		if c.leftBehind = c.isGivenUp(); c.leftBehind {
+			continue
+		}
 		c.correlation.choose() // here, and not in the caller, whose stack it would double
 		id := l.nextIDLocked()
 		if err := l.appendLocked(c, id, now); err != nil {

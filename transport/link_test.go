@@ -8,6 +8,7 @@ import (
 	"math"
 	"net"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -84,14 +85,14 @@ func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
 			cancel()
 			var err error
 			if takesBack {
-				err = conn.abandon(c, context.Canceled)
+				err = conn.await(c)
 			}
 			l.gather()
 			if len(l.packets) > 0 {
 				t.Error("it is sent")
 			}
 			if !takesBack {
-				err = c.outcome().err
+				err = conn.await(c)
 			}
 			if !errors.Is(err, ErrNotSent) || !errors.Is(err, context.Canceled) {
 				t.Errorf("%v, want ErrNotSent and Canceled", err)
@@ -114,8 +115,8 @@ func TestInvariant21ARequestWhoseTenureIsOverIsNotSent(t *testing.T) {
 	if len(l.packets) > 0 {
 		t.Fatal("it is sent")
 	}
-	if outcome := c.outcome(); !errors.Is(outcome.err, ErrNotSent) || !errors.Is(outcome.err, over) {
-		t.Errorf("%v, want ErrNotSent and why", outcome.err)
+	if err := conn.await(c); !errors.Is(err, ErrNotSent) || !errors.Is(err, over) {
+		t.Errorf("%v, want ErrNotSent and why", err)
 	}
 	if !l.isIdle() {
 		t.Error("it waits or counts still")
@@ -521,5 +522,39 @@ func TestAnUrgentRequestOvertakesThoseThatWait(t *testing.T) {
 		if len(requests) != 4 {
 			t.Errorf("%d requests are sent after the ordinary ones", len(requests))
 		}
+	})
+}
+
+// oddContext is a context of the program whose methods do as a test says.
+type oddContext struct {
+	context.Context
+	done, err func()
+}
+
+func (c oddContext) Done() <-chan struct{} { c.done(); return c.Context.Done() }
+func (c oddContext) Err() error            { c.err(); return c.Context.Err() }
+
+// A context is a function of the program. It harms nothing but the request that it belongs to.
+func TestAContextOfTheProgramThatEndsItsGoroutineOrBlocksHarmsNoOtherRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		client := mustDialTo(t, storeBroker(), options)
+		nothing, blocks := func() {}, make(chan struct{})
+		for name, odd := range map[string]oddContext{
+			"Err ends the goroutine":  {t.Context(), nothing, runtime.Goexit},
+			"Done ends the goroutine": {t.Context(), runtime.Goexit, nothing},
+			"Err panics":              {t.Context(), nothing, func() { panic("why") }},
+			"Done panics":             {t.Context(), func() { panic("why") }, nothing},
+			"Err blocks":              {t.Context(), nothing, func() { await.Receive(blocks) }},
+		} {
+			go func() {
+				defer func() { _ = recover() }()
+				_, _ = client.Get(odd, "odd")
+			}()
+			synctest.Wait()
+			if _, err := client.Get(t.Context(), "k"); err != nil {
+				t.Errorf("%s: the next request: %v", name, err)
+			}
+		}
+		close(blocks)
 	})
 }

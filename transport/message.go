@@ -17,15 +17,12 @@ import (
 // appendLocked adds the packet of a request, with a packet id, to those that are to be written. The
 // error says why there can be none.
 func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
-	if c.ctx.Err() != nil {
-		return notSent(context.Cause(c.ctx))
-	}
-	if err := c.request.Binding.Err(); err != nil {
-		return err
+	if c.boundToLost() {
+		return notSent(errBoundConnection)
 	}
 	expiry := time.Duration(0)
-	if deadline, ok := c.deadline(); ok {
-		if expiry = deadline.Sub(now); expiry <= 0 {
+	if !c.deadline.IsZero() {
+		if expiry = c.deadline.Sub(now); expiry <= 0 {
 			return notSent(context.DeadlineExceeded)
 		}
 	}

@@ -99,7 +99,7 @@ func (c *mqttConn) ClientID() string { return c.options.ClientID }
 // Start implements Conn.
 func (c *mqttConn) Start(events Events) {
 	c.events = events
-	c.tasks.Go(func() { c.run(c.life) })
+	c.tasks.Go(func() { c.run(c.life, 0) })
 }
 
 // Close implements Conn.
@@ -133,9 +133,21 @@ func (c *mqttConn) terminate(cause error) {
 
 // run connects, again and again, until ctx ends or every broker has permanently refused the
 // first connection.
-func (c *mqttConn) run(ctx context.Context) {
+func (c *mqttConn) run(ctx context.Context, wait time.Duration) {
+	returned := false
+	defer func() {
+		if !returned { // a function of the program, such as the Dialer, ended the goroutine
+			c.failed(errors.New("a function of the program ended the goroutine that connects"))
+			c.tasks.Go(func() { c.run(ctx, c.options.ReconnectMax) })
+		}
+	}()
+	c.loop(ctx, wait)
+	returned = true
+}
+
+func (c *mqttConn) loop(ctx context.Context, wait time.Duration) {
 	pauses := newPauses(&c.options, c.servers.Len())
-	for wait := time.Duration(0); sleep.For(ctx, wait); {
+	for sleep.For(ctx, wait) {
 		began := time.Now()
 		replaced, err := c.connect(ctx)
 		if err != nil {
@@ -212,15 +224,17 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
+		defer l.disconnect()
 		if err = c.establish(ctx, l); err == nil {
 			replaced = c.serve(l)
 		}
-		l.disconnect()
+	}()
+	defer func() { // also if a function of the program, such as ClientOptions.Now, ended the goroutine
+		<-served
+		c.conclude(l)
 	}()
 	l.client.Run()
-	<-served
-	c.conclude(l)
-	return replaced, err
+	return
 }
 
 // open connects to a broker that takes requests, up to its CONNACK. The error says why there is no

@@ -235,6 +235,7 @@ func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
 		runtime.Goexit()
 	}
 	for name, options := range map[string]ClientOptions{
+		"the Dialer":          {},
 		"Trace.Lost":          {Trace: &Trace{Lost: func(ConnectionStatus) { end() }}},
 		"Trace.ConnectFailed": {Trace: &Trace{ConnectFailed: func(ConnectionStatus) { end() }}},
 		"each line of a log":  {Logger: slog.New(endingHandler{ended: &ended})},
@@ -248,6 +249,15 @@ func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
 				o.ClientOptions = options
 				broker := storeBroker()
 				client := mustDialTo(t, broker, o)
+				if name == "the Dialer" {
+					broker.mu.Lock()
+					broker.dialing = func() {
+						if ended.Load() < 2 {
+							end()
+						}
+					}
+					broker.mu.Unlock()
+				}
 				for _, lose := range []func(){
 					broker.cut,
 					func() {

@@ -198,8 +198,12 @@ func (c *Client) Disconnect() {
 // Its frame is small, and what needs a deep stack is below handle: an idle connection keeps the stack
 // of this goroutine.
 func (c *Client) Run() {
+	defer c.ended() // also if a function of a program that is called here ends the goroutine
 	for c.next() {
 	}
+}
+
+func (c *Client) ended() {
 	c.options.Lost(nil)
 	c.conn.Abort() // without TLS's close_notify: the broker may not read
 	c.mu.Lock()
