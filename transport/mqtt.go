@@ -317,6 +317,7 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 func (c *mqttConn) conclude(l *link) {
 	if l.up {
 		c.events.Down()                                           // a second time, if lost has called it
+		c.failBound()                                             // for calls that came between Up and the loss
 		c.logger.Debug("disconnected", "broker", c.server().Host) // after Down: its handler may be slow
 	}
 	l.disconnect() // or waits for the one under way

@@ -27,9 +27,9 @@ type Trace struct {
 	// the client's subscription. The client tries again after a pause, or ends. Only a client
 	// from Dial calls it.
 	ConnectFailed func(ConnectionStatus)
-	// Lost is called when a connection ends: once for each call of Connected. The Err of the status says
-	// why: ErrClosed, ErrSessionTakenOver, the DISCONNECT of the broker, the loss of the connection, or its
-	// replacement by one with another Will. It is never nil.
+	// Lost is called when a connection ends: once for each call of Connected, unless one of them was
+	// dropped. The Err of the status says why: ErrClosed, ErrSessionTakenOver, the DISCONNECT of the
+	// broker, the loss of the connection, or its replacement by one with another Will. It is never nil.
 	Lost func(ConnectionStatus)
 }
 
