@@ -43,14 +43,16 @@ func (d *dispatcher) call(f func()) {
 
 // run calls what waits, until nothing does.
 func (d *dispatcher) run() {
+	finished := false
+	defer func() {
+		if !finished { // f called runtime.Goexit, or panics, which ends the process
+			d.tasks.Go(d.run)
+		}
+	}()
 	for f := d.next(); f != nil; f = d.next() {
-		done := make(chan struct{})
-		go func() { // f may call runtime.Goexit
-			defer close(done)
-			f()
-		}()
-		<-done
+		f()
 	}
+	finished = true
 }
 
 // next returns nil if no call waits, and then notes that the goroutine ends.
