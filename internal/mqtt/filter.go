@@ -18,9 +18,6 @@ const (
 	// piece is how much of a large packet a Filter reads at once: the system call keeps the
 	// processor for some ten microseconds.
 	piece = 64 << 10
-	// showsVersion is how much of a CONNECT shows its version of MQTT, or that there is none: a fixed
-	// header, the name of a protocol of at most six bytes, and the version [MQTT-3.1.2.1, MQTT-3.1.2.2].
-	showsVersion = MaxHeader + 2 + 6 + 1
 )
 
 // Filter reads from a connection, checks each packet and takes some out. Read returns the
@@ -192,7 +189,7 @@ func (f *Filter) limit(kind byte) int {
 func (f *Filter) tooLarge(front []byte, size, limit int) bool {
 	var err error = &TooLargeError{Size: size, Limit: limit}
 	if !f.begun && f.options.First > 0 && f.options.Check != nil {
-		if len(front) < min(size, showsVersion) && f.err == nil {
+		if !showsVersion(front) && f.err == nil {
 			return false
 		}
 		if refusal := f.options.Check(front); refusal != nil {
@@ -201,6 +198,22 @@ func (f *Filter) tooLarge(front []byte, size, limit int) bool {
 	}
 	f.fail(err)
 	return false
+}
+
+// showsVersion reports whether the beginning of a CONNECT is long enough to tell its version of MQTT, or that
+// there will be none [MQTT-3.1.2.1, MQTT-3.1.2.2].
+func showsVersion(front []byte) bool {
+	_, header, ok := Size(front)
+	if !ok {
+		return false
+	}
+	in := Reader(front[header:])
+	if length, ok := in.Uint16(); ok && int(length) > len("MQIsdp") {
+		return true
+	}
+	in = front[header:]
+	_, ok = in.Binary()
+	return ok && len(in) > 0
 }
 
 // fail ends the reading. Read returns nothing more from the buffer.
