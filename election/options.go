@@ -71,10 +71,9 @@ type Options struct {
 	// RefuseSwitchover makes this node, while it leads, refuse what [Switchover] asks.
 	RefuseSwitchover bool
 
-	// Observer, if set, gets the status at each change of phase, one at a time, in order. Run
-	// waits for it; renewals do not. A panic in it is logged. The client calls it in the goroutine in
-	// which it calls all functions of the program: while one of them blocks, such as a function of a
-	// Trace, the Observer waits too. So none of them may wait for Run to return, nor for Close.
+	// Observer, if set, gets the status at each change of phase, one at a time, in order, beside the lines
+	// of the Logger about it: while one of the two blocks, so does the other. Run waits for them; renewals
+	// and other electors do not. A panic in it is logged. It must not wait for Run to return.
 	//
 	// While this node holds the lease, Run waits for the Observer no longer than the tenure
 	// lasts without renewal. If that passes before the term's function has started, the lease

@@ -498,7 +498,8 @@ func TestAStormOfBrokenConnectionsHarmsNoClient(t *testing.T) {
 }
 
 func TestAnOversizeCONNECTIsNotAllocated(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
+	// A server that waits for more is not saved by the end of the time to log in.
+	address, _ := testsupport.StartServer(t, server.Options{}, func(s *server.Server) { s.SetAuthenticationTimeout(10 * testsupport.Patience) })
 	p := testsupport.Connect(t, address, "p", nil)
 	allocated := func() uint64 {
 		var stats runtime.MemStats

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"reflect"
 	"slices"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"testing/iotest"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 var errCut = errors.New("cut")
@@ -243,6 +246,31 @@ func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) 
 	const want = "a packet of 268435460 bytes, and at most"
 	if n != 0 || taken != 1 || err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%d packets are taken and %d bytes passed on (%v); want one, none, and %q", taken, n, err, want)
+	}
+}
+
+// The answer depends on the version of MQTT, and must not wait for more than shows that.
+func TestAFirstPacketThatIsTooLargeIsRefusedAsSoonAsItShowsItsVersion(t *testing.T) {
+	why := errors.New("why")
+	for _, shown := range []string{
+		"\x10\xff\xff\xff\x7f\x00\x04MQTT\x05",
+		"\x10\xff\xff\xff\x7f\x00\x06MQIsdp\x03",
+		"\x10\xff\xff\xff\x7f\x00\x07", // no protocol has a name as long
+	} {
+		near, far := net.Pipe()
+		defer far.Close()
+		filter := NewFilter(near, FilterOptions{First: 100, Check: func([]byte) error { return why }})
+		ended := make(chan error, 1)
+		go func() {
+			_, err := filter.Next()
+			ended <- err
+		}()
+		if _, err := far.Write([]byte(shown)); err != nil {
+			t.Fatal(err)
+		}
+		if err := await.Receive(ended); !errors.Is(err, why) {
+			t.Errorf("%q: %v, want the refusal", shown, err)
+		}
 	}
 }
 
