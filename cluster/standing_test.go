@@ -109,10 +109,9 @@ func TestInvariant35AStandingEndsAtItsDeadlineThoughNothingRuns(t *testing.T) {
 		if err := s.check(); !errors.Is(err, ErrDeadlinePassed) {
 			t.Errorf("at the deadline: %v", err)
 		}
-		late := s.span.Load().proved(clock(), clock())
-		s.span.Store(&late)
-		if err := s.check(); !errors.Is(err, ErrDeadlinePassed) {
-			t.Errorf("after a proof that came too late: %v", err)
+		// The standing is over by now, whatever its span is.
+		if late := s.span.Load().proved(clock(), clock()); late.lasts(clock()) {
+			t.Error("a proof that came too late moves the deadline")
 		}
 	})
 }

@@ -211,8 +211,11 @@ func (r *run) drain(t *Term, cause error) {
 	if t.function == nil {
 		return
 	}
-	r.waitOrLog(t.function, max(t.tenure.Remaining(), r.options.TTL/10),
+	err := r.waitOrLog(t.function, max(t.tenure.Remaining(), r.options.TTL/10),
 		"the leader function did not return in time; its writes are refused and another node may lead")
+	if err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.Cause(t.ctx)) {
+		r.options.Logger.Error("the leader function failed while it drained", "lease", r.lease.Name(), "error", err)
+	}
 	// If the observer is late, the lease is released anyway: the others wait for it.
 	_ = wait(context.Background(), delivered, t.tenure.Remaining(), nil)
 }
@@ -228,7 +231,7 @@ func (r *run) release(t *Term, cause error) result {
 		r.options.Logger.Warn("the lease could not be released", "lease", t.tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}
-	r.waitOrLog(r.enter(Released, t.token, cause), r.options.TTL,
+	_ = r.waitOrLog(r.enter(Released, t.token, cause), r.options.TTL,
 		"the observer does not return; this node stays out until it does")
 	res := r.came(nil)
 	t.unlink()
@@ -238,10 +241,16 @@ func (r *run) release(t *Term, cause error) result {
 	return res
 }
 
-// waitOrLog waits until a function of the program has returned, and logs text if that takes longer than the patience.
-func (r *run) waitOrLog(returned <-chan error, patience time.Duration, text string) {
-	if late := wait(context.Background(), returned, patience, errors.New(text)); late != nil {
-		r.options.Logger.Error(text, "lease", r.lease.Name())
-		<-returned
+// waitOrLog waits until a function of the program has returned, and returns its error. It logs text if that takes
+// longer than the patience.
+func (r *run) waitOrLog(returned <-chan error, patience time.Duration, text string) error {
+	overdue := time.NewTimer(patience)
+	defer overdue.Stop()
+	select {
+	case err := <-returned:
+		return err
+	case <-overdue.C:
 	}
+	r.options.Logger.Error(text, "lease", r.lease.Name())
+	return <-returned
 }

@@ -43,7 +43,7 @@ const (
 // no time without a leader. If to leads already, nothing happens.
 //
 // The client needs the right to write the key "<name>/bid", as the candidates do. The error matches one of
-// the errors above, and the cause of ctx if that ended. Switched says which node leads in any case.
+// the errors above, or the cause of ctx if that ended. Switched says which node leads in any case.
 func Switchover(ctx context.Context, client *transport.Client, name, to string) (Switched, error) {
 	l, err := lease.New(client, name, lease.Options{})
 	if err != nil {

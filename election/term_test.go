@@ -15,6 +15,7 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -418,6 +419,37 @@ func TestTheLeaseOfAFormerTermDoesNotKeepANodeFromLeading(t *testing.T) {
 				t.Errorf("rank %d: %d terms, the latest %v after the store was back", rank, terms, waited)
 			}
 			_ = node.stop()
+		})
+	}
+}
+
+// The term is over when the function fails, so no cause has its error.
+func TestWhatALeaderFunctionFailsWithWhileItDrainsIsLogged(t *testing.T) {
+	for name, test := range map[string]struct {
+		end    func(context.Context) error
+		logged string
+	}{
+		"it panics":           {func(context.Context) error { panic("cold") }, "the leader function panicked: cold"},
+		"it returns an error": {func(context.Context) error { return errJammed }, "the press is jammed"},
+		"it obeys":            {func(ctx context.Context) error { return ctx.Err() }, ""},
+		"it says why":         {context.Cause, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log logbuffer.Buffer
+			inBubble(t, election.Options{Logger: log.Logger()}, func(t *testing.T, first, _ *candidate) {
+				first.run(t, func(ctx context.Context, _ *election.Term) error {
+					await.Receive(ctx.Done())
+					return test.end(ctx)
+				})
+				time.Sleep(ttl)
+				first.mustLead(t)
+				first.Resign()
+				time.Sleep(ttl)
+				_ = first.stop()
+				if failed := strings.Contains(log.String(), "failed while it drained"); failed != (test.logged != "") || !strings.Contains(log.String(), test.logged) {
+					t.Errorf("the log says\n%s\nwant %q", log.String(), test.logged)
+				}
+			})
 		})
 	}
 }

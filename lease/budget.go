@@ -23,7 +23,7 @@ type Budget struct {
 	// context to the successor. At worst the cut loses the reply to a renewal that the store has
 	// accepted: the store counts from the arrival of this renewal, and the tenure from when the one
 	// before it left. The limit supposes that renewals were answered until the cut, and that the cut
-	// stops requests too: a network that loses only replies can make Unheld as long as CutOff.
+	// stops requests too: a network that loses only replies can make Unheld as long as Crash.
 	Unheld time.Duration
 	// HandOver is the longest time from a release to the next holder if waiters are notified.
 	// Most take a round trip: only waiters that have just lost against another one delay their try.

@@ -56,7 +56,7 @@ func New(client *transport.Client, name string, options Options) (*Lease, error)
 }
 
 // SetAcquireDelay replaces Options.AcquireDelay, also for an Acquire that waits already, from the next
-// time on at which it finds the lease free. A negative delay is none. Budget does not change.
+// time on at which it finds the lease free. A negative delay is none.
 func (l *Lease) SetAcquireDelay(delay time.Duration) { l.delay.Store(int64(delay)) }
 
 func (l *Lease) acquireDelay() time.Duration { return time.Duration(l.delay.Load()) }

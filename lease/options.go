@@ -76,8 +76,6 @@ type Options struct {
 	// gain or lose less than Margin against the store's clock. It must be safe for concurrent
 	// use and must not block. Default SystemClock.
 	Clock func() time.Duration
-
-	systemClock bool // Clock was not set
 	// Logger gets what no caller can get: at level Info the beginning and the end of each tenure,
 	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler should not
 	// block: the next renewal waits for it, so it can lose the lease. A tenure ends in time all the
@@ -86,6 +84,8 @@ type Options struct {
 	// Trace has functions that the lease and its tenures call, for metrics and spans. It must
 	// not be changed afterwards. Default: none.
 	Trace *Trace
+
+	systemClock bool // Clock was not set
 }
 
 // MinTTL is the shortest TTL. A shorter one would be decided by network round trips and

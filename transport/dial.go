@@ -12,6 +12,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/cenkalti/backoff/v4"
 
@@ -189,7 +190,7 @@ func (o *Options) complete() error {
 
 // badClientID returns what is wrong with a client id, or an empty string.
 func badClientID(id string) string {
-	if strings.ContainsAny(id, "/+#") || strings.ContainsFunc(id, isControl) {
+	if strings.ContainsAny(id, "/+#") || strings.ContainsFunc(id, unicode.IsControl) {
 		return "contains a character with a meaning in topics: one of / + # or a control character"
 	}
 	if !protocol.CanNotify(id, "+") { // paho v0.23.0 would cut the topic filter off
@@ -197,8 +198,6 @@ func badClientID(id string) string {
 	}
 	return ""
 }
-
-func isControl(r rune) bool { return r < 0x20 || r >= 0x7f && r < 0xa0 }
 
 // pauses are the times that a client waits between attempts to connect.
 //

@@ -95,8 +95,8 @@
 // register. Others end soon. Close ends all of them, and those started with [Client.Go], and waits. A broker that
 // hangs delays Close by a second or two; a function of yours, by as long as it runs.
 //
-// Requests and replies do not pass through paho's codec: this package writes the packets of requests to
-// the connection and takes replies out of it, several times as fast.
+// Requests and replies do not pass through paho's codec: internal/mqtt encodes and decodes them, several
+// times as fast.
 //
 // # Documents
 //

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 
 	"github.com/eclipse/paho.golang/packets"
 
@@ -129,7 +130,7 @@ func cut(text string) string {
 // shown is cut, in one line.
 func shown(text string) string {
 	return strings.Map(func(r rune) rune {
-		if isControl(r) {
+		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r

@@ -117,7 +117,7 @@ func (f *failures) due(kind string, now time.Time) bool {
 // Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
 func (c *mqttConn) retryLogger() *slog.Logger {
 	if c.options.Logger == nil && c.status().Connections == 0 {
-		return c.options.program.logger(slog.Default()).With("client", c.options.ClientID)
+		return slog.New(handler{slog.Default().Handler(), c.options.program}).With("client", c.options.ClientID)
 	}
 	return c.logger
 }

@@ -193,8 +193,6 @@ func (c *mqttConn) connectedWithout(waits *pendingWill) {
 	}
 	waits.unanswered = false
 	if waits.suspicions++; waits.suspicions < maxSuspicions {
-		c.mu.Lock()
-		defer c.mu.Unlock()
 		signal(c.replace) // to try it again
 		return
 	}

@@ -54,7 +54,7 @@ func (o TLS) ClientConfig(server *url.URL) (*tls.Config, error) {
 	return config, nil
 }
 
-// RestrictTLS restricts TLS on either end of a connection to TLS 1.3, and in TLS 1.2 to the cipher suites
+// RestrictTLS allows TLS 1.2 and later on either end of a connection, and in 1.2 only the cipher suites
 // with forward secrecy (ECDHE) and authenticated encryption (AEAD), where config leaves MinVersion and
 // CipherSuites unset. TLS 1.2 also has suites in CBC mode, which Go offers by default for old peers; attacks
 // on their padding have decrypted connections several times; TLS 1.3 has none. It changes config: pass a
