@@ -26,12 +26,9 @@ type TLSOptions struct {
 	// certificates of the operating system.
 	CAFile string
 	// CertFile holds the certificate that the client presents, followed by the intermediate
-	// ones, and KeyFile its private key. Set both or neither.
+	// ones, and KeyFile its private key, which must not be encrypted. Set both or neither. A program that
+	// decrypts a key sets Config.
 	CertFile, KeyFile string
-	// KeyPasswordFile holds the password of an encrypted KeyFile. A newline at its end is
-	// not part of the password. The key must be in PKCS #8, as "openssl pkcs8 -topk8"
-	// writes it.
-	KeyPasswordFile string
 	// Config is the base, for settings that have no field here; the fields above replace
 	// the corresponding ones. Its ServerName is the name that the broker's certificate must
 	// contain; empty means the host of the address. It must not be changed afterwards. If its CipherSuites is
@@ -75,8 +72,6 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 		return errors.New("transport: Options.TokenFile and Username or a password exclude each other: a client authenticates in one way")
 	case (o.TLS.CertFile == "") != (o.TLS.KeyFile == ""):
 		return errors.New("transport: Options.TLS needs CertFile and KeyFile together: set both or neither")
-	case o.TLS.KeyPasswordFile != "" && o.TLS.KeyFile == "":
-		return errors.New("transport: Options.TLS.KeyPasswordFile is set without KeyFile: set both or neither")
 	case len(o.Password) > mqtt.MaxSecret:
 		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxSecret)
 	}

@@ -68,7 +68,6 @@ func TestNonsensicalOptionsAreRefusedBeforeAnythingIsDialled(t *testing.T) {
 		{"a token and a password", Options{TokenFile: "dial.go", PasswordFile: "dial.go"}, "TokenFile and Username"},
 		{"a certificate without a key", Options{TLS: TLSOptions{CertFile: "dial.go"}}, "CertFile and KeyFile"},
 		{"a key without a certificate", Options{TLS: TLSOptions{KeyFile: "dial.go"}}, "CertFile and KeyFile"},
-		{"the password of no key", Options{TLS: TLSOptions{KeyPasswordFile: "dial.go"}}, "KeyPasswordFile"},
 		{"TLS where nothing is encrypted", Options{TLS: TLSOptions{CAFile: "dial.go"}}, "write mqtts or wss"},
 		{"a password that no packet can hold", Options{Password: make([]byte, 1<<16)}, "at most 65535"},
 		{"a password file that is not there", Options{PasswordFile: "missing"}, "Options.PasswordFile: open missing"},

@@ -23,7 +23,7 @@ import (
 //	AIO_TLS_CA_FILE            TLSOptions.CAFile
 //	AIO_TLS_CERT_FILE          TLSOptions.CertFile
 //	AIO_TLS_KEY_FILE           TLSOptions.KeyFile
-//	AIO_TLS_KEY_PASSWORD_FILE  TLSOptions.KeyPasswordFile
+//	AIO_TLS_KEY_PASSWORD_FILE  refused: a KeyFile must not be encrypted
 //	AIO_MQTT_CLIENT_ID         Options.ClientID
 //	AIO_MQTT_USERNAME          Options.Username
 //	AIO_MQTT_PASSWORD_FILE     Options.PasswordFile
@@ -60,10 +60,9 @@ func FromEnv(suffix string) (address string, options Options, err error) {
 		PasswordFile: e.file("AIO_MQTT_PASSWORD_FILE"),
 		TokenFile:    e.file("AIO_SAT_FILE"),
 		TLS: TLSOptions{
-			CAFile:          e.file("AIO_TLS_CA_FILE"),
-			CertFile:        e.file("AIO_TLS_CERT_FILE"),
-			KeyFile:         e.file("AIO_TLS_KEY_FILE"),
-			KeyPasswordFile: e.file("AIO_TLS_KEY_PASSWORD_FILE"),
+			CAFile:   e.file("AIO_TLS_CA_FILE"),
+			CertFile: e.file("AIO_TLS_CERT_FILE"),
+			KeyFile:  e.file("AIO_TLS_KEY_FILE"),
 		},
 	}
 	if bad := badClientID(suffix); bad != "" {
@@ -78,12 +77,15 @@ func FromEnv(suffix string) (address string, options Options, err error) {
 	e.needs("AIO_MQTT_PASSWORD_FILE", "AIO_MQTT_USERNAME")
 	e.needs("AIO_TLS_CERT_FILE", "AIO_TLS_KEY_FILE")
 	e.needs("AIO_TLS_KEY_FILE", "AIO_TLS_CERT_FILE")
-	e.needs("AIO_TLS_KEY_PASSWORD_FILE", "AIO_TLS_KEY_FILE")
+	if os.Getenv("AIO_TLS_KEY_PASSWORD_FILE") != "" {
+		e.wrong("AIO_TLS_KEY_PASSWORD_FILE", "is set, and only a plain key can be read: write one with "+
+			"\"openssl pkey -in KEY -out PLAIN\", give it mode 0600, and set AIO_TLS_KEY_FILE to it alone")
+	}
 	address = "mqtt://"
 	if encrypted {
 		address = "mqtts://"
 	} else {
-		for _, name := range []string{"AIO_TLS_CA_FILE", "AIO_TLS_CERT_FILE", "AIO_TLS_KEY_FILE", "AIO_TLS_KEY_PASSWORD_FILE"} {
+		for _, name := range []string{"AIO_TLS_CA_FILE", "AIO_TLS_CERT_FILE", "AIO_TLS_KEY_FILE"} {
 			if os.Getenv(name) != "" {
 				e.wrong(name, "is set, and AIO_MQTT_USE_TLS is false; leave one of them away")
 			}
@@ -154,12 +156,11 @@ func (e *environment) file(name string) string {
 
 // fileVariables maps the options that name files to their variables.
 var fileVariables = map[string]string{
-	"PasswordFile":    "AIO_MQTT_PASSWORD_FILE",
-	"TokenFile":       "AIO_SAT_FILE",
-	"CAFile":          "AIO_TLS_CA_FILE",
-	"CertFile":        "AIO_TLS_CERT_FILE",
-	"KeyFile":         "AIO_TLS_KEY_FILE",
-	"KeyPasswordFile": "AIO_TLS_KEY_PASSWORD_FILE",
+	"PasswordFile": "AIO_MQTT_PASSWORD_FILE",
+	"TokenFile":    "AIO_SAT_FILE",
+	"CAFile":       "AIO_TLS_CA_FILE",
+	"CertFile":     "AIO_TLS_CERT_FILE",
+	"KeyFile":      "AIO_TLS_KEY_FILE",
 }
 
 // use checks the content of the files.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
@@ -23,22 +24,13 @@ func environmentOf(t *testing.T, variables map[string]string) {
 	}
 }
 
-// testKeys holds an encrypted key, and a certificate for it.
-var testKeys = filepath.Join("..", "internal", "mqtt", "testdata", "keys")
-
-// certified returns files with a certificate, its encrypted key and the password of that.
-func certified(t *testing.T) (certificate, key, password string) {
-	t.Helper()
-	password, _ = secretFile(t, "secret\n")
-	return filepath.Join(testKeys, "certificate.pem"), filepath.Join(testKeys, "aes-256-cbc.pem"), password
-}
-
 func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	certificate, key, password := certified(t)
+	certificate, key := filepath.Join(t.TempDir(), "certificate.pem"), filepath.Join(t.TempDir(), "key.pem")
+	certificates.Write(t, certificates.New(t, "client").Own, certificate, key)
 	for _, test := range []struct {
 		name      string
 		variables map[string]string
@@ -49,9 +41,9 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 		{"without TLS", map[string]string{"AIO_MQTT_USE_TLS": "false", "AIO_BROKER_TCP_PORT": "1883"}, "mqtt://broker:1883", func(*Options) {}},
 		{"IPv6", map[string]string{"AIO_BROKER_HOSTNAME": "::1"}, "mqtts://[::1]:8883", func(*Options) {}},
 		{"a client certificate", map[string]string{
-			"AIO_TLS_CA_FILE": certificate, "AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key, "AIO_TLS_KEY_PASSWORD_FILE": password,
+			"AIO_TLS_CA_FILE": certificate, "AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key,
 		}, "mqtts://broker:8883", func(o *Options) {
-			o.TLS = TLSOptions{CAFile: certificate, CertFile: certificate, KeyFile: key, KeyPasswordFile: password}
+			o.TLS = TLSOptions{CAFile: certificate, CertFile: certificate, KeyFile: key}
 		}},
 		{"a user", map[string]string{
 			"AIO_MQTT_CLIENT_ID": "node-a", "AIO_MQTT_USERNAME": "user", "AIO_MQTT_PASSWORD_FILE": file, "AIO_MQTT_KEEP_ALIVE": "7",
@@ -113,7 +105,8 @@ func TestAnErrorInTheEnvironmentNamesTheVariableAndTheRemedy(t *testing.T) {
 		t.Fatal(err)
 	}
 	empty, _ := secretFile(t, "\n")
-	certificate, key, password := certified(t)
+	certificate, key := filepath.Join(t.TempDir(), "certificate.pem"), filepath.Join(t.TempDir(), "key.pem")
+	certificates.Write(t, certificates.New(t, "client").Own, certificate, key)
 	for _, test := range []struct {
 		name      string
 		variables map[string]string
@@ -135,17 +128,14 @@ func TestAnErrorInTheEnvironmentNamesTheVariableAndTheRemedy(t *testing.T) {
 		{"a password without a user", map[string]string{"AIO_MQTT_PASSWORD_FILE": file}, []string{"AIO_MQTT_PASSWORD_FILE is set without AIO_MQTT_USERNAME; set that too"}},
 		{"a certificate without a key", map[string]string{"AIO_TLS_CERT_FILE": file}, []string{"AIO_TLS_CERT_FILE is set without AIO_TLS_KEY_FILE"}},
 		{"a key without a certificate", map[string]string{"AIO_TLS_KEY_FILE": file}, []string{"AIO_TLS_KEY_FILE is set without AIO_TLS_CERT_FILE"}},
-		{"the password of no key", map[string]string{"AIO_TLS_KEY_PASSWORD_FILE": file}, []string{"AIO_TLS_KEY_PASSWORD_FILE is set without AIO_TLS_KEY_FILE"}},
+		{"the password of a key", map[string]string{"AIO_TLS_KEY_PASSWORD_FILE": file}, []string{"AIO_TLS_KEY_PASSWORD_FILE is set, and only a plain key can be read: write one with \"openssl pkey"}},
 		{"an authority without TLS", map[string]string{"AIO_MQTT_USE_TLS": "false", "AIO_TLS_CA_FILE": file}, []string{"AIO_TLS_CA_FILE is set, and AIO_MQTT_USE_TLS is false; leave one"}},
 		{"a file that is not there", map[string]string{"AIO_SAT_FILE": file + "-not"}, []string{"AIO_SAT_FILE names a file that cannot be read: open "}},
 		{"an authority that is not there", map[string]string{"AIO_TLS_CA_FILE": file + "-not"}, []string{"AIO_TLS_CA_FILE names a file"}},
 		{"an empty password file", map[string]string{"AIO_MQTT_USERNAME": "user", "AIO_MQTT_PASSWORD_FILE": empty}, []string{"AIO_MQTT_PASSWORD_FILE names a file that cannot be used: "}},
 		{"an empty token file", map[string]string{"AIO_SAT_FILE": empty}, []string{"AIO_SAT_FILE names a file that cannot be used: "}},
 		{"an authority that is none", map[string]string{"AIO_TLS_CA_FILE": file}, []string{"AIO_TLS_CA_FILE names a file that cannot be used: "}},
-		{"a certificate that is none", map[string]string{"AIO_TLS_CERT_FILE": file, "AIO_TLS_KEY_FILE": key, "AIO_TLS_KEY_PASSWORD_FILE": password}, []string{"AIO_TLS_CERT_FILE names a file that cannot be used: "}},
-		{"an encrypted key without its password", map[string]string{"AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key}, []string{"AIO_TLS_KEY_FILE names a file that cannot be used: "}},
-		{"a wrong password of a key", map[string]string{"AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key, "AIO_TLS_KEY_PASSWORD_FILE": file}, []string{"AIO_TLS_KEY_FILE names a file that cannot be used: "}},
-		{"an empty password of a key", map[string]string{"AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key, "AIO_TLS_KEY_PASSWORD_FILE": empty}, []string{"AIO_TLS_KEY_PASSWORD_FILE names a file that cannot be used: "}},
+		{"a certificate that is none", map[string]string{"AIO_TLS_CERT_FILE": file, "AIO_TLS_KEY_FILE": key}, []string{"AIO_TLS_CERT_FILE names a file that cannot be used: "}},
 		{"two at once", map[string]string{"AIO_BROKER_HOSTNAME": "", "AIO_MQTT_USE_TLS": "maybe"}, []string{"AIO_BROKER_HOSTNAME is not set", "AIO_MQTT_USE_TLS is"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

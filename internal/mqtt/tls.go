@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"net/url"
 	"os"
@@ -15,7 +16,6 @@ import (
 type TLS struct {
 	CAFile            string
 	CertFile, KeyFile string
-	KeyPasswordFile   string
 	Config            *tls.Config
 }
 
@@ -45,7 +45,7 @@ func (o TLS) ClientConfig(server *url.URL) (*tls.Config, error) {
 		config.RootCAs = pool
 	}
 	if o.CertFile != "" {
-		certificate, err := ReadCertificate(o.CertFile, o.KeyFile, o.KeyPasswordFile)
+		certificate, err := ReadCertificate(o.CertFile, o.KeyFile)
 		if err != nil {
 			return nil, err
 		}
@@ -88,10 +88,9 @@ func ReadCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ReadCertificate reads a certificate and its private key from files in PEM. If
-// keyPasswordFile is not empty, it decrypts the key with the password in that file. The
-// error is a [*FileError] with option CertFile, KeyFile or KeyPasswordFile.
-func ReadCertificate(certFile, keyFile, keyPasswordFile string) (tls.Certificate, error) {
+// ReadCertificate reads a certificate and its private key from files in PEM. The error is a
+// [*FileError] with option CertFile or KeyFile.
+func ReadCertificate(certFile, keyFile string) (tls.Certificate, error) {
 	certificate, err := os.ReadFile(certFile)
 	if err != nil {
 		return tls.Certificate{}, &FileError{"CertFile", err}
@@ -100,16 +99,12 @@ func ReadCertificate(certFile, keyFile, keyPasswordFile string) (tls.Certificate
 	if err != nil {
 		return tls.Certificate{}, &FileError{"KeyFile", err}
 	}
-	if keyPasswordFile != "" {
-		password, err := ReadSecret(keyPasswordFile)
-		if err != nil {
-			return tls.Certificate{}, &FileError{"KeyPasswordFile", err}
-		}
-		if key, err = decryptKey(key, password); err != nil {
-			return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s: %w", keyFile, err)}
-		}
-	} else if isEncryptedKey(key) {
-		return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s is encrypted and needs a file with its password (KeyPasswordFile)", keyFile)}
+	// The standard library decrypts no key, and a password in a file beside the key would protect nothing.
+	block, _ := pem.Decode(key)
+	if block != nil && (block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != "") {
+		return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s is encrypted, and only a plain key can be read: "+
+			"write one with \"openssl pkey -in %s -out PLAIN\" and give it mode 0600, "+
+			"or let a program of yours decrypt the key and set TLSOptions.Config", keyFile, keyFile)}
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {

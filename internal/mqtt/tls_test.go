@@ -2,6 +2,8 @@ package mqtt
 
 import (
 	"crypto/tls"
+	"encoding/pem"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,6 +30,23 @@ func TestASecretFileMustHoldASecretThatMQTTCanCarry(t *testing.T) {
 				t.Errorf("%d bytes, %v", len(secret), err)
 			}
 		})
+	}
+}
+
+func TestAnEncryptedKeyIsRefusedWithTheCure(t *testing.T) {
+	for name, block := range map[string]*pem.Block{
+		"PKCS #8":        {Type: "ENCRYPTED PRIVATE KEY", Bytes: []byte("unreadable")},
+		"the PEM format": {Type: "RSA PRIVATE KEY", Headers: map[string]string{"DEK-Info": "AES-128-CBC,00"}, Bytes: []byte("unreadable")},
+	} {
+		path := filepath.Join(t.TempDir(), "key.pem")
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := ReadCertificate(path, path)
+		var bad *FileError
+		if !errors.As(err, &bad) || bad.Option != "KeyFile" || !strings.Contains(err.Error(), "openssl pkey -in "+path+" -out PLAIN") {
+			t.Errorf("encrypted as %s does it: %v", name, err)
+		}
 	}
 }
 

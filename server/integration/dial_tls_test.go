@@ -1,15 +1,8 @@
 package integration_test
 
 import (
-	"bytes"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/pbkdf2"
-	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509/pkix"
-	"encoding/asn1"
 	"io"
 	"net"
 	"strings"
@@ -25,53 +18,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
-
-// encrypt makes what "openssl pkcs8 -topk8 -v2 aes-256-cbc" makes of a key [RFC 8018].
-func encrypt(t *testing.T, der []byte, password string) []byte {
-	t.Helper()
-	const iterations = 2048
-	random := make([]byte, 2*aes.BlockSize)
-	_, _ = rand.Read(random) // never fails, says its documentation
-	salt, vector := random[:aes.BlockSize], random[aes.BlockSize:]
-	key, err := pbkdf2.Key(sha256.New, password, salt, iterations, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	padding := aes.BlockSize - len(der)%aes.BlockSize
-	data := append(bytes.Clone(der), bytes.Repeat([]byte{byte(padding)}, padding)...)
-	cipher.NewCBCEncrypter(block, vector).CryptBlocks(data, data)
-	type algorithm struct {
-		Name       asn1.ObjectIdentifier
-		Parameters any
-	}
-	type derivation struct {
-		Salt       []byte
-		Iterations int
-		Hash       pkix.AlgorithmIdentifier
-	}
-	type scheme struct{ Derivation, Cipher algorithm }
-	type encrypted struct {
-		Algorithm algorithm
-		Data      []byte
-	}
-	text, err := asn1.Marshal(encrypted{
-		Algorithm: algorithm{asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 5, 13}, scheme{
-			Derivation: algorithm{asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 5, 12}, derivation{
-				salt, iterations, pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 2, 9}, Parameters: asn1.NullRawValue},
-			}},
-			Cipher: algorithm{asn1.ObjectIdentifier{2, 16, 840, 1, 101, 3, 4, 1, 42}, vector},
-		}},
-		Data: data,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
 
 func TestTheClientSpeaksTLS(t *testing.T) {
 	ca, other := certificates.New(t, "authority"), certificates.New(t, "authority")
@@ -110,40 +56,22 @@ func TestTheClientSpeaksTLS(t *testing.T) {
 	}
 }
 
-func TestTheClientShowsACertificateWhoseKeyMayBeEncrypted(t *testing.T) {
+func TestTheClientShowsItsCertificate(t *testing.T) {
 	ca := certificates.New(t, "authority")
-	for _, password := range []string{"", "a secret"} {
-		t.Run("password "+password, func(t *testing.T) {
-			authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 1)}
-			address := testsupport.Start(t, server.Options{
-				TLS: &tls.Config{
-					Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})},
-					ClientCAs:    ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
-				},
-				Authenticator: authenticator,
-			})
-			files := newFolder(t)
-			options := transport.TLSOptions{CAFile: files.write("ca.pem", certificates.PEM(ca.Own))}
-			options.CertFile, options.KeyFile = files.writePair(ca.Issue(pkix.Name{CommonName: "press-7"}), password)
-			if password != "" {
-				options.KeyPasswordFile = files.write("password", []byte(password+"\n"))
-			}
-			mustWork(t, mustDial(t, "mqtts://"+address, transport.Options{TLS: options}))
-			if credentials := await.Receive(authenticator.Came); credentials.User != "CN=press-7" || !credentials.Certified {
-				t.Errorf("the server sees %+v", credentials)
-			}
-			if password == "" {
-				return
-			}
-			files.write("password", []byte("another"))
-			if _, err := tryDial(t, "mqtts://"+address, transport.Options{TLS: options}); err == nil || !strings.Contains(err.Error(), "password of the private key is wrong") {
-				t.Errorf("with a wrong password: %v", err)
-			}
-			options.KeyPasswordFile = ""
-			if _, err := tryDial(t, "mqtts://"+address, transport.Options{TLS: options}); err == nil || !strings.Contains(err.Error(), "KeyPasswordFile") {
-				t.Errorf("without the password: %v", err)
-			}
-		})
+	authenticator := testsupport.Credentials{Came: make(chan access.Credentials, 1)}
+	address := testsupport.Start(t, server.Options{
+		TLS: &tls.Config{
+			Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})},
+			ClientCAs:    ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert,
+		},
+		Authenticator: authenticator,
+	})
+	files := newFolder(t)
+	options := transport.TLSOptions{CAFile: files.write("ca.pem", certificates.PEM(ca.Own))}
+	options.CertFile, options.KeyFile = files.writePair(ca.Issue(pkix.Name{CommonName: "press-7"}))
+	mustWork(t, mustDial(t, "mqtts://"+address, transport.Options{TLS: options}))
+	if credentials := await.Receive(authenticator.Came); credentials.User != "CN=press-7" || !credentials.Certified {
+		t.Errorf("the server sees %+v", credentials)
 	}
 }
 
@@ -183,7 +111,7 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 	through := newStreamProxy(t, address)
 	files := newFolder(t)
 	options := transport.TLSOptions{CAFile: files.write("ca.pem", certificates.PEM(first.Own))}
-	options.CertFile, options.KeyFile = files.writePair(first.Issue(pkix.Name{CommonName: "first"}), "")
+	options.CertFile, options.KeyFile = files.writePair(first.Issue(pkix.Name{CommonName: "first"}))
 	client := mustDial(t, "mqtts://"+through.address(), transport.Options{TLS: options})
 	if credentials := await.Receive(authenticator.Came); credentials.User != "CN=first" {
 		t.Errorf("the server sees %+v", credentials)
@@ -195,7 +123,7 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 		return status.State == transport.Connecting && status.Err != nil && strings.Contains(status.Err.Error(), "unknown authority")
 	})
 	files.write("ca.pem", certificates.PEM(second.Own))
-	files.writePair(second.Issue(pkix.Name{CommonName: "second"}), "")
+	files.writePair(second.Issue(pkix.Name{CommonName: "second"}))
 	mustReconnect(t, client, status.Connections)
 	if credentials := await.Receive(authenticator.Came); credentials.User != "CN=second" {
 		t.Errorf("the server sees %+v", credentials)

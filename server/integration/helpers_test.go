@@ -50,18 +50,14 @@ func (f folder) write(name string, content []byte) (path string) {
 	return path
 }
 
-// writePair writes a certificate and its key; with a password, the key is encrypted.
-func (f folder) writePair(pair tls.Certificate, password string) (certificate, key string) {
+// writePair writes a certificate and its key.
+func (f folder) writePair(pair tls.Certificate) (certificate, key string) {
 	f.t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	kind := "PRIVATE KEY"
-	if password != "" {
-		kind, der = "ENCRYPTED PRIVATE KEY", encrypt(f.t, der, password)
-	}
-	return f.write("cert.pem", certificates.PEM(pair)), f.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	return f.write("cert.pem", certificates.PEM(pair)), f.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
 // tryDial is transport.Dial, within patience.

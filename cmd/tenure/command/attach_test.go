@@ -175,9 +175,6 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 	t.Parallel()
 	path := build(t)
 	_, certificate, _ := writeCertificate(t, t.TempDir(), "store")
-	encrypted := func(name string) string {
-		return filepath.Join("..", "..", "..", "internal", "mqtt", "testdata", "keys", name+".pem")
-	}
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -205,7 +202,6 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"an authority without TLS", []string{"mqtt://localhost", "--tls-ca", certificate}, exitUsage, "tenure: flags of TLS are given, and "},
 		{"a certificate without its key", []string{"mqtts://localhost", "--tls-cert", certificate}, exitUsage, "both --tls-cert and --tls-key"},
 		{"a certificate that is none", []string{"mqtts://localhost", "--tls-cert", "attach_test.go", "--tls-key", "attach_test.go"}, exitUsage, "--tls-cert: "},
-		{"an encrypted key without its password", []string{"mqtts://localhost", "--tls-cert", encrypted("certificate"), "--tls-key", encrypted("aes-256-cbc")}, exitUsage, "needs a file with its password (--tls-key-password-file)"},
 		{"another scheme", []string{"http://localhost"}, exitUsage, "like mqtt://host:1883"},
 		{"no host", []string{"mqtt://"}, exitUsage, "like mqtt://host:1883"},
 		{"credentials in the URL", []string{"mqtt://store:secret@localhost"}, exitUsage, "like mqtt://host:1883"},

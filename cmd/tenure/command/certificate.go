@@ -14,12 +14,11 @@ import (
 
 // certificateFlags are the flags for a certificate to show: of serve to its clients, and of attach and of
 // the commands that are clients to their broker.
-type certificateFlags struct{ certificate, key, keyPassword string }
+type certificateFlags struct{ certificate, key string }
 
 func (f *certificateFlags) register(flags *pflag.FlagSet, certificate string) {
 	flags.StringVar(&f.certificate, "tls-cert", "", certificate)
-	flags.StringVar(&f.key, "tls-key", "", "file with the key of the certificate, in PEM")
-	flags.StringVar(&f.keyPassword, "tls-key-password-file", "", "file with the password of the key, if that is encrypted")
+	flags.StringVar(&f.key, "tls-key", "", "file with the key of the certificate, in PEM and not encrypted")
 }
 
 // given reports whether any of the flags is.
@@ -38,9 +37,9 @@ func (f *certificateFlags) read() (*tls.Certificate, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	pair, err := mqtt.ReadCertificate(f.certificate, f.key, f.keyPassword)
+	pair, err := mqtt.ReadCertificate(f.certificate, f.key)
 	if bad := (*mqtt.FileError)(nil); errors.As(err, &bad) {
-		flag := map[string]string{"CertFile": "--tls-cert", "KeyFile": "--tls-key", "KeyPasswordFile": "--tls-key-password-file"}[bad.Option]
+		flag := map[string]string{"CertFile": "--tls-cert", "KeyFile": "--tls-key"}[bad.Option]
 		return nil, fmt.Errorf("%s: %w", flag, bad.Err)
 	}
 	return &pair, err

@@ -75,7 +75,6 @@ func (c *connection) options(p *process) (address string, options transport.Opti
 	options.TLS.CAFile = cmp.Or(c.ca, options.TLS.CAFile)
 	if c.certificate.given() {
 		options.TLS.CertFile, options.TLS.KeyFile = c.certificate.certificate, c.certificate.key
-		options.TLS.KeyPasswordFile = c.certificate.keyPassword
 	}
 	options.WebSocket = tenurews.Upgrade
 	options.RequestTimeout = c.timeout

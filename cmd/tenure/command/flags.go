@@ -192,17 +192,14 @@ var optionFlags = []string{
 	"Options.Limits.Subscriptions", "--max-subscriptions",
 	"Options.Limits.SessionsPerUser", "--max-sessions-per-user",
 	"Options.Limits.RetainedMessages", "--max-retained",
-	"(KeyPasswordFile)", "(--tls-key-password-file)",
 	"transport: Options.ClientID", "--client-id",
 	"transport: Options.PasswordFile", "--password-file",
 	"transport: Options.TLS needs CertFile and KeyFile together: set both or neither", "--tls-cert and --tls-key belong together: give both or neither",
-	"transport: Options.TLS.KeyPasswordFile is set without KeyFile: set both or neither", "--tls-key-password-file needs --tls-cert and --tls-key",
 	"transport: Options.TLS is set", "flags of TLS are given",
 	"attach: Options.TLS is set", "flags of TLS are given",
 	"transport: Options.TLS.CAFile", "--tls-ca",
 	"transport: Options.TLS.CertFile", "--tls-cert",
 	"transport: Options.TLS.KeyFile", "--tls-key",
-	"transport: Options.TLS.KeyPasswordFile", "--tls-key-password-file",
 }
 
 // NameFlags makes the errors of the commands below root name flags in place of the options of

@@ -245,7 +245,7 @@ func TestServeAndAttachShareOnlyTheFlagsOfTheStore(t *testing.T) {
 		}
 	})
 	want := []string{"admin", "admin-host", "admin-insecure", "admin-values", "data", "dedup-window", "dialect", "hold-off", "lock-prefix", "max-bytes", "max-clients", "max-keys", "max-value", "max-watches",
-		"memory", "strict", "tls-cert", "tls-key", "tls-key-password-file"}
+		"memory", "strict", "tls-cert", "tls-key"}
 	if !slices.Equal(shared, want) {
 		t.Errorf("shared: %q, want %q", shared, want)
 	}

@@ -5,9 +5,8 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
+	"encoding/pem"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -256,18 +255,14 @@ func TestServeWarnsIfOthersMayReadTheFileOfUsers(t *testing.T) {
 	}
 }
 
-func TestTheKeyOfACertificateMayBeEncrypted(t *testing.T) {
-	keys := filepath.Join("..", "..", "..", "internal", "mqtt", "testdata", "keys")
-	password := filepath.Join(t.TempDir(), "password")
-	if err := os.WriteFile(password, []byte("secret\n"), 0o600); err != nil {
+func TestAnEncryptedKeyOfACertificateIsRefusedWithTheCure(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "key.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: []byte("unreadable")})
+	if err := os.WriteFile(key, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	flags := certificateFlags{filepath.Join(keys, "certificate.pem"), filepath.Join(keys, "aes-256-cbc.pem"), password}
-	if certificate, err := flags.read(); err != nil || certificate.PrivateKey == nil {
-		t.Error(err)
-	}
-	flags.keyPassword = filepath.Join(keys, "no-password")
-	if _, err := flags.read(); !errors.Is(err, fs.ErrNotExist) || !strings.HasPrefix(err.Error(), "--tls-key-password-file: ") {
-		t.Errorf("without the file: %v", err)
+	flags := certificateFlags{key, key}
+	if _, err := flags.read(); err == nil || !strings.HasPrefix(err.Error(), "--tls-key: ") || !strings.Contains(err.Error(), "openssl pkey -in "+key) {
+		t.Errorf("%v", err)
 	}
 }
