@@ -168,8 +168,12 @@ func (o *Options) complete() error {
 		}
 		o.ClientID = fmt.Sprintf("%s-%016x", host, rand.Uint64())
 	}
-	if bad := badClientID(o.ClientID); bad != "" {
-		return fmt.Errorf("transport: Options.ClientID %q %s", cut(o.ClientID), bad)
+	if strings.ContainsAny(o.ClientID, "/+#") || strings.ContainsFunc(o.ClientID, unicode.IsControl) {
+		return fmt.Errorf("transport: Options.ClientID %q contains a character with a meaning in topics: "+
+			"one of / + # or a control character", cut(o.ClientID))
+	}
+	if !protocol.CanNotify(o.ClientID, "+") { // paho v0.23.0 would cut the topic filter off
+		return fmt.Errorf("transport: Options.ClientID %q is too long for the topic of its notifications", cut(o.ClientID))
 	}
 	o.KeepAlive = cmp.Or(o.KeepAlive, defaultKeepAlive)
 	if o.KeepAlive < time.Second || o.KeepAlive%time.Second != 0 || o.KeepAlive > math.MaxUint16*time.Second {
@@ -186,17 +190,6 @@ func (o *Options) complete() error {
 	}
 	o.program = new(dispatcher)
 	return nil
-}
-
-// badClientID returns what is wrong with a client id, or an empty string.
-func badClientID(id string) string {
-	if strings.ContainsAny(id, "/+#") || strings.ContainsFunc(id, unicode.IsControl) {
-		return "contains a character with a meaning in topics: one of / + # or a control character"
-	}
-	if !protocol.CanNotify(id, "+") { // paho v0.23.0 would cut the topic filter off
-		return "is too long for the topic of its notifications"
-	}
-	return ""
 }
 
 // pauses are the times that a client waits between attempts to connect.

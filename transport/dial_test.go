@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
@@ -80,6 +83,39 @@ func TestNonsensicalOptionsAreRefusedBeforeAnythingIsDialled(t *testing.T) {
 				t.Errorf("%v, want an error about %s", err, test.want)
 			}
 		})
+	}
+}
+
+func TestAFileThatCannotBeUsedIsNamedWithItsOption(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	certificate, key := filepath.Join(dir, "certificate.pem"), filepath.Join(dir, "key.pem")
+	certificates.Write(t, certificates.New(t, "client").Own, certificate, key)
+	missing, empty, wrong := filepath.Join(dir, "missing"), write("empty", "\n"), write("wrong", "content")
+	encrypted := write("encrypted.pem", "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n")
+	for _, test := range []struct {
+		options Options
+		want    string
+	}{
+		{Options{PasswordFile: empty}, "Options.PasswordFile: " + empty + " is empty"},
+		{Options{TokenFile: empty}, "Options.TokenFile: " + empty + " is empty"},
+		{Options{TLS: TLSOptions{CAFile: missing}}, "Options.TLS.CAFile: open " + missing},
+		{Options{TLS: TLSOptions{CAFile: wrong}}, "Options.TLS.CAFile: " + wrong + " holds no certificate"},
+		{Options{TLS: TLSOptions{CertFile: missing, KeyFile: key}}, "Options.TLS.CertFile: open " + missing},
+		{Options{TLS: TLSOptions{CertFile: wrong, KeyFile: key}}, "Options.TLS.CertFile: " + wrong},
+		{Options{TLS: TLSOptions{CertFile: certificate, KeyFile: missing}}, "Options.TLS.KeyFile: open " + missing},
+		{Options{TLS: TLSOptions{CertFile: certificate, KeyFile: encrypted}}, "Options.TLS.KeyFile: " + encrypted + " is encrypted"},
+	} {
+		_, err := Dial(t.Context(), "mqtts://192.0.2.1", test.options)
+		if err == nil || !strings.HasPrefix(err.Error(), "transport: "+test.want) {
+			t.Errorf("%v, want %q", err, test.want)
+		}
 	}
 }
 

@@ -1,11 +1,11 @@
 package transport
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"net"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -40,64 +40,45 @@ import (
 // The suffix of the client id, such as "-lease", is for a process in which another library connects
 // with AIO_MQTT_CLIENT_ID; "" otherwise. To the store and the
 // broker's access rules these are two clients: allow the second name too. Without
-// AIO_MQTT_CLIENT_ID the client id is random, and the suffix has no effect. The error also
-// reports a suffix that cannot be part of a client id.
+// AIO_MQTT_CLIENT_ID the client id is random, and the suffix has no effect.
 //
-// The error names everything that is wrong, in a line each, with the variable and what to
-// do. The address and the options are usable if and only if it is nil.
+// The error names each variable that is missing or cannot be read, in a line each, and what to do. Dial
+// checks the rest: files, and options that exclude or need each other. The address and the options are
+// usable only if the error is nil.
 func FromEnv(suffix string) (address string, options Options, err error) {
 	var e environment
 	host := os.Getenv("AIO_BROKER_HOSTNAME")
 	if host == "" {
 		e.wrong("AIO_BROKER_HOSTNAME", "is not set; it names the host of the broker")
+	} else if _, err := mqtt.ParseAddress("mqtts://" + net.JoinHostPort(host, "1")); err != nil || strings.Contains(host, ",") {
+		e.wrong("AIO_BROKER_HOSTNAME", "is %q; give a host name or an IP address alone", host)
 	}
-	port := e.number("AIO_BROKER_TCP_PORT", 8883, math.MaxUint16)
-	encrypted := e.truth("AIO_MQTT_USE_TLS", true)
+	port := e.number("AIO_BROKER_TCP_PORT", 8883)
+	scheme := "mqtts://"
+	if encrypted, err := strconv.ParseBool(cmp.Or(os.Getenv("AIO_MQTT_USE_TLS"), "true")); err != nil {
+		e.wrong("AIO_MQTT_USE_TLS", "is %q; give true or false, or leave it unset for true", os.Getenv("AIO_MQTT_USE_TLS"))
+	} else if !encrypted {
+		scheme = "mqtt://"
+	}
+	address = scheme + net.JoinHostPort(host, strconv.Itoa(port))
 	options = Options{
 		ClientID:     os.Getenv("AIO_MQTT_CLIENT_ID"),
-		KeepAlive:    time.Duration(e.number("AIO_MQTT_KEEP_ALIVE", 60, math.MaxUint16)) * time.Second,
+		KeepAlive:    time.Duration(e.number("AIO_MQTT_KEEP_ALIVE", 60)) * time.Second,
 		Username:     os.Getenv("AIO_MQTT_USERNAME"),
-		PasswordFile: e.file("AIO_MQTT_PASSWORD_FILE"),
-		TokenFile:    e.file("AIO_SAT_FILE"),
+		PasswordFile: os.Getenv("AIO_MQTT_PASSWORD_FILE"),
+		TokenFile:    os.Getenv("AIO_SAT_FILE"),
 		TLS: TLSOptions{
-			CAFile:   e.file("AIO_TLS_CA_FILE"),
-			CertFile: e.file("AIO_TLS_CERT_FILE"),
-			KeyFile:  e.file("AIO_TLS_KEY_FILE"),
+			CAFile:   os.Getenv("AIO_TLS_CA_FILE"),
+			CertFile: os.Getenv("AIO_TLS_CERT_FILE"),
+			KeyFile:  os.Getenv("AIO_TLS_KEY_FILE"),
 		},
 	}
-	if bad := badClientID(suffix); bad != "" {
-		e.wrong("AIO_MQTT_CLIENT_ID", "gets the suffix %q, which %s", suffix, bad)
-	} else if bad := badClientID(options.ClientID); bad != "" {
-		e.wrong("AIO_MQTT_CLIENT_ID", "is %q, which %s", options.ClientID, bad)
-	} else if options.ClientID != "" {
+	if options.ClientID != "" {
 		options.ClientID += suffix
 	}
-	e.exclude("AIO_SAT_FILE", "AIO_MQTT_USERNAME")
-	e.exclude("AIO_SAT_FILE", "AIO_MQTT_PASSWORD_FILE")
-	e.needs("AIO_MQTT_PASSWORD_FILE", "AIO_MQTT_USERNAME")
-	e.needs("AIO_TLS_CERT_FILE", "AIO_TLS_KEY_FILE")
-	e.needs("AIO_TLS_KEY_FILE", "AIO_TLS_CERT_FILE")
 	if os.Getenv("AIO_TLS_KEY_PASSWORD_FILE") != "" {
 		e.wrong("AIO_TLS_KEY_PASSWORD_FILE", "is set, and only a plain key can be read: write one with "+
 			"\"openssl pkey -in KEY -out PLAIN\", give it mode 0600, and set AIO_TLS_KEY_FILE to it alone")
-	}
-	address = "mqtt://"
-	if encrypted {
-		address = "mqtts://"
-	} else {
-		for _, name := range []string{"AIO_TLS_CA_FILE", "AIO_TLS_CERT_FILE", "AIO_TLS_KEY_FILE"} {
-			if os.Getenv(name) != "" {
-				e.wrong(name, "is set, and AIO_MQTT_USE_TLS is false; leave one of them away")
-			}
-		}
-	}
-	address += net.JoinHostPort(host, strconv.Itoa(port))
-	server, err := mqtt.ParseAddress(address)
-	if host != "" && (err != nil || strings.Contains(host, ",")) {
-		e.wrong("AIO_BROKER_HOSTNAME", "is %q; give a host name or an IP address alone", host)
-	}
-	if len(e.problems) == 0 {
-		e.use(options, server)
 	}
 	if err := errors.Join(e.problems...); err != nil {
 		return "", Options{}, fmt.Errorf("transport: environment: %w", err)
@@ -105,80 +86,23 @@ func FromEnv(suffix string) (address string, options Options, err error) {
 	return address, options, nil
 }
 
-// environment reads variables and collects what is wrong with them.
-type environment struct {
-	problems []error
-}
+// environment collects what is wrong with variables.
+type environment struct{ problems []error }
 
 func (e *environment) wrong(name, format string, arguments ...any) {
-	e.problems = append(e.problems, fmt.Errorf("%s %w", name, fmt.Errorf(format, arguments...)))
+	e.problems = append(e.problems, fmt.Errorf(name+" "+format, arguments...))
 }
 
-func (e *environment) number(name string, otherwise, most int) int {
+// number returns a variable that is a number of 16 bits and not 0.
+func (e *environment) number(name string, otherwise int) int {
 	text := os.Getenv(name)
 	if text == "" {
 		return otherwise
 	}
 	number, err := strconv.Atoi(text)
-	if err != nil || number < 1 || number > most {
-		e.wrong(name, "is %q; give a whole number from 1 to %d, or leave it unset for %d", text, most, otherwise)
+	if err != nil || number < 1 || number > math.MaxUint16 {
+		e.wrong(name, "is %q; give a whole number from 1 to %d, or leave it unset for %d", text, math.MaxUint16, otherwise)
 		return otherwise // which makes no other variable look wrong
 	}
 	return number
-}
-
-func (e *environment) truth(name string, otherwise bool) bool {
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	truth, err := strconv.ParseBool(text)
-	if err != nil {
-		e.wrong(name, "is %q; give true or false, or leave it unset for %t", text, otherwise)
-	}
-	return truth
-}
-
-// file returns the name of a file and checks that the file can be read.
-func (e *environment) file(name string) string {
-	path := os.Getenv(name)
-	if path == "" {
-		return ""
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		e.wrong(name, "names a file that cannot be read: %w; mount it, or correct the name", err)
-		return path
-	}
-	_ = file.Close() // nothing was written
-	return path
-}
-
-// fileVariables maps the options that name files to their variables.
-var fileVariables = map[string]string{
-	"PasswordFile": "AIO_MQTT_PASSWORD_FILE",
-	"TokenFile":    "AIO_SAT_FILE",
-	"CAFile":       "AIO_TLS_CA_FILE",
-	"CertFile":     "AIO_TLS_CERT_FILE",
-	"KeyFile":      "AIO_TLS_KEY_FILE",
-}
-
-// use checks the content of the files.
-func (e *environment) use(options Options, server *url.URL) {
-	var bad *mqtt.FileError
-	if err := options.checkCredentials([]*url.URL{server}); errors.As(err, &bad) {
-		e.wrong(fileVariables[bad.Option], "names a file that cannot be used: %w; replace the file, or correct the name", bad.Err)
-	}
-}
-
-func (e *environment) exclude(one, other string) {
-	if os.Getenv(one) != "" && os.Getenv(other) != "" {
-		e.wrong(one, "and %s are both set; leave one of them away", other)
-	}
-}
-
-func (e *environment) needs(name, other string) {
-	if os.Getenv(name) != "" && os.Getenv(other) == "" {
-		e.wrong(name, "is set without %s; set that too, or leave it unset", other)
-	}
 }

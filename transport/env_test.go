@@ -2,13 +2,10 @@ package transport
 
 import (
 	"maps"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
@@ -25,12 +22,7 @@ func environmentOf(t *testing.T, variables map[string]string) {
 }
 
 func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	certificate, key := filepath.Join(t.TempDir(), "certificate.pem"), filepath.Join(t.TempDir(), "key.pem")
-	certificates.Write(t, certificates.New(t, "client").Own, certificate, key)
+	const file = "/no/such/file" // Dial reads it
 	for _, test := range []struct {
 		name      string
 		variables map[string]string
@@ -41,9 +33,9 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 		{"without TLS", map[string]string{"AIO_MQTT_USE_TLS": "false", "AIO_BROKER_TCP_PORT": "1883"}, "mqtt://broker:1883", func(*Options) {}},
 		{"IPv6", map[string]string{"AIO_BROKER_HOSTNAME": "::1"}, "mqtts://[::1]:8883", func(*Options) {}},
 		{"a client certificate", map[string]string{
-			"AIO_TLS_CA_FILE": certificate, "AIO_TLS_CERT_FILE": certificate, "AIO_TLS_KEY_FILE": key,
+			"AIO_TLS_CA_FILE": "/ca.pem", "AIO_TLS_CERT_FILE": "/cert.pem", "AIO_TLS_KEY_FILE": "/key.pem",
 		}, "mqtts://broker:8883", func(o *Options) {
-			o.TLS = TLSOptions{CAFile: certificate, CertFile: certificate, KeyFile: key}
+			o.TLS = TLSOptions{CAFile: "/ca.pem", CertFile: "/cert.pem", KeyFile: "/key.pem"}
 		}},
 		{"a user", map[string]string{
 			"AIO_MQTT_CLIENT_ID": "node-a", "AIO_MQTT_USERNAME": "user", "AIO_MQTT_PASSWORD_FILE": file, "AIO_MQTT_KEEP_ALIVE": "7",
@@ -75,23 +67,14 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 
 // Another SDK in the process has the client id of the environment.
 func TestASuffixKeepsTheClientIDApartFromThatOfAnotherLibrary(t *testing.T) {
-	for _, test := range []struct{ name, id, suffix, want, problem string }{
-		{"a suffix", "gateway-a", "-lease", "gateway-a-lease", ""},
-		{"none", "gateway-a", "", "gateway-a", ""},
-		{"no client id, which is then random", "", "-lease", "", ""},
-		{"a suffix that topics cannot hold, and no client id", "", "#", "", `AIO_MQTT_CLIENT_ID gets the suffix "#", which contains a character`},
-		{"a suffix that topics cannot hold", "gateway-a", "/lease", "", `AIO_MQTT_CLIENT_ID gets the suffix "/lease", which contains a character`},
-		{"a client id that topics cannot hold", "a/b", "-lease", "", `AIO_MQTT_CLIENT_ID is "a/b", which contains a character`},
+	for _, test := range []struct{ name, id, suffix, want string }{
+		{"a suffix", "gateway-a", "-lease", "gateway-a-lease"},
+		{"none", "gateway-a", "", "gateway-a"},
+		{"no client id, which is then random", "", "-lease", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			environmentOf(t, map[string]string{"AIO_BROKER_HOSTNAME": "broker", "AIO_MQTT_CLIENT_ID": test.id})
 			address, options, err := FromEnv(test.suffix)
-			if test.problem != "" {
-				if err == nil || !strings.Contains(err.Error(), test.problem) || strings.Contains(err.Error(), "\n") {
-					t.Errorf("%v, want %q alone", err, test.problem)
-				}
-				return
-			}
 			if err != nil || options.ClientID != test.want || address != "mqtts://broker:8883" {
 				t.Errorf("%q, client id %q, %v; want %q", address, options.ClientID, err, test.want)
 			}
@@ -100,13 +83,7 @@ func TestASuffixKeepsTheClientIDApartFromThatOfAnotherLibrary(t *testing.T) {
 }
 
 func TestAnErrorInTheEnvironmentNamesTheVariableAndTheRemedy(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	empty, _ := secretFile(t, "\n")
-	certificate, key := filepath.Join(t.TempDir(), "certificate.pem"), filepath.Join(t.TempDir(), "key.pem")
-	certificates.Write(t, certificates.New(t, "client").Own, certificate, key)
+	const file = "/no/such/file" // Dial reads it
 	for _, test := range []struct {
 		name      string
 		variables map[string]string
@@ -121,21 +98,7 @@ func TestAnErrorInTheEnvironmentNamesTheVariableAndTheRemedy(t *testing.T) {
 		{"neither true nor false", map[string]string{"AIO_MQTT_USE_TLS": "maybe"}, []string{`AIO_MQTT_USE_TLS is "maybe"; give true or false`}},
 		{"no keep-alive", map[string]string{"AIO_MQTT_KEEP_ALIVE": "0"}, []string{`AIO_MQTT_KEEP_ALIVE is "0"; give a whole number`}},
 		{"a keep-alive with a unit", map[string]string{"AIO_MQTT_KEEP_ALIVE": "60s"}, []string{`AIO_MQTT_KEEP_ALIVE is "60s"; give a whole number`}},
-		{"a client id that topics cannot hold", map[string]string{"AIO_MQTT_CLIENT_ID": "a/b"}, []string{`AIO_MQTT_CLIENT_ID is "a/b", which contains a character`}},
-		{"a token and a user", map[string]string{"AIO_SAT_FILE": file, "AIO_MQTT_USERNAME": "user"}, []string{"AIO_SAT_FILE and AIO_MQTT_USERNAME are both set; leave one"}},
-		{"a token and a password", map[string]string{"AIO_SAT_FILE": file, "AIO_MQTT_PASSWORD_FILE": file},
-			[]string{"AIO_SAT_FILE and AIO_MQTT_PASSWORD_FILE are both set", "AIO_MQTT_PASSWORD_FILE is set without AIO_MQTT_USERNAME"}},
-		{"a password without a user", map[string]string{"AIO_MQTT_PASSWORD_FILE": file}, []string{"AIO_MQTT_PASSWORD_FILE is set without AIO_MQTT_USERNAME; set that too"}},
-		{"a certificate without a key", map[string]string{"AIO_TLS_CERT_FILE": file}, []string{"AIO_TLS_CERT_FILE is set without AIO_TLS_KEY_FILE"}},
-		{"a key without a certificate", map[string]string{"AIO_TLS_KEY_FILE": file}, []string{"AIO_TLS_KEY_FILE is set without AIO_TLS_CERT_FILE"}},
 		{"the password of a key", map[string]string{"AIO_TLS_KEY_PASSWORD_FILE": file}, []string{"AIO_TLS_KEY_PASSWORD_FILE is set, and only a plain key can be read: write one with \"openssl pkey"}},
-		{"an authority without TLS", map[string]string{"AIO_MQTT_USE_TLS": "false", "AIO_TLS_CA_FILE": file}, []string{"AIO_TLS_CA_FILE is set, and AIO_MQTT_USE_TLS is false; leave one"}},
-		{"a file that is not there", map[string]string{"AIO_SAT_FILE": file + "-not"}, []string{"AIO_SAT_FILE names a file that cannot be read: open "}},
-		{"an authority that is not there", map[string]string{"AIO_TLS_CA_FILE": file + "-not"}, []string{"AIO_TLS_CA_FILE names a file"}},
-		{"an empty password file", map[string]string{"AIO_MQTT_USERNAME": "user", "AIO_MQTT_PASSWORD_FILE": empty}, []string{"AIO_MQTT_PASSWORD_FILE names a file that cannot be used: "}},
-		{"an empty token file", map[string]string{"AIO_SAT_FILE": empty}, []string{"AIO_SAT_FILE names a file that cannot be used: "}},
-		{"an authority that is none", map[string]string{"AIO_TLS_CA_FILE": file}, []string{"AIO_TLS_CA_FILE names a file that cannot be used: "}},
-		{"a certificate that is none", map[string]string{"AIO_TLS_CERT_FILE": file, "AIO_TLS_KEY_FILE": key}, []string{"AIO_TLS_CERT_FILE names a file that cannot be used: "}},
 		{"two at once", map[string]string{"AIO_BROKER_HOSTNAME": "", "AIO_MQTT_USE_TLS": "maybe"}, []string{"AIO_BROKER_HOSTNAME is not set", "AIO_MQTT_USE_TLS is"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
