@@ -97,7 +97,8 @@
 // writes are refused meanwhile. When another store takes over from one whose machine fell silent, the
 // lease lasts for half of the TTL, and its holder gives the silent connection up before, unless it is paused. A process that waits
 // notices it too: it probes its connection when it has heard nothing for two renewals. For actions that cannot be fenced, leave the
-// option off. If the store or the broker does not honour such a Will, the TTL decides.
+// option off. If the broker refuses the Will in its CONNACK, or the store does not honour it, the TTL decides.
+// With a broker that closes each connection with a Will instead, Acquire waits: see Options.OnWaiting.
 //
 // # What is logged and traced
 //

@@ -35,8 +35,8 @@ type Conn interface {
 	// SetWill sets a Will: a request that the broker makes in the client's name when it loses the
 	// connection [MQTT-3.1.2.5]. It replaces the present connection, with a DISCONNECT, by one whose loss
 	// makes the store apply will, and returns when requests can be sent over that. It
-	// tries until it succeeds or ctx ends, unless the broker refuses the Will with a
-	// [*ConnectionError], or the connection cannot have it (ErrNoWill). After an error, and
+	// tries, with the Will each time, until it succeeds or ctx ends, unless the broker refuses the Will with
+	// a [*ConnectionError], or the connection cannot have it (ErrNoWill). After an error, and
 	// after a loss, the next connections have no Will. Only one call may be under way.
 	//
 	// lost is closed when the connection is over. silence is the least time that the

@@ -49,7 +49,6 @@ type link struct {
 	authentication *authentication
 	ending         sync.Once    // guards disconnect
 	will           *pendingWill // that it carries; nil: none
-	waits          *pendingWill // that waited when the link began, carried or not
 
 	down  chan struct{}  // closed when the connection is lost
 	wake  chan struct{}  // holds one item when there may be something to send

@@ -261,8 +261,7 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	l, connect := c.newLink(conn), c.connectPacket(password, token)
-	if l.waits = c.nextWill(); l.waits != nil && !l.waits.unanswered {
-		l.will = l.waits
+	if l.will = c.nextWill(); l.will != nil {
 		l.will.write(connect)
 	}
 	connack, err = l.handshake(attempt, connect)
@@ -275,12 +274,16 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 		l.obey(connack.Properties, connect.KeepAlive)
 		return l, nil
 	}
-	if attempt.Err() != nil && connack == nil {
-		err = mqtt.NoAnswer(c.server(), err)
-	}
-	err = c.notConnected(l, connack, err)
 	switch {
-	case c.isPermanent(l.waits, err):
+	case connack != nil:
+		err = c.refusedWith(l.will, connack)
+	case attempt.Err() != nil:
+		err = mqtt.NoAnswer(c.server(), err)
+	case l.will != nil && l.closeCause() == nil: // it need not say why [MQTT-3.1.4-2]
+		err = fmt.Errorf("%w (the connection was to have a Will; if this broker takes none, turn off InstantFailover)", err)
+	}
+	switch {
+	case c.isPermanent(err):
 		c.refusals, c.referred, c.refusal = refusals+1, referred, err
 	case errors.Is(err, ErrUseAnotherServer):
 		c.refusals, c.referred, c.referral = refusals, referred+1, err
@@ -304,11 +307,7 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 	if !c.established(l) {
 		return cmp.Or(l.closeCause(), l.lossCause())
 	}
-	if l.will != nil {
-		c.concluded(l.will, willResult{lost: l.down, silence: l.silence})
-	} else {
-		c.connectedWithout(l.waits)
-	}
+	c.concluded(l.will, willResult{lost: l.down, silence: l.silence})
 	c.logConnected()
 	return nil
 }
@@ -393,18 +392,15 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error
 	})
 }
 
-// isPermanent reports whether an attempt to connect, with will waiting for a connection or
-// nil, failed because of a refusal that the next attempt would meet again.
+// isPermanent reports whether an attempt to connect failed because of a refusal that the next attempt
+// would meet again.
 //
 // Only the first connection can be refused permanently: then the setup is wrong. A broker that
 // accepted this client once refuses it for reasons that pass: a directory that is down, access
 // rules or files that change. Ending the client for them would end its elections.
-func (c *mqttConn) isPermanent(will *pendingWill, err error) bool {
+func (c *mqttConn) isPermanent(err error) bool {
 	var refused *ConnectionError
-	if will != nil || !errors.As(err, &refused) || !refused.permanent() {
-		return false // the Will may be the reason: an attempt without it comes first
-	}
-	return c.status().Connections == 0
+	return errors.As(err, &refused) && refused.permanent() && c.status().Connections == 0
 }
 
 func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {

@@ -61,11 +61,12 @@ func (w *Will) Close() {
 // client has one Will at a time; a second SetWill fails with ErrWillInUse until the first
 // Will is closed.
 //
-// While the broker is away or busy, or sends clients elsewhere, SetWill goes on trying until ctx
-// ends. After an error the client goes on without a Will. The error is ErrNoWill if the Conn is
-// without Wills, if key and value are more than the 65,000 bytes or so that MQTT allows, or if
-// the broker closes only connections with the Will; a [*ConnectionError] if the broker refuses the
-// Will; the cause of ctx; ErrClosed or ErrSessionTakenOver.
+// While the broker is away or busy, sends clients elsewhere or closes connections without an answer,
+// SetWill goes on trying until ctx ends, and the client has no connection. The log and [Client.Connection]
+// say what each attempt failed with. After an error the client goes on without a Will. The error is ErrNoWill
+// if the Conn is without Wills, or if key and value are more than the 65,000 bytes or so that MQTT
+// allows; a [*ConnectionError] if the broker refuses the Will; the cause of ctx; ErrClosed or
+// ErrSessionTakenOver.
 //
 // A client cannot find out whether the broker passes on the properties that a store needs,
 // nor whether the store accepts the Will. Package lease says what to rely on.
@@ -106,12 +107,6 @@ type pendingWill struct {
 	request Request
 	result  chan willResult // room for one
 
-	// A broker may close the connection rather than say that it takes no Wills
-	// [MQTT-3.1.4-2]. So when a connection with a Will ends without CONNACK, the next
-	// one has none. Both fields are used by mqttConn.run, and by the goroutines that it waits for.
-	unanswered bool // the latest connection with it ended so
-	suspicions int  // how often in succession it did, and the next one without it did not
-
 	withdrawn bool // its caller has left, so no connection may keep it; guarded by mqttConn.mu
 }
 
@@ -121,9 +116,6 @@ type willResult struct {
 	silence time.Duration
 	err     error
 }
-
-// maxSuspicions is how many it takes to believe that a broker takes no Wills.
-const maxSuspicions = 2
 
 // SetWill implements Conn.
 func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan struct{}, silence time.Duration, err error) {
@@ -167,36 +159,18 @@ func (c *mqttConn) concluded(will *pendingWill, result willResult) {
 	}
 }
 
-// notConnected returns why an attempt to connect failed, and decides about the Will that waits, if any.
-// A failure of the network, a busy broker or one that sends clients elsewhere decides nothing.
-func (c *mqttConn) notConnected(l *link, connack *paho.Connack, err error) error {
-	switch {
-	case connack != nil:
-		refused := &ConnectionError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference}
-		if !errors.Is(refused, ErrServerBusy) && !errors.Is(refused, ErrUseAnotherServer) { // these have nothing to do with the Will
-			c.concluded(l.will, willResult{err: refused})
-		}
-		return refused
-	case l.will != nil:
-		l.will.unanswered = true
-	case l.waits != nil: // the attempt without it failed too
-		l.waits.unanswered, l.waits.suspicions = false, 0
+// refusedWith returns the error for a refusal of a connection, which was to have will, or none. It decides
+// about the Will, unless the broker is busy or sends clients elsewhere.
+func (c *mqttConn) refusedWith(will *pendingWill, connack *paho.Connack) error {
+	refused := &ConnectionError{
+		Code:            connack.ReasonCode,
+		Reason:          connack.Properties.ReasonString,
+		ServerReference: connack.Properties.ServerReference,
 	}
-	return err
-}
-
-// connectedWithout notes that there is a connection without the Will that waits, if any,
-// after an attempt with it failed.
-func (c *mqttConn) connectedWithout(waits *pendingWill) {
-	if waits == nil {
-		return
+	if !errors.Is(refused, ErrServerBusy) && !errors.Is(refused, ErrUseAnotherServer) {
+		c.concluded(will, willResult{err: refused})
 	}
-	waits.unanswered = false
-	if waits.suspicions++; waits.suspicions < maxSuspicions {
-		signal(c.replace) // to try it again
-		return
-	}
-	c.concluded(waits, willResult{err: fmt.Errorf("%w: the broker closes connections with it, and accepts them without", ErrNoWill)})
+	return refused
 }
 
 // withdraw gives a Will up, unless its result is known. A connection that has it already is
