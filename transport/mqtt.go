@@ -99,7 +99,7 @@ func (c *mqttConn) ClientID() string { return c.options.ClientID }
 // Start implements Conn.
 func (c *mqttConn) Start(events Events) {
 	c.events = events
-	c.tasks.Go(func() { c.run(c.life, 0) })
+	c.tasks.Go(c.run)
 }
 
 // Close implements Conn.
@@ -131,21 +131,13 @@ func (c *mqttConn) terminate(cause error) {
 	}
 }
 
-// run connects, again and again, until ctx ends or every broker has permanently refused the
-// first connection.
-func (c *mqttConn) run(ctx context.Context, wait time.Duration) {
-	returned := false
-	defer func() {
-		if !returned { // a function of the program, such as the Dialer, ended the goroutine
-			c.failed(errors.New("a function of the program ended the goroutine that connects"))
-			c.tasks.Go(func() { c.run(ctx, c.options.ReconnectMax) })
-		}
-	}()
-	c.loop(ctx, wait)
-	returned = true
-}
+var errGoexit = errors.New("a function of the program, such as Options.Dialer, ended the goroutine that connects")
 
-func (c *mqttConn) loop(ctx context.Context, wait time.Duration) {
+// run connects, again and again, until the life of the connection ends or every broker has permanently
+// refused the first connection.
+func (c *mqttConn) run() {
+	defer c.terminate(errGoexit) // unless it has ended
+	ctx, wait := c.life, time.Duration(0)
 	pauses := newPauses(&c.options, c.servers.Len())
 	for sleep.For(ctx, wait) {
 		began := time.Now()

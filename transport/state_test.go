@@ -235,7 +235,6 @@ func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
 		runtime.Goexit()
 	}
 	for name, options := range map[string]ClientOptions{
-		"the Dialer":          {},
 		"Trace.Lost":          {Trace: &Trace{Lost: func(ConnectionStatus) { end() }}},
 		"Trace.ConnectFailed": {Trace: &Trace{ConnectFailed: func(ConnectionStatus) { end() }}},
 		"each line of a log":  {Logger: slog.New(endingHandler{ended: &ended})},
@@ -249,15 +248,6 @@ func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
 				o.ClientOptions = options
 				broker := storeBroker()
 				client := mustDialTo(t, broker, o)
-				if name == "the Dialer" {
-					broker.mu.Lock()
-					broker.dialing = func() {
-						if ended.Load() < 2 {
-							end()
-						}
-					}
-					broker.mu.Unlock()
-				}
 				for _, lose := range []func(){
 					broker.cut,
 					func() {
@@ -283,6 +273,37 @@ func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The goroutine that connects is the one of the Dialer, so the client ends, and says why.
+func TestADialerThatEndsItsGoroutineEndsTheClient(t *testing.T) {
+	inBubble(t, func(t *testing.T, o Options) {
+		broker := storeBroker()
+		client := mustDialTo(t, broker, o)
+		watch, err := client.Watch("k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		broker.mu.Lock()
+		broker.dialing = runtime.Goexit
+		broker.mu.Unlock()
+		broker.cut()
+		for open := true; open; {
+			_, open = await.Next(watch.Changes())
+		}
+		if err := watch.Err(); !errors.Is(err, errGoexit) {
+			t.Errorf("the watch ended with %v", err)
+		}
+		if _, err := client.Get(t.Context(), "k"); !errors.Is(err, ErrNotSent) || !errors.Is(err, errGoexit) {
+			t.Errorf("the next request: %v", err)
+		}
+		if status := client.Connection(); status.State != Ended || !errors.Is(status.Err, errGoexit) {
+			t.Errorf("%+v", status)
+		}
+		if err := client.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // A client that gives up an attempt connects again. A server that was frozen handles the CONNECT of the
