@@ -76,15 +76,14 @@ type Client struct {
 	unbroken   chan struct{} // closed when lost is, and when no store took a request
 	will       *Will         // the one in use; nil: none
 	clock      clock
-	storeAhead *hlc.SkewError // of the latest version, if it was too far ahead of the node's clock
-	store      string         // the identity of the store that answered last
-	instance   string         // the name of its process; may be empty
-	replaced   chan struct{}  // closed when another store answers; nil before the first answer
-	asking     bool           // a notification made the client ask which store answers
-	nodeAhead  *skewError     // while requests go by the store's clock
-	answered   time.Time      // when a store last answered
-	storeless  bool           // the latest news of a store was ErrNoStore
-	era        uint64         // changes when the store may have forgotten all watches
+	store      string        // the identity of the store that answered last
+	instance   string        // the name of its process; may be empty
+	replaced   chan struct{} // closed when another store answers; nil before the first answer
+	asking     bool          // a notification made the client ask which store answers
+	skew       error         // what Skew returns
+	answered   time.Time     // when a store last answered
+	storeless  bool          // the latest news of a store was ErrNoStore
+	era        uint64        // changes when the store may have forgotten all watches
 }
 
 // NewClient returns a client that sends its requests over conn and closes conn with Close.

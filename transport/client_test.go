@@ -176,9 +176,9 @@ func TestARefusalForAClockSaysWhichClockAndByHowMuch(t *testing.T) {
 		says        []string
 	}{
 		{"the clock of this node", "-ERR the request timestamp" + ahead, transport.ErrTimestampTooFarAhead,
-			[]string{"this node's clock, which reads 2026-11-21T12:00:00Z, is more than 1m0s ahead of the store's clock: synchronize the clock of this node"}},
+			[]string{"this node's clock is too far ahead of the store's clock (this node's reads 2026-11-21T12:00:00Z): synchronize the clock of this node"}},
 		{"the clock where the token came from", "-ERR the request fencing token timestamp" + ahead, transport.ErrFencingTokenTooFarAhead,
-			[]string{"the fencing token 1795262700000:3:StateStore is more than 1m0s ahead of the store's clock", "and 5m0s ahead of this node's", "synchronize the clocks of the store"}},
+			[]string{"the fencing token 1795262700000:3:StateStore is too far ahead of the store's clock (this node's reads 2026-11-21T12:00:00Z)", "synchronize the clocks of the store"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			conn.reply.Payload = []byte(test.reply)

@@ -9,13 +9,12 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 )
 
-// agreementMillis is how far ahead of the latest version the node's clock may be to count as
-// right. It must be much less than maxSkew: another client may push versions that far ahead,
-// and a wrong clock would seem right after each of them.
-const agreementMillis = int64(5 * time.Second / time.Millisecond)
-
-// maxSkew is how far ahead of its own clock a store accepts a timestamp (docs/protocol.md §3.4).
 const (
+	// agreementMillis is how far ahead of the latest version the node's clock may be to count as
+	// right. It must be much less than maxSkew: another client may push versions that far ahead,
+	// and a wrong clock would seem right after each of them.
+	agreementMillis = 5_000
+	// maxSkew is how far ahead of its own clock a store accepts a timestamp (docs/protocol.md §3.4).
 	maxSkew       = time.Minute
 	maxSkewMillis = int64(maxSkew / time.Millisecond)
 )
@@ -30,9 +29,6 @@ type clock struct {
 	last   hlc.Timestamp // the latest timestamp issued or merged; only a node before the first
 	seen   int64         // the wall time of the latest version; 0 before the first
 	offset int64         // added to the node's clock to go by the store's; never positive
-
-	agreed bool  // a version ended the offset, and the store has refused no timestamp since
-	doubt  int64 // until the node's clock shows this, no version ends the offset
 }
 
 // newClock returns the clock of a node. The error says why the client id cannot be a node id.
@@ -59,8 +55,8 @@ func (c *clock) tick(local int64) (hlc.Timestamp, error) {
 // merged, which does no harm.
 func (c *clock) observe(version hlc.Timestamp, local int64) (tooFar *hlc.SkewError, err error) {
 	c.seen = version.Wall
-	if c.offset != 0 && local-version.Wall <= agreementMillis && !c.doubts(local) {
-		c.offset, c.agreed = 0, true // the node's clock is right again
+	if local-version.Wall <= agreementMillis {
+		c.offset = 0 // the node's clock is right again
 	}
 	wall := c.physical(local)
 	if version.Wall-wall > maxSkewMillis {
@@ -85,27 +81,14 @@ func (c *clock) observe(version hlc.Timestamp, local int64) (tooFar *hlc.SkewErr
 // reports whether the store is likely to accept the next timestamp.
 func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
 	if store < 0 {
-		if store = c.seen; store == 0 {
-			return false
-		}
+		store = c.seen
 	}
-	if store >= refused.Wall {
-		return false // this cannot be the reason for the refusal
-	}
-	if c.agreed {
-		// The versions are ahead of the store's own clock. So it is when a store has started
-		// again, with its data, on a machine with a clock that is behind. They say nothing for a while,
-		// or else each request would be refused once.
-		c.agreed, c.doubt = false, local+maxSkewMillis
+	if store == 0 || store >= refused.Wall {
+		return false // nothing is known, or this cannot be the reason for the refusal
 	}
 	c.offset = min(store-local, 0)
 	c.last = hlc.Timestamp{Node: c.last.Node}
 	return true
-}
-
-// doubts reports whether no version ends the offset. A step of the node's clock ends the doubt.
-func (c *clock) doubts(local int64) bool {
-	return local < c.doubt && local >= c.doubt-maxSkewMillis
 }
 
 // physical returns the wall time for the next timestamp. If that is more than maxSkew behind
@@ -129,46 +112,27 @@ func (c *clock) physical(local int64) int64 {
 // returns this error only if the client knows nothing of the store's time, or if the store refuses
 // the repetition too. A client cannot change a fencing token, so it does not repeat a request that
 // was refused for its token.
-//
-// While the client goes by the store's clock, [Client.Skew] returns this error. It also reports
-// the reverse, a store with versions that are ahead of this node's clock, which is not an error of a request.
 type skewError struct {
-	// token is true when the fencing token was too far ahead, false when the
-	// request's own timestamp was.
-	token bool
-	// refused is the timestamp that was too far ahead: by more than a minute.
-	refused hlc.Timestamp
-	// local is the time of this node's clock when the refusal arrived, UTC.
-	local time.Time
-	// store is the time of the store's clock when it refused, UTC, in whole milliseconds.
-	// It is zero if the refusal did not contain it.
-	store time.Time
-
-	cause error
+	token   bool          // the fencing token was too far ahead; otherwise the timestamp of the request
+	refused hlc.Timestamp // what was too far ahead
+	local   time.Time     // of this node's clock when the refusal arrived, UTC
+	store   time.Time     // of the store's clock when it refused, UTC; zero if the refusal did not contain it
+	cause   error
 }
 
 // Error says which clock is ahead of which, by how much, and what to do about it.
 func (e *skewError) Error() string {
-	refused := time.UnixMilli(e.refused.Wall).UTC()
+	wrong, moment, cure := "this node's clock", e.local, "the clock of this node"
 	if e.token {
-		return fmt.Sprintf("the fencing token %v is %s, and %v ahead of this node's: "+
-			"synchronize the clocks of the store and of the node where the token came from: %v",
-			e.refused, e.lead(refused, maxSkew), max(refused.Sub(e.local), 0).Truncate(time.Millisecond), e.cause)
+		wrong, moment = fmt.Sprint("the fencing token ", e.refused), time.UnixMilli(e.refused.Wall)
+		cure = "the clocks of the store and of the node where the token came from"
 	}
-	// The refused timestamp may be ahead of this node's clock, or behind it.
-	least := max(maxSkew-refused.Sub(e.local), 0)
-	return fmt.Sprintf("this node's clock, which reads %s, is %s: synchronize the clock of this node: %v",
-		e.local.Format(time.RFC3339Nano), e.lead(e.local, least), e.cause)
-}
-
-// lead says how far a moment is ahead of the store's clock, or how far at least if the time of
-// that clock is not known.
-func (e *skewError) lead(moment time.Time, least time.Duration) string {
-	if e.store.IsZero() {
-		return fmt.Sprintf("more than %v ahead of the store's clock", least.Truncate(time.Second))
+	ahead, readings := "too far", "this node's reads "+e.local.Format(time.RFC3339Nano)
+	if !e.store.IsZero() {
+		ahead = moment.Sub(e.store).Truncate(time.Millisecond).String()
+		readings += ", the store's " + e.store.Format(time.RFC3339Nano)
 	}
-	return fmt.Sprintf("%v ahead of the store's clock, which reads %s",
-		moment.Sub(e.store).Truncate(time.Millisecond), e.store.Format(time.RFC3339Nano))
+	return fmt.Sprintf("%s is %s ahead of the store's clock (%s): synchronize %s: %v", wrong, ahead, readings, cure, e.cause)
 }
 
 // Unwrap returns the refusal.
@@ -177,19 +141,17 @@ func (e *skewError) Unwrap() error { return e.cause }
 // explainSkew adds the readings of the clocks to a refusal because of a clock. store is the
 // time of the store's clock, or zero.
 func (c *Client) explainSkew(request *Request, store hlc.Timestamp, err error) error {
-	skew := &skewError{local: c.now().UTC(), cause: err}
-	text := request.Timestamp
-	switch {
-	case errors.Is(err, ErrTimestampTooFarAhead):
-	case errors.Is(err, ErrFencingTokenTooFarAhead):
-		skew.token, text = true, request.FencingToken
-	default:
+	text, token := request.Timestamp, errors.Is(err, ErrFencingTokenTooFarAhead)
+	if token {
+		text = request.FencingToken
+	} else if !errors.Is(err, ErrTimestampTooFarAhead) {
 		return err
 	}
-	var unreadable error
-	if skew.refused, unreadable = hlc.Parse(text); unreadable != nil {
+	refused, unreadable := hlc.Parse(text)
+	if unreadable != nil {
 		return err // the refusal is about a timestamp that was not sent
 	}
+	skew := &skewError{token: token, refused: refused, local: c.now().UTC(), cause: err}
 	if !store.IsZero() {
 		skew.store = time.UnixMilli(store.Wall).UTC()
 	}
@@ -203,19 +165,16 @@ func (c *Client) adapt(err error) bool {
 	if !errors.As(err, &skew) || skew.token {
 		return false
 	}
-	store := int64(-1)
-	if !skew.store.IsZero() {
-		store = skew.store.UnixMilli()
-	}
 	c.mu.Lock()
-	adapted := c.clock.adapt(skew.refused, store, wallMillis(skew.local))
-	before := c.nodeAhead
-	if adapted && c.clock.offset != 0 {
-		c.nodeAhead = skew
+	// The time that is not known, the zero one, is before the epoch.
+	adapted := c.clock.adapt(skew.refused, skew.store.UnixMilli(), wallMillis(skew.local))
+	_, known := c.skew.(*skewError)
+	began := adapted && c.clock.offset != 0
+	if began {
+		c.skew = skew
 	}
-	after := c.nodeAhead
 	c.mu.Unlock()
-	if before == nil && after != nil {
+	if began && !known {
 		c.log(slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's clock until that changes", "error", skew)
 	}
 	return adapted
@@ -228,18 +187,11 @@ func (c *Client) adapt(err error) bool {
 //
 // It returns the latest refusal while the client goes by the store's clock
 // because this node's clock is more than a minute ahead. That ends with the first version
-// that is no more than five seconds behind this node's clock, or a minute later if the store
-// refuses this node's clock again after such a version.
+// that is no more than five seconds behind this node's clock.
 func (c *Client) Skew() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.storeAhead != nil:
-		return c.storeAhead
-	case c.nodeAhead != nil:
-		return c.nodeAhead
-	}
-	return nil
+	return c.skew
 }
 
 // tick returns the timestamp of a request.
@@ -260,17 +212,19 @@ func (c *Client) observe(version hlc.Timestamp) {
 	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
 	tooFar, err := c.clock.observe(version, local)
-	before, ahead := c.storeAhead, c.nodeAhead
-	c.storeAhead = tooFar
-	if c.clock.offset == 0 {
-		c.nodeAhead = nil
+	_, known := c.skew.(*hlc.SkewError)
+	agree := c.skew != nil && tooFar == nil && c.clock.offset == 0
+	switch {
+	case tooFar != nil:
+		c.skew = tooFar
+	case agree:
+		c.skew = nil
 	}
-	agree := tooFar == nil && before != nil || ahead != nil && c.nodeAhead == nil
 	c.mu.Unlock()
 	switch {
-	case tooFar != nil && before == nil:
+	case tooFar != nil && !known:
 		c.log(slog.LevelWarn, "the store's versions and this node's clock disagree", "error", tooFar)
-	case tooFar == nil && agree:
+	case agree:
 		c.log(slog.LevelWarn, "the store's versions and this node's clock agree again")
 	case err != nil:
 		c.log(slog.LevelDebug, "a version does not move this node's clock", "error", err)
