@@ -132,7 +132,8 @@ func (e *skewError) Error() string {
 		ahead = moment.Sub(e.store).Truncate(time.Millisecond).String()
 		readings += ", the store's " + e.store.Format(time.RFC3339Nano)
 	}
-	return fmt.Sprintf("%s is %s ahead of the store's clock (%s): synchronize %s: %v", wrong, ahead, readings, cure, e.cause)
+	return fmt.Sprintf("%s is %s ahead of the store's clock (%s): synchronize %s: %v",
+		wrong, ahead, readings, cure, e.cause)
 }
 
 // Unwrap returns the refusal.
@@ -175,7 +176,7 @@ func (c *Client) adapt(err error) bool {
 	}
 	c.mu.Unlock()
 	if began && !known {
-		c.log(slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's clock until that changes", "error", skew)
+		c.log(slog.LevelWarn, "this node's clock is ahead of the store's; requests go by the store's until that changes", "error", skew)
 	}
 	return adapted
 }

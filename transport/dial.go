@@ -169,11 +169,11 @@ func (o *Options) complete() error {
 		o.ClientID = fmt.Sprintf("%s-%016x", host, rand.Uint64())
 	}
 	if strings.ContainsAny(o.ClientID, "/+#") || strings.ContainsFunc(o.ClientID, unicode.IsControl) {
-		return fmt.Errorf("transport: Options.ClientID %q contains a character with a meaning in topics: "+
-			"one of / + # or a control character", cut(o.ClientID))
+		return fmt.Errorf("transport: Options.ClientID %.512q contains a character with a meaning in topics: "+
+			"one of / + # or a control character", o.ClientID)
 	}
 	if !protocol.CanNotify(o.ClientID, "+") { // paho v0.23.0 would cut the topic filter off
-		return fmt.Errorf("transport: Options.ClientID %q is too long for the topic of its notifications", cut(o.ClientID))
+		return fmt.Errorf("transport: Options.ClientID %.512q is too long for the topic of its notifications", o.ClientID)
 	}
 	o.KeepAlive = cmp.Or(o.KeepAlive, defaultKeepAlive)
 	if o.KeepAlive < time.Second || o.KeepAlive%time.Second != 0 || o.KeepAlive > math.MaxUint16*time.Second {

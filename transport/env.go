@@ -48,9 +48,10 @@ import (
 func FromEnv(suffix string) (address string, options Options, err error) {
 	var e environment
 	host := os.Getenv("AIO_BROKER_HOSTNAME")
+	_, unusable := mqtt.ParseAddress("mqtts://" + net.JoinHostPort(host, "1"))
 	if host == "" {
 		e.wrong("AIO_BROKER_HOSTNAME", "is not set; it names the host of the broker")
-	} else if _, err := mqtt.ParseAddress("mqtts://" + net.JoinHostPort(host, "1")); err != nil || strings.Contains(host, ",") {
+	} else if unusable != nil || strings.Contains(host, ",") {
 		e.wrong("AIO_BROKER_HOSTNAME", "is %q; give a host name or an IP address alone", host)
 	}
 	port := e.number("AIO_BROKER_TCP_PORT", 8883)

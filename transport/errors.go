@@ -3,11 +3,10 @@ package transport
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"unicode"
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -84,7 +83,7 @@ type RefusedError struct {
 }
 
 // Error contains the store's text. A long one is cut.
-func (e *RefusedError) Error() string { return "refused by the store: " + cut(e.Text) }
+func (e *RefusedError) Error() string { return "refused by the store: " + mqtt.Shown(e.Text) }
 
 // Unwrap returns the sentinel for the text, if the protocol lists it.
 func (e *RefusedError) Unwrap() error {
@@ -115,34 +114,12 @@ func (e *RejectedError) Error() string {
 	return withReason(text, e.Reason)
 }
 
-// maxShown is how much of a text that a peer has chosen errors and logs show, in bytes. Such a text may be as long
-// as a packet, and an error may be logged for each of the requests that are repeated.
-const maxShown = 512
-
-// cut returns the beginning of a text that a peer has chosen, with the length of a longer one.
-func cut(text string) string {
-	if len(text) <= maxShown {
-		return text
-	}
-	return fmt.Sprintf("%s… (%d bytes)", text[:maxShown], len(text))
-}
-
-// shown is cut, in one line.
-func shown(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, cut(text))
-}
-
 // withReason adds the text of the broker or the store, if there is one.
 func withReason(text, reason string) string {
 	if reason == "" {
 		return text
 	}
-	return text + ": " + shown(reason)
+	return text + ": " + mqtt.Shown(reason)
 }
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded and ErrPacketTooLarge, so that a program can
@@ -183,7 +160,7 @@ func (e *ConnectionError) Error() string {
 	case e.ServerReference == "":
 		text += "; it refers to another server"
 	default:
-		text += fmt.Sprintf("; it refers to another server, %q", shown(e.ServerReference))
+		text += fmt.Sprintf("; it refers to another server, %q", mqtt.Shown(e.ServerReference))
 	}
 	return withReason(text, e.Reason)
 }

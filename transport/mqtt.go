@@ -181,7 +181,7 @@ func (c *mqttConn) moveOn() (atOnce bool) {
 	}
 	from, reference := c.servers.Server().Host, serverReference(c.referral)
 	atOnce, known := c.servers.Follow(reference)
-	log := c.logger.With("broker", from, "refers to", shown(reference))
+	log := c.logger.With("broker", from, "refers to", mqtt.Shown(reference))
 	if reference != "" && !known && reference != c.foreign {
 		c.foreign = reference
 		log.Warn("the broker refers to a server that is none of this client's addresses; add it there if clients are to use it")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
 
@@ -50,7 +51,7 @@ func (c *Client) answeredBy(identity, instance string) {
 	}
 	c.mu.Unlock()
 	if another {
-		c.log(slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", shown(before), "now", shown(identity))
+		c.log(slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", mqtt.Shown(before), "now", mqtt.Shown(identity))
 	}
 }
 

@@ -23,12 +23,12 @@ func TestErrorsOfDNSAndOfTheNetworkNameTheCauseFirst(t *testing.T) {
 		want          string
 	}{
 		{"an unknown name", "mqtt://broker.example", network(&net.DNSError{IsNotFound: true}), `DNS knows no address of "broker.example": is the name right?`},
-		{"no DNS", "mqtt://broker.example", network(&net.DNSError{Err: "server\nmisbehaving", IsTimeout: true}), `the address of "broker.example" cannot be looked up: does this machine reach its DNS server? (server misbehaving)`},
+		{"no DNS", "mqtt://broker.example", network(&net.DNSError{Err: "server\nmisbehaving", IsTimeout: true}), `no DNS answer for "broker.example": is the DNS server up? (server misbehaving)`},
 		{"no route", "mqtt://192.0.2.1", network(os.NewSyscallError("connect", syscall.EHOSTUNREACH)), "no route to 192.0.2.1:1883: is this machine's network up, and is the address right?"},
 		{"no network", "mqtt://192.0.2.1", network(os.NewSyscallError("connect", syscall.ENETUNREACH)), "no route to 192.0.2.1:1883: "},
 		{"a port that no program listens on", "mqtt://192.0.2.1", network(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "connection refused by 192.0.2.1:1883: is a broker running there, and is this its port?"},
 		{"the same under a name", "mqtt://broker.example", network(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "connection refused by broker.example:1883 (192.0.2.1:1883): "},
-		{"the same on this machine", "mqtt://localhost", network(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "connection refused by localhost:1883: is the-store running?"},
+		{"the same on this machine", "mqtt://localhost", network(os.NewSyscallError("connect", syscall.ECONNREFUSED)), "connection refused by localhost:1883: is the-store running there, and is this its port?"},
 		{"a timeout", "mqtt://192.0.2.1", network(os.ErrDeadlineExceeded), "no answer from 192.0.2.1:1883: is the address right, and is a firewall in between?"},
 		{"the end of the attempt", "mqtt://192.0.2.1", context.DeadlineExceeded, "no answer from 192.0.2.1:1883: "},
 		{"an error of a Dialer", "mqtt://192.0.2.1", errors.New("the proxy is away"), "the proxy is away"},

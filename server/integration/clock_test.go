@@ -43,8 +43,8 @@ func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
 				t.Fatal(err)
 			}
 			err = client.Skew()
-			_, rest, _ := strings.Cut(fmt.Sprint(err), "the store's clock, which reads ")
-			reading, _, _ := strings.Cut(rest, ": synchronize")
+			_, rest, _ := strings.Cut(fmt.Sprint(err), ", the store's ")
+			reading, _, _ := strings.Cut(rest, "): synchronize")
 			shown, unreadable := time.Parse(time.RFC3339Nano, reading)
 			if !errors.Is(err, transport.ErrTimestampTooFarAhead) || unreadable != nil || time.Since(shown).Abs() > testsupport.Patience {
 				t.Errorf("Skew: %v", err)

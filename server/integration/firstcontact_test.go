@@ -93,15 +93,15 @@ func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T)
 		options       transport.Options
 		want          string // what the error begins with, after the address
 	}{
-		{"no program listens", "mqtt://" + free, transport.Options{}, "connection refused by " + free + ": is `tenure serve` running?"},
-		{"a server that says nothing", "mqtt://" + silent, transport.Options{}, "no MQTT answer from " + silent + ": is this a TLS port (then write mqtts://" + silent + "), or the port of a web server?"},
+		{"no program listens", "mqtt://" + free, transport.Options{}, "connection refused by " + free + ": is `tenure serve` running there, and is this its port?"},
+		{"a server that says nothing", "mqtt://" + silent, transport.Options{}, "no MQTT answer from " + silent + ": is this a TLS port (then write mqtts://" + silent + "), the port of a web server, or a broker that speaks MQTT 3 only?"},
 		{"a server that says nothing, with TLS", "mqtts://" + silent, transport.Options{}, "TLS: no answer from " + silent + ": is this a port without TLS? Then write mqtt://" + silent},
-		{"a server that says nothing, with WebSocket", "ws://" + silent, transport.Options{WebSocket: tenurews.Upgrade}, "no MQTT answer from " + silent + ": is a broker behind this port?"},
-		{"a TLS port", "mqtt://" + encrypted, transport.Options{}, encrypted + " closed the connection before it answered: is this a port for TLS (then write mqtts://" + encrypted},
+		{"a server that says nothing, with WebSocket", "ws://" + silent, transport.Options{WebSocket: tenurews.Upgrade}, "no MQTT answer from " + silent + ": is a broker that speaks MQTT 5 behind this port?"},
+		{"a TLS port", "mqtt://" + encrypted, transport.Options{}, "no MQTT answer from " + encrypted + ": is this a TLS port (then write mqtts://" + encrypted},
 		{"a TLS port that says so", "mqtt://" + alert, transport.Options{}, alert + " answers with TLS: write mqtts://" + alert},
-		{"a port without TLS", "mqtts://" + plain, transport.Options{}, "TLS: " + plain + " "},
-		{"a web server", "mqtt://" + hasty, transport.Options{}, hasty + " answers HTTP: is this the port of a web server?"},
-		{"a web server, with TLS", "mqtts://" + webAddress, transport.Options{}, "TLS: " + webAddress + " answers HTTP without TLS"},
+		{"a port without TLS", "mqtts://" + plain, transport.Options{}, "TLS: no answer from " + plain + ": is this a port without TLS? Then write mqtt://" + plain},
+		{"a web server", "mqtt://" + hasty, transport.Options{}, hasty + " answers HTTP: is this a web server?"},
+		{"a web server, with TLS", "mqtts://" + webAddress, transport.Options{}, webAddress + " answers HTTP: is this a web server?"},
 		{"a web server, with WebSocket", "ws://" + webAddress + "/mqtt", transport.Options{WebSocket: tenurews.Upgrade}, `websocket handshake: the server answers "HTTP/1.1 404 Not Found"; check the path`},
 		{"another protocol", "mqtt://" + ssh, transport.Options{}, ssh + ` does not speak MQTT: its answer begins with "SSH-2.0-OpenSSH_9.9\r\n"`},
 		{"a broker of MQTT 3", "mqtt://" + old, transport.Options{}, old + " answers with MQTT 3: this client needs a broker that speaks MQTT 5"},

@@ -157,7 +157,7 @@ func TestTheExitCodeSaysWhyThereIsNoAnswer(t *testing.T) {
 		code      int
 		want      string
 	}{
-		{"nothing listens", []string{"--broker", "mqtt://127.0.0.1:1", "--timeout", "1h"}, exitUnreachable, "is `tenure serve` running?"},
+		{"nothing listens", []string{"--broker", "mqtt://127.0.0.1:1", "--timeout", "1h"}, exitUnreachable, "is `tenure serve` running there"},
 		{"nothing listens at two addresses", []string{"--broker", "mqtt://127.0.0.1:1,mqtt://127.0.0.1:2", "--timeout", "1h"}, exitUnreachable, "connection refused"},
 		{"nothing listens at one of two addresses", []string{"--broker", "mqtt://127.0.0.1:1," + open}, exitMissing, "does not exist"},
 		{"no scheme", []string{"--broker", strings.TrimPrefix(open, "mqtt://")}, exitMissing, "does not exist"},
