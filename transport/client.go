@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -227,8 +226,7 @@ type DelOptions struct {
 
 // checkForced returns an error that matches ErrNotSent for a text that cannot be a user property.
 func checkForced(text string) error {
-	control := strings.ContainsFunc(text, unicode.IsControl)
-	if control || !utf8.ValidString(text) || len(text) > protocol.MaxForced {
+	if strings.ContainsFunc(text, unicode.IsControl) || !utf8.ValidString(text) || len(text) > protocol.MaxForced {
 		return notSent(fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", protocol.MaxForced))
 	}
 	return nil
@@ -274,7 +272,7 @@ func (c *Client) set(ctx context.Context, key string, value []byte, options *Set
 	if err != nil {
 		return hlc.Timestamp{}, notSent(err)
 	}
-	payload, err := appendSet(nil, key, value, *options)
+	payload, err := encodeSet(key, value, options)
 	if err != nil {
 		return hlc.Timestamp{}, notSent(err)
 	}
@@ -286,8 +284,12 @@ func (c *Client) set(ctx context.Context, key string, value []byte, options *Set
 		Persist:      options.Persist,
 		Urgent:       options.Urgent,
 	})
-	if err == nil {
-		err = answer.ofSet()
+	switch {
+	case err != nil, answer.is(resp3.Simple, "OK"):
+	case answer.isInteger(-1):
+		err = ErrConditionFailed
+	default:
+		err = answer.unexpected()
 	}
 	return answer.version, err
 }
@@ -311,10 +313,15 @@ func (c *Client) get(ctx context.Context, key string, options GetOptions) (Entry
 		Binding: options.Binding,
 		Urgent:  options.Urgent,
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return Entry{}, err
+	case answer.value.Kind == resp3.Bulk:
+		return Entry{Exists: true, Value: answer.value.Text, Version: answer.version}, nil
+	case answer.value.Kind == resp3.Null:
+		return Entry{}, nil
 	}
-	return answer.ofGet()
+	return Entry{}, answer.unexpected()
 }
 
 // Del deletes a key and reports whether it existed.
@@ -329,7 +336,7 @@ func (c *Client) Del(ctx context.Context, key string, options DelOptions) (delet
 // VDel deletes a key if it holds value, and reports whether it existed. If it holds another
 // value, the error matches ErrConditionFailed.
 func (c *Client) VDel(ctx context.Context, key string, value []byte, options DelOptions) (deleted bool, err error) {
-	return c.delete(ctx, protocol.VerbVDel, key, appendVDel(nil, key, value), options)
+	return c.delete(ctx, protocol.VerbVDel, key, encodeVDel(key, value), options)
 }
 
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (deleted bool, err error) {
@@ -444,69 +451,41 @@ func (a answer) isInteger(n int64) bool {
 	return a.value.Kind == resp3.Integer && a.value.Integer == n
 }
 
-// ofSet returns the error of a SET with this answer.
-func (a answer) ofSet() error {
-	switch {
-	case a.is(resp3.Simple, "OK"):
-		return nil
-	case a.isInteger(-1):
-		return ErrConditionFailed
-	}
-	return a.unexpected()
-}
-
-// ofGet returns what a GET with this answer found.
-func (a answer) ofGet() (Entry, error) {
-	switch a.value.Kind {
-	case resp3.Bulk:
-		return Entry{Exists: true, Value: a.value.Text, Version: a.version}, nil
-	case resp3.Null:
-		return Entry{}, nil
-	}
-	return Entry{}, a.unexpected()
-}
-
 func (a answer) unexpected() error {
 	return unknown(fmt.Errorf("%w: %v", ErrBadReply, a.value.Kind))
 }
 
-// maxOverhead is how many bytes a command has at most in addition to its key and value.
-const maxOverhead = 100
-
-func appendSet(dst []byte, key string, value []byte, options SetOptions) ([]byte, error) {
-	condition := ""
+func encodeSet(key string, value []byte, options *SetOptions) ([]byte, error) {
+	var room [3]string
+	more := room[:0]
 	switch options.Condition {
 	case Always:
 	case IfMissing:
-		condition = protocol.OptionNX
+		more = append(more, protocol.OptionNX)
 	case IfMissingOrEqual:
-		condition = protocol.OptionNEX
+		more = append(more, protocol.OptionNEX)
 	default:
 		return nil, fmt.Errorf("SetOptions.Condition %d does not exist", options.Condition)
 	}
 	if options.TTL < 0 || options.TTL%time.Millisecond != 0 {
 		return nil, fmt.Errorf("SetOptions.TTL %v is not a whole number of milliseconds", options.TTL)
 	}
-	length := 3
-	if condition != "" {
-		length++
-	}
 	if options.TTL > 0 {
-		length += 2
+		more = append(more, protocol.OptionPX, strconv.FormatInt(options.TTL.Milliseconds(), 10))
 	}
-	dst = slices.Grow(dst, maxOverhead+len(key)+len(value))
-	dst = resp3.AppendArray(dst, length)
-	dst = resp3.AppendBulk(dst, protocol.VerbSet)
-	dst = resp3.AppendBulk(dst, key)
-	dst = resp3.AppendBulk(dst, value)
-	if condition != "" {
-		dst = resp3.AppendBulk(dst, condition)
+	const overhead = 100 // bytes at most, in addition to the key and the value
+	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), 3+len(more))
+	payload = resp3.AppendBulk(payload, protocol.VerbSet)
+	payload = resp3.AppendBulk(payload, key)
+	payload = resp3.AppendBulk(payload, value)
+	for _, word := range more {
+		payload = resp3.AppendBulk(payload, word)
 	}
-	if options.TTL > 0 {
-		dst = resp3.AppendBulk(dst, protocol.OptionPX)
-		dst = resp3.AppendBulk(dst, strconv.FormatInt(options.TTL.Milliseconds(), 10))
-	}
-	return dst, nil
+	return payload, nil
+}
+
+func encodeVDel(key string, value []byte) []byte {
+	return resp3.AppendCommand(nil, protocol.VerbVDel, key, string(value))
 }
 
 func tokenText(token hlc.Token) string {

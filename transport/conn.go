@@ -122,27 +122,18 @@ type boundedConn struct{ Conn }
 
 // RoundTrip implements Conn.
 func (c boundedConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
-	ctx, release := bound(ctx, request.Binding.Until, request.Binding.While)
-	defer release()
+	if until := request.Binding.Until; !until.IsZero() {
+		bounded, cancel := context.WithDeadline(ctx, until)
+		defer cancel()
+		ctx = bounded
+	}
+	if while := request.Binding.While; while != nil {
+		bounded, end := context.WithCancelCause(ctx)
+		defer end(nil)
+		defer context.AfterFunc(while, func() { end(context.Cause(while)) })()
+		ctx = bounded
+	}
 	return c.Conn.RoundTrip(ctx, request)
-}
-
-// bound returns ctx with the bounds of a request added: a deadline, unless it is zero, and the end
-// of while, unless that is nil. The caller calls release when the request has ended.
-func bound(ctx context.Context, deadline time.Time, while context.Context) (bounded context.Context, release func()) {
-	cancel, end, unhook := func() {}, func(error) {}, func() bool { return true }
-	if !deadline.IsZero() {
-		ctx, cancel = context.WithDeadline(ctx, deadline)
-	}
-	if while != nil {
-		ctx, end = context.WithCancelCause(ctx)
-		unhook = context.AfterFunc(while, func() { end(context.Cause(while)) })
-	}
-	return ctx, func() {
-		unhook()
-		end(nil)
-		cancel()
-	}
 }
 
 var errBoundConnection = errors.New("the connection to which the request is bound was lost")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -72,8 +71,8 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 		return errors.New("transport: Options.TokenFile and Username or a password exclude each other: a client authenticates in one way")
 	case (o.TLS.CertFile == "") != (o.TLS.KeyFile == ""):
 		return errors.New("transport: Options.TLS needs CertFile and KeyFile together: set both or neither")
-	case len(o.Password) > mqtt.MaxSecret:
-		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxSecret)
+	case len(o.Password) > mqtt.MaxString:
+		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxString)
 	}
 	if _, _, err := o.secrets(); err != nil {
 		return fmt.Errorf("transport: Options.%w", err)
@@ -112,33 +111,12 @@ const methodServiceAccount = "K8S-SAT"
 // fifth of its lifetime is left, which is two minutes or more.
 const tokenCheck = 10 * time.Second
 
-// authentication is the token of one connection, or none.
-type authentication struct {
-	mu    sync.Mutex
-	token []byte
-}
-
-// Authenticate answers a broker that asks for more with the same token again: the method has
-// one step.
-func (a *authentication) Authenticate() *packets.Auth {
-	return a.packet(packets.AuthContinueAuthentication)
-}
-
-func (a *authentication) packet(reason byte) *packets.Auth {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return &packets.Auth{ReasonCode: reason, Properties: &packets.Properties{AuthMethod: methodServiceAccount, AuthData: a.token}}
-}
-
-// replace stores a token and reports whether it differs from the one before.
-func (a *authentication) replace(token []byte) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if bytes.Equal(a.token, token) {
-		return false
-	}
-	a.token = token
-	return true
+// authenticate returns an AUTH with the token. A broker that asks for more gets the same token again: the
+// method has one step.
+func (l *link) authenticate(reason byte) *packets.Auth {
+	l.conn.mu.Lock()
+	defer l.conn.mu.Unlock()
+	return &packets.Auth{ReasonCode: reason, Properties: &packets.Properties{AuthMethod: methodServiceAccount, AuthData: l.token}}
 }
 
 // showToken authenticates the connection again if the token in the file has changed
@@ -151,10 +129,12 @@ func (l *link) showToken(file string) {
 		l.conn.logger.Warn("cannot read the token file", "error", err)
 		return
 	}
-	if !l.authentication.replace(token) {
-		return
+	l.conn.mu.Lock()
+	changed := !bytes.Equal(l.token, token)
+	l.token = token
+	l.conn.mu.Unlock()
+	if changed {
+		l.conn.logger.Debug("the token has changed: authenticating again")
+		l.net.Send(mqtt.Encode(l.authenticate(packets.AuthReauthenticate)))
 	}
-	l.conn.logger.Debug("the token has changed: authenticating again")
-	// An error ends the connection, which its reader reports.
-	_, _ = l.authentication.packet(packets.AuthReauthenticate).WriteTo(l.net)
 }

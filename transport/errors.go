@@ -178,15 +178,6 @@ var cures = map[byte]string{
 	packets.ConnackInvalidClientID:            "choose another client id",
 }
 
-// serverReference returns the server that a broker refers to in err, or an empty string.
-func serverReference(err error) string {
-	var from *ConnectionError
-	if errors.As(err, &from) {
-		return from.ServerReference
-	}
-	return ""
-}
-
 // Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge, ErrServerBusy and
 // ErrUseAnotherServer.
 func (e *ConnectionError) Is(target error) bool { return isReason(int(e.Code), target) }

@@ -40,15 +40,13 @@ const (
 // waits for a broker that does not read. The one of mqttConn.run reads, in mqtt.Client.Run, and must not
 // block: it passes on the messages and PUBACKs that arrive.
 type link struct {
-	conn     *mqttConn
-	clientID string
-	replies  string // the topic of replies
+	conn    *mqttConn
+	replies string // the topic of replies
 
-	net            *mqtt.Conn
-	client         *mqtt.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
-	authentication *authentication
-	ending         sync.Once    // guards disconnect
-	will           *pendingWill // that it carries; nil: none
+	net    *mqtt.Conn
+	client *mqtt.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
+	ending sync.Once    // guards disconnect
+	will   *pendingWill // that it carries; nil: none
 
 	down  chan struct{}  // closed when the connection is lost
 	wake  chan struct{}  // holds one item when there may be something to send
@@ -70,6 +68,7 @@ type link struct {
 	pending  map[correlation]*call
 	unacked  map[uint16]correlation // by packet id
 	lastID   uint16
+	token    []byte // for an AUTH; nil: none
 	store    string // the identity in the latest reply
 	instance string // likewise
 	leaving  bool   // it takes no more calls
@@ -81,26 +80,22 @@ type link struct {
 // newLink returns the link over conn.
 func (c *mqttConn) newLink(conn *mqtt.Conn) *link {
 	return &link{
-		conn:           c,
-		clientID:       c.options.ClientID,
-		replies:        protocol.ResponseTopic(c.options.ClientID),
-		net:            conn,
-		authentication: &authentication{},
-		down:           make(chan struct{}),
-		wake:           make(chan struct{}, 1),
-		quiet:          make(chan struct{}, 1),
-		pending:        make(map[correlation]*call),
-		unacked:        make(map[uint16]correlation),
+		conn:    c,
+		replies: protocol.ResponseTopic(c.options.ClientID),
+		net:     conn,
+		down:    make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+		quiet:   make(chan struct{}, 1),
+		pending: make(map[correlation]*call),
+		unacked: make(map[uint16]correlation),
 	}
 }
 
 // handshake sends CONNECT and waits for CONNACK. The CONNACK may be nil with an error.
 func (l *link) handshake(ctx context.Context, connect *paho.Connect) (*paho.Connack, error) {
-	if connect.Properties.AuthMethod != "" {
-		l.authentication.token = connect.Properties.AuthData
-	}
+	l.token = connect.Properties.AuthData
 	client, connack, err := mqtt.Connect(ctx, l.net, connect, mqtt.ClientOptions{
-		Authenticate: l.authentication.Authenticate,
+		Authenticate: func() *packets.Auth { return l.authenticate(packets.AuthContinueAuthentication) },
 		Received:     l.received,
 		Acknowledged: l.acknowledged,
 		Lost:         func(d *packets.Disconnect) { l.conn.lost(l, d) },
@@ -139,7 +134,7 @@ func valueOr[T any](p *T, otherwise T) T {
 // it: brokers may refuse for a moment (0x91, packet id in use). It calls refused with each
 // refusal. It returns nil, without a subscription, when ctx ends or the link is lost.
 func (l *link) subscribe(ctx context.Context, refused func(error)) error {
-	notifications := protocol.NotifyFilter(l.clientID)
+	notifications := protocol.NotifyFilter(l.conn.ClientID())
 	for ctx.Err() == nil {
 		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
 		suback, err := l.client.Subscribe(attempt, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
@@ -191,7 +186,10 @@ const maxBatch = 32 << 10
 
 // send writes the requests that wait; those that wait together leave in one write.
 func (l *link) send() {
-	if l.underWay() > 1 {
+	l.conn.mu.Lock()
+	underWay := len(l.pending)
+	l.conn.mu.Unlock()
+	if underWay > 1 {
 		// Replies that arrived together have woken as many callers: let them queue their
 		// next requests first.
 		runtime.Gosched()
@@ -202,13 +200,6 @@ func (l *link) send() {
 			l.packets = nil // there was a long one; they are rare
 		}
 	}
-}
-
-// underWay returns how many requests wait for their replies.
-func (l *link) underWay() int {
-	l.conn.mu.Lock()
-	defer l.conn.mu.Unlock()
-	return len(l.pending)
 }
 
 // gather encodes requests that wait. From here on each of them may reach the broker, even if its caller
@@ -277,7 +268,6 @@ func (l *link) lossCause() error {
 
 // acknowledged handles a PUBACK. A bad one says that the broker has not passed the request on.
 func (l *link) acknowledged(ack *mqtt.Puback) {
-	const failure = 0x80 // [MQTT-4.13.1]: codes from here on are errors
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()
 	id, ok := l.unacked[ack.PacketID]
@@ -296,7 +286,7 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 	switch {
 	case ack.ReasonCode == packets.PubackNoMatchingSubscribers:
 		err = notSent(errNoStore)
-	case ack.ReasonCode >= failure:
+	case ack.ReasonCode >= mqtt.Failure:
 		err = &RejectedError{Code: int(ack.ReasonCode), Reason: string(ack.ReasonString)}
 	default:
 		c.accepted = true
@@ -309,7 +299,7 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 // received passes on a message that arrived. A reply with a correlation for which no call
 // waits came too late or twice, or was forged.
 func (l *link) received(p *mqtt.Publish) {
-	m, events := readMessage(p), l.conn.events
+	m := readMessage(p)
 	if string(m.topic) == l.replies {
 		if !l.answer(&m) {
 			l.ignore("unexpected reply", &m)
@@ -318,8 +308,10 @@ func (l *link) received(p *mqtt.Publish) {
 	}
 	clientID, key, notified := protocol.ParseNotifyTopic(string(m.topic))
 	switch {
-	case notified && clientID == l.clientID:
-		events.Notify(Notification{Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store)})
+	case notified && clientID == l.conn.ClientID():
+		l.conn.events.Notify(Notification{
+			Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store),
+		})
 	case notified:
 		l.ignore("foreign notification", &m)
 	case strings.HasPrefix(string(m.topic), protocol.ReservedPrefix):

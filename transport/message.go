@@ -34,7 +34,7 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 		ContentType:     protocol.ContentType,
 		ResponseTopic:   l.replies,
 		CorrelationData: c.correlation[:],
-		User:            requestProperties(l.message.User[:0], l.clientID, c.request),
+		User:            requestProperties(l.message.User[:0], l.conn.ClientID(), c.request),
 		Payload:         c.request.Payload,
 	}
 	batch, err := l.message.Append(l.packets)

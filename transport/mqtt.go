@@ -179,7 +179,10 @@ func (c *mqttConn) moveOn() (atOnce bool) {
 		c.servers.Next()
 		return false
 	}
-	from, reference := c.servers.Server().Host, serverReference(c.referral)
+	from, reference := c.servers.Server().Host, ""
+	if by := (*ConnectionError)(nil); errors.As(c.referral, &by) {
+		reference = by.ServerReference
+	}
 	atOnce, known := c.servers.Follow(reference)
 	log := c.logger.With("broker", from, "refers to", mqtt.Shown(reference))
 	if reference != "" && !known && reference != c.foreign {

@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/resp3"
 )
 
 var (
@@ -82,7 +80,7 @@ func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, 
 		return nil, operationError(setWill, key, ErrWillInUse)
 	}
 	var err error
-	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: appendVDel(nil, key, value)})
+	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: encodeVDel(key, value)})
 	if err != nil {
 		will.Close()
 		return nil, operationError(setWill, key, err)
@@ -92,14 +90,6 @@ func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, 
 
 // setWill is the operation in errors.
 const setWill = "set Will for"
-
-func appendVDel(dst []byte, key string, value []byte) []byte {
-	dst = slices.Grow(dst, maxOverhead+len(key)+len(value))
-	dst = resp3.AppendArray(dst, 3)
-	dst = resp3.AppendBulk(dst, protocol.VerbVDel)
-	dst = resp3.AppendBulk(dst, key)
-	return resp3.AppendBulk(dst, value)
-}
 
 // pendingWill is a request that the broker is to make in this client's name. It waits in an
 // mqttConn for the next connection.

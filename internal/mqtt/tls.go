@@ -113,10 +113,6 @@ func ReadCertificate(certFile, keyFile string) (tls.Certificate, error) {
 	return pair, nil
 }
 
-// MaxSecret is the length of the longest password or token that fits in an MQTT packet
-// [MQTT-1.5.6].
-const MaxSecret = 1<<16 - 1
-
 // ReadSecret reads a file with one line, such as a password, and returns the line without
 // the newline that editors and echo put at its end.
 func ReadSecret(file string) ([]byte, error) {
@@ -128,8 +124,8 @@ func ReadSecret(file string) ([]byte, error) {
 	if len(secret) == 0 {
 		return nil, fmt.Errorf("%s is empty", file)
 	}
-	if len(secret) > MaxSecret {
-		return nil, fmt.Errorf("%s holds %d bytes, and MQTT carries at most %d", file, len(secret), MaxSecret)
+	if len(secret) > MaxString {
+		return nil, fmt.Errorf("%s holds %d bytes, and MQTT carries at most %d", file, len(secret), MaxString)
 	}
 	return secret, nil
 }

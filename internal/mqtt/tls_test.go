@@ -18,8 +18,8 @@ func TestASecretFileMustHoldASecretThatMQTTCanCarry(t *testing.T) {
 	}{
 		{"nothing", "", false},
 		{"a newline alone", "\n", false},
-		{"the most", string(make([]byte, MaxSecret)) + "\n", true},
-		{"more", string(make([]byte, MaxSecret+1)), false},
+		{"the most", string(make([]byte, MaxString)) + "\n", true},
+		{"more", string(make([]byte, MaxString+1)), false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "secret")
