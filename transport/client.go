@@ -224,14 +224,6 @@ type DelOptions struct {
 	Forced string
 }
 
-// checkForced returns an error that matches ErrNotSent for a text that cannot be a user property.
-func checkForced(text string) error {
-	if strings.ContainsFunc(text, unicode.IsControl) || !utf8.ValidString(text) || len(text) > protocol.MaxForced {
-		return notSent(fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", protocol.MaxForced))
-	}
-	return nil
-}
-
 // GetOptions configures a GetWith.
 type GetOptions struct {
 	// Binding ties the request to one store. Zero: any store may answer.
@@ -342,7 +334,10 @@ func (c *Client) VDel(ctx context.Context, key string, value []byte, options Del
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (deleted bool, err error) {
 	began := c.begin()
 	var answer answer
-	if err = checkForced(options.Forced); err == nil {
+	forced := options.Forced
+	if strings.ContainsFunc(forced, unicode.IsControl) || !utf8.ValidString(forced) || len(forced) > protocol.MaxForced {
+		err = notSent(fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", protocol.MaxForced))
+	} else {
 		answer, err = c.do(ctx, Request{
 			Payload:      payload,
 			FencingToken: tokenText(options.FencingToken),

@@ -228,11 +228,3 @@ func (p *pauses) next() time.Duration {
 	}
 	return p.later.NextBackOff()
 }
-
-// reset begins anew, after the loss of a connection.
-func (p *pauses) reset() {
-	if p.soon != nil {
-		p.soon.Reset()
-	}
-	p.later.Reset()
-}

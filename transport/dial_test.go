@@ -284,19 +284,7 @@ func TestAConnectionAfterFailuresIsLoggedAndLaterLossesAreSilentWithoutALogger(t
 	})
 }
 
-func TestAnotherKindOfFailureIsLoggedAtOnce(t *testing.T) {
-	var f failures
-	now := time.Now()
-	for i, step := range []struct {
-		kind  string
-		after time.Duration
-		due   bool
-	}{{"a", 0, true}, {"a", 999 * time.Millisecond, false}, {"b", 0, true}, {"a", 0, false}, {"a", time.Millisecond, true}, {"a", 2*time.Second - 1, false}, {"b", 0, true}, {"a", 1, true}} {
-		now = now.Add(step.after)
-		if got := f.due(step.kind, now); got != step.due {
-			t.Errorf("step %d: %t", i, got)
-		}
-	}
+func TestRefusalsAreFailuresOfAKindForEachCode(t *testing.T) {
 	refused := &ConnectionError{Code: 0x87, Reason: "a reason with the number 1"}
 	if kindOf(refused) == kindOf(&ConnectionError{Code: 0x86}) || kindOf(refused) != kindOf(&ConnectionError{Code: 0x87}) {
 		t.Error("refusals have a kind for each code")

@@ -151,7 +151,7 @@ func (c *mqttConn) run() {
 		}
 		if time.Since(began) > stableAfter {
 			if err == nil { // it was a connection
-				pauses.reset()
+				pauses = newPauses(&c.options, c.servers.Len())
 			}
 			c.servers.Rest()
 		}

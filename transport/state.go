@@ -107,31 +107,23 @@ type failures struct {
 	logger *slog.Logger // got the latest one that was logged
 }
 
-// due counts a failure of a kind, and reports whether to log it.
-func (f *failures) due(kind string, now time.Time) bool {
-	f.count++
-	return f.limit.Due(kind, now)
-}
-
-// retryLogger is where attempts to connect are logged. Dial's go to slog.Default where there is no
-// Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
-func (c *mqttConn) retryLogger() *slog.Logger {
-	if c.options.Logger == nil && c.status().Connections == 0 {
-		return slog.New(handler{slog.Default().Handler(), c.options.program}).With("client", c.options.ClientID)
-	}
-	return c.logger
-}
-
-// logFailure logs why there is no connection, unless that was logged a moment ago.
+// logFailure logs why there is no connection, unless that was logged a moment ago. Dial's attempts are logged
+// to slog.Default where there is no Logger: a program that waits in Dial would otherwise be silent, and look as
+// if it hung.
 func (c *mqttConn) logFailure(err error) {
-	if !c.failures.due(kindOf(err), time.Now()) {
+	c.failures.count++
+	if !c.failures.limit.Due(kindOf(err), time.Now()) {
 		return
 	}
 	level := slog.LevelWarn
 	if errors.Is(err, ErrUseAnotherServer) {
 		level = slog.LevelInfo // the other servers may accept the client
 	}
-	c.failures.logger = c.retryLogger()
+	c.failures.logger = c.logger
+	if c.options.Logger == nil && c.status().Connections == 0 {
+		standard := handler{slog.Default().Handler(), c.options.program}
+		c.failures.logger = slog.New(standard).With("client", c.options.ClientID)
+	}
 	c.failures.logger.Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "attempt", c.failures.count, "error", err)
 }
 

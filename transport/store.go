@@ -22,9 +22,6 @@ import (
 func (c *Client) Store() (identity string, replaced <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.replaced == nil {
-		return "", nil
-	}
 	return c.store, c.replaced
 }
 
@@ -59,21 +56,18 @@ func (c *Client) answeredBy(identity, instance string) {
 // each reply of a store whose identity changes with each reply would cost a look at each watch.
 func (c *Client) newEraLocked(now time.Time) {
 	c.era++
-	switch wait := leastRepeat - now.Sub(c.eraBegan); {
-	case c.eraDue || c.closed:
-	case wait > 0:
-		c.eraDue = true
-		c.tasks.Go(func() {
-			sleep.For(c.life, wait)
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.eraBegan, c.eraDue = time.Now(), false
-			c.wakeAllLocked()
-		})
-	default:
-		c.eraBegan = now
-		c.wakeAllLocked()
+	if c.eraDue || c.closed {
+		return
 	}
+	c.eraDue = true
+	wait := leastRepeat - now.Sub(c.eraBegan)
+	c.tasks.Go(func() {
+		sleep.For(c.life, wait)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.eraBegan, c.eraDue = time.Now(), false
+		c.wakeAllLocked()
+	})
 }
 
 func (c *Client) wakeAllLocked() {

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -34,7 +35,6 @@ type Watch struct {
 	err    error
 	fresh  bool // it has not got its first Change yet
 	missed bool // the next Change comes after a gap
-	place  int  // in the watches of its registration; -1: it is in none
 }
 
 // Changes returns the channel of changes; the first is the key's present state. A slow
@@ -57,10 +57,11 @@ func (w *Watch) Close() {
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	w.endLocked(nil)
-	if w.place >= 0 {
-		registered := w.client.watched[w.key]
-		registered.removeLocked(w)
-		registered.wakeLocked()
+	if registered := w.client.watched[w.key]; registered != nil {
+		if i := slices.Index(registered.watches, w); i >= 0 {
+			registered.watches = slices.Delete(registered.watches, i, i+1)
+			registered.wakeLocked()
+		}
 	}
 }
 
@@ -106,7 +107,6 @@ func (c *Client) Watch(key string) (*Watch, error) {
 		return nil, operationError(protocol.VerbKeyNotify, key, ErrClosed)
 	}
 	if c.life.Err() != nil {
-		watch.place = -1
 		watch.endLocked(context.Cause(c.life))
 		return watch, nil
 	}
@@ -115,7 +115,6 @@ func (c *Client) Watch(key string) (*Watch, error) {
 		registered = &registration{client: c, key: key, refresh: refreshEvery - random.Duration(refreshEvery/10)}
 		c.watched[key] = registered
 	}
-	watch.place = len(registered.watches)
 	registered.watches = append(registered.watches, watch)
 	registered.wakeLocked()
 	return watch, nil
@@ -269,10 +268,8 @@ func (r *registration) run() {
 		case finished, c.life.Err() != nil:
 		case r.woken:
 			r.wakeLocked()
-		case r.timer == nil:
-			r.timer = time.AfterFunc(wait, r.wake)
 		default:
-			r.timer.Reset(wait)
+			r.timer = time.AfterFunc(wait, r.wake)
 		}
 	}()
 	share := c.registeringShare()
@@ -326,15 +323,6 @@ const (
 	leastRepeat = time.Second
 )
 
-// removeLocked takes a watch out.
-func (r *registration) removeLocked(w *Watch) {
-	last := len(r.watches) - 1
-	other := r.watches[last]
-	r.watches[w.place], other.place = other, w.place
-	r.watches[last], w.place = nil, -1
-	r.watches = r.watches[:last]
-}
-
 func (r *registration) offerLocked(change Change, freshOnly bool) {
 	r.known = stateOf(change.Entry)
 	for _, watch := range r.watches {
@@ -374,10 +362,7 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 	c.mu.Lock()
 	connection, era := c.connection, c.era
 	wanted := len(r.watches) > 0
-	fresh, changed := false, r.changed
-	for _, watch := range r.watches {
-		fresh = fresh || watch.fresh
-	}
+	fresh, changed := slices.ContainsFunc(r.watches, func(w *Watch) bool { return w.fresh }), r.changed
 	if !wanted && (connection == 0 || r.tried != connection) {
 		// The store has no watch of this key for this connection.
 		delete(c.watched, r.key)
@@ -464,22 +449,17 @@ func (r *registration) markGapLocked() {
 // failed ends the watches if the store refused, and returns when to try again otherwise.
 func (r *registration) failed(err error) time.Duration {
 	if isRefusal(err) {
-		r.endAll(err)
+		r.client.mu.Lock()
+		defer r.client.mu.Unlock()
+		r.endAllLocked(err)
 		return 0
 	}
 	return r.retryDelay()
 }
 
-func (r *registration) endAll(err error) {
-	r.client.mu.Lock()
-	defer r.client.mu.Unlock()
-	r.endAllLocked(err)
-}
-
 func (r *registration) endAllLocked(err error) {
 	for _, watch := range r.watches {
 		watch.endLocked(err)
-		watch.place = -1
 	}
 	r.watches = nil
 	r.wakeLocked()
