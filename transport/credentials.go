@@ -62,7 +62,8 @@ func (o *Options) secrets() (password, token []byte, err error) {
 }
 
 // checkCredentials rejects options that exclude each other, and reads each file once, so
-// that Dial reports a wrong name at once.
+// that Dial reports a wrong name at once. It warns if a password or a token would be readable on the network:
+// that may be intended, in a network of its own.
 func (o *Options) checkCredentials(servers []*url.URL) error {
 	switch {
 	case len(o.Password) > 0 && o.PasswordFile != "":
@@ -77,6 +78,7 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 	if _, _, err := o.secrets(); err != nil {
 		return fmt.Errorf("transport: Options.%w", err)
 	}
+	secret := len(o.Password) > 0 || o.PasswordFile != "" || o.TokenFile != ""
 	for _, server := range servers {
 		switch {
 		case mqtt.IsEncrypted(server):
@@ -85,22 +87,12 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 			}
 		case o.TLS != TLSOptions{}:
 			return fmt.Errorf("transport: Options.TLS is set, and %s does not encrypt: write mqtts or wss", server.Redacted())
+		case secret:
+			o.program.logger(o.Logger).Warn("the connection is not encrypted, so the network can read the password "+
+				"or the token: write mqtts or wss", "broker", server.Host)
 		}
 	}
 	return nil
-}
-
-// warnOfPlainText warns if a password or a token would be readable on the network. That may
-// be intended, in a network of its own.
-func (o *Options) warnOfPlainText(servers []*url.URL) {
-	if len(o.Password) == 0 && o.PasswordFile == "" && o.TokenFile == "" {
-		return
-	}
-	for _, server := range servers {
-		if !mqtt.IsEncrypted(server) {
-			o.program.logger(o.Logger).Warn("the connection is not encrypted, so the network can read the password or the token: write mqtts or wss", "broker", server.Host)
-		}
-	}
 }
 
 // methodServiceAccount is the Authentication Method of brokers in Kubernetes for the token of
@@ -116,7 +108,8 @@ const tokenCheck = 10 * time.Second
 func (l *link) authenticate(reason byte) *packets.Auth {
 	l.conn.mu.Lock()
 	defer l.conn.mu.Unlock()
-	return &packets.Auth{ReasonCode: reason, Properties: &packets.Properties{AuthMethod: methodServiceAccount, AuthData: l.token}}
+	properties := packets.Properties{AuthMethod: methodServiceAccount, AuthData: l.token}
+	return &packets.Auth{ReasonCode: reason, Properties: &properties}
 }
 
 // showToken authenticates the connection again if the token in the file has changed

@@ -155,7 +155,6 @@ func newConn(address string, options *Options) (*mqttConn, error) {
 	if err := options.checkCredentials(servers); err != nil {
 		return nil, err
 	}
-	options.warnOfPlainText(servers)
 	return newMQTTConn(servers, *options), nil
 }
 
@@ -199,7 +198,9 @@ func (o *Options) complete() error {
 // handshakes a second for each client, for soonFor at most: some 4,000 a second with 1,000 clients. How
 // many are under way at once has a limit there (server.Options.MaxUnauthenticated). A server that was
 // elected and loads has none of this: connections wait for it in the queue of its socket.
-type pauses struct{ soon, later *backoff.ExponentialBackOff }
+//
+// They are in phases, of which the last has no end.
+type pauses []*backoff.ExponentialBackOff
 
 const (
 	// soonFor is how long after a loss a client with several addresses makes pauses of soonMax at
@@ -208,23 +209,22 @@ const (
 	soonMax = 250 * time.Millisecond
 )
 
-func newPauses(options *Options, servers int) *pauses {
+func newPauses(options *Options, servers int) pauses {
 	grow := func(from, to, limit time.Duration) *backoff.ExponentialBackOff {
 		return backoff.NewExponentialBackOff(backoff.WithInitialInterval(from), backoff.WithMaxInterval(to), backoff.WithMaxElapsedTime(limit))
 	}
 	if servers == 1 {
-		return &pauses{later: grow(options.ReconnectMin, options.ReconnectMax, 0)}
+		return pauses{grow(options.ReconnectMin, options.ReconnectMax, 0)}
 	}
 	most := max(options.ReconnectMin, min(soonMax, options.ReconnectMax))
-	return &pauses{grow(options.ReconnectMin, most, soonFor), grow(most, options.ReconnectMax, 0)}
+	return pauses{grow(options.ReconnectMin, most, soonFor), grow(most, options.ReconnectMax, 0)}
 }
 
 // next returns how long to wait now.
-func (p *pauses) next() time.Duration {
-	if p.soon != nil {
-		if pause := p.soon.NextBackOff(); pause != backoff.Stop {
-			return pause
-		}
+func (p pauses) next() time.Duration {
+	pause := backoff.Stop
+	for i := 0; pause == backoff.Stop; i++ {
+		pause = p[i].NextBackOff()
 	}
-	return p.later.NextBackOff()
+	return pause
 }

@@ -75,12 +75,10 @@ func (c *Client) Lost() <-chan struct{} {
 	return c.lost
 }
 
-// alreadyLost is the channel while there is no connection.
-var alreadyLost = func() chan struct{} {
-	closed := make(chan struct{})
-	close(closed)
-	return closed
-}()
+// alreadyLost is the channel while there is no connection. It is closed.
+var alreadyLost = make(chan struct{})
+
+func init() { close(alreadyLost) }
 
 // status is what Client.Connection returns.
 func (c *mqttConn) status() ConnectionStatus {
