@@ -82,7 +82,7 @@ type RefusedError struct {
 	Text string
 }
 
-// Error contains the store's text. A long one is cut.
+// Error contains the store's text, in one line. A long one is cut.
 func (e *RefusedError) Error() string { return "refused by the store: " + mqtt.Shown(e.Text) }
 
 // Unwrap returns the sentinel for the text, if the protocol lists it.

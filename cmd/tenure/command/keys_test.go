@@ -112,10 +112,11 @@ func TestWhatOthersChoseIsPrintedAndNotObeyed(t *testing.T) {
 	}
 	root := &cobra.Command{Use: "tenure", SilenceUsage: true, SilenceErrors: true}
 	root.AddCommand(&cobra.Command{Use: "get", RunE: func(*cobra.Command, []string) error {
-		return fmt.Errorf("get: %w", errors.Join(&transport.RefusedError{Text: "a\x1b]0;b\x07\ntenure: forged"}, errors.New("second")))
+		const forged = "a\x1b]0;b\x07\ntenure: forged"
+		return fmt.Errorf("get: %w", errors.Join(&transport.RefusedError{Text: forged}, errors.New(forged)))
 	}})
 	root.SetArgs([]string{"get"})
-	if code, text, _ := execute(t.Context(), root); code != exitRefused || text != `get: refused by the store: a\x1b]0;b\x07; tenure: forged; second` {
+	if code, text, _ := execute(t.Context(), root); code != exitRefused || text != `get: refused by the store: a ]0;b  tenure: forged; a\x1b]0;b\x07; tenure: forged` {
 		t.Errorf("exit code %d, %q", code, text)
 	}
 }
