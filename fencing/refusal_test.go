@@ -204,6 +204,7 @@ func TestRefusalsAreTracedByTheLease(t *testing.T) {
 		_, _ = stale.Get(ctx, "k")
 		_, _ = stale.Claim(ctx, "j")
 		_, _ = stale.Update(ctx, "k", func(transport.Entry) ([]byte, error) { return nil, nil })
+		synctest.Wait()
 		want := []string{"caller one set k false true false", "caller one get k true true true",
 			"caller one claim j true true true", "caller one update k true true true"}
 		if !slices.Equal(got, want) {

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -38,60 +36,6 @@ func mustTryAcquire(t *testing.T, l *lease.Lease) *lease.Tenure {
 		t.Fatal(err)
 	}
 	return tenure
-}
-
-// Invariant 45: a function of one tenure that blocks delays no renewal of another tenure of the same
-// client.
-func TestAFunctionThatBlocksDelaysNoOtherTenure(t *testing.T) {
-	failed := transporttest.Fault{LoseReply: true}
-	for _, test := range []struct {
-		name  string
-		fault transporttest.Fault // of the first tenure's renewals
-		lease func(*gate) lease.Options
-	}{
-		{name: "Trace.Renewed", lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{Renewed: func(lease.TraceInfo) { g.pass() }}}
-		}},
-		{name: "Trace.RenewalFailed", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{RenewalFailed: func(lease.TraceInfo) { g.pass() }}}
-		}},
-		{name: "Trace.Ended", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{Ended: func(lease.TraceInfo) { g.pass() }}}
-		}},
-		{name: "Logger", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Logger: g.logger(slog.LevelInfo)}
-		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				g := newGate(t)
-				n := newNode(t, store, "node-a", lease.Options{})
-				t.Cleanup(func() { g.open(); _ = n.client.Close() })
-				first := mustTryAcquire(t, n.another(t, "first", test.lease(g)))
-				var others []*lease.Tenure
-				for i := range 20 {
-					others = append(others, mustTryAcquire(t, n.another(t, fmt.Sprint("other ", i), lease.Options{})))
-				}
-				n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-					if strings.Contains(string(request.Payload), "first") {
-						return test.fault
-					}
-					return transporttest.Fault{}
-				})
-				g.shut.Store(true)
-				await.Receive(g.reached)
-				time.Sleep(5 * ttl)
-				if first.Err() == nil {
-					t.Error("the first tenure goes on, so its function does not block it")
-				}
-				for _, other := range others {
-					if left := other.Remaining(); left < ttl/2 || other.Err() != nil {
-						t.Errorf("%v: of a tenure with nothing that blocks %v is left", other, left)
-					}
-				}
-			})
-		})
-	}
 }
 
 // Invariant 42: a tenure has one goroutine, also while a request is under way. It ends with it.
@@ -192,8 +136,7 @@ func TestAContextThatIsAskedForLateHasEndedWithItsCause(t *testing.T) {
 	})
 }
 
-// A tenure that begins late, because a function of the program held it up, brings channels that are
-// closed. They must not replace the channels of tenures that have begun meanwhile.
+// A tenure that begins late, because its process stood still, brings channels that are closed. They must not replace the channels of tenures that have begun meanwhile.
 func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -216,7 +159,7 @@ func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 				n := newNode(t, store, "node-a", lease.Options{})
 				mustTryAcquire(t, n.Lease) // the client knows the store
 				g, slow := newGate(t), test.options
-				slow.Trace = &lease.Trace{Acquired: func(context.Context, lease.TraceInfo) { g.pass() }}
+				slow.Clock = atReading(beginning, g.pass)
 				g.shut.Store(true)
 				begun := make(chan struct{})
 				go func() {
@@ -275,9 +218,7 @@ func TestInvariant42CloseEndsATenureThatBeginsMeanwhile(t *testing.T) {
 		}
 		late := make(chan error, 1)
 		go func() {
-			_, err := n.another(t, "late", lease.Options{
-				Trace: &lease.Trace{Acquired: func(context.Context, lease.TraceInfo) { begins.pass() }},
-			}).TryAcquire(t.Context())
+			_, err := n.another(t, "late", lease.Options{Clock: atReading(beginning, begins.pass)}).TryAcquire(t.Context())
 			late <- err
 		}()
 		await.Receive(begins.reached)
@@ -298,6 +239,21 @@ func TestInvariant42CloseEndsATenureThatBeginsMeanwhile(t *testing.T) {
 			t.Errorf("Close took %v", waited)
 		}
 	})
+}
+
+// beginning is the reading of its clock, from 1, with which a tenure begins, in a TryAcquire of one request.
+const beginning = 4
+
+// atReading returns a clock that calls do after one of its readings, counted from 1.
+func atReading(number int64, do func()) func() time.Duration {
+	var readings atomic.Int64
+	return func() time.Duration {
+		now := lease.SystemClock()
+		if readings.Add(1) == number {
+			do()
+		}
+		return now
+	}
 }
 
 // pausing is a clock on virtual time. One of its readings, counted from 1, is followed by a pause, as of

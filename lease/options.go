@@ -69,7 +69,8 @@ type Options struct {
 	// the kind of cause changes, not for each attempt. It gets nil when the store answers
 	// again and Acquire waits for the holder. It is not called when Acquire returns.
 	//
-	// Acquire calls OnWaiting in its own goroutine, and waits for it. No tenure does.
+	// OnWaiting is called as the functions of Trace: Acquire does not wait for it. So a call that has begun
+	// can still run when Acquire has returned. No call begins then.
 	OnWaiting func(cause error)
 	// Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
 	// It must never go back, and must go on while the machine is suspended. In a TTL it may
@@ -77,9 +78,8 @@ type Options struct {
 	// use and must not block. Default SystemClock.
 	Clock func() time.Duration
 	// Logger gets what no caller can get: at level Info the beginning and the end of each tenure,
-	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler should not
-	// block: the next renewal waits for it, so it can lose the lease. A tenure ends in time all the
-	// same. Default: no logs.
+	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler is called as the
+	// functions of Trace: nothing waits for it. Default: no logs.
 	Logger *slog.Logger
 	// Trace has functions that the lease and its tenures call, for metrics and spans. It must
 	// not be changed afterwards. Default: none.
@@ -124,7 +124,6 @@ func (o *Options) complete(clientID string) error {
 	if o.Clock == nil {
 		o.Clock, o.systemClock = SystemClock, true
 	}
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Trace = cmp.Or(o.Trace, &Trace{})
 	// A renewal whose reply is lost must leave room for another.
 	retried := o.retried()

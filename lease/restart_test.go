@@ -381,6 +381,7 @@ func TestARefusalInAHoldOffDoesNotSayThatTheLeaseIsHeld(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), ttl)
 		defer cancel()
 		_, waited := n.Acquire(ctx)
+		synctest.Wait()
 		for _, err := range []error{err, waited} {
 			if !errors.Is(err, lease.ErrHeld) || !strings.Contains(err.Error(), "hold-off") || strings.Contains(err.Error(), "held by") {
 				t.Errorf("the error %q, want one that names the hold-off and no holder", err)

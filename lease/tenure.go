@@ -23,10 +23,9 @@ type Tenure struct {
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
-	looks    sync.WaitGroup // calls of look that are due or under way
-	turn     chan struct{}  // holds an item while a Release may send requests: from the end of run on
-	reported chan struct{}  // closed when Trace.Ended has returned; nil without one
+	wake  chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
+	looks sync.WaitGroup // calls of look that are due or under way
+	turn  chan struct{}  // holds an item while a Release may send requests: from the end of run on
 
 	renewing context.Context // of renewals: ends when none is of use any more
 	giveUp   context.CancelFunc
@@ -67,16 +66,13 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
-	if l.options.Trace.Ended != nil {
-		t.reported = make(chan struct{})
-	}
-	t.reportAcquired(ctx) // before anything else is reported
 	if !l.client.Go(t.run) {
 		t.end(transport.ErrClosed)
-		t.reportEnded()
 		return nil, transport.ErrClosed
 	}
-	_, _ = t.remaining() // a function of the program may have taken long: the tenure must not be behind
+	t.reportAcquired(ctx)
+	signal(t.wake)
+	_, _ = t.remaining() // the process may have stood still: the tenure must not be behind
 	a.reason = nil       // a tenure keeps its attempt
 	l.last.Store(nil)
 	l.limit.Reset()
@@ -348,20 +344,8 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 // next one: the Will of that connection releases the lease, and the error is ErrConnectionLost.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
-	err := t.release(ctx)
-	if err == nil && t.reported != nil {
-		select {
-		case <-t.reported:
-		case <-ctx.Done():
-		}
-	}
-	return err
-}
-
-// release frees the lease, as soon as no request is under way, neither a renewal nor one of another Release.
-func (t *Tenure) release(ctx context.Context) error {
 	select {
-	case <-t.turn: // a renewal under way was cancelled, and no other follows
+	case <-t.turn: // no request is under way: a renewal was cancelled, and no other follows
 	case <-ctx.Done():
 		return t.releaseError(context.Cause(ctx))
 	}
