@@ -103,6 +103,14 @@ const (
 	releaseJitter = 10 * time.Millisecond
 )
 
+// Validate reports which option makes no sense and which values would do. The error is that of New.
+func (o Options) Validate() error {
+	if err := o.complete("any"); err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	return nil
+}
+
 // complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete(clientID string) error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
@@ -146,7 +154,7 @@ func (o *Options) complete(clientID string) error {
 // is the longest RenewEvery that does so by itself; there may be none.
 func (o Options) advice(renewEvery time.Duration) string {
 	var would []string
-	if ttl, ok := o.enoughTTL(0); ok {
+	if ttl := o.enoughTTL(); ttl <= MaxTTL {
 		would = append(would, fmt.Sprintf("TTL at least %v", ttl))
 	}
 	if renewEvery > 0 {
@@ -158,21 +166,20 @@ func (o Options) advice(renewEvery time.Duration) string {
 	return "make " + strings.Join(would, ", or ")
 }
 
-// enoughTTL returns the shortest TTL that leaves room for a lost reply, and for an outage of the store. A
-// longer TTL makes the durations longer that are shares of it, so each step looks again. Reports false if
-// there is no such TTL up to MaxTTL.
-func (o Options) enoughTTL(outage time.Duration) (ttl time.Duration, ok bool) {
+// enoughTTL returns the shortest TTL that leaves room for a lost reply, or one above MaxTTL. A longer TTL makes the
+// durations longer that are shares of it, so each step looks again.
+func (o Options) enoughTTL() (ttl time.Duration) {
 	for ttl = o.TTL; ttl <= MaxTTL; {
 		tried := o
 		tried.TTL = ttl
 		tried.fill()
-		missing := max(tried.retried(), outage) - tried.outage()
+		missing := tried.retried() - tried.outage()
 		if missing <= 0 {
-			return ttl, true
+			break
 		}
 		ttl += (missing + time.Millisecond - 1).Truncate(time.Millisecond)
 	}
-	return 0, false
+	return ttl
 }
 
 // fill gives the durations that are zero their defaults.
@@ -184,6 +191,9 @@ func (o *Options) fill() {
 
 // retried is what a renewal takes whose reply is lost, and the one after it.
 func (o *Options) retried() time.Duration { return o.RequestTimeout + o.RetryAfter + o.RequestTimeout }
+
+// outage is how long the store may be away without costing the lease.
+func (o *Options) outage() time.Duration { return o.TTL - o.Margin - o.GracePeriod - o.RenewEvery }
 
 type duration struct {
 	name   string

@@ -516,19 +516,6 @@ func TestInvariant3ATenureThatBeginsAfterASuspendNoticesTheNext(t *testing.T) {
 	}
 }
 
-func TestABudgetOfYearsTakesNoLongerThanOthers(t *testing.T) {
-	budget := await.Result(func() Budget {
-		budget, err := Options{TTL: MaxTTL, RenewEvery: 1, RequestTimeout: 1, RetryAfter: 1}.Budget()
-		if err != nil {
-			t.Error(err)
-		}
-		return budget
-	})
-	if budget.Renewals != mostRenewals {
-		t.Errorf("%d renewals in ten years", budget.Renewals)
-	}
-}
-
 // Invariant 3: a suspend of the machine that the system's clock shows ends a tenure long before a timer does.
 // It moves that clock for all that this process does later, which no test with a clock of its own notices.
 func TestInvariant3ATenureOnTheSystemsClockNoticesASuspendSoon(t *testing.T) {
