@@ -97,7 +97,7 @@ func TestInvariant42TenuresThatBeginWhileTheClientClosesLeaveNothing(t *testing.
 						if i%3 > 0 {
 							_ = tenure.Release(ctx)
 						} else {
-							await.Receive(tenure.Done())
+							await.Receive(tenure.Context().Done())
 						}
 					}
 				})
@@ -129,8 +129,8 @@ func TestAContextThatIsAskedForLateHasEndedWithItsCause(t *testing.T) {
 		n.conn.Cut()
 		synctest.Wait()
 		for name, ctx := range map[string]context.Context{"Context": tenure.Context(), "TokenContext": tenure.TokenContext()} {
-			if cause := context.Cause(ctx); cause == nil || cause.Error() != tenure.Err().Error() {
-				t.Errorf("%s ended with %v, want %v", name, cause, tenure.Err())
+			if cause := context.Cause(ctx); cause == nil || cause.Error() != context.Cause(tenure.Context()).Error() {
+				t.Errorf("%s ended with %v, want %v", name, cause, context.Cause(tenure.Context()))
 			}
 		}
 	})
@@ -165,7 +165,7 @@ func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 				go func() {
 					defer close(begun)
 					tenure, err := n.another(t, "late", slow).TryAcquire(t.Context())
-					if err == nil && tenure.Err() == nil {
+					if err == nil && context.Cause(tenure.Context()) == nil {
 						t.Error("the late tenure begins, though what it holds has ended")
 					}
 				}()
@@ -175,8 +175,8 @@ func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 				g.open()
 				await.Receive(begun)
 				synctest.Wait()
-				if other.Err() != nil {
-					t.Fatalf("the other tenure: %v", other.Err())
+				if context.Cause(other.Context()) != nil {
+					t.Fatalf("the other tenure: %v", context.Cause(other.Context()))
 				}
 				ctx := other.Context()
 				test.end(t, store, n)
@@ -290,7 +290,7 @@ func TestInvariant8APauseAfterALookAtTheClockMakesNoContextEndLate(t *testing.T)
 			acquired := time.Now()
 			n.conn.Cut()
 			clock.after.Store(clock.readings.Load() + reading)
-			await.Receive(tenure.Done())
+			await.Receive(tenure.Context().Done())
 			ended := time.Now()
 			went := clock.went.Load()
 			if paused = went > 0 && went <= ended.UnixNano(); !paused {

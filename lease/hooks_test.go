@@ -135,7 +135,7 @@ func TestInvariant8AFunctionThatBlocksDelaysNothing(t *testing.T) {
 		}
 		n.scripted("SET", func(number int64) transporttest.Fault { return transporttest.Fault{LoseReply: number%2 == 0} })
 		time.Sleep(5 * ttl)
-		if tenure.Err() != nil || tenure.Remaining() < ttl/3 {
+		if context.Cause(tenure.Context()) != nil || tenure.Remaining() < ttl/3 {
 			t.Errorf("after five TTLs: %v", tenure)
 		}
 		tenure.NoteRefusal(t.Context(), "set", "k", true, errors.New("why"))
@@ -206,8 +206,8 @@ func TestInvariant8ATenureEndsInTimeWhateverItsConnDoes(t *testing.T) {
 		blocked := time.Now()
 
 		await.Receive(tenure.Context().Done())
-		if !errors.Is(tenure.Err(), lease.ErrDeadlinePassed) {
-			t.Errorf("the context ended with %v, want ErrDeadlinePassed", tenure.Err())
+		if !errors.Is(context.Cause(tenure.Context()), lease.ErrDeadlinePassed) {
+			t.Errorf("the context ended with %v, want ErrDeadlinePassed", context.Cause(tenure.Context()))
 		}
 		if left := tenure.Remaining(); left > ttl/10 || left < ttl/10-time.Millisecond {
 			t.Errorf("when the context ends %v remain, want GracePeriod %v", left, ttl/10)
@@ -272,9 +272,9 @@ func TestInvariant8ATenureEndsWithItsConnectionWhateverAFunctionOfTheProgramDoes
 				lost := time.Now()
 				test.end(n, store)
 				await.Receive(tenure.TokenContext().Done())
-				await.Receive(tenure.Done())
-				if after := time.Since(lost); after > 0 || !errors.Is(tenure.Err(), test.want) {
-					t.Errorf("the tenure ended %v after its connection, with %v", after, tenure.Err())
+				await.Receive(tenure.Context().Done())
+				if after := time.Since(lost); after > 0 || !errors.Is(context.Cause(tenure.Context()), test.want) {
+					t.Errorf("the tenure ended %v after its connection, with %v", after, context.Cause(tenure.Context()))
 				}
 				g.open()
 			})
@@ -298,7 +298,7 @@ func TestInvariant8ATenureThatAPauseOutlastsIsOverWhenAcquireReturnsIt(t *testin
 			_, _ = n.Holder(t.Context()) // the client knows the store
 			l := n.another(t, fmt.Sprint(i), lease.Options{Clock: atReading(beginning, func() { time.Sleep(pause) })})
 			tenure := mustTryAcquire(t, l)
-			if tenure.Err() == nil {
+			if context.Cause(tenure.Context()) == nil {
 				t.Errorf("the process stood still for %v of %v, and the tenure's context goes on", pause, ttl)
 			}
 			if isOver := tenure.TokenContext().Err() != nil; isOver != (pause == ttl) {
@@ -321,7 +321,7 @@ func TestAFunctionThatEndsItsGoroutineEndsNoTenure(t *testing.T) {
 		}}})
 		tenure := n.mustAcquire(t)
 		time.Sleep(10 * ttl)
-		if tenure.Err() != nil || calls.Load() < 10 {
+		if context.Cause(tenure.Context()) != nil || calls.Load() < 10 {
 			t.Errorf("after 10 TTLs and %d renewals the tenure is %v", calls.Load(), tenure)
 		}
 		if err := tenure.Release(t.Context()); err != nil {
@@ -367,8 +367,8 @@ func TestInvariant19AProcessThatStandsStillLeavesNoSilentHolder(t *testing.T) {
 						t.Errorf("the tenure begins with %v", left)
 					}
 					time.Sleep(5 * ttl)
-					if tenure.Err() != nil {
-						t.Errorf("the tenure does not renew itself: %v", tenure.Err())
+					if context.Cause(tenure.Context()) != nil {
+						t.Errorf("the tenure does not renew itself: %v", context.Cause(tenure.Context()))
 					}
 					if err := tenure.Release(t.Context()); err != nil {
 						t.Error(err)

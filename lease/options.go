@@ -214,16 +214,6 @@ func (o *Options) durations() []duration {
 	}
 }
 
-// LogValue is the options as a group, without the functions and the Logger.
-func (o Options) LogValue() slog.Value {
-	group := []slog.Attr{slog.String("TTL", o.TTL.String())}
-	for _, duration := range o.durations() {
-		group = append(group, slog.String(duration.name, duration.value.String()))
-	}
-	return slog.GroupValue(append(group, slog.String("Holder", o.Holder), slog.Bool("EndOnDisconnect", o.EndOnDisconnect),
-		slog.Bool("InstantFailover", o.InstantFailover), slog.Bool("NoWatch", o.NoWatch))...)
-}
-
 // probe is how long the broker has for a sign of life after a request was not answered.
 func (o *Options) probe() time.Duration { return o.RequestTimeout / 2 }
 

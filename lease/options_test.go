@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -83,7 +84,7 @@ func TestAsManyRenewalsAsPromisedMayGoUnanswered(t *testing.T) {
 						return transporttest.Fault{LoseReply: number <= int64(test.lost)}
 					})
 					time.Sleep(options.TTL)
-					if err := tenure.Err(); errors.Is(err, lease.ErrDeadlinePassed) == test.lives {
+					if err := context.Cause(tenure.Context()); errors.Is(err, lease.ErrDeadlinePassed) == test.lives {
 						t.Errorf("the cause of its end is %v; is it to live: %t", err, test.lives)
 					}
 				})
@@ -106,7 +107,7 @@ func TestAPromiseHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testi
 					time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals
 					cut := time.Now()
 					a.conn.Cut()
-					await.Receive(tenure.Done())
+					await.Receive(tenure.Context().Done())
 					stopped := time.Now()
 					await.Receive(acquired)
 					if got := time.Since(cut); got > limits.crash {
@@ -152,7 +153,7 @@ func TestAPromiseHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 							}
 							return test.before
 						})
-						await.Receive(tenure.Done())
+						await.Receive(tenure.Context().Done())
 						stopped := time.Now()
 						await.Receive(acquired)
 						if got := time.Since(stopped); got > test.limit {

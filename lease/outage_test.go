@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -38,7 +39,7 @@ func outlasts(t *testing.T, options lease.Options, away time.Duration) {
 					time.Sleep(away)
 					outage.over(n)
 					time.Sleep(3 * options.TTL)
-					if err := tenure.Err(); err != nil {
+					if err := context.Cause(tenure.Context()); err != nil {
 						t.Errorf("an outage of %v ended it: %v", away, err)
 					}
 				})
@@ -78,7 +79,7 @@ func TestTheOutageThatIsPromisedIsTheLongestThatCostsNoLease(t *testing.T) {
 			time.Sleep(outage + options.TTL/400 + time.Millisecond + cmp.Or(options.RenewEvery, options.TTL/6)*15/100)
 			n.conn.Restore()
 			time.Sleep(options.TTL)
-			if err := tenure.Err(); !errors.Is(err, lease.ErrDeadlinePassed) {
+			if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeadlinePassed) {
 				t.Errorf("%s: an outage of more than %v ended it with %v", options.name, outage, err)
 			}
 		})

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -179,6 +180,9 @@ func (s schedule) after(now time.Duration, e event) schedule {
 
 // graceAt is when the owner's context ends if no renewal succeeds.
 func (s *schedule) graceAt() time.Duration { return s.deadline - s.options.GracePeriod }
+
+// workEnd is why the owner's context ended; nil while it is alive.
+func (s *schedule) workEnd() error { return cmp.Or(s.warned, s.cause) } // warned came first
 
 // late is the cause of a tenure that was not renewed in time. Its text has the error of the
 // latest renewal, but it does not match that error: it becomes part of the errors of writes

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -383,14 +384,14 @@ func TestInvariant3EachTenureNoticesASuspendedMachine(t *testing.T) {
 		}
 		time.Sleep(10 * ttl)
 		for _, tenure := range tenures {
-			if err := tenure.Err(); err != nil {
+			if err := context.Cause(tenure.Context()); err != nil {
 				t.Fatalf("before: %v", err)
 			}
 		}
 		suspended.Add(int64(time.Hour))
 		woke := time.Now()
 		for _, tenure := range tenures {
-			await.Receive(tenure.Done())
+			await.Receive(tenure.Context().Done())
 		}
 		if got, limit := time.Since(woke), ttl/20; got > limit {
 			t.Errorf("the contexts ended %v after the machine woke up, want at most half of GracePeriod, %v", got, limit)
@@ -470,7 +471,7 @@ func TestInvariant8APauseOfATenuresGoroutineMakesNoContextEndLate(t *testing.T) 
 			due := time.Now().Add(ttl - ttl/10 - ttl/10)
 			tenure.StopRenewing() // only its own goroutine looks at the clock then
 			after.Store(readings.Load() + reading)
-			await.Receive(tenure.Done())
+			await.Receive(tenure.Context().Done())
 			if paused = went.Load() > 0; !paused || time.Unix(0, went.Load()).After(due) {
 				return
 			}
@@ -503,12 +504,12 @@ func TestInvariant3ATenureThatBeginsAfterASuspendNoticesTheNext(t *testing.T) {
 			suspended.Add(int64(time.Hour))
 			second := clockedTenure(t, client, "second", ttl, clock)
 			time.Sleep(held)
-			if err := second.Err(); err != nil {
+			if err := context.Cause(second.Context()); err != nil {
 				t.Fatalf("held for %v, before the machine is suspended: %v", held, err)
 			}
 			suspended.Add(int64(time.Hour))
 			woke := time.Now()
-			await.Receive(second.Done())
+			await.Receive(second.Context().Done())
 			if got, limit := time.Since(woke), ttl/20; got > limit {
 				t.Errorf("held for %v, the context ended %v after the machine woke up, want at most half of GracePeriod, %v", held, got, limit)
 			}
@@ -534,7 +535,7 @@ func TestInvariant3ATenureOnTheSystemsClockNoticesASuspendSoon(t *testing.T) {
 		return steady.Reading{Monotonic: shown.Monotonic, Wall: shown.Wall + time.Hour, Boot: shown.Monotonic + system.Suspended() + time.Hour, BootOK: true}
 	})
 	await.Receive(tenure.Context().Done())
-	if err := tenure.Err(); !errors.Is(err, ErrDeadlinePassed) {
+	if err := context.Cause(tenure.Context()); !errors.Is(err, ErrDeadlinePassed) {
 		t.Errorf("it ends because of %v", err)
 	}
 }

@@ -1,11 +1,9 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -40,7 +38,6 @@ type Tenure struct {
 	looked   bool          // look has run
 	freed    bool          // the store is known to hold nothing of this tenure
 	sent     time.Duration // when the latest request for the lease left, on the lease's clock
-	err      error         // why Context ended, always the same; nil: see endLocked
 	work     ending        // Context
 	writes   ending        // TokenContext
 
@@ -97,15 +94,12 @@ func (t *Tenure) String() string {
 	return fmt.Sprintf("%s, token %v, %v remaining", t.lease.name, t.token, left)
 }
 
-// LogValue is String.
-func (t *Tenure) LogValue() slog.Value { return slog.StringValue(t.String()) }
-
 // Context returns a context for the work that this tenure allows. It ends when the tenure
 // ends, or Options.GracePeriod before the deadline if renewals fail. context.Cause says why.
 func (t *Tenure) Context() context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.work.get(t.endLocked())
+	return t.work.get(t, t.schedule.workEnd())
 }
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
@@ -113,7 +107,7 @@ func (t *Tenure) Context() context.Context {
 func (t *Tenure) TokenContext() context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.writes.get(t.named(t.schedule.cause))
+	return t.writes.get(t, t.schedule.cause)
 }
 
 // ending is a context that is made when the program asks for it: few ask for both of a tenure, and
@@ -123,38 +117,20 @@ type ending struct {
 	cancel context.CancelCauseFunc
 }
 
-// get returns the context, which has ended if cause is not nil.
-func (e *ending) get(cause error) context.Context {
+// get returns the context of a tenure, which has ended if cause is not nil.
+func (e *ending) get(t *Tenure, cause error) context.Context {
 	if e.ctx == nil {
 		e.ctx, e.cancel = context.WithCancelCause(context.Background())
-		if cause != nil {
-			e.cancel(cause)
-		}
+		e.follow(t, cause)
 	}
 	return e.ctx
 }
 
-// Done is closed when Context ends.
-func (t *Tenure) Done() <-chan struct{} { return t.Context().Done() }
-
-// Err returns nil while Context is alive and then the cause of its end.
-func (t *Tenure) Err() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.endLocked()
-}
-
-// endLocked returns why the owner's context ended; nil while it is alive.
-func (t *Tenure) endLocked() error {
-	if t.err == nil {
-		t.err = t.named(cmp.Or(t.schedule.warned, t.schedule.cause)) // warned came first
+// follow ends the context, if there is one, if cause is not nil. A second cause changes nothing.
+func (e *ending) follow(t *Tenure, cause error) {
+	if cause != nil && e.ctx != nil && e.ctx.Err() == nil {
+		e.cancel(operror.New("lease: tenure of", t.lease.name, cause))
 	}
-	return t.err
-}
-
-// named adds the name of the lease to the cause of an end.
-func (t *Tenure) named(cause error) error {
-	return operror.New("lease: tenure of", t.lease.name, cause)
 }
 
 // Token returns the fencing token: the version that the store gave to the request which
@@ -209,17 +185,12 @@ func (t *Tenure) withSignals(e event) event {
 
 // applyLocked makes the contexts follow the schedule.
 func (t *Tenure) applyLocked(s schedule) {
-	ended, warned := s.cause != nil && t.schedule.cause == nil, s.warned != nil && t.schedule.warned == nil
 	t.schedule = s
-	if ended || s.stopped {
+	if s.cause != nil || s.stopped {
 		t.giveUp() // gives up a renewal under way
 	}
-	if ended && t.writes.ctx != nil {
-		t.writes.cancel(t.named(s.cause))
-	}
-	if (ended || warned) && t.work.ctx != nil {
-		t.work.cancel(t.endLocked())
-	}
+	t.writes.follow(t, s.cause)
+	t.work.follow(t, s.workEnd())
 }
 
 // end ends the tenure, unless it has ended.

@@ -126,7 +126,7 @@ func TestATenureAndItsRequestsHaveSpansAndMetrics(t *testing.T) {
 		}
 		conn.Cut()
 		time.Sleep(10 * time.Second)
-		if second.Err() == nil {
+		if context.Cause(second.Context()) == nil {
 			t.Error("the second tenure goes on")
 		}
 		short, cancel := context.WithTimeout(ctx, time.Second)

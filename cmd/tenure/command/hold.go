@@ -445,11 +445,11 @@ func (h *holderProcess) lossOf(tenure *lease.Tenure) error {
 		patience := time.NewTimer(lossPatience)
 		defer patience.Stop()
 		select {
-		case <-tenure.Done():
+		case <-tenure.Context().Done():
 		case <-patience.C:
 		}
 	}
-	return cmp.Or(tenure.Err(), errStoodStill)
+	return cmp.Or(context.Cause(tenure.Context()), errStoodStill)
 }
 
 // exitOf returns the error with which the process exits after a child with this status.
