@@ -37,16 +37,16 @@ type attempt struct {
 // errReconnected says that an attempt ended with its connection.
 var errReconnected = fmt.Errorf("the attempt ended: %w", ErrConnectionLost)
 
-// errTooSlow says that the store granted the lease twice, and each time too little of the TTL was
-// left when this process could begin to use it.
+// errTooSlow says that the store granted the lease twice, and the second time too little of the TTL was left when this
+// process could begin to use it.
 var errTooSlow = errors.New("the store granted the lease, but this process noticed it too late to hold it: " +
-	"a function of a Trace, the handler of a Logger, or the machine is too slow for the TTL")
-
-// errNoConnectionWithWill is why no attempt begins while the client has a connection.
-var errNoConnectionWithWill = errors.New("the broker accepts no connection with a Will yet")
+	"it stood still for too much of the TTL")
 
 // errUnsteady says that the store granted the lease again and again, and was gone each time.
 var errUnsteady = errors.New("the store granted the lease, and at once another store answered or the connection was lost")
+
+// errNoConnectionWithWill is why no attempt begins while the client has a connection.
+var errNoConnectionWithWill = errors.New("the broker accepts no connection with a Will yet")
 
 // acquire makes attempts to acquire the lease until one does not end with its connection.
 // It frees what an attempt that failed may hold. reason may be nil.
@@ -70,7 +70,7 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 			return tenure, nil
 		}
 		a.closeWill()
-		again, slow := again(err, reason != nil) && ctx.Err() == nil, errors.Is(err, errTooSlow)
+		again, slow := again(err) && ctx.Err() == nil, errors.Is(err, errTooSlow)
 		if again && slow {
 			l.logFailure("an attempt to acquire failed and will be repeated", err)
 			reason.failed(err)

@@ -381,15 +381,28 @@ func TestInvariant19AProcessThatStandsStillLeavesNoSilentHolder(t *testing.T) {
 				if got := waiting.all(); len(got) == 0 || !strings.Contains(got[0].Error(), "too late") {
 					t.Errorf("OnWaiting got %v", got)
 				}
+				if err := slow.Settle(t.Context()); err != nil {
+					t.Error(err)
+				}
 				again, cancelAgain := context.WithTimeout(t.Context(), time.Minute)
 				defer cancelAgain()
-				if tenure, err := slow.TryAcquire(again); tenure != nil || err == nil {
-					t.Errorf("TryAcquire returned %v, %v; want an error", tenure, err)
+				if tenure, err := slow.TryAcquire(again); tenure != nil || err == nil || again.Err() == nil {
+					t.Errorf("TryAcquire returned %v, %v; want the end of its context", tenure, err)
 				}
 				time.Sleep(2 * ttl)
-				if holder, err := newNode(t, store, "node-b", lease.Options{}).Holder(t.Context()); err != nil || holder.Held {
+				other := newNode(t, store, "node-b", lease.Options{})
+				if holder, err := other.Holder(t.Context()); err != nil || holder.Held {
 					t.Errorf("later the holder is %v, %v; want none", holder, err)
 				}
+				beside, cancelBeside := context.WithTimeout(t.Context(), time.Minute)
+				defer cancelBeside()
+				var acquiring sync.WaitGroup
+				acquiring.Go(func() { _, _ = slow.Acquire(beside) })
+				time.Sleep(ttl / 100)
+				if err := other.mustAcquire(t).Release(t.Context()); err != nil || beside.Err() != nil {
+					t.Errorf("another process holds the lease only after a minute: %v, %v", err, beside.Err())
+				}
+				await.Done(acquiring.Wait)
 			})
 		})
 	}
