@@ -100,16 +100,11 @@ func (r *waitReason) failed(err error) {
 	}
 }
 
-// heard notes what the key holds.
+// heard notes what the key holds. It logs which holder Acquire waits for, when that changes. A client that
+// forges notifications cannot make it log more often than once in a TTL.
 func (r *waitReason) heard(entry transport.Entry) {
-	r.held, r.holder = entry.Exists, r.lease.heard(entry)
-	r.logHolder()
-}
-
-// logHolder logs which holder Acquire waits for, when that changes. A client that forges
-// notifications cannot make it log more often than once in a TTL.
-func (r *waitReason) logHolder() {
 	l := r.lease
+	r.held, r.holder = entry.Exists, l.heard(entry)
 	if !r.holder.Held || r.holder.Name == r.logged || r.logged != "" && time.Since(r.loggedAt) < l.options.TTL {
 		return
 	}

@@ -34,7 +34,10 @@ func (t *Tenure) run(client context.Context) {
 				watching, changes = w, w.Changes()
 			}
 		case confirm:
-			e = t.confirm(until)
+			// A notification that says that the key does not hold this tenure's value may be late or forged. If
+			// there is no answer, the next renewal finds out.
+			_ = t.ask(t.TokenContext(), t.lease.client, transport.Binding{Store: t.store, Connection: t.lost, Until: until})
+			e.kind = confirmed
 		case renew:
 			e = t.renew(until)
 		case wait:
@@ -47,7 +50,10 @@ func (t *Tenure) run(client context.Context) {
 				switch {
 				case !open:
 					changes = nil
-					t.unwatched(watching.Err())
+					if err := watching.Err(); !isTerminal(err) {
+						t.lease.options.Logger.Warn("the key of the lease cannot be watched; its deletion will be noticed late or never",
+							"lease", t.lease.name, "error", err)
+					}
 				case !change.Exists || string(change.Value) != t.value:
 					e.kind = doubted
 				}
@@ -123,13 +129,6 @@ func (t *Tenure) finish() {
 	t.leavePulse()
 }
 
-// confirm asks the store what the key holds: a notification that says that it is not this tenure's value may
-// be late or forged. If there is no answer, the next renewal finds out.
-func (t *Tenure) confirm(until time.Time) event {
-	_ = t.ask(t.TokenContext(), t.lease.client, transport.Binding{Store: t.store, Connection: t.lost, Until: until})
-	return event{kind: confirmed}
-}
-
 // renew makes one attempt to renew.
 func (t *Tenure) renew(until time.Time) event {
 	binding, err := t.renewalBinding(until)
@@ -157,14 +156,6 @@ func (t *Tenure) renewalBinding(until time.Time) (binding transport.Binding, err
 	}
 	binding.Until = until
 	return binding, err
-}
-
-// unwatched logs that the watch of the key has ended by itself.
-func (t *Tenure) unwatched(err error) {
-	if !isTerminal(err) {
-		t.lease.options.Logger.Warn("the key of the lease cannot be watched; its deletion will be noticed late or never",
-			"lease", t.lease.name, "error", err)
-	}
 }
 
 // signal makes one receiver of a channel with room for one item look again.
