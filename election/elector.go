@@ -50,6 +50,7 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 		}
 	}
 	options.Lease.Holder = cmp.Or(options.Lease.Holder, client.ClientID())
+	options.Logger = client.Dispatched(options.Logger) // among the lines of the lease, which gets the program's
 	e := &Elector{client: client, options: options, status: Status{Phase: Stopped, Since: time.Now()}}
 	options.Lease.OnWaiting = e.waits
 	var err error

@@ -71,9 +71,8 @@ type Options struct {
 	// RefuseSwitchover makes this node, while it leads, refuse what [Switchover] asks.
 	RefuseSwitchover bool
 
-	// Observer, if set, gets the status at each change of phase, one at a time, in order, beside the lines
-	// of the Logger about it: while one of the two blocks, so does the other. Run waits for them; renewals
-	// and other electors do not. A panic in it is logged. It must not wait for Run to return.
+	// Observer, if set, gets the status at each change of phase, one at a time and in order. Run waits for it;
+	// renewals and other electors do not. A panic in it is logged. It must not wait for Run to return.
 	//
 	// While this node holds the lease, Run waits for the Observer no longer than the tenure
 	// lasts without renewal. If that passes before the term's function has started, the lease
@@ -84,8 +83,7 @@ type Options struct {
 	Observer func(Status)
 	// Logger receives what cannot be returned to a caller: at level Info when this node leads,
 	// when no longer, and why not, once for each change; at level Warn and above what goes
-	// wrong. Nil keeps silent. Its handler should not block: it holds up what it is called for, as the
-	// Observer does, and can lose the lease. A term ends in time all the same.
+	// wrong. Nil keeps silent. Its handler is called as that of the Logger of the lease: nothing waits for it.
 	Logger *slog.Logger
 }
 
@@ -118,7 +116,6 @@ func (o *Options) complete() error {
 	if o.Observer == nil {
 		o.Observer = func(Status) {}
 	}
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Lease.TTL = o.TTL
 	o.Lease.AcquireDelay = time.Duration(o.Rank) * (o.TTL / rankShare)
 	o.Lease.Logger = cmp.Or(o.Lease.Logger, o.Logger)

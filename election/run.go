@@ -94,8 +94,8 @@ func (r *run) came(err error) result {
 	if t == nil {
 		return result{err: err, ended: context.Cause(r.healthy)}
 	}
-	_, over := t.tenure.Token() // before Err, which it may change
-	res := result{err: err, lost: t.tenure.Err(), ended: context.Cause(t.ctx)}
+	_, over := t.tenure.Token() // first: it may end the context
+	res := result{err: err, lost: context.Cause(t.tenure.Context()), ended: context.Cause(t.ctx)}
 	if over != nil {
 		res.over = res.lost
 	}
@@ -169,7 +169,7 @@ func (r *run) campaign(ctx context.Context) error {
 	}
 	t := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	t.unlink = context.AfterFunc(tenure.Context(), func() { t.cancel(tenure.Err()) })
+	t.unlink = context.AfterFunc(tenure.Context(), func() { t.cancel(context.Cause(tenure.Context())) })
 	t.token, _ = tenure.Token()
 	r.change(func() {
 		r.campaigning, r.term = nil, t

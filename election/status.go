@@ -95,8 +95,8 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	}{fields(s), operror.Text(s.Cause)})
 }
 
-// enter sets the phase, and tells it to the Logger and the observer. It does not wait for them: the channel is
-// closed when they have returned. Run waits before it enters a phase again, unless it holds the lease, so few
+// enter sets the phase, and tells it to the Logger and the observer. It does not wait for the observer: the
+// channel is closed when that has returned. Run waits before it enters a phase again, unless it holds the lease, so few
 // phases wait for the observer.
 func (e *Elector) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan error) {
 	var status Status
@@ -107,8 +107,8 @@ func (e *Elector) enter(phase Phase, token hlc.Token, cause error) (delivered <-
 	return e.tell(func() (Status, bool) { return status, true })
 }
 
-// tell calls the Logger and the observer with what latest returns then, if that is worth it, after those of earlier
-// calls have returned. They run in a goroutine of their own: neither may hold up a node that holds the lease.
+// tell logs what latest returns then and calls the observer with it, if that is worth it, after earlier calls have
+// returned. The observer runs in a goroutine of its own, which it may end: it holds up no node that has the lease.
 func (e *Elector) tell(latest func() (status Status, worthIt bool)) (delivered <-chan error) {
 	done := make(chan error)
 	var previous <-chan error
@@ -118,44 +118,44 @@ func (e *Elector) tell(latest func() (status Status, worthIt bool)) (delivered <
 		if previous != nil {
 			<-previous
 		}
-		// call runs them in a goroutine that they may end.
 		status, worthIt := latest()
 		if !worthIt {
 			return
 		}
-		if err := <-call("the observer", func() error { e.report(status); return nil }); err != nil {
-			<-call("the Logger", func() error {
-				e.options.Logger.Error("the observer failed", "lease", e.lease.Name(), "error", err)
-				return nil
-			})
+		e.log(status)
+		if err := <-call("the observer", func() error { e.options.Observer(status); return nil }); err != nil {
+			e.options.Logger.Error("the observer failed", "lease", e.lease.Name(), "error", err)
 		}
 	})
 	return done
 }
 
-// report calls the Logger and the observer. The Logger gets whether this node leads, and why not, once for each
-// change. Package lease logs which holder a node waits for.
-func (e *Elector) report(status Status) {
+// log logs whether this node leads, and why not, once for each change. Package lease logs which holder a node
+// waits for.
+func (e *Elector) log(status Status) {
 	text := map[Phase]string{Standby: "standing by", Active: "leading", Draining: "no longer leading"}[status.Phase]
 	if line := text + operror.Text(status.Cause); text != "" && line != e.logged {
 		e.logged = line
-		logger := e.options.Logger.With("lease", e.lease.Name())
+		attributes := []any{"lease", e.lease.Name()}
 		if status.Cause != nil {
-			logger = logger.With("cause", status.Cause)
+			attributes = append(attributes, "cause", status.Cause)
 		}
-		logger.Info(text)
+		e.options.Logger.Info(text, attributes...)
 	}
-	e.options.Observer(status)
 }
 
 // standBy enters Standby and waits for the observer: no other node waits for this one then.
 func (e *Elector) standBy(cause error) { <-e.enter(Standby, hlc.Token{}, cause) }
 
 // waits notes what keeps this node from the lease, or nil: it is Lease.OnWaiting. It does not wait for the observer,
-// which gets the latest cause: one that comes while another one waits for the observer replaces it.
+// which gets the latest cause: one that comes while another one waits for the observer replaces it. One that
+// comes late, when the campaign is over, is of no use.
 func (e *Elector) waits(cause error) {
 	var told bool
 	e.set(func() {
+		if told = e.campaigning == nil; told {
+			return
+		}
 		e.status = Status{Phase: Standby, Since: time.Now(), Term: e.status.Term, Cause: cause}
 		told, e.telling = e.telling, true
 	})

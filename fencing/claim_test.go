@@ -227,7 +227,7 @@ func TestTheFirstErrorOfClaimAllStartsNoFurtherClaim(t *testing.T) {
 		if got := asked.Load(); got > 2*fencing.ClaimsAtOnce {
 			t.Errorf("%d claims were begun, want no more than %d", got, 2*fencing.ClaimsAtOnce)
 		}
-		if err := tenure.Err(); err != nil {
+		if err := context.Cause(tenure.Context()); err != nil {
 			t.Errorf("it ended the tenure: %v", err)
 		}
 	})

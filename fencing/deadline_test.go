@@ -146,7 +146,7 @@ func TestARequestWaitsNoLongerThanItsTenureIsSureToLast(t *testing.T) {
 					if waited := time.Since(began); !errors.Is(err, transport.ErrNotSent) || waited > left {
 						t.Errorf("%v after %v, want ErrNotSent within %v", err, waited, left)
 					}
-					if err := tenure.Err(); err != nil {
+					if err := context.Cause(tenure.Context()); err != nil {
 						t.Errorf("the tenure: %v", err)
 					}
 				})
@@ -220,7 +220,7 @@ func TestAGuardWritesUntilTheDeadline(t *testing.T) {
 				guard := fencing.NewGuard(present.Client, tenure)
 				for range 2 {
 					if err := method.call(t.Context(), guard); err != nil && !errors.Is(err, transport.ErrConditionFailed) {
-						t.Errorf("%v, with %v left: %v", tenure.Err(), tenure.Remaining(), err)
+						t.Errorf("%v, with %v left: %v", context.Cause(tenure.Context()), tenure.Remaining(), err)
 					}
 					await.Receive(tenure.Context().Done())
 				}

@@ -35,8 +35,8 @@ func TestInvariants13And17AFormerLeadersWriteIsRefusedAndEndsItsTenure(t *testin
 				if err := method.call(t.Context(), fencing.NewGuard(former.Client, stale.Tenure)); !errors.Is(err, fencing.ErrStaleToken) {
 					t.Errorf("error %v, want ErrStaleToken", err)
 				}
-				if !errors.Is(stale.Err(), transport.ErrFencingTokenLower) {
-					t.Errorf("the tenure ended with %v, want the refusal", stale.Err())
+				if !errors.Is(context.Cause(stale.Context()), transport.ErrFencingTokenLower) {
+					t.Errorf("the tenure ended with %v, want the refusal", context.Cause(stale.Context()))
 				}
 				if got := requests.Load(); got != 1 {
 					t.Errorf("%d requests with a token, want 1: nothing is retried with another", got)
@@ -80,8 +80,8 @@ func TestInvariant17ATokenThatTheStoreCannotHaveIssuedEndsTheTenure(t *testing.T
 					if err := method.call(t.Context(), fencing.NewGuard(client, foreign.Tenure)); !errors.Is(err, refusal.want) {
 						t.Errorf("error %v, want %v", err, refusal.want)
 					}
-					if !errors.Is(foreign.Err(), refusal.want) {
-						t.Errorf("the tenure ended with %v, want the refusal", foreign.Err())
+					if !errors.Is(context.Cause(foreign.Context()), refusal.want) {
+						t.Errorf("the tenure ended with %v, want the refusal", context.Cause(foreign.Context()))
 					}
 					if requests != 1 {
 						t.Errorf("%d requests with a token, want 1: nothing is retried with another", requests)
@@ -113,8 +113,8 @@ func TestInvariant17ARefusedTokenEndsTheTenureEverywhere(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		_, err := guard.Set(t.Context(), "press-7/claimed", nil)
-		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(tenure.Err(), lease.ErrFencedOut) || !errors.Is(tenure.Err(), fencing.ErrStaleToken) {
-			t.Errorf("%v ended the tenure with %v", err, tenure.Err())
+		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(context.Cause(tenure.Context()), lease.ErrFencedOut) || !errors.Is(context.Cause(tenure.Context()), fencing.ErrStaleToken) {
+			t.Errorf("%v ended the tenure with %v", err, context.Cause(tenure.Context()))
 		}
 		if err := await.Receive(underWay); !errors.Is(err, lease.ErrFencedOut) || !errors.Is(err, transport.ErrOutcomeUnknown) || time.Since(began) != 0 {
 			t.Errorf("what was under way ended with %v after %v, want ErrFencedOut and ErrOutcomeUnknown at once", err, time.Since(began))
@@ -161,7 +161,7 @@ func TestARefusalOfTheRequestAloneEndsNoTenure(t *testing.T) {
 					if err := method.call(t.Context(), fencing.NewGuard(refusal.make(t, store), tenure)); !errors.Is(err, refusal.want) {
 						t.Errorf("error %v, want %v", err, refusal.want)
 					}
-					if err := tenure.Err(); err != nil {
+					if err := context.Cause(tenure.Context()); err != nil {
 						t.Errorf("it ended the tenure: %v", err)
 					}
 				})
@@ -204,6 +204,7 @@ func TestRefusalsAreTracedByTheLease(t *testing.T) {
 		_, _ = stale.Get(ctx, "k")
 		_, _ = stale.Claim(ctx, "j")
 		_, _ = stale.Update(ctx, "k", func(transport.Entry) ([]byte, error) { return nil, nil })
+		synctest.Wait()
 		want := []string{"caller one set k false true false", "caller one get k true true true",
 			"caller one claim j true true true", "caller one update k true true true"}
 		if !slices.Equal(got, want) {

@@ -1,6 +1,7 @@
 package fencing_test
 
 import (
+	"context"
 	"errors"
 	"runtime"
 	"strings"
@@ -45,7 +46,7 @@ func TestInvariant47NoGuardedRequestReachesAStoreThatDidNotGrantTheTenure(t *tes
 					if err := method.call(t.Context(), guard); err == nil || errors.Is(err, transport.ErrOutcomeUnknown) {
 						t.Errorf("after the restart: %v", err)
 					}
-					if err := tenure.Err(); !errors.Is(err, identity.want) {
+					if err := context.Cause(tenure.Context()); !errors.Is(err, identity.want) {
 						t.Errorf("the tenure: %v, want %v", err, identity.want)
 					}
 					other := newNode(t, store, "other")
@@ -148,7 +149,7 @@ func TestInvariant47AGuardOfAnotherClientMeetsTheRestartToo(t *testing.T) {
 			if _, err := guard.Set(t.Context(), key, []byte("2")); err == nil {
 				t.Errorf("identity hidden %v: the restarted store took a guarded write", hidden)
 			}
-			if tenure.Err() == nil {
+			if context.Cause(tenure.Context()) == nil {
 				t.Errorf("identity hidden %v: the tenure goes on", hidden)
 			}
 		})
@@ -221,7 +222,7 @@ func TestInvariant47ATenureIsConfirmedAfterARequestMetNoStore(t *testing.T) {
 				}
 				n.conn.SetFault(nil)
 				time.Sleep(ttl / 2)
-				if err := tenure.Err(); !errors.Is(err, lease.ErrDeleted) {
+				if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeleted) {
 					t.Errorf("the tenure: %v, want ErrDeleted", err)
 				}
 			})
@@ -259,7 +260,7 @@ func TestATenureAndAClaimOutlastAMomentWithoutAStore(t *testing.T) {
 				t.Errorf("identity hidden %v: %v", hidden, err)
 			}
 			time.Sleep(3 * ttl)
-			if err := tenure.Err(); err != nil {
+			if err := context.Cause(tenure.Context()); err != nil {
 				t.Errorf("identity hidden %v: the tenure ended: %v", hidden, err)
 			}
 		})
@@ -279,7 +280,7 @@ func TestAGuardWritesOverTheNextConnectionOnceTheTenureIsConfirmed(t *testing.T)
 			if _, err := guard.Set(t.Context(), key, []byte("1")); err != nil {
 				t.Errorf("identity hidden %v: %v", hidden, err)
 			}
-			if err := tenure.Err(); err != nil {
+			if err := context.Cause(tenure.Context()); err != nil {
 				t.Errorf("identity hidden %v: the tenure ended: %v", hidden, err)
 			}
 		})
@@ -310,7 +311,7 @@ func TestInvariant54TheKeyOfTheLeaseCannotBeGuarded(t *testing.T) {
 			}
 		}
 		time.Sleep(3 * ttl)
-		if err := tenure.Err(); err != nil {
+		if err := context.Cause(tenure.Context()); err != nil {
 			t.Errorf("the tenure ended: %v", err)
 		}
 	})

@@ -469,8 +469,8 @@ func TestInvariant17AnUpdateThatMeetsANewerTokenEndsTheTenure(t *testing.T) {
 			}
 			return increment(old)
 		})
-		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(stale.Err(), fencing.ErrStaleToken) {
-			t.Errorf("error %v, the tenure ended with %v; want ErrStaleToken", err, stale.Err())
+		if !errors.Is(err, fencing.ErrStaleToken) || !errors.Is(context.Cause(stale.Context()), fencing.ErrStaleToken) {
+			t.Errorf("error %v, the tenure ended with %v; want ErrStaleToken", err, context.Cause(stale.Context()))
 		}
 		present.mustHold(t, key, "41")
 	})

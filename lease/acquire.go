@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/operror"
@@ -56,6 +57,7 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 	w := l.newWaiter()
 	defer w.close()
+	defer w.reason.over.Store(true)
 	tenure, err := l.acquire(ctx, w.reason, func(a *attempt) (*Tenure, error) { return w.acquire(ctx, a) })
 	if err != nil && ctx.Err() != nil && !isPermanent(err) {
 		err = w.reason.gaveUp(ctx, err)
@@ -71,10 +73,11 @@ func (l *Lease) acquireError(err error) error {
 // known holder. A nil waitReason belongs to TryAcquire, and failed ignores it.
 type waitReason struct {
 	lease    *Lease
-	err      error  // of the latest request; nil if the store answered it
-	reported string // the class of err, which Options.OnWaiting got
-	held     bool   // another holder has the lease
-	holder   Holder // not Held if it is not known
+	err      error       // of the latest request; nil if the store answered it
+	reported string      // the class of err, which Options.OnWaiting got
+	held     bool        // another holder has the lease
+	holder   Holder      // not Held if it is not known
+	over     atomic.Bool // Acquire has returned
 
 	logged   string    // the name of the holder in the latest log line; "": none yet
 	loggedAt time.Time // when that was
@@ -88,21 +91,20 @@ func (r *waitReason) failed(err error) {
 	class := classOf(err)
 	changed := class != r.reported
 	r.err, r.reported = err, class
-	if changed && r.lease.options.OnWaiting != nil {
-		r.lease.options.OnWaiting(err)
+	if hear := r.lease.options.OnWaiting; changed && hear != nil {
+		r.lease.client.Dispatch(func() {
+			if !r.over.Load() {
+				hear(err)
+			}
+		})
 	}
 }
 
-// heard notes what the key holds.
+// heard notes what the key holds. It logs which holder Acquire waits for, when that changes. A client that
+// forges notifications cannot make it log more often than once in a TTL.
 func (r *waitReason) heard(entry transport.Entry) {
-	r.held, r.holder = entry.Exists, r.lease.heard(entry)
-	r.logHolder()
-}
-
-// logHolder logs which holder Acquire waits for, when that changes. A client that forges
-// notifications cannot make it log more often than once in a TTL.
-func (r *waitReason) logHolder() {
 	l := r.lease
+	r.held, r.holder = entry.Exists, l.heard(entry)
 	if !r.holder.Held || r.holder.Name == r.logged || r.logged != "" && time.Since(r.loggedAt) < l.options.TTL {
 		return
 	}

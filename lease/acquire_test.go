@@ -297,7 +297,7 @@ func TestAcquireEndsWhenTheClientIsTakenOver(t *testing.T) {
 			t.Errorf("Acquire: %v, want ErrSessionTakenOver", err)
 		}
 		await.Receive(tenure.Context().Done())
-		if err := tenure.Err(); !errors.Is(err, transport.ErrSessionTakenOver) {
+		if err := context.Cause(tenure.Context()); !errors.Is(err, transport.ErrSessionTakenOver) {
 			t.Errorf("cause %v, want ErrSessionTakenOver", err)
 		}
 	})

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -36,13 +37,16 @@ type attempt struct {
 // errReconnected says that an attempt ended with its connection.
 var errReconnected = fmt.Errorf("the attempt ended: %w", ErrConnectionLost)
 
-// errTooSlow says that the store granted the lease twice, and each time too little of the TTL was
-// left when this process could begin to use it.
+// errTooSlow says that the store granted the lease twice, and the second time too little of the TTL was left when this
+// process could begin to use it.
 var errTooSlow = errors.New("the store granted the lease, but this process noticed it too late to hold it: " +
-	"a function of a Trace, the handler of a Logger, or the machine is too slow for the TTL")
+	"it stood still for too much of the TTL")
 
 // errUnsteady says that the store granted the lease again and again, and was gone each time.
 var errUnsteady = errors.New("the store granted the lease, and at once another store answered or the connection was lost")
+
+// errNoConnectionWithWill is why no attempt begins while the client has a connection.
+var errNoConnectionWithWill = errors.New("the broker accepts no connection with a Will yet")
 
 // acquire makes attempts to acquire the lease until one does not end with its connection.
 // It frees what an attempt that failed may hold. reason may be nil.
@@ -61,12 +65,12 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 			return nil, orUnknown(err)
 		}
 		a.began = began
-		tenure, err := a.run(try)
+		tenure, err := try(a)
 		if tenure != nil {
 			return tenure, nil
 		}
 		a.closeWill()
-		again, slow := again(err, reason != nil) && ctx.Err() == nil, errors.Is(err, errTooSlow)
+		again, slow := again(err) && ctx.Err() == nil, errors.Is(err, errTooSlow)
 		if again && slow {
 			l.logFailure("an attempt to acquire failed and will be repeated", err)
 			reason.failed(err)
@@ -84,21 +88,6 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 			sleep.For(ctx, backoff.next(random.Fraction())) // other processes can acquire it meanwhile
 		}
 	}
-}
-
-// run calls try. If that does not return, because a function of the program panicked or ended the
-// goroutine, it frees what the attempt may hold: the caller may recover.
-func (a *attempt) run(try func(*attempt) (*Tenure, error)) (*Tenure, error) {
-	returned := false
-	defer func() {
-		if !returned {
-			a.closeWill()
-			a.lease.abandon(a.value, transport.Binding{Store: a.store})
-		}
-	}()
-	tenure, err := try(a)
-	returned = true
-	return tenure, err
 }
 
 func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, error) {
@@ -137,33 +126,21 @@ func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, e
 // setWill makes a connection that deletes the key when it is lost. If the broker takes longer than
 // RequestTimeout, the reason to wait is a request that was not sent.
 func (a *attempt) setWill(ctx context.Context) (will *transport.Will, err error) {
-	client := a.lease.client
-	done, reported := make(chan struct{}), false
+	client, done := a.lease.client, make(chan struct{})
 	go func() {
 		defer close(done)
 		will, err = client.SetWill(ctx, a.lease.name, []byte(a.value))
-		err = operror.Inner(err)
 	}()
 	timeout := time.NewTimer(a.lease.options.RequestTimeout)
 	defer timeout.Stop()
 	select {
 	case <-done:
-		return will, err
 	case <-timeout.C:
+		cause := cmp.Or(client.Connection().Err, errNoConnectionWithWill)
+		a.reason.failed(fmt.Errorf("%w: %w", transport.ErrNotSent, cause))
+		<-done
 	}
-	defer func() { // OnWaiting may panic: then nothing else would close the Will
-		if <-done; !reported && will != nil {
-			will.Close()
-		}
-	}()
-	cause := client.Connection().Err
-	if cause == nil {
-		cause = errors.New("the broker accepts no connection with a Will yet")
-	}
-	a.reason.failed(fmt.Errorf("%w: %w", transport.ErrNotSent, cause))
-	reported = true
-	<-done
-	return will, err
+	return will, operror.Inner(err)
 }
 
 // closeWill lets the client set another Will. This one stays with the connection, and does
@@ -199,11 +176,12 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 		sent := l.options.Clock()
 		binding := a.binding()
 		version, err = l.set(ctx, a.value, &binding, l.options.probe())
-		l.traceAttempt(ctx, sent, err)
+		now := l.options.Clock()
+		l.traceAttempt(ctx, now-sent, err)
 		freed := errors.Is(err, transport.ErrConditionFailed) && l.freeLeft(ctx)
 		store, _ := l.client.Store()
 		var next claimAction
-		a.claim, next = a.claim.next(l.options.Clock(), answer{
+		a.claim, next = a.claim.next(now, answer{
 			err: err, sent: sent, known: a.replaced != nil, other: store != a.store,
 			replaced: isClosed(a.replaced), lost: isClosed(a.lost), freed: freed, random: random.Fraction,
 		})

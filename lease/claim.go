@@ -19,7 +19,6 @@ type claim struct {
 	// later request that was refused says nothing about one that is still under way.
 	mayHold bool
 	granted bool // the store granted the lease, and that was no use
-	late    bool // the latest grant took longer than RequestTimeout
 	moved   bool // another store answered than the one that was asked
 }
 
@@ -64,24 +63,19 @@ func (c claim) next(now time.Duration, a answer) (claim, claimAction) {
 	switch {
 	case err == nil:
 		c.mayHold = true
-		// If all requests are late, as where functions of the program are slow, a tenure begins
-		// that can still renew itself.
-		wasLate := c.late
-		c.late = now-a.sent > c.options.RequestTimeout
 		usable := now < c.options.deadline(a.sent)-c.options.GracePeriod-c.options.RequestTimeout
-		if a.known && (!c.late || wasLate && usable) && !a.lost && !a.replaced {
+		switch {
+		case a.known && usable && !a.lost && !a.replaced:
 			return c, claimAction{do: begin}
-		}
-		if c.late && wasLate && !usable {
-			return c, claimAction{do: stop, err: errTooSlow}
-		}
-		// The process stood still, and little of the TTL is left; or the request
-		// went over another connection than the one to watch; or the store that
-		// granted it is gone; or it was the client's first request, and could not
-		// be bound to a store. Ask again, for a fresh deadline.
-		if !c.granted && !(c.willed && a.lost) {
+		case !c.granted && !(c.willed && a.lost):
+			// The process stood still, and a tenure could not renew itself in what is left of the TTL; or the
+			// request went over another connection than the one to watch; or the store that granted it is
+			// gone; or it was the client's first request, and could not be bound to a store. Ask again, for a
+			// fresh deadline.
 			c.granted = true
 			return c, claimAction{do: ask}
+		case c.granted && !usable: // the attempt frees the lease: another process may be faster
+			return c, claimAction{do: stop, err: errTooSlow}
 		}
 		err = errUnsteady // again: with pauses, or a store that changes always would be asked without end
 	case errors.Is(err, transport.ErrConditionFailed):
@@ -107,11 +101,8 @@ func (c claim) next(now time.Duration, a answer) (claim, claimAction) {
 	return c, claimAction{do: pause, err: err, pause: c.backoff.next(a.random())}
 }
 
-// again reports whether another attempt follows one that ended with err. waits says that the
-// acquisition goes on where it can.
-func again(err error, waits bool) bool {
-	return errors.Is(err, errReconnected) || waits && errors.Is(err, errTooSlow)
-}
+// again reports whether another attempt follows one that ended with err.
+func again(err error) bool { return errors.Is(err, errReconnected) || errors.Is(err, errTooSlow) }
 
 // freeing decides how a value that may be in the store is deleted.
 type freeing struct {

@@ -39,7 +39,7 @@ func TestATenureThatEndsOnDisconnectRefusesItsTokenAtOnce(t *testing.T) {
 				}
 				n.conn.Restore()
 				synctest.Wait()
-				if err := tenure.Err(); errors.Is(err, lease.ErrConnectionLost) != test.ends {
+				if err := context.Cause(tenure.Context()); errors.Is(err, lease.ErrConnectionLost) != test.ends {
 					t.Errorf("cause %v; is it over: %t", err, test.ends)
 				}
 			})
@@ -55,9 +55,9 @@ func TestTheContextEndsWithTheConnectionWithoutACallOfToken(t *testing.T) {
 		synctest.Wait()
 		cut := time.Now()
 		n.conn.Cut()
-		await.Receive(tenure.Done())
-		if waited := time.Since(cut); waited > 0 || !errors.Is(tenure.Err(), lease.ErrConnectionLost) {
-			t.Errorf("it ended after %v with %v", waited, tenure.Err())
+		await.Receive(tenure.Context().Done())
+		if waited := time.Since(cut); waited > 0 || !errors.Is(context.Cause(tenure.Context()), lease.ErrConnectionLost) {
+			t.Errorf("it ended after %v with %v", waited, context.Cause(tenure.Context()))
 		}
 	})
 }
@@ -289,7 +289,7 @@ func TestInvariant52ATenureOutlivesAHalfOpenConnection(t *testing.T) {
 					for range 3 {
 						n.conn.Freeze()
 						time.Sleep(3 * ttl)
-						if got, err := tenure.Token(); err != nil || got != token || tenure.Err() != nil {
+						if got, err := tenure.Token(); err != nil || got != token || context.Cause(tenure.Context()) != nil {
 							t.Fatalf("the connection died %v after the begin: %v, %v; want %v", after, got, err, token)
 						}
 					}
@@ -345,11 +345,11 @@ func TestATenureThatEndsWithItsConnectionEndsWhenTheDeadOneIsGivenUp(t *testing.
 					return n.mustAcquire(t)
 				}()
 				select {
-				case <-tenure.Done():
+				case <-tenure.Context().Done():
 				case <-time.After(ttl):
 					t.Fatal("it goes on")
 				}
-				if err := tenure.Err(); !errors.Is(err, lease.ErrConnectionLost) {
+				if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrConnectionLost) {
 					t.Errorf("it ended with %v, want ErrConnectionLost", err)
 				}
 			})
@@ -366,7 +366,7 @@ func TestInvariant62ATenureWithInstantFailoverEndsWithinHalfOfItsTTLOnASilentCon
 			time.Sleep(ttl + time.Duration(i)*ttl/100)
 			n.conn.Freeze()
 			silent := time.Now()
-			await.Receive(tenure.Done())
+			await.Receive(tenure.Context().Done())
 			if took := time.Since(silent); took > ttl/2 {
 				t.Errorf("it ended %v after its connection fell silent", took)
 			}
@@ -461,7 +461,7 @@ func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T)
 				for range 30 {
 					conn.until.Store(time.Now().Add(test.stall).UnixNano())
 					time.Sleep(test.stall + options.TTL)
-					if err := tenure.Err(); err != nil {
+					if err := context.Cause(tenure.Context()); err != nil {
 						t.Fatalf("a stall of %v ended it: %v", test.stall, err)
 					}
 				}

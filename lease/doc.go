@@ -72,8 +72,8 @@
 //	├─ RenewEvery ─┬─ retries ─ … ─┬────── GracePeriod ───┬── Margin ────┤
 //	               renewal         Context ends           deadline: Token refuses
 //
-// The margin must be more than the two clocks can drift apart within a TTL. [Options.Budget]
-// works out what a set of options means for failover.
+// The margin must be more than the two clocks can drift apart within a TTL. docs/leases.md says what a TTL
+// means for failover.
 //
 // After a request that is not answered within RequestTimeout, the client doubts its connection:
 // the broker has half of RequestTimeout more, and at least 100 ms, for a sign of life. Then the

@@ -110,21 +110,3 @@ func ExampleTenure_Token() {
 	// a token of StateStore
 	// and none any more
 }
-
-func ExampleOptions_Budget() {
-	budget, err := lease.Options{TTL: 2 * time.Second, RequestTimeout: 200 * time.Millisecond}.Budget()
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Print(budget)
-	// Output:
-	// With a TTL of 2s                                 at worst
-	// the holder crashes: the next one holds after     2.2s
-	// the holder is cut off: the next one holds after  2.2s
-	// … of which no holder works for                   1.133334s
-	// a clean hand-over takes                          10ms
-	// … if its notification is lost                    2.2s
-	// the store is away, and no lease is lost, for     1.266666s
-	// renewals in a row that may go unanswered         3
-}

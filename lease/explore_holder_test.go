@@ -175,7 +175,7 @@ func (w *world) tried(h *holder, err error, version hlc.Timestamp) {
 	switch {
 	case errors.Is(err, transport.ErrConditionFailed):
 		w.await(h, waitEvent{kind: refused, version: version})
-	case !again(err, true):
+	case !again(err):
 		w.await(h, waitEvent{kind: delayed})
 	case h.claim.mayHold:
 		h.goesOn = true

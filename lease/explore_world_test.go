@@ -452,7 +452,7 @@ func (k *keyed) holder(h *holder) {
 	switch h.phase {
 	case asking, pausing, waits:
 		c, w := &h.claim, &h.waiting
-		k.bytes(flags(c.mayHold, c.granted, c.late, c.moved, w.delaying, w.watches, w.hinted, w.polling), flags(w.backingOff))
+		k.bytes(flags(c.mayHold, c.granted, c.moved, w.delaying, w.watches, w.hinted, w.polling), flags(w.backingOff))
 		k.duration(c.backoff.interval)
 		k.duration(w.backoff.interval)
 		k.until(w.dueAt, now)

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -38,60 +36,6 @@ func mustTryAcquire(t *testing.T, l *lease.Lease) *lease.Tenure {
 		t.Fatal(err)
 	}
 	return tenure
-}
-
-// Invariant 45: a function of one tenure that blocks delays no renewal of another tenure of the same
-// client.
-func TestAFunctionThatBlocksDelaysNoOtherTenure(t *testing.T) {
-	failed := transporttest.Fault{LoseReply: true}
-	for _, test := range []struct {
-		name  string
-		fault transporttest.Fault // of the first tenure's renewals
-		lease func(*gate) lease.Options
-	}{
-		{name: "Trace.Renewed", lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{Renewed: func(lease.TraceInfo) { g.pass() }}}
-		}},
-		{name: "Trace.RenewalFailed", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{RenewalFailed: func(lease.TraceInfo) { g.pass() }}}
-		}},
-		{name: "Trace.Ended", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Trace: &lease.Trace{Ended: func(lease.TraceInfo) { g.pass() }}}
-		}},
-		{name: "Logger", fault: failed, lease: func(g *gate) lease.Options {
-			return lease.Options{Logger: g.logger(slog.LevelInfo)}
-		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				g := newGate(t)
-				n := newNode(t, store, "node-a", lease.Options{})
-				t.Cleanup(func() { g.open(); _ = n.client.Close() })
-				first := mustTryAcquire(t, n.another(t, "first", test.lease(g)))
-				var others []*lease.Tenure
-				for i := range 20 {
-					others = append(others, mustTryAcquire(t, n.another(t, fmt.Sprint("other ", i), lease.Options{})))
-				}
-				n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-					if strings.Contains(string(request.Payload), "first") {
-						return test.fault
-					}
-					return transporttest.Fault{}
-				})
-				g.shut.Store(true)
-				await.Receive(g.reached)
-				time.Sleep(5 * ttl)
-				if first.Err() == nil {
-					t.Error("the first tenure goes on, so its function does not block it")
-				}
-				for _, other := range others {
-					if left := other.Remaining(); left < ttl/2 || other.Err() != nil {
-						t.Errorf("%v: of a tenure with nothing that blocks %v is left", other, left)
-					}
-				}
-			})
-		})
-	}
 }
 
 // Invariant 42: a tenure has one goroutine, also while a request is under way. It ends with it.
@@ -153,7 +97,7 @@ func TestInvariant42TenuresThatBeginWhileTheClientClosesLeaveNothing(t *testing.
 						if i%3 > 0 {
 							_ = tenure.Release(ctx)
 						} else {
-							await.Receive(tenure.Done())
+							await.Receive(tenure.Context().Done())
 						}
 					}
 				})
@@ -185,15 +129,14 @@ func TestAContextThatIsAskedForLateHasEndedWithItsCause(t *testing.T) {
 		n.conn.Cut()
 		synctest.Wait()
 		for name, ctx := range map[string]context.Context{"Context": tenure.Context(), "TokenContext": tenure.TokenContext()} {
-			if cause := context.Cause(ctx); cause == nil || cause.Error() != tenure.Err().Error() {
-				t.Errorf("%s ended with %v, want %v", name, cause, tenure.Err())
+			if cause := context.Cause(ctx); cause == nil || cause.Error() != context.Cause(tenure.Context()).Error() {
+				t.Errorf("%s ended with %v, want %v", name, cause, context.Cause(tenure.Context()))
 			}
 		}
 	})
 }
 
-// A tenure that begins late, because a function of the program held it up, brings channels that are
-// closed. They must not replace the channels of tenures that have begun meanwhile.
+// A tenure that begins late, because its process stood still, brings channels that are closed. They must not replace the channels of tenures that have begun meanwhile.
 func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -216,13 +159,13 @@ func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 				n := newNode(t, store, "node-a", lease.Options{})
 				mustTryAcquire(t, n.Lease) // the client knows the store
 				g, slow := newGate(t), test.options
-				slow.Trace = &lease.Trace{Acquired: func(context.Context, lease.TraceInfo) { g.pass() }}
+				slow.Clock = atReading(beginning, g.pass)
 				g.shut.Store(true)
 				begun := make(chan struct{})
 				go func() {
 					defer close(begun)
 					tenure, err := n.another(t, "late", slow).TryAcquire(t.Context())
-					if err == nil && tenure.Err() == nil {
+					if err == nil && context.Cause(tenure.Context()) == nil {
 						t.Error("the late tenure begins, though what it holds has ended")
 					}
 				}()
@@ -232,8 +175,8 @@ func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 				g.open()
 				await.Receive(begun)
 				synctest.Wait()
-				if other.Err() != nil {
-					t.Fatalf("the other tenure: %v", other.Err())
+				if context.Cause(other.Context()) != nil {
+					t.Fatalf("the other tenure: %v", context.Cause(other.Context()))
 				}
 				ctx := other.Context()
 				test.end(t, store, n)
@@ -275,9 +218,7 @@ func TestInvariant42CloseEndsATenureThatBeginsMeanwhile(t *testing.T) {
 		}
 		late := make(chan error, 1)
 		go func() {
-			_, err := n.another(t, "late", lease.Options{
-				Trace: &lease.Trace{Acquired: func(context.Context, lease.TraceInfo) { begins.pass() }},
-			}).TryAcquire(t.Context())
+			_, err := n.another(t, "late", lease.Options{Clock: atReading(beginning, begins.pass)}).TryAcquire(t.Context())
 			late <- err
 		}()
 		await.Receive(begins.reached)
@@ -298,6 +239,21 @@ func TestInvariant42CloseEndsATenureThatBeginsMeanwhile(t *testing.T) {
 			t.Errorf("Close took %v", waited)
 		}
 	})
+}
+
+// beginning is the reading of its clock, from 1, with which a tenure begins, in a TryAcquire of one request.
+const beginning = 4
+
+// atReading returns a clock that calls do after one of its readings, counted from 1.
+func atReading(number int64, do func()) func() time.Duration {
+	var readings atomic.Int64
+	return func() time.Duration {
+		now := lease.SystemClock()
+		if readings.Add(1) == number {
+			do()
+		}
+		return now
+	}
 }
 
 // pausing is a clock on virtual time. One of its readings, counted from 1, is followed by a pause, as of
@@ -334,7 +290,7 @@ func TestInvariant8APauseAfterALookAtTheClockMakesNoContextEndLate(t *testing.T)
 			acquired := time.Now()
 			n.conn.Cut()
 			clock.after.Store(clock.readings.Load() + reading)
-			await.Receive(tenure.Done())
+			await.Receive(tenure.Context().Done())
 			ended := time.Now()
 			went := clock.went.Load()
 			if paused = went > 0 && went <= ended.UnixNano(); !paused {

@@ -202,7 +202,7 @@ func awaitEnd(t *testing.T, tenure *lease.Tenure) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
 	defer cancel()
 	select {
-	case <-tenure.Done():
+	case <-tenure.Context().Done():
 	case <-ctx.Done():
 		t.Fatal("the tenure goes on")
 	}

@@ -50,6 +50,7 @@ func New(client *transport.Client, name string, options Options) (*Lease, error)
 	if err := options.complete(client.ClientID()); err != nil {
 		return nil, fmt.Errorf("lease: %q: %w", name, err)
 	}
+	options.Logger = client.Dispatched(options.Logger)
 	l := &Lease{client: client, name: name, options: options}
 	l.SetAcquireDelay(options.AcquireDelay)
 	return l, nil

@@ -69,7 +69,8 @@ type Options struct {
 	// the kind of cause changes, not for each attempt. It gets nil when the store answers
 	// again and Acquire waits for the holder. It is not called when Acquire returns.
 	//
-	// Acquire calls OnWaiting in its own goroutine, and waits for it. No tenure does.
+	// OnWaiting is called as the functions of Trace: Acquire does not wait for it. So a call that has begun
+	// can still run when Acquire has returned. No call begins then.
 	OnWaiting func(cause error)
 	// Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
 	// It must never go back, and must go on while the machine is suspended. In a TTL it may
@@ -77,9 +78,8 @@ type Options struct {
 	// use and must not block. Default SystemClock.
 	Clock func() time.Duration
 	// Logger gets what no caller can get: at level Info the beginning and the end of each tenure,
-	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler should not
-	// block: the next renewal waits for it, so it can lose the lease. A tenure ends in time all the
-	// same. Default: no logs.
+	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler is called as the
+	// functions of Trace: nothing waits for it. Default: no logs.
 	Logger *slog.Logger
 	// Trace has functions that the lease and its tenures call, for metrics and spans. It must
 	// not be changed afterwards. Default: none.
@@ -103,6 +103,14 @@ const (
 	releaseJitter = 10 * time.Millisecond
 )
 
+// Validate reports which option makes no sense and which values would do. The error is that of New.
+func (o Options) Validate() error {
+	if err := o.complete("any"); err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	return nil
+}
+
 // complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete(clientID string) error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
@@ -124,7 +132,6 @@ func (o *Options) complete(clientID string) error {
 	if o.Clock == nil {
 		o.Clock, o.systemClock = SystemClock, true
 	}
-	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	o.Trace = cmp.Or(o.Trace, &Trace{})
 	// A renewal whose reply is lost must leave room for another.
 	retried := o.retried()
@@ -147,7 +154,7 @@ func (o *Options) complete(clientID string) error {
 // is the longest RenewEvery that does so by itself; there may be none.
 func (o Options) advice(renewEvery time.Duration) string {
 	var would []string
-	if ttl, ok := o.enoughTTL(0); ok {
+	if ttl := o.enoughTTL(); ttl <= MaxTTL {
 		would = append(would, fmt.Sprintf("TTL at least %v", ttl))
 	}
 	if renewEvery > 0 {
@@ -159,21 +166,20 @@ func (o Options) advice(renewEvery time.Duration) string {
 	return "make " + strings.Join(would, ", or ")
 }
 
-// enoughTTL returns the shortest TTL that leaves room for a lost reply, and for an outage of the store. A
-// longer TTL makes the durations longer that are shares of it, so each step looks again. Reports false if
-// there is no such TTL up to MaxTTL.
-func (o Options) enoughTTL(outage time.Duration) (ttl time.Duration, ok bool) {
+// enoughTTL returns the shortest TTL that leaves room for a lost reply, or one above MaxTTL. A longer TTL makes the
+// durations longer that are shares of it, so each step looks again.
+func (o Options) enoughTTL() (ttl time.Duration) {
 	for ttl = o.TTL; ttl <= MaxTTL; {
 		tried := o
 		tried.TTL = ttl
 		tried.fill()
-		missing := max(tried.retried(), outage) - tried.outage()
+		missing := tried.retried() - tried.outage()
 		if missing <= 0 {
-			return ttl, true
+			break
 		}
 		ttl += (missing + time.Millisecond - 1).Truncate(time.Millisecond)
 	}
-	return 0, false
+	return ttl
 }
 
 // fill gives the durations that are zero their defaults.
@@ -185,6 +191,9 @@ func (o *Options) fill() {
 
 // retried is what a renewal takes whose reply is lost, and the one after it.
 func (o *Options) retried() time.Duration { return o.RequestTimeout + o.RetryAfter + o.RequestTimeout }
+
+// outage is how long the store may be away without costing the lease.
+func (o *Options) outage() time.Duration { return o.TTL - o.Margin - o.GracePeriod - o.RenewEvery }
 
 type duration struct {
 	name   string
@@ -203,16 +212,6 @@ func (o *Options) durations() []duration {
 		{"Jitter", &o.Jitter, o.TTL / 10},
 		{"AcquireDelay", &o.AcquireDelay, 0},
 	}
-}
-
-// LogValue is the options as a group, without the functions and the Logger.
-func (o Options) LogValue() slog.Value {
-	group := []slog.Attr{slog.String("TTL", o.TTL.String())}
-	for _, duration := range o.durations() {
-		group = append(group, slog.String(duration.name, duration.value.String()))
-	}
-	return slog.GroupValue(append(group, slog.String("Holder", o.Holder), slog.Bool("EndOnDisconnect", o.EndOnDisconnect),
-		slog.Bool("InstantFailover", o.InstantFailover), slog.Bool("NoWatch", o.NoWatch))...)
 }
 
 // probe is how long the broker has for a sign of life after a request was not answered.

@@ -2,8 +2,11 @@ package lease_test
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"math"
+	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,34 +18,64 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-func TestABudgetOfNonsenseIsRefused(t *testing.T) {
-	if _, err := (lease.Options{TTL: time.Second, RenewEvery: time.Second}).Budget(); err == nil {
-		t.Error("RenewEvery as long as TTL was accepted")
+// promised are the options with which the promises of docs/leases.md are tested. As many renewals in a row may go
+// unanswered as there is room for before the tenure's context ends.
+var promised = []struct {
+	name string
+	lease.Options
+	unanswered int
+}{
+	{"the defaults", lease.Options{TTL: ttl}, 2},
+	{"short requests", lease.Options{TTL: ttl, RequestTimeout: ttl / 20}, 5},
+	{"frequent renewals", lease.Options{TTL: ttl, RenewEvery: ttl / 10, RetryAfter: ttl / 100}, 2},
+	{"acquire delay", lease.Options{TTL: ttl, AcquireDelay: ttl / 5}, 2},
+	{"a short TTL", lease.Options{TTL: 100 * time.Millisecond}, 2},
+}
+
+// promises are the formulas of docs/leases.md.
+type promises struct{ crash, unheld, handOver, outage time.Duration }
+
+func promisesOf(o lease.Options) promises {
+	renewEvery, requestTimeout := cmp.Or(o.RenewEvery, o.TTL/6), cmp.Or(o.RequestTimeout, o.TTL/6)
+	margin, grace, jitter := cmp.Or(o.Margin, o.TTL/10), cmp.Or(o.GracePeriod, o.TTL/10), cmp.Or(o.Jitter, o.TTL/10)
+	return promises{
+		crash:    o.TTL + jitter + o.AcquireDelay,
+		unheld:   max(renewEvery, requestTimeout) + requestTimeout + grace + margin + jitter + o.AcquireDelay,
+		handOver: min(jitter, 10*time.Millisecond) + o.AcquireDelay,
+		outage:   o.TTL - margin - grace - renewEvery,
 	}
 }
 
-// budgets are the options with which the promises of a Budget are tested.
-var budgets = []struct {
-	name string
-	lease.Options
-}{
-	{"the defaults", lease.Options{TTL: ttl}},
-	{"short requests", lease.Options{TTL: ttl, RequestTimeout: ttl / 20}},
-	{"frequent renewals", lease.Options{TTL: ttl, RenewEvery: ttl / 10, RetryAfter: ttl / 100}},
-	{"acquire delay", lease.Options{TTL: ttl, AcquireDelay: ttl / 5}},
-	{"a short TTL", lease.Options{TTL: 100 * time.Millisecond}},
+func TestDocsShowWhatATTLMeans(t *testing.T) {
+	document, err := os.ReadFile("../docs/leases.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	row := func(share float64, limit time.Duration, of time.Duration) string {
+		if got := limit.Seconds() / of.Seconds(); math.Abs(got-share) > 0.0051 {
+			t.Errorf("a share of %.2f is %.4f", share, got)
+		}
+		return fmt.Sprintf("| %.2f | %.2f s |", share, limit.Seconds())
+	}
+	of := promisesOf(lease.Options{TTL: ttl})
+	for _, want := range []string{
+		row(1.10, of.crash, ttl) + " TTL + Jitter + AcquireDelay |",
+		row(0.63, of.unheld, ttl) + " the longer of RenewEvery and RequestTimeout, + RequestTimeout + GracePeriod + Margin + Jitter + AcquireDelay |",
+		row(0.63, of.outage, ttl) + " TTL − Margin − GracePeriod − RenewEvery |",
+		fmt.Sprintf("| | %v ms | the shorter of Jitter and 10 ms, + AcquireDelay |", of.handOver.Milliseconds()),
+	} {
+		if !strings.Contains(string(document), want) {
+			t.Errorf("docs/leases.md does not have %q", want)
+		}
+	}
 }
 
-func TestABudgetsRenewalsAreHowManyMayGoUnanswered(t *testing.T) {
-	for _, options := range budgets {
-		budget, err := options.Budget()
-		if err != nil {
-			t.Fatal(err)
-		}
+func TestAsManyRenewalsAsPromisedMayGoUnanswered(t *testing.T) {
+	for _, options := range promised {
 		for _, test := range []struct {
 			lost  int
 			lives bool
-		}{{budget.Renewals - 1, true}, {100, false}} {
+		}{{options.unanswered, true}, {100, false}} {
 			t.Run(fmt.Sprintf("%s and %d lost replies", options.name, test.lost), func(t *testing.T) {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
 					n := newNode(t, store, "node-a", options.Options)
@@ -51,7 +84,7 @@ func TestABudgetsRenewalsAreHowManyMayGoUnanswered(t *testing.T) {
 						return transporttest.Fault{LoseReply: number <= int64(test.lost)}
 					})
 					time.Sleep(options.TTL)
-					if err := tenure.Err(); errors.Is(err, lease.ErrDeadlinePassed) == test.lives {
+					if err := context.Cause(tenure.Context()); errors.Is(err, lease.ErrDeadlinePassed) == test.lives {
 						t.Errorf("the cause of its end is %v; is it to live: %t", err, test.lives)
 					}
 				})
@@ -60,12 +93,9 @@ func TestABudgetsRenewalsAreHowManyMayGoUnanswered(t *testing.T) {
 	}
 }
 
-func TestABudgetHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testing.T) {
-	for _, options := range budgets {
-		budget, err := options.Budget()
-		if err != nil {
-			t.Fatal(err)
-		}
+func TestAPromiseHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testing.T) {
+	for _, options := range promised {
+		limits := promisesOf(options.Options)
 		// The worst moment is just after a renewal; try many.
 		for part := range time.Duration(20) {
 			t.Run(fmt.Sprintf("%s, cut off after 3 TTL and %d %%", options.name, 5*part), func(t *testing.T) {
@@ -77,14 +107,14 @@ func TestABudgetHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testin
 					time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals
 					cut := time.Now()
 					a.conn.Cut()
-					await.Receive(tenure.Done())
+					await.Receive(tenure.Context().Done())
 					stopped := time.Now()
 					await.Receive(acquired)
-					if got := time.Since(cut); got > budget.Crash {
-						t.Errorf("the next one holds after %v, promised are %v", got, budget.Crash)
+					if got := time.Since(cut); got > limits.crash {
+						t.Errorf("the next one holds after %v, promised are %v", got, limits.crash)
 					}
-					if got := time.Since(stopped); got > budget.Unheld {
-						t.Errorf("no holder works for %v, promised are %v", got, budget.Unheld)
+					if got := time.Since(stopped); got > limits.unheld {
+						t.Errorf("no holder works for %v, promised are %v", got, limits.unheld)
 					}
 				})
 			})
@@ -93,12 +123,9 @@ func TestABudgetHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testin
 }
 
 // A cut may lose the reply to a renewal. The store counts from this one, and the tenure from the one before.
-func TestABudgetHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
-	for _, options := range budgets {
-		budget, err := options.Budget()
-		if err != nil {
-			t.Fatal(err)
-		}
+func TestAPromiseHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
+	for _, options := range promised {
+		limits := promisesOf(options.Options)
 		late := cmp.Or(options.RequestTimeout, options.TTL/6) - time.Microsecond
 		for _, test := range []struct {
 			name   string
@@ -107,11 +134,11 @@ func TestABudgetHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 			goesOn bool                // the later renewals have the same fault
 			limit  time.Duration
 		}{
-			{name: "the renewal arrives at once", cut: transporttest.Fault{CutAfter: true}, limit: budget.Unheld},
-			{name: "the renewal arrives late", cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: budget.Unheld},
+			{name: "the renewal arrives at once", cut: transporttest.Fault{CutAfter: true}, limit: limits.unheld},
+			{name: "the renewal arrives late", cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: limits.unheld},
 			{name: "the replies before it are late", before: transporttest.Fault{HoldReply: late},
-				cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: budget.Unheld},
-			{name: "requests still arrive", cut: transporttest.Fault{LoseReply: true}, goesOn: true, limit: budget.Crash},
+				cut: transporttest.Fault{CutAfter: true, HoldRequest: late}, limit: limits.unheld},
+			{name: "requests still arrive", cut: transporttest.Fault{LoseReply: true}, goesOn: true, limit: limits.crash},
 		} {
 			t.Run(options.name+", "+test.name, func(t *testing.T) {
 				for renewal := range int64(10) {
@@ -126,7 +153,7 @@ func TestABudgetHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 							}
 							return test.before
 						})
-						await.Receive(tenure.Done())
+						await.Receive(tenure.Context().Done())
 						stopped := time.Now()
 						await.Receive(acquired)
 						if got := time.Since(stopped); got > test.limit {
@@ -139,20 +166,17 @@ func TestABudgetHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 	}
 }
 
-func TestABudgetHoldsForAHandOver(t *testing.T) {
+func TestAPromiseHoldsForAHandOver(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		silent bool
-		limit  func(lease.Budget) time.Duration
+		limit  func(promises) time.Duration
 	}{
-		{"that is heard", false, func(b lease.Budget) time.Duration { return b.HandOver }},
-		{"that is not heard", true, func(b lease.Budget) time.Duration { return b.Crash }},
+		{"that is heard", false, func(p promises) time.Duration { return p.handOver }},
+		{"that is not heard", true, func(p promises) time.Duration { return p.crash }},
 	} {
-		for _, options := range budgets {
-			budget, err := options.Budget()
-			if err != nil {
-				t.Fatal(err)
-			}
+		for _, options := range promised {
+			limit := test.limit(promisesOf(options.Options))
 			t.Run(test.name+" with "+options.name, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
 					a, b := newNode(t, store, "node-a", options.Options), newNode(t, store, "node-b", options.Options)
@@ -165,8 +189,8 @@ func TestABudgetHoldsForAHandOver(t *testing.T) {
 						t.Fatal(err)
 					}
 					await.Receive(acquired)
-					if got := time.Since(released); got > test.limit(budget) {
-						t.Errorf("the hand-over took %v, promised are %v", got, test.limit(budget))
+					if got := time.Since(released); got > limit {
+						t.Errorf("the hand-over took %v, promised are %v", got, limit)
 					}
 				})
 			})
@@ -214,6 +238,9 @@ func TestInvariant7OptionsThatCannotSurviveOneLostReplyAreRefused(t *testing.T) 
 			synctest.Test(t, func(t *testing.T) {
 				client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 				_, err := lease.New(client, name, test.options)
+				if valid := test.options.Validate(); (valid == nil) != (err == nil) {
+					t.Errorf("Validate: %v, and New: %v", valid, err)
+				}
 				switch {
 				case test.want == "" && err != nil:
 					t.Errorf("refused: %v", err)
@@ -239,7 +266,7 @@ func TestTheAdviceForOptionsThatCannotWorkIsAcceptedWhenFollowed(t *testing.T) {
 		{"a margin for which no TTL is long enough", lease.Options{TTL: second, Margin: lease.MaxTTL}, false, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := test.options.Budget()
+			err := test.options.Validate()
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -262,7 +289,7 @@ func TestTheAdviceForOptionsThatCannotWorkIsAcceptedWhenFollowed(t *testing.T) {
 				}
 				followed := test.options
 				apply(&followed, value)
-				if _, err := followed.Budget(); err != nil {
+				if err := followed.Validate(); err != nil {
 					t.Errorf("%s%v: %v", name, value, err)
 				}
 			}

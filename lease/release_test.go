@@ -389,11 +389,11 @@ func TestConfirmEndsATenureThatTheStoreDoesNotHave(t *testing.T) {
 				other := newNode(t, store, "other", lease.Options{NoWatch: true})
 				tenure := n.mustAcquire(t)
 				test.take(t, other)
-				if err := tenure.Err(); err != nil {
+				if err := context.Cause(tenure.Context()); err != nil {
 					t.Fatalf("the tenure ended by itself: %v", err)
 				}
-				if err := tenure.Confirm(t.Context()); !errors.Is(err, test.want) || !errors.Is(tenure.Err(), test.want) {
-					t.Errorf("Confirm: %v, and the tenure ended with %v; want %v", err, tenure.Err(), test.want)
+				if err := tenure.Confirm(t.Context()); !errors.Is(err, test.want) || !errors.Is(context.Cause(tenure.Context()), test.want) {
+					t.Errorf("Confirm: %v, and the tenure ended with %v; want %v", err, context.Cause(tenure.Context()), test.want)
 				}
 			})
 		})
@@ -405,8 +405,8 @@ func TestATenureGoesOnIfTheStoreCannotConfirmIt(t *testing.T) {
 		n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
 		tenure := n.mustAcquire(t)
 		n.scripted("GET", always(transporttest.Fault{LoseReply: true}))
-		if err := tenure.Confirm(t.Context()); !errors.Is(err, transport.ErrOutcomeUnknown) || tenure.Err() != nil {
-			t.Errorf("Confirm: %v, and the tenure: %v; want ErrOutcomeUnknown, and a tenure that goes on", err, tenure.Err())
+		if err := tenure.Confirm(t.Context()); !errors.Is(err, transport.ErrOutcomeUnknown) || context.Cause(tenure.Context()) != nil {
+			t.Errorf("Confirm: %v, and the tenure: %v; want ErrOutcomeUnknown, and a tenure that goes on", err, context.Cause(tenure.Context()))
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -133,7 +134,7 @@ func TestInvariant6ARefusedRenewalEndsTheTenureAtOnce(t *testing.T) {
 		if waited := time.Since(began); waited > ttl/6 {
 			t.Errorf("noticed after %v, want by the next renewal", waited)
 		}
-		if err := tenure.Err(); !errors.Is(err, lease.ErrLost) {
+		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrLost) {
 			t.Errorf("cause %v, want ErrLost", err)
 		}
 		if _, err := tenure.Token(); !errors.Is(err, lease.ErrLost) {
@@ -177,12 +178,12 @@ func TestInvariant43NothingWaitsForARenewalThatHangs(t *testing.T) {
 		defer close(send)
 		began := time.Now()
 		mustToken(t, tenure)
-		if left := tenure.Remaining(); left <= 0 || tenure.Err() != nil {
-			t.Errorf("%v are left; %v", left, tenure.Err())
+		if left := tenure.Remaining(); left <= 0 || context.Cause(tenure.Context()) != nil {
+			t.Errorf("%v are left; %v", left, context.Cause(tenure.Context()))
 		}
 		tenure.StopRenewing()
 		tenure.FencedOut(errors.New("a newer token was seen"))
-		await.Receive(tenure.Done())
+		await.Receive(tenure.Context().Done())
 		if waited := time.Since(began); waited > 0 {
 			t.Errorf("that took %v", waited)
 		}
@@ -206,7 +207,7 @@ func TestStopRenewingGivesUpTheRenewalUnderWay(t *testing.T) {
 			t.Errorf("%v are left, want %v", got, want)
 		}
 		time.Sleep(ttl)
-		if err := tenure.Err(); !errors.Is(err, lease.ErrDeadlinePassed) || renewals() != 1 {
+		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeadlinePassed) || renewals() != 1 {
 			t.Errorf("after %d renewals: %v", renewals(), err)
 		}
 	})

@@ -302,7 +302,7 @@ func (p path) answered(r *replayed, m moment, freed bool) (paths []path, err err
 			paths = append(paths, q)
 		case errors.Is(next.err, transport.ErrConditionFailed):
 			return r.after(q.await(m.At, waitEvent{kind: refused, version: m.version()})), nil
-		case again(next.err, true):
+		case again(next.err):
 			return nil, fmt.Errorf("the attempt is over: %w", next.err)
 		default:
 			return r.after(q.await(m.At, waitEvent{kind: delayed})), nil

@@ -60,7 +60,7 @@ func TestInvariant47ATenureEndsWithTheDataOfItsStore(t *testing.T) {
 					if setting.options.EndOnDisconnect || setting.options.InstantFailover {
 						want = lease.ErrConnectionLost
 					}
-					if err := tenure.Err(); !errors.Is(err, want) {
+					if err := context.Cause(tenure.Context()); !errors.Is(err, want) {
 						t.Errorf("it ended with %v, want %v", err, want)
 					}
 					_ = tenure.Release(t.Context())
@@ -112,7 +112,7 @@ func TestATenureSurvivesAConnectionAndAStoreThatKeepItsKey(t *testing.T) {
 				n.conn.Restore()
 				time.Sleep(3 * ttl)
 			}
-			if err := tenure.Err(); err != nil {
+			if err := context.Cause(tenure.Context()); err != nil {
 				t.Errorf("identity hidden %v: it ended: %v", hidden, err)
 			}
 			// Once for each new connection, and once more if it waited for the connection.
@@ -152,7 +152,7 @@ func TestInvariant47ARenewalIsNotSentOverAnUnconfirmedConnection(t *testing.T) {
 		n.conn.Cut()
 		n.conn.Restore()
 		awaitEnd(t, tenure)
-		if err := tenure.Err(); !errors.Is(err, lease.ErrDeleted) {
+		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeleted) {
 			t.Errorf("it ended with %v, want ErrDeleted", err)
 		}
 		if !restarted.Load() || set.Load() {
@@ -190,7 +190,7 @@ func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *tes
 			})
 			await.Receive(renewing)
 			time.Sleep(2 * ttl)
-			if err := tenure.Err(); !errors.Is(err, lease.ErrConnectionLost) {
+			if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrConnectionLost) {
 				t.Errorf("it ended with %v, want ErrConnectionLost", err)
 			}
 			if sent.Load() > 0 {
@@ -381,6 +381,7 @@ func TestARefusalInAHoldOffDoesNotSayThatTheLeaseIsHeld(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), ttl)
 		defer cancel()
 		_, waited := n.Acquire(ctx)
+		synctest.Wait()
 		for _, err := range []error{err, waited} {
 			if !errors.Is(err, lease.ErrHeld) || !strings.Contains(err.Error(), "hold-off") || strings.Contains(err.Error(), "held by") {
 				t.Errorf("the error %q, want one that names the hold-off and no holder", err)
@@ -416,7 +417,7 @@ func TestInvariant59ATenureSurvivesACrashOfADurableStore(t *testing.T) {
 					waiter.conn.Restore()
 				}
 				time.Sleep(5 * ttl)
-				if err := tenure.Err(); err != nil || mustToken(t, tenure) != token {
+				if err := context.Cause(tenure.Context()); err != nil || mustToken(t, tenure) != token {
 					t.Fatalf("down for %v at a time, the tenure ended with %v", down, err)
 				}
 				if len(acquired) > 0 {
@@ -568,9 +569,9 @@ func TestATenureEndsWithItsStoreWhileARenewalWaitsForItsReply(t *testing.T) {
 			t.Fatal(err)
 		}
 		met := time.Now()
-		await.Receive(tenure.Done())
-		if after := time.Since(met); after > 0 || !errors.Is(tenure.Err(), lease.ErrStoreReplaced) {
-			t.Errorf("the tenure ended %v after another store answered, with %v", after, tenure.Err())
+		await.Receive(tenure.Context().Done())
+		if after := time.Since(met); after > 0 || !errors.Is(context.Cause(tenure.Context()), lease.ErrStoreReplaced) {
+			t.Errorf("the tenure ended %v after another store answered, with %v", after, context.Cause(tenure.Context()))
 		}
 	})
 }

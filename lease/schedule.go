@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -54,13 +55,13 @@ const (
 // action is what a tenure has to do next.
 type action struct {
 	do    actionKind
-	until time.Duration // renew, confirm: when to give up the request; wait: when to call next if nothing happens
+	until time.Duration // renew, confirm: when to give up the request
 }
 
 type actionKind int
 
 const (
-	wait    actionKind = iota // wait for an event
+	wait    actionKind = iota // wait for an event, or until something is due
 	watch                     // watch the key
 	confirm                   // ask the store what the key holds, and report confirmed or ended
 	renew                     // send a renewal, and report renewed, failed or ended
@@ -106,7 +107,7 @@ func (s schedule) next(now time.Duration, e event) (schedule, action) {
 		s.pending = true
 		return s, action{renew, until}
 	}
-	return s, action{wait, min(s.due(now), now+s.options.lookEvery())}
+	return s, action{do: wait}
 }
 
 // until is when a request that leaves now is given up: when the owner's context ends, or else when
@@ -179,6 +180,9 @@ func (s schedule) after(now time.Duration, e event) schedule {
 
 // graceAt is when the owner's context ends if no renewal succeeds.
 func (s *schedule) graceAt() time.Duration { return s.deadline - s.options.GracePeriod }
+
+// workEnd is why the owner's context ended; nil while it is alive.
+func (s *schedule) workEnd() error { return cmp.Or(s.warned, s.cause) } // warned came first
 
 // late is the cause of a tenure that was not renewed in time. Its text has the error of the
 // latest renewal, but it does not match that error: it becomes part of the errors of writes

@@ -1,11 +1,9 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -23,10 +21,9 @@ type Tenure struct {
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
-	looks    sync.WaitGroup // calls of look that are due or under way
-	turn     chan struct{}  // holds an item while a Release may send requests: from the end of run on
-	reported chan struct{}  // closed when Trace.Ended has returned; nil without one
+	wake  chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
+	looks sync.WaitGroup // calls of look that are due or under way
+	turn  chan struct{}  // holds an item while a Release may send requests: from the end of run on
 
 	renewing context.Context // of renewals: ends when none is of use any more
 	giveUp   context.CancelFunc
@@ -41,7 +38,6 @@ type Tenure struct {
 	looked   bool          // look has run
 	freed    bool          // the store is known to hold nothing of this tenure
 	sent     time.Duration // when the latest request for the lease left, on the lease's clock
-	err      error         // why Context ended, always the same; nil: see endLocked
 	work     ending        // Context
 	writes   ending        // TokenContext
 
@@ -67,16 +63,13 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
-	if l.options.Trace.Ended != nil {
-		t.reported = make(chan struct{})
-	}
-	t.reportAcquired(ctx) // before anything else is reported
 	if !l.client.Go(t.run) {
 		t.end(transport.ErrClosed)
-		t.reportEnded()
 		return nil, transport.ErrClosed
 	}
-	_, _ = t.remaining() // a function of the program may have taken long: the tenure must not be behind
+	t.reportAcquired(ctx)
+	signal(t.wake)
+	_, _ = t.remaining() // the process may have stood still: the tenure must not be behind
 	a.reason = nil       // a tenure keeps its attempt
 	l.last.Store(nil)
 	l.limit.Reset()
@@ -101,15 +94,12 @@ func (t *Tenure) String() string {
 	return fmt.Sprintf("%s, token %v, %v remaining", t.lease.name, t.token, left)
 }
 
-// LogValue is String.
-func (t *Tenure) LogValue() slog.Value { return slog.StringValue(t.String()) }
-
 // Context returns a context for the work that this tenure allows. It ends when the tenure
 // ends, or Options.GracePeriod before the deadline if renewals fail. context.Cause says why.
 func (t *Tenure) Context() context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.work.get(t.endLocked())
+	return t.work.get(t, t.schedule.workEnd())
 }
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
@@ -117,7 +107,7 @@ func (t *Tenure) Context() context.Context {
 func (t *Tenure) TokenContext() context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.writes.get(t.named(t.schedule.cause))
+	return t.writes.get(t, t.schedule.cause)
 }
 
 // ending is a context that is made when the program asks for it: few ask for both of a tenure, and
@@ -127,38 +117,20 @@ type ending struct {
 	cancel context.CancelCauseFunc
 }
 
-// get returns the context, which has ended if cause is not nil.
-func (e *ending) get(cause error) context.Context {
+// get returns the context of a tenure, which has ended if cause is not nil.
+func (e *ending) get(t *Tenure, cause error) context.Context {
 	if e.ctx == nil {
 		e.ctx, e.cancel = context.WithCancelCause(context.Background())
-		if cause != nil {
-			e.cancel(cause)
-		}
+		e.follow(t, cause)
 	}
 	return e.ctx
 }
 
-// Done is closed when Context ends.
-func (t *Tenure) Done() <-chan struct{} { return t.Context().Done() }
-
-// Err returns nil while Context is alive and then the cause of its end.
-func (t *Tenure) Err() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.endLocked()
-}
-
-// endLocked returns why the owner's context ended; nil while it is alive.
-func (t *Tenure) endLocked() error {
-	if t.err == nil {
-		t.err = t.named(cmp.Or(t.schedule.warned, t.schedule.cause)) // warned came first
+// follow ends the context, if there is one, if cause is not nil. A second cause changes nothing.
+func (e *ending) follow(t *Tenure, cause error) {
+	if cause != nil && e.ctx != nil && e.ctx.Err() == nil {
+		e.cancel(operror.New("lease: tenure of", t.lease.name, cause))
 	}
-	return t.err
-}
-
-// named adds the name of the lease to the cause of an end.
-func (t *Tenure) named(cause error) error {
-	return operror.New("lease: tenure of", t.lease.name, cause)
 }
 
 // Token returns the fencing token: the version that the store gave to the request which
@@ -213,17 +185,12 @@ func (t *Tenure) withSignals(e event) event {
 
 // applyLocked makes the contexts follow the schedule.
 func (t *Tenure) applyLocked(s schedule) {
-	ended, warned := s.cause != nil && t.schedule.cause == nil, s.warned != nil && t.schedule.warned == nil
 	t.schedule = s
-	if ended || s.stopped {
+	if s.cause != nil || s.stopped {
 		t.giveUp() // gives up a renewal under way
 	}
-	if ended && t.writes.ctx != nil {
-		t.writes.cancel(t.named(s.cause))
-	}
-	if (ended || warned) && t.work.ctx != nil {
-		t.work.cancel(t.endLocked())
-	}
+	t.writes.follow(t, s.cause)
+	t.work.follow(t, s.workEnd())
 }
 
 // end ends the tenure, unless it has ended.
@@ -348,20 +315,8 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 // next one: the Will of that connection releases the lease, and the error is ErrConnectionLost.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
-	err := t.release(ctx)
-	if err == nil && t.reported != nil {
-		select {
-		case <-t.reported:
-		case <-ctx.Done():
-		}
-	}
-	return err
-}
-
-// release frees the lease, as soon as no request is under way, neither a renewal nor one of another Release.
-func (t *Tenure) release(ctx context.Context) error {
 	select {
-	case <-t.turn: // a renewal under way was cancelled, and no other follows
+	case <-t.turn: // no request is under way: a renewal was cancelled, and no other follows
 	case <-ctx.Done():
 		return t.releaseError(context.Cause(ctx))
 	}

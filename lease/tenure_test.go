@@ -63,7 +63,7 @@ func TestInvariant3TheContextEndsSoonAfterTheMachineWokeUp(t *testing.T) {
 		time.Sleep(ttl / 20) // long before anything is due
 		suspend.jump(time.Hour)
 		woke := time.Now()
-		await.Receive(tenure.Done())
+		await.Receive(tenure.Context().Done())
 		if got, limit := time.Since(woke), options.GracePeriod/2; got > limit {
 			t.Errorf("the context ended %v after the machine woke up, want at most %v", got, limit)
 		}
@@ -123,7 +123,7 @@ func TestInvariant8TheContextEndsBeforeTheDeadlineAndThatBeforeTheStoresExpiry(t
 		if got, want := time.Since(acquired), ttl-500*time.Millisecond; got != want {
 			t.Errorf("the context ended after %v, want %v", got, want)
 		}
-		if err := tenure.Err(); !errors.Is(err, lease.ErrDeadlinePassed) {
+		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeadlinePassed) {
 			t.Errorf("cause %v, want ErrDeadlinePassed", err)
 		}
 		if got := mustToken(t, tenure); got != token {
@@ -239,7 +239,7 @@ func TestADeletionBeforeTheWatchBeginsIsFound(t *testing.T) {
 		}
 		time.Sleep(ttl / 10) // renewals begin later
 		synctest.Wait()
-		if err := tenure.Err(); !errors.Is(err, lease.ErrDeleted) {
+		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeleted) {
 			t.Errorf("%v, want ErrDeleted", err)
 		}
 	})
@@ -339,7 +339,7 @@ func TestATenureEndsAtOnceWhenItsKeyIsDeleted(t *testing.T) {
 				if _, err := tenure.Token(); !errors.Is(err, test.want) {
 					t.Errorf("Token: %v, want %v", err, test.want)
 				}
-				if err := tenure.Err(); !errors.Is(err, test.want) {
+				if err := context.Cause(tenure.Context()); !errors.Is(err, test.want) {
 					t.Errorf("cause %v, want %v", err, test.want)
 				}
 			})
@@ -360,7 +360,7 @@ func TestADeletionWhileTheConnectionIsDownIsNoticedWhenItIsBack(t *testing.T) {
 		}
 		n.conn.Restore()
 		synctest.Wait()
-		if err := tenure.Err(); !errors.Is(err, lease.ErrDeleted) {
+		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeleted) {
 			t.Errorf("cause %v, want ErrDeleted", err)
 		}
 	})

@@ -14,29 +14,23 @@ import (
 // may be nil, and several leases may share one Trace. Without a Trace nothing is called or
 // allocated for it.
 //
-// The functions are called without a lock, and should not block. No function can keep a tenure
-// alive: its contexts end in time, and Token refuses, also while one blocks. What a slow one delays
-// is the acquisition or the next renewal, so it can lose the lease. They may use Token and Remaining
-// of a tenure, and must neither release one nor wait for it. A panic in a function is a panic of its
-// goroutine; an Acquire that ends with one frees what it may have acquired.
-//
-// Attempt and Acquired run in the goroutine of Acquire or TryAcquire. Renewed, RenewalFailed and
-// Ended run in goroutines of the tenure: they come one at a time, in order and after Acquired.
-// Those of several tenures run at the same time. Refused runs in the goroutine of the write, after
-// the end of the tenure. [transport.Client.Close] returns after Ended of all its tenures.
+// The client of the lease calls the functions as those of a transport.Trace, among them and the lines of its
+// Logger: soon, in a goroutine of their own, one at a time and in order. No acquisition and no tenure waits for
+// them. They should not block: while 1,024 calls wait, others are dropped, and the log says how many. So a
+// counter of a metric can lack calls. The ctx of a function has the values of the context of the caller, which
+// may have its result long since. transport.Client.Close waits for all calls, and none comes after it, so no
+// function may call it. A panic in a function ends the process.
 type Trace struct {
-	// Attempt is called after each request to acquire a lease. ctx is the context of Acquire or
-	// TryAcquire, with its values. It may have ended.
+	// Attempt is called after each request to acquire a lease. ctx is the context of Acquire or TryAcquire.
 	Attempt func(ctx context.Context, info TraceInfo)
-	// Acquired is called when a tenure begins, before Acquire returns it. ctx is as for Attempt.
-	// If the client is closed at this moment, Ended follows at once and Acquire returns an error.
+	// Acquired is called when a tenure has begun, before the other functions hear of it. ctx is as for Attempt.
 	Acquired func(ctx context.Context, info TraceInfo)
 	// Renewed is called after each renewal that the store accepted in time.
 	Renewed func(info TraceInfo)
 	// RenewalFailed is called after each renewal that failed and will be repeated.
 	RenewalFailed func(info TraceInfo)
-	// Ended is called when a tenure has ended: once for each call of Acquired. Release frees the
-	// lease meanwhile, and does not return without an error before Ended has, unless its ctx ends.
+	// Ended is called when a tenure has ended: once for each call of Acquired, unless one of them was dropped.
+	// Release does not wait for it.
 	Ended func(info TraceInfo)
 	// Refused is called when a fencing.Guard refuses an operation because the tenure is over, or
 	// the store refuses it because of the token. ctx is the context of the operation.
@@ -87,30 +81,41 @@ func CauseText(cause error) string {
 	return "other"
 }
 
-// traceAttempt traces a request of an attempt that left at sent.
-func (l *Lease) traceAttempt(ctx context.Context, sent time.Duration, err error) {
-	if l.options.Trace.Attempt == nil {
-		return
+// trace calls f later, unless it is nil.
+func (l *Lease) trace(f func(TraceInfo), info TraceInfo) {
+	if f != nil {
+		kept := info // only here: without an f nothing is allocated
+		l.client.Dispatch(func() { f(kept) })
 	}
+}
+
+// in returns f with its first argument; nil if f is nil.
+func in(ctx context.Context, f func(context.Context, TraceInfo)) func(TraceInfo) {
+	if f == nil {
+		return nil
+	}
+	return func(info TraceInfo) { f(ctx, info) }
+}
+
+// traceAttempt traces a request of an attempt.
+func (l *Lease) traceAttempt(ctx context.Context, took time.Duration, err error) {
 	if errors.Is(err, transport.ErrConditionFailed) {
 		err = &HeldError{} // the refusal does not name the holder
 	}
-	l.options.Trace.Attempt(ctx, TraceInfo{Lease: l.name, Holder: l.options.Holder, RoundTrip: l.options.Clock() - sent, Err: err})
+	l.trace(in(ctx, l.options.Trace.Attempt), TraceInfo{Lease: l.name, Holder: l.options.Holder, RoundTrip: took, Err: err})
 }
 
-// traced adds what each TraceInfo of a tenure has.
-func (t *Tenure) traced(info TraceInfo) TraceInfo {
+// trace calls f later, unless it is nil, with what each TraceInfo of a tenure has.
+func (t *Tenure) trace(f func(TraceInfo), info TraceInfo) {
 	info.Lease, info.Holder, info.Token = t.lease.name, t.lease.options.Holder, t.token
-	return info
+	t.lease.trace(f, info)
 }
 
 // reportAcquired traces and logs a tenure that begins.
 func (t *Tenure) reportAcquired(ctx context.Context) {
 	options := &t.lease.options
 	waited := t.acquired - t.began
-	if options.Trace.Acquired != nil {
-		options.Trace.Acquired(ctx, t.traced(TraceInfo{RoundTrip: t.acquired - t.sent, Lasted: waited}))
-	}
+	t.trace(in(ctx, options.Trace.Acquired), TraceInfo{RoundTrip: t.acquired - t.sent, Lasted: waited})
 	if options.Logger.Enabled(ctx, slog.LevelInfo) {
 		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
 	}
@@ -119,44 +124,29 @@ func (t *Tenure) reportAcquired(ctx context.Context) {
 // reportEnded traces and logs the end of a tenure. It is called once.
 func (t *Tenure) reportEnded() {
 	options := &t.lease.options
-	if t.reported != nil {
-		defer close(t.reported)
-	}
 	held := options.Clock() - t.acquired
 	t.mu.Lock()
 	cause := t.schedule.cause
 	t.mu.Unlock()
-	if options.Trace.Ended != nil {
-		options.Trace.Ended(t.traced(TraceInfo{Lasted: held, Err: cause}))
-	}
+	t.trace(options.Trace.Ended, TraceInfo{Lasted: held, Err: cause})
 	if options.Logger.Enabled(context.Background(), slog.LevelInfo) {
 		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
 	}
 }
 
-// reportOf returns what traces and logs the result of a renewal that left at sent; nil if that is of no use.
-func (t *Tenure) reportOf(sent time.Duration, result event) func() {
+// reportRenewal traces and logs the result of a renewal that left at sent, if that is of use.
+func (t *Tenure) reportRenewal(sent time.Duration, result event) {
 	options := &t.lease.options
-	heard := result.kind == renewed && options.Trace.Renewed != nil ||
-		result.kind == failed && (options.Trace.RenewalFailed != nil || options.Logger.Handler() != slog.DiscardHandler)
-	if !heard {
-		return nil
-	}
 	now := options.Clock()
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	headroom := t.schedule.deadline - now
+	headroom, over := t.schedule.deadline-now, t.schedule.cause != nil || t.schedule.stopped
+	t.mu.Unlock()
 	switch {
-	case t.schedule.cause != nil || t.schedule.stopped || headroom <= 0:
-		return nil
+	case over || headroom <= 0:
 	case result.kind == renewed:
-		info := t.traced(TraceInfo{RoundTrip: now - sent, Headroom: headroom})
-		return func() { options.Trace.Renewed(info) }
-	}
-	return func() {
-		if options.Trace.RenewalFailed != nil {
-			options.Trace.RenewalFailed(t.traced(TraceInfo{Headroom: headroom, Err: result.err}))
-		}
+		t.trace(options.Trace.Renewed, TraceInfo{RoundTrip: now - sent, Headroom: headroom})
+	case result.kind == failed:
+		t.trace(options.Trace.RenewalFailed, TraceInfo{Headroom: headroom, Err: result.err})
 		options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", result.err)
 	}
 }
@@ -166,7 +156,5 @@ func (t *Tenure) reportOf(sent time.Duration, result event) func() {
 // resource with a fencing.Checker may call it for the resource. It has no other effect: see
 // [Tenure.FencedOut].
 func (t *Tenure) NoteRefusal(ctx context.Context, operation, key string, local bool, err error) {
-	if refused := t.lease.options.Trace.Refused; refused != nil {
-		refused(ctx, t.traced(TraceInfo{Operation: operation, Key: key, Local: local, Err: err}))
-	}
+	t.trace(in(ctx, t.lease.options.Trace.Refused), TraceInfo{Operation: operation, Key: key, Local: local, Err: err})
 }

@@ -71,6 +71,7 @@ func TestATenureIsTracedFromItsFirstAttemptToItsEnd(t *testing.T) {
 		if err := tenure.Release(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait()
 		got := a.all()
 		// The client's first request cannot be bound to a store: it is sent again.
 		want := []string{
@@ -92,28 +93,29 @@ func TestATenureIsTracedFromItsFirstAttemptToItsEnd(t *testing.T) {
 
 // Also where Acquire fails: a gauge of the tenures that are held would be wrong for ever.
 func TestEachAcquiredIsFollowedByOneEndedAlsoWhenTheClientIsClosed(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var calls traced
-		trace := calls.trace()
-		n := newNode(t, store, "node-a", lease.Options{Trace: trace})
-		closed := make(chan struct{})
-		acquired := trace.Acquired
-		trace.Acquired = func(ctx context.Context, info lease.TraceInfo) {
-			acquired(ctx, info)
-			go func() { // not in the function: Close waits for what it may call
-				defer close(closed)
-				_ = n.client.Close()
-			}()
-			time.Sleep(time.Second)
-		}
-		if tenure, err := n.Acquire(t.Context()); !errors.Is(err, transport.ErrClosed) {
-			t.Errorf("%v, %v, want ErrClosed", tenure, err)
-		}
-		await.Receive(closed)
-		if got := calls.all(); len(got) < 2 || got[len(got)-1] != "ended client_closed after 1s" || !strings.HasPrefix(got[len(got)-2], "acquired") {
-			t.Errorf("traced %q", got)
-		}
-	})
+	for reading := int64(beginning - 1); reading <= beginning+1; reading++ {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			var calls traced
+			n := newNode(t, store, "node-a", lease.Options{})
+			mustTryAcquire(t, n.Lease) // the client knows the store
+			closed := make(chan struct{})
+			l := n.another(t, "another", lease.Options{Trace: calls.trace(), Clock: atReading(reading, func() {
+				go func() { // not in the goroutine of a tenure, for which Close waits
+					defer close(closed)
+					_ = n.client.Close()
+				}()
+				time.Sleep(time.Millisecond)
+			})})
+			if tenure, err := l.TryAcquire(t.Context()); (err == nil) != (tenure != nil) || err != nil && !errors.Is(err, transport.ErrClosed) {
+				t.Errorf("%v, %v, want a tenure or ErrClosed", tenure, err)
+			}
+			await.Receive(closed)
+			got := strings.Join(calls.all(), "\n")
+			if acquired := strings.Count(got, "acquired"); acquired > 1 || strings.Count(got, "ended client_closed") != acquired {
+				t.Errorf("with a pause after reading %d of the clock it traced\n%s", reading, got)
+			}
+		})
+	}
 }
 
 func TestTheBeginningTheEndAndTheHolderAreLoggedOnceForEachChange(t *testing.T) {
@@ -204,19 +206,11 @@ func TestCausesHaveShortNames(t *testing.T) {
 }
 
 // A gateway with thousands of leases must not pay for metrics that it does not have.
-func TestRenewalsWithoutATraceAllocateNothingForOne(t *testing.T) {
+func TestARefusalWithoutATraceAllocatesNothingForOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		none, full := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{Trace: &lease.Trace{
-			Refused: func(context.Context, lease.TraceInfo) {},
-		}})
-		tenure := none.mustAcquire(t)
+		tenure := newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
 		if n := testing.AllocsPerRun(100, func() { tenure.NoteRefusal(t.Context(), "set", "k", true, lease.ErrReleased) }); n != 0 {
 			t.Errorf("a refusal without a Trace allocates %v times", n)
-		}
-		_ = tenure.Release(t.Context())
-		tenure = full.mustAcquire(t)
-		if n := testing.AllocsPerRun(100, func() { tenure.NoteRefusal(t.Context(), "set", "k", true, lease.ErrReleased) }); n != 0 {
-			t.Errorf("a refusal with a Trace allocates %v times", n)
 		}
 		_ = tenure.Release(t.Context())
 	})
@@ -269,6 +263,7 @@ func TestAcquiredSaysHowLongTheAcquisitionWaited(t *testing.T) {
 			t.Fatal(err)
 		}
 		await.Receive(acquired)
+		synctest.Wait()
 		if len(waited) != 2 || waited[0] != 0 || waited[1].Round(time.Millisecond) != 3*ttl {
 			t.Errorf("two acquisitions waited %v, want 0s and %v", waited, 3*ttl)
 		}

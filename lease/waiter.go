@@ -67,7 +67,7 @@ func (w *waiter) acquire(ctx context.Context, a *attempt) (*Tenure, error) {
 		}
 		if e.kind = refused; !errors.Is(err, transport.ErrConditionFailed) {
 			e.kind = delayed
-			if ctx.Err() != nil || errors.Is(err, errReconnected) || errors.Is(err, errTooSlow) || isPermanent(err) {
+			if ctx.Err() != nil || again(err) || isPermanent(err) {
 				return nil, err
 			}
 		}

@@ -31,12 +31,12 @@ type ClientOptions struct {
 	// 10 s.
 	RequestTimeout time.Duration
 	// Now is the wall clock below the client's hybrid logical clock. It may step. Tests
-	// inject clocks that are wrong. Several goroutines call it at the same time. Default:
-	// time.Now.
+	// inject clocks that are wrong. Each goroutine that makes a request calls it, several at the same
+	// time: it must not block. Default: time.Now.
 	Now func() time.Time
 	// Logger receives what no call can return, such as changes of the connection. Default:
 	// no log, except that Dial logs to slog.Default that it cannot connect yet. The client waits for its
-	// handler only in Close. Lines are dropped while 256 others wait for it.
+	// handler only in Close, and calls it with the functions of Trace, one at a time and in order.
 	Logger *slog.Logger
 	// Trace has functions that the client calls with each request that has ended and each change
 	// of the connection. It must not be changed afterwards. Default: none.
@@ -48,12 +48,11 @@ type ClientOptions struct {
 // Client speaks the state store protocol over a [Conn]. It is safe for
 // concurrent use. Close it when done.
 type Client struct {
-	conn         Conn
-	timeout      time.Duration
-	logger       *slog.Logger
-	trace        Trace
-	now          func() time.Time
-	callsProgram bool
+	conn    Conn
+	timeout time.Duration
+	logger  *slog.Logger
+	trace   Trace
+	now     func() time.Time
 
 	warnings loglimit.Limiter // by their texts
 
@@ -92,7 +91,6 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 	if options.RequestTimeout < 0 {
 		return nil, fmt.Errorf("transport: RequestTimeout %v is negative; 0 means %v", options.RequestTimeout, defaultRequestTimeout)
 	}
-	callsProgram := options.Now != nil || options.Trace != nil && options.Trace.Request != nil
 	if options.Now == nil {
 		options.Now = time.Now
 	}
@@ -104,17 +102,16 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		return nil, err
 	}
 	client := &Client{
-		conn:         conn,
-		clock:        clock,
-		timeout:      options.RequestTimeout,
-		logger:       program.logger(options.Logger),
-		program:      program,
-		registering:  semaphore.NewWeighted(registeringShares),
-		trace:        *cmp.Or(options.Trace, &Trace{}),
-		now:          options.Now,
-		callsProgram: callsProgram,
-		watched:      make(map[string]*registration),
-		lost:         alreadyLost,
+		conn:        conn,
+		clock:       clock,
+		timeout:     options.RequestTimeout,
+		logger:      program.logger(options.Logger),
+		program:     program,
+		registering: semaphore.NewWeighted(registeringShares),
+		trace:       *cmp.Or(options.Trace, &Trace{}),
+		now:         options.Now,
+		watched:     make(map[string]*registration),
+		lost:        alreadyLost,
 	}
 	if _, ours := conn.(*mqttConn); !ours {
 		client.conn = boundedConn{conn}
@@ -159,10 +156,6 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 	}()
 	return true
 }
-
-// CallsProgram reports whether functions of the program run in the goroutine that makes a request: Now or
-// Trace.Request of the ClientOptions. It is for callers that no such function may hold up.
-func (c *Client) CallsProgram() bool { return c.callsProgram }
 
 // Probe sends a PINGREQ and, if nothing arrives within that time, ends the connection:
 // requests under way then fail with ErrOutcomeUnknown, and the client connects again. Called

@@ -355,6 +355,7 @@ func TestEachRequestIsTracedOnceWithItsOutcome(t *testing.T) {
 		conn.SetFault(nil)
 		conn.Cut()
 		_, _ = client.Get(bounded(), "k")
+		synctest.Wait()
 		want := []string{
 			"caller SET k ok 0s", "caller SET k condition_failed 0s", "caller SET k not_sent 0s", "caller GET k ok 0s",
 			"caller VDEL k condition_failed 0s", "caller VDEL k not_sent 0s", "caller DEL  refused 0s", "caller DEL k unknown 3s", "caller GET k not_sent 3s",
@@ -392,11 +393,8 @@ func TestAClientWithoutATraceAllocatesNothingForOne(t *testing.T) {
 		defer cancel()
 		return testing.AllocsPerRun(100, func() { _, _ = client.Get(ctx, "k") })
 	}
-	calls := 0
-	none, empty := allocations(nil), allocations(&transport.Trace{})
-	full := allocations(&transport.Trace{Request: func(context.Context, transport.RequestInfo) { calls++ }})
-	if none != empty || none != full || calls == 0 {
-		t.Errorf("a GET allocates %v times without a Trace, %v with an empty one, %v with a function (called %d times)", none, empty, full, calls)
+	if none, empty := allocations(nil), allocations(&transport.Trace{}); none != empty {
+		t.Errorf("a GET allocates %v times without a Trace, and %v with an empty one", none, empty)
 	}
 }
 
@@ -503,7 +501,7 @@ func TestLinesThatWaitForAHandlerHaveABound(t *testing.T) {
 		}
 		synctest.Wait()
 		before := runtime.NumGoroutine()
-		conn.flood(1000)
+		conn.flood(5000)
 		synctest.Wait()
 		if more := runtime.NumGoroutine() - before; more > 1 {
 			t.Errorf("%d goroutines for lines that wait, want at most 1", more)
@@ -511,8 +509,8 @@ func TestLinesThatWaitForAHandlerHaveABound(t *testing.T) {
 		close(blocks)
 		synctest.Wait()
 		lines := written.Load()
-		if lines < 100 || lines > 300 {
-			t.Errorf("%d of 1000 lines waited, want a few hundred", lines)
+		if lines < 1000 || lines > 1100 {
+			t.Errorf("%d of 5000 lines waited, want about 1024", lines)
 		}
 		conn.flood(10) // there is room again
 		synctest.Wait()

@@ -1,17 +1,27 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
 )
 
 // maxCalls is how many calls of functions of the program may wait. A peer causes some of them.
-const maxCalls = 256
+const maxCalls = 1024
 
-// dispatcher calls the functions that a program gives a client: those of a Trace and the handler of its
-// Logger. It calls one at a time, in order, and in a goroutine of its own, so the client waits for none of
-// them, however long it takes, and none can end a goroutine of the client.
+// Dispatch calls f soon, among the functions of the Trace and the lines of the Logger: one at a time, in order
+// and in a goroutine of their own, which Close waits for. It drops the call while 1,024 others wait, and after
+// Close. Leases call the functions of their options with it.
+func (c *Client) Dispatch(f func()) { c.program.call(f) }
+
+// Dispatched returns a logger whose handler gets its records as by Dispatch. Only the methods Enabled, WithAttrs and
+// WithGroup of the handler are called at once, and must not block. A nil logger gives one that logs nothing.
+func (c *Client) Dispatched(logger *slog.Logger) *slog.Logger { return c.program.logger(logger) }
+
+// dispatcher calls the functions that a program gives a client and its leases: those of a Trace, the handler
+// of a Logger and OnWaiting. It calls one at a time, in order, and in a goroutine of its own, so nothing waits
+// for one of them, however long it takes, and none can end a goroutine of the client.
 type dispatcher struct {
 	tasks sync.WaitGroup
 
@@ -19,7 +29,7 @@ type dispatcher struct {
 	queue   []func()
 	running bool
 	dropped int          // calls that found maxCalls others waiting, and that log has not told of
-	log     *slog.Logger // the program's; nil: none
+	log     *slog.Logger // of the program; nil: none
 	closed  bool
 }
 
@@ -89,7 +99,7 @@ func (d *dispatcher) logger(program *slog.Logger) *slog.Logger {
 		return slog.New(slog.DiscardHandler)
 	}
 	d.mu.Lock()
-	d.log = program
+	d.log = cmp.Or(d.log, program) // the client's, or else the first one of its leases
 	d.mu.Unlock()
 	return slog.New(handler{program.Handler(), d})
 }

@@ -10,16 +10,16 @@ import (
 // and several clients may share one Trace. Without a Trace a client reads no clock for it and
 // allocates nothing.
 //
-// The functions are called without a lock. Request runs in the goroutine of the caller, which has its
-// result when Request returns, so the requests of several goroutines are traced at the same time. The
-// client waits for none of the others: it calls them in a goroutine of their own, one at a time and in
-// order, among the lines of the Logger. They should not block: after 256 calls that wait, others are
-// dropped. None may call Close, which waits for them.
+// The functions are called later, in a goroutine of their own, one at a time and in order, among the lines
+// of the Logger and what leases of the client call. The client waits for none of them. They should not
+// block: while 1,024 calls wait, others are dropped. So a counter of a metric can lack calls: the log says
+// how many were dropped. None may call Close, which waits for all of them, and after which none is called.
 type Trace struct {
 	// Request is called when a request has ended, in any way: once for each call of Set, Get,
 	// GetWith, Del or VDel, also where an option made no sense and nothing was sent. A repetition
 	// because of a wrong clock is part of it. A watch makes requests of its own, with the verb
-	// KEYNOTIFY. ctx is the context of the caller, with its values. It may have ended.
+	// KEYNOTIFY. ctx is the context of the caller, with its values. It may have ended, and the caller may
+	// have its result long since.
 	Request func(ctx context.Context, info RequestInfo)
 	// Connected is called when there is a connection.
 	Connected func(ConnectionStatus)
@@ -106,7 +106,8 @@ func (c *Client) begin() (began time.Time) {
 // ended traces a request that began at began, and returns its error with the verb and the key.
 func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, err error) error {
 	if c.trace.Request != nil {
-		c.trace.Request(ctx, RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err})
+		info := RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err}
+		c.Dispatch(func() { c.trace.Request(ctx, info) })
 	}
 	return operationError(verb, key, err)
 }
@@ -116,7 +117,7 @@ func (c *Client) traceConnected(number uint64) {
 	if c.trace.Connected != nil {
 		status := c.Connection()
 		status.State, status.Connections, status.Err = Connected, int(number), nil // it may be known in a moment, or be lost already
-		c.program.call(func() { c.trace.Connected(status) })
+		c.Dispatch(func() { c.trace.Connected(status) })
 	}
 }
 
@@ -135,5 +136,5 @@ func (c *Client) traceLost() {
 	default:
 		status.Err = errConnectionLost
 	}
-	c.program.call(func() { c.trace.Lost(status) })
+	c.Dispatch(func() { c.trace.Lost(status) })
 }

@@ -60,7 +60,7 @@ func (d *director) measureIdle(ctx context.Context) error {
 		d.say(m.name, "%.1f KB written a minute (%s)", float64(after-before[i])/1e3/d.idle.Minutes(), m.state)
 	}
 	for _, tenure := range tenures {
-		if err := tenure.Err(); err != nil {
+		if err := context.Cause(tenure.Context()); err != nil {
 			return fmt.Errorf("a lease ended: %w", err)
 		}
 	}

@@ -17,7 +17,8 @@
 // A request has a span if its context has one, so the renewals of leases have none; Options.Requests
 // makes a span for each. A span has the status Error where the request or the tenure failed: not
 // for a condition that was not met, nor for a tenure that was released. An operation that a guard
-// refuses is an event "tenure.refused" of the span in its context.
+// refuses is an event "tenure.refused" of the span in its context, unless that has ended: a client calls its
+// hooks soon, and nothing waits for them.
 //
 // # Metrics
 //

@@ -34,7 +34,6 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
 	l, err := lease.New(client, "press-7/active", lease.Options{Trace: hooks.Lease()})
 	if err != nil {
 		log.Fatal(err)
@@ -44,6 +43,9 @@ func Example() {
 		log.Fatal(err)
 	}
 	if err := tenure.Release(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	if err := client.Close(); err != nil { // it calls all hooks before it returns
 		log.Fatal(err)
 	}
 	for _, span := range spans.Ended() {

@@ -28,6 +28,6 @@
 //	tenure_client_connection_losses_total          counter    cause           client_closed, session_taken_over, broker, will_changed, network
 //
 // A label "lease" has as many values as the program has leases: Options.LeaseLabel joins them.
-// Keys and holders are no labels. The hooks take a lock of the metric for a moment each; they do
-// not block.
+// Keys and holders are no labels. A client calls the hooks in a goroutine of its own, and drops calls while
+// 1,024 wait for a hook that blocks: then counters lack them, and the log of the client says how many.
 package tenureprom

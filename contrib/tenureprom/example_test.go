@@ -33,7 +33,6 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
 	l, err := lease.New(client, "press-7/active", lease.Options{Trace: metrics.Lease()})
 	if err != nil {
 		log.Fatal(err)
@@ -42,16 +41,21 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer tenure.Release(context.Background())
+	if err := tenure.Release(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+	if err := client.Close(); err != nil { // it calls all hooks before it returns
+		log.Fatal(err)
+	}
 
 	page := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	for line := range strings.Lines(page.Body.String()) {
-		if strings.HasPrefix(line, "tenure_client_lease_held") || strings.HasPrefix(line, "tenure_client_connected") {
+		if strings.HasPrefix(line, "tenure_client_lease_acquisitions") || strings.HasPrefix(line, "tenure_client_connections") {
 			fmt.Print(line)
 		}
 	}
 	// Output:
-	// tenure_client_connected 1
-	// tenure_client_lease_held{lease="press-7/active"} 1
+	// tenure_client_connections_total 1
+	// tenure_client_lease_acquisitions_total{lease="press-7/active"} 1
 }

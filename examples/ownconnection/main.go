@@ -75,9 +75,9 @@ func run(ctx context.Context, broker, name string, duration time.Duration, logge
 	logger.Info("the lease is held over the program's own connection", "token", tenure.String())
 	select {
 	case <-time.After(duration):
-	case <-tenure.Done():
+	case <-tenure.Context().Done():
 	}
-	if err := tenure.Err(); err != nil {
+	if err := context.Cause(tenure.Context()); err != nil {
 		return fmt.Errorf("the lease was lost: %w", err)
 	}
 	return tenure.Release(context.WithoutCancel(ctx))

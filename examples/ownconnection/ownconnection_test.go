@@ -73,7 +73,7 @@ func TestATenureOutlivesTheProgramsOwnConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := tenure.Err(); err != nil {
+	if err := context.Cause(tenure.Context()); err != nil {
 		t.Errorf("the tenure ended: %v", err)
 	}
 	if err := tenure.Release(ctx); err != nil {

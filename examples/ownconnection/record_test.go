@@ -195,7 +195,7 @@ func (r *recorder) hold(ctx context.Context, g *gateway, name string, tenure *le
 			tenure.StopRenewing()
 			continue
 		case <-g.release:
-		case <-tenure.Done():
+		case <-tenure.Context().Done():
 			note("has to stop", "")
 			await.Receive(tenure.TokenContext().Done())
 		case <-ctx.Done():

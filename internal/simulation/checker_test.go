@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -259,7 +260,7 @@ func (c *checker) watch(h *holding) {
 	_, over := h.tenure.Token()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h.cause = h.tenure.Err()
+	h.cause = context.Cause(h.tenure.Context())
 	c.sim.tracef("%s: %s ends: %v", h.process.name, h.name, h.cause)
 	replaced := h.store != c.store
 	is := func(cause error) bool { return errors.Is(h.cause, cause) }
@@ -346,8 +347,8 @@ func (c *checker) finish() {
 		if h.tenure.Remaining() != 0 {
 			c.violationLocked("%s outlived its process", h.name)
 		}
-		if h.cause == nil || h.tenure.Err() != h.cause {
-			c.violationLocked("%s ended by %v, and now by %v", h.name, h.cause, h.tenure.Err())
+		if h.cause == nil || context.Cause(h.tenure.Context()) != h.cause {
+			c.violationLocked("%s ended by %v, and now by %v", h.name, h.cause, context.Cause(h.tenure.Context()))
 		}
 	}
 }

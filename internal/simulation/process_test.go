@@ -165,7 +165,7 @@ func (p *process) hold() {
 		p.node.sim.checker.fresh(h)
 		guard := fencing.NewGuard(p.writer, tenure)
 		ctx, cancel := context.WithCancelCause(p.ctx)
-		unlink := context.AfterFunc(tenure.Context(), func() { cancel(tenure.Err()) })
+		unlink := context.AfterFunc(tenure.Context(), func() { cancel(context.Cause(tenure.Context())) })
 		var resigns *time.Timer
 		if p.node.happens(0.7) {
 			resigns = time.AfterFunc(p.node.draw(5*time.Minute), func() {

@@ -93,8 +93,8 @@ func TestInvariant28WaitersTryAtOnceAfterAReleaseAndSpreadAfterTheNext(t *testin
 
 		// The tries of all others delay no renewal: the tenure goes on.
 		time.Sleep(3 * ttl)
-		if tenure.Err() != nil {
-			t.Errorf("the winner's tenure ended: %v", tenure.Err())
+		if context.Cause(tenure.Context()) != nil {
+			t.Errorf("the winner's tenure ended: %v", context.Cause(tenure.Context()))
 		}
 		if total, _ := counted(); total > 3*6+5 { // a renewal each sixth of the TTL, less a tenth
 			t.Errorf("%d requests while the winner renewed for three TTL", total)
@@ -130,7 +130,7 @@ func TestInvariant6ARefusedRenewalEndsATenureThatHearsNoNotification(t *testing.
 		}
 		time.Sleep(renewEvery + time.Millisecond)
 		synctest.Wait()
-		if err := tenure.Err(); !errors.Is(err, lease.ErrLost) {
+		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrLost) {
 			t.Errorf("after its renewal was refused: %v, want ErrLost", err)
 		}
 		if left := tenure.Remaining(); left > 0 {

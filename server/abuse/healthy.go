@@ -117,7 +117,7 @@ func beHealthy(t task) error {
 func (h *healthyClient) hold(ctx context.Context, l *lease.Lease, held *lease.Tenure) {
 	for {
 		select {
-		case <-held.Done():
+		case <-held.Context().Done():
 		case <-ctx.Done():
 			return
 		}

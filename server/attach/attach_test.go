@@ -489,7 +489,7 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 		t.Fatal("the lease is not freed")
 	}
 	// The broker may have seen it a moment earlier than the holder.
-	testsupport.MustBeLost(t, holder.Done())
+	testsupport.MustBeLost(t, holder.Context().Done())
 	if _, err := holder.Token(); !errors.Is(err, lease.ErrConnectionLost) {
 		t.Errorf("the former holder's token: %v, want ErrConnectionLost", err)
 	}

@@ -101,7 +101,7 @@ func TestInvariant47ASpareIsAnotherStoreAndGrantsNoLeaseDuringItsHoldOff(t *test
 	if took := time.Since(began); took < ttl/2 { // the spare began a little before
 		t.Errorf("a lease is granted after %v, with a hold-off of %v", took, ttl)
 	}
-	if !testsupport.IsDone(tenure.Done()) {
+	if !testsupport.IsDone(tenure.Context().Done()) {
 		t.Error("a tenure of the first store goes on beside one of the spare")
 	}
 	for _, want := range []string{"standing by: another store answers", "begins empty", "its data with it; taking its place"} {

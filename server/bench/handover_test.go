@@ -69,7 +69,7 @@ func handOver(b *testing.B, candidates int) {
 				acquired <- tenure
 				// It stands for election again when it has released.
 				select {
-				case <-tenure.Done():
+				case <-tenure.Context().Done():
 				case <-ctx.Done():
 					return
 				}

@@ -3,6 +3,7 @@
 package bench_test
 
 import (
+	"context"
 	"fmt"
 	"runtime"
 	"sync"
@@ -72,7 +73,7 @@ func holdLeases(b *testing.B, leases int, held time.Duration, noWatch bool) {
 		share := float64(cpuTime(b)-cpu) / float64(time.Since(began))
 		after := measure()
 		for _, tenure := range tenures {
-			if err := tenure.Err(); err != nil {
+			if err := context.Cause(tenure.Context()); err != nil {
 				b.Fatalf("a tenure was lost: %v", err)
 			}
 		}

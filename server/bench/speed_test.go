@@ -259,7 +259,7 @@ func (r *renewals) begin(ctx context.Context) (end func() error, err error) {
 		}
 	}
 	return func() error {
-		return each(func(i int) error { return errors.Join(tenures[i].Err(), tenures[i].Release(ctx)) })
+		return each(func(i int) error { return errors.Join(context.Cause(tenures[i].Context()), tenures[i].Release(ctx)) })
 	}, err
 }
 

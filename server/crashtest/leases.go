@@ -122,7 +122,7 @@ func (c *contest) hold(ctx context.Context, s *session, tenure *lease.Tenure, ra
 		case <-ctx.Done():
 			pause.Stop()
 			return
-		case <-tenure.Done():
+		case <-tenure.Context().Done():
 			pause.Stop()
 			c.ended(h)
 			return
@@ -132,7 +132,7 @@ func (c *contest) hold(ctx context.Context, s *session, tenure *lease.Tenure, ra
 			// it its whole lifetime again, so it can take many crashes.
 			if random.IntN(16) == 0 {
 				tenure.StopRenewing()
-				for tenure.Err() == nil && ctx.Err() == nil {
+				for context.Cause(tenure.Context()) == nil && ctx.Err() == nil {
 					c.look(h)
 					sleep.For(ctx, c.ttl/20)
 				}
@@ -160,7 +160,7 @@ func (c *contest) begin(s *session, tenure *lease.Tenure) (*holding, bool) {
 	h.outlived = len(c.crashes)
 	before := c.highest
 	c.highest = higher(c.highest, token)
-	c.tenures = append(slices.DeleteFunc(c.tenures, func(h *holding) bool { return h.tenure.Err() != nil }), h)
+	c.tenures = append(slices.DeleteFunc(c.tenures, func(h *holding) bool { return context.Cause(h.tenure.Context()) != nil }), h)
 	c.former = append(c.former[max(0, len(c.former)-8):], token)
 	c.won++
 	c.mu.Unlock()
@@ -203,7 +203,7 @@ func (c *contest) livesLocked(h *holding, at time.Duration) {
 
 // ended checks why a tenure ended that its holder did not end.
 func (c *contest) ended(h *holding) {
-	cause := h.tenure.Err()
+	cause := context.Cause(h.tenure.Context())
 	if errors.Is(cause, lease.ErrDeadlinePassed) || errors.Is(cause, transport.ErrClosed) {
 		return
 	}
@@ -286,11 +286,11 @@ func (c *contest) probe(ctx context.Context, s *session) {
 		h = c.tenures[len(c.tenures)-1]
 	}
 	c.mu.Unlock()
-	if h == nil || h.tenure.Err() != nil {
+	if h == nil || context.Cause(h.tenure.Context()) != nil {
 		return
 	}
 	o := s.do(ctx, Operation{Kind: Get, Key: c.name})
-	if o.Result != Done && o.Result != Absent || h.tenure.Err() != nil {
+	if o.Result != Done && o.Result != Absent || context.Cause(h.tenure.Context()) != nil {
 		return
 	}
 	left := h.tenure.Remaining()

@@ -124,7 +124,7 @@ func TestInvariant11AfterABrokerRestartANodeLeadsWithANewerToken(t *testing.T) {
 		through.Target.Store(&next)
 		through.Refuse(false)
 		stop = stopNext
-		await.Receive(term.Tenure().Done())
+		await.Receive(term.Tenure().Context().Done())
 	}
 	leads()
 }

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"testing"
@@ -43,8 +44,8 @@ func TestInvariant52ATenureOutlivesAHalfOpenTCPConnection(t *testing.T) {
 			time.Sleep(time.Duration(run) * ttl / 10)
 			through.Swallow()
 			select {
-			case <-tenure.Done():
-				t.Errorf("%d: it ended: %v", run, tenure.Err())
+			case <-tenure.Context().Done():
+				t.Errorf("%d: it ended: %v", run, context.Cause(tenure.Context()))
 				return
 			case <-time.After(2 * ttl):
 			}

@@ -76,9 +76,9 @@ func TestInvariant8NoFunctionOfTheProgramDelaysTheEndOfATenureWithItsConnection(
 			} else {
 				through.Cut()
 			}
-			await.Receive(tenure.Done())
-			if !errors.Is(tenure.Err(), lease.ErrConnectionLost) {
-				t.Errorf("the tenure ended with %v, want ErrConnectionLost", tenure.Err())
+			await.Receive(tenure.Context().Done())
+			if !errors.Is(context.Cause(tenure.Context()), lease.ErrConnectionLost) {
+				t.Errorf("the tenure ended with %v, want ErrConnectionLost", context.Cause(tenure.Context()))
 			}
 		})
 	}

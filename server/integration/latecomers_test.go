@@ -202,8 +202,8 @@ func fiveMinutes(t *testing.T, receiveMaximum int, stale bool, random *rand.Rand
 				}
 				select {
 				case <-ctx.Done():
-				case <-tenure.Done():
-					t.Errorf("node %d: its tenure ended: %v", i, tenure.Err())
+				case <-tenure.Context().Done():
+					t.Errorf("node %d: its tenure ended: %v", i, context.Cause(tenure.Context()))
 				case <-time.After(3 * ttl):
 				}
 				holders.Add(-1)

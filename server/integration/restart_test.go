@@ -43,8 +43,8 @@ func TestInvariant47OverMQTTATenureEndsWithTheServerThatGrantedIt(t *testing.T) 
 			t.Error("the restarted server took a write of a tenure that it did not grant")
 		}
 		select {
-		case <-tenure.Done():
-			if err := tenure.Err(); !errors.Is(err, lease.ErrStoreReplaced) {
+		case <-tenure.Context().Done():
+			if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrStoreReplaced) {
 				t.Errorf("the tenure ended with %v, want ErrStoreReplaced", err)
 			}
 		case <-ctx.Done():

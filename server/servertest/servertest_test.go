@@ -257,7 +257,7 @@ func TestALeaseOfADurableServerOutlivesACrashAndEndsWithTheData(t *testing.T) {
 			if exists(t, client, "k") {
 				t.Error("the server still has a key")
 			}
-			await.Receive(tenure.Done())
+			await.Receive(tenure.Context().Done())
 			if now, _ := client.Store(); now == identity {
 				t.Error("the server has the identity of the data that is lost")
 			}

@@ -254,7 +254,7 @@ func TestInvariant47APairAndAWitnessAreOneStoreOverEveryFault(t *testing.T) {
 	tr.witness.kill()
 	mustSet(t, client, "k", "without the witness")
 	mustHold(t, client, "k", "without the witness")
-	if err := tenure.Err(); err != nil {
+	if err := context.Cause(tenure.Context()); err != nil {
 		t.Errorf("the lease did not outlive all that: %v", err)
 	}
 	if err := tenure.Release(t.Context()); err != nil {

@@ -110,9 +110,9 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"a key of the doctor below nothing", []string{"doctor", "--prefix", "/"}, "--prefix is empty"},
 		{"a release without --force", []string{"release", "lease"}, "give --force"},
 		{"a release that cannot ask", []string{"release", "lease", "--force"}, "give --yes"},
-		{"a lease that one lost reply ends", []string{"budget", "--ttl", "2s", "--grace", "1s"}, "make --ttl at least"},
-		{"a negative duration", []string{"budget", "--margin", "-1s"}, "--margin -1s is negative"},
-		{"an argument that nothing takes", []string{"budget", "2s"}, `unknown command "2s"`},
+		{"a lease that one lost reply ends", []string{"run", "l", "--ttl", "2s", "--grace", "1s", "--", "true"}, "make --ttl at least"},
+		{"a negative duration", []string{"run", "l", "--grace", "-1s", "--", "true"}, "--grace -1s is negative"},
+		{"an argument that nothing takes", []string{"doctor", "2s"}, `unknown command "2s"`},
 		{"a level that does not exist", []string{"get", "k", "--log-level", "loud"}, "choose debug, info, warn or error"},
 		{"a format that does not exist", []string{"get", "k", "--log-format", "xml"}, "choose text or json"},
 		{"a file that is not there", []string{"get", "k", "--config", "no.yaml"}, "--config: open no.yaml"},
@@ -440,7 +440,7 @@ func (fullDisk) Write([]byte) (int, error) {
 }
 
 func TestAnOutputThatCannotBeWrittenIsNoWrongUsage(t *testing.T) {
-	for _, arguments := range [][]string{{"--version"}, {"completion", "bash"}, {"budget"}} {
+	for _, arguments := range [][]string{{"--version"}, {"completion", "bash"}} {
 		root := New("tenure", nil, nil)
 		root.SetOut(fullDisk{})
 		root.SetErr(io.Discard)
@@ -579,7 +579,6 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 		{"get, set, del, vdel, watch", entryReport{}, "time key keyBase64 exists value valueBase64 version deleted missed"},
 		{"holder, leader, release", holderReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version"},
 		{"switchover", switchoverReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version from fromBase64 gapMillis"},
-		{"budget", budgetReport{}, "ttlMillis crashMillis cutOffMillis unheldMillis handOverMillis handOverUnheardMillis outageMillis unansweredRenewals"},
 		{"doctor", doctor.Report{}, "address clientId steps steps.name steps.broker steps.status steps.found steps.cure steps.kind identity instance clockOffsetMillis " +
 			"roundTrips roundTrips.count roundTrips.minMillis roundTrips.medianMillis roundTrips.maxMillis certificateExpires"},
 		{"password", passwordReport{}, "hash"},

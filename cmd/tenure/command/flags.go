@@ -176,8 +176,7 @@ func oneURL(_ *cobra.Command, arguments []string) error {
 // optionFlags are the options that packages server, attach, load and transport may refuse, each followed
 // by its flag, as for NameFlags. The last two have options of which tenure-cluster has others by the same
 // name, so their pairs begin with the package. Other flags of limits refuse what makes no sense
-// themselves. leaseOptionFlags are a list of their own, because package lease names its options without
-// "Options.", in sentences.
+// themselves.
 var optionFlags = []string{
 	"Options.MaxMemory", "--max-memory",
 	"Options.MaxClients", "--max-clients",

@@ -84,7 +84,7 @@ func (h *holdFlags) leaseOptions(logger *slog.Logger) (lease.Options, error) {
 	case h.grace < 0:
 		return lease.Options{}, usage(fmt.Errorf("--grace %v is negative", h.grace))
 	}
-	if _, err := (lease.Options{TTL: h.ttl}).Budget(); err != nil {
+	if err := (lease.Options{TTL: h.ttl}).Validate(); err != nil {
 		return lease.Options{}, usage(errors.New(strings.NewReplacer("lease: ", "", "TTL", "--ttl").Replace(err.Error())))
 	}
 	if !fits(h.ttl, h.grace) {
@@ -110,8 +110,7 @@ func graceOf(ttl, grace time.Duration) time.Duration { return cmp.Or(grace, ttl/
 
 // fits reports whether a lease of this TTL carries a grace; zero is the default.
 func fits(ttl, grace time.Duration) bool {
-	_, err := lease.Options{TTL: ttl, GracePeriod: gracePeriod(ttl, graceOf(ttl, grace))}.Budget()
-	return err == nil
+	return lease.Options{TTL: ttl, GracePeriod: gracePeriod(ttl, graceOf(ttl, grace))}.Validate() == nil
 }
 
 // graceAdvice says which TTL would carry the grace, and which grace the TTL carries. There may be no
@@ -446,11 +445,11 @@ func (h *holderProcess) lossOf(tenure *lease.Tenure) error {
 		patience := time.NewTimer(lossPatience)
 		defer patience.Stop()
 		select {
-		case <-tenure.Done():
+		case <-tenure.Context().Done():
 		case <-patience.C:
 		}
 	}
-	return cmp.Or(tenure.Err(), errStoodStill)
+	return cmp.Or(context.Cause(tenure.Context()), errStoodStill)
 }
 
 // exitOf returns the error with which the process exits after a child with this status.

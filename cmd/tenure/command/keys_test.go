@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -445,38 +444,6 @@ func TestTheTextForTheLogOfTheStoreIsBounded(t *testing.T) {
 	}
 	if text := requester(); !strings.HasPrefix(text, "tenure release, by ") || !strings.Contains(text, " on ") {
 		t.Errorf("%q", text)
-	}
-}
-
-func TestBudgetPrintsWhatTheLibraryComputes(t *testing.T) {
-	options := lease.Options{TTL: 2 * time.Second, GracePeriod: 300 * time.Millisecond}
-	budget, err := options.Budget()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := tenure(t, "", nil, "budget", "--ttl", "2s", "--grace", "300ms"); got.code != 0 || got.stdout != budget.String() {
-		t.Errorf("%+v, want\n%s", got, budget)
-	}
-	options.TTL = 4282 * time.Millisecond // the shortest, says the library's test of TTLFor
-	if budget, err = options.Budget(); err != nil {
-		t.Fatal(err)
-	}
-	if got := tenure(t, "", nil, "budget", "--outage", "2.84s", "--grace", "300ms"); got.code != 0 || got.stdout != budget.String() {
-		t.Errorf("%+v, want\n%s", got, budget)
-	}
-	for _, refused := range [][]string{{"--outage", "-1s"}, {"--outage", "2s", "--ttl", "4s"}} {
-		if got := tenure(t, "", nil, append([]string{"budget"}, refused...)...); got.code != 2 {
-			t.Errorf("%v: %+v", refused, got)
-		}
-	}
-	options.TTL = 2 * time.Second
-	if budget, err = options.Budget(); err != nil {
-		t.Fatal(err)
-	}
-	var report map[string]float64
-	got := tenure(t, "", nil, "budget", "--ttl", "2s", "--grace", "300ms", "--json")
-	if err := json.Unmarshal([]byte(got.stdout), &report); err != nil || report["ttlMillis"] != 2000 || report["crashMillis"] != float64(budget.Crash)/1e6 || report["unheldMillis"] != float64(budget.Unheld)/1e6 || report["outageMillis"] != float64(budget.Outage)/1e6 {
-		t.Errorf("%+v: %v, %v", got, report, err)
 	}
 }
 

@@ -104,7 +104,7 @@ func (h *holderProcess) lock(ctx context.Context, limit time.Duration, o lease.O
 	// The child ends with the tenure, or with a signal.
 	working, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(tenure.Context(), func() { cancel(tenure.Err()) })()
+	defer context.AfterFunc(tenure.Context(), func() { cancel(context.Cause(tenure.Context())) })()
 	// From a signal on, the deadline stands, as it would for a leader that hands over.
 	defer context.AfterFunc(ctx, tenure.StopRenewing)()
 	status, err := h.runChild(working, tenure, token)

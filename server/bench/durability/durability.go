@@ -251,7 +251,7 @@ func renewals(b *testing.B, mode Mode) {
 		b.ReportMetric(float64(commits)/time.Since(began).Minutes(), "commits/min")
 		lost := 0
 		for _, tenure := range tenures {
-			if tenure.Err() != nil {
+			if context.Cause(tenure.Context()) != nil {
 				lost++
 			}
 		}
