@@ -3,7 +3,7 @@
 //
 // The client sends a burst to a topic of its own, and acknowledges what comes back only when the whole
 // burst is sent. A broker reads the packets of one connection in order, so it has to queue the whole
-// burst. The attached store probes with it, and so does the doctor of the command.
+// burst. The doctor of the command probes with it.
 package queueprobe
 
 import (

@@ -38,9 +38,6 @@ func (l *link) begin(ctx context.Context) error {
 	if err := l.probe(ctx); err != nil {
 		return err
 	}
-	if l.probeQueue(ctx); l.ctx.Err() != nil {
-		return errConnectionLost
-	}
 	if err := l.claim(ctx); err != nil {
 		return err
 	}

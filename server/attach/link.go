@@ -16,8 +16,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/queueprobe"
-	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -56,7 +54,6 @@ type link struct {
 	store      *Store
 	client     *paho.Client
 	session    *session
-	probing    *queueProbe
 	ctx        context.Context // ends with the connection
 	clientID   string
 	maxPacket  int           // of the broker; 0: no limit
@@ -102,7 +99,6 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 		l.gone = make(chan struct{}, 1)
 	}
 	l.session = newSession(s.unread)
-	l.probing = &queueProbe{Probe: queueprobe.New(envelope.ClientTopics + l.clientID + "/queue-probe")}
 	l.client = paho.NewClient(paho.ClientConfig{
 		Conn:              conn,
 		Session:           l.session,
@@ -230,12 +226,6 @@ func (l *link) received(event paho.PublishReceived) (bool, error) {
 		l.heard(string(message.Payload), message.Retain)
 	case protocol.ResponseTopic(l.clientID):
 		signalOne(l.answered)
-	case probeNoteTopic:
-		l.probing.hear(string(message.Payload))
-	default:
-		if l.probing != nil && message.Topic == l.probing.Topic() {
-			l.probing.Count()
-		}
 	}
 	return true, nil
 }

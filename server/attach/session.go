@@ -6,14 +6,13 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	pahosession "github.com/eclipse/paho.golang/paho/session"
-
-	"github.com/tenurelock/tenure/internal/queueprobe"
+	"github.com/eclipse/paho.golang/paho/session/state"
 )
 
 // session is the session state of paho. paho v0.23.0 has no other way to see the acknowledgement of
 // a message for which the sender does not wait. Each connection has its own.
 type session struct {
-	*queueprobe.Session
+	*state.State
 	unread func(pendingNotification) // called for a notification without a subscriber
 
 	mu             sync.Mutex
@@ -25,7 +24,7 @@ type session struct {
 type notificationKey struct{}
 
 func newSession(unread func(pendingNotification)) *session {
-	return &session{Session: queueprobe.NewSession(), unread: unread, unacknowledged: make(map[uint16]pendingNotification)}
+	return &session{State: state.NewInMemory(), unread: unread, unacknowledged: make(map[uint16]pendingNotification)}
 }
 
 // AddToSession notes the notification of a packet id.

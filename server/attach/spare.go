@@ -52,7 +52,6 @@ func (l *link) awaitVacancy(ctx context.Context) error {
 		if err := l.probe(ctx); !errors.Is(err, ErrAnotherStore) {
 			return err
 		}
-		l.probeQueue(ctx) // now, because it would delay the takeover
 		select {
 		case <-poll.C:
 		case <-l.gone:

@@ -92,12 +92,6 @@ type Options struct {
 	// in use. Wait excludes Journal: what a spare had kept would be older than what the other store
 	// has granted.
 	Wait bool
-	// ProbeMessages is how many messages the store sends to itself, once, before it answers for
-	// the first time, to find out whether the broker loses requests when so many clients send at
-	// once. Logger gets a warning if it does, or if that cannot be found out. The messages have
-	// QoS 1, 256 bytes and a topic below clients/{the store's client id}; the probe takes fifteen
-	// seconds at most. Default 5,000, at most 60,000; a negative number means none.
-	ProbeMessages int
 	// Observe takes the events of the store, as server.Options.Observe does. The broker tells neither
 	// addresses nor users, and no connections: the events have none. Disconnected is for clients
 	// that the store has forgotten.
@@ -153,7 +147,6 @@ type Store struct {
 	readyOnce      sync.Once
 	waitingOnce    sync.Once
 	receiveMaximum uint16 // defaultReceiveMaximum, but for tests
-	probed         bool   // the broker's queue; of the goroutine that connects
 	begun          bool   // it has subscribed to requests; of the goroutine that connects
 	connected      atomic.Bool
 
@@ -223,10 +216,6 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	if options.MaxPacketSize < leastPacket {
 		return nil, fmt.Errorf("attach: Options.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, defaults.PacketSize)
 	}
-	if options.ProbeMessages > maxProbeMessages {
-		return nil, fmt.Errorf("attach: Options.ProbeMessages %d is above %d", options.ProbeMessages, maxProbeMessages)
-	}
-	options.ProbeMessages = cmp.Or(options.ProbeMessages, defaultProbeMessages)
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
