@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -23,7 +24,8 @@ type ClientOptions struct {
 	// Received is called with each PUBLISH before it is acknowledged. It must not keep it, but its Clone.
 	Received func(*Publish)
 	// Deferred leaves the acknowledgement to the program: it calls [Client.Acknowledge] for each PUBLISH with
-	// QoS 1, in their order [MQTT-4.6.0-2].
+	// QoS 1, in their order [MQTT-4.6.0-2]. Received bounds what the program keeps: mosquitto 2.0.11 does not
+	// always obey a Receive Maximum.
 	Deferred bool
 	// Acknowledged, if not nil, is called with each PUBACK, which it must not keep: for a program that
 	// writes its messages to the Conn. [Client.Publish] and [Client.PublishAsync] need nil.
@@ -53,9 +55,8 @@ type Client struct {
 	packetID   uint16              // the latest
 	pending    map[uint16]exchange // by packet identifier; nil if there are none
 	answers    []byte              // PUBACKs and AUTHs that are to be written; take empties it
-	acks       int                 // PUBACKs among them
-	auth       bool                // an AUTH is among them
-	unacked    int                 // messages of the broker without a PUBACK; it may have those that are being written
+	acks       int                 // PUBACKs among them; the broker may have those that are being written
+	auths      int                 // AUTHs among them, likewise
 	writing    bool                // write runs
 }
 
@@ -100,6 +101,9 @@ func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options Cli
 	}
 	if size := connack.Properties.MaximumPacketSize; size != nil {
 		c.maxPacket = int(min(*size, MaxHeader+MaxRemaining)) // an int of 32 bits would not hold every size
+	}
+	if options.Deferred {
+		c.receiveMaximum = math.MaxUint16
 	}
 	if options.Acknowledged == nil {
 		room := maxInFlight
@@ -411,7 +415,7 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 			c.conn.Refuse(errAuth)
 			return false
 		}
-		if !c.authenticate(Encode(c.options.Authenticate())) {
+		if !c.queue(Encode(c.options.Authenticate()), 0, 1) {
 			c.conn.Refuse(Refuse(ProtocolError, "an AUTH came before the answer to the one before was sent"))
 			return false
 		}
@@ -430,55 +434,44 @@ func (c *Client) publish(p *Publish) (goOn bool) {
 		return false
 	}
 	qos, id := p.QoS, p.PacketID
-	if qos == 1 && !c.takes() {
+	c.options.Received(p)
+	if qos == 0 || c.options.Deferred {
+		return true
+	}
+	if !c.queue(AppendPuback(nil, id), 1, 0) {
 		c.conn.Refuse(Refuse(packets.DisconnectReceiveMaximumExceeded, "more messages are unacknowledged than the Receive Maximum of %d", c.receiveMaximum))
 		return false
 	}
-	c.options.Received(p)
-	if qos == 1 && !c.options.Deferred {
-		c.Acknowledge(id)
-	}
 	return true
 }
 
-// takes counts a message with QoS 1. It reports false if there are more without a PUBACK than the Receive
-// Maximum [MQTT-3.3.4-9].
-func (c *Client) takes() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.unacked++
-	return c.unacked <= c.receiveMaximum
-}
-
-// Acknowledge sends the PUBACK for a message that Received got, and does not wait for that. It is for a
-// client with the option Deferred.
+// Acknowledge sends the PUBACK for a message with QoS 1 to a client with the option Deferred. It does not wait
+// for that. A broker that reads none, and has sent more messages than any Receive Maximum allows, ends the
+// connection.
 func (c *Client) Acknowledge(id uint16) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.acks++
-	c.queueLocked(AppendPuback(c.answers, id))
+	if !c.queue(AppendPuback(nil, id), 1, 0) {
+		c.conn.Abort()
+	}
 }
 
-// authenticate queues an AUTH. It reports false if one waits already: each side waits for the other's
-// [MQTT-4.12.0-3].
-func (c *Client) authenticate(auth []byte) bool {
+// queue queues packets, which have these numbers of PUBACKs and AUTHs, to be written. It does not
+// wait: a broker may read nothing more until this client has read what the broker writes. It reports
+// false if more would wait than a broker may ask for: PUBACKs up to the Receive Maximum
+// [MQTT-3.3.4-9], and one AUTH, since each side waits for the other's [MQTT-4.12.0-3].
+func (c *Client) queue(encoded []byte, acks, auths int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.auth {
+	if c.acks+acks > c.receiveMaximum || c.auths+auths > 1 {
 		return false
 	}
-	c.auth = true
-	c.queueLocked(append(c.answers, auth...))
-	return true
-}
-
-// queueLocked has the answers written. It does not wait: a broker may read nothing more until this client
-// has read what the broker writes.
-func (c *Client) queueLocked(answers []byte) {
-	if c.answers = answers; !c.writing && !c.over {
+	c.acks += acks
+	c.auths += auths
+	c.answers = append(c.answers, encoded...)
+	if !c.writing && !c.over {
 		c.writing = true
 		c.tasks.Go(c.write)
 	}
+	return true
 }
 
 // write writes the answers until there are no more. The loss of the connection ends it.
@@ -492,8 +485,7 @@ func (c *Client) write() {
 func (c *Client) take() (answers []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.unacked -= c.acks
-	answers, c.answers, c.acks, c.auth = c.answers, nil, 0, false
+	answers, c.answers, c.acks, c.auths = c.answers, nil, 0, 0
 	c.writing = len(answers) > 0
 	return answers
 }
