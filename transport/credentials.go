@@ -160,6 +160,5 @@ func (l *link) showToken(file string) {
 		return
 	}
 	l.conn.logger.Debug("the token has changed: authenticating again")
-	// An error ends the connection, which its reader reports.
-	_, _ = l.authentication.packet(packets.AuthReauthenticate).WriteTo(l.net)
+	l.net.Send(mqtt.Encode(l.authentication.packet(packets.AuthReauthenticate)))
 }

@@ -12,7 +12,7 @@
 //   - [Connect] returns a [Client]: CONNECT, SUBSCRIBE, keep-alive, acknowledgements and the end of a
 //     connection. paho's codec encodes and decodes these packets. paho's Client is not used: it has three
 //     goroutines and 6 KB of state for each connection, for sessions, QoS 2 and routes (docs/performance.md
-//     has the figures). Only server/attach uses it, on a Conn.
+//     has the figures).
 //
 // # The gate
 //

@@ -1,18 +1,6 @@
 package attach
 
-import (
-	"time"
-
-	"github.com/eclipse/paho.golang/paho"
-)
-
-// LargestPacket returns how large a packet an attached store sends to a broker that
-// takes packets of size bytes.
-func LargestPacket(size uint32) (int, error) {
-	l := &link{keepAlive: requestedKeepAlive}
-	err := l.accept(&paho.ConnackProperties{RetainAvailable: true, MaximumPacketSize: &size})
-	return l.maxPacket, err
-}
+import "time"
 
 // Alone lets a store that is not served yet believe that no store will object to it.
 func (s *Store) Alone() { s.objectionWait = 0 }

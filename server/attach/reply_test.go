@@ -16,8 +16,8 @@ func TestAQueueOfRepliesIsEmptyWhenAllAreSent(t *testing.T) {
 		q := newReplyQueue(b.backlog, nil)
 		var replies []*waitingReply
 		promise := func(client string) {
-			w := &waitingReply{client: client, change: 10, room: 20}
-			if !b.take(w.client, w.change, w.room) {
+			w := &waitingReply{address: address{client: client}, change: 10, bytes: 20}
+			if !b.take(w.client, w.change, w.bytes) {
 				t.Fatal("no room")
 			}
 			q.promise()
@@ -63,9 +63,12 @@ func TestAQueueOfRepliesIsEmptyWhenAllAreSent(t *testing.T) {
 func TestRepliesOfAConnectionThatHasEndedGiveTheirRoomBack(t *testing.T) {
 	b := newTestBacklog(t)
 	q := newReplyQueue(b.backlog, nil)
-	replies := []*waitingReply{{client: "a", change: 10, room: 20}, {client: "b", room: 20}, {client: "c", room: 20, refused: true}}
+	replies := []*waitingReply{
+		{address: address{client: "a"}, change: 10, bytes: 20}, {address: address{client: "b"}, bytes: 20},
+		{address: address{client: "c"}, bytes: 20, refused: true},
+	}
 	for _, w := range replies {
-		b.take(w.client, w.change, w.room)
+		b.take(w.client, w.change, w.bytes)
 		q.promise()
 		q.added(w)
 	}

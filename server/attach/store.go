@@ -382,14 +382,6 @@ func (s *Store) stayAttached(ctx context.Context) error {
 		if s.mayWait(err) {
 			if err = s.standBy(ctx); err == nil {
 				s.logger.Warn("the other store seems to be gone, and its data with it; taking its place", "broker", s.broker.Host)
-				// With a pause: another spare may be about to answer.
-				if time.Since(began) > stableAfter {
-					policy.Reset()
-				}
-				if !sleep.For(ctx, policy.NextBackOff()) {
-					return nil
-				}
-				continue
 			}
 		}
 		var final finalError
@@ -398,12 +390,13 @@ func (s *Store) stayAttached(ctx context.Context) error {
 			return final.error
 		case ctx.Err() != nil:
 			return nil
+		case err != nil:
+			s.outage.failed(err)
 		}
 		if time.Since(began) > stableAfter {
 			policy.Reset()
 		}
-		s.outage.failed(err)
-		if !sleep.For(ctx, policy.NextBackOff()) {
+		if !sleep.For(ctx, policy.NextBackOff()) { // also before taking a place: another spare may be about to answer
 			return nil
 		}
 	}
