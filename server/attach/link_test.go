@@ -11,6 +11,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
@@ -45,7 +46,7 @@ func pipedLink(t *testing.T, receiveMaximum uint16) (*link, net.Conn) {
 	var tasks sync.WaitGroup
 	tasks.Go(client.Run)
 	tasks.Go(l.dispatch)
-	t.Cleanup(func() { _ = far.Close(); tasks.Wait() })
+	t.Cleanup(func() { _ = far.Close(); await.Done(tasks.Wait) })
 	return l, far
 }
 
@@ -62,7 +63,7 @@ func request(t *testing.T, id uint16) []byte {
 }
 
 // A broker may read no replies before it has written all that it has.
-func TestRequestsAreReadWhileNothingReadsRepliesAndAcknowledgedAfterThem(t *testing.T) {
+func TestRequestsAreReadWhileNothingReadsReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count = 20
 		_, far := pipedLink(t, count)
@@ -90,6 +91,26 @@ func TestRequestsAreReadWhileNothingReadsRepliesAndAcknowledgedAfterThem(t *test
 			}
 		}
 	})
+}
+
+// The broker has no more than the Receive Maximum on their way, and a store must not lose what it has acknowledged.
+func TestARequestIsAcknowledgedAfterItIsHandled(t *testing.T) {
+	l, far := pipedLink(t, 5)
+	resume := l.store.Busy()
+	if _, err := far.Write(request(t, 1)); err != nil {
+		t.Error(err)
+	}
+	_ = far.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+	if packet, err := packets.ReadPacket(far); err == nil {
+		t.Errorf("got %v before the request is handled", packet)
+	}
+	resume()
+	_ = far.SetReadDeadline(time.Time{})
+	for _, want := range []byte{packets.PUBLISH, packets.PUBACK} {
+		if packet, err := packets.ReadPacket(far); err != nil || packet.Type != want {
+			t.Fatalf("got %v (%v), want a packet of type %d", packet, err, want)
+		}
+	}
 }
 
 // What such a broker makes the store keep has a bound.

@@ -137,13 +137,7 @@ func (q *replyQueue) push(w *waitingReply) bool {
 func (q *replyQueue) next() *waitingReply {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.queue) == 0 {
-		q.queue = nil
-		return nil
-	}
-	first := q.queue[0]
-	q.queue[0] = nil
-	q.queue = q.queue[1:]
+	first, _ := pop(&q.queue)
 	return first
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
@@ -146,7 +147,7 @@ func (l *link) notify() {
 func (s *Store) unread(notification pendingNotification) {
 	if s.clients.unread(notification) {
 		s.count(func(stats *Stats) { stats.DroppedWatches++ })
-		s.observeUnread(notification.Client, notification.Key)
+		s.observe(activity.Event{Kind: activity.Unwatched, Client: notification.Client, Key: notification.Key}) // it has not subscribed
 		s.logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
 	}
 }

@@ -304,7 +304,7 @@ func (s *Store) count(change func(*Stats)) {
 
 func (s *Store) drop(client string, why DropReason) {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
-	s.observeDrop(client, why)
+	s.observe(activity.Event{Kind: activity.Dropped, Client: client, Reason: string(why)})
 	s.drops.Log("client", logs.Name(client), "reason", string(why))
 }
 
