@@ -61,7 +61,8 @@ func (l *link) begin(ctx context.Context) error {
 		l.store.engine.Begin() // until now another store may have granted leases
 		l.store.events.Started(l.store.engine.Continues())
 	}
-	err := l.subscribe(ctx, packets.SubOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true})
+	requests := packets.SubOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true}
+	err := l.subscribe(ctx, requests)
 	l.store.begun = l.store.begun || err == nil
 	return err
 }
@@ -187,7 +188,8 @@ func (l *link) publish(ctx context.Context, message *mqtt.Message) (readers bool
 	ack, err := l.client.Publish(ctx, message)
 	switch {
 	case err != nil && ack != nil:
-		return false, refused(ack.ReasonCode, fmt.Errorf("the broker refuses a message to %s (MQTT reason code 0x%02X): its rules must let a store write there", message.Topic, ack.ReasonCode))
+		return false, refused(ack.ReasonCode, fmt.Errorf("the broker refuses a message to %s (MQTT reason code 0x%02X): "+
+			"its rules must let a store write there", message.Topic, ack.ReasonCode))
 	case err != nil:
 		return false, fmt.Errorf("publish to %s: %w", message.Topic, err)
 	}
@@ -200,7 +202,8 @@ func (l *link) subscribe(ctx context.Context, subscription packets.SubOptions) e
 	suback, err := l.client.Subscribe(ctx, subscription)
 	switch {
 	case err != nil && suback != nil:
-		return refused(suback.Reasons[0], fmt.Errorf("the broker refuses a subscription to %s (MQTT reason code 0x%02X): its rules must let a store read that topic", subscription.Topic, suback.Reasons[0]))
+		return refused(suback.Reasons[0], fmt.Errorf("the broker refuses a subscription to %s (MQTT reason code 0x%02X): "+
+			"its rules must let a store read that topic", subscription.Topic, suback.Reasons[0]))
 	case err != nil:
 		return fmt.Errorf("subscribe to %s: %w", subscription.Topic, err)
 	}

@@ -107,7 +107,9 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	})
 	if err != nil {
 		if connack != nil {
-			return refused(connack.ReasonCode, &transport.ConnectionError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference})
+			return refused(connack.ReasonCode, &transport.ConnectionError{
+				Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference,
+			})
 		}
 		return cmp.Or(conn.CloseCause(), err)
 	}

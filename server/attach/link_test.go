@@ -14,6 +14,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/resp3"
 )
 
 // pipedLink returns a link that handles messages, and the broker's end of its connection. What the link writes
@@ -53,8 +54,10 @@ func pipedLink(t *testing.T, receiveMaximum uint16) (*link, net.Conn) {
 // request returns a packet with a request.
 func request(t *testing.T, id uint16) []byte {
 	t.Helper()
-	message := mqtt.Message{Topic: protocol.InvokeTopic, QoS: 1, PacketID: id, Payload: []byte("*2\r\n$3\r\nGET\r\n$1\r\nk\r\n"),
-		ResponseTopic: protocol.ResponseTopic("a"), CorrelationData: fmt.Append(nil, id)}
+	message := mqtt.Message{
+		Topic: protocol.InvokeTopic, QoS: 1, PacketID: id, Payload: resp3.AppendCommand(nil, protocol.VerbGet, "k"),
+		ResponseTopic: protocol.ResponseTopic("a"), CorrelationData: fmt.Append(nil, id),
+	}
 	packet, err := message.Append(nil)
 	if err != nil {
 		t.Fatal(err)

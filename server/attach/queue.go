@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -69,6 +70,20 @@ func pop[T any](queue *[]T) (first T, ok bool) {
 	first, (*queue)[0] = (*queue)[0], none
 	*queue = (*queue)[1:]
 	return first, true
+}
+
+// forEach calls do with each item of a queue, in order, until ctx ends. wake has an item after one was added.
+func forEach[T any](ctx context.Context, wake <-chan struct{}, next func() (T, bool), do func(T)) {
+	for ctx.Err() == nil {
+		if item, ok := next(); ok {
+			do(item)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-wake:
+		}
+	}
 }
 
 // queuePauses is how many pauses of a millisecond letSend makes at most, in which nothing is queued.

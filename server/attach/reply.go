@@ -39,7 +39,8 @@ func (l *link) response(to address, reply statestore.Reply) *mqtt.Message {
 	response := l.message(to.client, to.topic, protocol.PropertyStatus, protocol.StatusOK)
 	response.Payload, response.CorrelationData = reply.Append(nil), to.correlation
 	if !reply.Version.IsZero() {
-		response.User = append(response.User, mqtt.UserProperty{Name: protocol.PropertyTimestamp, Value: reply.Version.String()})
+		version := mqtt.UserProperty{Name: protocol.PropertyTimestamp, Value: reply.Version.String()}
+		response.User = append(response.User, version)
 	}
 	return response
 }
@@ -133,12 +134,11 @@ func (q *replyQueue) push(w *waitingReply) bool {
 	return true
 }
 
-// next returns the next reply to send, or nil.
-func (q *replyQueue) next() *waitingReply {
+// next returns the next reply to send.
+func (q *replyQueue) next() (first *waitingReply, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	first, _ := pop(&q.queue)
-	return first
+	return pop(&q.queue)
 }
 
 // sent gives back the room of a reply that next has returned.
@@ -248,20 +248,11 @@ func (l *link) answer(to address, reply statestore.Reply) {
 // sendReplies sends the replies whose commits are over, until the connection ends. A store that has
 // yielded to another one no longer answers.
 func (l *link) sendReplies() {
-	for {
-		waiting := l.replies.next()
-		if waiting == nil {
-			select {
-			case <-l.ctx.Done():
-				return
-			case <-l.replies.wake:
-			}
-			continue
-		}
+	forEach(l.ctx, l.replies.wake, l.replies.next, func(waiting *waitingReply) {
 		if !l.hasYielded() {
 			l.store.count(func(stats *Stats) { stats.Requests++ })
 			l.reply(waiting.address, waiting.reply)
 		}
 		l.replies.sent(waiting)
-	}
+	})
 }

@@ -116,38 +116,27 @@ func (l *link) message(client, topic, name, value string) *mqtt.Message {
 // notify sends the queued notifications in order, until the connection ends. It waits for
 // acknowledgements only if the broker allows no more messages in flight.
 func (l *link) notify() {
-	for {
-		notification, ok := l.store.queue.take()
-		if !ok {
-			select {
-			case <-l.ctx.Done():
-				return
-			case <-l.store.queue.wake:
-			}
-			continue
-		}
-		// With QoS 1, so that the broker says whether there is a subscriber.
-		message := l.message(notification.Client, protocol.NotifyTopic(notification.Client, notification.Key), protocol.PropertyTimestamp, notification.Version.String())
+	forEach(l.ctx, l.store.queue.wake, l.store.queue.take, func(notification pendingNotification) {
+		topic := protocol.NotifyTopic(notification.Client, notification.Key)
+		message := l.message(notification.Client, topic, protocol.PropertyTimestamp, notification.Version.String())
 		message.Payload = notification.Append(nil)
+		// With QoS 1, so that the broker says whether there is a subscriber.
 		err := l.client.PublishAsync(l.ctx, message, func(ack *mqtt.Puback) {
 			if ack.ReasonCode == packets.PubackNoMatchingSubscribers {
 				l.store.unread(notification)
 			}
 		})
-		if l.ctx.Err() != nil {
-			return
-		}
-		if err != nil {
+		if err != nil && l.ctx.Err() == nil {
 			l.oversized(message, err)
 		}
-	}
+	})
 }
 
 // unread ends the watch of a notification that had no subscriber.
 func (s *Store) unread(notification pendingNotification) {
 	if s.clients.unread(notification) {
 		s.count(func(stats *Stats) { stats.DroppedWatches++ })
-		s.observe(activity.Event{Kind: activity.Unwatched, Client: notification.Client, Key: notification.Key}) // it has not subscribed
+		s.observe(activity.Event{Kind: activity.Unwatched, Client: notification.Client, Key: notification.Key})
 		s.logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
 	}
 }

@@ -141,10 +141,9 @@ type Store struct {
 	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
 	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
 	memory           presenceMemory                       // of Serve's goroutine
-	outage           outage                               // likewise
+	outage           *outage                              // likewise
 
 	once           sync.Once
-	readyOnce      sync.Once
 	waitingOnce    sync.Once
 	receiveMaximum uint16 // defaultReceiveMaximum, but for tests
 	begun          bool   // it has subscribed to requests; of the goroutine that connects
@@ -249,7 +248,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		events:         events.New(options.Observe, options.ObserveValues, options.Logger),
 		objectionWait:  objectionTimeout,
 		silence:        silenceTimeout,
-		outage:         outage{logger: options.Logger, broker: address.Host},
+		outage:         newOutage(options.Logger, address.Host),
 		receiveMaximum: defaultReceiveMaximum,
 		stats:          Stats{Dropped: make(map[DropReason]uint64)},
 	}
@@ -410,7 +409,10 @@ func (e finalError) Unwrap() error { return e.error }
 // attached notes that the store answers.
 func (s *Store) attached() {
 	s.connected.Store(true)
-	s.count(func(stats *Stats) { stats.Attachments++ })
 	s.outage.over()
-	s.readyOnce.Do(func() { close(s.ready) })
+	s.count(func(stats *Stats) {
+		if stats.Attachments++; stats.Attachments == 1 {
+			close(s.ready)
+		}
+	})
 }

@@ -147,7 +147,9 @@ func limits(properties *paho.ConnackProperties) string {
 
 // refusal explains a CONNACK that refuses the client.
 func (d *doctor) refusal(connack *paho.Connack) Step {
-	refused := &transport.ConnectionError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference}
+	refused := &transport.ConnectionError{
+		Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference,
+	}
 	const name = "credentials"
 	found := refused.Error()
 	switch connack.ReasonCode {

@@ -23,7 +23,8 @@ const (
 	burstTime = 5 * time.Second
 	// burstQuiet is how long no message may come before no more are expected.
 	burstQuiet = 500 * time.Millisecond
-	queueCure  = "raise the limits of the broker: in mosquitto.conf set_tcp_nodelay true, max_inflight_messages 0 and max_queued_messages 10000, see docs/attach.md"
+	queueCure  = "raise the limits of the broker: in mosquitto.conf set_tcp_nodelay true, max_inflight_messages 0 " +
+		"and max_queued_messages 10000, see docs/attach.md"
 )
 
 // burst is what comes back of many messages of a client to itself. The client acknowledges none before all
@@ -72,7 +73,8 @@ func (b *burst) release(acknowledge func(id uint16)) {
 
 // message returns a message of the burst. The broker forgets it soon if it cannot deliver it.
 func (b *burst) message() *mqtt.Message {
-	return &mqtt.Message{Topic: b.topic, Payload: make([]byte, burstSize), MessageExpiry: uint32(2 * burstTime / time.Second)}
+	expiry := uint32(2 * burstTime / time.Second)
+	return &mqtt.Message{Topic: b.topic, Payload: make([]byte, burstSize), MessageExpiry: expiry}
 }
 
 // await waits until want messages have arrived, or no more arrive, or ctx or the connection ends.
@@ -132,7 +134,8 @@ func (d *doctor) examineQueue(ctx context.Context, s *session) {
 	sending, cancel := context.WithTimeout(ctx, burstTime)
 	defer cancel()
 	if err := s.subscribe(sending, topic); err != nil {
-		d.add(skipped(name, fmt.Sprintf("this client may not subscribe to %s, so the broker's queue cannot be measured: %v", topic, err)))
+		d.add(skipped(name, fmt.Sprintf("this client may not subscribe to %s, so the broker's queue cannot be measured: %v",
+			topic, err)))
 		return
 	}
 	defer s.unsubscribe(ctx, topic)
@@ -143,7 +146,8 @@ func (d *doctor) examineQueue(ctx context.Context, s *session) {
 		}
 	}
 	if err != nil {
-		d.add(skipped(name, fmt.Sprintf("this client may not send itself messages on %s, so the broker's queue cannot be measured: %v", topic, err)))
+		d.add(skipped(name, fmt.Sprintf("this client may not send itself messages on %s, so the broker's queue cannot be "+
+			"measured: %v", topic, err)))
 		return
 	}
 	began := time.Now()
@@ -152,10 +156,13 @@ func (d *doctor) examineQueue(ctx context.Context, s *session) {
 	case ctx.Err() != nil || s.isOver():
 		d.add(warning(name, fmt.Sprintf("the connection ended during a burst of %d messages", want), queueCure))
 	case arrived < sent:
-		d.add(warning(name, fmt.Sprintf("the broker loses requests when many clients send at once: of %d messages it threw away %d", sent, sent-arrived), queueCure))
+		d.add(warning(name, fmt.Sprintf("the broker loses requests when many clients send at once: of %d messages it threw "+
+			"away %d", sent, sent-arrived), queueCure))
 	case err != nil:
-		d.add(warning(name, fmt.Sprintf("it cannot be told whether the broker loses requests when many clients send at once: %v", err), queueCure))
+		d.add(warning(name, fmt.Sprintf("it cannot be told whether the broker loses requests when many clients send at "+
+			"once: %v", err), queueCure))
 	default:
-		d.add(ok(name, fmt.Sprintf("the broker kept a burst of %d messages, in %v", sent, time.Since(began).Round(time.Millisecond))))
+		took := time.Since(began).Round(time.Millisecond)
+		d.add(ok(name, fmt.Sprintf("the broker kept a burst of %d messages, in %v", sent, took)))
 	}
 }

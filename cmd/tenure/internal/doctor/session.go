@@ -38,7 +38,9 @@ type session struct {
 
 // newSession sends CONNECT and waits for the CONNACK, which comes beside an error if it refuses the client. The
 // caller closes the session.
-func (d *doctor) newSession(ctx context.Context, server *url.URL, conn *mqtt.Conn, connect *paho.Connect) (*session, *paho.Connack, error) {
+func (d *doctor) newSession(
+	ctx context.Context, server *url.URL, conn *mqtt.Conn, connect *paho.Connect,
+) (*session, *paho.Connack, error) {
 	s := &session{
 		doctor: d, server: server, conn: conn,
 		replies: make(chan *mqtt.Publish, unread), notifications: make(chan *mqtt.Publish, unread),
@@ -121,12 +123,14 @@ func (s *session) request(ctx context.Context, at time.Time, words ...string) (a
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails
 	user := []mqtt.UserProperty{
-		{Name: protocol.PropertySourceID, Value: id}, {Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+		{Name: protocol.PropertySourceID, Value: id},
+		{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
 		{Name: protocol.PropertyPartition, Value: id},
 	}
 	if !at.IsZero() {
 		node := strings.ReplaceAll(id, ":", "_") // a timestamp has two colons
-		user = append(user, mqtt.UserProperty{Name: protocol.PropertyTimestamp, Value: hlc.Timestamp{Wall: at.UnixMilli(), Node: node}.String()})
+		timestamp := hlc.Timestamp{Wall: at.UnixMilli(), Node: node}
+		user = append(user, mqtt.UserProperty{Name: protocol.PropertyTimestamp, Value: timestamp.String()})
 	}
 	began, sent := s.doctor.options.Now(), time.Now()
 	ack, err := s.client.Publish(ctx, &mqtt.Message{
