@@ -32,10 +32,10 @@ const (
 	requestedKeepAlive = 5
 	// stepTimeout bounds each exchange with the broker.
 	stepTimeout = 5 * time.Second
-	// defaultReceiveMaximum is how many requests may be in flight: as many as MQTT allows. They wait
+	// receiveMaximum is how many requests may be in flight: as many as MQTT allows. They wait
 	// in the broker and in the socket. mosquitto 2.0.11 obeys it whatever its max_inflight_messages
 	// is, queues max_queued_messages more, and drops the rest.
-	defaultReceiveMaximum = math.MaxUint16
+	receiveMaximum = math.MaxUint16
 	// leastPacket is how large a packet the broker must accept, in bytes: messages of the store
 	// without text of clients are smaller.
 	leastPacket = 1024
@@ -71,7 +71,7 @@ func (s *Store) newLink(ctx context.Context, spare bool) *link {
 		ctx:        ctx,
 		clientID:   "tenure-store-" + s.instance,
 		keepAlive:  requestedKeepAlive,
-		messages:   make(chan *mqtt.Publish, s.receiveMaximum),
+		messages:   make(chan *mqtt.Publish, receiveMaximum),
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
@@ -157,7 +157,7 @@ func (l *link) during(ctx context.Context, do func(context.Context) error) error
 }
 
 func (l *link) connectPacket() *paho.Connect {
-	receiveMaximum := l.store.receiveMaximum
+	maximum := uint16(receiveMaximum)
 	packet := &paho.Connect{
 		ClientID:     l.clientID,
 		CleanStart:   true, // requests that waited while the store was away are too old
@@ -168,7 +168,7 @@ func (l *link) connectPacket() *paho.Connect {
 		PasswordFlag: len(l.store.options.Password) > 0,
 		Properties: &paho.ConnectProperties{
 			RequestProblemInfo: true,
-			ReceiveMaximum:     &receiveMaximum,
+			ReceiveMaximum:     &maximum,
 			MaximumPacketSize:  &l.store.options.MaxPacketSize,
 		},
 		WillMessage: &paho.WillMessage{

@@ -17,12 +17,11 @@ import (
 	"github.com/tenurelock/tenure/resp3"
 )
 
-// pipedLink returns a link that handles messages, and the broker's end of its connection. What the link writes
-// waits until the test reads it.
-func pipedLink(t *testing.T, receiveMaximum uint16) (*link, net.Conn) {
+// pipedLink returns a link that handles messages, of which so many may wait (0: the Receive Maximum), and the
+// broker's end of its connection. What the link writes waits until the test reads it.
+func pipedLink(t *testing.T, waiting int) (*link, net.Conn) {
 	t.Helper()
 	s := attachedTo(t, Options{})
-	s.receiveMaximum = receiveMaximum
 	near, far := net.Pipe()
 	conn, err := mqtt.Dial(t.Context(), s.broker, nil, mqtt.DialOptions{
 		MaxPacket: 1 << 20, WriteTimeout: time.Hour,
@@ -37,6 +36,9 @@ func pipedLink(t *testing.T, receiveMaximum uint16) (*link, net.Conn) {
 	}()
 	ctx, lost := context.WithCancel(context.Background())
 	l := s.newLink(ctx, false)
+	if waiting > 0 {
+		l.messages = make(chan *mqtt.Publish, waiting)
+	}
 	client, _, err := mqtt.Connect(t.Context(), conn, l.connectPacket(), mqtt.ClientOptions{
 		Received: l.received, Deferred: true, Lost: func(*packets.Disconnect) { lost() },
 	})
@@ -69,7 +71,7 @@ func request(t *testing.T, id uint16) []byte {
 func TestRequestsAreReadWhileNothingReadsReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count = 20
-		_, far := pipedLink(t, count)
+		_, far := pipedLink(t, 0)
 		for id := range uint16(count) {
 			_ = far.SetWriteDeadline(time.Now().Add(time.Second))
 			if _, err := far.Write(request(t, id+1)); err != nil {
@@ -119,8 +121,8 @@ func TestARequestIsAcknowledgedAfterItIsHandled(t *testing.T) {
 // What such a broker makes the store keep has a bound.
 func TestABrokerThatSendsMoreThanTheReceiveMaximumIsNotReadUntilThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const receiveMaximum = 5
-		l, far := pipedLink(t, receiveMaximum)
+		const waiting = 5
+		l, far := pipedLink(t, waiting)
 		read := 0
 		for ; ; read++ {
 			_ = far.SetWriteDeadline(time.Now().Add(time.Second))
@@ -128,7 +130,7 @@ func TestABrokerThatSendsMoreThanTheReceiveMaximumIsNotReadUntilThereIsRoom(t *t
 				break
 			}
 		}
-		if want := receiveMaximum + 2; read != want { // one is being handled, and one waits for room
+		if want := waiting + 2; read != want { // one is being handled, and one waits for room
 			t.Errorf("%d requests are read, want %d", read, want)
 		}
 		if l.ctx.Err() != nil {

@@ -143,11 +143,10 @@ type Store struct {
 	memory           presenceMemory                       // of Serve's goroutine
 	outage           *outage                              // likewise
 
-	once           sync.Once
-	waitingOnce    sync.Once
-	receiveMaximum uint16 // defaultReceiveMaximum, but for tests
-	begun          bool   // it has subscribed to requests; of the goroutine that connects
-	connected      atomic.Bool
+	once        sync.Once
+	waitingOnce sync.Once
+	begun       bool // it has subscribed to requests; of the goroutine that connects
+	connected   atomic.Bool
 
 	mu    sync.Mutex
 	stats Stats // but Attached and Clients
@@ -234,23 +233,22 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	instance := make([]byte, 8)
 	_, _ = rand.Read(instance) // never fails, says its documentation
 	s := &Store{
-		options:        options,
-		broker:         address,
-		tls:            config,
-		instance:       hex.EncodeToString(instance),
-		logger:         options.Logger,
-		queue:          newNotificationQueue(),
-		ready:          make(chan struct{}),
-		waiting:        make(chan struct{}),
-		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
-		oversized:      logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
-		busy:           logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
-		events:         events.New(options.Observe, options.ObserveValues, options.Logger),
-		objectionWait:  objectionTimeout,
-		silence:        silenceTimeout,
-		outage:         newOutage(options.Logger, address.Host),
-		receiveMaximum: defaultReceiveMaximum,
-		stats:          Stats{Dropped: make(map[DropReason]uint64)},
+		options:       options,
+		broker:        address,
+		tls:           config,
+		instance:      hex.EncodeToString(instance),
+		logger:        options.Logger,
+		queue:         newNotificationQueue(),
+		ready:         make(chan struct{}),
+		waiting:       make(chan struct{}),
+		drops:         logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
+		oversized:     logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
+		busy:          logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
+		events:        events.New(options.Observe, options.ObserveValues, options.Logger),
+		objectionWait: objectionTimeout,
+		silence:       silenceTimeout,
+		outage:        newOutage(options.Logger, address.Host),
+		stats:         Stats{Dropped: make(map[DropReason]uint64)},
 	}
 	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
