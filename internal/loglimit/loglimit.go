@@ -3,6 +3,7 @@
 package loglimit
 
 import (
+	"cmp"
 	"log/slog"
 	"sync"
 	"time"
@@ -20,6 +21,9 @@ const (
 // Limiter is about the failures of one thing. The zero value is ready to use. It is safe for
 // concurrent use.
 type Limiter struct {
+	// Min and Max replace MinPause and MaxPause if they are not 0.
+	Min, Max time.Duration
+
 	mu    sync.Mutex
 	kinds []kind // at most maxKinds, the last of which may be all others
 }
@@ -43,10 +47,10 @@ func (l *Limiter) Due(name string, now time.Time) bool {
 		if now.Sub(k.logged) < k.pause {
 			return false
 		}
-		k.logged, k.pause = now, min(2*k.pause, MaxPause)
+		k.logged, k.pause = now, min(2*k.pause, cmp.Or(l.Max, MaxPause))
 		return true
 	}
-	l.kinds = append(l.kinds, kind{name, now, MinPause})
+	l.kinds = append(l.kinds, kind{name, now, cmp.Or(l.Min, MinPause)})
 	return true
 }
 

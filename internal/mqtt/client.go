@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -17,11 +18,17 @@ import (
 // time: nothing is read meanwhile, so they must not wait for the broker.
 type ClientOptions struct {
 	// Authenticate returns the answer to a broker that sends an AUTH with Continue Authentication
-	// [MQTT-4.12.0-3]. Connect calls it too, in the goroutine of its caller.
+	// [MQTT-4.12.0-3]. Connect calls it too, in the goroutine of its caller. Nil: such an AUTH ends the
+	// connection.
 	Authenticate func() *packets.Auth
-	// Received is called with each PUBLISH before it is acknowledged, and Acknowledged with each PUBACK. They
-	// must not keep them.
-	Received     func(*Publish)
+	// Received is called with each PUBLISH before it is acknowledged. It must not keep it, but its Clone.
+	Received func(*Publish)
+	// Deferred leaves the acknowledgement to the program: it calls [Client.Acknowledge] for each PUBLISH with
+	// QoS 1, in their order [MQTT-4.6.0-2]. Received bounds what the program keeps: mosquitto 2.0.11 does not
+	// always obey a Receive Maximum.
+	Deferred bool
+	// Acknowledged, if not nil, is called with each PUBACK, which it must not keep: for a program that
+	// writes its messages to the Conn. [Client.Publish] and [Client.PublishAsync] need nil.
 	Acknowledged func(*Puback)
 	// Lost is called when the connection has ended, after [Client.Disconnect] too, and before Run
 	// returns: first with the broker's DISCONNECT if there was one, and then with nil.
@@ -36,19 +43,31 @@ type Client struct {
 	done      chan struct{}  // closed by Run
 	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
 
-	receiveMaximum int // of the CONNECT: how many messages of the broker may wait for their PUBACKs
+	receiveMaximum int           // of the CONNECT: how many messages of the broker may wait for their PUBACKs
+	maxPacket      int           // bytes that the broker takes in one packet
+	withoutQoS1    bool          // the broker takes no message with QoS 1
+	inFlight       chan struct{} // an item for each message of PublishAsync without a PUBACK; nil: there are none
 
 	mu         sync.Mutex
-	over       bool                 // Run has stopped reading: nothing new begins
-	timer      *time.Timer          // calls beat
-	unanswered bool                 // a PINGREQ was sent, and no PINGRESP has come since
-	packetID   uint16               // of the latest SUBSCRIBE
-	granted    chan *packets.Suback // takes the answer to it; nil if none is awaited
-	answers    []byte               // PUBACKs and AUTHs that are to be written; take empties it
-	acks       int                  // PUBACKs among them; the broker may have those that are being written
-	auths      int                  // AUTHs among them, likewise
-	writing    bool                 // write runs
+	over       bool                // Run has stopped reading: nothing new begins
+	timer      *time.Timer         // calls beat
+	unanswered bool                // a PINGREQ was sent, and no PINGRESP has come since
+	packetID   uint16              // the latest
+	pending    map[uint16]exchange // by packet identifier; nil if there are none
+	answers    []byte              // PUBACKs and AUTHs that are to be written; take empties it
+	acks       int                 // PUBACKs among them; the broker may have those that are being written
+	auths      int                 // AUTHs among them, likewise
+	writing    bool                // write runs
 }
+
+// exchange is a packet that waits for an answer.
+type exchange struct {
+	answer   byte      // its type
+	answered func(any) // called with the decoded answer
+}
+
+// maxInFlight bounds the messages without a PUBACK, so that a free packet identifier is near.
+const maxInFlight = 1 << 15
 
 // Connect sends connect over conn and waits for the CONNACK until ctx ends. If it fails, it closes
 // conn; if the broker refused the connection, its CONNACK comes beside the error. The caller must not
@@ -76,7 +95,22 @@ func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options Cli
 		options:        options,
 		keepAlive:      time.Duration(seconds) * time.Second,
 		receiveMaximum: int(*connect.Properties.ReceiveMaximum),
+		maxPacket:      MaxHeader + MaxRemaining,
+		withoutQoS1:    connack.Properties.MaximumQoS != nil && *connack.Properties.MaximumQoS == 0,
 		done:           make(chan struct{}),
+	}
+	if size := connack.Properties.MaximumPacketSize; size != nil {
+		c.maxPacket = int(min(*size, MaxHeader+MaxRemaining)) // an int of 32 bits would not hold every size
+	}
+	if options.Deferred {
+		c.receiveMaximum = math.MaxUint16
+	}
+	if options.Acknowledged == nil {
+		room := maxInFlight
+		if maximum := connack.Properties.ReceiveMaximum; maximum != nil {
+			room = min(room, int(*maximum))
+		}
+		c.inFlight = make(chan struct{}, room)
 	}
 	if c.keepAlive > 0 {
 		c.tasks.Add(1)
@@ -101,6 +135,9 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 		}
 		switch p := content.(type) {
 		case *packets.Auth:
+			if options.Authenticate == nil {
+				return nil, errAuth
+			}
 			conn.Send(Encode(options.Authenticate()))
 		case *packets.Connack:
 			connack := paho.ConnackFromPacketConnack(p)
@@ -113,6 +150,8 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 		}
 	}
 }
+
+var errAuth = Refuse(ProtocolError, "an AUTH came, and this client has no answer to it")
 
 // Encode returns a control packet as paho writes it.
 func Encode(packet packets.Packet) []byte {
@@ -151,39 +190,157 @@ func decode(packet []byte) (packets.Packet, error) {
 // errLost is the error for what was under way when the connection ended.
 var errLost = errors.New("the connection was lost")
 
+// open gives a packet a free identifier and sends it. answered is called with the answer of the broker, a
+// packet of that type, in the goroutine of Run, unless the connection ends before.
+func (c *Client) open(answer byte, encode func(id uint16) ([]byte, error), answered func(any)) error {
+	c.mu.Lock()
+	id := c.packetID + 1
+	for id == 0 || c.pending[id].answered != nil { // [MQTT-2.2.1-3]
+		id++
+	}
+	packet, err := encode(id)
+	if err == nil {
+		if c.pending == nil {
+			c.pending = make(map[uint16]exchange)
+		}
+		c.packetID, c.pending[id] = id, exchange{answer, answered}
+	}
+	c.mu.Unlock()
+	if err == nil {
+		c.conn.Send(packet)
+	}
+	return err
+}
+
+// answer handles the answer to a packet of open. Any other is ignored: it may come too late.
+func (c *Client) answer(kind byte, id uint16, content any) {
+	c.mu.Lock()
+	asked := c.pending[id]
+	if asked.answer == kind {
+		delete(c.pending, id)
+	}
+	if len(c.pending) == 0 {
+		c.pending = nil // an idle connection needs none
+	}
+	c.mu.Unlock()
+	if asked.answer == kind {
+		asked.answered(content)
+	}
+}
+
+// awaitAnswer returns the answer to a packet of open.
+func awaitAnswer[T any](ctx context.Context, c *Client, answers <-chan T) (answer T, err error) {
+	select {
+	case answer = <-answers:
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-c.done:
+		err = errLost
+	}
+	return answer, err
+}
+
 // Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If ctx ends while
 // the SUBSCRIBE is being written, so does the connection. If the broker refuses a subscription, the
-// SUBACK comes beside the error. Only one call may be under way.
+// SUBACK comes beside the error.
 func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) (*packets.Suback, error) {
-	granted := make(chan *packets.Suback, 1)
-	c.mu.Lock()
-	if c.packetID++; c.packetID == 0 { // [MQTT-2.2.1-3]
-		c.packetID++
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	c.granted = granted
-	packet := packets.Subscribe{PacketID: c.packetID, Properties: &packets.Properties{}, Subscriptions: subscriptions}
-	c.mu.Unlock()
+	granted := make(chan *packets.Suback, 1)
 	stop := context.AfterFunc(ctx, c.conn.Abort) // a part of the packet may have left
-	c.conn.Send(Encode(&packet))
+	_ = c.open(packets.SUBACK, func(id uint16) ([]byte, error) {
+		return Encode(&packets.Subscribe{PacketID: id, Properties: &packets.Properties{}, Subscriptions: subscriptions}), nil
+	}, func(answer any) { granted <- answer.(*packets.Suback) })
 	if !stop() {
 		return nil, ctx.Err()
 	}
-	select {
-	case suback := <-granted:
-		if len(suback.Reasons) != len(subscriptions) { // [MQTT-3.9.3-1]; first: a caller may show all codes
-			return nil, fmt.Errorf("the broker answered %d subscriptions of %d", len(suback.Reasons), len(subscriptions))
-		}
-		for i, code := range suback.Reasons {
-			if code >= Failure {
-				return suback, fmt.Errorf("the broker refused a subscription: %s", suback.Reason(i))
-			}
-		}
-		return suback, nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-c.done:
-		return nil, errLost
+	suback, err := awaitAnswer(ctx, c, granted)
+	if err != nil {
+		return nil, err
 	}
+	if len(suback.Reasons) != len(subscriptions) { // [MQTT-3.9.3-1]; first: a caller may show all codes
+		return nil, fmt.Errorf("the broker answered %d subscriptions of %d", len(suback.Reasons), len(subscriptions))
+	}
+	for i, code := range suback.Reasons {
+		if code >= Failure {
+			return suback, fmt.Errorf("the broker refused a subscription: %s", suback.Reason(i))
+		}
+	}
+	return suback, nil
+}
+
+// Unsubscribe sends UNSUBSCRIBE and waits for the UNSUBACK until ctx or the connection ends.
+func (c *Client) Unsubscribe(ctx context.Context, filter string) error {
+	ended := make(chan *packets.Unsuback, 1)
+	_ = c.open(packets.UNSUBACK, func(id uint16) ([]byte, error) {
+		return Encode(&packets.Unsubscribe{PacketID: id, Properties: &packets.Properties{}, Topics: []string{filter}}), nil
+	}, func(answer any) { ended <- answer.(*packets.Unsuback) })
+	unsuback, err := awaitAnswer(ctx, c, ended)
+	if err == nil && unsuback.Reasons[0] >= Failure { // the gate lets none through without a code
+		return fmt.Errorf("the broker refused an UNSUBSCRIBE: %s", unsuback.Reason(0))
+	}
+	return err
+}
+
+// Publish sends a message with QoS 1 like [Client.PublishAsync], and waits for the PUBACK until ctx or the
+// connection ends. If the broker refuses the message, the PUBACK comes beside the error.
+func (c *Client) Publish(ctx context.Context, m *Message) (*Puback, error) {
+	acks := make(chan *Puback, 1)
+	err := c.PublishAsync(ctx, m, func(ack *Puback) {
+		acks <- &Puback{PacketID: ack.PacketID, ReasonCode: ack.ReasonCode, ReasonString: bytes.Clone(ack.ReasonString)}
+	})
+	if err != nil {
+		return nil, err
+	}
+	ack, err := awaitAnswer(ctx, c, acks)
+	if err == nil && ack.ReasonCode >= Failure {
+		return ack, fmt.Errorf("the broker refused the message (MQTT reason code 0x%02X): %s", ack.ReasonCode, ack.ReasonString)
+	}
+	return ack, err
+}
+
+// PublishAsync sends a message with QoS 1 as soon as the broker's Receive Maximum has room for it
+// [MQTT-3.3.4-9], for which it waits until ctx or the connection ends. acknowledged is called with the
+// PUBACK, which it must not keep, in the goroutine of Run, unless the connection ends before. A message that
+// is larger than the broker takes is not sent; the error is a *[TooLargeError] or [ErrTooLong].
+func (c *Client) PublishAsync(ctx context.Context, m *Message, acknowledged func(*Puback)) error {
+	if c.withoutQoS1 {
+		return errors.New("the broker does not accept QoS 1: raise its Maximum QoS") // [MQTT-3.2.2-11]
+	}
+	select {
+	case c.inFlight <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.done:
+		return errLost
+	}
+	err := c.open(packets.PUBACK, func(id uint16) ([]byte, error) { return c.encode(m, 1, id) }, func(answer any) {
+		<-c.inFlight
+		acknowledged(answer.(*Puback))
+	})
+	if err != nil {
+		<-c.inFlight
+	}
+	return err
+}
+
+// Send sends a message with QoS 0. Its errors are those of PublishAsync for a message that is too large.
+func (c *Client) Send(m *Message) error {
+	packet, err := c.encode(m, 0, 0)
+	if err == nil {
+		c.conn.Send(packet)
+	}
+	return err
+}
+
+func (c *Client) encode(m *Message, qos byte, id uint16) ([]byte, error) {
+	m.QoS, m.PacketID = qos, id
+	packet, err := m.Append(nil)
+	if err == nil && len(packet) > c.maxPacket { // [MQTT-3.2.2-15]
+		err = &TooLargeError{Size: len(packet), Limit: c.maxPacket}
+	}
+	return packet, err
 }
 
 // Disconnect sends DISCONNECT and closes the connection, lost already or not. Run then returns.
@@ -227,13 +384,17 @@ func (c *Client) handle(packet []byte) (goOn bool) {
 	case packets.PUBLISH:
 		return c.publish(c.conn.gate.Publish())
 	case packets.PUBACK:
-		c.options.Acknowledged(c.conn.gate.Puback())
+		if ack := c.conn.gate.Puback(); c.options.Acknowledged != nil {
+			c.options.Acknowledged(ack)
+		} else {
+			c.answer(packets.PUBACK, ack.PacketID, ack)
+		}
 	case packets.PINGRESP:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.unanswered = false
 		return true
-	case packets.SUBACK, packets.AUTH, packets.DISCONNECT:
+	case packets.SUBACK, packets.UNSUBACK, packets.AUTH, packets.DISCONNECT:
 		content, err := decode(packet)
 		return err == nil && c.control(content)
 	}
@@ -247,19 +408,21 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 		c.options.Lost(p)
 		return false
 	case *packets.Auth:
-		if p.ReasonCode == packets.AuthContinueAuthentication {
-			if !c.answer(Encode(c.options.Authenticate()), 0, 1) {
-				c.conn.Refuse(Refuse(ProtocolError, "an AUTH came before the answer to the one before was sent"))
-				return false
-			}
+		if p.ReasonCode != packets.AuthContinueAuthentication {
+			return true
+		}
+		if c.options.Authenticate == nil {
+			c.conn.Refuse(errAuth)
+			return false
+		}
+		if !c.queue(Encode(c.options.Authenticate()), 0, 1) {
+			c.conn.Refuse(Refuse(ProtocolError, "an AUTH came before the answer to the one before was sent"))
+			return false
 		}
 	case *packets.Suback:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.granted != nil && p.PacketID == c.packetID { // else it came too late
-			c.granted <- p
-			c.granted = nil
-		}
+		c.answer(packets.SUBACK, p.PacketID, p)
+	case *packets.Unsuback:
+		c.answer(packets.UNSUBACK, p.PacketID, p)
 	}
 	return true
 }
@@ -270,23 +433,32 @@ func (c *Client) publish(p *Publish) (goOn bool) {
 		c.conn.Refuse(Refuse(ProtocolError, "a message has QoS 2, and the subscriptions have QoS 1"))
 		return false
 	}
-	id := p.PacketID
+	qos, id := p.QoS, p.PacketID
 	c.options.Received(p)
-	if p.QoS == 0 {
+	if qos == 0 || c.options.Deferred {
 		return true
 	}
-	if !c.answer(AppendPuback(nil, id), 1, 0) {
+	if !c.queue(AppendPuback(nil, id), 1, 0) {
 		c.conn.Refuse(Refuse(packets.DisconnectReceiveMaximumExceeded, "more messages are unacknowledged than the Receive Maximum of %d", c.receiveMaximum))
 		return false
 	}
 	return true
 }
 
-// answer queues packets, which have these numbers of PUBACKs and AUTHs, to be written. It does not
+// Acknowledge sends the PUBACK for a message with QoS 1 to a client with the option Deferred. It does not wait
+// for that. A broker that reads none, and has sent more messages than any Receive Maximum allows, ends the
+// connection.
+func (c *Client) Acknowledge(id uint16) {
+	if !c.queue(AppendPuback(nil, id), 1, 0) {
+		c.conn.Abort()
+	}
+}
+
+// queue queues packets, which have these numbers of PUBACKs and AUTHs, to be written. It does not
 // wait: a broker may read nothing more until this client has read what the broker writes. It reports
 // false if more would wait than a broker may ask for: PUBACKs up to the Receive Maximum
 // [MQTT-3.3.4-9], and one AUTH, since each side waits for the other's [MQTT-4.12.0-3].
-func (c *Client) answer(encoded []byte, acks, auths int) (ok bool) {
+func (c *Client) queue(encoded []byte, acks, auths int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.acks+acks > c.receiveMaximum || c.auths+auths > 1 {
@@ -295,7 +467,7 @@ func (c *Client) answer(encoded []byte, acks, auths int) (ok bool) {
 	c.acks += acks
 	c.auths += auths
 	c.answers = append(c.answers, encoded...)
-	if !c.writing {
+	if !c.writing && !c.over {
 		c.writing = true
 		c.tasks.Go(c.write)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/url"
 	"strings"
@@ -29,6 +30,9 @@ type harness struct {
 	conn     *Conn
 	broker   net.Conn
 	client   *Client
+	deferred bool // the option
+	mute     bool // there is no Authenticate
+	messages []*Publish
 	over     chan struct{} // closed when Run has returned
 	received []string      // payloads
 	lost     []*packets.Disconnect
@@ -66,19 +70,26 @@ func (h *harness) connect(ctx context.Context, handshake func()) (*paho.Connack,
 		handshake()
 	}()
 	maximum := uint16(receiveMaximum)
-	client, connack, err := Connect(ctx, h.conn, &paho.Connect{
-		ClientID: "a", KeepAlive: keepAliveOfClient, CleanStart: true,
-		Properties: &paho.ConnectProperties{ReceiveMaximum: &maximum, RequestProblemInfo: true},
-	}, ClientOptions{
+	options := ClientOptions{
 		Authenticate: func() *packets.Auth {
 			return &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}
 		},
-		Received: func(p *Publish) { h.received = append(h.received, string(p.Payload)) },
+		Received: func(p *Publish) {
+			h.received, h.messages = append(h.received, string(p.Payload)), append(h.messages, p.Clone())
+		},
+		Deferred: h.deferred,
 		Lost: func(d *packets.Disconnect) {
 			h.lost = append(h.lost, d)
 			h.lostAt = time.Now()
 		},
-	})
+	}
+	if h.mute {
+		options.Authenticate = nil
+	}
+	client, connack, err := Connect(ctx, h.conn, &paho.Connect{
+		ClientID: "a", KeepAlive: keepAliveOfClient, CleanStart: true,
+		Properties: &paho.ConnectProperties{ReceiveMaximum: &maximum, RequestProblemInfo: true},
+	}, options)
 	h.client = client
 	await.Receive(done)
 	if err == nil {
@@ -359,6 +370,233 @@ func TestASubscribeNeverHasThePacketIdentifier0(t *testing.T) {
 		if p, ok := h.read().(*packets.Subscribe); !ok || p.PacketID != 1 { // [MQTT-2.2.1-3]
 			t.Errorf("got %v", p)
 		}
+	})
+}
+
+// mustPublish returns the next packet of the client, a PUBLISH.
+func (h *harness) mustPublish() *packets.Publish {
+	h.Helper()
+	p, ok := h.read().(*packets.Publish)
+	if !ok {
+		h.Fatalf("got %v, want a PUBLISH", p)
+	}
+	return p
+}
+
+func (h *harness) puback(id uint16, code byte, reason string) {
+	h.Helper()
+	h.send(packets.PUBACK, &packets.Puback{PacketID: id, ReasonCode: code, Properties: &packets.Properties{ReasonString: reason}})
+}
+
+// Publish returns the PUBACK of its own message only, and ends with its context and with the connection.
+func TestPublish(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		type result struct {
+			ack *Puback
+			err error
+		}
+		publish := func(ctx context.Context, answer func(p *packets.Publish)) result {
+			results := make(chan result, 1)
+			go func() {
+				ack, err := h.client.Publish(ctx, &Message{Topic: "t", Retain: true, Payload: []byte("a")})
+				results <- result{ack, err}
+			}()
+			p := h.mustPublish()
+			if p.QoS != 1 || !p.Retain || p.Topic != "t" || string(p.Payload) != "a" || p.PacketID == 0 {
+				t.Errorf("got %v", p)
+			}
+			answer(p)
+			return await.Receive(results)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var late uint16
+		if r := publish(ctx, func(p *packets.Publish) { late = p.PacketID }); !errors.Is(r.err, context.DeadlineExceeded) || r.ack != nil {
+			t.Errorf("without an answer: %+v", r)
+		}
+		if r := publish(t.Context(), func(p *packets.Publish) {
+			h.puback(late, 0x87, "late")
+			h.send(packets.SUBACK, &packets.Suback{PacketID: p.PacketID, Reasons: []byte{0x87}, Properties: &packets.Properties{}})
+			h.puback(p.PacketID, packets.PubackNoMatchingSubscribers, "")
+			h.puback(p.PacketID, 0x87, "once more")
+		}); r.err != nil || r.ack.ReasonCode != packets.PubackNoMatchingSubscribers {
+			t.Errorf("taken: %+v", r)
+		}
+		if r := publish(t.Context(), func(p *packets.Publish) {
+			h.puback(p.PacketID, 0x87, "not you")
+			h.publish("overwrites what was read", 0, 0)
+		}); r.err == nil || r.ack.ReasonCode != 0x87 || string(r.ack.ReasonString) != "not you" || !strings.Contains(r.err.Error(), "0x87") {
+			t.Errorf("refused: %+v", r)
+		}
+		if r := publish(t.Context(), func(*packets.Publish) { _ = h.broker.Close() }); r.err == nil || r.ack != nil {
+			t.Errorf("lost: %+v", r)
+		}
+	})
+}
+
+func TestUnsubscribe(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.mustConnect(packets.Properties{})
+		for code, refused := range map[byte]bool{0: false, 0x11: false, 0x80: true} {
+			results := make(chan error, 1)
+			go func() { results <- h.client.Unsubscribe(t.Context(), "t") }()
+			p, ok := h.read().(*packets.Unsubscribe)
+			if !ok || len(p.Topics) != 1 || p.Topics[0] != "t" {
+				t.Fatalf("got %v", p)
+			}
+			h.send(packets.UNSUBACK, &packets.Unsuback{PacketID: p.PacketID, Reasons: []byte{code}, Properties: &packets.Properties{}})
+			if err := await.Receive(results); (err != nil) != refused {
+				t.Errorf("code %#x: %v", code, err)
+			}
+		}
+	})
+}
+
+func TestNoMoreMessagesAreInFlightThanTheBrokerAllows(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		const allowed, messages = 2, 5
+		maximum := uint16(allowed)
+		h.mustConnect(packets.Properties{ReceiveMaximum: &maximum})
+		sent, acknowledged := 0, 0
+		ended := make(chan error, 1)
+		go func() {
+			for range messages {
+				if err := h.client.PublishAsync(t.Context(), &Message{Topic: "t"}, func(*Puback) { acknowledged++ }); err != nil {
+					ended <- err
+					return
+				}
+				sent++
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			ended <- h.client.PublishAsync(ctx, &Message{Topic: "t"}, nil)
+		}()
+		var inFlight []uint16
+		for i := range messages {
+			inFlight = append(inFlight, h.mustPublish().PacketID)
+			synctest.Wait()
+			if want := min(i+1, allowed); sent != i+1 || len(inFlight) != want {
+				t.Errorf("%d are sent, %d are in flight, want %d and %d", sent, len(inFlight), i+1, want)
+			}
+			if len(inFlight) == allowed && i < messages-1 {
+				h.puback(inFlight[0], 0, "")
+				inFlight = inFlight[1:]
+			}
+		}
+		if err := await.Receive(ended); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("one more: %v", err)
+		}
+		if want := messages - allowed; acknowledged != want {
+			t.Errorf("%d are acknowledged, want %d", acknowledged, want)
+		}
+	})
+}
+
+func TestAMessageThatTheBrokerDoesNotTakeIsNotSent(t *testing.T) {
+	size := uint32(50)
+	for name, test := range map[string]struct {
+		conditions packets.Properties
+		message    Message
+		both       bool // with QoS 0 too
+		want       string
+	}{
+		"too large":          {packets.Properties{MaximumPacketSize: &size}, Message{Topic: "t", Payload: make([]byte, 50)}, true, "at most 50"},
+		"too large for MQTT": {packets.Properties{}, Message{Topic: strings.Repeat("t", 1<<16)}, true, ErrTooLong.Error()},
+		"with QoS 1":         {packets.Properties{MaximumQOS: new(byte)}, Message{Topic: "t"}, false, "Maximum QoS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, h *harness) {
+				h.mustConnect(test.conditions)
+				for range maxInFlight + 1 { // it takes no place
+					if err := h.client.PublishAsync(t.Context(), &test.message, nil); err == nil || !strings.Contains(err.Error(), test.want) {
+						t.Fatalf("PublishAsync: %v, want %q", err, test.want)
+					}
+				}
+				err := error(nil)
+				if test.both {
+					if err = h.client.Send(&test.message); err == nil || !strings.Contains(err.Error(), test.want) {
+						t.Errorf("Send: %v, want %q", err, test.want)
+					}
+				}
+				go func() { _ = h.client.Send(&Message{Topic: "t", Payload: []byte("fits")}) }()
+				if p := h.mustPublish(); string(p.Payload) != "fits" || p.QoS != 0 || p.Retain {
+					t.Errorf("got %v", p)
+				}
+			})
+		})
+	}
+}
+
+// An int of 32 bits cannot hold all that a broker may announce.
+func TestABrokersPacketSizeIsTakenAsItIsOnEveryPlatform(t *testing.T) {
+	for size, want := range map[uint32]int{
+		1024:      1024,
+		1 << 31:   MaxHeader + MaxRemaining, // far above what a packet can have
+		1<<32 - 1: MaxHeader + MaxRemaining,
+	} {
+		inBubble(t, func(t *testing.T, h *harness) {
+			h.mustConnect(packets.Properties{MaximumPacketSize: &size})
+			if got := h.client.maxPacket; got != want {
+				t.Errorf("%d bytes: %d, want %d", size, got, want)
+			}
+		})
+	}
+}
+
+func TestMessagesOfWhichTheAcknowledgementIsDeferred(t *testing.T) {
+	inBubble(t, func(t *testing.T, h *harness) {
+		h.deferred = true
+		h.mustConnect(packets.Properties{})
+		for i := range receiveMaximum + 1 { // a program may have acknowledged one
+			h.publish("a", 1, uint16(i+1))
+		}
+		h.publish("b", 0, 0)
+		synctest.Wait()
+		if got := strings.Join(h.received, ""); got != "aaaaaab" {
+			t.Errorf("received %q", got)
+		}
+		if p := h.messages[1]; string(p.Payload) != "a" || string(p.Topic) != "t" || p.PacketID != 2 {
+			t.Errorf("received %+v", p)
+		}
+		for id := range uint16(3) {
+			h.client.Acknowledge(id + 1)
+		}
+		for id := range uint16(3) {
+			if ack, ok := h.read().(*packets.Puback); !ok || ack.PacketID != id+1 { // and no PINGREQ before it
+				t.Errorf("got %v, want PUBACK %d", ack, id+1)
+			}
+		}
+		for range math.MaxUint16 + 2 { // the first is being written, and nothing reads it
+			h.client.Acknowledge(1)
+			synctest.Wait()
+		}
+		h.ended(nil)
+		h.client.Acknowledge(2) // too late
+	})
+}
+
+// [MQTT-4.12.0-6]
+func TestAnAuthThatTheClientCannotAnswerEndsTheConnection(t *testing.T) {
+	auth := &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}}
+	t.Run("before the CONNACK", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, h *harness) {
+			h.mute = true
+			if _, err := h.connect(t.Context(), func() { h.read(); h.send(packets.AUTH, auth) }); err == nil || !strings.Contains(err.Error(), "AUTH") {
+				t.Errorf("Connect: %v", err)
+			}
+		})
+	})
+	t.Run("later", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, h *harness) {
+			h.mute = true
+			h.mustConnect(packets.Properties{})
+			h.send(packets.AUTH, auth)
+			if d, ok := h.read().(*packets.Disconnect); !ok || d.ReasonCode != packets.DisconnectProtocolError {
+				t.Errorf("got %v, want a DISCONNECT with 0x82", d)
+			}
+			h.ended(nil)
+		})
 	})
 }
 

@@ -25,18 +25,17 @@ const MaxControl = 64 << 10
 const farewellTimeout = time.Second
 
 // Conn is a connection to a broker. A packet that MQTT does not allow, or that is too large, ends the
-// connection before it is returned. It also is the net.Conn of paho v0.23.0, which reads a
-// packet in three small pieces, with Read, and writes it in four, between Lock and Unlock.
+// connection before it is returned.
 //
 // One goroutine at a time may read. The other methods are safe for concurrent use, except
 // where they say otherwise.
 type Conn struct {
-	net.Conn
+	conn      net.Conn
 	server    *url.URL
 	arrivals  atomic.Uint64 // reads that returned data
 	head      []byte        // the first bytes that arrived; used by the reading goroutine only, like answered
-	answered  bool          // Read or Next has returned data
-	socket    net.Conn      // the connection below TLS and WebSocket; Conn itself if there is neither
+	answered  bool          // Next has returned data
+	socket    net.Conn      // the connection below TLS and WebSocket; conn itself if there is neither
 	gate      *Gate         // checks the packets of the broker; used by the reading goroutine only
 	reader    *Filter
 	cause     atomic.Pointer[error] // why this end closes the connection; nil if it does not
@@ -45,7 +44,6 @@ type Conn struct {
 
 	writeTimeout time.Duration
 	writing      chan struct{} // full while a packet is being written
-	pieces       []byte        // what paho has written since Lock
 }
 
 // DialOptions configures [Dial].
@@ -134,7 +132,7 @@ func wrapConn(ctx context.Context, socket net.Conn, server *url.URL, config *tls
 func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *Conn {
 	c := &Conn{
 		writing:      make(chan struct{}, 1),
-		Conn:         conn,
+		conn:         conn,
 		socket:       socket,
 		gate:         NewGate(),
 		writeTimeout: writeTimeout,
@@ -147,7 +145,7 @@ func newConn(conn, socket net.Conn, maxPacket int, writeTimeout time.Duration) *
 type countingReader struct{ *Conn }
 
 func (r countingReader) Read(p []byte) (int, error) {
-	n, err := r.Conn.Conn.Read(p)
+	n, err := r.conn.Read(p)
 	if n > 0 {
 		r.arrivals.Add(1)
 		if !r.answered {
@@ -161,19 +159,12 @@ func (r countingReader) Read(p []byte) (int, error) {
 // TLS's close_notify.
 func (c *Conn) Abort() { _ = c.socket.Close() }
 
-// Read returns the packets, byte for byte.
-func (c *Conn) Read(p []byte) (int, error) {
-	n, err := c.reader.Read(p)
-	if err != nil {
-		err = c.explain(err)
-	}
-	c.answered = c.answered || n > 0
-	return n, err
-}
+// Close closes the connection, and says so over TLS.
+func (c *Conn) Close() error { return c.conn.Close() }
 
-// Next returns the next packet, whole. It is valid until the next call
-// of Next or Read. An error ends the reading, and may be a *[DialError] before the first packet. A
-// caller that waits in Next needs less of a stack than one that waits in paho's ReadPacket.
+// Next returns the next packet, whole. It is valid until the next call of Next. An error ends the
+// reading, and may be a *[DialError] before the first packet. A caller that waits in Next needs less of a stack
+// than one that waits in paho's ReadPacket.
 func (c *Conn) Next() ([]byte, error) {
 	packet, err := c.reader.Next()
 	if err != nil {
@@ -248,32 +239,16 @@ func (c *Conn) Send(packets []byte) {
 	<-c.writing
 }
 
-// Lock begins a packet that paho's codec writes in pieces.
-func (c *Conn) Lock() { c.writing <- struct{}{} }
-
-// Write adds a piece to the packet that Lock has begun.
-func (c *Conn) Write(piece []byte) (int, error) {
-	c.pieces = append(c.pieces, piece...)
-	return len(piece), nil
-}
-
-// Unlock sends the packet, as Send does.
-func (c *Conn) Unlock() {
-	c.write(c.pieces, c.writeTimeout)
-	c.pieces = nil
-	<-c.writing
-}
-
 // write is Send for a caller that has begun to write.
 func (c *Conn) write(packets []byte, within time.Duration) {
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(within)) // on a closed connection, the write fails
-	if _, err := c.Conn.Write(packets); err != nil {
+	_ = c.conn.SetWriteDeadline(time.Now().Add(within)) // on a closed connection, the write fails
+	if _, err := c.conn.Write(packets); err != nil {
 		cause := err // a variable of its own, which a write that succeeds does not allocate
 		c.unsent.CompareAndSwap(nil, &cause)
 		c.Abort()
 	}
 	// It would end what TLS writes while it reads, such as the answer to a change of keys.
-	_ = c.Conn.SetWriteDeadline(time.Time{})
+	_ = c.conn.SetWriteDeadline(time.Time{})
 }
 
 var pingreq = []byte{packets.PINGREQ << 4, 0}

@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"unicode/utf8"
@@ -147,6 +148,15 @@ func (p *Publish) Users(yield func(name, value []byte) bool) {
 	}
 }
 
+// Clone returns a copy that shares no memory with the buffer.
+func (p *Publish) Clone() *Publish {
+	c := *p
+	for _, part := range []*[]byte{&c.Topic, &c.ContentType, &c.ResponseTopic, &c.CorrelationData, &c.Payload, &c.properties} {
+		*part = bytes.Clone(*part)
+	}
+	return &c
+}
+
 // Raw returns the properties in their encoded form, without their length.
 func (p *Publish) Raw() []byte { return p.properties }
 
@@ -154,6 +164,7 @@ func (p *Publish) Raw() []byte { return p.properties }
 type Message struct {
 	Topic           string
 	QoS             byte
+	Retain          bool
 	PacketID        uint16 // must not be 0 where QoS is not
 	MessageExpiry   uint32 // seconds
 	ContentType     string
@@ -196,7 +207,11 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 	if longest > MaxString || remaining > MaxRemaining {
 		return dst, ErrTooLong
 	}
-	dst = AppendVariable(append(dst, packets.PUBLISH<<4|m.QoS<<QoSShift), remaining)
+	first := packets.PUBLISH<<4 | m.QoS<<QoSShift
+	if m.Retain {
+		first |= FlagRetain
+	}
+	dst = AppendVariable(append(dst, first), remaining)
 	dst = AppendString(dst, m.Topic)
 	if m.QoS > 0 {
 		dst = binary.BigEndian.AppendUint16(dst, m.PacketID)

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 )
@@ -32,14 +32,8 @@ func (l *link) says(word string) string { return word + " " + l.store.instance }
 
 // begin makes sure that no other store answers requests, and subscribes to them.
 func (l *link) begin(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(l.ctx, cancel)()
 	if err := l.probe(ctx); err != nil {
 		return err
-	}
-	if l.probeQueue(ctx); l.ctx.Err() != nil {
-		return errConnectionLost
 	}
 	if err := l.claim(ctx); err != nil {
 		return err
@@ -67,7 +61,8 @@ func (l *link) begin(ctx context.Context) error {
 		l.store.engine.Begin() // until now another store may have granted leases
 		l.store.events.Started(l.store.engine.Continues())
 	}
-	err := l.subscribe(ctx, paho.SubscribeOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true})
+	requests := packets.SubOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true}
+	err := l.subscribe(ctx, requests)
 	l.store.begun = l.store.begun || err == nil
 	return err
 }
@@ -76,24 +71,20 @@ func (l *link) begin(ctx context.Context) error {
 // part of the broker, of any maker.
 func (l *link) probe(ctx context.Context) error {
 	replyTo := protocol.ResponseTopic(l.clientID)
-	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: replyTo, QoS: 1}); err != nil {
+	if err := l.subscribe(ctx, packets.SubOptions{Topic: replyTo, QoS: 1}); err != nil {
 		return err
 	}
-	expiry := uint32(probeTimeout / time.Second)
-	readers, err := l.publish(ctx, &paho.Publish{
-		QoS:     1,
-		Topic:   protocol.InvokeTopic,
-		Payload: resp3.AppendCommand(nil, protocol.VerbGet, "is another store there?"),
-		Properties: &paho.PublishProperties{
-			ResponseTopic:   replyTo,
-			CorrelationData: []byte(l.store.instance[:16]),
-			ContentType:     protocol.ContentType,
-			MessageExpiry:   &expiry,
-			User: paho.UserProperties{
-				{Key: protocol.PropertySourceID, Value: l.clientID},
-				{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-				{Key: protocol.PropertyPartition, Value: l.clientID},
-			},
+	readers, err := l.publish(ctx, &mqtt.Message{
+		Topic:           protocol.InvokeTopic,
+		Payload:         resp3.AppendCommand(nil, protocol.VerbGet, "is another store there?"),
+		ResponseTopic:   replyTo,
+		CorrelationData: []byte(l.store.instance[:16]),
+		ContentType:     protocol.ContentType,
+		MessageExpiry:   uint32(probeTimeout / time.Second),
+		User: []mqtt.UserProperty{
+			{Name: protocol.PropertySourceID, Value: l.clientID},
+			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			{Name: protocol.PropertyPartition, Value: l.clientID},
 		},
 	})
 	if err != nil || !readers {
@@ -116,7 +107,7 @@ func (l *link) probe(ctx context.Context) error {
 func (l *link) mayWrite(ctx context.Context) error {
 	absent := l.clientID + "-absent"
 	for _, topic := range []string{protocol.ResponseTopic(absent), protocol.NotifyTopic(absent, "")} {
-		if _, err := l.publish(ctx, &paho.Publish{QoS: 1, Topic: topic}); err != nil {
+		if _, err := l.publish(ctx, &mqtt.Message{Topic: topic}); err != nil {
 			return err
 		}
 	}
@@ -125,7 +116,7 @@ func (l *link) mayWrite(ctx context.Context) error {
 
 // claim announces that this store wants to answer requests, and returns nil when it may.
 func (l *link) claim(ctx context.Context) error {
-	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: presenceTopic, QoS: 1}); err != nil {
+	if err := l.subscribe(ctx, packets.SubOptions{Topic: presenceTopic, QoS: 1}); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -186,28 +177,34 @@ func (l *link) announce(ctx context.Context, word string) error {
 }
 
 func (l *link) announceText(ctx context.Context, text string) error {
-	_, err := l.publish(ctx, &paho.Publish{QoS: 1, Retain: true, Topic: presenceTopic, Payload: []byte(text)})
+	_, err := l.publish(ctx, &mqtt.Message{Retain: true, Topic: presenceTopic, Payload: []byte(text)})
 	return err
 }
 
 // publish sends a message with QoS 1 and reports whether it had a subscriber.
-func (l *link) publish(ctx context.Context, message *paho.Publish) (readers bool, err error) {
+func (l *link) publish(ctx context.Context, message *mqtt.Message) (readers bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
 	ack, err := l.client.Publish(ctx, message)
 	switch {
-	case ack != nil && ack.ReasonCode >= 0x80: // [MQTT-4.13.1]: codes from here on are errors
-		return false, refused(ack.ReasonCode, fmt.Errorf("the broker refuses a message to %s (MQTT reason code 0x%02X): its rules must let a store write there", message.Topic, ack.ReasonCode))
+	case err != nil && ack != nil:
+		return false, refused(ack.ReasonCode, fmt.Errorf("the broker refuses a message to %s (MQTT reason code 0x%02X): "+
+			"its rules must let a store write there", message.Topic, ack.ReasonCode))
 	case err != nil:
 		return false, fmt.Errorf("publish to %s: %w", message.Topic, err)
 	}
 	return ack.ReasonCode != packets.PubackNoMatchingSubscribers, nil
 }
 
-func (l *link) subscribe(ctx context.Context, subscription paho.SubscribeOptions) error {
-	ack, err := l.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{subscription}})
-	if ack != nil && len(ack.Reasons) == 1 && ack.Reasons[0] >= 0x80 {
-		return refused(ack.Reasons[0], fmt.Errorf("the broker refuses a subscription to %s (MQTT reason code 0x%02X): its rules must let a store read that topic", subscription.Topic, ack.Reasons[0]))
-	}
-	if err != nil {
+func (l *link) subscribe(ctx context.Context, subscription packets.SubOptions) error {
+	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	suback, err := l.client.Subscribe(ctx, subscription)
+	switch {
+	case err != nil && suback != nil:
+		return refused(suback.Reasons[0], fmt.Errorf("the broker refuses a subscription to %s (MQTT reason code 0x%02X): "+
+			"its rules must let a store read that topic", subscription.Topic, suback.Reasons[0]))
+	case err != nil:
 		return fmt.Errorf("subscribe to %s: %w", subscription.Topic, err)
 	}
 	return nil

@@ -33,7 +33,7 @@ func ExampleAttach() {
 	broker, stopBroker := someBroker()
 
 	// This broker, mochi, is no match for the burst that looks for the limit of its queue.
-	store, err := attach.New(broker, attach.Options{ProbeMessages: -1})
+	store, err := attach.New(broker, attach.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -1,24 +1,9 @@
 package attach
 
-import (
-	"time"
-
-	"github.com/eclipse/paho.golang/paho"
-)
-
-// LargestPacket returns how large a packet an attached store sends to a broker that
-// takes packets of size bytes.
-func LargestPacket(size uint32) (int, error) {
-	l := &link{keepAlive: requestedKeepAlive}
-	err := l.accept(&paho.ConnackProperties{RetainAvailable: true, MaximumPacketSize: &size})
-	return l.maxPacket, err
-}
+import "time"
 
 // Alone lets a store that is not served yet believe that no store will object to it.
 func (s *Store) Alone() { s.objectionWait = 0 }
-
-// Narrow lets a store that is not served yet announce another Receive Maximum.
-func (s *Store) Narrow(receiveMaximum uint16) { s.receiveMaximum = receiveMaximum }
 
 // Clock gives a store that is not served yet another clock for how long it knows its clients.
 func (s *Store) Clock(now func() time.Time) { s.clients.now = now }

@@ -3,7 +3,6 @@ package attach_test
 import (
 	"fmt"
 	"io"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -72,20 +71,6 @@ func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
 	}
 	if stats := a.Stats(); stats.Attachments != 1 || stats.Oversized != 1 || stats.DroppedWatches != 0 {
 		t.Errorf("%+v", stats)
-	}
-}
-
-// An int of 32 bits cannot hold all that a broker may announce.
-func TestABrokersPacketSizeIsTakenAsItIsOnEveryPlatform(t *testing.T) {
-	for size, want := range map[uint32]int{
-		1024:          1024,
-		math.MaxInt32: math.MaxInt32,
-		1 << 31:       math.MaxInt32, // far above what a packet can have
-		1<<32 - 1:     math.MaxInt32,
-	} {
-		if got, err := attach.LargestPacket(size); err != nil || got != want {
-			t.Errorf("%d bytes: %d, %v; want %d", size, got, err, want)
-		}
 	}
 }
 

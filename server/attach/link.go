@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"sync"
@@ -16,8 +15,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/queueprobe"
-	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -35,12 +32,10 @@ const (
 	requestedKeepAlive = 5
 	// stepTimeout bounds each exchange with the broker.
 	stepTimeout = 5 * time.Second
-	// defaultReceiveMaximum is how many requests may be in flight: as many as MQTT allows. They wait
+	// receiveMaximum is how many requests may be in flight: as many as MQTT allows. They wait
 	// in the broker and in the socket. mosquitto 2.0.11 obeys it whatever its max_inflight_messages
 	// is, queues max_queued_messages more, and drops the rest.
-	defaultReceiveMaximum = math.MaxUint16
-	// propertiesRoom bounds the other properties of a message of the store, in bytes.
-	propertiesRoom = 512
+	receiveMaximum = math.MaxUint16
 	// leastPacket is how large a packet the broker must accept, in bytes: messages of the store
 	// without text of clients are smaller.
 	leastPacket = 1024
@@ -54,22 +49,39 @@ var (
 // link is one connection of an attached store.
 type link struct {
 	store      *Store
-	client     *paho.Client
-	session    *session
-	probing    *queueProbe
+	client     *mqtt.Client
 	ctx        context.Context // ends with the connection
 	clientID   string
-	maxPacket  int           // of the broker; 0: no limit
-	keepAlive  uint16        // that counts for stores on the broker
-	answered   chan struct{} // has an item after a message to the store's own response topic: see probe and drain
-	changed    chan struct{} // has an item after presence may have changed
-	replies    *replyQueue   // that have waited for a commit
-	superseded chan struct{} // closed when this store has yielded to another
-	gone       chan struct{} // of a spare: has an item after a store said that it is gone; nil: this is no spare
+	keepAlive  uint16             // that counts for stores on the broker
+	messages   chan *mqtt.Publish // that were read and wait for dispatch: as many as the broker may send
+	answered   chan struct{}      // has an item after a message to the store's own response topic: see probe and drain
+	changed    chan struct{}      // has an item after presence may have changed
+	replies    *replyQueue        // that have waited for a commit
+	superseded chan struct{}      // closed when this store has yielded to another
+	gone       chan struct{}      // of a spare: has an item after a store said that it is gone; nil: this is no spare
 
 	mu       sync.Mutex
 	presence presence
 	claims   bool // announced on this connection
+}
+
+func (s *Store) newLink(ctx context.Context, spare bool) *link {
+	l := &link{
+		store:      s,
+		ctx:        ctx,
+		clientID:   "tenure-store-" + s.instance,
+		keepAlive:  requestedKeepAlive,
+		messages:   make(chan *mqtt.Publish, receiveMaximum),
+		answered:   make(chan struct{}, 1),
+		changed:    make(chan struct{}, 1),
+		superseded: make(chan struct{}),
+		replies:    newReplyQueue(s.backlog, ctx.Done()),
+		presence:   presence{me: s.instance, group: s.group, data: s.data, continues: s.engine.Continues(), memory: s.memory},
+	}
+	if spare {
+		l.gone = make(chan struct{}, 1)
+	}
+	return l
 }
 
 // connect makes one connection and answers requests until it is lost or ctx ends. The error is
@@ -87,59 +99,40 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	}
 	linkCtx, lost := context.WithCancel(context.Background())
 	defer lost()
-	l := &link{
-		store:      s,
-		ctx:        linkCtx,
-		clientID:   "tenure-store-" + s.instance,
-		keepAlive:  requestedKeepAlive,
-		answered:   make(chan struct{}, 1),
-		changed:    make(chan struct{}, 1),
-		superseded: make(chan struct{}),
-		replies:    newReplyQueue(s.backlog, linkCtx.Done()),
-		presence:   presence{me: s.instance, group: s.group, data: s.data, continues: s.engine.Continues(), memory: s.memory},
-	}
-	if spare {
-		l.gone = make(chan struct{}, 1)
-	}
-	l.session = newSession(s.unread)
-	l.probing = &queueProbe{Probe: queueprobe.New(envelope.ClientTopics + l.clientID + "/queue-probe")}
-	l.client = paho.NewClient(paho.ClientConfig{
-		Conn:              conn,
-		Session:           l.session,
-		OnPublishReceived: []func(paho.PublishReceived) (bool, error){l.received},
-		PacketTimeout:     stepTimeout,
+	l := s.newLink(linkCtx, spare)
+	client, connack, err := mqtt.Connect(attempt, conn, l.connectPacket(), mqtt.ClientOptions{
+		Received: l.received,
+		Deferred: true,
+		Lost:     func(*packets.Disconnect) { lost() },
 	})
-	connack, err := l.client.Connect(attempt, l.connectPacket())
 	if err != nil {
 		if connack != nil {
-			return refused(connack.ReasonCode, &transport.ConnectionError{Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference})
+			return refused(connack.ReasonCode, &transport.ConnectionError{
+				Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference,
+			})
 		}
 		return cmp.Or(conn.CloseCause(), err)
 	}
+	l.client = client
 	defer l.replies.close()
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
-	tasks.Go(func() {
-		select {
-		case <-l.client.Done():
-		case <-linkCtx.Done():
-		}
-		lost()
-	})
+	tasks.Go(client.Run)
+	tasks.Go(l.dispatch)
 	defer lost()
 	defer l.leave(conn)
 	if err := l.accept(connack.Properties); err != nil {
 		return finalError{err}
 	}
+	begin := l.begin
 	if spare {
-		err := l.awaitVacancy(ctx)
-		if err != nil {
-			err = cmp.Or(conn.CloseCause(), err)
-		}
-		return err
+		begin = l.awaitVacancy
 	}
-	if err := l.begin(ctx); err != nil {
+	if err := l.during(ctx, begin); err != nil {
 		return cmp.Or(conn.CloseCause(), err)
+	}
+	if spare {
+		return nil
 	}
 	s.attached()
 	defer s.connected.Store(false)
@@ -155,8 +148,16 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	}
 }
 
+// during calls do with a context that ends with ctx and with the connection.
+func (l *link) during(ctx context.Context, do func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	return do(ctx)
+}
+
 func (l *link) connectPacket() *paho.Connect {
-	receiveMaximum := l.store.receiveMaximum
+	maximum := uint16(receiveMaximum)
 	packet := &paho.Connect{
 		ClientID:     l.clientID,
 		CleanStart:   true, // requests that waited while the store was away are too old
@@ -167,7 +168,7 @@ func (l *link) connectPacket() *paho.Connect {
 		PasswordFlag: len(l.store.options.Password) > 0,
 		Properties: &paho.ConnectProperties{
 			RequestProblemInfo: true,
-			ReceiveMaximum:     &receiveMaximum,
+			ReceiveMaximum:     &maximum,
 			MaximumPacketSize:  &l.store.options.MaxPacketSize,
 		},
 		WillMessage: &paho.WillMessage{
@@ -184,20 +185,14 @@ func (l *link) connectPacket() *paho.Connect {
 	return packet
 }
 
-// accept stores the limits in the broker's CONNACK. It returns an error if a store cannot work
-// with them.
+// accept stores the keep-alive in the broker's CONNACK. It returns an error if a store cannot work with what
+// that says.
 func (l *link) accept(conditions *paho.ConnackProperties) error {
-	if conditions == nil {
-		return nil
-	}
 	if !conditions.RetainAvailable {
 		return errors.New("the broker keeps no retained messages, which stores need to find each other")
 	}
-	if conditions.MaximumPacketSize != nil {
-		l.maxPacket = int(min(*conditions.MaximumPacketSize, math.MaxInt32)) // MQTT's own limit is lower
-	}
-	if l.maxPacket > 0 && l.maxPacket < leastPacket {
-		return fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", l.maxPacket, leastPacket)
+	if size := conditions.MaximumPacketSize; size != nil && *size < leastPacket {
+		return fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", *size, leastPacket)
 	}
 	if conditions.ServerKeepAlive != nil {
 		l.keepAlive = *conditions.ServerKeepAlive
@@ -219,9 +214,33 @@ func refused(code byte, err error) error {
 	return finalError{err}
 }
 
-// received handles a message. One goroutine of paho calls it for each message, in order.
-func (l *link) received(event paho.PublishReceived) (bool, error) {
-	switch message := event.Packet; message.Topic {
+// received takes a message. The goroutine that reads the connection calls it, and reads on while requests wait:
+// a broker may read no replies before it has written all that it has. A broker that sends more than the Receive
+// Maximum allows is not read until there is room.
+func (l *link) received(message *mqtt.Publish) {
+	select {
+	case l.messages <- message.Clone():
+	case <-l.ctx.Done():
+	}
+}
+
+// dispatch handles the messages in their order, until the connection ends, and acknowledges each afterwards.
+func (l *link) dispatch() {
+	for {
+		select {
+		case message := <-l.messages:
+			l.take(message)
+			if message.QoS == 1 {
+				l.client.Acknowledge(message.PacketID)
+			}
+		case <-l.ctx.Done():
+			return
+		}
+	}
+}
+
+func (l *link) take(message *mqtt.Publish) {
+	switch string(message.Topic) {
 	case protocol.InvokeTopic:
 		if !l.hasYielded() {
 			l.handle(message)
@@ -230,14 +249,7 @@ func (l *link) received(event paho.PublishReceived) (bool, error) {
 		l.heard(string(message.Payload), message.Retain)
 	case protocol.ResponseTopic(l.clientID):
 		signalOne(l.answered)
-	case probeNoteTopic:
-		l.probing.hear(string(message.Payload))
-	default:
-		if l.probing != nil && message.Topic == l.probing.Topic() {
-			l.probing.Count()
-		}
 	}
-	return true, nil
 }
 
 func (l *link) hasYielded() bool {
@@ -262,7 +274,7 @@ func (l *link) heard(text string, replayed bool) {
 		close(l.superseded)
 	case reaction == insist:
 		// With QoS 0, because this goroutine must not wait for a PUBACK.
-		l.send(&paho.Publish{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(insists))})
+		l.send(&mqtt.Message{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(insists))})
 	}
 	signalOne(l.changed)
 }
@@ -275,47 +287,30 @@ func signalOne(to chan<- struct{}) {
 }
 
 // send sends a message with QoS 0. It reports false if the message is too large for the broker.
-func (l *link) send(message *paho.Publish) bool {
-	if l.tooLarge(message) {
-		return false
+func (l *link) send(message *mqtt.Message) bool {
+	err := l.client.Send(message)
+	if err != nil {
+		l.oversized(message, err)
 	}
-	if _, err := l.client.Publish(l.ctx, message); err != nil {
-		l.store.logger.Debug("a message was not sent", "topic", logs.Name(message.Topic), "error", logs.Error(err))
-	}
-	return true
+	return err == nil
 }
 
-// tooLarge reports whether a message is larger than the broker takes, and counts that.
-func (l *link) tooLarge(message *paho.Publish) bool {
-	size := len(message.Topic) + len(message.Payload) + propertiesRoom
-	if message.Properties != nil {
-		size += len(message.Properties.CorrelationData)
-	}
-	if l.maxPacket == 0 || size <= l.maxPacket {
-		return false
-	}
-	// That is an estimate. Measure a message that is near the limit.
-	exact, err := message.Packet().WriteTo(io.Discard)
-	if err == nil && exact <= int64(l.maxPacket) {
-		return false
-	}
+// oversized notes that a message was not sent because it is too large for the broker.
+func (l *link) oversized(message *mqtt.Message, err error) {
 	l.store.count(func(stats *Stats) { stats.Oversized++ })
-	l.store.oversized.Log("topic", logs.Name(message.Topic), "bytes", exact, "limit", l.maxPacket)
-	return true
+	l.store.oversized.Log("topic", logs.Name(message.Topic), "error", err)
 }
 
-// leave ends the connection, and returns when it has ended. Requests until then are answered.
+// leave ends the connection. Requests until then are answered.
 func (l *link) leave(conn *mqtt.Conn) {
 	guard := time.AfterFunc(leaveTimeout, conn.Abort)
 	defer guard.Stop()
-	select {
-	case <-l.client.Done():
+	if l.ctx.Err() != nil {
 		return
-	default:
 	}
 	leaving, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
-	_, err := l.client.Unsubscribe(leaving, &paho.Unsubscribe{Topics: []string{protocol.InvokeTopic}})
+	err := l.client.Unsubscribe(leaving, protocol.InvokeTopic)
 	l.mu.Lock()
 	answering := l.presence.stage == answering
 	said := l.claims && l.presence.retained()
@@ -325,14 +320,12 @@ func (l *link) leave(conn *mqtt.Conn) {
 		// The next store must not begin while this one may still grant a lease. So let the broker
 		// publish the Will, after which no reply can follow.
 		_ = conn.Close()
-		<-l.client.Done()
 		return
 	}
 	if said {
 		_ = l.announceText(leaving, farewell)
 	}
-	_ = l.client.Disconnect(&paho.Disconnect{})
-	<-l.client.Done()
+	l.client.Disconnect()
 }
 
 // drain waits until the requests that the broker has sent are answered, and reports whether they
@@ -340,18 +333,18 @@ func (l *link) leave(conn *mqtt.Conn) {
 func (l *link) drain(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout/2)
 	defer cancel()
-	defer context.AfterFunc(l.ctx, cancel)()
 	select {
 	case <-l.answered: // a late answer to the probe
 	default:
 	}
-	if _, err := l.publish(ctx, &paho.Publish{QoS: 1, Topic: protocol.ResponseTopic(l.clientID)}); err != nil {
+	if _, err := l.publish(ctx, &mqtt.Message{Topic: protocol.ResponseTopic(l.clientID)}); err != nil {
 		return false
 	}
 	select {
 	case <-l.answered:
 		return true
 	case <-ctx.Done():
-		return false
+	case <-l.ctx.Done():
 	}
+	return false
 }

@@ -18,23 +18,15 @@ func (s *Store) observing(command *statestore.Command, forced *string, now time.
 	return func(reply statestore.Reply) { s.events.Answered(event, reply) }
 }
 
+// observe reports an event that is no request, and has happened now.
+func (s *Store) observe(event activity.Event) {
+	if s.events.Wanted() {
+		event.At, event.Client, event.Key = time.Now(), activity.CutKey(event.Client), activity.CutKey(event.Key)
+		s.events.Push(event)
+	}
+}
+
 // observeGone reports a client whose watches have ended.
 func (s *Store) observeGone(client, reason string) {
-	if s.events.Wanted() {
-		s.events.Push(activity.Event{Kind: activity.Disconnected, At: time.Now(), Client: activity.CutKey(client), Reason: reason})
-	}
-}
-
-// observeDrop reports that a request was dropped.
-func (s *Store) observeDrop(client string, why DropReason) {
-	if s.events.Wanted() {
-		s.events.Push(activity.Event{Kind: activity.Dropped, At: time.Now(), Client: activity.CutKey(client), Reason: string(why)})
-	}
-}
-
-// observeUnread reports that a watch has ended because its client has not subscribed.
-func (s *Store) observeUnread(client, key string) {
-	if s.events.Wanted() {
-		s.events.Push(activity.Event{Kind: activity.Unwatched, At: time.Now(), Client: activity.CutKey(client), Key: activity.CutKey(key)})
-	}
+	s.observe(activity.Event{Kind: activity.Disconnected, Client: client, Reason: reason})
 }

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/loglimit"
 )
 
 const (
@@ -14,47 +16,41 @@ const (
 	outageRepeatMax = 15 * time.Minute
 )
 
-// outage logs why a store is not attached: at once, when the reason changes, and now and then with the
+// outage logs why a store is not attached: at once, when the reason is another one, and now and then with the
 // number of attempts. A store may try for days, ten times a minute. One goroutine uses it.
 type outage struct {
 	logger *slog.Logger
 	broker string
 
-	reason   string    // of the latest failure, see reasonOf; empty: the store is attached
-	since    time.Time // of the first
+	lines    loglimit.Limiter
+	since    time.Time // of the first failure
 	attempts int
-	next     time.Time     // when the log repeats the reason
-	pause    time.Duration // until then
+}
+
+func newOutage(logger *slog.Logger, broker string) *outage {
+	return &outage{logger: logger, broker: broker, lines: loglimit.Limiter{Min: outageRepeat, Max: outageRepeatMax}}
 }
 
 // failed logs a failed attempt, or counts it.
 func (o *outage) failed(err error) {
 	now := time.Now()
-	if o.attempts == 0 {
+	if o.attempts++; o.attempts == 1 {
 		o.since = now
 	}
-	o.attempts++
-	reason := reasonOf(err)
-	switch {
-	case reason != o.reason:
-		o.reason, o.pause = reason, outageRepeat
-		o.logger.Warn("not attached; will try again", "broker", o.broker, "error", err)
-	case !now.Before(o.next):
-		o.pause = min(2*o.pause, outageRepeatMax)
-		o.logger.Warn("still not attached; will try again", "broker", o.broker, "error", err,
+	if o.lines.Due(reasonOf(err), now) {
+		o.logger.Warn("not attached; will try again", "broker", o.broker, "error", err,
 			"attempts", o.attempts, "for", now.Sub(o.since).Round(time.Second))
-	default:
-		return
 	}
-	o.next = now.Add(o.pause)
 }
 
 // over logs that the store is attached, if it was not.
 func (o *outage) over() {
 	if o.attempts > 0 {
-		o.logger.Warn("attached after an outage", "broker", o.broker, "attempts", o.attempts, "outage", time.Since(o.since).Round(time.Millisecond))
+		o.logger.Warn("attached after an outage", "broker", o.broker, "attempts", o.attempts,
+			"outage", time.Since(o.since).Round(time.Millisecond))
 	}
-	*o = outage{logger: o.logger, broker: o.broker}
+	o.attempts = 0
+	o.lines.Reset()
 }
 
 // reasonOf returns the text of an error without what differs each time: the local port.

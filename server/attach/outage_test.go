@@ -14,7 +14,7 @@ import (
 func TestAnOutageIsLoggedOnceAndThenNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(strings.Builder)
-		o := &outage{logger: slog.New(slog.NewTextHandler(log, nil)), broker: "b"}
+		o := newOutage(slog.New(slog.NewTextHandler(log, nil)), "b")
 		lines := func() (got []string) {
 			got = strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
 			log.Reset()
@@ -37,7 +37,7 @@ func TestAnOutageIsLoggedOnceAndThenNowAndThen(t *testing.T) {
 			o.failed(down())
 			time.Sleep(5 * time.Second)
 		}
-		if got := lines(); len(got) < 90 || len(got) > 110 || !strings.Contains(got[0], "still not attached") || !strings.Contains(got[0], "attempts=15 for=34s") {
+		if got := lines(); len(got) < 90 || len(got) > 110 || !strings.Contains(got[0], "not attached; will try again") || !strings.Contains(got[0], "attempts=15 for=34s") {
 			t.Errorf("a day is logged in %d lines, the first is %q", len(got), got[0])
 		}
 		o.failed(errors.New("bad certificate"))

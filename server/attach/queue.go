@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -52,15 +53,37 @@ func (q *notificationQueue) push(notification pendingNotification) bool {
 func (q *notificationQueue) take() (pendingNotification, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) == 0 {
-		q.waiting = nil
-		return pendingNotification{}, false
+	first, ok := pop(&q.waiting)
+	if ok {
+		q.bytes -= envelope.NotificationCost(first.Change)
 	}
-	first := q.waiting[0]
-	q.bytes -= envelope.NotificationCost(first.Change)
-	q.waiting[0] = pendingNotification{}
-	q.waiting = q.waiting[1:]
+	return first, ok
+}
+
+// pop removes the first item of a queue, and keeps no memory for it.
+func pop[T any](queue *[]T) (first T, ok bool) {
+	if len(*queue) == 0 {
+		*queue = nil
+		return first, false
+	}
+	var none T
+	first, (*queue)[0] = (*queue)[0], none
+	*queue = (*queue)[1:]
 	return first, true
+}
+
+// forEach calls do with each item of a queue, in order, until ctx ends. wake has an item after one was added.
+func forEach[T any](ctx context.Context, wake <-chan struct{}, next func() (T, bool), do func(T)) {
+	for ctx.Err() == nil {
+		if item, ok := next(); ok {
+			do(item)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-wake:
+		}
+	}
 }
 
 // queuePauses is how many pauses of a millisecond letSend makes at most, in which nothing is queued.

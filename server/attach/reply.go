@@ -5,8 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/eclipse/paho.golang/paho"
-
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -17,25 +16,31 @@ import (
 // of the protocol: clients get its text.
 const replyTooLarge protocol.Refusal = "the reply is larger than the broker takes"
 
+// address is where the reply to a request goes.
+type address struct {
+	client, topic string
+	correlation   []byte
+}
+
+// room returns how many bytes a reply takes while it waits, without a value.
+func (to *address) room() int64 { return replyOverhead + int64(len(to.topic)+len(to.correlation)) }
+
 // reply sends a reply with QoS 0, as server.Server does: neither the store nor the broker waits
 // for a client that does not read.
-func (l *link) reply(client, topic string, correlation []byte, reply statestore.Reply) {
-	if l.send(l.response(client, topic, correlation, reply)) || reply.Outcome != statestore.Found {
+func (l *link) reply(to address, reply statestore.Reply) {
+	if l.send(l.response(to, reply)) || reply.Outcome != statestore.Found {
 		return
 	}
 	// Only a value makes a reply large. Tell the client, so that it need not wait for nothing.
-	l.send(l.response(client, topic, correlation, statestore.Reply{Verb: reply.Verb, Err: replyTooLarge}))
+	l.send(l.response(to, statestore.Reply{Verb: reply.Verb, Err: replyTooLarge}))
 }
 
-func (l *link) response(client, topic string, correlation []byte, reply statestore.Reply) *paho.Publish {
-	response := &paho.Publish{
-		Topic:      topic,
-		Payload:    reply.Append(nil),
-		Properties: l.properties(client, protocol.PropertyStatus, protocol.StatusOK),
-	}
-	response.Properties.CorrelationData = correlation
+func (l *link) response(to address, reply statestore.Reply) *mqtt.Message {
+	response := l.message(to.client, to.topic, protocol.PropertyStatus, protocol.StatusOK)
+	response.Payload, response.CorrelationData = reply.Append(nil), to.correlation
 	if !reply.Version.IsZero() {
-		response.Properties.User.Add(protocol.PropertyTimestamp, reply.Version.String())
+		version := mqtt.UserProperty{Name: protocol.PropertyTimestamp, Value: reply.Version.String()}
+		response.User = append(response.User, version)
 	}
 	return response
 }
@@ -46,12 +51,12 @@ const storeBusy = "too much waits for the journal of the store; try again"
 
 // refuse answers a request that the store did not take. The reply says that the outcome is unknown
 // rather than that nothing changed: the request may be a redelivery of one that the store has applied.
-func (l *link) refuse(client, topic string, correlation []byte) {
+func (l *link) refuse(to address) {
 	l.store.count(func(stats *Stats) { stats.Busy++ })
-	l.store.busy.Log("client", logs.Name(client), "waiting", l.store.engine.Waiting())
-	response := &paho.Publish{Topic: topic, Properties: l.properties(client, protocol.PropertyStatus, protocol.StatusUnavailable)}
-	response.Properties.User.Add(protocol.PropertyStatusMessage, storeBusy)
-	response.Properties.CorrelationData = correlation
+	l.store.busy.Log("client", logs.Name(to.client), "waiting", l.store.engine.Waiting())
+	response := l.message(to.client, to.topic, protocol.PropertyStatus, protocol.StatusUnavailable)
+	response.User = append(response.User, mqtt.UserProperty{Name: protocol.PropertyStatusMessage, Value: storeBusy})
+	response.CorrelationData = to.correlation
 	l.send(response)
 }
 
@@ -59,27 +64,11 @@ func (l *link) refuse(client, topic string, correlation []byte) {
 // have yet, or to be sent behind such replies. The goroutine that has the request and the engine's add
 // their parts, in any order.
 type waitingReply struct {
-	client       string
-	topic        string
-	correlation  []byte
-	change, room int64            // bytes of the backlog
-	refused      bool             // no room for the value
-	reply        statestore.Reply // of the engine's goroutine
-	parts        atomic.Int32     // how many of the two goroutines have added their part
-}
-
-func newWaitingReply(client string, request *paho.PublishProperties) *waitingReply {
-	return &waitingReply{
-		client:      client,
-		topic:       request.ResponseTopic,
-		correlation: request.CorrelationData, // paho has read each message into bytes of its own
-		room:        replyRoom(request),
-	}
-}
-
-// replyRoom returns how many bytes the reply to a request takes while it waits, without a value.
-func replyRoom(request *paho.PublishProperties) int64 {
-	return replyOverhead + int64(len(request.ResponseTopic)+len(request.CorrelationData))
+	address
+	change, bytes int64            // of the backlog
+	refused       bool             // no room for the value
+	reply         statestore.Reply // of the engine's goroutine
+	parts         atomic.Int32     // how many of the two goroutines have added their part
 }
 
 // replyQueue is the queue of the replies of one connection that had to wait for a commit. It is safe
@@ -109,7 +98,7 @@ func (q *replyQueue) promise() {
 
 // cancel gives back the room of a reply that need not wait.
 func (q *replyQueue) cancel(w *waitingReply) {
-	q.backlog.cancel(w.client, w.change, w.room)
+	q.backlog.cancel(w.client, w.change, w.bytes)
 	q.leave()
 }
 
@@ -145,23 +134,16 @@ func (q *replyQueue) push(w *waitingReply) bool {
 	return true
 }
 
-// next returns the next reply to send, or nil.
-func (q *replyQueue) next() *waitingReply {
+// next returns the next reply to send.
+func (q *replyQueue) next() (first *waitingReply, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.queue) == 0 {
-		q.queue = nil
-		return nil
-	}
-	first := q.queue[0]
-	q.queue[0] = nil
-	q.queue = q.queue[1:]
-	return first
+	return pop(&q.queue)
 }
 
 // sent gives back the room of a reply that next has returned.
 func (q *replyQueue) sent(w *waitingReply) {
-	q.backlog.sent(w.client, w.room)
+	q.backlog.sent(w.client, w.bytes)
 	q.leave()
 }
 
@@ -200,22 +182,22 @@ func (q *replyQueue) flush(ctx context.Context) bool {
 // submit applies a command and answers it, after its commit if the reply shows what the journal does
 // not have yet. It never waits for a commit: what needs one, and finds no room in the backlog, is
 // refused. observed, which may be nil, is called with the reply when it may leave.
-func (l *link) submit(client string, request *paho.PublishProperties, command statestore.Command, observed func(statestore.Reply)) {
+func (l *link) submit(to address, command statestore.Command, observed func(statestore.Reply)) {
 	if l.store.options.Journal == nil {
 		reply, _ := l.store.clients.submit(command, observed, nil)
-		l.answer(client, request, reply)
+		l.answer(to, reply)
 		return
 	}
 	if reply, ok := l.store.clients.trySubmit(command, observed); ok {
-		l.answerBehind(client, request, command.Key, reply)
+		l.answerBehind(to, command.Key, reply)
 		return
 	}
-	waiting := newWaitingReply(client, request)
+	waiting := &waitingReply{address: to, bytes: to.room()}
 	if command.Verb != statestore.VerbGet && command.Verb != statestore.VerbKeyNotify {
 		waiting.change = changeOverhead + int64(len(command.Key)+len(command.Value))
 	}
-	if !l.store.backlog.take(client, waiting.change, waiting.room) {
-		l.refuse(client, waiting.topic, waiting.correlation)
+	if !l.store.backlog.take(to.client, waiting.change, waiting.bytes) {
+		l.refuse(to)
 		return
 	}
 	l.replies.promise()
@@ -225,15 +207,15 @@ func (l *link) submit(client string, request *paho.PublishProperties, command st
 	})
 	if now { // the commit on which it would have rested is over since
 		l.replies.cancel(waiting)
-		l.answerBehind(client, request, command.Key, reply)
+		l.answerBehind(to, command.Key, reply)
 		return
 	}
 	if value := envelope.ValueCost(command.Key, &reply); value > 0 {
-		if l.store.backlog.grow(client, value) {
-			waiting.room += value
+		if l.store.backlog.grow(to.client, value) {
+			waiting.bytes += value
 		} else {
 			waiting.refused = true
-			l.refuse(client, waiting.topic, waiting.correlation)
+			l.refuse(to)
 		}
 	}
 	l.replies.added(waiting)
@@ -241,46 +223,36 @@ func (l *link) submit(client string, request *paho.PublishProperties, command st
 
 // answerBehind answers a request with a reply that may leave at once, behind replies to the
 // same client that wait to be sent. If there is no room to wait, the reply overtakes them.
-func (l *link) answerBehind(client string, request *paho.PublishProperties, key string, reply statestore.Reply) {
-	room := replyRoom(request) + envelope.ValueCost(key, &reply)
-	if reply.Outcome == statestore.Expired || !l.store.backlog.takeBehind(client, room) {
-		l.answer(client, request, reply)
+func (l *link) answerBehind(to address, key string, reply statestore.Reply) {
+	bytes := to.room() + envelope.ValueCost(key, &reply)
+	if reply.Outcome == statestore.Expired || !l.store.backlog.takeBehind(to.client, bytes) {
+		l.answer(to, reply)
 		return
 	}
-	waiting := newWaitingReply(client, request)
-	waiting.room, waiting.reply = room, reply
+	waiting := &waitingReply{address: to, bytes: bytes, reply: reply}
 	waiting.parts.Store(1)
 	l.replies.promise()
 	l.replies.added(waiting)
 }
 
 // answer answers a request at once, or drops it.
-func (l *link) answer(client string, request *paho.PublishProperties, reply statestore.Reply) {
+func (l *link) answer(to address, reply statestore.Reply) {
 	if reply.Outcome == statestore.Expired {
-		l.store.drop(client, DroppedExpired)
+		l.store.drop(to.client, DroppedExpired)
 		return
 	}
 	l.store.count(func(stats *Stats) { stats.Requests++ })
-	l.reply(client, request.ResponseTopic, request.CorrelationData, reply)
+	l.reply(to, reply)
 }
 
 // sendReplies sends the replies whose commits are over, until the connection ends. A store that has
 // yielded to another one no longer answers.
 func (l *link) sendReplies() {
-	for {
-		waiting := l.replies.next()
-		if waiting == nil {
-			select {
-			case <-l.ctx.Done():
-				return
-			case <-l.replies.wake:
-			}
-			continue
-		}
+	forEach(l.ctx, l.replies.wake, l.replies.next, func(waiting *waitingReply) {
 		if !l.hasYielded() {
 			l.store.count(func(stats *Stats) { stats.Requests++ })
-			l.reply(waiting.client, waiting.topic, waiting.correlation, waiting.reply)
+			l.reply(waiting.address, waiting.reply)
 		}
 		l.replies.sent(waiting)
-	}
+	})
 }

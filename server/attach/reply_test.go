@@ -16,8 +16,8 @@ func TestAQueueOfRepliesIsEmptyWhenAllAreSent(t *testing.T) {
 		q := newReplyQueue(b.backlog, nil)
 		var replies []*waitingReply
 		promise := func(client string) {
-			w := &waitingReply{client: client, change: 10, room: 20}
-			if !b.take(w.client, w.change, w.room) {
+			w := &waitingReply{address: address{client: client}, change: 10, bytes: 20}
+			if !b.take(w.client, w.change, w.bytes) {
 				t.Fatal("no room")
 			}
 			q.promise()
@@ -26,14 +26,14 @@ func TestAQueueOfRepliesIsEmptyWhenAllAreSent(t *testing.T) {
 		}
 		promise("a")
 		promise("a")
-		if q.next() != nil || b.takeBehind("a", 1) {
+		if len(q.queue) > 0 || b.takeBehind("a", 1) {
 			t.Error("a reply may leave before its commit")
 		}
 		flushed := make(chan bool, 1)
 		go func() { flushed <- q.flush(t.Context()) }()
 		for i, w := range replies {
 			q.added(w) // by the engine's goroutine
-			if got := q.next(); got != w {
+			if got, _ := q.next(); got != w {
 				t.Errorf("reply %d is %v", i, got)
 			}
 			if !b.takeBehind("a", 1) || b.takeBehind("b", 1) {
@@ -63,20 +63,23 @@ func TestAQueueOfRepliesIsEmptyWhenAllAreSent(t *testing.T) {
 func TestRepliesOfAConnectionThatHasEndedGiveTheirRoomBack(t *testing.T) {
 	b := newTestBacklog(t)
 	q := newReplyQueue(b.backlog, nil)
-	replies := []*waitingReply{{client: "a", change: 10, room: 20}, {client: "b", room: 20}, {client: "c", room: 20, refused: true}}
+	replies := []*waitingReply{
+		{address: address{client: "a"}, change: 10, bytes: 20}, {address: address{client: "b"}, bytes: 20},
+		{address: address{client: "c"}, bytes: 20, refused: true},
+	}
 	for _, w := range replies {
-		b.take(w.client, w.change, w.room)
+		b.take(w.client, w.change, w.bytes)
 		q.promise()
 		q.added(w)
 	}
 	q.added(replies[2])
-	if q.next() != nil {
+	if len(q.queue) > 0 {
 		t.Error("a refused reply is sent too")
 	}
 	q.added(replies[0])
 	q.close()
 	q.added(replies[1]) // its commit comes later
-	if q.next() != nil {
+	if len(q.queue) > 0 {
 		t.Error("it is kept")
 	}
 	b.mustBeEmpty(t)

@@ -1,14 +1,15 @@
 package attach
 
 import (
-	"context"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
@@ -16,13 +17,10 @@ import (
 
 // handle applies a request and answers it, or drops it. It is called for one request at a time, in
 // the order in which the broker sent them.
-func (l *link) handle(message *paho.Publish) {
-	properties := message.Properties
-	if properties == nil {
-		properties = new(paho.PublishProperties)
-	}
-	dropped := envelope.Check(message.Retain, message.QoS, properties.ResponseTopic, properties.CorrelationData)
-	client, known := senderOf(properties)
+func (l *link) handle(message *mqtt.Publish) {
+	to := address{topic: string(message.ResponseTopic), correlation: message.CorrelationData}
+	dropped := envelope.Check(message.Retain, message.QoS, to.topic, to.correlation)
+	client, known := senderOf(message, to.topic)
 	switch {
 	case dropped != "":
 	case !known:
@@ -34,21 +32,23 @@ func (l *link) handle(message *paho.Publish) {
 		l.store.drop(client, dropped)
 		return
 	}
+	to.client = client
+	_, deployed := message.User(protocol.PropertyProtocolVersion)
 	request := statestore.Request{
 		Client:       client,
 		Payload:      message.Payload,
-		Correlation:  properties.CorrelationData,
-		Timestamp:    userProperty(properties.User, protocol.PropertyTimestamp),
-		FencingToken: userProperty(properties.User, protocol.PropertyFencingToken),
-		Store:        userProperty(properties.User, protocol.PropertyStore),
-		Dialect:      statestore.DialectOf(userProperty(properties.User, protocol.PropertyProtocolVersion) != nil),
+		Correlation:  message.CorrelationData,
+		Timestamp:    userProperty(message, protocol.PropertyTimestamp),
+		FencingToken: userProperty(message, protocol.PropertyFencingToken),
+		Store:        userProperty(message, protocol.PropertyStore),
+		Dialect:      statestore.DialectOf(deployed),
 		Delivery:     statestore.UnknownDelivery, // the broker does not pass on the DUP of the sender
 	}
-	if message.Duplicate() {
+	if message.Duplicate {
 		request.Delivery = statestore.Redelivery // by the broker
 	}
-	if properties.MessageExpiry != nil && *properties.MessageExpiry > 0 {
-		request.Expires = l.store.engine.Elapsed() + time.Duration(*properties.MessageExpiry)*time.Second
+	if message.MessageExpiry > 0 {
+		request.Expires = l.store.engine.Elapsed() + time.Duration(message.MessageExpiry)*time.Second
 	}
 	start := time.Now()
 	command := statestore.Parse(request)
@@ -59,10 +59,10 @@ func (l *link) handle(message *paho.Publish) {
 		command = statestore.Parse(request)
 	}
 	var observed func(statestore.Reply) // nil: nothing takes the event
-	if forced := userProperty(properties.User, protocol.PropertyForced); forced != nil || l.store.events.Wanted() {
+	if forced := userProperty(message, protocol.PropertyForced); forced != nil || l.store.events.Wanted() {
 		observed = l.store.observing(&command, forced, start)
 	}
-	l.submit(client, properties, command, observed)
+	l.submit(to, command, observed)
 }
 
 // maxClientID bounds the client ids that a store remembers, in bytes: a request may name any.
@@ -73,12 +73,13 @@ const maxClientID = 256
 // the topic of another does not get the reply, if the broker has the rules of docs/attach.md.
 // The property __srcId, which the broker does not check, only tells which of the two forms it
 // is; a contradiction drops the request.
-func senderOf(properties *paho.PublishProperties) (client string, ok bool) {
-	rest, below := strings.CutPrefix(properties.ResponseTopic, envelope.ClientTopics)
+func senderOf(message *mqtt.Publish, responseTopic string) (client string, ok bool) {
+	rest, below := strings.CutPrefix(responseTopic, envelope.ClientTopics)
 	level, _, found := strings.Cut(rest, "/")
-	source := properties.User.Get(protocol.PropertySourceID)
+	named, _ := message.User(protocol.PropertySourceID)
+	source := string(named)
 	switch {
-	case !below || !found || level == "" || envelope.IsBelow(properties.ResponseTopic, envelope.StoreTopics):
+	case !below || !found || level == "" || envelope.IsBelow(responseTopic, envelope.StoreTopics):
 		return source, false
 	case source == "" || source == level:
 		return level, true
@@ -87,27 +88,27 @@ func senderOf(properties *paho.PublishProperties) (client string, ok bool) {
 }
 
 // userProperty returns the first user property of a name, or nil.
-func userProperty(properties paho.UserProperties, name string) *string {
-	for i := range properties {
-		if properties[i].Key == name {
-			return &properties[i].Value
-		}
+func userProperty(message *mqtt.Publish, name string) *string {
+	value, ok := message.User(name)
+	if !ok {
+		return nil
 	}
-	return nil
+	text := string(value)
+	return &text
 }
 
-// properties returns the properties of each message of the store to a client, with one user property
-// more. The instance is another one after the store has ended the client's watches without a word: the
-// client then watches again.
-func (l *link) properties(client, name, value string) *paho.PublishProperties {
+// message returns a message of the store to a client, with one user property more than all have. The instance is
+// another one after the store has ended the client's watches without a word: the client then watches again.
+func (l *link) message(client, topic, name, value string) *mqtt.Message {
 	instance := l.store.instance + "-" + strconv.FormatUint(l.store.clients.since(client), 36)
-	return &paho.PublishProperties{
+	return &mqtt.Message{
+		Topic:       topic,
 		ContentType: protocol.ContentType,
-		User: paho.UserProperties{
-			{Key: name, Value: value},
-			{Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-			{Key: protocol.PropertyStore, Value: l.store.engine.Identity()},
-			{Key: protocol.PropertyInstance, Value: instance},
+		User: []mqtt.UserProperty{
+			{Name: name, Value: value},
+			{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+			{Name: protocol.PropertyStore, Value: l.store.engine.Identity()},
+			{Name: protocol.PropertyInstance, Value: instance},
 		},
 	}
 }
@@ -115,41 +116,27 @@ func (l *link) properties(client, name, value string) *paho.PublishProperties {
 // notify sends the queued notifications in order, until the connection ends. It waits for
 // acknowledgements only if the broker allows no more messages in flight.
 func (l *link) notify() {
-	for {
-		notification, ok := l.store.queue.take()
-		if !ok {
-			select {
-			case <-l.ctx.Done():
-				return
-			case <-l.store.queue.wake:
+	forEach(l.ctx, l.store.queue.wake, l.store.queue.take, func(notification pendingNotification) {
+		topic := protocol.NotifyTopic(notification.Client, notification.Key)
+		message := l.message(notification.Client, topic, protocol.PropertyTimestamp, notification.Version.String())
+		message.Payload = notification.Append(nil)
+		// With QoS 1, so that the broker says whether there is a subscriber.
+		err := l.client.PublishAsync(l.ctx, message, func(ack *mqtt.Puback) {
+			if ack.ReasonCode == packets.PubackNoMatchingSubscribers {
+				l.store.unread(notification)
 			}
-			continue
+		})
+		if err != nil && l.ctx.Err() == nil {
+			l.oversized(message, err)
 		}
-		message := &paho.Publish{
-			QoS:        1, // so that the broker says whether there is a subscriber
-			Topic:      protocol.NotifyTopic(notification.Client, notification.Key),
-			Payload:    notification.Append(nil),
-			Properties: l.properties(notification.Client, protocol.PropertyTimestamp, notification.Version.String()),
-		}
-		if l.tooLarge(message) {
-			continue
-		}
-		_, err := l.client.PublishWithOptions(context.WithValue(l.ctx, notificationKey{}, notification), message,
-			paho.PublishOptions{Method: paho.PublishMethod_AsyncSend})
-		if err != nil {
-			l.store.logger.Debug("a notification was not sent", "client", logs.Name(notification.Client), "error", logs.Error(err))
-		}
-		if l.ctx.Err() != nil {
-			return
-		}
-	}
+	})
 }
 
 // unread ends the watch of a notification that had no subscriber.
 func (s *Store) unread(notification pendingNotification) {
 	if s.clients.unread(notification) {
 		s.count(func(stats *Stats) { stats.DroppedWatches++ })
-		s.observeUnread(notification.Client, notification.Key)
+		s.observe(activity.Event{Kind: activity.Unwatched, Client: notification.Client, Key: notification.Key})
 		s.logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
 	}
 }

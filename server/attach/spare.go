@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
+	"github.com/eclipse/paho.golang/packets"
 )
 
 // SpareHoldOff is the hold-off of a store with Options.Wait that has none of its own: the default
@@ -39,11 +39,8 @@ func (s *Store) standBy(ctx context.Context) error {
 
 // awaitVacancy returns nil when no store seems to answer.
 func (l *link) awaitVacancy(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(l.ctx, cancel)()
 	// Listen before asking, so that no farewell is missed in between.
-	if err := l.subscribe(ctx, paho.SubscribeOptions{Topic: presenceTopic, QoS: 1, RetainHandling: 2}); err != nil {
+	if err := l.subscribe(ctx, packets.SubOptions{Topic: presenceTopic, QoS: 1, RetainHandling: 2}); err != nil {
 		return err
 	}
 	poll := time.NewTicker(sparePoll)
@@ -52,7 +49,6 @@ func (l *link) awaitVacancy(ctx context.Context) error {
 		if err := l.probe(ctx); !errors.Is(err, ErrAnotherStore) {
 			return err
 		}
-		l.probeQueue(ctx) // now, because it would delay the takeover
 		select {
 		case <-poll.C:
 		case <-l.gone:

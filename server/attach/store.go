@@ -92,12 +92,6 @@ type Options struct {
 	// in use. Wait excludes Journal: what a spare had kept would be older than what the other store
 	// has granted.
 	Wait bool
-	// ProbeMessages is how many messages the store sends to itself, once, before it answers for
-	// the first time, to find out whether the broker loses requests when so many clients send at
-	// once. Logger gets a warning if it does, or if that cannot be found out. The messages have
-	// QoS 1, 256 bytes and a topic below clients/{the store's client id}; the probe takes fifteen
-	// seconds at most. Default 5,000, at most 60,000; a negative number means none.
-	ProbeMessages int
 	// Observe takes the events of the store, as server.Options.Observe does. The broker tells neither
 	// addresses nor users, and no connections: the events have none. Disconnected is for clients
 	// that the store has forgotten.
@@ -147,15 +141,12 @@ type Store struct {
 	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
 	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
 	memory           presenceMemory                       // of Serve's goroutine
-	outage           outage                               // likewise
+	outage           *outage                              // likewise
 
-	once           sync.Once
-	readyOnce      sync.Once
-	waitingOnce    sync.Once
-	receiveMaximum uint16 // defaultReceiveMaximum, but for tests
-	probed         bool   // the broker's queue; of the goroutine that connects
-	begun          bool   // it has subscribed to requests; of the goroutine that connects
-	connected      atomic.Bool
+	once        sync.Once
+	waitingOnce sync.Once
+	begun       bool // it has subscribed to requests; of the goroutine that connects
+	connected   atomic.Bool
 
 	mu    sync.Mutex
 	stats Stats // but Attached and Clients
@@ -223,10 +214,6 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	if options.MaxPacketSize < leastPacket {
 		return nil, fmt.Errorf("attach: Options.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, defaults.PacketSize)
 	}
-	if options.ProbeMessages > maxProbeMessages {
-		return nil, fmt.Errorf("attach: Options.ProbeMessages %d is above %d", options.ProbeMessages, maxProbeMessages)
-	}
-	options.ProbeMessages = cmp.Or(options.ProbeMessages, defaultProbeMessages)
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -246,23 +233,22 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	instance := make([]byte, 8)
 	_, _ = rand.Read(instance) // never fails, says its documentation
 	s := &Store{
-		options:        options,
-		broker:         address,
-		tls:            config,
-		instance:       hex.EncodeToString(instance),
-		logger:         options.Logger,
-		queue:          newNotificationQueue(),
-		ready:          make(chan struct{}),
-		waiting:        make(chan struct{}),
-		drops:          logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
-		oversized:      logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
-		busy:           logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
-		events:         events.New(options.Observe, options.ObserveValues, options.Logger),
-		objectionWait:  objectionTimeout,
-		silence:        silenceTimeout,
-		outage:         outage{logger: options.Logger, broker: address.Host},
-		receiveMaximum: defaultReceiveMaximum,
-		stats:          Stats{Dropped: make(map[DropReason]uint64)},
+		options:       options,
+		broker:        address,
+		tls:           config,
+		instance:      hex.EncodeToString(instance),
+		logger:        options.Logger,
+		queue:         newNotificationQueue(),
+		ready:         make(chan struct{}),
+		waiting:       make(chan struct{}),
+		drops:         logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
+		oversized:     logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
+		busy:          logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
+		events:        events.New(options.Observe, options.ObserveValues, options.Logger),
+		objectionWait: objectionTimeout,
+		silence:       silenceTimeout,
+		outage:        newOutage(options.Logger, address.Host),
+		stats:         Stats{Dropped: make(map[DropReason]uint64)},
 	}
 	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
@@ -315,7 +301,7 @@ func (s *Store) count(change func(*Stats)) {
 
 func (s *Store) drop(client string, why DropReason) {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
-	s.observeDrop(client, why)
+	s.observe(activity.Event{Kind: activity.Dropped, Client: client, Reason: string(why)})
 	s.drops.Log("client", logs.Name(client), "reason", string(why))
 }
 
@@ -393,14 +379,6 @@ func (s *Store) stayAttached(ctx context.Context) error {
 		if s.mayWait(err) {
 			if err = s.standBy(ctx); err == nil {
 				s.logger.Warn("the other store seems to be gone, and its data with it; taking its place", "broker", s.broker.Host)
-				// With a pause: another spare may be about to answer.
-				if time.Since(began) > stableAfter {
-					policy.Reset()
-				}
-				if !sleep.For(ctx, policy.NextBackOff()) {
-					return nil
-				}
-				continue
 			}
 		}
 		var final finalError
@@ -409,12 +387,13 @@ func (s *Store) stayAttached(ctx context.Context) error {
 			return final.error
 		case ctx.Err() != nil:
 			return nil
+		case err != nil:
+			s.outage.failed(err)
 		}
 		if time.Since(began) > stableAfter {
 			policy.Reset()
 		}
-		s.outage.failed(err)
-		if !sleep.For(ctx, policy.NextBackOff()) {
+		if !sleep.For(ctx, policy.NextBackOff()) { // also before taking a place: another spare may be about to answer
 			return nil
 		}
 	}
@@ -428,7 +407,10 @@ func (e finalError) Unwrap() error { return e.error }
 // attached notes that the store answers.
 func (s *Store) attached() {
 	s.connected.Store(true)
-	s.count(func(stats *Stats) { stats.Attachments++ })
 	s.outage.over()
-	s.readyOnce.Do(func() { close(s.ready) })
+	s.count(func(stats *Stats) {
+		if stats.Attachments++; stats.Attachments == 1 {
+			close(s.ready)
+		}
+	})
 }

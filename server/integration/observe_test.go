@@ -100,12 +100,12 @@ func TestAStoreReportsWhatHappensToALease(t *testing.T) {
 		},
 		"attached": func(t *testing.T, o *observed) string {
 			address := testsupport.StartBroker(t, new(testsupport.AllowAll))
-			testsupport.Attach(t, address, attach.Options{Observe: o.observe, ProbeMessages: -1})
+			testsupport.Attach(t, address, attach.Options{Observe: o.observe})
 			return address
 		},
 		"attached with a journal": func(t *testing.T, o *observed) string {
 			address := testsupport.StartBroker(t, new(testsupport.AllowAll))
-			testsupport.Attach(t, address, attach.Options{Observe: o.observe, ProbeMessages: -1, Journal: new(testsupport.Journal).Open()})
+			testsupport.Attach(t, address, attach.Options{Observe: o.observe, Journal: new(testsupport.Journal).Open()})
 			return address
 		},
 	} {

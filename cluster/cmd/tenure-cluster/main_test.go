@@ -363,7 +363,7 @@ func TestAttachedStoresThatShareTheirDataTakeTurnsOnOneBroker(t *testing.T) {
 	etcd.mustSay("running member c")
 	var stores []*process
 	for i := range 2 {
-		p := launch(t, "attach", broker, "--etcd", "http://"+free[1], "--probe-messages", "0")
+		p := launch(t, "attach", broker, "--etcd", "http://"+free[1])
 		p.mustSay("standing by on " + broker)
 		if i == 0 {
 			p.mustSay("attached to " + broker)

@@ -136,12 +136,12 @@ func TestTheStatusPageShowsTheLeasesAndTheRoleOfAttachedStores(t *testing.T) {
 	t.Parallel()
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	path := build(t)
-	page, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--memory", "--probe-messages", "0"), "attached to ")
+	page, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--memory"), "attached to ")
 	acquireAs(t, dialTest(t, broker, "gateway-a"), "press-7")
 	if state := eventually(t, page, isHeldBy("press-7", "gateway-a")); !state.Node.Ready || state.Info.Mode != "attach" || state.Info.Address != broker {
 		t.Errorf("the page shows %+v, %+v", state.Node, state.Info)
 	}
-	spare, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--wait", "--probe-messages", "0"), "standing by on ")
+	spare, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--wait"), "standing by on ")
 	if state := stateOf(t, spare); state.Node.Ready || state.Node.Role != "standby" {
 		t.Errorf("the page of the spare shows %+v", state.Node)
 	}
@@ -221,7 +221,7 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 	page = strings.TrimPrefix(page, "http://")
 	_, port, _ := net.SplitHostPort(page)
 	broker := "mqtt://" + mosquitto.Start(t, "").Address // without a store
-	spare, _, _ := launchWithPage(t, exec.Command(path, "attach", attachedBroker(t, path), "--wait", "--probe-messages", "0"), "standing by on ")
+	spare, _, _ := launchWithPage(t, exec.Command(path, "attach", attachedBroker(t, path), "--wait"), "standing by on ")
 	spare = strings.TrimPrefix(spare, "http://")
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -283,7 +283,7 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 func attachedBroker(t *testing.T, path string) string {
 	t.Helper()
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
-	launch(t, exec.Command(path, "attach", broker, "--memory", "--probe-messages", "0"), "attached to ")
+	launch(t, exec.Command(path, "attach", broker, "--memory"), "attached to ")
 	return broker
 }
 

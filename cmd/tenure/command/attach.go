@@ -23,17 +23,16 @@ import (
 
 // attachSettings are the flags of attach.
 type attachSettings struct {
-	store         storeFlags
-	broker        string // in place of the argument
-	username      string
-	passwordFile  string
-	ca            string
-	certificate   certificateFlags
-	probeMessages int
-	maxClients    int
-	wait          bool
-	admin         adminFlags
-	replication   Replication // nil: there is none
+	store        storeFlags
+	broker       string // in place of the argument
+	username     string
+	passwordFile string
+	ca           string
+	certificate  certificateFlags
+	maxClients   int
+	wait         bool
+	admin        adminFlags
+	replication  Replication // nil: there is none
 }
 
 // attachCommand returns the command attach, with replication unless that is nil.
@@ -59,12 +58,8 @@ gives the longest TTL in use. Several spares may wait; one of them answers.
 Have no spare beside a store that keeps its data on disk: each crash of the
 store makes its data void, where a restart would go on with all of it.
 
-The first time that it connects, the store probes the broker: it sends itself
---probe-messages messages at once, and warns if the broker loses some, because
-the broker would then lose requests when so many clients send at once. The log
-says so. That takes about 0.1 s and at most 15 s; requests are answered
-afterwards. A broker that has kept as many is not probed again for 30 days:
-the store leaves a note with it, a retained message.
+A broker whose queues are short loses requests when many clients send at once:
+"tenure doctor --broker URL" measures the queues.
 
 ` + dataHelp + `
 By default each broker has a directory of its own, named after host and port in
@@ -82,8 +77,7 @@ Neither SIGHUP nor closing the terminal stops a store.
   tenure attach mqtt://localhost:1883 --memory --hold-off 10s   # the longest TTL of the leases in use
   tenure attach mqtt://localhost:1883 --wait           # a spare for another store on the broker
   tenure attach mqtts://broker:8883 --username store --password-file secret
-  tenure attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key
-  tenure attach mqtt://localhost:1883 --probe-messages 20000   # for so many clients; 0 for no probe`,
+  tenure attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key`,
 		Args: oneURL,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			broker, err := settings.brokerOf(arguments)
@@ -103,7 +97,6 @@ Neither SIGHUP nor closing the terminal stops a store.
 	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
 	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
 	settings.certificate.register(flags, "file with the certificate to show the broker, in PEM")
-	flags.IntVar(&settings.probeMessages, "probe-messages", 5000, "how many messages the store sends itself at its start, to find out whether the broker loses requests; 0 means no probe")
 	flags.BoolVar(&settings.wait, "wait", false, "stand by while another store answers on the broker, and answer when it is gone; its data is gone with it")
 	flags.IntVar(&settings.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
 	return attach
@@ -260,12 +253,11 @@ func (m *monitoredStore) Serve(ctx context.Context) error {
 // options reads the files that flags name, and returns the options of the store.
 func (s *attachSettings) options() (attach.Options, error) {
 	options := attach.Options{
-		Username:      s.username,
-		WebSocket:     tenurews.Upgrade,
-		Store:         s.store.options(),
-		MaxClients:    s.maxClients,
-		ProbeMessages: s.probeMessages,
-		Wait:          s.wait,
+		Username:   s.username,
+		WebSocket:  tenurews.Upgrade,
+		Store:      s.store.options(),
+		MaxClients: s.maxClients,
+		Wait:       s.wait,
 	}
 	if s.wait && s.store.data.dir != "" {
 		return options, usage(errors.New("--wait begins without data, because what the other store has granted is not in --data; give one of them"))
@@ -274,12 +266,6 @@ func (s *attachSettings) options() (attach.Options, error) {
 	if s.wait && options.Store.HoldOff == 0 {
 		s.store.HoldOff = attach.SpareHoldOff
 		options.Store = s.store.options()
-	}
-	if s.probeMessages < 0 {
-		return options, usage(fmt.Errorf("--probe-messages %d is negative; 0 means no probe", s.probeMessages))
-	}
-	if options.ProbeMessages == 0 {
-		options.ProbeMessages = -1
 	}
 	var err error
 	if s.passwordFile != "" {

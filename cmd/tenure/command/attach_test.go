@@ -48,7 +48,7 @@ func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 		t.Errorf("%v; said %q; standard error %q", err, rest, stderr.String())
 	}
 	log := strings.Split(strings.TrimSuffix(stderr.String(), "\n"), "\n")
-	want := []string{"level=INFO msg=\"probing the broker", "a restart forgets every key, lease and fence", "msg=stopped"}
+	want := []string{"a restart forgets every key, lease and fence", "msg=stopped"}
 	if !slices.EqualFunc(log, want, strings.Contains) {
 		t.Errorf("the log is\n%s\nwant lines with %q", stderr.String(), want)
 	}
@@ -73,15 +73,12 @@ func TestCommandsReachABrokerOverWebSocket(t *testing.T) {
 	}
 }
 
-// A restart must not last as long as a probe may: holders cannot renew meanwhile.
 func TestAttachGoesOnWithItsDataAfterAKillUnlessAnotherStoreHasAnswered(t *testing.T) {
 	t.Parallel()
 	path, url, dir := build(t), "mqtt://"+mosquitto.Start(t, "").Address, filepath.Join(t.TempDir(), "data")
-	serve := func(use func(*transport.Client), arguments ...string) (log string) {
+	serve := func(use func(*transport.Client), arguments ...string) {
 		t.Helper()
 		cmd := exec.Command(path, append([]string{"attach", url}, arguments...)...)
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
 		launch(t, cmd, "attached to "+url)
 		client, err := transport.Dial(t.Context(), url, transport.Options{})
 		if err != nil {
@@ -91,7 +88,6 @@ func TestAttachGoesOnWithItsDataAfterAKillUnlessAnotherStoreHasAnswered(t *testi
 		_ = client.Close()
 		_ = cmd.Process.Kill()
 		_ = await.Result(cmd.Wait)
-		return stderr.String()
 	}
 	write := func(client *transport.Client) {
 		if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
@@ -103,13 +99,8 @@ func TestAttachGoesOnWithItsDataAfterAKillUnlessAnotherStoreHasAnswered(t *testi
 			t.Errorf("after a restart: %q, %v", entry.Value, err)
 		}
 	}
-	const probing = "probing the broker"
-	if log := serve(write, "--data", dir); !strings.Contains(log, probing) {
-		t.Errorf("the broker is not probed: %s", log)
-	}
-	if log := serve(read, "--data", dir); strings.Contains(log, probing) {
-		t.Errorf("the broker is probed again: %s", log)
-	}
+	serve(write, "--data", dir)
+	serve(read, "--data", dir)
 	serve(write, "--memory")
 	out, err := exec.Command(path, "attach", url, "--data", dir).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "another state store has answered on this broker") || !strings.Contains(string(out), "The data is in "+dir+": move it away") {
@@ -208,7 +199,6 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"a negative limit", []string{"mqtt://localhost", "--max-keys", "-1"}, exitUsage, "0 means no limit"},
 		{"a negative hold-off", []string{"mqtt://localhost", "--hold-off", "-1s"}, exitUsage, "0 means none"},
 		{"a spare with data", []string{"mqtt://localhost", "--wait", "--data", empty}, exitUsage, "--wait begins without data"},
-		{"a negative probe", []string{"mqtt://localhost", "--probe-messages", "-1"}, exitUsage, "0 means no probe"},
 		{"a dialect that does not exist", []string{"mqtt://localhost", "--dialect", "klingon"}, exitUsage, "choose auto, deployed or documented"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

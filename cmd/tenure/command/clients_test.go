@@ -189,7 +189,7 @@ func TestAMissingReplyNamesTheClientIDThatABrokerMayWant(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := "mqtt://" + mosquitto.Start(t, "use_username_as_clientid true\nacl_file "+rules+"\n").Address
-	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", "--username", "store", address), "attached to ")
+	launch(t, exec.Command(build(t), "attach", "--memory", "--username", "store", address), "attached to ")
 	get := []string{"get", "k", "--broker", address, "--username", "gateway-a"}
 	if got := tenure(t, "", nil, append(get, "--timeout", "2s")...); got.code != exitUnreachable || !strings.Contains(got.stderr, "give --client-id gateway-a") {
 		t.Errorf("another id: %+v", got)

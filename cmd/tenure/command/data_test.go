@@ -90,7 +90,7 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 				broker := mosquitto.Start(t, "").Address
 				_, port, _ := strings.Cut(broker, ":")
 				test.want = strings.ReplaceAll(test.want, "PORT", port)
-				test.arguments, ready = append(test.arguments, "--probe-messages", "0", "mqtt://"+broker), "attached to mqtt://"+broker
+				test.arguments, ready = append(test.arguments, "mqtt://"+broker), "attached to mqtt://"+broker
 			}
 			cmd := exec.Command(path, test.arguments...)
 			cmd.Env = append(os.Environ(), environment...)
@@ -201,7 +201,7 @@ func startDurable(t *testing.T) *durableStore {
 func (s *durableStore) start(flags ...string) {
 	s.t.Helper()
 	if s.broker != "" {
-		s.cmd = exec.Command(s.path, append([]string{"attach", s.broker, "--probe-messages", "0", "--data", s.dir}, flags...)...)
+		s.cmd = exec.Command(s.path, append([]string{"attach", s.broker, "--data", s.dir}, flags...)...)
 		s.address, s.stdout = launch(s.t, s.cmd, "attached to ")
 		return
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 )
 
-// maxBurst bounds --burst, as --probe-messages of attach is bounded.
+// maxBurst bounds --burst: such a burst has about 20 MB.
 const maxBurst = 60_000
 
 // doctorFlags are the flags of doctor.

@@ -129,7 +129,7 @@ func explainFlags(cmd *cobra.Command, replication Replication, explain func(name
 // attachFlags gives the flags of attach that replace those that serve had.
 var attachFlags = map[string]string{
 	"attach-user": "--username", "attach-password-file": "--password-file", "attach-ca": "--tls-ca",
-	"attach-cert": "--tls-cert", "attach-key": "--tls-key", "attach-probe": "--probe-messages",
+	"attach-cert": "--tls-cert", "attach-key": "--tls-key",
 }
 
 // replicatedFlags are the flags of serve and attach that only tenure-cluster has.
@@ -185,7 +185,6 @@ var optionFlags = []string{
 	"Options.PasswordChecks", "--password-checks",
 	"Options.MaxUnauthenticatedPerAddress", "--max-unauthenticated-per-address",
 	"Options.MaxUnauthenticated", "--max-unauthenticated",
-	"Options.ProbeMessages", "--probe-messages",
 	"Options.Store.DedupWindow", "--dedup-window",
 	"Options.Limits.SessionMessages", "--max-session-messages",
 	"Options.Limits.Subscriptions", "--max-subscriptions",

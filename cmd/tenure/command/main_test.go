@@ -221,7 +221,7 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 			"--max-clients", "--max-memory", "--retain", "--max-retained", "--max-retained-bytes", "--max-outgoing-bytes", "--max-all-outgoing-bytes",
 			"--max-session-bytes", "--max-session-messages", "--max-all-session-bytes", "--max-sessions-per-user", "--max-subscriptions",
 			"--password-checks", "--packet-timeout", "--max-unauthenticated", "--max-unauthenticated-per-address", "--dedup-window", "SIGHUP", "tenure attach"},
-		"attach": {"--username", "--password-file", "--tls-ca", "--tls-cert", "--tls-key", "--probe-messages", "--max-clients",
+		"attach": {"--username", "--password-file", "--tls-ca", "--tls-cert", "--tls-key", "--max-clients",
 			"--hold-off", "--max-keys", "--max-bytes", "--dialect", "--verbose", "--strict", "--lock-prefix", "--max-value", "--max-watches",
 			"--dedup-window", "SIGHUP", "docs/attach.md"},
 	} {
@@ -287,7 +287,7 @@ func TestSettingsReachAllCommands(t *testing.T) {
 	if got := tenure(t, "", append(operations, "AIO_BROKER_TCP_PORT=x"), "get", "k"); got.code != exitUsage || !strings.Contains(got.stderr, "AIO_BROKER_TCP_PORT") {
 		t.Errorf("a variable that makes no sense: %+v", got)
 	}
-	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory", "--probe-messages", "0"); got.code != exitRefused || !strings.Contains(got.stderr, "belongs to the state store of this server") {
+	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory"); got.code != exitRefused || !strings.Contains(got.stderr, "belongs to the state store of this server") {
 		t.Errorf("attach: %+v", got)
 	}
 	misspelled := []string{"TENURE_BROKER=" + address, "TENURE_BROKKER=" + other}

@@ -34,7 +34,7 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 	withoutStore := "mqtt://" + mosquitto.Start(t, "").Address
 	// The client may send requests, and may not read its replies, which mosquitto 2 does not say.
 	noReplies := "mqtt://" + mosquitto.Start(t, "acl_file "+write("replies", "topic write "+service+"/command/invoke\n\nuser store\ntopic readwrite #\n")+"\n").Address
-	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", "--username", "store", noReplies), "attached to ")
+	launch(t, exec.Command(build(t), "attach", "--memory", "--username", "store", noReplies), "attached to ")
 	// The client may read its replies, and may not send requests.
 	noRequests := "mqtt://" + mosquitto.Start(t, "acl_file "+write("requests", "pattern read clients/%c/#\n")+"\n").Address
 
@@ -81,7 +81,7 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 func TestDoctorWarnsOfABrokerWithoutAccessRules(t *testing.T) {
 	t.Parallel()
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
-	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", broker), "attached to ")
+	launch(t, exec.Command(build(t), "attach", "--memory", broker), "attached to ")
 	got := tenure(t, "", nil, "doctor", "--broker", broker)
 	if got.code != 0 || !strings.Contains(got.stdout, "replies for other clients, so it can read their values") || !strings.Contains(got.stdout, "1 warning") || !strings.Contains(got.stdout, "kept a burst of 5000 messages") {
 		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
@@ -96,7 +96,7 @@ func TestDoctorFindsNoFaultInABrokerThatDeliversNothingOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	broker := "mqtt://" + mosquitto.Start(t, "acl_file "+rules+"\n").Address
-	launch(t, exec.Command(build(t), "attach", "--memory", "--probe-messages", "0", "--username", "store", broker), "attached to ")
+	launch(t, exec.Command(build(t), "attach", "--memory", "--username", "store", broker), "attached to ")
 	got := tenure(t, "", nil, "doctor", "--broker", broker, "--burst", "0")
 	if got.code != 0 || !strings.Contains(got.stdout, "no warnings") || !strings.Contains(got.stdout, "delivers what its rules allow") {
 		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
@@ -197,22 +197,49 @@ func TestTopShowsAScreenUntilTheUserEndsIt(t *testing.T) {
 	}
 }
 
+// mosquitto 2.0.11 has as many messages in flight as the client allows; other brokers have a limit of their
+// own, as the window here is one.
 func TestDoctorMeasuresTheQueueOfABroker(t *testing.T) {
 	t.Parallel()
+	const defaults = "max_inflight_messages 20\nmax_queued_messages 1000\n" // mosquitto's
+	onlyWrite, onlyRead := writeRules(t, "topic write #\n"), writeRules(t, "topic read #\ntopic write statestore/#\n")
 	for name, test := range map[string]struct {
 		settings string
+		window   uint16 // 0: what an attached store announces
+		burst    int
 		want     doctor.Status
+		found    string
 	}{
-		"as docs/attach.md has it":  {"", doctor.OK},
-		"the defaults of mosquitto": {"max_inflight_messages 20\nmax_queued_messages 1000\n", doctor.Warning},
+		"as docs/attach.md has it":               {"", 20, 5000, doctor.OK, "kept a burst of 5000"},
+		"the defaults of mosquitto":              {defaults, 20, 5000, doctor.Warning, "it threw away 39"},
+		"a small burst":                          {defaults, 20, 900, doctor.OK, "kept a burst of 900"},
+		"a queue bounded in bytes":               {"max_queued_bytes 100000\n", 20, 5000, doctor.Warning, "it threw away 4"},
+		"a window that makes up for the queue":   {defaults, 0, 5000, doctor.OK, "kept a burst of 5000"},
+		"rules that do not let the client read":  {"acl_file " + onlyWrite + "\n", 20, 5000, doctor.Skipped, "did not come back"},
+		"rules that do not let the client write": {"acl_file " + onlyRead + "\n", 20, 5000, doctor.Skipped, "may not send itself messages"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// mosquitto 2.0.11 has as many messages in flight as the client allows; other brokers have a
-			// limit of their own, like this one.
-			report := doctor.Run(t.Context(), doctor.Options{Address: "mqtt://" + mosquitto.Start(t, test.settings).Address, Burst: 5000, Window: 20, Timeout: 20 * time.Second})
-			if last := report.Steps[len(report.Steps)-1]; last.Name != "queue" || last.Status != test.want {
-				t.Errorf("%+v, want %s", last, test.want)
+			broker := mosquitto.Start(t, test.settings)
+			report := doctor.Run(t.Context(), doctor.Options{
+				Address: "mqtt://" + broker.Address, Burst: test.burst, Window: test.window, Timeout: 20 * time.Second,
+			})
+			last := report.Steps[len(report.Steps)-1]
+			if last.Name != "queue" || last.Status != test.want || !strings.Contains(last.Found, test.found) {
+				t.Errorf("%+v, want %s with %q", last, test.want, test.found)
+			}
+			if cured := strings.Contains(last.Cure, "max_queued_messages 10000"); cured != (test.want == doctor.Warning) {
+				t.Errorf("the cure is %q", last.Cure)
 			}
 		})
 	}
+}
+
+// writeRules writes rules for mosquitto, and returns the file.
+func writeRules(t *testing.T, rules string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "rules")
+	if err := os.WriteFile(file, []byte(rules), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }

@@ -171,7 +171,7 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 	}{
 		{"a broker with a store inside", func(*testing.T) []string { return []string{"serve", "--memory", "--addr", "127.0.0.1:0"} }, "listening on "},
 		{"an attached store", func(t *testing.T) []string {
-			return []string{"attach", "--memory", "--probe-messages", "0", "mqtt://" + mosquitto.Start(t, "").Address}
+			return []string{"attach", "--memory", "mqtt://" + mosquitto.Start(t, "").Address}
 		}, "attached to "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 func TestAttachWithWaitIsASpareAgainAfterAnotherStoreTookItsPlace(t *testing.T) {
 	t.Parallel()
 	path, url := build(t), "mqtt://"+mosquitto.Start(t, "").Address
-	arguments := []string{"attach", "--memory", url, "--wait", "--hold-off", "1ms", "--probe-messages", "0"}
+	arguments := []string{"attach", "--memory", url, "--wait", "--hold-off", "1ms"}
 	first, second := exec.Command(path, arguments...), exec.Command(path, arguments...)
 	_, linesOfFirst := launch(t, first, "attached to "+url)
 	_, linesOfSecond := launch(t, second, "standing by on "+url)
@@ -333,12 +333,12 @@ func TestServeTellsSystemdThatItListensWorksAndStops(t *testing.T) {
 func TestAttachTellsSystemdWhenItAnswers(t *testing.T) {
 	t.Parallel()
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
-	manager, cmd := startService(t, "attach", broker, "--probe-messages", "0")
+	manager, cmd := startService(t, "attach", broker)
 	if ready := manager.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=attached to "+broker) {
 		t.Errorf("ready with %q", ready)
 	}
 	manager.wait(t, "WATCHDOG=1")
-	spare, _ := startService(t, "attach", broker, "--probe-messages", "0", "--wait")
+	spare, _ := startService(t, "attach", broker, "--wait")
 	if ready := spare.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=standing by on "+broker) {
 		t.Errorf("the spare is ready with %q", ready)
 	}

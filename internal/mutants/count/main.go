@@ -45,7 +45,7 @@ var areas = []area{
 	{"product", "server: broker, access, standby", 4500, []string{"server", "internal/descriptors", "internal/diskroom", "internal/semaphore", "internal/unauthenticated"}},
 	{"product", "server: activity and events", 700, []string{"server/activity", "server/internal/events"}},
 	{"product", "server: journal", 1400, []string{"server/journal"}},
-	{"product", "server: attach", 1200, []string{"server/attach", "internal/queueprobe"}},
+	{"product", "server: attach", 1200, []string{"server/attach"}},
 	{"product", "cmd: command", 2600, []string{"cmd"}},
 	{"product", "cmd: supervise", 1700, []string{"cmd/tenure/internal/supervise"}},
 	{"product", "cmd: other rooms", 2400, []string{"cmd/tenure/internal"}},

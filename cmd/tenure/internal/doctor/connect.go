@@ -80,10 +80,8 @@ func (d *doctor) connect(ctx context.Context, server *url.URL) *session {
 		d.at(server, failed(Unreachable, name, fmt.Sprintf("no connection: %v", err), cure))
 		return nil
 	}
-	s := newSession(d, conn)
-	connack, err := s.client.Connect(step, packet)
+	s, connack, err := d.newSession(step, server, conn, packet)
 	if err != nil {
-		defer s.abort()
 		if connack == nil {
 			d.at(server, d.noConnack(ctx, name, server, cmp.Or(conn.CloseCause(), err)))
 			return nil
@@ -103,7 +101,6 @@ func (d *doctor) connect(ctx context.Context, server *url.URL) *session {
 		found = "the broker accepts this client with its certificate"
 	}
 	d.at(server, ok("credentials", fmt.Sprintf("%s; client id %q", found, d.options.Client.ClientID)))
-	s.server = server
 	return s
 }
 
@@ -139,9 +136,6 @@ func (d *doctor) connectPacket() (*paho.Connect, error) {
 // limits says what a broker announces.
 func limits(properties *paho.ConnackProperties) string {
 	found := "the broker speaks MQTT 5"
-	if properties == nil {
-		return found
-	}
 	if properties.MaximumPacketSize != nil {
 		found += fmt.Sprintf("; packets up to %d bytes", *properties.MaximumPacketSize)
 	}
@@ -153,9 +147,8 @@ func limits(properties *paho.ConnackProperties) string {
 
 // refusal explains a CONNACK that refuses the client.
 func (d *doctor) refusal(connack *paho.Connack) Step {
-	refused := &transport.ConnectionError{Code: connack.ReasonCode}
-	if connack.Properties != nil {
-		refused.Reason, refused.ServerReference = connack.Properties.ReasonString, connack.Properties.ServerReference
+	refused := &transport.ConnectionError{
+		Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference,
 	}
 	const name = "credentials"
 	found := refused.Error()

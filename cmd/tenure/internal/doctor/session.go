@@ -17,7 +17,6 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/queueprobe"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -30,52 +29,73 @@ type session struct {
 	doctor        *doctor
 	server        *url.URL
 	conn          *mqtt.Conn
-	client        *paho.Client
-	replies       chan *paho.Publish
-	notifications chan *paho.Publish
-	state         *queueprobe.Session
-	probe         *queueprobe.Probe
+	client        *mqtt.Client
+	replies       chan *mqtt.Publish
+	notifications chan *mqtt.Publish
+	burst         burst
+	ended         chan struct{} // closed when the connection has ended
 }
 
-func newSession(d *doctor, conn *mqtt.Conn) *session {
-	s := &session{doctor: d, conn: conn, replies: make(chan *paho.Publish, unread), notifications: make(chan *paho.Publish, unread)}
-	s.state, s.probe = queueprobe.NewSession(), queueprobe.New("clients/"+d.options.Client.ClientID+"/queue-probe")
-	s.client = paho.NewClient(paho.ClientConfig{
-		Conn:              conn,
-		Session:           s.state,
-		PacketTimeout:     d.options.Timeout,
-		OnPublishReceived: []func(paho.PublishReceived) (bool, error){s.received},
-	})
-	return s
-}
-
-// received takes a message. One goroutine of paho calls it for each message, in order.
-func (s *session) received(event paho.PublishReceived) (bool, error) {
-	to := s.replies
-	if event.Packet.Topic == s.probe.Topic() {
-		s.probe.Count()
-		return true, nil
+// newSession sends CONNECT and waits for the CONNACK, which comes beside an error if it refuses the client. The
+// caller closes the session.
+func (d *doctor) newSession(
+	ctx context.Context, server *url.URL, conn *mqtt.Conn, connect *paho.Connect,
+) (*session, *paho.Connack, error) {
+	s := &session{
+		doctor: d, server: server, conn: conn,
+		replies: make(chan *mqtt.Publish, unread), notifications: make(chan *mqtt.Publish, unread),
+		burst: burst{topic: "clients/" + d.options.Client.ClientID + "/queue-probe", received: make(chan struct{}, 1)},
+		ended: make(chan struct{}),
 	}
-	if strings.HasPrefix(event.Packet.Topic, protocol.ReservedPrefix) {
+	client, connack, err := mqtt.Connect(ctx, conn, connect, mqtt.ClientOptions{
+		Received: s.received, Deferred: true, Lost: func(*packets.Disconnect) {},
+	})
+	if err != nil {
+		return nil, connack, err
+	}
+	s.client = client
+	go func() { // until close
+		defer close(s.ended)
+		client.Run()
+	}()
+	return s, connack, nil
+}
+
+// received takes a message. It is called for each message, in order.
+func (s *session) received(p *mqtt.Publish) {
+	if string(p.Topic) == s.burst.topic && p.QoS == 1 {
+		s.burst.take(p, s.client.Acknowledge)
+		return
+	}
+	to := s.replies
+	if strings.HasPrefix(string(p.Topic), protocol.ReservedPrefix) {
 		to = s.notifications
 	}
 	select {
-	case to <- event.Packet:
+	case to <- p.Clone():
 	default: // it asked for none of so many
 	}
-	return true, nil
+	if p.QoS == 1 {
+		s.client.Acknowledge(p.PacketID)
+	}
 }
 
 // close disconnects, and returns when the connection has ended.
 func (s *session) close() {
 	guard := time.AfterFunc(time.Second, s.conn.Abort) // the broker may not read
 	defer guard.Stop()
-	_ = s.client.Disconnect(&paho.Disconnect{})
-	<-s.client.Done()
+	s.client.Disconnect()
+	<-s.ended
 }
 
-// abort ends a connection that the broker has not accepted.
-func (s *session) abort() { s.conn.Abort() }
+func (s *session) isOver() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
 
 // answer is what came back for a request.
 type answer struct {
@@ -102,43 +122,38 @@ func (s *session) request(ctx context.Context, at time.Time, words ...string) (a
 	id := s.doctor.options.Client.ClientID
 	correlation := make([]byte, 16)
 	_, _ = rand.Read(correlation) // never fails
-	user := paho.UserProperties{
-		{Key: protocol.PropertySourceID, Value: id}, {Key: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
-		{Key: protocol.PropertyPartition, Value: id},
+	user := []mqtt.UserProperty{
+		{Name: protocol.PropertySourceID, Value: id},
+		{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+		{Name: protocol.PropertyPartition, Value: id},
 	}
 	if !at.IsZero() {
 		node := strings.ReplaceAll(id, ":", "_") // a timestamp has two colons
-		user = append(user, paho.UserProperty{Key: protocol.PropertyTimestamp, Value: hlc.Timestamp{Wall: at.UnixMilli(), Node: node}.String()})
+		timestamp := hlc.Timestamp{Wall: at.UnixMilli(), Node: node}
+		user = append(user, mqtt.UserProperty{Name: protocol.PropertyTimestamp, Value: timestamp.String()})
 	}
-	expiry := uint32(math.Ceil(s.doctor.options.Timeout.Seconds()))
 	began, sent := s.doctor.options.Now(), time.Now()
-	ack, err := s.client.Publish(ctx, &paho.Publish{
-		QoS: 1, Topic: protocol.InvokeTopic, Payload: resp3.AppendCommand(nil, words...),
-		Properties: &paho.PublishProperties{
-			ResponseTopic: protocol.ResponseTopic(id), CorrelationData: correlation, ContentType: protocol.ContentType,
-			MessageExpiry: &expiry, User: user,
-		},
+	ack, err := s.client.Publish(ctx, &mqtt.Message{
+		Topic: protocol.InvokeTopic, Payload: resp3.AppendCommand(nil, words...),
+		ResponseTopic: protocol.ResponseTopic(id), CorrelationData: correlation, ContentType: protocol.ContentType,
+		MessageExpiry: uint32(math.Ceil(s.doctor.options.Timeout.Seconds())), User: user,
 	})
 	switch {
-	case ack != nil && ack.ReasonCode >= 0x80:
-		rejected := &transport.RejectedError{Code: int(ack.ReasonCode)}
-		if ack.Properties != nil {
-			rejected.Reason = ack.Properties.ReasonString
-		}
-		return answer{}, rejected
-	case ack != nil && ack.ReasonCode == packets.PubackNoMatchingSubscribers:
-		return answer{}, transport.ErrNoStore
+	case err != nil && ack != nil:
+		return answer{}, &transport.RejectedError{Code: int(ack.ReasonCode), Reason: string(ack.ReasonString)}
 	case err != nil:
 		return answer{}, s.cause(err)
+	case ack.ReasonCode == packets.PubackNoMatchingSubscribers:
+		return answer{}, transport.ErrNoStore
 	}
 	for {
 		select {
 		case reply := <-s.replies:
-			if reply.Properties == nil || string(reply.Properties.CorrelationData) != string(correlation) {
+			if string(reply.CorrelationData) != string(correlation) {
 				continue // to an earlier request, which was given up
 			}
 			return readAnswer(reply, answer{began: began, took: time.Since(sent)})
-		case <-s.client.Done():
+		case <-s.ended:
 			return answer{}, s.cause(errGone)
 		case <-ctx.Done():
 			return answer{}, errSilence
@@ -155,14 +170,17 @@ func (s *session) cause(err error) error {
 }
 
 // readAnswer reads a reply.
-func readAnswer(reply *paho.Publish, a answer) (answer, error) {
-	user := reply.Properties.User
-	a.store, a.instance = user.Get(protocol.PropertyStore), user.Get(protocol.PropertyInstance)
-	if text := user.Get(protocol.PropertyTimestamp); text != "" {
+func readAnswer(reply *mqtt.Publish, a answer) (answer, error) {
+	user := func(name string) string {
+		value, _ := reply.User(name)
+		return string(value)
+	}
+	a.store, a.instance = user(protocol.PropertyStore), user(protocol.PropertyInstance)
+	if text := user(protocol.PropertyTimestamp); text != "" {
 		a.version, _ = hlc.Parse(text) // a version that cannot be read counts as none
 	}
-	if status, err := strconv.Atoi(user.Get(protocol.PropertyStatus)); err == nil && status >= 400 {
-		return a, &transport.RejectedError{Code: status, Reason: user.Get(protocol.PropertyStatusMessage)}
+	if status, err := strconv.Atoi(user(protocol.PropertyStatus)); err == nil && status >= 400 {
+		return a, &transport.RejectedError{Code: status, Reason: user(protocol.PropertyStatusMessage)}
 	}
 	value, err := resp3.DecodeValue(reply.Payload)
 	if err != nil {
@@ -179,16 +197,19 @@ func readAnswer(reply *paho.Publish, a answer) (answer, error) {
 func (s *session) subscribe(ctx context.Context, filter string) error {
 	ctx, cancel := s.doctor.step(ctx)
 	defer cancel()
-	ack, err := s.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: filter, QoS: 1}}})
-	if ack != nil && len(ack.Reasons) == 1 && ack.Reasons[0] >= 0x80 {
-		rejected := &transport.RejectedError{Code: int(ack.Reasons[0])}
-		if ack.Properties != nil {
-			rejected.Reason = ack.Properties.ReasonString
-		}
-		return rejected
-	}
-	if err != nil {
+	suback, err := s.client.Subscribe(ctx, packets.SubOptions{Topic: filter, QoS: 1})
+	switch {
+	case err != nil && suback != nil:
+		return &transport.RejectedError{Code: int(suback.Reasons[0]), Reason: suback.Properties.ReasonString}
+	case err != nil:
 		return s.cause(err)
 	}
 	return nil
+}
+
+// unsubscribe ends a subscription. If that fails, it ends with the connection.
+func (s *session) unsubscribe(ctx context.Context, filter string) {
+	ctx, cancel := s.doctor.step(ctx)
+	defer cancel()
+	_ = s.client.Unsubscribe(ctx, filter)
 }

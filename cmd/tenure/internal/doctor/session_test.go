@@ -4,8 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/eclipse/paho.golang/paho"
-
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -17,7 +16,7 @@ func TestTheTextOfARefusalIsWhatTheClientReads(t *testing.T) {
 		"-ERROR busy\r\n":                "ERROR busy",
 		"-ERR\r\n":                       "ERR",
 	} {
-		_, err := readAnswer(&paho.Publish{Payload: []byte(payload), Properties: new(paho.PublishProperties)}, answer{})
+		_, err := readAnswer(&mqtt.Publish{Payload: []byte(payload)}, answer{})
 		var refused *transport.RefusedError
 		if !errors.As(err, &refused) || refused.Text != want {
 			t.Errorf("%q: %v, want %q", payload, err, want)

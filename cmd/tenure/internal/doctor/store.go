@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/eclipse/paho.golang/paho"
-
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/transport"
@@ -123,9 +122,7 @@ func (d *doctor) identify(ctx context.Context) {
 // tellClock ends the requests with one that has the true clock, also when the context of Run has ended. The
 // store reports the last clock of each client, and the examination sends others on purpose.
 func (d *doctor) tellClock(s *session) {
-	select {
-	case <-s.client.Done():
-	default:
+	if !s.isOver() {
 		_, _ = s.request(d.parting, d.options.Now(), protocol.VerbGet, d.key) // nothing depends on the answer
 	}
 }
@@ -284,12 +281,12 @@ func (d *doctor) awaitNotification(ctx context.Context, s *session) {
 	for {
 		select {
 		case message := <-s.notifications:
-			if message.Topic == topic {
+			if string(message.Topic) == topic {
 				d.add(ok(name, "the store notifies this client of a change"))
 				return
 			}
 			continue
-		case <-s.client.Done():
+		case <-s.ended:
 		case <-wait.C:
 		case <-ctx.Done():
 		}
@@ -318,11 +315,7 @@ func (d *doctor) examineOthers(ctx context.Context, s *session) {
 		d.add(warning(name, fmt.Sprintf("a subscription was not answered: %v", err), "look at the broker's log"))
 		return
 	}
-	defer func() {
-		unsubscribing, cancel := d.step(ctx)
-		defer cancel()
-		_, _ = s.client.Unsubscribe(unsubscribing, &paho.Unsubscribe{Topics: []string{topic}}) // it ends with the connection
-	}()
+	defer s.unsubscribe(ctx, topic)
 	if d.options.ReadOnly {
 		d.add(skipped(name, "the broker takes a subscription to replies for other clients; whether it delivers them was not tried, because of --read-only"))
 		return
@@ -351,7 +344,7 @@ const (
 func (d *doctor) send(ctx context.Context, s *session, topic string) sent {
 	sending, cancel := d.step(ctx)
 	defer cancel()
-	if ack, err := s.client.Publish(sending, &paho.Publish{QoS: 1, Topic: topic, Payload: []byte("tenure doctor")}); err != nil || ack.ReasonCode >= 0x80 {
+	if _, err := s.client.Publish(sending, &mqtt.Message{Topic: topic, Payload: []byte("tenure doctor")}); err != nil {
 		return refusedToSend
 	}
 	wait := time.NewTimer(notificationTime)
@@ -359,10 +352,10 @@ func (d *doctor) send(ctx context.Context, s *session, topic string) sent {
 	for {
 		select {
 		case message := <-s.replies:
-			if message.Topic == topic {
+			if string(message.Topic) == topic {
 				return cameBack
 			}
-		case <-s.client.Done():
+		case <-s.ended:
 			return refusedToSend // some brokers answer so to what is not allowed
 		case <-wait.C:
 			return wasTaken
