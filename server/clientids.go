@@ -21,7 +21,7 @@ var (
 // clientIDs has a lock for each client id, so that connections of one client are established
 // one after the other. A connection locks its client id, for which it may wait, and then claims it,
 // which fails if the server knows another client that would own the same topics. Lock and claim
-// last until mochi has added the client, or the connection has ended.
+// last until the client has entered Server.clients, or the connection has ended.
 //
 // A lock excludes no other client id, even one that would own the same topics: otherwise a client
 // that connects again and again could make another one wait.
@@ -158,7 +158,7 @@ func (n *clientIDs) collides(client string, hasSession func(client string) bool)
 }
 
 // inUse reports whether one of some clients has claimed its id or has a session. It is called with
-// mu locked; mochi has added a client before its claim ends.
+// mu locked; a client has entered Server.clients before its claim ends.
 func (n *clientIDs) inUse(clients []string, hasSession func(client string) bool) bool {
 	for _, client := range clients {
 		if name := n.locked[client]; name != nil && name.claimed || hasSession(client) {

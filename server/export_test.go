@@ -3,8 +3,6 @@ package server
 import (
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
@@ -12,8 +10,20 @@ import (
 
 // These methods give tests access to internals.
 
-// Mochi returns the embedded broker.
-func (s *Server) Mochi() *mochi.Server { return s.mochi }
+// HasSession reports whether a client is connected or has a session.
+func (s *Server) HasSession(client string) bool { return s.hasSession(client) }
+
+// Clients returns how many clients are connected or have a session.
+func (s *Server) Clients() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.clients)
+}
+
+// SilenceAllowed returns for how long a client may be silent that is connected.
+func (s *Server) SilenceAllowed(client string) time.Duration {
+	return s.connectionOf(client).silenceAllowed
+}
 
 // MaySubscribe reports whether a client may subscribe to a filter.
 func (s *Server) MaySubscribe(identity access.Identity, filter string) bool {

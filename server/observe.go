@@ -7,17 +7,15 @@ import (
 	"strings"
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // observing makes the event of a request, and returns what the engine calls with the reply when that may
 // leave. It is apart from apply so that a request without an observer allocates nothing for it.
-func (s *Server) observing(cl *mochi.Client, conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {
+func (s *Server) observing(conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {
 	event := s.events.Request(command, now)
-	event.User, event.Remote = activity.CutText(conn.identity.User), cl.Net.Remote
+	event.User, event.Remote = activity.CutText(conn.identity.User), conn.remote
 	event.Will = r.isWill
 	if r.forced != nil {
 		event.Forced = activity.CutText(strings.Clone(*r.forced))
@@ -42,8 +40,8 @@ func (s *Server) observeEnd(conn *connection) {
 
 // observeTakeOver reports that a client has opened a connection while an earlier one was open.
 func (s *Server) observeTakeOver(earlier, next *connection) {
-	event := s.connectionEvent(activity.TakenOver, earlier, earlier.RemoteAddr().String())
-	event.Remote = next.RemoteAddr().String()
+	event := s.connectionEvent(activity.TakenOver, earlier, earlier.remote)
+	event.Remote = next.remote
 	s.events.Push(event) // a flapping client id is for the log, whether or not there is an observer
 }
 
@@ -53,24 +51,24 @@ func (s *Server) connectionEvent(kind activity.Kind, conn *connection, reason st
 		At:     time.Now(),
 		Client: activity.CutKey(conn.identity.Client),
 		User:   activity.CutText(conn.identity.User),
-		Remote: conn.RemoteAddr().String(),
+		Remote: conn.remote,
 		Reason: reason,
 	}
 }
 
 // observeRefusal reports that a connection was refused.
-func (s *Server) observeRefusal(cl *mochi.Client, why RefusalReason) {
+func (s *Server) observeRefusal(conn *connection, why RefusalReason) {
 	if s.events.Wanted() {
-		s.events.Push(activity.Event{Kind: activity.Refused, At: time.Now(), Client: activity.CutKey(cl.ID), Remote: cl.Net.Remote, Reason: string(why)})
+		s.events.Push(activity.Event{Kind: activity.Refused, At: time.Now(), Client: activity.CutKey(conn.identity.Client), Remote: conn.remote, Reason: string(why)})
 	}
 }
 
 // observeDrop reports that a request was dropped.
-func (s *Server) observeDrop(cl *mochi.Client, why DropReason) {
+func (s *Server) observeDrop(conn *connection, why DropReason) {
 	if s.events.Wanted() {
 		s.events.Push(activity.Event{
-			Kind: activity.Dropped, At: time.Now(), Client: activity.CutKey(cl.ID), User: activity.CutText(userOf(cl)),
-			Remote: cl.Net.Remote, Reason: string(why),
+			Kind: activity.Dropped, At: time.Now(), Client: activity.CutKey(conn.identity.Client), User: activity.CutText(conn.identity.User),
+			Remote: conn.remote, Reason: string(why),
 		})
 	}
 }

@@ -325,11 +325,11 @@ func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 	}{
 		"a retained message": {
 			rawmqtt.Message{Topic: "t", QoS: 1, ID: 7, Retain: true}.Packet(),
-			"this server retains no messages: publish without the retain flag, or start the server with --retain (Options.Retain)",
+			"this server retains no messages: publish without the retain flag, or start the server with --retain (Options.Retain) (MQTT reason code 0x9A)",
 		},
 		"QoS 2": {
 			rawmqtt.Message{Topic: "t", QoS: 2, ID: 7}.Packet(),
-			"this server has no QoS 2: publish with QoS 1",
+			"this server has no QoS 2: publish with QoS 1 (MQTT reason code 0x9B)",
 		},
 		"a filter with too many levels": {
 			rawmqtt.SubscribeTo(7, 0, strings.Repeat("a/", 70)),
@@ -414,7 +414,7 @@ func TestTheModuleRequiresOnlyWhatAServerNeeds(t *testing.T) {
 		"github.com/cenkalti/backoff/v4",                // the attached store's retries
 		"github.com/eclipse/paho.golang",                // the attached store's connection
 		"github.com/gofrs/flock",                        // the lock on the directory of a journal
-		"github.com/mochi-mqtt/server/v2",               // the broker
+		"github.com/mochi-mqtt/server/v2",               // tests: a broker of others
 		"github.com/tenurelock/tenure",                  // the rules of the store
 		"github.com/tenurelock/tenure/contrib/tenurews", // tests: clients over WebSocket
 		"go.etcd.io/bbolt",                              // the file of a journal

@@ -104,7 +104,7 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 			conn.Send(Encode(options.Authenticate()))
 		case *packets.Connack:
 			connack := paho.ConnackFromPacketConnack(p)
-			if p.ReasonCode >= failure {
+			if p.ReasonCode >= Failure {
 				return connack, fmt.Errorf("the broker refused the connection: %s", p.Reason())
 			}
 			return connack, nil
@@ -136,9 +136,6 @@ func encodeConnect(connect *packets.Connect) []byte {
 	}
 	return append(AppendVariable([]byte{packets.CONNECT << 4}, len(body)), body...)
 }
-
-// failure is the lowest reason code that means a failure [MQTT-2.4.0].
-const failure = 0x80
 
 func decode(packet []byte) (packets.Packet, error) {
 	p, err := packets.ReadPacket(bytes.NewReader(packet))
@@ -174,7 +171,7 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 			return nil, fmt.Errorf("the broker answered %d subscriptions of %d", len(suback.Reasons), len(subscriptions))
 		}
 		for i, code := range suback.Reasons {
-			if code >= failure {
+			if code >= Failure {
 				return suback, fmt.Errorf("the broker refused a subscription: %s", suback.Reason(i))
 			}
 		}

@@ -20,10 +20,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// mochi v2.7.9 has bugs and unsafe defaults, and the server has a workaround for each that concerns
-// it. Each test below fails without its workaround. Other workarounds are tested with the behaviour
-// that they are for.
-
 // A Will declares the holder of a lock dead. A late Will would declare its successor dead.
 func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing.T) {
 	t.Parallel()
@@ -45,7 +41,6 @@ func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing
 	observer.MustReceive("last")
 }
 
-// mochi v2.7.9 drops a Will if the connection ends while it handles a packet.
 func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
 	t.Parallel()
 	address := testsupport.Start(t, server.Options{})
@@ -145,7 +140,7 @@ func TestTheWillOfAClientOfAnOlderMQTTComesWhenItsRequestEndsTheConnection(t *te
 	observer.MustReceive("gone")
 }
 
-// mochi v2.7.9 decodes a packet in place, so a part of it that is kept without a copy keeps all of it.
+// A packet is decoded in place, so a part of it that is kept without a copy keeps all of it.
 func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	c := testsupport.DialPacketClient(t, address, "p", nil)
@@ -446,8 +441,7 @@ func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
 	testsupport.MustRetainNothing(t, s)
 }
 
-// A reply with QoS 1 would wait for the reader of another connection, and mochi v2.7.9 holds a lock
-// during that wait.
+// A reply must not wait for the reader of another connection.
 func TestAStuckReaderOfItsRepliesDoesNotDelayARequester(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	stuck := testsupport.DialPacketClient(t, address, "stuck", func(conn *net.TCPConn) { _ = conn.SetReadBuffer(4096) })
@@ -513,14 +507,13 @@ func TestAnExpiredSessionLeavesNoSubscriptions(t *testing.T) {
 	if _, subscribed := session.Matches("factory/news"); !subscribed {
 		t.Error("the subscription is gone while the session is kept")
 	}
-	testsupport.Eventually(t, "the session runs out", func() bool { return s.Mochi().Clients.Len() == 0 })
+	testsupport.Eventually(t, "the session runs out", func() bool { return s.Clients() == 0 })
 	if left := s.Usage(); left.Subscriptions > 0 || left.Sessions > 0 {
 		t.Errorf("left are %+v", left)
 	}
 }
 
-// mochi v2.7.9 keeps a client to which it could not send a CONNACK. Such clients would count
-// against MaxClients until no other could connect.
+// Clients that could not be sent a CONNACK must not count against MaxClients until no other can connect.
 func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	turnstile := testsupport.Turnstile{Reached: make(chan struct{}), Open: make(chan struct{})}
 	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
@@ -533,7 +526,7 @@ func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // where the reset comes too late nothing is tested, and nothing fails
 		turnstile.Open <- struct{}{}
 		testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
-		if left := s.Mochi().Clients.Len(); left > 0 {
+		if left := s.Clients(); left > 0 {
 			t.Fatalf("%d clients are left of %d that connected and went", left, i+1)
 		}
 	}
@@ -572,9 +565,19 @@ func TestASessionSurvivesAConnectionLostBeforeItsCONNACK(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			turnstile.Open <- struct{}{}
 			testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
-			if clients, left := s.Mochi().Clients.Len(), subscribers(); clients != 1 || left != 1 {
+			if clients, left := s.Clients(), subscribers(); clients != 1 || left != 1 {
 				t.Errorf("%d clients with %d subscriptions are left of one session", clients, left)
 			}
 		})
 	}
+}
+
+// [MQTT-3.1.3.3]: the payload of a Will may be empty.
+func TestAWillWithoutAPayloadIsPublished(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	observer := testsupport.Connect(t, address, "observer", nil)
+	observer.Subscribe("factory/p/#")
+	p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", ""))
+	_ = p.Conn.Close()
+	observer.MustReceive("")
 }
