@@ -57,7 +57,7 @@ type connection struct {
 	notified       bool                            // requests since the last pause have caused notifications for their own client
 	answers        int                             // bytes that wait to be written
 	fault          error                           // why the server ends the connection, if the client has sent something forbidden
-	ended          error                           // why readPackets has ended; nil after a normal DISCONNECT
+	ended          error                           // why readPackets ends; nil after a normal DISCONNECT
 	observed       bool                            // the observer knows that it has begun
 	endReason      string                          // why it ended, for the observer
 	spare          *waitingReply                   // for the next request of a store with a journal; may be nil
@@ -132,22 +132,14 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 // serve is the life of a connection: CONNECT, the packets of the client, and its Will. It returns why the
 // connection ended, and nil after a normal DISCONNECT. Then finish must be called.
 func (c *connection) serve() error {
-	err := c.guard(c.establish)
-	if err != nil {
+	if err := c.guard(c.establish); err != nil {
 		return err
 	}
-	err = c.guard(c.readPackets)
+	c.ended = c.guard(c.readPackets)
 	c.close()
-	_ = c.guard(func() error { // the Will may be what panics
-		defer c.readTurn.End()
-		if err != nil {
-			c.server.applyWill(c)
-			c.server.publishOrDelayWill(c)
-		}
-		return nil
-	})
-	c.endReason = whyEnded(c, err, c.server.stopping.Load())
-	return err
+	_ = c.guard(c.settleWill) // which may be what panics
+	c.endReason = whyEnded(c, c.server.stopping.Load())
+	return c.ended
 }
 
 // readPackets handles the packets of an established connection until that is over, and returns why.

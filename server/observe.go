@@ -73,12 +73,11 @@ func (s *Server) observeDrop(conn *connection, why DropReason) {
 	}
 }
 
-// whyEnded returns why a connection ended, as the goroutine that reads it finds out: err is nil after a
-// normal DISCONNECT.
-func whyEnded(conn *connection, err error, stopping bool) string {
+// whyEnded returns why a connection ended, as the goroutine that reads it finds out.
+func whyEnded(conn *connection, stopping bool) string {
 	var timeout net.Error
 	switch {
-	case err == nil:
+	case conn.ended == nil:
 		return activity.ReasonLeft
 	case conn.replaced.Load():
 		return activity.ReasonTakenOver
@@ -88,7 +87,7 @@ func whyEnded(conn *connection, err error, stopping bool) string {
 		return activity.ReasonFault
 	case stopping:
 		return activity.ReasonStopped
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case errors.As(conn.ended, &timeout) && timeout.Timeout():
 		return activity.ReasonSilent
 	}
 	return activity.ReasonLost

@@ -63,9 +63,20 @@ func (s *Server) checkWill(conn *connection, will request, delay uint32) (comman
 	return command, nil
 }
 
+// settleWill applies or publishes the Will of a connection that has ended, unless a normal DISCONNECT has
+// withdrawn it [MQTT-3.1.2-8, MQTT-3.1.2-10]. The goroutine that reads the connection calls it once, when it
+// has read everything else.
+func (c *connection) settleWill() error {
+	defer c.readTurn.End()
+	if c.ended != nil {
+		c.server.applyWill(c)
+		c.server.publishOrDelayWill(c)
+	}
+	return nil
+}
+
 // applyWill applies the request that a client set as its Will, as if the client had sent it last:
-// with its client id and its rights. The goroutine that reads the connection calls it once, when
-// it has read everything else.
+// with its client id and its rights.
 //
 // When the server stops, no Wills are applied: the package comment says why.
 func (s *Server) applyWill(conn *connection) {
@@ -117,7 +128,7 @@ func setOrdinaryWill(conn *connection, asked *mqtt.Publish) {
 
 // publishOrDelayWill publishes the Will of a connection that ended. If it has a delay and the
 // session is kept, it waits: if the client comes back in time, it is not published
-// [MQTT-3.1.3-9]. It is called like applyWill. When the server stops, no Wills are published.
+// [MQTT-3.1.3-9]. When the server stops, no Wills are published.
 func (s *Server) publishOrDelayWill(conn *connection) {
 	will := conn.ordinaryWill
 	if will == nil || s.stopping.Load() {
