@@ -96,24 +96,15 @@ func (n *clientIDs) queue(client, user string) (granted chan bool, err error) {
 	return id.next, nil
 }
 
-// tryLock is lock for a caller that must not wait. It reports false if the client id is
-// locked.
-func (n *clientIDs) tryLock(client, user string) (unlock func(), ok bool) {
-	return n.tryAdd(client, &lockedID{user: user})
-}
-
-// tryHold is tryLock where the user is not known.
-func (n *clientIDs) tryHold(client string) (unlock func(), ok bool) {
-	return n.tryAdd(client, &lockedID{anyUser: true})
-}
-
-func (n *clientIDs) tryAdd(client string, id *lockedID) (unlock func(), ok bool) {
+// tryLock is lock for the server itself, which must not wait. It reports false if the client id is locked. A
+// connection of any user may wait for the server.
+func (n *clientIDs) tryLock(client string) (unlock func(), ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.locked[client] != nil {
 		return nil, false
 	}
-	n.locked[client] = id
+	n.locked[client] = &lockedID{anyUser: true}
 	return func() { n.unlock(client) }, true
 }
 

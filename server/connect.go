@@ -13,6 +13,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/wire"
@@ -199,7 +200,7 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 // reason. The connection ends.
 func (s *Server) refuse(conn *connection, why RefusalReason, answer *mqtt.Refusal, attributes ...any) error {
 	s.countRefused(why)
-	s.observeRefusal(conn, why)
+	s.observe(activity.Refused, conn, string(why))
 	s.refusals.Log(append([]any{"client", logs.Name(conn.identity.Client), "remote", conn.remote}, attributes...)...)
 	if connack := conn.gate.AppendRefused(nil, answer, ""); len(connack) > 0 {
 		_ = conn.send(connack) // the connection ends either way

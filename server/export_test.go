@@ -37,11 +37,11 @@ func (s *Server) MayPublishWill(identity access.Identity, topic string) bool {
 
 // LockClientID locks a client id like a connection that is established.
 func (s *Server) LockClientID(client, user string) (release func()) {
-	release, ok := s.clientIDs.tryLock(client, user)
-	if !ok {
+	granted, err := s.clientIDs.queue(client, user)
+	if granted != nil || err != nil {
 		panic("the client id is taken")
 	}
-	return release
+	return func() { s.clientIDs.unlock(client) }
 }
 
 // ClaimClientID claims a locked client id like a connection that is admitted.
@@ -80,10 +80,13 @@ func (s *Server) PublishDueWills(now time.Time) { s.publishDueWills(now) }
 func (s *Server) Messages() *pubsub.Broker { return s.messages }
 
 // ResponseTopics returns the number of sessions with reserved response topics.
-func (s *Server) ResponseTopics() int {
-	s.responseTopics.mu.Lock()
-	defer s.responseTopics.mu.Unlock()
-	return len(s.responseTopics.sessions)
+func (s *Server) ResponseTopics() (sessions int) {
+	s.eachClient(func(c *client) {
+		if len(c.answered) > 0 || c.answeredWill > 0 {
+			sessions++
+		}
+	})
+	return sessions
 }
 
 // Sockets returns the number of open connections, before and after CONNECT.

@@ -34,9 +34,11 @@ func (c *connection) handle(packet []byte) (goOn bool) {
 	case packets.PUBACK:
 		c.session.Acknowledge(c.gate.Puback().PacketID)
 	case packets.SUBSCRIBE:
-		c.handleSubscribe(packet)
+		c.handleSubscribe(c.gate.Subscribe)
+		c.gate.Subscribe = nil
 	case packets.UNSUBSCRIBE:
-		c.handleUnsubscribe(packet)
+		c.handleUnsubscribe(c.gate.Subscribe)
+		c.gate.Subscribe = nil
 	case packets.PINGREQ: // costs as much as a request, so it waits for a turn too
 		c.answer(func(held []byte) []byte { return append(held, packets.PINGRESP<<4, 0) })
 	case packets.PUBREC:
@@ -189,11 +191,7 @@ func (c *connection) answerQoS2(answer byte) {
 	})
 }
 
-func (c *connection) handleSubscribe(packet []byte) {
-	var asked wire.Subscribe
-	if asked.Decode(packet, c.gate.Version, new(wire.Limits)) != nil {
-		return
-	}
+func (c *connection) handleSubscribe(asked *wire.Subscribe) {
 	codes := make([]byte, len(asked.Filters))
 	existed := make([]bool, len(asked.Filters))
 	for i, filter := range asked.Filters {
@@ -266,11 +264,7 @@ func whyNotSubscribed(filter string, code byte) string {
 	return "the client may not read these topics"
 }
 
-func (c *connection) handleUnsubscribe(packet []byte) {
-	var asked wire.Subscribe
-	if asked.Decode(packet, c.gate.Version, new(wire.Limits)) != nil {
-		return
-	}
+func (c *connection) handleUnsubscribe(asked *wire.Subscribe) {
 	codes := make([]byte, len(asked.Filters))
 	for i, filter := range asked.Filters {
 		if !c.session.Unsubscribe(filter.Topic) {

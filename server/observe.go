@@ -23,29 +23,28 @@ func (s *Server) observing(conn *connection, r *request, command *statestore.Com
 	return func(reply statestore.Reply) { s.events.Answered(event, reply) }
 }
 
-// observeConnection reports that the session of a client is established.
-func (s *Server) observeConnection(conn *connection) {
+// observe reports what happened to a connection, if anything takes the events.
+func (s *Server) observe(kind activity.Kind, conn *connection, reason string) {
 	if s.events.Wanted() {
-		conn.observed = true
-		s.events.Push(s.connectionEvent(activity.Connected, conn, ""))
+		s.events.Push(connectionEvent(kind, conn, reason))
 	}
 }
 
 // observeEnd reports the end of a connection, unless its beginning was not reported.
 func (s *Server) observeEnd(conn *connection) {
 	if conn.observed {
-		s.events.Push(s.connectionEvent(activity.Disconnected, conn, cmp.Or(conn.endReason, activity.ReasonLost)))
+		s.events.Push(connectionEvent(activity.Disconnected, conn, cmp.Or(conn.endReason, activity.ReasonLost)))
 	}
 }
 
 // observeTakeOver reports that a client has opened a connection while an earlier one was open.
 func (s *Server) observeTakeOver(earlier, next *connection) {
-	event := s.connectionEvent(activity.TakenOver, earlier, earlier.remote)
+	event := connectionEvent(activity.TakenOver, earlier, earlier.remote)
 	event.Remote = next.remote
 	s.events.Push(event) // a flapping client id is for the log, whether or not there is an observer
 }
 
-func (s *Server) connectionEvent(kind activity.Kind, conn *connection, reason string) activity.Event {
+func connectionEvent(kind activity.Kind, conn *connection, reason string) activity.Event {
 	return activity.Event{
 		Kind:   kind,
 		At:     time.Now(),
@@ -53,23 +52,6 @@ func (s *Server) connectionEvent(kind activity.Kind, conn *connection, reason st
 		User:   activity.CutText(conn.identity.User),
 		Remote: conn.remote,
 		Reason: reason,
-	}
-}
-
-// observeRefusal reports that a connection was refused.
-func (s *Server) observeRefusal(conn *connection, why RefusalReason) {
-	if s.events.Wanted() {
-		s.events.Push(activity.Event{Kind: activity.Refused, At: time.Now(), Client: activity.CutKey(conn.identity.Client), Remote: conn.remote, Reason: string(why)})
-	}
-}
-
-// observeDrop reports that a request was dropped.
-func (s *Server) observeDrop(conn *connection, why DropReason) {
-	if s.events.Wanted() {
-		s.events.Push(activity.Event{
-			Kind: activity.Dropped, At: time.Now(), Client: activity.CutKey(conn.identity.Client), User: activity.CutText(conn.identity.User),
-			Remote: conn.remote, Reason: string(why),
-		})
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
@@ -170,7 +171,7 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 	if conn.reserved == topic {
 		return "" // as for nearly all requests
 	}
-	if !s.responseTopics.reserve(conn.identity.Client, topic) {
+	if !s.reserveTopic(conn.client, topic) {
 		return DroppedTooManyTopics
 	}
 	conn.reserved = strings.Clone(topic)
@@ -181,7 +182,7 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 // It disconnects the client if the response topic belongs to the store (docs/protocol.md §1.2).
 func (s *Server) drop(conn *connection, why DropReason) *mqtt.Refusal {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
-	s.observeDrop(conn, why)
+	s.observe(activity.Dropped, conn, string(why))
 	s.drops.Log("client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", string(why))
 	if why == DroppedForbiddenTopic {
 		conn.disconnect(refusal(mqtt.NotAuthorized, string(why)))

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -56,10 +57,9 @@ type Server struct {
 
 	topics access.TopicAuthorizer // nil: ordinary topics are open to all
 
-	replyProperties        []byte // encoded; what all replies of the store have
-	notificationProperties []byte // encoded; what all notifications of the store have
-	// responseTopics are topics to which only the store may publish.
-	responseTopics *responseTopics
+	replyProperties        []byte       // encoded; what all replies of the store have
+	notificationProperties []byte       // encoded; what all notifications of the store have
+	seed                   maphash.Seed // of response topics
 
 	clientIDs *clientIDs // locked while a connection is established or a session ends
 
@@ -125,7 +125,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		clients:              make(map[string]*client),
 		kept:                 make(map[string]int),
 		stats:                Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
-		responseTopics:       newResponseTopics(),
+		seed:                 maphash.MakeSeed(),
 		messages:             pubsub.New(options.messageLimits()),
 		quotas:               newQuotas(&options.Limits),
 		journalTurns:         newJournalTurns(),
@@ -266,22 +266,16 @@ func (s *Server) shutdown() {
 	s.stop()
 	s.listener.stopAccepting()
 	var disconnects sync.WaitGroup
-	for _, conn := range s.connections() {
+	var open []*connection
+	s.eachClient(func(c *client) {
+		if c.conn != nil {
+			open = append(open, c.conn)
+		}
+	})
+	for _, conn := range open {
 		disconnects.Go(func() { conn.disconnect(refusal(mqtt.ShuttingDown, "server shutting down")) })
 	}
 	disconnects.Wait()
 	s.listener.stop()
 	s.willReplies.close()
-}
-
-// connections returns the connections of the clients that are not away.
-func (s *Server) connections() (open []*connection) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.clients {
-		if c.conn != nil {
-			open = append(open, c.conn)
-		}
-	}
-	return open
 }

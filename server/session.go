@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"hash/maphash"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
@@ -20,6 +22,10 @@ type client struct {
 	expiry   time.Duration // how long its session is kept then
 	kept     bool          // its session counts in Server.kept
 	will     *ordinaryWill // waits for its delay; nil: none
+
+	// Hashes of the response topics that are reserved for it: of its requests, and of its latest Will.
+	answered     []uint64
+	answeredWill uint64
 }
 
 // enter makes a connection the present one of its client, which is no longer away. It reports whether the
@@ -29,17 +35,24 @@ func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 	if cleanStart {
 		s.endSession(id) // [MQTT-3.1.2-4]
 	}
-	if conn.will != nil {
-		s.responseTopics.reserveForWill(id, conn.will.responseTopic)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, known := s.clients[id]
-	s.forgetLocked(id) // with a Will that waits [MQTT-3.1.3-9]
-	conn.client = &client{identity: conn.identity, conn: conn}
-	s.clients[id] = conn.client
+	c := s.clients[id]
+	if c == nil || cleanStart {
+		s.forgetLocked(id)
+		c = &client{identity: conn.identity}
+		s.clients[id] = c
+	} else {
+		present = true
+		s.uncountLocked(c)
+		c.will = nil // [MQTT-3.1.3-9]
+	}
+	c.conn, conn.client = conn, c
 	s.connected++
-	return known && !cleanStart
+	if conn.will != nil && needsReservation(conn.will.responseTopic) {
+		c.answeredWill = maphash.String(s.seed, conn.will.responseTopic)
+	}
+	return present
 }
 
 // startSession lets a client publish, subscribe and receive, now that its CONNACK is sent.
@@ -54,7 +67,8 @@ func (s *Server) startSession(conn *connection, receiveMaximum uint16) {
 		MaximumPacketSize: conn.gate.Maximum,
 		MayRead:           func(topic string) bool { return s.mayReceive(conn, topic) },
 	})
-	s.observeConnection(conn)
+	conn.observed = s.events.Wanted()
+	s.observe(activity.Connected, conn, "")
 }
 
 // sessionExpiry returns how long the session outlives the connection, as CONNECT and DISCONNECT say.
@@ -112,7 +126,6 @@ func (s *Server) keepSession(conn *connection) bool {
 // returns, no client is admitted that would own the same topics.
 func (s *Server) endSession(id string) {
 	s.engine.EndSession(id)
-	s.responseTopics.release(id)
 	if session, ok := s.messages.Find(id); ok {
 		session.End()
 	}
@@ -123,13 +136,20 @@ func (s *Server) endSession(id string) {
 
 // forgetLocked removes a client, if there is one.
 func (s *Server) forgetLocked(id string) {
-	if c := s.clients[id]; c != nil && c.kept {
-		user := c.identity.User
+	if c := s.clients[id]; c != nil {
+		s.uncountLocked(c)
+		delete(s.clients, id)
+	}
+}
+
+// uncountLocked ends what keepSession has begun.
+func (s *Server) uncountLocked(c *client) {
+	if user := c.identity.User; c.kept {
+		c.kept = false
 		if s.kept[user]--; s.kept[user] == 0 {
 			delete(s.kept, user)
 		}
 	}
-	delete(s.clients, id)
 }
 
 // connectionOf returns the connection of a client, or nil.
@@ -179,21 +199,24 @@ func eachSecond(ctx context.Context, do func(now time.Time)) {
 	}
 }
 
-// clientsThat returns the clients for which a condition holds, which is called with mu locked.
-func (s *Server) clientsThat(hold func(*client) bool) (found []*client) {
+// eachClient calls do with each client, and with mu locked.
+func (s *Server) eachClient(do func(*client)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.clients {
-		if hold(c) {
-			found = append(found, c)
-		}
+		do(c)
 	}
-	return found
 }
 
 // endSessions ends the sessions, and frees the messages, that have expired by now [MQTT-3.1.2-23].
 func (s *Server) endSessions(now time.Time) {
-	for _, c := range s.clientsThat(func(c *client) bool { return c.conn == nil && now.Sub(c.lost) > c.expiry }) {
+	var expired []*client
+	s.eachClient(func(c *client) {
+		if c.conn == nil && now.Sub(c.lost) > c.expiry {
+			expired = append(expired, c)
+		}
+	})
+	for _, c := range expired {
 		s.expire(c)
 	}
 	s.messages.Sweep()
@@ -204,7 +227,7 @@ func (s *Server) endSessions(now time.Time) {
 // client resumes the session, or the next round finds it again.
 func (s *Server) expire(c *client) {
 	id := c.identity.Client
-	release, ok := s.clientIDs.tryLock(id, c.identity.User)
+	release, ok := s.clientIDs.tryLock(id)
 	if !ok {
 		return
 	}
@@ -250,7 +273,7 @@ func (s *Server) endRestoredSessions(now time.Time) {
 // has a session, which ends as others do. It reports false while a connection of the client is
 // being established.
 func (s *Server) endRestoredSession(client string) (done bool) {
-	release, ok := s.clientIDs.tryHold(client)
+	release, ok := s.clientIDs.tryLock(client)
 	if !ok {
 		return false
 	}

@@ -31,7 +31,7 @@ func (s *Server) mayPublish(identity access.Identity, topic string) bool {
 // client id of the owner, or its upper-case hex.
 func (s *Server) isAnswered(level, topic string) bool {
 	name, isHex := envelope.FromHexLevel(level)
-	return s.responseTopics.reserved(level, topic) || isHex && s.responseTopics.reserved(name, topic)
+	return s.isReserved(level, topic) || isHex && s.isReserved(name, topic)
 }
 
 // mayBeAnswered reports whether a client may name a topic as its response topic: below clients/ only

@@ -150,8 +150,14 @@ const delayedWillTimeout = 10 * time.Second
 
 // publishDueWills publishes the Wills whose delay is over.
 func (s *Server) publishDueWills(now time.Time) {
-	for _, c := range s.clientsThat(func(c *client) bool { return c.will != nil && !now.Before(c.will.due) }) {
-		s.publishDueWill(c.identity, now)
+	var due []access.Identity
+	s.eachClient(func(c *client) {
+		if c.will != nil && !now.Before(c.will.due) {
+			due = append(due, c.identity)
+		}
+	})
+	for _, identity := range due {
+		s.publishDueWill(identity, now)
 	}
 }
 
@@ -159,7 +165,7 @@ func (s *Server) publishDueWills(now time.Time) {
 // connection of the client is established, so no Will is published after a CONNACK [MQTT-3.1.3-9].
 // Only without the lock, after delayedWillTimeout, can a client come back between check and message.
 func (s *Server) publishDueWill(identity access.Identity, now time.Time) {
-	release, locked := s.clientIDs.tryLock(identity.Client, identity.User)
+	release, locked := s.clientIDs.tryLock(identity.Client)
 	if locked {
 		defer release()
 	}

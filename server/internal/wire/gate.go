@@ -49,6 +49,8 @@ type Gate struct {
 	*mqtt.Gate
 	// Connect is the decoded CONNECT, once Check has let it through. Its reader may set it to nil.
 	Connect *Connect
+	// Subscribe is likewise the latest SUBSCRIBE or UNSUBSCRIBE.
+	Subscribe *Subscribe
 	// Maximum is how many bytes of a packet the client takes; 0: any number. It does not change after the CONNECT.
 	Maximum uint32
 
@@ -76,7 +78,8 @@ func (g *Gate) check(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
 		return g.checkConnect(packet, in)
 	case packets.SUBSCRIBE, packets.UNSUBSCRIBE:
 		*in = nil
-		return new(Subscribe).Decode(packet, g.Version, &g.limits)
+		g.Subscribe = new(Subscribe)
+		return g.Subscribe.Decode(packet, g.Version, &g.limits)
 	}
 	return nil
 }
