@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -420,6 +422,19 @@ func TestTheModuleRequiresOnlyWhatAServerNeeds(t *testing.T) {
 		"go.etcd.io/bbolt",                              // the file of a journal
 		"go.yaml.in/yaml/v3",                            // the file of users and rules
 		"golang.org/x/crypto",                           // bcrypt, for their passwords
+	}
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") || strings.HasPrefix(filepath.ToSlash(name), "internal/testsupport/") {
+			return err
+		}
+		code, err := os.ReadFile(name)
+		if strings.Contains(string(code), `"github.com/mochi-mqtt/`) {
+			t.Errorf("%s imports mochi, which is for tests", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	text, err := os.ReadFile("go.mod")
 	if err != nil {
