@@ -12,8 +12,8 @@ type Side struct {
 	// First is the type of its first packet.
 	First byte
 	// Codes has, by the types of packets, the reason codes that they can have: [AnyCode] or a list. If it is
-	// empty, this side sends no such packet [MQTT-2.1.2].
-	Codes [16]string
+	// empty, this side sends no such packet [MQTT-2.1.2]. All gates share it.
+	Codes *[16]string
 	// Check checks the content of a packet of a type that only this side sends, and moves in behind it. Of a
 	// CONNECT, which may be cut short, it checks the header too.
 	Check func(packet []byte, in *Reader) *Refusal
@@ -26,7 +26,7 @@ const AnyCode = "any"
 // that the standard does not list, and they harm no client.
 var fromBroker = Side{
 	First: packets.CONNACK,
-	Codes: [16]string{packets.CONNACK: AnyCode, packets.PUBLISH: AnyCode, packets.PUBACK: AnyCode, packets.PUBREC: AnyCode,
+	Codes: &[16]string{packets.CONNACK: AnyCode, packets.PUBLISH: AnyCode, packets.PUBACK: AnyCode, packets.PUBREC: AnyCode,
 		packets.PUBREL: AnyCode, packets.PUBCOMP: AnyCode, packets.SUBACK: AnyCode, packets.UNSUBACK: AnyCode,
 		packets.PINGRESP: AnyCode, packets.DISCONNECT: AnyCode, packets.AUTH: AnyCode},
 	Check: checkFromBroker,

@@ -44,6 +44,13 @@ const (
 	leavingCodes  = "\x00\x04\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99"
 )
 
+// codes has no AUTH: it belongs to authentication methods, which this server does not have [MQTT-4.12.0-6].
+var codes = [16]string{
+	packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PUBACK: receivedCodes, packets.PUBREC: receivedCodes,
+	packets.PUBREL: releaseCodes, packets.PUBCOMP: releaseCodes, packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode,
+	packets.PINGREQ: mqtt.AnyCode, packets.DISCONNECT: leavingCodes,
+}
+
 // Gate checks the packets of a client, in order. It is not safe for concurrent use.
 type Gate struct {
 	*mqtt.Gate
@@ -61,12 +68,9 @@ type Gate struct {
 // after a refused CONNECT its Version may be any number.
 func NewGate(limits Limits) *Gate {
 	g := &Gate{limits: limits}
-	// AUTH belongs to authentication methods, which this server does not have [MQTT-4.12.0-6].
 	g.Gate = mqtt.NewGateFor(mqtt.Side{
 		First: packets.CONNECT,
-		Codes: [16]string{packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PUBACK: receivedCodes, packets.PUBREC: receivedCodes,
-			packets.PUBREL: releaseCodes, packets.PUBCOMP: releaseCodes, packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode,
-			packets.PINGREQ: mqtt.AnyCode, packets.DISCONNECT: leavingCodes},
+		Codes: &codes,
 		Check: g.check,
 	}, limits.Limits)
 	return g
