@@ -581,3 +581,79 @@ func TestAWillWithoutAPayloadIsPublished(t *testing.T) {
 	_ = p.Conn.Close()
 	observer.MustReceive("")
 }
+
+// [MQTT-3.1.3-6, MQTT-3.1.3-7]: a client without an id gets one of its own.
+func TestAClientWithoutAnIDGetsOne(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	ids := make(map[string]bool)
+	for range 3 {
+		p, err := testsupport.TryConnect(t, address, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := p.Connack.Properties.AssignedClientID
+		if id == "" || ids[id] {
+			t.Errorf("got %q after %v", id, ids)
+		}
+		ids[id] = true
+	}
+	// Nobody tells a client of MQTT 3.1.1 its id.
+	for range 2 {
+		conn := testsupport.DialTCP(t, address)
+		testsupport.Send(t, conn, "\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
+		mustBeAccepted(t, conn)
+	}
+}
+
+// [MQTT-3.1.2-24]: a client that takes no CONNACK is not connected, and leaves nothing.
+func TestAClientThatTakesNoConnackIsNotConnected(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{})
+	five, kept := uint32(5), uint32(60)
+	conn := testsupport.DialTCP(t, address)
+	testsupport.Send(t, conn, string(testsupport.EncodeConnect("p", func(c *packets.Connect) {
+		c.Properties.MaximumPacketSize, c.Properties.SessionExpiryInterval = &five, &kept
+	})))
+	testsupport.MustBeClosed(t, conn)
+	testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
+	if got := s.Stats().Connected; got != 0 {
+		t.Errorf("%d clients are connected", got)
+	}
+}
+
+// [MQTT-3.1.2.5]: the server publishes the Will if it ends the connection for a fault of the client. A
+// DISCONNECT behind the faulty packet is too late.
+func TestADisconnectBehindAForbiddenPacketDoesNotWithdrawTheWill(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	observer := testsupport.Connect(t, address, "observer", nil)
+	observer.Subscribe("factory/p/#")
+	for name, packet := range map[string][]byte{
+		"QoS 2":              testsupport.Encode(&packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}),
+		"a malformed packet": []byte("\x30\x02\xff\xff"),
+	} {
+		p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", name))
+		_, _ = p.Conn.Write(append(packet, packets.DISCONNECT<<4, 0))
+		observer.MustReceive(name)
+	}
+}
+
+// [MQTT 3.1.1, 3.14]: only clients send a DISCONNECT.
+func TestAServerSendsNoDisconnectBeforeMQTT5(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	const hello = "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01p"
+	old := testsupport.DialTCP(t, address)
+	testsupport.Send(t, old, hello)
+	mustBeAccepted(t, old)
+	next := testsupport.DialTCP(t, address)
+	testsupport.Send(t, next, hello)
+	mustBeAccepted(t, next)
+	testsupport.MustBeClosed(t, old)
+}
+
+// mustBeAccepted reads a CONNACK of MQTT 3.1.1.
+func mustBeAccepted(t *testing.T, conn net.Conn) {
+	t.Helper()
+	answer := make([]byte, 4)
+	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "\x20\x02\x00\x00" {
+		t.Fatalf("got % x, %v", answer, err)
+	}
+}
