@@ -59,7 +59,6 @@ type connection struct {
 	fault          error                           // why the server ends the connection, if the client has sent something forbidden
 	ended          error                           // why readPackets ends; nil after a normal DISCONNECT
 	observed       bool                            // the observer knows that it has begun
-	endReason      string                          // why it ended, for the observer
 	spare          *waitingReply                   // for the next request of a store with a journal; may be nil
 	wakeOthers     func([]statestore.Notification) // Server.wakeOthers for this connection
 	unlock         func()                          // unlocks the client id; nil: it is not locked
@@ -138,7 +137,6 @@ func (c *connection) serve() error {
 	c.ended = c.guard(c.readPackets)
 	c.close()
 	_ = c.guard(c.settleWill) // which may be what panics
-	c.endReason = whyEnded(c, c.server.stopping.Load())
 	return c.ended
 }
 

@@ -121,19 +121,12 @@ func (c *connection) handleMessage() {
 		c.refuseMessage(mqtt.NotAuthorized, "this client may not publish to this topic")
 		return
 	}
-	message := &pubsub.Message{
-		Topic:      topic,
-		QoS:        p.QoS,
-		Retain:     p.Retain,
-		Properties: wire.AppendForwarded(nil, p),
-		Payload:    p.Payload,
-		Publisher:  c.identity.Client,
-		Borrowed:   true,
-	}
+	message := c.message(topic, p)
+	message.Borrowed = true
 	if p.MessageExpiry > 0 {
 		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
 	}
-	switch matched, err := s.messages.PublishInTurns(message, c.readTurn.Yield); {
+	switch matched, err := s.messages.PublishInTurns(&message, c.readTurn.Yield); {
 	case p.QoS == 0:
 	case c.gate.Version < mqtt.Version5:
 		c.acknowledge(accepted)
@@ -143,6 +136,18 @@ func (c *connection) handleMessage() {
 		c.acknowledge(&mqtt.Refusal{Code: mqtt.NoMatchingSubscribers})
 	default:
 		c.acknowledge(accepted)
+	}
+}
+
+// message returns what is passed on of a PUBLISH or a Will, whose payload it shares.
+func (c *connection) message(topic string, p *mqtt.Publish) pubsub.Message {
+	return pubsub.Message{
+		Topic:      topic,
+		QoS:        p.QoS,
+		Retain:     p.Retain,
+		Properties: wire.AppendForwarded(nil, p),
+		Payload:    p.Payload,
+		Publisher:  c.identity.Client,
 	}
 }
 

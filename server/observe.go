@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"errors"
 	"net"
 	"strings"
@@ -33,7 +32,7 @@ func (s *Server) observe(kind activity.Kind, conn *connection, reason string) {
 // observeEnd reports the end of a connection, unless its beginning was not reported.
 func (s *Server) observeEnd(conn *connection) {
 	if conn.observed {
-		s.events.Push(connectionEvent(activity.Disconnected, conn, cmp.Or(conn.endReason, activity.ReasonLost)))
+		s.events.Push(connectionEvent(activity.Disconnected, conn, whyEnded(conn, s.stopping.Load())))
 	}
 }
 

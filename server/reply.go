@@ -183,7 +183,7 @@ func (s *Server) submit(conn *connection, r request, command statestore.Command,
 	if r.isWill {
 		return s.submitWill(conn, r, command, observed)
 	}
-	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
+	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.CorrelationData))
 	if !conn.outbox.takeReply(room, s.options.Store.DedupWindow) && !s.waitToTake(conn, room) {
 		return reply, false, refusal(mqtt.ImplementationError, connectionEnded)
 	}
@@ -224,7 +224,7 @@ func (s *Server) submit(conn *connection, r request, command statestore.Command,
 			waiting.abandoned = true
 		}
 	}
-	waiting.address(r.responseTopic, r.correlation, room)
+	waiting.address(r.responseTopic, r.CorrelationData, room)
 	waiting.added()
 	return statestore.Reply{}, true, nil
 }
@@ -241,7 +241,7 @@ const (
 // small, and nearly nothing waits for its connection. A renewal needs no commit: it must not wait
 // for the changes of other clients while a disk is slow.
 func isAssured(conn *connection, r request) bool {
-	return len(r.payload) <= assuredRequest && conn.outbox.promisedAtMost(assuredReplies)
+	return len(r.Payload) <= assuredRequest && conn.outbox.promisedAtMost(assuredReplies)
 }
 
 // The three functions below wait, outside of a turn, and report failure if the connection or the store
@@ -337,7 +337,7 @@ func (s *Server) submitWill(conn *connection, r request, command statestore.Comm
 		}
 		return reply, false, s.drop(conn, DroppedJournalSlow)
 	}
-	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
+	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.CorrelationData))
 	if envelope.IsClientTopic(r.responseTopic) || !s.willReplies.takeReply(room, maxWillReplies) {
 		reply, now := s.engine.SubmitThen(command, observed, nil)
 		s.logDenial(conn, &command, reply)
@@ -350,7 +350,7 @@ func (s *Server) submitWill(conn *connection, r request, command statestore.Comm
 		s.willReplies.cancelReply(room)
 		return reply, false, nil
 	}
-	waiting.address(r.responseTopic, r.correlation, room)
+	waiting.address(r.responseTopic, r.CorrelationData, room)
 	waiting.added()
 	return statestore.Reply{}, true, nil
 }

@@ -12,21 +12,13 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// request is a message to the state store: a PUBLISH or a Will. It shares the bytes of its packet.
+// request is a message to the state store: a PUBLISH or a Will.
 type request struct {
-	qos                     byte
-	retain                  bool
-	responseTopic           string
-	correlation             []byte
-	expiry                  uint32 // seconds; 0: none
-	timestamp, fencingToken *string
-	store                   *string // the identity that it names
-	payload                 []byte
-	again                   bool               // it has DUP
-	packetID                uint16             // 0 for a Will
-	dialect                 statestore.Dialect // of the client
-	isWill                  bool
-	forced                  *string // why it takes a lease by force
+	*mqtt.Publish
+	responseTopic                          string
+	timestamp, fencingToken, store, forced *string
+	dialect                                statestore.Dialect // of the client
+	isWill                                 bool
 }
 
 // requestTexts has the texts of a request, apart from the bytes of its packet. Most requests of a client have
@@ -40,17 +32,11 @@ func (t *requestTexts) request(p *mqtt.Publish) request {
 	}
 	_, deployed := p.User(protocol.PropertyProtocolVersion)
 	return request{
-		qos:           p.QoS,
-		retain:        p.Retain,
+		Publish:       p,
 		responseTopic: t.topic,
-		correlation:   p.CorrelationData,
-		expiry:        p.MessageExpiry,
 		timestamp:     copyProperty(&t.timestamp, p, protocol.PropertyTimestamp),
 		fencingToken:  copyProperty(&t.fencingToken, p, protocol.PropertyFencingToken),
 		store:         copyProperty(&t.store, p, protocol.PropertyStore),
-		payload:       p.Payload,
-		again:         p.Duplicate,
-		packetID:      p.PacketID,
 		dialect:       statestore.DialectOf(deployed),
 		forced:        copyProperty(&t.forced, p, protocol.PropertyForced),
 	}
@@ -132,22 +118,22 @@ func (s *Server) logDenial(conn *connection, command *statestore.Command, reply 
 func (s *Server) parse(conn *connection, r request) statestore.Command {
 	asked := statestore.Request{
 		Client:       conn.identity.Client,
-		Payload:      r.payload,
-		Correlation:  r.correlation,
+		Payload:      r.Payload,
+		Correlation:  r.CorrelationData,
 		Timestamp:    r.timestamp,
 		FencingToken: r.fencingToken,
 		Store:        r.store,
-		PacketID:     r.packetID,
+		PacketID:     r.PacketID,
 		Dialect:      r.dialect,
 	}
-	if r.again {
+	if r.Duplicate {
 		asked.Delivery = statestore.Redelivery
 	}
 	if r.isWill {
 		asked.Correlation = nil // it is not delivered again
 	}
-	if r.expiry > 0 {
-		asked.Expires = s.engine.Elapsed() + time.Duration(r.expiry)*time.Second
+	if r.MessageExpiry > 0 {
+		asked.Expires = s.engine.Elapsed() + time.Duration(r.MessageExpiry)*time.Second
 	}
 	return statestore.Parse(asked)
 }
@@ -157,7 +143,7 @@ func (s *Server) checkRequest(conn *connection, r request) DropReason {
 	if conn.gate.Version < mqtt.Version5 {
 		return DroppedOldProtocol
 	}
-	dropped := envelope.Check(r.retain, r.qos, r.responseTopic, r.correlation)
+	dropped := envelope.Check(r.Retain, r.QoS, r.responseTopic, r.CorrelationData)
 	if dropped == "" && !s.mayBeAnswered(conn.identity, r.responseTopic) {
 		return DroppedForeignTopic
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -19,7 +18,13 @@ import (
 // applied: when it is due, its client can no longer be told what is wrong.
 func (s *Server) setWillRequest(conn *connection, asked *mqtt.Publish) *mqtt.Refusal {
 	will := new(requestTexts).request(asked)
-	will.correlation, will.payload, will.isWill = bytes.Clone(will.correlation), bytes.Clone(will.payload), true
+	will.isWill, will.Publish = true, &mqtt.Publish{ // without the bytes of the CONNECT
+		QoS:             asked.QoS,
+		Retain:          asked.Retain,
+		MessageExpiry:   asked.MessageExpiry,
+		CorrelationData: bytes.Clone(asked.CorrelationData),
+		Payload:         bytes.Clone(asked.Payload),
+	}
 	command, refused := s.checkWill(conn, will, asked.WillDelay)
 	if refused != nil {
 		return refusal(refused.Code, "a Will for the state store must be a valid request: "+refused.Reason)
@@ -91,7 +96,7 @@ func (s *Server) applyWill(conn *connection) {
 		return // counted and logged, as for any request
 	}
 	if !later && !envelope.IsClientTopic(will.responseTopic) { // the only client that could read it there is gone
-		encoded := s.encodeReply(conn, will.responseTopic, will.correlation, reply)
+		encoded := s.encodeReply(conn, will.responseTopic, will.CorrelationData, reply)
 		s.publishReply(encoded, nil)
 		encoded.free()
 	}
@@ -112,18 +117,12 @@ type ordinaryWill struct {
 // setOrdinaryWill stores an ordinary Will with its connection.
 func setOrdinaryWill(conn *connection, asked *mqtt.Publish) {
 	conn.ordinaryWill = &ordinaryWill{
-		message: pubsub.Message{
-			Topic:      string(asked.Topic),
-			QoS:        asked.QoS,
-			Retain:     asked.Retain,
-			Properties: wire.AppendForwarded(nil, asked),
-			Payload:    bytes.Clone(asked.Payload),
-			Publisher:  conn.identity.Client,
-		},
+		message:  conn.message(string(asked.Topic), asked),
 		expiry:   asked.MessageExpiry,
 		delay:    time.Duration(asked.WillDelay) * time.Second,
 		identity: conn.identity,
 	}
+	conn.ordinaryWill.message.Payload = bytes.Clone(asked.Payload) // without the bytes of the CONNECT
 }
 
 // publishOrDelayWill publishes the Will of a connection that ended. If it has a delay and the
