@@ -17,8 +17,6 @@ require (
 require (
 	github.com/anishathalye/porcupine v1.3.1 // indirect
 	github.com/gofrs/flock v0.13.1 // indirect
-	github.com/mochi-mqtt/server/v2 v2.7.9 // indirect
-	github.com/rs/xid v1.4.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.6 // indirect
 	golang.org/x/sync v0.22.0 // indirect
 )

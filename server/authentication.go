@@ -7,41 +7,41 @@ import (
 	"net"
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/packets"
-
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/semaphore"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
-// authenticate returns the identity of a client. If the client is not admitted, it sends CONNACK
-// with the reason and returns an error. It may wait for checks of other clients, and holds
-// nothing that another client could wait for.
-func (s *Server) authenticate(cl *mochi.Client, conn *connection, pk packets.Packet) (identity access.Identity, err error) {
-	credentials := s.credentialsOf(cl, conn, pk)
+// authenticate sets the user of a client. If the client is not admitted, it sends CONNACK with the reason and
+// returns an error. It may wait for checks of other clients, and holds nothing that another client could wait
+// for.
+func (s *Server) authenticate(conn *connection, asked *wire.Connect) error {
+	credentials := s.credentialsOf(conn, asked)
 	if s.options.Authenticator == nil && !credentials.Certified {
 		credentials.User = "" // it is not authenticated
 	}
 	if s.options.Authenticator != nil {
 		why, err := s.check(conn.pendingAuth, credentials)
 		if why == RefusedUnauthenticated {
-			return identity, err // the connection is closed, and the listener counts it
+			return err // the connection is closed, and the listener counts it
 		}
 		if err != nil {
-			code := packets.ErrBadUsernameOrPassword
+			answer := refusal(mqtt.BadCredentials, "bad username or password")
 			if why != RefusedCredentials {
-				code = *refusal(packets.ErrServerBusy, "too many clients connect: try again later")
+				answer = refusal(mqtt.ServerBusy, "too many clients connect: try again later")
 			}
-			return identity, s.refuse(cl, why, code, "user", logs.Name(credentials.User), "error", logs.Error(err))
+			return s.refuse(conn, why, answer, "user", logs.Name(credentials.User), "error", logs.Error(err))
 		}
 	}
 	if !conn.pendingAuth.Done() {
-		return identity, net.ErrClosed // dropped for a newer one; the listener counts it
+		return net.ErrClosed // dropped for a newer one; the listener counts it
 	}
 	conn.authenticated = true
-	return access.Identity{Client: cl.ID, User: credentials.User}, nil
+	conn.identity.User = credentials.User
+	return nil
 }
 
 // check calls the Authenticator, for a few clients at a time: the processors are needed for clients
@@ -74,13 +74,9 @@ func (s *Server) check(pending *unauthenticated.Connection, credentials access.C
 }
 
 // credentialsOf returns the credentials in a CONNECT, and in the certificate of its connection.
-func (s *Server) credentialsOf(cl *mochi.Client, conn *connection, pk packets.Packet) access.Credentials {
-	credentials := access.Credentials{
-		Client:   cl.ID,
-		User:     string(pk.Connect.Username),
-		Password: pk.Connect.Password,
-	}
-	if secure, ok := conn.Conn.(*tls.Conn); ok {
+func (s *Server) credentialsOf(conn *connection, asked *wire.Connect) access.Credentials {
+	credentials := access.Credentials{Client: conn.identity.Client, User: asked.User, Password: asked.Password}
+	if secure, ok := conn.socket.(*tls.Conn); ok {
 		// The handshake is over, since CONNECT has arrived.
 		state := secure.ConnectionState()
 		if len(state.VerifiedChains) > 0 || s.certified && len(state.PeerCertificates) > 0 {
@@ -88,12 +84,4 @@ func (s *Server) credentialsOf(cl *mochi.Client, conn *connection, pk packets.Pa
 		}
 	}
 	return credentials
-}
-
-// userOf returns the user of a client that is connected or has a session.
-func userOf(cl *mochi.Client) string {
-	if conn, ok := cl.Net.Conn.(*connection); ok {
-		return conn.identity.User
-	}
-	return ""
 }

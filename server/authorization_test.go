@@ -231,8 +231,7 @@ func TestAWillIsJudgedLikeAPublish(t *testing.T) {
 	}
 }
 
-// mochi v2.7.9 checks the right to publish before it resolves a topic alias, so the server allows no
-// aliases.
+// A right to publish is a right to a topic, so the server allows no aliases.
 func TestATopicAliasDoesNotHideATopic(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	p, other := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "other", nil)

@@ -21,7 +21,7 @@ var (
 // clientIDs has a lock for each client id, so that connections of one client are established
 // one after the other. A connection locks its client id, for which it may wait, and then claims it,
 // which fails if the server knows another client that would own the same topics. Lock and claim
-// last until mochi has added the client, or the connection has ended.
+// last until the client has entered Server.clients, or the connection has ended.
 //
 // A lock excludes no other client id, even one that would own the same topics: otherwise a client
 // that connects again and again could make another one wait.
@@ -96,24 +96,15 @@ func (n *clientIDs) queue(client, user string) (granted chan bool, err error) {
 	return id.next, nil
 }
 
-// tryLock is lock for a caller that must not wait. It reports false if the client id is
-// locked.
-func (n *clientIDs) tryLock(client, user string) (unlock func(), ok bool) {
-	return n.tryAdd(client, &lockedID{user: user})
-}
-
-// tryHold is tryLock where the user is not known.
-func (n *clientIDs) tryHold(client string) (unlock func(), ok bool) {
-	return n.tryAdd(client, &lockedID{anyUser: true})
-}
-
-func (n *clientIDs) tryAdd(client string, id *lockedID) (unlock func(), ok bool) {
+// tryLock is lock for the server itself, which must not wait. It reports false if the client id is locked. A
+// connection of any user may wait for the server.
+func (n *clientIDs) tryLock(client string) (unlock func(), ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.locked[client] != nil {
 		return nil, false
 	}
-	n.locked[client] = id
+	n.locked[client] = &lockedID{anyUser: true}
 	return func() { n.unlock(client) }, true
 }
 
@@ -158,7 +149,7 @@ func (n *clientIDs) collides(client string, hasSession func(client string) bool)
 }
 
 // inUse reports whether one of some clients has claimed its id or has a session. It is called with
-// mu locked; mochi has added a client before its claim ends.
+// mu locked; a client has entered Server.clients before its claim ends.
 func (n *clientIDs) inUse(clients []string, hasSession func(client string) bool) bool {
 	for _, client := range clients {
 		if name := n.locked[client]; name != nil && name.claimed || hasSession(client) {

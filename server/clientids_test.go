@@ -81,7 +81,7 @@ func TestALevelBelongsToTheClientThatConnectedFirst(t *testing.T) {
 			}
 			end := uint32(0)
 			_ = again.Paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &end}})
-			testsupport.Eventually(t, "the first client is forgotten", func() bool { _, known := s.Mochi().Clients.Get(names[0]); return !known })
+			testsupport.Eventually(t, "the first client is forgotten", func() bool { return !s.HasSession(names[0]) })
 			if _, err := testsupport.TryConnect(t, address, names[1], testsupport.As("bob")); err != nil {
 				t.Errorf("client %q may not have the name that is free: %v", names[1], err)
 			}
@@ -167,7 +167,7 @@ func TestOfCollidingClientsThatConnectAtOnceOneIsAdmitted(t *testing.T) {
 				_ = p.Paho.Disconnect(&paho.Disconnect{})
 			}
 		}
-		testsupport.Eventually(t, "all are gone", func() bool { return s.Mochi().Clients.Len() == 0 })
+		testsupport.Eventually(t, "all are gone", func() bool { return s.Clients() == 0 })
 	}
 }
 
@@ -228,7 +228,7 @@ func TestAWillIsJudgedByWhatHoldsWhenItIsDue(t *testing.T) {
 	p.Do("GET", "k")
 	mustBe("after a request", map[string]bool{"clients/p/response": false, "clients/p/gone": true, "factory/x": true})
 	_ = p.Paho.Disconnect(&paho.Disconnect{})
-	testsupport.Eventually(t, "the session is over", func() bool { return s.Mochi().Clients.Len() == 0 && s.ResponseTopics() == 0 })
+	testsupport.Eventually(t, "the session is over", func() bool { return s.Clients() == 0 && s.ResponseTopics() == 0 })
 	mustBe("after the session", map[string]bool{"clients/p/gone": true, "clients/70/gone": true})
 	if _, err := testsupport.TryConnect(t, address, "70", testsupport.As("bob")); err != nil {
 		t.Fatal(err)
@@ -245,7 +245,7 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 	p.Do("GET", "k")
 	_ = p.Conn.Close()
 	p.MustBeGone()
-	known := func() bool { _, known := s.Mochi().Clients.Get("p"); return known }
+	known := func() bool { return s.HasSession("p") }
 	testsupport.Eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
 	release := s.LockClientID("p", "")
 	await.Done(func() { s.EndSessions(time.Now().Add(time.Hour)) })
@@ -263,16 +263,6 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 	}
 }
 
-// The session expiry of mochi v2.7.9 races with a client that comes back, so the server disables it.
-func TestTheBrokerEndsNoSession(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	testsupport.Connect(t, address, "p", keeping(60))
-	cl, _ := s.Mochi().Clients.Get("p")
-	if most := s.Mochi().Options.Capabilities.MaximumSessionExpiryInterval; cl.Properties.Props.SessionExpiryIntervalFlag || most < 1<<32-1 {
-		t.Errorf("the broker ends the session after its interval, or %d s", most)
-	}
-}
-
 // A session lasts an hour at most, also if the DISCONNECT asks for more.
 func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
@@ -281,7 +271,7 @@ func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
 	if err := p.Paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &forever}}); err != nil {
 		t.Fatal(err)
 	}
-	known := func() bool { _, known := s.Mochi().Clients.Get("p"); return known }
+	known := func() bool { return s.HasSession("p") }
 	testsupport.Eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
 	s.EndSessions(time.Now().Add(55 * time.Minute))
 	if !known() {
@@ -363,7 +353,7 @@ func TestAnAdmittedClientExcludesOthersBeforeItIsEstablished(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = p.Paho.Disconnect(&paho.Disconnect{})
-		testsupport.Eventually(t, "it is gone", func() bool { return s.Mochi().Clients.Len() == 0 })
+		testsupport.Eventually(t, "it is gone", func() bool { return s.Clients() == 0 })
 	}
 }
 
@@ -390,7 +380,7 @@ func TestAClientThatIsNotEstablishedLeavesItsIDToOthers(t *testing.T) {
 			t.Fatalf("after a Will on %q: %v", topic, err)
 		}
 		_ = p.Paho.Disconnect(&paho.Disconnect{})
-		testsupport.Eventually(t, "it is gone", func() bool { return s.Mochi().Clients.Len() == 0 && s.Sockets() == 0 })
+		testsupport.Eventually(t, "it is gone", func() bool { return s.Clients() == 0 && s.Sockets() == 0 })
 	}
 	if panics := s.Stats().Panics; panics != 1 {
 		t.Errorf("%d panics", panics)

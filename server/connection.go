@@ -4,15 +4,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
+	"fmt"
 	"math"
 	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
@@ -24,43 +22,46 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// connection is the socket of a client with its state. mochi uses it as a net.Conn; the hook
-// finds it in Client.Net.Conn.
+// connection is the socket of a client with its state.
 type connection struct {
-	net.Conn
-	encrypted *encryptedSocket // below Conn, which is a tls.Conn then; nil: there is no TLS
+	server    *Server
+	socket    net.Conn         // a tls.Conn if there is TLS
+	encrypted *encryptedSocket // below TLS; nil: there is none
+	remote    string           // the address of the client
+	number    uint64           // in the order in which the listener accepted connections
 	outbox    *outbox
-	session   *pubsub.Session // set when it is established, before anything can be sent
-	over      chan struct{}   // closed when mochi is done with the connection
-	number    uint64          // in the order in which the listener accepted connections
+	over      chan struct{} // closed when nothing is left of the connection
+	gate      *wire.Gate    // checks what the client sends; others may use its Version and Maximum after the CONNECT
+
+	// Constant once the session is established, before anything can be sent.
+	identity access.Identity
+	session  *pubsub.Session
 
 	// Of the goroutine that reads the connection.
-	gate           *wire.Gate // checks what the client sends
-	input          io.Reader  // Conn without the packets that the gate refuses or inbound takes
-	inbound        *inbound
+	input          *mqtt.Filter // what the client sends, without what the gate refuses
 	readTurn       *fairqueue.Place
 	place          *packetroom.Place               // its room for a large packet
 	placed         int64                           // bytes of it
-	packetTimeout  time.Duration                   // of each packet
 	readBy         time.Time                       // the deadline of reads
-	hurried        bool                            // readBy is the end of packetTimeout
+	hurried        bool                            // readBy is the end of Options.PacketTimeout
 	pendingAuth    *unauthenticated.Connection     // set before anything is read
 	authenticated  bool                            // its client
+	silenceAllowed time.Duration                   // one and a half keep-alives
+	client         *client                         // nil: it has not entered Server.clients
 	will           *request                        // to apply when the connection ends; nil: none
 	willCommand    *statestore.Command             // of will, as it was at CONNECT; nil: none
 	ordinaryWill   *ordinaryWill                   // to publish when the connection ends; nil: none
-	receiveMaximum uint16                          // of the client
+	texts          requestTexts                    // of the latest request
 	reserved       string                          // the response topic of the latest request
-	lastByte       byte                            // that mochi read
+	handled        bool                            // it has handled a packet since the last pause
+	notified       bool                            // requests since the last pause have caused notifications for their own client
+	answers        int                             // bytes that wait to be written
 	fault          error                           // why the server ends the connection, if the client has sent something forbidden
-	silenceAllowed time.Duration                   // one and a half keep-alives; zero before the client is admitted
-	shortened      bool                            // the client asked for a longer session
-	endReason      string                          // why it ended, for the observer
+	ended          error                           // why readPackets ends; nil after a normal DISCONNECT
 	observed       bool                            // the observer knows that it has begun
 	spare          *waitingReply                   // for the next request of a store with a journal; may be nil
 	wakeOthers     func([]statestore.Notification) // Server.wakeOthers for this connection
 	unlock         func()                          // unlocks the client id; nil: it is not locked
-	cleanUp        func()                          // ends what the server keeps for the connection; nil: nothing
 
 	// Of the goroutine that writes what waits for the client.
 	writeTurn *fairqueue.Place
@@ -69,15 +70,11 @@ type connection struct {
 	// Of that goroutine, or of the one that reads the connection: whichever the outbox lets write.
 	notifications []*sharedNotification // that are written now
 
-	identity access.Identity // set at CONNECT, constant from then on
-
-	sessionEnded atomic.Bool               // with the connection
-	disconnected atomic.Bool               // mochi has called OnDisconnect
-	replaced     atomic.Bool               // the next connection of the client waits for the end of this one
-	lastWriteBy  atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
-	slow         atomic.Bool               // a write took too long, or a notification did not fit
-	displaced    atomic.Bool               // it has lost its room to another packet
-	closed       atomic.Bool
+	replaced    atomic.Bool               // the next connection of the client waits for the end of this one
+	lastWriteBy atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
+	slow        atomic.Bool               // a write took too long, or a notification did not fit
+	displaced   atomic.Bool               // it has lost its room to another packet
+	closed      atomic.Bool
 
 	// writing is held during a write, and only for that: it keeps writes in order, as the
 	// socket itself does.
@@ -97,35 +94,33 @@ type connection struct {
 
 // newConnection returns the connection of a socket. A packet of more than
 // Options.MaxPacketSize bytes ends it.
-func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, shared quotas, writers *writeLimiter) *connection {
-	most := int(min(options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
+func (s *Server) newConnection(socket net.Conn) *connection {
+	most := int(min(s.options.MaxPacketSize, math.MaxInt32)) // MQTT's own limit is lower
 	limits := wire.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
+		server:    s,
+		remote:    remoteOf(socket).String(),
 		gate:      wire.NewGate(limits),
-		outbox:    newOutbox(options.Limits.OutgoingBytes, shared, writers),
-		readTurn:  all.NewPlace(),
-		writeTurn: all.NewPlace(),
+		outbox:    newOutbox(s.options.Limits.OutgoingBytes, s.quotas, s.writers),
+		readTurn:  s.processors.NewPlace(),
+		writeTurn: s.processors.NewPlace(),
 		over:      make(chan struct{}),
-
-		packetTimeout: options.PacketTimeout,
 	}
-	c.place = shared.incoming.NewPlace(c.displace)
-	if options.Journal != nil {
+	c.place = s.quotas.incoming.NewPlace(c.displace)
+	if s.options.Journal != nil {
 		c.open, c.endWaits = context.WithCancel(context.Background())
 	}
-	if options.TLS != nil {
+	if s.options.TLS != nil {
 		c.encrypted = &encryptedSocket{Socket: unauthenticated.Socket{Conn: socket}, conn: c}
-		socket = tls.Server(c.encrypted, options.TLS)
+		socket = tls.Server(c.encrypted, s.options.TLS)
 	}
-	c.Conn = socket
-	c.inbound = &inbound{conn: c, publish: c.gate.Publish()}
+	c.socket = socket
 	c.input = mqtt.NewFilter(socket, mqtt.FilterOptions{
 		Limit: most,
 		First: limits.FirstPacket,
 		Check: c.check,
-		Take:  c.inbound.take,
-		Pause: c.inbound.pause,
+		Pause: c.pause,
 		Room:  c.takeRoom,
 
 		Partial: c.awaitRest,
@@ -133,36 +128,50 @@ func newConnection(socket net.Conn, options *Options, all *fairqueue.Scheduler, 
 	return c
 }
 
-// encryptedSocket is below TLS. TLS also writes of its own accord, in the goroutine that reads: its
-// handshake, and the answer to KeyUpdate. Such a write has a deadline of its own, because the present one
-// is of the latest packet, which may have left long ago.
-type encryptedSocket struct {
-	unauthenticated.Socket
-	conn *connection
+// serve is the life of a connection: CONNECT, the packets of the client, and its Will. It returns why the
+// connection ended, and nil after a normal DISCONNECT. Then finish must be called.
+func (c *connection) serve() error {
+	if err := c.guard(c.establish); err != nil {
+		return err
+	}
+	c.ended = c.guard(c.readPackets)
+	c.close()
+	_ = c.guard(c.settleWill) // which may be what panics
+	return c.ended
 }
 
-func (e *encryptedSocket) Write(p []byte) (int, error) {
-	if e.conn.writing.TryLock() { // else a packet is being written, and its deadline is set
-		_ = e.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a closed connection, as the write will
-		e.conn.writing.Unlock()
+// readPackets handles the packets of an established connection until that is over, and returns why.
+//
+// Its frame is small, and so is that of next: an idle connection keeps the stack of this goroutine.
+func (c *connection) readPackets() error {
+	for c.next() {
 	}
-	return e.Socket.Write(p)
+	return c.ended
 }
 
-// handshake does the TLS handshake, if there is TLS. If it fails, the connection ends.
-func (c *connection) handshake() error {
-	if c.encrypted == nil {
-		return nil
-	}
-	err := c.encrypted.Handshake(c.Conn.(*tls.Conn), c.pendingAuth)
+func (c *connection) next() (goOn bool) {
+	packet, err := c.input.Next()
 	if err != nil {
-		c.refuse(err)
-		_ = c.Close()
+		c.ended = c.failed(err)
+		return false
 	}
-	return err
+	return c.handle(packet)
 }
 
-// check checks a packet in a turn, since a large one takes long. The turn ends in inbound.pause.
+// finish ends what the server keeps for the connection, established or not.
+func (c *connection) finish() {
+	c.close()
+	if c.client != nil {
+		c.server.endConnection(c)
+	}
+	c.unlockID()                   // after endConnection, which must not end what the next connection of the client keeps
+	_ = c.takeRoom(-int(c.placed)) // nothing more is read
+	c.outbox.close()
+	close(c.over)
+}
+
+// check checks a packet in a turn, since a large one takes long. The turn ends in pause, or before anything
+// is written.
 func (c *connection) check(packet []byte) error {
 	c.hurried = false // what extends the deadline comes before the next read
 	if c.placed > 0 {
@@ -172,10 +181,55 @@ func (c *connection) check(packet []byte) error {
 	return c.gate.Check(packet)
 }
 
-var (
-	errNoRoom     = mqtt.Refuse(packets.ErrQuotaExceeded.Code, "large packets take up all the room that there is for them, and this one waits longest for its rest")
-	errUnfinished = mqtt.Refuse(packets.ErrQuotaExceeded.Code, "a packet was not complete in time: Options.PacketTimeout, --packet-timeout")
-)
+// pause ends the turn and writes the answers, before the goroutine waits for the client. It also extends
+// the deadline for the next packet.
+func (c *connection) pause() {
+	c.writeOwnNotifications()
+	c.readTurn.End()
+	if !c.handled {
+		return
+	}
+	c.handled, c.answers = false, 0
+	*c.gate.Publish() = mqtt.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
+	c.flush()
+	c.extendDeadline()
+}
+
+// What follows bounds the time of reads [MQTT-3.1.2.10].
+
+// limitKeepAlive returns how long a client that asks for a keep-alive has, in seconds.
+func limitKeepAlive(asked uint16, version byte) (seconds uint16) {
+	switch {
+	case asked == 0:
+		return defaultKeepAlive
+	case version < mqtt.Version5:
+		return asked // CONNACK cannot tell such a client to send more often
+	}
+	return min(asked, maxKeepAlive)
+}
+
+// extendDeadline gives the client one and a half keep-alives for its next packet [MQTT-3.1.2-22].
+func (c *connection) extendDeadline() { c.setReadDeadline(time.Now().Add(c.silenceAllowed)) }
+
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
+// setReadDeadline limits reads, unless displace has ended them.
+func (c *connection) setReadDeadline(t time.Time) {
+	c.readBy = t
+	_ = c.socket.SetReadDeadline(t) // fails on a closed connection, as the read will
+	if c.displaced.Load() {
+		_ = c.socket.SetReadDeadline(longAgo)
+	}
+}
+
+// awaitRest is called before the connection waits for the rest of a packet.
+func (c *connection) awaitRest() {
+	if by := time.Now().Add(c.server.options.PacketTimeout); by.Before(c.readBy) {
+		c.hurried = true
+		c.setReadDeadline(by)
+	}
+}
 
 // takeRoom takes room for a large packet that arrives, or gives it back if bytes is negative. It
 // returns errNoRoom if the client may have no more.
@@ -191,109 +245,82 @@ func (c *connection) takeRoom(bytes int) error {
 	return nil
 }
 
-// awaitRest is called before the connection waits for the rest of a packet.
-func (c *connection) awaitRest() {
-	if by := time.Now().Add(c.packetTimeout); by.Before(c.readBy) {
-		c.hurried = true
-		_ = c.setReadDeadline(by) // fails on a closed connection, as the read will
-	}
-}
-
 // displace ends the connection because it has lost its room. If it waits for the rest of a packet, it
 // tells the client why.
 func (c *connection) displace(waiting bool) {
 	c.displaced.Store(true)
 	if waiting {
-		_ = c.Conn.SetReadDeadline(longAgo) // fails on a closed connection
+		_ = c.socket.SetReadDeadline(longAgo) // fails on a closed connection
 	} else {
 		c.abort()
 	}
 }
 
-// Read notes the last byte, which may be the reason code of a DISCONNECT (see reasonOf). If a
-// packet is refused, it tells the client why and ends the connection.
-func (c *connection) Read(p []byte) (int, error) {
-	n, err := c.input.Read(p)
-	if n > 0 {
-		c.lastByte = p[n-1]
+// What follows ends a connection, with DISCONNECT if its client can get one [MQTT-3.14].
+
+// left handles the DISCONNECT of the client. Every one but a normal one is a reason for the Will
+// [MQTT-3.14.4-3].
+func (c *connection) left() {
+	c.pause()
+	if code := c.gate.Left; code != mqtt.Success {
+		c.ended = fmt.Errorf("the client sent a DISCONNECT with the reason code 0x%02X", code)
 	}
-	if err != nil && c.fault == nil {
-		c.refuse(c.cause(err))
-	}
-	return n, err
 }
 
-// cause returns why a read failed.
-func (c *connection) cause(err error) error {
+var (
+	errNoRoom     = mqtt.Refuse(mqtt.QuotaExceeded, "large packets take up all the room that there is for them, and this one waits longest for its rest")
+	errUnfinished = mqtt.Refuse(mqtt.QuotaExceeded, "a packet was not complete in time: Options.PacketTimeout, --packet-timeout")
+)
+
+// failed returns why a read failed. If a packet is refused, it tells the client, and ends the connection.
+func (c *connection) failed(err error) error {
 	switch {
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 	case c.displaced.Load():
-		return errNoRoom
+		err = errNoRoom
 	case c.hurried:
-		return errUnfinished
+		err = errUnfinished
 	}
+	c.refuse(err)
 	return err
 }
 
 // refuse ends the connection if err means that the client has sent something forbidden.
 func (c *connection) refuse(err error) {
 	answer, refused := c.gate.AppendRefusal(nil, err)
-	if !refused {
-		if c.failedHandshake(err) {
-			c.fault = err
-		}
-		return
+	if refused {
+		c.fault = err
+		c.sendLast(answer)
+	} else if c.failedHandshake(err) {
+		c.fault = err
 	}
-	c.fault = err
-	if len(answer) > 0 {
-		_ = c.SetWriteDeadline(time.Now().Add(disconnectTimeout)) // if it fails, so does the write
-		_, _ = c.Write(answer)                                    // the connection ends either way
-	}
-	_ = c.Close()
 }
 
-// failedHandshake reports whether err means that one side has refused the TLS handshake, because
-// the client has another authority or no TLS. A client that only disconnects does not count.
-func (c *connection) failedHandshake(err error) bool {
-	encrypted, ok := c.Conn.(*tls.Conn)
-	if !ok || encrypted.ConnectionState().HandshakeComplete || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return false
-	}
-	var socket *net.OpError
-	return !errors.As(err, &socket) || socket.Op == "remote error" || socket.Op == "local error"
+// refusePacket disconnects the client because of the present packet.
+func (c *connection) refusePacket(why *mqtt.Refusal) {
+	c.fault, c.ended = why, why
+	c.readTurn.End() // the rest waits for the client
+	c.disconnect(why)
 }
 
-// RemoteAddr never returns nil. Some connections of Options.Listener have no address.
-func (c *connection) RemoteAddr() net.Addr { return remoteOf(c.Conn) }
+// disconnect sends DISCONNECT with a reason to an established client, and closes the connection.
+func (c *connection) disconnect(why *mqtt.Refusal) { c.sendLast(c.gate.AppendDisconnect(nil, why)) }
 
-// remoteOf returns the remote address of a connection, or one without a name if it has none.
-func remoteOf(conn net.Conn) net.Addr {
-	if remote := conn.RemoteAddr(); remote != nil {
-		return remote
-	}
-	return new(net.IPAddr)
-}
+// address returns the remote address, which is never nil. Some connections of Options.Listener have none.
+func (c *connection) address() net.Addr { return remoteOf(c.socket) }
 
-// Close ends the connection. Packets that are held back are lost. No more requests of the
+// close ends the connection. Packets that are held back are lost. No more requests of the
 // connection are applied, except for one that is being applied now.
-func (c *connection) Close() error {
+func (c *connection) close() {
 	c.end()
-	return c.Conn.Close()
+	_ = c.socket.Close() // the connection is over even if this fails
 }
 
-// abort is Close without TLS's close_notify, which may take five seconds if the client does not
+// abort is close without TLS's close_notify, which may take five seconds if the client does not
 // read.
 func (c *connection) abort() {
 	c.end()
-	closeSocket(c.Conn)
-}
-
-// closeSocket closes a connection without an alert of TLS, which could block.
-func closeSocket(conn net.Conn) {
-	if encrypted, ok := conn.(*tls.Conn); ok {
-		conn = encrypted.NetConn()
-	}
-	_ = conn.Close() // the connection is over even if this fails
+	closeSocket(c.socket)
 }
 
 // end ends what a closed connection waits for.
@@ -311,147 +338,10 @@ func (c *connection) end() {
 // waitOutsideTurn lets the goroutine that reads the connection wait, and returns what wait does. What
 // is held back is written before.
 func (c *connection) waitOutsideTurn(wait func() bool) bool {
-	c.inbound.writeNotifications()
+	c.writeOwnNotifications()
 	c.readTurn.End()
 	c.flush()
-	c.inbound.held = 0
+	c.answers = 0
 	defer c.readTurn.Begin()
 	return wait()
-}
-
-// SetDeadline limits reads only. mochi v2.7.9 calls it before each packet that it reads, with
-// one and a half keep-alives rounded down to whole seconds. With a keep-alive of one second,
-// that would leave no time for a client that sends a PINGREQ each second [MQTT-3.1.2-22].
-func (c *connection) SetDeadline(t time.Time) error {
-	if c.silenceAllowed > 0 {
-		t = time.Now().Add(c.silenceAllowed)
-	}
-	return c.setReadDeadline(t)
-}
-
-// longAgo is a deadline that has passed.
-var longAgo = time.Unix(1, 0)
-
-// setReadDeadline limits reads, unless displace has ended them.
-func (c *connection) setReadDeadline(t time.Time) error {
-	c.readBy = t
-	err := c.Conn.SetReadDeadline(t)
-	if c.displaced.Load() {
-		err = c.Conn.SetReadDeadline(longAgo)
-	}
-	return err
-}
-
-// extendDeadline does the same for packets that mochi does not read. They come after the client
-// is admitted.
-func (c *connection) extendDeadline() {
-	_ = c.setReadDeadline(time.Now().Add(c.silenceAllowed)) // fails on a closed connection, as the read will
-}
-
-// SetWriteDeadline limits the present write, if any, and all that follow.
-func (c *connection) SetWriteDeadline(t time.Time) error {
-	c.lastWriteBy.Store(&t)
-	return c.Conn.SetWriteDeadline(t)
-}
-
-// Write writes a whole packet, after those that are held back.
-func (c *connection) Write(p []byte) (int, error) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if err := c.writeHeld(); err != nil {
-		return 0, err
-	}
-	return c.write(p)
-}
-
-const (
-	// heldRoom is the usual room for packets that are held back, in bytes.
-	heldRoom = 32 << 10
-	// heldEnough is how many bytes are written without waiting for more.
-	heldEnough = heldRoom / 2
-)
-
-// heldRooms has arrays for connections that hold packets back. Idle ones need none.
-var heldRooms = sync.Pool{New: func() any { return new([heldRoom]byte) }}
-
-// holdBack lets encode append whole packets to those that will be written next, and returns how
-// many bytes it added. It does not write, and does not wait for a write: see flush.
-func (c *connection) holdBack(encode func(held []byte) []byte) (added int) {
-	c.holding.Lock()
-	defer c.holding.Unlock()
-	if c.held == nil {
-		c.held = heldRooms.Get().(*[heldRoom]byte)[:0]
-	}
-	before := len(c.held)
-	c.held = encode(c.held)
-	return len(c.held) - before
-}
-
-// flush writes the packets that are held back.
-func (c *connection) flush() {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	_ = c.writeHeld() // if it fails, it closes the connection
-}
-
-// writeHeld is flush for a caller that has locked writing.
-func (c *connection) writeHeld() error {
-	c.holding.Lock()
-	held := c.held
-	c.held = nil
-	c.holding.Unlock()
-	if held == nil {
-		return nil
-	}
-	_, err := c.write(held)
-	if cap(held) == heldRoom {
-		heldRooms.Put((*[heldRoom]byte)(held[:heldRoom]))
-	}
-	return err
-}
-
-// write writes, and closes the connection if that takes longer than writeTimeout. It is called
-// with writing locked.
-func (c *connection) write(p []byte) (int, error) {
-	deadline := time.Now().Add(writeTimeout)
-	if last := c.lastWriteBy.Load(); last != nil && last.Before(deadline) {
-		deadline = *last
-	}
-	_ = c.Conn.SetWriteDeadline(deadline) // fails on a closed connection, as the write will
-	n, err := c.Conn.Write(p)
-	if err != nil {
-		if errors.Is(err, os.ErrDeadlineExceeded) && c.lastWriteBy.Load() == nil {
-			c.slow.Store(true)
-		}
-		_ = c.Close()
-	}
-	return n, err
-}
-
-// waitForID notes how to end the wait for the client id, and ends it at once if the connection is
-// closed.
-func (c *connection) waitForID(cancel context.CancelFunc) {
-	c.cancelWait.Store(&cancel)
-	if c.closed.Load() {
-		cancel()
-	}
-}
-
-// unlockID unlocks the client id, if the connection has locked it.
-func (c *connection) unlockID() {
-	if c.unlock != nil {
-		c.unlock()
-		c.unlock = nil
-	}
-}
-
-// finish is called when mochi is done with the connection, established or not.
-func (c *connection) finish() {
-	if c.cleanUp != nil {
-		c.cleanUp()
-	}
-	c.unlockID()                   // after cleanUp, which must not end what the next connection of the client keeps
-	_ = c.takeRoom(-int(c.placed)) // nothing more is read
-	c.outbox.close()
-	close(c.over)
 }

@@ -153,14 +153,14 @@
 //
 // # Goroutines and locks
 //
-// mochi handles the life of connections and nothing else (docs/adr/0010). The goroutine that
-// reads a connection checks each packet (gate, in an mqtt.Filter), and applies and answers it
-// (inbound), in turns (package fairqueue) so that no client can monopolize the processors. Another one
-// writes notifications (outbox) and messages (package pubsub) to the client; writeLimiter lets a
-// few of these write at a time. A third goroutine, of mochi, stays idle. docs/design.md lists all
-// goroutines of the server with their ends, and the order of its locks.
+// A connection has one goroutine, from its CONNECT to its Will (connection.serve, docs/adr/0010). It
+// checks each packet (gate, in an mqtt.Filter), and applies and answers it (connection.handle), in
+// turns (package fairqueue) so that no client can monopolize the processors. Another one, while there is
+// something to write, writes notifications (outbox) and messages (package pubsub) to the client;
+// writeLimiter lets a few of these write at a time. docs/design.md lists all goroutines of the
+// server with their ends, and the order of its locks.
 //
-// Two kinds of locks are not in that order: clientIDs.mu is held for a moment, and only mochi's
-// list of clients is read under it; connection.writing is held for a write, and only
-// connection.holding is taken under it.
+// Two kinds of locks are not in that order: clientIDs.mu is held for a moment, and only Server.mu is
+// taken under it; connection.writing is held for a write, and only connection.holding is taken under
+// it.
 package server

@@ -3,8 +3,6 @@ package server
 import (
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
@@ -12,8 +10,20 @@ import (
 
 // These methods give tests access to internals.
 
-// Mochi returns the embedded broker.
-func (s *Server) Mochi() *mochi.Server { return s.mochi }
+// HasSession reports whether a client is connected or has a session.
+func (s *Server) HasSession(client string) bool { return s.hasSession(client) }
+
+// Clients returns how many clients are connected or have a session.
+func (s *Server) Clients() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.clients)
+}
+
+// SilenceAllowed returns for how long a client may be silent that is connected.
+func (s *Server) SilenceAllowed(client string) time.Duration {
+	return s.connectionOf(client).silenceAllowed
+}
 
 // MaySubscribe reports whether a client may subscribe to a filter.
 func (s *Server) MaySubscribe(identity access.Identity, filter string) bool {
@@ -27,11 +37,11 @@ func (s *Server) MayPublishWill(identity access.Identity, topic string) bool {
 
 // LockClientID locks a client id like a connection that is established.
 func (s *Server) LockClientID(client, user string) (release func()) {
-	release, ok := s.clientIDs.tryLock(client, user)
-	if !ok {
+	granted, err := s.clientIDs.queue(client, user)
+	if granted != nil || err != nil {
 		panic("the client id is taken")
 	}
-	return release
+	return func() { s.clientIDs.unlock(client) }
 }
 
 // ClaimClientID claims a locked client id like a connection that is admitted.
@@ -70,10 +80,13 @@ func (s *Server) PublishDueWills(now time.Time) { s.publishDueWills(now) }
 func (s *Server) Messages() *pubsub.Broker { return s.messages }
 
 // ResponseTopics returns the number of sessions with reserved response topics.
-func (s *Server) ResponseTopics() int {
-	s.responseTopics.mu.Lock()
-	defer s.responseTopics.mu.Unlock()
-	return len(s.responseTopics.sessions)
+func (s *Server) ResponseTopics() (sessions int) {
+	s.eachClient(func(c *client) {
+		if len(c.answered) > 0 || c.answeredWill > 0 {
+			sessions++
+		}
+	})
+	return sessions
 }
 
 // Sockets returns the number of open connections, before and after CONNECT.

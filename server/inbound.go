@@ -4,8 +4,7 @@ import (
 	"strings"
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -13,298 +12,213 @@ import (
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/wire"
-	"github.com/tenurelock/tenure/statestore"
 )
 
-// inbound handles all packets of a client except CONNECT, DISCONNECT and AUTH, which mochi handles,
-// in turns (see package fairqueue), so that a client that sends without pause does not slow down others.
-// Nothing is written in a turn. The answers to all packets that one read returned leave in one
-// write. It belongs to the goroutine that reads the connection.
-type inbound struct {
-	conn    *connection
-	server  *Server
-	client  *mochi.Client // nil until its session is established
-	version byte          // of MQTT
-
-	publish                        *mqtt.Publish // the latest; shares the bytes of its packet, belongs to the gate
-	topic                          string        // the response topic of the latest request
-	timestamp, fencingToken, store string        // properties of the latest request
-	forced                         string
-
-	taken    bool // it has handled a packet since the last pause
-	notified bool // requests since the last pause have caused notifications for their own client
-	held     int  // bytes that wait to be written
-}
-
-// start makes inbound handle packets, now that the session of the client is established.
-func (in *inbound) start(s *Server, cl *mochi.Client) {
-	in.server, in.client, in.version = s, cl, cl.Properties.ProtocolVersion
-}
-
-// take handles a packet, or reports false if it is for mochi. The bytes of the packet are
-// overwritten later.
-func (in *inbound) take(packet []byte) bool {
-	if in.client == nil {
+// handle handles a packet of an established client, which the gate has checked. It reports false if the
+// connection is over. The goroutine that reads the connection calls it, in its turn (see package fairqueue), so
+// that a client that sends without pause does not slow down others. Nothing is written in a turn. The answers
+// to all packets that one read returned leave in one write.
+func (c *connection) handle(packet []byte) (goOn bool) {
+	kind := mqtt.Type(packet)
+	if kind == packets.DISCONNECT {
+		c.left()
 		return false
 	}
-	var handle func(*inbound, []byte)
-	switch mqtt.Type(packet) {
-	case packets.Publish:
-		handle = (*inbound).handlePublish
-	case packets.Puback:
-		handle = (*inbound).handlePuback
-	case packets.Subscribe:
-		handle = (*inbound).handleSubscribe
-	case packets.Unsubscribe:
-		handle = (*inbound).handleUnsubscribe
-	case packets.Pingreq:
-		handle = (*inbound).handlePing
-	case packets.Pubrec, packets.Pubrel, packets.Pubcomp:
-		handle = (*inbound).handleQoS2
-	default:
-		return false
+	c.handled = true
+	if c.closed.Load() {
+		return true // no more requests are applied, and no answer would arrive; a DISCONNECT may follow
 	}
-	in.taken = true
-	if in.conn.closed.Load() {
-		return true // no more requests are applied, and no answer would arrive
+	switch kind {
+	case packets.PUBLISH:
+		c.handlePublish()
+	case packets.PUBACK:
+		c.session.Acknowledge(c.gate.Puback().PacketID)
+	case packets.SUBSCRIBE:
+		c.handleSubscribe(c.gate.Subscribe)
+		c.gate.Subscribe = nil
+	case packets.UNSUBSCRIBE:
+		c.handleUnsubscribe(c.gate.Subscribe)
+		c.gate.Subscribe = nil
+	case packets.PINGREQ: // costs as much as a request, so it waits for a turn too
+		c.answer(func(held []byte) []byte { return append(held, packets.PINGRESP<<4, 0) })
+	case packets.PUBREC:
+		c.answerQoS2(packets.PUBREL<<4 | 2)
+	case packets.PUBREL:
+		c.answerQoS2(packets.PUBCOMP << 4)
 	}
-	in.conn.readTurn.Begin() // ends in pause, or before anything is written
-	handle(in, packet)
-	if in.held >= heldEnough || in.conn.readTurn.Spent() {
-		in.pause()
+	if c.answers >= heldEnough || c.readTurn.Spent() {
+		c.pause()
 	}
-	return true
+	return c.fault == nil
 }
 
-// pause ends the turn and writes the answers, before the goroutine waits for the client or mochi
-// goes on to read. It also extends the deadline for the next packet, as mochi does for its
-// packets.
-func (in *inbound) pause() {
-	in.writeNotifications()
-	in.conn.readTurn.End()
-	if !in.taken {
+// answer lets encode append to the packets that are held back.
+func (c *connection) answer(encode func(held []byte) []byte) { c.answers += c.holdBack(encode) }
+
+// writeOwnNotifications writes the notifications that requests have caused for their own client, before the
+// goroutine that reads the connection waits. It is called in a turn.
+func (c *connection) writeOwnNotifications() {
+	if !c.notified {
 		return
 	}
-	in.taken, in.held = false, 0
-	*in.publish = mqtt.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
-	in.conn.flush()
-	in.conn.extendDeadline()
-}
-
-// writeNotifications writes the notifications that requests have caused for their own client.
-func (in *inbound) writeNotifications() {
-	if in.notified {
-		in.notified = false
-		in.server.writeOwnNotifications(in.client, in.conn)
+	c.notified = false
+	if c.outbox.claim() {
+		defer c.outbox.unclaim()
+		c.server.writeNotifications(c, c.readTurn)
 	}
 }
 
-// yield ends the turn and waits for the next one, if a single packet takes longer than a turn.
-func (in *inbound) yield() { in.conn.readTurn.Yield() }
-
-// noLimits are for packets that the gate has checked.
-var noLimits mqtt.Limits
-
-func (in *inbound) handlePublish([]byte) {
-	p := in.publish
+func (c *connection) handlePublish() {
+	p := c.gate.Publish()
 	isRequest := string(p.Topic) == protocol.InvokeTopic
 	switch {
 	case p.QoS > 1:
 		// CONNACK has announced a Maximum QoS of 1 [MQTT-3.2.2-11].
 		if isRequest {
-			in.server.drop(in.client, DroppedQoS)
+			c.server.drop(c, DroppedQoS)
 		}
-		in.disconnect(*refusal(packets.ErrQosNotSupported, "this server has no QoS 2: publish with QoS 1"))
+		c.refusePacket(refusal(mqtt.QoSNotSupported, noQoS2))
 	case isRequest:
-		in.handleRequest()
+		c.handleRequest()
 	default:
-		in.handleMessage()
+		c.handleMessage()
 	}
 }
 
 // handleRequest applies a request to the store, and answers it.
-func (in *inbound) handleRequest() {
-	p := in.publish
-	if in.topic != string(p.ResponseTopic) {
-		in.topic = string(p.ResponseTopic)
-	}
-	_, deployed := p.User(protocol.PropertyProtocolVersion)
-	reply, later, fault := in.server.handle(in.client, in.conn, request{
-		qos:           p.QoS,
-		retain:        p.Retain,
-		responseTopic: in.topic,
-		correlation:   p.CorrelationData,
-		expiry:        p.MessageExpiry,
-		timestamp:     copyProperty(&in.timestamp, p, protocol.PropertyTimestamp),
-		fencingToken:  copyProperty(&in.fencingToken, p, protocol.PropertyFencingToken),
-		store:         copyProperty(&in.store, p, protocol.PropertyStore),
-		payload:       p.Payload,
-		again:         p.Duplicate,
-		packetID:      p.PacketID,
-		dialect:       statestore.DialectOf(deployed),
-		forced:        copyProperty(&in.forced, p, protocol.PropertyForced),
-	})
+func (c *connection) handleRequest() {
+	p := c.gate.Publish()
+	r := c.texts.request(p)
+	reply, later, fault := c.server.handle(c, r)
 	if fault != nil {
-		if in.version < mqtt.Version5 {
+		if c.gate.Version < mqtt.Version5 {
 			// An acknowledgement would say that the request was accepted.
-			in.disconnect(*fault)
+			c.refusePacket(fault)
 			return
 		}
-		in.acknowledge(*fault)
+		c.acknowledge(fault)
 		return
 	}
 	if !later {
-		in.held += in.server.sendReply(in.client, in.conn, in.conn.readTurn, in.topic, p.CorrelationData, reply)
+		c.answers += c.server.sendReply(c, c.readTurn, r.responseTopic, p.CorrelationData, reply)
 	}
-	in.acknowledge(packets.CodeSuccess) // does not wait for a commit: it says that the server has the request
+	c.acknowledge(accepted) // does not wait for a commit: it says that the server has the request
 }
 
 // handleMessage publishes an ordinary message.
-func (in *inbound) handleMessage() {
-	p, s := in.publish, in.server
+func (c *connection) handleMessage() {
+	p, s := c.gate.Publish(), c.server
 	topic := string(p.Topic)
 	switch {
 	case p.Retain && !s.options.Retain:
 		// CONNACK has announced it. A client of an earlier version can be told in no other way.
-		in.disconnect(*refusal(packets.ErrRetainNotSupported, noneRetained))
+		c.refusePacket(refusal(mqtt.RetainNotSupported, noneRetained))
 		return
 	case p.Retain && envelope.IsClientTopic(topic):
-		in.refuse(packets.ErrNotAuthorized, notRetained)
+		c.refuseMessage(mqtt.NotAuthorized, notRetained)
 		return
-	case !s.mayPublish(in.conn.identity, topic):
-		in.refuse(packets.ErrNotAuthorized, "this client may not publish to this topic")
+	case !s.mayPublish(c.identity, topic):
+		c.refuseMessage(mqtt.NotAuthorized, "this client may not publish to this topic")
 		return
 	}
-	message := &pubsub.Message{
+	message := c.message(topic, p)
+	message.Borrowed = true
+	if p.MessageExpiry > 0 {
+		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
+	}
+	switch matched, err := s.messages.PublishInTurns(&message, c.readTurn.Yield); {
+	case p.QoS == 0:
+	case c.gate.Version < mqtt.Version5:
+		c.acknowledge(accepted)
+	case err != nil:
+		c.acknowledge(refusal(mqtt.QuotaExceeded, err.Error()))
+	case !matched:
+		c.acknowledge(&mqtt.Refusal{Code: mqtt.NoMatchingSubscribers})
+	default:
+		c.acknowledge(accepted)
+	}
+}
+
+// message returns what is passed on of a PUBLISH or a Will, whose payload it shares.
+func (c *connection) message(topic string, p *mqtt.Publish) pubsub.Message {
+	return pubsub.Message{
 		Topic:      topic,
 		QoS:        p.QoS,
 		Retain:     p.Retain,
 		Properties: wire.AppendForwarded(nil, p),
 		Payload:    p.Payload,
-		Publisher:  in.client.ID,
-		Borrowed:   true,
-	}
-	if p.MessageExpiry > 0 {
-		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
-	}
-	switch matched, err := s.messages.PublishInTurns(message, in.yield); {
-	case p.QoS == 0:
-	case in.version < mqtt.Version5:
-		in.acknowledge(packets.CodeSuccess)
-	case err != nil:
-		in.acknowledge(*refusal(packets.ErrQuotaExceeded, err.Error()))
-	case !matched:
-		in.acknowledge(packets.CodeNoMatchingSubscribers)
-	default:
-		in.acknowledge(packets.CodeSuccess)
+		Publisher:  c.identity.Client,
 	}
 }
 
-// refuse acknowledges a message with a reason code for not publishing it. Before MQTT 5,
-// acknowledgements have no reason codes, so refuse ends the connection. A message of QoS 0 has no
+// refuseMessage acknowledges a message with a reason code for not publishing it. Before MQTT 5,
+// acknowledgements have no reason codes, so it ends the connection. A message of QoS 0 has no
 // acknowledgement.
-func (in *inbound) refuse(code packets.Code, reason string) {
+func (c *connection) refuseMessage(code byte, reason string) {
 	switch {
-	case in.publish.QoS == 0:
-	case in.version < mqtt.Version5:
-		in.disconnect(code)
+	case c.gate.Publish().QoS == 0:
+	case c.gate.Version < mqtt.Version5:
+		c.refusePacket(refusal(code, reason))
 	default:
-		in.acknowledge(*refusal(code, reason))
+		c.acknowledge(refusal(code, reason))
 	}
 }
+
+// accepted is the reason code of an acknowledgement that reports no fault.
+var accepted = new(mqtt.Refusal)
 
 // acknowledge adds a PUBACK to the packets that are held back, unless the message has QoS 0.
-func (in *inbound) acknowledge(code packets.Code) {
-	id := in.publish.PacketID
-	if in.publish.QoS == 0 {
+func (c *connection) acknowledge(code *mqtt.Refusal) {
+	id := c.gate.Publish().PacketID
+	if c.gate.Publish().QoS == 0 {
 		return
 	}
-	in.held += in.conn.holdBack(func(held []byte) []byte {
-		switch {
-		case code.Code == packets.CodeSuccess.Code:
+	c.answer(func(held []byte) []byte {
+		if code.Code == mqtt.Success {
 			return mqtt.AppendPuback(held, id)
-		case code.Code < packets.ErrUnspecifiedError.Code:
-			return wire.AppendPubackReason(held, id, code.Code, "")
 		}
 		full := wire.AppendPubackReason(held, id, code.Code, code.Reason)
-		if !isTooLarge(in.client, len(full)-len(held)) {
-			return full
+		if code.Reason != "" && c.gate.TooLarge(len(full)-len(held)) {
+			return wire.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
 		}
-		return wire.AppendPubackReason(held, id, code.Code, "") // [MQTT-3.4.2-2]
+		return full
 	})
 }
 
-// disconnect disconnects the client because of the present packet.
-func (in *inbound) disconnect(code packets.Code) {
-	in.conn.fault = code
-	in.conn.readTurn.End() // the rest waits for the client
-	in.server.disconnect(in.client, code)
-}
-
-// handlePing answers a PINGREQ. It costs as much as a request, so it waits for a turn too.
-func (in *inbound) handlePing([]byte) {
-	in.held += in.conn.holdBack(func(held []byte) []byte { return append(held, packets.Pingresp<<4, 0) })
-}
-
-// handleQoS2 answers an acknowledgement of a message with QoS 2: there is no such message.
-func (in *inbound) handleQoS2(packet []byte) {
-	var ack mqtt.Puback
-	if ack.Decode(packet, in.version, &noLimits) != nil {
-		return
-	}
-	var answer byte
-	switch mqtt.Type(packet) {
-	case packets.Pubrec:
-		answer = packets.Pubrel<<4 | 2
-	case packets.Pubrel:
-		answer = packets.Pubcomp << 4
-	default:
-		return
-	}
-	in.held += in.conn.holdBack(func(held []byte) []byte {
-		if in.version < mqtt.Version5 { // which have no reason code for an unknown message
-			return append(held, answer, 2, byte(ack.PacketID>>8), byte(ack.PacketID))
+// answerQoS2 answers an acknowledgement of a message with QoS 2: there is no such message.
+func (c *connection) answerQoS2(answer byte) {
+	id := c.gate.Puback().PacketID
+	c.answer(func(held []byte) []byte {
+		if c.gate.Version < mqtt.Version5 { // which have no reason code for an unknown message
+			return append(held, answer, 2, byte(id>>8), byte(id))
 		}
-		return append(held, answer, 3, byte(ack.PacketID>>8), byte(ack.PacketID), packets.ErrPacketIdentifierNotFound.Code)
+		return append(held, answer, 3, byte(id>>8), byte(id), mqtt.UnknownPacketID)
 	})
 }
 
-func (in *inbound) handlePuback(packet []byte) {
-	var ack mqtt.Puback
-	if ack.Decode(packet, in.version, &noLimits) == nil {
-		in.conn.session.Acknowledge(ack.PacketID)
-	}
-}
-
-func (in *inbound) handleSubscribe(packet []byte) {
-	var asked wire.Subscribe
-	if asked.Decode(packet, in.version, new(wire.Limits)) != nil {
-		return
-	}
+func (c *connection) handleSubscribe(asked *wire.Subscribe) {
 	codes := make([]byte, len(asked.Filters))
 	existed := make([]bool, len(asked.Filters))
 	for i, filter := range asked.Filters {
-		var code packets.Code
-		existed[i], code = in.subscribe(subscriptionTo(filter, asked.Identifier))
-		codes[i] = code.Code
-		if code.Code < packets.ErrUnspecifiedError.Code {
+		existed[i], codes[i] = c.subscribe(subscriptionTo(filter, asked.Identifier))
+		if codes[i] < mqtt.Failure {
 			continue
 		}
-		in.server.refusedSubscriptions.Log("client", logs.Name(in.client.ID), "remote", in.client.Net.Remote,
-			"filter", logs.Name(filter.Topic), "reason", whyNotSubscribed(filter.Topic, code))
-		if in.version < mqtt.Version5 {
-			codes[i] = packets.ErrUnspecifiedError.Code // 0x80, the only one that they have
+		c.server.refusedSubscriptions.Log("client", logs.Name(c.identity.Client), "remote", c.remote,
+			"filter", logs.Name(filter.Topic), "reason", whyNotSubscribed(filter.Topic, codes[i]))
+		if c.gate.Version < mqtt.Version5 {
+			codes[i] = mqtt.Failure // the only one that they have
 		}
 	}
-	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return wire.AppendGranted(held, packets.Suback, in.version, asked.PacketID, codes)
+	c.answer(func(held []byte) []byte {
+		return wire.AppendGranted(held, packets.SUBACK, c.gate.Version, asked.PacketID, codes)
 	})
-	if !in.server.options.Retain {
+	if !c.server.options.Retain {
 		return
 	}
 	for i, filter := range asked.Filters {
-		if codes[i] < packets.ErrUnspecifiedError.Code {
-			in.conn.session.SendRetained(subscriptionTo(filter, asked.Identifier), existed[i], in.yield)
+		if codes[i] < mqtt.Failure {
+			c.session.SendRetained(subscriptionTo(filter, asked.Identifier), existed[i], c.readTurn.Yield)
 		}
 	}
 }
@@ -321,30 +235,32 @@ func subscriptionTo(filter wire.Subscription, identifier int) pubsub.Subscriptio
 }
 
 // subscribe adds a subscription. It returns whether it existed, and the reason code for SUBACK.
-func (in *inbound) subscribe(asked pubsub.Subscription) (existed bool, code packets.Code) {
-	if !in.server.maySubscribe(in.conn.identity, asked.Filter) {
-		return false, packets.ErrNotAuthorized
+func (c *connection) subscribe(asked pubsub.Subscription) (existed bool, code byte) {
+	if !c.server.maySubscribe(c.identity, asked.Filter) {
+		return false, mqtt.NotAuthorized
 	}
-	existed, err := in.conn.session.Subscribe(asked)
+	existed, err := c.session.Subscribe(asked)
 	switch err {
 	case nil:
-		return existed, packets.Code{Code: asked.QoS}
+		return existed, asked.QoS
 	case pubsub.ErrTooManySubscriptions:
-		return false, packets.ErrQuotaExceeded
+		return false, mqtt.QuotaExceeded
 	case pubsub.ErrFilter:
-		return false, packets.ErrTopicFilterInvalid
+		return false, mqtt.InvalidFilter
 	}
-	return false, packets.ErrUnspecifiedError
+	return false, mqtt.Failure
 }
 
 // whyNotSubscribed returns the reason for a code of SUBACK, for the log.
-func whyNotSubscribed(filter string, code packets.Code) string {
+func whyNotSubscribed(filter string, code byte) string {
 	_, _, shared := wire.Share(filter)
 	switch {
-	case code == packets.ErrQuotaExceeded:
+	case code == mqtt.QuotaExceeded:
 		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"
-	case code != packets.ErrNotAuthorized:
-		return code.Reason
+	case code == mqtt.InvalidFilter:
+		return "topic filter invalid"
+	case code != mqtt.NotAuthorized:
+		return "the session is over"
 	case shared:
 		return "the client may not read every topic that the shared filter matches: a/# matches a too, # and + match clients/, and topics that begin with $ are not published"
 	case strings.HasPrefix(filter, "$"):
@@ -353,31 +269,14 @@ func whyNotSubscribed(filter string, code packets.Code) string {
 	return "the client may not read these topics"
 }
 
-func (in *inbound) handleUnsubscribe(packet []byte) {
-	var asked wire.Subscribe
-	if asked.Decode(packet, in.version, new(wire.Limits)) != nil {
-		return
-	}
+func (c *connection) handleUnsubscribe(asked *wire.Subscribe) {
 	codes := make([]byte, len(asked.Filters))
 	for i, filter := range asked.Filters {
-		if !in.conn.session.Unsubscribe(filter.Topic) {
-			codes[i] = packets.CodeNoSubscriptionExisted.Code
+		if !c.session.Unsubscribe(filter.Topic) {
+			codes[i] = mqtt.NoSubscription
 		}
 	}
-	in.held += in.conn.holdBack(func(held []byte) []byte {
-		return wire.AppendGranted(held, packets.Unsuback, in.version, asked.PacketID, codes)
+	c.answer(func(held []byte) []byte {
+		return wire.AppendGranted(held, packets.UNSUBACK, c.gate.Version, asked.PacketID, codes)
 	})
-}
-
-// copyProperty copies a user property to where, and returns where, or nil if the message does not
-// have it.
-func copyProperty(where *string, p *mqtt.Publish, name string) *string {
-	value, ok := p.User(name)
-	if !ok {
-		return nil
-	}
-	if *where != string(value) { // nearly always equal for the identity of the store
-		*where = string(value)
-	}
-	return where
 }

@@ -2,20 +2,16 @@ package server
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
 	"sync"
-
-	"github.com/mochi-mqtt/server/v2/listeners"
 
 	"github.com/tenurelock/tenure/internal/descriptors"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
-// listener accepts connections for mochi. mochi v2.7.9: its own listeners end silently at the first
-// error of Accept, and wait forever for a CONNECT, even in Close.
+// listener accepts connections, and starts a goroutine for each.
 type listener struct {
 	socket  net.Listener
 	logger  *slog.Logger
@@ -24,14 +20,13 @@ type listener struct {
 	sockets int                      // how many there may be; 0: no limit
 	refused func(why RefusalReason)  // counts a connection
 	connect func(net.Conn) *connection
-	recover func(*connection, any) // handles a panic of the goroutine that reads a connection
 
 	refusals *logs.Limiter // connections that are closed before CONNECT
 	failures *logs.Limiter // of Accept
 	faults   *logs.Limiter // connections that end because of what their clients sent
 
 	stopping chan struct{}
-	handlers sync.WaitGroup // one for each connection, and one for Serve
+	handlers sync.WaitGroup // one for each connection, and one for accept
 
 	mu          sync.Mutex
 	stopped     bool
@@ -39,8 +34,6 @@ type listener struct {
 
 	accepted uint64 // connections so far, of the goroutine that accepts them
 }
-
-var _ listeners.Listener = (*listener)(nil)
 
 func newListener(socket net.Listener, options *Options, refused func(RefusalReason)) *listener {
 	sockets := descriptors.MaxSockets()
@@ -59,20 +52,21 @@ func newListener(socket net.Listener, options *Options, refused func(RefusalReas
 	}
 }
 
-// Serve accepts connections until stopAccepting. mochi calls it in a goroutine. establish
-// returns when mochi is done with a connection.
-func (l *listener) Serve(establish listeners.EstablishFn) {
-	if !l.track(nil) {
-		return
+// start accepts connections until stopAccepting.
+func (l *listener) start() {
+	if l.track(nil) {
+		go l.accept()
 	}
+}
+
+func (l *listener) accept() {
 	defer l.handlers.Done()
-	err := l.auth.Accept(l.socket, l.stopping, l.failures, func(socket net.Conn) { l.handle(socket, establish) })
-	if err != nil {
+	if err := l.auth.Accept(l.socket, l.stopping, l.failures, l.handle); err != nil {
 		l.failed <- err
 	}
 }
 
-func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
+func (l *listener) handle(socket net.Conn) {
 	if l.isFull() {
 		l.refuse(socket, RefusedDescriptors, "limit", l.sockets, "hint", descriptors.Hint)
 		return
@@ -81,7 +75,7 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 	conn := l.connect(socket)
 	l.accepted++
 	conn.number = l.accepted
-	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(conn.RemoteAddr()), conn.abort)
+	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(conn.address()), conn.abort)
 	if oldest != nil {
 		oldest.Drop()
 	}
@@ -95,61 +89,28 @@ func (l *listener) handle(socket net.Conn, establish listeners.EstablishFn) {
 		_ = socket.Close()
 		return
 	}
-	// From CONNECT on, mochi extends the deadline with each packet.
-	_ = conn.SetDeadline(pending.Deadline())
-	go func() {
-		defer l.handlers.Done()
-		err := l.establish(establish, conn)
-		if !pending.Done() && !conn.authenticated {
-			// It was dropped for a newer one. It is counted here, which every connection reaches.
-			l.countRefused(conn.RemoteAddr(), RefusedUnauthenticated, "hint", unauthenticated.Hint)
-		}
-		conn.finish()
-		if conn.fault != nil {
-			l.faults.Log("client", logs.Name(conn.identity.Client), "remote", conn.RemoteAddr().String(), "reason", logs.Error(conn.fault))
-		}
-		l.mu.Lock()
-		delete(l.connections, conn)
-		l.mu.Unlock()
-		if l.logger.Enabled(context.Background(), slog.LevelDebug) {
-			l.logger.Debug("connection ended", "remote", conn.RemoteAddr().String(), "error", logs.Error(err))
-		}
-	}()
+	conn.setReadDeadline(pending.Deadline())
+	go l.serve(conn)
 }
 
-// socketBuffer is how many bytes the kernel may hold for a connection in each direction. Linux doubles
-// the number, for its own overhead. By itself it lets a buffer grow to megabytes, and keeps them for a
-// client that does not read. With 32 KiB, packets of 1 MiB took a hundred times as long on loopback,
-// whose segments have 64 KiB.
-const socketBuffer = 128 << 10
-
-// boundBuffers bounds the buffers of a socket. A connection in memory has none.
-func boundBuffers(conn net.Conn) {
-	if socket, ok := conn.(interface {
-		SetReadBuffer(bytes int) error
-		SetWriteBuffer(bytes int) error
-	}); ok {
-		_ = socket.SetReadBuffer(socketBuffer) // fails on a closed connection only
-		_ = socket.SetWriteBuffer(socketBuffer)
+// serve serves a connection until it is over.
+func (l *listener) serve(conn *connection) {
+	defer l.handlers.Done()
+	err := conn.serve()
+	if !conn.pendingAuth.Done() && !conn.authenticated {
+		// It was dropped for a newer one. It is counted here, which every connection reaches.
+		l.countRefused(conn.address(), RefusedUnauthenticated, "hint", unauthenticated.Hint)
 	}
-}
-
-// establish handles a connection and returns when that is over. A panic ends this connection
-// only.
-func (l *listener) establish(establish listeners.EstablishFn, conn *connection) (err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			l.recover(conn, value)
-			err = errPanicked
-		}
-	}()
-	if err := conn.handshake(); err != nil {
-		if errors.Is(err, context.DeadlineExceeded) {
-			l.countRefused(conn.RemoteAddr(), RefusedSlow)
-		}
-		return err
+	conn.finish()
+	if conn.fault != nil {
+		l.faults.Log("client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", logs.Error(conn.fault))
 	}
-	return establish(l.ID(), conn)
+	l.mu.Lock()
+	delete(l.connections, conn)
+	l.mu.Unlock()
+	if l.logger.Enabled(context.Background(), slog.LevelDebug) {
+		l.logger.Debug("connection ended", "remote", conn.remote, "error", logs.Error(err))
+	}
 }
 
 // isFull reports whether as many connections are open as descriptors allow.
@@ -170,7 +131,7 @@ func (l *listener) countRefused(remote net.Addr, why RefusalReason, attributes .
 	l.refusals.Log(append([]any{"reason", string(why), "remote", remote.String()}, attributes...)...)
 }
 
-// track registers a goroutine, for a connection or for Serve. It reports false if the listener
+// track registers a goroutine, for a connection or for accept. It reports false if the listener
 // is stopping.
 func (l *listener) track(conn *connection) bool {
 	l.mu.Lock()
@@ -201,7 +162,7 @@ func (l *listener) stop() {
 	l.stopAccepting()
 	l.mu.Lock()
 	for conn := range l.connections {
-		_ = conn.Close()
+		conn.close()
 	}
 	l.mu.Unlock()
 	l.handlers.Wait()
@@ -209,13 +170,3 @@ func (l *listener) stop() {
 	l.failures.Close()
 	l.faults.Close()
 }
-
-// The rest implements listeners.Listener.
-
-func (l *listener) ID() string              { return "tcp" }
-func (l *listener) Address() string         { return l.socket.Addr().String() }
-func (l *listener) Protocol() string        { return l.socket.Addr().Network() }
-func (l *listener) Init(*slog.Logger) error { return nil }
-
-// Close is called by mochi's Close, after stop.
-func (l *listener) Close(listeners.CloseFn) { l.stop() }

@@ -332,7 +332,7 @@ func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
 func mustBeEmpty(t *testing.T, s *server.Server) {
 	t.Helper()
 	testsupport.Eventually(t, "the server knows of no client", func() bool {
-		return s.Sockets() == 0 && s.Stats().Connected == 0 && s.Mochi().Clients.Len() == 0
+		return s.Sockets() == 0 && s.Stats().Connected == 0 && s.Clients() == 0
 	})
 	if usage := s.Usage(); usage.Subscriptions != 0 || usage.Sessions != 0 || usage.OutgoingBytes != 0 || usage.WaitingBytes != 0 {
 		t.Errorf("the server still holds %+v", usage)

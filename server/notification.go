@@ -5,8 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -77,7 +76,7 @@ func (s *Server) wakeOthers(conn *connection, notifications []statestore.Notific
 		switch to := s.connectionOf(notification.Client); to {
 		case nil:
 		case conn:
-			conn.inbound.notified = true
+			conn.notified = true
 		default:
 			to.outbox.Wake()
 		}
@@ -120,11 +119,11 @@ const writesAtOnce = 8
 // writeWaiting writes what waits for a client: replies and notifications, as many as possible in one
 // write, and then the messages of its session. It does so in turns: notifying a thousand clients of one
 // change must not delay the requests of others.
-func (s *Server) writeWaiting(cl *mochi.Client, conn *connection) {
+func (s *Server) writeWaiting(conn *connection) {
 	defer s.recoverIn(conn)
 	defer conn.writeTurn.End()
-	s.writeReplies(cl, conn)
-	s.writeNotifications(cl, conn, conn.writeTurn)
+	s.writeReplies(conn)
+	s.writeNotifications(conn, conn.writeTurn)
 	s.writeMessages(conn)
 	conn.writeTurn.End()
 	conn.flush()
@@ -132,24 +131,16 @@ func (s *Server) writeWaiting(cl *mochi.Client, conn *connection) {
 
 // writeNotifications adds the notifications that wait to the packets that are held back, and writes when
 // these are enough. It ends in a turn, if it had anything to do.
-func (s *Server) writeNotifications(cl *mochi.Client, conn *connection, turn *fairqueue.Place) {
+func (s *Server) writeNotifications(conn *connection, turn *fairqueue.Place) {
 	conn.notifications = conn.outbox.take(conn.notifications)
 	for _, notification := range conn.notifications {
 		if conn.closed.Load() {
 			return // the end of the connection waits for this, and a thousand long ones take long
 		}
 		turn.Begin()
-		s.notify(cl, conn, turn, notification)
+		s.notify(conn, turn, notification)
 	}
 	clear(conn.notifications) // an idle client must not keep their values
-}
-
-// writeOwnNotifications is for the goroutine that reads a connection, in its turn, before it waits.
-func (s *Server) writeOwnNotifications(cl *mochi.Client, conn *connection) {
-	if conn.outbox.claim() {
-		defer conn.outbox.unclaim()
-		s.writeNotifications(cl, conn, conn.readTurn)
-	}
 }
 
 // writeMessages writes the messages that wait in the session of a client. It gathers the packets
@@ -177,19 +168,19 @@ func (s *Server) writeMessages(conn *connection) {
 
 // notify adds a notification, with QoS 0, to the packets that are held back, and writes when these
 // are enough.
-func (s *Server) notify(cl *mochi.Client, conn *connection, turn *fairqueue.Place, notification *sharedNotification) {
+func (s *Server) notify(conn *connection, turn *fairqueue.Place, notification *sharedNotification) {
 	defer conn.outbox.Release(int(envelope.NotificationCost(notification.Change))) // only now: until here it waited
-	message := s.encodeNotification(cl, notification)
+	message := s.encodeNotification(conn.identity.Client, notification)
 	defer message.free()
-	if isTooLarge(cl, message.Size()) {
-		s.logger.Debug("a notification is larger than its client takes", "client", logs.Name(cl.ID), "bytes", message.Size())
+	if conn.gate.TooLarge(message.Size()) {
+		s.logger.Debug("a notification is larger than its client takes", "client", logs.Name(conn.identity.Client), "bytes", message.Size())
 		return
 	}
 	var total int
 	conn.holdBack(func(held []byte) []byte {
 		held, err := message.Append(held)
 		if err != nil {
-			s.logger.Debug("a notification was not delivered", "client", logs.Name(cl.ID), "error", logs.Error(err))
+			s.logger.Debug("a notification was not delivered", "client", logs.Name(conn.identity.Client), "error", logs.Error(err))
 		}
 		total = len(held)
 		return held
@@ -202,9 +193,9 @@ func (s *Server) notify(cl *mochi.Client, conn *connection, turn *fairqueue.Plac
 
 // encodeNotification returns a notification to a client, to be freed after use. Each renewal of a
 // watched key causes one, mostly to the holder alone: that allocates nothing.
-func (s *Server) encodeNotification(cl *mochi.Client, notification *sharedNotification) *encodedPublish {
+func (s *Server) encodeNotification(id string, notification *sharedNotification) *encodedPublish {
 	e := encodedPublishes.Get().(*encodedPublish)
-	e.topic = protocol.AppendNotifyTopic(e.topic[:0], cl.ID, notification.Key)
+	e.topic = protocol.AppendNotifyTopic(e.topic[:0], id, notification.Key)
 	e.Forward = wire.Forward{MQTT5: true, TopicBytes: e.topic}
 	shared := notification.several.Load()
 	if shared == nil {

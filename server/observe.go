@@ -1,13 +1,10 @@
 package server
 
 import (
-	"cmp"
 	"errors"
 	"net"
 	"strings"
 	"time"
-
-	mochi "github.com/mochi-mqtt/server/v2"
 
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/statestore"
@@ -15,9 +12,9 @@ import (
 
 // observing makes the event of a request, and returns what the engine calls with the reply when that may
 // leave. It is apart from apply so that a request without an observer allocates nothing for it.
-func (s *Server) observing(cl *mochi.Client, conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {
+func (s *Server) observing(conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {
 	event := s.events.Request(command, now)
-	event.User, event.Remote = activity.CutText(conn.identity.User), cl.Net.Remote
+	event.User, event.Remote = activity.CutText(conn.identity.User), conn.remote
 	event.Will = r.isWill
 	if r.forced != nil {
 		event.Forced = activity.CutText(strings.Clone(*r.forced))
@@ -25,62 +22,43 @@ func (s *Server) observing(cl *mochi.Client, conn *connection, r *request, comma
 	return func(reply statestore.Reply) { s.events.Answered(event, reply) }
 }
 
-// observeConnection reports that the session of a client is established.
-func (s *Server) observeConnection(conn *connection) {
+// observe reports what happened to a connection, if anything takes the events.
+func (s *Server) observe(kind activity.Kind, conn *connection, reason string) {
 	if s.events.Wanted() {
-		conn.observed = true
-		s.events.Push(s.connectionEvent(activity.Connected, conn, ""))
+		s.events.Push(connectionEvent(kind, conn, reason))
 	}
 }
 
 // observeEnd reports the end of a connection, unless its beginning was not reported.
 func (s *Server) observeEnd(conn *connection) {
 	if conn.observed {
-		s.events.Push(s.connectionEvent(activity.Disconnected, conn, cmp.Or(conn.endReason, activity.ReasonLost)))
+		s.events.Push(connectionEvent(activity.Disconnected, conn, whyEnded(conn, s.stopping.Load())))
 	}
 }
 
 // observeTakeOver reports that a client has opened a connection while an earlier one was open.
 func (s *Server) observeTakeOver(earlier, next *connection) {
-	event := s.connectionEvent(activity.TakenOver, earlier, earlier.RemoteAddr().String())
-	event.Remote = next.RemoteAddr().String()
+	event := connectionEvent(activity.TakenOver, earlier, earlier.remote)
+	event.Remote = next.remote
 	s.events.Push(event) // a flapping client id is for the log, whether or not there is an observer
 }
 
-func (s *Server) connectionEvent(kind activity.Kind, conn *connection, reason string) activity.Event {
+func connectionEvent(kind activity.Kind, conn *connection, reason string) activity.Event {
 	return activity.Event{
 		Kind:   kind,
 		At:     time.Now(),
 		Client: activity.CutKey(conn.identity.Client),
 		User:   activity.CutText(conn.identity.User),
-		Remote: conn.RemoteAddr().String(),
+		Remote: conn.remote,
 		Reason: reason,
 	}
 }
 
-// observeRefusal reports that a connection was refused.
-func (s *Server) observeRefusal(cl *mochi.Client, why RefusalReason) {
-	if s.events.Wanted() {
-		s.events.Push(activity.Event{Kind: activity.Refused, At: time.Now(), Client: activity.CutKey(cl.ID), Remote: cl.Net.Remote, Reason: string(why)})
-	}
-}
-
-// observeDrop reports that a request was dropped.
-func (s *Server) observeDrop(cl *mochi.Client, why DropReason) {
-	if s.events.Wanted() {
-		s.events.Push(activity.Event{
-			Kind: activity.Dropped, At: time.Now(), Client: activity.CutKey(cl.ID), User: activity.CutText(userOf(cl)),
-			Remote: cl.Net.Remote, Reason: string(why),
-		})
-	}
-}
-
-// whyEnded returns why a connection ended, as the goroutine that reads it finds out: err is nil after a
-// normal DISCONNECT.
-func whyEnded(conn *connection, err error, stopping bool) string {
+// whyEnded returns why a connection ended, as the goroutine that reads it finds out.
+func whyEnded(conn *connection, stopping bool) string {
 	var timeout net.Error
 	switch {
-	case err == nil:
+	case conn.ended == nil:
 		return activity.ReasonLeft
 	case conn.replaced.Load():
 		return activity.ReasonTakenOver
@@ -90,7 +68,7 @@ func whyEnded(conn *connection, err error, stopping bool) string {
 		return activity.ReasonFault
 	case stopping:
 		return activity.ReasonStopped
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case errors.As(conn.ended, &timeout) && timeout.Timeout():
 		return activity.ReasonSilent
 	}
 	return activity.ReasonLost

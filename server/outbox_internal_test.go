@@ -17,8 +17,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/internal/envelope"
@@ -26,6 +24,17 @@ import (
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
+
+// newTestServer returns what a connection needs of a server.
+func newTestServer() *Server {
+	limits := Limits{OutgoingBytes: 1 << 20, AllOutgoingBytes: 1 << 30, AllArrivingBytes: 1 << 30}
+	return &Server{
+		options:    Options{MaxPacketSize: 1 << 20, Limits: limits},
+		quotas:     newQuotas(&limits),
+		processors: fairqueue.New(1),
+		writers:    newWriteLimiter(),
+	}
+}
 
 // limiterOf returns a writeLimiter that lets one outbox write at a time, and outboxes that call writes.
 func limiterOf(writes ...func()) (*writeLimiter, []*outbox) {
@@ -231,8 +240,9 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 		if err := await.Receive(shaken); err != nil {
 			t.Fatal(err)
 		}
-		conn := newConnection(socket, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, fairqueue.New(1), newQuotas(&Limits{AllOutgoingBytes: 1 << 30, AllArrivingBytes: 1 << 30}), newWriteLimiter())
-		s := &Server{connections: map[string]*connection{"slow": conn}}
+		s := newTestServer()
+		conn := s.newConnection(socket)
+		s.clients = map[string]*client{"slow": {conn: conn}}
 		began := time.Now()
 		for range 1<<20/int(envelope.NotificationCost(new(statestore.Change))) + 1 {
 			s.deliver(statestore.Notification{Client: "slow", Change: new(statestore.Change)})
@@ -289,13 +299,15 @@ func TestInvariant57AllThatIsAnsweredIsAnsweredInTurns(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out := new(sink)
-			conn := newConnection(out, &Options{MaxPacketSize: 1 << 20}, fairqueue.New(1), newQuotas(&Limits{AllOutgoingBytes: 1 << 30, AllArrivingBytes: 1 << 30}), newWriteLimiter())
-			in := conn.inbound
-			in.version, in.client = test.version, new(mochi.Client)
-			if !in.take([]byte(test.packet)) {
-				t.Fatal("it goes on to mochi, which has no turns")
+			conn := newTestServer().newConnection(out)
+			conn.gate.Version, conn.gate.Begun = test.version, true
+			if err := conn.check([]byte(test.packet)); err != nil || !conn.handle([]byte(test.packet)) {
+				t.Fatalf("the connection ends: %v", err)
 			}
-			in.pause()
+			if out.Len() > 0 {
+				t.Error("it is answered in the turn")
+			}
+			conn.pause()
 			if got := out.String(); got != test.answer {
 				t.Errorf("the answer is %x, want %x", got, test.answer)
 			}
@@ -313,6 +325,8 @@ func (s *sink) Read(p []byte) (int, error) { return s.Buffer.Read(p) }
 
 func (s *sink) Write(p []byte) (int, error) { return s.Buffer.Write(p) }
 
+func (s *sink) RemoteAddr() net.Addr { return nil }
+
 func (s *sink) SetReadDeadline(time.Time) error { return nil }
 
 func (s *sink) SetWriteDeadline(time.Time) error { return nil }
@@ -322,11 +336,10 @@ func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
-	conn := newConnection(near, &Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}}, fairqueue.New(1), newQuotas(&Limits{AllOutgoingBytes: 1 << 30, AllArrivingBytes: 1 << 30}), newWriteLimiter())
+	conn := newTestServer().newConnection(near)
 	stuck := make(chan error, 1)
 	go func() {
-		_, err := conn.Write([]byte("no one reads this"))
-		stuck <- err
+		stuck <- conn.send([]byte("no one reads this"))
 	}()
 	for conn.writing.TryLock() { // until the write is under way
 		conn.writing.Unlock()
@@ -342,7 +355,7 @@ func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 		t.Errorf("the write was not stuck: %v", err)
 	default:
 	}
-	_ = conn.Close()
+	conn.close()
 	if err := await.Receive(stuck); err == nil {
 		t.Error("the write reached a client that reads nothing")
 	}
@@ -427,7 +440,6 @@ func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 // is used again. Both are the same bytes.
 func TestANotificationIsTheSameForOneClientAndForSeveral(t *testing.T) {
 	s := &Server{notificationProperties: encodeNotificationProperties("identity")}
-	cl := &mochi.Client{ID: "gateway-a"}
 	for name, change := range map[string]*statestore.Change{
 		"set":     {Key: "press-7/active", Value: "gateway-a:1", Version: hlc.Timestamp{Wall: 1, Node: "store"}},
 		"deleted": {Key: "press-7/active", Deleted: true, Version: hlc.Timestamp{Wall: 2, Node: "store"}},
@@ -435,7 +447,7 @@ func TestANotificationIsTheSameForOneClientAndForSeveral(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			encode := func(n *sharedNotification) []byte {
-				message := s.encodeNotification(cl, n)
+				message := s.encodeNotification("gateway-a", n)
 				defer message.free()
 				packet, err := message.Append(nil)
 				if err != nil {

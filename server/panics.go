@@ -15,33 +15,30 @@ var errPanicked = errors.New("the server panicked while it handled the connectio
 // maxStack bounds how much of a stack is logged, in bytes.
 const maxStack = 8 << 10
 
-// recoverIn is deferred by each goroutine of a connection but the one that reads it.
+// recoverIn is deferred by the goroutine that writes what waits for a connection.
 func (s *Server) recoverIn(conn *connection) {
 	if value := recover(); value != nil {
 		s.handlePanic(conn, value)
 	}
 }
 
-// handleReadingPanic is handlePanic for the goroutine that reads a connection, after its stack is
-// unwound. It also applies or publishes the Will, since the connection is lost.
-func (s *Server) handleReadingPanic(conn *connection, value any) {
-	conn.readTurn.End() // it may have panicked in a turn
-	s.handlePanic(conn, value)
-	cl := conn.inbound.client
-	if cl == nil || conn.disconnected.Load() {
-		return
-	}
-	defer conn.readTurn.End()
-	defer s.recoverIn(conn) // the Will may be what panics
-	s.applyWill(cl, conn)
-	s.publishOrDelayWill(cl, conn, endsWithConnection(cl))
+// guard calls a function of the goroutine that reads the connection. If it panics, the connection ends.
+func (c *connection) guard(do func() error) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			c.readTurn.End() // it may have panicked in a turn
+			c.server.handlePanic(c, value)
+			err = errPanicked
+		}
+	}()
+	return do()
 }
 
 // handlePanic ends the connection of a goroutine that panicked. Other connections go on, since the
 // state that they share is intact. After a panic in the store a request may be half applied and all
 // later answers wrong: notePanic passes it on, and it ends the process.
 func (s *Server) handlePanic(conn *connection, value any) {
-	s.notePanic(value, "remote", conn.RemoteAddr().String())
+	s.notePanic(value, "remote", conn.remote)
 	conn.abort()
 }
 

@@ -9,8 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/packets"
+	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/mqtt"
@@ -54,9 +53,9 @@ const maxEncodedPublish = 4096
 
 // encodeReply returns a reply to a client, to be freed after use. If a value makes it larger than the
 // client takes, it is a refusal instead, so that the client need not wait for nothing.
-func (s *Server) encodeReply(cl *mochi.Client, topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
+func (s *Server) encodeReply(conn *connection, topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
 	encoded := s.encodeReplyToAll(topic, correlation, reply)
-	if reply.Outcome == statestore.Found && isTooLarge(cl, encoded.Size()) {
+	if reply.Outcome == statestore.Found && conn.gate.TooLarge(encoded.Size()) {
 		encoded.free()
 		return s.encodeReplyToAll(topic, correlation, statestore.Reply{Verb: reply.Verb, Err: tooLargeForClient})
 	}
@@ -84,38 +83,32 @@ func encodeReplyProperties(identity string) []byte {
 
 // sendReply sends a reply to its topic, in the turn of a goroutine of the connection. It returns how
 // many bytes it added to the packets that are held back.
-func (s *Server) sendReply(cl *mochi.Client, conn *connection, turn *fairqueue.Place, topic string, correlation []byte, reply statestore.Reply) (added int) {
-	encoded := s.encodeReply(cl, topic, correlation, reply)
+func (s *Server) sendReply(conn *connection, turn *fairqueue.Place, topic string, correlation []byte, reply statestore.Reply) (added int) {
+	encoded := s.encodeReply(conn, topic, correlation, reply)
 	defer encoded.free()
 	if !envelope.IsClientTopic(topic) {
 		s.publishReply(encoded, turn.Yield)
 		return 0
 	}
-	return s.holdReply(cl, conn, encoded)
-}
-
-// isTooLarge reports whether a packet of some bytes exceeds the Maximum Packet Size of a client.
-func isTooLarge(cl *mochi.Client, size int) bool {
-	limit := cl.Properties.Props.MaximumPacketSize
-	return limit > 0 && uint64(size) > uint64(limit)
+	return s.holdReply(conn, encoded)
 }
 
 // holdReply adds a reply on a topic of its client to the packets that are held back, and returns how
 // many bytes it added. Only the client itself can read the topic, so it is written directly, and
 // nothing that other clients do can delay it.
-func (s *Server) holdReply(cl *mochi.Client, conn *connection, reply *encodedPublish) (added int) {
+func (s *Server) holdReply(conn *connection, reply *encodedPublish) (added int) {
 	identifiers, subscribed := conn.session.Matches(reply.Topic)
 	if !subscribed {
 		return 0
 	}
-	reply.Identifiers = identifiers   // of the subscriptions that match it [MQTT-3.3.4-3]
-	if isTooLarge(cl, reply.Size()) { // [MQTT-3.1.2-24]
+	reply.Identifiers = identifiers       // of the subscriptions that match it [MQTT-3.3.4-3]
+	if conn.gate.TooLarge(reply.Size()) { // [MQTT-3.1.2-24]
 		return 0
 	}
 	return conn.holdBack(func(held []byte) []byte {
 		held, err := reply.Append(held)
 		if err != nil {
-			s.logger.Debug("a reply was not delivered", "client", logs.Name(cl.ID), "error", logs.Error(err))
+			s.logger.Debug("a reply was not delivered", "client", logs.Name(conn.identity.Client), "error", logs.Error(err))
 		}
 		return held
 	})
@@ -186,19 +179,19 @@ const waitingReplyOverhead = 512
 // of the processors. It returns a fault if the connection or the store ends before that. A request
 // that isAssured does not wait for what others have filled. observed, which may be nil, is called with
 // the reply when it may leave.
-func (s *Server) submit(cl *mochi.Client, conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
+func (s *Server) submit(conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
 	if r.isWill {
-		return s.submitWill(cl, conn, r, command, observed)
+		return s.submitWill(conn, r, command, observed)
 	}
-	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
+	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.CorrelationData))
 	if !conn.outbox.takeReply(room, s.options.Store.DedupWindow) && !s.waitToTake(conn, room) {
-		return reply, false, refusal(packets.ErrImplementationSpecificError, connectionEnded)
+		return reply, false, refusal(mqtt.ImplementationError, connectionEnded)
 	}
 	var admitted func()
 	if s.journalTurns.mustWait(s.engine) && !isAssured(conn, r) {
 		if admitted = s.waitForJournal(conn); admitted == nil {
 			conn.outbox.cancelReply(room)
-			return reply, false, refusal(packets.ErrImplementationSpecificError, storeStopped)
+			return reply, false, refusal(mqtt.ImplementationError, storeStopped)
 		}
 	}
 	if conn.spare == nil {
@@ -206,7 +199,7 @@ func (s *Server) submit(cl *mochi.Client, conn *connection, r request, command s
 	}
 	waiting := conn.spare
 	reply, now := s.engine.SubmitWaking(command, observed, waiting.arrive, conn.wakeOthers)
-	s.logDenial(cl, conn, &command, reply)
+	s.logDenial(conn, &command, reply)
 	if admitted != nil {
 		admitted()
 	}
@@ -231,7 +224,7 @@ func (s *Server) submit(cl *mochi.Client, conn *connection, r request, command s
 			waiting.abandoned = true
 		}
 	}
-	waiting.address(r.responseTopic, r.correlation, room)
+	waiting.address(r.responseTopic, r.CorrelationData, room)
 	waiting.added()
 	return statestore.Reply{}, true, nil
 }
@@ -248,7 +241,7 @@ const (
 // small, and nearly nothing waits for its connection. A renewal needs no commit: it must not wait
 // for the changes of other clients while a disk is slow.
 func isAssured(conn *connection, r request) bool {
-	return len(r.payload) <= assuredRequest && conn.outbox.promisedAtMost(assuredReplies)
+	return len(r.Payload) <= assuredRequest && conn.outbox.promisedAtMost(assuredReplies)
 }
 
 // The three functions below wait, outside of a turn, and report failure if the connection or the store
@@ -307,7 +300,7 @@ func (t *journalTurns) wait(conn *connection, store *engine.Engine) (end func())
 	defer t.waiting.Add(-1)
 	source := journalSource{user: conn.identity.User}
 	if source.user == "" {
-		source.network = unauthenticated.SourceOf(conn.RemoteAddr())
+		source.network = unauthenticated.SourceOf(conn.address())
 	}
 	end, err := t.turns.Acquire(conn.open, source)
 	if err != nil {
@@ -335,36 +328,36 @@ const (
 
 // submitWill is submit for a Will, whose connection has ended. Its reply can reach another client
 // only.
-func (s *Server) submitWill(cl *mochi.Client, conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *packets.Code) {
+func (s *Server) submitWill(conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
 	if s.engine.Room(ctx) != nil {
 		if s.stopping.Load() {
-			return reply, false, refusal(packets.ErrServerShuttingDown, storeStopped)
+			return reply, false, refusal(mqtt.ShuttingDown, storeStopped)
 		}
-		return reply, false, s.drop(cl, DroppedJournalSlow)
+		return reply, false, s.drop(conn, DroppedJournalSlow)
 	}
-	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.correlation))
+	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.CorrelationData))
 	if envelope.IsClientTopic(r.responseTopic) || !s.willReplies.takeReply(room, maxWillReplies) {
 		reply, now := s.engine.SubmitThen(command, observed, nil)
-		s.logDenial(cl, conn, &command, reply)
+		s.logDenial(conn, &command, reply)
 		return reply, !now, nil
 	}
 	waiting := s.newWaitingReply(s.willReplies)
 	reply, now := s.engine.SubmitThen(command, observed, waiting.arrive)
-	s.logDenial(cl, conn, &command, reply)
+	s.logDenial(conn, &command, reply)
 	if now {
 		s.willReplies.cancelReply(room)
 		return reply, false, nil
 	}
-	waiting.address(r.responseTopic, r.correlation, room)
+	waiting.address(r.responseTopic, r.CorrelationData, room)
 	waiting.added()
 	return statestore.Reply{}, true, nil
 }
 
 // writeReplies adds the replies whose commits are over to the packets that are held back, and
 // writes when these are enough.
-func (s *Server) writeReplies(cl *mochi.Client, conn *connection) {
+func (s *Server) writeReplies(conn *connection) {
 	conn.replies = conn.outbox.takeReplies(conn.replies)
 	held := 0
 	for _, reply := range conn.replies {
@@ -372,7 +365,7 @@ func (s *Server) writeReplies(cl *mochi.Client, conn *connection) {
 			return
 		}
 		conn.writeTurn.Begin()
-		held += s.sendReply(cl, conn, conn.writeTurn, reply.topic, reply.correlation, reply.reply)
+		held += s.sendReply(conn, conn.writeTurn, reply.topic, reply.correlation, reply.reply)
 		conn.outbox.replyWritten(reply.room)
 		if held >= heldEnough || conn.writeTurn.Spent() {
 			conn.writeTurn.End()

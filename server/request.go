@@ -4,69 +4,93 @@ import (
 	"strings"
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/packets"
-
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// request is a message to the state store: a PUBLISH or a Will. It shares the bytes of its packet.
+// request is a message to the state store: a PUBLISH or a Will.
 type request struct {
-	qos                     byte
-	retain                  bool
-	responseTopic           string
-	correlation             []byte
-	expiry                  uint32 // seconds; 0: none
-	timestamp, fencingToken *string
-	store                   *string // the identity that it names
-	payload                 []byte
-	again                   bool               // it has DUP
-	packetID                uint16             // 0 for a Will
-	dialect                 statestore.Dialect // of the client
-	isWill                  bool
-	forced                  *string // why it takes a lease by force
+	*mqtt.Publish
+	responseTopic                          string
+	timestamp, fencingToken, store, forced *string
+	dialect                                statestore.Dialect // of the client
+	isWill                                 bool
+}
+
+// requestTexts has the texts of a request, apart from the bytes of its packet. Most requests of a client have
+// the same, and copy nothing.
+type requestTexts struct{ topic, timestamp, fencingToken, store, forced string }
+
+// request returns the request in a PUBLISH or a Will. It is valid until the next call.
+func (t *requestTexts) request(p *mqtt.Publish) request {
+	if t.topic != string(p.ResponseTopic) {
+		t.topic = string(p.ResponseTopic)
+	}
+	_, deployed := p.User(protocol.PropertyProtocolVersion)
+	return request{
+		Publish:       p,
+		responseTopic: t.topic,
+		timestamp:     copyProperty(&t.timestamp, p, protocol.PropertyTimestamp),
+		fencingToken:  copyProperty(&t.fencingToken, p, protocol.PropertyFencingToken),
+		store:         copyProperty(&t.store, p, protocol.PropertyStore),
+		dialect:       statestore.DialectOf(deployed),
+		forced:        copyProperty(&t.forced, p, protocol.PropertyForced),
+	}
+}
+
+// copyProperty copies a user property to where, and returns where, or nil if the message does not
+// have it.
+func copyProperty(where *string, p *mqtt.Publish, name string) *string {
+	value, ok := p.User(name)
+	if !ok {
+		return nil
+	}
+	if *where != string(value) { // nearly always equal for the identity of the store
+		*where = string(value)
+	}
+	return where
 }
 
 // handle applies a request and returns the reply, or true for later if the reply waits for a commit:
 // then it is sent after that. If the message is not a request by the rules of the protocol, handle
 // drops it and returns what to say in the acknowledgement.
-func (s *Server) handle(cl *mochi.Client, conn *connection, r request) (reply statestore.Reply, later bool, fault *packets.Code) {
-	dropped := s.checkRequest(conn.identity, cl, r)
+func (s *Server) handle(conn *connection, r request) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
+	dropped := s.checkRequest(conn, r)
 	if dropped == "" {
 		dropped = s.reserve(conn, r.responseTopic)
 	}
 	if dropped != "" {
 		conn.readTurn.End() // drop may disconnect the client, and wait for that
-		return reply, false, s.drop(cl, dropped)
+		return reply, false, s.drop(conn, dropped)
 	}
-	return s.apply(cl, conn, r)
+	return s.apply(conn, r)
 }
 
 // apply applies a request that checkRequest has passed. It reports true for later if the reply
 // waits for a commit.
-func (s *Server) apply(cl *mochi.Client, conn *connection, r request) (reply statestore.Reply, later bool, fault *packets.Code) {
+func (s *Server) apply(conn *connection, r request) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
 	start := time.Now()
-	command := s.parse(cl, r)
+	command := s.parse(conn, r)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}
 	command.Willed = s.endsWith(conn, &command)
 	var observed func(statestore.Reply) // nil: nothing takes the event
 	if r.forced != nil || s.events.Wanted() {
-		observed = s.observing(cl, conn, &r, &command, start)
+		observed = s.observing(conn, &r, &command, start)
 	}
 	if s.options.Journal == nil {
 		reply, _ = s.engine.SubmitWaking(command, observed, nil, conn.wakeOthers)
-		s.logDenial(cl, conn, &command, reply)
-	} else if reply, later, fault = s.submit(cl, conn, r, command, observed); fault != nil {
+		s.logDenial(conn, &command, reply)
+	} else if reply, later, fault = s.submit(conn, r, command, observed); fault != nil {
 		return reply, false, fault
 	}
 	if s.backlogged.Load() != nil {
-		conn.inbound.writeNotifications()
+		conn.writeOwnNotifications()
 		conn.readTurn.End()
 		s.letWrite()
 		conn.readTurn.Begin()
@@ -75,52 +99,52 @@ func (s *Server) apply(cl *mochi.Client, conn *connection, r request) (reply sta
 		return reply, true, nil
 	}
 	if reply.Outcome == statestore.Expired {
-		return reply, false, s.drop(cl, DroppedExpired)
+		return reply, false, s.drop(conn, DroppedExpired)
 	}
 	s.count(func(stats *Stats) { stats.Requests++ })
 	return reply, false, nil
 }
 
 // logDenial logs a request that a rule refuses: of the users, or of strict mode.
-func (s *Server) logDenial(cl *mochi.Client, conn *connection, command *statestore.Command, reply statestore.Reply) {
+func (s *Server) logDenial(conn *connection, command *statestore.Command, reply statestore.Reply) {
 	switch reply.Err {
 	case protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued:
-		s.denials.Log("client", logs.Name(cl.ID), "user", logs.Name(conn.identity.User), "remote", cl.Net.Remote,
+		s.denials.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "remote", conn.remote,
 			"verb", command.Verb.String(), "key", logs.Name(command.Key), "reason", reply.Err.Error())
 	}
 }
 
 // parse parses the command in a request that arrives now.
-func (s *Server) parse(cl *mochi.Client, r request) statestore.Command {
+func (s *Server) parse(conn *connection, r request) statestore.Command {
 	asked := statestore.Request{
-		Client:       cl.ID,
-		Payload:      r.payload,
-		Correlation:  r.correlation,
+		Client:       conn.identity.Client,
+		Payload:      r.Payload,
+		Correlation:  r.CorrelationData,
 		Timestamp:    r.timestamp,
 		FencingToken: r.fencingToken,
 		Store:        r.store,
-		PacketID:     r.packetID,
+		PacketID:     r.PacketID,
 		Dialect:      r.dialect,
 	}
-	if r.again {
+	if r.Duplicate {
 		asked.Delivery = statestore.Redelivery
 	}
 	if r.isWill {
 		asked.Correlation = nil // it is not delivered again
 	}
-	if r.expiry > 0 {
-		asked.Expires = s.engine.Elapsed() + time.Duration(r.expiry)*time.Second
+	if r.MessageExpiry > 0 {
+		asked.Expires = s.engine.Elapsed() + time.Duration(r.MessageExpiry)*time.Second
 	}
 	return statestore.Parse(asked)
 }
 
 // checkRequest returns why the message must be dropped, or "" if it is a request.
-func (s *Server) checkRequest(identity access.Identity, cl *mochi.Client, r request) DropReason {
-	if cl.Properties.ProtocolVersion < 5 {
+func (s *Server) checkRequest(conn *connection, r request) DropReason {
+	if conn.gate.Version < mqtt.Version5 {
 		return DroppedOldProtocol
 	}
-	dropped := envelope.Check(r.retain, r.qos, r.responseTopic, r.correlation)
-	if dropped == "" && !s.mayBeAnswered(identity, r.responseTopic) {
+	dropped := envelope.Check(r.Retain, r.QoS, r.responseTopic, r.CorrelationData)
+	if dropped == "" && !s.mayBeAnswered(conn.identity, r.responseTopic) {
 		return DroppedForeignTopic
 	}
 	return dropped
@@ -133,7 +157,7 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 	if conn.reserved == topic {
 		return "" // as for nearly all requests
 	}
-	if !s.responseTopics.reserve(conn.identity.Client, topic) {
+	if !s.reserveTopic(conn.client, topic) {
 		return DroppedTooManyTopics
 	}
 	conn.reserved = strings.Clone(topic)
@@ -142,25 +166,29 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 
 // drop counts and logs a request that is dropped, and returns what to say in its acknowledgement.
 // It disconnects the client if the response topic belongs to the store (docs/protocol.md §1.2).
-func (s *Server) drop(cl *mochi.Client, why DropReason) *packets.Code {
+func (s *Server) drop(conn *connection, why DropReason) *mqtt.Refusal {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
-	s.observeDrop(cl, why)
-	s.drops.Log("client", logs.Name(cl.ID), "remote", cl.Net.Remote, "reason", string(why))
+	s.observe(activity.Dropped, conn, string(why))
+	s.drops.Log("client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", string(why))
 	if why == DroppedForbiddenTopic {
-		s.disconnect(cl, *refusal(packets.ErrNotAuthorized, string(why)))
+		conn.disconnect(refusal(mqtt.NotAuthorized, string(why)))
 	}
 	return refusal(codeOf(why), string(why))
 }
 
 // codeOf returns the reason code for a reason, in PUBACK and in CONNACK.
-func codeOf(why DropReason) packets.Code {
+func codeOf(why DropReason) byte {
 	switch why {
 	case DroppedForbiddenTopic, DroppedForeignTopic:
-		return packets.ErrNotAuthorized
+		return mqtt.NotAuthorized
 	case DroppedInvalidTopic:
-		return packets.ErrTopicNameInvalid
+		return mqtt.InvalidTopic
 	case DroppedTooManyTopics:
-		return packets.ErrQuotaExceeded
+		return mqtt.QuotaExceeded
 	}
-	return packets.ErrImplementationSpecificError
+	return mqtt.ImplementationError
+}
+
+func refusal(code byte, reason string) *mqtt.Refusal {
+	return &mqtt.Refusal{Code: code, Reason: reason}
 }

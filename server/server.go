@@ -3,18 +3,16 @@ package server
 import (
 	"context"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
-	"math"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	mochi "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/packets"
-
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/semaphore"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
@@ -43,10 +41,6 @@ const (
 	// maxKeepAlive bounds, in seconds, the keep-alive of a client of MQTT 5. CONNACK tells the
 	// client.
 	maxKeepAlive = 300
-	// maxOldKeepAlive is the same for clients of older versions, which CONNACK cannot tell: with
-	// less, it would end connections of clients that keep to what they announced. It is the longest
-	// for mochi v2.7.9, which counts one and a half keep-alives in 16 bits.
-	maxOldKeepAlive = 43_690
 )
 
 // Server is a broker with a state store. Its methods are safe for concurrent use.
@@ -54,16 +48,18 @@ type Server struct {
 	options  Options
 	logger   *slog.Logger
 	engine   *engine.Engine
-	mochi    *mochi.Server
 	listener *listener
 	messages *pubsub.Broker // passes ordinary messages on
 	quotas   quotas
-	topics   access.TopicAuthorizer // nil: ordinary topics are open to all
 
-	replyProperties        []byte // encoded; what all replies of the store have
-	notificationProperties []byte // encoded; what all notifications of the store have
-	// responseTopics are topics to which only the store may publish.
-	responseTopics *responseTopics
+	processors *fairqueue.Scheduler
+	writers    *writeLimiter
+
+	topics access.TopicAuthorizer // nil: ordinary topics are open to all
+
+	replyProperties        []byte       // encoded; what all replies of the store have
+	notificationProperties []byte       // encoded; what all notifications of the store have
+	seed                   maphash.Seed // of response topics
 
 	clientIDs *clientIDs // locked while a connection is established or a session ends
 
@@ -95,12 +91,12 @@ type Server struct {
 	latest     [statestore.Documented + 1]*sharedNotification // the latest change, in each dialect; guarded by the engine's lock
 	backlogged atomic.Pointer[outbox]                         // the latest that was more than a quarter full; nil: none
 
-	mu           sync.Mutex
-	connections  map[string]*connection   // by client id, while established
-	stats        Stats                    // but Connected
-	delayedWills map[string]*ordinaryWill // by client id
-	sessions     keptSessions             // of clients that are away
-	restored     []string                 // clients with a session in the journal, which may come back
+	mu        sync.Mutex
+	clients   map[string]*client // by client id
+	connected int                // of clients
+	kept      map[string]int     // by user: sessions of clients that are away
+	stats     Stats              // but Connected
+	restored  []string           // clients with a session in the journal, which may come back
 }
 
 // New is Open with a context that does not end.
@@ -126,14 +122,15 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		options:              options,
 		logger:               options.Logger,
 		clientIDs:            newClientIDs(),
-		connections:          make(map[string]*connection),
+		clients:              make(map[string]*client),
+		kept:                 make(map[string]int),
 		stats:                Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
-		responseTopics:       newResponseTopics(),
+		seed:                 maphash.MakeSeed(),
 		messages:             pubsub.New(options.messageLimits()),
 		quotas:               newQuotas(&options.Limits),
 		journalTurns:         newJournalTurns(),
-		delayedWills:         make(map[string]*ordinaryWill),
-		sessions:             newKeptSessions(),
+		processors:           fairqueue.New(0),
+		writers:              newWriteLimiter(),
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
 		refusedSubscriptions: logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a subscription"),
 		panics:               logs.NewLimiter(options.Logger, slog.LevelError, "the server recovered from a panic"),
@@ -163,14 +160,10 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s.listener = newListener(socket, &options, s.countRefused)
-	processors, writers := fairqueue.New(0), newWriteLimiter()
 	s.running, s.stop = context.WithCancel(context.Background())
-	s.willReplies, s.willTurn = newOutbox(options.Limits.OutgoingBytes, s.quotas, writers), processors.NewPlace()
+	s.willReplies, s.willTurn = newOutbox(options.Limits.OutgoingBytes, s.quotas, s.writers), s.processors.NewPlace()
 	s.willReplies.begin(s.publishWillReplies)
-	s.listener.connect = func(socket net.Conn) *connection {
-		return newConnection(socket, &s.options, processors, s.quotas, writers)
-	}
-	s.listener.recover = s.handleReadingPanic
+	s.listener.connect = s.newConnection
 	// At most half of the unauthenticated connections may wait for a check, so that there is
 	// always one that can be dropped for a new one.
 	auth := s.listener.auth
@@ -178,13 +171,6 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return max(1, auth.LimitOf(source)/2)
 	})
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
-	s.mochi = newMochi(options)
-	if err := s.mochi.AddHook(&hook{server: s}, nil); err != nil {
-		return nil, fmt.Errorf("server: %w", err)
-	}
-	if err := s.mochi.AddListener(s.listener); err != nil {
-		return nil, fmt.Errorf("server: %w", err)
-	}
 	return s, nil
 }
 
@@ -197,31 +183,6 @@ func (o *Options) listen() (socket net.Listener, err error) {
 		}
 	}
 	return socket, nil
-}
-
-// newMochi configures mochi, which handles the life of connections and nothing else.
-func newMochi(options Options) *mochi.Server {
-	capabilities := mochi.NewDefaultServerCapabilities()
-	capabilities.MaximumQos = 1
-	capabilities.MaximumPacketSize = options.MaxPacketSize
-	// The store recognizes as many redeliveries as a client may have in flight.
-	capabilities.ReceiveMaximum = uint16(options.Store.DedupWindow)
-	capabilities.TopicAliasMaximum = 0          // the gate refuses topic aliases
-	capabilities.MaximumClientWritesPending = 1 // mochi queues nothing: it passes no messages on
-	// mochi v2.7.9 must end no session: see expireSessions.
-	capabilities.MaximumSessionExpiryInterval = math.MaxUint32
-	// mochi v2.7.9: its answer to PUBREC and PUBREL would repeat their user properties.
-	capabilities.Compatibilities.NoInheritedPropertiesOnAck = true
-	return mochi.New(&mochi.Options{
-		Capabilities: capabilities,
-		// The connection has a buffer of its own, and mochi reads little but CONNECT.
-		ClientNetReadBufferSize: 128,
-		// The log of mochi contains whole packets of clients.
-		Logger: slog.New(slog.DiscardHandler),
-		// mochi v2.7.9 stops the world to collect figures for its $SYS topics, and cannot be
-		// told not to; once a day is the longest interval.
-		SysTopicResendInterval: 24 * 60 * 60,
-	})
 }
 
 // Addr returns the address on which the server listens.
@@ -267,15 +228,7 @@ func (s *Server) serve(ctx context.Context) error {
 	tasks.Go(func() { eachSecond(expiry, s.publishDueWills) }) // of its own, because ending many sessions takes long
 	s.engine.Begin()
 	s.events.Started(s.engine.Continues())
-	if err := s.mochi.Serve(); err != nil {
-		s.stop()
-		s.listener.stop()
-		s.willReplies.close()
-		stopExpiry()
-		tasks.Wait()
-		stopEvents()
-		return fmt.Errorf("server: %w", err)
-	}
+	s.listener.start()
 	s.logger.Info("listening", "address", s.Addr().String())
 	s.logger.Info("limits", s.options.bounds()...)
 	var failure error
@@ -306,55 +259,23 @@ func (s *Server) closeLogs() {
 	}
 }
 
-// shutdown disconnects all clients and closes mochi. They get "server shutting down" after a
-// failure of the journal too: "server unavailable" is for CONNACK only. mochi v2.7.9: Close can
-// deadlock with a client that disconnects at the same time, so it is called when no client is
-// left.
+// shutdown disconnects all clients. They get "server shutting down" after a failure of the journal too:
+// "server unavailable" is for CONNACK only.
 func (s *Server) shutdown() {
 	s.stopping.Store(true)
 	s.stop()
 	s.listener.stopAccepting()
 	var disconnects sync.WaitGroup
-	for _, cl := range s.mochi.Clients.GetAll() {
-		disconnects.Go(func() { s.disconnect(cl, packets.ErrServerShuttingDown) })
+	var open []*connection
+	s.eachClient(func(c *client) {
+		if c.conn != nil {
+			open = append(open, c.conn)
+		}
+	})
+	for _, conn := range open {
+		disconnects.Go(func() { conn.disconnect(refusal(mqtt.ShuttingDown, "server shutting down")) })
 	}
 	disconnects.Wait()
 	s.listener.stop()
-	_ = s.mochi.Close() // always returns nil
 	s.willReplies.close()
-}
-
-// disconnect sends DISCONNECT with a reason and closes the connection. It waits for a client
-// that does not read for disconnectTimeout at most.
-func (s *Server) disconnect(cl *mochi.Client, reason packets.Code) {
-	if cl.Net.Conn == nil {
-		return
-	}
-	_ = cl.Net.Conn.SetWriteDeadline(time.Now().Add(disconnectTimeout))
-	_ = cl.WritePacket(packets.Packet{
-		FixedHeader: packets.FixedHeader{Type: packets.Disconnect},
-		ReasonCode:  reason.Code,
-		Properties:  packets.Properties{ReasonString: reason.Reason},
-	})
-	// mochi v2.7.9: a client that cl.Stop stops while mochi handles one of its packets loses
-	// its Will. So close the connection instead.
-	_ = cl.Net.Conn.Close()
-}
-
-// takeOver ends a connection because its client has opened another one, next, and returns when it is over.
-//
-// A client that leaves and comes back at once has often sent a DISCONNECT that is not read yet.
-// Closing the connection at once would lose it, and apply a Will that the client has withdrawn.
-func (s *Server) takeOver(old *mochi.Client, conn, next *connection) {
-	conn.replaced.Store(true)
-	timeout := time.NewTimer(takeOverTimeout)
-	defer timeout.Stop()
-	select {
-	case <-conn.over:
-		return
-	case <-timeout.C:
-	}
-	s.observeTakeOver(conn, next)
-	s.disconnect(old, packets.ErrSessionTakenOver)
-	<-conn.over
 }

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"slices"
@@ -325,11 +327,11 @@ func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 	}{
 		"a retained message": {
 			rawmqtt.Message{Topic: "t", QoS: 1, ID: 7, Retain: true}.Packet(),
-			"this server retains no messages: publish without the retain flag, or start the server with --retain (Options.Retain)",
+			"this server retains no messages: publish without the retain flag, or start the server with --retain (Options.Retain) (MQTT reason code 0x9A)",
 		},
 		"QoS 2": {
 			rawmqtt.Message{Topic: "t", QoS: 2, ID: 7}.Packet(),
-			"this server has no QoS 2: publish with QoS 1",
+			"this server has no QoS 2: publish with QoS 1 (MQTT reason code 0x9B)",
 		},
 		"a filter with too many levels": {
 			rawmqtt.SubscribeTo(7, 0, strings.Repeat("a/", 70)),
@@ -414,12 +416,25 @@ func TestTheModuleRequiresOnlyWhatAServerNeeds(t *testing.T) {
 		"github.com/cenkalti/backoff/v4",                // the attached store's retries
 		"github.com/eclipse/paho.golang",                // the attached store's connection
 		"github.com/gofrs/flock",                        // the lock on the directory of a journal
-		"github.com/mochi-mqtt/server/v2",               // the broker
+		"github.com/mochi-mqtt/server/v2",               // tests: a broker of others
 		"github.com/tenurelock/tenure",                  // the rules of the store
 		"github.com/tenurelock/tenure/contrib/tenurews", // tests: clients over WebSocket
 		"go.etcd.io/bbolt",                              // the file of a journal
 		"go.yaml.in/yaml/v3",                            // the file of users and rules
 		"golang.org/x/crypto",                           // bcrypt, for their passwords
+	}
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") || strings.HasPrefix(filepath.ToSlash(name), "internal/testsupport/") {
+			return err
+		}
+		code, err := os.ReadFile(name)
+		if strings.Contains(string(code), `"github.com/mochi-mqtt/`) {
+			t.Errorf("%s imports mochi, which is for tests", name)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	text, err := os.ReadFile("go.mod")
 	if err != nil {

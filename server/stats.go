@@ -145,7 +145,7 @@ func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stats := s.stats
-	stats.Connected = len(s.connections)
+	stats.Connected = s.connected
 	stats.Dropped = maps.Clone(s.stats.Dropped)
 	stats.Refused = maps.Clone(s.stats.Refused)
 	stats.DroppedMessages = map[MessageDropReason]uint64{

@@ -31,7 +31,7 @@ func (s *Server) mayPublish(identity access.Identity, topic string) bool {
 // client id of the owner, or its upper-case hex.
 func (s *Server) isAnswered(level, topic string) bool {
 	name, isHex := envelope.FromHexLevel(level)
-	return s.responseTopics.reserved(level, topic) || isHex && s.responseTopics.reserved(name, topic)
+	return s.isReserved(level, topic) || isHex && s.isReserved(name, topic)
 }
 
 // mayBeAnswered reports whether a client may name a topic as its response topic: below clients/ only
@@ -175,15 +175,12 @@ func owns(client, topic string) bool {
 // returns; a connection that is being established calls clientIDs.claim instead.
 func (s *Server) collides(client string) bool { return s.clientIDs.collides(client, s.hasSession) }
 
-// hasSession reports whether a client is connected or has a session.
-func (s *Server) hasSession(client string) bool {
-	_, known := s.mochi.Clients.Get(client)
-	return known
-}
-
 // notRetained is the reason for refusing a retained message below clients/: when it is delivered,
 // the topic may be a response topic, or have another owner.
 const notRetained = "nothing below clients/ is retained; publish it without the retain flag"
 
 // noneRetained is the reason for refusing a retained message without Options.Retain.
 const noneRetained = "this server retains no messages: publish without the retain flag, or start the server with --retain (Options.Retain)"
+
+// noQoS2 is the reason for refusing a message or a Will with QoS 2.
+const noQoS2 = "this server has no QoS 2: publish with QoS 1"

@@ -1,11 +1,8 @@
 package server
 
 import (
-	"fmt"
+	"bytes"
 	"time"
-
-	mochi "github.com/mochi-mqtt/server/v2"
-	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mqtt"
@@ -17,40 +14,22 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// setWillRequest stores a Will that is a request with its connection, and removes it from mochi,
-// which would publish it. It refuses a Will that could never be applied: when it is due, its
-// client can no longer be told what is wrong.
-func (s *Server) setWillRequest(identity access.Identity, cl *mochi.Client, conn *connection, pk packets.Packet) *packets.Code {
-	properties := pk.Connect.WillProperties
-	will := request{
-		qos:           pk.Connect.WillQos,
-		retain:        pk.Connect.WillRetain,
-		responseTopic: properties.ResponseTopic,
-		correlation:   properties.CorrelationData,
-		expiry:        properties.MessageExpiryInterval,
-		timestamp:     userProperty(properties, protocol.PropertyTimestamp),
-		fencingToken:  userProperty(properties, protocol.PropertyFencingToken),
-		store:         userProperty(properties, protocol.PropertyStore),
-		payload:       pk.Connect.WillPayload,
-		dialect:       statestore.DialectOf(userProperty(properties, protocol.PropertyProtocolVersion) != nil),
-		isWill:        true,
+// setWillRequest stores a Will that is a request with its connection. It refuses a Will that could never be
+// applied: when it is due, its client can no longer be told what is wrong.
+func (s *Server) setWillRequest(conn *connection, asked *mqtt.Publish) *mqtt.Refusal {
+	will := new(requestTexts).request(asked)
+	will.isWill, will.Publish = true, &mqtt.Publish{ // without the bytes of the CONNECT
+		QoS:             asked.QoS,
+		Retain:          asked.Retain,
+		MessageExpiry:   asked.MessageExpiry,
+		CorrelationData: bytes.Clone(asked.CorrelationData),
+		Payload:         bytes.Clone(asked.Payload),
 	}
-	command, refused := s.checkWill(identity, cl, will, pk.Connect.WillProperties.WillDelayInterval)
+	command, refused := s.checkWill(conn, will, asked.WillDelay)
 	if refused != nil {
-		return refusal(*refused, "a Will for the state store must be a valid request: "+refused.Reason)
+		return refusal(refused.Code, "a Will for the state store must be a valid request: "+refused.Reason)
 	}
-	conn.willCommand = &command
-	conn.will, cl.Properties.Will = &will, mochi.Will{}
-	return nil
-}
-
-// userProperty returns the first user property of a name, or nil.
-func userProperty(properties packets.Properties, name string) *string {
-	for i := range properties.User {
-		if properties.User[i].Key == name {
-			return &properties.User[i].Val
-		}
-	}
+	conn.will, conn.willCommand = &will, &command
 	return nil
 }
 
@@ -64,55 +43,65 @@ func (s *Server) endsWith(conn *connection, command *statestore.Command) bool {
 
 // checkWill parses and checks a Will as a request, except for what can change (authorization, the
 // clock, fencing), which is checked when the Will is applied.
-func (s *Server) checkWill(identity access.Identity, cl *mochi.Client, will request, delay uint32) (command statestore.Command, refused *packets.Code) {
-	if why := s.checkRequest(identity, cl, will); why != "" {
+func (s *Server) checkWill(conn *connection, will request, delay uint32) (command statestore.Command, refused *mqtt.Refusal) {
+	if why := s.checkRequest(conn, will); why != "" {
 		return command, refusal(codeOf(why), string(why))
 	}
 	if delay > 0 {
-		return command, refusal(packets.ErrImplementationSpecificError, fmt.Sprintf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay))
+		return command, mqtt.Refuse(mqtt.ImplementationError, "it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay)
 	}
-	command = s.parse(cl, will)
+	command = s.parse(conn, will)
 	if err := command.Err(); err != nil {
-		return command, refusal(packets.ErrImplementationSpecificError, err.Error())
+		return command, refusal(mqtt.ImplementationError, err.Error())
 	}
 	if command.Verb == statestore.VerbSet && will.timestamp == nil {
-		return command, refusal(packets.ErrImplementationSpecificError, string(protocol.MissingTimestamp))
+		return command, refusal(mqtt.ImplementationError, string(protocol.MissingTimestamp))
 	}
 	for _, text := range []*string{will.timestamp, will.fencingToken} {
 		if text == nil {
 			continue
 		}
 		if _, err := hlc.Parse(*text); err != nil {
-			return command, refusal(packets.ErrImplementationSpecificError, string(protocol.MalformedTimestamp))
+			return command, refusal(mqtt.ImplementationError, string(protocol.MalformedTimestamp))
 		}
 	}
 	return command, nil
 }
 
+// settleWill applies or publishes the Will of a connection that has ended, unless a normal DISCONNECT has
+// withdrawn it [MQTT-3.1.2-8, MQTT-3.1.2-10]. The goroutine that reads the connection calls it once, when it
+// has read everything else.
+func (c *connection) settleWill() error {
+	defer c.readTurn.End()
+	if c.ended != nil {
+		c.server.applyWill(c)
+		c.server.publishOrDelayWill(c)
+	}
+	return nil
+}
+
 // applyWill applies the request that a client set as its Will, as if the client had sent it last:
-// with its client id and its rights. The goroutine that reads the connection calls it once, when
-// it has read everything else.
+// with its client id and its rights.
 //
 // When the server stops, no Wills are applied: the package comment says why.
-func (s *Server) applyWill(cl *mochi.Client, conn *connection) {
+func (s *Server) applyWill(conn *connection) {
 	will := conn.will
 	if will == nil || s.stopping.Load() {
 		return
 	}
-	conn.will = nil                    // once, even if this panics
 	conn.reserved = will.responseTopic // reserved at CONNECT
-	reply, later, fault := s.handle(cl, conn, *will)
+	reply, later, fault := s.handle(conn, *will)
 	conn.readTurn.End()
 	if fault != nil {
 		return // counted and logged, as for any request
 	}
 	if !later && !envelope.IsClientTopic(will.responseTopic) { // the only client that could read it there is gone
-		encoded := s.encodeReply(cl, will.responseTopic, will.correlation, reply)
+		encoded := s.encodeReply(conn, will.responseTopic, will.CorrelationData, reply)
 		s.publishReply(encoded, nil)
 		encoded.free()
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })
-	s.logger.Debug("applied a Will", "client", logs.Name(cl.ID))
+	s.logger.Debug("applied a Will", "client", logs.Name(conn.identity.Client))
 }
 
 // ordinaryWill is a Will that is not a request: a message to be published when the connection ends
@@ -125,58 +114,33 @@ type ordinaryWill struct {
 	due      time.Time // when the delay is over
 }
 
-// setOrdinaryWill stores an ordinary Will with its connection, and removes it from mochi, which has
-// no subscribers.
-func (s *Server) setOrdinaryWill(identity access.Identity, cl *mochi.Client, conn *connection, pk packets.Packet) {
-	properties := pk.Connect.WillProperties
+// setOrdinaryWill stores an ordinary Will with its connection.
+func setOrdinaryWill(conn *connection, asked *mqtt.Publish) {
 	conn.ordinaryWill = &ordinaryWill{
-		message: pubsub.Message{
-			Topic:      pk.Connect.WillTopic,
-			QoS:        min(pk.Connect.WillQos, 1),
-			Retain:     pk.Connect.WillRetain,
-			Properties: willProperties(properties),
-			Payload:    pk.Connect.WillPayload,
-			Publisher:  cl.ID,
-		},
-		expiry:   properties.MessageExpiryInterval,
-		delay:    time.Duration(properties.WillDelayInterval) * time.Second,
-		identity: identity,
+		message:  conn.message(string(asked.Topic), asked),
+		expiry:   asked.MessageExpiry,
+		delay:    time.Duration(asked.WillDelay) * time.Second,
+		identity: conn.identity,
 	}
-	cl.Properties.Will = mochi.Will{}
-}
-
-// willProperties returns the encoded properties with which a Will is published.
-func willProperties(p packets.Properties) []byte {
-	var wired []byte
-	if p.PayloadFormatFlag {
-		wired = append(wired, packets.PropPayloadFormat, p.PayloadFormat)
-	}
-	wired = mqtt.AppendProperty(wired, packets.PropContentType, p.ContentType)
-	wired = mqtt.AppendProperty(wired, packets.PropResponseTopic, p.ResponseTopic)
-	wired = mqtt.AppendProperty(wired, packets.PropCorrelationData, p.CorrelationData)
-	for _, property := range p.User {
-		wired = mqtt.AppendUserProperty(wired, property.Key, property.Val)
-	}
-	return wired
+	conn.ordinaryWill.message.Payload = bytes.Clone(asked.Payload) // without the bytes of the CONNECT
 }
 
 // publishOrDelayWill publishes the Will of a connection that ended. If it has a delay and the
 // session is kept, it waits: if the client comes back in time, it is not published
-// [MQTT-3.1.3-9]. It is called like applyWill. When the server stops, no Wills are published.
-func (s *Server) publishOrDelayWill(cl *mochi.Client, conn *connection, sessionEnds bool) {
+// [MQTT-3.1.3-9]. When the server stops, no Wills are published.
+func (s *Server) publishOrDelayWill(conn *connection) {
 	will := conn.ordinaryWill
 	if will == nil || s.stopping.Load() {
 		return
 	}
-	conn.ordinaryWill = nil
-	if will.delay == 0 || sessionEnds {
+	if will.delay == 0 || conn.sessionExpiry() == 0 {
 		s.publishOrdinaryWill(will)
 		return
 	}
 	will.due = time.Now().Add(will.delay)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.delayedWills[cl.ID] = will
+	conn.client.will = will
 }
 
 // delayedWillTimeout is how long a Will that is due waits while a connection of its client is
@@ -186,13 +150,11 @@ const delayedWillTimeout = 10 * time.Second
 // publishDueWills publishes the Wills whose delay is over.
 func (s *Server) publishDueWills(now time.Time) {
 	var due []access.Identity
-	s.mu.Lock()
-	for _, will := range s.delayedWills {
-		if !now.Before(will.due) {
-			due = append(due, will.identity)
+	s.eachClient(func(c *client) {
+		if c.will != nil && !now.Before(c.will.due) {
+			due = append(due, c.identity)
 		}
-	}
-	s.mu.Unlock()
+	})
 	for _, identity := range due {
 		s.publishDueWill(identity, now)
 	}
@@ -202,7 +164,7 @@ func (s *Server) publishDueWills(now time.Time) {
 // connection of the client is established, so no Will is published after a CONNACK [MQTT-3.1.3-9].
 // Only without the lock, after delayedWillTimeout, can a client come back between check and message.
 func (s *Server) publishDueWill(identity access.Identity, now time.Time) {
-	release, locked := s.clientIDs.tryLock(identity.Client, identity.User)
+	release, locked := s.clientIDs.tryLock(identity.Client)
 	if locked {
 		defer release()
 	}
@@ -212,26 +174,31 @@ func (s *Server) publishDueWill(identity access.Identity, now time.Time) {
 }
 
 // takeDueWill is takeDelayedWill if the Will is due and its client is not connected.
-func (s *Server) takeDueWill(client string, now time.Time, locked bool) *ordinaryWill {
+func (s *Server) takeDueWill(id string, now time.Time, locked bool) *ordinaryWill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	will := s.delayedWills[client]
+	c := s.clients[id]
 	switch {
-	case will == nil, now.Before(will.due), s.connections[client] != nil:
+	case c == nil, c.conn != nil, c.will == nil, now.Before(c.will.due):
 		return nil
-	case !locked && now.Sub(will.due) < delayedWillTimeout:
+	case !locked && now.Sub(c.will.due) < delayedWillTimeout:
 		return nil
 	}
-	delete(s.delayedWills, client)
-	return will
+	return c.takeWill()
 }
 
 // takeDelayedWill removes and returns the Will of a client that waits for its delay, or nil.
-func (s *Server) takeDelayedWill(client string) *ordinaryWill {
+func (s *Server) takeDelayedWill(id string) *ordinaryWill {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	will := s.delayedWills[client]
-	delete(s.delayedWills, client)
+	if c := s.clients[id]; c != nil {
+		return c.takeWill()
+	}
+	return nil
+}
+
+func (c *client) takeWill() (will *ordinaryWill) {
+	will, c.will = c.will, nil
 	return will
 }
 

@@ -296,15 +296,15 @@ func TestAWillThatIsNotAValidRequestIsRefusedAtConnectAndNeverApplied(t *testing
 		{"no correlation data", func(w *testsupport.WillConnect) { w.Correlation = "" }, 0x83, "a request needs correlation data"},
 		{"retained", func(w *testsupport.WillConnect) { w.Retain = true }, 0x83, "a request may not be retained"},
 		{"QoS 0", func(w *testsupport.WillConnect) { w.QoS = 0 }, 0x83, "a request needs QoS 1"},
-		{"QoS 2", func(w *testsupport.WillConnect) { w.QoS = 2 }, 0x9b, "qos not supported"},
+		{"QoS 2", func(w *testsupport.WillConnect) { w.QoS = 2 }, 0x9b, "this server has no QoS 2"},
 		{"a delay", func(w *testsupport.WillConnect) { w.Delay = 120 }, 0x83, "its Will Delay Interval must be 0, not 120"},
 		{"a delay beyond its session", func(w *testsupport.WillConnect) { w.Delay, w.Session = 120, 60 }, 0x83, "its Will Delay Interval must be 0, not 120"},
 		{"the system topic as response topic", func(w *testsupport.WillConnect) { w.Response = testsupport.InvokeTopic }, 0x87, "the response topic belongs to the state store"},
 		{"the store's topic as response topic", func(w *testsupport.WillConnect) { w.Response = testsupport.ReservedPrefix + "/70/command/notify/6B" }, 0x87, "the response topic belongs to the state store"},
-		{"a wildcard in the response topic", func(w *testsupport.WillConnect) { w.Response = "clients/+/response" }, 0x90, "in the properties of its Will, a topic name has a wildcard"},
+		{"a wildcard in the response topic", func(w *testsupport.WillConnect) { w.Response = "clients/+/response" }, 0x90, "in the properties of its Will, as its response topic, a topic name has a wildcard"},
 		{"a system response topic", func(w *testsupport.WillConnect) { w.Response = "$SYS/broker" }, 0x90, "nothing can be published to this response topic"},
 		{"another client's response topic", func(w *testsupport.WillConnect) { w.Response = "clients/q/response" }, 0x87, "this client may not be answered on this response topic"},
-		{"no payload", func(w *testsupport.WillConnect) { w.Payload = nil }, 0x82, ""},
+		{"no payload", func(w *testsupport.WillConnect) { w.Payload = nil }, 0x83, "syntax error"},
 		{"no command", func(w *testsupport.WillConnect) { w.Payload = []byte("nonsense") }, 0x83, "syntax error"},
 		{"half a command", func(w *testsupport.WillConnect) { w.Payload = w.Payload[:len(w.Payload)-1] }, 0x83, "syntax error"},
 		{"an unknown command", func(w *testsupport.WillConnect) { w.Payload = testsupport.Command("FROB", "k") }, 0x83, "unknown command"},
@@ -362,7 +362,6 @@ func TestProtocol1AWillOfAnMQTT311ClientIsNotARequest(t *testing.T) {
 	}
 }
 
-// mochi v2.7.9 publishes Wills without an ACL check. A Will that is a request does not reach it.
 func TestAWillThatIsARequestIsNotPublished(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Retain: true})
 	heard := overhear(t, s)

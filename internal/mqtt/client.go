@@ -176,9 +176,6 @@ func encodeConnect(connect *packets.Connect) []byte {
 	return append(AppendVariable([]byte{packets.CONNECT << 4}, len(body)), body...)
 }
 
-// Failure is the lowest reason code that means a failure [MQTT-2.4.0].
-const Failure = 0x80
-
 func decode(packet []byte) (packets.Packet, error) {
 	p, err := packets.ReadPacket(bytes.NewReader(packet))
 	if err != nil {

@@ -3,11 +3,11 @@
 // attached store and the server use it, so all of them read, write, refuse and connect alike. What only a
 // server needs is in server/internal/wire.
 //
-//   - [Filter] takes packets out of the stream of a connection, each complete and within its bound.
+//   - [Filter] divides the stream of a connection into packets, each complete and within its bound.
 //   - [Gate] checks each of them byte for byte, with [Reader] and [Properties], which do not allocate.
 //     If a packet is wrong, a [Refusal] says exactly how.
-//   - [Publish], [Puback] and [Message] are the packets of requests and replies. The codecs of paho
-//     v0.23.0 and mochi v2.7.9 would take most of the time of a request.
+//   - [Publish], [Puback] and [Message] are the packets of requests and replies. paho's codec
+//     (v0.23.0) would take most of the time of a request.
 //   - [Dial] returns a [Conn], from an address, with TLS and the WebSocket of the program.
 //   - [Connect] returns a [Client]: CONNECT, SUBSCRIBE, messages with QoS 1, keep-alive, acknowledgements and the
 //     end of a connection. paho's codec encodes and decodes these packets. paho's Client is not used: it has three
@@ -16,10 +16,10 @@
 //
 // # The gate
 //
-// mochi v2.7.9 on the server and paho v0.23.0 in the client were written for well-behaved peers: some
-// short packets make them read beyond a buffer, allocate gigabytes or end the process. A Gate lets
-// through only packets that follow the standard byte for byte, in an order that it allows, and within
-// [Limits], so none of that can happen. It does not decide what a client may do, nor what the server
+// MQTT libraries such as paho v0.23.0 and mochi v2.7.9 were written for well-behaved peers: some short
+// packets make them read beyond a buffer, allocate gigabytes or end the process. A Gate lets through only
+// packets that follow the standard byte for byte, in an order that it allows, and within [Limits], so
+// none of that can happen. It does not decide what a client may do, nor what the server
 // supports.
 //
 // Every refusal ends the connection, even where the standard allows an answer with a reason

@@ -20,8 +20,8 @@ const (
 	piece = 64 << 10
 )
 
-// Filter reads from a connection, checks each packet and takes some out. Read returns the
-// others, whole and checked. It is not safe for concurrent use.
+// Filter reads from a connection and checks each packet. Next and Read return them, whole and checked. It
+// is not safe for concurrent use.
 //
 // Its buffer grows with the bytes that arrived, not with the length in a header, and shrinks
 // before the Filter waits for the packet after a large one.
@@ -53,11 +53,8 @@ type FilterOptions struct {
 	// long enough to contain the version of MQTT. Its error then replaces the
 	// TooLargeError.
 	Check func(packet []byte) error
-	// Take, if not nil, is called with each packet. Read does not return those for which it
-	// reports true. A packet is valid until Take returns.
-	Take func(packet []byte) bool
-	// Pause, if not nil, is called before the Filter waits for more bytes, before Read
-	// returns a packet, and at the end. Take may hold answers back until then.
+	// Pause, if not nil, is called before the Filter waits for more bytes, and at the end. Answers to
+	// packets may be held back until then.
 	Pause func()
 	// Partial, if not nil, is called before the Filter waits for the rest of a packet of which a
 	// part has arrived, after Pause and once for each packet.
@@ -95,7 +92,7 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("a packet of %d bytes, and at most %d are accepted", e.Size, e.Limit)
 }
 
-// Read returns the packets that Take did not take. It never reads beyond the end of a packet.
+// Read returns the packets, byte for byte. It never reads beyond the end of a packet.
 func (f *Filter) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -109,8 +106,7 @@ func (f *Filter) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Next returns the next packet that Take did not take, whole and checked. It is valid until the next
-// call of Next or Read. After a Read that returned a part of a packet, it returns the rest. An error
+// Next returns the next packet, whole and checked. It is valid until the next call of Next or Read. After a Read that returned a part of a packet, it returns the rest. An error
 // ends the reading: ErrHeader, a *TooLargeError, or what Check, Room or the source returned.
 func (f *Filter) Next() ([]byte, error) {
 	if !f.await() {
@@ -122,7 +118,7 @@ func (f *Filter) Next() ([]byte, error) {
 	return packet, nil
 }
 
-// await reads until there is a packet that Take did not take. It reports false if none comes.
+// await reads until there is a packet. It reports false if none comes.
 func (f *Filter) await() bool {
 	for f.passing == 0 {
 		if !f.next() && !f.fill() {
@@ -132,8 +128,8 @@ func (f *Filter) await() bool {
 	return true
 }
 
-// next handles the packet at the front of the buffer. It reports false if the packet is not
-// complete or the reading has ended.
+// next checks the packet at the front of the buffer. It reports false if the packet is not complete or
+// the reading has ended.
 func (f *Filter) next() bool {
 	front := f.buffer[f.start:f.end]
 	size, _, ok := Size(front)
@@ -149,21 +145,14 @@ func (f *Filter) next() bool {
 	if size > len(front) {
 		return false
 	}
-	packet := front[:size:size]
 	f.partial = false
 	if f.options.Check != nil {
-		if err := f.options.Check(packet); err != nil {
+		if err := f.options.Check(front[:size:size]); err != nil {
 			f.fail(err)
 			return false
 		}
 	}
-	f.begun = true
-	if f.options.Take != nil && f.options.Take(packet) {
-		f.start += size
-		return true
-	}
-	f.options.Pause()
-	f.passing = size
+	f.begun, f.passing = true, size
 	return true
 }
 

@@ -49,9 +49,8 @@ func checks(packet []byte) error {
 
 var errRefused = errors.New("refused")
 
-// divide divides a stream as a Filter must: what is taken, what is passed on, and the
-// error that ends it.
-func divide(stream []byte, limit, first int, takes func([]byte) bool) (taken [][]byte, passed []byte, end error) {
+// divide divides a stream as a Filter must: its packets, and the error that ends it.
+func divide(stream []byte, limit, first int) (passed [][]byte, end error) {
 	for begun := false; ; begun = true {
 		most := limit
 		if !begun && first > 0 && (limit == 0 || first < limit) {
@@ -60,30 +59,26 @@ func divide(stream []byte, limit, first int, takes func([]byte) bool) (taken [][
 		size, _, ok := Size(stream)
 		switch {
 		case Broken(stream):
-			return taken, passed, ErrHeader
+			return passed, ErrHeader
 		case ok && most > 0 && size > most:
 			if !begun && first > 0 && checks(stream) != nil {
-				return taken, passed, errRefused
+				return passed, errRefused
 			}
-			return taken, passed, &TooLargeError{Size: size, Limit: most}
+			return passed, &TooLargeError{Size: size, Limit: most}
 		case !ok || size > len(stream):
-			return taken, passed, errCut
+			return passed, errCut
 		case checks(stream[:size]) != nil:
-			return taken, passed, errRefused
+			return passed, errRefused
 		}
-		if packet := stream[:size]; takes(packet) {
-			taken = append(taken, packet)
-		} else {
-			passed = append(passed, packet...)
-		}
+		passed = append(passed, stream[:size])
 		stream = stream[size:]
 	}
 }
 
-func checkFilter(t *testing.T, stream, sizes []byte, readSize, limit, first int, takes func([]byte) bool) {
+// checkFilter reads a stream in pieces of readSize bytes, or packet by packet if that is 0.
+func checkFilter(t *testing.T, stream, sizes []byte, readSize, limit, first int) {
 	t.Helper()
-	wantTaken, wantPassed, wantErr := divide(stream, limit, first, takes)
-	var taken [][]byte
+	want, wantErr := divide(stream, limit, first)
 	held, arrived := 0, 0
 	source := &chunks{stream: stream, sizes: sizes}
 	var filter *Filter
@@ -97,40 +92,48 @@ func checkFilter(t *testing.T, stream, sizes []byte, readSize, limit, first int,
 		n, err := source.Read(p)
 		arrived += n
 		return n, err
-	}), FilterOptions{Limit: limit, First: first, Check: checks, Take: func(packet []byte) bool {
-		if !takes(packet) {
-			return false
+	}), FilterOptions{Limit: limit, First: first, Check: checks, Pause: func() { held = 0 }})
+	read := func() ([]byte, error) {
+		if readSize == 0 {
+			return filter.Next()
 		}
-		taken = append(taken, bytes.Clone(packet))
-		held++
-		return true
-	}, Pause: func() { held = 0 }})
-	var passed []byte
-	p := make([]byte, readSize)
-	for {
+		p := make([]byte, readSize)
 		n, err := filter.Read(p)
-		passed = append(passed, p[:n]...)
-		if n > 0 && held > 0 {
-			t.Error("what was held back is not sent before a packet is passed on")
-		}
-		if err != nil {
-			if !reflect.DeepEqual(err, wantErr) {
-				t.Errorf("the error is %v; want %v", err, wantErr)
-			}
-			if held > 0 {
-				t.Error("what was held back is not sent at the end")
-			}
-			if n, again := filter.Read(p); n > 0 || again != err {
-				t.Errorf("another read brings %d bytes and %v, after %v", n, again, err)
-			}
-			break
-		}
+		return p[:n], err
 	}
-	if !bytes.Equal(passed, wantPassed) {
-		t.Errorf("passed on %d bytes, %.40x…\nwant %d, %.40x…", len(passed), passed, len(wantPassed), wantPassed)
+	var got [][]byte
+	for {
+		part, err := read()
+		if err == nil {
+			got = append(got, bytes.Clone(part))
+			held++
+			continue
+		}
+		if !reflect.DeepEqual(err, wantErr) {
+			t.Errorf("the error is %v; want %v", err, wantErr)
+		}
+		if held > 0 {
+			t.Error("what was held back is not sent at the end")
+		}
+		if part, again := read(); len(part) > 0 || again != err {
+			t.Errorf("another read brings %d bytes and %v, after %v", len(part), again, err)
+		}
+		break
 	}
-	if !slices.EqualFunc(taken, wantTaken, bytes.Equal) {
-		t.Errorf("took %d packets, %.40x…\nwant %d, %.40x…", len(taken), taken, len(wantTaken), wantTaken)
+	if readSize > 0 {
+		got, want = [][]byte{slices.Concat(got...)}, [][]byte{slices.Concat(want...)}
+	}
+	if !slices.EqualFunc(got, want, bytes.Equal) {
+		t.Errorf("passed on %d packets, %.40x…\nwant %d, %.40x…", len(got), got, len(want), want)
+	}
+}
+
+// drain reads all packets, and returns what ends that.
+func drain(filter *Filter) error {
+	for {
+		if _, err := filter.Next(); err != nil {
+			return err
+		}
 	}
 }
 
@@ -151,36 +154,32 @@ func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
 		t.Fatalf("the packet that is to fill the buffer has %d bytes", len(full))
 	}
 	broken := []byte{0x30, 0xff, 0xff, 0xff, 0xff, 1}
-	publishes := func(packet []byte) bool { return Type(packet) == packets.PUBLISH }
-	for name, test := range map[string]struct {
-		stream []byte
-		takes  func([]byte) bool
-	}{
-		"nothing":                         {nil, publishes},
-		"one that is taken":               {publish, publishes},
-		"one that is not":                 {ping, publishes},
-		"a mixture":                       {slices.Concat(publish, ping, puback, publish, publish, ping), publishes},
-		"many":                            {bytes.Repeat(publish, 50), publishes},
-		"the longest":                     {slices.Concat(ping, full, publish), publishes},
-		"one too long":                    {slices.Concat(publish, long, publish), publishes},
-		"a packet cut off":                {slices.Concat(publish, publish[:20]), publishes},
-		"a header cut off":                {slices.Concat(publish, long[:1]), publishes},
-		"a long packet cut off":           {long[:bufferSize+1], publishes},
-		"something else, and no more":     {slices.Concat(publish, broken, publish), publishes},
-		"a packet that is refused":        {slices.Concat(publish, ping, []byte{0xc1, 0}, publish), publishes},
-		"only one that is refused":        {[]byte{0xc1, 0}, publishes},
-		"a large one that is refused":     {slices.Concat([]byte{0xc1, 0x80, 0x40}, make([]byte, 0x2000)), publishes},
-		"a length of too many bytes":      {[]byte{0xc0, 0x80, 0}, publishes},
-		"much larger than what arrives":   {slices.Concat(ping, []byte{0x30, 0xff, 0xff, 0xff, 0x7f}, long), publishes},
-		"large ones and small ones":       {slices.Concat(ping, long, long, ping, bytes.Repeat(publish, 9), long), publishes},
-		"something else in place of MQTT": {[]byte("\xff\xff\xff\xff\xffGET / HTTP/1.1\r\n\r\n"), publishes},
+	for name, stream := range map[string][]byte{
+		"nothing":                         nil,
+		"one":                             publish,
+		"one of two bytes":                ping,
+		"a mixture":                       slices.Concat(publish, ping, puback, publish, publish, ping),
+		"many":                            bytes.Repeat(publish, 50),
+		"the longest":                     slices.Concat(ping, full, publish),
+		"one too long":                    slices.Concat(publish, long, publish),
+		"a packet cut off":                slices.Concat(publish, publish[:20]),
+		"a header cut off":                slices.Concat(publish, long[:1]),
+		"a long packet cut off":           long[:bufferSize+1],
+		"something else, and no more":     slices.Concat(publish, broken, publish),
+		"a packet that is refused":        slices.Concat(publish, ping, []byte{0xc1, 0}, publish),
+		"only one that is refused":        []byte{0xc1, 0},
+		"a large one that is refused":     slices.Concat([]byte{0xc1, 0x80, 0x40}, make([]byte, 0x2000)),
+		"a length of too many bytes":      []byte{0xc0, 0x80, 0},
+		"much larger than what arrives":   slices.Concat(ping, []byte{0x30, 0xff, 0xff, 0xff, 0x7f}, long),
+		"large ones and small ones":       slices.Concat(ping, long, long, ping, bytes.Repeat(publish, 9), long),
+		"something else in place of MQTT": []byte("\xff\xff\xff\xff\xffGET / HTTP/1.1\r\n\r\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, sizes := range [][]byte{nil, {1}, {3, 0, 50}, {255}} {
-				for _, readSize := range []int{1, 7, 5000} {
+				for _, readSize := range []int{0, 1, 7, 5000} {
 					for _, limit := range []int{0, bufferSize, len(publish), len(publish) - 1} {
 						for _, first := range []int{0, 1, len(publish)} {
-							checkFilter(t, test.stream, sizes, readSize, limit, first, test.takes)
+							checkFilter(t, stream, sizes, readSize, limit, first)
 						}
 					}
 				}
@@ -191,24 +190,26 @@ func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
 
 func TestAFilterGivesTheErrorThatCameWithTheLastBytes(t *testing.T) {
 	source := iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7)))
-	count := 0
-	filter := NewFilter(source, FilterOptions{Take: func([]byte) bool { count++; return true }})
-	if n, err := filter.Read(make([]byte, 10)); n != 0 || err != io.EOF || count != 1 {
-		t.Errorf("Read = %d, %v, and %d packets taken", n, err, count)
+	filter := NewFilter(source, FilterOptions{})
+	if packet, err := filter.Next(); err != nil || len(packet) != 4 {
+		t.Errorf("Next = %x, %v", packet, err)
+	}
+	if packet, err := filter.Next(); err != io.EOF {
+		t.Errorf("Next = %x, %v, after the last packet", packet, err)
 	}
 }
 
 // A TLS connection gives the end together with the last bytes where the client's farewell
 // came with them.
 func TestAFilterPausesAfterWhatCameWithTheEnd(t *testing.T) {
-	var calls []string
-	filter := NewFilter(iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7))), FilterOptions{
-		Take:  func([]byte) bool { calls = append(calls, "take"); return true },
-		Pause: func() { calls = append(calls, "pause") },
-	})
-	_, _ = filter.Read(make([]byte, 10))
-	if len(calls) == 0 || calls[len(calls)-1] != "pause" {
-		t.Errorf("the calls are %q, want a pause after what was taken", calls)
+	pauses := 0
+	filter := NewFilter(iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7))), FilterOptions{Pause: func() { pauses++ }})
+	if _, err := filter.Next(); err != nil {
+		t.Fatal(err)
+	}
+	before := pauses
+	if _, err := filter.Next(); err != io.EOF || pauses == before {
+		t.Errorf("%d pauses after the packet (%v)", pauses-before, err)
 	}
 }
 
@@ -222,16 +223,15 @@ func TestAReadOfNothingDoesNotWait(t *testing.T) {
 func FuzzFilter(f *testing.F) {
 	m := request()
 	publish, _ := m.Append(nil)
-	f.Add(slices.Concat(publish, []byte{0xc0, 0}, AppendPuback(nil, 7)), []byte{3, 200}, uint8(4), uint8(0x30))
-	f.Add([]byte{0x30, 0xff, 0xff, 0xff, 0xff, 1, 0x30, 0}, []byte{1}, uint8(1), uint8(0x30))
-	f.Add(slices.Concat([]byte{0x30, 0x81, 0x20}, make([]byte, 5000)), []byte{255}, uint8(9), uint8(0))
-	f.Fuzz(func(t *testing.T, stream, sizes []byte, readSize, kind uint8) {
+	f.Add(slices.Concat(publish, []byte{0xc0, 0}, AppendPuback(nil, 7)), []byte{3, 200}, uint8(4))
+	f.Add([]byte{0x30, 0xff, 0xff, 0xff, 0xff, 1, 0x30, 0}, []byte{1}, uint8(1))
+	f.Add(slices.Concat([]byte{0x30, 0x81, 0x20}, make([]byte, 5000)), []byte{255}, uint8(9))
+	f.Fuzz(func(t *testing.T, stream, sizes []byte, readSize uint8) {
 		if !slices.ContainsFunc(sizes, func(size byte) bool { return size > 0 }) {
 			sizes = nil // it would never end
 		}
-		takes := func(packet []byte) bool { return packet[0]&0xf0 == kind&0xf0 }
 		for _, limit := range []int{0, 2 + len(stream)/2} {
-			checkFilter(t, stream, sizes, int(readSize)+1, limit, len(stream)/3, takes)
+			checkFilter(t, stream, sizes, int(readSize), limit, len(stream)/3)
 		}
 	})
 }
@@ -239,13 +239,14 @@ func FuzzFilter(f *testing.F) {
 func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) {
 	m := request()
 	publish, _ := m.Append(nil)
-	taken := 0
 	filter := NewFilter(io.MultiReader(bytes.NewReader(publish), bytes.NewReader([]byte{0x30, 0xff, 0xff, 0xff, 0x7f})),
-		FilterOptions{Limit: len(publish), Take: func([]byte) bool { taken++; return true }})
-	n, err := filter.Read(make([]byte, 10))
+		FilterOptions{Limit: len(publish)})
+	if packet, err := filter.Next(); err != nil || len(packet) != len(publish) {
+		t.Fatalf("Next = %x, %v", packet, err)
+	}
 	const want = "a packet of 268435460 bytes, and at most"
-	if n != 0 || taken != 1 || err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%d packets are taken and %d bytes passed on (%v); want one, none, and %q", taken, n, err, want)
+	if packet, err := filter.Next(); err == nil || len(packet) > 0 || !strings.Contains(err.Error(), want) {
+		t.Errorf("Next = %x, %v; want %q", packet, err, want)
 	}
 }
 
@@ -342,9 +343,9 @@ func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *test
 		}
 		return 0, io.EOF
 	})
-	filter = NewFilter(source, FilterOptions{Take: func([]byte) bool { return true }})
-	if n, err := filter.Read(make([]byte, 10)); n > 0 || err != io.EOF {
-		t.Fatalf("Read = %d, %v", n, err)
+	filter = NewFilter(source, FilterOptions{})
+	if err := drain(filter); err != io.EOF {
+		t.Fatal(err)
 	}
 	for name, most := range map[string]int{
 		"at first": leastBuffer, "after a small packet": leastBuffer, "where a large packet begins": leastBuffer,
@@ -373,8 +374,8 @@ func TestAFilterSaysOnceThatItWaitsForTheRestOfAPacket(t *testing.T) {
 		for _, part := range test.reads {
 			sources = append(sources, bytes.NewReader(part))
 		}
-		f := NewFilter(io.MultiReader(sources...), FilterOptions{Take: func([]byte) bool { return true }, Partial: func() { partial++ }})
-		if _, err := f.Next(); err != io.EOF || partial != test.want {
+		f := NewFilter(io.MultiReader(sources...), FilterOptions{Partial: func() { partial++ }})
+		if err := drain(f); err != io.EOF || partial != test.want {
 			t.Errorf("%s: it said so %d times, want %d (%v)", test.name, partial, test.want, err)
 		}
 	}

@@ -12,8 +12,8 @@ type Side struct {
 	// First is the type of its first packet.
 	First byte
 	// Codes has, by the types of packets, the reason codes that they can have: [AnyCode] or a list. If it is
-	// empty, this side sends no such packet [MQTT-2.1.2].
-	Codes [16]string
+	// empty, this side sends no such packet [MQTT-2.1.2]. All gates share it.
+	Codes *[16]string
 	// Check checks the content of a packet of a type that only this side sends, and moves in behind it. Of a
 	// CONNECT, which may be cut short, it checks the header too.
 	Check func(packet []byte, in *Reader) *Refusal
@@ -26,7 +26,7 @@ const AnyCode = "any"
 // that the standard does not list, and they harm no client.
 var fromBroker = Side{
 	First: packets.CONNACK,
-	Codes: [16]string{packets.CONNACK: AnyCode, packets.PUBLISH: AnyCode, packets.PUBACK: AnyCode, packets.PUBREC: AnyCode,
+	Codes: &[16]string{packets.CONNACK: AnyCode, packets.PUBLISH: AnyCode, packets.PUBACK: AnyCode, packets.PUBREC: AnyCode,
 		packets.PUBREL: AnyCode, packets.PUBCOMP: AnyCode, packets.SUBACK: AnyCode, packets.UNSUBACK: AnyCode,
 		packets.PINGRESP: AnyCode, packets.DISCONNECT: AnyCode, packets.AUTH: AnyCode},
 	Check: checkFromBroker,
@@ -38,8 +38,11 @@ type Gate struct {
 	// Version is the version of MQTT, as in CONNECT: 5 for MQTT 5, 4 for MQTT 3.1.1, 3 for MQTT 3.1; 0: not
 	// known yet.
 	Version byte
-	// Kept says that the session outlives the connection.
-	Kept bool
+	// SessionExpiry is for how many seconds the session outlives the connection, as the CONNECT says, or
+	// the DISCONNECT.
+	SessionExpiry uint32
+	// Left is the reason code of the DISCONNECT.
+	Left byte
 	// Begun says that the first packet was let through.
 	Begun bool
 
@@ -169,6 +172,7 @@ func (g *Gate) checkDisconnect(_ []byte, in *Reader) *Refusal {
 		return nil
 	}
 	code, _ := in.Byte()
+	g.Left = code
 	if refusal := g.checkCode(packets.DISCONNECT, code); refusal != nil || len(*in) == 0 {
 		return refusal
 	}
@@ -176,8 +180,10 @@ func (g *Gate) checkDisconnect(_ []byte, in *Reader) *Refusal {
 		switch {
 		case property.Identifier == packets.PropSessionExpiryInterval && !g.fromClient():
 			return Refuse(ProtocolError, "a server does not send a Session Expiry Interval") // [MQTT-3.14.2-2]
-		case property.Identifier == packets.PropSessionExpiryInterval && property.Number > 0 && !g.Kept:
+		case property.Identifier == packets.PropSessionExpiryInterval && property.Number > 0 && g.SessionExpiry == 0:
 			return Refuse(ProtocolError, "a session that ends with its connection cannot be kept") // [MQTT-3.14.2.2.2]
+		case property.Identifier == packets.PropSessionExpiryInterval:
+			g.SessionExpiry = property.Number
 		case property.Identifier == packets.PropServerReference && g.fromClient():
 			return Refuse(ProtocolError, "a client does not send a Server Reference") // [MQTT-3.14.2.2.5]
 		}

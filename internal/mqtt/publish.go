@@ -43,6 +43,8 @@ type Publish struct {
 	Payload         []byte
 	// Identified says that it has at least one subscription identifier.
 	Identified bool
+	// WillDelay is the Will Delay Interval in seconds, of a Will, which has the form of a message.
+	WillDelay uint32
 
 	properties []byte // known to be well-formed
 }
@@ -81,7 +83,7 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 	}
 	text := false
 	if version >= Version5 {
-		if text, refusal = p.readProperties(&in, limits); refusal != nil {
+		if text, refusal = p.ReadProperties(&in, new(Properties), publishProperties, limits); refusal != nil {
 			return refusal
 		}
 	}
@@ -96,11 +98,10 @@ func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 	return nil
 }
 
-// readProperties checks the properties and stores those that can occur only once. It reports
-// whether the payload is marked as UTF-8.
-func (p *Publish) readProperties(in *Reader, limits *Limits) (text bool, refusal *Refusal) {
-	var properties Properties
-	refusal = properties.Each(in, publishProperties, limits, func(property Property) *Refusal {
+// ReadProperties reads the allowed properties of a message with read, and stores those that can occur only
+// once. It reports whether the payload has to be UTF-8.
+func (p *Publish) ReadProperties(in *Reader, read *Properties, allowed PropertySet, limits *Limits) (text bool, refusal *Refusal) {
+	refusal = read.Each(in, allowed, limits, func(property Property) *Refusal {
 		switch property.Identifier {
 		case packets.PropPayloadFormat:
 			text = property.Number == 1
@@ -118,12 +119,14 @@ func (p *Publish) readProperties(in *Reader, limits *Limits) (text bool, refusal
 			p.CorrelationData = property.Value
 		case packets.PropSubscriptionIdentifier:
 			p.Identified = true
+		case packets.PropWillDelayInterval:
+			p.WillDelay = property.Number
 		case packets.PropTopicAlias:
 			return Refuse(InvalidAlias, "it has a topic alias, and no maximum of those was announced") // [MQTT-3.2.2-17, MQTT-3.1.2-27]
 		}
 		return nil
 	})
-	p.properties = properties.Raw
+	p.properties = read.Raw
 	return text, refusal
 }
 

@@ -6,21 +6,33 @@ import (
 	"fmt"
 )
 
-// Reason codes for what is wrong with a packet, and for a server that refers to another one
-// [MQTT-2.4].
+// Reason codes of CONNACK, PUBACK, SUBACK, UNSUBACK and DISCONNECT [MQTT-2.4].
 const (
-	Malformed            = 0x81 // the packet cannot be parsed
-	ProtocolError        = 0x82 // it can be parsed, and is not allowed
-	UnsupportedVersion   = 0x84
-	InvalidClientID      = 0x85
-	BadAuthentication    = 0x8c // bad authentication method
-	InvalidFilter        = 0x8f
-	InvalidTopic         = 0x90
-	InvalidAlias         = 0x94
-	PacketTooLarge       = 0x95
-	QuotaExceeded        = 0x97
-	InvalidPayloadFormat = 0x99
-	UseAnotherServer     = 0x9c
+	Success               = 0x00
+	NoMatchingSubscribers = 0x10
+	NoSubscription        = 0x11
+	Failure               = 0x80 // without a better reason; all below mean success
+	Malformed             = 0x81 // the packet cannot be parsed
+	ProtocolError         = 0x82 // it can be parsed, and is not allowed
+	ImplementationError   = 0x83 // this receiver does not accept it
+	UnsupportedVersion    = 0x84
+	InvalidClientID       = 0x85
+	BadCredentials        = 0x86
+	NotAuthorized         = 0x87
+	ServerBusy            = 0x89
+	ShuttingDown          = 0x8b
+	BadAuthentication     = 0x8c // bad authentication method
+	TakenOver             = 0x8e
+	InvalidFilter         = 0x8f
+	InvalidTopic          = 0x90
+	UnknownPacketID       = 0x92
+	InvalidAlias          = 0x94
+	PacketTooLarge        = 0x95
+	QuotaExceeded         = 0x97
+	InvalidPayloadFormat  = 0x99
+	RetainNotSupported    = 0x9a
+	QoSNotSupported       = 0x9b
+	UseAnotherServer      = 0x9c
 )
 
 // Refusal is the error for a packet that breaks a rule of MQTT or a limit of the receiver.

@@ -71,7 +71,7 @@ func startInMemory(t *testing.T) net.Conn {
 	return conn
 }
 
-// Packets that the server handles without mochi count too: messages, acknowledgements, subscriptions.
+// Not only PINGREQs: messages, acknowledgements, subscriptions.
 func TestEveryPacketOfAClientKeepsItConnected(t *testing.T) {
 	const keepAlive, patience = 10, 15 * time.Second
 	for name, say := range map[string]func(*testsupport.RawClient){

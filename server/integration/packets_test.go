@@ -151,7 +151,7 @@ func TestEachPacketGetsAsManyAnswersAsItShould(t *testing.T) {
 	}
 }
 
-// mochi v2.7.9 reads beyond the end of this SUBSCRIBE, which ends the process.
+// Decoders that trust a client read beyond the end of this SUBSCRIBE (mochi v2.7.9, whose process ends).
 func TestAMalformedPacketEndsItsOwnConnectionOnly(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	other := testsupport.DialRaw(t, address, "other")

@@ -404,7 +404,7 @@ func TestTheServersSideOfASETAllocatesLittle(t *testing.T) {
 	}
 }
 
-// An acknowledgement that mochi sends, for example for a request with a reply that is too large for its
+// An acknowledgement that has no reply beside it, as for a request with a reply that is too large for its
 // client, comes after the held-back replies to earlier requests.
 func TestAcknowledgementsThroughTheBrokerOvertakeNothing(t *testing.T) {
 	const limit = 300

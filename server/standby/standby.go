@@ -179,7 +179,7 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 	check := wire.NewGate(limits)
 	input := mqtt.NewFilter(conn, mqtt.FilterOptions{Limit: limits.FirstPacket, First: limits.FirstPacket, Check: check.Check})
 	var answer []byte
-	if _, err := input.Read(make([]byte, 1)); err != nil { // the whole packet was checked before its first byte is returned
+	if _, err := input.Next(); err != nil {
 		var refused bool
 		if answer, refused = check.AppendRefusal(nil, err); !refused {
 			return false // no client, or one that left
@@ -187,7 +187,7 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 		r.refused.Log("reason", logs.Error(err), "remote", remote.String())
 	} else {
 		active := reference(r.options.Active())
-		answer = check.AppendReferral(nil, active, reason)
+		answer = check.AppendRefused(nil, &mqtt.Refusal{Code: mqtt.UseAnotherServer, Reason: reason}, active)
 		r.answered.Log("remote", remote.String(), "active", active)
 	}
 	// The client gets the rest of its time, and a little more if there is none left.

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"bytes"
+	"math"
 	"unicode/utf8"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -26,6 +28,17 @@ var (
 	willProperties = mqtt.SetOf(packets.PropWillDelayInterval, packets.PropPayloadFormat, packets.PropMessageExpiry, packets.PropContentType,
 		packets.PropResponseTopic, packets.PropCorrelationData, packets.PropUser) // [MQTT-3.1.3.2]
 )
+
+// Connect is a decoded CONNECT. Only its Will shares the bytes of the packet.
+type Connect struct {
+	ClientID       string
+	CleanStart     bool
+	KeepAlive      uint16 // seconds
+	ReceiveMaximum uint16 // 0: not limited
+	User           string
+	Password       []byte
+	Will           *mqtt.Publish // nil: none
+}
 
 // tlsHandshake is the first byte of a TLS connection [RFC 8446, 5.1]. As MQTT it begins a
 // CONNECT with reserved flags.
@@ -55,37 +68,47 @@ func (g *Gate) checkConnect(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
 	if refusal := g.checkConnectFlags(flags); refusal != nil {
 		return refusal
 	}
-	if _, ok := in.Uint16(); !ok { // Keep Alive
+	c := Connect{CleanStart: flags&cleanStartFlag != 0}
+	if c.KeepAlive, ok = in.Uint16(); !ok {
 		return mqtt.Refuse(mqtt.Malformed, tooShort)
 	}
 	var properties mqtt.Properties
-	if g.Version >= mqtt.Version5 {
-		if refusal := g.readConnectProperties(&properties, in); refusal != nil {
+	switch {
+	case g.Version >= mqtt.Version5:
+		if refusal := g.readConnectProperties(&c, &properties, in); refusal != nil {
 			return refusal
 		}
+	case !c.CleanStart:
+		g.SessionExpiry = math.MaxUint32 // a session of an earlier version has no end [MQTT-3.1.2.11.2]
 	}
 	client, ok := in.Text()
-	switch {
+	switch c.ClientID = string(client); {
 	case !ok:
 		return mqtt.Refuse(mqtt.Malformed, "its client identifier is malformed") // [MQTT-3.1.3-4]
-	case len(client) == 0 && g.Version < mqtt.Version5 && flags&cleanStartFlag == 0:
+	case c.ClientID == "" && g.Version < mqtt.Version5 && !c.CleanStart:
 		return mqtt.Refuse(mqtt.InvalidClientID, "a session that is kept needs a client identifier") // [MQTT 3.1.1: MQTT-3.1.3-8]
 	}
 	if flags&willFlag != 0 {
-		if refusal := g.checkWill(&properties, in); refusal != nil {
+		c.Will = &mqtt.Publish{QoS: flags >> willQoSShift & qosMask, Retain: flags&willRetainFlag != 0}
+		if refusal := g.readWill(c.Will, &properties, in); refusal != nil {
 			return refusal
 		}
 	}
 	if flags&userNameFlag != 0 {
-		if _, ok := in.Text(); !ok {
+		name, ok := in.Text()
+		if !ok {
 			return mqtt.Refuse(mqtt.Malformed, "its user name is malformed") // [MQTT-3.1.3-11]
 		}
+		c.User = string(name)
 	}
 	if flags&passwordFlag != 0 {
-		if _, ok := in.Binary(); !ok {
+		password, ok := in.Binary()
+		if !ok {
 			return mqtt.Refuse(mqtt.Malformed, "its password is malformed")
 		}
+		c.Password = bytes.Clone(password)
 	}
+	g.Connect = &c
 	return nil
 }
 
@@ -124,13 +147,15 @@ func (g *Gate) checkConnectFlags(flags byte) *mqtt.Refusal {
 	return nil
 }
 
-func (g *Gate) readConnectProperties(properties *mqtt.Properties, in *mqtt.Reader) *mqtt.Refusal {
+func (g *Gate) readConnectProperties(c *Connect, properties *mqtt.Properties, in *mqtt.Reader) *mqtt.Refusal {
 	refusal := properties.Each(in, connectProperties, &g.limits.Limits, func(property mqtt.Property) *mqtt.Refusal {
 		switch property.Identifier {
 		case packets.PropSessionExpiryInterval:
-			g.Kept = property.Number > 0
+			g.SessionExpiry = property.Number
 		case packets.PropMaximumPacketSize:
-			g.maximum = property.Number
+			g.Maximum = property.Number
+		case packets.PropReceiveMaximum:
+			c.ReceiveMaximum = uint16(property.Number)
 		}
 		return nil
 	})
@@ -145,36 +170,25 @@ func (g *Gate) readConnectProperties(properties *mqtt.Properties, in *mqtt.Reade
 	return nil
 }
 
-func (g *Gate) checkWill(properties *mqtt.Properties, in *mqtt.Reader) *mqtt.Refusal {
-	text := false
+func (g *Gate) readWill(will *mqtt.Publish, properties *mqtt.Properties, in *mqtt.Reader) (refusal *mqtt.Refusal) {
+	text, ok := false, false
 	if g.Version >= mqtt.Version5 {
-		refusal := properties.Each(in, willProperties, &g.limits.Limits, func(property mqtt.Property) *mqtt.Refusal {
-			switch property.Identifier {
-			case packets.PropPayloadFormat:
-				text = property.Number == 1
-			case packets.PropResponseTopic:
-				return mqtt.CheckTopic(property.Value, &g.limits.Limits)
-			}
-			return nil
-		})
-		if refusal != nil {
+		if text, refusal = will.ReadProperties(in, properties, willProperties, &g.limits.Limits); refusal != nil {
 			refusal.Reason = "in the properties of its Will, " + refusal.Reason
 			return refusal
 		}
 	}
-	topic, ok := in.Text()
-	if !ok {
+	if will.Topic, ok = in.Text(); !ok {
 		return mqtt.Refuse(mqtt.Malformed, "the topic of its Will is malformed") // [MQTT-3.1.3-11]
 	}
-	if refusal := mqtt.CheckTopic(topic, &g.limits.Limits); refusal != nil {
+	if refusal := mqtt.CheckTopic(will.Topic, &g.limits.Limits); refusal != nil {
 		refusal.Reason = "in its Will, " + refusal.Reason
 		return refusal
 	}
-	payload, ok := in.Binary()
-	if !ok {
+	if will.Payload, ok = in.Binary(); !ok {
 		return mqtt.Refuse(mqtt.Malformed, "the payload of its Will is malformed")
 	}
-	if text && !utf8.Valid(payload) {
+	if text && !utf8.Valid(will.Payload) {
 		return mqtt.Refuse(mqtt.InvalidPayloadFormat, "the payload of its Will is marked as UTF-8, and is not") // [MQTT-3.1.3.2.3]
 	}
 	return nil

@@ -44,23 +44,33 @@ const (
 	leavingCodes  = "\x00\x04\x80\x81\x82\x83\x90\x93\x94\x95\x96\x97\x98\x99"
 )
 
+// codes has no AUTH: it belongs to authentication methods, which this server does not have [MQTT-4.12.0-6].
+var codes = [16]string{
+	packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PUBACK: receivedCodes, packets.PUBREC: receivedCodes,
+	packets.PUBREL: releaseCodes, packets.PUBCOMP: releaseCodes, packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode,
+	packets.PINGREQ: mqtt.AnyCode, packets.DISCONNECT: leavingCodes,
+}
+
 // Gate checks the packets of a client, in order. It is not safe for concurrent use.
 type Gate struct {
 	*mqtt.Gate
-	limits  Limits
-	maximum uint32 // bytes of a packet that the client takes; 0: any number
+	// Connect is the decoded CONNECT, once Check has let it through. Its reader may set it to nil.
+	Connect *Connect
+	// Subscribe is likewise the latest SUBSCRIBE or UNSUBSCRIBE.
+	Subscribe *Subscribe
+	// Maximum is how many bytes of a packet the client takes; 0: any number. It does not change after the CONNECT.
+	Maximum uint32
+
+	limits Limits
 }
 
 // NewGate returns a Gate for a new connection of a client. It learns the version of MQTT from CONNECT;
 // after a refused CONNECT its Version may be any number.
 func NewGate(limits Limits) *Gate {
 	g := &Gate{limits: limits}
-	// AUTH belongs to authentication methods, which this server does not have [MQTT-4.12.0-6].
 	g.Gate = mqtt.NewGateFor(mqtt.Side{
 		First: packets.CONNECT,
-		Codes: [16]string{packets.CONNECT: mqtt.AnyCode, packets.PUBLISH: mqtt.AnyCode, packets.PUBACK: receivedCodes, packets.PUBREC: receivedCodes,
-			packets.PUBREL: releaseCodes, packets.PUBCOMP: releaseCodes, packets.SUBSCRIBE: mqtt.AnyCode, packets.UNSUBSCRIBE: mqtt.AnyCode,
-			packets.PINGREQ: mqtt.AnyCode, packets.DISCONNECT: leavingCodes},
+		Codes: &codes,
 		Check: g.check,
 	}, limits.Limits)
 	return g
@@ -72,7 +82,8 @@ func (g *Gate) check(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
 		return g.checkConnect(packet, in)
 	case packets.SUBSCRIBE, packets.UNSUBSCRIBE:
 		*in = nil
-		return new(Subscribe).Decode(packet, g.Version, &g.limits)
+		g.Subscribe = new(Subscribe)
+		return g.Subscribe.Decode(packet, g.Version, &g.limits)
 	}
 	return nil
 }
@@ -87,48 +98,79 @@ func (g *Gate) AppendRefusal(dst []byte, err error) (packet []byte, refused bool
 	case refusal == nil:
 		return dst, false
 	case !g.Begun && g.Version > 0:
-		return append(dst, g.connack(refusal.Code, "", refusal.Short())...), true
-	case !g.Begun || g.Version < mqtt.Version5:
+		return g.AppendRefused(dst, &mqtt.Refusal{Code: refusal.Code, Reason: refusal.Short()}, ""), true
+	case !g.Begun:
 		return dst, true
 	}
-	disconnect := packets.Disconnect{ReasonCode: refusal.Code, Properties: &packets.Properties{ReasonString: refusal.Short()}}
+	return g.AppendDisconnect(dst, refusal), true
+}
+
+// AppendDisconnect appends the DISCONNECT with which a server ends a connection [MQTT-3.14]. It appends
+// nothing for earlier versions of MQTT, in which a server sends none. Another goroutine than that of Check
+// may call it, after the CONNECT.
+func (g *Gate) AppendDisconnect(dst []byte, why *mqtt.Refusal) []byte {
+	if g.Version < mqtt.Version5 {
+		return dst
+	}
+	disconnect := packets.Disconnect{ReasonCode: why.Code, Properties: &packets.Properties{ReasonString: why.Short()}}
 	answer := mqtt.Encode(&disconnect)
-	if !g.fits(answer) { // [MQTT-3.14.2-3]
+	if g.TooLarge(len(answer)) { // [MQTT-3.14.2-3]
 		disconnect.Properties = nil
 		answer = mqtt.Encode(&disconnect)
 	}
-	return append(dst, answer...), true
+	return append(dst, answer...)
 }
 
-// AppendReferral appends the CONNACK that sends the client to another server, after Check let its
-// CONNECT through. reference is the Server Reference, or empty if none is known. What does not fit
-// into the packets that the client takes is left out: first the reason in words.
-func (g *Gate) AppendReferral(dst []byte, reference, reason string) []byte {
-	return append(dst, g.connack(mqtt.UseAnotherServer, reference, reason)...)
+// AppendAccepted appends the CONNACK that accepts the connection [MQTT-3.2]. present says that the client
+// has a session from before. announced is for MQTT 5. It reports false if the client does not take so much.
+func (g *Gate) AppendAccepted(dst []byte, present bool, announced *packets.Properties) (answer []byte, ok bool) {
+	if g.Version >= mqtt.Version5 {
+		answer = mqtt.Encode(&packets.Connack{SessionPresent: present, Properties: announced})
+		return append(dst, answer...), !g.TooLarge(len(answer))
+	}
+	if present {
+		return append(dst, packets.CONNACK<<4, 2, 1, 0), true
+	}
+	return append(dst, packets.CONNACK<<4, 2, 0, 0), true
 }
 
-// connack returns a CONNACK that refuses the connection. Only MQTT 5 gets the texts, unless they are
-// empty or do not fit [MQTT-3.2.2-19]. It is empty for a reason code that an earlier version does not
-// have: the server then only closes the connection [MQTT 3.1.1, 4.8].
-func (g *Gate) connack(code byte, reference, reason string) []byte {
+// AppendRefused appends the CONNACK that refuses the connection, after Check let its CONNECT through. It is
+// empty for a reason code that an earlier version of MQTT does not have: the server then only closes the
+// connection [MQTT 3.1.1, 4.8].
+//
+// reference is the Server Reference, or empty if none is known. Only MQTT 5 gets it and the reason in words,
+// as far as the client takes them: first the words are left out [MQTT-3.2.2-19].
+func (g *Gate) AppendRefused(dst []byte, why *mqtt.Refusal, reference string) []byte {
 	if g.Version < mqtt.Version5 {
-		old, known := map[byte]byte{mqtt.UnsupportedVersion: 1, mqtt.InvalidClientID: 2, mqtt.UseAnotherServer: 3}[code]
-		if !known {
-			return nil
+		if old := oldCode(why.Code); old > 0 {
+			dst = append(dst, packets.CONNACK<<4, 2, 0, old)
 		}
-		return []byte{packets.CONNACK << 4, 2, 0, old}
+		return dst
 	}
 	var answer []byte
-	for _, properties := range []packets.Properties{{ServerReference: reference, ReasonString: reason}, {ServerReference: reference}, {}} {
-		answer = mqtt.Encode(&packets.Connack{ReasonCode: code, Properties: &properties})
-		if g.fits(answer) {
+	for _, properties := range []packets.Properties{{ServerReference: reference, ReasonString: why.Reason}, {ServerReference: reference}, {}} {
+		answer = mqtt.Encode(&packets.Connack{ReasonCode: why.Code, Properties: &properties})
+		if !g.TooLarge(len(answer)) {
 			break
 		}
 	}
-	return answer
+	return append(dst, answer...)
 }
 
-// fits reports whether the client takes a packet.
-func (g *Gate) fits(packet []byte) bool {
-	return g.maximum == 0 || len(packet) <= int(min(g.maximum, 1<<30))
+// oldCode returns the nearest return code of a CONNACK before MQTT 5; 0: there is none.
+func oldCode(code byte) byte {
+	switch code {
+	case mqtt.UnsupportedVersion:
+		return 1
+	case mqtt.InvalidClientID:
+		return 2
+	case mqtt.ServerBusy, mqtt.QuotaExceeded, mqtt.UseAnotherServer:
+		return 3
+	case mqtt.BadCredentials, mqtt.NotAuthorized, mqtt.ImplementationError, mqtt.RetainNotSupported, mqtt.QoSNotSupported:
+		return 5
+	}
+	return 0
 }
+
+// TooLarge reports whether the client does not take a packet of some bytes [MQTT-3.1.2-24].
+func (g *Gate) TooLarge(bytes int) bool { return g.Maximum > 0 && uint64(bytes) > uint64(g.Maximum) }

@@ -343,12 +343,12 @@ func TestAReferralFitsThePeer(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := open(t, limits, test.connect)
-			if got := g.AppendReferral([]byte("before"), reference, reason); string(got) != "before"+test.want {
+			if got := g.AppendRefused([]byte("before"), &mqtt.Refusal{Code: mqtt.UseAnotherServer, Reason: reason}, reference); string(got) != "before"+test.want {
 				t.Errorf("%q\nwant %q", got, "before"+test.want)
 			}
 		})
 	}
-	if got, want := open(t, limits, connect5).AppendReferral(nil, "", ""), "\x20\x03\x00\x9c\x00"; string(got) != want {
+	if got, want := open(t, limits, connect5).AppendRefused(nil, &mqtt.Refusal{Code: mqtt.UseAnotherServer}, ""), "\x20\x03\x00\x9c\x00"; string(got) != want {
 		t.Errorf("without texts %q, want %q", got, want)
 	}
 }

@@ -20,10 +20,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-// mochi v2.7.9 has bugs and unsafe defaults, and the server has a workaround for each that concerns
-// it. Each test below fails without its workaround. Other workarounds are tested with the behaviour
-// that they are for.
-
 // A Will declares the holder of a lock dead. A late Will would declare its successor dead.
 func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing.T) {
 	t.Parallel()
@@ -45,7 +41,6 @@ func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing
 	observer.MustReceive("last")
 }
 
-// mochi v2.7.9 drops a Will if the connection ends while it handles a packet.
 func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
 	t.Parallel()
 	address := testsupport.Start(t, server.Options{})
@@ -145,7 +140,7 @@ func TestTheWillOfAClientOfAnOlderMQTTComesWhenItsRequestEndsTheConnection(t *te
 	observer.MustReceive("gone")
 }
 
-// mochi v2.7.9 decodes a packet in place, so a part of it that is kept without a copy keeps all of it.
+// A packet is decoded in place, so a part of it that is kept without a copy keeps all of it.
 func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	c := testsupport.DialPacketClient(t, address, "p", nil)
@@ -446,8 +441,7 @@ func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
 	testsupport.MustRetainNothing(t, s)
 }
 
-// A reply with QoS 1 would wait for the reader of another connection, and mochi v2.7.9 holds a lock
-// during that wait.
+// A reply must not wait for the reader of another connection.
 func TestAStuckReaderOfItsRepliesDoesNotDelayARequester(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	stuck := testsupport.DialPacketClient(t, address, "stuck", func(conn *net.TCPConn) { _ = conn.SetReadBuffer(4096) })
@@ -513,14 +507,13 @@ func TestAnExpiredSessionLeavesNoSubscriptions(t *testing.T) {
 	if _, subscribed := session.Matches("factory/news"); !subscribed {
 		t.Error("the subscription is gone while the session is kept")
 	}
-	testsupport.Eventually(t, "the session runs out", func() bool { return s.Mochi().Clients.Len() == 0 })
+	testsupport.Eventually(t, "the session runs out", func() bool { return s.Clients() == 0 })
 	if left := s.Usage(); left.Subscriptions > 0 || left.Sessions > 0 {
 		t.Errorf("left are %+v", left)
 	}
 }
 
-// mochi v2.7.9 keeps a client to which it could not send a CONNACK. Such clients would count
-// against MaxClients until no other could connect.
+// Clients that could not be sent a CONNACK must not count against MaxClients until no other can connect.
 func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	turnstile := testsupport.Turnstile{Reached: make(chan struct{}), Open: make(chan struct{})}
 	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
@@ -533,7 +526,7 @@ func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 		time.Sleep(10 * time.Millisecond) // where the reset comes too late nothing is tested, and nothing fails
 		turnstile.Open <- struct{}{}
 		testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
-		if left := s.Mochi().Clients.Len(); left > 0 {
+		if left := s.Clients(); left > 0 {
 			t.Fatalf("%d clients are left of %d that connected and went", left, i+1)
 		}
 	}
@@ -572,9 +565,95 @@ func TestASessionSurvivesAConnectionLostBeforeItsCONNACK(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			turnstile.Open <- struct{}{}
 			testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
-			if clients, left := s.Mochi().Clients.Len(), subscribers(); clients != 1 || left != 1 {
+			if clients, left := s.Clients(), subscribers(); clients != 1 || left != 1 {
 				t.Errorf("%d clients with %d subscriptions are left of one session", clients, left)
 			}
 		})
+	}
+}
+
+// [MQTT-3.1.3.3]: the payload of a Will may be empty.
+func TestAWillWithoutAPayloadIsPublished(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	observer := testsupport.Connect(t, address, "observer", nil)
+	observer.Subscribe("factory/p/#")
+	p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", ""))
+	_ = p.Conn.Close()
+	observer.MustReceive("")
+}
+
+// [MQTT-3.1.3-6, MQTT-3.1.3-7]: a client without an id gets one of its own.
+func TestAClientWithoutAnIDGetsOne(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	ids := make(map[string]bool)
+	for range 3 {
+		p, err := testsupport.TryConnect(t, address, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := p.Connack.Properties.AssignedClientID
+		if id == "" || ids[id] {
+			t.Errorf("got %q after %v", id, ids)
+		}
+		ids[id] = true
+	}
+	// Nobody tells a client of MQTT 3.1.1 its id.
+	for range 2 {
+		conn := testsupport.DialTCP(t, address)
+		testsupport.Send(t, conn, "\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
+		mustBeAccepted(t, conn)
+	}
+}
+
+// [MQTT-3.1.2-24]: a client that takes no CONNACK is not connected, and leaves nothing.
+func TestAClientThatTakesNoConnackIsNotConnected(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{})
+	five, kept := uint32(5), uint32(60)
+	conn := testsupport.DialTCP(t, address)
+	testsupport.Send(t, conn, string(testsupport.EncodeConnect("p", func(c *packets.Connect) {
+		c.Properties.MaximumPacketSize, c.Properties.SessionExpiryInterval = &five, &kept
+	})))
+	testsupport.MustBeClosed(t, conn)
+	testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
+	if got := s.Stats().Connected; got != 0 {
+		t.Errorf("%d clients are connected", got)
+	}
+}
+
+// [MQTT-3.1.2.5]: the server publishes the Will if it ends the connection for a fault of the client. A
+// DISCONNECT behind the faulty packet is too late.
+func TestADisconnectBehindAForbiddenPacketDoesNotWithdrawTheWill(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	observer := testsupport.Connect(t, address, "observer", nil)
+	observer.Subscribe("factory/p/#")
+	for name, packet := range map[string][]byte{
+		"QoS 2":              testsupport.Encode(&packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}),
+		"a malformed packet": []byte("\x30\x02\xff\xff"),
+	} {
+		p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", name))
+		_, _ = p.Conn.Write(append(packet, packets.DISCONNECT<<4, 0))
+		observer.MustReceive(name)
+	}
+}
+
+// [MQTT 3.1.1, 3.14]: only clients send a DISCONNECT.
+func TestAServerSendsNoDisconnectBeforeMQTT5(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	const hello = "\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01p"
+	old := testsupport.DialTCP(t, address)
+	testsupport.Send(t, old, hello)
+	mustBeAccepted(t, old)
+	next := testsupport.DialTCP(t, address)
+	testsupport.Send(t, next, hello)
+	mustBeAccepted(t, next)
+	testsupport.MustBeClosed(t, old)
+}
+
+// mustBeAccepted reads a CONNACK of MQTT 3.1.1.
+func mustBeAccepted(t *testing.T, conn net.Conn) {
+	t.Helper()
+	answer := make([]byte, 4)
+	if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != "\x20\x02\x00\x00" {
+		t.Fatalf("got % x, %v", answer, err)
 	}
 }

@@ -1,0 +1,114 @@
+package wire_test
+
+import (
+	"math"
+	"reflect"
+	"testing"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/server/internal/wire"
+)
+
+// [MQTT-3.1.2, MQTT-3.1.3]: what a CONNECT says, in each version of MQTT.
+func TestAConnectIsDecoded(t *testing.T) {
+	roomy := wire.Limits{FirstPacket: 1000}
+	const all = 0xee // user name, password, Will with QoS 1 that is retained, clean start
+	end := text("gone") + text("payload") + text("alice") + text("secret")
+	for _, test := range []struct {
+		name, packet string
+		want         wire.Connect
+		expiry, most uint32
+	}{
+		{"MQTT 3.1", packet(0x10, start(3, 0), text("c")), wire.Connect{ClientID: "c", KeepAlive: 9}, math.MaxUint32, 0},
+		{"MQTT 3.1.1", connect311, wire.Connect{ClientID: "c", KeepAlive: 9, CleanStart: true}, 0, 0},
+		{"MQTT 5", connect5, wire.Connect{ClientID: "c", KeepAlive: 9, CleanStart: true}, 9, 0},
+		{"without a client id", packet(0x10, start(5, 0), properties(), text("")), wire.Connect{KeepAlive: 9}, 0, 0},
+		{"properties", packet(0x10, start(5, 0), properties("\x21\x00\x07", "\x27\x00\x00\x01\x00", "\x11\x00\x00\x00\x05"), text("c")),
+			wire.Connect{ClientID: "c", KeepAlive: 9, ReceiveMaximum: 7}, 5, 256},
+		{"a password without a user name", packet(0x10, start(5, 0x40), properties(), text("c"), text("")),
+			wire.Connect{ClientID: "c", KeepAlive: 9, Password: []byte{}}, 0, 0},
+		{"all of MQTT 3.1.1", packet(0x10, start(4, all), text("c"), end), wire.Connect{
+			ClientID: "c", KeepAlive: 9, CleanStart: true, User: "alice", Password: []byte("secret"),
+			Will: &mqtt.Publish{QoS: 1, Retain: true, Topic: []byte("gone"), Payload: []byte("payload")},
+		}, 0, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := open(t, roomy, test.packet)
+			if !reflect.DeepEqual(*g.Connect, test.want) || g.SessionExpiry != test.expiry || g.Maximum != test.most {
+				t.Errorf("%+v, session for %d s, packets of %d bytes\nwant %+v, %d, %d", *g.Connect, g.SessionExpiry, g.Maximum, test.want, test.expiry, test.most)
+			}
+		})
+	}
+}
+
+// [MQTT-3.1.3.2]: the properties of a Will are those of the message.
+func TestAWillIsDecodedAsTheMessageThatItWillBe(t *testing.T) {
+	kept := "\x01\x01" + "\x03" + text("type") + user("a", "b")
+	g := open(t, wire.Limits{}, will(0x28, properties("\x18\x00\x00\x00\x05", "\x02\x00\x00\x00\x07", kept), "gone", "payload"))
+	w := g.Connect.Will
+	value, _ := w.User("a")
+	if w.QoS != 1 || !w.Retain || string(w.Topic) != "gone" || string(w.Payload) != "payload" || w.WillDelay != 5 || w.MessageExpiry != 7 || string(value) != "b" {
+		t.Errorf("%+v, user property %q", w, value)
+	}
+	if forwarded := wire.AppendForwarded(nil, w); string(forwarded) != kept {
+		t.Errorf("it is published with %q, want %q", forwarded, kept)
+	}
+}
+
+// [MQTT-3.14.2]: a DISCONNECT has a reason, and may change how long the session is kept.
+func TestADisconnectIsDecoded(t *testing.T) {
+	for _, test := range []struct {
+		name, connect, packet string
+		left                  byte
+		expiry                uint32
+	}{
+		{"without a reason", connect5, packet(0xe0), 0, 9},
+		{"with a Will", connect5, packet(0xe0, "\x04"), 4, 9},
+		{"with another expiry", connect5, packet(0xe0, "\x04", properties("\x11\x00\x00\x00\x03")), 4, 3},
+		{"with no session", connect5, packet(0xe0, "\x00", properties("\x11\x00\x00\x00\x00")), 0, 0},
+		{"MQTT 3.1.1", connect311, packet(0xe0), 0, 0},
+	} {
+		if g := open(t, limits, test.connect, test.packet); g.Left != test.left || g.SessionExpiry != test.expiry {
+			t.Errorf("%s: reason 0x%02x, session for %d s; want 0x%02x, %d", test.name, g.Left, g.SessionExpiry, test.left, test.expiry)
+		}
+	}
+}
+
+// [MQTT-3.2.2]: each version has its own CONNACK.
+func TestAConnackFitsTheVersionAndTheClient(t *testing.T) {
+	quota := &mqtt.Refusal{Code: mqtt.QuotaExceeded, Reason: "full"}
+	maximum := uint16(7)
+	announced := &packets.Properties{ReceiveMaximum: &maximum}
+	small := packet(0x10, start(5, 2), properties("\x27\x00\x00\x00\x07"), text("c"))
+	for _, test := range []struct {
+		name, connect     string
+		present, fits     bool
+		accepted, refused string
+	}{
+		{"MQTT 3.1.1", connect311, false, true, "\x20\x02\x00\x00", "\x20\x02\x00\x03"},
+		{"MQTT 3.1.1 with a session", connect311, true, true, "\x20\x02\x01\x00", "\x20\x02\x00\x03"},
+		{"MQTT 5", connect5, false, true, packet(0x20, "\x00\x00", properties("\x21\x00\x07")), packet(0x20, "\x00\x97", properties("\x1f", text("full")))},
+		{"MQTT 5 with a session", connect5, true, true, packet(0x20, "\x01\x00", properties("\x21\x00\x07")), packet(0x20, "\x00\x97", properties("\x1f", text("full")))},
+		{"a client that takes 7 bytes", small, false, false, packet(0x20, "\x00\x00", properties("\x21\x00\x07")), packet(0x20, "\x00\x97", properties())},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := open(t, limits, test.connect)
+			if got, fits := g.AppendAccepted(nil, test.present, announced); string(got) != test.accepted || fits != test.fits {
+				t.Errorf("accepted with %q, which fits: %t; want %q, %t", got, fits, test.accepted, test.fits)
+			}
+			if got := g.AppendRefused(nil, quota, ""); string(got) != test.refused {
+				t.Errorf("refused with %q, want %q", got, test.refused)
+			}
+		})
+	}
+	for code, old := range map[byte]byte{
+		mqtt.UnsupportedVersion: 1, mqtt.InvalidClientID: 2, mqtt.ServerBusy: 3, mqtt.QuotaExceeded: 3, mqtt.UseAnotherServer: 3,
+		mqtt.BadCredentials: 5, mqtt.NotAuthorized: 5, mqtt.ImplementationError: 5, mqtt.RetainNotSupported: 5, mqtt.QoSNotSupported: 5,
+	} {
+		if got := open(t, limits, connect311).AppendRefused(nil, &mqtt.Refusal{Code: code}, ""); string(got) != "\x20\x02\x00"+string(rune(old)) {
+			t.Errorf("0x%02x becomes %q, want %d", code, got, old)
+		}
+	}
+}
