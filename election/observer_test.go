@@ -325,6 +325,7 @@ func TestWhetherANodeLeadsAndWhyNotIsLoggedOnceForEachChange(t *testing.T) {
 		sick.Store(true)
 		time.Sleep(5 * ttl)
 		_, _ = first.stop(), second.stop()
+		synctest.Wait() // what logs has ended
 		if ended.Load() != 1 {
 			t.Errorf("Lease.Trace got the end of %d tenures, want 1", ended.Load())
 		}

@@ -94,6 +94,7 @@ func TestInvariant45AStandbyFunctionThatFailsDoesNotKeepTheNodeFromLeading(t *te
 					t.Errorf("called %d times", got)
 				}
 				_, _ = first.stop(), second.stop()
+				synctest.Wait() // what logs has ended
 				if test.logged == "" && log.Len() > 0 || !strings.Contains(log.String(), test.logged) {
 					t.Errorf("logged %q, want %q", log.String(), test.logged)
 				}

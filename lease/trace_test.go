@@ -186,6 +186,7 @@ func TestTheNameOfAHolderFillsNoLog(t *testing.T) {
 		if !errors.Is(err, lease.ErrHeld) || len(err.Error()) > 4096 {
 			t.Errorf("%.1000v", err)
 		}
+		synctest.Wait()
 		if lines := strings.Count(log.String(), "\n"); lines < 2 || len(log.String()) > lines*2048 {
 			t.Errorf("%d lines of %d bytes in all", lines, len(log.String()))
 		}
