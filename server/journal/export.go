@@ -30,8 +30,8 @@ type exported struct {
 	Willed         bool                `json:"willed,omitempty"`
 }
 
-// Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8: the
-// bound, the identity, the keys and fences, the replies. path is as for [Check], and so are the
+// Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8, in the order in
+// which they were changed last. path is as for [Check], and so are the
 // errors; lines may have been written before one. progress gets records.
 //
 //	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetimeMillis":10000}
@@ -47,38 +47,20 @@ type exported struct {
 // without lifetimeMillis does not expire, and a willed one ends with the connection of its client. A reply has the version that
 // it named, if it named one.
 func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
-	s, err := openSource(ctx, path)
+	s, err := openSource(path)
 	if err != nil {
 		return err
 	}
 	defer func() { err = together(err, s.close()) }()
-	scan, err := scanGiven(s.path)
-	if err != nil {
-		return about(s.name, err)
-	}
-	defer scan.file.Close()
-	if err := scan.complete(); err != nil {
-		return about(s.name, err)
-	}
-	return about(s.name, scan.export(ctx, w, progress))
-}
-
-func (s *scan) export(ctx context.Context, w io.Writer, progress Progress) error {
 	buffered := bufio.NewWriterSize(w, 64<<10)
 	encoder := json.NewEncoder(buffered)
 	encoder.SetEscapeHTML(false)
-	done := uint64(0)
-	err := s.each(ctx, func(id, value []byte) error {
-		if done++; done%1024 == 0 {
-			progress.call(done, s.want.count)
-		}
-		item, err := statestore.Record{ID: id, Value: value}.Decode()
-		if err != nil {
-			return recordError(err)
-		}
-		return encoder.Encode(exportedOf(item))
-	})
-	return together(err, buffered.Flush())
+	if err = s.complete(ctx); err == nil {
+		err = s.items(ctx, progress, func(_ statestore.Record, item statestore.Item) error {
+			return encoder.Encode(exportedOf(item))
+		})
+	}
+	return about(s.name, together(err, buffered.Flush()))
 }
 
 func exportedOf(item statestore.Item) exported {

@@ -10,10 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -29,14 +27,20 @@ const (
 const maxHolder = 16 << 10
 
 // A holder is what the process that has the lock says about itself. The lock alone decides who has it;
-// of a dead process only Boot and Silent are believed.
+// of a dead process its pid is not believed.
 type holder struct {
 	PID    int    `json:"pid"`
 	Host   string `json:"host"`
-	Socket string `json:"socket,omitempty"` // where it is asked for a backup
-	Secret string `json:"secret,omitempty"` // which the question contains
 	Boot   string `json:"boot"`             // see boot
-	Silent bool   `json:"silent,omitempty"` // see File.silent
+	Silent bool   `json:"silent,omitempty"` // clients of a process before it may not have noticed its end
+	Salt   uint32 `json:"salt"`             // of the file that it found
+	Synced int64  `json:"synced"`           // bytes of that file that were on the disk
+}
+
+// newHolder returns what this process says about itself.
+func newHolder() holder {
+	host, _ := os.Hostname() // if it fails, errors of other processes lack the name
+	return holder{PID: os.Getpid(), Host: host, Boot: boot()}
 }
 
 // boot names the present run of the machine. Where the system does not say it, it names the process: then each
@@ -52,16 +56,14 @@ var boot = sync.OnceValue(func() string {
 // fellSilent reports whether clients of a process before this one may not have noticed its end, because its
 // machine was gone without a word: it has left its name, in another run of the machine. A process that is
 // killed leaves its name too, but the system closes its connections. The caller has the lock.
-func fellSilent(dir string) bool {
-	former, err := readHolder(dir)
+func fellSilent(former holder, err error) bool {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false // a clean stop, or none was there
 	}
 	return err != nil || former.Silent || former.Boot != boot()
 }
 
-// A directoryLock is the lock of a directory: a file that one process locks to write, or several
-// to read.
+// A directoryLock is the lock of a directory: a file that one process locks.
 type directoryLock struct {
 	*flock.Flock
 	created bool // the file was not there before
@@ -78,7 +80,7 @@ func newLock(dir string) (*directoryLock, error) {
 	return &directoryLock{flock.New(path, flock.SetFlag(lockFlags()), flock.SetPermissions(0o600)), created}, nil
 }
 
-// take takes the lock, to write or to read, unless another process has it. A process that removes
+// take takes the lock, unless another process has it. A process that removes
 // the file holds its lock, so a lock of a file that is no longer there locks nothing.
 func (l *directoryLock) take(try func() (bool, error)) (bool, error) {
 	if locked, err := try(); err != nil || !locked {
@@ -140,32 +142,17 @@ func acquire(ctx context.Context, dir string) (*directoryLock, error) {
 	}
 }
 
-// acquireToRead takes the lock together with other readers; unlock frees it. It does not wait:
-// a process that has the lock can be asked for a copy.
-func acquireToRead(dir string) (unlock func() error, err error) {
-	lock, err := newLock(dir)
-	if err != nil {
-		return nil, about(filepath.Join(dir, lockName), err)
+// held reports whether a process has the lock of a directory. What such a process has committed can be
+// read all the same.
+func held(dir string) bool {
+	path := filepath.Join(dir, lockName)
+	if _, err := lstatRegular(path); err != nil {
+		return false
 	}
-	switch locked, err := lock.take(lock.TryRLock); {
-	case errors.Is(err, syscall.EROFS):
-		return func() error { return nil }, nil // no store ran here, and none can start
-	case err != nil:
-		return nil, about(lock.Path(), err)
-	case !locked:
-		return nil, fmt.Errorf("journal: %s: %w by %s", dir, ErrInUse, holderOf(dir))
-	}
-	return func() error {
-		// A lock that a reader leaves may belong to another user than the store. It is removed by
-		// the last reader.
-		if lock.created && runtime.GOOS != "windows" {
-			if alone, err := lock.take(lock.TryLock); alone && err == nil {
-				lock.closeAndRemove()
-				return nil
-			}
-		}
-		return lock.Close()
-	}, nil
+	lock := flock.New(path, flock.SetFlag(lockFlags()&^os.O_CREATE))
+	free, err := lock.TryRLock()
+	_ = lock.Close()
+	return !free && err == nil
 }
 
 // holderOf describes the process that has the lock.
@@ -174,13 +161,13 @@ func holderOf(dir string) string {
 	own, _ := os.Hostname()
 	switch {
 	case err != nil:
-		return "another process, which reads it or has just started" // it left no name
+		return "another process, which has just started" // it left no name
 	case found.Host != own:
 		return fmt.Sprintf("process %d on host %s", found.PID, found.Host)
 	case found.PID == os.Getpid():
 		return fmt.Sprintf("this process (%d)", found.PID)
 	case !alive(found.PID):
-		return "another process, which reads it or has just started" // the name is of a dead one
+		return "another process, which has just started" // the name is of a dead one
 	}
 	return fmt.Sprintf("process %d", found.PID)
 }

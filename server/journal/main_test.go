@@ -86,7 +86,7 @@ func historyStates() []map[string]string {
 // commitUntilFailure commits the history, and writes "ack i" after the i-th commit has returned
 // and "failed: reason" for one that fails. It exits with 3 then.
 func commitUntilFailure(dir string) int {
-	journal.SetSpaceConstant(48 << 10)
+	journal.SetSpaceConstant(16 << 10)
 	file, err := journal.Open(dir, journal.Options{})
 	if err != nil {
 		fmt.Println("failed:", err)

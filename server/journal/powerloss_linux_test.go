@@ -65,7 +65,7 @@ func recordCalls(t *testing.T, dir string) (calls []call) {
 	exists := make(map[string]bool)
 	ours := func(path string) (string, bool) {
 		name := filepath.Base(path)
-		return name, filepath.Dir(path) == dir && (name == "tenure.db" || name == "tenure.db.new")
+		return name, filepath.Dir(path) == dir && name != "tenure.lock"
 	}
 	begun := make(map[string]string) // by thread, calls that another thread's call interrupts in the log
 	for lines.Scan() {
@@ -138,8 +138,8 @@ func recordCalls(t *testing.T, dir string) (calls []call) {
 					t.Fatal(err)
 				}
 				calls = append(calls, call{name: "ack", batches: n + 1})
-			} else if _, ok := ours(path); ok {
-				t.Fatalf("a call that this test does not know: %.200s", line)
+			} else if file, ok := ours(path); ok { // of the holder, which is written once
+				calls = append(calls, call{name: "write", file: file, data: []byte(text)})
 			}
 		default:
 			if _, ok := ours(path); ok {
@@ -257,7 +257,7 @@ func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
 			for _, change := range d.pending[:kept] {
 				change(names)
 			}
-			node := names["tenure.db"]
+			node := names["tenure.log"]
 			if node == nil {
 				if acknowledged > 0 {
 					t.Fatalf("after call %d the file may be gone", i)
@@ -270,7 +270,7 @@ func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
 				}
 				content := node.content(func() bool { return random.Float64() < share })
 				losses++
-				found, err := scanOrOpen(t, names, content, random.IntN(200) == 0, &opened)
+				found, err := scanOrOpen(t, names, content, random.IntN(100) == 0, &opened)
 				if err != nil {
 					t.Fatalf("seed %d: power is lost after call %d (%s %s) and %d acknowledged batches, with %.0f%% of %d sectors written: %v",
 						seed, i, c.name, c.file, acknowledged, 100*share, len(node.pending), err)
@@ -296,18 +296,18 @@ func TestInvariant37APowerLossKeepsABatchWholeOrNotAtAll(t *testing.T) {
 func scanOrOpen(t *testing.T, names map[string]*inode, content []byte, really bool, opened *int) (map[string]string, error) {
 	t.Helper()
 	if !really {
-		return journal.Scan(content)
+		return journal.Scan(content, names["tenure.holder"] != nil)
 	}
 	*opened++
 	dir := t.TempDir()
 	for name, node := range names {
-		if name != "tenure.db" {
+		if name != "tenure.log" {
 			if err := os.WriteFile(filepath.Join(dir, name), node.durable, 0o600); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "tenure.db"), content, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "tenure.log"), content, 0o600); err != nil {
 		return nil, err
 	}
 	file := open(t, dir)

@@ -2,9 +2,6 @@ package journal
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -27,52 +24,56 @@ import (
 // of the lost store by more than the minute. A fence that was raised after the backup is as it
 // was in the backup; new tokens are above it all the same.
 //
-// A backup of which only the last commit is missing, as [ErrDamaged] says of such a file, is
-// accepted.
+// A file without an end, as a crash leaves it, is accepted up to its last commit that is whole; the report
+// has a warning then.
 //
 // After an error it leaves nothing in dir, and no directory that it created. progress gets records.
 // The report is about the new journal. It has a warning if the bound of the versions is more than
 // two minutes ahead of the clock: either this machine's clock is behind, and then versions may be
 // issued twice, or the clock of the lost store was ahead.
 func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
-	s, err := scanGiven(backup)
-	if errors.Is(err, fs.ErrNotExist) {
-		return Report{}, fmt.Errorf("journal: %s: %w: it does not exist; give the file of a backup", backup, ErrNoData)
-	}
+	file, err := openGiven(backup)
+	s, err := newSource(&source{name: backup}, file, err)
 	if err != nil {
-		return Report{}, about(backup, err)
+		return Report{}, err
 	}
-	defer s.file.Close()
+	defer func() { err = together(err, s.close()) }()
 	claimed, err := claim(ctx, dir, false)
 	if err != nil {
 		return Report{}, err
 	}
-	report, err = s.restoreIn(ctx, claimed, progress)
-	if source := new(unreadable); errors.As(err, source) {
-		err = about(backup, source.error)
-	}
-	if err != nil {
+	if report, err = s.restoreIn(ctx, claimed, progress); err != nil {
 		claimed.abandon()
 		return Report{}, err
 	}
 	report.Warnings = append(report.Warnings, claimed.warnings...)
+	if !s.closed || s.at < s.size {
+		report.Warnings = append(report.Warnings, backup+": it does not have its end: what came last may be missing")
+	}
 	return report, claimed.release()
 }
 
 // restoreIn makes a journal in a directory that has none. After an error it has left nothing.
-func (s *scan) restoreIn(ctx context.Context, dir *directory, progress Progress) (Report, error) {
-	path, created := filepath.Join(dir.path, fileName), filepath.Join(dir.path, newName)
+func (s *source) restoreIn(ctx context.Context, dir *directory, progress Progress) (report Report, err error) {
+	path := filepath.Join(dir.path, fileName)
 	if _, err := os.Lstat(path); err == nil {
 		return Report{}, about(path, ErrExists)
 	}
+	created := filepath.Join(dir.path, newName)
 	if err := os.RemoveAll(created); err != nil {
 		return Report{}, about(created, err)
 	}
-	err := s.restoreTo(ctx, created, progress)
-	if err != nil {
-		return Report{}, together(about(path, err), about(created, removeIfThere(created)))
+	if err := dir.remove(holderName); err != nil { // of the data that was there
+		return Report{}, err
 	}
-	report, err := inspectFile(ctx, created, path, nil)
+	to, err := createLog(created)
+	if err != nil {
+		return Report{}, about(path, err)
+	}
+	err = about(s.name, s.restoreTo(ctx, to, progress))
+	if err = together(err, about(path, to.err), about(path, to.file.Close())); err == nil {
+		report, err = inspectFile(ctx, created, path, nil)
+	}
 	if err == nil {
 		err = about(path, os.Rename(created, path))
 	}
@@ -85,51 +86,26 @@ func (s *scan) restoreIn(ctx context.Context, dir *directory, progress Progress)
 	return report, nil
 }
 
-// An unreadable is an error of the file that is read, not of the one that is written.
-type unreadable struct{ error }
-
-func (u unreadable) Unwrap() error { return u.error }
-
-// restoreTo writes the records to a new file, with a new identity and a higher bound.
-func (s *scan) restoreTo(ctx context.Context, path string, progress Progress) error {
-	bound := hlc.Timestamp{Wall: time.Now().Add(statestore.MaxSkew).UnixMilli()}
-	var sums totals
-	step := func() {
-		if sums.count%1024 == 0 {
-			progress.call(sums.count, s.want.count)
-		}
+// restoreTo writes the records to a new file, with a new identity and a higher bound. An error of that is
+// in the writer.
+func (s *source) restoreTo(ctx context.Context, to *writer, progress Progress) error {
+	if err := s.index(ctx); err != nil {
+		return err
 	}
-	return writeRecords(ctx, path, func() totals { return sums }, step, func(put func(id, value []byte) error) error {
-		keep := func(r statestore.Record) error {
-			sums.add(r.ID, r.Value)
-			return put(r.ID, r.Value)
+	bound := hlc.Timestamp{Wall: time.Now().Add(statestore.MaxSkew).UnixMilli()}
+	err := s.items(ctx, progress, func(record statestore.Record, item statestore.Item) error {
+		if item.Version.Compare(bound) > 0 {
+			bound = item.Version
 		}
-		var written error
-		err := s.each(ctx, func(id, value []byte) error {
-			record := statestore.Record{ID: id, Value: value}
-			item, err := record.Decode()
-			if err != nil {
-				return recordError(err)
-			}
-			if item.Version.Compare(bound) > 0 {
-				bound = item.Version
-			}
-			if item.Kind == statestore.KindIdentity || item.Kind == statestore.KindBound {
-				return nil
-			}
-			written = keep(record)
-			return written
-		})
-		if err != nil && written == nil && ctx.Err() == nil {
-			err = unreadable{err}
+		if item.Kind != statestore.KindIdentity && item.Kind != statestore.KindBound {
+			to.put(record)
+			to.syncFull()
 		}
-		if err != nil {
-			return err
-		}
-		bound.Node = ""
-		return together(
-			keep(statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record()),
-			keep(statestore.Item{Kind: statestore.KindBound, Version: bound}.Record()),
-		)
+		return nil
 	})
+	bound.Node = ""
+	to.put(statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record())
+	to.put(statestore.Item{Kind: statestore.KindBound, Version: bound}.Record())
+	_ = to.close() // kept
+	return err
 }

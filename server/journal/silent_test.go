@@ -21,11 +21,14 @@ func silentAt(t *testing.T, dir string) (file *journal.File, silent bool) {
 	return file, former.Silent
 }
 
-// killed returns a directory with what a process leaves that ends now.
-func killed(t *testing.T, dir string) (left string) {
+// killed returns a directory with what a process leaves that ends now, after it did some things.
+func killed(t *testing.T, dir string, after ...func()) (left string) {
 	t.Helper()
+	for _, do := range after {
+		do()
+	}
 	left = t.TempDir()
-	for _, name := range []string{"tenure.db", "tenure.holder"} {
+	for _, name := range []string{"tenure.log", "tenure.holder"} {
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
