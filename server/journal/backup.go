@@ -7,8 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/failpoint"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // Progress is told how far a long operation is, in bytes or records. It is called often, by the
@@ -28,7 +32,7 @@ func (p Progress) call(done, total uint64) {
 // another process, use the function [Backup].
 func (f *File) Backup(ctx context.Context, w io.Writer) error {
 	file, err := openRegular(f.path, os.O_RDONLY)
-	s, err := newSource(&source{name: f.path}, file, err)
+	s, err := newSource(&source{name: f.path, open: true}, file, err)
 	if err != nil {
 		return err
 	}
@@ -37,19 +41,17 @@ func (f *File) Backup(ctx context.Context, w io.Writer) error {
 
 // copyTo copies the commits that are whole, checks them, and returns the error of w. The copy has a frame
 // that closes it, so a missing end of it is noticed. progress gets bytes.
-func (s *scan) copyTo(ctx context.Context, w io.Writer, progress Progress) error {
+func (s *source) copyTo(ctx context.Context, w io.Writer, progress Progress) error {
 	_, err := w.Write(head(s.salt))
 	for frame := range s.frames(ctx) {
-		failpoint.Hit(failpoint.DuringBackup)
-		progress.call(uint64(s.at), uint64(s.size))
-		if err == nil {
-			_, err = w.Write(frame)
-		}
 		if err != nil {
 			return err
 		}
+		failpoint.Hit(failpoint.DuringBackup)
+		progress.call(uint64(s.at), uint64(s.size))
+		_, err = w.Write(frame)
 	}
-	if err == nil && s.err == nil && !s.closed {
+	if s.checkEnd(); err == nil && s.err == nil && !s.closed {
 		_, err = w.Write(seal(make([]byte, frameHead), s.salt, s.number+1))
 	}
 	return err
@@ -62,9 +64,10 @@ func (s *scan) copyTo(ctx context.Context, w io.Writer, progress Progress) error
 // The backup is checked before it gets its name, as with [Check]. It has the values of all keys;
 // its mode is 0600. progress gets bytes, then records.
 func Backup(ctx context.Context, dir, file string, progress Progress) (report Report, err error) {
-	if _, err := os.Lstat(file); err == nil {
-		return Report{}, about(file, ErrExists)
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = ErrExists
+		}
 		return Report{}, about(file, err)
 	}
 	s, err := openSource(filepath.Join(dir, fileName))
@@ -77,18 +80,16 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 		return Report{}, about(file, err)
 	}
 	defer func() { err = together(err, about(file, removeIfThere(copied.Name()))) }()
-	err = s.copyTo(ctx, copied, progress)
+	written := s.copyTo(ctx, copied, progress)
+	err = together(about(s.name, s.err), about(file, together(written, copied.Sync(), copied.Close())))
 	if err == nil {
-		err = copied.Sync()
+		report, err = inspectFile(ctx, copied.Name(), file, progress)
 	}
-	if err = together(about(s.name, s.err), about(file, together(err, copied.Close()))); err != nil {
-		return Report{}, err
-	}
-	if report, err = inspectFile(ctx, copied.Name(), file, progress); err != nil {
-		return report, err
+	if err == nil {
+		err = about(file, publish(copied.Name(), file))
 	}
 	report.Online = s.online
-	return report, about(file, publish(copied.Name(), file))
+	return report, err
 }
 
 // publish gives a file its name, unless there is one with that name.
@@ -109,4 +110,94 @@ func publish(temporary, name string) error {
 		return err
 	}
 	return syncDirectory(filepath.Dir(name))
+}
+
+// RestoreBackup makes a journal in dir from a backup. dir must have none; it is created if it
+// does not exist. The error matches [ErrExists] if it has one, [ErrInUse] if a process uses it,
+// [ErrNoData] if there is no backup, [ErrUnsafe] if all users may write to dir, and the errors of
+// [Check] if the backup is not sound. Another user may own dir: give it to the user of the store
+// afterwards.
+//
+// What changed after the backup is lost. So the data get a new identity, which ends the tenures
+// that clients have: a holder does not go on by data that may not know it. And the bound of the
+// versions becomes the wall clock plus a minute, unless the backup's is later: no version and no
+// token is issued twice, provided that the clock of this machine, now, is not behind the clock
+// of the lost store by more than the minute. A fence that was raised after the backup is as it
+// was in the backup; new tokens are above it all the same.
+//
+// A file without an end, as a crash leaves it, is accepted up to its last commit that is whole; the report
+// has a warning then.
+//
+// After an error it leaves nothing in dir, and no directory that it created. progress gets records.
+// The report is about the new journal. It has a warning if the bound of the versions is more than
+// two minutes ahead of the clock: either this machine's clock is behind, and then versions may be
+// issued twice, or the clock of the lost store was ahead.
+func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
+	file, err := openGiven(backup)
+	s, err := newSource(&source{name: backup}, file, err)
+	if err != nil {
+		return Report{}, err
+	}
+	defer func() { err = together(err, s.close()) }()
+	claimed, err := claim(ctx, dir, false)
+	if err != nil {
+		return Report{}, err
+	}
+	if report, err = s.restoreIn(ctx, claimed, progress); err != nil {
+		claimed.abandon()
+		return Report{}, err
+	}
+	report.Warnings = append(report.Warnings, claimed.warnings...)
+	if !s.closed || s.at < s.size {
+		report.Warnings = append(report.Warnings, backup+": it does not have its end: what came last may be missing")
+	}
+	return report, claimed.release()
+}
+
+// restoreIn makes a journal in a directory that has none. After an error it has left nothing.
+func (s *source) restoreIn(ctx context.Context, dir *directory, progress Progress) (report Report, err error) {
+	path := filepath.Join(dir.path, fileName)
+	if _, err := os.Lstat(path); err == nil {
+		return Report{}, about(path, ErrExists)
+	}
+	created := filepath.Join(dir.path, newName)
+	if err := os.RemoveAll(created); err != nil {
+		return Report{}, about(created, err)
+	}
+	to, err := createLog(created)
+	if err != nil {
+		return Report{}, about(path, err)
+	}
+	err = about(s.name, s.restoreTo(ctx, to, progress))
+	if err = together(err, about(path, to.err), about(path, to.file.Close())); err == nil {
+		report, err = inspectFile(ctx, created, path, nil)
+	}
+	if err != nil {
+		return report, together(err, about(created, removeIfThere(created)))
+	}
+	return report, about(path, install(created, path))
+}
+
+// restoreTo writes the records to a new file, with a new identity and a higher bound. An error of that is
+// in the writer.
+func (s *source) restoreTo(ctx context.Context, to *writer, progress Progress) error {
+	if err := s.index(ctx); err != nil {
+		return err
+	}
+	bound := hlc.Timestamp{Wall: time.Now().Add(statestore.MaxSkew).UnixMilli()}
+	err := s.items(ctx, progress, func(record statestore.Record, item statestore.Item) error {
+		if item.Version.Compare(bound) > 0 {
+			bound = item.Version
+		}
+		if item.Kind != statestore.KindIdentity && item.Kind != statestore.KindBound {
+			to.put(record)
+			to.syncFull()
+		}
+		return nil
+	})
+	bound.Node = ""
+	to.put(statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record())
+	to.put(statestore.Item{Kind: statestore.KindBound, Version: bound}.Record())
+	_ = to.close() // kept
+	return err
 }

@@ -84,13 +84,15 @@ func (f *File) beginCompaction() {
 }
 
 // copy makes the copy.
-func (c *compaction) copy(ctx context.Context, s scan, path string) (err error) {
+func (c *compaction) copy(ctx context.Context, s scan, path string) error {
 	if err := s.index(ctx); err != nil {
 		return err
 	}
-	if c.to, err = createLog(path); err != nil {
+	to, err := createLog(path)
+	if err != nil {
 		return err
 	}
+	c.to = to
 	for record := range s.counting(ctx) {
 		failpoint.Hit(failpoint.DuringCompaction)
 		c.to.put(record)
@@ -98,7 +100,7 @@ func (c *compaction) copy(ctx context.Context, s scan, path string) (err error) 
 			break
 		}
 	}
-	c.live, s.latest = s.live, nil
+	c.live, s.counts = s.live, nil
 	for step := int64(lastStep); s.err == nil && c.to.err == nil; step *= 2 { // so it catches up with any load
 		committed := c.committed.Load()
 		if committed-s.at <= step {
@@ -153,6 +155,9 @@ func (f *File) endCompaction() {
 // replace puts the copy, which is synced, in place of the file, and returns why the file stays. A crash
 // leaves one or the other. If it is not known which, the journal ends.
 func (f *File) replace(to *writer) error {
+	if f.log.err = f.checkPlace(); f.log.err != nil {
+		return f.log.err
+	}
 	from := f.log.file
 	if closeToRename {
 		_, _ = from.Close(), to.file.Close() // they are synced
@@ -172,6 +177,5 @@ func (f *File) replace(to *writer) error {
 		f.log = *to
 	}
 	f.log.file, f.log.err = file, failed
-	f.checkPlace()
 	return kept
 }

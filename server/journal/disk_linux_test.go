@@ -30,7 +30,7 @@ func init() {
 			fmt.Println(err)
 			return 1
 		}
-		return commitUntilFailure(dir)
+		return commitUntilFailure(dir, historyLength)
 	}
 	children["small disk"] = onASmallDisk
 }
@@ -87,6 +87,41 @@ func TestInvariant34AFullFileEndsTheJournal(t *testing.T) {
 		t.Errorf("nothing was acknowledged before: %s", output)
 	}
 	wantAcknowledged(t, dir, output)
+}
+
+// crashed returns a directory in which a process crashed in the middle of the history, without some bytes of
+// the last commit.
+func crashed(t *testing.T, without int64) (dir string, acknowledged int) {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, code := runChild(t, child("commit and crash", dir))
+	path := filepath.Join(dir, "tenure.log")
+	info, err := os.Stat(path)
+	if err != nil || code != 0 {
+		t.Fatalf("code %d, %v: %s", code, err, output)
+	}
+	if err := os.Truncate(path, info.Size()-without); err != nil {
+		t.Fatal(err)
+	}
+	return dir, strings.Count(output, "ack ")
+}
+
+func TestInvariant34AFailureOfTheRepairEndsTheJournal(t *testing.T) {
+	strace := prerequisite.Program(t, "strace", "strace")
+	for _, inject := range []string{"ftruncate,?ftruncate64:error=EIO:when=1", "pwrite64:error=EIO:when=2", "pwrite64:error=EIO:when=3", "fsync:error=EIO:when=3", "fsync:error=EIO:when=4"} {
+		dir, acknowledged := crashed(t, 10)
+		output, code := runChild(t, child("commit", dir, strace, "-f", "-qq", "-o", "/dev/null", "-e", "inject="+inject))
+		if strings.Contains(output, "Operation not permitted") && strings.Contains(output, "strace:") {
+			prerequisite.Missing(t, "this process may not trace another: "+output)
+		}
+		wantFailure(t, output, code, "replace the disk")
+		if found := load(t, open(t, dir)); !maps.Equal(found, historyStates()[acknowledged-1]) {
+			t.Errorf("%s: the journal has the state after batch %s, not after %d batches", inject, found["last"], acknowledged-1)
+		}
+	}
 }
 
 // A call that fails once ends the journal, whatever call it is.

@@ -48,45 +48,27 @@ func damaged(format string, arguments ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, arguments...)...)
 }
 
-// A classified error matches another one, which its text does not name.
-type classified struct {
-	error
-	class error
-}
-
-func (c classified) Unwrap() []error { return []error{c.error, c.class} }
-
 // cures say what an operator can do about an error. The first that fits counts.
 var cures = []struct {
 	of   error
 	cure string
 }{
 	{statestore.ErrDamaged, ""}, {statestore.ErrNewerFormat, ""}, // they say it
-	{syscall.ENOSPC, "free space on the disk, or raise the quota, and try again"},
-	{syscall.EDQUOT, "free space on the disk, or raise the quota, and try again"},
-	{syscall.EFBIG, "raise the limit on the size of files, and try again"},
-	{syscall.EROFS, "mount the disk writable, or use a directory on another one"},
-	{fs.ErrPermission, "run it as the user that owns it, give this user the rights to it, or use another directory"},
-	{syscall.ELOOP, "a symbolic link points to itself, or is not followed: give a real directory"},
-	{syscall.EISDIR, "give the file, not its directory"},
-	{syscall.ENOTDIR, "a part of the path is a file: give a directory"},
-	{fs.ErrExist, "there is something else with that name: use another directory"},
-	{syscall.EIO, "the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"},
-	{syscall.EMFILE, "raise the limit on open files"}, {syscall.ENFILE, "raise the limit on open files"},
-	{ErrDamaged, `stop the store, see "tenure check", and restore a backup into an empty directory with "tenure restore"`},
-	{ErrExists, "use another name, or move it away first"},
-	{ErrForeign, "use another directory"},
-	{ErrNewer, "use that version or a newer one"},
-}
-
-// advice returns what an operator can do about err; empty if nothing is known.
-func advice(err error) string {
-	for _, c := range cures {
-		if errors.Is(err, c.of) {
-			return c.cure
-		}
-	}
-	return ""
+	{syscall.ENOSPC, "; free space on the disk, or raise the quota, and try again"},
+	{syscall.EDQUOT, "; free space on the disk, or raise the quota, and try again"},
+	{syscall.EFBIG, "; raise the limit on the size of files, and try again"},
+	{syscall.EROFS, "; mount the disk writable, or use a directory on another one"},
+	{fs.ErrPermission, "; run it as the user that owns it, give this user the rights to it, or use another directory"},
+	{syscall.ELOOP, "; a symbolic link points to itself, or is not followed: give a real directory"},
+	{syscall.EISDIR, "; give the file, not its directory"},
+	{syscall.ENOTDIR, "; a part of the path is a file: give a directory"},
+	{fs.ErrExist, "; there is something else with that name: use another directory"},
+	{syscall.EIO, "; the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"},
+	{syscall.EMFILE, "; raise the limit on open files"}, {syscall.ENFILE, "; raise the limit on open files"},
+	{ErrDamaged, `; stop the store, see "tenure check", and restore a backup into an empty directory with "tenure restore"`},
+	{ErrExists, "; use another name, or move it away first"},
+	{ErrForeign, "; use another directory"},
+	{ErrNewer, "; use that version or a newer one"},
 }
 
 // about returns err with the file that it is about and what to do.
@@ -99,8 +81,10 @@ func about(path string, err error) error {
 	if !errors.As(err, &named) || named.Path != path {
 		wrapped = fmt.Errorf("journal: %s: %w", path, err)
 	}
-	if cure := advice(err); cure != "" {
-		wrapped = fmt.Errorf("%w; %s", wrapped, cure)
+	for _, c := range cures {
+		if errors.Is(err, c.of) {
+			return fmt.Errorf("%w%s", wrapped, c.cure)
+		}
 	}
 	return wrapped
 }

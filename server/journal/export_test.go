@@ -60,6 +60,17 @@ func FrameThatFollows(content, payload []byte) []byte {
 	return seal(append(make([]byte, frameHead), payload...), s.salt, s.number+1)
 }
 
+// LastFrame returns where the last frame of content begins.
+func LastFrame(content []byte) int {
+	s, err := newScan(bytes.NewReader(content), int64(len(content)))
+	for range s.frames(context.Background()) {
+	}
+	if err = errors.Join(err, s.err); err != nil {
+		panic(err)
+	}
+	return int(s.last)
+}
+
 // LiveBytes returns the size of the live data, as the next load finds it.
 func (f *File) LiveBytes() int64 {
 	s := &scan{file: f.log.file, size: f.log.size, salt: f.log.salt, at: headSize}

@@ -45,7 +45,7 @@ type File struct {
 	began  time.Time
 
 	log        writer      // its error is errNotLoaded, or why the file may not be what was committed
-	loaded     bool        // Load was called
+	found      *scan       // the file as Open has found it; nil after Load was called
 	closed     bool        // the file ends with a frame that closes it
 	failure    error       // of the first operation that failed
 	limit      int64       // a larger file is compacted
@@ -84,14 +84,11 @@ func Open(dir string, options Options) (*File, error) {
 		claimed.abandon()
 		return nil, about(f.path, err)
 	}
-	if err := claimed.writeHolder(f.self); err != nil {
-		return nil, together(err, f.Close())
-	}
 	return f, nil
 }
 
-// prepare removes what an interrupted compaction left, creates the file if there is none, and opens it if
-// it is a journal that has its end. It refuses a disk without room.
+// prepare removes what an interrupted compaction left, creates the file if there is none, opens it if
+// it is a journal that has its end, and names this process as its holder. It refuses a disk without room.
 func (f *File) prepare() error {
 	if err := removeIfThere(filepath.Join(f.dir.path, newName)); err != nil {
 		return err
@@ -113,14 +110,16 @@ func (f *File) prepare() error {
 		return err
 	}
 	f.log = writer{file: file, err: errNotLoaded}
-	s, err := scanFile(file)
+	if f.found, err = scanFile(file); err == nil {
+		err = f.takeOver(f.found)
+	}
 	if err == nil {
-		err = f.takeOver(s)
+		err = f.dir.writeHolder(f.self)
 	}
 	if err != nil {
-		return together(err, file.Close())
+		_ = file.Close()
 	}
-	return nil
+	return err
 }
 
 // create makes a file without records. A crash leaves it whole or not at all.
@@ -129,13 +128,22 @@ func (f *File) create() error {
 	if err != nil {
 		return err
 	}
-	if err := w.close(); err != nil {
+	if err := together(w.close(), w.file.Close()); err != nil {
 		return together(err, w.discard())
 	}
-	if err := together(w.file.Close(), os.Rename(w.file.Name(), f.path)); err != nil {
-		return together(err, w.discard())
+	return install(w.file.Name(), f.path)
+}
+
+// install gives a file that is synced its name. After an error it leaves nothing.
+func install(created, path string) error {
+	err := os.Rename(created, path)
+	if err == nil {
+		created, err = path, syncDirectory(filepath.Dir(path))
 	}
-	return syncDirectory(f.dir.path)
+	if err != nil {
+		err = together(err, removeIfThere(created))
+	}
+	return err
 }
 
 // takeOver looks how the process before has left the file, and refuses a file without an end that it had.
@@ -146,21 +154,21 @@ func (f *File) takeOver(s *scan) error {
 	}
 	f.closed = closed
 	former, err := readHolder(f.dir.path)
-	if former.Salt != s.salt { // a compaction has made the file since
+	left := !errors.Is(err, fs.ErrNotExist) // unless it was stopped
+	if former.Salt != s.salt {              // a compaction has made the file since
 		former.Synced = 0
 	}
 	switch {
-	case !f.closed && errors.Is(err, fs.ErrNotExist):
+	case !closed && !left:
 		return errNoEnd
 	case former.Synced > s.size:
 		return damaged("it was cut short: it has %d bytes, and had %d at the start before", s.size, former.Synced)
+	case closed:
+		former.Synced = s.size - closingFrame
 	}
-	f.self = newHolder()
-	f.self.Silent = fellSilent(former, err)
-	f.self.Salt, f.self.Synced = s.salt, former.Synced
-	if f.closed {
-		f.self.Synced = s.size
-	}
+	host, _ := os.Hostname() // if it fails, errors of other processes lack the name
+	f.self = holder{PID: os.Getpid(), Host: host, Boot: boot(), Salt: s.salt, Synced: former.Synced}
+	f.self.Silent = left && (err != nil || former.Silent || former.Boot != f.self.Boot)
 	return nil
 }
 
@@ -173,10 +181,9 @@ func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (fo
 	switch {
 	case f.failure != nil:
 		return former, f.failure
-	case f.loaded:
+	case f.found == nil:
 		return former, about(f.path, errLoaded)
 	}
-	f.loaded = true
 	if err := f.load(ctx, each); err != nil {
 		return former, f.fail(err)
 	}
@@ -184,10 +191,8 @@ func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (fo
 }
 
 func (f *File) load(ctx context.Context, each func(statestore.Record) error) error {
-	s, err := scanFile(f.log.file)
-	if err != nil {
-		return err
-	}
+	s := f.found
+	f.found = nil
 	if err := s.index(ctx); err != nil {
 		return err
 	}
@@ -201,11 +206,7 @@ func (f *File) load(ctx context.Context, each func(statestore.Record) error) err
 	if s.err != nil {
 		return s.err
 	}
-	switch {
-	case s.closed && s.at == s.size:
-	case f.closed:
-		return errNoEnd
-	default:
+	if !s.closed || s.at < s.size {
 		if err := f.repair(s); err != nil {
 			return err
 		}
@@ -220,6 +221,9 @@ func (f *File) load(ctx context.Context, each func(statestore.Record) error) err
 // its last commit may be in the memory of the system only, and if the disk failed, the system may believe
 // that the disk has them: so they are written again.
 func (f *File) repair(s *scan) error {
+	if f.closed { // it was closed when it was opened
+		return errNoEnd
+	}
 	w := writer{file: f.log.file, salt: s.salt, size: s.at, number: s.number, frame: make([]byte, frameHead)}
 	if rest := s.size - s.at; rest > 0 {
 		f.logger.Warn("journal: cut off the last commit, which a crash left unfinished", "file", f.path, "bytes", rest)
@@ -249,7 +253,7 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	if f.failure != nil {
 		return f.failure
 	}
-	if !f.loaded {
+	if f.found != nil {
 		if _, err := f.Load(ctx, func(statestore.Record) error { return nil }); err != nil {
 			return err
 		}
@@ -260,7 +264,9 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 	if ctx.Err() != nil {
 		return f.fail(context.Cause(ctx))
 	}
-	f.checkPlace()
+	if f.log.err == nil {
+		f.log.err = f.checkPlace()
+	}
 	before := f.log.size
 	for _, group := range batch { // a large batch is divided, between groups
 		for _, record := range group {
@@ -268,39 +274,31 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 		}
 		f.log.syncFull()
 	}
-	_ = f.log.sync() // kept
-	f.closed = f.closed && f.log.size == before
-	f.checkPlace()
-	if f.log.err == nil {
+	if f.log.sync() == nil {
 		f.compactIfLarge()
 	}
+	f.closed = f.closed && f.log.size == before
 	if f.log.err != nil {
 		return f.fail(f.log.err)
 	}
 	return nil
 }
 
-// checkPlace ends the journal if its file is no longer in its place, or has another size. The directory
-// may have been moved, and another store may use the new one: it does not see what is committed here, and
-// a copy in place of its file would lose what it commits later.
-func (f *File) checkPlace() {
-	if f.log.err != nil {
-		return
-	}
-	size := f.log.size
-	if f.closed {
-		size += closingFrame
-	}
+// checkPlace returns an error if the file is no longer in its place, or is shorter than it was. The
+// directory may have been moved, and another store may use the new one: it does not see what is committed
+// here, and a copy in place of its file would lose what it commits later.
+func (f *File) checkPlace() error {
 	own, failed := f.log.file.Stat()
 	there, err := os.Stat(f.path)
-	switch err = together(failed, err); {
-	case err != nil:
-		f.log.err = err
+	switch {
+	case failed != nil || err != nil:
+		return together(failed, err)
 	case !os.SameFile(own, there):
-		f.log.err = errReplaced
-	case there.Size() != size:
-		f.log.err = damaged("it has %d bytes, and %d were written: another program changes it", there.Size(), size)
+		return errReplaced
+	case there.Size() < f.log.size:
+		return damaged("it has %d bytes, and %d were written: another program has cut it", there.Size(), f.log.size)
 	}
+	return nil
 }
 
 // fail makes err the failure of the journal, unless it has one, with the file and what to do.

@@ -37,12 +37,6 @@ type holder struct {
 	Synced int64  `json:"synced"`           // bytes of that file that were on the disk
 }
 
-// newHolder returns what this process says about itself.
-func newHolder() holder {
-	host, _ := os.Hostname() // if it fails, errors of other processes lack the name
-	return holder{PID: os.Getpid(), Host: host, Boot: boot()}
-}
-
 // boot names the present run of the machine. Where the system does not say it, it names the process: then each
 // end but a clean one counts as the end of the machine.
 var boot = sync.OnceValue(func() string {
@@ -52,16 +46,6 @@ var boot = sync.OnceValue(func() string {
 	}
 	return strings.TrimSpace(string(id))
 })
-
-// fellSilent reports whether clients of a process before this one may not have noticed its end, because its
-// machine was gone without a word: it has left its name, in another run of the machine. A process that is
-// killed leaves its name too, but the system closes its connections. The caller has the lock.
-func fellSilent(former holder, err error) bool {
-	if errors.Is(err, fs.ErrNotExist) {
-		return false // a clean stop, or none was there
-	}
-	return err != nil || former.Silent || former.Boot != boot()
-}
 
 // A directoryLock is the lock of a directory: a file that one process locks.
 type directoryLock struct {
@@ -87,17 +71,14 @@ func (l *directoryLock) take(try func() (bool, error)) (bool, error) {
 		return false, err
 	}
 	locked, err := l.Stat()
-	if err != nil {
-		return false, together(err, l.Close())
-	}
-	there, err := os.Lstat(l.Path())
-	if err == nil && os.SameFile(locked, there) {
+	there, gone := os.Lstat(l.Path())
+	if err == nil && gone == nil && os.SameFile(locked, there) {
 		return true, nil
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	if errors.Is(gone, fs.ErrNotExist) {
+		gone = nil
 	}
-	return false, together(err, l.Close())
+	return false, together(err, gone, l.Close())
 }
 
 // closeAndRemove frees the lock, and removes the file if this process created it. The caller has
@@ -145,11 +126,10 @@ func acquire(ctx context.Context, dir string) (*directoryLock, error) {
 // held reports whether a process has the lock of a directory. What such a process has committed can be
 // read all the same.
 func held(dir string) bool {
-	path := filepath.Join(dir, lockName)
-	if _, err := lstatRegular(path); err != nil {
+	lock, err := newLock(dir)
+	if err != nil || lock.created {
 		return false
 	}
-	lock := flock.New(path, flock.SetFlag(lockFlags()&^os.O_CREATE))
 	free, err := lock.TryRLock()
 	_ = lock.Close()
 	return !free && err == nil
@@ -160,37 +140,27 @@ func holderOf(dir string) string {
 	found, err := readHolder(dir)
 	own, _ := os.Hostname()
 	switch {
-	case err != nil:
-		return "another process, which has just started" // it left no name
+	case err != nil || found.Host == own && !alive(found.PID): // it left no name, or that of a dead one is there
+		return "another process, which has just started"
 	case found.Host != own:
 		return fmt.Sprintf("process %d on host %s", found.PID, found.Host)
 	case found.PID == os.Getpid():
 		return fmt.Sprintf("this process (%d)", found.PID)
-	case !alive(found.PID):
-		return "another process, which has just started" // the name is of a dead one
 	}
 	return fmt.Sprintf("process %d", found.PID)
 }
 
-func readHolder(dir string) (holder, error) {
-	path := filepath.Join(dir, holderName)
-	file, err := openRegular(path, os.O_RDONLY)
+func readHolder(dir string) (found holder, err error) {
+	file, err := openRegular(filepath.Join(dir, holderName), os.O_RDONLY)
 	if err != nil {
-		return holder{}, err
+		return found, err
 	}
 	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxHolder))
-	if err != nil {
-		return holder{}, err
+	err = json.NewDecoder(io.LimitReader(file, maxHolder)).Decode(&found)
+	if err == nil && found.PID <= 0 {
+		err = errors.New("no process id")
 	}
-	var found holder
-	if err := json.Unmarshal(content, &found); err != nil {
-		return holder{}, err
-	}
-	if found.PID <= 0 {
-		return holder{}, errors.New("no process id")
-	}
-	return found, nil
+	return found, err
 }
 
 // writeHolder says which process has the lock, durably: at each moment the directory has this name or the
@@ -201,32 +171,36 @@ func (d *directory) writeHolder(h holder) error {
 		return err
 	}
 	path := filepath.Join(d.path, holderName)
-	if err := removeIfThere(path + ".new"); err != nil {
-		return about(path, err)
-	}
-	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return about(path, err)
-	}
-	_, err = file.Write(append(content, '\n'))
-	err = together(err, file.Sync(), file.Close())
+	err = removeIfThere(path + ".new")
 	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err == nil {
-		err = syncDirectory(d.path)
-	}
-	return about(path, err)
-}
-
-// remove removes files of the directory, if they are there. It may have been moved: what has its name now
-// belongs to another journal.
-func (d *directory) remove(names ...string) error {
-	var errs []error
-	for _, name := range names {
-		if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, about(filepath.Join(d.path, name), err))
+		var file *os.File
+		if file, err = createFile(path+".new", append(content, '\n')); err == nil {
+			err = together(file.Sync(), file.Close())
 		}
 	}
-	return together(errs...)
+	if err == nil {
+		err = together(os.Rename(path+".new", path), syncDirectory(d.path))
+	}
+	return err
+}
+
+// createFile creates a file for its owner only. It must not be there.
+func createFile(path string, content []byte) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = file.WriteAt(content, 0); err != nil {
+		return nil, together(err, file.Close(), os.Remove(path))
+	}
+	return file, nil
+}
+
+// remove removes a file of the directory, if it is there. It may have been moved: what has its name now
+// belongs to another journal.
+func (d *directory) remove(name string) error {
+	if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return about(filepath.Join(d.path, name), err)
+	}
+	return nil
 }

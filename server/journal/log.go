@@ -89,9 +89,10 @@ type scan struct {
 	closed bool   // that has no records
 	frame  []byte
 
-	latest map[hash]int64 // the places of the records that count
-	live   int64          // bytes of their IDs and values
-	err    error          // why frames, records or found has ended early
+	counts []bool // for each record, whether it counts
+	count  int    // of those that do
+	live   int64  // bytes of their IDs and values
+	err    error  // why frames, records or counting has ended early
 }
 
 // scanFile reads the head of a file. The error matches ErrDamaged, ErrForeign or ErrNewer, or is of the
@@ -141,11 +142,14 @@ func (s *scan) endsClosed() (bool, error) {
 	return bytes.Equal(frame[:], seal(make([]byte, frameHead), s.salt, number)), nil
 }
 
+// rest returns what begins at s.at.
+func (s *scan) rest() io.Reader { return io.NewSectionReader(s.file, s.at, s.size-s.at) }
+
 // frames returns the frames from s.at on, in order. It ends before one that is not whole, as a crash
 // during its commit leaves it; that must be the last one.
 func (s *scan) frames(ctx context.Context) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		in := bufio.NewReaderSize(io.NewSectionReader(s.file, s.at, s.size-s.at), readSize)
+		in := bufio.NewReaderSize(s.rest(), readSize)
 		for s.at < s.size {
 			if s.err = context.Cause(ctx); s.err != nil {
 				return
@@ -162,12 +166,14 @@ func (s *scan) frames(ctx context.Context) iter.Seq[[]byte] {
 }
 
 // read reads a frame into s.frame. whole is false if it is one that a crash can leave.
-func (s *scan) read(in io.Reader) (whole bool, err error) {
-	s.frame = slices.Grow(s.frame[:0], frameHead)[:frameHead]
-	if _, err := io.ReadFull(in, s.frame); err != nil {
-		return false, ended(err)
+func (s *scan) read(in *bufio.Reader) (whole bool, err error) {
+	start, err := in.Peek(frameHead)
+	if err == io.EOF {
+		return false, nil
+	} else if err != nil {
+		return false, err
 	}
-	length, number := opened(s.frame, s.salt)
+	length, number := opened(start, s.salt)
 	size := frameHead + length + checkSize
 	switch {
 	case number != s.number+1:
@@ -177,27 +183,16 @@ func (s *scan) read(in io.Reader) (whole bool, err error) {
 	case size > s.size-s.at:
 		return false, nil
 	}
-	s.frame = slices.Grow(s.frame, int(size)-frameHead)[:size]
-	if _, err := io.ReadFull(in, s.frame[frameHead:]); err != nil {
-		return false, ended(err)
+	s.frame = slices.Grow(s.frame[:0], int(size))[:size]
+	if _, err := io.ReadFull(in, s.frame); err != nil {
+		return false, err
 	}
 	body, check := s.frame[:size-checkSize], s.frame[size-checkSize:]
-	if order.Uint32(check) == crc32.Update(s.salt, castagnoli, body) {
-		return true, nil
+	whole = order.Uint32(check) == crc32.Update(s.salt, castagnoli, body)
+	if !whole && s.at+size < s.size {
+		err = damaged("the checksum of commit %d, at %d, is wrong, and it is not the last one", number, s.at)
 	}
-	if s.at+size < s.size {
-		return false, damaged("the checksum of commit %d, at %d, is wrong, and it is not the last one", number, s.at)
-	}
-	return false, nil
-}
-
-// ended returns nil if a file was cut short while it was read: the journal that has it cuts off what is
-// not whole.
-func ended(err error) error {
-	if err == io.EOF || err == io.ErrUnexpectedEOF {
-		return nil
-	}
-	return err
+	return whole, err
 }
 
 // searchLater returns an error if a frame with a later number comes after s.at, where none begins. A
@@ -206,14 +201,11 @@ func (s *scan) searchLater() error {
 	if rest := s.size - s.at; rest > maxFrame {
 		return damaged("there is no commit at %d, and %d bytes follow", s.at, rest)
 	}
-	window := make([]byte, min(readSize, s.size-s.at))
-	for at := s.at; at+frameHead <= s.size; at += readSize - frameHead + 1 {
-		n, err := s.file.ReadAt(window[:min(readSize, s.size-at)], at)
-		if err != nil && err != io.EOF {
-			return err
-		}
-		for i := 0; i+frameHead <= n; i++ {
-			next := bytes.Index(window[i:n-frameHead+len(marker)], []byte(marker))
+	in := bufio.NewReaderSize(s.rest(), readSize)
+	for {
+		window, err := in.Peek(readSize)
+		for i := 0; i+frameHead <= len(window); i++ {
+			next := bytes.Index(window[i:len(window)-frameHead+len(marker)], []byte(marker))
 			if next < 0 {
 				break
 			}
@@ -222,24 +214,23 @@ func (s *scan) searchLater() error {
 				return damaged("commit %d, at %d, is not readable, and commit %d follows", s.number+1, s.at, number)
 			}
 		}
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		_, _ = in.Discard(readSize - frameHead + 1)
 	}
-	return nil
 }
 
-// A found is a record in a file. Its value is nil if it is gone. Its bytes are valid until the next one.
-type found struct {
-	place     int64
-	id, value []byte
-}
-
-// records returns the records from s.at on, in order.
-func (s *scan) records(ctx context.Context) iter.Seq[found] {
-	return func(yield func(found) bool) {
+// records returns the records from s.at on, in order. Their bytes are valid until the next one.
+func (s *scan) records(ctx context.Context) iter.Seq[statestore.Record] {
+	return func(yield func(statestore.Record) bool) {
 		for frame := range s.frames(ctx) {
 			for rest := payload(frame); len(rest) > 0; {
-				r := found{place: s.at + int64(len(frame)-checkSize-len(rest))}
-				if rest = r.parse(rest); r.id == nil {
-					s.err = damaged("there is no record at %d", r.place)
+				var r statestore.Record
+				if r, rest = parse(rest); r.ID == nil {
+					s.err = damaged("commit %d, at %d, has a record that is none", s.number+1, s.at)
 					return
 				}
 				if !yield(r) {
@@ -250,43 +241,46 @@ func (s *scan) records(ctx context.Context) iter.Seq[found] {
 	}
 }
 
-// parse reads a record, and returns what follows. There is no ID if it is none.
-func (r *found) parse(raw []byte) (rest []byte) {
-	idSize, n := binary.Uvarint(raw)
-	valueSize, m := binary.Uvarint(raw[max(n, 0):])
-	if n <= 0 || m <= 0 || idSize == 0 || idSize > statestore.MaxID {
-		return nil
+// parse returns the record with which raw begins, and what follows. There is no ID if it is none.
+func parse(raw []byte) (r statestore.Record, rest []byte) {
+	id, n := binary.Uvarint(raw)
+	value, m := binary.Uvarint(raw[max(n, 0):])
+	if n <= 0 || m <= 0 || id == 0 || id > statestore.MaxID {
+		return r, nil
 	}
 	raw = raw[n+m:]
-	if left := uint64(len(raw)); idSize > left || valueSize > left-idSize+1 {
-		return nil
+	if left := uint64(len(raw)); id > left || value > left-id+1 {
+		return r, nil
 	}
-	r.id, raw = raw[:idSize:idSize], raw[idSize:]
-	if valueSize > 0 {
-		r.value, raw = raw[:valueSize-1:valueSize-1], raw[valueSize-1:]
+	r.ID, raw = raw[:id:id], raw[id:]
+	if value > 0 {
+		r.Value, raw = raw[:value-1:value-1], raw[value-1:]
 	}
-	return raw
+	return r, raw
 }
 
-// A hash stands for an ID: 24 bytes for each record, with its place, are enough to find the records that
-// count. Its seeds are random, so a client cannot make two IDs with the same one, and by chance there
-// are none.
+// A hash stands for an ID: 24 bytes for each record that counts are enough to find it. Its seeds are random,
+// so a client cannot make two IDs with the same one, and by chance there are none.
 type hash [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
 
-func hashOf(id []byte) hash { return hash{maphash.Bytes(seeds[0], id), maphash.Bytes(seeds[1], id)} }
-
 // index reads the file to the end, and finds the records that count: the latest of each ID.
 func (s *scan) index(ctx context.Context) error {
-	s.latest = make(map[hash]int64)
+	latest := make(map[hash]int)
 	for r := range s.records(ctx) {
-		if r.value == nil {
-			delete(s.latest, hashOf(r.id))
-		} else {
-			s.latest[hashOf(r.id)] = r.place
+		id := hash{maphash.Bytes(seeds[0], r.ID), maphash.Bytes(seeds[1], r.ID)}
+		if former, ok := latest[id]; ok {
+			s.counts[former] = false
 		}
+		if r.Value == nil {
+			delete(latest, id)
+		} else {
+			latest[id] = len(s.counts)
+		}
+		s.counts = append(s.counts, r.Value != nil)
 	}
+	s.count = len(latest)
 	return s.err
 }
 
@@ -294,18 +288,20 @@ func (s *scan) index(ctx context.Context) error {
 func (s *scan) counting(ctx context.Context) iter.Seq[statestore.Record] {
 	return func(yield func(statestore.Record) bool) {
 		again := &scan{file: s.file, size: s.at, salt: s.salt, at: headSize}
-		count := 0
+		n := -1
 		for r := range again.records(ctx) {
-			if s.latest[hashOf(r.id)] != r.place {
+			if n++; n >= len(s.counts) {
+				break
+			}
+			if !s.counts[n] {
 				continue
 			}
-			count++
-			s.live += int64(len(r.id) + len(r.value))
-			if !yield(statestore.Record{ID: r.id, Value: r.value}) {
+			s.live += int64(len(r.ID) + len(r.Value))
+			if !yield(r) {
 				return
 			}
 		}
-		if s.err = again.err; s.err == nil && (again.at != s.at || count != len(s.latest)) {
+		if s.err = again.err; s.err == nil && (again.at != s.at || again.number != s.number || n != len(s.counts)-1) {
 			s.err = damaged("it changed while it was read")
 		}
 	}
@@ -323,13 +319,9 @@ type writer struct {
 
 // createLog creates a file without frames, for its owner only. It must not be there.
 func createLog(path string) (*writer, error) {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	w := &writer{file: file, salt: rand.Uint32(), size: headSize, frame: make([]byte, frameHead)}
-	_, w.err = file.WriteAt(head(w.salt), 0)
-	return w, nil
+	salt := rand.Uint32()
+	file, err := createFile(path, head(salt))
+	return &writer{file: file, salt: salt, size: headSize, frame: make([]byte, frameHead)}, err
 }
 
 // discard closes the file, and removes it.

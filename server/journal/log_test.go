@@ -107,7 +107,7 @@ func TestACrashedFileThatIsTooShortIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := killed(t, dir, func() { commit(t, open(t, dir), statestore.Group{key("b", "2")}) })
-	if err := os.Truncate(filepath.Join(left, "tenure.log"), info.Size()-1); err != nil {
+	if err := os.Truncate(filepath.Join(left, "tenure.log"), info.Size()-24-1); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // a refusal does not make it sound
