@@ -172,10 +172,16 @@ func (s *source) restoreIn(ctx context.Context, dir *directory, progress Progres
 	if err = together(err, about(path, to.err), about(path, to.file.Close())); err == nil {
 		report, err = inspectFile(ctx, created, path, nil)
 	}
-	if err != nil {
-		return report, together(err, about(created, removeIfThere(created)))
+	if err == nil {
+		err = about(path, os.Rename(created, path))
 	}
-	return report, about(path, install(created, path))
+	if err == nil {
+		created, err = path, about(path, syncDirectory(dir.path))
+	}
+	if err != nil {
+		err = together(err, about(created, removeIfThere(created)))
+	}
+	return report, err
 }
 
 // restoreTo writes the records to a new file, with a new identity and a higher bound. An error of that is

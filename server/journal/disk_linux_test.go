@@ -130,10 +130,9 @@ func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
 	for _, test := range []struct{ inject, says string }{
 		{"fsync:error=EIO:when=1", "replace the disk"}, // of a new file
 		{"fsync:error=EIO:when=2", "replace the disk"},
-		{"fsync:error=EIO:when=3", "input/output error"}, // of the directory
-		{"fsync:error=EIO:when=4", "input/output error"}, // of the name of the holder
-		{"fsync:error=EIO:when=5", "input/output error"},
-		{"fsync:error=EIO:when=6", "replace the disk"}, // of a commit
+		{"fsync:error=EIO:when=3", "input/output error"}, // of the name of the holder
+		{"fsync:error=EIO:when=4", "input/output error"}, // of the directory
+		{"fsync:error=EIO:when=5", "replace the disk"},   // of a commit
 		{"fsync:error=EIO:when=9", "replace the disk"},
 		{"fsync:error=ENOSPC:when=10", "free space"},
 		{"pwrite64:error=EIO:when=1", "replace the disk"},

@@ -122,26 +122,18 @@ func (f *File) prepare() error {
 	return err
 }
 
-// create makes a file without records. A crash leaves it whole or not at all.
+// create makes a file without records. A crash leaves it whole or not at all; writeHolder makes its name
+// durable.
 func (f *File) create() error {
 	w, err := createLog(filepath.Join(f.dir.path, newName))
 	if err != nil {
 		return err
 	}
-	if err := together(w.close(), w.file.Close()); err != nil {
-		return together(err, w.discard())
-	}
-	return install(w.file.Name(), f.path)
-}
-
-// install gives a file that is synced its name. After an error it leaves nothing.
-func install(created, path string) error {
-	err := os.Rename(created, path)
-	if err == nil {
-		created, err = path, syncDirectory(filepath.Dir(path))
+	if err = together(w.close(), w.file.Close()); err == nil {
+		err = os.Rename(w.file.Name(), f.path)
 	}
 	if err != nil {
-		err = together(err, removeIfThere(created))
+		err = together(err, w.discard())
 	}
 	return err
 }
