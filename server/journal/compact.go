@@ -158,6 +158,10 @@ func (f *File) replace(to *writer) error {
 	if f.log.err = f.checkPlace(); f.log.err != nil {
 		return f.log.err
 	}
+	f.self.Salt, f.self.Synced = to.salt, to.size
+	if err := f.dir.writeHolder(f.self); err != nil {
+		return err
+	}
 	from := f.log.file
 	if closeToRename {
 		_, _ = from.Close(), to.file.Close() // they are synced

@@ -142,7 +142,8 @@ func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
 		{"pwrite64:error=ENOSPC:when=7", "free space"},
 		{"pwrite64:error=EDQUOT:when=40", "raise the quota"},
 		{"rename,renameat,renameat2:error=EIO:when=1", "replace the disk"},
-		{"rename,renameat,renameat2:error=EIO:when=3", "replace the disk"}, // of a compaction
+		{"rename,renameat,renameat2:error=EIO:when=3", "replace the disk"}, // for a compaction
+		{"rename,renameat,renameat2:error=EIO:when=4", "replace the disk"},
 	} {
 		t.Run(test.inject, func(t *testing.T) {
 			t.Parallel()

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"hash/crc32"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // SetSpaceConstant makes smaller files be compacted.
@@ -99,7 +101,7 @@ func TakeLock(dir string, meanwhile func() error) (bool, error) {
 // Settle waits until no compaction is under way, as a commit does.
 func (f *File) Settle() error {
 	if c := f.compaction; c != nil {
-		<-c.ended
+		await.Next(c.ended)
 		f.endCompaction()
 	}
 	return f.log.err

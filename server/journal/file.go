@@ -147,7 +147,7 @@ func (f *File) takeOver(s *scan) error {
 	f.closed = closed
 	former, err := readHolder(f.dir.path)
 	left := !errors.Is(err, fs.ErrNotExist) // unless it was stopped
-	if former.Salt != s.salt {              // a compaction has made the file since
+	if former.Salt != s.salt {              // a crash came before a copy took its place
 		former.Synced = 0
 	}
 	switch {

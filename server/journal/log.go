@@ -113,33 +113,26 @@ func newScan(file io.ReaderAt, size int64) (*scan, error) {
 	}
 	version := order.Uint32(head[8:])
 	switch {
-	case n == 0:
-		return nil, damaged("the file is empty")
 	case !bytes.HasPrefix(head[:n], []byte(magic)[:min(n, len(magic))]):
 		return nil, fmt.Errorf("%w: it does not begin as one", ErrForeign)
 	case n < headSize:
 		return nil, damaged("it was cut short in its head")
 	case order.Uint32(head[16:]) != crc32.Checksum(head[:16], castagnoli):
 		return nil, damaged("the checksum of its head is wrong")
-	case version > format:
-		return nil, fmt.Errorf("%w: it has format %d; this version reads formats up to %d", ErrNewer, version, format)
-	case version == 0:
-		return nil, damaged("it does not say which format it has")
+	case version != format:
+		return nil, fmt.Errorf("%w: it has format %d; this version reads format %d", ErrNewer, version, format)
 	}
 	return &scan{file: file, size: size, salt: order.Uint32(head[12:]), at: headSize}, nil
 }
 
 // endsClosed reports whether the last bytes of the file are a frame that closes it.
 func (s *scan) endsClosed() (bool, error) {
-	if s.size < headSize+closingFrame {
-		return false, nil
-	}
-	var frame [closingFrame]byte
-	if _, err := s.file.ReadAt(frame[:], s.size-closingFrame); err != nil {
+	frame := make([]byte, closingFrame)
+	if _, err := s.file.ReadAt(frame, max(0, s.size-closingFrame)); err != nil && err != io.EOF {
 		return false, err
 	}
-	_, number := opened(frame[:], s.salt)
-	return bytes.Equal(frame[:], seal(make([]byte, frameHead), s.salt, number)), nil
+	_, number := opened(frame, s.salt)
+	return bytes.Equal(frame, seal(make([]byte, frameHead), s.salt, number)), nil
 }
 
 // rest returns what begins at s.at.

@@ -117,6 +117,28 @@ func TestACrashedFileThatIsTooShortIsRefused(t *testing.T) {
 	}
 }
 
+// The same holds for what a copy had when it took the place of the file.
+func TestACrashedFileIsNotShorterThanItsCopy(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	load(t, file)
+	for range 2 {
+		commit(t, file, statestore.Group{record("a", strings.Repeat("x", 600_000))})
+		settle(t, file)
+	}
+	copied := size(t, dir)
+	if copied > 700_000 {
+		t.Fatalf("the file was not compacted: it has %d bytes", copied)
+	}
+	left := killed(t, dir, func() { commit(t, file, statestore.Group{record("b", "2")}) })
+	if err := os.Truncate(filepath.Join(left, "tenure.log"), copied-1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := journal.Open(left, journal.Options{}); !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), "it was cut short") {
+		t.Errorf("Open has error %v", err)
+	}
+}
+
 // The start after a crash cuts off what is not whole, goes on behind it, and closes the file.
 func TestAStartAfterACrashGoesOnBehindTheLastWholeCommit(t *testing.T) {
 	crashed, sizes, states := crashedFile(t)

@@ -35,7 +35,7 @@ func TestOpenRefusesWhatIsNotItsFile(t *testing.T) {
 		is      error
 		says    string
 	}{
-		{"an empty file", nil, journal.ErrDamaged, "the file is empty"},
+		{"an empty file", nil, journal.ErrDamaged, "cut short"},
 		{"a text", []byte("hello"), journal.ErrForeign, "use another directory"},
 		{"a longer text", []byte(strings.Repeat("hello ", 10_000)), journal.ErrForeign, "use another directory"},
 		{"zeros", make([]byte, 1<<16), journal.ErrForeign, "use another directory"},
@@ -49,7 +49,6 @@ func TestOpenRefusesWhatIsNotItsFile(t *testing.T) {
 		{"a commit behind the closing frame", follow("\x01\x02ka"), journal.ErrDamaged, "it does not have its end"},
 		{"two closing frames", slices.Concat(sound, sound[len(sound)-24:]), journal.ErrDamaged, "it does not have its end"},
 		{"a newer format", journal.Reseal(change(func(c []byte) []byte { c[11] = 2; return c })), journal.ErrNewer, "format 2"},
-		{"no format", journal.Reseal(change(func(c []byte) []byte { c[11] = 0; return c })), journal.ErrDamaged, "which format"},
 		{"a damaged format", change(func(c []byte) []byte { c[11] = 2; return c }), journal.ErrDamaged, "checksum"},
 		{"a damaged salt", change(func(c []byte) []byte { c[13]++; return c }), journal.ErrDamaged, "checksum"},
 		{"a hole", change(func(c []byte) []byte { clear(c[60:100]); return c }), journal.ErrDamaged, "is not the last one"},
