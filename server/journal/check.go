@@ -130,6 +130,7 @@ type source struct {
 	name     string // for messages
 	online   bool   // a process has the journal
 	open     bool   // it has, or ended without closing the file: that may lack its end
+	holder   holder // what that process says about itself
 	warnings []string
 }
 
@@ -145,6 +146,9 @@ func (s *source) complete(ctx context.Context) error {
 
 // checkEnd notes an error if the file does not have the end that it must have.
 func (s *source) checkEnd() {
+	if s.err == nil {
+		s.err = s.checkSynced(s.holder)
+	}
 	if s.err == nil && !s.open && (!s.closed || s.at < s.size) {
 		s.err = errNoEnd
 	}
@@ -168,9 +172,10 @@ func openSource(path string) (*source, error) {
 		if s.warnings, unsafe = inspectRights(dir, false); unsafe != nil { // a store refuses it; to read it does no harm
 			s.warnings = append(s.warnings, strings.TrimPrefix(unsafe.Error(), "journal: "))
 		}
-		_, missing := os.Lstat(filepath.Join(dir, holderName))
+		var left error
+		s.holder, left = readHolder(dir)
 		s.online = held(dir)
-		s.open = s.online || missing == nil
+		s.open = s.online || !errors.Is(left, fs.ErrNotExist)
 	}
 	return newSource(s, file, err)
 }

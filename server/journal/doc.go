@@ -34,7 +34,8 @@
 //
 // A disk that loses what it reported as synced loses acknowledged data. So does a file system
 // that is mounted without barriers. After a crash a last commit that is damaged looks as if it had not been
-// finished, and is cut off; so does a missing end, as far as it came after the start and the latest copy.
+// finished, and is cut off; so do several damaged ones at the end, and a missing end, as far as they came
+// after the start and the latest copy.
 // The journal is a file of one machine: it does not survive
 // the loss of the disk. Keep backups, or use a store on several machines.
 //

@@ -150,13 +150,10 @@ func (f *File) takeOver(s *scan) error {
 	if former.Salt != s.salt {              // a crash came before a copy took its place
 		former.Synced = 0
 	}
-	switch {
-	case !closed && !left:
-		return errNoEnd
-	case former.Synced > s.size:
-		return damaged("it was cut short: it has %d bytes, and had %d at the start before", s.size, former.Synced)
-	case closed:
+	if closed {
 		former.Synced = s.size - closingFrame
+	} else if !left {
+		return errNoEnd
 	}
 	host, _ := os.Hostname() // if it fails, errors of other processes lack the name
 	f.self = holder{PID: os.Getpid(), Host: host, Boot: boot(), Salt: s.salt, Synced: former.Synced}
@@ -213,8 +210,11 @@ func (f *File) load(ctx context.Context, each func(statestore.Record) error) err
 // its last commit may be in the memory of the system only, and if the disk failed, the system may believe
 // that the disk has them: so they are written again.
 func (f *File) repair(s *scan) error {
-	if f.closed { // it was closed when it was opened
+	if f.closed { // when it was opened
 		return errNoEnd
+	}
+	if err := s.checkSynced(f.self); err != nil {
+		return err
 	}
 	w := writer{file: f.log.file, salt: s.salt, size: s.at, number: s.number, frame: make([]byte, frameHead)}
 	if rest := s.size - s.at; rest > 0 {

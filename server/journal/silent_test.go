@@ -21,12 +21,9 @@ func silentAt(t *testing.T, dir string) (file *journal.File, silent bool) {
 	return file, former.Silent
 }
 
-// killed returns a directory with what a process leaves that ends now, after it did some things.
-func killed(t *testing.T, dir string, after ...func()) (left string) {
+// killed returns a directory with what a process leaves that ends now.
+func killed(t *testing.T, dir string) (left string) {
 	t.Helper()
-	for _, do := range after {
-		do()
-	}
 	left = t.TempDir()
 	for _, name := range []string{"tenure.log", "tenure.holder"} {
 		content, err := os.ReadFile(filepath.Join(dir, name))
