@@ -10,7 +10,6 @@ require (
 	github.com/mochi-mqtt/server/v2 v2.7.9
 	github.com/tenurelock/tenure v0.0.0
 	github.com/tenurelock/tenure/contrib/tenurews v0.0.0
-	go.etcd.io/bbolt v1.5.0
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/crypto v0.54.0
 )

@@ -419,7 +419,6 @@ func TestTheModuleRequiresOnlyWhatAServerNeeds(t *testing.T) {
 		"github.com/mochi-mqtt/server/v2",               // tests: a broker of others
 		"github.com/tenurelock/tenure",                  // the rules of the store
 		"github.com/tenurelock/tenure/contrib/tenurews", // tests: clients over WebSocket
-		"go.etcd.io/bbolt",                              // the file of a journal
 		"go.yaml.in/yaml/v3",                            // the file of users and rules
 		"golang.org/x/crypto",                           // bcrypt, for their passwords
 	}

@@ -18,12 +18,11 @@ import (
 const PowerLoss failpoint.Point = "by a loss of power, or soon after a commit"
 
 const (
-	dataFile     = "tenure.db" // see package journal
-	beforeSuffix = ".before"   // of the copy
-	sameSuffix   = ".same"     // of a link to the file of which it is a copy
+	dataFile     = "tenure.log" // see package journal
+	beforeSuffix = ".before"    // of the copy
+	sameSuffix   = ".same"      // of a link to the file of which it is a copy
 
-	pageSize = 4096 // of the file; the first two pages say which others count
-	sector   = 512  // what a disk writes whole or not at all
+	sector = 512 // what a disk writes whole or not at all
 
 	// longestCommit is about how long a commit takes.
 	longestCommit = time.Millisecond
@@ -78,27 +77,27 @@ func afterLoss(data string, fault Fault, random *rand.Rand) (lost bool, err erro
 	if err != nil {
 		return false, err
 	}
-	_, err = file.WriteAt(mixed(before, after, fault != NotSynced, random), 0)
-	return true, errors.Join(err, file.Close())
+	content := mixed(before, after, fault != NotSynced, random)
+	_, err = file.WriteAt(content, 0)
+	return true, errors.Join(err, file.Truncate(int64(len(content))), file.Close())
 }
 
-// mixed returns after without some of the sectors that were written since before. If commits are
-// synced, the pages that say which others count are written when all others are on the disk.
+// mixed returns after without some of the sectors that were written since before, and perhaps without its
+// end. If commits are not synced, only the end of several of them is missing: a hole in front of a commit
+// would be refused, and the loss of what was acknowledged is to be found.
 func mixed(before, after []byte, synced bool, random *rand.Rand) []byte {
 	content := bytes.Clone(after)
-	before = append(before, make([]byte, max(0, len(after)-len(before)))...) // a file grows by zeros
-	const heads = 2 * pageSize
-	first, end := heads, len(content)
-	switch {
-	case !synced:
-		first = 0
-	case !bytes.Equal(before[:heads], after[:heads]):
-		first, end = 0, heads
+	if !synced || random.IntN(2) == 0 {
+		content = content[:len(before)+random.IntN(len(after)-len(before)+1)]
 	}
+	if !synced {
+		return content
+	}
+	before = append(before, make([]byte, len(after)-len(before))...) // a file grows by zeros
 	kept := random.Float64()
-	for at := first; at < end; at += sector {
+	for at := 0; at < len(content); at += sector {
 		if random.Float64() >= kept {
-			copy(content[at:min(at+sector, end)], before[at:])
+			copy(content[at:min(at+sector, len(content))], before[at:])
 		}
 	}
 	return content

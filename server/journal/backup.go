@@ -3,15 +3,16 @@ package journal
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
-	"go.etcd.io/bbolt"
-
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/failpoint"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // Progress is told how far a long operation is, in bytes or records. It is called often, by the
@@ -25,133 +26,70 @@ func (p Progress) call(done, total uint64) {
 }
 
 // Backup writes a copy of the file to w, as it is after one of the commits: the last one, or
-// one that is under way. Commits go on meanwhile; only on Windows and with 32-bit addresses, a
-// commit may wait for a slow w. The file may grow until Backup ends, and is not compacted.
-// Close of the journal ends Backup with an error, but not a Write of w that waits.
+// one that is under way. Commits go on meanwhile. It needs the file only: Close does not end it.
 //
 // A program can call it by a timer, for instance. To get a backup of a running store from
 // another process, use the function [Backup].
 func (f *File) Backup(ctx context.Context, w io.Writer) error {
-	return about(f.path, f.backup(ctx, func(int64) (io.Writer, error) { return w, nil }))
-}
-
-// backup calls begin with the number of bytes that it then writes to its result.
-func (f *File) backup(ctx context.Context, begin func(size int64) (io.Writer, error)) error {
-	db, err := f.reader(ctx)
+	file, err := openRegular(f.path, os.O_RDONLY)
+	s, err := newSource(&source{name: f.path, open: true}, file, err)
 	if err != nil {
 		return err
 	}
-	defer f.readerEnds()
-	return f.guard(func() error {
-		return db.View(func(tx *bbolt.Tx) error {
-			w, err := begin(tx.Size())
-			if err != nil {
-				return err
-			}
-			writer := &backupWriter{ctx: ctx, file: f, w: w}
-			if _, err = tx.WriteTo(writer); writer.err != nil {
-				return writer.err // bbolt v1.5.0 does not wrap it
-			}
+	return together(s.copyTo(ctx, w, nil), about(f.path, s.err), s.close())
+}
+
+// copyTo copies the commits that are whole, checks them, and returns the error of w. The copy has a frame
+// that closes it, so a missing end of it is noticed. progress gets bytes.
+func (s *source) copyTo(ctx context.Context, w io.Writer, progress Progress) error {
+	_, err := w.Write(head(s.salt))
+	for frame := range s.frames(ctx) {
+		if err != nil {
 			return err
-		})
-	})
-}
-
-// reader returns the database, which stays open until readerEnds. It waits while the file is
-// loaded or replaced.
-func (f *File) reader(ctx context.Context) (*bbolt.DB, error) {
-	for {
-		f.mu.Lock()
-		db, ready, closed := f.db, f.ready, f.closed
-		if db != nil && !closed && !f.stuck {
-			f.readers++
-			f.mu.Unlock()
-			return db, nil
 		}
-		stuck := f.stuck
-		f.mu.Unlock()
-		if closed || stuck {
-			return nil, ErrClosed
-		}
-		select {
-		case <-ready:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
+		failpoint.Hit(failpoint.DuringBackup)
+		progress.call(uint64(s.at), uint64(s.size))
+		_, err = w.Write(frame)
 	}
+	if s.checkEnd(); err == nil && s.err == nil && !s.closed {
+		_, err = w.Write(seal(make([]byte, frameHead), s.salt, s.number+1))
+	}
+	return err
 }
 
-func (f *File) readerEnds() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.readers--; f.readers == 0 && f.idle != nil {
-		close(f.idle)
-		f.idle = nil
-	}
-}
-
-// backupWriter ends a backup with its context, and when the journal closes.
-type backupWriter struct {
-	ctx  context.Context
-	file *File
-	w    io.Writer
-	err  error
-}
-
-func (b *backupWriter) Write(p []byte) (n int, err error) {
-	defer func() { b.err = err }()
-	failpoint.Hit(failpoint.DuringBackup)
-	if b.ctx.Err() != nil {
-		return 0, context.Cause(b.ctx)
-	}
-	b.file.mu.Lock()
-	closed := b.file.closed
-	b.file.mu.Unlock()
-	if closed {
-		return 0, ErrClosed
-	}
-	return b.w.Write(p)
-}
-
-// Backup writes a backup of the journal in dir to a new file. If a process has the journal open,
-// that process is asked for the backup, and goes on meanwhile; it must run on this machine, and
-// tenure.holder in dir must be readable. The error matches [ErrInUse] if it cannot be asked,
-// [ErrNoData] if there is no journal, [ErrExists] if there is such a file, and [ErrUnsafe] if a
-// symbolic link is in place of a file in dir. After an error it leaves nothing.
+// Backup writes a backup of the journal in dir to a new file. A process that has the journal open goes on
+// meanwhile. The error matches [ErrNoData] if there is no journal, [ErrExists] if there is such a file, and
+// [ErrUnsafe] if a symbolic link is in place of the journal. After an error it leaves nothing.
 //
 // The backup is checked before it gets its name, as with [Check]. It has the values of all keys;
 // its mode is 0600. progress gets bytes, then records.
 func Backup(ctx context.Context, dir, file string, progress Progress) (report Report, err error) {
-	if _, err := os.Lstat(file); err == nil {
-		return Report{}, about(file, ErrExists)
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+		if err == nil {
+			err = ErrExists
+		}
 		return Report{}, about(file, err)
 	}
+	s, err := openSource(filepath.Join(dir, fileName))
+	if err != nil {
+		return Report{}, err
+	}
+	defer func() { err = together(err, s.close()) }()
 	copied, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".*") // mode 0600
 	if err != nil {
 		return Report{}, about(file, err)
 	}
-	defer func() {
-		if remove := os.Remove(copied.Name()); !errors.Is(remove, fs.ErrNotExist) {
-			err = together(err, about(copied.Name(), remove))
-		}
-	}()
-	online, err := copyJournal(ctx, dir, copied, progress)
-	if failed := new(unwritten); errors.As(err, failed) {
-		err = about(file, failed.error)
+	defer func() { err = together(err, about(file, removeIfThere(copied.Name()))) }()
+	written := s.copyTo(ctx, copied, progress)
+	err = together(about(s.name, s.err), about(file, together(written, copied.Sync(), copied.Close())))
+	if err == nil {
+		report, err = inspectFile(ctx, copied.Name(), file, progress)
 	}
 	if err == nil {
-		err = about(file, copied.Sync())
+		err = about(file, publish(copied.Name(), file))
 	}
-	if err = together(err, about(file, copied.Close())); err != nil {
-		return Report{}, err
-	}
-	report, err = inspectFile(ctx, copied.Name(), filepath.Join(dir, fileName), progress)
-	if err != nil {
-		return report, err
-	}
-	report.File, report.Online = file, online
-	return report, about(file, publish(copied.Name(), file))
+	report.Online = s.online
+	return report, err
 }
 
 // publish gives a file its name, unless there is one with that name.
@@ -174,66 +112,98 @@ func publish(temporary, name string) error {
 	return syncDirectory(filepath.Dir(name))
 }
 
-// copyJournal copies the journal in dir to a file, and reports whether a running process wrote it. An
-// error of that file is an unwritten; others have what about adds.
-func copyJournal(ctx context.Context, dir string, to *os.File, progress Progress) (online bool, err error) {
-	path := filepath.Join(dir, fileName)
-	if _, err := lstatRegular(path); errors.Is(err, fs.ErrNotExist) {
-		return false, noData(dir)
-	} else if err != nil {
-		return false, about(path, err)
-	}
-	unlock, err := acquireToRead(dir)
-	if errors.Is(err, ErrInUse) {
-		return true, askForBackup(ctx, dir, to, progress)
-	}
+// RestoreBackup makes a journal in dir from a backup. dir must have none; it is created if it
+// does not exist. The error matches [ErrExists] if it has one, [ErrInUse] if a process uses it,
+// [ErrNoData] if there is no backup, [ErrUnsafe] if all users may write to dir, and the errors of
+// [Check] if the backup is not sound. Another user may own dir: give it to the user of the store
+// afterwards.
+//
+// What changed after the backup is lost. So the data get a new identity, which ends the tenures
+// that clients have: a holder does not go on by data that may not know it. And the bound of the
+// versions becomes the wall clock plus a minute, unless the backup's is later: no version and no
+// token is issued twice, provided that the clock of this machine, now, is not behind the clock
+// of the lost store by more than the minute. A fence that was raised after the backup is as it
+// was in the backup; new tokens are above it all the same.
+//
+// A file without an end, as a crash leaves it, is accepted up to its last commit that is whole; the report
+// has a warning then.
+//
+// After an error it leaves nothing in dir, and no directory that it created. progress gets records.
+// The report is about the new journal. It has a warning if the bound of the versions is more than
+// two minutes ahead of the clock: either this machine's clock is behind, and then versions may be
+// issued twice, or the clock of the lost store was ahead.
+func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
+	file, err := openGiven(backup)
+	s, err := newSource(&source{name: backup}, file, err)
 	if err != nil {
-		return false, err
+		return Report{}, err
 	}
-	defer func() { err = together(err, about(dir, unlock())) }()
-	from, err := openRegular(path, os.O_RDONLY)
+	defer func() { err = together(err, s.close()) }()
+	claimed, err := claim(ctx, dir, false)
 	if err != nil {
-		return false, about(path, err)
+		return Report{}, err
 	}
-	defer from.Close()
-	info, err := from.Stat()
-	if err != nil {
-		return false, about(path, err)
+	if report, err = s.restoreIn(ctx, claimed, progress); err != nil {
+		claimed.abandon()
+		return Report{}, err
 	}
-	writer := &progressWriter{w: contextWriter{ctx, to}, progress: progress, total: uint64(info.Size())}
-	_, err = io.Copy(writer, from)
-	if err = asUnwritten(err, to); errors.As(err, new(unwritten)) {
-		return false, err
+	report.Warnings = append(report.Warnings, claimed.warnings...)
+	if !s.closed || s.at < s.size {
+		report.Warnings = append(report.Warnings, backup+": it does not have its end: what came last may be missing")
 	}
-	return false, about(path, err)
+	return report, claimed.release()
 }
 
-// An unwritten is an error of the file that is written, not of the one that is read.
-type unwritten struct{ error }
-
-func (u unwritten) Unwrap() error { return u.error }
-
-// asUnwritten returns err as an unwritten if it is an error of that file.
-func asUnwritten(err error, to *os.File) error {
-	if named := (*fs.PathError)(nil); errors.As(err, &named) && named.Path == to.Name() {
-		return unwritten{err}
+// restoreIn makes a journal in a directory that has none. After an error it has left nothing.
+func (s *source) restoreIn(ctx context.Context, dir *directory, progress Progress) (report Report, err error) {
+	path := filepath.Join(dir.path, fileName)
+	if _, err := os.Lstat(path); err == nil {
+		return Report{}, about(path, ErrExists)
 	}
+	created := filepath.Join(dir.path, newName)
+	if err := os.RemoveAll(created); err != nil {
+		return Report{}, about(created, err)
+	}
+	to, err := createLog(created)
+	if err != nil {
+		return Report{}, about(path, err)
+	}
+	err = about(s.name, s.restoreTo(ctx, to, progress))
+	if err = together(err, about(path, to.err), about(path, to.file.Close())); err == nil {
+		report, err = inspectFile(ctx, created, path, nil)
+	}
+	if err == nil {
+		err = about(path, os.Rename(created, path))
+	}
+	if err == nil {
+		created, err = path, about(path, syncDirectory(dir.path))
+	}
+	if err != nil {
+		err = together(err, about(created, removeIfThere(created)))
+	}
+	return report, err
+}
+
+// restoreTo writes the records to a new file, with a new identity and a higher bound. An error of that is
+// in the writer.
+func (s *source) restoreTo(ctx context.Context, to *writer, progress Progress) error {
+	if err := s.index(ctx); err != nil {
+		return err
+	}
+	bound := hlc.Timestamp{Wall: time.Now().Add(statestore.MaxSkew).UnixMilli()}
+	err := s.items(ctx, progress, func(record statestore.Record, item statestore.Item) error {
+		if item.Version.Compare(bound) > 0 {
+			bound = item.Version
+		}
+		if item.Kind != statestore.KindIdentity && item.Kind != statestore.KindBound {
+			to.put(record)
+			to.syncFull()
+		}
+		return nil
+	})
+	bound.Node = ""
+	to.put(statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record())
+	to.put(statestore.Item{Kind: statestore.KindBound, Version: bound}.Record())
+	_ = to.close() // kept
 	return err
-}
-
-// contextWriter ends with its context.
-type contextWriter struct {
-	ctx context.Context
-	w   io.Writer
-}
-
-func (c contextWriter) Write(p []byte) (int, error) {
-	if c.ctx.Err() != nil {
-		return 0, context.Cause(c.ctx)
-	}
-	return c.w.Write(p)
-}
-
-func noData(dir string) error {
-	return fmt.Errorf("journal: %s: %w: there is no %s in it; give the directory of a durable store", dir, ErrNoData, fileName)
 }

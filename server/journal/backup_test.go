@@ -22,7 +22,7 @@ func backupState(t *testing.T, backup string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "tenure.db"), content, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "tenure.log"), content, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return load(t, open(t, dir))
@@ -99,29 +99,64 @@ func TestNoBackupWithoutData(t *testing.T) {
 	}
 }
 
-func TestBackupsEndWithTheJournal(t *testing.T) {
-	file := open(t, t.TempDir())
+// A backup needs the file only.
+func TestABackupOutlivesTheJournal(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
 	commit(t, file, statestore.Group{record("a", strings.Repeat("x", 1<<20))})
-	begun, end := make(chan struct{}), make(chan error)
-	go func() {
-		first := true
-		end <- file.Backup(context.Background(), writerFunc(func(p []byte) (int, error) {
-			if first {
-				close(begun)
-				first = false
-			}
-			return len(p), nil
-		}))
-	}()
-	await.Next(begun)
-	if err := file.Close(); err != nil {
+	var backup bytes.Buffer
+	err := file.Backup(t.Context(), writerFunc(func(p []byte) (int, error) {
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+		return backup.Write(p)
+	}))
+	if err != nil {
 		t.Error(err)
 	}
-	if err := await.Receive(end); err != nil && !errors.Is(err, journal.ErrClosed) {
+	found, err := journal.Scan(backup.Bytes(), false)
+	if err != nil || len(found["a"]) != 1<<20 {
+		t.Errorf("the backup has %d records, error %v", len(found), err)
+	}
+	cause := errors.New("no room")
+	if err := file.Backup(t.Context(), writerFunc(func(p []byte) (int, error) { return 0, cause })); !errors.Is(err, cause) {
 		t.Errorf("Backup has error %v", err)
 	}
-	if err := file.Backup(t.Context(), new(bytes.Buffer)); !errors.Is(err, journal.ErrClosed) {
-		t.Errorf("after Close, Backup has error %v", err)
+}
+
+// Of a backup that was cut short nothing is believed: it has an end, whatever its journal had.
+func TestACutBackupIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	commit(t, file, statestore.Group{key("a", "1")})
+	commit(t, file, statestore.Group{key("b", "1")})
+	var backup bytes.Buffer
+	if err := file.Backup(t.Context(), &backup); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "backup")
+	for size := range backup.Len() {
+		if err := os.WriteFile(path, backup.Bytes()[:size], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := journal.Check(t.Context(), path, nil); !errors.Is(err, journal.ErrDamaged) {
+			t.Fatalf("cut to %d of %d bytes: Check has error %v", size, backup.Len(), err)
+		}
+	}
+}
+
+func TestAnExportOfARunningJournal(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	commit(t, file, statestore.Group{key("a", "1")})
+	var out bytes.Buffer
+	if err := journal.Export(t.Context(), dir, &out, nil); err != nil || !strings.Contains(out.String(), `"key":"a"`) {
+		t.Errorf("Export wrote %q, error %v", out.String(), err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := journal.Export(ctx, dir, &out, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("Export with an ended context has error %v", err)
 	}
 }
 

@@ -18,14 +18,12 @@ import (
 func fill(b *testing.B, file *journal.File, n int) {
 	b.Helper()
 	load(b, file)
-	file.WithoutSync()
 	for i := 0; i < n; {
 		var batch []statestore.Group
 		for ; len(batch) < 10_000 && i < n; i++ {
 			batch = append(batch, statestore.Group{benchmarkKey(i)})
 		}
 		commit(b, file, batch...)
-		file.WithoutSync()
 	}
 }
 
@@ -70,7 +68,7 @@ func BenchmarkLoad(b *testing.B) {
 			if err := file.Close(); err != nil {
 				b.Fatal(err)
 			}
-			info, err := os.Stat(filepath.Join(dir, "tenure.db"))
+			info, err := os.Stat(filepath.Join(dir, "tenure.log"))
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -1,16 +1,18 @@
 package journal
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
-
-	"go.etcd.io/bbolt"
+	"unicode/utf8"
 
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -22,9 +24,8 @@ const farAhead = 2 * time.Minute
 // A Report says what is in a journal or a backup.
 type Report struct {
 	File      string `json:"file"`
-	Online    bool   `json:"online"`    // a running process has the journal; this is about a copy of it
+	Online    bool   `json:"online"`    // a running process has the journal; this is about one of its commits
 	Bytes     int64  `json:"bytes"`     // of the file
-	FreeBytes int64  `json:"freeBytes"` // of the file, for records to come
 	LiveBytes uint64 `json:"liveBytes"` // of the records
 	Records   uint64 `json:"records"`
 	Keys      uint64 `json:"keys"`
@@ -38,61 +39,47 @@ type Report struct {
 	Clean bool `json:"clean"`
 }
 
-// Check reads a journal or a backup from beginning to end, and checks each page, each record,
-// and the totals. path is the directory of a store or the file of a backup. Check changes
-// nothing. If a process has the journal open, that process is asked for a copy, which needs
-// room in the directory for temporary files (TMPDIR); otherwise no store can start meanwhile.
+// Check reads a journal or a backup from beginning to end, and checks all bytes and each record.
+// path is the directory of a store or the file of a backup. Check changes nothing, and a process that has
+// the journal open goes on meanwhile.
 //
 // The error matches [ErrDamaged], [ErrForeign] or [ErrNewer] if that is what was found, with the
-// page or the record; [ErrNoData] if there is nothing; [ErrUnsafe] if a symbolic link is in place of
-// a file of the directory; [ErrInUse] if a process has the journal and cannot be asked. Other
-// rights that [Open] would refuse are a warning in the report. The report is complete if there is no error. progress gets records.
-func Check(ctx context.Context, path string, progress Progress) (Report, error) {
-	s, err := openSource(ctx, path)
+// commit or the record; [ErrNoData] if there is nothing; [ErrUnsafe] if a symbolic link is in place of
+// a file of the directory. Other rights that [Open] would refuse are a warning in the report. The report
+// is complete if there is no error. progress gets records.
+func Check(ctx context.Context, path string, progress Progress) (report Report, err error) {
+	s, err := openSource(path)
 	if err != nil {
 		return Report{}, err
 	}
-	report, err := inspectFile(ctx, s.path, s.name, progress)
-	report.Online = s.online
-	report.Warnings = append(report.Warnings, s.warnings...)
-	return report, together(err, s.close())
+	defer func() { err = together(err, s.close()) }()
+	report, err = s.inspect(ctx, progress)
+	return report, about(s.name, err)
 }
 
-// inspectFile reads all of a file that no process writes. The report and errors call it name.
+// inspectFile inspects a file that was made just now. The report and errors call it name.
 func inspectFile(ctx context.Context, path, name string, progress Progress) (Report, error) {
-	report := Report{File: name}
-	s, err := scanGiven(path)
+	file, err := os.Open(path)
+	s, err := newSource(&source{name: name}, file, err)
 	if err != nil {
-		return report, about(name, err)
+		return Report{}, err
 	}
-	defer s.file.Close()
-	report.Bytes = s.pages.size
-	err = s.complete()
-	if err == nil {
-		err = s.inspect(ctx, &report, progress)
-	}
-	if err == nil && s.pages.fitsBolt() {
-		err = checkBolt(path)
-	}
-	if err != nil {
-		return report, about(name, err)
-	}
-	report.Clean = true
-	return report, nil
+	report, err := s.inspect(ctx, progress)
+	return report, together(about(name, err), s.close())
 }
 
 // inspect decodes every record.
-func (s *scan) inspect(ctx context.Context, report *Report, progress Progress) error {
-	err := s.each(ctx, func(id, value []byte) error {
+func (s *source) inspect(ctx context.Context, progress Progress) (Report, error) {
+	report := Report{File: s.name, Online: s.online, Bytes: s.size, Warnings: s.warnings}
+	if err := s.complete(ctx); err != nil {
+		return report, err
+	}
+	if rest := s.size - s.at; rest > 0 && !s.online {
+		report.Warnings = append(report.Warnings, fmt.Sprintf("%s: its last %d bytes are of a commit that a crash left unfinished; "+
+			"the next start cuts them off", s.name, rest))
+	}
+	err := s.items(ctx, progress, func(_ statestore.Record, item statestore.Item) error {
 		report.Records++
-		report.LiveBytes += uint64(len(id)) + uint64(len(value))
-		if report.Records%1024 == 0 {
-			progress.call(report.Records, s.want.count)
-		}
-		item, err := statestore.Record{ID: id, Value: value}.Decode()
-		if err != nil {
-			return recordError(err)
-		}
 		switch item.Kind {
 		case statestore.KindKey:
 			report.Keys++
@@ -111,107 +98,180 @@ func (s *scan) inspect(ctx context.Context, report *Report, progress Progress) e
 		}
 		return nil
 	})
-	report.FreeBytes = report.Bytes - int64(s.pages.used+2)*pageSize
-	return err
+	report.LiveBytes, report.Clean = uint64(s.live), err == nil
+	return report, err
 }
 
-// recordError adds a sentinel of this package to err, the error of a record that cannot be decoded.
-// Its text stays the same: it says everything.
-func recordError(err error) error {
-	if errors.Is(err, statestore.ErrNewerFormat) {
-		return classified{err, ErrNewer}
-	}
-	return classified{err, ErrDamaged}
-}
-
-// checkBolt lets bbolt check a file that a scan has found to be sound.
-func checkBolt(path string) (err error) {
-	defer func() {
-		if reason := recover(); reason != nil {
-			err = damaged("bbolt: %v", reason)
+// items calls do for each record that index has found, decoded. progress gets records.
+func (s *scan) items(ctx context.Context, progress Progress, do func(statestore.Record, statestore.Item) error) error {
+	done := uint64(0)
+	for record := range s.counting(ctx) {
+		if done++; done%1024 == 0 {
+			progress.call(done, uint64(s.count))
 		}
-	}()
-	db, err := bbolt.Open(path, 0, &bbolt.Options{Timeout: lockTimeout, ReadOnly: true, NoStatistics: true, FreelistType: bbolt.FreelistMapType})
+		item, err := record.Decode()
+		switch {
+		case errors.Is(err, statestore.ErrNewerFormat):
+			return fmt.Errorf("%w: %w", ErrNewer, err)
+		case err != nil:
+			return damaged("%w", err)
+		}
+		if err := do(record, item); err != nil {
+			return err
+		}
+	}
+	return s.err
+}
+
+// A source is a file to read.
+type source struct {
+	*scan
+	opened   *os.File
+	name     string // for messages
+	online   bool   // a process has the journal
+	open     bool   // it has, or ended without closing the file: that may lack its end
+	holder   holder // what that process says about itself
+	warnings []string
+}
+
+func (s *source) close() error { return about(s.name, s.opened.Close()) }
+
+// complete indexes the file, and refuses one without the end that it must have.
+func (s *source) complete(ctx context.Context) error {
+	if s.index(ctx) == nil {
+		s.checkEnd()
+	}
+	return s.err
+}
+
+// checkEnd notes an error if the file does not have the end that it must have.
+func (s *source) checkEnd() {
+	if s.err == nil {
+		s.err = s.checkSynced(s.holder)
+	}
+	if s.err == nil && !s.open && (!s.closed || s.at < s.size) {
+		s.err = errNoEnd
+	}
+}
+
+// openSource returns the journal in the directory path, or the backup path. A process that has the
+// journal, or takes it, only appends to it.
+func openSource(path string) (*source, error) {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		path = filepath.Join(path, fileName)
+	}
+	s := &source{name: path}
+	if filepath.Base(path) != fileName {
+		file, err := openGiven(path)
+		return newSource(s, file, err)
+	}
+	file, err := openRegular(path, os.O_RDONLY) // of a store, or a backup with the same name
+	if err == nil {
+		dir := filepath.Dir(path)
+		var unsafe error
+		if s.warnings, unsafe = inspectRights(dir, false); unsafe != nil { // a store refuses it; to read it does no harm
+			s.warnings = append(s.warnings, strings.TrimPrefix(unsafe.Error(), "journal: "))
+		}
+		var left error
+		s.holder, left = readHolder(dir)
+		s.online = held(dir)
+		s.open = s.online || !errors.Is(left, fs.ErrNotExist)
+	}
+	return newSource(s, file, err)
+}
+
+// newSource completes a source with its file, or returns why that cannot be opened.
+func newSource(s *source, file *os.File, err error) (*source, error) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("journal: %s: %w: it does not exist; give the directory of a durable store, or the file of a backup", s.name, ErrNoData)
+	}
+	if err != nil {
+		return nil, about(s.name, err)
+	}
+	s.opened = file
+	if s.scan, err = scanFile(file); err != nil {
+		return nil, together(about(s.name, err), s.close())
+	}
+	return s, nil
+}
+
+// An exported is a line of an export. Bytes that are valid UTF-8 are text; others are in
+// base64, in a field of their own.
+type exported struct {
+	Kind           statestore.Kind     `json:"kind"`
+	Key            *string             `json:"key,omitempty"`
+	KeyBase64      []byte              `json:"keyBase64,omitempty"`
+	Value          *string             `json:"value,omitempty"`
+	ValueBase64    []byte              `json:"valueBase64,omitempty"`
+	Client         *string             `json:"client,omitempty"`
+	ClientBase64   []byte              `json:"clientBase64,omitempty"`
+	Sequence       uint64              `json:"sequence,omitempty"`
+	Verb           *statestore.Verb    `json:"verb,omitempty"`
+	Outcome        *statestore.Outcome `json:"outcome,omitempty"`
+	Identity       string              `json:"identity,omitempty"`
+	Version        string              `json:"version,omitempty"`
+	Token          string              `json:"token,omitempty"`
+	LifetimeMillis int64               `json:"lifetimeMillis,omitempty"`
+	Willed         bool                `json:"willed,omitempty"`
+}
+
+// Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8, in the order in
+// which they were changed last. path is as for [Check], and so are the
+// errors; lines may have been written before one. progress gets records.
+//
+//	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetimeMillis":10000}
+//	{"kind":"key","keyBase64":"/wA=","value":"","version":"…"}
+//	{"kind":"fence","key":"press-8/active","token":"…"}
+//	{"kind":"reply","client":"gateway-a","sequence":7,"verb":"SET","outcome":"ok","version":"…"}
+//	{"kind":"identity","identity":"…"}
+//	{"kind":"bound","version":"1700000000000:9:"}
+//
+// A key, a value or a client id that is not valid UTF-8 is in keyBase64, valueBase64 or
+// clientBase64, in standard base64. Versions and tokens have the text form of package hlc. The
+// bound has no node; it is "0:0:" until the first version. A key without token is not protected; one
+// without lifetimeMillis does not expire, and a willed one ends with the connection of its client. A reply has the version that
+// it named, if it named one.
+func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
+	s, err := openSource(path)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	return db.View(func(tx *bbolt.Tx) error {
-		var first error
-		for problem := range tx.Check() { // to the end, or its goroutine stays
-			if first == nil {
-				first = damaged("bbolt: %w", problem)
-			}
-		}
-		return first
-	})
+	defer func() { err = together(err, s.close()) }()
+	buffered := bufio.NewWriterSize(w, 64<<10)
+	encoder := json.NewEncoder(buffered)
+	encoder.SetEscapeHTML(false)
+	if err = s.complete(ctx); err == nil {
+		err = s.items(ctx, progress, func(_ statestore.Record, item statestore.Item) error {
+			return encoder.Encode(exportedOf(item))
+		})
+	}
+	return about(s.name, together(err, buffered.Flush()))
 }
 
-// A source is a file to read that no process changes.
-type source struct {
-	path     string
-	name     string // for messages
-	online   bool   // path is a copy
-	warnings []string
-	unlock   func() error
+func exportedOf(item statestore.Item) exported {
+	out := exported{Kind: item.Kind, LifetimeMillis: item.Lifetime.Milliseconds(), Willed: item.Willed, Identity: item.Identity}
+	if !item.Version.IsZero() || item.Kind == statestore.KindBound {
+		out.Version = item.Version.String()
+	}
+	if !item.Token.IsZero() {
+		out.Token = item.Token.String()
+	}
+	switch item.Kind {
+	case statestore.KindKey:
+		out.Key, out.KeyBase64 = textOrBytes(item.Key)
+		out.Value, out.ValueBase64 = textOrBytes(item.Value)
+	case statestore.KindFence:
+		out.Key, out.KeyBase64 = textOrBytes(item.Key)
+	case statestore.KindReply:
+		out.Client, out.ClientBase64 = textOrBytes(item.Client)
+		out.Sequence, out.Verb, out.Outcome = item.Sequence, &item.Verb, &item.Outcome
+	}
+	return out
 }
 
-func (s *source) close() error {
-	var err error
-	if s.online {
-		err = about(s.path, os.Remove(s.path))
+func textOrBytes(s string) (*string, []byte) {
+	if utf8.ValidString(s) {
+		return &s, nil
 	}
-	if s.unlock != nil {
-		err = together(err, about(s.name, s.unlock()))
-	}
-	return err
-}
-
-// openSource returns the journal in the directory path, a copy of it if a process has it open,
-// or the backup path.
-func openSource(ctx context.Context, path string) (*source, error) {
-	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("journal: %s: %w: it does not exist; give the directory of a durable store, or the file of a backup", path, ErrNoData)
-	}
-	if err != nil {
-		return nil, about(path, err)
-	}
-	dir := path
-	if !info.IsDir() {
-		if filepath.Base(path) != fileName {
-			return &source{path: path, name: path}, nil
-		}
-		dir = filepath.Dir(path) // of a store, or a backup with the same name
-	}
-	file := filepath.Join(dir, fileName)
-	if _, err := lstatRegular(file); errors.Is(err, fs.ErrNotExist) {
-		return nil, noData(dir)
-	} else if err != nil {
-		return nil, about(file, err) // without the rights to the directory, the data may be there
-	}
-	warnings, unsafe := inspectRights(dir, false)
-	if unsafe != nil { // a store refuses it; to read it does no harm
-		warnings = append(warnings, strings.TrimPrefix(unsafe.Error(), "journal: "))
-	}
-	unlock, err := acquireToRead(dir)
-	if err == nil {
-		return &source{path: file, name: file, warnings: warnings, unlock: unlock}, nil
-	}
-	if !errors.Is(err, ErrInUse) {
-		return nil, err
-	}
-	copied, err := os.CreateTemp("", "tenure-*.db") // mode 0600
-	if err != nil {
-		return nil, about(os.TempDir(), err)
-	}
-	s := &source{path: copied.Name(), name: file, online: true, warnings: warnings}
-	err = askForBackup(ctx, dir, copied, nil)
-	if failed := new(unwritten); errors.As(err, failed) {
-		err = fmt.Errorf("%w, or set TMPDIR to a directory on another disk", about(os.TempDir(), failed.error))
-	}
-	if err := together(err, about(copied.Name(), copied.Close())); err != nil {
-		return nil, together(err, s.close())
-	}
-	return s, nil
+	return nil, []byte(s)
 }

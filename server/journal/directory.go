@@ -65,32 +65,23 @@ func (d *directory) abandon() {
 // makeDirectory creates a directory, and those above it, for their owner only, durably. It returns
 // what it created, the deepest first, also with an error.
 func makeDirectory(dir string) (made []string, err error) {
-	var missing []string
-	for path := dir; ; path = filepath.Dir(path) {
-		info, err := os.Stat(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			if missing = append(missing, path); filepath.Dir(path) == path {
-				return nil, err // such as a drive that does not exist
-			}
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if !info.IsDir() {
-			return nil, syscall.ENOTDIR
-		}
-		break
+	path := dir
+	info, err := os.Stat(path)
+	for errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path { // a drive may be missing
+		made, path = append(made, path), filepath.Dir(path)
+		info, err = os.Stat(path)
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return missing, err
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.IsDir():
+		return nil, syscall.ENOTDIR
 	}
-	for _, path := range missing {
-		if err := syncDirectory(filepath.Dir(path)); err != nil {
-			return missing, err
-		}
+	err = os.MkdirAll(dir, 0o700)
+	for i := 0; i < len(made) && err == nil; i++ {
+		err = syncDirectory(filepath.Dir(made[i]))
 	}
-	return missing, nil
+	return made, err
 }
 
 // inspectRights refuses a directory of data, or a file in it, that another user can change: that

@@ -26,11 +26,11 @@ import (
 func init() {
 	children["commit with a limit on the file"] = func(dir string) int {
 		signal.Ignore(syscall.SIGXFSZ)
-		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 64 << 10, Max: 64 << 10}); err != nil {
+		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 24 << 10, Max: 24 << 10}); err != nil {
 			fmt.Println(err)
 			return 1
 		}
-		return commitUntilFailure(dir)
+		return commitUntilFailure(dir, historyLength)
 	}
 	children["small disk"] = onASmallDisk
 }
@@ -71,7 +71,7 @@ func wantFailure(t *testing.T, output string, code int, says ...string) {
 	if code != 3 || !failed {
 		t.Fatalf("the child ended with code %d and says\n%s", code, output)
 	}
-	for _, text := range append(says, "tenure.db", "journal: ") {
+	for _, text := range append(says, "/tenure.", "journal: ") {
 		if !strings.Contains(reason, text) {
 			t.Errorf("the failure %q does not say %q", reason, text)
 		}
@@ -89,23 +89,61 @@ func TestInvariant34AFullFileEndsTheJournal(t *testing.T) {
 	wantAcknowledged(t, dir, output)
 }
 
+// crashed returns a directory in which a process crashed in the middle of the history, without some bytes of
+// the last commit.
+func crashed(t *testing.T, without int64) (dir string, acknowledged int) {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, code := runChild(t, child("commit and crash", dir))
+	path := filepath.Join(dir, "tenure.log")
+	info, err := os.Stat(path)
+	if err != nil || code != 0 {
+		t.Fatalf("code %d, %v: %s", code, err, output)
+	}
+	if err := os.Truncate(path, info.Size()-without); err != nil {
+		t.Fatal(err)
+	}
+	return dir, strings.Count(output, "ack ")
+}
+
+func TestInvariant34AFailureOfTheRepairEndsTheJournal(t *testing.T) {
+	strace := prerequisite.Program(t, "strace", "strace")
+	for _, inject := range []string{"ftruncate,?ftruncate64:error=EIO:when=1", "pwrite64:error=EIO:when=2", "pwrite64:error=EIO:when=3", "fsync:error=EIO:when=3", "fsync:error=EIO:when=4"} {
+		dir, acknowledged := crashed(t, 10)
+		output, code := runChild(t, child("commit", dir, strace, "-f", "-qq", "-o", "/dev/null", "-e", "inject="+inject))
+		if strings.Contains(output, "Operation not permitted") && strings.Contains(output, "strace:") {
+			prerequisite.Missing(t, "this process may not trace another: "+output)
+		}
+		wantFailure(t, output, code, "replace the disk")
+		if found := load(t, open(t, dir)); !maps.Equal(found, historyStates()[acknowledged-1]) {
+			t.Errorf("%s: the journal has the state after batch %s, not after %d batches", inject, found["last"], acknowledged-1)
+		}
+	}
+}
+
 // A call that fails once ends the journal, whatever call it is.
 func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
 	strace := prerequisite.Program(t, "strace", "strace")
 	for _, test := range []struct{ inject, says string }{
-		{"fdatasync:error=EIO:when=1", "replace the disk"},
-		{"fdatasync:error=EIO:when=4", "replace the disk"},
-		{"fdatasync:error=EIO:when=7", "replace the disk"},
-		{"fdatasync:error=EIO:when=8", "replace the disk"},
-		{"fdatasync:error=ENOSPC:when=9", "free space"},
+		{"fsync:error=EIO:when=1", "replace the disk"}, // of a new file
+		{"fsync:error=EIO:when=2", "replace the disk"},
+		{"fsync:error=EIO:when=3", "input/output error"}, // of the name of the holder
+		{"fsync:error=EIO:when=4", "input/output error"}, // of the directory
+		{"fsync:error=EIO:when=5", "replace the disk"},   // of a commit
+		{"fsync:error=EIO:when=9", "replace the disk"},
+		{"fsync:error=ENOSPC:when=10", "free space"},
+		{"pwrite64:error=EIO:when=1", "replace the disk"},
+		{"pwrite64:error=EIO:when=2", "replace the disk"},
 		{"pwrite64:error=EIO:when=3", "replace the disk"},
 		{"pwrite64:error=EIO:when=30", "replace the disk"},
-		{"pwrite64:error=ENOSPC:when=12", "free space"},
+		{"pwrite64:error=ENOSPC:when=7", "free space"},
 		{"pwrite64:error=EDQUOT:when=40", "raise the quota"},
-		{"fsync:error=EIO:when=1", "input/output error"}, // of the directory
-		{"ftruncate,?ftruncate64:error=EIO:when=1", "input/output error"},
 		{"rename,renameat,renameat2:error=EIO:when=1", "replace the disk"},
-		{"rename,renameat,renameat2:error=EIO:when=3", "replace the disk"}, // of a compaction
+		{"rename,renameat,renameat2:error=EIO:when=3", "replace the disk"}, // for a compaction
+		{"rename,renameat,renameat2:error=EIO:when=4", "replace the disk"},
 	} {
 		t.Run(test.inject, func(t *testing.T) {
 			t.Parallel()
@@ -215,12 +253,11 @@ func onASmallDisk(dir string) (code int) {
 	check(err != nil && strings.Contains(err.Error(), filepath.Join(dir, "backup")+": ") && strings.Contains(err.Error(), "free space") && !strings.Contains(err.Error(), "\n"),
 		"the error of Backup is %v", err)
 	restored := filepath.Join(dir, "restored", "data")
-	_, err = journal.RestoreBackup(ctx, filepath.Join(data, "tenure.db"), restored, nil)
+	_, err = journal.RestoreBackup(ctx, filepath.Join(data, "tenure.log"), restored, nil)
 	check(errors.Is(err, syscall.ENOSPC) && strings.Contains(err.Error(), restored) && strings.Contains(err.Error(), "free space") && !strings.Contains(err.Error(), "\n"),
 		"RestoreBackup to the full disk has error %v", err)
 	entries, _ := os.ReadDir(dir)
 	check(len(entries) == 2, "the failures on the full disk left %v, want data and filler", entries)
-	check(os.Setenv("TMPDIR", dir) == nil, "TMPDIR cannot be set") // for a check of a running store
 	check(os.Remove(filler) == nil, "the filler cannot be removed")
 
 	// Everything that was acknowledged is there, read-only too.
@@ -231,33 +268,24 @@ func onASmallDisk(dir string) (code int) {
 	check(errors.Is(err, syscall.EROFS) && strings.Contains(err.Error(), "mount the disk writable"), "on a read-only disk Open of a new journal has error %v", err)
 	report, err := journal.Check(ctx, data, nil)
 	check(err == nil && int(report.Keys) >= acknowledged && int(report.Keys) <= acknowledged+1, "on a read-only disk Check has report %+v, error %v; want %d keys", report, err, acknowledged)
-	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT, "size=1200k") == nil, "the disk cannot be made writable")
-
-	// The copy for a check of a running store has no room: the store goes on.
-	file, err = journal.Open(data, journal.Options{})
-	check(err == nil, "Open has error %v", err)
-	check(file.Commit(ctx, nil) == nil, "an empty Commit has an error")
-	_ = os.WriteFile(filler, make([]byte, 1<<20), 0o600)
-	_, err = journal.Check(ctx, data, nil)
-	check(errors.Is(err, syscall.ENOSPC) && strings.Contains(err.Error(), "or set TMPDIR to a directory on another disk"), "Check without room has error %v", err)
-	check(errors.Join(file.Close(), os.Remove(filler)) == nil, "Close has an error")
-	entries, _ = os.ReadDir(dir)
-	check(len(entries) == 1, "Check without room left %v", entries)
-
 	// There is no room for a compacted copy: the journal goes on.
-	leave(dir, filler, 96<<10)
+	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT, "size=1200k") == nil, "the disk cannot be made larger")
+	check(os.RemoveAll(data) == nil, "the data cannot be removed")
+	leave(dir, filler, 120<<10)
 	var log bytes.Buffer
 	file, err = journal.Open(data, journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	check(err == nil, "Open has error %v", err)
 	journal.SetSpaceConstant(1 << 10)
-	for i := range acknowledged - 5 {
-		err = errors.Join(err, file.Commit(ctx, []statestore.Group{{keyGone(fmt.Sprint(i))}}))
+	err = file.Commit(ctx, []statestore.Group{{key("large", strings.Repeat("x", 70_000))}})
+	check(err == nil, "the commit has error %v", err)
+	check(file.Settle() == nil, "a compaction without room ends the journal")
+	for i := range 5 {
+		err = errors.Join(err, file.Commit(ctx, []statestore.Group{{key(fmt.Sprint(i), "small")}}))
 	}
 	check(err == nil, "the commits have error %v", err)
-	check(file.Settle() == nil, "a compaction without room ends the journal")
-	info, _ := os.Stat(filepath.Join(data, "tenure.db"))
-	check(strings.Contains(log.String(), "could not be compacted"), "the log of a file with %d bytes, %d of them live after %d commits, does not say that there is no room:\n%s", info.Size(), file.LiveBytes(), acknowledged, log.String())
-	_, err = os.Stat(filepath.Join(data, "tenure.db.new"))
+	info, _ := os.Stat(filepath.Join(data, "tenure.log"))
+	check(strings.Contains(log.String(), "could not be compacted"), "the log of a file with %d bytes, %d of them live after %d commits, does not say that there is no room:\n%s", info.Size(), file.LiveBytes(), 6, log.String())
+	_, err = os.Stat(filepath.Join(data, "tenure.log.new"))
 	check(errors.Is(err, fs.ErrNotExist), "a part of the copy was left: %v", err)
 	check(file.Close() == nil, "Close has an error")
 	return code

@@ -11,39 +11,41 @@
 //
 // # What it promises
 //
-// When Commit returns nil, the disk has the batch: the data were synced, and then the page that
-// makes them count. A crash at any point leaves the state after the last Commit that returned,
-// or the state after the one that was under way. After the first error every Commit fails: a
-// disk that failed once is not trusted again. What was committed stays in the file; a new
+// When Commit returns nil, the disk has the batch. A crash at any point leaves the state after the last
+// Commit that returned, or the state after the one that was under way. After the first error every Commit
+// fails: a disk that failed once is not trusted again. What was committed stays in the file; a new
 // process opens it.
 //
 // One process at a time uses a directory; another one is refused with the process id of the
 // holder. The lock ends with its process, however that ends.
 //
-// Load reads the whole file and believes nothing: it checks the structure of each page, and
-// compares the number and a digest of all records with those that the last Commit wrote. A file that
-// was cut short, changed or mixed up is refused, never read in part.
+// Load reads the whole file and believes nothing: each commit has a number and a checksum. A file that
+// was cut short, changed or mixed up is refused, never read in part. Only a commit that a crash can have
+// left unfinished is cut off: the last one, of a file that no process has closed.
 //
-// The file stays smaller than three times its live data plus 1 MiB: when it gets larger, a copy is
-// made beside the next commits, which takes a few seconds for a million keys, and one of them puts
-// that in its place. Meanwhile the file may double. A commit waits for the copy only if the file would
-// get larger, or if more than 32 MiB were committed since the copy began.
-// On Windows the file is as large as the next power of two.
+// The file only grows. When it is larger than three times what counted at its latest copy, or at the
+// start, plus 1 MiB, a copy of what counts is made beside the next commits, which takes a few seconds for
+// a million keys, and one of them puts it in place of the file. A commit waits for the copy only if more
+// than 32 MiB were committed since the copy began.
+//
+// [Check], [Export] and [Backup] read the file also while a process has the journal.
 //
 // # What it does not promise
 //
 // A disk that loses what it reported as synced loses acknowledged data. So does a file system
-// that is mounted without barriers. The journal is a file of one machine: it does not survive
+// that is mounted without barriers. After a crash a last commit that is damaged looks as if it had not been
+// finished, and is cut off; so do several damaged ones at the end, and a missing end, as far as they came
+// after the start and the latest copy.
+// The journal is a file of one machine: it does not survive
 // the loss of the disk. Keep backups, or use a store on several machines.
 //
 // # The directory
 //
-//	tenure.db      the records, a bbolt file
-//	tenure.db.new  a copy while it is made; removed at the next start
-//	tenure.lock    the lock
-//	tenure.holder  which process has the lock, since which start of the machine, and how to ask it for a
-//	               backup; a stop removes it
-//	tenure.sock    where that process is asked
+//	tenure.log      the records
+//	tenure.log.new  a copy while it is made; removed at the next start
+//	tenure.lock     the lock
+//	tenure.holder   which process has the lock, since which start of the machine, and how large the file
+//	                was; a stop removes it
 //
 // All are readable and writable for their owner only. The file has the values of all keys. Open
 // refuses a directory that all users may write to, or that belongs to another user, and a symbolic

@@ -34,6 +34,12 @@ var (
 var errReplaced = errors.New("another file is in its place: the directory was moved or replaced while this process ran; " +
 	"stop a store before you move its data")
 
+// errNoEnd is why a file is refused that a store has closed, or that Backup has made.
+var errNoEnd = damaged("it does not have its end")
+
+// errNotLoaded is why a journal is not written to at first.
+var errNotLoaded = errors.New("it is not loaded")
+
 // errLoaded is why a journal is not loaded a second time.
 var errLoaded = errors.New("it is in use by another store of this process; open another directory for each store")
 
@@ -42,60 +48,27 @@ func damaged(format string, arguments ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrDamaged}, arguments...)...)
 }
 
-// A classified error matches another one, which its text does not name.
-type classified struct {
-	error
-	class error
-}
-
-func (c classified) Unwrap() []error { return []error{c.error, c.class} }
-
-// withCause adds the error of the system to an error of bbolt. bbolt v1.5.0: when the file
-// cannot grow, the error has its cause as text.
-func withCause(err error) error {
-	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG, syscall.EROFS, syscall.EIO} {
-		if err != nil && !errors.Is(err, errno) && strings.HasSuffix(err.Error(), ": "+errno.Error()) {
-			return classified{err, errno}
-		}
-	}
-	return err
-}
-
-// advice returns what an operator can do about err; empty if nothing is known.
-func advice(err error) string {
-	switch {
-	case errors.Is(err, statestore.ErrDamaged), errors.Is(err, statestore.ErrNewerFormat):
-		return "" // it says what to do
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "free space on the disk, or raise the quota, and try again"
-	case errors.Is(err, syscall.EFBIG):
-		return "raise the limit on the size of files, and try again"
-	case errors.Is(err, syscall.EROFS):
-		return "mount the disk writable, or use a directory on another one"
-	case errors.Is(err, fs.ErrPermission):
-		return "run it as the user that owns it, give this user the rights to it, or use another directory"
-	case errors.Is(err, syscall.ELOOP):
-		return "a symbolic link points to itself, or is not followed: give a real directory"
-	case errors.Is(err, syscall.EISDIR):
-		return "give the file, not its directory"
-	case errors.Is(err, syscall.ENOTDIR):
-		return "a part of the path is a file: give a directory"
-	case errors.Is(err, fs.ErrExist):
-		return "there is something else with that name: use another directory"
-	case errors.Is(err, syscall.EIO):
-		return "the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		return "raise the limit on open files"
-	case errors.Is(err, ErrDamaged):
-		return `stop the store, see "tenure check", and restore a backup into an empty directory with "tenure restore"`
-	case errors.Is(err, ErrExists):
-		return "use another name, or move it away first"
-	case errors.Is(err, ErrForeign):
-		return "use another directory"
-	case errors.Is(err, ErrNewer):
-		return "use that version or a newer one"
-	}
-	return ""
+// cures say what an operator can do about an error. The first that fits counts.
+var cures = []struct {
+	of   error
+	cure string
+}{
+	{statestore.ErrDamaged, ""}, {statestore.ErrNewerFormat, ""}, // they say it
+	{syscall.ENOSPC, "; free space on the disk, or raise the quota, and try again"},
+	{syscall.EDQUOT, "; free space on the disk, or raise the quota, and try again"},
+	{syscall.EFBIG, "; raise the limit on the size of files, and try again"},
+	{syscall.EROFS, "; mount the disk writable, or use a directory on another one"},
+	{fs.ErrPermission, "; run it as the user that owns it, give this user the rights to it, or use another directory"},
+	{syscall.ELOOP, "; a symbolic link points to itself, or is not followed: give a real directory"},
+	{syscall.EISDIR, "; give the file, not its directory"},
+	{syscall.ENOTDIR, "; a part of the path is a file: give a directory"},
+	{fs.ErrExist, "; there is something else with that name: use another directory"},
+	{syscall.EIO, "; the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"},
+	{syscall.EMFILE, "; raise the limit on open files"}, {syscall.ENFILE, "; raise the limit on open files"},
+	{ErrDamaged, `; stop the store, see "tenure check", and restore a backup into an empty directory with "tenure restore"`},
+	{ErrExists, "; use another name, or move it away first"},
+	{ErrForeign, "; use another directory"},
+	{ErrNewer, "; use that version or a newer one"},
 }
 
 // about returns err with the file that it is about and what to do.
@@ -108,38 +81,24 @@ func about(path string, err error) error {
 	if !errors.As(err, &named) || named.Path != path {
 		wrapped = fmt.Errorf("journal: %s: %w", path, err)
 	}
-	if cure := advice(err); cure != "" {
-		wrapped = fmt.Errorf("%w; %s", wrapped, cure)
+	for _, c := range cures {
+		if errors.Is(err, c.of) {
+			return fmt.Errorf("%w%s", wrapped, c.cure)
+		}
 	}
 	return wrapped
 }
 
-// An errorList is several errors in one line.
-type errorList []error
+// A line is several errors in one line.
+type line struct{ error }
 
-func (l errorList) Error() string {
-	var texts []string
-	for _, err := range l {
-		texts = append(texts, err.Error())
-	}
-	return strings.Join(texts, "; ")
-}
+func (l line) Error() string { return strings.ReplaceAll(l.error.Error(), "\n", "; ") }
+func (l line) Unwrap() error { return l.error }
 
-func (l errorList) Unwrap() []error { return l }
-
-// together is errors.Join with a text of one line, and without nesting one error.
+// together is errors.Join with a text of one line.
 func together(errs ...error) error {
-	var list errorList
-	for _, err := range errs {
-		if err != nil {
-			list = append(list, err)
-		}
+	if err := errors.Join(errs...); err != nil {
+		return line{err}
 	}
-	switch len(list) {
-	case 0:
-		return nil
-	case 1:
-		return list[0]
-	}
-	return list
+	return nil
 }

@@ -3,45 +3,86 @@ package journal
 import (
 	"bytes"
 	"context"
+	"errors"
+	"hash/crc32"
+
+	"github.com/tenurelock/tenure/internal/await"
 )
 
 // SetSpaceConstant makes smaller files be compacted.
 func SetSpaceConstant(size int64) { spaceConstant = size }
 
-// Scan returns the records of a file, as Load does.
-func Scan(content []byte) (map[string]string, error) {
-	return scanBytes(content, true)
-}
-
-// Salvage returns the records of a file, as RestoreBackup does.
-func Salvage(content []byte) (map[string]string, error) {
-	return scanBytes(content, false)
-}
-
-func scanBytes(content []byte, complete bool) (map[string]string, error) {
-	s, err := openScan(bytes.NewReader(content), int64(len(content)))
-	if err == nil && complete {
-		err = s.complete()
-	}
+// Scan returns the records of a file. It refuses one without its end, unless open.
+func Scan(content []byte, open bool) (map[string]string, error) {
+	s, err := newScan(bytes.NewReader(content), int64(len(content)))
 	if err != nil {
 		return nil, err
 	}
+	source := &source{scan: s, open: open}
+	if err := source.complete(context.Background()); err != nil {
+		return nil, err
+	}
 	records := make(map[string]string)
-	err = s.each(context.Background(), func(id, value []byte) error {
-		records[string(id)] = string(value)
-		return nil
-	})
-	return records, err
+	for record := range s.counting(context.Background()) {
+		records[string(record.ID)] = string(record.Value)
+	}
+	return records, s.err
 }
 
-// WithoutSync makes the commits of a loaded journal fast and unsafe.
-func (f *File) WithoutSync() { f.db.NoSync, f.db.NoGrowSync = true, false }
+// Reseal makes the checks of a head and of the frames right again, as far as their lengths lead to others.
+func Reseal(content []byte) []byte {
+	if len(content) < headSize {
+		return content
+	}
+	salt := order.Uint32(content[12:])
+	sealed := head(salt)
+	copy(sealed[8:12], content[8:12]) // the format
+	sealed = order.AppendUint32(sealed[:16], crc32.Checksum(sealed[:16], castagnoli))
+	for rest := content[headSize:]; ; {
+		if len(rest) < frameHead || order.Uint32(rest[4:]) > uint32(len(rest)) {
+			return append(sealed, rest...)
+		}
+		size := frameHead + int(order.Uint32(rest[4:])) + checkSize
+		if size > len(rest) {
+			return append(sealed, rest...)
+		}
+		sealed = append(sealed, seal(bytes.Clone(rest[:size-checkSize]), salt, order.Uint64(rest[8:]))...)
+		rest = rest[size:]
+	}
+}
 
-// LiveBytes returns the size of the live data.
-func (f *File) LiveBytes() int64 { return int64(f.totals.bytes) }
+// FrameThatFollows returns a frame with a payload, behind the frames of content.
+func FrameThatFollows(content, payload []byte) []byte {
+	s, err := newScan(bytes.NewReader(content), int64(len(content)))
+	for range s.frames(context.Background()) {
+	}
+	if err = errors.Join(err, s.err); err != nil {
+		panic(err)
+	}
+	return seal(append(make([]byte, frameHead), payload...), s.salt, s.number+1)
+}
 
-// CheckBolt is the check of bbolt.
-var CheckBolt = checkBolt
+// LastFrame returns where the last frame of content begins.
+func LastFrame(content []byte) int {
+	s, err := newScan(bytes.NewReader(content), int64(len(content)))
+	for range s.frames(context.Background()) {
+	}
+	if err = errors.Join(err, s.err); err != nil {
+		panic(err)
+	}
+	return int(s.last)
+}
+
+// LiveBytes returns the size of the live data, as the next load finds it.
+func (f *File) LiveBytes() int64 {
+	s := &scan{file: f.log.file, size: f.log.size, salt: f.log.salt, at: headSize}
+	if err := s.index(context.Background()); err != nil {
+		panic(err)
+	}
+	for range s.counting(context.Background()) {
+	}
+	return s.live
+}
 
 // TakeLock takes the lock of a directory while meanwhile happens, frees it, and reports whether it
 // was taken.
@@ -57,12 +98,25 @@ func TakeLock(dir string, meanwhile func() error) (bool, error) {
 	})
 }
 
-// Settle waits until no compaction is under way, as the next commits do.
-func (f *File) Settle() error { return f.settle() }
+// Settle waits until no compaction is under way, as a commit does.
+func (f *File) Settle() error {
+	if c := f.compaction; c != nil {
+		await.Next(c.ended)
+		f.endCompaction()
+	}
+	return f.log.err
+}
 
 // SetBoot changes the name of the present run of the machine, until restore is called.
 func SetBoot(name string) (restore func()) {
 	before := boot
 	boot = func() string { return name }
 	return func() { boot = before }
+}
+
+// SetRename makes call rename a copy, which is closed for that or not, until restore is called.
+func SetRename(closed bool, call func(from, to string) error) (restore func()) {
+	formerClosed, formerCall := closeToRename, rename
+	closeToRename, rename = closed, call
+	return func() { closeToRename, rename = formerClosed, formerCall }
 }

@@ -208,8 +208,8 @@ func TestAJournalEndsWhenAnotherFileIsInItsPlace(t *testing.T) {
 	commit(t, second, statestore.Group{record("k", "third")})
 }
 
-// Whatever is in the place of a moved directory belongs to another journal: it can still be asked
-// for a backup when the first one has ended. The moved one has no holder any more.
+// Whatever is in the place of a moved directory belongs to another journal: it keeps the name of its
+// holder when the first one has ended. The moved one has no holder any more.
 func TestTheEndOfAMovedJournalLeavesTheNewOneAlone(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there a directory with an open file cannot be moved")
@@ -230,7 +230,7 @@ func TestTheEndOfAMovedJournalLeavesTheNewOneAlone(t *testing.T) {
 		t.Errorf("the backup of the new journal: %+v, %v", report, err)
 	}
 	if entries, err := os.ReadDir(dir + ".lost"); err != nil || len(entries) != 2 {
-		t.Errorf("the directory that was moved has %v, error %v; want tenure.db and tenure.lock", entries, err)
+		t.Errorf("the directory that was moved has %v, error %v; want tenure.log and tenure.lock", entries, err)
 	}
 	if report, err := journal.Check(t.Context(), dir+".lost", nil); err != nil || report.Online || report.Keys != 1 {
 		t.Errorf("the check of the directory that was moved: %+v, %v", report, err)
@@ -247,4 +247,50 @@ func TestASecondLoadIsRefusedAndHarmsNothing(t *testing.T) {
 		t.Errorf("the second Load has error %v", err)
 	}
 	commit(t, file, statestore.Group{record("a", "2")})
+}
+
+// Nothing is written behind a hole.
+func TestInvariant34AFileThatIsCutShortEndsTheJournal(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	commit(t, file, statestore.Group{record("a", strings.Repeat("x", 500))})
+	if err := os.Truncate(filepath.Join(dir, "tenure.log"), 100); err != nil {
+		t.Fatal(err)
+	}
+	err := file.Commit(t.Context(), []statestore.Group{{record("b", "2")}})
+	if again := file.Commit(t.Context(), nil); !errors.Is(err, journal.ErrDamaged) || !errors.Is(again, err) {
+		t.Errorf("Commit has error %v, and then %v", err, again)
+	}
+}
+
+// A batch that is larger than a part of a file may be is divided, between groups.
+func TestALargeBatchIsKept(t *testing.T) {
+	dir := t.TempDir()
+	file := open(t, dir)
+	var batch []statestore.Group
+	want := make(map[string]string)
+	for i := range 5 {
+		batch = append(batch, statestore.Group{record(fmt.Sprint(i), strings.Repeat("x", 700_000)), record(fmt.Sprint("beside ", i), "y")})
+	}
+	commit(t, file, batch...)
+	apply(want, batch)
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, load(t, open(t, dir)), want)
+}
+
+func TestARecordWithoutAnIdentifierIsRefused(t *testing.T) {
+	for _, id := range []string{"", strings.Repeat("x", statestore.MaxID+1)} {
+		dir := t.TempDir()
+		file := open(t, dir)
+		commit(t, file, statestore.Group{record("a", "1")})
+		if err := file.Commit(t.Context(), []statestore.Group{{record(id, "1")}}); err == nil || !strings.Contains(err.Error(), "1 to 1100 are allowed") {
+			t.Errorf("Commit has error %v", err)
+		}
+		if err := file.Close(); err != nil {
+			t.Error(err)
+		}
+		wantState(t, load(t, open(t, dir)), map[string]string{"a": "1"})
+	}
 }

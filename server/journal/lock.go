@@ -10,10 +10,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -29,14 +27,14 @@ const (
 const maxHolder = 16 << 10
 
 // A holder is what the process that has the lock says about itself. The lock alone decides who has it;
-// of a dead process only Boot and Silent are believed.
+// of a dead process its pid is not believed.
 type holder struct {
 	PID    int    `json:"pid"`
 	Host   string `json:"host"`
-	Socket string `json:"socket,omitempty"` // where it is asked for a backup
-	Secret string `json:"secret,omitempty"` // which the question contains
 	Boot   string `json:"boot"`             // see boot
-	Silent bool   `json:"silent,omitempty"` // see File.silent
+	Silent bool   `json:"silent,omitempty"` // clients of a process before it may not have noticed its end
+	Salt   uint32 `json:"salt"`             // of the file that it found
+	Synced int64  `json:"synced"`           // bytes of that file that were on the disk
 }
 
 // boot names the present run of the machine. Where the system does not say it, it names the process: then each
@@ -49,19 +47,15 @@ var boot = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// fellSilent reports whether clients of a process before this one may not have noticed its end, because its
-// machine was gone without a word: it has left its name, in another run of the machine. A process that is
-// killed leaves its name too, but the system closes its connections. The caller has the lock.
-func fellSilent(dir string) bool {
-	former, err := readHolder(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false // a clean stop, or none was there
+// checkSynced returns an error if a file does not have what was on the disk before its process crashed.
+func (s *scan) checkSynced(h holder) error {
+	if h.Salt == s.salt && s.at < h.Synced {
+		return damaged("commit %d, at %d, is not whole, and %d bytes were on the disk before the crash", s.number+1, s.at, h.Synced)
 	}
-	return err != nil || former.Silent || former.Boot != boot()
+	return nil
 }
 
-// A directoryLock is the lock of a directory: a file that one process locks to write, or several
-// to read.
+// A directoryLock is the lock of a directory: a file that one process locks.
 type directoryLock struct {
 	*flock.Flock
 	created bool // the file was not there before
@@ -78,24 +72,21 @@ func newLock(dir string) (*directoryLock, error) {
 	return &directoryLock{flock.New(path, flock.SetFlag(lockFlags()), flock.SetPermissions(0o600)), created}, nil
 }
 
-// take takes the lock, to write or to read, unless another process has it. A process that removes
+// take takes the lock, unless another process has it. A process that removes
 // the file holds its lock, so a lock of a file that is no longer there locks nothing.
 func (l *directoryLock) take(try func() (bool, error)) (bool, error) {
 	if locked, err := try(); err != nil || !locked {
 		return false, err
 	}
 	locked, err := l.Stat()
-	if err != nil {
-		return false, together(err, l.Close())
-	}
-	there, err := os.Lstat(l.Path())
-	if err == nil && os.SameFile(locked, there) {
+	there, gone := os.Lstat(l.Path())
+	if err == nil && gone == nil && os.SameFile(locked, there) {
 		return true, nil
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	if errors.Is(gone, fs.ErrNotExist) {
+		gone = nil
 	}
-	return false, together(err, l.Close())
+	return false, together(err, gone, l.Close())
 }
 
 // closeAndRemove frees the lock, and removes the file if this process created it. The caller has
@@ -140,32 +131,16 @@ func acquire(ctx context.Context, dir string) (*directoryLock, error) {
 	}
 }
 
-// acquireToRead takes the lock together with other readers; unlock frees it. It does not wait:
-// a process that has the lock can be asked for a copy.
-func acquireToRead(dir string) (unlock func() error, err error) {
+// held reports whether a process has the lock of a directory. What such a process has committed can be
+// read all the same.
+func held(dir string) bool {
 	lock, err := newLock(dir)
-	if err != nil {
-		return nil, about(filepath.Join(dir, lockName), err)
+	if err != nil || lock.created {
+		return false
 	}
-	switch locked, err := lock.take(lock.TryRLock); {
-	case errors.Is(err, syscall.EROFS):
-		return func() error { return nil }, nil // no store ran here, and none can start
-	case err != nil:
-		return nil, about(lock.Path(), err)
-	case !locked:
-		return nil, fmt.Errorf("journal: %s: %w by %s", dir, ErrInUse, holderOf(dir))
-	}
-	return func() error {
-		// A lock that a reader leaves may belong to another user than the store. It is removed by
-		// the last reader.
-		if lock.created && runtime.GOOS != "windows" {
-			if alone, err := lock.take(lock.TryLock); alone && err == nil {
-				lock.closeAndRemove()
-				return nil
-			}
-		}
-		return lock.Close()
-	}, nil
+	free, err := lock.TryRLock()
+	_ = lock.Close()
+	return !free && err == nil
 }
 
 // holderOf describes the process that has the lock.
@@ -173,37 +148,27 @@ func holderOf(dir string) string {
 	found, err := readHolder(dir)
 	own, _ := os.Hostname()
 	switch {
-	case err != nil:
-		return "another process, which reads it or has just started" // it left no name
+	case err != nil || found.Host == own && !alive(found.PID): // it left no name, or that of a dead one is there
+		return "another process, which has just started"
 	case found.Host != own:
 		return fmt.Sprintf("process %d on host %s", found.PID, found.Host)
 	case found.PID == os.Getpid():
 		return fmt.Sprintf("this process (%d)", found.PID)
-	case !alive(found.PID):
-		return "another process, which reads it or has just started" // the name is of a dead one
 	}
 	return fmt.Sprintf("process %d", found.PID)
 }
 
-func readHolder(dir string) (holder, error) {
-	path := filepath.Join(dir, holderName)
-	file, err := openRegular(path, os.O_RDONLY)
+func readHolder(dir string) (found holder, err error) {
+	file, err := openRegular(filepath.Join(dir, holderName), os.O_RDONLY)
 	if err != nil {
-		return holder{}, err
+		return found, err
 	}
 	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxHolder))
-	if err != nil {
-		return holder{}, err
+	err = json.NewDecoder(io.LimitReader(file, maxHolder)).Decode(&found)
+	if err == nil && found.PID <= 0 {
+		err = errors.New("no process id")
 	}
-	var found holder
-	if err := json.Unmarshal(content, &found); err != nil {
-		return holder{}, err
-	}
-	if found.PID <= 0 {
-		return holder{}, errors.New("no process id")
-	}
-	return found, nil
+	return found, err
 }
 
 // writeHolder says which process has the lock, durably: at each moment the directory has this name or the
@@ -214,32 +179,36 @@ func (d *directory) writeHolder(h holder) error {
 		return err
 	}
 	path := filepath.Join(d.path, holderName)
-	if err := removeIfThere(path + ".new"); err != nil {
-		return about(path, err)
-	}
-	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return about(path, err)
-	}
-	_, err = file.Write(append(content, '\n'))
-	err = together(err, file.Sync(), file.Close())
+	err = removeIfThere(path + ".new")
 	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err == nil {
-		err = syncDirectory(d.path)
-	}
-	return about(path, err)
-}
-
-// remove removes files of the directory, if they are there. It may have been moved: what has its name now
-// belongs to another journal.
-func (d *directory) remove(names ...string) error {
-	var errs []error
-	for _, name := range names {
-		if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, about(filepath.Join(d.path, name), err))
+		var file *os.File
+		if file, err = createFile(path+".new", append(content, '\n')); err == nil {
+			err = together(file.Sync(), file.Close())
 		}
 	}
-	return together(errs...)
+	if err == nil {
+		err = together(os.Rename(path+".new", path), syncDirectory(d.path))
+	}
+	return err
+}
+
+// createFile creates a file for its owner only. It must not be there.
+func createFile(path string, content []byte) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = file.WriteAt(content, 0); err != nil {
+		return nil, together(err, file.Close(), os.Remove(path))
+	}
+	return file, nil
+}
+
+// remove removes a file of the directory, if it is there. It may have been moved: what has its name now
+// belongs to another journal.
+func (d *directory) remove(name string) error {
+	if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return about(filepath.Join(d.path, name), err)
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,7 +21,10 @@ import (
 const childMode = "TENURE_JOURNAL_TEST_CHILD"
 
 // children are what a child process does with a directory. It returns its exit code.
-var children = map[string]func(dir string) int{"commit": commitUntilFailure}
+var children = map[string]func(dir string) int{
+	"commit":           func(dir string) int { return commitUntilFailure(dir, historyLength) },
+	"commit and crash": func(dir string) int { return commitUntilFailure(dir, historyLength/2) },
+}
 
 func init() {
 	if os.Getenv(childMode) != "" {
@@ -83,16 +87,35 @@ func historyStates() []map[string]string {
 	return states
 }
 
-// commitUntilFailure commits the history, and writes "ack i" after the i-th commit has returned
-// and "failed: reason" for one that fails. It exits with 3 then.
-func commitUntilFailure(dir string) int {
-	journal.SetSpaceConstant(48 << 10)
+// commitUntilFailure goes on with the history, and writes "ack i" after the i-th commit has returned
+// and "failed: reason" for one that fails. It exits with 3 then, and without closing the journal before
+// batch end.
+func commitUntilFailure(dir string, end int) int {
+	journal.SetSpaceConstant(16 << 10)
 	file, err := journal.Open(dir, journal.Options{})
 	if err != nil {
 		fmt.Println("failed:", err)
 		return 3
 	}
-	for i := range historyLength {
+	next := 0
+	if _, err := file.Load(context.Background(), func(r statestore.Record) error {
+		if string(r.ID) == "last" {
+			next, err = strconv.Atoi(string(r.Value))
+			next++
+		}
+		return err
+	}); err != nil {
+		fmt.Println("failed:", err)
+		_ = file.Close()
+		return 3
+	}
+	if next > 0 {
+		fmt.Println("ack", next-1) // a store shows it to its clients
+	}
+	for i := next; i < historyLength; i++ {
+		if i == end {
+			os.Exit(0)
+		}
 		if err := file.Commit(context.Background(), historyBatch(i)); err != nil {
 			fmt.Println("failed:", err)
 			for range 3 {

@@ -27,7 +27,7 @@ func TestTheFilesAreForTheirOwnerOnly(t *testing.T) {
 	file := open(t, dir)
 	commit(t, file, statestore.Group{key("a", "1")})
 	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) != 4 {
+	if err != nil || len(entries) != 3 {
 		t.Errorf("the directory has %v, error %v", entries, err)
 	}
 	for _, entry := range entries {
@@ -42,7 +42,7 @@ func TestTheFilesAreForTheirOwnerOnly(t *testing.T) {
 
 // Opening a named pipe would wait for ever.
 func TestANamedPipeInTheDirectoryIsRefused(t *testing.T) {
-	for _, name := range []string{"tenure.lock", "tenure.db"} {
+	for _, name := range []string{"tenure.lock", "tenure.log"} {
 		dir := t.TempDir()
 		if err := syscall.Mkfifo(filepath.Join(dir, name), 0o600); err != nil {
 			t.Fatal(err)
@@ -87,7 +87,7 @@ func TestADirectoryThatOthersCanChangeIsRefusedOrWarnedAbout(t *testing.T) {
 				prerequisite.Missing(t, "only root has the right to write there: run the tests as root")
 			}
 			dir := filled(t)
-			if err := errors.Join(os.Chmod(filepath.Join(dir, "tenure.db"), test.file), os.Chmod(dir, test.dir)); err != nil {
+			if err := errors.Join(os.Chmod(filepath.Join(dir, "tenure.log"), test.file), os.Chmod(dir, test.dir)); err != nil {
 				t.Fatal(err)
 			}
 			defer os.Chmod(dir, 0o700)
@@ -121,7 +121,7 @@ func TestADirectoryOfAnotherUserIsRefused(t *testing.T) {
 	if os.Geteuid() != 0 {
 		prerequisite.Missing(t, "only root can give a file to another user: run the tests as root")
 	}
-	for _, name := range []string{".", "tenure.db"} {
+	for _, name := range []string{".", "tenure.log"} {
 		dir := filled(t)
 		if err := os.Chown(filepath.Join(dir, name), 65534, -1); err != nil {
 			prerequisite.Missing(t, err.Error()) // a container may withhold this right
@@ -139,15 +139,15 @@ func TestADirectoryOfAnotherUserIsRefused(t *testing.T) {
 	if err := os.Chown(dir, 65534, -1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := journal.RestoreBackup(t.Context(), filepath.Join(filled(t), "tenure.db"), dir, nil); err != nil {
+	if _, err := journal.RestoreBackup(t.Context(), filepath.Join(filled(t), "tenure.log"), dir, nil); err != nil {
 		t.Error(err)
 	}
 }
 
 // A link leads to a file that is not of the journal: it is neither read, nor written, nor created.
 func TestALinkInPlaceOfAFileIsNotFollowed(t *testing.T) {
-	backup := filepath.Join(filled(t), "tenure.db")
-	for _, name := range []string{"tenure.db", "tenure.db.new", "tenure.lock", "tenure.holder", "tenure.sock"} {
+	backup := filepath.Join(filled(t), "tenure.log")
+	for _, name := range []string{"tenure.log", "tenure.log.new", "tenure.lock", "tenure.holder"} {
 		for _, victim := range []string{"", "precious"} {
 			t.Run(name+" "+victim, func(t *testing.T) {
 				dir, target := t.TempDir(), filepath.Join(t.TempDir(), "target")
@@ -175,7 +175,7 @@ func TestALinkInPlaceOfAFileIsNotFollowed(t *testing.T) {
 				link()
 				file, err := journal.Open(dir, journal.Options{})
 				used(err)
-				if strings.HasSuffix(name, ".db") || strings.HasSuffix(name, ".lock") {
+				if strings.HasSuffix(name, ".log") || strings.HasSuffix(name, ".lock") {
 					if !errors.Is(err, journal.ErrUnsafe) || !strings.Contains(err.Error(), filepath.Join(dir, name)) {
 						t.Errorf("Open has error %v", err)
 					}
@@ -210,7 +210,7 @@ func TestALinkToADirectoryOrABackupIsFollowed(t *testing.T) {
 	}
 	load(t, open(t, link))
 	backup := filepath.Join(t.TempDir(), "latest")
-	if err := os.Symlink(filepath.Join(filled(t), "tenure.db"), backup); err != nil {
+	if err := os.Symlink(filepath.Join(filled(t), "tenure.log"), backup); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := journal.Check(t.Context(), backup, nil); err != nil {

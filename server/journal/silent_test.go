@@ -25,7 +25,7 @@ func silentAt(t *testing.T, dir string) (file *journal.File, silent bool) {
 func killed(t *testing.T, dir string) (left string) {
 	t.Helper()
 	left = t.TempDir()
-	for _, name := range []string{"tenure.db", "tenure.holder"} {
+	for _, name := range []string{"tenure.log", "tenure.holder"} {
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)

@@ -137,9 +137,9 @@ func (c *candidate) Close() error {
 // start starts the member with its data below a directory, and says where that is.
 func (m *memberFlags) start(dir string, logger *slog.Logger, flush func()) (started *member.Member, where string, err error) {
 	// A store on one machine has its data there. This one would not read it, and begin empty.
-	if _, err := os.Stat(filepath.Join(dir, "tenure.db")); err == nil {
+	if _, err := os.Stat(filepath.Join(dir, "tenure.log")); err == nil {
 		return nil, "", command.Usage(fmt.Errorf("%s has the data of a store on one machine, which a replicated store does not read; "+
-			"give --data with another directory, or move tenure.db away", dir))
+			"give --data with another directory, or move tenure.log away", dir))
 	}
 	where = memberDirectory(dir)
 	options := m.options(where)

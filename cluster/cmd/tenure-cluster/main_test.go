@@ -402,7 +402,7 @@ func TestAttachedStoresThatShareTheirDataTakeTurnsOnOneBroker(t *testing.T) {
 func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 	path := built.Path(t)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "tenure.db"), nil, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "tenure.log"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	withMember := t.TempDir()
@@ -432,7 +432,7 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 		{"check " + filepath.Join(withMember, "member", "etcd"), replaced},
 		{"backup " + withMember + " " + filepath.Join(dir, "backup"), replaced},
 		{"export " + withMember, replaced},
-		{"restore " + filepath.Join(dir, "tenure.db") + " " + withMember, replaced},
+		{"restore " + filepath.Join(dir, "tenure.log") + " " + withMember, replaced},
 		{"serve --data " + withMember, "start tenure-cluster serve with --member"},
 		{"attach mqtt://127.0.0.1:1 --data " + withMember, "start tenure-cluster serve with --member"},
 		{"serve --etcd-prefix p/", "--etcd-prefix needs --etcd"},

@@ -585,7 +585,7 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 		{"health", healthReport{}, "healthy answer"},
 		{"top", top.Snapshot{}, "at leases leases.name leases.nameBase64 leases.held leases.holder leases.holderBase64 leases.heldForMillis leases.atLeast leases.leftMillis leases.ttlMillis leases.estimated " +
 			"leases.noHolderMillis leases.missed leases.waiting leases.problem hidden title problem"},
-		{"check, backup, restore", journal.Report{}, "file online bytes freeBytes liveBytes records keys fences replies identity bound warnings clean"},
+		{"check, backup, restore", journal.Report{}, "file online bytes liveBytes records keys fences replies identity bound warnings clean"},
 		{"/api/state", admin.State{}, ""},
 	} {
 		t.Run(test.command, func(t *testing.T) {

@@ -28,13 +28,10 @@ func checkCommand() *cobra.Command {
 	check := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Check the data of a store, and say what it holds",
-		Long: `Read the data of a store from beginning to end, and check each page, each record
-and the totals. DIR is the directory that the store names when it starts, or the
-file of a backup. Nothing is changed.
-
-While a store uses the directory, the store makes a copy for the check, in the
-directory for temporary files ($TMPDIR). Otherwise no store can start there
-until the check has ended.
+		Long: `Read the data of a store from beginning to end, and check all bytes and each
+record. DIR is the directory that the store names when it starts, or the file of
+a backup. Nothing is changed, and a store that uses the directory goes on
+answering.
 
 The exit status is 1 if the data is damaged or cannot be read, and 2 if there is
 nothing at DIR. Standard error says why and what to do.`,
@@ -62,9 +59,9 @@ func backupCommand() *cobra.Command {
 		Use:   "backup DIR FILE",
 		Short: "Back up the data of a store, which may be running",
 		Long: `Write a copy of the data of a store to a new file, as it was at one moment. DIR
-is the directory that the store names when it starts. If a store uses it, the
-store makes the copy, and goes on answering meanwhile; the command must run on
-the same machine, as the same user or as root.
+is the directory that the store names when it starts. If a store uses it, it
+goes on answering meanwhile. Run the command as the user of the store or as
+root.
 
 The copy is checked before it gets the name FILE, and an existing file is never
 replaced. It holds the values of all keys; only its owner may read it.`,
@@ -123,8 +120,8 @@ func exportCommand() *cobra.Command {
 		Short: "Print the data of a store as lines of JSON",
 		Long: `Print all records of a store to standard output, one JSON object on each line.
 DIR is the directory that the store names when it starts, or the file of a
-backup. While a store uses the directory, the store makes a copy for the export,
-as for "tenure check".
+backup. A store that uses the directory goes on answering. What was changed last
+comes last.
 
 The field "kind" says what a line is about: key, fence (of a key that is gone),
 reply (remembered, for requests that are delivered again), identity, or bound:
@@ -209,7 +206,7 @@ func printReport(cmd *cobra.Command, asJSON bool, report journal.Report, headlin
 		return output.JSON(w, report)
 	}
 	if report.Online {
-		headline += " (the running store made a copy)"
+		headline += " (a store is running on it)"
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, err := fmt.Fprintln(w, headline)
@@ -222,7 +219,6 @@ func printReport(cmd *cobra.Command, asJSON bool, report journal.Report, headlin
 		{"remembered replies", report.Replies},
 		{"bytes of the file", report.Bytes},
 		{"bytes of the data", report.LiveBytes},
-		{"bytes that are free for more", report.FreeBytes},
 		{"identity of the data", report.Identity},
 		{"bound of the versions", report.Bound},
 	} {

@@ -65,7 +65,7 @@ func TestTheDataOfAStoreIsCheckedBackedUpRestoredAndExported(t *testing.T) {
 	if !checked.Online || checked.Keys != 2 || checked.Identity == "" {
 		t.Errorf("check of the data of a running store: %+v", checked)
 	}
-	if out := s.output("backup", s.dir, file); !strings.HasPrefix(out, file+" is a sound backup (the running store made a copy)\n") {
+	if out := s.output("backup", s.dir, file); !strings.HasPrefix(out, file+" is a sound backup (a store is running on it)\n") {
 		t.Errorf("backup said\n%s", out)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 && runtime.GOOS != "windows" {
@@ -231,7 +231,7 @@ func TestAnInterruptedCommandSaysWhatItLeft(t *testing.T) {
 		want      string
 	}{
 		{[]string{"backup", dir, backup}, "interrupted; there is no " + backup},
-		{[]string{"restore", filepath.Join(dir, "tenure.db"), restored}, "interrupted; nothing was left in " + restored},
+		{[]string{"restore", filepath.Join(dir, "tenure.log"), restored}, "interrupted; nothing was left in " + restored},
 	} {
 		if _, _, err := run(ctx, test.arguments...); err == nil || err.Error() != test.want {
 			t.Errorf("%s: %v, want %q", test.arguments[0], err, test.want)

@@ -1,0 +1,370 @@
+package journal_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tenurelock/tenure/internal/prerequisite"
+	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// crashedFile returns a file that a crash left after some commits, the sizes that it had after each, and
+// the states.
+func crashedFile(t testing.TB) (content []byte, sizes []int, states []map[string]string) {
+	t.Helper()
+	dir := t.TempDir()
+	file := open(t, dir)
+	load(t, file)
+	note := func(state map[string]string) {
+		t.Helper()
+		var err error
+		if content, err = os.ReadFile(filepath.Join(dir, "tenure.log")); err != nil {
+			t.Fatal(err)
+		}
+		sizes, states = append(sizes, len(content)), append(states, state)
+	}
+	note(map[string]string{})
+	for i := range 6 {
+		batch := []statestore.Group{{record("last", fmt.Sprint(i)), record(fmt.Sprint("key ", i%3), strings.Repeat("v", 30*i))}, {record(fmt.Sprint("key ", (i+1)%3))}}
+		commit(t, file, batch...)
+		state := maps.Clone(states[i])
+		apply(state, batch)
+		note(state)
+	}
+	return content, sizes, states
+}
+
+// Each byte of a file is changed, one at a time. A file that was closed is refused. Of one that a crash
+// left, the last commit may be missing, because it looks as if it had not been finished.
+func TestEachChangedByteIsFound(t *testing.T) {
+	crashed, sizes, states := crashedFile(t)
+	closed := slices.Concat(crashed, journal.FrameThatFollows(crashed, nil))
+	if found, err := journal.Scan(closed, false); err != nil || !maps.Equal(found, states[6]) {
+		t.Fatalf("the sound file has the records %q, error %v", found, err)
+	}
+	random := rand.New(rand.NewPCG(4, 4))
+	for at := range closed {
+		for _, change := range []byte{1 << random.IntN(8), byte(1 + random.IntN(255)), 0xff} {
+			changed := bytes.Clone(closed)
+			changed[at] ^= change
+			if found, err := journal.Scan(changed, false); err == nil {
+				t.Fatalf("byte %d of a closed file was changed, and %d records were read", at, len(found))
+			} else {
+				wantRefusal(t, err)
+			}
+			if at >= len(crashed) {
+				continue
+			}
+			switch found, err := journal.Scan(changed[:len(crashed)], true); {
+			case at >= sizes[5]:
+				if err != nil || !maps.Equal(found, states[5]) {
+					t.Fatalf("byte %d, in the last commit, was changed: the state has %d records, error %v; want the state before", at, len(found), err)
+				}
+			case err == nil:
+				t.Fatalf("byte %d was changed, and %d records were read", at, len(found))
+			default:
+				wantRefusal(t, err)
+			}
+		}
+	}
+}
+
+// A file is cut after each byte. Without a process that could have crashed it is refused; otherwise it has
+// the commits that are whole.
+func TestAFileThatIsCutHasItsWholeCommits(t *testing.T) {
+	crashed, sizes, states := crashedFile(t)
+	whole := 0
+	for size := sizes[0]; size < len(crashed); size++ {
+		if whole < 6 && size == sizes[whole+1] {
+			whole++
+		}
+		if found, err := journal.Scan(crashed[:size], true); err != nil || !maps.Equal(found, states[whole]) {
+			t.Fatalf("cut to %d bytes: %d records, error %v; want the state after commit %d", size, len(found), err, whole)
+		}
+		if _, err := journal.Scan(crashed[:size], false); size > sizes[0] && !errors.Is(err, journal.ErrDamaged) {
+			t.Fatalf("cut to %d bytes without a crash: error %v", size, err)
+		}
+	}
+}
+
+// What was on the disk when a process opened the file, or put a copy in its place, is not missing because of
+// a crash later.
+func TestACrashDoesNotExcuseWhatWasOnTheDiskBefore(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		damage func(content []byte, before int) []byte
+	}{
+		{"cut short", func(content []byte, before int) []byte { return content[:before-1] }},
+		{"two heads", func(content []byte, before int) []byte {
+			content[before]++
+			content[20]++
+			return content
+		}},
+	} {
+		for _, compacted := range []bool{false, true} {
+			dir := t.TempDir()
+			file := open(t, dir)
+			load(t, file)
+			for range 2 {
+				commit(t, file, statestore.Group{record("a", strings.Repeat("x", 600_000))})
+				settle(t, file)
+			}
+			before := int(size(t, dir))
+			if before > 700_000 {
+				t.Fatalf("the file was not compacted: it has %d bytes", before)
+			}
+			if !compacted {
+				if err := file.Close(); err != nil {
+					t.Fatal(err)
+				}
+				file = open(t, dir)
+			}
+			commit(t, file, statestore.Group{record("b", "2")})
+			left := killed(t, dir)
+			path := filepath.Join(left, "tenure.log")
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, test.damage(content, before), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // a refusal does not make it sound
+				file, err := journal.Open(left, journal.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, err = file.Load(t.Context(), func(statestore.Record) error { return nil })
+				if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), "bytes were on the disk before the crash") {
+					t.Errorf("%s, compacted %t: Load has error %v", test.name, compacted, err)
+				}
+				if err := file.Close(); err != nil {
+					t.Error(err)
+				}
+				if _, err := journal.Check(t.Context(), left, nil); !errors.Is(err, journal.ErrDamaged) {
+					t.Errorf("%s, compacted %t: Check has error %v", test.name, compacted, err)
+				}
+			}
+		}
+	}
+}
+
+// The start after a crash cuts off what is not whole, goes on behind it, and closes the file.
+func TestAStartAfterACrashGoesOnBehindTheLastWholeCommit(t *testing.T) {
+	crashed, sizes, states := crashedFile(t)
+	for _, cut := range []int{sizes[5], sizes[5] + 1, sizes[5] + 30, len(crashed) - 1, len(crashed)} {
+		for _, garbage := range []string{"", strings.Repeat("\x00", 100), strings.Repeat("\xf5\x1c\xa7\x4e", 100_000)} {
+			dir := t.TempDir()
+			content := append(bytes.Clone(crashed[:cut]), garbage...)
+			if cut != sizes[5] && cut != len(crashed) && garbage != "" {
+				continue // a commit was not finished, and the file goes on behind it: no crash leaves that
+			}
+			if err := errors.Join(os.WriteFile(filepath.Join(dir, "tenure.log"), content, 0o600), os.WriteFile(filepath.Join(dir, "tenure.holder"), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			want := maps.Clone(states[5])
+			if cut == len(crashed) {
+				want = maps.Clone(states[6])
+			}
+			report, err := journal.Check(t.Context(), dir, nil)
+			if unfinished := cut != sizes[5] && cut != len(crashed) || garbage != ""; err == nil || unfinished != (len(report.Warnings) > 0) {
+				// The records are not of a store.
+				if !strings.Contains(fmt.Sprint(err), "record") {
+					t.Errorf("cut to %d: Check has report %+v, error %v", cut, report, err)
+				}
+			}
+			for i := range 3 {
+				file := open(t, dir)
+				wantState(t, load(t, file), want)
+				if content, err := os.ReadFile(filepath.Join(dir, "tenure.log")); err != nil {
+					t.Fatal(err)
+				} else if found, err := journal.Scan(content, false); err != nil || !maps.Equal(found, want) {
+					t.Fatalf("cut to %d: after the load the file has %d records, error %v; want it closed", cut, len(found), err)
+				}
+				batch := []statestore.Group{{record("after", fmt.Sprint(i))}}
+				commit(t, file, batch...)
+				apply(want, batch)
+				if err := file.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			wantState(t, load(t, open(t, dir)), want)
+		}
+	}
+}
+
+// A client that knows a backup can put frames of the file into a value. A crash in the middle of that
+// commit does not take them for later commits.
+func TestFramesInAValueAreNoLaterCommits(t *testing.T) {
+	content, _, states := crashedFile(t)
+	payload := append([]byte("\x01"), binary.AppendUvarint(nil, uint64(len(content))+1)...)
+	frame := journal.FrameThatFollows(content, append(append(payload, 'x'), content...))
+	for _, keep := range []func([]byte){
+		func(frame []byte) { frame[30]++ },
+		func(frame []byte) { clear(frame[:20]) },
+		func(frame []byte) { clear(frame[:10]) },
+	} {
+		torn := bytes.Clone(frame)
+		keep(torn)
+		if found, err := journal.Scan(slices.Concat(content, torn), true); err != nil || !maps.Equal(found, states[6]) {
+			t.Errorf("%d records were read, error %v", len(found), err)
+		}
+	}
+}
+
+// What a frame and its records say about their sizes is not believed, and there is no memory for it before.
+// A file can have any size on a disk that has a few bytes.
+func TestAForgedFileTakesLittleMemory(t *testing.T) {
+	sound, err := os.ReadFile(filepath.Join(filled(t), "tenure.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var records [][]byte
+	for _, text := range []string{
+		"\x00", "\x01", "\x01\x00", "\x01\x03ka", "\x02\x01k", "\x00\x00k", "\x80", "\x01\x80",
+		"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01k", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01k",
+		"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\xcd\x08\x01" + strings.Repeat("x", 1101),
+	} {
+		records = append(records, slices.Concat(sound, journal.FrameThatFollows(sound, []byte(text))))
+	}
+	long := journal.FrameThatFollows(sound, make([]byte, 289<<20))[:20] // more than a commit may have
+	for name, forged := range map[string][][]byte{
+		"a record that is none": records, "a frame that is too long": {slices.Concat(sound, long)}, "no frame": {slices.Concat(sound, long[:10])},
+	} {
+		for i, content := range forged {
+			path := filepath.Join(t.TempDir(), "forged")
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if name != "a record that is none" && runtime.GOOS != "windows" {
+				if err := os.Truncate(path, 1<<42); err != nil {
+					prerequisite.Missing(t, fmt.Sprintf("this disk has no files of this size: %v", err))
+				}
+			}
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			_, err := journal.Check(t.Context(), path, nil)
+			runtime.ReadMemStats(&after)
+			if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 2<<20 {
+				t.Errorf("%s: Check allocates %d KiB", name, allocated>>10)
+			}
+			if !errors.Is(err, journal.ErrDamaged) {
+				t.Errorf("%s, %d: Check has error %v", name, i, err)
+			}
+		}
+	}
+}
+
+// damage changes a file as the bytes of changes say: each five bytes are an offset and a value
+// to add. The number of bytes left over cuts the file.
+func damage(sound, changes []byte) []byte {
+	content := bytes.Clone(sound)
+	for ; len(changes) >= 5; changes = changes[5:] {
+		at := binary.LittleEndian.Uint32(changes) % uint32(len(content))
+		content[at] += changes[4]
+	}
+	if len(changes) > 0 {
+		content = content[:len(content)*int(changes[0])/256]
+	}
+	return content
+}
+
+// A damaged file is refused, or has the state after one of its last two commits, never a part of one. If
+// several bytes are damaged, and none behind them is a head of a commit, more of them look as if they had not
+// been finished. A closed file that is changed is refused.
+func FuzzADamagedFileIsRefusedOrWhole(f *testing.F) {
+	crashed, sizes, states := crashedFile(f)
+	closed := slices.Concat(crashed, journal.FrameThatFollows(crashed, nil))
+	random := rand.New(rand.NewPCG(3, 3))
+	f.Add([]byte{})
+	f.Add([]byte("\x9c\xbb>90X.>90\xc2"))
+	for range 200 {
+		changes := make([]byte, 5*(1+random.IntN(3))+random.IntN(20)/19)
+		for i := range changes {
+			changes[i] = byte(random.Uint32())
+		}
+		f.Add(changes)
+	}
+	f.Fuzz(func(t *testing.T, changes []byte) {
+		content := damage(closed, changes)
+		if found, err := journal.Scan(content, false); err != nil {
+			wantRefusal(t, err)
+		} else if !bytes.Equal(content, closed) || !maps.Equal(found, states[6]) {
+			t.Fatalf("%d records were read of a closed file that was changed", len(found))
+		}
+		content = damage(crashed, changes)
+		found, err := journal.Scan(content, true)
+		if err != nil {
+			wantRefusal(t, err)
+			return
+		}
+		last := 0 // whole commits
+		for last < 6 && sizes[last+1] <= len(content) {
+			last++
+		}
+		oldest := max(last-1, 0)
+		if len(changes) > 5 {
+			oldest = 0
+		}
+		if !slices.ContainsFunc(states[oldest:last+1], func(state map[string]string) bool { return maps.Equal(found, state) }) {
+			t.Fatalf("%d records were read, not those of one of the last states", len(found))
+		}
+	})
+}
+
+// Any bytes are refused or read, also if the checks are right, as no disk makes them: and then a journal
+// can go on with them.
+func FuzzAnyFileIsRefusedOrRead(f *testing.F) {
+	crashed, _, _ := crashedFile(f)
+	f.Add([]byte{}, true, true)
+	f.Add(crashed, false, true)
+	f.Add(slices.Concat(crashed, journal.FrameThatFollows(crashed, []byte("\x01\x02kv"))), true, false)
+	f.Add(slices.Concat(crashed, journal.FrameThatFollows(crashed, []byte("\x01\x00k\x02\x01kk")), []byte{1}), true, true)
+	f.Fuzz(func(t *testing.T, content []byte, resealed, open bool) {
+		if resealed {
+			content = journal.Reseal(content)
+		}
+		found, err := journal.Scan(content, open)
+		if err != nil {
+			wantRefusal(t, err)
+			return
+		}
+		goOn(t, content, found)
+	})
+}
+
+// goOn opens a file that was found to be sound, and commits to it.
+func goOn(t *testing.T, content []byte, want map[string]string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "tenure.log"), content, 0o600), os.WriteFile(filepath.Join(dir, "tenure.holder"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	file := open(t, dir)
+	wantState(t, load(t, file), want)
+	batch := []statestore.Group{{record("new", "1")}}
+	commit(t, file, batch...)
+	apply(want, batch)
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, load(t, open(t, dir)), want)
+}
+
+func wantRefusal(t *testing.T, err error) {
+	t.Helper()
+	if !errors.Is(err, journal.ErrDamaged) && !errors.Is(err, journal.ErrForeign) && !errors.Is(err, journal.ErrNewer) {
+		t.Fatalf("the error is %v", err)
+	}
+}
