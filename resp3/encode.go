@@ -2,6 +2,7 @@ package resp3
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -69,7 +70,12 @@ func AppendInteger(dst []byte, n int64) []byte {
 // AppendCommand appends the arguments as an array of bulk strings: a whole request with the
 // verb first. If some arguments are byte slices, use [AppendArray] and [AppendBulk].
 func AppendCommand(dst []byte, arguments ...string) []byte {
-	dst = AppendArray(dst, len(arguments))
+	const overhead = 16 // bytes of a header, for the longest usual length
+	size := overhead
+	for _, argument := range arguments {
+		size += overhead + len(argument)
+	}
+	dst = AppendArray(slices.Grow(dst, size), len(arguments))
 	for _, argument := range arguments {
 		dst = AppendBulk(dst, argument)
 	}

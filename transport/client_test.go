@@ -454,6 +454,24 @@ func (h lineHandler) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
+// What a program learns of a client that it has closed, such as that a lease could not be released, is logged.
+func TestALineThatComesAfterCloseIsWritten(t *testing.T) {
+	client, err := transport.NewClient(&notified{}, transport.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := 0
+	logger := client.Dispatched(slog.New(lineHandler{enabled: func() bool { return true }, handle: func() { written++ }}))
+	logger.Info("before")
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	logger.Info("after")
+	if written != 2 {
+		t.Errorf("%d lines were written, want 2", written)
+	}
+}
+
 // A line is written in a goroutine of its own where the connection is read, because the handler may block.
 // One that is not written costs none.
 func TestALineThatTheLoggerDoesNotWantStartsNoGoroutine(t *testing.T) {

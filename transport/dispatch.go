@@ -15,8 +15,9 @@ const maxCalls = 1024
 // Close. Leases call the functions of their options with it.
 func (c *Client) Dispatch(f func()) { c.program.call(f) }
 
-// Dispatched returns a logger whose handler gets its records as by Dispatch. Only the methods Enabled, WithAttrs and
-// WithGroup of the handler are called at once, and must not block. A nil logger gives one that logs nothing.
+// Dispatched returns a logger whose handler gets its records as by Dispatch, and at once after Close: a tenure that
+// could not be released is reported then, too. Only the methods Enabled, WithAttrs and WithGroup of the handler are
+// always called at once, and must not block. A nil logger gives one that logs nothing.
 func (c *Client) Dispatched(logger *slog.Logger) *slog.Logger { return c.program.logger(logger) }
 
 // dispatcher calls the functions that a program gives a client and its leases: those of a Trace, the handler
@@ -33,22 +34,23 @@ type dispatcher struct {
 	closed  bool
 }
 
-// call calls f later. It drops the call if maxCalls others wait, or after close.
-func (d *dispatcher) call(f func()) {
+// call calls f later. It drops the call if maxCalls others wait. After close it reports false.
+func (d *dispatcher) call(f func()) (open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case d.closed:
-		return
+		return false
 	case len(d.queue) >= maxCalls:
 		d.dropped++
-		return
+		return true
 	}
 	d.queue = append(d.queue, f)
 	if !d.running {
 		d.running = true
 		d.tasks.Go(d.run)
 	}
+	return true
 }
 
 // run calls what waits, until nothing does.
@@ -113,7 +115,9 @@ type handler struct {
 // Handle implements slog.Handler.
 func (h handler) Handle(ctx context.Context, record slog.Record) error {
 	record = record.Clone() // the caller may use it again
-	h.dispatcher.call(func() { _ = h.Handler.Handle(ctx, record) })
+	if !h.dispatcher.call(func() { _ = h.Handler.Handle(ctx, record) }) {
+		return h.Handler.Handle(ctx, record)
+	}
 	return nil
 }
 

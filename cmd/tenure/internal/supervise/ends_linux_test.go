@@ -28,7 +28,7 @@ type cutter struct {
 }
 
 // startCutter starts a network to a broker. cuts reports whether bytes of a client cut it, and closes
-// whether they end their connection instead; nil: none do.
+// whether they end their connection instead, with a refusal if they have a Will; nil: none do.
 func startCutter(t *testing.T, broker string, cuts, closes func(sent []byte) bool) *cutter {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,6 +54,9 @@ func startCutter(t *testing.T, broker string, cuts, closes func(sent []byte) boo
 				return
 			}
 			if sends && closes != nil && closes(buffer[:n]) {
+				if hasWill(buffer[:n]) {
+					_, _ = from.Write([]byte{0x20, 3, 0, 0x83, 0}) // a CONNACK; the connection ends either way
+				}
 				return
 			}
 			if sends && cuts != nil && cuts(buffer[:n]) {
