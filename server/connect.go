@@ -54,7 +54,8 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 	}
 	if refused := s.admit(conn, asked.Will); refused != nil {
 		conn.unlockID() // before the answer, which may have to wait for the client
-		return s.refuse(conn, RefusedRules, refused, "user", logs.Name(conn.identity.User), "reason", logs.Text(refused.Reason))
+		return s.refuse(conn, RefusedRules, refused,
+			"user", logs.Name(conn.identity.User), "reason", logs.Text(refused.Reason))
 	}
 	if old := s.connectionOf(conn.identity.Client); old != nil {
 		s.takeOver(old, conn)
@@ -120,7 +121,8 @@ func (s *Server) lockClientID(conn *connection) error {
 	case conn.closed.Load():
 		return net.ErrClosed
 	}
-	return s.refuse(conn, RefusedTurn, mqtt.Refuse(mqtt.ServerBusy, "%v: try again later", err), "user", user, "error", logs.Error(err))
+	busy := mqtt.Refuse(mqtt.ServerBusy, "%v: try again later", err)
+	return s.refuse(conn, RefusedTurn, busy, "user", user, "error", logs.Error(err))
 }
 
 // unlockID unlocks the client id, if the connection has locked it.
@@ -134,7 +136,8 @@ func (c *connection) unlockID() {
 // checkID refuses a client id whose plain response topic (docs/protocol.md §1.2) would belong to the store or
 // to another client, and one that another user has.
 func (s *Server) checkID(identity access.Identity) *mqtt.Refusal {
-	if topic := envelope.ClientTopics + identity.Client; envelope.IsBelow(topic, envelope.StoreTopics) || strings.ContainsAny(identity.Client, "/+#") {
+	topic := envelope.ClientTopics + identity.Client
+	if envelope.IsBelow(topic, envelope.StoreTopics) || strings.ContainsAny(identity.Client, "/+#") {
 		return mqtt.Refuse(mqtt.InvalidClientID, "no reply can reach this client id on clients/{client id}/…: choose one that is not \"statestore\" and has no / + or #")
 	}
 	if user, known := s.userOf(identity.Client); known && user != identity.User {

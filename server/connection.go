@@ -54,7 +54,7 @@ type connection struct {
 	texts          requestTexts                    // of the latest request
 	reserved       string                          // the response topic of the latest request
 	handled        bool                            // it has handled a packet since the last pause
-	notified       bool                            // requests since the last pause have caused notifications for their own client
+	notified       bool                            // requests since then have caused notifications for their own client
 	answers        int                             // bytes that wait to be written
 	fault          error                           // why the server ends the connection, if the client has sent something forbidden
 	ended          error                           // why readPackets ends; nil after a normal DISCONNECT

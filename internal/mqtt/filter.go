@@ -106,8 +106,9 @@ func (f *Filter) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Next returns the next packet, whole and checked. It is valid until the next call of Next or Read. After a Read that returned a part of a packet, it returns the rest. An error
-// ends the reading: ErrHeader, a *TooLargeError, or what Check, Room or the source returned.
+// Next returns the next packet, whole and checked. It is valid until the next call of Next or Read. After a
+// Read that returned a part of a packet, it returns the rest. An error ends the reading: ErrHeader, a
+// *TooLargeError, or what Check, Room or the source returned.
 func (f *Filter) Next() ([]byte, error) {
 	if !f.await() {
 		return nil, f.err
