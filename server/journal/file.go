@@ -97,8 +97,8 @@ func (f *File) prepare() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if free, known := diskroom.Free(f.dir.path); known && free < startRoom {
-		return fmt.Errorf("the disk has %d KiB free, and a store needs %d KiB to start: %w", free>>10, startRoom>>10, syscall.ENOSPC)
+	if err := checkRoom(f.dir.path, startRoom, "a store needs %d KiB to start"); err != nil {
+		return err
 	}
 	if err != nil {
 		if err := f.create(); err != nil {
@@ -120,6 +120,14 @@ func (f *File) prepare() error {
 		_ = file.Close()
 	}
 	return err
+}
+
+// checkRoom returns an error if a disk has less room than there must be.
+func checkRoom(dir string, need int64, why string) error {
+	if free, known := diskroom.Free(dir); known && free < need {
+		return fmt.Errorf("the disk has %d KiB free, and "+why+": %w", free>>10, need>>10, syscall.ENOSPC)
+	}
+	return nil
 }
 
 // create makes a file without records. A crash leaves it whole or not at all; writeHolder makes its name
