@@ -153,7 +153,8 @@ func (f *File) endCompaction() {
 		f.log.err = err
 	}
 	f.limit = before + before/2 // then it is tried again
-	f.logger.Warn("journal: the file stays large: it could not be compacted", "file", f.path, "bytes", before, "error", err)
+	f.logger.Warn("journal: the file stays large: it could not be compacted",
+		"file", f.path, "bytes", before, "error", err)
 }
 
 // replace puts the copy, which is synced, in place of the file, and returns why the file stays. A crash

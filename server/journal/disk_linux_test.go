@@ -111,7 +111,10 @@ func crashed(t *testing.T, without int64) (dir string, acknowledged int) {
 
 func TestInvariant34AFailureOfTheRepairEndsTheJournal(t *testing.T) {
 	strace := prerequisite.Program(t, "strace", "strace")
-	for _, inject := range []string{"ftruncate,?ftruncate64:error=EIO:when=1", "pwrite64:error=EIO:when=2", "pwrite64:error=EIO:when=3", "fsync:error=EIO:when=3", "fsync:error=EIO:when=4"} {
+	for _, inject := range []string{
+		"ftruncate,?ftruncate64:error=EIO:when=1", "pwrite64:error=EIO:when=2", "pwrite64:error=EIO:when=3",
+		"fsync:error=EIO:when=3", "fsync:error=EIO:when=4",
+	} {
 		dir, acknowledged := crashed(t, 10)
 		output, code := runChild(t, child("commit", dir, strace, "-f", "-qq", "-o", "/dev/null", "-e", "inject="+inject))
 		if strings.Contains(output, "Operation not permitted") && strings.Contains(output, "strace:") {
@@ -284,7 +287,8 @@ func onASmallDisk(dir string) (code int) {
 	}
 	check(err == nil, "the commits have error %v", err)
 	info, _ := os.Stat(filepath.Join(data, "tenure.log"))
-	check(strings.Contains(log.String(), "could not be compacted"), "the log of a file with %d bytes, %d of them live after %d commits, does not say that there is no room:\n%s", info.Size(), file.LiveBytes(), 6, log.String())
+	check(strings.Contains(log.String(), "could not be compacted"),
+		"the log of a file with %d bytes, %d of them live, does not say that there is no room:\n%s", info.Size(), file.LiveBytes(), log.String())
 	_, err = os.Stat(filepath.Join(data, "tenure.log.new"))
 	check(errors.Is(err, fs.ErrNotExist), "a part of the copy was left: %v", err)
 	check(file.Close() == nil, "Close has an error")
@@ -301,7 +305,8 @@ func onASmallDisk(dir string) (code int) {
 	}
 	check(file.Commit(ctx, []statestore.Group{large}) == nil, "the commit has an error")
 	check(file.Settle() == nil, "a copy without room for commits ends the journal")
-	check(strings.Contains(log.String(), "commits need 4096 KiB beside a copy"), "the log does not say that there is no room for commits:\n%s", log.String())
+	check(strings.Contains(log.String(), "commits need 4096 KiB beside a copy"),
+		"the log does not say that there is no room for commits:\n%s", log.String())
 	check(file.Close() == nil, "Close has an error")
 	return code
 }

@@ -50,7 +50,8 @@ var boot = sync.OnceValue(func() string {
 // checkSynced returns an error if a file does not have what was on the disk before its process crashed.
 func (s *scan) checkSynced(h holder) error {
 	if h.Salt == s.salt && s.at < h.Synced {
-		return damaged("commit %d, at %d, is not whole, and %d bytes were on the disk before the crash", s.number+1, s.at, h.Synced)
+		return damaged("commit %d, at %d, is not whole, and %d bytes were on the disk before the crash",
+			s.number+1, s.at, h.Synced)
 	}
 	return nil
 }
