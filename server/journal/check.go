@@ -217,8 +217,8 @@ type exported struct {
 }
 
 // Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8, in the order in
-// which they were changed last. path is as for [Check], and so are the
-// errors; lines may have been written before one. progress gets records.
+// which they were changed last. path is as for [Check], and so are the errors; lines may have been written
+// before one. progress gets records.
 //
 //	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetimeMillis":10000}
 //	{"kind":"key","keyBase64":"/wA=","value":"","version":"…"}

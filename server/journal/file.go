@@ -171,9 +171,8 @@ func (f *File) takeOver(s *scan) error {
 
 // Load implements [statestore.Journal]. It reads the file twice, from beginning to end, and
 // checks all of it. A million keys take about a second, and ctx can end it. A second call is refused, and
-// does no harm to the first user of
-// the journal: a journal belongs to one store. The process before is gone since an unknown time. It fell
-// silent if it ended without Close, in an earlier run of the machine.
+// does no harm to the first user of the journal: a journal belongs to one store. The process before is
+// gone since an unknown time. It fell silent if it ended without Close, in an earlier run of the machine.
 func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	switch {
 	case f.failure != nil:
