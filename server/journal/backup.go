@@ -64,11 +64,8 @@ func (s *source) copyTo(ctx context.Context, w io.Writer, progress Progress) err
 // The backup is checked before it gets its name, as with [Check]. It has the values of all keys;
 // its mode is 0600. progress gets bytes, then records.
 func Backup(ctx context.Context, dir, file string, progress Progress) (report Report, err error) {
-	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
-		if err == nil {
-			err = ErrExists
-		}
-		return Report{}, about(file, err)
+	if _, err := os.Lstat(file); err == nil {
+		return Report{}, about(file, ErrExists)
 	}
 	s, err := openSource(filepath.Join(dir, fileName))
 	if err != nil {
@@ -92,24 +89,21 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 	return report, err
 }
 
-// publish gives a file its name, unless there is one with that name.
+// publish gives a file another name, unless there is one with that name.
 func publish(temporary, name string) error {
 	err := os.Link(temporary, name)
-	switch {
-	case err == nil:
-		err = os.Remove(temporary)
-	case errors.Is(err, fs.ErrExist):
-		return ErrExists
-	default: // a file system without hard links
-		if _, err := os.Lstat(name); err == nil {
-			return ErrExists
+	if err != nil && !errors.Is(err, fs.ErrExist) { // a file system without hard links
+		if _, there := os.Lstat(name); there != nil {
+			err = os.Rename(temporary, name)
 		}
-		err = os.Rename(temporary, name)
 	}
-	if err != nil {
-		return err
+	if _, there := os.Lstat(name); err != nil && there == nil {
+		return ErrExists
 	}
-	return syncDirectory(filepath.Dir(name))
+	if err == nil {
+		err = syncDirectory(filepath.Dir(name))
+	}
+	return err
 }
 
 // RestoreBackup makes a journal in dir from a backup. dir must have none; it is created if it

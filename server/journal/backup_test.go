@@ -119,7 +119,8 @@ func TestABackupOutlivesTheJournal(t *testing.T) {
 		t.Errorf("the backup has %d records, error %v", len(found), err)
 	}
 	cause := errors.New("no room")
-	if err := file.Backup(t.Context(), writerFunc(func(p []byte) (int, error) { return 0, cause })); !errors.Is(err, cause) {
+	err = file.Backup(t.Context(), writerFunc(func(p []byte) (int, error) { return 0, cause }))
+	if !errors.Is(err, cause) {
 		t.Errorf("Backup has error %v", err)
 	}
 }

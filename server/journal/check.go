@@ -75,8 +75,8 @@ func (s *source) inspect(ctx context.Context, progress Progress) (Report, error)
 		return report, err
 	}
 	if rest := s.size - s.at; rest > 0 && !s.online {
-		report.Warnings = append(report.Warnings, fmt.Sprintf("%s: its last %d bytes are of a commit that a crash left unfinished; "+
-			"the next start cuts them off", s.name, rest))
+		report.Warnings = append(report.Warnings, fmt.Sprintf(
+			"%s: a crash left its last commit unfinished; the next start cuts off %d bytes", s.name, rest))
 	}
 	err := s.items(ctx, progress, func(_ statestore.Record, item statestore.Item) error {
 		report.Records++
@@ -183,7 +183,8 @@ func openSource(path string) (*source, error) {
 // newSource completes a source with its file, or returns why that cannot be opened.
 func newSource(s *source, file *os.File, err error) (*source, error) {
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("journal: %s: %w: it does not exist; give the directory of a durable store, or the file of a backup", s.name, ErrNoData)
+		return nil, fmt.Errorf("journal: %s: %w: it does not exist; "+
+			"give the directory of a durable store, or the file of a backup", s.name, ErrNoData)
 	}
 	if err != nil {
 		return nil, about(s.name, err)
@@ -216,8 +217,8 @@ type exported struct {
 }
 
 // Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8, in the order in
-// which they were changed last. path is as for [Check], and so are the
-// errors; lines may have been written before one. progress gets records.
+// which they were changed last. path is as for [Check], and so are the errors; lines may have been written
+// before one. progress gets records.
 //
 //	{"kind":"key","key":"press-7/active","value":"gateway-a","version":"…","token":"…","lifetimeMillis":10000}
 //	{"kind":"key","keyBase64":"/wA=","value":"","version":"…"}

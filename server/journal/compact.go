@@ -20,6 +20,8 @@ const (
 
 	// missedLimit is how many bytes may be committed while a copy is made, before commits wait for it.
 	missedLimit = 32 << 20
+	// copyRoom is how many bytes of the disk a copy leaves: if a commit finds no room, the store ends.
+	copyRoom = 4 << 20
 	// lastStep is for about how many bytes a commit waits until the copy has them.
 	lastStep = 64 << 10
 )
@@ -95,8 +97,10 @@ func (c *compaction) copy(ctx context.Context, s scan, path string) error {
 	c.to = to
 	for record := range s.counting(ctx) {
 		failpoint.Hit(failpoint.DuringCompaction)
-		c.to.put(record)
-		if c.to.syncFull(); c.to.err != nil {
+		if c.to.put(record); len(c.to.frame) >= fullFrame && c.to.sync() == nil {
+			c.to.err = checkRoom(filepath.Dir(path), copyRoom, "commits need %d KiB beside a copy")
+		}
+		if c.to.err != nil {
 			break
 		}
 	}
@@ -149,7 +153,8 @@ func (f *File) endCompaction() {
 		f.log.err = err
 	}
 	f.limit = before + before/2 // then it is tried again
-	f.logger.Warn("journal: the file stays large: it could not be compacted", "file", f.path, "bytes", before, "error", err)
+	f.logger.Warn("journal: the file stays large: it could not be compacted",
+		"file", f.path, "bytes", before, "error", err)
 }
 
 // replace puts the copy, which is synced, in place of the file, and returns why the file stays. A crash

@@ -151,7 +151,8 @@ func TestARenameThatFailsKeepsTheFile(t *testing.T) {
 			for i := range 12 {
 				submit(i)
 			}
-			if renames == 0 || renames > 3 || !strings.Contains(log.String(), "could not be compacted") || !strings.Contains(log.String(), "virus") {
+			if renames == 0 || renames > 3 || !strings.Contains(log.String(), "could not be compacted") ||
+				!strings.Contains(log.String(), "virus") {
 				t.Errorf("%d renames; the log is %s", renames, log.String())
 			}
 			if _, err := os.Stat(filepath.Join(dir, "tenure.log.new")); !errors.Is(err, fs.ErrNotExist) {
@@ -191,11 +192,8 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 	committed := make(chan error)
 	go func() {
 		for i := range 20 {
-			if err := file.Commit(context.Background(), []statestore.Group{{key("a", value), key("last", fmt.Sprint(i))}}); err != nil {
-				committed <- err
-				return
-			}
-			committed <- nil
+			group := statestore.Group{key("a", value), key("last", fmt.Sprint(i))}
+			committed <- file.Commit(context.Background(), []statestore.Group{group})
 		}
 		close(committed)
 	}()

@@ -111,7 +111,10 @@ func crashed(t *testing.T, without int64) (dir string, acknowledged int) {
 
 func TestInvariant34AFailureOfTheRepairEndsTheJournal(t *testing.T) {
 	strace := prerequisite.Program(t, "strace", "strace")
-	for _, inject := range []string{"ftruncate,?ftruncate64:error=EIO:when=1", "pwrite64:error=EIO:when=2", "pwrite64:error=EIO:when=3", "fsync:error=EIO:when=3", "fsync:error=EIO:when=4"} {
+	for _, inject := range []string{
+		"ftruncate,?ftruncate64:error=EIO:when=1", "pwrite64:error=EIO:when=2", "pwrite64:error=EIO:when=3",
+		"fsync:error=EIO:when=3", "fsync:error=EIO:when=4",
+	} {
 		dir, acknowledged := crashed(t, 10)
 		output, code := runChild(t, child("commit", dir, strace, "-f", "-qq", "-o", "/dev/null", "-e", "inject="+inject))
 		if strings.Contains(output, "Operation not permitted") && strings.Contains(output, "strace:") {
@@ -284,9 +287,26 @@ func onASmallDisk(dir string) (code int) {
 	}
 	check(err == nil, "the commits have error %v", err)
 	info, _ := os.Stat(filepath.Join(data, "tenure.log"))
-	check(strings.Contains(log.String(), "could not be compacted"), "the log of a file with %d bytes, %d of them live after %d commits, does not say that there is no room:\n%s", info.Size(), file.LiveBytes(), 6, log.String())
+	check(strings.Contains(log.String(), "could not be compacted"),
+		"the log of a file with %d bytes, %d of them live, does not say that there is no room:\n%s", info.Size(), file.LiveBytes(), log.String())
 	_, err = os.Stat(filepath.Join(data, "tenure.log.new"))
 	check(errors.Is(err, fs.ErrNotExist), "a part of the copy was left: %v", err)
+	check(file.Close() == nil, "Close has an error")
+
+	// A copy that would leave nothing for commits is given up.
+	check(syscall.Mount("", dir, "", syscall.MS_REMOUNT, "size=16m") == nil, "the disk cannot be made larger")
+	check(errors.Join(os.RemoveAll(data), os.Remove(filler)) == nil, "the data cannot be removed")
+	log.Reset()
+	file, err = journal.Open(data, journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	check(err == nil, "Open has error %v", err)
+	var large statestore.Group
+	for i := range 7 {
+		large = append(large, key(fmt.Sprint(i), strings.Repeat("x", 1<<20)))
+	}
+	check(file.Commit(ctx, []statestore.Group{large}) == nil, "the commit has an error")
+	check(file.Settle() == nil, "a copy without room for commits ends the journal")
+	check(strings.Contains(log.String(), "commits need 4096 KiB beside a copy"),
+		"the log does not say that there is no room for commits:\n%s", log.String())
 	check(file.Close() == nil, "Close has an error")
 	return code
 }

@@ -36,8 +36,8 @@
 // that is mounted without barriers. After a crash a last commit that is damaged looks as if it had not been
 // finished, and is cut off; so do several damaged ones at the end, and a missing end, as far as they came
 // after the start and the latest copy.
-// The journal is a file of one machine: it does not survive
-// the loss of the disk. Keep backups, or use a store on several machines.
+// The journal is a file of one machine: it does not survive the loss of the disk. Keep backups, or use a
+// store on several machines.
 //
 // # The directory
 //

@@ -97,8 +97,8 @@ func (f *File) prepare() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if free, known := diskroom.Free(f.dir.path); known && free < startRoom {
-		return fmt.Errorf("the disk has %d KiB free, and a store needs %d KiB to start: %w", free>>10, startRoom>>10, syscall.ENOSPC)
+	if err := checkRoom(f.dir.path, startRoom, "a store needs %d KiB to start"); err != nil {
+		return err
 	}
 	if err != nil {
 		if err := f.create(); err != nil {
@@ -120,6 +120,14 @@ func (f *File) prepare() error {
 		_ = file.Close()
 	}
 	return err
+}
+
+// checkRoom returns an error if a disk has less room than there must be.
+func checkRoom(dir string, need int64, why string) error {
+	if free, known := diskroom.Free(dir); known && free < need {
+		return fmt.Errorf("the disk has %d KiB free, and "+why+": %w", free>>10, need>>10, syscall.ENOSPC)
+	}
+	return nil
 }
 
 // create makes a file without records. A crash leaves it whole or not at all; writeHolder makes its name
@@ -163,9 +171,8 @@ func (f *File) takeOver(s *scan) error {
 
 // Load implements [statestore.Journal]. It reads the file twice, from beginning to end, and
 // checks all of it. A million keys take about a second, and ctx can end it. A second call is refused, and
-// does no harm to the first user of
-// the journal: a journal belongs to one store. The process before is gone since an unknown time. It fell
-// silent if it ended without Close, in an earlier run of the machine.
+// does no harm to the first user of the journal: a journal belongs to one store. The process before is
+// gone since an unknown time. It fell silent if it ended without Close, in an earlier run of the machine.
 func (f *File) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
 	switch {
 	case f.failure != nil:

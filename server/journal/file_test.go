@@ -270,7 +270,8 @@ func TestALargeBatchIsKept(t *testing.T) {
 	var batch []statestore.Group
 	want := make(map[string]string)
 	for i := range 5 {
-		batch = append(batch, statestore.Group{record(fmt.Sprint(i), strings.Repeat("x", 700_000)), record(fmt.Sprint("beside ", i), "y")})
+		large, small := record(fmt.Sprint(i), strings.Repeat("x", 700_000)), record(fmt.Sprint("beside ", i), "y")
+		batch = append(batch, statestore.Group{large, small})
 	}
 	commit(t, file, batch...)
 	apply(want, batch)
@@ -285,7 +286,8 @@ func TestARecordWithoutAnIdentifierIsRefused(t *testing.T) {
 		dir := t.TempDir()
 		file := open(t, dir)
 		commit(t, file, statestore.Group{record("a", "1")})
-		if err := file.Commit(t.Context(), []statestore.Group{{record(id, "1")}}); err == nil || !strings.Contains(err.Error(), "1 to 1100 are allowed") {
+		err := file.Commit(t.Context(), []statestore.Group{{record(id, "1")}})
+		if err == nil || !strings.Contains(err.Error(), "1 to 1100 are allowed") {
 			t.Errorf("Commit has error %v", err)
 		}
 		if err := file.Close(); err != nil {

@@ -50,7 +50,8 @@ var boot = sync.OnceValue(func() string {
 // checkSynced returns an error if a file does not have what was on the disk before its process crashed.
 func (s *scan) checkSynced(h holder) error {
 	if h.Salt == s.salt && s.at < h.Synced {
-		return damaged("commit %d, at %d, is not whole, and %d bytes were on the disk before the crash", s.number+1, s.at, h.Synced)
+		return damaged("commit %d, at %d, is not whole, and %d bytes were on the disk before the crash",
+			s.number+1, s.at, h.Synced)
 	}
 	return nil
 }
@@ -107,26 +108,21 @@ func (l *directoryLock) closeAndRemove() {
 func acquire(ctx context.Context, dir string) (*directoryLock, error) {
 	bounded, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
-	retry := time.NewTicker(lockRetry)
-	defer retry.Stop()
 	for {
 		lock, err := newLock(dir)
 		if err != nil {
 			return nil, about(filepath.Join(dir, lockName), err)
 		}
-		switch locked, err := lock.take(lock.TryLock); {
-		case err != nil:
-			return nil, about(lock.Path(), err)
+		locked, err := lock.take(func() (bool, error) { return lock.TryLockContext(bounded, lockRetry) })
+		switch {
 		case locked:
 			return lock, nil
-		}
-		select {
-		case <-retry.C:
-		case <-bounded.Done():
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case bounded.Err() != nil:
 			return nil, fmt.Errorf("journal: %s: %w by %s; stop that process, or use another directory", dir, ErrInUse, holderOf(dir))
+		case err != nil:
+			return nil, about(lock.Path(), err)
 		}
 	}
 }

@@ -314,7 +314,7 @@ func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
 		}
 	}
 	t.Logf("%d calls, %d compactions, %d losses of power; %d without the batch under way; %d files were opened", len(calls), compactions, losses, undone, opened)
-	if acknowledged != historyLength || compactions < 3 || losses < 500 || undone == losses {
+	if acknowledged != historyLength || compactions < 2 || losses < 500 || undone == losses {
 		t.Errorf("too little happened: %d of %d batches were acknowledged", acknowledged, historyLength)
 	}
 }
