@@ -119,9 +119,6 @@ func publish(temporary, name string) error {
 // of the lost store by more than the minute. A fence that was raised after the backup is as it
 // was in the backup; new tokens are above it all the same.
 //
-// A file without an end, as a crash leaves it, is accepted up to its last commit that is whole; the report
-// has a warning then.
-//
 // After an error it leaves nothing in dir, and no directory that it created. progress gets records.
 // The report is about the new journal. It has a warning if the bound of the versions is more than
 // two minutes ahead of the clock: either this machine's clock is behind, and then versions may be
@@ -142,9 +139,6 @@ func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (
 		return Report{}, err
 	}
 	report.Warnings = append(report.Warnings, claimed.warnings...)
-	if !s.closed || s.at < s.size {
-		report.Warnings = append(report.Warnings, backup+": it does not have its end: what came last may be missing")
-	}
 	return report, claimed.release()
 }
 
@@ -181,7 +175,7 @@ func (s *source) restoreIn(ctx context.Context, dir *directory, progress Progres
 // restoreTo writes the records to a new file, with a new identity and a higher bound. An error of that is
 // in the writer.
 func (s *source) restoreTo(ctx context.Context, to *writer, progress Progress) error {
-	if err := s.index(ctx); err != nil {
+	if err := s.complete(ctx); err != nil {
 		return err
 	}
 	bound := hlc.Timestamp{Wall: time.Now().Add(statestore.MaxSkew).UnixMilli()}
