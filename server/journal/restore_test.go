@@ -194,6 +194,24 @@ func TestARestoreThatEndsLeavesNoData(t *testing.T) {
 	if left, _ := os.ReadDir(fresh); len(left) > 0 {
 		t.Errorf("RestoreBackup left the directories that it made: %v", left)
 	}
+	// This one fails when it has the lock and has begun to write.
+	content, err := os.ReadFile(filepath.Join(dir, "tenure.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)/2]++
+	damaged := filepath.Join(t.TempDir(), "damaged")
+	if err := os.WriteFile(damaged, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{fresh, below} {
+		if _, err := journal.RestoreBackup(t.Context(), damaged, to, nil); !errors.Is(err, journal.ErrDamaged) {
+			t.Errorf("RestoreBackup of a damaged file has error %v", err)
+		}
+		if left, _ := os.ReadDir(fresh); len(left) > 0 {
+			t.Errorf("RestoreBackup of a damaged file left %v", left)
+		}
+	}
 	garbage := filepath.Join(t.TempDir(), "garbage")
 	if err := os.WriteFile(garbage, []byte(strings.Repeat("garbage", 10_000)), 0o600); err != nil {
 		t.Fatal(err)
