@@ -148,14 +148,10 @@ func (e *Elector) log(status Status) {
 func (e *Elector) standBy(cause error) { <-e.enter(Standby, hlc.Token{}, cause) }
 
 // waits notes what keeps this node from the lease, or nil: it is Lease.OnWaiting. It does not wait for the observer,
-// which gets the latest cause: one that comes while another one waits for the observer replaces it. One that
-// comes late, when the campaign is over, is of no use.
+// which gets the latest cause: one that comes while another one waits for the observer replaces it.
 func (e *Elector) waits(cause error) {
 	var told bool
 	e.set(func() {
-		if told = e.campaigning == nil; told {
-			return
-		}
 		e.status = Status{Phase: Standby, Since: time.Now(), Term: e.status.Term, Cause: cause}
 		told, e.telling = e.telling, true
 	})

@@ -219,3 +219,28 @@ func TestLogsAndJSONShowTheCauseAndTheTokenAsText(t *testing.T) {
 		}
 	}
 }
+
+// A status page must not show a leader that nobody has heard of for long, because a function for metrics hangs.
+func TestAFunctionOfTheClientThatBlocksDoesNotDelayTheStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		open := make(chan struct{})
+		first := newCandidate(t, store, "node-a", election.Options{})
+		second := &candidate{}
+		second.client, second.conn = store.Client(t, "node-b", transport.ClientOptions{Trace: &transport.Trace{
+			Lost: func(transport.ConnectionStatus) { await.Receive(open) },
+		}})
+		second.elect(t, election.Options{})
+		t.Cleanup(func() { close(open) }) // before the client is closed, which waits for the function
+		lead := func(ctx context.Context, _ *election.Term) error { await.Receive(ctx.Done()); return nil }
+		first.run(t, lead)
+		time.Sleep(ttl)
+		second.run(t, lead)
+		time.Sleep(ttl)
+		second.conn.Cut()
+		time.Sleep(20 * ttl)
+		if s := second.Status(); !errors.Is(s.Cause, transport.ErrNotSent) {
+			t.Errorf("without a connection for 20 TTLs the status is %+v", s)
+		}
+	})
+}

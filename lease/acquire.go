@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/operror"
@@ -57,7 +56,6 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 	w := l.newWaiter()
 	defer w.close()
-	defer w.reason.over.Store(true)
 	tenure, err := l.acquire(ctx, w.reason, func(a *attempt) (*Tenure, error) { return w.acquire(ctx, a) })
 	if err != nil && ctx.Err() != nil && !isPermanent(err) {
 		err = w.reason.gaveUp(ctx, err)
@@ -73,11 +71,10 @@ func (l *Lease) acquireError(err error) error {
 // known holder. A nil waitReason belongs to TryAcquire, and failed ignores it.
 type waitReason struct {
 	lease    *Lease
-	err      error       // of the latest request; nil if the store answered it
-	reported string      // the class of err, which Options.OnWaiting got
-	held     bool        // another holder has the lease
-	holder   Holder      // not Held if it is not known
-	over     atomic.Bool // Acquire has returned
+	err      error  // of the latest request; nil if the store answered it
+	reported string // the class of err, which Options.OnWaiting got
+	held     bool   // another holder has the lease
+	holder   Holder // not Held if it is not known
 
 	logged   string    // the name of the holder in the latest log line; "": none yet
 	loggedAt time.Time // when that was
@@ -91,12 +88,8 @@ func (r *waitReason) failed(err error) {
 	class := classOf(err)
 	changed := class != r.reported
 	r.err, r.reported = err, class
-	if hear := r.lease.options.OnWaiting; changed && hear != nil {
-		r.lease.client.Dispatch(func() {
-			if !r.over.Load() {
-				hear(err)
-			}
-		})
+	if changed && r.lease.options.OnWaiting != nil {
+		r.lease.options.OnWaiting(err)
 	}
 }
 

@@ -99,8 +99,7 @@ func (h *hooked) options() (lease.Options, transport.ClientOptions) {
 	}
 	without := func(name string) func(lease.TraceInfo) { return func(lease.TraceInfo) { h.call(name) } }
 	return lease.Options{
-			OnWaiting: func(error) { h.call("OnWaiting") },
-			Logger:    h.logger(slog.LevelInfo),
+			Logger: h.logger(slog.LevelInfo),
 			Trace: &lease.Trace{
 				Attempt: with("Attempt"), Acquired: with("Acquired"), Renewed: without("Renewed"),
 				RenewalFailed: without("RenewalFailed"), Ended: without("Ended"), Refused: with("Refused"),
@@ -173,9 +172,6 @@ func TestInvariant8AFunctionThatBlocksDelaysNothing(t *testing.T) {
 			if !slices.Contains(got, name) {
 				t.Errorf("%s was not called, of %v", name, got)
 			}
-		}
-		if slices.Contains(got, "OnWaiting") {
-			t.Error("OnWaiting was called after Acquire had returned")
 		}
 		got = slices.DeleteFunc(got, func(name string) bool { return name != "Acquired" && name != "Refused" && name != "Ended" })
 		if want := []string{"Acquired", "Refused", "Ended", "Acquired", "Ended"}; !slices.Equal(got, want) {

@@ -69,8 +69,8 @@ type Options struct {
 	// the kind of cause changes, not for each attempt. It gets nil when the store answers
 	// again and Acquire waits for the holder. It is not called when Acquire returns.
 	//
-	// OnWaiting is called as the functions of Trace: Acquire does not wait for it. So a call that has begun
-	// can still run when Acquire has returned. No call begins then.
+	// Acquire calls OnWaiting in its own goroutine, and waits for it. No tenure does. It must return: after a
+	// panic in it the store keeps what Acquire may have acquired for a TTL.
 	OnWaiting func(cause error)
 	// Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
 	// It must never go back, and must go on while the machine is suspended. In a TTL it may
@@ -79,7 +79,7 @@ type Options struct {
 	Clock func() time.Duration
 	// Logger gets what no caller can get: at level Info the beginning and the end of each tenure,
 	// and which holder Acquire waits for; at level Warn what goes wrong. Its handler is called as the
-	// functions of Trace: nothing waits for it. Default: no logs.
+	// functions of Trace: nothing waits for it, but its Enabled must not block. Default: no logs.
 	Logger *slog.Logger
 	// Trace has functions that the lease and its tenures call, for metrics and spans. It must
 	// not be changed afterwards. Default: none.

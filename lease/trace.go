@@ -17,7 +17,7 @@ import (
 // The client of the lease calls the functions as those of a transport.Trace, among them and the lines of its
 // Logger: soon, in a goroutine of their own, one at a time and in order. No acquisition and no tenure waits for
 // them. They should not block: while 1,024 calls wait, others are dropped, and the log says how many. So a
-// counter of a metric can lack calls. The ctx of a function has the values of the context of the caller, which
+// counter of a metric can lack calls. Acquired and Ended, by which a gauge goes, are dropped while 16,384 wait. The ctx of a function has the values of the context of the caller, which
 // may have its result long since. transport.Client.Close waits for all calls, and none comes after it, so no
 // function may call it. A panic in a function ends the process.
 type Trace struct {
@@ -82,10 +82,10 @@ func CauseText(cause error) string {
 }
 
 // trace calls f later, unless it is nil.
-func (l *Lease) trace(f func(TraceInfo), info TraceInfo) {
+func (l *Lease) trace(f func(TraceInfo), info TraceInfo, paired bool) {
 	if f != nil {
 		kept := info // only here: without an f nothing is allocated
-		l.client.Dispatch(func() { f(kept) })
+		l.client.Dispatch(func() { f(kept) }, paired)
 	}
 }
 
@@ -102,20 +102,20 @@ func (l *Lease) traceAttempt(ctx context.Context, took time.Duration, err error)
 	if errors.Is(err, transport.ErrConditionFailed) {
 		err = &HeldError{} // the refusal does not name the holder
 	}
-	l.trace(in(ctx, l.options.Trace.Attempt), TraceInfo{Lease: l.name, Holder: l.options.Holder, RoundTrip: took, Err: err})
+	l.trace(in(ctx, l.options.Trace.Attempt), TraceInfo{Lease: l.name, Holder: l.options.Holder, RoundTrip: took, Err: err}, false)
 }
 
 // trace calls f later, unless it is nil, with what each TraceInfo of a tenure has.
-func (t *Tenure) trace(f func(TraceInfo), info TraceInfo) {
+func (t *Tenure) trace(f func(TraceInfo), info TraceInfo, paired bool) {
 	info.Lease, info.Holder, info.Token = t.lease.name, t.lease.options.Holder, t.token
-	t.lease.trace(f, info)
+	t.lease.trace(f, info, paired)
 }
 
 // reportAcquired traces and logs a tenure that begins.
 func (t *Tenure) reportAcquired(ctx context.Context) {
 	options := &t.lease.options
 	waited := t.acquired - t.began
-	t.trace(in(ctx, options.Trace.Acquired), TraceInfo{RoundTrip: t.acquired - t.sent, Lasted: waited})
+	t.trace(in(ctx, options.Trace.Acquired), TraceInfo{RoundTrip: t.acquired - t.sent, Lasted: waited}, true)
 	if options.Logger.Enabled(ctx, slog.LevelInfo) {
 		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
 	}
@@ -128,7 +128,7 @@ func (t *Tenure) reportEnded() {
 	t.mu.Lock()
 	cause := t.schedule.cause
 	t.mu.Unlock()
-	t.trace(options.Trace.Ended, TraceInfo{Lasted: held, Err: cause})
+	t.trace(options.Trace.Ended, TraceInfo{Lasted: held, Err: cause}, true)
 	if options.Logger.Enabled(context.Background(), slog.LevelInfo) {
 		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
 	}
@@ -144,9 +144,9 @@ func (t *Tenure) reportRenewal(sent time.Duration, result event) {
 	switch {
 	case over || headroom <= 0:
 	case result.kind == renewed:
-		t.trace(options.Trace.Renewed, TraceInfo{RoundTrip: now - sent, Headroom: headroom})
+		t.trace(options.Trace.Renewed, TraceInfo{RoundTrip: now - sent, Headroom: headroom}, false)
 	case result.kind == failed:
-		t.trace(options.Trace.RenewalFailed, TraceInfo{Headroom: headroom, Err: result.err})
+		t.trace(options.Trace.RenewalFailed, TraceInfo{Headroom: headroom, Err: result.err}, false)
 		options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", result.err)
 	}
 }
@@ -156,5 +156,5 @@ func (t *Tenure) reportRenewal(sent time.Duration, result event) {
 // resource with a fencing.Checker may call it for the resource. It has no other effect: see
 // [Tenure.FencedOut].
 func (t *Tenure) NoteRefusal(ctx context.Context, operation, key string, local bool, err error) {
-	t.trace(in(ctx, t.lease.options.Trace.Refused), TraceInfo{Operation: operation, Key: key, Local: local, Err: err})
+	t.trace(in(ctx, t.lease.options.Trace.Refused), TraceInfo{Operation: operation, Key: key, Local: local, Err: err}, false)
 }

@@ -223,8 +223,12 @@ func (c *connection) setReadDeadline(t time.Time) {
 	}
 }
 
-// awaitRest is called before the connection waits for the rest of a packet.
+// awaitRest is called before the connection waits for the rest of a packet. A client with a Will for the store
+// counts on the whole silence that MQTT allows: until then it may believe in what the Will releases.
 func (c *connection) awaitRest() {
+	if c.will != nil {
+		return
+	}
 	if by := time.Now().Add(c.server.options.PacketTimeout); by.Before(c.readBy) {
 		c.hurried = true
 		c.setReadDeadline(by)

@@ -217,7 +217,7 @@ func (s *Server) endSessions(now time.Time) {
 		}
 	})
 	for _, c := range expired {
-		s.expire(c)
+		s.expire(c, now)
 	}
 	s.messages.Sweep()
 	s.endRestoredSessions(now)
@@ -225,7 +225,7 @@ func (s *Server) endSessions(now time.Time) {
 
 // expire ends a session. It does not wait while a connection of its client is being established: the
 // client resumes the session, or the next round finds it again.
-func (s *Server) expire(c *client) {
+func (s *Server) expire(c *client, now time.Time) {
 	id := c.identity.Client
 	release, ok := s.clientIDs.tryLock(id)
 	if !ok {
@@ -233,10 +233,10 @@ func (s *Server) expire(c *client) {
 	}
 	defer release()
 	s.mu.Lock()
-	present := s.clients[id] == c && c.conn == nil
+	due := s.clients[id] == c && c.conn == nil && now.Sub(c.lost) > c.expiry
 	s.mu.Unlock()
-	if !present {
-		return // it came back
+	if !due {
+		return // it came back, and may have left again since
 	}
 	s.endSession(id)
 	s.mu.Lock()

@@ -7,21 +7,32 @@ import (
 	"sync"
 )
 
-// maxCalls is how many calls of functions of the program may wait. A peer causes some of them.
-const maxCalls = 1024
+const (
+	// maxCalls is how many calls of functions of the program may wait. A peer causes some of them.
+	maxCalls = 1024
+	// maxPaired is the same for calls that would be missed for good: those that begin or end something.
+	maxPaired = 16 * maxCalls
+)
 
 // Dispatch calls f soon, among the functions of the Trace and the lines of the Logger: one at a time, in order
 // and in a goroutine of their own, which Close waits for. It drops the call while 1,024 others wait, and after
-// Close. Leases call the functions of their options with it.
-func (c *Client) Dispatch(f func()) { c.program.call(f) }
+// Close. A call that is one of a pair, without which a gauge would be wrong for good, is dropped while 16,384 wait.
+// Leases call the functions of their options with it.
+func (c *Client) Dispatch(f func(), paired bool) {
+	most := maxCalls
+	if paired {
+		most = maxPaired
+	}
+	c.program.call(f, most)
+}
 
 // Dispatched returns a logger whose handler gets its records as by Dispatch, and at once after Close: a tenure that
 // could not be released is reported then, too. Only the methods Enabled, WithAttrs and WithGroup of the handler are
 // always called at once, and must not block. A nil logger gives one that logs nothing.
 func (c *Client) Dispatched(logger *slog.Logger) *slog.Logger { return c.program.logger(logger) }
 
-// dispatcher calls the functions that a program gives a client and its leases: those of a Trace, the handler
-// of a Logger and OnWaiting. It calls one at a time, in order, and in a goroutine of its own, so nothing waits
+// dispatcher calls the functions that a program gives a client and its leases: those of a Trace and the handler
+// of a Logger. It calls one at a time, in order, and in a goroutine of its own, so nothing waits
 // for one of them, however long it takes, and none can end a goroutine of the client.
 type dispatcher struct {
 	tasks sync.WaitGroup
@@ -29,19 +40,19 @@ type dispatcher struct {
 	mu      sync.Mutex
 	queue   []func()
 	running bool
-	dropped int          // calls that found maxCalls others waiting, and that log has not told of
+	dropped int          // calls that found too many others waiting, and that the log does not have yet
 	log     *slog.Logger // of the program; nil: none
 	closed  bool
 }
 
-// call calls f later. It drops the call if maxCalls others wait. After close it reports false.
-func (d *dispatcher) call(f func()) (open bool) {
+// call calls f later. It drops the call if so many others wait. After close it reports false.
+func (d *dispatcher) call(f func(), most int) (open bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
 	case d.closed:
 		return false
-	case len(d.queue) >= maxCalls:
+	case len(d.queue) >= most:
 		d.dropped++
 		return true
 	}
@@ -75,7 +86,7 @@ func (d *dispatcher) next() func() {
 		dropped := d.dropped
 		d.dropped = 0
 		return func() {
-			d.log.Warn("the program was slow: calls of its Trace and lines of this log were dropped", "dropped", dropped)
+			d.log.Warn("dropped calls of the Trace and lines of this log: the functions of the program are too slow", "dropped", dropped)
 		}
 	}
 	if len(d.queue) == 0 {
@@ -115,7 +126,7 @@ type handler struct {
 // Handle implements slog.Handler.
 func (h handler) Handle(ctx context.Context, record slog.Record) error {
 	record = record.Clone() // the caller may use it again
-	if !h.dispatcher.call(func() { _ = h.Handler.Handle(ctx, record) }) {
+	if !h.dispatcher.call(func() { _ = h.Handler.Handle(ctx, record) }, maxCalls) {
 		return h.Handler.Handle(ctx, record)
 	}
 	return nil

@@ -131,7 +131,8 @@ func (c *mqttConn) terminate(cause error) {
 	}
 }
 
-var errGoexit = errors.New("a function of the program, such as Options.Dialer, ended the goroutine that connects")
+// errGoexit ends a client as Close does: no request of it can succeed.
+var errGoexit = fmt.Errorf("%w: a function of the program, such as Options.Dialer, ended the goroutine that connects", ErrClosed)
 
 // run connects, again and again, until the life of the connection ends or every broker has permanently
 // refused the first connection.
@@ -442,7 +443,7 @@ func (c *mqttConn) failed(err error) {
 	if trace := c.options.Trace; trace != nil && trace.ConnectFailed != nil {
 		status := c.status()
 		status.Err = err // also where the client has ended meanwhile
-		c.options.program.call(func() { trace.ConnectFailed(status) })
+		c.options.program.call(func() { trace.ConnectFailed(status) }, maxCalls)
 	}
 }
 

@@ -107,7 +107,7 @@ func (c *Client) begin() (began time.Time) {
 func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, err error) error {
 	if c.trace.Request != nil {
 		info := RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err}
-		c.Dispatch(func() { c.trace.Request(ctx, info) })
+		c.Dispatch(func() { c.trace.Request(ctx, info) }, false)
 	}
 	return operationError(verb, key, err)
 }
@@ -117,7 +117,7 @@ func (c *Client) traceConnected(number uint64) {
 	if c.trace.Connected != nil {
 		status := c.Connection()
 		status.State, status.Connections, status.Err = Connected, int(number), nil // it may be known in a moment, or be lost already
-		c.Dispatch(func() { c.trace.Connected(status) })
+		c.Dispatch(func() { c.trace.Connected(status) }, false)
 	}
 }
 
@@ -136,5 +136,5 @@ func (c *Client) traceLost() {
 	default:
 		status.Err = errConnectionLost
 	}
-	c.Dispatch(func() { c.trace.Lost(status) })
+	c.Dispatch(func() { c.trace.Lost(status) }, false)
 }

@@ -210,7 +210,11 @@ func (f *File) load(ctx context.Context, each func(statestore.Record) error) err
 	// The next commit takes the place of the closing frame.
 	f.log = writer{file: f.log.file, salt: s.salt, size: s.last, number: s.number - 1, frame: make([]byte, frameHead)}
 	f.closed, f.limit = true, limitFor(s.live)
-	return nil
+	if f.self.Synced == f.log.size {
+		return nil
+	}
+	f.self.Synced = f.log.size // or the next crash would excuse the loss of what this start has found
+	return f.dir.writeHolder(f.self)
 }
 
 // repair cuts off what a crash left unfinished, makes the rest durable, and closes the file. The bytes of
