@@ -12,6 +12,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -36,6 +37,8 @@ const (
 	// in the broker and in the socket. mosquitto 2.0.11 obeys it whatever its max_inflight_messages
 	// is, queues max_queued_messages more, and drops the rest.
 	receiveMaximum = math.MaxUint16
+	// maxWaiting is how many bytes of requests may wait in the store. Beyond it the broker is not read.
+	maxWaiting = 32 << 20
 	// leastPacket is how large a packet the broker must accept, in bytes: messages of the store
 	// without text of clients are smaller.
 	leastPacket = 1024
@@ -52,13 +55,14 @@ type link struct {
 	client     *mqtt.Client
 	ctx        context.Context // ends with the connection
 	clientID   string
-	keepAlive  uint16             // that counts for stores on the broker
-	messages   chan *mqtt.Publish // that were read and wait for dispatch: as many as the broker may send
-	answered   chan struct{}      // has an item after a message to the store's own response topic: see probe and drain
-	changed    chan struct{}      // has an item after presence may have changed
-	replies    *replyQueue        // that have waited for a commit
-	superseded chan struct{}      // closed when this store has yielded to another
-	gone       chan struct{}      // of a spare: has an item after a store said that it is gone; nil: this is no spare
+	keepAlive  uint16              // that counts for stores on the broker
+	messages   chan arrival        // that wait for dispatch: as many as the broker may send
+	waiting    *semaphore.Weighted // bytes of them
+	answered   chan struct{}       // has an item after a message to the store's own response topic: see probe and drain
+	changed    chan struct{}       // has an item after presence may have changed
+	replies    *replyQueue         // that have waited for a commit
+	superseded chan struct{}       // closed when this store has yielded to another
+	gone       chan struct{}       // of a spare: has an item after a store said that it is gone; nil: this is no spare
 
 	mu       sync.Mutex
 	presence presence
@@ -71,7 +75,8 @@ func (s *Store) newLink(ctx context.Context, spare bool) *link {
 		ctx:        ctx,
 		clientID:   "tenure-store-" + s.instance,
 		keepAlive:  requestedKeepAlive,
-		messages:   make(chan *mqtt.Publish, receiveMaximum),
+		messages:   make(chan arrival, receiveMaximum),
+		waiting:    semaphore.NewWeighted(maxWaiting),
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
@@ -215,13 +220,29 @@ func refused(code byte, err error) error {
 }
 
 // received takes a message. The goroutine that reads the connection calls it, and reads on while requests wait:
-// a broker may read no replies before it has written all that it has. A broker that sends more than the Receive
-// Maximum allows is not read until there is room.
+// a broker may read no replies before it has written all that it has. While maxWaiting bytes wait, or more messages
+// than the Receive Maximum allows, the broker is not read.
 func (l *link) received(message *mqtt.Publish) {
+	a := arrival{Publish: message.Clone(), at: l.store.engine.Elapsed()}
+	if l.waiting.Acquire(l.ctx, a.size()) != nil {
+		return // the connection has ended
+	}
 	select {
-	case l.messages <- message.Clone():
+	case l.messages <- a:
 	case <-l.ctx.Done():
 	}
+}
+
+// arrival is a message that arrived, on the engine's clock.
+type arrival struct {
+	*mqtt.Publish
+	at time.Duration
+}
+
+// size is what a message costs while it waits, in bytes; no message costs more than may wait.
+func (a arrival) size() int64 {
+	const overhead = 512
+	return min(overhead+int64(len(a.Topic)+len(a.Payload)+len(a.Raw())), maxWaiting)
 }
 
 // dispatch handles the messages in their order, until the connection ends, and acknowledges each afterwards.
@@ -229,7 +250,11 @@ func (l *link) dispatch() {
 	for {
 		select {
 		case message := <-l.messages:
+			if l.ctx.Err() != nil {
+				return // no answer could leave
+			}
 			l.take(message)
+			l.waiting.Release(message.size())
 			if message.QoS == 1 {
 				l.client.Acknowledge(message.PacketID)
 			}
@@ -239,7 +264,7 @@ func (l *link) dispatch() {
 	}
 }
 
-func (l *link) take(message *mqtt.Publish) {
+func (l *link) take(message arrival) {
 	switch string(message.Topic) {
 	case protocol.InvokeTopic:
 		if !l.hasYielded() {

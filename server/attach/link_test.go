@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -37,7 +38,7 @@ func pipedLink(t *testing.T, waiting int) (*link, net.Conn) {
 	ctx, lost := context.WithCancel(context.Background())
 	l := s.newLink(ctx, false)
 	if waiting > 0 {
-		l.messages = make(chan *mqtt.Publish, waiting)
+		l.messages = make(chan arrival, waiting)
 	}
 	client, _, err := mqtt.Connect(t.Context(), conn, l.connectPacket(), mqtt.ClientOptions{
 		Received: l.received, Deferred: true, Lost: func(*packets.Disconnect) { lost() },
@@ -56,8 +57,14 @@ func pipedLink(t *testing.T, waiting int) (*link, net.Conn) {
 // request returns a packet with a request.
 func request(t *testing.T, id uint16) []byte {
 	t.Helper()
+	return requestWith(t, id, "k", 0)
+}
+
+func requestWith(t *testing.T, id uint16, key string, expiry uint32) []byte {
+	t.Helper()
 	message := mqtt.Message{
-		Topic: protocol.InvokeTopic, QoS: 1, PacketID: id, Payload: resp3.AppendCommand(nil, protocol.VerbGet, "k"),
+		MessageExpiry: expiry,
+		Topic:         protocol.InvokeTopic, QoS: 1, PacketID: id, Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
 		ResponseTopic: protocol.ResponseTopic("a"), CorrelationData: fmt.Append(nil, id),
 	}
 	packet, err := message.Append(nil)
@@ -112,6 +119,43 @@ func TestARequestIsAcknowledgedAfterItIsHandled(t *testing.T) {
 	resume()
 	_ = far.SetReadDeadline(time.Time{})
 	for _, want := range []byte{packets.PUBLISH, packets.PUBACK} {
+		if packet, err := packets.ReadPacket(far); err != nil || packet.Type != want {
+			t.Fatalf("got %v (%v), want a packet of type %d", packet, err, want)
+		}
+	}
+}
+
+// Large requests that wait are bounded in bytes, too.
+func TestABrokerIsNotReadWhileLargeRequestsTakeUpTheirRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, far := pipedLink(t, 0) // nothing reads its replies
+		key := strings.Repeat("k", 1<<19)
+		read := 0
+		for ; read <= 2*maxWaiting/len(key); read++ {
+			_ = far.SetWriteDeadline(time.Now().Add(time.Second))
+			if _, err := far.Write(requestWith(t, uint16(read+1), key, 0)); err != nil {
+				break
+			}
+		}
+		// One is being handled, one waits for room, and of one a part is read.
+		if most := maxWaiting/len(key) + 1; read > most || read < most-3 {
+			t.Errorf("%d requests are read, want about %d", read, most)
+		}
+	})
+}
+
+// A client gives a request up when its Message Expiry Interval is over, also while it waits in the store.
+func TestTheTimeInTheStoreCountsForTheExpiryOfARequest(t *testing.T) {
+	l, far := pipedLink(t, 5)
+	resume := l.store.Busy()
+	for id := range uint16(2) {
+		if _, err := far.Write(requestWith(t, id+1, "k", 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(1500 * time.Millisecond) // of the store, whose clock is not in a bubble
+	resume()
+	for _, want := range []byte{packets.PUBACK, packets.PUBACK} { // and no reply
 		if packet, err := packets.ReadPacket(far); err != nil || packet.Type != want {
 			t.Fatalf("got %v (%v), want a packet of type %d", packet, err, want)
 		}
