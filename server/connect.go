@@ -57,20 +57,22 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 		return s.refuse(conn, RefusedRules, refused,
 			"user", logs.Name(conn.identity.User), "reason", logs.Text(refused.Reason))
 	}
-	if old := s.connectionOf(conn.identity.Client); old != nil {
-		s.takeOver(old, conn)
-	}
-	present := s.enter(conn, asked.CleanStart)
 	seconds := limitKeepAlive(asked.KeepAlive, conn.gate.Version)
 	conn.silenceAllowed = time.Duration(seconds) * time.Second * 3 / 2
 	announced := s.announce(conn)
 	if announced.AssignedClientID = assigned; seconds != asked.KeepAlive {
 		announced.ServerKeepAlive = &seconds // [MQTT-3.1.2-21]
 	}
-	connack, ok := conn.gate.AppendAccepted(nil, present, announced)
-	if !ok {
-		return errSmallPackets // [MQTT-3.1.2-24]
+	// Before anything is taken from a client that has the id. A session from before makes it no larger.
+	if _, ok := conn.gate.AppendAccepted(nil, false, announced); !ok { // [MQTT-3.1.2-24]
+		s.noteRefusal(conn, RefusedRules, "user", logs.Name(conn.identity.User), "reason", errSmallPackets)
+		return errSmallPackets
 	}
+	if old := s.connectionOf(conn.identity.Client); old != nil {
+		s.takeOver(old, conn)
+	}
+	present := s.enter(conn, asked.CleanStart)
+	connack, _ := conn.gate.AppendAccepted(nil, present, announced)
 	if err := conn.send(connack); err != nil {
 		return err
 	}
@@ -202,13 +204,18 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 // refuse sends CONNACK with the reason to a client that is not admitted, counts that, and returns the
 // reason. The connection ends.
 func (s *Server) refuse(conn *connection, why RefusalReason, answer *mqtt.Refusal, attributes ...any) error {
-	s.countRefused(why)
-	s.observe(activity.Refused, conn, string(why))
-	s.refusals.Log(append([]any{"client", logs.Name(conn.identity.Client), "remote", conn.remote}, attributes...)...)
+	s.noteRefusal(conn, why, attributes...)
 	if connack := conn.gate.AppendRefused(nil, answer, ""); len(connack) > 0 {
 		_ = conn.send(connack) // the connection ends either way
 	}
 	return answer
+}
+
+// noteRefusal counts and logs that a client is not admitted.
+func (s *Server) noteRefusal(conn *connection, why RefusalReason, attributes ...any) {
+	s.countRefused(why)
+	s.observe(activity.Refused, conn, string(why))
+	s.refusals.Log(append([]any{"client", logs.Name(conn.identity.Client), "remote", conn.remote}, attributes...)...)
 }
 
 // takeOver ends a connection because its client has opened another one, next, and returns when it is over

@@ -14,9 +14,11 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
@@ -617,6 +619,50 @@ func TestAClientThatTakesNoConnackIsNotConnected(t *testing.T) {
 	testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
 	if got := s.Stats().Connected; got != 0 {
 		t.Errorf("%d clients are connected", got)
+	}
+}
+
+// Nor does it take anything from a client that has its id: a connection, a session, or a Will that waits.
+func TestAClientThatTakesNoConnackTakesNothingOver(t *testing.T) {
+	for _, resume := range []bool{false, true} {
+		t.Run(fmt.Sprint("resume ", resume), func(t *testing.T) {
+			var log logbuffer.Buffer
+			address, s := testsupport.StartServer(t, server.Options{Logger: log.Logger()})
+			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
+			listener.Subscribe("factory/p")
+			asked := testsupport.ConnectPacket{ID: "p", Resume: resume, Expiry: 600, Will: testsupport.OrdinaryWill("factory/p", 600)}
+			tooSmall := asked
+			tooSmall.Properties = rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(5)
+			mustBeRefused := func(times uint64) {
+				t.Helper()
+				if _, connack := tooSmall.TryConnect(t, address); connack != nil {
+					t.Errorf("CONNACK %x", connack)
+				}
+				if got := s.Stats().Refused[server.RefusedRules]; got != times {
+					t.Errorf("%d refusals are counted, want %d", got, times)
+				}
+			}
+			p := asked.Connect(t, address)
+			mustBeRefused(1)
+			p.Write(testsupport.Packet(packets.PINGREQ << 4))
+			if answer := p.Read(); answer[0] != packets.PINGRESP<<4 {
+				t.Errorf("the client that was connected gets %x", answer)
+			}
+			_ = p.Conn.Close()
+			testsupport.MustHaveClients(t, s, 1)
+			mustBeRefused(2)
+			if !s.HasSession("p") {
+				t.Error("its session has ended")
+			}
+			listener.MustPublish("factory/p", "the Will waits")
+			listener.MustReceive("the Will waits")
+			testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
+			pass(s, 600)
+			listener.MustReceive("gone")
+			if line := "no packet of the size of a CONNACK"; !strings.Contains(log.String(), line) {
+				t.Errorf("%q is not in the log:\n%s", line, &log)
+			}
+		})
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
@@ -33,7 +34,7 @@ type client struct {
 func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 	id := conn.identity.Client
 	if cleanStart {
-		s.endSession(id) // [MQTT-3.1.2-4]
+		s.endSession(id, conn.readTurn) // [MQTT-3.1.2-4]
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +84,7 @@ func (s *Server) endConnection(conn *connection) {
 	// If the client is back, its session does not count as one of a client that is away.
 	kept := expiry > 0 && (conn.replaced.Load() || s.keepSession(conn))
 	if !kept {
-		s.endSession(id)
+		s.endSession(id, conn.readTurn)
 	} else {
 		s.engine.Disconnect(id)
 		if conn.session != nil {
@@ -123,14 +124,15 @@ func (s *Server) keepSession(conn *connection) bool {
 }
 
 // endSession deletes what the server keeps for a session, except for its client in Server.clients: until it
-// returns, no client is admitted that would own the same topics.
-func (s *Server) endSession(id string) {
+// returns, no client is admitted that would own the same topics. turn is the place of the goroutine that calls
+// it, which is not in a turn.
+func (s *Server) endSession(id string, turn *fairqueue.Place) {
 	s.engine.EndSession(id)
 	if session, ok := s.messages.Find(id); ok {
 		session.End()
 	}
 	if will := s.takeDelayedWill(id); will != nil {
-		s.publishOrdinaryWill(will) // its delay ends with the session at the latest [MQTT-3.1.2-8]
+		s.publishOrdinaryWill(will, turn) // its delay ends with the session at the latest [MQTT-3.1.2-8]
 	}
 }
 
@@ -216,8 +218,9 @@ func (s *Server) endSessions(now time.Time) {
 			expired = append(expired, c)
 		}
 	})
+	turn := s.processors.NewPlace()
 	for _, c := range expired {
-		s.expire(c, now)
+		s.expire(c, now, turn)
 	}
 	s.messages.Sweep()
 	s.endRestoredSessions(now)
@@ -225,7 +228,7 @@ func (s *Server) endSessions(now time.Time) {
 
 // expire ends a session. It does not wait while a connection of its client is being established: the
 // client resumes the session, or the next round finds it again.
-func (s *Server) expire(c *client, now time.Time) {
+func (s *Server) expire(c *client, now time.Time, turn *fairqueue.Place) {
 	id := c.identity.Client
 	release, ok := s.clientIDs.tryLock(id)
 	if !ok {
@@ -238,7 +241,7 @@ func (s *Server) expire(c *client, now time.Time) {
 	if !due {
 		return // it came back, and may have left again since
 	}
-	s.endSession(id)
+	s.endSession(id, turn)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.forgetLocked(id)

@@ -43,7 +43,7 @@ const (
 	RefusedUnauthenticated RefusalReason = "too many connections have not authenticated" // see Options.MaxUnauthenticated
 	RefusedTurn            RefusalReason = "another connection of the client was being established"
 	RefusedDescriptors     RefusalReason = "too many files and sockets are open"
-	RefusedRules           RefusalReason = "CONNECT was refused" // client id, Will, or a limit; CONNACK has the reason
+	RefusedRules           RefusalReason = "CONNECT was refused" // client id, Will, or a limit; CONNACK has the reason, if the client takes a CONNACK
 )
 
 // MessageDropReason is why an ordinary message did not reach a subscriber. The publisher is

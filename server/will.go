@@ -9,6 +9,7 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
@@ -97,7 +98,9 @@ func (s *Server) applyWill(conn *connection) {
 	}
 	if !later && !envelope.IsClientTopic(will.responseTopic) { // the only client that could read it there is gone
 		encoded := s.encodeReply(conn, will.responseTopic, will.CorrelationData, reply)
-		s.publishReply(encoded, nil)
+		conn.readTurn.Begin()
+		s.publishReply(encoded, conn.readTurn.Yield)
+		conn.readTurn.End()
 		encoded.free()
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })
@@ -134,7 +137,7 @@ func (s *Server) publishOrDelayWill(conn *connection) {
 		return
 	}
 	if will.delay == 0 || conn.sessionExpiry() == 0 {
-		s.publishOrdinaryWill(will)
+		s.publishOrdinaryWill(will, conn.readTurn)
 		return
 	}
 	will.due = time.Now().Add(will.delay)
@@ -155,21 +158,22 @@ func (s *Server) publishDueWills(now time.Time) {
 			due = append(due, c.identity)
 		}
 	})
+	turn := s.processors.NewPlace()
 	for _, identity := range due {
-		s.publishDueWill(identity, now)
+		s.publishDueWill(identity, now, turn)
 	}
 }
 
 // publishDueWill publishes the Will of a client if it is still due. While the client id is locked, no
 // connection of the client is established, so no Will is published after a CONNACK [MQTT-3.1.3-9].
 // Only without the lock, after delayedWillTimeout, can a client come back between check and message.
-func (s *Server) publishDueWill(identity access.Identity, now time.Time) {
+func (s *Server) publishDueWill(identity access.Identity, now time.Time, turn *fairqueue.Place) {
 	release, locked := s.clientIDs.tryLock(identity.Client)
 	if locked {
 		defer release()
 	}
 	if will := s.takeDueWill(identity.Client, now, locked); will != nil {
-		s.publishOrdinaryWill(will)
+		s.publishOrdinaryWill(will, turn)
 	}
 }
 
@@ -202,10 +206,12 @@ func (c *client) takeWill() (will *ordinaryWill) {
 	return will
 }
 
-// publishOrdinaryWill publishes a Will if its client may still publish to the topic. Goroutines of
-// other clients and of the server call it, so it recovers from a panic of the rules.
-func (s *Server) publishOrdinaryWill(will *ordinaryWill) {
+// publishOrdinaryWill publishes a Will if its client may still publish to the topic, in turns at the place of
+// the goroutine that calls it. Goroutines of other clients and of the server call it, so it recovers from a
+// panic of the rules.
+func (s *Server) publishOrdinaryWill(will *ordinaryWill, turn *fairqueue.Place) {
 	defer func() {
+		turn.End() // it may have panicked in a turn
 		if value := recover(); value != nil {
 			s.notePanic(value, "client", logs.Name(will.identity.Client))
 		}
@@ -218,7 +224,10 @@ func (s *Server) publishOrdinaryWill(will *ordinaryWill) {
 	if will.expiry > 0 {
 		message.Expires = time.Now().Add(time.Duration(will.expiry) * time.Second)
 	}
-	if _, err := s.messages.Publish(&message); err != nil {
+	turn.Begin()
+	_, err := s.messages.PublishInTurns(&message, turn.Yield)
+	turn.End()
+	if err != nil {
 		s.logger.Debug("a Will was not retained", "client", logs.Name(will.identity.Client), "error", logs.Error(err))
 	}
 }
