@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,7 +21,10 @@ const (
 
 	// missedLimit is how many bytes may be committed while a copy is made, before commits wait for it.
 	missedLimit = 32 << 20
-	// copyRoom is how many bytes of the disk a copy leaves: if a commit finds no room, the store ends.
+	// syncFrames is after how many frames of a copy the disk gets them: more at once would delay commits.
+	syncFrames = 16
+	// copyRoom is how many bytes of the disk a copy leaves, or what commits may take beside it, if that is
+	// more: if a commit finds no room, the store ends.
 	copyRoom = 4 << 20
 	// lastStep is for about how many bytes a commit waits until the copy has them.
 	lastStep = 64 << 10
@@ -43,6 +47,7 @@ type compaction struct {
 	began     time.Time
 	size      int64        // of the file, then
 	committed atomic.Int64 // its size now
+	passed    atomic.Int64 // how much of it was read: twice what there was, and once what was committed since
 	ended     chan struct{}
 
 	// Set before ended is closed.
@@ -53,8 +58,9 @@ type compaction struct {
 }
 
 // compactIfLarge begins to compact the file if it is large, and goes on with a compaction that is under
-// way. If there is no room for the copy, the file stays as it is for now. Other errors end the journal.
-func (f *File) compactIfLarge() {
+// way. A commit waits for the copy until ctx ends: the disk has it already. If there is no room for the copy,
+// the file stays as it is for now. Other errors end the journal.
+func (f *File) compactIfLarge(ctx context.Context) {
 	c := f.compaction
 	if c == nil {
 		if f.log.size > f.limit {
@@ -63,8 +69,8 @@ func (f *File) compactIfLarge() {
 		return
 	}
 	c.committed.Store(f.log.size)
-	if f.log.size-c.size > missedLimit {
-		<-c.ended
+	for f.log.size-c.size > c.allowed() && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
 	}
 	select {
 	case <-c.ended:
@@ -73,14 +79,23 @@ func (f *File) compactIfLarge() {
 	}
 }
 
+// allowed returns how much may be committed until the copy goes on: half of the live data, as large as it
+// was at the copy before, in the time of the copy, and then half of what it gets. So it catches up.
+func (c *compaction) allowed() int64 {
+	passed := c.passed.Load()
+	first := min(passed, 2*c.size)
+	return max(missedLimit, first/(4*spaceFactor)+(passed-first)/2)
+}
+
 // beginCompaction starts the goroutine that makes the copy. It ends with the journal.
 func (f *File) beginCompaction() {
 	c := &compaction{began: time.Now(), size: f.log.size, ended: make(chan struct{})}
 	c.committed.Store(f.log.size)
 	f.compaction = c
-	source := scan{file: f.log.file, size: f.log.size, salt: f.log.salt, at: headSize}
+	source := scan{file: f.log.file, size: f.log.size, salt: f.log.salt, at: headSize, passed: &c.passed}
 	f.tasks.Go(func() {
 		defer close(c.ended)
+		defer c.passed.Store(math.MaxInt64)
 		c.err = c.copy(f.life, source, filepath.Join(f.dir.path, newName))
 	})
 }
@@ -97,23 +112,32 @@ func (c *compaction) copy(ctx context.Context, s scan, path string) error {
 	c.to = to
 	for record := range s.counting(ctx) {
 		failpoint.Hit(failpoint.DuringCompaction)
-		if c.to.put(record); len(c.to.frame) >= fullFrame && c.to.sync() == nil {
-			c.to.err = checkRoom(filepath.Dir(path), copyRoom, "commits need %d KiB beside a copy")
-		}
-		if c.to.err != nil {
+		c.to.put(record)
+		if c.flushFull(); c.to.err != nil {
 			break
 		}
 	}
 	c.live, s.counts = s.live, nil
-	for step := int64(lastStep); s.err == nil && c.to.err == nil; step *= 2 { // so it catches up with any load
-		committed := c.committed.Load()
-		if committed-s.at <= step {
-			break
-		}
-		c.follow(ctx, &s, committed)
+	for s.err == nil && c.to.err == nil && c.committed.Load()-s.at > lastStep {
+		c.follow(ctx, &s, c.committed.Load())
 	}
 	c.source = s
 	return together(s.err, c.to.sync())
+}
+
+// flushFull writes the next frame of the copy, if it is full, and leaves commits their room on the disk.
+func (c *compaction) flushFull() {
+	if len(c.to.frame) < fullFrame {
+		return
+	}
+	c.to.flush()
+	if c.to.number%syncFrames == 0 {
+		_ = c.to.sync() // kept
+	}
+	if c.to.err == nil {
+		room := max(copyRoom, c.size+c.size/spaceFactor-c.committed.Load())
+		c.to.err = checkRoom(filepath.Dir(c.to.file.Name()), room, "commits need %d KiB beside a copy")
+	}
 }
 
 // follow appends to the copy what was committed since s was read.
@@ -121,7 +145,7 @@ func (c *compaction) follow(ctx context.Context, s *scan, committed int64) error
 	s.size = committed
 	for frame := range s.frames(ctx) {
 		c.to.frame = append(c.to.frame, payload(frame)...)
-		c.to.syncFull()
+		c.flushFull()
 	}
 	if s.err == nil && s.at != committed {
 		s.err = damaged("commit %d, at %d, is not readable any more", s.number+1, s.at)

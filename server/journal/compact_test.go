@@ -190,10 +190,16 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 	commit(t, file, statestore.Group{key("a", value)})
 	await.Receive(began)
 	committed := make(chan error)
+	sixteenth, end := context.WithCancel(context.Background())
+	defer end()
 	go func() {
 		for i := range 20 {
 			group := statestore.Group{key("a", value), key("last", fmt.Sprint(i))}
-			committed <- file.Commit(context.Background(), []statestore.Group{group})
+			ctx := context.Background()
+			if i == 15 {
+				ctx = sixteenth
+			}
+			committed <- file.Commit(ctx, []statestore.Group{group})
 		}
 		close(committed)
 	}()
@@ -207,6 +213,15 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 		t.Error("the commit after 32 MiB does not wait for the copy")
 	case <-time.After(50 * time.Millisecond):
 	}
+	end()
+	if err := await.Receive(committed); err != nil {
+		t.Errorf("a commit that the disk has ends with its wait: %v", err)
+	}
+	select {
+	case <-committed:
+		t.Error("the commit after it does not wait for the copy")
+	case <-time.After(50 * time.Millisecond):
+	}
 	close(goOn)
 	for err := range committed {
 		if err != nil {
@@ -218,6 +233,17 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantKeys(t, load(t, open(t, dir)), map[string]string{"a": value, "last": "19"})
+}
+
+// Beside a copy of a large file commits go on as it does: more, but at most as much as the live data.
+func TestCommitsGoOnInProportionToTheCopy(t *testing.T) {
+	const live, size = 400 << 20, 1200 << 20
+	for passed, want := range map[int64]int64{0: 32 << 20, size: live / 4, 2 * size: live / 2, 2*size + live/2: live * 3 / 4,
+		2*size + live: live} {
+		if got := journal.Allowed(size, passed); got != want {
+			t.Errorf("after %d MiB of the copy %d bytes may be committed, want %d", passed>>20, got, want)
+		}
+	}
 }
 
 // While a compaction is stopped in its middle, commits are answered: changes, removals and new records.

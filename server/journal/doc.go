@@ -26,7 +26,8 @@
 // The file only grows. When it is larger than three times what counted at its latest copy, or at the
 // start, plus 1 MiB, a copy of what counts is made beside the next commits, which takes a few seconds for
 // a million keys, and one of them puts it in place of the file. A commit waits for the copy only if more
-// than 32 MiB were committed since the copy began.
+// was committed since it began than 32 MiB, and than half of what counted, in proportion to how far the copy
+// is; then until the copy goes on. So the file grows by 32 MiB meanwhile, or by what counted if that is more.
 //
 // [Check], [Export] and [Backup] read the file also while a process has the journal.
 //

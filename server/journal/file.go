@@ -278,7 +278,7 @@ func (f *File) Commit(ctx context.Context, batch []statestore.Group) error {
 		f.log.syncFull()
 	}
 	if f.log.sync() == nil {
-		f.compactIfLarge()
+		f.compactIfLarge(ctx)
 	}
 	f.closed = f.closed && f.log.size == before
 	if f.log.err != nil {

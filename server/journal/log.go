@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -88,6 +89,7 @@ type scan struct {
 	number uint64 // of that
 	closed bool   // that has no records
 	frame  []byte
+	passed *atomic.Int64 // counts the bytes that were read, if it is not nil
 
 	counts []bool // for each record, whether it counts
 	count  int    // of those that do
@@ -152,7 +154,9 @@ func (s *scan) frames(ctx context.Context) iter.Seq[[]byte] {
 				return
 			}
 			s.last, s.at = s.at, s.at+int64(len(s.frame))
-			s.number++
+			if s.number++; s.passed != nil {
+				s.passed.Add(int64(len(s.frame)))
+			}
 			s.closed = len(s.frame) == closingFrame
 		}
 	}
@@ -280,7 +284,7 @@ func (s *scan) index(ctx context.Context) error {
 // counting returns the records that index has found, in the order of their commits.
 func (s *scan) counting(ctx context.Context) iter.Seq[statestore.Record] {
 	return func(yield func(statestore.Record) bool) {
-		again := &scan{file: s.file, size: s.at, salt: s.salt, at: headSize}
+		again := &scan{file: s.file, size: s.at, salt: s.salt, at: headSize, passed: s.passed}
 		n := -1
 		for r := range again.records(ctx) {
 			if n++; n >= len(s.counts) {
