@@ -13,6 +13,21 @@ import (
 // HasSession reports whether a client is connected or has a session.
 func (s *Server) HasSession(client string) bool { return s.hasSession(client) }
 
+// Lost returns when the last connection of a client ended.
+func (s *Server) Lost(client string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clients[client].lost
+}
+
+// Expire ends the session of a client if its time is over.
+func (s *Server) Expire(client string, now time.Time) {
+	s.mu.Lock()
+	c := s.clients[client]
+	s.mu.Unlock()
+	s.expire(c, now, s.processors.NewPlace())
+}
+
 // Clients returns how many clients are connected or have a session.
 func (s *Server) Clients() int {
 	s.mu.Lock()

@@ -558,3 +558,20 @@ func TestSessionsOfTheJournalEndTenMinutesAfterTheStartUnlessTheirClientsComeBac
 	testsupport.Connect(t, d.address, "back", testsupport.KeepSession(true)) // a new session
 	testsupport.Eventually(t, "the other session is gone", func() bool { return len(replies()) == 0 })
 }
+
+// A sweep may take long: a session that it has listed may have been resumed and left again since.
+func TestASweepEndsNoSessionThatHasBegunToBeKeptAgain(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{})
+	login := testsupport.ConnectPacket{ID: "p", Expiry: 600, Resume: true}
+	_ = login.Connect(t, address).Conn.Close()
+	testsupport.MustHaveClients(t, s, 0)
+	lost := s.Lost("p")
+	_ = login.Connect(t, address).Conn.Close()
+	testsupport.Eventually(t, "it is away again", func() bool { return s.Lost("p").After(lost) && s.Stats().Connected == 0 })
+	if s.Expire("p", lost.Add(600*time.Second+1)); !s.HasSession("p") {
+		t.Fatal("the session was ended")
+	}
+	if s.Expire("p", s.Lost("p").Add(601*time.Second)); s.HasSession("p") {
+		t.Error("the session was not ended when its time was over")
+	}
+}

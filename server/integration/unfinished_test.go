@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -173,6 +175,23 @@ func TestPacketsThatAreCompleteInTimeKeepAConnection(t *testing.T) {
 		time.Sleep(30 * timeout)
 		c.Write(ping)
 		c.Read()
+	})
+}
+
+// The client of a Will for the store may believe in a lease for as long as it may be silent. A part of a packet that
+// hangs must not make the Will release the lease before.
+func TestAClientWithAWillForTheStoreHasItsWholeSilenceForAPacket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := dialInMemory(t, server.Options{PacketTimeout: time.Second}, testsupport.ConnectPacket{ID: "p", KeepAlive: 60, Will: &rawmqtt.Message{
+			Topic: testsupport.InvokeTopic, QoS: 1, Payload: testsupport.Command("VDEL", "k", "v"),
+			Properties: rawmqtt.Body{packets.PropResponseTopic}.Text("clients/p/response").Byte(packets.PropCorrelationData).Text("c"),
+		}})
+		c.Write([]byte{0xc0})
+		time.Sleep(89 * time.Second)
+		c.Write([]byte{0})
+		if got := c.Read(); got[0] != 0xd0 {
+			t.Errorf("got %x", got)
+		}
 	})
 }
 

@@ -296,3 +296,43 @@ func TestARecordWithoutAnIdentifierIsRefused(t *testing.T) {
 		wantState(t, load(t, open(t, dir)), map[string]string{"a": "1"})
 	}
 }
+
+// What a start has found was on the disk: the next crash does not excuse its loss.
+func TestWhatAStartHasFoundCannotBeMissingAfterTheNextCrash(t *testing.T) {
+	crashed := func(from string, size int64) string {
+		to := t.TempDir()
+		for _, name := range []string{"tenure.log", "tenure.holder"} {
+			content, err := os.ReadFile(filepath.Join(from, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name == "tenure.log" && size > 0 {
+				content = content[:size]
+			}
+			if err := os.WriteFile(filepath.Join(to, name), content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return to
+	}
+	first := t.TempDir()
+	file := open(t, first)
+	commit(t, file, statestore.Group{record("a", "1")})
+	info, err := os.Stat(filepath.Join(first, "tenure.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, file, statestore.Group{record("b", "2")})
+	second := crashed(first, 0)
+	if got := load(t, open(t, second)); len(got) != 2 {
+		t.Fatalf("loaded %v", got)
+	}
+	third, err := journal.Open(crashed(second, info.Size()), journal.Options{})
+	if err == nil {
+		_, err = third.Load(t.Context(), func(statestore.Record) error { return nil })
+		_ = third.Close()
+	}
+	if !errors.Is(err, journal.ErrDamaged) {
+		t.Errorf("without what the second process has loaded: %v, want ErrDamaged", err)
+	}
+}
