@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
@@ -106,7 +107,7 @@ func TestInvariant57WillsArePublishedInTurns(t *testing.T) {
 					t.Errorf("another has its turn when %d of %d clients were offered the Will", offered, subscriptions)
 				}
 				other.End()
-				<-over
+				await.Receive(over)
 				if offered != subscriptions {
 					t.Errorf("%d of %d clients were offered the Will", offered, subscriptions)
 				}
