@@ -1,5 +1,5 @@
 // Package mqtt has what this project needs of MQTT beyond paho: PUBLISH and PUBACK without allocations,
-// the checks of each packet before any library sees it, and one connection to a broker. The client, the
+// the checks of each packet before it is used, and one connection to a broker. The client, the
 // attached store and the server use it, so all of them read, write, refuse and connect alike. What only a
 // server needs is in server/internal/wire.
 //
@@ -10,7 +10,7 @@
 //     (v0.23.0) would take most of the time of a request.
 //   - [Dial] returns a [Conn], from an address, with TLS and the WebSocket of the program.
 //   - [Connect] returns a [Client]: CONNECT, SUBSCRIBE, messages with QoS 1, keep-alive, acknowledgements and the
-//     end of a connection. paho's codec encodes and decodes these packets. paho's Client is not used: it has three
+//     end of a connection. paho's codec encodes and decodes most of these packets. paho's Client is not used: it has three
 //     goroutines and 6 KB of state for each connection, for sessions, QoS 2 and routes (docs/performance.md
 //     has the figures).
 //
