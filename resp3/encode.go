@@ -2,7 +2,6 @@ package resp3
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 )
 
@@ -70,12 +69,7 @@ func AppendInteger(dst []byte, n int64) []byte {
 // AppendCommand appends the arguments as an array of bulk strings: a whole request with the
 // verb first. If some arguments are byte slices, use [AppendArray] and [AppendBulk].
 func AppendCommand(dst []byte, arguments ...string) []byte {
-	const overhead = 16 // bytes of a header, for the longest usual length
-	size := overhead
-	for _, argument := range arguments {
-		size += overhead + len(argument)
-	}
-	dst = AppendArray(slices.Grow(dst, size), len(arguments))
+	dst = AppendArray(dst, len(arguments))
 	for _, argument := range arguments {
 		dst = AppendBulk(dst, argument)
 	}

@@ -473,7 +473,11 @@ func encodeSet(key string, value []byte, options *SetOptions) ([]byte, error) {
 }
 
 func encodeVDel(key string, value []byte) []byte {
-	return resp3.AppendCommand(nil, protocol.VerbVDel, key, string(value))
+	const overhead = 50 // bytes at most, in addition to the key and the value
+	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), 3)
+	payload = resp3.AppendBulk(payload, protocol.VerbVDel)
+	payload = resp3.AppendBulk(payload, key)
+	return resp3.AppendBulk(payload, value)
 }
 
 func tokenText(token hlc.Token) string {
