@@ -12,13 +12,13 @@ require (
 	github.com/tenurelock/tenure/contrib/tenurews v0.0.0
 	go.yaml.in/yaml/v3 v3.0.6
 	golang.org/x/crypto v0.54.0
+	golang.org/x/sync v0.20.0
 )
 
 require (
 	github.com/coder/websocket v1.8.15 // indirect
 	github.com/gorilla/websocket v1.5.3 // indirect
 	github.com/rs/xid v1.4.0 // indirect
-	golang.org/x/sync v0.20.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 )
 
