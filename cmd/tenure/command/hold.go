@@ -238,6 +238,7 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(conte
 			return err
 		}
 		defer held.client.Close()
+		held.logger = held.client.Dispatched(held.logger) // in order with the lines of the lease
 		// Whatever still waits for the broker, to free the lease, ends with the client.
 		defer context.AfterFunc(held.givenUp, func() { _ = held.client.Close() })()
 		held.manager.Ready("standing by for the lease " + held.name)
