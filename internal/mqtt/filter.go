@@ -20,8 +20,7 @@ const (
 	piece = 64 << 10
 )
 
-// Filter reads from a connection and checks each packet. Next and Read return them, whole and checked. It
-// is not safe for concurrent use.
+// Filter reads from a connection and checks each packet. It is not safe for concurrent use.
 //
 // Its buffer grows with the bytes that arrived, not with the length in a header, and shrinks
 // before the Filter waits for the packet after a large one.
@@ -29,9 +28,8 @@ type Filter struct {
 	source  io.Reader
 	options FilterOptions
 
-	buffer     []byte // nil until the first Read
+	buffer     []byte // nil until the first call of Next
 	start, end int    // the unread part of it
-	passing    int    // bytes of the present packet that Read has not returned; all are in the buffer
 	begun      bool   // the first packet was checked
 	partial    bool   // Partial was called for the present packet
 	err        error  // ends the reading, after the bytes in the buffer
@@ -66,7 +64,7 @@ type FilterOptions struct {
 }
 
 // NewFilter returns a Filter that reads from source. A malformed length ends the reading with
-// [ErrHeader]. Read does not return the beginning of a packet that source did not deliver
+// [ErrHeader]. Next does not return the beginning of a packet that source did not deliver
 // completely.
 func NewFilter(source io.Reader, options FilterOptions) *Filter {
 	if options.Pause == nil {
@@ -92,69 +90,47 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("a packet of %d bytes, and at most %d are accepted", e.Size, e.Limit)
 }
 
-// Read returns the packets, byte for byte. It never reads beyond the end of a packet.
-func (f *Filter) Read(p []byte) (int, error) {
-	if len(p) == 0 {
-		return 0, nil
-	}
-	if !f.await() {
-		return 0, f.err
-	}
-	n := copy(p[:min(len(p), f.passing)], f.buffer[f.start:f.end])
-	f.start += n
-	f.passing -= n
-	return n, nil
-}
-
-// Next returns the next packet, whole and checked. It is valid until the next call of Next or Read. After a
-// Read that returned a part of a packet, it returns the rest. An error ends the reading: ErrHeader, a
-// *TooLargeError, or what Check, Room or the source returned.
+// Next returns the next packet, whole and checked. It is valid until the next call. An error ends the reading:
+// ErrHeader, a *TooLargeError, or what Check, Room or the source returned.
 func (f *Filter) Next() ([]byte, error) {
-	if !f.await() {
-		return nil, f.err
-	}
-	packet := f.buffer[f.start : f.start+f.passing : f.start+f.passing]
-	f.start += f.passing
-	f.passing = 0
-	return packet, nil
-}
-
-// await reads until there is a packet. It reports false if none comes.
-func (f *Filter) await() bool {
-	for f.passing == 0 {
-		if !f.next() && !f.fill() {
-			return false
+	for {
+		if packet := f.next(); packet != nil {
+			return packet, nil
+		}
+		if !f.fill() {
+			return nil, f.err
 		}
 	}
-	return true
 }
 
-// next checks the packet at the front of the buffer. It reports false if the packet is not complete or
-// the reading has ended.
-func (f *Filter) next() bool {
+// next returns the packet at the front of the buffer, checked, or nil if the packet is not complete or the
+// reading has ended.
+func (f *Filter) next() []byte {
 	front := f.buffer[f.start:f.end]
 	size, _, ok := Size(front)
 	if !ok {
 		if Broken(front) {
 			f.fail(ErrHeader)
 		}
-		return false
+		return nil
 	}
 	if limit := f.limit(Type(front)); limit > 0 && size > limit {
-		return f.tooLarge(front, size, limit)
+		f.tooLarge(front, size, limit)
+		return nil
 	}
 	if size > len(front) {
-		return false
+		return nil
 	}
 	f.partial = false
+	packet := front[:size:size]
 	if f.options.Check != nil {
-		if err := f.options.Check(front[:size:size]); err != nil {
+		if err := f.options.Check(packet); err != nil {
 			f.fail(err)
-			return false
+			return nil
 		}
 	}
-	f.begun, f.passing = true, size
-	return true
+	f.begun, f.start = true, f.start+size
+	return packet
 }
 
 // limit returns the largest size in bytes of the next packet, which is of this kind; 0: any.
@@ -175,19 +151,18 @@ func (f *Filter) limit(kind byte) int {
 }
 
 // tooLarge ends the reading at a packet that is too large, unless Check needs more of it
-// first. It returns false, the result of next in both cases.
-func (f *Filter) tooLarge(front []byte, size, limit int) bool {
+// first.
+func (f *Filter) tooLarge(front []byte, size, limit int) {
 	var err error = &TooLargeError{Size: size, Limit: limit}
 	if !f.begun && f.options.First > 0 && f.options.Check != nil {
 		if !showsVersion(front) && f.err == nil {
-			return false
+			return
 		}
 		if refusal := f.options.Check(front); refusal != nil {
 			err = refusal
 		}
 	}
 	f.fail(err)
-	return false
 }
 
 // showsVersion reports whether the beginning of a CONNECT is long enough to tell its version of MQTT, or that
@@ -206,7 +181,7 @@ func showsVersion(front []byte) bool {
 	return ok && len(in) > 0
 }
 
-// fail ends the reading. Read returns nothing more from the buffer.
+// fail ends the reading. Next returns nothing more from the buffer.
 func (f *Filter) fail(err error) {
 	f.options.Pause()
 	f.buffer, f.start, f.end, f.err = nil, 0, 0, err

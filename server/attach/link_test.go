@@ -146,20 +146,20 @@ func TestABrokerIsNotReadWhileLargeRequestsTakeUpTheirRoom(t *testing.T) {
 
 // A client gives a request up when its Message Expiry Interval is over, also while it waits in the store.
 func TestTheTimeInTheStoreCountsForTheExpiryOfARequest(t *testing.T) {
-	l, far := pipedLink(t, 5)
-	resume := l.store.Busy()
-	for id := range uint16(2) {
-		if _, err := far.Write(requestWith(t, id+1, "k", 1)); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		_, far := pipedLink(t, 5)
+		for id, expiry := range []uint32{0, 1} { // the second one waits until the reply to the first is read
+			if _, err := far.Write(requestWith(t, uint16(id+1), "k", expiry)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	time.Sleep(1500 * time.Millisecond) // of the store, whose clock is not in a bubble
-	resume()
-	for _, want := range []byte{packets.PUBACK, packets.PUBACK} { // and no reply
-		if packet, err := packets.ReadPacket(far); err != nil || packet.Type != want {
-			t.Fatalf("got %v (%v), want a packet of type %d", packet, err, want)
+		time.Sleep(1500 * time.Millisecond)
+		for _, want := range []byte{packets.PUBLISH, packets.PUBACK, packets.PUBACK} {
+			if packet, err := packets.ReadPacket(far); err != nil || packet.Type != want {
+				t.Fatalf("got %v (%v), want a packet of type %d", packet, err, want)
+			}
 		}
-	}
+	})
 }
 
 // What such a broker makes the store keep has a bound.
