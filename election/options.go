@@ -83,7 +83,7 @@ type Options struct {
 	Observer func(Status)
 	// Logger receives what cannot be returned to a caller: at level Info when this node leads,
 	// when no longer, and why not, once for each change; at level Warn and above what goes
-	// wrong. Nil keeps silent. Its handler is called as that of the Logger of the lease: nothing waits for it.
+	// wrong. Nil keeps silent. Its handler is called as lease.Options.Logger says: nothing waits for it.
 	Logger *slog.Logger
 }
 

@@ -220,7 +220,7 @@ func TestLogsAndJSONShowTheCauseAndTheTokenAsText(t *testing.T) {
 	}
 }
 
-// A status page must not show a leader that nobody has heard of for long, because a function for metrics hangs.
+// A function for metrics that hangs must not make a status page show a leader of long ago.
 func TestAFunctionOfTheClientThatBlocksDoesNotDelayTheStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := transporttest.Start(t)

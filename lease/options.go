@@ -103,7 +103,8 @@ const (
 	releaseJitter = 10 * time.Millisecond
 )
 
-// Validate reports which option makes no sense and which values would do. The error is that of New.
+// Validate returns the error that New would return for these options: which one makes no sense, and which values
+// would do.
 func (o Options) Validate() error {
 	if err := o.complete("any"); err != nil {
 		return fmt.Errorf("lease: %w", err)

@@ -142,7 +142,7 @@ func (c *connection) serve() error {
 
 // readPackets handles the packets of an established connection until that is over, and returns why.
 //
-// Its frame is small, and so is that of next: an idle connection keeps the stack of this goroutine.
+// Its stack frame is small, and so is the one of next: an idle connection keeps the stack of this goroutine.
 func (c *connection) readPackets() error {
 	for c.next() {
 	}

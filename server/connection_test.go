@@ -599,7 +599,7 @@ func TestAClientWithoutAnIDGetsOne(t *testing.T) {
 		}
 		ids[id] = true
 	}
-	// Nobody tells a client of MQTT 3.1.1 its id.
+	// A CONNACK of MQTT 3.1.1 does not name the id.
 	for range 2 {
 		conn := testsupport.DialTCP(t, address)
 		testsupport.Send(t, conn, "\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")

@@ -88,7 +88,8 @@ type Options struct {
 	// value. At least 1,024: less has no room for the packets that every client needs.
 	// Default 1 MiB.
 	MaxPacketSize uint32
-	// PacketTimeout is how long a packet may take to arrive, from its first byte. A client that takes
+	// PacketTimeout is how long a packet may take to arrive, from its first byte. A client with a Will for the
+	// store has one and a half keep-alives instead, for which its holder may believe in a lease. A client that takes
 	// longer is disconnected. Default 30 s.
 	PacketTimeout time.Duration
 	// Retain allows retained messages. Without it CONNACK says that there are none, and a

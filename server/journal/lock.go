@@ -144,7 +144,7 @@ func holderOf(dir string) string {
 	found, err := readHolder(dir)
 	own, _ := os.Hostname()
 	switch {
-	case err != nil || found.Host == own && !alive(found.PID): // it left no name, or that of a dead one is there
+	case err != nil || found.Host == own && !alive(found.PID): // there is no name yet, or that of a process that is gone
 		return "another process, which has just started"
 	case found.Host != own:
 		return fmt.Sprintf("process %d on host %s", found.PID, found.Host)

@@ -106,8 +106,8 @@ func (g *Gate) AppendRefusal(dst []byte, err error) (packet []byte, refused bool
 }
 
 // AppendDisconnect appends the DISCONNECT with which a server ends a connection [MQTT-3.14]. It appends
-// nothing for earlier versions of MQTT, in which a server sends none. Another goroutine than that of Check
-// may call it, after the CONNECT.
+// nothing for earlier versions of MQTT, in which a server sends none. After the CONNECT, any goroutine may
+// call it.
 func (g *Gate) AppendDisconnect(dst []byte, why *mqtt.Refusal) []byte {
 	if g.Version < mqtt.Version5 {
 		return dst
