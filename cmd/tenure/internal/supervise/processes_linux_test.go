@@ -287,7 +287,8 @@ func startLogging(t *testing.T, stderr *os.File, lock, broker, role string, argu
 		}
 		n.gone <- now()
 	}()
-	go func() { n.over <- await.Result(n.cmd.Wait) }()
+	wait := n.cmd.Wait // bounded where n.over is received from: a node may run for longer than the bound
+	go func() { n.over <- wait() }()
 	t.Cleanup(func() {
 		_ = n.cmd.Process.Signal(unix.SIGCONT)
 		_ = n.cmd.Process.Signal(unix.SIGTERM)
