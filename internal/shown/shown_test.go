@@ -1,11 +1,11 @@
-package activity_test
+package shown_test
 
 import (
 	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/internal/shown"
 )
 
 func TestATextIsShownInPrintableCharacters(t *testing.T) {
@@ -20,13 +20,13 @@ func TestATextIsShownInPrintableCharacters(t *testing.T) {
 		{"\ufffd", "\ufffd"}, // the character itself is valid UTF-8
 		{`PLANT\alice`, `PLANT\\alice`},
 	} {
-		if got := activity.Printable(test.text); got != test.want {
+		if got := shown.Printable(test.text); got != test.want {
 			t.Errorf("%q is shown as %q, want %q", test.text, got, test.want)
 		}
 	}
-	long := strings.Repeat("\x01", activity.MaxKey)
-	a, b := activity.Printable(long+"a"), activity.Printable(long+"b")
-	if len(a) > activity.MaxKey || len(b) > activity.MaxKey || a == b {
+	long := strings.Repeat("\x01", shown.Max)
+	a, b := shown.Printable(long+"a"), shown.Printable(long+"b")
+	if len(a) > shown.Max || len(b) > shown.Max || a == b {
 		t.Errorf("%d and %d bytes; the same: %t", len(a), len(b), a == b)
 	}
 }
@@ -37,27 +37,27 @@ func FuzzTwoTextsNeverLookLikeOne(f *testing.F) {
 	f.Add(`\`, `\\`)
 	f.Add("\xff", "\ufffd")
 	f.Add("\u200b", `\u200b`)
-	f.Add(strings.Repeat("ö", activity.MaxKey), strings.Repeat("x", 300))
-	f.Add(strings.Repeat("\xff", activity.MaxKey), strings.Repeat("\xff", 300))
+	f.Add(strings.Repeat("ö", shown.Max), strings.Repeat("x", 300))
+	f.Add(strings.Repeat("\xff", shown.Max), strings.Repeat("\xff", 300))
 	f.Add(strings.Repeat("a", 240)+"\x01\x02\x03\x04\x05", strings.Repeat("a", 300))
-	f.Add("x"+strings.Repeat("ö", activity.MaxKey), "")
+	f.Add("x"+strings.Repeat("ö", shown.Max), "")
 	f.Fuzz(func(t *testing.T, a, b string) {
-		x, y := activity.Printable(a), activity.Printable(b)
-		if len(x) > activity.MaxKey || !utf8.ValidString(x) {
+		x, y := shown.Printable(a), shown.Printable(b)
+		if len(x) > shown.Max || !utf8.ValidString(x) {
 			t.Errorf("%q is shown as %q", a, x)
 		}
-		if a, b := activity.CutKey(a), activity.CutKey(b); a != b && activity.Printable(a) == activity.Printable(b) {
-			t.Errorf("%q and %q are shown as %q", a, b, activity.Printable(a))
+		if a, b := shown.Cut(a), shown.Cut(b); a != b && shown.Printable(a) == shown.Printable(b) {
+			t.Errorf("%q and %q are shown as %q", a, b, shown.Printable(a))
 		}
 		for _, text := range []string{a, b} { // what looks cut is not taken for what was cut
-			if key := activity.CutKey(text); key != text && activity.CutKey(key) == key {
+			if key := shown.Cut(text); key != text && shown.Cut(key) == key {
 				t.Errorf("%q and %q are one key", text, key)
 			}
-			if shown := activity.Printable(text); len(text) <= activity.MaxKey && shown != text && activity.Printable(shown) == shown {
-				t.Errorf("%q and %q are shown alike", text, shown)
+			if seen := shown.Printable(text); len(text) <= shown.Max && seen != text && shown.Printable(seen) == seen {
+				t.Errorf("%q and %q are shown alike", text, seen)
 			}
 		}
-		if a != b && len(a) <= activity.MaxKey && len(b) <= activity.MaxKey && x == y {
+		if a != b && len(a) <= shown.Max && len(b) <= shown.Max && x == y {
 			t.Errorf("%q and %q are shown as %q", a, b, x)
 		}
 	})
