@@ -109,6 +109,9 @@ type Command struct {
 	User   string
 	Will   bool
 	Forced string
+	// Arrived is when the request was read, on Instant.Elapsed; zero: not known. It changes nothing. Parse
+	// never sets it.
+	Arrived time.Duration
 	// Willed says that the key of a SET ends with the connection that the SET came over, unless a
 	// later SET says otherwise. Parse never sets it: the caller does, if it applies the Will of that
 	// connection, and ReleasedBy says that it deletes the value. The caller's Wills end with its process, and so do all its

@@ -189,19 +189,19 @@ func (c *Command) isClaim() bool {
 
 // continues reports whether a SET that applies to a lease goes on with the time of its holder.
 func (l *lease) continues(c *Command) bool {
-	if c.Condition == Always {
-		client := shown.Cut(c.Client)
-		return client == l.holder.client && holderOf(c.Value, client) == holderOf(l.entry.value(), client)
-	}
-	return l.entry.value() == string(c.Value)
+	client, value := l.holder.client, l.entry.value()
+	return value == string(c.Value) ||
+		c.Condition == Always && shown.Cut(c.Client) == client && holderOf(c.Value, client) == holderOf(value, client)
 }
 
-// noteSet notes a SET that was applied to a key. continues is what lease.continues said before.
-func (s *Store) noteSet(now Instant, c *Command, reply *Reply, e *entry, before string, continues bool) {
+// noteSet notes a SET that was applied to a key, which had a value before. goesOn says that it goes on with
+// the time of the holder, or that it changed nothing of a key that is no lease: then that stays none, so that it
+// needs no record.
+func (s *Store) noteSet(now Instant, c *Command, reply *Reply, e *entry, before string, goesOn bool) {
 	l := e.lease
 	switch {
-	case l == nil && !c.isClaim():
-	case continues && c.Lifetime > 0:
+	case l == nil && (goesOn || !c.isClaim()):
+	case goesOn && c.Lifetime > 0:
 		s.renew(c, e)
 	default:
 		if l != nil {
@@ -416,12 +416,14 @@ func (s *Store) restoreLease(item *Item, e *entry) {
 	s.leases.hold(l, e, s.leases.source(item.Client, item.User))
 }
 
-// restoreChange takes a change of an earlier store.
-func (s *Store) restoreChange(item *Item) {
+// restoreChange takes a change of an earlier store. It reports whether there was one with its slot.
+func (s *Store) restoreChange(item *Item) (twice bool) {
+	twice = slices.ContainsFunc(s.leases.history, func(c *change) bool { return c.slot == item.slot })
 	c := &change{HolderChange: item.Change, by: s.leases.source(item.Client, item.User), slot: item.slot, sequence: item.Sequence}
 	c.by.changes++
 	c.by.of.changes++
 	s.leases.history = append(s.leases.history, c)
+	return twice
 }
 
 // restoredChanges puts the changes that were restored in their order, and finds their leases. So it shows

@@ -84,7 +84,7 @@ func (s *Store) restore(item *Item) error {
 			records: ownRecord, slot: item.slot, version: s.nodes.stamp(item.Version),
 		}})
 	case KindChange:
-		s.restoreChange(item)
+		twice = s.restoreChange(item)
 	case KindIdentity:
 		twice, from.identity = from.identity, true
 		s.options.Identity, s.holding = item.Identity, item.HoldOff

@@ -364,8 +364,7 @@ func (c *Command) fails(current *entry) bool {
 func (c *Command) renews(current *entry) bool {
 	return current != nil && current.value() == string(c.Value) && current.willed == c.Willed &&
 		c.Lifetime > 0 && current.lifetime > 0 && c.Lifetime <= current.lifetime &&
-		(!c.token.present || c.token.value.Compare(current.token()) <= 0) &&
-		(current.lease == nil && !c.isClaim() || current.lease != nil && current.lease.continues(c))
+		(!c.token.present || c.token.value.Compare(current.token()) <= 0)
 }
 
 // set applies a SET. It reports whether the record of the key changed.
@@ -398,9 +397,9 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		return false
 	}
 	s.versions.use(version)
-	before, continues := "", false
+	goesOn, before := !changed, "" // a lease, and the value that it had
 	if current != nil && current.lease != nil {
-		before, continues = current.value(), current.lease.continues(command)
+		goesOn, before = current.lease.continues(command), current.value()
 	}
 	if changed {
 		isNew := current == nil
@@ -419,7 +418,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		s.bytes += current.size()
 	}
 	current.version = s.nodes.stamp(version)
-	s.noteSet(now, command, reply, current, before, continues)
+	s.noteSet(now, command, reply, current, before, goesOn)
 	if command.Lifetime > 0 {
 		s.expiries.schedule(current, saturatingAdd(now.Elapsed, command.Lifetime))
 	} else {

@@ -35,7 +35,6 @@ type Engine struct {
 	deliver func(statestore.Notification)
 	wakeAll func([]statestore.Notification) // may be nil
 	pause   func()                          // may be nil
-	expired func(key string)                // may be nil
 	started time.Time
 	wake    chan struct{}
 	system  atomic.Pointer[func() time.Time]
@@ -51,6 +50,7 @@ type Engine struct {
 	wall  wall
 	next  time.Duration // the expiry that Run waits for; valid while armed
 	armed bool
+	left  [maxVerb + 1]Answers
 
 	// Of a store with a journal; nil or zero otherwise.
 	open       *batch        // what the next commit makes durable; never nil
@@ -72,16 +72,6 @@ func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll
 // moment, but not for a client. It is not called for what was held after the commit. Call
 // BetweenDeliveries before any other method.
 func (e *Engine) BetweenDeliveries(pause func()) { e.pause = pause }
-
-// OnExpiry makes the engine call report with each key whose time is over, when its removal is
-// committed, and before the replies that show it leave. Like deliver, report is called with the
-// lock held and must not block. Call OnExpiry before any other method.
-func (e *Engine) OnExpiry(report func(key string)) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.expired = report
-	e.store.ReportExpiries()
-}
 
 // SystemClock is the system's clock of all engines without one of their own: time.Now.
 // Only a process that a test has started sets it, before its first engine.
@@ -112,7 +102,7 @@ func (e *Engine) apply(command *statestore.Command, then, done func(statestore.R
 		var effects statestore.Effects
 		reply, effects = e.store.Apply(e.nowLocked(system), *command)
 		notifications, now = effects.Notifications, true
-		e.leaveNowLocked(reply, &effects, then)
+		e.leaveNowLocked(reply, &effects, command.Arrived, then)
 	} else {
 		reply, notifications, now = e.applyLocked(e.nowLocked(system), command, then, done)
 	}
@@ -130,10 +120,9 @@ func (e *Engine) wakeExpiryLocked() {
 	}
 }
 
-func (e *Engine) leaveNowLocked(reply statestore.Reply, effects *statestore.Effects, then func(statestore.Reply)) {
-	for _, key := range effects.Expired {
-		e.expired(key)
-	}
+// leaveNowLocked lets the reply to a command and what that caused leave. arrived is Command.Arrived.
+func (e *Engine) leaveNowLocked(reply statestore.Reply, effects *statestore.Effects, arrived time.Duration, then func(statestore.Reply)) {
+	e.countLocked(reply, arrived)
 	if then != nil {
 		then(reply)
 	}
@@ -290,12 +279,11 @@ func (e *Engine) expireSome() (notifications []statestore.Notification, more boo
 	switch {
 	case e.journal == nil:
 		notifications = effects.Notifications
-		e.leaveNowLocked(statestore.Reply{}, &effects, nil)
+		for _, notification := range notifications {
+			e.deliver(notification)
+		}
 	case len(effects.Groups) > 0:
 		e.addLocked(effects.Groups, effects.Keys)
-		if len(effects.Expired) > 0 {
-			e.holdLocked(e.open, held{expired: effects.Expired})
-		}
 		// A part of them leaves at a time, though many clients may watch many keys that expire.
 		for some := range slices.Chunk(effects.Notifications, leaveBatch) {
 			e.holdLocked(e.open, held{notifications: some})

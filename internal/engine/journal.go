@@ -96,17 +96,16 @@ func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply))
 // TrySubmit applies a command, like Submit, if its reply may leave at once and leaves nothing to commit:
 // the command writes no record, and no change of its key waits for a commit. So it needs no room.
 // Otherwise TrySubmit changes nothing and reports false. Without a journal it applies every command.
-// then is the one of SubmitThen.
-func (e *Engine) TrySubmit(command statestore.Command, then func(statestore.Reply)) (reply statestore.Reply, ok bool) {
+func (e *Engine) TrySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
 	if e.journal == nil {
-		return e.submit(&command, then, nil)
+		return e.submit(&command, nil, nil)
 	}
-	reply, notifications, ok := e.tryApply(&command, then)
+	reply, notifications, ok := e.tryApply(&command)
 	e.delivered(notifications)
 	return reply, ok
 }
 
-func (e *Engine) tryApply(command *statestore.Command, then func(statestore.Reply)) (reply statestore.Reply, notifications []statestore.Notification, ok bool) {
+func (e *Engine) tryApply(command *statestore.Command) (reply statestore.Reply, notifications []statestore.Notification, ok bool) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
@@ -114,7 +113,7 @@ func (e *Engine) tryApply(command *statestore.Command, then func(statestore.Repl
 	if e.failure != nil || e.sealed || e.restsLocked(command, reply) != nil || e.store.MayWrite(now, command) {
 		return reply, nil, false
 	}
-	reply, notifications, ok = e.applyLocked(now, command, then, nil)
+	reply, notifications, ok = e.applyLocked(now, command, nil, nil)
 	e.wakeExpiryLocked()
 	return reply, notifications, ok
 }
@@ -127,10 +126,10 @@ func (e *Engine) SubmitThen(command statestore.Command, then, done func(statesto
 	return e.submit(&command, then, done)
 }
 
-// SubmitWaking is SubmitThen with wake in place of the function of AfterDelivery: it is called with
+// SubmitWaking is Submit with wake in place of the function of AfterDelivery: it is called with
 // the notifications that are delivered before SubmitWaking returns, if there are any.
-func (e *Engine) SubmitWaking(command statestore.Command, then, done func(statestore.Reply), wake func([]statestore.Notification)) (reply statestore.Reply, now bool) {
-	reply, notifications, now := e.apply(&command, then, done)
+func (e *Engine) SubmitWaking(command statestore.Command, done func(statestore.Reply), wake func([]statestore.Notification)) (reply statestore.Reply, now bool) {
+	reply, notifications, now := e.apply(&command, nil, done)
 	if len(notifications) > 0 {
 		wake(notifications)
 	}
@@ -185,7 +184,7 @@ func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command
 		e.addGroupLocked(e.store.Reserve(now))
 	}
 	if rests != nil {
-		e.holdLocked(rests, held{reply: reply, expired: effects.Expired, notifications: effects.Notifications, then: then, done: done})
+		e.holdLocked(rests, held{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, then: then, done: done})
 		return reply, nil, false
 	}
 	// After the command was applied: if this process still has its standing now, no other one
@@ -193,7 +192,7 @@ func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command
 	if !e.standsLocked() {
 		return statestore.Reply{}, nil, false
 	}
-	e.leaveNowLocked(reply, &effects, then)
+	e.leaveNowLocked(reply, &effects, command.Arrived, then)
 	return reply, effects.Notifications, true
 }
 
@@ -495,9 +494,7 @@ func (e *Engine) leaveSome(b *batch) ([]held, error) {
 }
 
 func (e *Engine) leaveLocked(b *batch, h *held) {
-	for _, key := range h.expired {
-		e.expired(key)
-	}
+	e.countLocked(h.reply, h.arrived)
 	if h.then != nil {
 		h.then(h.reply)
 	}
