@@ -177,11 +177,10 @@ const waitingReplyOverhead = 512
 //
 // If too much waits, for this connection or for all, it waits for a commit first, outside of its turn
 // of the processors. It returns a fault if the connection or the store ends before that. A request
-// that isAssured does not wait for what others have filled. observed, which may be nil, is called with
-// the reply when it may leave.
-func (s *Server) submit(conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
+// that isAssured does not wait for what others have filled.
+func (s *Server) submit(conn *connection, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
 	if r.isWill {
-		return s.submitWill(conn, r, command, observed)
+		return s.submitWill(conn, r, command)
 	}
 	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.CorrelationData))
 	if !conn.outbox.takeReply(room, s.options.Store.DedupWindow) && !s.waitToTake(conn, room) {
@@ -198,8 +197,8 @@ func (s *Server) submit(conn *connection, r request, command statestore.Command,
 		conn.spare = s.newWaitingReply(conn.outbox)
 	}
 	waiting := conn.spare
-	reply, now := s.engine.SubmitWaking(command, observed, waiting.arrive, conn.wakeOthers)
-	s.logDenial(conn, &command, reply)
+	reply, now := s.engine.SubmitWaking(command, waiting.arrive, conn.wakeOthers)
+	s.note(conn, &command, reply)
 	if admitted != nil {
 		admitted()
 	}
@@ -328,7 +327,7 @@ const (
 
 // submitWill is submit for a Will, whose connection has ended. Its reply can reach another client
 // only.
-func (s *Server) submitWill(conn *connection, r request, command statestore.Command, observed func(statestore.Reply)) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
+func (s *Server) submitWill(conn *connection, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
 	if s.engine.Room(ctx) != nil {
@@ -339,13 +338,13 @@ func (s *Server) submitWill(conn *connection, r request, command statestore.Comm
 	}
 	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.CorrelationData))
 	if envelope.IsClientTopic(r.responseTopic) || !s.willReplies.takeReply(room, maxWillReplies) {
-		reply, now := s.engine.SubmitThen(command, observed, nil)
-		s.logDenial(conn, &command, reply)
+		reply, now := s.engine.Submit(command, nil)
+		s.note(conn, &command, reply)
 		return reply, !now, nil
 	}
 	waiting := s.newWaitingReply(s.willReplies)
-	reply, now := s.engine.SubmitThen(command, observed, waiting.arrive)
-	s.logDenial(conn, &command, reply)
+	reply, now := s.engine.Submit(command, waiting.arrive)
+	s.note(conn, &command, reply)
 	if now {
 		s.willReplies.cancelReply(room)
 		return reply, false, nil

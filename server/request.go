@@ -6,7 +6,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
@@ -73,20 +72,16 @@ func (s *Server) handle(conn *connection, r request) (reply statestore.Reply, la
 // apply applies a request that checkRequest has passed. It reports true for later if the reply
 // waits for a commit.
 func (s *Server) apply(conn *connection, r request) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
-	start := time.Now()
 	command := s.parse(conn, r)
+	s.describe(conn, &r, &command)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}
 	command.Willed = s.endsWith(conn, &command)
-	var observed func(statestore.Reply) // nil: nothing takes the event
-	if r.forced != nil || s.events.Wanted() {
-		observed = s.observing(conn, &r, &command, start)
-	}
 	if s.options.Journal == nil {
-		reply, _ = s.engine.SubmitWaking(command, observed, nil, conn.wakeOthers)
-		s.logDenial(conn, &command, reply)
-	} else if reply, later, fault = s.submit(conn, r, command, observed); fault != nil {
+		reply, _ = s.engine.SubmitWaking(command, nil, conn.wakeOthers)
+		s.note(conn, &command, reply)
+	} else if reply, later, fault = s.submit(conn, r, command); fault != nil {
 		return reply, false, fault
 	}
 	if s.backlogged.Load() != nil {
@@ -103,15 +98,6 @@ func (s *Server) apply(conn *connection, r request) (reply statestore.Reply, lat
 	}
 	s.count(func(stats *Stats) { stats.Requests++ })
 	return reply, false, nil
-}
-
-// logDenial logs a request that a rule refuses: of the users, or of strict mode.
-func (s *Server) logDenial(conn *connection, command *statestore.Command, reply statestore.Reply) {
-	switch reply.Err {
-	case protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued:
-		s.denials.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "remote", conn.remote,
-			"verb", command.Verb.String(), "key", logs.Name(command.Key), "reason", reply.Err.Error())
-	}
 }
 
 // parse parses the command in a request that arrives now.
@@ -168,7 +154,7 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 // It disconnects the client if the response topic belongs to the store (docs/protocol.md §1.2).
 func (s *Server) drop(conn *connection, why DropReason) *mqtt.Refusal {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
-	s.observe(activity.Dropped, conn, string(why))
+	conn.seen.Dropped()
 	s.drops.Log("client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", string(why))
 	if why == DroppedForbiddenTopic {
 		conn.disconnect(refusal(mqtt.NotAuthorized, string(why)))

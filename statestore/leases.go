@@ -279,13 +279,13 @@ func (s *Store) end(now Instant, l *lease, value string, cause Cause, c *Command
 		by = s.leases.source(c.Client, c.User)
 		ended.By, ended.ByUser, ended.Forced = by.client, by.user, c.Forced
 	}
+	if cause == CauseForced && by != l.holder {
+		reply.Forced = &ended
+	}
 	s.leases.totals.EndsBy[cause]++
 	s.note(l, by, ended)
 	s.leases.letGo(l)
 	s.leases.free[ended.Name] = l
-	if cause == CauseForced {
-		reply.Forced = &ended
-	}
 }
 
 // deletedBy returns why a command that deletes the key of a lease ends it.

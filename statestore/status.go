@@ -97,6 +97,9 @@ func (h HolderChange) at(now Instant) HolderChange {
 // Lease is a name that one client at a time holds.
 type Lease struct {
 	Name string `json:"name"`
+	// Turn is the place of the lease in the order of Store.Status. What can show some leases only should show
+	// those with the lowest turns: they belong to many clients, and they stay the same.
+	Turn int `json:"-"`
 	// Held says that a client holds the lease.
 	Held bool `json:"held"`
 	// Holder is the holder's name, and Client its client id. If Held is false they are of the last holder, as

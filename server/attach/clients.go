@@ -11,6 +11,7 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -35,7 +36,8 @@ const (
 type clientLRU struct {
 	engine *engine.Engine
 	limit  int
-	gone   func(client, reason string) // called with the lock held; must not block
+	seen   *events.Clients
+	log    *events.Log
 	now    func() time.Time
 	count  atomic.Uint64 // numbers KEYNOTIFYs, notifications, and what ends watches, in order
 
@@ -52,10 +54,19 @@ type clientEntry struct {
 	first   time.Time // of its first request
 	last    time.Time // of its last request
 	settled bool      // which list it is in
+	seen    *events.Client
 }
 
-func newClientLRU(engine *engine.Engine, limit int, gone func(client, reason string)) *clientLRU {
-	return &clientLRU{engine: engine, limit: limit, gone: gone, now: time.Now, fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element)}
+func newClientLRU(engine *engine.Engine, limit int, seen *events.Clients, log *events.Log) *clientLRU {
+	return &clientLRU{
+		engine: engine, limit: limit, seen: seen, log: log, now: time.Now,
+		fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element),
+	}
+}
+
+// newEntry returns the entry of a client, of which the broker does not say whether it is connected.
+func (c *clientLRU) newEntry(client string, now time.Time) *clientEntry {
+	return &clientEntry{client: client, first: now, last: now, seen: c.seen.Come(client, "", "", false)}
 }
 
 // restore remembers clients with requests in a journal. Each may deliver its last requests again, so
@@ -69,47 +80,69 @@ func (c *clientLRU) restore(clients []string) {
 		case len(c.clients) == c.limit:
 			c.engine.EndSession(client)
 		case c.settled.Len() < c.mostSettled():
-			c.clients[client] = c.settled.PushFront(&clientEntry{client: client, first: now, last: now, settled: true})
+			entry := c.newEntry(client, now)
+			entry.settled = true
+			c.clients[client] = c.settled.PushFront(entry)
 		default:
-			c.clients[client] = c.fresh.PushFront(&clientEntry{client: client, first: now, last: now})
+			c.clients[client] = c.fresh.PushFront(c.newEntry(client, now))
 		}
 	}
 }
 
-// submit applies a command that its client has just sent, like engine.SubmitThen. If there are too many
+// submit applies a command that its client has just sent, like engine.Submit. If there are too many
 // clients, it removes another one.
-func (c *clientLRU) submit(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
-	c.heard(command, func() bool {
-		reply, now = c.engine.SubmitThen(command, then, done)
+func (c *clientLRU) submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
+	seen := c.heard(command, func() bool {
+		reply, now = c.engine.Submit(command, done)
 		return true
 	})
+	c.note(seen, &command, &reply)
 	return reply, now
+}
+
+// note notes the reply to a command.
+func (c *clientLRU) note(seen *events.Client, command *statestore.Command, reply *statestore.Reply) {
+	seen.Answered(command, reply, c.now())
+	c.log.Answered(command, reply, "")
+}
+
+// dropped notes that a request was not given to the store.
+func (c *clientLRU) dropped(client string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if element := c.clients[client]; element != nil {
+		element.Value.(*clientEntry).seen.Dropped()
+	}
 }
 
 // trySubmit is submit for a command whose reply may leave at once, like engine.TrySubmit. It reports
 // false for any other, which changes nothing.
-func (c *clientLRU) trySubmit(command statestore.Command, then func(statestore.Reply)) (reply statestore.Reply, ok bool) {
-	c.heard(command, func() bool {
-		reply, ok = c.engine.TrySubmit(command, then)
+func (c *clientLRU) trySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
+	seen := c.heard(command, func() bool {
+		reply, ok = c.engine.TrySubmit(command)
 		return ok
 	})
+	if ok {
+		c.note(seen, &command, &reply)
+	}
 	return reply, ok
 }
 
 // heard notes that the client of a command is there, and calls apply, which reports whether it has applied the
-// command.
-func (c *clientLRU) heard(command statestore.Command, apply func() bool) {
+// command. It returns the client.
+func (c *clientLRU) heard(command statestore.Command, apply func() bool) *events.Client {
 	c.mu.Lock()
 	entry := c.heardLocked(command.Client)
 	if command.Verb != statestore.VerbKeyNotify {
 		c.mu.Unlock()
 		apply()
-		return
+		return entry.seen
 	}
 	defer c.mu.Unlock()
 	if apply() {
 		entry.watched = c.count.Add(1)
 	}
+	return entry.seen
 }
 
 // isSettled reports whether a client has sent requests for settledAfter or longer.
@@ -125,7 +158,8 @@ func (c *clientLRU) heardLocked(client string) *clientEntry {
 	element := c.clients[client]
 	if element == nil {
 		client = strings.Clone(client) // it may be a part of a large request
-		entry := &clientEntry{client: client, since: c.count.Add(1), first: now, last: now}
+		entry := c.newEntry(client, now)
+		entry.since = c.count.Add(1)
 		c.clients[client] = c.fresh.PushFront(entry)
 		if len(c.clients) > c.limit {
 			c.forgetLocked(c.fresh, c.fresh.Back()) // room for new ones is never 0, see settleLocked
@@ -165,10 +199,10 @@ func (c *clientLRU) settleLocked(now time.Time) bool {
 }
 
 func (c *clientLRU) forgetLocked(from *list.List, element *list.Element) {
-	client := from.Remove(element).(*clientEntry).client
-	delete(c.clients, client)
-	c.engine.EndSession(client)
-	c.gone(client, activity.ReasonForgotten)
+	entry := from.Remove(element).(*clientEntry)
+	delete(c.clients, entry.client)
+	c.engine.EndSession(entry.client)
+	entry.seen.Go(activity.ReasonForgotten)
 }
 
 // unread ends the watch of a notification that had no subscriber, and reports whether it did. It
@@ -195,7 +229,6 @@ func (c *clientLRU) endWatches() {
 	for client, element := range c.clients {
 		c.engine.Disconnect(client)
 		element.Value.(*clientEntry).since = c.count.Add(1)
-		c.gone(client, activity.ReasonBrokerRestarted)
 	}
 }
 

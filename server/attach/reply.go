@@ -181,14 +181,14 @@ func (q *replyQueue) flush(ctx context.Context) bool {
 
 // submit applies a command and answers it, after its commit if the reply shows what the journal does
 // not have yet. It never waits for a commit: what needs one, and finds no room in the backlog, is
-// refused. observed, which may be nil, is called with the reply when it may leave.
-func (l *link) submit(to address, command statestore.Command, observed func(statestore.Reply)) {
+// refused.
+func (l *link) submit(to address, command statestore.Command) {
 	if l.store.options.Journal == nil {
-		reply, _ := l.store.clients.submit(command, observed, nil)
+		reply, _ := l.store.clients.submit(command, nil)
 		l.answer(to, reply)
 		return
 	}
-	if reply, ok := l.store.clients.trySubmit(command, observed); ok {
+	if reply, ok := l.store.clients.trySubmit(command); ok {
 		l.answerBehind(to, command.Key, reply)
 		return
 	}
@@ -201,7 +201,7 @@ func (l *link) submit(to address, command statestore.Command, observed func(stat
 		return
 	}
 	l.replies.promise()
-	reply, now := l.store.clients.submit(command, observed, func(reply statestore.Reply) {
+	reply, now := l.store.clients.submit(command, func(reply statestore.Reply) {
 		waiting.reply = reply
 		l.replies.added(waiting)
 	})
