@@ -51,14 +51,24 @@ type State struct {
 	Totals Totals `json:"totals"`
 }
 
+// NewState returns a state of a store without leases and clients: an empty list is a list in JSON too.
+func NewState() State {
+	return State{
+		Leases:      []statestore.Lease{},
+		Clients:     []Client{},
+		Timeline:    []statestore.HolderChange{},
+		StaleWrites: []statestore.StaleWrite{},
+		Totals:      Totals{RequestsBy: []RequestCount{}},
+	}
+}
+
 // Client is a client of the store.
 type Client struct {
 	Client string `json:"client"`
 	User   string `json:"user,omitempty"`
 	Remote string `json:"remote,omitempty"`
 	// Connected says that the client is connected, and Since when that began, or ended for Reason. An
-	// attached store does not know its clients' connections: Since is when it first heard of the client,
-	// or forgot it.
+	// attached store does not know its clients' connections: Since is when it forgot the client, if it has.
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since"`
 	Reason    string    `json:"reason,omitempty"`

@@ -82,7 +82,10 @@ func (c *Clients) Come(id, user, remote string, connected bool) *Client {
 	client.mu.Lock()
 	defer client.mu.Unlock()
 	client.row.User, client.row.Remote = strings.Clone(shown.Cut(user)), remote
-	client.row.Connected, client.row.Since, client.row.Reason = connected, time.Now(), ""
+	client.row.Connected, client.row.Since, client.row.Reason = connected, time.Time{}, ""
+	if connected {
+		client.row.Since = time.Now()
+	}
 	return client
 }
 

@@ -14,14 +14,12 @@ const maxShown = 1000
 // State returns what a store shows.
 func State(store *engine.Engine, clients *Clients) activity.State {
 	status := store.Status(maxShown)
-	state := activity.State{
-		At:          time.Now(),
-		Leases:      append([]statestore.Lease{}, status.Leases...), // an empty list is a list in JSON too
-		Clients:     []activity.Client{},
-		Timeline:    append([]statestore.HolderChange{}, status.Changes...),
-		StaleWrites: append([]statestore.StaleWrite{}, status.StaleWrites...),
-		Totals:      activity.Totals{Totals: status.Totals, RequestsBy: []activity.RequestCount{}},
-	}
+	state := activity.NewState()
+	state.At = time.Now()
+	state.Leases = append(state.Leases, status.Leases...)
+	state.Timeline = append(state.Timeline, status.Changes...)
+	state.StaleWrites = append(state.StaleWrites, status.StaleWrites...)
+	state.Totals.Totals = status.Totals
 	state.LeasesHidden = max(0, status.Totals.Held+status.Totals.Free-len(state.Leases))
 	clients.show(&state, maxShown)
 	for verb := range status.Answers {
