@@ -29,7 +29,7 @@ type Kind uint8
 // The kinds of records. Their numbers are a part of the format.
 const (
 	KindUnknown  Kind = iota
-	KindKey           // a key: Key, Value, Version, Token, Lifetime, Willed; of a lease Client, User, Since, Bound
+	KindKey           // a key: Key, Value, Version, Token, Lifetime, Willed; of a lease Client, User, Since
 	KindFence         // the fence of a key that is gone: Key, Token
 	KindReply         // a remembered reply: Client, Sequence, Verb, Outcome, Version
 	KindIdentity      // the identity of the data: Identity, HoldOff
@@ -57,7 +57,6 @@ type Item struct {
 	Client   string        // the client id; of the holder, if the key is a lease
 	User     string        // of the client; empty: it has not authenticated
 	Since    int64         // when the holder acquired the lease, in milliseconds since the Unix epoch; 0: it is none
-	Bound    bool          // Version is the fencing token of the lease: the request named the store
 	Change   HolderChange  // without GapMillis while To is empty
 	Sequence uint64        // orders the replies of a client, or the changes
 	Verb     Verb          // of the request
@@ -119,7 +118,7 @@ func (i Item) Record() Record {
 		buffer = append(buffer, flag(i.Since != 0))
 		if i.Since != 0 {
 			buffer = binary.BigEndian.AppendUint64(buffer, uint64(i.Since))
-			buffer = appendText(appendText(append(buffer, flag(i.Bound)), i.Client), i.User)
+			buffer = appendText(appendText(buffer, i.Client), i.User)
 		}
 		buffer = append(buffer, i.Value...)
 	case KindFence:
@@ -266,7 +265,7 @@ func (r Record) decode() (Item, error) {
 			if item.Since = int64(rest.uint63()); item.Since == 0 {
 				rest.fail("a lease was acquired at no time")
 			}
-			item.Bound, item.Client, item.User = rest.flag(), rest.text(), rest.text()
+			item.Client, item.User = rest.text(), rest.text()
 		}
 		item.Value = string(rest.take(len(rest.bytes)))
 	case item.Kind == KindFence && (letter == idKey || letter == idLongKey):

@@ -56,9 +56,9 @@ var goldenItems = []struct {
 		"a lease",
 		Item{
 			Kind: KindKey, Key: "k", Value: "v", Version: hlc.Timestamp{Wall: noon, Counter: 1, Node: "n"}, Lifetime: time.Second,
-			Client: "a", User: "ana", Since: noon, Bound: true,
+			Client: "a", User: "ana", Since: noon,
 		},
-		"6b6b", "02010000018af7cb85a8000000000000000100016e00000000003b9aca00010000018af7cb85a801000000016100000003616e6176a05ffc65",
+		"6b6b", "02010000018af7cb85a8000000000000000100016e00000000003b9aca00010000018af7cb85a8000000016100000003616e617633da92c4",
 	},
 	{
 		"a change of a lease",

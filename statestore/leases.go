@@ -16,8 +16,6 @@ const (
 	maxChanges = 500
 	// maxAsking is how many clients the store remembers that have asked for one lease and not got it.
 	maxAsking = 16
-	// maxStale is how many clients it remembers whose writes it refused for their fencing tokens.
-	maxStale = 100
 )
 
 // leases is what the store knows of leases beside their keys, and their history. A key is a lease if it was
@@ -27,28 +25,23 @@ type leases struct {
 	sources   map[sourceID]*source
 	users     []*user
 	userNamed map[string]*user
-	free      map[string]*lease // those without a holder, by name: each has its latest change in the history
-	history   []*change         // the oldest first
-	sequence  uint64            // of the latest change
-	changed   []*change         // by the command or the expiry that is applied
-	stale     []StaleWrite      // one of each client, the oldest first
+	history   []*change          // the oldest first
+	latest    map[string]*change // in the history, by the name of the lease
+	sequence  uint64             // of the latest change
+	changed   []*change          // by the command or the expiry that is applied
 	totals    Totals
 }
 
-// lease is a key that a client holds as a lease, or has held lately.
+// lease is what the store knows of a key that a client holds as a lease.
 type lease struct {
-	entry   *entry  // nil: no client holds it
-	holder  *source // the client that has set the key; nil without an entry
-	owner   *source // the first client that held it
-	place   int     // in owner.leases
+	holder  *source // the client that has set the key
+	place   int     // in holder.leases
 	since   int64   // when the holder acquired it, on the wall clock
 	token   stamp   // the version of that, or of the next request if only that named the store; zero: not known
 	bound   bool    // the request with the token named the store
 	ttl     time.Duration
-	renewed uint64   // by this holder
-	changes uint64   // of the holder
-	last    *change  // nil: none in the history
-	asking  []Waiter // clients that have asked for it and not got it
+	renewed uint64
+	asking  []Waiter // clients that have asked for it since
 }
 
 type sourceID struct{ client, user string }
@@ -57,10 +50,9 @@ type sourceID struct{ client, user string }
 type source struct {
 	sourceID
 	of      *user
-	place   int // in of.sources
-	leases  []*lease
+	place   int      // in of.sources
+	leases  []*entry // that it holds
 	changes int
-	holds   int
 	lost    int64 // when its connection ended, on the wall clock; 0: not known
 }
 
@@ -76,7 +68,7 @@ type user struct {
 type change struct {
 	HolderChange
 	by       *source // in whose share it is
-	of       *lease  // whose latest change it is; nil: of none
+	holders  uint64  // how often another holder than the one before has acquired the lease until then
 	slot     uint32
 	sequence uint64
 }
@@ -84,11 +76,11 @@ type change struct {
 func newLeases() leases {
 	return leases{
 		sources: make(map[sourceID]*source), userNamed: make(map[string]*user),
-		free: make(map[string]*lease), totals: Totals{EndsBy: make(map[Cause]uint64)},
+		latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)},
 	}
 }
 
-// source returns the client of a user, which the caller uses: drop frees what is not used.
+// source returns a client of a user. What uses it counts in it, and calls drop in the end.
 func (l *leases) source(client, name string) *source {
 	id := sourceID{shown.Cut(client), shown.Cut(name)}
 	if known := l.sources[id]; known != nil {
@@ -105,9 +97,9 @@ func (l *leases) source(client, name string) *source {
 	return s
 }
 
-// drop forgets a client that holds no lease and has no part in what is shown.
+// drop forgets a client that nothing uses.
 func (l *leases) drop(s *source) {
-	if len(s.leases)+s.changes+s.holds > 0 {
+	if len(s.leases)+s.changes > 0 {
 		return
 	}
 	delete(l.sources, s.sourceID)
@@ -127,32 +119,19 @@ func leave[T any](list *[]*T, place int, move func(last *T)) {
 	*list = (*list)[:end]
 }
 
-// hold makes a client the holder of a lease whose key was set.
-func (l *leases) hold(of *lease, e *entry, by *source) {
-	if of.owner == nil {
-		of.owner, of.place = by, len(by.leases)
-		by.leases = append(by.leases, of)
-	}
-	of.entry, of.holder, e.lease = e, by, of
-	by.holds++
+// hold makes a client the holder of a lease, the key of which it has set.
+func (l *leases) hold(e *entry, by *source) {
+	e.lease.holder, e.lease.place = by, len(by.leases)
+	by.leases = append(by.leases, e)
 	l.totals.Held++
 }
 
 // letGo ends what hold began.
-func (l *leases) letGo(of *lease) {
-	by := of.holder
-	of.entry.lease, of.entry, of.holder = nil, nil, nil
-	by.holds--
+func (l *leases) letGo(e *entry) {
+	by, place := e.lease.holder, e.lease.place
+	leave(&by.leases, place, func(last *entry) { last.lease.place = place })
 	l.totals.Held--
 	l.drop(by)
-}
-
-// forget drops a lease that no client holds.
-func (l *leases) forget(of *lease) {
-	delete(l.free, of.last.Name)
-	of.last.of = nil
-	leave(&of.owner.leases, of.place, func(last *lease) { last.place = of.place })
-	l.drop(of.owner)
 }
 
 // isBid reports whether a key with a value is a preferred node's request for a lease, which is none itself.
@@ -162,12 +141,9 @@ func isBid[T string | []byte](key string, value T) bool {
 
 // rankOf returns the rank that ends the value of a request for a lease; -1 if there is none.
 func rankOf[T string | []byte](value T) int {
-	holder, _ := protocol.HolderOf(value)
-	if len(holder) == len(value) || len(value)-len(holder) > 10 {
-		return -1
-	}
-	rank, err := strconv.Atoi(string(value[len(holder)+1:]))
-	if err != nil {
+	client, _ := protocol.HolderOf(value)
+	rank, err := strconv.Atoi(string(value[min(len(client)+1, len(value)):]))
+	if err != nil || len(value)-len(client) > 10 {
 		return -1
 	}
 	return rank
@@ -187,39 +163,35 @@ func (c *Command) isClaim() bool {
 	return c.Condition != Always && c.Lifetime > 0 && !isBid(c.Key, c.Value)
 }
 
-// continues reports whether a SET that applies to a lease goes on with the time of its holder.
-func (l *lease) continues(c *Command) bool {
-	client, value := l.holder.client, l.entry.value()
-	return value == string(c.Value) ||
-		c.Condition == Always && shown.Cut(c.Client) == client && holderOf(c.Value, client) == holderOf(value, client)
+// goesOn reports whether a SET of the key of a lease goes on with the time of its holder.
+func (c *Command) goesOn(e *entry) bool {
+	client := e.lease.holder.client
+	return e.value() == string(c.Value) ||
+		c.Condition == Always && shown.Cut(c.Client) == client && holderOf(c.Value, client) == holderOf(e.value(), client)
 }
 
 // noteSet notes a SET that was applied to a key, which had a value before. goesOn says that it goes on with
 // the time of the holder, or that it changed nothing of a key that is no lease: then that stays none, so that it
 // needs no record.
 func (s *Store) noteSet(now Instant, c *Command, reply *Reply, e *entry, before string, goesOn bool) {
-	l := e.lease
+	isLease := c.isClaim() || e.lease != nil && c.Lifetime > 0
+	if e.lease != nil && !(goesOn && isLease) {
+		cause := CauseForced
+		if shown.Cut(c.Client) == e.lease.holder.client {
+			cause = CauseOverwritten
+		}
+		s.end(now, e, before, cause, c, reply)
+		goesOn = false
+	}
 	switch {
-	case l == nil && (goesOn || !c.isClaim()):
-	case goesOn && c.Lifetime > 0:
+	case e.lease != nil:
 		s.renew(c, e)
-	default:
-		if l != nil {
-			cause := CauseForced
-			if shown.Cut(c.Client) == l.holder.client {
-				cause = CauseOverwritten
-			}
-			s.end(now, l, before, cause, c, reply)
-		}
-		if c.isClaim() || l != nil && c.Lifetime > 0 {
-			s.acquire(now, c, e)
-		} else {
-			s.leases.forget(l) // the key is no lease any more
-		}
+	case isLease && !goesOn:
+		s.acquire(now, c, e)
 	}
 }
 
-// renew notes that the holder of a lease has set its key again.
+// renew notes that a lease was set again.
 func (s *Store) renew(c *Command, e *entry) {
 	l := e.lease
 	if c.store != nil && !l.bound && l.renewed == 0 && l.token.node != nil {
@@ -228,11 +200,9 @@ func (s *Store) renew(c *Command, e *entry) {
 		l.renewed++
 	}
 	if c.Client != l.holder.client || c.User != l.holder.user {
-		former, by := l.holder, s.leases.source(c.Client, c.User)
-		former.holds--
-		by.holds++
-		l.holder = by
-		s.leases.drop(former)
+		by := s.leases.source(c.Client, c.User)
+		s.leases.letGo(e)
+		s.leases.hold(e, by)
 	}
 	l.holder.lost, l.ttl = 0, c.Lifetime
 	s.leases.totals.Renewed++
@@ -240,38 +210,32 @@ func (s *Store) renew(c *Command, e *entry) {
 
 // acquire notes that a client has a lease from now on.
 func (s *Store) acquire(now Instant, c *Command, e *entry) {
-	name := shown.Cut(e.key())
-	l := s.leases.free[name]
-	if l == nil {
-		l = new(lease)
-	}
-	delete(s.leases.free, name)
 	by := s.leases.source(c.Client, c.User)
-	s.leases.hold(l, e, by)
 	by.lost = 0
-	l.since, l.token, l.bound, l.ttl, l.renewed = now.WallMillis, e.version, c.store != nil, c.Lifetime, 0
-	l.asking = slices.DeleteFunc(l.asking, func(w Waiter) bool { return w.Client == by.client })
+	e.lease = &lease{since: now.WallMillis, token: e.version, bound: c.store != nil, ttl: c.Lifetime}
+	s.leases.hold(e, by)
 	s.leases.totals.Acquired++
-	to := holderOf(e.value(), by.client)
-	if l.last == nil || !l.last.Began.IsZero() {
-		s.note(l, by, HolderChange{Name: strings.Clone(name), Cause: CauseAcquired, To: to, Began: now.wall()})
+	name, to := shown.Cut(e.key()), holderOf(e.value(), by.client)
+	last := s.leases.latest[name]
+	if last == nil || !last.isOpen() {
+		s.note(by, HolderChange{Name: strings.Clone(name), Cause: CauseAcquired, To: to, Began: now.wall()})
 		return
 	}
-	l.last.To, l.last.Began = to, now.wall()
-	l.last.GapMillis = max(0, l.last.Began.Sub(l.last.Ended).Milliseconds())
-	if l.last.To != l.last.From {
-		l.changes++
+	last.HolderChange = last.at(now)
+	last.To, last.Began = to, now.wall()
+	if last.To != last.From {
+		last.holders++
 	}
-	s.leases.changed = append(s.leases.changed, l.last)
+	s.leases.changed = append(s.leases.changed, last)
 }
 
-// end notes that a lease has ended, which had some value. c is the command that has ended it; nil: its time
-// was over.
-func (s *Store) end(now Instant, l *lease, value string, cause Cause, c *Command, reply *Reply) {
-	by := l.holder
+// end notes that a lease has ended, the key of which had some value. c is the command that has ended it; nil:
+// its time was over.
+func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command, reply *Reply) {
+	by := e.lease.holder
 	ended := HolderChange{
-		Name: strings.Clone(shown.Cut(l.entry.key())), Cause: cause, From: holderOf(value, by.client),
-		Ended: now.wall(), HeldMillis: max(0, now.WallMillis-l.since),
+		Name: strings.Clone(shown.Cut(e.key())), Cause: cause, From: holderOf(value, by.client),
+		Ended: now.wall(), HeldMillis: max(0, now.WallMillis-e.lease.since),
 	}
 	if c == nil {
 		ended.Disconnected = wallOf(by.lost)
@@ -279,17 +243,17 @@ func (s *Store) end(now Instant, l *lease, value string, cause Cause, c *Command
 		by = s.leases.source(c.Client, c.User)
 		ended.By, ended.ByUser, ended.Forced = by.client, by.user, c.Forced
 	}
-	if cause == CauseForced && by != l.holder {
+	if cause == CauseForced && by != e.lease.holder {
 		reply.Forced = &ended
 	}
 	s.leases.totals.EndsBy[cause]++
-	s.note(l, by, ended)
-	s.leases.letGo(l)
-	s.leases.free[ended.Name] = l
+	s.note(by, ended)
+	s.leases.letGo(e)
+	e.lease = nil
 }
 
-// deletedBy returns why a command that deletes the key of a lease ends it.
-func (l *lease) deletedBy(c *Command) Cause {
+// deletes returns why a command that deletes the key of a lease ends it.
+func (c *Command) deletes(l *lease) Cause {
 	switch {
 	case c.Will:
 		return CauseWill
@@ -301,57 +265,53 @@ func (l *lease) deletedBy(c *Command) Cause {
 	return CauseReleased
 }
 
-// note makes a change the latest one of a lease and of the history.
-func (s *Store) note(l *lease, by *source, noted HolderChange) {
+// note adds a change to the history, in the share of a client.
+func (s *Store) note(by *source, noted HolderChange) {
 	h := &s.leases
 	h.sequence++
-	by.changes++
-	by.of.changes++
-	latest := &change{HolderChange: noted, by: by, of: l, slot: uint32(len(h.history)), sequence: h.sequence}
-	before := l.last
+	latest := &change{HolderChange: noted, by: by, slot: uint32(len(h.history)), sequence: h.sequence}
+	before := h.latest[latest.Name]
+	if before != nil {
+		latest.holders = before.holders
+	}
+	h.add(latest)
 	switch {
 	case before != nil && before.isRoutine() && latest.isRoutine() && before.From == latest.From:
 		// The same client had it, released it, had it again and has released it again: a job that runs
 		// now and then must not push failovers out of the history.
 		latest.Repeated = before.Repeated + 1
 		latest.slot = h.remove(before)
-	case len(h.history) == maxChanges:
+	case len(h.history) > maxChanges:
 		latest.slot = h.remove(h.surplus())
 	}
-	if before != nil {
-		before.of = nil
-	}
-	l.last = latest
-	h.history = append(h.history, latest)
 	h.changed = append(h.changed, latest)
 }
 
-// surplus returns the change that gives way to another: the oldest one of the client that has most, of the
-// user that has most.
-func (l *leases) surplus() *change {
-	surplus := l.history[0]
-	for _, c := range l.history {
-		if a, b := c.by, surplus.by; cmp.Or(cmp.Compare(a.of.changes, b.of.changes), cmp.Compare(a.changes, b.changes)) > 0 {
-			surplus = c
-		}
-	}
-	return surplus
+func (l *leases) add(c *change) {
+	c.by.changes++
+	c.by.of.changes++
+	l.history, l.latest[c.Name] = append(l.history, c), c
 }
 
 // remove takes a change out of the history, and returns its slot.
 func (l *leases) remove(c *change) (slot uint32) {
 	i := slices.Index(l.history, c)
 	l.history = slices.Delete(l.history, i, i+1)
+	if l.latest[c.Name] == c {
+		delete(l.latest, c.Name)
+	}
 	c.by.changes--
 	c.by.of.changes--
 	l.drop(c.by)
-	if of := c.of; of != nil {
-		if of.entry == nil {
-			l.forget(of)
-		}
-		of.last = nil
-	}
 	return c.slot
+}
+
+// surplus returns the change that gives way to another: the oldest one of the client that has most, of the
+// user that has most.
+func (l *leases) surplus() *change {
+	return slices.MaxFunc(l.history, func(a, b *change) int {
+		return cmp.Or(cmp.Compare(a.by.of.changes, b.by.of.changes), cmp.Compare(a.by.changes, b.by.changes))
+	})
 }
 
 // takeChanged returns the records of the history that the command or the expiry that was applied has changed.
@@ -361,43 +321,24 @@ func (s *Store) takeChanged() (records []Record) {
 			records = append(records, c.record())
 		}
 	}
-	clear(s.leases.changed)
 	s.leases.changed = s.leases.changed[:0]
 	return records
 }
 
 // ask notes that a client has asked for a lease that another one holds.
-func (l *lease) ask(now Instant, c *Command) {
-	client := shown.Cut(c.Client)
+func (l *lease) ask(now Instant, client string) {
+	client = shown.Cut(client)
 	i := slices.IndexFunc(l.asking, func(w Waiter) bool { return w.Client == client })
-	switch {
-	case i >= 0:
-	case len(l.asking) < maxAsking:
-		i, l.asking = len(l.asking), append(l.asking, Waiter{})
-	default: // the one that has not asked for longest gives way
-		i = slices.Index(l.asking, slices.MinFunc(l.asking, func(a, b Waiter) int { return a.LastAttempt.Compare(b.LastAttempt) }))
+	if i < 0 {
+		if len(l.asking) == maxAsking { // the one that has not asked for longest gives way
+			l.asking = slices.Delete(l.asking, 0, 1)
+		}
+		i, l.asking = len(l.asking), append(l.asking, Waiter{Client: strings.Clone(client), Since: now.wall()})
 	}
-	w := &l.asking[i]
-	if w.Client != client {
-		*w = Waiter{Client: strings.Clone(client), Since: now.wall()}
-	}
+	w := l.asking[i]
 	w.LastAttempt = now.wall()
 	w.Attempts++
-}
-
-// noteStale notes a write that was refused because its fencing token is too low.
-func (s *Store) noteStale(now Instant, c *Command) {
-	l := &s.leases
-	client := strings.Clone(shown.Cut(c.Client))
-	l.totals.StaleWrites++
-	l.stale = slices.DeleteFunc(l.stale, func(w StaleWrite) bool { return w.Client == client })
-	l.stale = append(l.stale, StaleWrite{
-		At: now.wall(), Key: strings.Clone(shown.Cut(c.Key)), Client: client, User: strings.Clone(shown.Cut(c.User)),
-		Verb: c.Verb.String(), Refusal: string(protocol.FencingTokenLower),
-	})
-	if surplus := len(l.stale) - maxStale; surplus > 0 {
-		l.stale = slices.Delete(l.stale, 0, surplus)
-	}
+	l.asking = append(slices.Delete(l.asking, i, i+1), w)
 }
 
 // Lost says that the connection of a client of a user has ended.
@@ -409,46 +350,23 @@ func (s *Store) Lost(now Instant, client, name string) {
 
 // restoreLease makes a key that was restored a lease again.
 func (s *Store) restoreLease(item *Item, e *entry) {
-	l := &lease{since: item.Since, bound: item.Bound, ttl: item.Lifetime}
-	if item.Bound {
-		l.token = e.version
-	}
-	s.leases.hold(l, e, s.leases.source(item.Client, item.User))
+	e.lease = &lease{since: item.Since, ttl: item.Lifetime}
+	s.leases.hold(e, s.leases.source(item.Client, item.User))
 }
 
 // restoreChange takes a change of an earlier store. It reports whether there was one with its slot.
 func (s *Store) restoreChange(item *Item) (twice bool) {
 	twice = slices.ContainsFunc(s.leases.history, func(c *change) bool { return c.slot == item.slot })
-	c := &change{HolderChange: item.Change, by: s.leases.source(item.Client, item.User), slot: item.slot, sequence: item.Sequence}
-	c.by.changes++
-	c.by.of.changes++
-	s.leases.history = append(s.leases.history, c)
+	by := s.leases.source(item.Client, item.User)
+	s.leases.add(&change{HolderChange: item.Change, by: by, slot: item.slot, sequence: item.Sequence})
 	return twice
 }
 
-// restoredChanges puts the changes that were restored in their order, and finds their leases. So it shows
-// those too that no client holds.
+// restoredChanges puts the changes that were restored in their order.
 func (s *Store) restoredChanges() {
 	l := &s.leases
 	slices.SortFunc(l.history, func(a, b *change) int { return cmp.Compare(a.sequence, b.sequence) })
-	held := make(map[string]*lease, l.totals.Held)
-	for _, e := range s.entries {
-		if e.lease != nil {
-			held[shown.Cut(e.key())] = e.lease
-		}
-	}
-	for _, c := range slices.Backward(l.history) {
-		of := cmp.Or(held[c.Name], l.free[c.Name])
-		switch {
-		case of != nil && of.last == nil:
-			of.last, c.of = c, of
-		case of == nil && c.Began.IsZero():
-			of = &lease{last: c, owner: c.by, place: len(c.by.leases)}
-			c.by.leases, c.of = append(c.by.leases, of), of
-			l.free[c.Name] = of
-		}
-	}
-	if last := len(l.history); last > 0 {
-		l.sequence = l.history[last-1].sequence
+	for _, c := range l.history {
+		l.latest[c.Name], l.sequence = c, c.sequence
 	}
 }

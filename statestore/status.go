@@ -1,6 +1,8 @@
 package statestore
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -73,9 +75,12 @@ type HolderChange struct {
 	Repeated uint64 `json:"repeated"`
 }
 
+// isOpen reports whether no client has acquired the lease since.
+func (h *HolderChange) isOpen() bool { return h.Began.IsZero() }
+
 // isRoutine reports whether a holder has released its lease, and no other has it since.
 func (h *HolderChange) isRoutine() bool {
-	return h.Cause == CauseReleased && (h.Began.IsZero() || h.To == h.From)
+	return h.Cause == CauseReleased && (h.isOpen() || h.To == h.From)
 }
 
 // Latest returns when the change began, or ended.
@@ -88,7 +93,7 @@ func (h *HolderChange) Latest() time.Time {
 
 // at returns the change as it is now.
 func (h HolderChange) at(now Instant) HolderChange {
-	if h.Began.IsZero() {
+	if h.isOpen() {
 		h.GapMillis = max(0, now.wall().Sub(h.Ended).Milliseconds())
 	}
 	return h
@@ -107,8 +112,7 @@ type Lease struct {
 	Holder string `json:"holder"`
 	Client string `json:"client"`
 	// Since is when the holder acquired the lease, and Token its fencing token: the version of that
-	// SET, or of the next one, if only that named the store. Token is empty if the lease was acquired before
-	// the store started, by a request that did not name it.
+	// SET, or of the next one, if only that named the store; empty if that was before the store started.
 	Since time.Time `json:"since"`
 	Token string    `json:"token,omitempty"`
 	// TTLMillis is the lifetime, LeftMillis what is left of it, and Deadline its end. JSON leaves out a
@@ -125,11 +129,11 @@ type Lease struct {
 	// NoHolderSince is when the lease became free, if Held is false, and NoHolderMillis how long ago.
 	NoHolderSince  time.Time `json:"noHolderSince,omitzero"`
 	NoHolderMillis int64     `json:"noHolderMillis,omitzero"`
-	// Changes counts how often another holder than the one before has acquired the lease, since the store
-	// started. LastChange is the last entry of the lease in the history; nil: none.
+	// Changes counts how often another holder than the one before has acquired the lease, as far as the history
+	// goes back, and since the store started. LastChange is its last entry in the history; nil: none.
 	Changes    uint64        `json:"changes"`
 	LastChange *HolderChange `json:"lastChange,omitempty"`
-	// Waiting are the clients that wait for the lease or watch it: those that have asked for it first.
+	// Waiting are the clients that wait for the lease or watch it: first those that have asked for it.
 	// WaitingHidden is how many more there are.
 	Waiting       []Waiter `json:"waiting"`
 	WaitingHidden int      `json:"waitingHidden"`
@@ -151,17 +155,6 @@ type Waiter struct {
 	Rank *int `json:"rank,omitempty"`
 }
 
-// StaleWrite is a write that the store refused for its fencing token: most likely of a client that
-// held a lease once and does not know that it has lost it.
-type StaleWrite struct {
-	At      time.Time `json:"at"`
-	Key     string    `json:"key"`
-	Client  string    `json:"client"`
-	User    string    `json:"user,omitempty"`
-	Verb    string    `json:"verb"`
-	Refusal string    `json:"refusal"`
-}
-
 // Totals count leases: Held and Free how many there are, the others what happened since the store started.
 type Totals struct {
 	Held     int    `json:"held"`
@@ -170,138 +163,120 @@ type Totals struct {
 	Renewed  uint64 `json:"renewed"`
 	// EndsBy counts the ends of leases by cause.
 	EndsBy map[Cause]uint64 `json:"endsBy"`
-	// StaleWrites counts writes that were refused for their fencing token.
-	StaleWrites uint64 `json:"staleWrites"`
 }
 
 // Status is what a store shows of its leases. Texts that clients choose are cut, and may have any bytes.
 type Status struct {
-	Changes     []HolderChange // the latest 500, the latest first
-	StaleWrites []StaleWrite   // the latest one of each of 100 clients, the latest first
-	Totals      Totals
+	Changes []HolderChange // the latest 500, the latest first
+	Totals  Totals
 }
 
-// LeaseRef stands for a lease that Store.Lease shows.
-type LeaseRef struct{ *lease }
-
-// Status returns what the store shows of its leases, and which ones Lease can show, up to limit: each user in
-// turn has one, and of each user each client, those first that have it for longest.
-func (s *Store) Status(now Instant, limit int) (Status, []LeaseRef) {
+// Status returns what the store shows of its leases, and the names of those to show with Lease, up to limit: each
+// user in turn has one, and of each user each client.
+func (s *Store) Status(now Instant, limit int) (Status, []string) {
 	l := &s.leases
-	status := Status{StaleWrites: slices.Clone(l.stale), Totals: l.totals}
-	status.Totals.EndsBy = make(map[Cause]uint64, len(Causes))
-	for cause, count := range l.totals.EndsBy {
-		status.Totals.EndsBy[cause] = count
-	}
-	slices.Reverse(status.StaleWrites)
+	status := Status{Totals: l.totals}
+	status.Totals.EndsBy = maps.Clone(l.totals.EndsBy)
+	free := make(map[*source][]string)
 	for _, c := range slices.Backward(l.history) {
 		status.Changes = append(status.Changes, c.at(now))
-	}
-	for name, free := range l.free {
-		if now.wall().Sub(free.last.Ended) > freeFor && s.watches.byKey[name] == nil {
-			l.forget(free)
+		isOld := now.wall().Sub(c.Ended) > freeFor && s.watches.byKey[c.Name] == nil
+		if c.isOpen() && l.latest[c.Name] == c && !isOld {
+			free[c.by] = append(free[c.by], c.Name)
+			status.Totals.Free++
 		}
 	}
-	status.Totals.Free = len(l.free)
-	var turns [][]LeaseRef
+	var ofUsers [][]string
 	for _, u := range l.users[:min(len(l.users), limit)] {
-		var own [][]LeaseRef
-		for _, by := range u.sources {
-			refs := make([]LeaseRef, 0, min(len(by.leases), limit))
-			for _, of := range by.leases[:cap(refs)] {
-				refs = append(refs, LeaseRef{of})
+		var ofClients [][]string
+		for _, by := range u.sources[:min(len(u.sources), limit)] {
+			names := free[by]
+			for _, e := range by.leases[:min(len(by.leases), limit)] {
+				names = append(names, e.key())
 			}
-			own = append(own, refs)
+			ofClients = append(ofClients, names)
 		}
-		turns = append(turns, shown.InTurn(own, limit))
+		ofUsers = append(ofUsers, shown.InTurn(ofClients, limit))
 	}
-	return status, shown.InTurn(turns, limit)
+	return status, shown.InTurn(ofUsers, limit)
 }
 
-// Lease shows a lease. It reports false if there is nothing to show any more.
-func (s *Store) Lease(now Instant, ref LeaseRef) (Lease, bool) {
-	l := ref.lease
-	row := Lease{
-		Renewals: l.renewed, TTLMillis: l.ttl.Milliseconds(), Since: wallOf(l.since), Changes: l.changes, Waiting: []Waiter{},
-	}
-	switch e := l.entry; {
-	case e != nil:
-		left := max(e.deadline-now.Elapsed, 0)
-		row.Name, row.Held, row.Client, row.LeftMillis = shown.Cut(e.key()), true, l.holder.client, left.Milliseconds()
-		row.Holder, row.Value = holderOf(e.value(), row.Client), shown.Cut(e.value())
-		row.Deadline = now.wall().Add(left)
-		row.LastRenewal = row.Deadline.Add(-l.ttl)
-		if token := l.token.timestamp(); !token.IsZero() {
-			row.Token = token.String()
-		}
-	case l.last != nil:
-		row.Name, row.Holder, row.NoHolderSince = l.last.Name, l.last.From, l.last.Ended
-		row.NoHolderMillis = max(0, now.wall().Sub(l.last.Ended).Milliseconds())
-		if l.last.Cause != CauseForced {
-			row.Client = l.last.by.client
+// Lease shows a lease. It reports false if there is nothing to show.
+func (s *Store) Lease(now Instant, name string) (row Lease, ok bool) {
+	row.Waiting = []Waiter{}
+	last := cmp.Or(s.leases.latest[name], s.leases.latest[shown.Cut(name)])
+	switch e := s.entries[name]; {
+	case e != nil && e.lease != nil:
+		e.show(now, &row)
+	case last != nil && last.isOpen():
+		row.Name, row.Holder, row.NoHolderSince = last.Name, last.From, last.Ended
+		row.NoHolderMillis = max(0, now.wall().Sub(last.Ended).Milliseconds())
+		if last.Cause != CauseForced {
+			row.Client = last.by.client
 		}
 	default:
-		return Lease{}, false
+		return row, false
 	}
-	if l.last != nil {
-		last := l.last.at(now)
-		row.LastChange = &last
+	if last != nil {
+		latest := last.at(now)
+		row.LastChange, row.Changes = &latest, last.holders
 	}
-	s.showWaiting(now, l, &row)
+	s.showWaiting(now, name, &row)
 	return row, true
 }
 
-// showWaiting adds the clients that wait for a lease.
-func (s *Store) showWaiting(now Instant, l *lease, row *Lease) {
-	of := s.watches.byKey[row.Name]
-	watching := func(client string) bool {
-		by := s.watches.byClient[client]
-		return by != nil && by.keys[row.Name] != nil
-	}
-	if bid := s.entries[row.Name+protocol.FailBackSuffix]; bid != nil && !bid.due(now) && isBid(bid.key(), bid.value()) {
-		client, _ := protocol.HolderOf(bid.value())
-		rank := rankOf(bid.value())
-		row.Waiting = append(row.Waiting, Waiter{Client: shown.Cut(client), Bids: true, Rank: &rank})
+// show adds the holder of a lease to its row.
+func (e *entry) show(now Instant, row *Lease) {
+	l, left := e.lease, max(e.deadline-now.Elapsed, 0)
+	row.Name, row.Held, row.Client = shown.Cut(e.key()), true, l.holder.client
+	row.Holder, row.Value = holderOf(e.value(), row.Client), shown.Cut(e.value())
+	row.Since, row.Renewals, row.TTLMillis = wallOf(l.since), l.renewed, l.ttl.Milliseconds()
+	row.LeftMillis, row.Deadline = left.Milliseconds(), now.wall().Add(left)
+	row.LastRenewal = row.Deadline.Add(-l.ttl)
+	if token := l.token.timestamp(); !token.IsZero() {
+		row.Token = token.String()
 	}
 	for _, w := range l.asking {
-		w.Watching = watching(w.Client)
-		if !w.Watching && now.wall().Sub(w.LastAttempt) > max(askedFor, askedTTLs*l.ttl) || l.entry != nil && w.Client == l.holder.client {
-			continue
-		}
-		if i := row.waiter(w.Client); i >= 0 {
-			w.Bids, w.Rank = true, row.Waiting[i].Rank
-			row.Waiting[i] = w
-		} else {
+		if now.wall().Sub(w.LastAttempt) <= max(askedFor, askedTTLs*l.ttl) {
 			row.Waiting = append(row.Waiting, w)
 		}
 	}
+}
+
+// showWaiting adds the clients that watch a lease, and the one that asks its holder to hand over.
+func (s *Store) showWaiting(now Instant, name string, row *Lease) {
+	if bid := s.entries[name+protocol.FailBackSuffix]; bid != nil && !bid.due(now) && isBid(bid.key(), bid.value()) {
+		client, _ := protocol.HolderOf(bid.value())
+		rank := rankOf(bid.value())
+		w := row.waiter(shown.Cut(client))
+		w.Bids, w.Rank = true, &rank
+	}
+	of := s.watches.byKey[name]
 	if of == nil {
 		return
 	}
-	hidden := len(of.watchers) - of.gaps
-	if l.entry != nil && watching(l.holder.client) {
-		hidden--
-	}
-	for i := range row.Waiting {
-		if row.Waiting[i].Watching = watching(row.Waiting[i].Client); row.Waiting[i].Watching {
-			hidden--
-		}
-	}
+	row.WaitingHidden = len(of.watchers) - of.gaps
 	for _, r := range of.watchers[:min(len(of.watchers), searchedWatches)] {
-		if r.watcher == nil || r.watcher.gone || len(row.Waiting) >= shownWaiters {
+		if r.watcher == nil {
 			continue
 		}
 		client := shown.Cut(r.watcher.client)
-		if l.entry != nil && client == l.holder.client || row.waiter(client) >= 0 {
-			continue
+		if isHolder := row.Held && client == row.Client; !isHolder && !r.watcher.gone {
+			row.waiter(client).Watching = true
 		}
-		row.Waiting = append(row.Waiting, Waiter{Client: client, Watching: true})
-		hidden--
+		row.WaitingHidden--
 	}
-	row.WaitingHidden = max(0, hidden)
+	if surplus := len(row.Waiting) - shownWaiters; surplus > 0 {
+		row.WaitingHidden += surplus
+		row.Waiting = row.Waiting[:shownWaiters]
+	}
 }
 
-// waiter returns the index of a client among those that wait; -1: it does not.
-func (l *Lease) waiter(client string) int {
-	return slices.IndexFunc(l.Waiting, func(w Waiter) bool { return w.Client == client })
+// waiter returns a client among those that wait, and adds it if it is new.
+func (l *Lease) waiter(client string) *Waiter {
+	i := slices.IndexFunc(l.Waiting, func(w Waiter) bool { return w.Client == client })
+	if i < 0 {
+		i, l.Waiting = len(l.Waiting), append(l.Waiting, Waiter{Client: client})
+	}
+	return &l.Waiting[i]
 }

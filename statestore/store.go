@@ -298,9 +298,6 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 		current = nil
 	}
 	if refusal := s.checkToken(current, command); refusal != "" {
-		if refusal == protocol.FencingTokenLower {
-			s.noteStale(now, command)
-		}
 		reply.Err = refusal
 		return reply, false
 	}
@@ -327,8 +324,8 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 			}
 		default:
 			reply.Outcome, reply.Version = Deleted, current.version.timestamp()
-			if l := current.lease; l != nil {
-				s.end(now, l, current.value(), l.deletedBy(command), command, &reply)
+			if current.lease != nil {
+				s.end(now, current, current.value(), command.deletes(current.lease), command, &reply)
 			}
 			if current.fence != nil {
 				s.bytes -= current.size()
@@ -371,7 +368,7 @@ func (c *Command) renews(current *entry) bool {
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil && command.fails(current) {
 		if current.lease != nil && command.isClaim() {
-			current.lease.ask(now, command)
+			current.lease.ask(now, command.Client)
 		}
 		reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
 		return false
@@ -399,7 +396,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 	s.versions.use(version)
 	goesOn, before := !changed, "" // a lease, and the value that it had
 	if current != nil && current.lease != nil {
-		goesOn, before = current.lease.continues(command), current.value()
+		goesOn, before = command.goesOn(current), current.value()
 	}
 	if changed {
 		isNew := current == nil
@@ -467,7 +464,7 @@ func (s *Store) remove(gone *entry, effects *Effects) {
 // expired removes an entry whose time is over, by a group of its own.
 func (s *Store) expired(now Instant, gone *entry, effects *Effects) {
 	if gone.lease != nil {
-		s.end(now, gone.lease, gone.value(), CauseExpired, nil, nil)
+		s.end(now, gone, gone.value(), CauseExpired, nil, nil)
 	}
 	s.remove(gone, effects)
 	history := s.takeChanged()

@@ -68,30 +68,30 @@ func (e *Engine) Lost(client, user string) {
 // Status returns what the store shows, with up to limit leases, each as it is at some time during the
 // call. Now and then it releases the lock. It may show a change a moment before its commit.
 func (e *Engine) Status(limit int) Status {
-	status, picked := e.beginStatus(limit)
-	for some := range slices.Chunk(picked, statusBatch) {
+	status, names := e.beginStatus(limit)
+	for some := range slices.Chunk(names, statusBatch) {
 		runtime.Gosched() // or the next step would take the lock before those that wait for it
 		e.showSome(&status, some)
 	}
 	return status
 }
 
-func (e *Engine) beginStatus(limit int) (status Status, picked []statestore.LeaseRef) {
+func (e *Engine) beginStatus(limit int) (status Status, names []string) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
 	status.Answers = e.left
-	status.Status, picked = e.store.Status(e.nowLocked(system), limit)
-	return status, picked
+	status.Status, names = e.store.Status(e.nowLocked(system), limit)
+	return status, names
 }
 
-func (e *Engine) showSome(status *Status, some []statestore.LeaseRef) {
+func (e *Engine) showSome(status *Status, some []string) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
 	now := e.nowLocked(system)
-	for _, ref := range some {
-		if lease, ok := e.store.Lease(now, ref); ok {
+	for _, name := range some {
+		if lease, ok := e.store.Lease(now, name); ok {
 			status.Leases = append(status.Leases, lease)
 		}
 	}

@@ -38,7 +38,7 @@ func (s *State) Bound() {
 	slices.SortFunc(s.Clients, func(a, b Client) int { return strings.Compare(a.Client, b.Client) })
 	fit(&s.Timeline, &s.TimelineHidden, shownTimelineBytes, boundChange)
 	slices.SortStableFunc(s.Timeline, func(a, b statestore.HolderChange) int { return b.Latest().Compare(a.Latest()) })
-	fit(&s.StaleWrites, new(int), shownStaleBytes, func(w *statestore.StaleWrite) int {
+	fit(&s.StaleWrites, new(int), shownStaleBytes, func(w *StaleWrite) int {
 		return staleBytes + printable(&w.Key, &w.Client, &w.User)
 	})
 }

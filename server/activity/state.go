@@ -44,9 +44,9 @@ type State struct {
 	// store's history do not fit.
 	Timeline       []statestore.HolderChange `json:"timeline"`
 	TimelineHidden int                       `json:"timelineHidden"`
-	// StaleWrites are the latest writes that were refused for their fencing token, one of each client, the
+	// StaleWrites are the latest writes that were refused for their fencing token, one of each of Clients, the
 	// latest first.
-	StaleWrites []statestore.StaleWrite `json:"staleWrites"`
+	StaleWrites []StaleWrite `json:"staleWrites"`
 	// Totals count since the store started.
 	Totals Totals `json:"totals"`
 }
@@ -57,7 +57,7 @@ func NewState() State {
 		Leases:      []statestore.Lease{},
 		Clients:     []Client{},
 		Timeline:    []statestore.HolderChange{},
-		StaleWrites: []statestore.StaleWrite{},
+		StaleWrites: []StaleWrite{},
 		Totals:      Totals{RequestsBy: []RequestCount{}},
 	}
 }
@@ -94,6 +94,18 @@ type Client struct {
 	Dropped     uint64 `json:"dropped"`
 }
 
+// StaleWrite is a write that the store refused for its fencing token: most likely of a client that
+// held a lease once and does not know that it has lost it.
+type StaleWrite struct {
+	At      time.Time `json:"at"`
+	Key     string    `json:"key"`
+	Client  string    `json:"client"`
+	User    string    `json:"user,omitempty"`
+	Remote  string    `json:"remote,omitempty"`
+	Verb    string    `json:"verb"`
+	Refusal string    `json:"refusal"`
+}
+
 // The reasons why the connection of a client has ended.
 const (
 	// ReasonLeft: the client has sent a DISCONNECT.
@@ -123,7 +135,9 @@ type Totals struct {
 	RequestsBy []RequestCount `json:"requestsBy"`
 	// Durations are those of requests, by verb.
 	Durations []Durations `json:"-"`
-	TakeOvers uint64      `json:"takeOvers"`
+	// StaleWrites counts writes that were refused for their fencing token.
+	StaleWrites uint64 `json:"staleWrites"`
+	TakeOvers   uint64 `json:"takeOvers"`
 	// Flapping is how many client ids flap.
 	Flapping int `json:"flapping"`
 	// ClocksOff is how many clients have a plausible clock that is more than a second off the

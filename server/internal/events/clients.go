@@ -17,6 +17,8 @@ import (
 const (
 	// maxGone is how many clients are remembered that are gone.
 	maxGone = 1000
+	// maxStale is of how many clients a state has the latest stale write.
+	maxStale = 100
 	// clockOff is from which offset a clock counts as wrong, and maxClockOffset up to which one it is
 	// plausible.
 	clockOff, maxClockOffset = time.Second, 24 * time.Hour
@@ -41,6 +43,7 @@ type Clients struct {
 	byID      map[string]*Client
 	gone      list.List // of *Client, that of which the end is the longest ago in front
 	takeOvers uint64
+	stale     uint64 // writes, of those too that are not remembered
 }
 
 // Client is what a store has seen of a client. It is safe for concurrent use.
@@ -53,6 +56,7 @@ type Client struct {
 	offset            time.Duration   // of the last clock that was plausible
 	offsetAt, clockAt time.Time       // when that came, and the last clock; zero: never
 	implausible       bool            // the last clock was not plausible
+	stale             activity.StaleWrite
 
 	// Take-overs that came soon one after the other, and the warnings about them.
 	series       int
@@ -62,6 +66,12 @@ type Client struct {
 
 // NewClients returns an empty list of clients.
 func NewClients() *Clients { return &Clients{byID: make(map[string]*Client)} }
+
+func (c *Clients) count(n *uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	*n++
+}
 
 // Come notes that a store has a client now. connected says whether it knows the client's connection; remote
 // is its address.
@@ -111,6 +121,10 @@ func (c *Client) Answered(command *statestore.Command, reply *statestore.Reply, 
 	if reply.Outcome == statestore.Expired {
 		return // it is dropped
 	}
+	isStale := reply.Err == protocol.FencingTokenLower
+	if isStale {
+		c.clients.count(&c.clients.stale)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.row.Requests++
@@ -118,8 +132,12 @@ func (c *Client) Answered(command *statestore.Command, reply *statestore.Reply, 
 	if reply.Outcome == statestore.Refused {
 		c.row.Refused++
 	}
-	if reply.Err == protocol.FencingTokenLower {
+	if isStale {
 		c.row.StaleWrites++
+		c.stale = activity.StaleWrite{
+			At: at, Key: strings.Clone(shown.Cut(command.Key)), Client: c.row.Client, User: c.row.User, Remote: c.row.Remote,
+			Verb: command.Verb.String(), Refusal: string(protocol.FencingTokenLower),
+		}
 	}
 	// A client can send any clock, so one that the store refused or that is far off does not count as an
 	// offset: it would be the largest of all.
@@ -144,9 +162,7 @@ func (c *Client) Dropped() {
 // present series, and whether it is time to warn that the client id flaps: at the third one of a series, and
 // then at growing intervals of a minute up to an hour.
 func (c *Client) TakenOver() (count int, warn bool) {
-	c.clients.mu.Lock()
-	c.clients.takeOvers++
-	c.clients.mu.Unlock()
+	c.clients.count(&c.clients.takeOvers)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -165,8 +181,8 @@ func (c *Client) TakenOver() (count int, warn bool) {
 	return c.series, true
 }
 
-// show returns the client as it is at a time.
-func (c *Client) show(now time.Time) activity.Client {
+// show returns the client as it is at a time, and its latest stale write; zero: it has none.
+func (c *Client) show(now time.Time) (activity.Client, activity.StaleWrite) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	counts := func(at time.Time) bool { return !at.IsZero() && now.Sub(at) <= clockFor }
@@ -177,7 +193,7 @@ func (c *Client) show(now time.Time) activity.Client {
 		millis := c.offset.Milliseconds()
 		row.ClockOffsetMillis = &millis
 	}
-	return row
+	return row, c.stale
 }
 
 // show adds up to limit clients to a state, the users in turn, those that are connected first, and what the
@@ -188,22 +204,19 @@ func (c *Clients) show(state *activity.State, limit int) {
 	for _, client := range c.byID {
 		all = append(all, client)
 	}
-	state.Totals.TakeOvers = c.takeOvers
+	state.Totals.TakeOvers, state.Totals.StaleWrites = c.takeOvers, c.stale
 	c.mu.Unlock()
 	users := make(map[string][]activity.Client)
 	for _, client := range all {
-		row := client.show(state.At)
+		row, stale := client.show(state.At)
 		users[row.User] = append(users[row.User], row)
-		switch offset := row.ClockOffsetMillis; {
-		case row.ClockImplausible:
-			state.Totals.ClocksImplausible++
-		case offset != nil && max(*offset, -*offset) > clockOff.Milliseconds():
-			state.Totals.ClocksOff++
-		}
-		if row.Flapping {
-			state.Totals.Flapping++
+		countClient(&state.Totals, &row)
+		if row.StaleWrites > 0 {
+			state.StaleWrites = append(state.StaleWrites, stale)
 		}
 	}
+	slices.SortFunc(state.StaleWrites, func(a, b activity.StaleWrite) int { return b.At.Compare(a.At) })
+	state.StaleWrites = state.StaleWrites[:min(len(state.StaleWrites), maxStale)]
 	queues := make([][]activity.Client, 0, len(users))
 	for _, rows := range users {
 		slices.SortFunc(rows, before)
@@ -212,6 +225,19 @@ func (c *Clients) show(state *activity.State, limit int) {
 	slices.SortFunc(queues, func(a, b []activity.Client) int { return before(a[0], b[0]) })
 	state.Clients = append(state.Clients, shown.InTurn(queues, limit)...)
 	state.ClientsHidden = len(all) - len(state.Clients)
+}
+
+// countClient adds a client to the totals.
+func countClient(totals *activity.Totals, row *activity.Client) {
+	switch offset := row.ClockOffsetMillis; {
+	case row.ClockImplausible:
+		totals.ClocksImplausible++
+	case offset != nil && max(*offset, -*offset) > clockOff.Milliseconds():
+		totals.ClocksOff++
+	}
+	if row.Flapping {
+		totals.Flapping++
+	}
 }
 
 // before orders the clients of a user: those that are connected, and then those that were seen last, first.

@@ -18,19 +18,18 @@ func State(store *engine.Engine, clients *Clients) activity.State {
 	state.At = time.Now()
 	state.Leases = append(state.Leases, status.Leases...)
 	state.Timeline = append(state.Timeline, status.Changes...)
-	state.StaleWrites = append(state.StaleWrites, status.StaleWrites...)
 	state.Totals.Totals = status.Totals
 	state.LeasesHidden = max(0, status.Totals.Held+status.Totals.Free-len(state.Leases))
 	clients.show(&state, maxShown)
 	for verb := range status.Answers {
-		count(&state.Totals, statestore.Verb(verb).String(), &status.Answers[verb])
+		countAnswers(&state.Totals, statestore.Verb(verb).String(), &status.Answers[verb])
 	}
 	state.Bound()
 	return state
 }
 
-// count adds the answers to requests with a verb.
-func count(totals *activity.Totals, verb string, answers *engine.Answers) {
+// countAnswers adds the answers to requests with a verb.
+func countAnswers(totals *activity.Totals, verb string, answers *engine.Answers) {
 	for outcome, count := range answers.Outcomes {
 		if count > 0 {
 			totals.Requests += count

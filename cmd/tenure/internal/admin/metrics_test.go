@@ -76,9 +76,9 @@ func fullState(now time.Time) activity.State {
 		Clients: []activity.Client{{Client: "gateway-a", ClockOffsetMillis: &offset}},
 		Totals: activity.Totals{
 			Totals: statestore.Totals{
-				Held: 1, Free: 1, Acquired: 4, Renewed: 50, StaleWrites: 6, EndsBy: map[statestore.Cause]uint64{statestore.CauseExpired: 9},
+				Held: 1, Free: 1, Acquired: 4, Renewed: 50, EndsBy: map[statestore.Cause]uint64{statestore.CauseExpired: 9},
 			},
-			TakeOvers: 7, Flapping: 1, RequestsBy: []activity.RequestCount{{Verb: "SET", Outcome: "ok", Count: 8}},
+			StaleWrites: 6, TakeOvers: 7, Flapping: 1, RequestsBy: []activity.RequestCount{{Verb: "SET", Outcome: "ok", Count: 8}},
 			Durations: []activity.Durations{{Verb: "GET"}, {Verb: "SET", Count: 1, Seconds: 0.003, Buckets: map[float64]uint64{0.0025: 0, 0.005: 1}}},
 		},
 	}

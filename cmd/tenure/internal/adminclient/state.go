@@ -26,7 +26,7 @@ func readState(text []byte) (activity.State, error) {
 		Leases      rows[leaseRow]                `json:"leases"`
 		Clients     rows[activity.Client]         `json:"clients"`
 		Timeline    rows[statestore.HolderChange] `json:"timeline"`
-		StaleWrites rows[statestore.StaleWrite]   `json:"staleWrites"`
+		StaleWrites rows[activity.StaleWrite]     `json:"staleWrites"`
 		Totals      totals                        `json:"totals"`
 	}
 	if err := json.Unmarshal(text, &read); err != nil {
