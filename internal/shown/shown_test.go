@@ -62,3 +62,27 @@ func FuzzTwoTextsNeverLookLikeOne(f *testing.F) {
 		}
 	})
 }
+
+func TestALongNameIsCut(t *testing.T) {
+	long := strings.Repeat("k", 1000)
+	a, b := shown.Cut(long+"a"), shown.Cut(long+"b")
+	if len(a) != shown.Max || a == b || a[:100] != long[:100] || shown.Cut("short") != "short" || len(shown.Cut(long[:shown.Max])) != shown.Max {
+		t.Errorf("%q and %q", a, b)
+	}
+	huge := strings.Repeat("k", 1<<20)
+	if a, b, c := shown.Cut("a"+huge), shown.Cut("b"+huge), shown.Cut(huge); a == b || a == c || b == c || shown.Cut(huge+"a") == shown.Cut(huge+"b") {
+		t.Error("two keys with other ends are one")
+	}
+}
+
+func TestEachQueueHasItsTurn(t *testing.T) {
+	queues := [][]string{{"a1", "a2", "a3"}, {}, {"b1"}, {"c1", "c2"}}
+	for limit, want := range []string{"", "a1", "a1 b1", "a1 b1 c1", "a1 b1 c1 a2", "a1 b1 c1 a2 c2", "a1 b1 c1 a2 c2 a3", "a1 b1 c1 a2 c2 a3"} {
+		if got := strings.Join(shown.InTurn(queues, limit), " "); got != want {
+			t.Errorf("%d of them are %q; want %q", limit, got, want)
+		}
+	}
+	if len(queues[0]) != 3 {
+		t.Error("the queues have changed")
+	}
+}

@@ -13,7 +13,7 @@ import (
 // their characters must be escaped. A thousand leases with names of usual lengths fit.
 const (
 	shownLeaseBytes, shownClientBytes   = 2048 << 10, 512 << 10
-	shownTimelineBytes, shownStaleBytes = 256 << 10, 64 << 10
+	shownTimelineBytes, shownStaleBytes = 288 << 10, 64 << 10
 	// shownRowBytes bounds one lease: beyond that, waiting clients are left out.
 	shownRowBytes = 4 << 10
 
