@@ -196,7 +196,7 @@ func TestDocsLeadToWhatExists(t *testing.T) {
 }
 
 func TestDocsNameFilesThatExistWhereTheySayWhereToLook(t *testing.T) {
-	rows := strings.Join(regexp.MustCompile(`(?m)^\|.*$`).FindAllString(readDocument(t, "CONTRIBUTING.md"), -1), "\n")
+	rows, _, _ := strings.Cut(readDocument(t, "CONTRIBUTING.md"), "\n## Test\n")
 	names := regexp.MustCompile("`([a-z][\\w-]*/[\\w./-]*)`").FindAllStringSubmatch(rows, -1)
 	if len(names) < 20 {
 		t.Errorf("CONTRIBUTING.md names only %d files", len(names))
