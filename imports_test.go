@@ -38,15 +38,15 @@ func imports(t *testing.T) (found [][3]string) {
 		if strings.HasSuffix(name, "_test.go") {
 			kind = "test"
 		}
-		room := path.Dir(filepath.ToSlash(name))
-		found = append(found, [3]string{room, kind, room}) // a package that imports nothing is one too
+		folder := path.Dir(filepath.ToSlash(name))
+		found = append(found, [3]string{folder, kind, folder}) // a package that imports nothing is one too
 		for _, spec := range file.Imports {
 			imported, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {
 				return err
 			}
-			if below, ok := strings.CutPrefix(imported, modulePath+"/"); ok && below != room {
-				found = append(found, [3]string{room, kind, below})
+			if below, ok := strings.CutPrefix(imported, modulePath+"/"); ok && below != folder {
+				found = append(found, [3]string{folder, kind, below})
 			}
 		}
 		return nil
