@@ -7,15 +7,14 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -81,9 +80,9 @@ func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
 }
 
 func TestNotificationsBeyondTheQueueAreLostAndCounted(t *testing.T) {
-	a := attachedTo(t, Options{})
-	for range maxQueued + 5 {
-		a.deliver(statestore.Notification{Client: "a", Change: &statestore.Change{Key: "k"}})
+	a, change := attachedTo(t, Options{}), &statestore.Change{Key: "k"}
+	for range maxQueued/envelope.NotificationCost(change) + 5 {
+		a.deliver(statestore.Notification{Client: "a", Change: change})
 	}
 	if got := a.Stats().LostNotifications; got != 5 {
 		t.Errorf("%d were lost, want 5", got)
@@ -212,41 +211,4 @@ func TestAPasswordThatTravelsInTheClearIsWarnedAbout(t *testing.T) {
 			t.Errorf("%s: logged %q; want a warning: %t", test.broker, got, test.warned)
 		}
 	}
-}
-
-// All notifications of a commit are queued at once, and the broker takes some thousand in a second.
-func TestTheQueueWaitsForABrokerThatTakesNotificationsAndForNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newNotificationQueue()
-		fill := func(n int) {
-			for range n {
-				q.push(pendingNotification{Notification: statestore.Notification{Client: "a", Change: &statestore.Change{Key: "k"}}})
-			}
-		}
-		waits := func() time.Duration {
-			began := time.Now()
-			q.letSend()
-			return time.Since(began)
-		}
-		fill(maxQueued / 4)
-		if got := waits(); got != 0 {
-			t.Errorf("it waits %v for a queue that has room", got)
-		}
-		fill(maxQueued / 4)
-		if got := waits(); got != time.Millisecond {
-			t.Errorf("it waits %v for a broker that takes nothing", got)
-		}
-		sent := make(chan struct{})
-		go func() {
-			defer close(sent)
-			for range maxQueued / 2 {
-				time.Sleep(100 * time.Microsecond)
-				q.take()
-			}
-		}()
-		if got := waits(); got != queuePauses*time.Millisecond {
-			t.Errorf("it waits %v for a slow broker, want %d ms", got, queuePauses)
-		}
-		await.Receive(sent)
-	})
 }

@@ -60,7 +60,6 @@ type link struct {
 	waiting    *semaphore.Weighted // bytes of them
 	answered   chan struct{}       // has an item after a message to the store's own response topic: see probe and drain
 	changed    chan struct{}       // has an item after presence may have changed
-	replies    *replyQueue         // that have waited for a commit
 	superseded chan struct{}       // closed when this store has yielded to another
 	gone       chan struct{}       // of a spare: has an item after a store said that it is gone; nil: this is no spare
 
@@ -80,7 +79,6 @@ func (s *Store) newLink(ctx context.Context, spare bool) *link {
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
-		replies:    newReplyQueue(s.backlog, ctx.Done()),
 		presence:   presence{me: s.instance, group: s.group, data: s.data, continues: s.engine.Continues(), memory: s.memory},
 	}
 	if spare {
@@ -119,7 +117,6 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 		return cmp.Or(conn.CloseCause(), err)
 	}
 	l.client = client
-	defer l.replies.close()
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	tasks.Go(client.Run)
@@ -341,7 +338,7 @@ func (l *link) leave(conn *mqtt.Conn) {
 	said := l.claims && l.presence.retained()
 	farewell := saysGone + " " + l.presence.farewell()
 	l.mu.Unlock()
-	if answering && (err != nil || !l.drain(leaving) || !l.replies.flush(leaving)) {
+	if answering && (err != nil || !l.drain(leaving) || !l.store.backlog.flush(leaving)) {
 		// The next store must not begin while this one may still grant a lease. So let the broker
 		// publish the Will, after which no reply can follow.
 		_ = conn.Close()
