@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -25,9 +26,9 @@ const (
 	assuredFactor   = 4
 )
 
-// backlog is the replies that wait for a commit, or to be sent after it, in their order. It is bounded, and
-// divided among the clients that requests claim to come from: the goroutine that takes requests from the
-// broker must not wait for a disk, because the renewals of all clients come the same way.
+// backlog is the replies that wait for a commit, and the queue of all that wait to be sent. What has waited for
+// a commit is bounded, and divided among the clients that requests claim to come from: the goroutine that takes
+// requests from the broker must not wait for a disk, because the renewals of all clients come the same way.
 //
 //   - A client may have at most as much as is left for all others.
 //   - A small request of a client with few others in the backlog is taken although others have filled it.
@@ -43,21 +44,23 @@ type backlog struct {
 	mu      sync.Mutex
 	clients map[string]*clientBacklog
 	queue   []*waitingReply // whose commits are over
+	unsent  int             // those, and the one that is being sent
 }
 
 // clientBacklog is the part of one client.
 type clientBacklog struct {
 	requests int
-	unsent   int // whose commits are over
 	bytes    int64
 }
 
-// waitingReply is a reply in the backlog.
+// waitingReply is a reply, or another message, that waits.
 type waitingReply struct {
 	address
 	link    *link // on which the request came
 	bytes   int64
+	shared  bool             // its room is a part of the backlog; otherwise of link.unsent
 	reply   statestore.Reply // after the commit
+	message *mqtt.Message    // in place of reply, if it is not nil
 	refused bool             // there is no room for its value
 	leaving bool             // it is being sent
 }
@@ -99,6 +102,7 @@ func (b *backlog) take(w *waitingReply) bool {
 	}
 	own.requests++
 	own.bytes += w.bytes
+	w.shared = true
 	return true
 }
 
@@ -128,25 +132,17 @@ func (b *backlog) committed(w *waitingReply, reply statestore.Reply) {
 	b.queueLocked(w)
 }
 
-func (b *backlog) queueLocked(w *waitingReply) {
-	b.clients[w.client].unsent++
-	b.queue = append(b.queue, w)
-	signalOne(b.wake)
-}
-
-// takeBehind queues a reply that may leave at once, if others to its client wait to be sent: replies about
-// one key reach a client in the order of the store. It reports false if none wait, or if there is no room.
-func (b *backlog) takeBehind(l *link, to address, bytes int64, reply statestore.Reply) bool {
+// add queues what may leave at once.
+func (b *backlog) add(w *waitingReply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	own := b.clients[to.client]
-	if own == nil || own.unsent == 0 || !b.bytes.Take(own.bytes, bytes, 0) {
-		return false
-	}
-	own.requests++
-	own.bytes += bytes
-	b.queueLocked(&waitingReply{link: l, address: to, bytes: bytes, reply: reply})
-	return true
+	b.queueLocked(w)
+}
+
+func (b *backlog) queueLocked(w *waitingReply) {
+	b.queue = append(b.queue, w)
+	b.unsent++
+	signalOne(b.wake)
 }
 
 // next returns the next reply to send.
@@ -159,22 +155,23 @@ func (b *backlog) next() (first *waitingReply, ok bool) {
 	return first, ok
 }
 
-// sent gives back the room of a reply that next has returned.
+// sent gives back the room of what next has returned.
 func (b *backlog) sent(w *waitingReply) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.clients[w.client].unsent--
-	b.leaveLocked(w)
+	b.unsent--
+	b.mu.Unlock()
+	b.cancel(w)
 }
 
-// cancel gives back the room of a reply that need not wait.
+// cancel gives back the room of what will not be sent.
 func (b *backlog) cancel(w *waitingReply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.leaveLocked(w)
-}
-
-func (b *backlog) leaveLocked(w *waitingReply) {
+	defer signalOne(b.left)
+	if !w.shared {
+		w.link.unsent.Release(w.bytes)
+		return
+	}
 	own := b.clients[w.client]
 	own.requests--
 	own.bytes -= w.bytes
@@ -182,7 +179,6 @@ func (b *backlog) leaveLocked(w *waitingReply) {
 	if own.requests == 0 {
 		delete(b.clients, w.client)
 	}
-	signalOne(b.left)
 }
 
 // flush waits until no reply waits, neither for a commit nor to be sent. It reports false if ctx ends before.
@@ -201,5 +197,5 @@ func (b *backlog) flush(ctx context.Context) bool {
 func (b *backlog) isEmpty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.clients) == 0
+	return len(b.clients) == 0 && b.unsent == 0
 }

@@ -131,7 +131,7 @@ func TestAStoreThatHasYieldedAppliesNoMoreRequests(t *testing.T) {
 	}
 	arrives := func(topic, payload string) {
 		t.Helper()
-		l.take(arrival{Publish: &mqtt.Publish{Topic: []byte(topic), Payload: []byte(payload)}})
+		l.received(&mqtt.Publish{Topic: []byte(topic), Payload: []byte(payload)})
 	}
 	looked := func() uint64 { return a.Stats().Dropped[DroppedQoS] } // counted in any case: there is no connection to answer on
 	if arrives(protocol.InvokeTopic, ""); looked() != 1 {

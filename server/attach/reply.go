@@ -49,27 +49,38 @@ func (l *link) submit(to address, command statestore.Command, observed func(stat
 	}
 }
 
-// answer answers a request with a reply that may leave at once, behind replies to the same client that
-// wait to be sent. If there is no room to wait, the reply overtakes them.
+// answer answers a request with a reply that may leave at once: behind those that wait to be sent, because
+// replies about one key reach a client in the order of the store.
 func (l *link) answer(to address, key string, reply statestore.Reply) {
 	if reply.Outcome == statestore.Expired {
 		l.store.drop(to.client, DroppedExpired)
 		return
 	}
-	if !l.store.backlog.takeBehind(l, to, to.cost()+envelope.ValueCost(key, &reply), reply) {
-		l.reply(to, reply)
+	l.later(&waitingReply{address: to, bytes: to.cost() + envelope.ValueCost(key, &reply), reply: reply})
+}
+
+// later queues what may leave at once. While too much waits to be sent, it waits until the broker has taken
+// some of it, or the connection has ended: meanwhile the broker is not read.
+func (l *link) later(w *waitingReply) {
+	w.link, w.bytes = l, min(w.bytes, maxUnsent)
+	if l.unsent.Acquire(l.ctx, w.bytes) == nil {
+		l.store.backlog.add(w)
 	}
 }
 
-// sendReplies sends the replies whose commits are over, until the connection ends. Those to requests of
-// an earlier connection are dropped, and a store that has yielded to another one no longer answers.
+// sendReplies sends what waits, until the connection ends. Replies to requests of an earlier connection are
+// dropped, and a store that has yielded to another one no longer answers.
 func (l *link) sendReplies() {
 	backlog := l.store.backlog
-	forEach(l.ctx, backlog.wake, backlog.next, func(waiting *waitingReply) {
-		if waiting.link == l && !waiting.refused && !l.hasYielded() {
-			l.reply(waiting.address, waiting.reply)
+	forEach(l.ctx, backlog.wake, backlog.next, func(w *waitingReply) {
+		switch {
+		case w.link != l || w.refused || l.hasYielded():
+		case w.message != nil:
+			l.send(w.message)
+		default:
+			l.reply(w.address, w.reply)
 		}
-		backlog.sent(waiting)
+		backlog.sent(w)
 	})
 }
 
@@ -106,5 +117,5 @@ func (l *link) refuse(to address) {
 	response := l.message(to.client, to.topic, protocol.PropertyStatus, protocol.StatusUnavailable)
 	response.User = append(response.User, mqtt.UserProperty{Name: protocol.PropertyStatusMessage, Value: storeBusy})
 	response.CorrelationData = to.correlation
-	l.send(response)
+	l.later(&waitingReply{address: to, bytes: to.cost(), message: response})
 }
