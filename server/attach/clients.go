@@ -53,40 +53,18 @@ func (c *clientLRU) restore(clients []string) {
 	}
 }
 
-// submit applies a command that its client has just sent, like engine.SubmitThen. If there are too many
-// clients, it removes another one.
-func (c *clientLRU) submit(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
-	c.heard(command, func() bool {
-		reply, now = c.engine.SubmitThen(command, then, done)
-		return true
-	})
-	return reply, now
-}
-
-// trySubmit is submit for a command whose reply may leave at once, like engine.TrySubmit. It reports
-// false for any other, which changes nothing.
-func (c *clientLRU) trySubmit(command statestore.Command, then func(statestore.Reply)) (reply statestore.Reply, ok bool) {
-	c.heard(command, func() bool {
-		reply, ok = c.engine.TrySubmit(command, then)
-		return ok
-	})
-	return reply, ok
-}
-
-// heard notes that the client of a command is there, and calls apply, which reports whether it has applied the
-// command.
-func (c *clientLRU) heard(command statestore.Command, apply func() bool) {
+// heard notes that the client of a command is there, and calls apply, which submits the command. If there are too
+// many clients, it forgets another one.
+func (c *clientLRU) heard(command *statestore.Command, apply func() (statestore.Reply, bool)) (statestore.Reply, bool) {
 	c.mu.Lock()
 	entry := c.heardLocked(command.Client)
 	if command.Verb != statestore.VerbKeyNotify {
 		c.mu.Unlock()
-		apply()
-		return
+		return apply()
 	}
 	defer c.mu.Unlock()
-	if apply() {
-		entry.watched = c.count.Add(1)
-	}
+	defer func() { entry.watched = c.count.Add(1) }()
+	return apply()
 }
 
 func (c *clientLRU) heardLocked(client string) *clientEntry {

@@ -31,10 +31,15 @@ func attachedTo(t *testing.T, options Options) *Store {
 	return a
 }
 
+// submit applies a command of a client to a store that is not attached.
+func submit(a *Store, command statestore.Command) {
+	a.clients.heard(&command, func() (statestore.Reply, bool) { return a.engine.Submit(command, nil) })
+}
+
 // change makes the store notify the clients that watch a key, and returns what it queues.
 func change(a *Store, key string) (queued []pendingNotification) {
 	ts := "0:0:writer"
-	a.clients.submit(statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}), nil, nil)
+	submit(a, statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}))
 	for {
 		notification, ok := a.queue.take()
 		if !ok {
@@ -48,12 +53,12 @@ func change(a *Store, key string) (queued []pendingNotification) {
 // subscribed, and asked to be notified.
 func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
 	a := attachedTo(t, Options{})
-	a.clients.submit(keyNotify("a", "k"), nil, nil)
+	submit(a, keyNotify("a", "k"))
 	before := change(a, "k")
 	if len(before) != 1 {
 		t.Fatalf("queued %v", before)
 	}
-	a.clients.submit(keyNotify("a", "k"), nil, nil)
+	submit(a, keyNotify("a", "k"))
 	if a.unread(before[0]); len(change(a, "k")) != 1 {
 		t.Error("the new watch is dropped")
 	}
@@ -66,9 +71,9 @@ func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
 func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
 	a := attachedTo(t, Options{MaxClients: 3})
 	for i := range 3 {
-		a.clients.submit(keyNotify(fmt.Sprint(i), "k"), nil, nil)
+		submit(a, keyNotify(fmt.Sprint(i), "k"))
 	}
-	a.clients.submit(keyNotify("0", "other"), nil, nil)
+	submit(a, keyNotify("0", "other"))
 	queued := change(a, "k") // by a fourth client
 	var notified []string
 	for _, notification := range queued {

@@ -299,7 +299,7 @@ func (l *link) leave(conn *mqtt.Conn) {
 		return
 	}
 	if said {
-		_ = l.announceText(leaving, farewell)
+		_ = l.announce(leaving, farewell)
 	}
 	l.client.Disconnect()
 }

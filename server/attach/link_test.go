@@ -124,7 +124,7 @@ func TestABrokerIsNotReadWhileTooManyRepliesWait(t *testing.T) {
 		l, far := pipedLink(t)
 		value := strings.Repeat("v", 1<<20)
 		ts := "0:0:writer"
-		l.store.clients.submit(statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", "k", value), Timestamp: &ts}), nil, nil)
+		submit(l.store, statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", "k", value), Timestamp: &ts}))
 		read := 0
 		for ; read <= 2*maxUnsent/len(value); read++ {
 			_ = far.SetWriteDeadline(time.Now().Add(time.Second))

@@ -25,8 +25,9 @@ func (to *address) cost() int64 { return requestOverhead + int64(len(to.topic)+l
 // not have yet. It never waits for a commit: what needs one, and finds no room in the backlog, is
 // refused. observed, which may be nil, is called with the reply when it may leave.
 func (l *link) submit(to address, command statestore.Command, observed func(statestore.Reply)) {
-	clients, backlog := l.store.clients, l.store.backlog
-	if reply, ok := clients.trySubmit(command, observed); ok {
+	clients, engine, backlog := l.store.clients, l.store.engine, l.store.backlog
+	reply, ok := clients.heard(&command, func() (statestore.Reply, bool) { return engine.TrySubmit(command, observed) })
+	if ok {
 		l.answer(to, command.Key, reply)
 		return
 	}
@@ -38,8 +39,10 @@ func (l *link) submit(to address, command statestore.Command, observed func(stat
 		l.refuse(to)
 		return
 	}
-	reply, now := clients.submit(command, observed, func(reply statestore.Reply) { backlog.committed(waiting, reply) })
-	if now { // the commit on which it would have rested is over since
+	reply, ok = clients.heard(&command, func() (statestore.Reply, bool) {
+		return engine.SubmitThen(command, observed, func(reply statestore.Reply) { backlog.committed(waiting, reply) })
+	})
+	if ok { // the commit on which it would have rested is over since
 		backlog.cancel(waiting)
 		l.answer(to, command.Key, reply)
 		return
