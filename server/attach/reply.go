@@ -85,6 +85,9 @@ func (l *link) sendReplies() {
 		}
 		backlog.sent(w)
 	})
+	for w, ok := backlog.next(); ok; w, ok = backlog.next() {
+		backlog.sent(w)
+	}
 }
 
 // reply sends a reply with QoS 0, as server.Server does: neither the store nor the broker waits
