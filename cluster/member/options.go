@@ -267,22 +267,26 @@ func (t TLS) check(name, host string) error {
 	if err != nil {
 		return fmt.Errorf("%s.Certificate and %s.Key: %w", name, name, err)
 	}
-	intermediates := x509.NewCertPool()
-	for _, der := range pair.Certificate[1:] {
-		authority, err := x509.ParseCertificate(der)
+	var chain []*x509.Certificate
+	for _, der := range pair.Certificate {
+		certificate, err := x509.ParseCertificate(der)
 		if err != nil {
 			return fmt.Errorf("%s.Certificate: %w", name, err)
 		}
-		intermediates.AddCert(authority)
+		chain = append(chain, certificate)
+	}
+	intermediates := x509.NewCertPool()
+	for _, certificate := range chain[1:] {
+		intermediates.AddCert(certificate)
 	}
 	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		_, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{use}})
+		_, err := chain[0].Verify(x509.VerifyOptions{Roots: pool, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{use}})
 		var invalid x509.CertificateInvalidError
 		if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
 			return fmt.Errorf("%s.Certificate: %s: %w; it must be issued by %s.CA, for servers and for clients", name, t.Certificate, err, name)
 		}
 	}
-	if err := pair.Leaf.VerifyHostname(host); err != nil {
+	if err := chain[0].VerifyHostname(host); err != nil {
 		return fmt.Errorf("%s.Certificate: %s: %w; it needs %s as a subject alternative name, because the URL of this member has that", name, t.Certificate, err, host)
 	}
 	return nil
