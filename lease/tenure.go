@@ -21,25 +21,20 @@ type Tenure struct {
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	wake  chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
-	looks sync.WaitGroup // calls of look that are due or under way
-	turn  chan struct{}  // holds an item while a Release may send requests: from the end of run on
+	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
+	looks    sync.WaitGroup // calls of look that are due or under way
+	released chan struct{}  // a semaphore of Release, which holds an item from the end of run on
 
-	renewing context.Context // of renewals: ends when none is of use any more
-	giveUp   context.CancelFunc
-
-	// Guarded by pulses.
-	pulse *pulse // nil before the first look
-	seat  int    // in pulse
+	usable context.Context // TokenContext
+	expire context.CancelCauseFunc
 
 	mu       sync.Mutex
 	schedule schedule
-	timer    *time.Timer   // runs look; nil before the first wait
-	looked   bool          // look has run
-	freed    bool          // the store is known to hold nothing of this tenure
-	sent     time.Duration // when the latest request for the lease left, on the lease's clock
-	work     ending        // Context
-	writes   ending        // TokenContext
+	timer    *time.Timer     // runs look; nil before the first wait
+	freed    bool            // the store is known to hold nothing of this tenure
+	sent     time.Duration   // when the latest request for the lease left, on the lease's clock
+	work     context.Context // Context; nil until the program asks for it: many tenures are short
+	warn     context.CancelCauseFunc
 
 	// confirmed is, for each client, the connection over which the store last said that it
 	// has this tenure. Only stores without an identity need it.
@@ -55,11 +50,11 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		token:    token,
 		acquired: l.options.Clock(),
 		wake:     make(chan struct{}, 1),
-		turn:     make(chan struct{}, 1),
+		released: make(chan struct{}, 1),
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
 		sent:     sent,
 	}
-	t.renewing, t.giveUp = context.WithCancel(context.Background())
+	t.usable, t.expire = context.WithCancelCause(context.Background())
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
@@ -99,39 +94,16 @@ func (t *Tenure) String() string {
 func (t *Tenure) Context() context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.work.get(t, t.schedule.workEnd())
+	if t.work == nil {
+		t.work, t.warn = context.WithCancelCause(t.usable)
+		t.endContextsLocked()
+	}
+	return t.work
 }
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
 // begins to refuse, up to Options.GracePeriod after Context. context.Cause says why.
-func (t *Tenure) TokenContext() context.Context {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.writes.get(t, t.schedule.cause)
-}
-
-// ending is a context that is made when the program asks for it: few ask for both of a tenure, and
-// many tenures are short.
-type ending struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-}
-
-// get returns the context of a tenure, which has ended if cause is not nil.
-func (e *ending) get(t *Tenure, cause error) context.Context {
-	if e.ctx == nil {
-		e.ctx, e.cancel = context.WithCancelCause(context.Background())
-		e.follow(t, cause)
-	}
-	return e.ctx
-}
-
-// follow ends the context, if there is one, if cause is not nil. A second cause changes nothing.
-func (e *ending) follow(t *Tenure, cause error) {
-	if cause != nil && e.ctx != nil && e.ctx.Err() == nil {
-		e.cancel(operror.New("lease: tenure of", t.lease.name, cause))
-	}
-}
+func (t *Tenure) TokenContext() context.Context { return t.usable }
 
 // Token returns the fencing token: the version that the store gave to the request which
 // acquired the lease. Renewals do not change it. It is greater than the tokens of all
@@ -186,11 +158,16 @@ func (t *Tenure) withSignals(e event) event {
 // applyLocked makes the contexts follow the schedule.
 func (t *Tenure) applyLocked(s schedule) {
 	t.schedule = s
-	if s.cause != nil || s.stopped {
-		t.giveUp() // gives up a renewal under way
+	t.endContextsLocked()
+}
+
+func (t *Tenure) endContextsLocked() {
+	if s := &t.schedule; s.warned != nil && t.work != nil && t.work.Err() == nil {
+		t.warn(operror.New("lease: tenure of", t.lease.name, s.warned))
 	}
-	t.writes.follow(t, s.cause)
-	t.work.follow(t, s.workEnd())
+	if s := &t.schedule; s.cause != nil && t.usable.Err() == nil {
+		t.expire(operror.New("lease: tenure of", t.lease.name, s.cause))
+	}
 }
 
 // end ends the tenure, unless it has ended.
@@ -316,11 +293,11 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
 	select {
-	case <-t.turn: // no request is under way: a renewal was cancelled, and no other follows
+	case <-t.released: // no request is under way: a renewal was cancelled, and no other follows
 	case <-ctx.Done():
 		return t.releaseError(context.Cause(ctx))
 	}
-	defer func() { t.turn <- struct{}{} }()
+	defer func() { t.released <- struct{}{} }()
 	if t.isGone() {
 		return nil
 	}
