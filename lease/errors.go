@@ -87,35 +87,6 @@ func isRefusal(err error) bool {
 		!errors.Is(err, transport.ErrQuotaExceeded) && !errors.Is(err, transport.ErrOutcomeUnknown)
 }
 
-// gaveUpError is the error of an acquisition that its caller gave up. It matches its causes.
-type gaveUpError struct {
-	text   string
-	causes []error
-}
-
-// gaveUp returns the error of an acquisition that ended because of cause. latest is the error of its latest
-// request, and held the holder by the latest answer; either may be nil. unknown says that it is not
-// known whether the lease was acquired.
-func gaveUp(cause, latest error, held *HeldError, unknown bool) error {
-	g := &gaveUpError{cause.Error(), []error{cause}}
-	if unknown {
-		g.text = transport.ErrOutcomeUnknown.Error() + ": " + g.text
-		g.causes = append(g.causes, transport.ErrOutcomeUnknown)
-	}
-	if latest != nil {
-		g.text += fmt.Sprintf("; the latest request: %v", latest)
-		g.causes = append(g.causes, &requestError{latest, unknown})
-	}
-	if held != nil {
-		g.text += fmt.Sprintf("; when last heard of: %v", held)
-		g.causes = append(g.causes, held)
-	}
-	return g
-}
-
-func (g *gaveUpError) Error() string   { return g.text }
-func (g *gaveUpError) Unwrap() []error { return g.causes }
-
 // requestError is the error of one request within the error of an acquisition. It does not match
 // what is true of that request alone: that it timed out, or that its outcome is unknown.
 type requestError struct {

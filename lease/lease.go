@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -118,12 +117,6 @@ func (l *Lease) Holder(ctx context.Context) (Holder, error) {
 		return Holder{}, operror.New("lease: holder of", l.name, operror.Inner(err))
 	}
 	return l.heard(entry), nil
-}
-
-// logFailure logs that an attempt to acquire failed: the first time, and then with growing pauses.
-// At level Debug each one is logged.
-func (l *Lease) logFailure(text string, err error) {
-	l.options.Logger.Log(context.Background(), l.limit.Level(slog.LevelWarn, text+classOf(err)), text, "lease", l.name, "error", err)
 }
 
 // bounded returns binding with a bound in time, counted from now, unless it has a closer one.

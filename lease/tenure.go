@@ -65,7 +65,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 	t.reportAcquired(ctx)
 	signal(t.wake)
 	_, _ = t.remaining() // the process may have stood still: the tenure must not be behind
-	a.reason = nil       // a tenure keeps its attempt
+	a.waiter = nil       // a tenure keeps its attempt
 	l.last.Store(nil)
 	l.limit.Reset()
 	return t, nil
