@@ -111,13 +111,11 @@ func (w *waiter) newAttempt(ctx context.Context, began time.Duration) (*attempt,
 	// than that, it and its successor would both believe that they hold the lease.
 	if silence := will.Silence(); silence > 0 && silence < l.options.TTL {
 		will.Close()
-		whole := (l.options.TTL + time.Second - 1) / time.Second
-		advice := fmt.Sprintf("make TTL at most %v", silence)
-		if keepAlive := (whole*2 + 2) / 3 * time.Second; keepAlive <= math.MaxUint16*time.Second { // MQTT cannot say more
-			advice = fmt.Sprintf("make the client's KeepAlive at least %v, or TTL at most %v", keepAlive, silence)
-		}
-		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder may believe in for TTL %v: %s",
-			silence, l.options.TTL, advice)
+		const most = math.MaxUint16 * time.Second // MQTT cannot say more
+		keepAlive := ((l.options.TTL+time.Second-1)/time.Second*2 + 2) / 3 * time.Second
+		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder "+
+			"may believe in for TTL %v: make TTL at most %v, or the client's KeepAlive at least %v, which can be %v at most",
+			silence, l.options.TTL, silence, keepAlive, most)
 	}
 	a.will, a.lost = will, will.Lost()
 	return a, nil

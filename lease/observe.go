@@ -22,7 +22,7 @@ import (
 //
 // Every holder comes from an answer of the store. A notification only says when to ask,
 // because it may be old or forged. If notifications are lost, a change shows within a TTL.
-// The store is asked at most once in Options.RetryAfter, however many notifications come.
+// The store is asked at most once in a fiftieth of the TTL, however many notifications come.
 func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
 		o := &observation{
@@ -109,9 +109,9 @@ func (o *observation) hear(entry transport.Entry, open bool) {
 	}
 }
 
-// soon makes the next question come at once, or RetryAfter after the latest.
+// soon makes the next question come at once, or retryAfter after the latest.
 func (o *observation) soon() {
-	if at := o.asked.Add(o.lease.options.RetryAfter); at.Before(o.next) {
+	if at := o.asked.Add(o.lease.options.retryAfter); at.Before(o.next) {
 		o.next = at
 	}
 }

@@ -163,7 +163,7 @@ func (s schedule) after(now time.Duration, e event) schedule {
 		s.doubted = true
 	case confirmed:
 		s.pending = false
-		s.askAfter = now + s.options.RetryAfter // a flood of hints does not become a flood of requests
+		s.askAfter = now + s.options.retryAfter // a flood of hints does not become a flood of requests
 	case stopped:
 		s.stopped = true
 	}
@@ -247,7 +247,7 @@ func (o *Options) deadline(sent time.Duration) time.Duration { return sent + o.T
 func (o *Options) retryAt(now, end time.Duration, backoff *retryBackoff, random float64) time.Duration {
 	pause, last := backoff.next(random), end-o.RequestTimeout
 	if now < end { // a store that is back before the end finds an attempt, however often the pause grew
-		pause = min(pause, max((end-now)/2, o.RetryAfter/8, time.Millisecond))
+		pause = min(pause, max((end-now)/2, o.retryAfter/8, time.Millisecond))
 	}
 	if now < last {
 		pause = min(pause, last-now) // one whole attempt is left
@@ -263,7 +263,7 @@ type retryBackoff struct {
 
 // retryBackoff returns a backoff that grows to RenewEvery, or to longest if that is more.
 func (o *Options) retryBackoff(longest time.Duration) retryBackoff {
-	return retryBackoff{first: max(o.RetryAfter, time.Millisecond), longest: max(o.RenewEvery, longest, time.Millisecond)}
+	return retryBackoff{first: max(o.retryAfter, time.Millisecond), longest: max(o.RenewEvery, longest, time.Millisecond)}
 }
 
 // next returns the delay before the next attempt. random is at least 0 and less than 1.

@@ -22,7 +22,7 @@ const ms = time.Millisecond
 // is over at 900 ms, and its owner's context ends at 800 ms.
 var scheduled = Options{
 	TTL: 1000 * ms, Margin: 100 * ms, GracePeriod: 100 * ms,
-	RenewEvery: 300 * ms, RequestTimeout: 150 * ms, RetryAfter: 20 * ms,
+	RenewEvery: 300 * ms, RequestTimeout: 150 * ms, retryAfter: 20 * ms,
 }
 
 // In the tables random is 0: the first renewal is due at 150 ms, others 300 ms after the one
@@ -88,7 +88,7 @@ func TestSchedule(t *testing.T) {
 			{at: 715 * ms, want: action{renew, 1215 * ms}},
 			{at: 800 * ms, event: renewal(715*ms, unanswered, 0), want: action{wait, 810 * ms}},
 		}},
-		{"the last retry leaves one whole attempt before the context ends", 0, func(o *Options) { o.RetryAfter = 300 * ms }, []step{
+		{"the last retry leaves one whole attempt before the context ends", 0, func(o *Options) { o.retryAfter = 300 * ms }, []step{
 			{at: 500 * ms, want: action{watch, 0}},
 			{at: 500 * ms, want: action{renew, 800 * ms}},
 			{at: 510 * ms, event: event{kind: failed, err: unanswered, random: 0.9}, want: action{wait, 650 * ms}},
@@ -150,7 +150,7 @@ func TestSchedule(t *testing.T) {
 			{at: 150 * ms, event: event{kind: doubted}, want: action{confirm, 800 * ms}},
 			{at: 160 * ms, event: event{kind: confirmed}, want: action{renew, 800 * ms}},
 		}},
-		{"the next question comes RetryAfter after the answer", 0, nil, []step{
+		{"the next question comes retryAfter after the answer", 0, nil, []step{
 			{at: 100 * ms, want: action{watch, 0}},
 			{at: 100 * ms, event: event{kind: doubted}, want: action{confirm, 800 * ms}},
 			{at: 105 * ms, event: event{kind: confirmed}, want: action{wait, 150 * ms}},
