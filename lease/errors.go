@@ -115,10 +115,7 @@ func classOf(err error) string {
 	switch {
 	case err == nil:
 		return ""
-	case errors.As(err, &refused):
-		if errors.Unwrap(refused) == nil {
-			return "refused with an unknown text"
-		}
+	case errors.As(err, &refused) && errors.Unwrap(refused) != nil:
 		return refused.Text
 	case errors.As(err, &rejected):
 		return fmt.Sprint("rejected ", rejected.Code)

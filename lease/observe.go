@@ -72,9 +72,7 @@ func (o *observation) ask(ctx context.Context) bool {
 	l := o.lease
 	_ = o.key.Start() // before the question, so that no change is missed
 	o.asked = time.Now()
-	attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
-	entry, err := l.client.Get(attempt, l.name)
-	cancel()
+	entry, err := l.get(ctx, l.client, transport.Binding{}, l.options.probe())
 	if ctx.Err() != nil {
 		return false
 	}
@@ -85,7 +83,7 @@ func (o *observation) ask(ctx context.Context) bool {
 			return true
 		}
 		o.failure = class
-		return o.yield(o.known, operror.New("lease: observe", l.name, operror.Inner(err))) && !isTerminal(err)
+		return o.yield(o.known, operror.New("lease: observe", l.name, err)) && !isTerminal(err)
 	}
 	o.backoff.reset()
 	o.next = o.asked.Add(l.options.TTL)

@@ -121,7 +121,8 @@ func (t *Tenure) finish() {
 
 // renew makes one attempt to renew.
 func (t *Tenure) renew(until time.Time) event {
-	binding, err := t.renewalBinding(until)
+	binding, err := t.bind(t.usable, t.lease.client, until)
+	binding.Until = until
 	sent := t.lease.options.Clock()
 	if err == nil {
 		_, err = t.lease.set(t.usable, t.value, &binding, t.lease.options.probeHeld())
@@ -134,18 +135,6 @@ func (t *Tenure) renew(until time.Time) event {
 	result := renewal(sent, err, random.Fraction())
 	t.reportRenewal(sent, result)
 	return result
-}
-
-// renewalBinding returns what ties a renewal to the store, and bounds it.
-func (t *Tenure) renewalBinding(until time.Time) (binding transport.Binding, err error) {
-	binding, confirmed := t.confirmedBinding(t.lease.client)
-	if !confirmed {
-		bounded, cancel := context.WithDeadline(t.usable, until)
-		binding, err = t.Bind(bounded, t.lease.client)
-		cancel()
-	}
-	binding.Until = until
-	return binding, err
 }
 
 // signal makes one receiver of a channel with room for one item look again.

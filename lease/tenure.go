@@ -199,25 +199,25 @@ func refusedBy(evidence error) error {
 // Bind waits no longer than the tenure lasts, nor than it would last without another renewal. The error
 // is why the tenure ended, why the store could not be asked, or the end of ctx.
 func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.Binding, error) {
-	if binding, confirmed := t.confirmedBinding(client); confirmed {
-		return binding, nil
-	}
 	now := time.Now() // first: if the process stands still in between, the wait is shorter, and never longer
-	usable, cancel := context.WithDeadline(t.TokenContext(), now.Add(t.Remaining()))
-	defer cancel()
+	return t.bind(ctx, client, now.Add(t.Remaining()))
+}
+
+// bind is Bind with a bound in time.
+func (t *Tenure) bind(ctx context.Context, client *transport.Client, until time.Time) (transport.Binding, error) {
 	for {
 		binding, confirmed := t.confirmedBinding(client)
 		if confirmed {
 			return binding, nil
 		}
 		ask := binding
-		ask.While = usable
+		ask.While, ask.Until = t.usable, until
 		if isClosed(ask.Connection) {
 			ask.Connection = nil // wait for the next connection, and ask again over that
 		}
 		if err := t.ask(ctx, client, ask); err != nil {
-			if errors.Is(err, transport.ErrNotSent) && !errors.Is(err, transport.ErrNoStore) &&
-				isClosed(binding.Connection) && ctx.Err() == nil && usable.Err() == nil && !isTerminal(err) {
+			if errors.Is(err, transport.ErrNotSent) && !errors.Is(err, transport.ErrNoStore) && isClosed(binding.Connection) &&
+				ctx.Err() == nil && t.usable.Err() == nil && time.Now().Before(until) && !isTerminal(err) {
 				continue
 			}
 			return binding, asNotSent(err)
