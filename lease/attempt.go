@@ -70,20 +70,16 @@ func (w *waiter) acquire(ctx context.Context, try func(context.Context, *attempt
 			return tenure, nil
 		}
 		a.closeWill()
-		again, slow := again(err) && ctx.Err() == nil, errors.Is(err, errTooSlow)
-		if again && slow {
+		again, binding := again(err) && ctx.Err() == nil, transport.Binding{Store: a.store}
+		if a.claim.mayHold && !(again && l.free(ctx, a.value, binding, l.options.TTL) == nil) {
+			left = true
+			l.abandon(a.value, binding)
+		}
+		if !again || ctx.Err() != nil {
+			return nil, orUnknown(err)
+		}
+		if errors.Is(err, errTooSlow) {
 			w.failed(err)
-		}
-		if mayHold := a.claim.mayHold; !again || mayHold && l.free(ctx, a.value, transport.Binding{Store: a.store}, l.options.TTL) != nil {
-			if mayHold {
-				left = true
-				l.abandon(a.value, transport.Binding{Store: a.store})
-			}
-			if !again || ctx.Err() != nil {
-				return nil, orUnknown(err)
-			} // else the store may refuse to free it, and does not keep it for ever
-		}
-		if slow {
 			sleep.For(ctx, backoff.next(random.Fraction())) // other processes can acquire it meanwhile
 		}
 	}

@@ -48,7 +48,13 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 				o.soon() // the known holder is the holder at another store
 			case <-next.C:
 			case change, open := <-o.key.Changes():
-				o.hear(change.Entry, open)
+				switch {
+				case !open && isTerminal(o.key.Ended()):
+					o.next = time.Now() // the answer says that the client is closed
+				case !open: // the store grants no watch for now
+				case o.failure == "" && o.differs(holderOf(change.Entry)): // else a flood would defeat the backoff
+					o.soon()
+				}
 			}
 		}
 	}
@@ -93,18 +99,6 @@ func (o *observation) ask(ctx context.Context) bool {
 	}
 	o.known, o.failure = holder, ""
 	return o.yield(holder, nil)
-}
-
-// hear makes the next question come soon if a notification shows another holder. While the
-// store does not answer it does not, or a flood of notifications would defeat the backoff.
-func (o *observation) hear(entry transport.Entry, open bool) {
-	switch {
-	case !open && isTerminal(o.key.Ended()):
-		o.next = time.Now() // the answer says that the client is closed
-	case !open: // the store grants no watch for now
-	case o.failure == "" && o.differs(holderOf(entry)):
-		o.soon()
-	}
 }
 
 // soon makes the next question come at once, or retryAfter after the latest.
