@@ -59,19 +59,17 @@ func call(name string, function func() error) <-chan error {
 
 // wait waits until a function of the program has returned, or ctx ends, or the patience is over: then it returns late.
 func wait(ctx context.Context, returned <-chan error, patience time.Duration, late error) error {
-	select {
-	case <-returned:
-		return nil
-	default:
-	}
-	overdue := time.NewTimer(patience)
-	defer overdue.Stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, late)
+	defer cancel()
 	select {
 	case <-returned:
 		return nil
 	case <-ctx.Done():
+	}
+	select {
+	case <-returned: // both have come
+		return nil
+	default:
 		return context.Cause(ctx)
-	case <-overdue.C:
-		return late
 	}
 }

@@ -244,13 +244,7 @@ func (r *run) release(t *Term, cause error) result {
 // waitOrLog waits until a function of the program has returned, and returns its error. It logs text if that takes
 // longer than the patience.
 func (r *run) waitOrLog(returned <-chan error, patience time.Duration, text string) error {
-	overdue := time.NewTimer(patience)
+	overdue := time.AfterFunc(patience, func() { r.options.Logger.Error(text, "lease", r.lease.Name()) })
 	defer overdue.Stop()
-	select {
-	case err := <-returned:
-		return err
-	case <-overdue.C:
-	}
-	r.options.Logger.Error(text, "lease", r.lease.Name())
 	return <-returned
 }
