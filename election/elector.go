@@ -131,11 +131,7 @@ type Term struct {
 	ctx    context.Context // of the function: ends with the healthy period, with the tenure, by Resign, or to hand over
 	cancel context.CancelCauseFunc
 
-	announced bool // it is Active, or was; Elector.mu guards it
-
-	// Only the goroutine of Run uses these.
-	unlink   func() bool  // the tenure from ctx
-	function <-chan error // what the leader function returns; nil: it does not run
+	function <-chan error // what the leader function returns; nil: it does not run; only the goroutine of Run uses it
 }
 
 // Guard returns the guard through which to write: it attaches the term's token

@@ -163,7 +163,7 @@ func (e *Elector) stance() (stance, *Term) {
 	defer e.mu.Unlock()
 	s := stance{options: &e.options, clientID: e.client.ClientID(),
 		holds: e.term != nil, campaigning: e.campaigning != nil && e.campaigning.Err() == nil && e.status.Cause == nil, lasts: time.Since(e.since)}
-	if !s.holds || !e.term.announced {
+	if e.status.Phase != Active && e.status.Phase != Draining {
 		return s, nil
 	}
 	s.tenure, s.yields = e.term.tenure.Value(), s.lasts >= e.options.holdDown()
@@ -268,9 +268,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 }
 
 func (f *follower) read(ctx context.Context) request {
-	bounded, cancel := context.WithTimeout(ctx, f.options.requestTimeout())
-	defer cancel()
-	entry, err := f.client.Get(bounded, f.key)
+	entry, err := f.client.GetWith(ctx, f.key, transport.GetOptions{Binding: f.options.bounded()})
 	if err == nil {
 		return parseRequest(entry)
 	}
@@ -281,9 +279,7 @@ func (f *follower) read(ctx context.Context) request {
 }
 
 func (f *follower) write(ctx context.Context, r request, ttl time.Duration) {
-	bounded, cancel := context.WithTimeout(ctx, f.options.requestTimeout())
-	defer cancel()
-	_, err := f.client.Set(bounded, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl})
+	_, err := f.client.Set(ctx, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl, Binding: f.options.bounded()})
 	if err != nil && ctx.Err() == nil {
 		f.options.Logger.Warn("the key of requests could not be written", "lease", f.lease.Name(), "request", r, "error", err)
 	}
@@ -294,8 +290,6 @@ func (f *follower) withdraw(ctx context.Context) {
 	if !f.asks {
 		return
 	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.options.requestTimeout())
-	defer cancel()
-	_, err := f.client.VDel(bounded, f.key, []byte(f.own.String()), transport.DelOptions{})
+	_, err := f.client.VDel(context.WithoutCancel(ctx), f.key, []byte(f.own.String()), transport.DelOptions{Binding: f.options.bounded()})
 	f.asks = errors.Is(err, transport.ErrOutcomeUnknown)
 }

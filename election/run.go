@@ -70,7 +70,6 @@ func (r *run) do(ctx context.Context) result {
 		}
 		return r.came(err)
 	case activate:
-		r.set(func() { t.announced = true })
 		return r.came(r.entering(Active))
 	case lead:
 		r.change(func() {})
@@ -169,7 +168,7 @@ func (r *run) campaign(ctx context.Context) error {
 	}
 	t := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	t.unlink = context.AfterFunc(tenure.Context(), func() { t.cancel(context.Cause(tenure.Context())) })
+	context.AfterFunc(tenure.Context(), func() { t.cancel(context.Cause(tenure.Context())) })
 	t.token, _ = tenure.Token()
 	r.change(func() {
 		r.campaigning, r.term = nil, t
@@ -199,7 +198,7 @@ func (r *run) startStandby(ctx context.Context) {
 // the tenure lasts without a renewal: the other nodes wait for this one to lead or to release the lease.
 func (r *run) entering(phase Phase) error {
 	t := r.term
-	return wait(t.ctx, r.enter(phase, t.token, nil), t.tenure.Remaining(), errObserverRuns)
+	return wait(t.ctx, r.enter(phase, nil), t.tenure.Remaining(), errObserverRuns)
 }
 
 // drain waits for the leader function, if it was called. Nothing can make it return. If it takes longer than
@@ -207,7 +206,7 @@ func (r *run) entering(phase Phase) error {
 // the grace period is by default.
 func (r *run) drain(t *Term, cause error) {
 	t.tenure.StopRenewing() // from here on nothing that blocks keeps the lease
-	delivered := r.enter(Draining, t.token, cause)
+	delivered := r.enter(Draining, cause)
 	if t.function == nil {
 		return
 	}
@@ -231,10 +230,9 @@ func (r *run) release(t *Term, cause error) result {
 		r.options.Logger.Warn("the lease could not be released", "lease", t.tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}
-	_ = r.waitOrLog(r.enter(Released, t.token, cause), r.options.TTL,
+	_ = r.waitOrLog(r.enter(Released, cause), r.options.TTL,
 		"the observer does not return; this node stays out until it does")
 	res := r.came(nil)
-	t.unlink()
 	t.cancel(nil)
 	r.stopStandby()
 	r.change(func() { r.term = nil })

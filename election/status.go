@@ -98,10 +98,13 @@ func (s Status) MarshalJSON() ([]byte, error) {
 // enter sets the phase, and tells it to the Logger and the observer. It does not wait for the observer: the
 // channel is closed when that has returned. Run waits before it enters a phase again, unless it holds the lease, so few
 // phases wait for the observer.
-func (e *Elector) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan error) {
+func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 	var status Status
 	e.set(func() {
-		e.status = Status{Phase: phase, Since: time.Now(), Term: e.status.Term, Token: token, Cause: cause}
+		e.status = Status{Phase: phase, Since: time.Now(), Term: e.status.Term, Cause: cause}
+		if e.term != nil {
+			e.status.Token = e.term.token
+		}
 		status = e.statusLocked()
 	})
 	return e.tell(func() (Status, bool) { return status, true })
@@ -145,7 +148,7 @@ func (e *Elector) log(status Status) {
 }
 
 // standBy enters Standby and waits for the observer: no other node waits for this one then.
-func (e *Elector) standBy(cause error) { <-e.enter(Standby, hlc.Token{}, cause) }
+func (e *Elector) standBy(cause error) { <-e.enter(Standby, cause) }
 
 // waits notes what keeps this node from the lease, or nil: it is Lease.OnWaiting. It does not wait for the observer,
 // which gets the latest cause: one that comes while another one waits for the observer replaces it.
