@@ -30,10 +30,10 @@ type Elector struct {
 	term        *Term           // from the acquisition of its lease to the release
 	campaigning context.Context // of the healthy period in which it waits for the lease; nil: it does not
 	since       time.Time       // when the campaign or the function of the term began
-	told        <-chan error    // closed when the latest call of tell is done; nil before the first
-	telling     bool            // a call of waits is not done
+	notified    <-chan error    // closed when the observer has returned from what was told last
+	notifying   bool            // a call of waits is not done
 
-	tasks  sync.WaitGroup // the calls of tell
+	tasks  sync.WaitGroup // what Run waits for
 	logged string         // the latest phase that was logged, with its cause; only tell uses it
 }
 
@@ -84,10 +84,10 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	}()
 	none := make(chan error)
 	close(none)
+	e.set(func() { e.notified = none })
 	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options}, standby: none,
 		periods: make(chan context.Context, 1), changed: make(chan struct{}, 1)}
 	defer e.tasks.Wait()
-	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The end of the client ends Run during hold-off too.

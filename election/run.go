@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
@@ -18,7 +17,6 @@ type run struct {
 	*Elector
 	lead    func(context.Context, *Term) error
 	began   time.Time
-	tasks   sync.WaitGroup       // what Run waits for
 	periods chan context.Context // healthy periods that begin
 	changed chan struct{}        // wakes the follower of requests
 	follow  func()               // starts it, once
@@ -73,7 +71,7 @@ func (r *run) do(ctx context.Context) result {
 		return r.came(r.entering(Active))
 	case lead:
 		r.change(func() {})
-		t.function = call("the leader function", func() error { return r.lead(t.ctx, t) })
+		t.function = r.call("the leader function", false, func() error { return r.lead(t.ctx, t) })
 		select {
 		case err := <-t.function:
 			t.cancel(r.came(nil).returned(err))
@@ -183,14 +181,12 @@ func (r *run) startStandby(ctx context.Context) {
 	if r.options.Standby == nil {
 		return
 	}
-	returned, done := call("the standby function", func() error { return r.options.Standby(ctx) }), make(chan error)
-	r.standby = done
-	r.tasks.Go(func() {
-		defer close(done)
-		err := <-returned
-		if stopped := ctx.Err() != nil && errors.Is(err, context.Canceled); err != nil && !stopped {
-			r.options.Logger.Error("the standby function failed", "lease", r.lease.Name(), "error", err)
+	r.standby = r.call("the standby function", true, func() error {
+		err := r.options.Standby(ctx)
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) { // as it is meant to be
+			return nil
 		}
+		return err
 	})
 }
 

@@ -113,24 +113,19 @@ func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 // tell logs what latest returns then and calls the observer with it, if that is worth it, after earlier calls have
 // returned. The observer runs in a goroutine of its own, which it may end: it holds up no node that has the lease.
 func (e *Elector) tell(latest func() (status Status, worthIt bool)) (delivered <-chan error) {
-	done := make(chan error)
-	var previous <-chan error
-	e.set(func() { previous, e.told = e.told, done })
-	e.tasks.Go(func() {
-		defer close(done)
-		if previous != nil {
+	e.set(func() {
+		previous := e.notified
+		e.notified = e.call("the observer", true, func() error {
 			<-previous
-		}
-		status, worthIt := latest()
-		if !worthIt {
-			return
-		}
-		e.log(status)
-		if err := <-call("the observer", func() error { e.options.Observer(status); return nil }); err != nil {
-			e.options.Logger.Error("the observer failed", "lease", e.lease.Name(), "error", err)
-		}
+			if status, worthIt := latest(); worthIt {
+				e.log(status)
+				e.options.Observer(status)
+			}
+			return nil
+		})
+		delivered = e.notified
 	})
-	return done
+	return delivered
 }
 
 // log logs whether this node leads, and why not, once for each change. Package lease logs which holder a node
@@ -153,16 +148,16 @@ func (e *Elector) standBy(cause error) { <-e.enter(Standby, cause) }
 // waits notes what keeps this node from the lease, or nil: it is Lease.OnWaiting. It does not wait for the observer,
 // which gets the latest cause: one that comes while another one waits for the observer replaces it.
 func (e *Elector) waits(cause error) {
-	var told bool
+	var notifying bool
 	e.set(func() {
 		e.status = Status{Phase: Standby, Since: time.Now(), Term: e.status.Term, Cause: cause}
-		told, e.telling = e.telling, true
+		notifying, e.notifying = e.notifying, true
 	})
-	if told {
+	if notifying {
 		return
 	}
 	e.tell(func() (status Status, worthIt bool) {
-		e.set(func() { e.telling, status = false, e.statusLocked() })
+		e.set(func() { e.notifying, status = false, e.statusLocked() })
 		return status, status.Phase == Standby // else the next phase is told after this
 	})
 }

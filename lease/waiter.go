@@ -11,7 +11,6 @@ import (
 	"github.com/tenurelock/tenure/internal/keywatch"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
-	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -148,6 +147,9 @@ func (w *waiter) untilTry(ctx context.Context, lost <-chan struct{}, e waitEvent
 			return nil
 		case lookNow:
 			entry, err := w.look(ctx)
+			if ctx.Err() != nil {
+				return context.Cause(ctx) // not err: an unknown outcome of a GET leaves nothing behind
+			}
 			if err != nil {
 				return err
 			}
@@ -182,36 +184,18 @@ func (w *waiter) untilTry(ctx context.Context, lost <-chan struct{}, e waitEvent
 
 // look reads the key. What this Lease has left there it frees first.
 func (w *waiter) look(ctx context.Context) (transport.Entry, error) {
-	entry, err := w.read(ctx)
-	if err == nil && entry.Exists && w.lease.freeLeft(ctx) {
-		entry, err = w.read(ctx)
+	l := w.lease
+	entry, err := l.get(ctx, l.client, transport.Binding{}, l.options.probe())
+	if err == nil && entry.Exists && l.freeLeft(ctx) {
+		entry, err = l.get(ctx, l.client, transport.Binding{}, l.options.probe())
 	}
-	if err == nil && entry.Exists {
+	if err != nil {
+		return entry, err
+	}
+	w.heard(entry)
+	if entry.Exists { // else a try may still be refused
+		w.note(nil)
 		_ = w.key.Start() // if the client is closed, the next request says so
 	}
-	return entry, err
-}
-
-// read reads the key, and repeats that while there is no answer, until ctx ends.
-func (w *waiter) read(ctx context.Context) (transport.Entry, error) {
-	l, backoff := w.lease, w.lease.options.retryBackoff(0)
-	for {
-		entry, err := l.get(ctx, l.client, transport.Binding{}, l.options.probe())
-		switch {
-		case err == nil:
-			w.heard(entry)
-			if entry.Exists { // else a try may still be refused
-				w.note(nil)
-			}
-			return entry, nil
-		case isRefusal(err), isTerminal(err):
-			return entry, err
-		case ctx.Err() == nil:
-			w.failed(err)
-		}
-		if !sleep.For(ctx, backoff.next(random.Fraction())) {
-			// Not err: an unknown outcome of a GET leaves nothing behind.
-			return transport.Entry{}, context.Cause(ctx)
-		}
-	}
+	return entry, nil
 }
