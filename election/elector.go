@@ -31,7 +31,7 @@ type Elector struct {
 	campaigning context.Context // of the healthy period in which it waits for the lease; nil: it does not
 	since       time.Time       // when the campaign or the function of the term began
 	notified    <-chan error    // closed when the observer has returned from what was told last
-	notifying   bool            // a call of waits is not done
+	untold      *Status         // a Standby that waits for the observer, and that a later one replaces; nil: none
 
 	tasks  sync.WaitGroup // what Run waits for
 	logged string         // the latest phase that was logged, with its cause; only tell uses it
@@ -79,7 +79,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 		return errors.New("election: this elector is running already")
 	}
 	defer func() {
-		e.set(func() { e.status = Status{Phase: Stopped, Since: time.Now(), Term: e.status.Term, Cause: err} })
+		e.set(func() { e.enterLocked(Stopped, err) })
 		e.running.Store(false)
 	}()
 	none := make(chan error)

@@ -99,33 +99,37 @@ func (s Status) MarshalJSON() ([]byte, error) {
 // channel is closed when that has returned. Run waits before it enters a phase again, unless it holds the lease, so few
 // phases wait for the observer.
 func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
-	var status Status
 	e.set(func() {
-		e.status = Status{Phase: phase, Since: time.Now(), Term: e.status.Term, Cause: cause}
-		if e.term != nil {
-			e.status.Token = e.term.token
-		}
-		status = e.statusLocked()
-	})
-	return e.tell(func() (Status, bool) { return status, true })
-}
-
-// tell logs what latest returns then and calls the observer with it, if that is worth it, after earlier calls have
-// returned. The observer runs in a goroutine of its own, which it may end: it holds up no node that has the lease.
-func (e *Elector) tell(latest func() (status Status, worthIt bool)) (delivered <-chan error) {
-	e.set(func() {
-		previous := e.notified
-		e.notified = e.call("the observer", true, func() error {
-			<-previous
-			if status, worthIt := latest(); worthIt {
-				e.log(status)
-				e.options.Observer(status)
-			}
-			return nil
-		})
-		delivered = e.notified
+		e.enterLocked(phase, cause)
+		status := e.statusLocked()
+		delivered = e.tellLocked(&status)
 	})
 	return delivered
+}
+
+func (e *Elector) enterLocked(phase Phase, cause error) {
+	e.status = Status{Phase: phase, Since: time.Now(), Term: e.status.Term, Cause: cause}
+	if e.term != nil {
+		e.status.Token = e.term.token
+	}
+}
+
+// tellLocked logs a status and calls the observer with it, after earlier calls have returned. The observer runs in
+// a goroutine of its own, which it may end: it holds up no node that has the lease.
+func (e *Elector) tellLocked(status *Status) (delivered <-chan error) {
+	previous := e.notified
+	e.notified = e.call("the observer", true, func() error {
+		<-previous
+		e.set(func() {
+			if e.untold == status {
+				e.untold = nil
+			}
+		})
+		e.log(*status)
+		e.options.Observer(*status)
+		return nil
+	})
+	return e.notified
 }
 
 // log logs whether this node leads, and why not, once for each change. Package lease logs which holder a node
@@ -148,16 +152,14 @@ func (e *Elector) standBy(cause error) { <-e.enter(Standby, cause) }
 // waits notes what keeps this node from the lease, or nil: it is Lease.OnWaiting. It does not wait for the observer,
 // which gets the latest cause: one that comes while another one waits for the observer replaces it.
 func (e *Elector) waits(cause error) {
-	var notifying bool
 	e.set(func() {
-		e.status = Status{Phase: Standby, Since: time.Now(), Term: e.status.Term, Cause: cause}
-		notifying, e.notifying = e.notifying, true
-	})
-	if notifying {
-		return
-	}
-	e.tell(func() (status Status, worthIt bool) {
-		e.set(func() { e.notifying, status = false, e.statusLocked() })
-		return status, status.Phase == Standby // else the next phase is told after this
+		e.enterLocked(Standby, cause)
+		status := e.statusLocked()
+		if e.untold != nil {
+			*e.untold = status
+			return
+		}
+		e.untold = &status
+		e.tellLocked(e.untold)
 	})
 }

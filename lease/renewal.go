@@ -73,10 +73,11 @@ func (t *Tenure) step(e event) (do actionKind, until time.Time) {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s, next := t.schedule.next(now, t.withSignals(e))
-	t.applyLocked(s)
+	var next action
+	t.schedule, next = t.schedule.next(now, t.withSignals(e))
+	t.endContextsLocked()
 	if next.do != finish {
-		t.sleepLocked(began, s.due(now)-now)
+		t.sleepLocked(began, t.schedule.due(now)-now)
 	}
 	// A request ends just before that: the schedule has its result when it is looked at by then, in virtual
 	// time at least, where a simulation repeats a course.

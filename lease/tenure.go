@@ -142,7 +142,8 @@ func (t *Tenure) note(e event) (left time.Duration, cause error) {
 
 // noteLocked is note at a time. It reports whether the goroutine has something to do.
 func (t *Tenure) noteLocked(now time.Duration, e event) bool {
-	t.applyLocked(t.schedule.after(now, t.withSignals(e)))
+	t.schedule = t.schedule.after(now, t.withSignals(e))
+	t.endContextsLocked()
 	due := t.schedule.cause != nil || now >= t.schedule.due(now)
 	if due {
 		signal(t.wake)
@@ -155,12 +156,7 @@ func (t *Tenure) withSignals(e event) event {
 	return e.unless(isClosed(t.lost), isClosed(t.replaced))
 }
 
-// applyLocked makes the contexts follow the schedule.
-func (t *Tenure) applyLocked(s schedule) {
-	t.schedule = s
-	t.endContextsLocked()
-}
-
+// endContextsLocked makes the contexts follow the schedule.
 func (t *Tenure) endContextsLocked() {
 	if s := &t.schedule; s.warned != nil && t.work != nil && t.work.Err() == nil {
 		t.warn(operror.New("lease: tenure of", t.lease.name, s.warned))
