@@ -101,7 +101,7 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 		return fmt.Errorf("election: %q: %w", e.lease.Name(), transport.ErrClosed)
 	}
 	r.tasks.Go(func() { r.checkHealth(ctx) })
-	r.follow = sync.OnceFunc(func() { r.tasks.Go(func() { r.followRequests(ctx) }) })
+	r.tasks.Go(func() { r.followRequests(ctx) })
 	return r.loop(ctx)
 }
 

@@ -181,7 +181,7 @@ type follower struct {
 	next *time.Timer // to when the time has come to act without a request
 }
 
-// followRequests follows the key until ctx ends. One watch serves candidate and leader: a node
+// followRequests follows the key from the first campaign until ctx ends. One watch serves candidate and leader: a node
 // that is idle sends nothing for it but what any watch costs.
 func (r *run) followRequests(ctx context.Context) {
 	f := &follower{run: r, key: requestKey(r.lease.Name()), own: request{clientID: r.client.ClientID(), state: preferred, rank: r.options.Rank},
@@ -195,7 +195,7 @@ func (r *run) followRequests(ctx context.Context) {
 			f.withdraw(ctx)
 		}
 	}()
-	for watch.Start() == nil {
+	for {
 		select {
 		case <-ctx.Done():
 			return
@@ -206,9 +206,12 @@ func (r *run) followRequests(ctx context.Context) {
 		case change, open := <-watch.Changes():
 			if !open {
 				_ = watch.Ended() // a switchover does without notifications only if the rank is not 0
-				continue
+				break
 			}
 			f.obey(ctx, parseRequest(change.Entry), notified)
+		}
+		if watch.Start() != nil {
+			return
 		}
 	}
 }

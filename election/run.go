@@ -19,7 +19,6 @@ type run struct {
 	began   time.Time
 	periods chan context.Context // healthy periods that begin
 	changed chan struct{}        // wakes the follower of requests
-	follow  func()               // starts it, once
 
 	// Only the goroutine of Run uses these.
 	phases      phases
@@ -154,7 +153,6 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) {
 
 // campaign waits for the lease, with which a term begins.
 func (r *run) campaign(ctx context.Context) error {
-	r.follow()
 	r.standBy(nil)
 	r.startStandby(ctx)
 	r.change(func() { r.campaigning = ctx })
