@@ -458,3 +458,23 @@ func TestAReleaseEndsWithTheConnectionOfItsWill(t *testing.T) {
 		}
 	})
 }
+
+// A client that replaces its connection ends it with a DISCONNECT, which drops the Will.
+func TestAReleaseAfterItsConnectionWasReplacedDoesNotPromiseThatTheWillReleases(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
+		tenure := n.mustAcquire(t)
+		tenure.FencedOut(errors.New("a newer token was seen"))
+		synctest.Wait()
+		if _, err := n.another(t, "another", lease.Options{InstantFailover: true}).Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := tenure.Release(t.Context())
+		if !errors.Is(err, lease.ErrConnectionLost) || !strings.Contains(err.Error(), "unless this client has replaced it") {
+			t.Errorf("Release: %v", err)
+		}
+		if holder, err := n.Holder(t.Context()); err != nil || holder.Value != tenure.Value() {
+			t.Errorf("the store holds %+v, %v; want the tenure that no Will released", holder, err)
+		}
+	})
+}

@@ -213,8 +213,8 @@ func renewal(sent time.Duration, err error, random float64) event {
 	return event{kind: failed, err: err, random: random}
 }
 
-// told returns the event of an answer to the question what the key of a tenure with this value holds.
-func told(value string, entry transport.Entry, err error) event {
+// answered returns the event of an answer to the question what the key of a tenure with this value holds.
+func answered(value string, entry transport.Entry, err error) event {
 	switch {
 	case errors.Is(err, transport.ErrOtherStore):
 		return event{kind: ended, err: refusedBy(err)}

@@ -256,7 +256,7 @@ func (t *Tenure) Confirm(ctx context.Context) error {
 // error says why that is not known, or is the cause of the end.
 func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
 	entry, err := t.lease.get(ctx, client, binding, t.lease.options.probeHeld())
-	switch e := told(t.value, entry, err); {
+	switch e := answered(t.value, entry, err); {
 	case e.kind == ended:
 		t.end(e.err)
 	case err != nil:
@@ -285,7 +285,8 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 // than that, no request of this tenure is sent once Release has returned.
 //
 // With Options.InstantFailover, a tenure that ends with its connection sends nothing over the
-// next one: the Will of that connection releases the lease, and the error is ErrConnectionLost.
+// next one, and the error is ErrConnectionLost. The Will of that connection releases the lease, unless the client
+// has replaced the connection itself for another Will.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
 	select {

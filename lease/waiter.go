@@ -97,9 +97,7 @@ func (w *waiter) await(ctx context.Context, a *attempt) (*Tenure, error) {
 	w.waiting.delaying = false // of an attempt before: this one looks itself
 	if w.lease.acquireDelay() > 0 {
 		w.waiting.watches = true
-		if err := w.key.Start(); err != nil {
-			return nil, operror.Inner(err)
-		}
+		_ = w.key.Start() // if the client is closed, the look says so
 	} else {
 		w.waiting.dueAt = 0 // an attempt begins with a try
 	}
@@ -157,16 +155,15 @@ func (w *waiter) untilTry(ctx context.Context, lost <-chan struct{}, e waitEvent
 			continue
 		}
 		w.timer.Reset(w.waiting.dueAt - time.Since(w.began))
+		e = waitEvent{}
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-lost:
 			return errReconnected
 		case <-w.timer.C:
-			e = waitEvent{}
 		case <-w.silence.C: // once: a holder that died is silent too
 			w.lease.client.Probe(w.lease.options.RequestTimeout + w.lease.options.probe()) // as after a request
-			e = waitEvent{}
 		case change, open := <-w.key.Changes():
 			if !open {
 				if err := w.key.Ended(); isTerminal(err) {
