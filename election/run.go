@@ -42,6 +42,7 @@ func (r *run) loop(ctx context.Context) error {
 // do carries out a step.
 func (r *run) do(ctx context.Context) result {
 	t, cause := r.term, r.phases.cause
+	var err error
 	switch r.phases.step {
 	case await:
 		if cause != nil {
@@ -51,23 +52,20 @@ func (r *run) do(ctx context.Context) result {
 		return result{err: r.awaitHealthy(ctx)}
 	case stayOut:
 		r.stayOut(r.healthy, r.phases.rest)
-		return r.came(nil)
 	case campaign:
-		return r.came(r.campaign(r.healthy))
+		err = r.campaign(r.healthy)
 	case prepare:
 		r.stopStandby()
-		return r.came(wait(t.ctx, r.standby, t.tenure.Remaining(), errStandbyRuns))
+		err = wait(t.ctx, r.standby, t.tenure.Remaining(), errStandbyRuns)
 	case claim:
 		if len(r.options.Claim) == 0 {
-			return r.came(nil)
+			break
 		}
-		err := r.entering(Claiming)
-		if err == nil {
+		if err = r.entering(Claiming); err == nil {
 			_, err = t.guard.ClaimAll(t.ctx, r.options.Claim...)
 		}
-		return r.came(err)
 	case activate:
-		return r.came(r.entering(Active))
+		err = r.entering(Active)
 	case lead:
 		r.change(func() {})
 		t.function = r.call("the leader function", false, func() error { return r.lead(t.ctx, t) })
@@ -76,12 +74,12 @@ func (r *run) do(ctx context.Context) result {
 			t.cancel(r.came(nil).returned(err))
 		case <-t.ctx.Done():
 		}
-		return r.came(nil)
 	case drain:
 		r.drain(t, cause)
-		return r.came(nil)
+	case release:
+		return r.release(t, cause)
 	}
-	return r.release(t, cause)
+	return r.came(err)
 }
 
 // came is what a step came to that failed with err.
