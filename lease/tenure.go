@@ -330,12 +330,10 @@ func (t *Tenure) leftAtStore() time.Duration {
 	return t.sent + t.lease.options.RequestTimeout + t.lease.options.TTL + t.lease.options.Margin - now
 }
 
+// releaseError says when the store no longer has the lease: it gives it a whole lifetime again if it restarts with
+// its data.
 func (t *Tenure) releaseError(err error) error {
-	left := t.leftAtStore()
-	if left > 0 {
-		err = fmt.Errorf("%w; it expires within %v", err, left)
-	} else {
-		err = fmt.Errorf("%w; it has expired, unless the store has restarted with its data: then it expires within %v of that", err, t.lease.options.TTL)
-	}
+	err = fmt.Errorf("%w; it expires within %v, or within %v of a restart of the store with its data",
+		err, max(t.leftAtStore(), 0), t.lease.options.TTL)
 	return operror.New("lease: release", t.lease.name, err)
 }
