@@ -63,11 +63,10 @@ func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 // taken over, or the program must change.
 func isPermanent(err error) bool {
 	var rejected *transport.RejectedError
-	if isTerminal(err) || errors.As(err, &rejected) && errors.Is(rejected, transport.ErrPacketTooLarge) {
-		return true
-	}
 	var refused *transport.RefusedError
-	return errors.As(err, &refused) && slices.Contains(permanentRefusals, errors.Unwrap(refused))
+	return isTerminal(err) ||
+		errors.As(err, &rejected) && errors.Is(rejected, transport.ErrPacketTooLarge) ||
+		errors.As(err, &refused) && slices.Contains(permanentRefusals, errors.Unwrap(refused))
 }
 
 var permanentRefusals = []error{protocol.SyntaxError, protocol.UnknownCommand, protocol.WrongNumberOfArguments,

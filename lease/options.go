@@ -81,8 +81,8 @@ type Options struct {
 	// not be changed afterwards. Default: none.
 	Trace *Trace
 
-	// The pause after the first failed attempt: TTL/50. It grows exponentially, to RenewEvery at most, and is
-	// shorter when a tenure is about to end: a store that is back is found in time.
+	// retryAfter is the pause after the first failed attempt: TTL/50. It grows exponentially, to RenewEvery at
+	// most, and is shorter when a tenure is about to end: a store that is back is found in time.
 	retryAfter  time.Duration
 	systemClock bool // Clock was not set
 }

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,7 +96,7 @@ func (t *Tenure) Context() context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.work == nil {
-		t.work, t.warn = context.WithCancelCause(t.usable)
+		t.work, t.warn = context.WithCancelCause(context.Background())
 		t.endContextsLocked()
 	}
 	return t.work
@@ -158,11 +159,12 @@ func (t *Tenure) withSignals(e event) event {
 
 // endContextsLocked makes the contexts follow the schedule.
 func (t *Tenure) endContextsLocked() {
-	if s := &t.schedule; s.warned != nil && t.work != nil && t.work.Err() == nil {
-		t.warn(operror.New("lease: tenure of", t.lease.name, s.warned))
+	cause, first := t.schedule.cause, cmp.Or(t.schedule.warned, t.schedule.cause)
+	if cause != nil && t.usable.Err() == nil {
+		t.expire(operror.New("lease: tenure of", t.lease.name, cause))
 	}
-	if s := &t.schedule; s.cause != nil && t.usable.Err() == nil {
-		t.expire(operror.New("lease: tenure of", t.lease.name, s.cause))
+	if first != nil && t.work != nil && t.work.Err() == nil {
+		t.warn(operror.New("lease: tenure of", t.lease.name, first))
 	}
 }
 
