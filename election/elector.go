@@ -92,7 +92,9 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 	defer cancel(nil)
 	// The end of the client ends Run during hold-off too.
 	if !e.client.Go(func(client context.Context) {
-		defer context.AfterFunc(client, func() { cancel(fmt.Errorf("election: %q: %w", e.lease.Name(), context.Cause(client))) })()
+		defer context.AfterFunc(client, func() {
+			cancel(fmt.Errorf("election: %q: %w", e.lease.Name(), context.Cause(client)))
+		})()
 		<-ctx.Done()
 	}) {
 		return fmt.Errorf("election: %q: %w", e.lease.Name(), transport.ErrClosed)

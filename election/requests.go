@@ -293,6 +293,7 @@ func (f *follower) withdraw(ctx context.Context) {
 	if !f.asks {
 		return
 	}
-	_, err := f.client.VDel(context.WithoutCancel(ctx), f.key, []byte(f.own.String()), transport.DelOptions{Binding: f.options.bounded()})
+	options := transport.DelOptions{Binding: f.options.bounded()}
+	_, err := f.client.VDel(context.WithoutCancel(ctx), f.key, []byte(f.own.String()), options)
 	f.asks = errors.Is(err, transport.ErrOutcomeUnknown)
 }

@@ -157,6 +157,6 @@ func (s *switching) ask(ctx context.Context) error {
 
 // withdraw deletes the request, if it is still there.
 func (s *switching) withdraw(ctx context.Context) {
-	bounded := transport.Binding{Until: time.Now().Add(askEvery)}
-	_, _ = s.client.VDel(context.WithoutCancel(ctx), s.key, []byte(s.request.String()), transport.DelOptions{Binding: bounded})
+	options := transport.DelOptions{Binding: transport.Binding{Until: time.Now().Add(askEvery)}}
+	_, _ = s.client.VDel(context.WithoutCancel(ctx), s.key, []byte(s.request.String()), options)
 }

@@ -109,8 +109,9 @@ func (w *waiter) newAttempt(ctx context.Context, began time.Duration) (*attempt,
 		will.Close()
 		const most = math.MaxUint16 * time.Second // MQTT cannot say more
 		keepAlive := ((l.options.TTL+time.Second-1)/time.Second*2 + 2) / 3 * time.Second
-		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder "+
-			"may believe in for TTL %v: make TTL at most %v, or the client's KeepAlive at least %v, which can be %v at most",
+		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, "+
+			"and then frees a lease that its holder may believe in for TTL %v: "+
+			"make TTL at most %v, or the client's KeepAlive at least %v, which can be %v at most",
 			silence, l.options.TTL, silence, keepAlive, most)
 	}
 	a.will, a.lost = will, will.Lost()

@@ -28,7 +28,7 @@ type Lease struct {
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
 	limit   loglimit.Limiter       // of log lines about attempts that fail
 
-	settled atomic.Pointer[chan struct{}] // closed when no acquisition that was given up is being freed; nil: none ever was
+	settled atomic.Pointer[chan struct{}] // closed when all acquisitions that were given up are freed; nil: none was
 }
 
 // left is a value that could not be freed, and that the store may still have: also after its
