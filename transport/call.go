@@ -1,13 +1,11 @@
 package transport
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"sync"
 	"time"
 
@@ -218,12 +216,11 @@ func (c *mqttConn) line(call *call) *line {
 // against the Receive Maximum from here until the broker acknowledges it [MQTT-4.9.0-2]. A part of
 // that is reserved for urgent calls.
 func (c *mqttConn) nextLocked(l *link) *call {
-	room := l.receiveMaximum - len(l.unacked)
 	switch {
 	case l.leaving || c.link != l:
-	case room > 0 && c.urgent.first != nil:
+	case l.room() > 0 && c.urgent.first != nil:
 		return c.dequeueLocked(c.urgent.first)
-	case room > l.reserved() && c.ordinary.first != nil:
+	case l.room() > l.reserved() && c.ordinary.first != nil:
 		return c.dequeueLocked(c.ordinary.first)
 	}
 	return nil
@@ -263,8 +260,8 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 	if l == nil {
 		return c.unconnectedLocked(cause)
 	}
-	if room := l.receiveMaximum - len(l.unacked); room <= 0 || room <= l.reserved() && !call.request.Urgent {
-		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)", cause, l.receiveMaximum)
+	if l.room() <= 0 || l.room() <= l.reserved() && !call.request.Urgent {
+		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)", cause, l.client.ReceiveMaximum)
 	}
 	return cause
 }
@@ -321,10 +318,10 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 	if err != nil {
 		return notSent(err)
 	}
-	if size := len(batch) - len(l.packets); size > l.maxPacket { // the broker would end the connection [MQTT-3.2.2-15]
+	if size := len(batch) - len(l.packets); size > l.client.MaxPacket { // the broker would end the connection [MQTT-3.2.2-15]
 		return &RejectedError{
 			Code:   packets.ConnackPacketTooLarge,
-			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.maxPacket),
+			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.client.MaxPacket),
 		}
 	}
 	l.packets = batch
@@ -359,55 +356,4 @@ func requestProperties(dst []mqtt.UserProperty, clientID string, request Request
 		}
 	}
 	return dst
-}
-
-// message is a PUBLISH that arrived. Its slices may be overwritten after link.received returns.
-type message struct {
-	topic, correlation, payload []byte
-	// User properties, empty where there is none.
-	timestamp, status, statusMessage, store, instance []byte
-}
-
-// readMessage returns the parts of a PUBLISH that count here.
-func readMessage(p *mqtt.Publish) message {
-	m := message{topic: p.Topic, correlation: p.CorrelationData, payload: p.Payload}
-	for name, value := range p.Users {
-		if property := m.property(name); property != nil && *property == nil {
-			*property = value // the first of a name counts
-		}
-	}
-	return m
-}
-
-// property returns where the user property of a name belongs, or nil if it is of no interest.
-func (m *message) property(name []byte) *[]byte {
-	switch string(name) {
-	case protocol.PropertyTimestamp:
-		return &m.timestamp
-	case protocol.PropertyStatus:
-		return &m.status
-	case protocol.PropertyStatusMessage:
-		return &m.statusMessage
-	case protocol.PropertyStore:
-		return &m.store
-	case protocol.PropertyInstance:
-		return &m.instance
-	}
-	return nil
-}
-
-// reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
-// whether the request was applied; after any other it was not. A reply without a status
-// counts as a success.
-func (m *message) reply(store, instance string) (Reply, error) {
-	const timeout, serverError = 408, 500 // as in HTTP, like statusUnavailable
-	status, err := strconv.Atoi(string(m.status))
-	if err != nil || status < 400 {
-		return Reply{Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: store, Instance: instance}, nil
-	}
-	rejected := &RejectedError{Code: status, Reason: string(m.statusMessage)}
-	if status == timeout || status >= serverError {
-		return Reply{}, unknown(rejected)
-	}
-	return Reply{}, rejected
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqtt"
@@ -51,7 +50,7 @@ func (c *mqttConn) newPipeLink(t *testing.T, receiveMaximum int) (*link, net.Con
 	}
 	t.Cleanup(func() { _ = far.Close(); out.Abort() })
 	l := c.newLink(out)
-	l.maxPacket, l.receiveMaximum = math.MaxInt32, receiveMaximum
+	l.client = &mqtt.Client{MaxPacket: math.MaxInt32, ReceiveMaximum: receiveMaximum}
 	return l, far
 }
 
@@ -241,8 +240,7 @@ func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 	for range 20 {
 		c := conn.begin(t, t.Context(), Request{})
 		l.send()
-		m := message{correlation: c.correlation[:]}
-		if !l.answer(&m) {
+		if !l.answer(&mqtt.Publish{CorrelationData: c.correlation[:]}) {
 			t.Fatal("not taken")
 		}
 		l.acknowledged(&mqtt.Puback{PacketID: l.lastID})
@@ -253,26 +251,6 @@ func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 	}
 	if !l.isIdle() {
 		t.Error("one of them waits or counts still")
-	}
-}
-
-func TestWhatABrokerDoesNotLimitMQTTDoes(t *testing.T) {
-	few, many := uint16(3), uint32(math.MaxUint32)
-	for name, test := range map[string]struct {
-		properties     *paho.ConnackProperties
-		receiveMaximum int
-		maxPacket      int
-	}{
-		"no limits": {&paho.ConnackProperties{}, math.MaxUint16, math.MaxInt32},
-		"limits":    {&paho.ConnackProperties{ReceiveMaximum: &few, MaximumPacketSize: &many}, 3, math.MaxInt32},
-	} {
-		l := new(link)
-		if l.obey(test.properties, 0); l.unusable != nil {
-			t.Errorf("%s: %v", name, l.unusable)
-		}
-		if l.receiveMaximum != test.receiveMaximum || l.maxPacket != test.maxPacket {
-			t.Errorf("%s: %d requests, packets of %d bytes; want %d and %d", name, l.receiveMaximum, l.maxPacket, test.receiveMaximum, test.maxPacket)
-		}
 	}
 }
 

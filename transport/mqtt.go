@@ -270,7 +270,6 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 		c.unanswered = append(c.unanswered[max(0, len(c.unanswered)-maxUnanswered+1):], time.Now())
 	}
 	if err == nil {
-		l.obey(connack.Properties, connect.KeepAlive)
 		return l, nil
 	}
 	switch {
@@ -293,20 +292,20 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 // establish makes a connection ready for requests, while packets are read from it. The error says why
 // it does not succeed.
 func (c *mqttConn) establish(ctx context.Context, l *link) error {
-	if l.unusable != nil {
-		return l.unusable
+	if l.client.WithoutQoS1 != nil { // it would end each connection at the first request
+		return l.client.WithoutQoS1
 	}
 	if err := l.subscribe(ctx, c.failed); err != nil {
 		return err
 	}
-	c.receiveMaximum.Store(int64(l.receiveMaximum))
+	c.receiveMaximum.Store(int64(l.client.ReceiveMaximum))
 	// Before any request can be sent: a caller with a reply must see Connected.
 	l.up = true
 	c.events.Up()
 	if !c.established(l) {
 		return cmp.Or(l.closeCause(), l.lossCause())
 	}
-	c.concluded(l.will, willResult{lost: l.down, silence: l.silence})
+	c.concluded(l.will, willResult{lost: l.down, silence: l.client.Silence})
 	c.logConnected()
 	return nil
 }

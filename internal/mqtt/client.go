@@ -43,10 +43,14 @@ type Client struct {
 	done      chan struct{}  // closed by Run
 	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
 
-	receiveMaximum int           // of the CONNECT: how many messages of the broker may wait for their PUBACKs
-	maxPacket      int           // bytes that the broker takes in one packet
-	withoutQoS1    bool          // the broker takes no message with QoS 1
-	inFlight       chan struct{} // an item for each message of PublishAsync without a PUBACK; nil: there are none
+	// What the broker's CONNACK says.
+	ReceiveMaximum int           // how many messages with QoS 1 it takes that it has not acknowledged [MQTT-3.3.4-7]
+	MaxPacket      int           // bytes that it takes in one packet [MQTT-3.2.2-15]
+	Silence        time.Duration // how long it waits before it takes a silent connection for lost; zero: forever
+	WithoutQoS1    error         // why it takes no message with QoS 1; nil: it does [MQTT-3.2.2-11]
+
+	maxUnacked int           // how many messages of the broker may wait for their PUBACKs
+	inFlight   chan struct{} // an item for each message of PublishAsync without a PUBACK; nil: there are none
 
 	mu         sync.Mutex
 	over       bool                // Run has stopped reading: nothing new begins
@@ -86,31 +90,13 @@ func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options Cli
 		_ = conn.Close()
 		return nil, connack, err
 	}
-	seconds := connect.KeepAlive
-	if server := connack.Properties.ServerKeepAlive; server != nil && *server > 0 {
-		seconds = min(seconds, *server)
-	}
-	c := &Client{
-		conn:           conn,
-		options:        options,
-		keepAlive:      time.Duration(seconds) * time.Second,
-		receiveMaximum: int(*connect.Properties.ReceiveMaximum),
-		maxPacket:      MaxHeader + MaxRemaining,
-		withoutQoS1:    connack.Properties.MaximumQoS != nil && *connack.Properties.MaximumQoS == 0,
-		done:           make(chan struct{}),
-	}
-	if size := connack.Properties.MaximumPacketSize; size != nil {
-		c.maxPacket = int(min(*size, MaxHeader+MaxRemaining)) // an int of 32 bits would not hold every size
-	}
+	c := &Client{conn: conn, options: options, done: make(chan struct{}), maxUnacked: int(*connect.Properties.ReceiveMaximum)}
+	c.obey(connack.Properties, connect.KeepAlive)
 	if options.Deferred {
-		c.receiveMaximum = math.MaxUint16
+		c.maxUnacked = math.MaxUint16
 	}
 	if options.Acknowledged == nil {
-		room := maxInFlight
-		if maximum := connack.Properties.ReceiveMaximum; maximum != nil {
-			room = min(room, int(*maximum))
-		}
-		c.inFlight = make(chan struct{}, room)
+		c.inFlight = make(chan struct{}, min(maxInFlight, c.ReceiveMaximum))
 	}
 	if c.keepAlive > 0 {
 		c.tasks.Add(1)
@@ -119,6 +105,31 @@ func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options Cli
 		c.mu.Unlock()
 	}
 	return c, connack, nil
+}
+
+// obey notes the conditions in the broker's CONNACK.
+func (c *Client) obey(conditions *paho.ConnackProperties, keepAlive uint16) {
+	c.ReceiveMaximum = int(valueOr(conditions.ReceiveMaximum, math.MaxUint16))
+	const most = MaxHeader + MaxRemaining // an int of 32 bits would not hold every size
+	c.MaxPacket = int(min(valueOr(conditions.MaximumPacketSize, most), most))
+	if valueOr(conditions.MaximumQoS, 1) == 0 {
+		c.WithoutQoS1 = errors.New("the broker does not accept QoS 1: raise its Maximum QoS")
+	}
+	server := valueOr(conditions.ServerKeepAlive, keepAlive)
+	// One and a half times the keep-alive [MQTT-3.1.2-22], which some brokers round down to whole seconds.
+	c.Silence = time.Duration(server) * 3 / 2 * time.Second
+	if server > 0 {
+		keepAlive = min(keepAlive, server)
+	}
+	c.keepAlive = time.Duration(keepAlive) * time.Second
+}
+
+// valueOr returns what p points to, or otherwise if it is nil.
+func valueOr[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
 }
 
 // handshake sends CONNECT and reads up to the CONNACK.
@@ -302,8 +313,8 @@ func (c *Client) Publish(ctx context.Context, m *Message) (*Puback, error) {
 // PUBACK, which it must not keep, in the goroutine of Run, unless the connection ends before. A message that
 // is larger than the broker takes is not sent; the error is a *[TooLargeError] or [ErrTooLong].
 func (c *Client) PublishAsync(ctx context.Context, m *Message, acknowledged func(*Puback)) error {
-	if c.withoutQoS1 {
-		return errors.New("the broker does not accept QoS 1: raise its Maximum QoS") // [MQTT-3.2.2-11]
+	if c.WithoutQoS1 != nil {
+		return c.WithoutQoS1
 	}
 	select {
 	case c.inFlight <- struct{}{}:
@@ -334,8 +345,8 @@ func (c *Client) Send(m *Message) error {
 func (c *Client) encode(m *Message, qos byte, id uint16) ([]byte, error) {
 	m.QoS, m.PacketID = qos, id
 	packet, err := m.Append(nil)
-	if err == nil && len(packet) > c.maxPacket { // [MQTT-3.2.2-15]
-		err = &TooLargeError{Size: len(packet), Limit: c.maxPacket}
+	if err == nil && len(packet) > c.MaxPacket {
+		err = &TooLargeError{Size: len(packet), Limit: c.MaxPacket}
 	}
 	return packet, err
 }
@@ -436,7 +447,7 @@ func (c *Client) publish(p *Publish) (goOn bool) {
 		return true
 	}
 	if !c.queue(AppendPuback(nil, id), 1, 0) {
-		c.conn.Refuse(Refuse(packets.DisconnectReceiveMaximumExceeded, "more messages are unacknowledged than the Receive Maximum of %d", c.receiveMaximum))
+		c.conn.Refuse(Refuse(packets.DisconnectReceiveMaximumExceeded, "more messages are unacknowledged than the Receive Maximum of %d", c.maxUnacked))
 		return false
 	}
 	return true
@@ -458,7 +469,7 @@ func (c *Client) Acknowledge(id uint16) {
 func (c *Client) queue(encoded []byte, acks, auths int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.acks+acks > c.receiveMaximum || c.auths+auths > 1 {
+	if c.acks+acks > c.maxUnacked || c.auths+auths > 1 {
 		return false
 	}
 	c.acks += acks
