@@ -180,8 +180,6 @@ func (c *mqttConn) enqueue(call *call) error {
 	case c.life.Err() != nil:
 		return notSent(context.Cause(c.life))
 	case call.boundToLost():
-		// It must not wait for the next connection. Down comes before failBound, so none that comes here
-		// in between is forgotten.
 		return notSent(errBoundConnection)
 	case cause != nil:
 		return notSent(c.heldBackLocked(call, cause))
@@ -266,20 +264,8 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 	return cause
 }
 
-// failBound ends the calls that are bound to a connection that is lost.
-func (c *mqttConn) failBound() {
-	c.failQueued(func(call *call) error {
-		if call.boundToLost() {
-			return notSent(errBoundConnection)
-		}
-		return nil
-	})
-}
-
-// failQueued ends the calls of the queue for which why returns an error.
-func (c *mqttConn) failQueued(why func(*call) error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// failQueuedLocked ends the calls of the queue for which why returns an error.
+func (c *mqttConn) failQueuedLocked(why func(*call) error) {
 	for _, call := range []*call{c.urgent.first, c.ordinary.first} {
 		for call != nil {
 			next := call.after

@@ -3,6 +3,7 @@ package transport
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -69,8 +70,8 @@ type Client struct {
 
 	mu         sync.Mutex
 	closed     bool
-	connection uint64 // counts connections; 0 while down
-	connected  uint64 // how many there have been
+	status     ConnectionStatus
+	connection int // the number of the connection; 0 while down
 	watched    map[string]*registration
 	eraBegan   time.Time     // when an answer last made all registrations look what there is to do
 	eraDue     bool          // one will do so again
@@ -116,13 +117,17 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		now:         options.Now,
 		watched:     make(map[string]*registration),
 		lost:        alreadyLost,
+		status:      ConnectionStatus{State: Connecting},
 	}
 	if _, ours := conn.(*mqttConn); !ours {
 		client.conn = boundedConn{conn}
 	}
 	client.unbroken = client.lost
 	client.life, client.end = context.WithCancelCause(context.Background())
-	conn.Start(Events{Up: client.up, Down: client.down, Ended: client.finish, Notify: client.notify})
+	conn.Start(Events{
+		Up: client.up, Down: client.down, Ended: client.finish, Notify: client.notify,
+		trying: client.trying, failed: client.connectFailed,
+	})
 	return client, nil
 }
 
@@ -170,6 +175,127 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 // is under way.
 func (c *Client) Probe(within time.Duration) {
 	c.conn.Probe(within)
+}
+
+// ConnectionState says whether a client has a connection.
+type ConnectionState string
+
+const (
+	// Connecting: there is no connection. The client tries to connect, for the first time
+	// or again.
+	Connecting ConnectionState = "connecting"
+	// Connected: there is a connection.
+	Connected ConnectionState = "connected"
+	// Ended: there is no connection, and there will be none.
+	Ended ConnectionState = "ended"
+)
+
+// ConnectionStatus describes a client's connection at one moment.
+type ConnectionStatus struct {
+	// State says whether there is a connection.
+	State ConnectionState
+	// Broker is the address of the present connection or of the latest attempt. Empty:
+	// there was no attempt, or the Conn has no broker.
+	Broker string
+	// Connections counts the connections so far. If it rises by more than one from one
+	// status to the next, the client lost connections in between.
+	Connections int
+	// Err says why there is no connection: how it was lost, why the latest attempt
+	// failed, or why there will be none. Nil while Connected.
+	Err error
+}
+
+// MarshalJSON returns the fields under their names, with the error as text. It implements [json.Marshaler].
+func (s ConnectionStatus) MarshalJSON() ([]byte, error) {
+	type fields ConnectionStatus
+	return json.Marshal(struct {
+		fields
+		Err string
+	}{fields(s), operror.Text(s.Err)})
+}
+
+// Connection returns the present status of the connection. It does not block.
+func (c *Client) Connection() ConnectionStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// Lost returns a channel that is closed when the present connection is lost or replaced.
+// While there is no connection, the channel is closed already.
+func (c *Client) Lost() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
+}
+
+// alreadyLost is the channel while there is no connection. It is closed.
+var alreadyLost = make(chan struct{})
+
+func init() { close(alreadyLost) }
+
+func (c *Client) trying(broker string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Broker = broker
+}
+
+func (c *Client) connectFailed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changeLocked(Connecting, err, c.trace.ConnectFailed)
+}
+
+func (c *Client) up() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Connections++
+	c.connection = c.status.Connections
+	c.lost = make(chan struct{})
+	if !c.storeless {
+		c.unbroken = make(chan struct{})
+	}
+	c.era++
+	c.wakeAllLocked() // the pauses between two connections bound how often
+	c.changeLocked(Connected, nil, c.trace.Connected)
+}
+
+func (c *Client) down(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.breakLocked()
+	if c.connection == 0 {
+		return
+	}
+	c.connection = 0
+	close(c.lost)
+	if c.life.Err() != nil {
+		cause = context.Cause(c.life)
+	}
+	c.changeLocked(Connecting, cmp.Or(cause, errConnectionLost), c.trace.Lost)
+}
+
+// finish ends the client's life, and with it all watches. No connection and no request begins after it.
+func (c *Client) finish(cause error) {
+	c.end(cause)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changeLocked(Ended, context.Cause(c.life), nil)
+	for _, registered := range c.watched {
+		registered.endAllLocked(context.Cause(c.life))
+	}
+}
+
+// changeLocked notes the status of the connection, unless the client has ended, and traces it.
+func (c *Client) changeLocked(state ConnectionState, err error, trace func(ConnectionStatus)) {
+	if c.status.State != Ended {
+		c.status.State, c.status.Err = state, err
+	}
+	if trace != nil {
+		status := c.status
+		status.Err = err
+		c.Dispatch(func() { trace(status) }, false)
+	}
 }
 
 // Condition says when a Set applies. The store's rules have the same type.

@@ -51,7 +51,6 @@ type link struct {
 	down  chan struct{}  // closed when the connection is lost
 	wake  chan struct{}  // holds one item when there may be something to send
 	quiet chan struct{}  // holds one item once nothing is pending on a link that is leaving
-	up    bool           // Up was called, or was about to be
 	probe sync.WaitGroup // has the goroutine of a probe, if any
 
 	// Used by the goroutine that sends only.

@@ -30,7 +30,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 		t.Fatal(err)
 	}
 	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{program: new(dispatcher)}})
-	conn.events.Down = func() {} // established has no Up
+	conn.events.Up, conn.events.Down = func() {}, func(error) {}
 	l, far := conn.newPipeLink(t, receiveMaximum)
 	go func() { _, _ = io.Copy(io.Discard, far) }()
 	if !conn.established(l) {
@@ -163,7 +163,7 @@ func TestWhatWasNotSentWhenTheConnectionDropsLeavesOverTheNext(t *testing.T) {
 func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	connection := make(chan struct{})
-	conn.events.Down = func() { close(connection) }
+	conn.events.Down = func(error) { close(connection) }
 	bound := Request{Binding: Binding{Connection: connection}}
 	waits := conn.begin(t, t.Context(), bound)
 	conn.lost(l, nil)

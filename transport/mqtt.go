@@ -3,7 +3,6 @@ package transport
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
-	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
 
@@ -79,7 +77,6 @@ type mqttConn struct {
 	last     error        // why the last attempt to connect failed
 	silent   error        // the error of the present attempt if there is no answer; nil while there is none
 	will     *pendingWill // for the next connection; nil: none
-	latest   ConnectionStatus
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
@@ -90,7 +87,6 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		options: options,
 		logger:  options.program.logger(options.Logger).With("client", options.ClientID),
 		first:   make(chan struct{}),
-		latest:  ConnectionStatus{State: Connecting},
 		replace: make(chan struct{}, 1),
 	}
 	c.life, c.end = context.WithCancelCause(context.Background())
@@ -115,23 +111,19 @@ func (c *mqttConn) Close() error {
 // terminate ends the connection permanently with cause, unless it has ended before.
 func (c *mqttConn) terminate(cause error) {
 	c.mu.Lock()
-	first := c.life.Err() == nil
-	if first {
-		c.end(cause)
-		if l := c.link; l != nil {
-			c.dropLocked(l, cause)
-			c.tasks.Go(l.disconnect) // the goroutine that reads waits for what arrives
-		}
-		c.changedLocked(Ended, cause)
-	}
-	c.mu.Unlock()
-	if !first {
+	defer c.mu.Unlock()
+	if c.life.Err() != nil {
 		return
 	}
-	c.failQueued(func(*call) error { return notSent(cause) })
+	c.end(cause)
 	if c.events.Ended != nil {
 		c.events.Ended(cause)
 	}
+	if l := c.link; l != nil {
+		c.dropLocked(l, cause)
+		c.tasks.Go(l.disconnect) // the goroutine that reads waits for what arrives
+	}
+	c.failQueuedLocked(func(*call) error { return notSent(cause) })
 }
 
 // errGoexit ends a client as Close does: no request of it can succeed.
@@ -247,7 +239,7 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 			c.servers.TimedOut()
 		}
 	}()
-	c.trying()
+	c.events.trying(c.server().String())
 	c.servers.Silent() // unless it answers
 	refusals, referred := c.refusals, c.referred
 	c.refusals, c.referred, c.referral = 0, 0, nil // unless this attempt is refused too
@@ -299,9 +291,6 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 		return err
 	}
 	c.receiveMaximum.Store(int64(l.client.ReceiveMaximum))
-	// Before any request can be sent: a caller with a reply must see Connected.
-	l.up = true
-	c.events.Up()
 	if !c.established(l) {
 		return cmp.Or(l.closeCause(), l.lossCause())
 	}
@@ -312,11 +301,7 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 
 // conclude ends a connection that was lost or that disconnect has ended.
 func (c *mqttConn) conclude(l *link) {
-	if l.up {
-		c.events.Down()                                           // a second time, if lost has called it
-		c.failBound()                                             // for calls that came between Up and the loss
-		c.logger.Debug("disconnected", "broker", c.server().Host) // after Down: its handler may be slow
-	}
+	c.logger.Debug("disconnected", "broker", c.server().Host)
 	l.disconnect() // or waits for the one under way
 	l.probe.Wait()
 	cause := l.lossCause()
@@ -367,13 +352,6 @@ func (c *mqttConn) serve(l *link) (replaced bool) {
 // server returns the broker of the present attempt or connection. Only run may call it.
 func (c *mqttConn) server() *url.URL { return c.servers.Server() }
 
-// trying notes which broker the next attempt goes to.
-func (c *mqttConn) trying() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.latest.Broker = c.server().String()
-}
-
 // dial opens a connection to server and adds TLS and WebSocket where its address asks.
 func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error) {
 	config, err := c.options.tlsConfig(server)
@@ -398,7 +376,7 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error
 // rules or files that change. Ending the client for them would end its elections.
 func (c *mqttConn) isPermanent(err error) bool {
 	var refused *ConnectionError
-	return errors.As(err, &refused) && refused.permanent() && c.status().Connections == 0
+	return errors.As(err, &refused) && refused.permanent() && !isClosed(c.first)
 }
 
 func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {
@@ -437,15 +415,10 @@ func (c *mqttConn) awaiting(unanswered error) {
 func (c *mqttConn) failed(err error) {
 	c.mu.Lock()
 	c.last, c.silent = err, nil
-	c.changedLocked(Connecting, err)
 	c.mu.Unlock()
+	c.events.failed(err)
 	if c.life.Err() == nil && !c.isRefused() { // else the client was closed during the attempt, or Dial returns the error
 		c.logFailure(err)
-	}
-	if trace := c.options.Trace; trace != nil && trace.ConnectFailed != nil {
-		status := c.status()
-		status.Err = err // also where the client has ended meanwhile
-		c.options.program.call(func() { trace.ConnectFailed(status) }, maxCalls)
 	}
 }
 
@@ -456,8 +429,8 @@ func (c *mqttConn) established(l *link) bool {
 	if c.life.Err() != nil || isClosed(l.down) {
 		return false
 	}
+	c.events.Up() // a caller with a reply must see Connected
 	c.link, c.last, c.silent = l, nil, nil
-	c.changedLocked(Connected, nil)
 	if !isClosed(c.first) {
 		close(c.first)
 	}
@@ -466,8 +439,8 @@ func (c *mqttConn) established(l *link) bool {
 }
 
 // lost ends a connection. It is called first with the broker's reason, if there is one. A tenure may end
-// with the connection, because the broker releases its lease then. So Down comes before anything for
-// which a function of the program is called, and does not wait for the goroutine that connects.
+// with the connection, because the broker releases its lease then. So Down does not wait for the goroutine
+// that connects.
 func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver && !c.wasOwnConnect() {
 		c.terminate(ErrSessionTakenOver)
@@ -485,13 +458,8 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect == nil && l.leaving {
 		cause = errConnectionReplaced
 	}
-	present := c.link == l
 	c.dropLocked(l, cause)
 	c.mu.Unlock()
-	if present {
-		c.events.Down()
-		c.failBound()
-	}
 	if warning != "" {
 		c.logger.Warn(warning, "error", cause)
 	}
@@ -522,14 +490,20 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 	}
 	close(l.down)
 	l.cause = cause
+	if c.link == l {
+		c.link = nil
+		c.events.Down(cause)
+	}
 	for _, call := range l.pending {
 		l.takeLocked(call)
 		call.end(Reply{}, unknown(cause))
 	}
-	if c.link == l {
-		c.link = nil
-		c.changedLocked(Connecting, cause)
-	}
+	c.failQueuedLocked(func(call *call) error {
+		if call.boundToLost() {
+			return notSent(errBoundConnection)
+		}
+		return nil
+	})
 }
 
 func isClosed(signal <-chan struct{}) bool {
@@ -584,91 +558,6 @@ func (c *mqttConn) unconnectedLocked(cause error) error {
 	return cause
 }
 
-// ConnectionState says whether a client has a connection.
-type ConnectionState string
-
-const (
-	// Connecting: there is no connection. The client tries to connect, for the first time
-	// or again.
-	Connecting ConnectionState = "connecting"
-	// Connected: there is a connection.
-	Connected ConnectionState = "connected"
-	// Ended: there is no connection, and there will be none.
-	Ended ConnectionState = "ended"
-)
-
-// ConnectionStatus describes a client's connection at one moment.
-type ConnectionStatus struct {
-	// State says whether there is a connection.
-	State ConnectionState
-	// Broker is the address of the present connection or of the latest attempt. Empty:
-	// there was no attempt, or the Conn has no broker.
-	Broker string
-	// Connections counts the connections so far. If it rises by more than one from one
-	// status to the next, the client lost connections in between.
-	Connections int
-	// Err says why there is no connection: how it was lost, why the latest attempt
-	// failed, or why there will be none. Nil while Connected.
-	Err error
-}
-
-// MarshalJSON returns the fields under their names, with the error as text. It implements [json.Marshaler].
-func (s ConnectionStatus) MarshalJSON() ([]byte, error) {
-	type fields ConnectionStatus
-	return json.Marshal(struct {
-		fields
-		Err string
-	}{fields(s), operror.Text(s.Err)})
-}
-
-// Connection returns the present status of the connection. It does not block.
-func (c *Client) Connection() ConnectionStatus {
-	if conn, ok := c.conn.(*mqttConn); ok {
-		return conn.status()
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	status := ConnectionStatus{State: Connecting, Connections: int(c.connected)}
-	switch {
-	case c.closed:
-		status.State, status.Err = Ended, ErrClosed
-	case c.connection != 0:
-		status.State = Connected
-	}
-	return status
-}
-
-// Lost returns a channel that is closed when the present connection is lost or replaced.
-// While there is no connection, the channel is closed already.
-func (c *Client) Lost() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lost
-}
-
-// alreadyLost is the channel while there is no connection. It is closed.
-var alreadyLost = make(chan struct{})
-
-func init() { close(alreadyLost) }
-
-// status is what Client.Connection returns.
-func (c *mqttConn) status() ConnectionStatus {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.latest
-}
-
-// changedLocked replaces the status, unless that was the last one. It must not block.
-func (c *mqttConn) changedLocked(state ConnectionState, err error) {
-	if c.latest.State == Ended {
-		return
-	}
-	if state == Connected {
-		c.latest.Connections++
-	}
-	c.latest.State, c.latest.Err = state, err
-}
-
 // failures are attempts to connect in a row that failed.
 type failures struct {
 	count  int
@@ -689,7 +578,7 @@ func (c *mqttConn) logFailure(err error) {
 		level = slog.LevelInfo // the other servers may accept the client
 	}
 	c.failures.logger = c.logger
-	if c.options.Logger == nil && c.status().Connections == 0 {
+	if c.options.Logger == nil && !isClosed(c.first) {
 		standard := handler{slog.Default().Handler(), c.options.program}
 		c.failures.logger = slog.New(standard).With("client", c.options.ClientID)
 	}

@@ -115,33 +115,6 @@ func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, e
 	return operationError(verb, key, err)
 }
 
-// traceConnected traces the connection with that number.
-func (c *Client) traceConnected(number uint64) {
-	if c.trace.Connected != nil {
-		status := c.Connection()
-		status.State, status.Connections, status.Err = Connected, int(number), nil // it may be known in a moment, or be lost already
-		c.Dispatch(func() { c.trace.Connected(status) }, false)
-	}
-}
-
-// traceLost traces the end of a connection.
-func (c *Client) traceLost() {
-	if c.trace.Lost == nil {
-		return
-	}
-	status := c.Connection()
-	switch {
-	case status.Err != nil:
-	case c.life.Err() != nil:
-		status.Err = context.Cause(c.life)
-	case status.State == Connected: // the old connection makes room for the new one
-		status.State, status.Err = Connecting, errConnectionReplaced
-	default:
-		status.Err = errConnectionLost
-	}
-	c.Dispatch(func() { c.trace.Lost(status) }, false)
-}
-
 const (
 	// maxCalls is how many calls of functions of the program may wait. A peer causes some of them.
 	maxCalls = 1024

@@ -120,35 +120,6 @@ func (c *Client) Watch(key string) (*Watch, error) {
 	return watch, nil
 }
 
-func (c *Client) up() {
-	c.mu.Lock()
-	c.connected++
-	number := c.connected
-	c.connection = number
-	c.lost = make(chan struct{})
-	if !c.storeless {
-		c.unbroken = make(chan struct{})
-	}
-	c.era++
-	c.wakeAllLocked() // the pauses between two connections bound how often
-	c.mu.Unlock()
-	c.traceConnected(number)
-}
-
-func (c *Client) down() {
-	c.mu.Lock()
-	was := c.connection
-	if was != 0 {
-		close(c.lost)
-	}
-	c.breakLocked()
-	c.connection = 0
-	c.mu.Unlock()
-	if was != 0 {
-		c.traceLost()
-	}
-}
-
 func (c *Client) notify(notification Notification) {
 	change, hasValue, ok := c.readNotification(notification)
 	if !ok {
@@ -214,7 +185,7 @@ type registration struct {
 	timer   *time.Timer // wakes it when it is due; nil before it has waited
 
 	// Owned by its goroutine.
-	tried   uint64                      // the last connection over which KEYNOTIFY was sent
+	tried   int                         // the last connection over which KEYNOTIFY was sent
 	done    uint64                      // the last era in which KEYNOTIFY is known to have worked; 0: none
 	begun   time.Time                   // when KEYNOTIFY was last sent
 	refresh time.Duration               // how long after that it is sent again, if needed
@@ -289,16 +260,6 @@ func (r *registration) wake() {
 	r.client.mu.Lock()
 	defer r.client.mu.Unlock()
 	r.wakeLocked()
-}
-
-// finish ends the client's life, and with it all watches. No connection and no request begins after it.
-func (c *Client) finish(cause error) {
-	c.end(cause)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, registered := range c.watched {
-		registered.endAllLocked(context.Cause(c.life))
-	}
 }
 
 // seen identifies a state of a key.
