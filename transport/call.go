@@ -95,13 +95,25 @@ func (c *call) wait() (cause error) {
 	select {
 	case <-c.done:
 		return nil
-	case <-c.gone:
-		return context.Cause(c.ctx)
-	case <-c.over:
-		return context.Cause(c.request.Binding.While)
 	case <-late:
 		return context.DeadlineExceeded
+	case <-c.gone:
+	case <-c.over:
 	}
+	return c.whyGivenUp()
+}
+
+// whyGivenUp returns why a context of the call has ended, or nil. Contexts are functions of the program: they are
+// not asked with a lock.
+func (c *call) whyGivenUp() error {
+	while := c.request.Binding.While
+	switch {
+	case c.ctx.Err() != nil:
+		return context.Cause(c.ctx)
+	case while != nil && while.Err() != nil:
+		return context.Cause(while)
+	}
+	return nil
 }
 
 // line has calls that wait, in order. A call may leave it at any place.
@@ -166,14 +178,7 @@ func (c *mqttConn) await(call *call) error {
 // enqueue lets a call wait for a link that takes it. Urgent ones leave before all others; within each
 // kind they take turns in order.
 func (c *mqttConn) enqueue(call *call) error {
-	// Contexts are functions of the program: they are asked here, and not with the lock.
-	if err := call.request.Binding.Err(); err != nil {
-		return err
-	}
-	cause := error(nil)
-	if call.ctx.Err() != nil {
-		cause = context.Cause(call.ctx)
-	}
+	cause := call.whyGivenUp()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {

@@ -451,7 +451,7 @@ func (c *Client) Del(ctx context.Context, key string, options DelOptions) (delet
 // VDel deletes a key if it holds value, and reports whether it existed. If it holds another
 // value, the error matches ErrConditionFailed.
 func (c *Client) VDel(ctx context.Context, key string, value []byte, options DelOptions) (deleted bool, err error) {
-	return c.delete(ctx, protocol.VerbVDel, key, encodeVDel(key, value), options)
+	return c.delete(ctx, protocol.VerbVDel, key, encode(protocol.VerbVDel, key, value), options)
 }
 
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (deleted bool, err error) {
@@ -591,23 +591,19 @@ func encodeSet(key string, value []byte, options *SetOptions) ([]byte, error) {
 	if options.TTL > 0 {
 		more = append(more, protocol.OptionPX, strconv.FormatInt(options.TTL.Milliseconds(), 10))
 	}
-	const overhead = 100 // bytes at most, in addition to the key and the value
-	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), 3+len(more))
-	payload = resp3.AppendBulk(payload, protocol.VerbSet)
-	payload = resp3.AppendBulk(payload, key)
-	payload = resp3.AppendBulk(payload, value)
-	for _, word := range more {
-		payload = resp3.AppendBulk(payload, word)
-	}
-	return payload, nil
+	return encode(protocol.VerbSet, key, value, more...), nil
 }
 
-func encodeVDel(key string, value []byte) []byte {
-	const overhead = 50 // bytes at most, in addition to the key and the value
-	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), 3)
-	payload = resp3.AppendBulk(payload, protocol.VerbVDel)
-	payload = resp3.AppendBulk(payload, key)
-	return resp3.AppendBulk(payload, value)
+// encode returns the payload of a request with a value, in one allocation.
+func encode(verb, key string, value []byte, options ...string) []byte {
+	const overhead = 100 // bytes at most, in addition to the key and the value
+	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), 3+len(options))
+	payload = resp3.AppendBulk(resp3.AppendBulk(payload, verb), key)
+	payload = resp3.AppendBulk(payload, value)
+	for _, option := range options {
+		payload = resp3.AppendBulk(payload, option)
+	}
+	return payload
 }
 
 func tokenText(token hlc.Token) string {

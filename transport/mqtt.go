@@ -376,7 +376,7 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error
 // rules or files that change. Ending the client for them would end its elections.
 func (c *mqttConn) isPermanent(err error) bool {
 	var refused *ConnectionError
-	return errors.As(err, &refused) && refused.permanent() && !isClosed(c.first)
+	return errors.As(err, &refused) && reasons[int(refused.Code)].lasts && !isClosed(c.first)
 }
 
 func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {

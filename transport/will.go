@@ -80,7 +80,7 @@ func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, 
 		return nil, operationError(setWill, key, ErrWillInUse)
 	}
 	var err error
-	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: encodeVDel(key, value)})
+	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: encode(protocol.VerbVDel, key, value)})
 	if err != nil {
 		will.Close()
 		return nil, operationError(setWill, key, err)
