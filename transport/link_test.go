@@ -265,17 +265,17 @@ func TestAConnectionThatWasLostBeforeItWasReadyIsNotUsed(t *testing.T) {
 // withWill returns a connection whose next link is to carry a will.
 func withWill() (*mqttConn, *pendingWill) {
 	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
-	conn.will = &pendingWill{result: make(chan willResult, 1)}
+	conn.will = &pendingWill{done: make(chan struct{})}
 	return conn, conn.will
 }
 
 // The caller leaves at the moment in which the connection has the Will.
 func TestAWillThatStandsIsNotGivenUp(t *testing.T) {
 	conn, will := withWill()
-	lost := make(chan struct{})
-	conn.concluded(will, willResult{lost: lost})
-	if s, known := conn.withdraw(will); !known || s.lost != lost {
-		t.Errorf("%+v, known: %t", s, known)
+	l, _ := conn.newPipeLink(t, 1)
+	conn.concluded(will, l, nil)
+	if conn.withdraw(will, context.Canceled); will.err != nil || will.lost != l.down {
+		t.Errorf("%v, %v", will.err, will.lost)
 	}
 	if conn.outdated(will) {
 		t.Error("its connection is to be replaced")
@@ -287,8 +287,8 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 	if !conn.outdated(nil) {
 		t.Error("a will waits, and the connection without is to stay")
 	}
-	if _, known := conn.withdraw(will); known {
-		t.Error("its result is known")
+	if conn.withdraw(will, context.Canceled); will.err != context.Canceled {
+		t.Errorf("its result is %v", will.err)
 	}
 	if !conn.outdated(will) {
 		t.Error("the connection with the will is to stay")
@@ -296,8 +296,8 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 	if conn.outdated(nil) || conn.nextWill() != nil {
 		t.Error("the next connection is to carry the will, too")
 	}
-	conn.concluded(will, willResult{})
-	if len(will.result) != 0 {
+	conn.concluded(will, nil, ErrNoWill)
+	if isClosed(will.done) || will.err != context.Canceled {
 		t.Error("no connection has it, and its result says so")
 	}
 	if len(conn.replace) != 1 {

@@ -294,7 +294,7 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 	if !c.established(l) {
 		return cmp.Or(l.closeCause(), l.lossCause())
 	}
-	c.concluded(l.will, willResult{lost: l.down, silence: l.client.Silence})
+	c.concluded(l.will, l, nil)
 	c.logConnected()
 	return nil
 }
@@ -338,9 +338,7 @@ func (c *mqttConn) serve(l *link) (replaced bool) {
 				continue
 			}
 			l.leave()
-			timer := time.NewTimer(leaveTimeout)
-			defer timer.Stop()
-			replace, patience = nil, timer.C
+			replace, patience = nil, time.After(leaveTimeout)
 		case <-l.quiet:
 			return true
 		case <-patience:

@@ -81,20 +81,21 @@ const maxInFlight = 1 << 15
 // one the client would notice a dead connection later than it was told to. connect must have a Receive
 // Maximum.
 func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options ClientOptions) (*Client, *paho.Connack, error) {
+	c := &Client{conn: conn, options: options, done: make(chan struct{}), maxUnacked: int(*connect.Properties.ReceiveMaximum)}
+	if options.Deferred {
+		c.maxUnacked = math.MaxUint16
+	}
 	stop := context.AfterFunc(ctx, conn.Abort) // the broker may neither answer nor read
-	connack, err := handshake(conn, connect.Packet(), options)
+	connack, err := c.handshake(connect.Packet())
 	if !stop() && (err == nil || connack == nil) { // a refusal counts, even if ctx has ended since
 		connack, err = nil, ctx.Err()
 	}
 	if err != nil {
 		_ = conn.Close()
+		c.tasks.Wait()
 		return nil, connack, err
 	}
-	c := &Client{conn: conn, options: options, done: make(chan struct{}), maxUnacked: int(*connect.Properties.ReceiveMaximum)}
 	c.obey(connack.Properties, connect.KeepAlive)
-	if options.Deferred {
-		c.maxUnacked = math.MaxUint16
-	}
 	if options.Acknowledged == nil {
 		c.inFlight = make(chan struct{}, min(maxInFlight, c.ReceiveMaximum))
 	}
@@ -133,10 +134,10 @@ func valueOr[T any](p *T, otherwise T) T {
 }
 
 // handshake sends CONNECT and reads up to the CONNACK.
-func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*paho.Connack, error) {
-	conn.Send(encodeConnect(connect))
+func (c *Client) handshake(connect *packets.Connect) (*paho.Connack, error) {
+	c.conn.Send(encodeConnect(connect))
 	for {
-		packet, err := conn.Next()
+		packet, err := c.conn.Next()
 		if err != nil {
 			return nil, err
 		}
@@ -144,20 +145,14 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 		if err != nil {
 			return nil, err
 		}
-		switch p := content.(type) {
-		case *packets.Auth:
-			if options.Authenticate == nil {
-				return nil, errAuth
-			}
-			conn.Send(Encode(options.Authenticate()))
-		case *packets.Connack:
-			connack := paho.ConnackFromPacketConnack(p)
-			if p.ReasonCode >= Failure {
-				return connack, fmt.Errorf("the broker refused the connection: %s", p.Reason())
-			}
-			return connack, nil
-		default:
-			return nil, fmt.Errorf("%T came in place of a CONNACK", content) // the gate lets none through
+		p, ok := content.(*packets.Connack)
+		switch {
+		case !ok && !c.control(content): // an AUTH: the gate lets nothing else through
+			return nil, c.conn.CloseCause()
+		case ok && p.ReasonCode >= Failure:
+			return paho.ConnackFromPacketConnack(p), fmt.Errorf("the broker refused the connection: %s", p.Reason())
+		case ok:
+			return paho.ConnackFromPacketConnack(p), nil
 		}
 	}
 }
@@ -248,22 +243,27 @@ func awaitAnswer[T any](ctx context.Context, c *Client, answers <-chan T) (answe
 	return answer, err
 }
 
-// Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If ctx ends while
-// the SUBSCRIBE is being written, so does the connection. If the broker refuses a subscription, the
-// SUBACK comes beside the error.
-func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) (*packets.Suback, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+// ask sends a packet and waits for the answer of the broker until ctx or the connection ends. If ctx ends while
+// the packet is being written, so does the connection.
+func ask[T any](ctx context.Context, c *Client, kind byte, encode func(id uint16) packets.Packet) (answer T, err error) {
+	if err = ctx.Err(); err != nil {
+		return answer, err
 	}
-	granted := make(chan *packets.Suback, 1)
+	answers := make(chan T, 1)
 	stop := context.AfterFunc(ctx, c.conn.Abort) // a part of the packet may have left
-	_ = c.open(packets.SUBACK, func(id uint16) ([]byte, error) {
-		return Encode(&packets.Subscribe{PacketID: id, Properties: &packets.Properties{}, Subscriptions: subscriptions}), nil
-	}, func(answer any) { granted <- answer.(*packets.Suback) })
+	_ = c.open(kind, func(id uint16) ([]byte, error) { return Encode(encode(id)), nil }, func(answer any) { answers <- answer.(T) })
 	if !stop() {
-		return nil, ctx.Err()
+		return answer, ctx.Err()
 	}
-	suback, err := awaitAnswer(ctx, c, granted)
+	return awaitAnswer(ctx, c, answers)
+}
+
+// Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If the broker refuses a
+// subscription, the SUBACK comes beside the error.
+func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) (*packets.Suback, error) {
+	suback, err := ask[*packets.Suback](ctx, c, packets.SUBACK, func(id uint16) packets.Packet {
+		return &packets.Subscribe{PacketID: id, Properties: &packets.Properties{}, Subscriptions: subscriptions}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -280,11 +280,9 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 
 // Unsubscribe sends UNSUBSCRIBE and waits for the UNSUBACK until ctx or the connection ends.
 func (c *Client) Unsubscribe(ctx context.Context, filter string) error {
-	ended := make(chan *packets.Unsuback, 1)
-	_ = c.open(packets.UNSUBACK, func(id uint16) ([]byte, error) {
-		return Encode(&packets.Unsubscribe{PacketID: id, Properties: &packets.Properties{}, Topics: []string{filter}}), nil
-	}, func(answer any) { ended <- answer.(*packets.Unsuback) })
-	unsuback, err := awaitAnswer(ctx, c, ended)
+	unsuback, err := ask[*packets.Unsuback](ctx, c, packets.UNSUBACK, func(id uint16) packets.Packet {
+		return &packets.Unsubscribe{PacketID: id, Properties: &packets.Properties{}, Topics: []string{filter}}
+	})
 	if err == nil && unsuback.Reasons[0] >= Failure { // the gate lets none through without a code
 		return fmt.Errorf("the broker refused an UNSUBSCRIBE: %s", unsuback.Reason(0))
 	}
