@@ -510,11 +510,14 @@ func (c *Client) do(ctx context.Context, request Request) (answer, error) {
 	}
 	request.Binding.Until = limit
 	answer, err := c.exchange(ctx, &request)
-	if err != nil && c.adapt(err) {
+	if err != nil && c.adapt(&request, answer.version, err) {
 		var unusable error
 		if request.Timestamp, unusable = c.tick(); unusable == nil {
 			answer, err = c.exchange(ctx, &request)
 		}
+	}
+	if err != nil {
+		answer.version = hlc.Timestamp{} // a refusal has no version; this may be the store's clock
 	}
 	return answer, err
 }
@@ -529,7 +532,6 @@ func (c *Client) exchange(ctx context.Context, request *Request) (answer, error)
 	answer, err := c.read(reply)
 	if err != nil {
 		err = c.explainSkew(request, answer.version, err)
-		answer.version = hlc.Timestamp{} // a refusal has no version; this may be the store's clock
 	}
 	return answer, err
 }
