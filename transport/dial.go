@@ -133,7 +133,7 @@ func Dial(ctx context.Context, address string, options Options) (*Client, error)
 	}
 	client, err := NewClient(conn, options.ClientOptions)
 	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+		return nil, err
 	}
 	if err := conn.awaitFirst(ctx); err != nil {
 		return nil, fmt.Errorf("transport: dial %s: %w", address, errors.Join(err, client.Close()))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,16 +58,14 @@ type mqttConn struct {
 	calls          calls
 
 	// Used by the goroutine run, and by those that it waits for.
-	servers  *mqtt.Rotation // its server is the server of the present attempt or connection
-	refusals int            // permanent refusals in a row, before the first connection
-	refusal  error          // the latest of them
-	referred int            // attempts in between that a server sent to another one
-	referral error          // what sent the client from the latest server to another one; nil: nothing
-	foreign  string         // the latest server that a broker referred to and that is not followed
-	failures failures       // attempts in a row that failed, and what was logged of them
-	// Own attempts that got no answer: the CONNECT of each may be handled late, and then takes a later
-	// connection over. They are in order.
-	unanswered []time.Time
+	servers    *mqtt.Rotation   // its server is the server of the present attempt or connection
+	refused    []error          // of the latest attempts in a row, which servers refused for good or sent elsewhere
+	referral   error            // what sent the client from the latest server to another one; nil: nothing
+	foreign    string           // the latest server that a broker referred to and that is not followed
+	failures   int              // attempts in a row that failed
+	logged     loglimit.Limiter // of them
+	unanswered int              // own attempts that got no answer, maxUnanswered at most; see wasOwnConnect
+	gaveUp     time.Time        // when the latest of them ended
 
 	first chan struct{} // closed when there has been a connection
 
@@ -116,9 +115,7 @@ func (c *mqttConn) terminate(cause error) {
 		return
 	}
 	c.end(cause)
-	if c.events.Ended != nil {
-		c.events.Ended(cause)
-	}
+	c.events.Ended(cause)
 	if l := c.link; l != nil {
 		c.dropLocked(l, cause)
 		c.tasks.Go(l.disconnect) // the goroutine that reads waits for what arrives
@@ -141,8 +138,8 @@ func (c *mqttConn) run() {
 		if err != nil {
 			c.failed(err)
 		}
-		if c.isRefused() {
-			c.terminate(c.refusal)
+		if refusal := c.refusal(); refusal != nil {
+			c.terminate(refusal)
 			return
 		}
 		if time.Since(began) > stableAfter {
@@ -161,9 +158,13 @@ func (c *mqttConn) run() {
 	}
 }
 
-// isRefused reports whether every broker has permanently refused the first connection.
-func (c *mqttConn) isRefused() bool {
-	return c.refusals > 0 && c.refusals+c.referred >= c.servers.Len()
+// refusal returns the latest permanent refusal of the first connection, once every broker has refused it or sent
+// the client elsewhere; until then nil.
+func (c *mqttConn) refusal() error {
+	if i := slices.IndexFunc(c.refused, c.isPermanent); i >= 0 && len(c.refused) >= c.servers.Len() {
+		return c.refused[i]
+	}
+	return nil
 }
 
 // moveOn goes to the server for the next attempt. It reports true if that needs no pause: the
@@ -241,8 +242,8 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 	}()
 	c.events.trying(c.server().String())
 	c.servers.Silent() // unless it answers
-	refusals, referred := c.refusals, c.referred
-	c.refusals, c.referred, c.referral = 0, 0, nil // unless this attempt is refused too
+	refused := c.refused[:min(len(c.refused), c.servers.Len()-1)]
+	c.refused, c.referral = nil, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
 	if err != nil {
 		return nil, err
@@ -259,7 +260,7 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 	if connack != nil {
 		c.servers.Answered()
 	} else {
-		c.unanswered = append(c.unanswered[max(0, len(c.unanswered)-maxUnanswered+1):], time.Now())
+		c.unanswered, c.gaveUp = min(c.unanswered+1, maxUnanswered), time.Now()
 	}
 	if err == nil {
 		return l, nil
@@ -272,11 +273,11 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 	case l.will != nil && l.closeCause() == nil: // it need not say why [MQTT-3.1.4-2]
 		err = fmt.Errorf("%w (the connection was to have a Will; if this broker takes none, turn off InstantFailover)", err)
 	}
-	switch {
-	case c.isPermanent(err):
-		c.refusals, c.referred, c.refusal = refusals+1, referred, err
-	case errors.Is(err, ErrUseAnotherServer):
-		c.refusals, c.referred, c.referral = refusals, referred+1, err
+	if errors.Is(err, ErrUseAnotherServer) {
+		c.referral = err
+	}
+	if c.referral != nil || c.isPermanent(err) {
+		c.refused = slices.Insert(refused, 0, err)
 	}
 	return nil, err
 }
@@ -291,11 +292,12 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 		return err
 	}
 	c.receiveMaximum.Store(int64(l.client.ReceiveMaximum))
+	logger := c.dialLogger()
 	if !c.established(l) {
 		return cmp.Or(l.closeCause(), l.lossCause())
 	}
 	c.concluded(l.will, l, nil)
-	c.logConnected()
+	c.logConnected(logger)
 	return nil
 }
 
@@ -415,7 +417,7 @@ func (c *mqttConn) failed(err error) {
 	c.last, c.silent = err, nil
 	c.mu.Unlock()
 	c.events.failed(err)
-	if c.life.Err() == nil && !c.isRefused() { // else the client was closed during the attempt, or Dial returns the error
+	if c.life.Err() == nil && c.refusal() == nil { // else the client was closed during the attempt, or Dial returns the error
 		c.logFailure(err)
 	}
 }
@@ -463,17 +465,15 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	}
 }
 
-// wasOwnConnect reports whether an own attempt, which got no answer, may have taken the connection over. It
-// counts each attempt once, so two programs with one client id end each other all the same.
+// wasOwnConnect reports whether an own attempt, which got no answer, may have taken the connection over: its
+// CONNECT may be handled late. It counts each attempt once, so two programs with one client id end each other all
+// the same.
 func (c *mqttConn) wasOwnConnect() bool {
-	for len(c.unanswered) > 0 {
-		began := c.unanswered[0]
-		c.unanswered = c.unanswered[1:]
-		if time.Since(began) < lateConnect {
-			return true
-		}
+	if c.unanswered == 0 || time.Since(c.gaveUp) >= lateConnect {
+		return false
 	}
-	return false
+	c.unanswered--
+	return true
 }
 
 var (
@@ -556,31 +556,26 @@ func (c *mqttConn) unconnectedLocked(cause error) error {
 	return cause
 }
 
-// failures are attempts to connect in a row that failed.
-type failures struct {
-	count  int
-	limit  loglimit.Limiter
-	logger *slog.Logger // got the latest one that was logged
+// dialLogger returns the logger for attempts to connect. Those of Dial are logged to slog.Default where there is no
+// Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
+func (c *mqttConn) dialLogger() *slog.Logger {
+	if c.options.Logger != nil || isClosed(c.first) {
+		return c.logger
+	}
+	return slog.New(handler{slog.Default().Handler(), c.options.program}).With("client", c.options.ClientID)
 }
 
-// logFailure logs why there is no connection, unless that was logged a moment ago. Dial's attempts are logged
-// to slog.Default where there is no Logger: a program that waits in Dial would otherwise be silent, and look as
-// if it hung.
+// logFailure logs why there is no connection, unless that was logged a moment ago.
 func (c *mqttConn) logFailure(err error) {
-	c.failures.count++
-	if !c.failures.limit.Due(kindOf(err), time.Now()) {
+	c.failures++
+	if !c.logged.Due(kindOf(err), time.Now()) {
 		return
 	}
 	level := slog.LevelWarn
 	if errors.Is(err, ErrUseAnotherServer) {
 		level = slog.LevelInfo // the other servers may accept the client
 	}
-	c.failures.logger = c.logger
-	if c.options.Logger == nil && !isClosed(c.first) {
-		standard := handler{slog.Default().Handler(), c.options.program}
-		c.failures.logger = slog.New(standard).With("client", c.options.ClientID)
-	}
-	c.failures.logger.Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "attempt", c.failures.count, "error", err)
+	c.dialLogger().Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "attempt", c.failures, "error", err)
 }
 
 // kindOf returns the same text for failures that differ in a number only, such as a local port.
@@ -596,13 +591,13 @@ func kindOf(err error) string {
 	return "other"
 }
 
-// logConnected logs a connection. One that follows failures is of interest where those were logged.
-func (c *mqttConn) logConnected() {
+// logConnected logs a connection. One that follows failures is of interest, to the logger that has those.
+func (c *mqttConn) logConnected(dialing *slog.Logger) {
 	logger, level := c.logger, slog.LevelDebug
-	if c.failures.logger != nil {
-		logger, level = c.failures.logger, slog.LevelInfo
+	if c.failures > 0 {
+		logger, level = dialing, slog.LevelInfo
 	}
-	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures.count)
-	c.failures.count, c.failures.logger = 0, nil
-	c.failures.limit.Reset()
+	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures)
+	c.failures = 0
+	c.logged.Reset()
 }
