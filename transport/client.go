@@ -377,7 +377,7 @@ type Entry struct {
 // matches ErrConditionFailed. An error that matches ErrOutcomeUnknown means that the value
 // may have been set, or may yet be.
 func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
-	began := c.begin()
+	began := time.Now()
 	version, err := c.set(ctx, key, value, &options)
 	return version, c.ended(ctx, began, protocol.VerbSet, key, err)
 }
@@ -417,7 +417,7 @@ func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
 // GetWith is Get with options. With a Binding the error matches ErrOtherStore if another
 // store answers, and ErrNotSent if the connection of the binding is over.
 func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (Entry, error) {
-	began := c.begin()
+	began := time.Now()
 	entry, err := c.get(ctx, key, options)
 	return entry, c.ended(ctx, began, protocol.VerbGet, key, err)
 }
@@ -455,7 +455,7 @@ func (c *Client) VDel(ctx context.Context, key string, value []byte, options Del
 }
 
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (deleted bool, err error) {
-	began := c.begin()
+	began := time.Now()
 	var answer answer
 	forced := options.Forced
 	if strings.ContainsFunc(forced, unicode.IsControl) || !utf8.ValidString(forced) || len(forced) > protocol.MaxForced {
@@ -484,7 +484,7 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 
 // keyNotify starts or stops the notifications about a key.
 func (c *Client) keyNotify(ctx context.Context, key string, options ...string) error {
-	began := c.begin()
+	began := time.Now()
 	if !protocol.CanNotify(c.ClientID(), key) { // other stores may take it
 		return c.ended(ctx, began, protocol.VerbKeyNotify, key, notSent(ErrKeyTooLong))
 	}
@@ -613,14 +613,6 @@ func tokenText(token hlc.Token) string {
 		return ""
 	}
 	return token.String()
-}
-
-// operationError adds the verb and the key to an error. It returns nil for nil.
-func operationError(verb, key string, err error) error {
-	if err == nil {
-		return nil // before the names are joined, which allocates
-	}
-	return operror.New("transport: "+verb, key, err)
 }
 
 // isRefusal reports whether the store or the broker refused the request, or would, so that a

@@ -27,8 +27,6 @@ const (
 	subscribeTimeout = 5 * time.Second
 	// subscribeRetry is the pause after a SUBSCRIBE that the broker refused.
 	subscribeRetry = 50 * time.Millisecond
-	// closeTimeout bounds the DISCONNECT to a broker that no longer reads.
-	closeTimeout = time.Second
 	// minProbe is the least time that a broker has to answer a probe. With less, a machine
 	// that is busy for a moment would lose connections that work.
 	minProbe = 100 * time.Millisecond
@@ -45,7 +43,6 @@ type link struct {
 
 	net    *mqtt.Conn
 	client *mqtt.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
-	ending sync.Once    // guards disconnect
 	will   *pendingWill // that it carries; nil: none
 
 	down  chan struct{}  // closed when the connection is lost
@@ -127,16 +124,6 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 		}
 	}
 	return nil
-}
-
-// disconnect ends the connection, lost already or not: the goroutine that reads then returns. A
-// broker that does not read the DISCONNECT delays it by closeTimeout at most.
-func (l *link) disconnect() {
-	l.ending.Do(func() {
-		abort := time.AfterFunc(closeTimeout, l.net.Abort)
-		defer abort.Stop()
-		l.client.Disconnect()
-	})
 }
 
 // closeCause returns why this client closed the connection, or nil if it did not.

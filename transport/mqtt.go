@@ -118,7 +118,7 @@ func (c *mqttConn) terminate(cause error) {
 	c.events.Ended(cause)
 	if l := c.link; l != nil {
 		c.dropLocked(l, cause)
-		c.tasks.Go(l.disconnect) // the goroutine that reads waits for what arrives
+		c.tasks.Go(l.client.Disconnect) // the goroutine that reads waits for what arrives
 	}
 	c.failQueuedLocked(func(*call) error { return notSent(cause) })
 }
@@ -216,7 +216,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		defer l.disconnect()
+		defer l.client.Disconnect()
 		if err = c.establish(ctx, l); err == nil {
 			replaced = c.serve(l)
 		}
@@ -304,7 +304,7 @@ func (c *mqttConn) establish(ctx context.Context, l *link) error {
 // conclude ends a connection that was lost or that disconnect has ended.
 func (c *mqttConn) conclude(l *link) {
 	c.logger.Debug("disconnected", "broker", c.server().Host)
-	l.disconnect() // or waits for the one under way
+	l.client.Disconnect() // or waits for the one under way
 	l.probe.Wait()
 	cause := l.lossCause()
 	if errors.Is(cause, ErrUseAnotherServer) {

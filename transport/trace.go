@@ -7,11 +7,12 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/operror"
 )
 
 // Trace is a set of functions that a Client calls, for metrics, spans and logs. Each may be nil,
-// and several clients may share one Trace. Without a Trace a client reads no clock for it and
-// allocates nothing.
+// and several clients may share one Trace. Without a Trace a client allocates nothing for it.
 //
 // The functions are called later, in a goroutine of their own, one at a time and in order, among the lines
 // of the Logger and what leases of the client call. The client waits for none of them. They should not
@@ -98,21 +99,16 @@ func LossText(err error) string {
 	return "network"
 }
 
-// begin returns when a request began, or the zero time if no Trace asks for it.
-func (c *Client) begin() (began time.Time) {
-	if c.trace.Request != nil {
-		began = time.Now()
-	}
-	return began
-}
-
 // ended traces a request that began at began, and returns its error with the verb and the key.
 func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, err error) error {
 	if c.trace.Request != nil {
 		info := RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err}
 		c.Dispatch(func() { c.trace.Request(ctx, info) }, false)
 	}
-	return operationError(verb, key, err)
+	if err == nil {
+		return nil // before the names are joined, which allocates
+	}
+	return operror.New("transport: "+verb, key, err)
 }
 
 const (

@@ -9,6 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/resp3"
@@ -105,7 +106,7 @@ func (c *Client) Watch(key string) (*Watch, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, operationError(protocol.VerbKeyNotify, key, ErrClosed)
+		return nil, operror.New("transport: KEYNOTIFY", key, ErrClosed)
 	}
 	if c.life.Err() != nil {
 		watch.endLocked(context.Cause(c.life))

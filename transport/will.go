@@ -10,6 +10,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -77,19 +78,19 @@ func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, 
 	}
 	c.mu.Unlock()
 	if taken {
-		return nil, operationError(setWill, key, ErrWillInUse)
+		return nil, operror.New(setWill, key, ErrWillInUse)
 	}
 	var err error
 	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: encode(protocol.VerbVDel, key, value)})
 	if err != nil {
 		will.Close()
-		return nil, operationError(setWill, key, err)
+		return nil, operror.New(setWill, key, err)
 	}
 	return will, nil
 }
 
 // setWill is the operation in errors.
-const setWill = "set Will for"
+const setWill = "transport: set Will for"
 
 // pendingWill is a request that the broker is to make in this client's name. It waits in an
 // mqttConn for the next connection.

@@ -41,6 +41,7 @@ type Client struct {
 	options   ClientOptions
 	keepAlive time.Duration  // between two PINGREQs; zero: there are none
 	done      chan struct{}  // closed by Run
+	ending    sync.Once      // guards Disconnect
 	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
 
 	// What the broker's CONNACK says.
@@ -349,10 +350,15 @@ func (c *Client) encode(m *Message, qos byte, id uint16) ([]byte, error) {
 	return packet, err
 }
 
-// Disconnect sends DISCONNECT and closes the connection, lost already or not. Run then returns.
+// Disconnect sends DISCONNECT and closes the connection, lost already or not, once. Run then returns. A broker
+// that does not read the DISCONNECT delays it by a second at most.
 func (c *Client) Disconnect() {
-	c.conn.Send(Encode(&packets.Disconnect{}))
-	_ = c.conn.Close() // an error says that it was lost
+	c.ending.Do(func() {
+		abort := time.AfterFunc(farewellTimeout, c.conn.Abort)
+		defer abort.Stop()
+		c.conn.Send(Encode(&packets.Disconnect{}))
+		_ = c.conn.Close() // an error says that it was lost
+	})
 }
 
 // Run reads and handles packets until the connection has ended. When it returns, the connection is
