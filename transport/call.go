@@ -119,30 +119,6 @@ func (c *call) whyGivenUp() error {
 // line has calls that wait, in order. A call may leave it at any place.
 type line struct{ first, last *call }
 
-func (l *line) push(c *call) {
-	c.queued, c.before = true, l.last
-	if l.last == nil {
-		l.first = c
-	} else {
-		l.last.after = c
-	}
-	l.last = c
-}
-
-func (l *line) remove(c *call) {
-	if c.before == nil {
-		l.first = c.after
-	} else {
-		c.before.after = c.after
-	}
-	if c.after == nil {
-		l.last = c.before
-	} else {
-		c.after.before = c.before
-	}
-	c.queued, c.before, c.after = false, nil, nil
-}
-
 // RoundTrip implements Conn. It obeys the bounds of the binding by itself, which spares the caller a
 // context of its own, of five allocations.
 func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error) {
@@ -189,7 +165,14 @@ func (c *mqttConn) enqueue(call *call) error {
 	case cause != nil:
 		return notSent(c.heldBackLocked(call, cause))
 	}
-	c.line(call).push(call)
+	line := c.line(call)
+	call.queued, call.before = true, line.last
+	if line.last == nil {
+		line.first = call
+	} else {
+		line.last.after = call
+	}
+	line.last = call
 	if c.link != nil {
 		signal(c.link.wake)
 	}
@@ -200,11 +183,6 @@ func (c *mqttConn) enqueue(call *call) error {
 func (c *call) boundToLost() bool {
 	connection := c.request.Binding.Connection
 	return connection != nil && isClosed(connection)
-}
-
-// isGivenUp reports whether a bound of the call has ended. Its caller, who waits for that too, takes the call back.
-func (c *call) isGivenUp() bool {
-	return isClosed(c.gone) || isClosed(c.over)
 }
 
 // line returns where a call waits.
@@ -229,8 +207,20 @@ func (c *mqttConn) nextLocked(l *link) *call {
 	return nil
 }
 
+// dequeueLocked takes a call out of its line, and returns it.
 func (c *mqttConn) dequeueLocked(call *call) *call {
-	c.line(call).remove(call)
+	line := c.line(call)
+	if call.before == nil {
+		line.first = call.after
+	} else {
+		call.before.after = call.after
+	}
+	if call.after == nil {
+		line.last = call.before
+	} else {
+		call.after.before = call.before
+	}
+	call.queued, call.before, call.after = false, nil, nil
 	return call
 }
 

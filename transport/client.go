@@ -377,21 +377,9 @@ type Entry struct {
 // matches ErrConditionFailed. An error that matches ErrOutcomeUnknown means that the value
 // may have been set, or may yet be.
 func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
-	began := time.Now()
-	version, err := c.set(ctx, key, value, &options)
-	return version, c.ended(ctx, began, protocol.VerbSet, key, err)
-}
-
-func (c *Client) set(ctx context.Context, key string, value []byte, options *SetOptions) (hlc.Timestamp, error) {
-	timestamp, err := c.tick()
-	if err != nil {
-		return hlc.Timestamp{}, notSent(err)
-	}
-	payload, err := encodeSet(key, value, options)
-	if err != nil {
-		return hlc.Timestamp{}, notSent(err)
-	}
-	answer, err := c.do(ctx, Request{
+	timestamp, early := c.tick()
+	payload, wrong := encodeSet(key, value, &options)
+	answer, err := c.do(ctx, protocol.VerbSet, key, cmp.Or(early, wrong), Request{
 		Payload:      payload,
 		Timestamp:    timestamp,
 		FencingToken: tokenText(options.FencingToken),
@@ -399,13 +387,6 @@ func (c *Client) set(ctx context.Context, key string, value []byte, options *Set
 		Persist:      options.Persist,
 		Urgent:       options.Urgent,
 	})
-	switch {
-	case err != nil, answer.is(resp3.Simple, "OK"):
-	case answer.isInteger(-1):
-		err = ErrConditionFailed
-	default:
-		err = answer.unexpected()
-	}
 	return answer.version, err
 }
 
@@ -417,26 +398,15 @@ func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
 // GetWith is Get with options. With a Binding the error matches ErrOtherStore if another
 // store answers, and ErrNotSent if the connection of the binding is over.
 func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (Entry, error) {
-	began := time.Now()
-	entry, err := c.get(ctx, key, options)
-	return entry, c.ended(ctx, began, protocol.VerbGet, key, err)
-}
-
-func (c *Client) get(ctx context.Context, key string, options GetOptions) (Entry, error) {
-	answer, err := c.do(ctx, Request{
+	answer, err := c.do(ctx, protocol.VerbGet, key, nil, Request{
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
 		Binding: options.Binding,
 		Urgent:  options.Urgent,
 	})
-	switch {
-	case err != nil:
+	if err != nil || answer.verdict() == missing {
 		return Entry{}, err
-	case answer.value.Kind == resp3.Bulk:
-		return Entry{Exists: true, Value: answer.value.Text, Version: answer.version}, nil
-	case answer.value.Kind == resp3.Null:
-		return Entry{}, nil
 	}
-	return Entry{}, answer.unexpected()
+	return Entry{Exists: true, Value: answer.value.Text, Version: answer.version}, nil
 }
 
 // Del deletes a key and reports whether it existed.
@@ -454,54 +424,87 @@ func (c *Client) VDel(ctx context.Context, key string, value []byte, options Del
 	return c.delete(ctx, protocol.VerbVDel, key, encode(protocol.VerbVDel, key, value), options)
 }
 
-func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (deleted bool, err error) {
-	began := time.Now()
-	var answer answer
+func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (bool, error) {
+	var wrong error
 	forced := options.Forced
 	if strings.ContainsFunc(forced, unicode.IsControl) || !utf8.ValidString(forced) || len(forced) > protocol.MaxForced {
-		err = notSent(fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", protocol.MaxForced))
-	} else {
-		answer, err = c.do(ctx, Request{
-			Payload:      payload,
-			FencingToken: tokenText(options.FencingToken),
-			Binding:      options.Binding,
-			Urgent:       options.Urgent,
-			Forced:       options.Forced,
-		})
+		wrong = fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", protocol.MaxForced)
 	}
-	switch {
-	case err != nil:
-	case answer.isInteger(1):
-		deleted = true
-	case answer.isInteger(0):
-	case answer.isInteger(-1) && verb == protocol.VerbVDel:
-		err = ErrConditionFailed
-	default:
-		err = answer.unexpected()
-	}
-	return deleted, c.ended(ctx, began, verb, key, err)
+	answer, err := c.do(ctx, verb, key, wrong, Request{
+		Payload:      payload,
+		FencingToken: tokenText(options.FencingToken),
+		Binding:      options.Binding,
+		Urgent:       options.Urgent,
+		Forced:       forced,
+	})
+	return err == nil && answer.verdict() == deleted, err
 }
 
 // keyNotify starts or stops the notifications about a key.
 func (c *Client) keyNotify(ctx context.Context, key string, options ...string) error {
-	began := time.Now()
+	var wrong error
 	if !protocol.CanNotify(c.ClientID(), key) { // other stores may take it
-		return c.ended(ctx, began, protocol.VerbKeyNotify, key, notSent(ErrKeyTooLong))
+		wrong = ErrKeyTooLong
 	}
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
-	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, arguments...)})
-	// ":0" answers a STOP for a key that was not watched and, at some stores, a repeated
-	// KEYNOTIFY. Both are a success.
-	if err == nil && !answer.is(resp3.Simple, "OK") && !answer.isInteger(0) {
-		err = answer.unexpected()
-	}
-	return c.ended(ctx, began, protocol.VerbKeyNotify, key, err)
+	_, err := c.do(ctx, protocol.VerbKeyNotify, key, wrong, Request{Payload: resp3.AppendCommand(nil, arguments...)})
+	return err
 }
 
-// do sends a request and reads the reply, within the RequestTimeout of the client. If the store refuses the timestamp, it repeats the request once with another: the first
-// changed nothing, and the second is a new request.
-func (c *Client) do(ctx context.Context, request Request) (answer, error) {
-	limit := time.Now().Add(c.timeout)
+// A verdict is the kind of a reply, and the number in it.
+type verdict struct {
+	kind   resp3.Kind
+	number int64
+}
+
+var (
+	done    = verdict{kind: resp3.Simple} // +OK
+	found   = verdict{kind: resp3.Bulk}
+	missing = verdict{kind: resp3.Null}
+	deleted = verdict{resp3.Integer, 1}
+	nothing = verdict{resp3.Integer, 0}
+	differs = verdict{resp3.Integer, -1} // the condition was not met
+)
+
+// verdicts are what a store answers to each verb, errors apart.
+var verdicts = map[string][]verdict{
+	protocol.VerbSet:  {done, differs},
+	protocol.VerbGet:  {found, missing},
+	protocol.VerbDel:  {deleted, nothing},
+	protocol.VerbVDel: {deleted, nothing, differs},
+	// ":0" answers a STOP for a key that was not watched and, at some stores, a repeated KEYNOTIFY.
+	protocol.VerbKeyNotify: {done, nothing},
+}
+
+// do sends a request, unless something is wrong with it, and reads the reply. It traces the request. Its error has
+// the verb and the key.
+func (c *Client) do(ctx context.Context, verb, key string, wrong error, request Request) (answer answer, err error) {
+	began := time.Now()
+	if wrong != nil {
+		err = notSent(wrong)
+	} else {
+		answer, err = c.request(ctx, request, began.Add(c.timeout))
+	}
+	switch {
+	case err != nil:
+	case !slices.Contains(verdicts[verb], answer.verdict()):
+		err = unknown(fmt.Errorf("%w: %v", ErrBadReply, answer.value.Kind))
+	case answer.verdict() == differs:
+		err = ErrConditionFailed
+	}
+	if c.trace.Request != nil {
+		info := RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err}
+		c.Dispatch(func() { c.trace.Request(ctx, info) }, false)
+	}
+	if err != nil { // the names are joined for it alone, which allocates
+		err = operror.New("transport: "+verb, key, err)
+	}
+	return answer, err
+}
+
+// request sends a request and reads the reply, by limit at the latest. If the store refuses the timestamp, it
+// repeats the request once with another: the first changed nothing, and the second is a new request.
+func (c *Client) request(ctx context.Context, request Request, limit time.Time) (answer, error) {
 	if until := request.Binding.Until; !until.IsZero() && until.Before(limit) {
 		limit = until
 	}
@@ -563,16 +566,11 @@ type answer struct {
 	version hlc.Timestamp
 }
 
-func (a answer) is(kind resp3.Kind, text string) bool {
-	return a.value.Kind == kind && string(a.value.Text) == text
-}
-
-func (a answer) isInteger(n int64) bool {
-	return a.value.Kind == resp3.Integer && a.value.Integer == n
-}
-
-func (a answer) unexpected() error {
-	return unknown(fmt.Errorf("%w: %v", ErrBadReply, a.value.Kind))
+func (a answer) verdict() verdict {
+	if a.value.Kind == resp3.Simple && string(a.value.Text) != "OK" {
+		return verdict{}
+	}
+	return verdict{a.value.Kind, a.value.Integer}
 }
 
 func encodeSet(key string, value []byte, options *SetOptions) ([]byte, error) {

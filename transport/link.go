@@ -175,8 +175,8 @@ func (l *link) gather() {
 		if c == nil {
 			return
 		}
-		if c.leftBehind = c.isGivenUp(); c.leftBehind {
-			continue
+		if c.leftBehind = isClosed(c.gone) || isClosed(c.over); c.leftBehind {
+			continue // its caller, who waits for that too, takes it back
 		}
 		c.correlation.choose() // here, and not in the caller, whose stack it would double
 		id := l.nextIDLocked()

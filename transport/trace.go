@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/tenurelock/tenure/internal/operror"
 )
 
 // Trace is a set of functions that a Client calls, for metrics, spans and logs. Each may be nil,
@@ -97,18 +95,6 @@ func LossText(err error) string {
 		return "will_changed"
 	}
 	return "network"
-}
-
-// ended traces a request that began at began, and returns its error with the verb and the key.
-func (c *Client) ended(ctx context.Context, began time.Time, verb, key string, err error) error {
-	if c.trace.Request != nil {
-		info := RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err}
-		c.Dispatch(func() { c.trace.Request(ctx, info) }, false)
-	}
-	if err == nil {
-		return nil // before the names are joined, which allocates
-	}
-	return operror.New("transport: "+verb, key, err)
 }
 
 const (

@@ -114,12 +114,12 @@ func (g *Gate) check(packet []byte) *Refusal {
 		}
 		return g.checkCode(kind, g.ack.ReasonCode)
 	}
+	in := Reader(packet[header:])
 	if kind != packets.CONNECT {
-		if refusal := CheckHeader(packet); refusal != nil {
+		if _, refusal := Body(packet, kind, kind); refusal != nil {
 			return refusal
 		}
 	}
-	in := Reader(packet[header:])
 	check := g.side.Check
 	if kind == packets.DISCONNECT {
 		check = g.checkDisconnect

@@ -128,34 +128,25 @@ func PacketID(in *Reader) (uint16, *Refusal) {
 	return id, nil
 }
 
-// CheckHeader returns what is wrong with the fixed header of a complete packet, or nil [MQTT-2.1.3-1].
-func CheckHeader(packet []byte) *Refusal {
-	size, _, ok := Size(packet)
+// Body checks the fixed header of a complete packet [MQTT-2.1.3-1], which has one of these types, and returns what
+// follows it.
+func Body(packet []byte, first, last byte) (Reader, *Refusal) {
+	size, header, ok := Size(packet)
 	if !ok || size != len(packet) {
-		return Refuse(Malformed, "it is not as long as its header says")
+		return nil, Refuse(Malformed, "it is not as long as its header says")
 	}
-	flags := byte(0)
-	switch Type(packet) {
-	case packets.PUBLISH:
-		return nil
-	case packets.PUBREL, packets.SUBSCRIBE, packets.UNSUBSCRIBE:
-		flags = 2
-	}
-	if packet[0]&0x0f != flags {
-		return Refuse(Malformed, "its flags are reserved")
-	}
-	return nil
-}
-
-// bodyOf returns what follows the fixed header of a complete packet of one of these types.
-func bodyOf(packet []byte, first, last byte) (Reader, *Refusal) {
-	if refusal := CheckHeader(packet); refusal != nil {
-		return nil, refusal
-	}
-	if kind := Type(packet); kind < first || kind > last {
+	flags := packet[0] & 0x0f
+	switch kind := Type(packet); {
+	case kind < first || kind > last:
 		return nil, Refuse(ProtocolError, "it has the type %d", kind)
+	case kind == packets.PUBREL, kind == packets.SUBSCRIBE, kind == packets.UNSUBSCRIBE:
+		flags ^= 2
+	case kind == packets.PUBLISH:
+		flags = 0 // it has flags of its own
 	}
-	_, header, _ := Size(packet)
+	if flags != 0 {
+		return nil, Refuse(Malformed, "its flags are reserved")
+	}
 	return packet[header:], nil
 }
 
