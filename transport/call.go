@@ -23,15 +23,14 @@ type call struct {
 	deadline    time.Time       // when it is given up at the latest; zero: never
 	gone, over  <-chan struct{} // closed when ctx, or request.Binding.While, ends
 	correlation correlation
-	timer       *time.Timer // fires at request.Binding.Until; nil before the first call that has one
+	timer       *time.Timer // fires at request.Binding.Until
 
 	done  chan struct{} // gets an item from the goroutine that took the call out of the queue or of the link
 	reply Reply         // set before, like err
 	err   error
 
 	// Guarded by mqttConn.mu.
-	queued        bool  // it waits in a line
-	before, after *call // in the line; nil at its ends
+	before, after *call // in the line where it waits; nil: it waits in none
 	link          *link // that took it, and may have sent it; nil: none
 	accepted      bool  // the broker has acknowledged it
 	leftBehind    bool  // its turn came when it was given up: its caller takes it back
@@ -54,7 +53,7 @@ type calls struct{ sync.Pool }
 func (p *calls) get(ctx context.Context, request Request) *call {
 	c, ok := p.Get().(*call)
 	if !ok {
-		c = &call{done: make(chan struct{}, 1)}
+		c = &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	}
 	c.ctx, c.request = ctx, request
 	c.gone = ctx.Done()
@@ -84,11 +83,7 @@ func (c *call) end(reply Reply, err error) {
 func (c *call) wait() (cause error) {
 	var late <-chan time.Time
 	if until := c.request.Binding.Until; !until.IsZero() {
-		if c.timer == nil {
-			c.timer = time.NewTimer(time.Until(until))
-		} else {
-			c.timer.Reset(time.Until(until))
-		}
+		c.timer.Reset(time.Until(until))
 		defer c.timer.Stop()
 		late = c.timer.C
 	}
@@ -117,7 +112,28 @@ func (c *call) whyGivenUp() error {
 }
 
 // line has calls that wait, in order. A call may leave it at any place.
-type line struct{ first, last *call }
+type line struct{ ends call } // a ring of the calls and of ends, which is before the first and after the last
+
+func (l *line) init() { l.ends.before, l.ends.after = &l.ends, &l.ends }
+
+func (l *line) first() *call {
+	if l.ends.after == &l.ends {
+		return nil
+	}
+	return l.ends.after
+}
+
+func (l *line) push(c *call) {
+	c.before, c.after = l.ends.before, &l.ends
+	c.before.after, l.ends.before = c, c
+}
+
+// leaveLine takes a call out of its line, and returns it.
+func (c *call) leaveLine() *call {
+	c.before.after, c.after.before = c.after, c.before
+	c.before, c.after = nil, nil
+	return c
+}
 
 // RoundTrip implements Conn. It obeys the bounds of the binding by itself, which spares the caller a
 // context of its own, of five allocations.
@@ -165,14 +181,11 @@ func (c *mqttConn) enqueue(call *call) error {
 	case cause != nil:
 		return notSent(c.heldBackLocked(call, cause))
 	}
-	line := c.line(call)
-	call.queued, call.before = true, line.last
-	if line.last == nil {
-		line.first = call
-	} else {
-		line.last.after = call
+	line := &c.ordinary
+	if call.request.Urgent {
+		line = &c.urgent
 	}
-	line.last = call
+	line.push(call)
 	if c.link != nil {
 		signal(c.link.wake)
 	}
@@ -185,43 +198,18 @@ func (c *call) boundToLost() bool {
 	return connection != nil && isClosed(connection)
 }
 
-// line returns where a call waits.
-func (c *mqttConn) line(call *call) *line {
-	if call.request.Urgent {
-		return &c.urgent
-	}
-	return &c.ordinary
-}
-
 // nextLocked takes the next call out of the queue, or returns nil if the link takes none: it counts
 // against the Receive Maximum from here until the broker acknowledges it [MQTT-4.9.0-2]. A part of
 // that is reserved for urgent calls.
 func (c *mqttConn) nextLocked(l *link) *call {
 	switch {
 	case l.leaving || c.link != l:
-	case l.room() > 0 && c.urgent.first != nil:
-		return c.dequeueLocked(c.urgent.first)
-	case l.room() > l.reserved() && c.ordinary.first != nil:
-		return c.dequeueLocked(c.ordinary.first)
+	case l.room() > 0 && c.urgent.first() != nil:
+		return c.urgent.first().leaveLine()
+	case l.room() > l.reserved() && c.ordinary.first() != nil:
+		return c.ordinary.first().leaveLine()
 	}
 	return nil
-}
-
-// dequeueLocked takes a call out of its line, and returns it.
-func (c *mqttConn) dequeueLocked(call *call) *call {
-	line := c.line(call)
-	if call.before == nil {
-		line.first = call.after
-	} else {
-		call.before.after = call.after
-	}
-	if call.after == nil {
-		line.last = call.before
-	} else {
-		call.after.before = call.before
-	}
-	call.queued, call.before, call.after = false, nil, nil
-	return call
 }
 
 // abandon takes a call back whose caller gives up because of cause, and returns the error for the
@@ -231,8 +219,8 @@ func (c *mqttConn) abandon(call *call, cause error) error {
 	defer c.mu.Unlock()
 	l := call.link
 	switch {
-	case call.queued:
-		c.dequeueLocked(call)
+	case call.after != nil:
+		call.leaveLine()
 		return notSent(c.heldBackLocked(call, cause))
 	case call.leftBehind:
 		return notSent(cause)
@@ -261,13 +249,13 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 
 // failQueuedLocked ends the calls of the queue for which why returns an error.
 func (c *mqttConn) failQueuedLocked(why func(*call) error) {
-	for _, call := range []*call{c.urgent.first, c.ordinary.first} {
-		for call != nil {
-			next := call.after
-			if err := why(call); err != nil {
-				c.dequeueLocked(call).end(Reply{}, err)
+	for _, line := range []*line{&c.urgent, &c.ordinary} {
+		for call := line.ends.after; call != &line.ends; {
+			waits := call
+			call = call.after
+			if err := why(waits); err != nil {
+				waits.leaveLine().end(Reply{}, err)
 			}
-			call = next
 		}
 	}
 }

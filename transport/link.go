@@ -237,7 +237,7 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 		return // it came twice
 	}
 	delete(l.unacked, ack.PacketID)
-	if l.conn.urgent.first != nil || l.conn.ordinary.first != nil {
+	if l.conn.urgent.first() != nil || l.conn.ordinary.first() != nil {
 		signal(l.wake)
 	}
 	c := l.pending[id]

@@ -88,6 +88,8 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		first:   make(chan struct{}),
 		replace: make(chan struct{}, 1),
 	}
+	c.urgent.init()
+	c.ordinary.init()
 	c.life, c.end = context.WithCancelCause(context.Background())
 	return c
 }
