@@ -242,7 +242,8 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 		return c.unconnectedLocked(cause)
 	}
 	if l.room() <= 0 || l.room() <= l.reserved() && !call.request.Urgent {
-		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)", cause, l.client.ReceiveMaximum)
+		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
+			cause, l.client.ReceiveMaximum)
 	}
 	return cause
 }
@@ -287,10 +288,12 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 	if err != nil {
 		return notSent(err)
 	}
-	if size := len(batch) - len(l.packets); size > l.client.MaxPacket { // the broker would end the connection [MQTT-3.2.2-15]
+	// The broker would end the connection [MQTT-3.2.2-15].
+	if size := len(batch) - len(l.packets); size > l.client.MaxPacket {
 		return &RejectedError{
 			Code:   packets.ConnackPacketTooLarge,
-			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d", size, l.client.MaxPacket),
+			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d",
+				size, l.client.MaxPacket),
 		}
 	}
 	l.packets = batch

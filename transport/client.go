@@ -428,7 +428,8 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 	var wrong error
 	forced := options.Forced
 	if strings.ContainsFunc(forced, unicode.IsControl) || !utf8.ValidString(forced) || len(forced) > protocol.MaxForced {
-		wrong = fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", protocol.MaxForced)
+		wrong = fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most",
+			protocol.MaxForced)
 	}
 	answer, err := c.do(ctx, verb, key, wrong, Request{
 		Payload:      payload,

@@ -272,7 +272,8 @@ func (l *link) received(p *mqtt.Publish) {
 	case notified && clientID == l.conn.ClientID():
 		l.conn.events.Notify(Notification{
 			Key: key, Payload: bytes.Clone(p.Payload),
-			Timestamp: string(property(p, protocol.PropertyTimestamp)), Store: string(property(p, protocol.PropertyStore)),
+			Timestamp: string(property(p, protocol.PropertyTimestamp)),
+			Store:     string(property(p, protocol.PropertyStore)),
 		})
 	case notified:
 		l.ignore("foreign notification", p)

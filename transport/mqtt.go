@@ -419,7 +419,8 @@ func (c *mqttConn) failed(err error) {
 	c.last, c.silent = err, nil
 	c.mu.Unlock()
 	c.events.failed(err)
-	if c.life.Err() == nil && c.refusal() == nil { // else the client was closed during the attempt, or Dial returns the error
+	// Otherwise the client was closed during the attempt, or Dial returns the error.
+	if c.life.Err() == nil && c.refusal() == nil {
 		c.logFailure(err)
 	}
 }
@@ -577,7 +578,8 @@ func (c *mqttConn) logFailure(err error) {
 	if errors.Is(err, ErrUseAnotherServer) {
 		level = slog.LevelInfo // the other servers may accept the client
 	}
-	c.dialLogger().Log(context.Background(), level, "cannot connect", "broker", c.server().Host, "attempt", c.failures, "error", err)
+	c.dialLogger().Log(context.Background(), level, "cannot connect",
+		"broker", c.server().Host, "attempt", c.failures, "error", err)
 }
 
 // kindOf returns the same text for failures that differ in a number only, such as a local port.

@@ -82,9 +82,9 @@ const maxInFlight = 1 << 15
 // one the client would notice a dead connection later than it was told to. connect must have a Receive
 // Maximum.
 func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options ClientOptions) (*Client, *paho.Connack, error) {
-	c := &Client{conn: conn, options: options, done: make(chan struct{}), maxUnacked: int(*connect.Properties.ReceiveMaximum)}
-	if options.Deferred {
-		c.maxUnacked = math.MaxUint16
+	c := &Client{conn: conn, options: options, done: make(chan struct{}), maxUnacked: math.MaxUint16}
+	if !options.Deferred {
+		c.maxUnacked = int(*connect.Properties.ReceiveMaximum)
 	}
 	stop := context.AfterFunc(ctx, conn.Abort) // the broker may neither answer nor read
 	connack, err := c.handshake(connect.Packet())
@@ -252,7 +252,8 @@ func ask[T any](ctx context.Context, c *Client, kind byte, encode func(id uint16
 	}
 	answers := make(chan T, 1)
 	stop := context.AfterFunc(ctx, c.conn.Abort) // a part of the packet may have left
-	_ = c.open(kind, func(id uint16) ([]byte, error) { return Encode(encode(id)), nil }, func(answer any) { answers <- answer.(T) })
+	packet := func(id uint16) ([]byte, error) { return Encode(encode(id)), nil }
+	_ = c.open(kind, packet, func(answer any) { answers <- answer.(T) })
 	if !stop() {
 		return answer, ctx.Err()
 	}
@@ -451,7 +452,8 @@ func (c *Client) publish(p *Publish) (goOn bool) {
 		return true
 	}
 	if !c.queue(AppendPuback(nil, id), 1, 0) {
-		c.conn.Refuse(Refuse(packets.DisconnectReceiveMaximumExceeded, "more messages are unacknowledged than the Receive Maximum of %d", c.maxUnacked))
+		c.conn.Refuse(Refuse(packets.DisconnectReceiveMaximumExceeded,
+			"more messages are unacknowledged than the Receive Maximum of %d", c.maxUnacked))
 		return false
 	}
 	return true
