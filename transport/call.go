@@ -291,7 +291,7 @@ func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
 	// The broker would end the connection [MQTT-3.2.2-15].
 	if size := len(batch) - len(l.packets); size > l.client.MaxPacket {
 		return &RejectedError{
-			Code:   packets.ConnackPacketTooLarge,
+			Code: packets.ConnackPacketTooLarge,
 			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d",
 				size, l.client.MaxPacket),
 		}
