@@ -17,10 +17,10 @@ import (
 
 // handle applies a request and answers it, or drops it. It is called for one request at a time, in
 // the order in which the broker sent them.
-func (l *link) handle(message arrival) {
+func (l *link) handle(message *mqtt.Publish) {
 	to := address{topic: string(message.ResponseTopic), correlation: message.CorrelationData}
 	dropped := envelope.Check(message.Retain, message.QoS, to.topic, to.correlation)
-	client, known := senderOf(message.Publish, to.topic)
+	client, known := senderOf(message, to.topic)
 	switch {
 	case dropped != "":
 	case !known:
@@ -38,9 +38,9 @@ func (l *link) handle(message arrival) {
 		Client:       client,
 		Payload:      message.Payload,
 		Correlation:  message.CorrelationData,
-		Timestamp:    userProperty(message.Publish, protocol.PropertyTimestamp),
-		FencingToken: userProperty(message.Publish, protocol.PropertyFencingToken),
-		Store:        userProperty(message.Publish, protocol.PropertyStore),
+		Timestamp:    userProperty(message, protocol.PropertyTimestamp),
+		FencingToken: userProperty(message, protocol.PropertyFencingToken),
+		Store:        userProperty(message, protocol.PropertyStore),
 		Dialect:      statestore.DialectOf(deployed),
 		Delivery:     statestore.UnknownDelivery, // the broker does not pass on the DUP of the sender
 	}
@@ -48,8 +48,9 @@ func (l *link) handle(message arrival) {
 		request.Delivery = statestore.Redelivery // by the broker
 	}
 	if message.MessageExpiry > 0 {
-		request.Expires = message.at + time.Duration(message.MessageExpiry)*time.Second
+		request.Expires = l.store.engine.Elapsed() + time.Duration(message.MessageExpiry)*time.Second
 	}
+	arrived := l.store.engine.Elapsed()
 	command := statestore.Parse(request)
 	if command.Verb == statestore.VerbKeyNotify {
 		// Apply it again even if it is a redelivery: its watch may have ended since, and applying
@@ -57,8 +58,8 @@ func (l *link) handle(message arrival) {
 		request.Correlation = nil
 		command = statestore.Parse(request)
 	}
-	command.Arrived = message.at
-	if forced := userProperty(message.Publish, protocol.PropertyForced); forced != nil {
+	command.Arrived = arrived
+	if forced := userProperty(message, protocol.PropertyForced); forced != nil {
 		command.Forced = shown.Cut(*forced)
 	}
 	l.submit(to, command)
