@@ -105,7 +105,9 @@ const (
 func (i Item) Record() Record {
 	// One allocation has ID and value, and the checksum covers all bytes before it. 128 bytes are
 	// enough for the fixed fields and a hash, but of a change.
-	buffer := make([]byte, 0, 128+len(i.Key)+len(i.Value)+len(i.Client)+len(i.User)+len(i.Identity)+len(i.Version.Node)+len(i.Token.Node))
+	texts := len(i.Key) + len(i.Value) + len(i.Client) + len(i.User) + len(i.Identity)
+	texts += len(i.Version.Node) + len(i.Token.Node)
+	buffer := make([]byte, 0, 128+texts)
 	buffer = i.appendID(buffer)
 	id := len(buffer)
 	buffer = append(buffer, format, byte(i.Kind))
@@ -292,7 +294,8 @@ func (r Record) decode() (Item, error) {
 		for _, moment := range item.Change.moments() {
 			*moment = rest.moment()
 		}
-		item.Change.GapMillis, item.Change.HeldMillis, item.Change.Repeated = int64(rest.uint63()), int64(rest.uint63()), rest.uint64()
+		item.Change.GapMillis, item.Change.HeldMillis = int64(rest.uint63()), int64(rest.uint63())
+		item.Change.Repeated = rest.uint64()
 		if item.slot >= maxChanges || !slices.Contains(Causes, item.Change.Cause) {
 			rest.fail("the change is not one that a store keeps")
 		}

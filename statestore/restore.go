@@ -232,7 +232,10 @@ func (s *Store) keyRecord(key string) Record {
 }
 
 func (e *entry) record() Record {
-	item := Item{Kind: KindKey, Key: e.key(), Value: e.value(), Version: e.version.timestamp(), Token: e.token(), Lifetime: e.lifetime, Willed: e.willed}
+	item := Item{
+		Kind: KindKey, Key: e.key(), Value: e.value(), Version: e.version.timestamp(), Token: e.token(),
+		Lifetime: e.lifetime, Willed: e.willed,
+	}
 	if l := e.lease; l != nil {
 		item.Client, item.User, item.Since = l.holder.client, l.holder.user, l.since
 	}

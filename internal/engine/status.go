@@ -18,8 +18,9 @@ const (
 
 // Buckets are the upper bounds of the durations that Answers.Buckets counts.
 var Buckets = [...]time.Duration{
-	25 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond, time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
-	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, time.Second, 5 * time.Second,
+	25 * time.Microsecond, 100 * time.Microsecond, 250 * time.Microsecond,
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond, 10 * time.Millisecond, 25 * time.Millisecond,
+	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, time.Second, 5 * time.Second,
 }
 
 // Answers counts the replies to one verb that could leave, by outcome. Buckets counts those that took up to

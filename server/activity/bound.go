@@ -34,7 +34,9 @@ func (s *State) Bound() {
 	slices.SortFunc(s.Leases, func(a, b statestore.Lease) int {
 		return cmp.Or(compareBool(a.Held, b.Held), strings.Compare(a.Name, b.Name))
 	})
-	fit(&s.Clients, &s.ClientsHidden, shownClientBytes, func(c *Client) int { return clientBytes + printable(&c.Client, &c.User) })
+	fit(&s.Clients, &s.ClientsHidden, shownClientBytes, func(c *Client) int {
+		return clientBytes + printable(&c.Client, &c.User)
+	})
 	slices.SortFunc(s.Clients, func(a, b Client) int { return strings.Compare(a.Client, b.Client) })
 	fit(&s.Timeline, &s.TimelineHidden, shownTimelineBytes, boundChange)
 	slices.SortStableFunc(s.Timeline, func(a, b statestore.HolderChange) int { return b.Latest().Compare(a.Latest()) })

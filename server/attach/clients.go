@@ -38,7 +38,10 @@ type clientEntry struct {
 }
 
 func newClientLRU(engine *engine.Engine, limit int, come *events.Clients) *clientLRU {
-	return &clientLRU{engine: engine, limit: limit, come: come, latest: list.New(), clients: make(map[string]*list.Element)}
+	return &clientLRU{
+		engine: engine, limit: limit, come: come,
+		latest: list.New(), clients: make(map[string]*list.Element),
+	}
 }
 
 // restore remembers clients with requests in a journal, as far as there is room: each may deliver its last

@@ -29,7 +29,8 @@ func NewLog(logger *slog.Logger) *Log {
 func (l *Log) Answered(command *statestore.Command, reply *statestore.Reply, remote string) {
 	if f := reply.Forced; f != nil {
 		l.forced.log(command.Client, command.User, "key", logs.Name(command.Key), "client", logs.Name(command.Client),
-			"user", logs.Name(command.User), "remote", remote, "reason", logs.Text(f.Forced), "verb", command.Verb.String(), "holder", logs.Name(f.From))
+			"user", logs.Name(command.User), "remote", remote, "reason", logs.Text(f.Forced),
+			"verb", command.Verb.String(), "holder", logs.Name(f.From))
 	}
 	if reply.Outcome == statestore.Expired || !l.logger.Enabled(context.Background(), slog.LevelDebug) {
 		return // else the attributes would be allocated for nothing
@@ -55,8 +56,9 @@ func (l *Log) Answered(command *statestore.Command, reply *statestore.Reply, rem
 // often. A client can have any number of ids, so the lines have a bound besides.
 func (l *Log) TakenOver(client *Client, id, user, remote, previous string) {
 	if count, warn := client.TakenOver(); warn {
-		l.flaps.log(id, user, "client", logs.Name(id), "user", logs.Name(user), "remote", remote, "previous", previous, "times", count,
-			"hint", "give each program a client id of its own; if there is only one, its network loses connections without closing them")
+		l.flaps.log(id, user, "client", logs.Name(id), "user", logs.Name(user), "remote", remote, "previous", previous,
+			"times", count, "hint", "give each program a client id of its own; "+
+				"if there is only one, its network loses connections without closing them")
 	}
 }
 

@@ -33,10 +33,13 @@ func countAnswers(totals *activity.Totals, verb string, answers *engine.Answers)
 	for outcome, count := range answers.Outcomes {
 		if count > 0 {
 			totals.Requests += count
-			totals.RequestsBy = append(totals.RequestsBy, activity.RequestCount{Verb: verb, Outcome: statestore.Outcome(outcome).String(), Count: count})
+			by := activity.RequestCount{Verb: verb, Outcome: statestore.Outcome(outcome).String(), Count: count}
+			totals.RequestsBy = append(totals.RequestsBy, by)
 		}
 	}
-	durations := activity.Durations{Verb: verb, Count: answers.Timed, Seconds: answers.Took.Seconds(), Buckets: make(map[float64]uint64)}
+	durations := activity.Durations{
+		Verb: verb, Count: answers.Timed, Seconds: answers.Took.Seconds(), Buckets: make(map[float64]uint64),
+	}
 	within := uint64(0)
 	for i, count := range answers.Buckets {
 		within += count
