@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/lease"
 )
 
@@ -97,18 +98,26 @@ const (
 	maxRank = 100
 )
 
+// OptionError says which field of [Options] makes no sense, and what would do.
+type OptionError = optionerror.Error
+
 // complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete() error {
 	if l := o.Lease; l.TTL != 0 || l.AcquireDelay != 0 || l.OnWaiting != nil {
 		return errors.New("Options.Lease has a TTL, an AcquireDelay or an OnWaiting; set Options.TTL, Options.Rank and Options.Observer instead")
 	}
 	if o.Rank < 0 || o.Rank > maxRank {
-		return fmt.Errorf("Options.Rank is %d; the best rank is 0, and the worst is %d", o.Rank, maxRank)
+		return &OptionError{Package: "election", Field: "Rank", Value: o.Rank,
+			Problem: fmt.Sprintf("does not exist; the best rank is 0, and the worst is %d", maxRank)}
 	}
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
-	if min(o.HoldOff, o.HealthEvery, o.HealthTimeout, o.FailBackAfter) < 0 {
-		return fmt.Errorf("one of Options.HoldOff %v, HealthEvery %v, HealthTimeout %v and FailBackAfter %v is negative; 0 means the default",
-			o.HoldOff, o.HealthEvery, o.HealthTimeout, o.FailBackAfter)
+	for _, duration := range []struct {
+		field string
+		value time.Duration
+	}{{"HoldOff", o.HoldOff}, {"HealthEvery", o.HealthEvery}, {"HealthTimeout", o.HealthTimeout}, {"FailBackAfter", o.FailBackAfter}} {
+		if duration.value < 0 {
+			return &OptionError{Package: "election", Field: duration.field, Value: duration.value, Problem: "is negative; 0 means the default"}
+		}
 	}
 	o.HoldOff = cmp.Or(o.HoldOff, o.TTL/2)
 	o.HealthEvery = cmp.Or(o.HealthEvery, o.TTL/3)

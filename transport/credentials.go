@@ -11,6 +11,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/optionerror"
 )
 
 // TLSOptions configures the encryption for addresses that begin with mqtts or wss. The zero
@@ -37,11 +38,7 @@ type TLSOptions struct {
 
 // tlsConfig reads the files of the TLS options, for a connection to server.
 func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
-	config, err := mqtt.TLS(o.TLS).ClientConfig(server)
-	if err != nil {
-		return nil, fmt.Errorf("TLS.%w", err)
-	}
-	return config, nil
+	return mqtt.TLS(o.TLS).ClientConfig(server)
 }
 
 // secrets returns the password and the token for the next CONNECT packet, from the files if the
@@ -50,12 +47,12 @@ func (o *Options) secrets() (password, token []byte, err error) {
 	password = o.Password
 	if o.PasswordFile != "" {
 		if password, err = mqtt.ReadSecret(o.PasswordFile); err != nil {
-			return nil, nil, &mqtt.FileError{Option: "PasswordFile", Err: err}
+			return nil, nil, &optionerror.Error{Package: "transport", Field: "PasswordFile", Err: err}
 		}
 	}
 	if o.TokenFile != "" {
 		if token, err = mqtt.ReadSecret(o.TokenFile); err != nil {
-			return nil, nil, &mqtt.FileError{Option: "TokenFile", Err: err}
+			return nil, nil, &optionerror.Error{Package: "transport", Field: "TokenFile", Err: err}
 		}
 	}
 	return password, token, nil
@@ -71,22 +68,22 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 	case o.TokenFile != "" && (o.Username != "" || len(o.Password) > 0 || o.PasswordFile != ""):
 		return errors.New("transport: Options.TokenFile and Username or a password exclude each other: a client authenticates in one way")
 	case (o.TLS.CertFile == "") != (o.TLS.KeyFile == ""):
-		return errors.New("transport: Options.TLS needs CertFile and KeyFile together: set both or neither")
+		return optionError("TLS.CertFile", nil, "and its key belong together: set both or neither")
 	case len(o.Password) > mqtt.MaxString:
-		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxString)
+		return optionError("Password", nil, fmt.Sprintf("has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxString))
 	}
 	if _, _, err := o.secrets(); err != nil {
-		return fmt.Errorf("transport: Options.%w", err)
+		return fmt.Errorf("transport: %w", err)
 	}
 	secret := len(o.Password) > 0 || o.PasswordFile != "" || o.TokenFile != ""
 	for _, server := range servers {
 		switch {
 		case mqtt.IsEncrypted(server):
 			if _, err := o.tlsConfig(server); err != nil {
-				return fmt.Errorf("transport: Options.%w", err)
+				return fmt.Errorf("transport: %w", err)
 			}
 		case o.TLS != TLSOptions{}:
-			return fmt.Errorf("transport: Options.TLS is set, and %s does not encrypt: write mqtts or wss", server.Redacted())
+			return optionError("TLS", nil, fmt.Sprintf("is set, and %s does not encrypt: write mqtts or wss", server.Redacted()))
 		case secret:
 			o.program.logger(o.Logger).Warn("the connection is not encrypted, so the network can read the password "+
 				"or the token: write mqtts or wss", "broker", server.Host)

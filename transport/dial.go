@@ -17,6 +17,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -168,27 +169,34 @@ func (o *Options) complete() error {
 		o.ClientID = fmt.Sprintf("%s-%016x", host, rand.Uint64())
 	}
 	if strings.ContainsAny(o.ClientID, "/+#") || strings.ContainsFunc(o.ClientID, unicode.IsControl) {
-		return fmt.Errorf("transport: Options.ClientID %.512q contains a character with a meaning in topics: "+
-			"one of / + # or a control character", o.ClientID)
+		return optionError("ClientID", o.ClientID, "contains a character with a meaning in topics: one of / + # or a control character")
 	}
 	if !protocol.CanNotify(o.ClientID, "+") { // paho v0.23.0 would cut the topic filter off
-		return fmt.Errorf("transport: Options.ClientID %.512q is too long for the topic of its notifications", o.ClientID)
+		return optionError("ClientID", o.ClientID, "is too long for the topic of its notifications")
 	}
 	o.KeepAlive = cmp.Or(o.KeepAlive, defaultKeepAlive)
 	if o.KeepAlive < time.Second || o.KeepAlive%time.Second != 0 || o.KeepAlive > math.MaxUint16*time.Second {
-		return fmt.Errorf("transport: Options.KeepAlive %v is not a whole number of seconds from 1 to %d", o.KeepAlive, math.MaxUint16)
+		return optionError("KeepAlive", o.KeepAlive, fmt.Sprintf("is not a whole number of seconds from 1 to %d", math.MaxUint16))
 	}
 	o.ReconnectMin = cmp.Or(o.ReconnectMin, defaultReconnectMin)
 	o.ReconnectMax = cmp.Or(o.ReconnectMax, max(defaultReconnectMax, o.ReconnectMin))
 	if o.ReconnectMin < 0 || o.ReconnectMax < o.ReconnectMin {
-		return fmt.Errorf("transport: Options.ReconnectMin %v and ReconnectMax %v must be positive and in this order", o.ReconnectMin, o.ReconnectMax)
+		return optionError("ReconnectMin", o.ReconnectMin, fmt.Sprintf("and ReconnectMax %v must be positive and in this order", o.ReconnectMax))
 	}
 	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaultMaxPacketSize)
 	if o.MaxPacketSize < minMaxPacketSize || o.MaxPacketSize > maxMaxPacketSize {
-		return fmt.Errorf("transport: Options.MaxPacketSize %d is not from %d to %d; 0 means %d", o.MaxPacketSize, minMaxPacketSize, maxMaxPacketSize, defaultMaxPacketSize)
+		return optionError("MaxPacketSize", o.MaxPacketSize,
+			fmt.Sprintf("is not from %d to %d; 0 means %d", minMaxPacketSize, maxMaxPacketSize, defaultMaxPacketSize))
 	}
 	o.program = new(dispatcher)
 	return nil
+}
+
+// OptionError says which field of [Options] makes no sense, and what would do.
+type OptionError = optionerror.Error
+
+func optionError(field string, value any, problem string) error {
+	return fmt.Errorf("transport: %w", &OptionError{Package: "transport", Field: field, Value: value, Problem: problem})
 }
 
 // pauses are the times that a client waits between attempts to connect.

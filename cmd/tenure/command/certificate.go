@@ -32,16 +32,12 @@ func (f *certificateFlags) check() error {
 	return nil
 }
 
-// read reads the files. The error names the flag.
+// read reads the files.
 func (f *certificateFlags) read() (*tls.Certificate, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
 	pair, err := mqtt.ReadCertificate(f.certificate, f.key)
-	if bad := (*mqtt.FileError)(nil); errors.As(err, &bad) {
-		flag := map[string]string{"CertFile": "--tls-cert", "KeyFile": "--tls-key"}[bad.Option]
-		return nil, fmt.Errorf("%s: %w", flag, bad.Err)
-	}
 	return &pair, err
 }
 

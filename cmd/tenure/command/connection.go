@@ -141,9 +141,9 @@ func (c *connection) dialWithin(ctx, dialing context.Context, address string, op
 	case dialing.Err() != nil, errors.As(err, &refused):
 		return nil, err // the text has the latest refusal
 	}
-	// Before the first attempt, such as a file that cannot be read. NameFlags names the flag of an option.
-	if text, ofDial := strings.CutPrefix(err.Error(), "transport: "); ofDial && !strings.Contains(text, "Options.") {
-		err = fmt.Errorf("--broker: %s", text)
+	// Before the first attempt. An option has a flag of its own.
+	if option := (*transport.OptionError)(nil); !errors.As(err, &option) {
+		err = fmt.Errorf("--broker: %s", strings.TrimPrefix(err.Error(), "transport: "))
 	}
 	return nil, usage(err)
 }

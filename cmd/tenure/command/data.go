@@ -69,7 +69,7 @@ func (d *dataFlags) open(folder string, logger *slog.Logger) (data *journal.File
 	if where, err = d.directory(folder); err != nil {
 		return nil, "", err
 	}
-	if HasMember(where) {
+	if hasMember(where) {
 		return nil, "", usage(fmt.Errorf("%s has a member of etcd, with the data of a replicated store, which this one would not read: it would begin empty; "+
 			"start tenure-cluster serve with --member and --cluster, or give --data with another directory", where))
 	}
@@ -82,8 +82,8 @@ func (d *dataFlags) open(folder string, logger *slog.Logger) (data *journal.File
 	return data, where, nil
 }
 
-// HasMember reports whether a directory is one of --data with a member of etcd, or a part of its data.
-func HasMember(dir string) bool {
+// hasMember reports whether a directory is one of --data with a member of etcd, or a part of its data.
+func hasMember(dir string) bool {
 	for _, part := range []string{"member/etcd", "etcd/member", "member/wal"} {
 		if info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(part))); err == nil && info.IsDir() {
 			return true

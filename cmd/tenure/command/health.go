@@ -11,7 +11,6 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -47,18 +46,16 @@ func healthCommand() *cobra.Command {
 it does not. For supervisors that run a command as a probe, also in images
 without a shell.
 
-With --admin it asks the status page of "tenure serve" or "tenure attach" for
-/readyz. A process that stands by does not answer requests; with --standby-ok it
+With --admin it asks the status page of serve or attach for /readyz. A process that stands by does not answer requests; with --standby-ok it
 counts as healthy. With --live it asks for /healthz instead: only whether the
 process works, for a probe that restarts it if not.
 
 Without --admin it connects to --broker as a client and reads a key that does not exist.
 
 ` + connectionHelp,
-		Example: `  tenure health --admin 127.0.0.1:8080
-  tenure health --admin 127.0.0.1:8080 --standby-ok
-  tenure health --admin 127.0.0.1:8080 --live
-  tenure health --broker mqtt://localhost:1883`,
+		Example: `health --admin 127.0.0.1:8080
+health --admin 127.0.0.1:8080 --standby-ok
+health --broker mqtt://localhost:1883`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
 	}
@@ -103,7 +100,7 @@ func (s *healthSettings) run(cmd *cobra.Command) error {
 	case s.asJSON:
 		return output.JSON(cmd.OutOrStdout(), healthReport{Healthy: true, Answer: answer})
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), terminal.Clean(answer))
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Clean(answer))
 	return err
 }
 

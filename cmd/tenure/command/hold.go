@@ -41,7 +41,7 @@ guard, sees to that. docs/run.md says what cannot be guaranteed.
 The child has these variables:
 
   TENURE_NAME      the name of the lease
-  TENURE_TOKEN     the fencing token, as in tenure set --fence
+  TENURE_TOKEN     the fencing token, for --fence of set
   TENURE_HOLDER    the name of the holder
   TENURE_DEADLINE  when the lease would end if it were not renewed any more, as
                    known when the child starts, by the clock of this machine
@@ -85,61 +85,22 @@ func (h *holdFlags) leaseOptions(logger *slog.Logger) (lease.Options, error) {
 		return lease.Options{}, usage(fmt.Errorf("--grace %v is negative", h.grace))
 	}
 	if err := (lease.Options{TTL: h.ttl}).Validate(); err != nil {
-		return lease.Options{}, usage(errors.New(strings.NewReplacer("lease: ", "", "TTL", "--ttl").Replace(err.Error())))
+		return lease.Options{}, err
 	}
-	if !fits(h.ttl, h.grace) {
-		return lease.Options{}, usage(fmt.Errorf("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for another one, then for --grace, and then %v for the kill; make %s",
-			h.ttl, graceOf(h.ttl, h.grace), supervise.Margin(h.ttl), graceAdvice(h.ttl, h.grace)))
+	h.grace = cmp.Or(h.grace, h.ttl/defaultGrace)
+	// The child gets SIGTERM when the tenure's context ends, and SIGKILL a margin before its deadline at the latest.
+	period := h.grace + supervise.Margin(h.ttl)
+	if (lease.Options{TTL: h.ttl, GracePeriod: period}).Validate() != nil {
+		return lease.Options{}, usage(fmt.Errorf("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for another one, then for --grace, and then %v for the kill; "+
+			"make --ttl longer, four times --grace and at least 500ms, or --grace shorter", h.ttl, h.grace, supervise.Margin(h.ttl)))
 	}
-	h.grace = graceOf(h.ttl, h.grace)
 	return lease.Options{
 		TTL:             h.ttl,
-		GracePeriod:     gracePeriod(h.ttl, h.grace),
+		GracePeriod:     period,
 		Holder:          h.holder,
 		InstantFailover: h.instant,
 		Logger:          logger,
 	}, nil
-}
-
-// gracePeriod returns the option of the lease. The child gets SIGTERM when the tenure's context ends,
-// and SIGKILL a margin before its deadline at the latest.
-func gracePeriod(ttl, grace time.Duration) time.Duration { return grace + supervise.Margin(ttl) }
-
-// graceOf returns a grace, or its default if it is zero.
-func graceOf(ttl, grace time.Duration) time.Duration { return cmp.Or(grace, ttl/defaultGrace) }
-
-// fits reports whether a lease of this TTL carries a grace; zero is the default.
-func fits(ttl, grace time.Duration) bool {
-	return lease.Options{TTL: ttl, GracePeriod: gracePeriod(ttl, graceOf(ttl, grace))}.Validate() == nil
-}
-
-// graceAdvice says which TTL would carry the grace, and which grace the TTL carries. There may be no
-// such grace: the kill takes a part of a short TTL.
-func graceAdvice(ttl, grace time.Duration) string {
-	var would []string
-	if longer := leastMillis(ttl, lease.MaxTTL, func(d time.Duration) bool { return fits(d, grace) }); fits(longer, grace) {
-		would = append(would, fmt.Sprintf("--ttl at least %v", longer))
-	}
-	longest := graceOf(ttl, grace)
-	less := leastMillis(0, longest, func(d time.Duration) bool { return d < longest && fits(ttl, longest-d) })
-	if shorter := longest - less; shorter > 0 && fits(ttl, shorter) {
-		would = append(would, fmt.Sprintf("--grace at most %v", shorter))
-	}
-	return strings.Join(would, ", or ")
-}
-
-// leastMillis returns the least of from, a millisecond more, and so on, for which fits is true; to or
-// a little more if there is none. What fits goes on to fit above.
-func leastMillis(from, to time.Duration, fits func(time.Duration) bool) time.Duration {
-	steps := (to - from) / time.Millisecond
-	for low := time.Duration(0); low < steps; {
-		if middle := low + (steps-low)/2; fits(from + middle*time.Millisecond) {
-			steps = middle
-		} else {
-			low = middle + 1
-		}
-	}
-	return from + steps*time.Millisecond
 }
 
 // holderProcess is what a run or lock does with its child.

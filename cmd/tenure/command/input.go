@@ -6,6 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // maxLine bounds a line that a command reads, in bytes.
@@ -43,4 +47,31 @@ func readLine(r io.Reader) ([]byte, error) {
 		err = nil
 	}
 	return line, err
+}
+
+// exactly accepts one argument for each name, and says which is missing.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, arguments []string) error {
+		line := cmd.Root().Name() + " " + cmd.Use
+		switch {
+		case len(arguments) < len(names):
+			return fmt.Errorf("give %s: %s", names[len(arguments)], line)
+		case len(arguments) > len(names):
+			return fmt.Errorf("%q is one argument too many: %s", arguments[len(names)], line)
+		}
+		if i := slices.Index(arguments, ""); i >= 0 {
+			return fmt.Errorf("an argument is empty: give %s: %s", names[i], line)
+		}
+		return nil
+	}
+}
+
+// explainDashes makes the errors of a command about an unknown flag say what goes after --.
+func explainDashes(cmd *cobra.Command, what, arguments string) {
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
+			return fmt.Errorf("%w; %s goes after --: %s %s", err, what, cmd.CommandPath(), arguments)
+		}
+		return err
+	})
 }

@@ -33,9 +33,9 @@ child that runs is ended then. Where no store answers, or the store refuses, --w
 ends with 67 or 68.
 
 ` + childHelp + "\n\n" + connectionHelp,
-		Example: `  tenure lock jobs/nightly -- /usr/local/bin/backup --full
-  tenure lock --wait 0 jobs/nightly -- backup || echo "it runs elsewhere"
-  tenure lock --wait 30s --ttl 30s --grace 5s migrations -- ./migrate.sh`,
+		Example: `lock jobs/nightly -- /usr/local/bin/backup --full
+lock --wait 0 jobs/nightly -- backup || echo "it runs elsewhere"
+lock --wait 30s --ttl 30s --grace 5s migrations -- ./migrate.sh`,
 		Args: programArguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			limit, err := parseWait(wait)
@@ -52,6 +52,7 @@ ends with 67 or 68.
 			})
 		},
 	}
+	explainDashes(cmd, "a flag of the child", "NAME -- COMMAND")
 	h.register(cmd.Flags())
 	cmd.Flags().StringVar(&wait, "wait", "forever", "how long to wait for the lease: a duration, 0 to try once, or forever")
 	return cmd

@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
 )
 
@@ -150,8 +150,9 @@ var (
 
 // registerLogFlags adds the flags of the log to all commands.
 func registerLogFlags(flags *pflag.FlagSet) {
-	flagvalue.OptionalChoice(flags, new(string), "log-level", logLevels, "what to log on standard error; debug has every request and connection; default: what the command needs")
-	flagvalue.Choice(flags, new(string), "log-format", logFormats, "how to write the log; text is key=value")
+	settings.Choice(flags, new(string), "log-level", logLevels, "what to log on standard error; debug has every request and connection; default: what the command needs")
+	format := logFormats[0]
+	settings.Choice(flags, &format, "log-format", logFormats, "how to write the log; text is key=value")
 	flags.Bool("verbose", false, "the same as --log-level debug")
 }
 

@@ -15,7 +15,6 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -48,14 +47,14 @@ A strict store lets only the holder release a lease under a --lock-prefix: stop
 the holder there, and wait for the TTL.
 
 ` + connectionHelp,
-		Example: `  tenure release press-7/active --force
-  tenure release press-7/active --force --yes --reason "gateway-a lost its disk"`,
+		Example: `release press-7/active --force
+release press-7/active --force --yes --reason "gateway-a lost its disk"`,
 		Args: exactly("the name of the lease"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if !r.force {
 				return usage(errors.New("release takes a lease from a process that may be working: give --force"))
 			}
-			if !r.yes && !terminal.IsTerminal(cmd.InOrStdin()) {
+			if !r.yes && !output.IsTerminal(cmd.InOrStdin()) {
 				return usage(errors.New("standard input is no terminal to ask at: give --yes"))
 			}
 			return r.with(cmd, func(ctx context.Context, client *transport.Client) error {
@@ -108,7 +107,7 @@ Another process may acquire the lease at once. Only work that carries its fencin
 	case r.asJSON:
 		return output.JSON(cmd.OutOrStdout(), reportHolder(name, holder))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "released %s, which %s held\n", terminal.Clean(name), terminal.Clean(holder.Name))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "released %s, which %s held\n", output.Clean(name), output.Clean(holder.Name))
 	return err
 }
 

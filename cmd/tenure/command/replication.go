@@ -212,7 +212,8 @@ func (s *serveSettings) clientAddress(listening net.Addr) (string, error) {
 }
 
 // serveReplicated stands by and serves until the command is interrupted.
-func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, url string, options attach.Options) error {
+func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, options attach.Options) error {
+	url := s.broker
 	if s.wait {
 		return usage(errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it"))
 	}

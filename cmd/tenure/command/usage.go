@@ -3,11 +3,9 @@ package command
 import (
 	"context"
 	"log/slog"
-	"runtime"
 	"time"
 
 	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 const (
@@ -16,8 +14,6 @@ const (
 	// dropInterval is how often the log reports dropped messages. One line for many
 	// messages needs no rate limit.
 	dropInterval = 10 * time.Second
-	// goroutineMemory is roughly the memory that one goroutine of a connection accounts for.
-	goroutineMemory = 16 << 10
 )
 
 // dropFlags gives the flags that raise the limit behind a reason to drop messages.
@@ -69,14 +65,4 @@ func reportHeld(logger *slog.Logger, u server.Usage) {
 		"session-messages", u.WaitingMessages, "session-bytes", u.WaitingBytes,
 		"outgoing-bytes", u.OutgoingBytes, "arriving-bytes", u.ArrivingBytes,
 		"retained", u.RetainedMessages, "retained-bytes", u.RetainedBytes)
-}
-
-// heldBy estimates how many bytes a server holds for its clients.
-func heldBy(u server.Usage) int64 {
-	return heldByStore(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes + u.ArrivingBytes + u.RetainedBytes
-}
-
-// heldByStore is heldBy for a store without a broker; it includes the goroutines of connections.
-func heldByStore(u statestore.Usage) int64 {
-	return u.Bytes + u.WatchBytes + u.DedupBytes + int64(runtime.NumGoroutine())*goroutineMemory
 }

@@ -1,4 +1,4 @@
-package flagvalue
+package settings
 
 import (
 	"errors"
@@ -16,17 +16,9 @@ type choice struct {
 
 var _ pflag.Value = (*choice)(nil)
 
-// Choice adds a flag that has one of several values. The default is what at points to, or the first of
-// them if that is empty. The help has the values.
+// Choice adds a flag that has one of several values. The default is what at points to, which may be empty.
+// The help has the values.
 func Choice(flags *pflag.FlagSet, at *string, name string, of []string, usage string) {
-	if *at == "" {
-		*at = of[0]
-	}
-	OptionalChoice(flags, at, name, of, usage)
-}
-
-// OptionalChoice is Choice for a flag that may be left out: then it is empty.
-func OptionalChoice(flags *pflag.FlagSet, at *string, name string, of []string, usage string) {
 	flags.Var(&choice{at, of}, name, usage+": "+list(of))
 }
 

@@ -1,4 +1,4 @@
-package flagvalue
+package settings
 
 import (
 	"strings"
@@ -31,9 +31,9 @@ func TestANumberOfBytesMayHaveAUnit(t *testing.T) {
 
 func TestAChoiceTakesItsValuesAndNamesThem(t *testing.T) {
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
-	var format, level string
+	format, level := "text", ""
 	Choice(flags, &format, "format", []string{"text", "json"}, "how to write")
-	OptionalChoice(flags, &level, "level", []string{"debug", "info", "warn"}, "what to write")
+	Choice(flags, &level, "level", []string{"debug", "info", "warn"}, "what to write")
 	if format != "text" || level != "" {
 		t.Errorf("the defaults are %q and %q", format, level)
 	}
