@@ -32,13 +32,13 @@ func (f *certificateFlags) check() error {
 	return nil
 }
 
-// read reads the files.
+// read reads the files. The error names the flag.
 func (f *certificateFlags) read() (*tls.Certificate, error) {
 	if err := f.check(); err != nil {
 		return nil, err
 	}
 	pair, err := mqtt.ReadCertificate(f.certificate, f.key)
-	return &pair, err
+	return &pair, nameFlag(err, nil)
 }
 
 // ClientTLS returns the configuration for connections to a server. ca is the file with the

@@ -170,7 +170,7 @@ func TestAnInterruptWhileTheDataIsLoadedEndsTheStoreAtOnce(t *testing.T) {
 	dir := emptyData(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
-	root := New("tenure", nil, nil)
+	root := Program{Name: "tenure"}.Command()
 	var stdout strings.Builder
 	root.SetOut(&stdout)
 	root.SetErr(io.Discard)

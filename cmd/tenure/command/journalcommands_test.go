@@ -213,7 +213,7 @@ func emptyData(t *testing.T) string {
 // run runs a command of tenure in this process.
 func run(ctx context.Context, arguments ...string) (stdout, stderr string, err error) {
 	var out, log strings.Builder
-	root := New("tenure", nil, nil)
+	root := Program{Name: "tenure"}.Command()
 	root.SetOut(&out)
 	root.SetErr(&log)
 	root.SetArgs(arguments)

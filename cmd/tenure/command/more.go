@@ -27,7 +27,9 @@ func Run(cmd *cobra.Command, run func(ctx context.Context, logger *slog.Logger, 
 }
 
 // BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.
-func BytesFlag(flags *pflag.FlagSet, at *int64, name, usage string) { settings.Bytes(flags, at, name, usage) }
+func BytesFlag(flags *pflag.FlagSet, at *int64, name, usage string) {
+	settings.Bytes(flags, at, name, usage)
+}
 
 // DirectoryFlag adds the flag --data, for Directory. usage says what is in the directory.
 func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {

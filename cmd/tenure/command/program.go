@@ -107,6 +107,7 @@ func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 
 // execute runs a command. It returns the exit code, what to print on standard error, and the error.
 func (p Program) execute(ctx context.Context, root *cobra.Command) (code int, text string, err error) {
+	checkTopics(root)
 	entered := false
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		err := bindSettings(cmd)
@@ -185,7 +186,6 @@ values.`,
 	for _, cmd := range root.Commands() {
 		cmd.Example = withName(p.Name, cmd.Example)
 	}
-	checkTopics(root)
 	return root
 }
 

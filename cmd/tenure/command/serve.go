@@ -85,7 +85,7 @@ func (s *serveSettings) register(flags *pflag.FlagSet) {
 	flags.StringVar(&s.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
 	s.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
 	flags.StringVar(&s.clientCA, "client-ca", "", "file with the authorities that issue the accepted client certificates, in PEM; without --auth every client needs one")
-	flags.StringVar(&s.auth, "auth", "", "file with users and rules, in YAML; \"tenure password\" makes the hashes for it")
+	flags.StringVar(&s.auth, "auth", "", "file with users and rules, in YAML; the command password makes the hashes for it")
 	flags.BoolVar(&s.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
 	settings.Bytes(flags, &s.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; limits that are not given are derived from it; 0 means no limit")
 	flags.IntVar(&s.MaxClients, "max-clients", 0, "how many clients may be connected or have a kept session; 0 means 10000, or fewer as --max-memory allows")

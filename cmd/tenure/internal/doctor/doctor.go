@@ -15,7 +15,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// partingTime bounds the last request, which is sent also when the context of Run has ended.
+// partingTime bounds the last requests, which are sent also when the context of Run has ended.
 const partingTime = time.Second
 
 // Options says what to examine.

@@ -182,15 +182,16 @@ func (d *doctor) rights(name, what string, err error) Step {
 }
 
 // examineWrites sets and deletes the doctor's key, compares the clocks by the version of the value, and waits for
-// the notification if there is a watch. Its last request has the true clock: the store reports the last clock
-// of each client.
+// the notification if there is a watch. Its last SET has the true clock: the store reports the last clock of each
+// client.
 func (d *doctor) examineWrites(ctx context.Context, client *transport.Client, watch *transport.Watch) {
 	const name = "write"
 	defer func() {
 		d.behind.Store(0)
 		parting, cancel := context.WithTimeout(context.WithoutCancel(ctx), partingTime)
 		defer cancel()
-		_, _ = client.Del(parting, d.key, transport.DelOptions{}) // it expires by itself
+		_, _ = client.Set(parting, d.key, nil, transport.SetOptions{TTL: keyLives})
+		_, _ = client.Del(parting, d.key, transport.DelOptions{}) // otherwise it expires
 	}()
 	d.behind.Store(int64(longAgo))
 	step, cancel := d.step(ctx)
