@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -129,6 +130,15 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 				t.Errorf("it said too much: %+v", got)
 			}
 		})
+	}
+}
+
+func TestATTLOfFourTimesTheGraceCarriesIt(t *testing.T) {
+	for grace := time.Millisecond; grace < time.Hour; grace = grace*5/4 + time.Microsecond {
+		flags := holdFlags{ttl: max(4*grace, 500*time.Millisecond).Round(time.Millisecond), grace: grace}
+		if _, err := flags.leaseOptions(slog.Default()); err != nil {
+			t.Errorf("--grace %v: %v", grace, err)
+		}
 	}
 }
 
