@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"syscall"
 
@@ -16,10 +15,9 @@ import (
 	"github.com/tenurelock/tenure/server/activity"
 )
 
-const adminHelp = `--admin serves a status page over HTTP: which client leads each name, and why none
-does, with JSON (/api/state), metrics for Prometheus (/metrics) and probes
-(/healthz, /readyz). It only reads. It has no encryption and no login, so it
-listens on this machine only unless --admin-insecure is given.`
+const adminHelp = `--admin serves a status page over HTTP, with JSON (/api/state), metrics for
+Prometheus (/metrics) and probes (/healthz, /readyz). It has no encryption and no
+login, so it listens on this machine only unless --admin-insecure is given.`
 
 // statusHelp is the text of --admin of the commands that ask a status page.
 const statusHelp = "address of a status page, as serve and attach have in the same flag, such as 127.0.0.1:8080 or http://127.0.0.1:8080"
@@ -55,31 +53,16 @@ func (a *adminFlags) check() error {
 	return admin.CheckAddress(a.addr, a.insecure)
 }
 
-// A statusPage is the status page of a process, or nil if it has none: all methods accept that.
-type statusPage struct {
-	node     *admin.Node
-	recorder *admin.Recorder
-	address  string // of the page
-	told     sync.Once
-}
-
-// tell says where the page is, once. The line about the store comes first.
-func (p *statusPage) tell(stdout io.Writer) {
-	if p != nil {
-		p.told.Do(func() { fmt.Fprintf(stdout, "status page on %s\n", p.address) })
-	}
-}
-
 // start begins to serve the page. stop ends it: the last thing that a process does,
 // so that the page shows that it stops.
 func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (stop func(), err error) {
 	if err := a.check(); err != nil || a.addr == "" {
 		return func() {}, usage(err)
 	}
-	page := &statusPage{node: admin.NewNode(), recorder: admin.NewRecorder()}
+	recorder := admin.NewRecorder()
 	version, commit, modified := programVersion()
 	listening, err := admin.Listen(admin.Options{
-		Addr: a.addr, AllowInsecure: a.insecure, Hosts: a.hosts, Node: page.node, Recorder: page.recorder, Logger: process.logger,
+		Addr: a.addr, AllowInsecure: a.insecure, Hosts: a.hosts, Node: process.node, Recorder: recorder, Logger: process.logger,
 		About: admin.About{Mode: mode, Version: version, Commit: commit + modified, Values: a.values},
 	})
 	switch {
@@ -88,9 +71,8 @@ func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (s
 	case err != nil:
 		return nil, err
 	}
-	page.address = listening.URL()
-	process.page = page
-	stopping := context.AfterFunc(cmd.Context(), page.node.Stop)
+	process.recorder, process.page = recorder, listening.URL()
+	stopping := context.AfterFunc(cmd.Context(), process.node.Stop)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(cmd.Context()))
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
@@ -106,37 +88,9 @@ func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (s
 }
 
 // observe returns what takes the events of a store; nil if there is no page.
-func (p *statusPage) observe() func(activity.Event) {
-	if p == nil {
+func (p *process) observe() func(activity.Event) {
+	if p.recorder == nil {
 		return nil
 	}
 	return p.recorder.Observe
-}
-
-// describe says where clients find the store, and where its data is.
-func (p *statusPage) describe(address, data string) {
-	if p != nil {
-		p.node.Describe(address, data)
-	}
-}
-
-// standBy says that another process is active, at the address that active returns; nil: unknown.
-func (p *statusPage) standBy(active func() string) {
-	if p != nil {
-		p.node.StandBy(active)
-	}
-}
-
-// serve says that this process runs a store.
-func (p *statusPage) serve(store admin.Store) {
-	if p != nil {
-		p.node.Serve(store)
-	}
-}
-
-// loading says that this process reads the data of its store.
-func (p *statusPage) loading() {
-	if p != nil {
-		p.node.Loading()
-	}
 }

@@ -48,20 +48,13 @@ ws://host/mqtt or wss://host/mqtt for WebSocket.
 The store does not learn which user sent a request, so users and rules are the
 broker's; docs/attach.md says which it needs, and how long its queues must be. One
 broker has one store: the command ends with an error when another one answers.
-
-With --wait it stands by in that case, as a spare, and answers when the other
-store is gone. The spare begins empty and in memory, and grants no lease during
-a hold-off: 10 s, the default TTL of a lease, unless --hold-off gives the longest
-TTL in use. Have no spare beside a store that keeps its data on disk: each crash
-of the store makes its data void, where a restart would go on with all of it.
+With --wait it stands by in that case, and answers when the other store is gone. It
+begins empty then and in memory, with a hold-off of 10 s unless --hold-off gives
+the longest TTL in use. SIGHUP does not stop a store.
 
 ` + dataHelp + `
-By default each broker has a directory of its own, named after host and port in
-the URL. If another store has answered on the broker since, its changes are not
-in the directory: begin with an empty one, and with --hold-off.
-
-The files of --tls-cert and --tls-key are read again for each connection.
-Neither SIGHUP nor closing the terminal stops a store.
+By default each broker has a directory of its own. If another store has answered on
+the broker since, begin with an empty one, and with --hold-off.
 
 ` + adminHelp + "\n\n" + strictHelp,
 		Example: `attach mqtt://localhost:1883
@@ -137,7 +130,7 @@ func (s *attachSettings) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer stopPage()
-	options.Observe, options.ObserveValues = process.page.observe(), s.admin.values
+	options.Observe, options.ObserveValues = process.observe(), s.admin.values
 	replicated, err := isReplicated(s.replication)
 	if err != nil {
 		return err
@@ -213,27 +206,26 @@ type monitoredStore struct {
 // Serve serves until ctx ends.
 func (m *monitoredStore) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
-	page := m.process.page
+	node := m.process.node
 	status := admin.Store{Identity: m.Identity(), Attached: m.Stats, Usage: func() server.Usage { return server.Usage{Store: m.Usage()} }}
-	page.describe(m.broker, m.where)
-	page.serve(status)
+	node.Describe(m.broker, m.where)
+	node.Serve(status)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
 		select {
 		case <-m.Waiting():
-			page.standBy(nil)
+			node.StandBy(nil)
 			m.onWaiting()
 		case <-m.Ready():
 		case <-working.Done():
 		}
 		select {
 		case <-m.Ready():
-			page.serve(status)
+			node.Serve(status)
 			m.onReady()
 		case <-working.Done():
 		}
 	})
-	defer m.process.serves(func() { _ = m.Usage() })()
 	err := m.Store.Serve(ctx)
 	cancel()
 	tasks.Wait()

@@ -27,10 +27,8 @@ const (
 )
 
 // connectionHelp is for the help of commands that are clients.
-const connectionHelp = `--broker (or TENURE_BROKER, or the key broker in the file of --config) names the
-broker. Without any of them, the variables of Azure IoT Operations (AIO_...)
-count if AIO_BROKER_HOSTNAME is set; other flags of the connection go before
-them.`
+const connectionHelp = `Where nothing gives --broker, and AIO_BROKER_HOSTNAME is set, the variables of
+Azure IoT Operations (AIO_...) count; other flags of the connection go before them.`
 
 // connection is the flags of commands that are clients of a store.
 type connection struct {

@@ -21,18 +21,14 @@ type dataFlags struct {
 }
 
 const (
-	dataHelp = `The store keeps its keys, leases and fences on disk: it answers a request after
-the disk has what the request changed. After a restart it goes on with all of
-it, and each lease gets its whole TTL again. --data names the directory. Without
-it the store uses $STATE_DIRECTORY, which systemd sets, or else a directory below
-the user's directory for state; the first line on standard output says which. One
-process at a time can use it. docs/durability.md says what is promised, and how to
-back up.
+	dataHelp = `The store keeps its keys, leases and fences on disk, in the directory of --data: it
+answers a request after the disk has what the request changed. After a restart it
+goes on with all of it, and each lease gets its whole TTL again. One process at a
+time can use the directory. docs/durability.md says more.
 
-With --memory the store is in memory: after a restart it knows no key, no lease
-and no fence. Tenures that it granted end as soon as their holders notice.
---hold-off keeps a store that starts without data from granting leases until
-they must have noticed: give it the longest TTL in use.
+With --memory a restart forgets every key, lease and fence. --hold-off keeps a
+store that starts without data from granting leases until the holders of earlier
+ones must have noticed: give it the longest TTL in use.
 `
 	// inMemory is what the first line says in place of a directory.
 	inMemory = "memory only"

@@ -37,10 +37,6 @@ its identity, the time of 20 round trips, the rights of this client, and the clo
 A key of the command's own is set, watched and deleted; it expires within a minute if
 that fails. --read-only sets none.
 
-A broker that makes the user name the client id (use_username_as_clientid of
-mosquitto) ends the connection of a program that has the same user. Give this
-command a user of its own there.
-
 The first failed step decides the exit code: 67 if no broker or no store can be
 reached, 68 for credentials, rights and refusals, 2 for a flag or a file that it
 names, 1 for anything else, such as a clock. A warning changes no exit code.

@@ -43,14 +43,12 @@ func healthCommand() *cobra.Command {
 		Use:   "health",
 		Short: "Ask whether a store answers: a probe for supervisors",
 		Long: `Ask whether a store answers, and say so with the exit code: 0 if it does, 67 if
-it does not. For supervisors that run a command as a probe, also in images
-without a shell.
+it does not. For supervisors that run a command as a probe.
 
-With --admin it asks the status page of serve or attach for /readyz. A process that stands by does not answer requests; with --standby-ok it
-counts as healthy. With --live it asks for /healthz instead: only whether the
-process works, for a probe that restarts it if not.
-
-Without --admin it connects to --broker as a client and reads a key that does not exist.
+With --admin it asks the status page of serve or attach for /readyz. A process that
+stands by does not answer requests; with --standby-ok it counts as healthy. With
+--live it asks for /healthz: only whether the process works. Without --admin it
+reads a key that does not exist, as a client of --broker.
 
 ` + connectionHelp,
 		Example: `health --admin 127.0.0.1:8080

@@ -31,12 +31,11 @@ import (
 
 // childHelp is for the help of run and lock.
 const childHelp = `The child has a process group of its own. When it must end, the group gets
-SIGTERM, and after --grace SIGKILL, while the lease still stands; so the child
-has ended before another one starts. If the lease is lost at once (it was
-deleted, or fenced out), or with --instant the connection, the child is killed
-at once. When the child has ended, what it started is ended the same way. The
-child also ends if this process is killed or stopped: a second process, the
-guard, sees to that. docs/run.md says what cannot be guaranteed.
+SIGTERM, and after --grace SIGKILL, while the lease still stands; so the child has
+ended before another one starts. If the lease is lost at once, or with --instant the
+connection, the child is killed at once. The child also ends if this process is
+killed or stopped. docs/run.md says what cannot be guaranteed, and what becomes of
+each signal.
 
 The child has these variables:
 
@@ -45,16 +44,7 @@ The child has these variables:
   TENURE_HOLDER    the name of the holder
   TENURE_DEADLINE  when the lease would end if it were not renewed any more, as
                    known when the child starts, by the clock of this machine
-                   (RFC 3339, UTC, with nanoseconds). Renewals move it.
-
-SIGHUP, SIGUSR1, SIGUSR2 and SIGWINCH are passed on to the child. SIGINT, SIGTERM
-and SIGQUIT go to its group, and are the end: SIGKILL follows after --grace, or
-when another of them comes. From a terminal in the foreground, the keys reach the
-child itself, as in a shell.
-
-When the child is gone, the lease is released. That can take as long as --ttl if
-the broker does not answer. Another SIGINT, SIGTERM or SIGQUIT then ends this
-process at once, and the store keeps the lease until its TTL ends.`
+                   (RFC 3339, UTC, with nanoseconds). Renewals move it.`
 
 // defaultGrace is the default of --grace, as a share of --ttl.
 const defaultGrace = 10

@@ -25,12 +25,9 @@ func lockCommand() *cobra.Command {
 		Use:   "lock [flags] NAME -- COMMAND [ARGUMENT…]",
 		Short: "Wait for a lease, run a command once while it is held, and release it",
 		Long: `Wait for a lease, run a command once while it is held, and release it: flock
-across machines.
-
-It ends with the child's exit code, or with 64 if the lease is held (--wait 0), 65
-after --wait, 66 if the lease was lost while the child ran, or before it started. A
-child that runs is ended then. Where no store answers, or the store refuses, --wait
-ends with 67 or 68.
+across machines. It ends with the child's exit code, or with 64 if the lease is held
+(--wait 0), 65 after --wait, 66 if the lease was lost while the child ran, or before
+it started. Where no store answers, or the store refuses, --wait ends with 67 or 68.
 
 ` + childHelp + "\n\n" + connectionHelp,
 		Example: `lock jobs/nightly -- /usr/local/bin/backup --full

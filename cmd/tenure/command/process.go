@@ -8,13 +8,13 @@ import (
 	"os"
 	"os/signal"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
@@ -37,8 +37,11 @@ type process struct {
 	isGiven bool           // the level, by --log-level
 	hangups chan os.Signal
 	manager *systemd.Manager
-	page    *statusPage            // nil: there is none
-	usage   atomic.Pointer[func()] // of the store that serves now; nil: none does
+	node    *admin.Node // what this process does, for the status page and the watchdog
+
+	recorder *admin.Recorder // of the status page; nil: there is none
+	page     string          // the address of the page
+	told     sync.Once       // where the page is
 }
 
 // startProcess sets the streams of cmd and catches signals. The flags decide the level of the
@@ -49,7 +52,7 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 	cmd.SetErr(stderr)
 	logger, variable := newLogger(cmd, stderr, level)
 	flush := func() { stderr.Flush(logFlush) }
-	p = &process{logger: logger, flush: flush, level: variable, isGiven: givenLevel(cmd) != "", hangups: make(chan os.Signal, 1)}
+	p = &process{logger: logger, flush: flush, level: variable, isGiven: givenLevel(cmd) != "", node: admin.NewNode(), hangups: make(chan os.Signal, 1)}
 	// The process goes on after its terminal closed. Its log may have no reader then: with
 	// SIGPIPE ignored, a line that cannot be written is lost and does not end the process.
 	signal.Ignore(syscall.SIGPIPE)
@@ -67,7 +70,9 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 // ready says on standard output and to systemd what the process does from now on, and where its status page is.
 func (p *process) ready(cmd *cobra.Command, what string) {
 	fmt.Fprintln(cmd.OutOrStdout(), what)
-	p.page.tell(cmd.OutOrStdout())
+	if p.page != "" {
+		p.told.Do(func() { fmt.Fprintf(cmd.OutOrStdout(), "status page on %s\n", p.page) })
+	}
 	p.manager.Ready(what)
 }
 
@@ -76,7 +81,7 @@ func (p *process) ready(cmd *cobra.Command, what string) {
 func startClient(cmd *cobra.Command, level slog.Level) (p *process, stop func()) {
 	stderr := logwriter.New(cmd.ErrOrStderr(), logQueue)
 	logger, variable := newLogger(cmd, stderr, level)
-	return &process{logger: logger, level: variable}, func() { stderr.Close(logFlush) }
+	return &process{logger: logger, level: variable, node: admin.NewNode()}, func() { stderr.Close(logFlush) }
 }
 
 // A reload reads a file again. On an error the content read before stays in force.
@@ -106,18 +111,10 @@ func (p *process) run(ctx context.Context, reloads []reload, work func(context.C
 	return err
 }
 
-// serves makes usage, which takes the locks of a store, what the watchdog asks until stop is called.
-func (p *process) serves(usage func()) (stop func()) {
-	p.usage.Store(&usage)
-	return func() { p.usage.Store(nil) }
-}
-
 // answers reports whether the process works, to the watchdog. If the locks of the store are held
 // for ever, it does not return.
 func (p *process) answers() bool {
-	if usage := p.usage.Load(); usage != nil {
-		(*usage)()
-	}
+	p.node.Probe()
 	return true
 }
 

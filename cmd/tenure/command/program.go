@@ -166,8 +166,7 @@ A flag that is not given has the value of its variable, such as TENURE_BROKER
 for --broker, or else of its key in the file of --config (TENURE_CONFIG):
 
 ` + settings.Example + `
-A key that no flag has is an error. A list in a variable has commas between its
-values.`,
+A list in a variable has commas between its values.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       versionText(),

@@ -33,18 +33,14 @@ func releaseCommand() *cobra.Command {
 		Use:   "release NAME --force",
 		Short: "Take a lease from its holder",
 		Long: `Take a lease from the process that holds it. The command shows the holder and
-asks, unless --yes says yes. Then the tenure of the holder ends with
-lease.ErrDeleted, and the next process may acquire the lease at once.
+asks, unless --yes says yes. The next process may acquire the lease at once, while
+the holder goes on until its next answer of the store, at the latest until its
+deadline. Only work that carries its fencing token is refused meanwhile. So stop the
+holder first if it can be reached.
 
-The holder notices at its next answer of the store, at the latest at its
-deadline. Until then it may go on working. Only work that carries its fencing
-token is refused. So stop the holder first if it can be reached.
-
-Only the tenure that was shown is ended: if another process has acquired the
-lease since, nothing changes, and the exit code is 69. A store of Tenure logs
-the release with the client, its user, its address and the text of --reason.
-A strict store lets only the holder release a lease under a --lock-prefix: stop
-the holder there, and wait for the TTL.
+If another process has acquired the lease since it was shown, nothing changes, and
+the exit code is 69. A store of Tenure logs the release with the client, its user,
+its address and the text of --reason.
 
 ` + connectionHelp,
 		Example: `release press-7/active --force

@@ -129,8 +129,8 @@ func newReplica(cmd *cobra.Command, process *process, candidate Candidate, url s
 	return &standby.Replica{
 		StandByAfter: candidate.StandByAfter,
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
-			process.page.describe(url, candidate.Where())
-			process.page.standBy(candidate.Active)
+			process.node.Describe(url, candidate.Where())
+			process.node.StandBy(candidate.Active)
 			if err := candidate.Open(ctx); err != nil {
 				return nil, err
 			}
@@ -170,7 +170,7 @@ func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, re
 		MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
 	}
 	replica.Open = func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
-		process.page.loading()
+		process.node.Loading()
 		options := s.Options
 		options.Journal, options.Listener = journal, socket
 		listening, err := s.open(ctx, process, options)
@@ -229,7 +229,7 @@ func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, o
 	replica := newReplica(cmd, process, candidate, url)
 	replica.Options = standby.Options{Logger: process.logger}
 	replica.Open = func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
-		process.page.loading()
+		process.node.Loading()
 		options := options
 		options.Journal, options.Shared = journal, true
 		store, err := attach.Open(ctx, url, options)

@@ -30,12 +30,9 @@ func runCommand() *cobra.Command {
 		Use:   "run [flags] NAME -- COMMAND [ARGUMENT…]",
 		Short: "Run a command on one machine at a time, and on another one after a failure",
 		Long: `Run a command on one machine at a time, and on another one after a failure.
-Each machine runs it with the same name. One of them leads, and runs the
-command as its child. When it cannot renew the lease any more, or is unhealthy, it
-ends the child and stands by; another one leads.
-
-When the child ends by itself, the lease is released and run ends with its exit
-code. A service manager starts it again; meanwhile another machine may lead.
+Each machine runs it with the same name. One of them leads, and runs the command as
+its child. When it cannot renew the lease any more, or is unhealthy, it ends the
+child and stands by. When the child ends by itself, run ends with its exit code.
 
 ` + childHelp + "\n\n" + connectionHelp,
 		Example: `run web -- python3 -m http.server 8000

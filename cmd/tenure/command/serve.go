@@ -49,14 +49,9 @@ Where a broker runs already, use the command attach instead.
 
 ` + dataHelp + `
 An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
-authentication: users and rules (--auth), or client certificates (--client-ca);
-the subject of a certificate is then the user. --insecure lifts both
-requirements. On SIGHUP the users, the rules and the certificate are read again;
-if a file is invalid, its previous content stays in force. Closing the terminal
-does not stop a server.
-
---max-memory derives limits for everything that clients can make the server
-hold. A limit given by its own flag is not derived.
+authentication: users and rules (--auth), or client certificates (--client-ca).
+--insecure lifts both requirements. On SIGHUP the users, the rules and the
+certificate are read again; if a file is invalid, its previous content stays.
 
 ` + adminHelp + "\n\n" + strictHelp,
 		Example: `serve
@@ -142,7 +137,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer stopPage()
-	s.Observe, s.ObserveValues = process.page.observe(), s.admin.values
+	s.Observe, s.ObserveValues = process.observe(), s.admin.values
 	replicated, err := isReplicated(s.replication)
 	if err != nil {
 		return err
@@ -165,7 +160,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	case err != nil:
 		return explainServe(err)
 	}
-	process.page.describe(s.url(listening.Addr()), where)
+	process.node.Describe(s.url(listening.Addr()), where)
 	process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", s.url(listening.Addr()), where))
 	s.store.warnOfMemory(s.Logger)
 	err = process.run(cmd.Context(), reloads, (&monitoredServer{listening, process}).Serve)
@@ -194,8 +189,7 @@ func (m *monitoredServer) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	tasks.Go(func() { reportUsage(working, m.process.logger, m.Usage, m.Stats) })
-	defer m.process.serves(func() { _ = m.Usage() })()
-	m.process.page.serve(admin.Store{Identity: m.Identity(), Server: m.Stats, Usage: m.Usage})
+	m.process.node.Serve(admin.Store{Identity: m.Identity(), Server: m.Stats, Usage: m.Usage})
 	err := m.Server.Serve(ctx)
 	cancel()
 	tasks.Wait()

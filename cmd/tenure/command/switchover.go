@@ -28,16 +28,13 @@ func switchoverCommand() *cobra.Command {
 		Use:   "switchover NAME",
 		Short: "Make the leader of an election hand over, to a candidate by name or to any other",
 		Long: `Ask the leader of an election, wherever it runs, to drain and hand over: to the
-candidate that --to names, as holder would print it, or to any other one.
-The command waits for that, and prints which candidate leads and for how long none
-did. It works with run and with electors of the library.
+candidate that --to names, as holder would print it, or to any other one. It prints
+which candidate leads then, and for how long none did.
 
-The leader hands over only when a candidate has said that it is ready. If none
-does within --wait, the leader leads on, and the exit code is 65; the same if the
-leader does not end in time. If another candidate than --to took over, the exit code
-is 64, if the leader refuses 68, and if none leads 69.
-
-The client needs the right to write the key NAME/bid, as the candidates do.
+The leader hands over only when a candidate has said that it is ready. If that does
+not happen within --wait, the exit code is 65. It is 64 if another candidate than
+--to took over, 68 if the leader refuses, and 69 if none leads. The client needs the
+right to write the key NAME/bid, as the candidates do.
 
 ` + connectionHelp,
 		Example: `switchover press-7/active
