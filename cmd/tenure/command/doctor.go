@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 )
@@ -21,7 +19,6 @@ type doctorFlags struct {
 	connection
 	readOnly bool
 	prefix   string
-	status   string
 	asJSON   bool
 }
 
@@ -52,43 +49,22 @@ doctor --json | jq -r '.steps[] | select(.status == "failed") | .cure'`,
 	f.connection.register(flags)
 	flags.BoolVar(&f.readOnly, "read-only", false, "set and delete no key")
 	flags.StringVar(&f.prefix, "prefix", "tenure-doctor", "what the key begins with that is set and deleted; name keys that this client may use")
-	flags.StringVar(&f.status, "admin", "", statusHelp+"; it says how the store keeps its data")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
 	return examine
-}
-
-// options returns what to examine. The caller calls done at the end.
-func (f *doctorFlags) options(p *process) (options doctor.Options, done func(), err error) {
-	options = doctor.Options{Timeout: f.timeout, ReadOnly: f.readOnly, Prefix: strings.TrimSuffix(f.prefix, "/"), Named: func(err error) error { return nameFlag(err, nil) }}
-	if options.Address, options.Client, err = f.connection.options(p); err != nil {
-		return options, nil, err
-	}
-	if options.Prefix == "" {
-		return options, nil, usage(errors.New("--prefix is empty: the key needs a name of its own"))
-	}
-	if f.status == "" {
-		return options, func() {}, nil
-	}
-	page, err := adminclient.New(f.status)
-	if err != nil {
-		return options, nil, usage(fmt.Errorf("--admin: %w", err))
-	}
-	options.Mode = func(ctx context.Context) (string, error) {
-		state, err := page.State(ctx)
-		return fmt.Sprintf("it runs as %s (%s) and keeps its data in %s", state.Info.Mode, state.Info.Role, state.Info.Data), err
-	}
-	return options, page.Close, nil
 }
 
 // run examines and prints.
 func (f *doctorFlags) run(cmd *cobra.Command) error {
 	process, stop := startClient(cmd, slog.LevelWarn)
 	defer stop()
-	options, done, err := f.options(process)
-	if err != nil {
+	options := doctor.Options{Timeout: f.timeout, ReadOnly: f.readOnly, Prefix: strings.TrimSuffix(f.prefix, "/"), Named: func(err error) error { return nameFlag(err, nil) }}
+	var err error
+	if options.Address, options.Client, err = f.options(process); err != nil {
 		return err
 	}
-	defer done()
+	if options.Prefix == "" {
+		return usage(errors.New("--prefix is empty: the key needs a name of its own"))
+	}
 	w := cmd.OutOrStdout()
 	var failed error // of the output
 	if !f.asJSON {

@@ -54,8 +54,6 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 		{"flags of TLS without TLS", []string{"--broker", store, "--tls-ca", "nowhere"}, exitUsage, "write mqtts", "does not encrypt"},
 		{"an address that is none", []string{"--broker", "http://localhost"}, exitUsage, "correct --broker", "write it like"},
 		{"an argument", []string{"it"}, exitUsage, "", "unknown command"},
-		{"a status page that is none", []string{"--broker", store, "--admin", "ftp://x"}, exitUsage, "", "--admin"},
-		{"a status page that does not answer", []string{"--broker", store, "--admin", "127.0.0.1:1"}, 0, "status page does not answer", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := tenure(t, "", nil, append([]string{"doctor", "--timeout", "20s"}, test.arguments...)...)

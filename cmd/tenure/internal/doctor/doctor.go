@@ -30,9 +30,6 @@ type Options struct {
 	ReadOnly bool
 	// Prefix is before the doctor's key, without a slash at its end. It must not be empty.
 	Prefix string
-	// Mode, if not nil, asks the store's status page how it keeps its data, which it does not say
-	// over MQTT.
-	Mode func(ctx context.Context) (string, error)
 	// Named, if not nil, returns the error of an option with the name of its flag.
 	Named func(error) error
 	// Now is this machine's clock. Default time.Now.

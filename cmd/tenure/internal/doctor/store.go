@@ -37,7 +37,7 @@ func (d *doctor) examineStore(ctx context.Context, client *transport.Client) {
 	if !d.find(ctx, client) {
 		return
 	}
-	d.identify(ctx, client)
+	d.identify()
 	d.measure(ctx, client)
 	watch := d.examineReads(ctx, client)
 	if watch != nil {
@@ -89,23 +89,12 @@ func isRejected(err error) bool {
 }
 
 // identify says which store it is.
-func (d *doctor) identify(ctx context.Context, client *transport.Client) {
+func (d *doctor) identify() {
 	found := "the store has no identity: it is not one of Tenure's, or an old one"
 	if d.report.Identity != "" {
 		found = "the data of the store is " + d.report.Identity
 	}
-	if d.options.Mode == nil {
-		d.add(ok("identity", found+"; it does not say over MQTT whether it keeps its data on disk (--admin asks its status page)"))
-		return
-	}
-	ctx, cancel := d.step(ctx)
-	defer cancel()
-	mode, err := d.options.Mode(ctx)
-	if err != nil {
-		d.add(warning("identity", fmt.Sprintf("%s; its status page does not answer: %v", found, err), "check --admin"))
-		return
-	}
-	d.add(ok("identity", found+"; "+mode))
+	d.add(ok("identity", found+"; whether it keeps its data on disk, its log and its status page say"))
 }
 
 // measure measures round trips.
