@@ -94,39 +94,16 @@ func logRequest(logger *slog.Logger) func(context.Context, transport.RequestInfo
 	}
 }
 
-// dial connects to the broker within --timeout, for a command that waits for one to start. The caller
-// closes the client.
-func (c *connection) dial(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
-	return c.dialWithin(ctx, ctx, address, options)
-}
-
-// dialNow is dial for a command at a prompt: it fails at once if nothing listens at any address.
-func (c *connection) dialNow(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
-	dialing, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	servers, _ := mqtt.ParseAddresses(address) // Dial reports an error
-	missing := make(map[string]bool, len(servers))
-	for _, server := range servers {
-		missing[server.String()] = false
-	}
-	trace := transport.Trace{}
-	if options.Trace != nil {
-		trace = *options.Trace
-	}
-	trace.ConnectFailed = func(failed transport.ConnectionStatus) {
-		missing[failed.Broker] = mqtt.IsNoServer(failed.Err)
-		if !slices.Contains(slices.Collect(maps.Values(missing)), false) {
-			giveUp(errors.New("there is no server at any address"))
-		}
-	}
-	options.Trace = &trace
-	return c.dialWithin(ctx, dialing, address, options)
-}
-
-// dialWithin connects within --timeout, and until dialing, a child of ctx, ends.
-func (c *connection) dialWithin(ctx, dialing context.Context, address string, options transport.Options) (*transport.Client, error) {
-	dialing, cancel := context.WithTimeoutCause(dialing, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
+// dial connects to the broker within --timeout. It waits for one to start if waits is set, and fails at once
+// otherwise if nothing listens at any address.
+func (c *connection) dial(ctx context.Context, address string, options transport.Options, waits bool) (*transport.Client, error) {
+	dialing, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
 	defer cancel()
+	dialing, giveUp := context.WithCancelCause(dialing)
+	defer giveUp(nil)
+	if !waits {
+		options.Trace = withoutServer(address, options.Trace, func() { giveUp(errors.New("there is no server at any address")) })
+	}
 	client, err := transport.Dial(dialing, address, options)
 	var refused *transport.ConnectionError
 	switch {
@@ -146,6 +123,20 @@ func (c *connection) dialWithin(ctx, dialing context.Context, address string, op
 	return nil, usage(err)
 }
 
+// withoutServer returns trace with a call of giveUp when nothing listens at any address.
+func withoutServer(address string, trace *transport.Trace, giveUp func()) *transport.Trace {
+	servers, _ := mqtt.ParseAddresses(address) // Dial reports an error
+	missing := make(map[string]bool)
+	traced := *cmp.Or(trace, &transport.Trace{})
+	traced.ConnectFailed = func(failed transport.ConnectionStatus) {
+		missing[failed.Broker] = mqtt.IsNoServer(failed.Err)
+		if len(missing) == len(servers) && !slices.Contains(slices.Collect(maps.Values(missing)), false) {
+			giveUp()
+		}
+	}
+	return &traced
+}
+
 // with connects, and calls do with the client. Each request has the time of --timeout. The client
 // is closed when do has returned.
 func (c *connection) with(cmd *cobra.Command, do func(ctx context.Context, client *transport.Client) error) error {
@@ -157,7 +148,7 @@ func (c *connection) with(cmd *cobra.Command, do func(ctx context.Context, clien
 	}
 	options.MaxPacketSize = maxValue
 	ctx := cmd.Context()
-	client, err := c.dialNow(ctx, address, options)
+	client, err := c.dial(ctx, address, options, false)
 	if err != nil {
 		return err
 	}

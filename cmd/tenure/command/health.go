@@ -135,7 +135,7 @@ func (s *healthSettings) askStore(ctx context.Context, cmd *cobra.Command, proce
 	if err != nil {
 		return "", err
 	}
-	client, err := s.connection.dialNow(cmd.Context(), address, options) // within --timeout too
+	client, err := s.connection.dial(cmd.Context(), address, options, false) // within --timeout too
 	if err != nil {
 		return "", err
 	}

@@ -200,11 +200,11 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(conte
 // dial connects within --timeout, and within --wait.
 func (h *holdFlags) dial(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
 	if h.wait <= 0 || h.wait >= h.connection.timeout {
-		return h.connection.dial(ctx, address, options)
+		return h.connection.dial(ctx, address, options, true)
 	}
 	waiting, cancel := context.WithTimeoutCause(ctx, h.wait, fmt.Errorf("gave up after --wait %v", h.wait))
 	defer cancel()
-	client, err := h.connection.dial(waiting, address, options)
+	client, err := h.connection.dial(waiting, address, options, true)
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil && exitCode(err) == exitFailure {
 		err = exitWith(exitUnreachable, err)
 	}
