@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -63,8 +62,6 @@ func (f *topFlags) run(cmd *cobra.Command, names []string) error {
 		return usage(fmt.Errorf("--admin: %w", err))
 	}
 	defer page.Close()
-	_, stop := startClient(cmd, slog.LevelWarn)
-	defer stop()
 	w := cmd.OutOrStdout()
 	text, err := f.table(cmd.Context(), page, names)
 	if err != nil || f.once || !output.IsTerminal(w) {
