@@ -24,7 +24,7 @@ const (
 	dataHelp = `The store keeps its keys, leases and fences on disk, in the directory of --data: it
 answers a request after the disk has what the request changed. After a restart it
 goes on with all of it, and each lease gets its whole TTL again. One process at a
-time can use the directory. docs/durability.md says more.
+time can use the directory. docs/operate.md says more.
 
 With --memory a restart forgets every key, lease and fence. --hold-off keeps a
 store that starts without data from granting leases until the holders of earlier

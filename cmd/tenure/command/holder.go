@@ -125,6 +125,10 @@ func (h *holderFlags) printChange(w io.Writer, name string, holder lease.Holder)
 		report.Time = now
 		return output.JSON(w, report)
 	}
-	_, err := fmt.Fprintln(w, now, output.Clean(holder.String())) // "none" if the lease is free
+	shown := "none"
+	if holder.Held {
+		shown = holder.Name
+	}
+	_, err := fmt.Fprintln(w, now, output.Clean(shown))
 	return err
 }

@@ -119,7 +119,7 @@ func (d *doctor) measure(ctx context.Context, client *transport.Client) {
 	found := fmt.Sprintf("%d GETs: min %v, median %v, max %v", len(times), rounded(least), rounded(median), rounded(most))
 	switch {
 	case most > time.Second:
-		d.add(warning(name, found, "a lease needs a TTL of many round trips: docs/leases.md says what a TTL means"))
+		d.add(warning(name, found, "a lease needs a TTL of many round trips: docs/embed.md says what a TTL means"))
 	case least > d.network+delayedAck*3/4: // the least of twenty is no accident: something on the way waits each time
 		d.add(warning(name, fmt.Sprintf("%s, and the network takes %v", found, rounded(d.network)),
 			"a broker that gathers small packets waits for the acknowledgement of the one before, about 40ms: set_tcp_nodelay true in mosquitto.conf; otherwise look at the load of the broker and of the store"))
