@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -99,16 +98,13 @@ const (
 	maxRank = 100
 )
 
-// OptionError says which field of [Options] makes no sense, and what would do.
-type OptionError = optionerror.Error
-
 // complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete() error {
 	if l := o.Lease; l.TTL != 0 || l.AcquireDelay != 0 || l.OnWaiting != nil {
 		return errors.New("Options.Lease has a TTL, an AcquireDelay or an OnWaiting; set Options.TTL, Options.Rank and Options.Observer instead")
 	}
 	if o.Rank < 0 || o.Rank > maxRank {
-		return &OptionError{Package: "election", Field: "Rank", Value: o.Rank,
+		return &transport.OptionError{Package: "election", Field: "Rank", Value: o.Rank,
 			Problem: fmt.Sprintf("does not exist; the best rank is 0, and the worst is %d", maxRank)}
 	}
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
@@ -117,7 +113,7 @@ func (o *Options) complete() error {
 		value time.Duration
 	}{{"HoldOff", o.HoldOff}, {"HealthEvery", o.HealthEvery}, {"HealthTimeout", o.HealthTimeout}, {"FailBackAfter", o.FailBackAfter}} {
 		if duration.value < 0 {
-			return &OptionError{Package: "election", Field: duration.field, Value: duration.value, Problem: "is negative; 0 means the default"}
+			return &transport.OptionError{Package: "election", Field: duration.field, Value: duration.value, Problem: "is negative; 0 means the default"}
 		}
 	}
 	o.HoldOff = cmp.Or(o.HoldOff, o.TTL/2)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/optionerror"
+	"github.com/tenurelock/tenure/transport"
 )
 
 // Options configures a Lease. The zero value is safe: a duration that is zero takes its
@@ -104,9 +104,6 @@ const (
 	releaseJitter = 10 * time.Millisecond
 )
 
-// OptionError says which field of [Options] makes no sense, and what would do.
-type OptionError = optionerror.Error
-
 // Validate returns the error that New would return for these options: which one makes no sense, and which values
 // would do.
 func (o Options) Validate() error {
@@ -121,15 +118,15 @@ func (o *Options) complete(clientID string) error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
 	given := *o
 	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Millisecond != 0 {
-		return &OptionError{Package: "lease", Field: "TTL", Value: o.TTL,
+		return &transport.OptionError{Package: "lease", Field: "TTL", Value: o.TTL,
 			Problem: fmt.Sprintf("must be whole milliseconds, at least %v, and at most %v", MinTTL, MaxTTL)}
 	}
 	for _, duration := range o.durations() {
 		switch value := *duration.value; {
 		case value < 0:
-			return &OptionError{Package: "lease", Field: duration.name, Value: value, Problem: "is negative"}
+			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: "is negative"}
 		case value > MaxTTL:
-			return &OptionError{Package: "lease", Field: duration.name, Value: value, Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
+			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
 		}
 	}
 	o.fill()
