@@ -26,8 +26,7 @@ import (
 )
 
 func main() {
-	peer.ServeChild()
-	growth.ServeChild()
+	peer.ServeChild(growth.Children)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil {
@@ -43,97 +42,112 @@ func main() {
 type settings struct {
 	quick, write, anyway bool
 	document, only       string
-	rounds               int
+	rounds, largest      int
 }
 
-// run runs one of the commands: "latency", "growth", or without a name the comparison of peers.
+// benchmark is one of the two that the command runs.
+type benchmark struct {
+	section  table.Section
+	document string
+	builds   string // for peer.Host.Build
+	// prepare checks the flags. measure returns the tables, and the share of the processors that other
+	// programs used, from 0 to 1.
+	prepare func(s *settings, progress io.Writer) (measure func(context.Context, *peer.Host) (tables string, others float64, err error), err error)
+}
+
+var (
+	peers  = benchmark{table.Peers, "../docs/performance.md", peer.Commands, preparePeers}
+	scaled = benchmark{table.Growth, "../docs/scale.md", peer.TenureCommand, prepareGrowth}
+)
+
+// run runs "growth", or without a name the comparison of peers.
 func run(ctx context.Context, arguments []string, out, progress io.Writer) error {
-	if len(arguments) > 0 {
-		switch arguments[0] {
-		case "latency":
-			return runLatency(ctx, arguments[1:], out, progress)
-		case "growth":
-			return runGrowth(ctx, arguments[1:], out, progress)
-		}
+	b := peers
+	if len(arguments) > 0 && arguments[0] == "growth" {
+		b, arguments = scaled, arguments[1:]
 	}
-	return runPeers(ctx, arguments, out, progress)
-}
-
-func runPeers(ctx context.Context, arguments []string, out, progress io.Writer) error {
-	var s settings
-	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	flags.SetOutput(progress)
-	flags.BoolVar(&s.quick, "quick", false, "one short round with 1 and 16 in flight: shows that everything works, and no figures to quote")
-	flags.BoolVar(&s.write, "write", false, "write the tables into --document")
-	flags.StringVar(&s.document, "document", "../docs/performance.md", "the file for --write; it has lines between which the tables are")
-	flags.BoolVar(&s.anyway, "anyway", false, "write the tables even if other programs use the processors")
-	flags.StringVar(&s.only, "only", "", "measure the peers whose names match this expression, and the reference")
-	flags.IntVar(&s.rounds, "rounds", 5, "how many turns each peer has, with each operation and number in flight")
-	if err := flags.Parse(arguments); err != nil {
+	s, err := b.parse(arguments, progress)
+	if err != nil {
 		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("%q is no command: choose latency or growth, or none for the peers", flags.Args())
-	}
-	if s.rounds < 1 {
-		return fmt.Errorf("--rounds is %d; there must be one at least", s.rounds)
 	}
 	if s.write {
 		// A document that cannot take the tables is found before minutes have passed.
-		if err := writeDocument(s.document, table.Peers, ""); err != nil {
+		if err := writeDocument(s.document, b.section, ""); err != nil {
 			return err
 		}
 	}
-	peers, err := choose(s.only)
+	measureAll, err := b.prepare(s, progress)
 	if err != nil {
 		return err
 	}
-	state, busy, err := lookAround(ctx, progress)
-	if err != nil {
+	if busy, err := measure.Sample(ctx); err != nil {
+		return err
+	} else if err := s.mayWrite(busy, "in use before the run"); err != nil {
 		return err
 	}
-	if err := mayWrite(s.write, s.anyway, busy, "in use before the run"); err != nil {
-		return err
-	}
-
 	host, err := peer.NewHost()
 	if err != nil {
 		return err
 	}
-	result, err := measureAll(ctx, host, s.options(peers, progress))
+	fmt.Fprintln(progress, "building and starting the servers")
+	if err := host.Build(ctx, b.builds); err != nil {
+		return errors.Join(err, host.Close())
+	}
+	tables, others, err := measureAll(ctx, host)
 	if err := errors.Join(err, host.Close()); err != nil {
 		return err
 	}
-	report := &table.Report{
-		Reference: peer.Reference,
-		Notes:     notes(ctx, state, result.Others),
-		Rows:      result.Rows,
-	}
-	for _, p := range peers {
-		report.About = append(report.About, [2]string{p.Name, p.About})
-	}
-	var text strings.Builder
-	if err := report.Write(&text); err != nil {
+	text := fmt.Sprintf("%s During the run other programs used %.0f %% of them.\n\n%s", machine(ctx), 100*others, tables)
+	if _, err := io.WriteString(out, text); err != nil || !s.write {
 		return err
 	}
-	if _, err := io.WriteString(out, text.String()); err != nil {
+	if err := s.mayWrite(others, "used by other programs during the run"); err != nil {
 		return err
 	}
-	if !s.write {
-		return nil
-	}
-	if err := mayWrite(s.write, s.anyway, result.Others, "used by other programs during the run"); err != nil {
-		return err
-	}
-	return writeDocument(s.document, table.Peers, text.String())
+	return writeDocument(s.document, b.section, text)
 }
 
-func measureAll(ctx context.Context, host *peer.Host, options measure.Options) (measure.Result, error) {
-	fmt.Fprintln(options.Progress, "building and starting the servers")
-	if err := host.Build(ctx, peer.Commands); err != nil {
-		return measure.Result{}, err
+func (b benchmark) parse(arguments []string, progress io.Writer) (*settings, error) {
+	s := &settings{}
+	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
+	flags.SetOutput(progress)
+	flags.BoolVar(&s.quick, "quick", false, "small sizes, and short times: shows that everything works, and no figures to quote")
+	flags.BoolVar(&s.write, "write", false, "write the tables into --document")
+	flags.StringVar(&s.document, "document", b.document, "the file for --write; it has lines between which the tables are")
+	flags.BoolVar(&s.anyway, "anyway", false, "write the tables even if other programs use the processors")
+	flags.StringVar(&s.only, "only", "", "measure only the peers, beside the reference, or what grows, whose names match this expression")
+	if b.section == table.Peers {
+		flags.IntVar(&s.rounds, "rounds", 5, "how many turns each peer has, with each operation and number in flight")
+	} else {
+		flags.IntVar(&s.largest, "largest", 0, "leave out sizes above this one; 0 leaves out none")
 	}
-	return measure.Run(ctx, host, options)
+	switch err := flags.Parse(arguments); {
+	case err != nil:
+		return nil, err
+	case flags.NArg() > 0:
+		return nil, fmt.Errorf("%q is no command: choose growth, or none for the peers", flags.Args())
+	case s.rounds < 1 && b.section == table.Peers:
+		return nil, fmt.Errorf("--rounds is %d; there must be one at least", s.rounds)
+	}
+	return s, nil
+}
+
+func preparePeers(s *settings, progress io.Writer) (func(context.Context, *peer.Host) (string, float64, error), error) {
+	chosen, err := choose(s.only)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, host *peer.Host) (string, float64, error) {
+		result, err := measure.Run(ctx, host, s.options(chosen, progress))
+		if err != nil {
+			return "", 0, err
+		}
+		report := &table.Report{Reference: peer.Reference, Rows: result.Rows}
+		for _, p := range chosen {
+			report.About = append(report.About, [2]string{p.Name, p.About})
+		}
+		return versions(ctx) + report.String(), result.Others, nil
+	}, nil
 }
 
 // choose returns the reference and the peers whose names match.
@@ -142,15 +156,15 @@ func choose(only string) ([]*peer.Peer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--only: %w", err)
 	}
-	peers := slices.DeleteFunc(peer.All(), func(p *peer.Peer) bool {
+	chosen := slices.DeleteFunc(peer.All(), func(p *peer.Peer) bool {
 		return p.Name != peer.Reference && !matches.MatchString(p.Name)
 	})
-	for _, p := range peers {
+	for _, p := range chosen {
 		if err := p.Installed(); err != nil {
 			return nil, err
 		}
 	}
-	return peers, nil
+	return chosen, nil
 }
 
 func (s *settings) options(peers []*peer.Peer, progress io.Writer) measure.Options {
@@ -166,21 +180,33 @@ func (s *settings) options(peers []*peer.Peer, progress io.Writer) measure.Optio
 	}
 }
 
-// lookAround says what other programs do before a run: in a sentence, and as the share of the
-// processors that is in use, from 0 to 1.
-func lookAround(ctx context.Context, progress io.Writer) (state string, busy float64, err error) {
-	load, err := measure.LoadNow(ctx)
+func prepareGrowth(s *settings, progress io.Writer) (func(context.Context, *peer.Host) (string, float64, error), error) {
+	matches, err := regexp.Compile(s.only)
 	if err != nil {
-		return "", 0, err
+		return nil, fmt.Errorf("--only: %w", err)
 	}
-	state = fmt.Sprintf("Before the run the load average was %.2f, and %.0f %% of the processors were in use.", load.Average, 100*load.Busy)
-	fmt.Fprintln(progress, state)
-	return state, load.Busy, nil
+	if s.write && s.only != "" && !s.anyway {
+		return nil, errors.New("--write with --only would leave the other figures out of the document: say --anyway if that is meant")
+	}
+	options := growth.Options{Quick: s.quick, Largest: s.largest, Progress: progress}
+	options.Subjects = slices.DeleteFunc(growth.All(), func(subject *growth.Subject) bool {
+		return !matches.MatchString(subject.Name) || len(options.Sizes(subject)) == 0
+	})
+	if len(options.Subjects) == 0 {
+		return nil, fmt.Errorf("--only %q and --largest %d leave nothing to measure", s.only, s.largest)
+	}
+	return func(ctx context.Context, host *peer.Host) (string, float64, error) {
+		result, err := growth.Run(ctx, host, options)
+		if err != nil {
+			return "", 0, err
+		}
+		return result.String(), result.Others, nil
+	}, nil
 }
 
 // mayWrite returns an error if figures would be written although the machine is busy.
-func mayWrite(write, anyway bool, busy float64, when string) error {
-	if !write || anyway || busy <= measure.MaxBusy {
+func (s *settings) mayWrite(busy float64, when string) error {
+	if !s.write || s.anyway || busy <= measure.MaxBusy {
 		return nil
 	}
 	return fmt.Errorf("%.0f %% of the processors were %s: nothing is written; stop other programs, or say --anyway", 100*busy, when)
@@ -209,8 +235,8 @@ var modules = []string{
 	"github.com/eclipse/paho.golang", "github.com/mochi-mqtt/server/v2",
 }
 
-// notes say on what was measured, and what else the machine did.
-func notes(ctx context.Context, before string, others float64) []string {
+// versions says in a paragraph what was compared.
+func versions(ctx context.Context) string {
 	versions := []string{runtime.Version()}
 	if build, ok := debug.ReadBuildInfo(); ok {
 		for _, dependency := range build.Deps {
@@ -225,18 +251,14 @@ func notes(ctx context.Context, before string, others float64) []string {
 			versions = append(versions, "Redis "+strings.TrimPrefix(fields[2], "v="))
 		}
 	}
-	return []string{
-		machine(ctx, before, others),
-		"Versions: " + strings.Join(versions, ", ") + ".",
-	}
+	return "Versions: " + strings.Join(versions, ", ") + ".\n\n"
 }
 
-// machine says in a sentence or two on what was measured.
-func machine(ctx context.Context, before string, others float64) string {
+// machine says in a sentence on what was measured.
+func machine(ctx context.Context) string {
 	model := "an unknown processor"
 	if info, err := cpu.InfoWithContext(ctx); err == nil && len(info) > 0 {
 		model = info[0].ModelName
 	}
-	return fmt.Sprintf("%d processors (%s), %s/%s. %s During the run other programs used %.0f %% of them.",
-		runtime.NumCPU(), model, runtime.GOOS, runtime.GOARCH, before, 100*others)
+	return fmt.Sprintf("%d processors (%s), %s/%s.", runtime.NumCPU(), model, runtime.GOOS, runtime.GOARCH)
 }

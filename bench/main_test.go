@@ -17,8 +17,7 @@ import (
 const asCommand = "TENURE_TEST_AS_BENCH"
 
 func TestMain(m *testing.M) {
-	peer.ServeChild()
-	growth.ServeChild()
+	peer.ServeChild(growth.Children)
 	if os.Getenv(asCommand) != "" {
 		main()
 		return
@@ -47,7 +46,7 @@ func TestAQuickRunWritesItsTablesIntoTheDocument(t *testing.T) {
 		t.Errorf("the document is\n%s", text)
 	}
 	for _, want := range []string{
-		"load average", "### Obtain and release\n", "### Renewal\n", "### Guarded write\n", "### Wait and hand over\n",
+		"During the run other programs used", "### Obtain and release\n", "### Renewal\n", "### Guarded write\n", "### Wait and hand over\n",
 		"| tenure | 16 |", "| raw echo | 1 |", "- n/a for raw echo:",
 	} {
 		if !strings.Contains(text, want) {
@@ -56,26 +55,13 @@ func TestAQuickRunWritesItsTablesIntoTheDocument(t *testing.T) {
 	}
 }
 
-func TestAQuickRunOfLatencyPrintsItsReport(t *testing.T) {
-	var out, progress strings.Builder
-	if err := run(t.Context(), []string{"latency", "--quick"}, &out, &progress); err != nil {
-		t.Fatalf("%v; the progress:\n%s", err, progress.String())
-	}
-	for _, want := range []string{"load average", "Capacity: ", "Target: p99 at most 1ms"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the report lacks %q:\n%s", want, out.String())
-		}
-	}
-}
-
-func TestAQuickRunOfGrowthWritesItsFiguresAndCharts(t *testing.T) {
-	dir := t.TempDir()
-	document, charts := filepath.Join(dir, "scale.md"), filepath.Join(dir, "charts")
+func TestAQuickRunOfGrowthWritesItsFigures(t *testing.T) {
+	document := filepath.Join(t.TempDir(), "scale.md")
 	if err := os.WriteFile(document, []byte("# Scale\n\n"+table.Growth.Begin()+"\n"+table.Growth.End()+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out, progress strings.Builder
-	arguments := []string{"growth", "--quick", "--anyway", "--write", "--only", "^keys$", "--document", document, "--charts", charts}
+	arguments := []string{"growth", "--quick", "--anyway", "--write", "--only", "^keys$", "--document", document}
 	if err := run(t.Context(), arguments, &out, &progress); err != nil {
 		t.Fatalf("%v; the progress:\n%s", err, progress.String())
 	}
@@ -83,21 +69,17 @@ func TestAQuickRunOfGrowthWritesItsFiguresAndCharts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"load average", "### What is not flat\n", "### Keys\n", "(charts/keys.svg)", "| 1,000 |"} {
+	for _, want := range []string{"During the run other programs used", "### Figures for the formulas\n", "### Keys\n", "| 1,000 |"} {
 		if !strings.Contains(string(content), want) {
 			t.Errorf("the document lacks %q:\n%s", want, content)
 		}
-	}
-	if _, err := os.Stat(filepath.Join(charts, "keys.svg")); err != nil {
-		t.Error(err)
 	}
 }
 
 func TestFlagsWithoutSenseEndBeforeTheRun(t *testing.T) {
 	for _, arguments := range [][]string{
 		{"speed"}, {"growth", "now"}, {"growth", "--only", "nothing"}, {"growth", "--only", "("}, {"growth", "--largest", "1"},
-		{"growth", "--write", "--only", "keys"}, {"growth", "--write", "--document", "go.mod"},
-		{"latency", "now"}, {"latency", "--share", "2"},
+		{"growth", "--write", "--only", "keys"}, {"growth", "--write", "--document", "go.mod"}, {"--rounds", "0"},
 	} {
 		var progress strings.Builder
 		if err := run(t.Context(), arguments, io.Discard, &progress); err == nil || progress.Len() > 0 {
@@ -117,7 +99,7 @@ func TestATableOfABusyMachineIsNotWritten(t *testing.T) {
 		{settings{write: true}, 0.5, false},
 		{settings{write: true, anyway: true}, 0.5, true},
 	} {
-		if err := mayWrite(test.s.write, test.s.anyway, test.busy, "in use"); (err == nil) != test.may {
+		if err := test.s.mayWrite(test.busy, "in use"); (err == nil) != test.may {
 			t.Errorf("%+v with %v of the processors in use: %v", test.s, test.busy, err)
 		}
 	}
