@@ -107,14 +107,14 @@ speed: ## Compare with plain paho and mochi (three minutes), and say which targe
 	@go test ./server/bench -run '^$$' -bench Speed | awk -f server/bench/speed.awk
 
 .PHONY: peers
-peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six minutes): tables in Markdown; PEERS=--write puts them into docs/performance.md, PEERS=--quick takes a minute
+peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six minutes): tables in Markdown; PEERS=--quick takes a minute
 	@command -v redis-server >/dev/null || { echo "installing redis-server"; \
 		as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } >&2
 	@cd bench && go run . $(PEERS)
 
 .PHONY: growth
-growth: ## Cost against size (leases, connections, keys, watchers), and latency against load (ten minutes); GROWTH=--write puts figures into docs/scale.md, GROWTH=--quick takes a minute
+growth: ## Cost against size (leases, connections, keys, watchers), and latency against load (ten minutes): tables in Markdown; GROWTH=--quick takes a minute
 	@cd bench && go run . growth $(GROWTH)
 
 .PHONY: abuse
@@ -126,7 +126,7 @@ sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) o
 	go test ./internal/simulation -v -timeout 0 -run Promises -seeds $(SEEDS) -first $(FIRST)
 
 .PHONY: explore
-explore: ## Walk through every order of events of small models of real code: docs/verification.md; takes minutes
+explore: ## Walk through every order of events of small models of real code: docs/invariants.md; takes minutes
 	EXPLORE=1 go test ./lease ./election ./internal/engine -count=1 -p=1 -timeout 0 -v -run TestExplore
 	cd cluster && EXPLORE=1 go test . -count=1 -timeout 0 -v -run TestExplore
 

@@ -18,7 +18,7 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// promised are the options with which the promises of docs/leases.md are tested. As many renewals in a row may go
+// promised are the options with which the promises of docs/embed.md are tested. As many renewals in a row may go
 // unanswered as there is room for before the tenure's context ends.
 var promised = []struct {
 	name string
@@ -32,7 +32,7 @@ var promised = []struct {
 	{"a short TTL", lease.Options{TTL: 100 * time.Millisecond}, 2},
 }
 
-// promises are the formulas of docs/leases.md.
+// promises are the formulas of docs/embed.md.
 type promises struct{ crash, unheld, handOver, outage time.Duration }
 
 func promisesOf(o lease.Options) promises {
@@ -47,7 +47,7 @@ func promisesOf(o lease.Options) promises {
 }
 
 func TestDocsShowWhatATTLMeans(t *testing.T) {
-	document, err := os.ReadFile("../docs/leases.md")
+	document, err := os.ReadFile("../docs/embed.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestDocsShowWhatATTLMeans(t *testing.T) {
 		fmt.Sprintf("| | %v ms | the shorter of Jitter and 10 ms, + AcquireDelay |", of.handOver.Milliseconds()),
 	} {
 		if !strings.Contains(string(document), want) {
-			t.Errorf("docs/leases.md does not have %q", want)
+			t.Errorf("docs/embed.md does not have %q", want)
 		}
 	}
 }

@@ -50,7 +50,7 @@ type Column struct {
 	Name string
 	// Format writes a value: bytes, seconds of processor time or of latency, or a number.
 	Format func(float64) string
-	// Letter stands for the value at the largest size in the formulas of docs/scale.md, if it does.
+	// Letter stands for the value at the largest size in the formulas of docs/performance.md, if it does.
 	Letter string
 }
 

@@ -76,7 +76,7 @@ const (
 	planned = 0.5
 )
 
-// writeModel writes the figures of a store for the formulas of docs/scale.md, of the largest sizes, and
+// writeModel writes the figures of a store for the formulas of docs/performance.md, of the largest sizes, and
 // what they give.
 func (r *Result) writeModel(b *strings.Builder) {
 	var rows []string

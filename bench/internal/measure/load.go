@@ -8,10 +8,6 @@ import (
 	"github.com/shirou/gopsutil/v4/cpu"
 )
 
-// MaxBusy is how much of its processors a machine may use for other programs while peers are
-// measured, from 0 to 1.
-const MaxBusy = 0.1
-
 // Others measures the share of the processors that other programs use.
 type Others struct {
 	processes []int // ours
@@ -52,13 +48,4 @@ func (o *Others) Share(ctx context.Context) (float64, error) {
 	}
 	available := time.Since(o.began) * time.Duration(runtime.NumCPU())
 	return max(0, float64(all-o.all-(own-o.own))/float64(available)), nil
-}
-
-// Sample returns the share that is in use now: it looks for two seconds.
-func Sample(ctx context.Context) (float64, error) {
-	percent, err := cpu.PercentWithContext(ctx, 2*time.Second, false)
-	if err != nil {
-		return 0, err
-	}
-	return percent[0] / 100, nil
 }

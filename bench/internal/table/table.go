@@ -1,4 +1,4 @@
-// Package table writes what was measured as Markdown, and puts it into a document.
+// Package table writes what was measured as Markdown.
 package table
 
 import (

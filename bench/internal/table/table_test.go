@@ -1,7 +1,6 @@
 package table_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -62,35 +61,5 @@ func TestAReportHasAShortAndALongTableForEachOperation(t *testing.T) {
 `
 	if got := report.String(); got != want {
 		t.Errorf("the report is\n%s\nwant\n%s", got, want)
-	}
-}
-
-func TestReplaceChangesOnlyWhatIsBetweenTheLines(t *testing.T) {
-	document := "before\n" + table.Peers.Begin() + "\nold\nold\n" + table.Peers.End() + "\nafter\n"
-	want := "before\n" + table.Peers.Begin() + "\n\nnew\n\n" + table.Peers.End() + "\nafter\n"
-	for range 2 { // writing again changes nothing
-		var err error
-		if document, err = table.Peers.Replace(document, "\nnew\n\n"); err != nil {
-			t.Fatal(err)
-		}
-		if document != want {
-			t.Errorf("the document is\n%s\nwant\n%s", document, want)
-		}
-	}
-}
-
-func TestReplaceRefusesADocumentWithoutOnePlaceForTheReport(t *testing.T) {
-	for name, document := range map[string]string{
-		"no lines":        "text\n",
-		"no end":          table.Peers.Begin() + "\ntext\n",
-		"no begin":        "text\n" + table.Peers.End() + "\n",
-		"end before":      table.Peers.End() + "\n" + table.Peers.Begin() + "\n",
-		"two ends":        table.Peers.Begin() + "\n" + table.Peers.End() + "\n" + table.Peers.End() + "\n",
-		"two places":      strings.Repeat(table.Peers.Begin()+"\n"+table.Peers.End()+"\n", 2),
-		"an end too much": table.Peers.End() + "\n" + table.Peers.Begin() + "\n" + table.Peers.End() + "\n",
-	} {
-		if got, err := table.Peers.Replace(document, "new"); err == nil {
-			t.Errorf("%s: the document became\n%s", name, got)
-		}
 	}
 }
