@@ -77,7 +77,7 @@ func newPair(t *testing.T, way way, fault crashtest.Fault) *pair {
 	names := []string{"a", "b"}
 	if way.network {
 		var err error
-		p.network, err = machines.NewNetwork("takeover", "10.99.88", names...)
+		p.network, err = machines.NewNetwork(names...)
 		t.Cleanup(p.network.Remove)
 		if err != nil {
 			prerequisite.Missing(t, err.Error())
@@ -87,7 +87,7 @@ func newPair(t *testing.T, way way, fault crashtest.Fault) *pair {
 	var members [3]member.Options
 	var urls []string
 	for i, host := range []string{p.network.Host(0), p.network.Host(1), p.network.Director()} {
-		_, port, err := p.network.Ports()
+		port, err := p.network.Port()
 		if err != nil {
 			t.Fatal(err)
 		}
