@@ -157,7 +157,8 @@ func (n *node) lead(ctx context.Context, term *election.Term) error {
 		}
 		version, err := term.Guard().Set(ctx, counterKey(n.run), value)
 		n.report(event{Token: token, Version: version, Count: next}, err)
-		_, _ = n.client.Set(ctx, controlKey(n.run), value, transport.SetOptions{}) // the director sees the outcome in the store
+		// The director sees the outcome in the store.
+		_, _ = n.client.Set(ctx, controlKey(n.run), value, transport.SetOptions{})
 		if err == nil {
 			count++
 		} else if ctx.Err() == nil {
@@ -191,7 +192,8 @@ func (n *node) writeLate(token hlc.Token, value []byte, count int) {
 	n.report(event{Token: token, Version: version, Count: count, Control: true}, err)
 	for {
 		version, err := n.client.Set(ctx, counterKey(n.run), value, transport.SetOptions{FencingToken: token})
-		if err != nil && ctx.Err() == nil && (errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)) {
+		unanswered := errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNotSent)
+		if unanswered && ctx.Err() == nil {
 			continue // its connection ended with the store
 		}
 		n.report(event{Token: token, Version: version, Count: count, Late: true}, err)

@@ -86,7 +86,10 @@ type result struct {
 
 func newResult(ttl time.Duration) *result {
 	first := &fault{Name: "none (start)"}
-	return &result{TTL: ttl, Faults: []*fault{first}, woke: true, current: first, fenced: make(history), control: make(history)}
+	return &result{
+		TTL: ttl, Faults: []*fault{first}, woke: true, current: first,
+		fenced: make(history), control: make(history),
+	}
 }
 
 // begin opens the row of a fault. It becomes current with awaitSuccessor.

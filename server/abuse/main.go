@@ -66,8 +66,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 	r := runner{tenure: tenure, scratch: scratch, short: *short, duration: *duration, slack: 8 << 20}
-	fmt.Printf("%d cores, %s/%s; attacks of %v and more; renewals p50 / p99 / max in ms; memory in MiB\n\n", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, r.duration)
-	fmt.Println("| attack | renewals before | during | after | failed | leases lost | memory before | peak | after | log KiB | server | what must hold | met |")
+	fmt.Printf("%d cores, %s/%s; attacks of %v and more; renewals p50 / p99 / max in ms; memory in MiB\n\n",
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, r.duration)
+	fmt.Println("| attack | renewals before | during | after | failed | leases lost | memory before | peak | after | log KiB " +
+		"| server | what must hold | met |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
 	failed := 0
 	for _, a := range attacks() {

@@ -42,7 +42,10 @@ const (
 
 // Faults returns all faults but None.
 func Faults() []Fault {
-	return []Fault{ReplyBeforeCommit, LostBatch, LifetimeNotGivenBack, BoundNotReserved, TornGroup, ReplyForgotten, FenceForgotten, IdentityForgotten}
+	return []Fault{
+		ReplyBeforeCommit, LostBatch, LifetimeNotGivenBack, BoundNotReserved, TornGroup,
+		ReplyForgotten, FenceForgotten, IdentityForgotten,
+	}
 }
 
 const (

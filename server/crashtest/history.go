@@ -94,8 +94,8 @@ type Operation struct {
 
 // String returns the operation in one line.
 func (o Operation) String() string {
-	return fmt.Sprintf("%9.3f–%9.3f ms client %d: %v %q %q %v PX %d token %v: %q %q version %v", milliseconds(o.Call), milliseconds(o.Return),
-		o.Client, o.Kind, o.Key, o.Value, o.Condition, o.TTL.Milliseconds(), o.Token, o.Result, o.Read, o.Version)
+	return fmt.Sprintf("%9.3f–%9.3f ms client %d: %v %q %q %v PX %d token %v: %q %q version %v",
+		milliseconds(o.Call), milliseconds(o.Return), o.Client, o.Kind, o.Key, o.Value, o.Condition, o.TTL.Milliseconds(), o.Token, o.Result, o.Read, o.Version)
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -104,7 +104,8 @@ func (c *client) cost(ctx context.Context) (now cost, err error) {
 	}{{c.Server, &now.server}, {os.Getpid(), &now.clients}} {
 		started, known := measure.ProcessorTime(p.id)
 		if !known {
-			return now, errors.New("the processor time of the server is not known: it has ended, or this system does not say; growth is measured on Linux")
+			return now, errors.New("the processor time of the server is not known: it has ended, or this system does not say; " +
+				"growth is measured on Linux")
 		}
 		debug.FreeOSMemory()
 		if p.memory, err = resident(ctx, p.id); err != nil {

@@ -93,7 +93,8 @@ func TestPercentilesAreOfAllTimes(t *testing.T) {
 	for i := range times {
 		times[i] = time.Duration(1000-i) * time.Second
 	}
-	if got, want := percentiles(times, 50, 90, 99, 99.9, 100), []float64{501, 901, 991, 1000, 1000}; !slices.Equal(got, want) {
+	got, want := percentiles(times, 50, 90, 99, 99.9, 100), []float64{501, 901, 991, 1000, 1000}
+	if !slices.Equal(got, want) {
 		t.Errorf("the percentiles are %v, want %v", got, want)
 	}
 }

@@ -18,8 +18,8 @@ const leasesOfOne = 10_000
 func leases() *Subject {
 	return &Subject{
 		Name: "leases",
-		About: "One process holds the leases, with the default options and a TTL of 30 s: each is watched, and renews itself every 5 s. " +
-			"A connection has 10,000 leases at most, because a client may watch so many keys.",
+		About: "One process holds the leases, with the default options and a TTL of 30 s: each is watched, and renews " +
+			"itself every 5 s. A connection has 10,000 leases at most, because a client may watch so many keys.",
 		Columns: columns(memoryOf("lease", "L"), timeOf("a renewal", "r"), aRequest),
 		sizes:   []int{1_000, 3_000, 10_000, 30_000, 100_000}, quick: []int{100, 200},
 		run: func(ctx context.Context, c *client) ([]float64, error) {
@@ -35,7 +35,8 @@ func leases() *Subject {
 func connections() *Subject {
 	return &Subject{
 		Name:  "connections",
-		About: "One process opens the connections. First they are idle; then each holds a lease with a TTL of 30 s, and renews it every 5 s.",
+		About: "One process opens the connections. First they are idle; then each holds a lease with a TTL of 30 s, " +
+			"and renews it every 5 s.",
 		Columns: columns(memoryOf("connection, idle", "C"), timeOf("opening a connection", "o"),
 			memoryOf("connection, with a lease", ""), timeOf("a renewal", ""), aRequest),
 		sizes: []int{100, 300, 1_000, 3_000, 10_000}, quick: []int{10, 20},

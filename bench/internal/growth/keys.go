@@ -11,7 +11,8 @@ import (
 func keys() *Subject {
 	return &Subject{
 		Name:    "keys",
-		About:   "One client sets keys of 20 bytes to values of 16, with an expiry of an hour, and then sets random ones of them again, 256 at a time.",
+		About:   "One client sets keys of 20 bytes to values of 16, with an expiry of an hour, and then sets random ones " +
+			"of them again, 256 at a time.",
 		Columns: columns(memoryOf("key", "K"), timeOf("a SET", "s"), latencyOf("a SET alone")),
 		sizes:   []int{10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000}, quick: []int{500, 1_000},
 		run: runKeys,
@@ -22,7 +23,8 @@ func keys() *Subject {
 func keyName(i int) string { return fmt.Sprintf("press/value-%08d", i) }
 
 func runKeys(ctx context.Context, c *client) ([]float64, error) {
-	err := parallel(ctx, c.Size, preparing, func(ctx context.Context, i int) error { return c.set(ctx, keyName(i), value) })
+	fill := func(ctx context.Context, i int) error { return c.set(ctx, keyName(i), value) }
+	err := parallel(ctx, c.Size, preparing, fill)
 	if err != nil {
 		return nil, err
 	}

@@ -13,12 +13,13 @@ import (
 func load() *Subject {
 	return &Subject{
 		Name: "load",
-		About: "The load is in per cent of the capacity, which a closed loop with 256 renewals in flight on one connection finds first. " +
-			"Then renewals are due at times of a clock, whatever the store does (an open loop), and their latency counts from those times, so a pause shows in all that were due meanwhile. " +
-			"What is due within 0.2 ms leaves together.",
+		About: "The load is in per cent of the capacity, which a closed loop with 256 renewals in flight on one " +
+			"connection finds first. Then renewals are due at times of a clock, whatever the store does (an open loop), " +
+			"and their latency counts from those times, so a pause shows in all that were due meanwhile. What is due within 0.2 ms leaves together.",
 		Columns: []Column{
 			{Name: "renewals a second", Format: number},
-			{Name: "p50", Format: duration}, {Name: "p90", Format: duration}, {Name: "p99", Format: duration}, {Name: "p99.9", Format: duration},
+			{Name: "p50", Format: duration}, {Name: "p90", Format: duration},
+			{Name: "p99", Format: duration}, {Name: "p99.9", Format: duration},
 		},
 		sizes: []int{10, 25, 50, 75}, quick: []int{5, 10},
 		run: runLoad,
@@ -38,7 +39,8 @@ const (
 // renew sends what a tenure sends to renew itself.
 func (c *client) renew(ctx context.Context, i int) error {
 	name := fmt.Sprintf("line-%d/active", i%renewedNames)
-	_, err := c.probe.Set(ctx, name, value, transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: renewedTTL, Urgent: true})
+	options := transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: renewedTTL, Urgent: true}
+	_, err := c.probe.Set(ctx, name, value, options)
 	return err
 }
 
@@ -93,7 +95,8 @@ func (c *client) openLoop(ctx context.Context, rate float64, total int) ([]time.
 			continue
 		}
 		if underWay.Add(1) > maxWaiting {
-			cancel(fmt.Errorf("%d renewals wait for an answer: client and store cannot do %.0f a second; stop other programs", maxWaiting, rate))
+			cancel(fmt.Errorf("%d renewals wait for an answer: client and store cannot do %.0f a second; "+
+				"stop other programs", maxWaiting, rate))
 			break
 		}
 		renewal := i

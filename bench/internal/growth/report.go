@@ -101,13 +101,13 @@ func (r *Result) writeModel(b *strings.Builder) {
 	if len(rows) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "### Figures for the formulas\n\nOf the server, at the largest size of each table:\n\n| | | | measured |\n|---|---|--:|---|\n%s\n\n",
-		strings.Join(rows, "\n"))
+	fmt.Fprintf(b, "### Figures for the formulas\n\nOf the server, at the largest size of each table:\n\n"+
+		"| | | | measured |\n|---|---|--:|---|\n%s\n\n", strings.Join(rows, "\n"))
 	if renewal <= 0 {
 		return
 	}
-	fmt.Fprintf(b, "With half of one processor of the server for renewals, that is %s renewals a second, and as many leases as this:\n\n| TTL | leases |\n|--:|--:|\n",
-		number(planned/renewal))
+	fmt.Fprintf(b, "With half of one processor of the server for renewals, that is %s renewals a second, and as many "+
+		"leases as this:\n\n| TTL | leases |\n|--:|--:|\n", number(planned/renewal))
 	for _, ttl := range []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second} {
 		fmt.Fprintf(b, "| %v | %s |\n", ttl, number(planned/renewal*ttl.Seconds()/renewalsPerTTL))
 	}

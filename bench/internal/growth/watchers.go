@@ -17,8 +17,10 @@ func watchers() *Subject {
 	return &Subject{
 		Name: "watchers",
 		About: "Watchers, each with a connection, watch one key. Another client sets it. " +
-			"The last column is the time from the call of the SET until the last watcher has the notification, divided by the watchers.",
-		Columns: columns(memoryOf("watcher", "W"), timeOf("a notification", "n"), []Column{{Name: "to the last watcher, for each: p50", Format: duration}}),
+			"The last column is the time from the call of the SET until the last watcher has the notification, divided " +
+			"by the watchers.",
+		Columns: columns(memoryOf("watcher", "W"), timeOf("a notification", "n"),
+			[]Column{{Name: "to the last watcher, for each: p50", Format: duration}}),
 		sizes:   []int{2, 10, 30, 100, 300, 1_000}, quick: []int{2, 5},
 		run: runWatchers,
 	}
@@ -49,7 +51,8 @@ func (a *audience) watch(watch *transport.Watch) error {
 
 // reached waits until all watchers have seen the number.
 func (a *audience) reached(ctx context.Context) (at time.Time, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, requestPatience, errors.New("not all watchers have the notification in time"))
+	late := errors.New("not all watchers have the notification in time")
+	ctx, cancel := context.WithTimeoutCause(ctx, requestPatience, late)
 	defer cancel()
 	select {
 	case at = <-a.all:

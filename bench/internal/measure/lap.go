@@ -119,7 +119,9 @@ type holder struct {
 }
 
 // prepare prepares an operation. For all but a pair each worker obtains a name, which end frees.
-func (s *subject) prepare(ctx context.Context, operation peer.Operation, inFlight int) (do operate, end func(context.Context) error, err error) {
+func (s *subject) prepare(ctx context.Context, operation peer.Operation, inFlight int) (
+	do operate, end func(context.Context) error, err error,
+) {
 	h := &holding{subject: s}
 	if operation == peer.Pair {
 		return timed(s.pair), h.release, nil
@@ -144,7 +146,9 @@ func (s *subject) prepare(ctx context.Context, operation peer.Operation, inFligh
 }
 
 // request returns a renewal or a guarded write.
-func (s *subject) request(ctx context.Context, operation peer.Operation, worker int, held peer.Held) (func(context.Context) error, error) {
+func (s *subject) request(
+	ctx context.Context, operation peer.Operation, worker int, held peer.Held,
+) (func(context.Context) error, error) {
 	if operation == peer.Renewal {
 		return s.lockers[0].Renewal(ctx, held)
 	}

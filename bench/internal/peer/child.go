@@ -52,7 +52,8 @@ func (h *Host) Child(ctx context.Context, name, argument string) (*Server, error
 	if err != nil {
 		return nil, err
 	}
-	return h.start(ctx, listening, []string{childVariable + "=" + name, childVariable + "_ARGUMENT=" + argument}, executable)
+	task := []string{childVariable + "=" + name, childVariable + "_ARGUMENT=" + argument}
+	return h.start(ctx, listening, task, executable)
 }
 
 // child starts one of children.

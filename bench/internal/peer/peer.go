@@ -37,8 +37,8 @@ const TTL = 10 * time.Second
 // ours.
 type Held any
 
-// Locker is one client of a peer. Where that has no locks, each request is an exchange of messages. It is safe for concurrent use. No method waits
-// longer than its context.
+// Locker is one client of a peer. Where that has no locks, each request is an exchange of messages. It is
+// safe for concurrent use. No method waits longer than its context.
 type Locker interface {
 	// TryObtain obtains a name, or returns ErrHeld.
 	TryObtain(ctx context.Context, name string) (Held, error)

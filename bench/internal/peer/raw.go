@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"sync"
 )
 
 // rawSize is how many bytes a request and its answer have.
@@ -43,54 +42,44 @@ func serveRaw(ctx context.Context, _ string, said func(address string)) error {
 // rawClient has a connection for each request in flight.
 type rawClient struct {
 	address string
-
-	mu   sync.Mutex // guards what follows
-	idle []net.Conn
-	all  []net.Conn
+	idle    chan net.Conn
 }
 
 func dialRaw(_ context.Context, server *Server, _ string) (Locker, error) {
-	c := &rawClient{address: server.Address}
+	c := &rawClient{address: server.Address, idle: make(chan net.Conn, 1000)}
 	return echoLocker{c.exchange, c.close}, nil
 }
 
-func (c *rawClient) exchange(ctx context.Context) error {
-	conn, err := c.take(ctx)
-	if err != nil {
-		return err
+func (c *rawClient) exchange(ctx context.Context) (err error) {
+	var conn net.Conn
+	select {
+	case conn = <-c.idle:
+	default:
+		if conn, err = new(net.Dialer).DialContext(ctx, "tcp", c.address); err != nil {
+			return err
+		}
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	piece := make([]byte, rawSize)
-	if _, err := conn.Write(piece); err != nil {
+	if _, err = conn.Write(piece); err == nil {
+		_, err = io.ReadFull(conn, piece)
+	}
+	if err != nil {
+		_ = conn.Close()
 		return err
 	}
-	if _, err := io.ReadFull(conn, piece); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.idle = append(c.idle, conn)
+	c.idle <- conn
 	return nil
 }
 
-func (c *rawClient) take(ctx context.Context) (net.Conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if last := len(c.idle) - 1; last >= 0 {
-		conn := c.idle[last]
-		c.idle = c.idle[:last]
-		return conn, nil
-	}
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.address)
-	if err == nil {
-		c.all = append(c.all, conn)
-	}
-	return conn, err
-}
-
 func (c *rawClient) close() {
-	for _, conn := range c.all {
-		_ = conn.Close()
+	for {
+		select {
+		case conn := <-c.idle:
+			_ = conn.Close()
+		default:
+			return
+		}
 	}
 }

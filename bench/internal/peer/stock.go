@@ -29,7 +29,8 @@ func echoes() []*Peer {
 		},
 		{
 			Name:  "raw echo",
-			About: "160 bytes and the same back, without MQTT, over a connection for each that is in flight. Nothing over TCP can be faster with one in flight.",
+			About: "160 bytes and the same back, without MQTT, over a connection for each that is in flight. " +
+				"Nothing over TCP can be faster with one in flight.",
 			Lacks: lacks,
 			Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "raw") },
 			Lock:  dialRaw,
@@ -137,7 +138,10 @@ func dialStock(ctx context.Context, server *Server, id string) (Locker, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &stockClient{answers: "clients/" + id + "/services/statestore/_any_/command/invoke/response", waiting: make(map[string]chan *paho.Publish)}
+	c := &stockClient{
+		answers: "clients/" + id + "/services/statestore/_any_/command/invoke/response",
+		waiting: make(map[string]chan *paho.Publish),
+	}
 	c.paho = paho.NewClient(paho.ClientConfig{
 		Conn:              conn,
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.received},
