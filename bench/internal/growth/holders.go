@@ -34,7 +34,7 @@ func leases() *Subject {
 
 func connections() *Subject {
 	return &Subject{
-		Name:  "connections",
+		Name: "connections",
 		About: "One process opens the connections. First they are idle; then each holds a lease with a TTL of 30 s, " +
 			"and renews it every 5 s.",
 		Columns: columns(memoryOf("connection, idle", "C"), timeOf("opening a connection", "o"),

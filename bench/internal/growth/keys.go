@@ -10,8 +10,8 @@ import (
 
 func keys() *Subject {
 	return &Subject{
-		Name:    "keys",
-		About:   "One client sets keys of 20 bytes to values of 16, with an expiry of an hour, and then sets random ones " +
+		Name: "keys",
+		About: "One client sets keys of 20 bytes to values of 16, with an expiry of an hour, and then sets random ones " +
 			"of them again, 256 at a time.",
 		Columns: columns(memoryOf("key", "K"), timeOf("a SET", "s"), latencyOf("a SET alone")),
 		sizes:   []int{10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000}, quick: []int{500, 1_000},

@@ -21,7 +21,7 @@ func watchers() *Subject {
 			"by the watchers.",
 		Columns: columns(memoryOf("watcher", "W"), timeOf("a notification", "n"),
 			[]Column{{Name: "to the last watcher, for each: p50", Format: duration}}),
-		sizes:   []int{2, 10, 30, 100, 300, 1_000}, quick: []int{2, 5},
+		sizes: []int{2, 10, 30, 100, 300, 1_000}, quick: []int{2, 5},
 		run: runWatchers,
 	}
 }

@@ -28,7 +28,7 @@ func echoes() []*Peer {
 			Lock:  dialStock,
 		},
 		{
-			Name:  "raw echo",
+			Name: "raw echo",
 			About: "160 bytes and the same back, without MQTT, over a connection for each that is in flight. " +
 				"Nothing over TCP can be faster with one in flight.",
 			Lacks: lacks,
