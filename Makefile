@@ -23,7 +23,6 @@ CRASHES ?= 500
 TAKEOVERS ?= 100
 DURATION ?= 1m
 PEERS ?=
-LATENCY ?=
 GROWTH ?=
 WALK ?=
 SEED ?= 0
@@ -107,10 +106,6 @@ bench: ## Run the benchmarks, with allocations
 speed: ## Compare with plain paho and mochi (three minutes), and say which targets are met
 	@go test ./server/bench -run '^$$' -bench Speed | awk -f server/bench/speed.awk
 
-.PHONY: speed-durable
-speed-durable: ## Compare stores in memory, in a file and in etcd, on the disk below $TMPDIR (ten minutes): a table in Markdown
-	@cd cluster && go test . -run '^$$' -bench '^BenchmarkDurability$$' -timeout 0 | awk -f ../server/bench/durability.awk
-
 .PHONY: peers
 peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six minutes): tables in Markdown; PEERS=--quick takes a minute
 	@command -v redis-server >/dev/null || { echo "installing redis-server"; \
@@ -118,12 +113,8 @@ peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six m
 		$$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } >&2
 	@cd bench && go run . $(PEERS)
 
-.PHONY: latency
-latency: ## Renew for a minute at half of the capacity, in an open loop: percentiles, a histogram, and what the tail is made of; LATENCY=--duration=10m, LATENCY=--quick
-	@cd bench && go run . latency $(LATENCY)
-
 .PHONY: growth
-growth: ## Cost against size: leases, connections, keys, candidates, watchers (ten minutes); GROWTH=--quick takes a minute
+growth: ## Cost against size (leases, connections, keys, watchers), and latency against load (ten minutes): tables in Markdown; GROWTH=--quick takes a minute
 	@cd bench && go run . growth $(GROWTH)
 
 .PHONY: abuse

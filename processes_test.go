@@ -13,8 +13,8 @@ import (
 )
 
 // startsNothing are the packages that import os/exec and start no process for tests, their own or others':
-// prerequisite looks for programs, and pair is of a program that runs as a process of its own.
-var startsNothing = []string{"internal/prerequisite", "internal/pair"}
+// prerequisite looks for programs.
+var startsNothing = []string{"internal/prerequisite"}
 
 // What tests start ends with the test process only if package internal/testprocess runs them.
 func TestTestsThatStartProcessesAreRunByTestprocess(t *testing.T) {

@@ -2,8 +2,8 @@
 // exchanges of messages. Each has its server in a process of its own, on this machine, and all take
 // turns in the same run. It prints tables in Markdown. `make peers` runs it.
 //
-// "bench latency" measures renewals in an open loop, and "bench growth" what a store costs as it
-// grows: `make latency` and `make growth`.
+// "bench growth" measures what a store costs as it grows, and the latency of renewals as the load
+// grows: `make growth`.
 //
 // It is in a module of its own, outside of the workspace of the repository, because it needs etcd,
 // NATS and clients of Redis.

@@ -8,7 +8,6 @@ tool (
 )
 
 require (
-	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/bsm/redislock v0.9.4
 	github.com/eclipse/paho.golang v0.23.0
 	github.com/mochi-mqtt/server/v2 v2.7.9
@@ -18,7 +17,6 @@ require (
 	github.com/redis/rueidis v1.0.79
 	github.com/shirou/gopsutil/v4 v4.26.6
 	github.com/tenurelock/tenure v0.0.0
-	github.com/tenurelock/tenure/cmd/tenure v0.0.0
 	go.etcd.io/etcd/client/pkg/v3 v3.6.14
 	go.etcd.io/etcd/client/v3 v3.6.14
 	go.etcd.io/etcd/server/v3 v3.6.14
@@ -73,6 +71,7 @@ require (
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/tenurelock/tenure/cluster v0.0.0 // indirect
 	github.com/tenurelock/tenure/cluster/cmd/tenure-cluster v0.0.0-00010101000000-000000000000 // indirect
+	github.com/tenurelock/tenure/cmd/tenure v0.0.0 // indirect
 	github.com/tenurelock/tenure/contrib/tenurews v0.0.0 // indirect
 	github.com/tenurelock/tenure/server v0.0.0 // indirect
 	github.com/tklauser/go-sysconf v0.3.16 // indirect

@@ -20,14 +20,12 @@ import (
 func TestNoServerOutlivesARunThatIsEnded(t *testing.T) {
 	peers := command{until: "warming up", children: 2, arguments: []string{"--only", "^raw"}}
 	growth := command{until: "connections: 100", children: 2, arguments: []string{"growth", "--only", "connections", "--largest", "300"}}
-	latency := command{until: "measuring the capacity", children: 2, arguments: []string{"latency", "--capacity", "1h"}}
 	for name, test := range map[string]struct {
 		command
 		signal os.Signal
 	}{
 		"peers, interrupted": {peers, os.Interrupt}, "peers, killed": {peers, syscall.SIGKILL},
 		"growth, interrupted": {growth, os.Interrupt}, "growth, killed": {growth, syscall.SIGKILL},
-		"latency, interrupted": {latency, os.Interrupt}, "latency, killed": {latency, syscall.SIGKILL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			signal := test.signal

@@ -1,7 +1,6 @@
 package cluster_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -10,25 +9,9 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/cluster"
-	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/server/bench/durability"
 	"github.com/tenurelock/tenure/statestore"
 )
-
-// BenchmarkDurability compares a store in memory, one in a file, and one on three members of etcd
-// in this process.
-func BenchmarkDurability(b *testing.B) {
-	durability.Run(b, durability.Memory(), durability.File(), durability.Mode{Name: "etcd", Data: etcdData})
-}
-
-// etcdData is the data of a store on members of its own.
-func etcdData(b *testing.B) func(context.Context) (statestore.Journal, error) {
-	e := startEtcdWith(b, b.Cleanup, func(o *member.Options) { o.Witness = o.Name != "m0" })
-	options := e.members[0].Configure(cluster.Options{TTL: 20 * time.Second})
-	candidate := open(b, options)
-	return func(ctx context.Context) (statestore.Journal, error) { return candidate.Campaign(ctx) }
-}
 
 // BenchmarkCommit is what one command costs on three members of etcd in this process, with a
 // number of commands in flight: those that come during a commit form the next batch, as in the

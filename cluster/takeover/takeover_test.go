@@ -77,7 +77,7 @@ func newPair(t *testing.T, way way, fault crashtest.Fault) *pair {
 	names := []string{"a", "b"}
 	if way.network {
 		var err error
-		p.network, err = machines.NewNetwork("takeover", "10.99.88", names...)
+		p.network, err = machines.NewNetwork(names...)
 		t.Cleanup(p.network.Remove)
 		if err != nil {
 			prerequisite.Missing(t, err.Error())
@@ -87,7 +87,7 @@ func newPair(t *testing.T, way way, fault crashtest.Fault) *pair {
 	var members [3]member.Options
 	var urls []string
 	for i, host := range []string{p.network.Host(0), p.network.Host(1), p.network.Director()} {
-		_, port, err := p.network.Ports()
+		port, err := p.network.Port()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,11 +131,11 @@ func TestInvariants32And33And35And37ATakeoverLosesNothingThatWasAcknowledged(t *
 					Serves:  func() time.Time { p.mu.Lock(); defer p.mu.Unlock(); return g.serves },
 				}
 			}
-			overlap := machines.StartOverlap(stores, "counter/0")
+			overlap := machines.StartOverlap(stores, "probe")
 			o := options(*cycles)
-			o.Progress = func(cycle int, report *crashtest.Report) {
-				if cycle%10 == 0 {
-					t.Logf("%4d takeovers, %6d requests answered, %5d histories checked, %d violations", cycle, report.Answered, report.Histories, len(report.Violations))
+			o.Progress = func(report *crashtest.Report) {
+				if report.Cycles%10 == 0 {
+					t.Log(report)
 				}
 			}
 			report, err := crashtest.Run(t.Context(), p, o)

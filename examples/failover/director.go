@@ -12,7 +12,6 @@ import (
 
 	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/election"
-	"github.com/tenurelock/tenure/internal/pair"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -27,8 +26,8 @@ type director struct {
 	client *transport.Client // reads the store itself
 	fenced *transport.Watch  // of the protected key
 	plain  *transport.Watch  // of the control
-	events chan pair.Event
-	nodes  map[string]*pair.Process
+	events chan event
+	nodes  map[string]*process
 	active string // the node that leads, by its own events; empty if none
 	woken  string // the node that was frozen, once it was woken
 	lateOf string // the node with a late write that was answered
@@ -47,17 +46,17 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 		return nil, err
 	}
 	defer client.Close()
-	if _, err := client.Get(dialling, pair.CounterKey(s.run)); errors.Is(err, transport.ErrNoStore) {
+	if _, err := client.Get(dialling, counterKey(s.run)); errors.Is(err, transport.ErrNoStore) {
 		return nil, fmt.Errorf("%w; run one there: tenure attach %s", transport.ErrNoStore, s.broker)
 	} else if err != nil {
 		return nil, err
 	}
-	fenced, err := client.Watch(pair.CounterKey(s.run))
+	fenced, err := client.Watch(counterKey(s.run))
 	if err != nil {
 		return nil, err
 	}
 	defer fenced.Close()
-	plain, err := client.Watch(pair.ControlKey(s.run))
+	plain, err := client.Watch(controlKey(s.run))
 	if err != nil {
 		return nil, err
 	}
@@ -69,12 +68,12 @@ func direct(ctx context.Context, s settings, out io.Writer) (*result, error) {
 		client:   client,
 		fenced:   fenced,
 		plain:    plain,
-		events:   make(chan pair.Event),
-		nodes:    make(map[string]*pair.Process),
+		events:   make(chan event),
+		nodes:    make(map[string]*process),
 		result:   newResult(s.ttl),
 	}
 	defer d.stopAll(ctx)
-	fmt.Fprintf(out, "Two nodes campaign for a lease with a TTL of %v; the active one counts every %v.\n\n", s.ttl, pair.WriteEvery)
+	fmt.Fprintf(out, "Two nodes campaign for a lease with a TTL of %v; the active one counts every %v.\n\n", s.ttl, writeEvery)
 	for _, name := range []string{"node-a", "node-b"} {
 		if err := d.start(name); err != nil {
 			return nil, err
@@ -131,18 +130,18 @@ func (d *director) finish(ctx context.Context) error {
 	running := 0
 	for _, p := range d.nodes {
 		select {
-		case <-p.Exited():
+		case <-p.exited:
 		default:
 			running++
 		}
 	}
 	d.say("", "both are asked to end")
 	d.stopAll(ctx)
-	entry, err := d.client.Get(ctx, pair.CounterKey(d.run))
+	entry, err := d.client.Get(ctx, counterKey(d.run))
 	if err != nil {
 		return err
 	}
-	var last pair.Counter
+	var last counter
 	if err := json.Unmarshal(entry.Value, &last); err != nil {
 		return fmt.Errorf("the protected key holds %q: %w", entry.Value, err)
 	}
@@ -187,7 +186,7 @@ func (d *director) listen(ctx context.Context, timer <-chan time.Time, expired f
 		case e := <-d.events:
 			d.heard(e)
 		case change := <-d.fenced.Changes():
-			saw(d.result.fenced.History, change)
+			saw(d.result.fenced, change)
 		case change := <-d.plain.Changes():
 			saw(d.result.control, change)
 		case <-timer:
@@ -205,14 +204,14 @@ func (d *director) listen(ctx context.Context, timer <-chan time.Time, expired f
 var errInterrupted = errors.New("interrupted")
 
 // heard handles an event of a node.
-func (d *director) heard(e pair.Event) {
+func (d *director) heard(e event) {
 	switch {
-	case e.Kind == pair.KindWrite && e.Control:
+	case e.Kind == kindWrite && e.Control:
 		// The successor may have written over it before its notification was sent.
-		if e.Outcome == pair.Accepted {
-			d.result.control.Saw(e.Version, e.Token)
+		if e.Outcome == accepted {
+			d.result.control.saw(e.Version, e.Token)
 		}
-	case e.Kind == pair.KindWrite:
+	case e.Kind == kindWrite:
 		// On a busy machine a node can lose its lease before it has a successor. Then the
 		// store rightly accepts its late write. Only the woken node certainly has a successor.
 		e.Late = e.Late && e.Node == d.woken
@@ -220,7 +219,7 @@ func (d *director) heard(e pair.Event) {
 		if e.Late {
 			d.lateOf = e.Node
 		}
-		if e.Outcome != pair.Accepted {
+		if e.Outcome != accepted {
 			d.say(e.Node, "write %s", e.Outcome)
 		}
 	case e.Kind == kindExit:
@@ -245,10 +244,10 @@ func (d *director) heard(e pair.Event) {
 }
 
 // saw handles a notification of the store.
-func saw(h pair.History, change transport.Change) {
-	var c pair.Counter
+func saw(h history, change transport.Change) {
+	var c counter
 	if json.Unmarshal(change.Value, &c) == nil {
-		h.Saw(change.Version, c.Token)
+		h.saw(change.Version, c.Token)
 	}
 }
 

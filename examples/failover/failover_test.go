@@ -17,7 +17,6 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/compiled"
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/internal/pair"
 	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/servertest"
@@ -163,11 +162,11 @@ func TestANodeEndsWithItsDirector(t *testing.T) {
 	}
 	var phases []string
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
-		var e pair.Event
+		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			t.Fatalf("%v in %q", err, lines.Text())
 		}
-		if e.Kind != pair.KindPhase {
+		if e.Kind != kindPhase {
 			continue
 		}
 		if phases = append(phases, e.Phase); e.Phase == "active" {
@@ -216,22 +215,22 @@ func TestABrokerWithoutAStoreIsReportedWithTheCure(t *testing.T) {
 func TestTheChecksFindWhatIsWrong(t *testing.T) {
 	at := func(wall int64) hlc.Timestamp { return hlc.Timestamp{Wall: wall, Node: "StateStore"} }
 	under := func(wall int64) hlc.Token { return hlc.Token(at(wall)) }
-	write := func(version, token int64) pair.Event {
-		return pair.Event{Kind: pair.KindWrite, Outcome: pair.Accepted, Version: at(version), Token: under(token), Count: int(version)}
+	write := func(version, token int64) event {
+		return event{Kind: kindWrite, Outcome: accepted, Version: at(version), Token: under(token), Count: int(version)}
 	}
 	// A run in which everything is as it should be.
 	sound := func() *result {
 		r := newResult(0)
 		for term := range int64(4) {
-			r.leads(pair.Event{Token: under(10 * term)})
+			r.leads(event{Token: under(10 * term)})
 			r.wrote(write(10*term+1, 10*term))
-			r.control.Saw(at(10*term+1), under(10*term))
+			r.control.saw(at(10*term+1), under(10*term))
 		}
-		r.control.Saw(at(25), under(0))
-		r.wrote(pair.Event{Kind: pair.KindWrite, Late: true, Outcome: pair.RefusedByStore, Token: under(10)})
+		r.control.saw(at(25), under(0))
+		r.wrote(event{Kind: kindWrite, Late: true, Outcome: refusedByStore, Token: under(10)})
 		return r
 	}
-	last := pair.Counter{Token: under(30), Count: 31}
+	last := counter{Token: under(30), Count: 31}
 	for _, test := range []struct {
 		name string
 		harm func(*result)
@@ -239,24 +238,24 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 	}{
 		{"nothing is wrong", func(*result) {}, ""},
 		{"a stale write was reported", func(r *result) { r.wrote(write(25, 0)) }, "stale writes accepted: 0"},
-		{"a stale write was seen in the store only", func(r *result) { r.fenced.History.Saw(at(25), under(0)) }, "stale writes accepted: 0"},
-		{"a token fell", func(r *result) { r.leads(pair.Event{Token: under(5)}) }, "tokens rise from term to term"},
-		{"a late write was accepted", func(r *result) { r.fenced.Late[0].Outcome = pair.Accepted }, "the woken node's late write was refused"},
-		{"no late write was made", func(r *result) { r.fenced.Late = nil }, "the woken node's late write was refused"},
+		{"a stale write was seen in the store only", func(r *result) { r.fenced.saw(at(25), under(0)) }, "stale writes accepted: 0"},
+		{"a token fell", func(r *result) { r.leads(event{Token: under(5)}) }, "tokens rise from term to term"},
+		{"a late write was accepted", func(r *result) { r.late[0].Outcome = accepted }, "the woken node's late write was refused"},
+		{"no late write was made", func(r *result) { r.late = nil }, "the woken node's late write was refused"},
 		{"the control lost nothing", func(r *result) { delete(r.control, at(25)) }, "without fencing updates are lost"},
 		{"a write that got no answer came after the last that did", func(r *result) {
-			r.fenced.Highest.Version, r.fenced.Highest.Count = at(30), 30
-			r.wrote(pair.Event{Kind: pair.KindWrite, Outcome: pair.Unknown, Token: under(30), Count: 31})
+			r.highest.Version, r.highest.Count = at(30), 30
+			r.wrote(event{Kind: kindWrite, Outcome: unknown, Token: under(30), Count: 31})
 		}, ""},
-		{"a write that no node made is there", func(r *result) { r.fenced.Highest.Version, r.fenced.Highest.Count = at(30), 30 },
+		{"a write that no node made is there", func(r *result) { r.highest.Version, r.highest.Count = at(30), 30 },
 			"the store holds the last accepted write"},
 		{"a node lost the lead when the store was killed", func(r *result) {
 			r.beginStore("store killed")
-			r.drains(pair.Event{Token: under(30), At: time.Now()})
+			r.drains(event{Token: under(30), At: time.Now()})
 		}, "the leader kept its lease while the store was killed"},
 		{"a node resigned after the store was killed", func(r *result) {
 			r.beginStore("store killed").over = true
-			r.drains(pair.Event{Token: under(30), At: time.Now()})
+			r.drains(event{Token: under(30), At: time.Now()})
 		}, ""},
 		{"an accepted write is gone", func(r *result) { r.wrote(write(32, 30)) }, "the store holds the last accepted write"},
 	} {

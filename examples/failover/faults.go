@@ -7,8 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"time"
-
-	"github.com/tenurelock/tenure/internal/pair"
 )
 
 const (
@@ -59,7 +57,7 @@ func (d *director) killActive(ctx context.Context, name string, limit time.Durat
 	d.ending = victim
 	fault := d.result.begin(name, limit, time.Now())
 	d.say("", "SIGKILL to %s, which leads", victim)
-	if err := d.nodes[victim].Signal(os.Kill); err != nil {
+	if err := d.nodes[victim].signal(os.Kill); err != nil {
 		return err
 	}
 	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
@@ -84,7 +82,7 @@ func (d *director) freeze(ctx context.Context) error {
 	}
 	fault := d.result.begin("frozen (SIGSTOP)", d.ttl+killSlack, time.Now())
 	d.say("", "SIGSTOP to %s, which leads and does not notice", victim)
-	if err := d.nodes[victim].Freeze(); err != nil {
+	if err := d.nodes[victim].freeze(); err != nil {
 		return err
 	}
 	if err := d.awaitSuccessor(ctx, victim, fault); err != nil {
@@ -95,7 +93,7 @@ func (d *director) freeze(ctx context.Context) error {
 	}
 	d.woken = victim
 	d.say("", "SIGCONT to %s, which goes on where it stopped", victim)
-	if err := d.nodes[victim].Wake(); err != nil {
+	if err := d.nodes[victim].wake(); err != nil {
 		return err
 	}
 	if err := d.await(ctx, victim+" to write late", func() bool { return d.lateOf == victim }); err != nil {
@@ -112,7 +110,7 @@ func (d *director) resign(ctx context.Context) error {
 	}
 	fault := d.result.begin("resigned", resignLimit, time.Time{})
 	d.say("", "%s is asked to resign", former)
-	if err := d.nodes[former].Command(pair.CommandResign); err != nil {
+	if err := d.nodes[former].command(commandResign); err != nil {
 		return err
 	}
 	if err := d.awaitSuccessor(ctx, former, fault); err != nil {
@@ -131,7 +129,7 @@ func (d *director) killStore(ctx context.Context) error {
 	fault := d.result.beginStore("store killed, restarted")
 	d.say("", "SIGKILL to the store, while %s leads", leader)
 	killed := time.Now()
-	d.settings.store.process.Kill()
+	d.settings.store.process.kill()
 	if err := d.settings.store.start(); err != nil {
 		return err
 	}

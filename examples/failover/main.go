@@ -24,6 +24,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -32,8 +33,6 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-
-	"github.com/tenurelock/tenure/internal/pair"
 )
 
 // settings are the flags.
@@ -57,7 +56,7 @@ func main() {
 	flag.DurationVar(&s.ttl, "ttl", 2*time.Second, "how long the lease of a dead node lasts")
 	flag.BoolVar(&s.json, "json", false, "print the result as JSON; the timeline goes to standard error")
 	flag.IntVar(&s.repeat, "repeat", 1, "run several times, and report the worst of each fault")
-	flag.BoolVar(&s.freeze, "freeze", pair.CanFreeze, "freeze a node and wake it after the other has taken over, which Windows cannot do")
+	flag.BoolVar(&s.freeze, "freeze", canFreeze, "freeze a node and wake it after the other has taken over, which Windows cannot do")
 	flag.BoolVar(&s.verbose, "verbose", false, "let the nodes log to standard error")
 	flag.StringVar(&s.dir, "store", "", "run as the store, with its data in this directory (the program starts itself so)")
 	flag.StringVar(&s.node, "node", "", "run as one of the nodes (the program starts itself so)")
@@ -79,7 +78,7 @@ func run(ctx context.Context, s settings) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; see --help", flag.Arg(0))
 	}
-	if s.freeze && !pair.CanFreeze {
+	if s.freeze && !canFreeze {
 		return errors.New("this system cannot freeze a process; remove --freeze")
 	}
 	if s.dir != "" {
@@ -121,7 +120,9 @@ type report interface {
 func conclude(s settings, r report) error {
 	var err error
 	if s.json {
-		err = writeJSON(os.Stdout, r)
+		encoder := json.NewEncoder(os.Stdout)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(r)
 	} else {
 		err = r.write(os.Stdout)
 	}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/pair"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/journal"
 )
@@ -19,9 +18,9 @@ import (
 // store is a state store in a process of its own, which can be killed and started again. Its
 // data and its address stay the same.
 type store struct {
-	dir     string        // for the data
-	address string        // of the form mqtt://host:port
-	process *pair.Process // nil before the first start
+	dir     string   // for the data
+	address string   // of the form mqtt://host:port
+	process *process // nil before the first start
 }
 
 // newStore starts a store with an empty directory. The caller calls remove at the end.
@@ -47,7 +46,7 @@ func (s *store) start() error {
 		default:
 		}
 	}
-	p, err := pair.Start("the store", first, nil, "--store", s.dir, "--broker", s.address)
+	p, err := start("the store", first, func() {}, "--store", s.dir, "--broker", s.address)
 	if err != nil {
 		return err
 	}
@@ -57,10 +56,10 @@ func (s *store) start() error {
 	select {
 	case s.address = <-said:
 		return nil
-	case <-p.Exited():
+	case <-p.exited:
 		return errors.New("the store ended before it answered")
 	case <-late.C:
-		p.Kill()
+		p.kill()
 		return fmt.Errorf("the store did not answer in %v", patience)
 	}
 }
@@ -70,15 +69,15 @@ func (s *store) ended() <-chan struct{} {
 	if s == nil {
 		return nil
 	}
-	return s.process.Exited()
+	return s.process.exited
 }
 
 // remove stops the process, and removes the data.
 func (s *store) remove() {
 	if s.process != nil {
-		s.process.CloseInput()
-		late := time.AfterFunc(patience, s.process.Kill)
-		<-s.process.Exited()
+		_ = s.process.stdin.Close()
+		late := time.AfterFunc(patience, s.process.kill)
+		<-s.process.exited
 		late.Stop()
 	}
 	_ = os.RemoveAll(s.dir)
@@ -87,7 +86,7 @@ func (s *store) remove() {
 // runStore runs a store on an address with its data in a directory, writes where it listens, and
 // ends with ctx or with commands.
 func runStore(ctx context.Context, dir, address string, commands io.Reader, out io.Writer) (err error) {
-	ctx, stop := pair.UntilClosed(ctx, commands, func(string) {})
+	ctx, stop := untilClosed(ctx, commands, func(string) {})
 	defer stop()
 	data, err := journal.Open(dir, journal.Options{})
 	if err != nil {

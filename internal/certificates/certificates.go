@@ -1,4 +1,4 @@
-// Package certificates issues the certificates of tests, and of a program that shows a cluster.
+// Package certificates issues the certificates of tests.
 package certificates
 
 import (
@@ -12,14 +12,9 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"testing"
 	"time"
 )
-
-// TB is a test, or a program that cannot go on without its certificates. Fatal does not return.
-type TB interface {
-	Helper()
-	Fatal(arguments ...any)
-}
 
 // Authority is a certificate authority of one test. Its methods are for the goroutine of the test.
 type Authority struct {
@@ -29,12 +24,12 @@ type Authority struct {
 	// Pool has its own certificate, and no other.
 	Pool *x509.CertPool
 
-	t TB
+	t testing.TB
 }
 
 // New returns an authority with a new key, and with this common name. The changes are as for
 // [Authority.Issue].
-func New(t TB, name string, changes ...func(*x509.Certificate)) *Authority {
+func New(t testing.TB, name string, changes ...func(*x509.Certificate)) *Authority {
 	t.Helper()
 	a := &Authority{t: t, Pool: x509.NewCertPool()}
 	a.Own = a.issueAuthority(name, changes)
@@ -99,7 +94,7 @@ func PEM(pair tls.Certificate) []byte {
 
 // Write writes a certificate and its key to files of these names, in PEM. Without a name for the key
 // it writes the certificate alone.
-func Write(t TB, pair tls.Certificate, certificate, key string) {
+func Write(t testing.TB, pair tls.Certificate, certificate, key string) {
 	t.Helper()
 	if err := os.WriteFile(certificate, PEM(pair), 0o600); err != nil {
 		t.Fatal(err)

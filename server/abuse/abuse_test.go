@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"runtime"
 	"testing"
@@ -14,9 +15,7 @@ import (
 
 // The test binary runs itself as the processes of an attack.
 func TestMain(m *testing.M) {
-	if done, code := runTask(); done {
-		os.Exit(code)
-	}
+	beChild()
 	os.Exit(testprocess.Run(m))
 }
 
@@ -33,7 +32,7 @@ func TestAServerOutlivesItsAttackersAndFreesTheirMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &runner{tenure: command, scratch: scratch, short: true, duration: shortDuration, slack: 16 << 20}
+	r := &runner{tenure: command, scratch: scratch, short: true, duration: time.Second, slack: 16 << 20}
 	// Not within the subtests: the context of a test ends before its parallel subtests do.
 	t.Run("attacks", func(t *testing.T) {
 		for i, a := range attacks() {
@@ -49,7 +48,7 @@ func TestAServerOutlivesItsAttackersAndFreesTheirMemory(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				row.write(t.Output())
+				fmt.Fprintln(t.Output(), row)
 				for _, harm := range row.lethal {
 					t.Errorf("The attacker %s\n%s", a.what, harm)
 				}
@@ -70,7 +69,7 @@ func TestEveryAttackSaysWhatItDoes(t *testing.T) {
 
 // A limit that nothing can pass would prove nothing.
 func TestARowThatPassesALimitSaysSo(t *testing.T) {
-	served := phase{Renewals: 10, P99: time.Millisecond}
+	served := phase{renewals: 10, p99: time.Millisecond}
 	good := func() *row {
 		return &row{attack: attack{}.completed(), before: served, during: served, after: served,
 			memoryBefore: 10 << 20, peak: 20 << 20, memoryAfter: 12 << 20}
@@ -82,11 +81,11 @@ func TestARowThatPassesALimitSaysSo(t *testing.T) {
 	}
 	for name, spoil := range map[string]func(*row){
 		"dead":         func(w *row) { w.death = "panic: ..." },
-		"not served":   func(w *row) { w.after.Failed = w.after.Renewals },
+		"not served":   func(w *row) { w.after.failed = w.after.renewals },
 		"no renewals":  func(w *row) { w.after = phase{} },
-		"lease lost":   func(w *row) { w.during.Lost = 1 },
-		"lost later":   func(w *row) { w.after.Lost = 1 },
-		"breach":       func(w *row) { w.outcome.Breach = "it got in" },
+		"lease lost":   func(w *row) { w.during.lost = 1 },
+		"lost later":   func(w *row) { w.after.lost = 1 },
+		"breach":       func(w *row) { w.breach = "it got in" },
 		"peak":         func(w *row) { w.peak = (10 + defaultMemory + 1) << 20 },
 		"memory after": func(w *row) { w.memoryAfter = 17 << 20 },
 		"log":          func(w *row) { w.log = defaultLog<<10 + 1 },
@@ -98,9 +97,9 @@ func TestARowThatPassesALimitSaysSo(t *testing.T) {
 		}
 	}
 	for name, spoil := range map[string]func(*row){
-		"slow renewals":  func(w *row) { w.during.P99 = defaultP99 },
-		"slow changes":   func(w *row) { w.attack.change, w.during.ChangeP99 = time.Second, time.Second },
-		"failed changes": func(w *row) { w.during.ChangesFailed = 1 },
+		"slow renewals":  func(w *row) { w.during.p99 = defaultP99 },
+		"slow changes":   func(w *row) { w.attack.change, w.during.changeP99 = time.Second, time.Second },
+		"failed changes": func(w *row) { w.during.changesFailed = 1 },
 	} {
 		w := good()
 		spoil(w)

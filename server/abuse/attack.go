@@ -44,9 +44,8 @@ type attack struct {
 	log int64
 
 	// run attacks and returns when it is over, or soon after ctx has ended. Connections
-	// that it leaves open end with the process. An error that matches errBreach says that
-	// the attack passed a limit; any other says that it could not run.
-	run func(ctx context.Context, t *target) error
+	// that it leaves open end with the process.
+	run func(ctx context.Context, t *target)
 }
 
 // attacks returns all attacks, in the order of the table.

@@ -43,7 +43,7 @@ var combinedAttacks = []attack{{
 	name:   "many groups",
 	what:   "has 200 clients join 1,000 groups each for one topic, with no room for messages, and publishes there on 20 connections.",
 	memory: 1024,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		groups := make([]string, 990) // a client may have 1,000 subscriptions: this leaves some for "fill"
 		for i := range groups {
 			groups[i] = fmt.Sprintf("$share/%d/g", i)
@@ -51,13 +51,13 @@ var combinedAttacks = []attack{{
 		peers := t.subscribers(ctx, t.n(200, 30), 1, func(*peer) []string { return groups })
 		concurrently(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "fill"); peers[i].drain() })
 		t.flood(ctx, 8, 1<<20-100, 1, func(int) string { return "fill" })
-		return t.publishOn(ctx, 20, "g")
+		t.publishOn(ctx, 20, "g")
 	},
 }, {
 	name:   "overlapping filters",
 	what:   "has 300 clients subscribe with 1,000 filters each that match one topic, and publishes there on 20 connections.",
 	memory: 1024,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		topic := "a/b/c/d/e/f/g/h/i/j"
 		var filters []string
 		for mask := range 1_000 {
@@ -66,13 +66,13 @@ var combinedAttacks = []attack{{
 		for _, p := range t.subscribers(ctx, t.n(300, 30), 1, func(*peer) []string { return filters }) {
 			p.drain()
 		}
-		return t.publishOn(ctx, 20, topic)
+		t.publishOn(ctx, 20, topic)
 	},
 }, {
 	name:   "long filters",
 	what:   "has 300 clients subscribe with 1,000 filters of 1 KiB each.",
 	memory: 384, // 256 MiB for subscriptions, and the packets that ask for them
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		long := strings.Repeat("f", 1000)
 		t.subscribers(ctx, t.n(300, 30), 0, func(p *peer) []string {
 			filters := make([]string, 1_000)
@@ -81,21 +81,19 @@ var combinedAttacks = []attack{{
 			}
 			return filters
 		})
-		return sleepFor(ctx, t.duration)
+		sleep(ctx, t.duration)
 	},
 }, {
 	name:  "one name on 2,000 connections",
 	what:  "logs in on 2,000 connections with one client id.",
 	limit: "no more than --max-clients stay open",
 	serve: []string{"--max-clients", "20"},
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		var open atomic.Int64
 		var conns sync.WaitGroup
 		for range t.n(2000, 300) {
 			p, err := t.connect(ctx, rawmqtt.Login{ClientID: "one"})
-			if err != nil {
-				return err
-			}
+			t.need(err)
 			conns.Go(func() {
 				_ = p.SetReadDeadline(time.Now().Add(t.duration))
 				if _, err := io.Copy(io.Discard, p.in); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -105,9 +103,8 @@ var combinedAttacks = []attack{{
 		}
 		conns.Wait()
 		if open.Load() > 20 {
-			return breach("%d connections are open after %v", open.Load(), t.duration)
+			t.breach("%d connections are open after %v", open.Load(), t.duration)
 		}
-		return nil
 	},
 }, {
 	name: "pings",
@@ -134,7 +131,7 @@ var combinedAttacks = []attack{{
 	limit:  "the other user may watch",
 	users:  true,
 	memory: 2*256 + 64, // the room for watches, and requests; the collector comes when it has doubled
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		t.each(ctx, 70, 8, "watch-", func(p *peer) {
 			for size := 1<<20 - 400; size > 0; size /= 2 {
 				for k := range 4 {
@@ -146,24 +143,11 @@ var combinedAttacks = []attack{{
 				}
 			}
 		})
-		victim, err := t.login(ctx, rawmqtt.Login{ClientID: "victim", User: healthyUser, Password: healthyPassword})
-		if err != nil {
-			return err
-		}
-		if _, err := victim.subscribe(0, protocol.ResponseTopic("victim")); err != nil {
-			return err
-		}
-		if err := victim.send(victim.request(1, protocol.VerbKeyNotify, "healthy/key")); err != nil {
-			return err
-		}
-		body, err := victim.await(packets.PUBLISH)
-		if err != nil {
-			return err
-		}
+		victim := t.must(ctx, rawmqtt.Login{ClientID: "victim", User: healthyUser, Password: healthyPassword})
+		body := victim.answer(protocol.VerbKeyNotify, "healthy/key")
 		if bytes.Contains(body, []byte("quota")) {
-			return breach("another user's KEYNOTIFY is refused: %q", body[len(body)-40:])
+			t.breach("another user's KEYNOTIFY is refused: %q", body[len(body)-40:])
 		}
-		return nil
 	},
 }}
 
@@ -174,18 +158,18 @@ func largePublish() []byte {
 
 // sendAndHold returns an attack that sends data once on each of many connections, or of few in a
 // test, and keeps them open.
-func sendAndHold(many, few int, data func() []byte) func(context.Context, *target) error {
-	return func(ctx context.Context, t *target) error {
+func sendAndHold(many, few int, data func() []byte) func(context.Context, *target) {
+	return func(ctx context.Context, t *target) {
 		packet := data()
 		t.each(ctx, t.n(many, few), 4, "hold-", func(p *peer) { _ = p.send(packet) })
-		return sleepFor(ctx, t.duration)
+		sleep(ctx, t.duration)
 	}
 }
 
 // keepSending returns an attack that sends data on many connections, or on few in a test, as fast
 // as it can.
-func keepSending(many, few int, data func() []byte) func(context.Context, *target) error {
-	return func(ctx context.Context, t *target) error {
+func keepSending(many, few int, data func() []byte) func(context.Context, *target) {
+	return func(ctx context.Context, t *target) {
 		packet := data()
 		n := t.n(many, few)
 		t.each(ctx, n, n, "send-", func(p *peer) {
@@ -193,7 +177,6 @@ func keepSending(many, few int, data func() []byte) func(context.Context, *targe
 			for lasting := t.lasting(ctx); lasting.Err() == nil && p.send(packet) == nil; {
 			}
 		})
-		return nil
 	}
 }
 
@@ -218,18 +201,14 @@ func (t *target) subscribers(ctx context.Context, n int, options byte, filters f
 }
 
 // publishOn publishes small messages with QoS 1 on n connections, two unanswered on each.
-func (t *target) publishOn(ctx context.Context, n int, topic string) error {
+func (t *target) publishOn(ctx context.Context, n int, topic string) {
 	t.each(ctx, n, n, "publisher-", func(p *peer) {
 		_ = p.messages(t.lasting(ctx), 0, 2, func(int) rawmqtt.Message { return rawmqtt.Message{Topic: topic, Payload: []byte("x")} })
 	})
-	return nil
 }
 
-func starveWatcher(ctx context.Context, t *target) error {
-	writer, err := t.login(ctx, rawmqtt.Login{ClientID: "writer"})
-	if err != nil {
-		return err
-	}
+func starveWatcher(ctx context.Context, t *target) {
+	writer := t.as(ctx, "writer")
 	ctx = t.lasting(ctx)
 	var all sync.WaitGroup
 	for i := range 80 { // deaf clients, which come back when they are disconnected
@@ -273,7 +252,6 @@ func starveWatcher(ctx context.Context, t *target) error {
 	})
 	all.Wait()
 	if ends > 0 {
-		return breach("the watcher, which reads, was disconnected %d times, and notified %d times", ends, notified)
+		t.breach("the watcher, which reads, was disconnected %d times, and notified %d times", ends, notified)
 	}
-	return nil
 }

@@ -39,24 +39,21 @@ var encryptedAttacks = []attack{{
 	users:    true, // so that the healthy client needs no certificate
 	clientCA: true,
 	p99:      20 * time.Millisecond,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		certificate, err := madeUp(100)
-		if err != nil {
-			return err
-		}
+		t.need(err)
 		config := &tls.Config{InsecureSkipVerify: true, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return certificate, nil
 		}}
 		t.keepConnecting(ctx, 16, func(conn net.Conn) {
 			_, _ = tls.Client(conn, config).Read(make([]byte, 1)) // ends when the server has verified it
 		})
-		return nil
 	},
 }}
 
 // replayHello returns an attack that sends the same ClientHello again and again.
-func replayHello(curve tls.CurveID) func(context.Context, *target) error {
-	return func(ctx context.Context, t *target) error {
+func replayHello(curve tls.CurveID) func(context.Context, *target) {
+	return func(ctx context.Context, t *target) {
 		near, far := net.Pipe()
 		go func() { // ends with the pipe
 			_ = tls.Client(near, &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{curve}}).Handshake()
@@ -64,15 +61,12 @@ func replayHello(curve tls.CurveID) func(context.Context, *target) error {
 		hello := make([]byte, 8<<10)
 		n, err := far.Read(hello)
 		_ = far.Close()
-		if err != nil {
-			return err
-		}
+		t.need(err)
 		t.keepConnecting(ctx, 64, func(conn net.Conn) {
 			if _, err := conn.Write(hello[:n]); err == nil {
 				_, _ = io.ReadFull(conn, make([]byte, 6))
 			}
 		})
-		return nil
 	}
 }
 

@@ -17,19 +17,18 @@ var fairnessAttacks = []attack{{
 	name: "200 pipelines",
 	what: "sends requests on 200 connections as fast as it gets answers, with 100 of each on the way.",
 	p99:  20 * time.Millisecond,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		n := t.n(200, 50)
 		t.each(ctx, n, n, "pipeline-", func(p *peer) {
 			_ = p.requests(t.lasting(ctx), 0, 100, func(int) []string { return []string{protocol.VerbSet, p.id, "value"} })
 		})
-		return nil
 	},
 }, {
 	name:   "hot key",
 	what:   "has 1,000 clients watch one key, and writes it as fast as it gets answers.",
 	p99:    20 * time.Millisecond,
 	memory: 160, // 1,000 connections
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		t.each(ctx, t.n(1_000, 100), 32, "watcher-", func(p *peer) {
 			if err := p.send(p.request(1, protocol.VerbKeyNotify, "hot")); err == nil {
 				_, _ = p.acknowledged()
@@ -39,26 +38,17 @@ var fairnessAttacks = []attack{{
 		t.each(ctx, 4, 4, "writer-", func(p *peer) {
 			_ = p.requests(t.lasting(ctx), 0, 50, func(i int) []string { return []string{protocol.VerbSet, "hot", "value " + strconv.Itoa(i)} })
 		})
-		return nil
 	},
 }, {
 	name:  "subscriber that does not read",
 	what:  "subscribes with QoS 1 and does not read, while it publishes there, and another reads.",
 	limit: "publisher is acknowledged within 1 s",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		ctx = t.lasting(ctx)
-		deaf, err := t.login(ctx, rawmqtt.Login{ClientID: "deaf"})
-		if err != nil {
-			return err
-		}
-		reader, err := t.login(ctx, rawmqtt.Login{ClientID: "reader"})
-		if err != nil {
-			return err
-		}
+		deaf := t.as(ctx, "deaf")
+		reader := t.as(ctx, "reader")
 		for _, p := range []*peer{deaf, reader} {
-			if _, err := p.subscribe(1, "slow/#"); err != nil {
-				return err
-			}
+			t.accepted(p.subscribe(1, "slow/#"))
 		}
 		go func() { // ends with the connection
 			for {
@@ -74,10 +64,7 @@ var fairnessAttacks = []attack{{
 				}
 			}
 		}()
-		publisher, err := t.login(ctx, rawmqtt.Login{ClientID: "publisher"})
-		if err != nil {
-			return err
-		}
+		publisher := t.as(ctx, "publisher")
 		message := rawmqtt.Message{Topic: "slow/topic", Payload: make([]byte, 16<<10)}
 		var longest time.Duration
 		for ctx.Err() == nil {
@@ -85,12 +72,11 @@ var fairnessAttacks = []attack{{
 			_, err := publisher.publish(message)
 			longest = max(longest, time.Since(begin))
 			if err != nil {
-				return breach("the publisher lost its connection: %v", err)
+				t.breach("the publisher lost its connection: %v", err)
 			}
 		}
 		if longest > t.within(time.Second) {
-			return breach("the publisher waited %.1f s", longest.Seconds())
+			t.breach("the publisher waited %.1f s", longest.Seconds())
 		}
-		return nil
 	},
 }}

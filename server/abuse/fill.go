@@ -24,7 +24,7 @@ var fillAttacks = []attack{{
 	serve:  []string{"--max-memory=128MiB", "--retain"},
 	memory: 192 - 12,               // what a server has at first
 	p99:    200 * time.Millisecond, // a server that is full collects often
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		var fillers sync.WaitGroup
 		fill := func(n int, prefix string, do func(p *peer)) {
 			for _, p := range t.logins(ctx, n, named(prefix)) {
@@ -72,6 +72,6 @@ var fillAttacks = []attack{{
 		// The client ids that are left.
 		endless := largePublish()
 		t.each(ctx, 200, 200, "endless-", func(p *peer) { _ = p.send(endless[:len(endless)-1]) })
-		return sleepFor(ctx, t.duration/2)
+		sleep(ctx, t.duration/2)
 	},
 }}

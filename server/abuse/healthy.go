@@ -1,13 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -16,7 +14,7 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// The healthy client is a process of its own. It holds a lease as a program does, with
+// The healthy client holds a lease as a program does, with
 // package lease, and counts how often it loses that. Beside it the client renews another
 // lease every few milliseconds, with the same request that package lease sends, and measures
 // how long each takes. A renewal starts when it is due, whether or not the one before it has
@@ -39,21 +37,22 @@ const (
 
 // A phase is what the healthy client measured in one part of a run.
 type phase struct {
-	Renewals, Failed int
-	P50, P99, Max    time.Duration
+	renewals, failed int
+	p50, p99, max    time.Duration
 	// Of changes, which wait for a commit.
-	Changes, ChangesFailed          int
-	ChangeP50, ChangeP99, ChangeMax time.Duration
-	// Lost is how often its lease was lost.
-	Lost int
-	// First is the first failure, as text.
-	First string
+	changes, changesFailed          int
+	changeP50, changeP99, changeMax time.Duration
+	// lost is how often its lease was lost, and first the first failure, as text.
+	lost  int
+	first string
 }
 
 // healthyClient measures. Its methods are safe for concurrent use.
 type healthyClient struct {
 	client *transport.Client
 	slots  chan struct{} // one for each renewal that is under way
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
 
 	mu    sync.Mutex
 	took  []time.Duration
@@ -61,56 +60,49 @@ type healthyClient struct {
 	phase phase
 }
 
-// beHealthy connects and prints a line. Each line of standard input ends a phase, and beHealthy
-// prints that phase. It returns when standard input ends.
-func beHealthy(t task) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+// startHealthy connects to a server, and measures until stop.
+func startHealthy(ctx context.Context, a attack, address string, short bool) (*healthyClient, error) {
 	options := transport.Options{ClientID: "healthy"}
-	if t.Users {
+	options.Logger = slog.New(slog.DiscardHandler)
+	if a.users {
 		options.Username, options.Password = healthyUser, []byte(healthyPassword)
 	}
-	first, stop := context.WithTimeout(ctx, 20*time.Second)
+	first, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	scheme := "mqtt://"
-	if t.Encrypted {
+	if a.key != "" {
 		scheme, options.TLS.Config = "mqtts://", &tls.Config{InsecureSkipVerify: true}
 	}
-	client, err := transport.Dial(first, scheme+t.Address, options)
+	client, err := transport.Dial(first, scheme+address, options)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer client.Close()
 	ttl := leaseTTL
-	if t.Short {
+	if short {
 		ttl = shortLeaseTTL
 	}
 	l, err := lease.New(client, "healthy/held", lease.Options{TTL: ttl})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	h := &healthyClient{client: client, slots: make(chan struct{}, maxPending)}
-	var tasks sync.WaitGroup
-	defer tasks.Wait()
-	defer cancel()
 	held, err := l.Acquire(first)
 	if err != nil {
-		return err
+		return nil, errors.Join(err, client.Close())
 	}
-	tasks.Go(func() { h.hold(ctx, l, held) })
-	tasks.Go(func() { h.renew(ctx) })
-	if t.Changes {
-		tasks.Go(func() { h.change(ctx) })
+	h := &healthyClient{client: client, slots: make(chan struct{}, maxPending)}
+	ctx, h.cancel = context.WithCancel(ctx)
+	h.tasks.Go(func() { h.hold(ctx, l, held) })
+	h.tasks.Go(func() { h.renew(ctx) })
+	if a.change > 0 {
+		h.tasks.Go(func() { h.change(ctx) })
 	}
-	fmt.Println("ready")
-	lines := bufio.NewScanner(os.Stdin)
-	answers := json.NewEncoder(os.Stdout)
-	for lines.Scan() {
-		if err := answers.Encode(h.next()); err != nil {
-			return err
-		}
-	}
-	return lines.Err()
+	return h, nil
+}
+
+func (h *healthyClient) stop() {
+	h.cancel()
+	h.tasks.Wait()
+	_ = h.client.Close()
 }
 
 // hold keeps the lease and counts its losses, until ctx ends.
@@ -122,7 +114,7 @@ func (h *healthyClient) hold(ctx context.Context, l *lease.Lease, held *lease.Te
 			return
 		}
 		h.mu.Lock()
-		h.phase.Lost++
+		h.phase.lost++
 		h.mu.Unlock()
 		var err error
 		if held, err = l.Acquire(ctx); err != nil {
@@ -195,7 +187,7 @@ func (h *healthyClient) noteChange(took time.Duration, err error) {
 	defer h.mu.Unlock()
 	h.waits = append(h.waits, took)
 	if err != nil {
-		h.phase.ChangesFailed++
+		h.phase.changesFailed++
 	}
 }
 
@@ -204,9 +196,9 @@ func (h *healthyClient) note(took time.Duration, err error) {
 	defer h.mu.Unlock()
 	h.took = append(h.took, took)
 	if err != nil {
-		h.phase.Failed++
-		if h.phase.First == "" {
-			h.phase.First = err.Error()
+		h.phase.failed++
+		if h.phase.first == "" {
+			h.phase.first = err.Error()
 		}
 	}
 }
@@ -217,9 +209,9 @@ func (h *healthyClient) next() phase {
 	took, waits, p := h.took, h.waits, h.phase
 	h.took, h.waits, h.phase = nil, nil, phase{}
 	h.mu.Unlock()
-	p.Renewals, p.Changes = len(took), len(waits)
-	p.P50, p.P99, p.Max = percentiles(took)
-	p.ChangeP50, p.ChangeP99, p.ChangeMax = percentiles(waits)
+	p.renewals, p.changes = len(took), len(waits)
+	p.p50, p.p99, p.max = percentiles(took)
+	p.changeP50, p.changeP99, p.changeMax = percentiles(waits)
 	return p
 }
 
@@ -230,4 +222,24 @@ func percentiles(of []time.Duration) (median, p99, longest time.Duration) {
 	}
 	slices.Sort(of)
 	return of[len(of)/2], of[len(of)*99/100], of[len(of)-1]
+}
+
+// String returns the percentiles as the table shows them.
+func (p phase) String() string {
+	if p.renewals == 0 {
+		return "–"
+	}
+	text := fmt.Sprintf("%s / %s / %s", milliseconds(p.p50), milliseconds(p.p99), milliseconds(p.max))
+	if p.changes > 0 {
+		text += fmt.Sprintf("; changes %s / %s / %s", milliseconds(p.changeP50), milliseconds(p.changeP99), milliseconds(p.changeMax))
+	}
+	return text
+}
+
+func milliseconds(d time.Duration) string {
+	ms := float64(d) / float64(time.Millisecond)
+	if ms < 10 {
+		return fmt.Sprintf("%.1f", ms)
+	}
+	return fmt.Sprintf("%.0f", ms)
 }

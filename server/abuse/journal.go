@@ -23,7 +23,6 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -37,14 +36,13 @@ var journalAttacks = []attack{{
 	commit: 20 * time.Millisecond,
 	change: 2 * time.Second,
 	memory: 192,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		value := strings.Repeat("v", 64<<10)
 		t.each(ctx, 50, 50, "flood-", func(p *peer) {
 			_ = p.requests(t.lasting(ctx), 0, 4, func(i int) []string {
 				return []string{protocol.VerbSet, fmt.Sprint(p.id, "-", i%4), value, protocol.OptionPX, "8000"}
 			})
 		})
-		return nil
 	},
 }, {
 	name: "a clock a minute ahead before a slow disk",
@@ -54,7 +52,7 @@ var journalAttacks = []attack{{
 	commit: 500 * time.Millisecond,
 	p99:    20 * time.Millisecond,
 	limit:  "the counter of another client's version has 31 bits",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		lasting := t.lasting(ctx)
 		t.each(ctx, 4, 4, "ahead-", func(p *peer) {
 			p.timestamp = func() string {
@@ -62,30 +60,13 @@ var journalAttacks = []attack{{
 			}
 			_ = p.requests(lasting, 0, 4, func(i int) []string { return []string{protocol.VerbSet, p.id, strconv.Itoa(i)} })
 		})
-		victim, err := t.login(ctx, rawmqtt.Login{ClientID: "victim"})
-		if err != nil {
-			return err
-		}
-		if _, err := victim.subscribe(0, protocol.ResponseTopic("victim")); err != nil {
-			return err
-		}
-		if err := victim.send(victim.request(1, protocol.VerbSet, "victim", "value")); err != nil {
-			return err
-		}
-		body, err := victim.await(packets.PUBLISH)
-		if err != nil {
-			return err
-		}
-		_, text, _ := bytes.Cut(body, []byte(protocol.PropertyTimestamp))
+		reply := t.as(ctx, "victim").answer(protocol.VerbSet, "victim", "value")
+		_, text, _ := bytes.Cut(reply, []byte(protocol.PropertyTimestamp))
 		in := mqtt.Reader(text)
-		value, ok := in.Binary()
-		if !ok {
-			return fmt.Errorf("the reply %q has no version", body)
-		}
+		value, _ := in.Binary()
 		if version, err := hlc.Parse(string(value)); err != nil || version.Counter > math.MaxInt32 {
-			return breach("another client's version is %q (%v)", value, err)
+			t.breach("another client's version is %q (%v)", value, err)
 		}
-		return nil
 	},
 }, {
 	name:   "keys that expire at once before a slow disk",
@@ -95,13 +76,10 @@ var journalAttacks = []attack{{
 	change: 2 * time.Second,
 	memory: 192,
 	limit:  "each watched key is notified",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		const clients, watched = 20, 1_000
 		keys := t.n(100_000, 10_000)
-		watcher, err := t.login(ctx, rawmqtt.Login{ClientID: "watcher"})
-		if err != nil {
-			return err
-		}
+		watcher := t.as(ctx, "watcher")
 		// It watches only after all keys are set, so that all that it hears is that they are gone.
 		end := time.Now().Add(t.duration + 8*time.Second)
 		t.each(ctx, clients, clients, "key-", func(p *peer) {
@@ -131,25 +109,22 @@ var journalAttacks = []attack{{
 		defer reader.Wait()
 		defer hangUp(watcher)
 		for i := range watched {
-			if err := watcher.send(watcher.request(uint16(i%1000+1), protocol.VerbKeyNotify, fmt.Sprint("key-", i%clients, "-", i/clients))); err != nil {
-				return err
-			}
+			t.need(watcher.send(watcher.request(uint16(i%1000+1), protocol.VerbKeyNotify, fmt.Sprint("key-", i%clients, "-", i/clients))))
 			select {
 			case <-registered:
 			case <-ctx.Done():
-				return ctx.Err()
+				t.need(ctx.Err())
 			}
 		}
 		if time.Now().After(end) {
-			return errors.New("the keys expired before all were watched: the machine is too slow")
+			t.need(errors.New("the keys expired before all were watched: the machine is too slow"))
 		}
 		for time.Since(end) < t.within(t.duration) && heard.Load() < watched {
 			sleep(ctx, 10*time.Millisecond)
 		}
 		if got := heard.Load(); got < watched {
-			return breach("%d of %d watched keys are notified", got, watched)
+			t.breach("%d of %d watched keys are notified", got, watched)
 		}
-		return nil
 	},
 }, {
 	name:   "sessions that end at once before a slow disk",
@@ -158,12 +133,12 @@ var journalAttacks = []attack{{
 	commit: 20 * time.Millisecond,
 	change: 2 * time.Second,
 	memory: 256, // 1,000 connections, and 256,000 replies
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		peers := t.each(ctx, t.n(1_000, 100), 64, "gone-", func(p *peer) {
 			_ = p.requests(ctx, 256, 64, func(i int) []string { return []string{protocol.VerbSet, p.id, strconv.Itoa(i)} })
 		})
 		hangUp(peers...)
-		return sleepFor(ctx, t.duration/2)
+		sleep(ctx, t.duration/2)
 	},
 }}
 

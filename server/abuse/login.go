@@ -22,7 +22,7 @@ var loginAttacks = []attack{{
 	name:   "password flood",
 	what:   "tries wrong passwords for the healthy user on eight connections at a time, as fast as it gets answers.",
 	costly: true,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		ctx = t.lasting(ctx)
 		var tries atomic.Int64
 		concurrently(8, 8, func(worker int) {
@@ -35,14 +35,13 @@ var loginAttacks = []attack{{
 				}
 			}
 		})
-		return nil
 	},
 }, {
 	name:   "half-open logins",
 	what:   "sends 500 logins with a victim's client id and a wrong password, and leaves; the victim then logs in.",
 	limit:  "victim is in within 2 s",
 	costly: true,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		for range t.n(500, 50) {
 			p, err := t.connect(ctx, rawmqtt.Login{ClientID: "victim", User: malloryUser, Password: "wrong"})
 			if err != nil {
@@ -52,12 +51,12 @@ var loginAttacks = []attack{{
 			_ = p.Conn.(*net.TCPConn).SetLinger(-1)
 			hangUp(p)
 		}
-		return t.admits(ctx, rawmqtt.Login{ClientID: "victim", User: healthyUser, Password: healthyPassword}, 2*time.Second)
+		t.admits(ctx, rawmqtt.Login{ClientID: "victim", User: healthyUser, Password: healthyPassword}, 2*time.Second)
 	},
 }, {
 	name: "five bytes",
 	what: "opens 3,000 connections, sends on each the five bytes that announce a CONNECT of 1 MiB, and begins again after a while.",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		// A runtime that gets fresh memory from the system need not touch it. What it uses
 		// again it has to clear.
 		for range 4 {
@@ -65,13 +64,12 @@ var loginAttacks = []attack{{
 			t.holdSilent(round, t.n(3_000, 300), []byte{0x10, 0xf0, 0xff, 0x3f, 0})
 			cancel()
 		}
-		return nil
 	},
 }, {
 	name:  "slow CONNECT",
 	what:  "sends CONNECT on 100 connections, one byte a second.",
 	limit: "connections end within 5 s (+ 2)",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		packet := rawmqtt.Login{ClientID: strings.Repeat("slow", 100)}.Packet()
 		within := min(7*time.Second, t.duration)
 		var open atomic.Int64
@@ -97,15 +95,14 @@ var loginAttacks = []attack{{
 			}
 		})
 		if n := open.Load(); n > 0 && within == 7*time.Second {
-			return breach("%d connections are open after %v", n, within)
+			t.breach("%d connections are open after %v", n, within)
 		}
-		return nil
 	},
 }, {
 	name:  "refused names of 64 KiB",
 	what:  "makes 300 logins that are refused, with client id and user name of 65,000 bytes.",
 	users: true,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		long := strings.Repeat("\x01", 65_000) // a log writes each byte as four
 		concurrently(t.n(300, 100), 4, func(i int) {
 			name := strconv.Itoa(i)
@@ -113,12 +110,11 @@ var loginAttacks = []attack{{
 			// Small enough for a first packet of 8 KiB:
 			_, _ = t.login(ctx, rawmqtt.Login{ClientID: name + strings.Repeat("\u0080", 1_500), User: strings.Repeat("\u0080", 1_500) + name, Password: "wrong"})
 		})
-		return nil
 	},
 }, {
 	name: "connection churn",
 	what: "connects, logs in and hangs up as fast as it can, with 16 connections at a time.",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		ctx = t.lasting(ctx)
 		concurrently(16, 16, func(worker int) {
 			for i := 0; ctx.Err() == nil; i++ {
@@ -129,44 +125,42 @@ var loginAttacks = []attack{{
 				}
 			}
 		})
-		return nil
 	},
 }, {
 	name:  "file descriptors",
 	what:  "opens more connections than the server may have file descriptors (256), and holds them.",
 	limit: "a client can log in within 6 s of the end",
 	files: 256,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		t.holdSilent(t.lasting(ctx), 400, nil)
-		return t.admits(ctx, rawmqtt.Login{ClientID: "after"}, 6*time.Second)
+		t.admits(ctx, rawmqtt.Login{ClientID: "after"}, 6*time.Second)
 	},
 }, {
 	name:  "keep-alive 65535",
 	what:  "asks for a keep-alive of 18 hours.",
 	limit: "Server Keep Alive of 300 s at most",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		p, err := t.login(ctx, rawmqtt.Login{ClientID: "patient", KeepAlive: 65535})
 		if errors.Is(err, errRefused) {
-			return nil
-		} else if err != nil {
-			return err
+			return
 		}
+		t.need(err)
 		keepAlive := uint32(0)
 		var properties mqtt.Properties
 		in := mqtt.Reader(p.connack[2:])
 		const all = ^mqtt.PropertySet(0)
-		if refusal := properties.Each(&in, all, &mqtt.Limits{}, func(property mqtt.Property) *mqtt.Refusal {
+		refusal := properties.Each(&in, all, &mqtt.Limits{}, func(property mqtt.Property) *mqtt.Refusal {
 			if property.Identifier == packets.PropServerKeepAlive {
 				keepAlive = property.Number
 			}
 			return nil
-		}); refusal != nil {
-			return refusal
+		})
+		if refusal != nil {
+			t.need(refusal)
 		}
 		if keepAlive == 0 || keepAlive > 300 {
-			return breach("Server Keep Alive is %d", keepAlive)
+			t.breach("Server Keep Alive is %d", keepAlive)
 		}
-		return nil
 	},
 }}
 
@@ -192,7 +186,7 @@ func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
 }
 
 // admits returns a breach if a login does not succeed in time.
-func (t *target) admits(ctx context.Context, login rawmqtt.Login, within time.Duration) error {
+func (t *target) admits(ctx context.Context, login rawmqtt.Login, within time.Duration) {
 	begin := time.Now()
 	var err error
 	for ctx.Err() == nil {
@@ -204,7 +198,6 @@ func (t *target) admits(ctx context.Context, login rawmqtt.Login, within time.Du
 		sleep(ctx, 50*time.Millisecond)
 	}
 	if took := time.Since(begin); err != nil || took > t.within(within) {
-		return breach("the login of %s took %.1f s (%v)", login.ClientID, took.Seconds(), err)
+		t.breach("the login of %s took %.1f s (%v)", login.ClientID, took.Seconds(), err)
 	}
-	return nil
 }

@@ -4,10 +4,10 @@
 //	go run ./server/abuse                      # all attacks, as a table in Markdown
 //	go run ./server/abuse -only login -short   # some of them, with less of everything
 //
-// Each attack has four processes to itself: this one, which starts and measures the others;
-// `tenure serve`, so that the memory of this process is the server's alone; a healthy client, which
-// holds a lease and renews another every few milliseconds; and the attacker. All of it is on
-// loopback and bounded in time, connections and memory.
+// Each attack has three processes to itself: this one, with a healthy client, which holds a lease and
+// renews another every few milliseconds; `tenure serve`, so that the memory of its process is the
+// server's alone; and the attacker. All of it is on loopback and bounded in time, connections and
+// memory.
 //
 // On a machine with few cores a local attacker takes processor time from the server, which a remote
 // one cannot. So the attacker uses one core.
@@ -15,7 +15,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -23,14 +22,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"time"
 )
 
 func main() {
-	if done, code := runTask(); done {
-		os.Exit(code)
-	}
+	beChild()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx)
 	stop()
@@ -44,9 +42,7 @@ func run(ctx context.Context) error {
 	var (
 		only     = flag.String("only", "", "regular expression: which attacks, by name")
 		short    = flag.Bool("short", false, "less of everything, as the tests do")
-		duration = flag.Duration("duration", 0, "how long an attack goes on; default 8s, or 1s with -short")
-		slack    = flag.Int64("slack", 8, "MiB that the server may keep beyond 1.5 times what it had before")
-		tenure   = flag.String("tenure", "", "the command tenure; default: build it")
+		duration = flag.Duration("duration", 8*time.Second, "how long an attack goes on")
 		list     = flag.Bool("list", false, "list the attacks, as rows of a table in Markdown")
 	)
 	flag.Parse()
@@ -65,20 +61,17 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(scratch)
-	if *duration == 0 {
-		*duration = fullDuration
-		if *short {
-			*duration = shortDuration
-		}
+	tenure, err := build(ctx, scratch)
+	if err != nil {
+		return err
 	}
-	if *tenure == "" {
-		if *tenure, err = build(ctx, scratch); err != nil {
-			return err
-		}
-	}
-	r := runner{tenure: *tenure, scratch: scratch, short: *short, duration: *duration, slack: *slack << 20}
+	r := runner{tenure: tenure, scratch: scratch, short: *short, duration: *duration, slack: 8 << 20}
+	fmt.Printf("%d cores, %s/%s; attacks of %v and more; renewals p50 / p99 / max in ms; memory in MiB\n\n",
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, r.duration)
+	fmt.Println("| attack | renewals before | during | after | failed | leases lost | memory before | peak | after | log KiB " +
+		"| server | what must hold | met |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|---|---|---|---|")
 	failed := 0
-	writeHeader(os.Stdout, &r)
 	for _, a := range attacks() {
 		if !chosen.MatchString(a.name) {
 			continue
@@ -87,7 +80,7 @@ func run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", a.name, err)
 		}
-		row.write(os.Stdout)
+		fmt.Println(row)
 		if len(row.unmet) > 0 {
 			failed++
 		}
@@ -107,16 +100,3 @@ func build(ctx context.Context, folder string) (string, error) {
 	}
 	return path, nil
 }
-
-// errBreach marks the error of an attack that passed a limit of the server.
-var errBreach = errors.New("limit passed")
-
-func breach(format string, args ...any) error {
-	return fmt.Errorf("%w: "+format, append([]any{errBreach}, args...)...)
-}
-
-// Defaults of a full run and of a short one.
-const (
-	fullDuration  = 8 * time.Second
-	shortDuration = time.Second
-)

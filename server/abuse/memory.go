@@ -20,10 +20,10 @@ var memoryAttacks = []attack{{
 	what:   "has 20 clients subscribe and not read, and publishes 64 MiB in messages of 64 KiB to each.",
 	limit:  "8 MiB for each connection",
 	memory: 20*8 + 64,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		peers := t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) { _, _ = p.subscribe(1, "queue/"+p.id) })
 		t.flood(ctx, t.n(1024, 256), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
-		return sleepFor(ctx, t.duration/4)
+		sleep(ctx, t.duration/4)
 	},
 }, {
 	name:  "unfinished packets",
@@ -31,11 +31,8 @@ var memoryAttacks = []attack{{
 	limit: "a client of another user sends 5 KiB and 100 KiB, and stays connected",
 	rules: `  - {users: [` + healthyUser + `], read: ["*"], write: ["*"]}` + "\n",
 	serve: []string{"--max-memory", "64MiB"},
-	run: func(ctx context.Context, t *target) error {
-		other, err := t.login(ctx, rawmqtt.Login{ClientID: "other", User: healthyUser, Password: healthyPassword})
-		if err != nil {
-			return err
-		}
+	run: func(ctx context.Context, t *target) {
+		other := t.must(ctx, rawmqtt.Login{ClientID: "other", User: healthyUser, Password: healthyPassword})
 		ctx = t.lasting(ctx)
 		var leaving sync.WaitGroup
 		defer leaving.Wait()
@@ -43,22 +40,17 @@ var memoryAttacks = []attack{{
 		sleep(ctx, t.duration/4) // until the room is taken
 		for n := 0; ctx.Err() == nil; n++ {
 			size := []int{5 << 10, 100 << 10}[n%2]
-			err := other.send(other.request(1, protocol.VerbSet, "large", string(make([]byte, size))))
-			if err == nil {
-				_, err = other.acknowledged()
-			}
-			if err != nil {
-				return breach("a client that sends %d bytes is disconnected: %v", size, err)
+			if _, err := other.ask(protocol.VerbSet, "large", string(make([]byte, size))); err != nil {
+				t.breach("a client that sends %d bytes is disconnected: %v", size, err)
 			}
 			sleep(ctx, 10*time.Millisecond)
 		}
-		return nil
 	},
 }, {
 	name:  "long tokens",
 	what:  "sets 200,000 keys of a few bytes, each under a fencing token of 983 bytes, in a store of 2 MiB (--max-bytes).",
 	serve: []string{"--max-bytes=2MiB"},
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		keys, clients := t.n(200_000, 100_000), 20
 		t.each(ctx, clients, clients, "", func(p *peer) {
 			p.token = "1:0:" + strings.Repeat("n", 983)
@@ -66,42 +58,30 @@ var memoryAttacks = []attack{{
 				return []string{protocol.VerbSet, p.id + "-" + strconv.Itoa(i), "", protocol.OptionPX, "8000"}
 			})
 		})
-		return sleepFor(ctx, t.duration/2)
+		sleep(ctx, t.duration/2)
 	},
 }, {
 	name:   "deaf watchers",
 	what:   "has 20 clients watch a key and not read, and sets it to values of 64 KiB.",
 	limit:  "8 MiB for each connection",
 	memory: 20*8 + 64,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) { _ = p.send(p.request(1, protocol.VerbKeyNotify, "deaf")) })
-		writer, err := t.login(ctx, rawmqtt.Login{ClientID: "writer"})
-		if err != nil {
-			return err
-		}
+		writer := t.as(ctx, "writer")
 		value := make([]byte, 64<<10)
 		_ = writer.requests(t.lasting(ctx), 0, 4, func(i int) []string {
 			binary.BigEndian.PutUint64(value, uint64(i))
 			return []string{protocol.VerbSet, "deaf", string(value)}
 		})
-		return nil
 	},
 }, {
 	name:   "deaf requesters",
 	what:   "asks 500 times for a value of 256 KiB on each of 20 connections, and does not read the answers.",
 	limit:  "8 MiB for each connection",
 	memory: 20*8 + 64,
-	run: func(ctx context.Context, t *target) error {
-		writer, err := t.login(ctx, rawmqtt.Login{ClientID: "writer"})
-		if err != nil {
-			return err
-		}
-		if err := writer.send(writer.request(1, protocol.VerbSet, "large", string(make([]byte, 256<<10)))); err != nil {
-			return err
-		}
-		if _, err := writer.acknowledged(); err != nil {
-			return err
-		}
+	run: func(ctx context.Context, t *target) {
+		writer := t.as(ctx, "writer")
+		t.accepted(writer.ask(protocol.VerbSet, "large", string(make([]byte, 256<<10))))
 		t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) {
 			for n := range 500 {
 				if p.send(p.request(uint16(n+1), protocol.VerbGet, "large")) != nil {
@@ -109,14 +89,14 @@ var memoryAttacks = []attack{{
 				}
 			}
 		})
-		return sleepFor(ctx, t.duration)
+		sleep(ctx, t.duration)
 	},
 }, {
 	name:   "offline sessions",
 	what:   "leaves 20 sessions with a subscription, and publishes 16 MiB in messages of 64 KiB to each.",
 	limit:  "4 MiB for each session",
 	memory: 2*20*4 + 64, // the collector comes when it has doubled
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		n := t.n(20, 5)
 		peers := t.logins(ctx, n, func(i int) rawmqtt.Login {
 			return rawmqtt.Login{ClientID: "offline-" + strconv.Itoa(i), Expiry: 3600}
@@ -124,17 +104,16 @@ var memoryAttacks = []attack{{
 		concurrently(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
 		hangUp(peers...)
 		t.flood(ctx, t.n(256, 128), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
-		_ = sleepFor(ctx, t.duration/4)
+		sleep(ctx, t.duration/4)
 		// They end their sessions: the memory must come back.
 		hangUp(t.logins(ctx, n, named("offline-"))...)
-		return nil
 	},
 }, {
 	name:  "sessions of one user",
 	what:  "leaves 300 sessions that are to be kept for an hour, all of one user.",
 	limit: "100 are kept",
 	users: true,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		n := t.n(300, 150)
 		login := func(i int) rawmqtt.Login {
 			return rawmqtt.Login{ClientID: "session-" + strconv.Itoa(i), Resume: true, Expiry: 3600}
@@ -160,14 +139,13 @@ var memoryAttacks = []attack{{
 			hangUp(p)
 		}
 		if kept > 100 {
-			return breach("%d sessions were kept", kept)
+			t.breach("%d sessions were kept", kept)
 		}
-		return nil
 	},
 }, {
 	name: "large correlation data",
 	what: "sends 1,000 requests with correlation data of 60,000 bytes on each of ten connections: the store remembers requests.",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		bounded, cancel := context.WithTimeout(ctx, 2*t.duration)
 		defer cancel()
 		n := t.n(1_000, 500)
@@ -178,18 +156,15 @@ var memoryAttacks = []attack{{
 				return p.requestWith(id, string(data), protocol.VerbSet, "correlation", "value")
 			})
 		})
-		return sleepFor(ctx, t.duration/4)
+		sleep(ctx, t.duration/4)
 	},
 }, {
 	name:   "large values",
 	what:   "sets 2,000 keys to values of 64 KiB and deletes them.",
 	memory: 2_000/16 + 192,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		n := t.n(2_000, 500)
-		p, err := t.login(ctx, rawmqtt.Login{ClientID: "values"})
-		if err != nil {
-			return err
-		}
+		p := t.as(ctx, "values")
 		value := string(make([]byte, 64<<10))
 		_ = p.requests(ctx, 2*n, 4, func(i int) []string {
 			if i < n {
@@ -197,7 +172,6 @@ var memoryAttacks = []attack{{
 			}
 			return []string{protocol.VerbDel, "value-" + strconv.Itoa(i-n)}
 		})
-		return nil
 	},
 }}
 

@@ -18,25 +18,19 @@ var packetAttacks = []attack{{
 	name:  "no options byte",
 	what:  "sends a SUBSCRIBE whose filter has no options byte.",
 	limit: "connection ends with 0x81",
-	run: func(ctx context.Context, t *target) error {
-		p, err := t.login(ctx, rawmqtt.Login{ClientID: "attacker"})
-		if err != nil {
-			return err
-		}
-		if err := p.send([]byte{0x82, 6, 0, 1, 0, 0, 1, 'a'}); err != nil {
-			return err
-		}
+	run: func(ctx context.Context, t *target) {
+		p := t.as(ctx, "attacker")
+		t.need(p.send([]byte{0x82, 6, 0, 1, 0, 0, 1, 'a'}))
 		body, err := p.await(packets.DISCONNECT)
 		if err != nil || len(body) == 0 || body[0] != 0x81 {
-			return breach("the connection does not end with DISCONNECT and 0x81: %x, %v", body, err)
+			t.breach("the connection does not end with DISCONNECT and 0x81: %x, %v", body, err)
 		}
-		return nil
 	},
 }, {
 	name:  "garbage",
 	what:  "opens connections and sends random bytes, on half of them after a login.",
 	limit: "connections end",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		ctx = t.lasting(ctx)
 		concurrently(t.n(16, 8), 16, func(worker int) {
 			random := rand.NewChaCha8([32]byte{byte(worker)})
@@ -58,37 +52,36 @@ var packetAttacks = []attack{{
 				}
 			}
 		})
-		return nil
 	},
 }, {
 	name:  "user properties",
 	what:  "publishes messages with 9,000 user properties each.",
 	limit: "such a packet is refused",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		var properties rawmqtt.Body
 		for range 9_000 {
 			properties = properties.User("k", "v")
 		}
-		return t.refusesMessages(ctx, rawmqtt.Message{Topic: "properties", Properties: properties})
+		t.refusesMessages(ctx, rawmqtt.Message{Topic: "properties", Properties: properties})
 	},
 }, {
 	name:  "topic of 64 KiB",
 	what:  "publishes to topics of 65,000 bytes.",
 	limit: "such a packet is refused",
-	run: func(ctx context.Context, t *target) error {
-		return t.refusesMessages(ctx, rawmqtt.Message{Topic: strings.Repeat("t", 65_000)})
+	run: func(ctx context.Context, t *target) {
+		t.refusesMessages(ctx, rawmqtt.Message{Topic: strings.Repeat("t", 65_000)})
 	},
 }, {
 	name:  "topic of 65,000 levels",
 	what:  "publishes to topics of 65,000 empty levels.",
 	limit: "such a packet is refused",
-	run: func(ctx context.Context, t *target) error {
-		return t.refusesMessages(ctx, rawmqtt.Message{Topic: strings.Repeat("/", 65_000)})
+	run: func(ctx context.Context, t *target) {
+		t.refusesMessages(ctx, rawmqtt.Message{Topic: strings.Repeat("/", 65_000)})
 	},
 }, {
 	name: "dropped requests",
 	what: "sends requests without a response topic, on four connections, as fast as it gets answers.",
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		ctx = t.lasting(ctx)
 		concurrently(4, 4, func(worker int) {
 			t.again(ctx, named("dropped-")(worker), func(p *peer) {
@@ -97,22 +90,16 @@ var packetAttacks = []attack{{
 				})
 			})
 		})
-		return nil
 	},
 }}
 
 // refusesMessages publishes a message on several connections, again and again for the
 // duration, while another client has subscribed to everything. It is a breach if one is
 // accepted.
-func (t *target) refusesMessages(ctx context.Context, m rawmqtt.Message) error {
+func (t *target) refusesMessages(ctx context.Context, m rawmqtt.Message) {
 	ctx = t.lasting(ctx)
-	reader, err := t.login(ctx, rawmqtt.Login{ClientID: "reader"})
-	if err != nil {
-		return err
-	}
-	if _, err := reader.subscribe(0, "#"); err != nil {
-		return err
-	}
+	reader := t.as(ctx, "reader")
+	t.accepted(reader.subscribe(0, "#"))
 	reader.drain()
 	var accepted, sent atomic.Int64
 	concurrently(4, 4, func(worker int) {
@@ -129,7 +116,6 @@ func (t *target) refusesMessages(ctx context.Context, m rawmqtt.Message) error {
 		})
 	})
 	if accepted.Load() > 0 {
-		return breach("%d of %d are accepted", accepted.Load(), sent.Load())
+		t.breach("%d of %d are accepted", accepted.Load(), sent.Load())
 	}
-	return nil
 }

@@ -42,6 +42,43 @@ const (
 	maxRead = 2 << 20
 )
 
+// breach is the panic of an attack that passed a limit of the server, and stopped that of one that
+// could not run: they end it, as a test is ended.
+type (
+	breach  string
+	stopped struct{ reason error }
+)
+
+// breach ends the attack: it has passed a limit.
+func (t *target) breach(format string, args ...any) { panic(breach(fmt.Sprintf(format, args...))) }
+
+// need ends the attack if there is an error: it cannot go on.
+func (t *target) need(err error) {
+	if err != nil {
+		panic(stopped{err})
+	}
+}
+
+// must is login for an attack that cannot go on without it.
+func (t *target) must(ctx context.Context, login rawmqtt.Login) *peer {
+	p, err := t.login(ctx, login)
+	t.need(err)
+	return p
+}
+
+// as is must with nothing but a client id.
+func (t *target) as(ctx context.Context, id string) *peer {
+	return t.must(ctx, rawmqtt.Login{ClientID: id})
+}
+
+// accepted ends the attack if the server refuses what it needs.
+func (t *target) accepted(code byte, err error) {
+	if err == nil && refused(code) {
+		err = fmt.Errorf("%w: %#x", errRefused, code)
+	}
+	t.need(err)
+}
+
 // n returns full, or short in a short run.
 func (t *target) n(full, short int) int {
 	if t.short {
@@ -93,8 +130,8 @@ type peer struct {
 	token     string        // of requests; empty: none
 }
 
-// errRefused is the error of a login that the server refuses.
-var errRefused = errors.New("the login is refused")
+// errRefused is the error of what the server refuses.
+var errRefused = errors.New("refused")
 
 // connect sends a CONNECT, as mallory if the server has users and the login names none.
 func (t *target) connect(ctx context.Context, login rawmqtt.Login) (*peer, error) {
@@ -235,6 +272,23 @@ func (p *peer) acknowledged() (code byte, err error) {
 		return 0, err
 	}
 	return body[2], nil
+}
+
+// ask sends a request, and returns the reason code of its acknowledgement.
+func (p *peer) ask(command ...string) (code byte, err error) {
+	if err := p.send(p.request(1, command...)); err != nil {
+		return 0, err
+	}
+	return p.acknowledged()
+}
+
+// answer sends a request, and returns its reply.
+func (p *peer) answer(command ...string) []byte {
+	p.target.accepted(p.subscribe(0, protocol.ResponseTopic(p.id)))
+	p.target.need(p.send(p.request(1, command...)))
+	body, err := p.await(packets.PUBLISH)
+	p.target.need(err)
+	return body
 }
 
 // subscribeAll subscribes to any number of filters, and stops at the first error.

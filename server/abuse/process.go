@@ -8,12 +8,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,61 +21,43 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// A process is a child process that prints lines.
-type process struct {
-	cmd   *exec.Cmd
-	lines chan string // of its standard output; one that finds no room is dropped
-	ended chan struct{}
+// taskVariable is the environment variable with the task of a child process, as JSON.
+const taskVariable = "TENURE_ABUSE_TASK"
+
+// A task is what a child process does: it attacks, or with a Folder it is a slow server.
+type task struct {
+	Folder string // for its data
+	Commit time.Duration
+
+	Attack  string // its name
+	Address string // of the server, host:port
+	Users   bool   // the server checks passwords
+	Short   bool
+	// Duration is how long the attack goes on, and Limit when it is cut off.
+	Duration, Limit time.Duration
 }
 
-func start(cmd *exec.Cmd) (*process, error) {
-	stdout, err := cmd.StdoutPipe()
+// beChild returns at once, unless this process has a task: then it does that, and exits.
+func beChild() {
+	text, ok := os.LookupEnv(taskVariable)
+	if !ok {
+		return
+	}
+	var t task
+	err := json.Unmarshal([]byte(text), &t)
+	switch {
+	case err != nil:
+	case t.Folder != "":
+		err = beServer(t)
+	default:
+		runtime.GOMAXPROCS(1) // see the comment of the command
+		err = beAttacker(t)
+	}
 	if err != nil {
-		return nil, err
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
-	cmd.WaitDelay = time.Second
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	p := &process{cmd: cmd, lines: make(chan string, 1), ended: make(chan struct{})}
-	go func() { // ends with the process, for which it waits
-		defer close(p.ended)
-		for lines := bufio.NewScanner(stdout); lines.Scan(); {
-			select {
-			case p.lines <- lines.Text():
-			default:
-			}
-		}
-		_ = cmd.Wait()
-	}()
-	return p, nil
-}
-
-// line returns the next line, or "" if the process ends or prints none in time.
-func (p *process) line() string {
-	select {
-	case line := <-p.lines:
-		return line
-	case <-p.ended:
-	case <-time.After(patience):
-	}
-	return ""
-}
-
-// end asks the process to end, and kills it if it does not.
-func (p *process) end(ask func() error) {
-	if ask() == nil {
-		select {
-		case <-p.ended:
-			return
-		case <-time.After(5 * time.Second):
-		}
-	}
-	_ = p.cmd.Process.Kill()
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-	}
+	os.Exit(0)
 }
 
 // childCommand returns a command that runs this program again for a task.
@@ -93,14 +75,107 @@ func childCommand(ctx context.Context, t task) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
+// beAttacker prints which limit the attack passed, if it passed one.
+func beAttacker(t task) (err error) {
+	i := slices.IndexFunc(attacks(), func(a attack) bool { return a.name == t.Attack })
+	if i < 0 {
+		return fmt.Errorf("there is no attack %q", t.Attack)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), t.Limit)
+	defer cancel()
+	defer func() {
+		switch end := recover().(type) {
+		case nil:
+		case breach:
+			fmt.Print(string(end))
+		case stopped:
+			err = end.reason
+		default:
+			panic(end)
+		}
+	}()
+	attacks()[i].run(ctx, &target{address: t.Address, users: t.Users, short: t.Short, duration: t.Duration})
+	return nil
+}
+
+// attack runs the attacker until it ends, and returns which limit it passed. It kills an attacker that
+// does not end, and returns an error.
+func (r *runner) attack(ctx context.Context, a attack, s *serverProcess) (breach string, err error) {
+	limit := 4*r.duration + 20*time.Second
+	t := task{Attack: a.name, Address: s.address, Users: a.users, Short: r.short, Duration: r.duration, Limit: limit}
+	bounded, cancel := context.WithTimeout(ctx, limit+10*time.Second)
+	defer cancel()
+	cmd, err := childCommand(bounded, t)
+	if err != nil {
+		return "", err
+	}
+	var failure bytes.Buffer
+	cmd.Stderr = &failure
+	out, err := cmd.Output()
+	if err != nil && s.death() == "" {
+		return "", fmt.Errorf("the attacker failed: %w\n%s", err, failure.String())
+	}
+	return string(out), nil
+}
+
 // A serverProcess is `tenure serve`.
 type serverProcess struct {
-	*process
+	cmd     *exec.Cmd
+	ended   chan struct{}
 	address string // host:port
 	log     string // path
 }
 
 func (r *runner) startServer(ctx context.Context, a attack, folder string) (*serverProcess, error) {
+	cmd, err := r.serverCommand(ctx, a, folder)
+	if err != nil {
+		return nil, err
+	}
+	s := &serverProcess{cmd: cmd, ended: make(chan struct{}), log: filepath.Join(folder, "log")}
+	log, err := os.Create(s.log)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	cmd.Stderr, cmd.WaitDelay = log, time.Second
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return nil, err
+	}
+	said := make(chan string, 1)
+	go func() { // ends with the process, for which it waits
+		defer close(s.ended)
+		for lines := bufio.NewScanner(stdout); lines.Scan(); {
+			select {
+			case said <- lines.Text():
+			default:
+			}
+		}
+		_ = cmd.Wait()
+	}()
+	line := ""
+	select {
+	case line = <-said:
+	case <-s.ended:
+	case <-time.After(patience):
+	}
+	_, rest, _ := strings.Cut(line, "://")
+	s.address, _, _ = strings.Cut(rest, " ")
+	if _, _, err := net.SplitHostPort(s.address); err != nil {
+		s.stop()
+		text, _ := os.ReadFile(s.log)
+		return nil, fmt.Errorf("the server did not start; it said %q\n%s", line, text)
+	}
+	return s, nil
+}
+
+func (r *runner) serverCommand(ctx context.Context, a attack, folder string) (*exec.Cmd, error) {
+	if a.commit > 0 {
+		return childCommand(ctx, task{Folder: folder, Commit: a.commit, Users: a.users})
+	}
 	arguments := append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, a.serve...)
 	if a.users {
 		path := filepath.Join(folder, "users.yaml")
@@ -116,41 +191,14 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 		}
 		arguments = append(arguments, flags...)
 	}
-	path := filepath.Join(folder, "log")
-	log, err := os.Create(path)
-	if err != nil {
-		return nil, err
+	if a.files == 0 {
+		return exec.CommandContext(ctx, r.tenure, arguments...), nil
 	}
-	defer log.Close()
-	program := r.tenure
-	if a.files > 0 {
-		if runtime.GOOS == "windows" { // it has no such limit
-			return nil, errors.ErrUnsupported
-		}
-		script := "ulimit -n " + strconv.Itoa(a.files) + ` && exec "$0" "$@"`
-		program, arguments = "/bin/sh", append([]string{"-c", script, program}, arguments...)
+	if runtime.GOOS == "windows" { // it has no such limit
+		return nil, errors.ErrUnsupported
 	}
-	cmd := exec.CommandContext(ctx, program, arguments...)
-	if a.commit > 0 {
-		if cmd, err = childCommand(ctx, task{Folder: folder, Commit: a.commit, Users: a.users}); err != nil {
-			return nil, err
-		}
-	}
-	cmd.Stderr = log
-	p, err := start(cmd)
-	if err != nil {
-		return nil, err
-	}
-	line := p.line()
-	_, address, ok := strings.Cut(line, "://")
-	address, _, _ = strings.Cut(address, " ")
-	s := &serverProcess{process: p, address: address, log: path}
-	if _, _, err := net.SplitHostPort(address); !ok || err != nil {
-		s.stop()
-		text, _ := os.ReadFile(s.log)
-		return nil, fmt.Errorf("the server did not start; it said %q\n%s", line, text)
-	}
-	return s, nil
+	script := "ulimit -n " + strconv.Itoa(a.files) + ` && exec "$0" "$@"`
+	return exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", script, r.tenure}, arguments...)...), nil
 }
 
 // writeUsers writes the file with the users and the rules.
@@ -171,8 +219,17 @@ func (a attack) writeUsers(path string) error {
 	return os.WriteFile(path, []byte(text), 0o600)
 }
 
+// stop asks the server to end, and kills it if it does not.
 func (s *serverProcess) stop() {
-	s.end(func() error { return s.cmd.Process.Signal(os.Interrupt) }) // Windows knows no such signal
+	if s.cmd.Process.Signal(os.Interrupt) == nil { // Windows knows no such signal
+		select {
+		case <-s.ended:
+			return
+		case <-time.After(5 * time.Second):
+		}
+	}
+	_ = s.cmd.Process.Kill()
+	<-s.ended // bounded: it is killed
 }
 
 // death returns why the server has ended, or "" while it runs.
@@ -182,16 +239,11 @@ func (s *serverProcess) death() string {
 	default:
 		return ""
 	}
-	log, err := os.Open(s.log)
-	if err != nil {
-		return "ended"
-	}
-	defer log.Close()
-	lines := bufio.NewScanner(log)
-	for lines.Scan() {
+	log, _ := os.ReadFile(s.log)
+	for line := range strings.Lines(string(log)) {
 		for _, sign := range []string{"panic:", "fatal error:", "runtime: out of memory", "SIGSEGV"} {
-			if strings.HasPrefix(lines.Text(), sign) || strings.HasPrefix(lines.Text(), "["+sign) {
-				return cut(lines.Text(), 80)
+			if strings.HasPrefix(strings.TrimPrefix(line, "["), sign) {
+				return fmt.Sprintf("%.80s", line)
 			}
 		}
 	}
@@ -206,49 +258,6 @@ func (s *serverProcess) logSize() int64 {
 	return info.Size()
 }
 
-// A healthyProcess is the healthy client.
-type healthyProcess struct {
-	*process
-	in io.WriteCloser
-}
-
-func (r *runner) startHealthy(ctx context.Context, a attack, s *serverProcess) (*healthyProcess, error) {
-	cmd, err := childCommand(ctx, task{Healthy: true, Address: s.address, Users: a.users, Encrypted: a.key != "", Changes: a.change > 0, Short: r.short})
-	if err != nil {
-		return nil, err
-	}
-	var failure bytes.Buffer
-	cmd.Stderr = &failure
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	p, err := start(cmd)
-	if err != nil {
-		return nil, err
-	}
-	h := &healthyProcess{process: p, in: in}
-	if h.line() != "ready" {
-		h.stop()
-		return nil, fmt.Errorf("the healthy client did not start\n%s", failure.String())
-	}
-	return h, nil
-}
-
-// next ends a phase of the healthy client and returns it.
-func (h *healthyProcess) next() (p phase, err error) {
-	_, err = io.WriteString(h.in, "next\n")
-	if err == nil {
-		err = json.Unmarshal([]byte(h.line()), &p)
-	}
-	if err != nil {
-		return p, fmt.Errorf("the healthy client has ended: %w", err)
-	}
-	return p, nil
-}
-
-func (h *healthyProcess) stop() { h.end(h.in.Close) }
-
 // Lines of /proc/{pid}/status: the present resident memory and its peak.
 const (
 	resident = "VmRSS:"
@@ -257,16 +266,10 @@ const (
 
 // memoryOf returns a value of a process in bytes, or 0 if there is no such process. Other
 // systems than Linux do not report the memory of another process: there it returns 0.
-func memoryOf(pid int, line string) int64 {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
+func memoryOf(s *serverProcess, line string) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
 	_, rest, _ := strings.Cut(string(text), line)
 	kilobytes, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-	n, err := strconv.ParseInt(kilobytes, 10, 64)
-	if err != nil {
-		return 0
-	}
+	n, _ := strconv.ParseInt(kilobytes, 10, 64)
 	return n << 10
 }

@@ -20,16 +20,13 @@ var socketAttacks = []attack{{
 	limit:  "the kernel holds less than 300 KiB for a client",
 	serve:  []string{"--max-memory", "64MiB"},
 	memory: 96,
-	run: func(ctx context.Context, t *target) error {
+	run: func(ctx context.Context, t *target) {
 		peers := t.logins(ctx, t.n(90, 20), named("deaf-"))
 		concurrently(len(peers), 8, func(i int) {
 			_ = peers[i].Conn.(*net.TCPConn).SetReadBuffer(4 << 10)
 			_, _ = peers[i].subscribe(0, "deaf")
 		})
-		publisher, err := t.login(ctx, rawmqtt.Login{ClientID: "publisher"})
-		if err != nil {
-			return err
-		}
+		publisher := t.as(ctx, "publisher")
 		publisher.drain()
 		for range 64 {
 			if publisher.send(rawmqtt.Message{Topic: "deaf", Payload: make([]byte, 64<<10)}.Packet()) != nil {
@@ -38,11 +35,10 @@ var socketAttacks = []attack{{
 			sleep(ctx, 10*time.Millisecond) // the server writes it meanwhile
 		}
 		held, clients := unsent(t.address)
-		_ = sleepFor(ctx, t.duration)
+		sleep(ctx, t.duration)
 		if clients > 0 && held/clients > 300<<10 {
-			return breach("the kernel held %d KiB for %d clients that did not read", held>>10, clients)
+			t.breach("the kernel held %d KiB for %d clients that did not read", held>>10, clients)
 		}
-		return nil
 	},
 }}
 

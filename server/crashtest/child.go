@@ -11,7 +11,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -188,8 +187,7 @@ func Main(serve func(ctx context.Context, task Task) error) {
 	var armed atomic.Pointer[armament]
 	armed.Store(&armament{life: task.Life})
 	engine.SystemClock = func() time.Time { return time.Now().Add(armed.Load().life.Clock) }
-	data := filepath.Join(task.Dir, dataFile)
-	failpoint.Set(func(at failpoint.Point) { armed.Load().hit(at, data, task.Fault) })
+	failpoint.Set(func(at failpoint.Point) { armed.Load().hit(at) })
 	go func() { // ends with the parent
 		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 			next := &armament{}
@@ -214,42 +212,16 @@ func (t *Task) Announce(address string) { fmt.Println(announcement + address) }
 type armament struct {
 	life   Life
 	passes atomic.Int64
-	lossy  atomic.Bool // the power is about to be lost, within a commit to the file data
 }
 
-func (a *armament) hit(at failpoint.Point, data string, fault Fault) {
+func (a *armament) hit(at failpoint.Point) {
 	if at == failpoint.BeforeCommit && a.life.Slow > 0 {
 		time.Sleep(rand.N(a.life.Slow))
-	}
-	if a.life.Point == PowerLoss {
-		switch {
-		case at == failpoint.BeforeCommit && a.passes.Add(1) == int64(a.life.Pass):
-			if err := beforeLoss(data); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(3)
-			}
-			a.lossy.Store(true)
-			go func() { // ends with the process
-				time.Sleep(rand.N(longestCommit))
-				if fault == NotSynced {
-					time.Sleep(lateness)
-				}
-				kill()
-			}()
-		case at == failpoint.AfterCommit && a.lossy.Swap(false) && fault != NotSynced:
-			_ = os.Remove(data + beforeSuffix) // the disk has confirmed the commit: nothing is lost
-		}
-		return
 	}
 	if at != a.life.Point || a.passes.Add(1) != int64(a.life.Pass) {
 		return
 	}
 	time.Sleep(a.life.Pause)
-	kill()
-}
-
-// kill kills this process, like SIGKILL.
-func kill() {
 	if self, err := os.FindProcess(os.Getpid()); err == nil {
 		_ = self.Kill()
 	}

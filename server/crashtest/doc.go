@@ -14,9 +14,9 @@
 //		}
 //	}
 //
-// The clients count, renew, delete, let keys expire, contend for leases, write under the tokens
-// of tenures and of former ones, watch, deliver requests again, and do everything at random
-// that the protocol has. Each [Property] says what must hold.
+// The clients do everything at random that the protocol has on a few registers, renew, contend for
+// leases, write under the tokens of tenures and of former ones, and deliver requests again. Each
+// [Property] says what must hold.
 //
 // A [History] is what clients saw of one key; its Check says whether the operations are
 // linearizable, by github.com/anishathalye/porcupine and the rules of a durable store: values,
@@ -26,10 +26,7 @@
 // see that Run finds it.
 //
 // Between a crash and the restart the clock of the store's machine may be set, back or forward.
-// Meanwhile the network between clients and store fails now and then: requests or replies pass
-// late, or never. A [Process] also loses power within commits: of what the disk has not confirmed,
-// any sectors are there.
 //
-// What it does not test: a disk that fails, and each state that a loss of power can leave. The
-// tests of server/journal do.
+// What it does not test: a disk that fails, and what a loss of power can leave. The tests of
+// server/journal do. A network that fails: package simulation.
 package crashtest

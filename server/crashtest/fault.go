@@ -38,13 +38,14 @@ const (
 	FenceForgotten Fault = "fence not kept"
 	// IdentityForgotten: each start takes a new identity.
 	IdentityForgotten Fault = "identity not kept"
-	// NotSynced: a commit ends before the disk has it. A Process has this fault, and no journal.
-	NotSynced Fault = "commit not synced"
 )
 
 // Faults returns all faults but None.
 func Faults() []Fault {
-	return []Fault{ReplyBeforeCommit, LostBatch, LifetimeNotGivenBack, BoundNotReserved, TornGroup, ReplyForgotten, FenceForgotten, IdentityForgotten, NotSynced}
+	return []Fault{
+		ReplyBeforeCommit, LostBatch, LifetimeNotGivenBack, BoundNotReserved, TornGroup,
+		ReplyForgotten, FenceForgotten, IdentityForgotten,
+	}
 }
 
 const (
@@ -59,7 +60,7 @@ const (
 func withFault(journal statestore.Journal, fault Fault) statestore.Journal {
 	b := &broken{Journal: journal}
 	switch fault {
-	case None, NotSynced:
+	case None:
 		return journal
 	case ReplyBeforeCommit:
 		return &early{Journal: journal}

@@ -2,6 +2,7 @@ package crashtest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,8 +10,105 @@ import (
 
 	"github.com/anishathalye/porcupine"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/transport"
 )
+
+// Kind is what an Operation did.
+type Kind string
+
+// The kinds of operations.
+const (
+	Get  Kind = "GET"
+	Set  Kind = "SET"
+	Del  Kind = "DEL"
+	VDel Kind = "VDEL"
+	// Notified is the arrival of a notification: at some time before it the key had this
+	// value and version, or was gone.
+	Notified Kind = "NOTIFY"
+)
+
+// Result is how an Operation ended.
+type Result string
+
+// The results of operations.
+const (
+	// Unknown: no reply came. The store may have applied the request or not, or may yet.
+	Unknown Result = ""
+	// Done: a SET was applied, a DEL or VDEL deleted the key, a GET or a notification found it.
+	Done Result = "done"
+	// Failed: the condition of a SET or VDEL was not met.
+	Failed Result = "condition failed"
+	// Absent: there is no key.
+	Absent Result = "absent"
+	// NeedsToken: the store refused a request without a token.
+	NeedsToken Result = "needs a token"
+	// LowerToken: the store refused a token that is lower than the key's.
+	LowerToken Result = "token too low"
+
+	// notSent: the store never got the request. No history has it.
+	notSent Result = "not sent"
+	// strange: the error is none that the protocol allows here.
+	strange Result = "strange"
+)
+
+// resultOf returns what an error of package transport says about a request.
+func resultOf(err error) Result {
+	switch {
+	case err == nil:
+		return Done
+	case errors.Is(err, transport.ErrConditionFailed):
+		return Failed
+	case errors.Is(err, transport.ErrFencingTokenRequired):
+		return NeedsToken
+	case errors.Is(err, transport.ErrFencingTokenLower):
+		return LowerToken
+	case errors.Is(err, transport.ErrOutcomeUnknown):
+		return Unknown
+	case errors.Is(err, transport.ErrNotSent), errors.Is(err, transport.ErrClosed):
+		return notSent
+	}
+	return strange
+}
+
+// Operation is one request, as its client saw it, or one notification.
+type Operation struct {
+	Client int // numbers the client
+	Kind   Kind
+	Key    string
+	// Value is what a SET writes and a VDEL expects.
+	Value     string
+	Condition transport.Condition // of a SET
+	TTL       time.Duration       // of a SET; 0: none
+	Token     hlc.Token           // zero: none
+	// Call and Return say when the request began and when its result was known, on the clock
+	// of the History. A notification is called when the change that it reports can have
+	// begun. If the Result is Unknown, the store may apply the request after Return.
+	Call, Return time.Duration
+	Result       Result
+	// Read is the value that a GET or a notification found.
+	Read string
+	// Version is the version in the reply, or zero if the reply had none.
+	Version hlc.Timestamp
+}
+
+// String returns the operation in one line.
+func (o Operation) String() string {
+	return fmt.Sprintf("%9.3f–%9.3f ms client %d: %v %q %q %v PX %d token %v: %q %q version %v",
+		milliseconds(o.Call), milliseconds(o.Return), o.Client, o.Kind, o.Key, o.Value, o.Condition, o.TTL.Milliseconds(), o.Token, o.Result, o.Read, o.Version)
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// changes reports whether the operation may have changed the key.
+func (o *Operation) changes() bool {
+	return o.Kind != Get && o.Kind != Notified && (o.Result == Done || o.Result == Unknown)
+}
+
+// isConditional reports whether it depends on the key if the operation succeeds.
+func (o *Operation) isConditional() bool {
+	return o.Kind == VDel || o.Condition != transport.Always || !o.Token.IsZero()
+}
 
 // History is what clients saw of one key, and the restarts of the store meanwhile.
 type History struct {
@@ -21,28 +119,18 @@ type History struct {
 }
 
 // Verdict is what a check of a History found.
-type Verdict uint8
+type Verdict string
 
 // The verdicts.
 const (
 	// Undecided: the check did not end in time. It proves nothing.
-	Undecided Verdict = iota
+	Undecided Verdict = "undecided"
 	// Linearizable: the operations can have taken effect one after the other, each between
 	// its call and its return.
-	Linearizable
+	Linearizable Verdict = "linearizable"
 	// NotLinearizable: they cannot.
-	NotLinearizable
+	NotLinearizable Verdict = "not linearizable"
 )
-
-var verdictNames = []string{"undecided", "linearizable", "not linearizable"}
-
-// String returns the verdict in words.
-func (v Verdict) String() string {
-	if int(v) < len(verdictNames) {
-		return verdictNames[v]
-	}
-	return fmt.Sprintf("Verdict(%d)", v)
-}
 
 // Check reports whether the operations on the key are linearizable: whether they can have
 // taken effect one after the other, by the rules of the protocol and of a durable store. It
@@ -56,14 +144,12 @@ func (h *History) Check(timeout time.Duration) Verdict {
 	left := int64(timeout / time.Microsecond) // steps
 	model := porcupine.NondeterministicModel{
 		Init: func() []any { return []any{register{}} },
-		Step: func(state, input, _ any) []any {
+		Step: func(state, input, _ any) (states []any) {
 			if left--; left < 0 {
 				return nil // so the check ends soon, without a verdict
 			}
-			after := g.after(state.(register), input.(*Operation))
-			states := make([]any, len(after))
-			for i, r := range after {
-				states[i] = r
+			for _, r := range g.after(state.(register), input.(*Operation)) {
+				states = append(states, r)
 			}
 			return states
 		},
@@ -89,81 +175,26 @@ func (h *History) Check(timeout time.Duration) Verdict {
 	return Undecided
 }
 
-// String returns the operations and the restarts in the order of their calls, one each line.
-func (h *History) String() string {
-	type line struct {
-		at   time.Duration
-		text string
-	}
-	var lines []line
-	for _, o := range h.Operations {
-		lines = append(lines, line{o.Call, o.String()})
-	}
-	for _, r := range h.Restarts {
-		lines = append(lines, line{r.Dead, fmt.Sprintf("%9.3f–%9.3f ms restart", milliseconds(r.Dead), milliseconds(r.Ready))})
-	}
-	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
-	var b strings.Builder
-	for _, l := range lines {
-		b.WriteString(l.text)
-		b.WriteByte('\n')
-	}
-	return b.String()
-}
-
-// Weight is how much a History tests. Histories of little weight are linearizable whatever
-// the store does.
-type Weight struct {
-	Operations int // with a known result
-	Unknown    int // that may have changed the key, with an unknown one
-	// Conditional counts SETs with a condition, VDELs, and SETs, DELs and VDELs with a token
-	// that succeeded.
-	Conditional int
-	// Concurrent counts pairs of operations of different clients at the same time, one of which
-	// may have changed the key.
-	Concurrent int
-	// Crashes counts restarts with a successful operation before and another one after.
-	Crashes int
-}
-
-// Add adds another weight.
-func (w *Weight) Add(other Weight) {
-	w.Operations += other.Operations
-	w.Unknown += other.Unknown
-	w.Conditional += other.Conditional
-	w.Concurrent += other.Concurrent
-	w.Crashes += other.Crashes
-}
-
-// Weight returns how much the history tests.
-func (h *History) Weight() (w Weight) {
+// Crashed reports whether a restart has a successful operation before and another one after.
+func (h *History) Crashed() bool {
 	first, last := forever, time.Duration(0) // return of the first success, call of the last one
 	for i := range h.Operations {
-		o := &h.Operations[i]
-		if o.Result == Unknown {
-			if o.changes() {
-				w.Unknown++
-			}
-		} else {
-			w.Operations++
-		}
-		if o.Result == Done {
+		if o := &h.Operations[i]; o.Result == Done {
 			first, last = min(first, o.Return), max(last, o.Call)
-			if o.Kind == VDel || o.Condition != transport.Always || o.changes() && !o.Token.IsZero() {
-				w.Conditional++
-			}
 		}
-		for j := range h.Operations[:i] {
-			p := &h.Operations[j]
-			if p.Client != o.Client && (p.changes() || o.changes()) && o.Call < p.Return && p.Call < o.Return {
-				w.Concurrent++
-			}
-		}
+	}
+	return slices.ContainsFunc(h.Restarts, func(r Restart) bool { return first <= r.Dead && last >= r.Ready })
+}
+
+// String returns the operations in the order of their calls, one each line, and the restarts.
+func (h *History) String() string {
+	byCall := func(a, b Operation) int { return cmp.Compare(a.Call, b.Call) }
+	var b strings.Builder
+	for _, o := range slices.SortedStableFunc(slices.Values(h.Operations), byCall) {
+		fmt.Fprintln(&b, o)
 	}
 	for _, r := range h.Restarts {
-		if first <= r.Dead && last >= r.Ready {
-			w.Crashes++
-		}
+		fmt.Fprintf(&b, "%9.3f–%9.3f ms restart\n", milliseconds(r.Dead), milliseconds(r.Ready))
 	}
-	return w
+	return b.String()
 }

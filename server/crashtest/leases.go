@@ -26,17 +26,12 @@ type contest struct {
 	guarded  string // the key
 	ttl      time.Duration
 
-	mu         sync.Mutex
-	tenures    []*holding // that may not be over
-	former     []hlc.Token
-	highest    hlc.Token       // of all tenures
-	floor      stamp           // the highest write that is known to be done
-	won        int             // tenures
-	crashes    []time.Duration // when they were over
-	outlived   int             // crashes after which a tenure was renewed or found
-	writes     int             // under a token
-	staleTries int             // writes with an old token that were refused
-	probes     int             // reads of the lease's key during a tenure
+	mu      sync.Mutex
+	tenures []*holding // that may not be over
+	former  []hlc.Token
+	highest hlc.Token       // of all tenures
+	floor   stamp           // the highest write that is known to be done
+	crashes []time.Duration // when they were over
 }
 
 // holding is one tenure.
@@ -162,8 +157,8 @@ func (c *contest) begin(s *session, tenure *lease.Tenure) (*holding, bool) {
 	c.highest = higher(c.highest, token)
 	c.tenures = append(slices.DeleteFunc(c.tenures, func(h *holding) bool { return context.Cause(h.tenure.Context()) != nil }), h)
 	c.former = append(c.former[max(0, len(c.former)-8):], token)
-	c.won++
 	c.mu.Unlock()
+	c.recorder.count(Tenures, 1)
 	if token.Compare(before) <= 0 {
 		c.recorder.violated(OneHolder, "%s: %s got the token %v after %v", c.name, h.client, token, before)
 	}
@@ -197,7 +192,7 @@ func (c *contest) look(h *holding) {
 func (c *contest) livesLocked(h *holding, at time.Duration) {
 	for h.outlived < len(c.crashes) && at > c.crashes[h.outlived] {
 		h.outlived++
-		c.outlived++
+		c.recorder.count(Outlived, 1)
 	}
 }
 
@@ -220,7 +215,7 @@ func (c *contest) write(ctx context.Context, guard *fencing.Guard, what stamp) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.writes++
+	c.recorder.count(GuardedWrites, 1)
 	if what.token.Compare(before.token) < 0 {
 		c.recorder.violated(FencesHold, "%s: %v was written after %v", c.guarded, what, before)
 	}
@@ -244,9 +239,7 @@ func (c *contest) intrude(ctx context.Context, s *session, random *rand.Rand) {
 	o := s.do(ctx, Operation{Kind: Set, Key: c.guarded, Value: stamp{token, 1 << 30}.String(), Token: token})
 	switch o.Result {
 	case LowerToken:
-		c.mu.Lock()
-		c.staleTries++
-		c.mu.Unlock()
+		c.recorder.count(StaleWrites, 1)
 	case Unknown, notSent:
 	default:
 		c.recorder.violated(FencesHold, "%v, after %v was written", o, floor)
@@ -301,8 +294,8 @@ func (c *contest) probe(ctx context.Context, s *session) {
 		c.recorder.violated(LeasesLast, "%v; %s holds it for another %v", o, h.client, left)
 		return
 	}
+	c.recorder.count(Probes, 1)
 	c.mu.Lock()
-	c.probes++
 	c.livesLocked(h, o.Call)
 	c.mu.Unlock()
 }

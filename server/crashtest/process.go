@@ -3,11 +3,8 @@ package crashtest
 import (
 	"context"
 	"io"
-	"math/rand/v2"
 	"net"
-	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/failpoint"
@@ -24,37 +21,21 @@ type Process struct {
 	Task Task
 
 	Target
-	child  *Child // nil at first
-	random *rand.Rand
-	losses atomic.Int64
+	child *Child // nil at first
 }
-
-// Losses returns how often the power was lost within a commit.
-func (p *Process) Losses() int { return int(p.losses.Load()) }
 
 // Start implements Store.
 func (p *Process) Start(ctx context.Context, life Life) (err error) {
 	task := p.Task
 	task.Life = life
-	if p.random == nil {
-		p.random = rand.New(rand.NewPCG(1, 4))
-	}
-	lost, err := afterLoss(filepath.Join(task.Dir, dataFile), task.Fault, p.random)
-	if err != nil {
-		return err
-	}
-	if lost {
-		p.losses.Add(1)
-	}
 	if p.child, err = Launch(task, nil); err != nil {
 		return err
 	}
 	address, err := p.child.Address(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		p.SetAddress(address)
 	}
-	p.SetAddress(address)
-	return nil
+	return err
 }
 
 // Died implements Store.
@@ -69,9 +50,7 @@ func (p *Process) Kill() error {
 }
 
 // Points implements Store.
-func (p *Process) Points() []failpoint.Point {
-	return append(failpoint.Points(), PowerLoss, PowerLoss)
-}
+func (p *Process) Points() []failpoint.Point { return failpoint.Points() }
 
 // Opened is a server in a child, which tells its parent when it serves.
 type Opened struct {

@@ -3,8 +3,11 @@ package crashtest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,10 +28,6 @@ const (
 	VersionsRise Property = "versions rise"
 	// FencesHold: a write with a token is refused once one with a higher token succeeded.
 	FencesHold Property = "fences hold"
-	// GoneStaysGone: a key that was seen gone does not come back without a write.
-	GoneStaysGone Property = "a key that was seen gone stays gone"
-	// NotifiedIsKept: what a notification told is there after the crash.
-	NotifiedIsKept Property = "what a notification told survives"
 	// LeasesLast: the key of a lease is there until its holder's deadline.
 	LeasesLast Property = "a lease lasts until its holder's deadline"
 	// OneHolder: no two tenures of a lease hold at the same time, and tokens rise.
@@ -52,8 +51,82 @@ type Violation struct {
 	Text     string
 }
 
-// String returns the property and the text.
-func (v Violation) String() string { return fmt.Sprintf("%s: %s", v.Property, v.Text) }
+// Counted is what a run counts.
+type Counted string
+
+// What a run counts. Without enough of each, by least, it proves little.
+const (
+	Answered      Counted = "requests answered"
+	Unanswered    Counted = "requests of unknown outcome"
+	Conditional   Counted = "conditional requests that succeeded"
+	Histories     Counted = "histories checked"
+	Crossed       Counted = "histories with a crash between two successes"
+	Notifications Counted = "notifications"
+	Tenures       Counted = "tenures"
+	Outlived      Counted = "crashes that a tenure outlived"
+	Renewals      Counted = "renewals"
+	Probes        Counted = "reads of a lease during a tenure"
+	GuardedWrites Counted = "writes under a token"
+	StaleWrites   Counted = "writes under an old token, all refused"
+	Redelivered   Counted = "requests delivered again after a crash"
+	Visits        Counted = "reads sent to a process that was deposed"
+	WrongClocks   Counted = "restarts with a clock that is wrong"
+)
+
+// least is how much there must be for each crash.
+var least = map[Counted]float64{
+	Answered: 20, Unanswered: 1. / 4, Conditional: 10, Histories: 1, Crossed: 1. / 2, Notifications: 1,
+	Tenures: 1. / 8, Outlived: 1. / 8, Renewals: 10, Probes: 1, GuardedWrites: 1, StaleWrites: 1. / 8,
+}
+
+// Report is what a run did and found.
+type Report struct {
+	// Cycles is how often the store was killed, and Deaths where.
+	Cycles int
+	Deaths map[string]int
+	// Violations are the first ones that were found; none if the store kept what it must.
+	Violations []Violation
+	Counts     map[Counted]int
+	// Took is how long the run took, LongestOutage how long the store did not answer after a death.
+	Took, LongestOutage time.Duration
+
+	redelivers bool
+}
+
+// ErrThin is what errors.Is finds in the error of Report.Err if too little happened for the run
+// to prove anything.
+var ErrThin = errors.New("the run proves little")
+
+// Err returns nil if the store kept what it must, and enough happened to show that.
+func (r *Report) Err() error {
+	var all []error
+	for _, v := range r.Violations {
+		all = append(all, fmt.Errorf("%s: %s", v.Property, v.Text))
+	}
+	wanted := maps.Clone(least)
+	if r.redelivers {
+		wanted[Redelivered] = 1
+	}
+	for what, each := range wanted {
+		if want := int(each * float64(r.Cycles)); r.Counts[what] < want || r.Cycles == 0 {
+			all = append(all, fmt.Errorf("%w: %s: %d, want at least %d", ErrThin, what, r.Counts[what], want))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// String returns the report, a line for each count.
+func (r *Report) String() string {
+	lines := []string{fmt.Sprintf("%d crashes in %v, without a store for %v at most, %d violations",
+		r.Cycles, r.Took.Round(time.Second), r.LongestOutage.Round(time.Millisecond), len(r.Violations))}
+	for _, where := range slices.Sorted(maps.Keys(r.Deaths)) {
+		lines = append(lines, fmt.Sprintf("killed %s: %d", where, r.Deaths[where]))
+	}
+	for _, what := range slices.Sorted(maps.Keys(r.Counts)) {
+		lines = append(lines, fmt.Sprintf("%s: %d", what, r.Counts[what]))
+	}
+	return strings.Join(lines, "\n")
+}
 
 const maxViolations = 20
 
@@ -63,32 +136,61 @@ type recorder struct {
 
 	turn atomic.Int32 // see turns
 
-	mu         sync.Mutex
-	violations []Violation // the first maxViolations
-	broken     chan struct{}
-	restarts   []Restart
-	highest    hlc.Timestamp // of all versions that clients have seen
-	identity   string        // of the store; empty until it is known
-	answered   int           // requests
-	unanswered int           // requests that were sent
+	mu       sync.Mutex
+	report   Report
+	broken   chan struct{} // closed by the first violation
+	restarts []Restart
+	highest  hlc.Timestamp // of all versions that clients have seen
+	identity string        // of the store; empty until it is known
 }
 
-func newRecorder() *recorder { return &recorder{began: time.Now(), broken: make(chan struct{})} }
+func newRecorder() *recorder {
+	return &recorder{
+		began: time.Now(), broken: make(chan struct{}),
+		report: Report{Deaths: make(map[string]int), Counts: make(map[Counted]int)},
+	}
+}
 
 // now returns the time on the clock of the run.
 func (r *recorder) now() time.Duration { return time.Since(r.began) }
+
+// count adds to a count, and returns it.
+func (r *recorder) count(what Counted, n int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Counts[what] += n
+	return r.report.Counts[what]
+}
+
+// died notes where the store was killed.
+func (r *recorder) died(where string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Deaths[where]++
+}
 
 // violated notes a violation.
 func (r *recorder) violated(property Property, format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.violations) == 0 {
+	if len(r.report.Violations) == 0 {
 		close(r.broken)
 	}
-	if len(r.violations) < maxViolations {
+	if len(r.report.Violations) < maxViolations {
 		text := fmt.Sprintf("at %.3f s: ", r.now().Seconds()) + fmt.Sprintf(format, args...)
-		r.violations = append(r.violations, Violation{property, text})
+		r.report.Violations = append(r.report.Violations, Violation{property, text})
 	}
+}
+
+// reported returns the report so far, after so many cycles.
+func (r *recorder) reported(cycles int) *Report {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Cycles, r.report.Took = cycles, r.now()
+	copied := r.report
+	copied.Violations = slices.Clone(r.report.Violations)
+	copied.Counts, copied.Deaths = maps.Clone(r.report.Counts), maps.Clone(r.report.Deaths)
+	return &copied
 }
 
 // restarted notes an interruption of the store that is over.
@@ -96,13 +198,7 @@ func (r *recorder) restarted(restart Restart) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.restarts = append(r.restarts, restart)
-}
-
-// requests returns how many requests were answered so far.
-func (r *recorder) requests() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.answered
+	r.report.LongestOutage = max(r.report.LongestOutage, restart.Ready-restart.Dead)
 }
 
 // restartsNear returns the restarts that can matter to operations since a time.
@@ -173,12 +269,19 @@ func (s *session) do(ctx context.Context, o Operation) Operation {
 	if o.Result == Done && !existed {
 		o.Result = Absent
 	}
-	if o.Result == Unknown || o.Result == notSent {
+	switch o.Result {
+	case Unknown:
 		o.Version = hlc.Timestamp{}
-	}
-	s.count(o.Result)
-	if o.Result == strange {
+		s.recorder.count(Unanswered, 1)
+	case notSent:
+		o.Version = hlc.Timestamp{}
+	case strange:
 		s.recorder.violated(OnlyKnownErrors, "%v: %v", o, err)
+	default:
+		s.recorder.count(Answered, 1)
+	}
+	if o.Result == Done && o.isConditional() {
+		s.recorder.count(Conditional, 1)
 	}
 	if o.Kind == Set && o.Result == Done && o.Version.Compare(before) <= 0 {
 		s.recorder.violated(VersionsRise, "%v, after version %v was seen", o, before)
@@ -186,18 +289,6 @@ func (s *session) do(ctx context.Context, o Operation) Operation {
 	s.recorder.saw(o.Version)
 	s.identify()
 	return o
-}
-
-func (s *session) count(result Result) {
-	s.recorder.mu.Lock()
-	defer s.recorder.mu.Unlock()
-	switch result {
-	case Unknown:
-		s.recorder.unanswered++
-	case notSent:
-	default:
-		s.recorder.answered++
-	}
 }
 
 // identify compares the identity of the store with the one that it had at first.

@@ -10,7 +10,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -33,9 +32,6 @@ type redeliveries struct {
 	recent []*redelivery // the latest requests, in order
 	count  int
 	behind time.Duration // by how much the store's clock was behind when it refused a request
-
-	mu    sync.Mutex
-	again int // requests that were delivered again and answered
 }
 
 // redelivery is one request.
@@ -87,9 +83,7 @@ func (d *redeliveries) use(ctx context.Context, conn net.Conn, other *session, r
 		if d.send(conn, r) != nil || d.receive(ctx, conn, other) != nil {
 			return
 		}
-		d.mu.Lock()
-		d.again++
-		d.mu.Unlock()
+		d.recorder.count(Redelivered, 1)
 	}
 	for {
 		d.recorder.await(ctx, turnOfRedeliveries)

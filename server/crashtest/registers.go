@@ -27,12 +27,6 @@ type registers struct {
 
 	checks   sync.WaitGroup
 	checking chan struct{} // a token for the one check at a time
-
-	resultsMu sync.Mutex
-	verdicts  [3]int // by Verdict
-	weight    Weight
-	thin      int // histories without a crash between two successes
-	worst     time.Duration
 }
 
 // generation is a set of keys.
@@ -123,20 +117,14 @@ func (g *registers) check(h *History) {
 		patience, broken = min(patience, time.Second), true
 	default:
 	}
-	began := time.Now()
-	verdict, weight := h.Check(patience), h.Weight()
-	took := time.Since(began)
+	verdict := h.Check(patience)
 	if verdict == NotLinearizable || verdict == Undecided && !broken {
 		g.recorder.violated(HistoriesAreLinearizable, "the history is %v:\n%v", verdict, h)
 	}
-	g.resultsMu.Lock()
-	defer g.resultsMu.Unlock()
-	g.verdicts[verdict]++
-	g.weight.Add(weight)
-	if weight.Crashes == 0 {
-		g.thin++
+	g.recorder.count(Histories, 1)
+	if h.Crashed() {
+		g.recorder.count(Crossed, 1)
 	}
-	g.worst = max(g.worst, took)
 }
 
 // choose returns a key for one operation, which must call generation.inflight.Done. It returns
@@ -169,14 +157,34 @@ func (g *registers) use(ctx context.Context, s *session, random *rand.Rand) {
 	}
 }
 
-// begin returns a random operation, and false if there were enough.
-func (k *registerKey) begin(g *registers, of *generation, client int, own *int, random *rand.Rand) (o Operation, ok bool) {
+// visit reads one of the keys, from a process that was deposed: what it answers must be true.
+func (g *registers) visit(ctx context.Context, s *session, random *rand.Rand) {
+	of, key := g.choose(random)
+	if key == nil {
+		return
+	}
+	defer of.inflight.Done()
+	if key.mayBegin(g.most) {
+		g.recorder.count(Visits, 1)
+		key.end(s.do(ctx, Operation{Kind: Get, Key: key.name}))
+	}
+}
+
+// mayBegin counts an operation, and reports whether there were not enough before.
+func (k *registerKey) mayBegin(most int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.begun >= g.most {
+	k.begun++
+	return k.begun <= most
+}
+
+// begin returns a random operation, and false if there were enough.
+func (k *registerKey) begin(g *registers, of *generation, client int, own *int, random *rand.Rand) (o Operation, ok bool) {
+	if !k.mayBegin(g.most) {
 		return o, false
 	}
-	k.begun++
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	o.Key = k.name
 	switch n := random.IntN(100); {
 	case n < 30:
@@ -277,6 +285,7 @@ func (k *registerKey) hear(s *session, change transport.Change, since time.Durat
 	o := Operation{Client: s.number, Kind: Notified, Key: k.name, Call: since, Return: s.recorder.now(),
 		Result: Absent, Version: change.Version}
 	s.recorder.saw(change.Version)
+	s.recorder.count(Notifications, 1)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.notified++; k.notified > most {

@@ -3,7 +3,6 @@ package crashtest
 import (
 	"context"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -16,8 +15,6 @@ import (
 type renewals struct {
 	recorder *recorder
 	ttl      time.Duration
-
-	count atomic.Int64
 }
 
 // renew renews a key until ctx ends.
@@ -29,7 +26,7 @@ func (r *renewals) renew(ctx context.Context, s *session, key string, random *ra
 		switch {
 		case o.Result == Done:
 			deadline = o.Call + r.ttl
-			r.count.Add(1)
+			r.recorder.count(Renewals, 1)
 		case o.Result == Failed:
 			r.recorder.violated(WritesSurvive, "%v, and nothing else writes this key", o)
 		}

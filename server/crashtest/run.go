@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math/rand/v2"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/failpoint"
@@ -56,13 +54,6 @@ type RawDialer interface {
 	DialRaw(ctx context.Context) (net.Conn, error)
 }
 
-// A Partitioner is a Store between which and its clients the network can fail.
-type Partitioner interface {
-	// Partition keeps what is sent from passing in the ways that are chosen, for the clients that
-	// hit chooses, until heal is called. Then it passes, late. It is called by one goroutine.
-	Partition(toStore, toClients bool, hit func(clientID string) bool) (heal func())
-}
-
 // A Former is a Store of several processes, in which one that was frozen may go on after another
 // one took over. It must not answer then.
 type Former interface {
@@ -85,26 +76,11 @@ type Options struct {
 	// TTL is the lifetime of the leases; default 2 s. It should be longer than the store takes
 	// to start.
 	TTL time.Duration
-	// Life is about how long the store lives in a cycle; default 1 s.
-	Life time.Duration
-	// Clients is how many clients do random operations; default 6. There are eight others.
-	Clients int
 	// Patience bounds the check of one history; default 30 s. A history without a verdict is a
 	// violation.
 	Patience time.Duration
-	// Skew is how far the clock of one client is ahead of the others; default 40 s.
-	Skew time.Duration
 	// Progress, if not nil, is called after each cycle.
-	Progress func(cycle int, report *Report)
-}
-
-func (o *Options) complete() {
-	o.Cycles = cmp.Or(o.Cycles, 10)
-	o.TTL = cmp.Or(o.TTL, 2*time.Second)
-	o.Life = cmp.Or(o.Life, time.Second)
-	o.Clients = cmp.Or(o.Clients, 6)
-	o.Patience = cmp.Or(o.Patience, 30*time.Second)
-	o.Skew = cmp.Or(o.Skew, 40*time.Second)
+	Progress func(*Report)
 }
 
 const (
@@ -112,43 +88,44 @@ const (
 	auditTimeout   = 20 * time.Second
 	requestTimeout = 2 * time.Second
 
-	counterKeys = 4
-	contests    = 2
-	contenders  = 3
+	// lifetime is about how long the store lives in a cycle.
+	lifetime = time.Second
+	// randomly is how many clients do random operations. There are eight others.
+	randomly   = 6
+	contests   = 2
+	contenders = 3
+	// skew is how far the clock of one client is ahead of the others.
+	skew = 40 * time.Second
 	// A life that no failpoint ends lasts until so many requests were answered, or so long.
 	requestsInLife = 200
 	longestLife    = 20 * time.Second
-	// auditedGone is how many keys that were seen gone are read after each restart.
-	auditedGone = 16
 )
 
 // Run kills the store again and again while clients use it, and checks what they see. It returns
 // after the first violation, and when ctx ends. The error says why the run itself failed;
 // violations are in the report.
 func Run(ctx context.Context, store Store, options Options) (*Report, error) {
-	options.complete()
+	options.Cycles = cmp.Or(options.Cycles, 10)
+	options.TTL = cmp.Or(options.TTL, 2*time.Second)
+	options.Patience = cmp.Or(options.Patience, 30*time.Second)
+	r := newRecorder()
 	h := &harness{
-		options:  options,
-		store:    store,
-		recorder: newRecorder(),
-		random:   rand.New(rand.NewPCG(options.Seed, 1)),
-		report:   Report{Deaths: make(map[string]int), began: time.Now()},
+		options: options, store: store, recorder: r,
+		random:    rand.New(rand.NewPCG(options.Seed, 1)),
+		registers: newRegisters(r, options.Strict, options.Patience),
+		renewals:  &renewals{recorder: r, ttl: 2 * options.TTL},
 	}
-	h.registers = newRegisters(h.recorder, options.Strict, options.Patience)
-	h.counters = newCounters(h.recorder, counterKeys)
-	h.gone = &goneKeys{recorder: h.recorder}
-	h.renewals = &renewals{recorder: h.recorder, ttl: 2 * options.TTL}
 	for i := range contests {
-		h.contests = append(h.contests, newContest(h.recorder, i, options.TTL))
+		h.contests = append(h.contests, newContest(r, i, options.TTL))
 	}
 	if raw, ok := store.(RawDialer); ok {
+		r.report.redelivers = true
 		for i := range 2 {
-			h.redeliveries = append(h.redeliveries, newRedeliveries(h.recorder, i, raw.DialRaw))
+			h.redeliveries = append(h.redeliveries, newRedeliveries(r, i, raw.DialRaw))
 		}
 	}
 	err := h.run(ctx)
-	h.summarize()
-	return &h.report, err
+	return r.reported(h.cycles), err
 }
 
 type harness struct {
@@ -156,17 +133,12 @@ type harness struct {
 	store    Store
 	recorder *recorder
 	random   *rand.Rand // of run alone
-	report   Report
+	cycles   int
 
 	registers    *registers
-	counters     *counters
-	gone         *goneKeys
 	renewals     *renewals
 	contests     []*contest
 	redeliveries []*redeliveries // none if the store has no RawDialer
-
-	visited    atomic.Int64 // requests to a process that was deposed
-	partitions atomic.Int64
 
 	audit    *session
 	sessions []*session
@@ -185,14 +157,13 @@ func (h *harness) run(ctx context.Context) (err error) {
 		return err
 	}
 	h.work(work)
-	for h.report.Cycles < h.options.Cycles && ctx.Err() == nil {
+	for h.cycles < h.options.Cycles && ctx.Err() == nil {
 		if err := h.cycle(work); err != nil {
 			return err
 		}
-		h.report.Cycles++
+		h.cycles++
 		if h.options.Progress != nil {
-			h.summarize()
-			h.options.Progress(h.report.Cycles, &h.report)
+			h.options.Progress(h.recorder.reported(h.cycles))
 		}
 		select {
 		case <-h.recorder.broken:
@@ -214,10 +185,10 @@ func (h *harness) close() {
 
 // dial makes the clients.
 func (h *harness) dial(ctx context.Context) error {
-	for i := range h.options.Clients + 8 {
+	for i := range randomly + 8 {
 		options := transport.ClientOptions{RequestTimeout: requestTimeout}
 		if i == 0 {
-			options.Now = func() time.Time { return time.Now().Add(h.options.Skew) }
+			options.Now = func() time.Time { return time.Now().Add(skew) }
 		}
 		s, err := h.session(ctx, i, options)
 		if err != nil {
@@ -239,41 +210,27 @@ func (h *harness) session(ctx context.Context, number int, options transport.Cli
 	return &session{Client: client, recorder: h.recorder, number: number}, nil
 }
 
+// do runs a task with random numbers of its own.
+func (h *harness) do(task func(*rand.Rand)) {
+	random := h.newRandom()
+	h.tasks.Go(func() { task(random) })
+}
+
 // work makes the clients use the store until ctx ends.
 func (h *harness) work(ctx context.Context) {
-	for i := range h.options.Clients {
-		random := h.newRandom()
-		h.tasks.Go(func() { h.registers.use(ctx, h.sessions[i], random) })
+	for i := range randomly {
+		h.do(func(random *rand.Rand) { h.registers.use(ctx, h.sessions[i], random) })
 	}
-	others := h.sessions[h.options.Clients:]
-	for i, key := range h.counters.keys {
-		writer, reader := others[i%2], others[2+i%2]
-		random, randomReads := h.newRandom(), h.newRandom()
-		h.tasks.Go(func() { h.counters.write(ctx, writer, key, random) })
-		h.tasks.Go(func() {
-			for ctx.Err() == nil {
-				h.counters.read(ctx, reader, key)
-				sleep.For(ctx, time.Duration(randomReads.IntN(20))*time.Millisecond)
-			}
-		})
-		h.tasks.Go(func() { h.counters.watch(ctx, reader, key) })
-	}
-	for i := range 2 {
-		random := h.newRandom()
-		h.tasks.Go(func() { h.gone.use(ctx, others[2+i], random) })
-	}
+	others := h.sessions[randomly:]
 	for i, of := range []*session{h.sessions[0], others[7]} {
-		random := h.newRandom()
 		s := &session{Client: of.Client, recorder: h.recorder, number: of.number, turn: turnOfRenewals}
-		h.tasks.Go(func() { h.renewals.renew(ctx, s, fmt.Sprintf("renewed/%d", i), random) })
+		h.do(func(random *rand.Rand) { h.renewals.renew(ctx, s, fmt.Sprintf("renewed/%d", i), random) })
 	}
 	for _, c := range h.contests {
 		for i := range contenders {
-			random := h.newRandom()
-			h.tasks.Go(func() { c.contend(ctx, others[4+i], random) })
+			h.do(func(random *rand.Rand) { c.contend(ctx, others[4+i], random) })
 		}
-		random := h.newRandom()
-		h.tasks.Go(func() {
+		h.do(func(random *rand.Rand) {
 			for ctx.Err() == nil {
 				c.probe(ctx, others[2])
 				c.intrude(ctx, others[3], random)
@@ -282,44 +239,12 @@ func (h *harness) work(ctx context.Context) {
 		})
 	}
 	if store, ok := h.store.(Former); ok {
-		h.tasks.Go(func() { h.visit(ctx, store.Former()) })
-	}
-	if store, ok := h.store.(Partitioner); ok {
-		random := h.newRandom()
-		h.tasks.Go(func() { h.partition(ctx, store, random) })
+		h.do(func(random *rand.Rand) { h.visit(ctx, store.Former(), random) })
 	}
 	for _, d := range h.redeliveries {
-		random := h.newRandom()
-		h.tasks.Go(func() { d.deliver(ctx, others[3], random) })
+		h.do(func(random *rand.Rand) { d.deliver(ctx, others[3], random) })
 	}
 	h.rotate(ctx)
-}
-
-// partition makes the network fail between the store and all clients, or some, now and then.
-func (h *harness) partition(ctx context.Context, store Partitioner, random *rand.Rand) {
-	for sleep.For(ctx, time.Duration(random.Int64N(int64(2*h.options.Life)))) {
-		toStore, toClients, all := random.IntN(3) > 0, random.IntN(3) > 0, random.IntN(2) == 0
-		if !toStore && !toClients {
-			continue
-		}
-		lasts := time.Duration(random.Int64N(int64(h.options.Life / 2)))
-		if random.IntN(8) == 0 {
-			lasts = h.options.TTL / 2
-		}
-		which := random.Uint64()
-		heal := store.Partition(toStore, toClients, func(clientID string) bool {
-			return all || (hashOf(clientID)^which)%2 == 0
-		})
-		h.partitions.Add(1)
-		sleep.For(ctx, lasts)
-		heal()
-	}
-}
-
-func hashOf(text string) uint64 {
-	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(text)) // never fails, says its documentation
-	return hash.Sum64()
 }
 
 func (h *harness) newRandom() *rand.Rand {
@@ -327,16 +252,15 @@ func (h *harness) newRandom() *rand.Rand {
 }
 
 // visit asks a process that was deposed, again and again until ctx ends.
-func (h *harness) visit(ctx context.Context, former *Target) {
+func (h *harness) visit(ctx context.Context, former *Target, random *rand.Rand) {
 	for ctx.Err() == nil {
 		dialling, cancel := context.WithTimeout(ctx, time.Second)
 		client, err := former.Dial(dialling, "visitor", transport.ClientOptions{RequestTimeout: 200 * time.Millisecond})
 		cancel()
 		if err == nil {
 			visitor := &session{Client: client, recorder: h.recorder, number: len(h.sessions)}
-			for _, key := range h.counters.keys {
-				h.visited.Add(1)
-				h.counters.read(ctx, visitor, key)
+			for range 4 {
+				h.registers.visit(ctx, visitor, random)
 			}
 			_ = client.Close()
 		}
@@ -356,10 +280,10 @@ func (h *harness) start(ctx context.Context, life Life) error {
 	defer cancel()
 	err := h.store.Start(ctx, life)
 	if errors.Is(err, ErrDied) && life.Point != "" {
-		h.report.Deaths[string(life.Point)]++
+		h.recorder.died(string(life.Point))
 		err = h.store.Start(ctx, Life{})
 	}
-	if err != nil && ctx.Err() == nil && h.report.Cycles > 0 {
+	if err != nil && ctx.Err() == nil && h.cycles > 0 {
 		h.recorder.violated(StartsAgain, "%v", err)
 	}
 	if err != nil {
@@ -382,7 +306,6 @@ func (h *harness) cycle(ctx context.Context) error {
 		return err
 	}
 	restart.Ready = h.recorder.now()
-	h.report.outages = append(h.report.outages, restart.Ready-restart.Dead)
 	h.recorder.restarted(restart)
 	if h.recorder.turn.Load() != turnOfAll {
 		h.recorder.turn.Store(turnOfRedeliveries)
@@ -393,38 +316,38 @@ func (h *harness) cycle(ctx context.Context) error {
 		c.restarted(restart)
 	}
 	h.rotate(ctx)
-	lasts := h.options.Life/5 + time.Duration(h.random.Int64N(int64(h.options.Life)))
+	lasts := lifetime/5 + time.Duration(h.random.Int64N(int64(lifetime)))
 	if life.Point != "" {
-		lasts = 2 * h.options.Life
+		lasts = 2 * lifetime
 	}
 	end := time.NewTimer(lasts)
 	defer end.Stop()
-	enough := h.recorder.requests() + requestsInLife
+	enough := h.recorder.count(Answered, 0) + requestsInLife
 	h.compare(ctx)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-h.store.Died():
-			h.report.Deaths[cmp.Or(string(life.Point), "by itself")]++
+			h.recorder.died(cmp.Or(string(life.Point), "by itself"))
 			return nil
 		case <-end.C:
 		}
-		if h.recorder.requests() >= enough || h.recorder.now() > restart.Ready+longestLife {
+		if h.recorder.count(Answered, 0) >= enough || h.recorder.now() > restart.Ready+longestLife {
 			h.end(ctx)
 			return nil
 		}
-		end.Reset(h.options.Life / 10) // the machine is busy
+		end.Reset(lifetime / 10) // the machine is busy
 	}
 }
 
 // end lets a life end that no failpoint ends: at any time, or while there are only renewals.
 func (h *harness) end(ctx context.Context) {
 	if len(h.redeliveries) == 0 || h.random.IntN(4) > 0 {
-		h.report.Deaths["at any time"]++
+		h.recorder.died("at any time")
 		return
 	}
-	h.report.Deaths["while leases are renewed and nothing else"]++
+	h.recorder.died("while leases are renewed and nothing else")
 	h.recorder.turn.Store(turnOfRenewals)
 	sleep.For(ctx, turn)
 }
@@ -440,7 +363,7 @@ func (h *harness) choose() Life {
 	life := Life{Pause: time.Duration(h.random.IntN(10)) * time.Millisecond}
 	if h.random.IntN(3) == 0 { // else it is right again
 		life.Clock = clockErrors[h.random.IntN(len(clockErrors))]
-		h.report.Clocks++
+		h.recorder.count(WrongClocks, 1)
 	}
 	if h.random.IntN(3) == 0 {
 		life.Slow = time.Duration(1+h.random.IntN(20)) * time.Millisecond
@@ -460,22 +383,13 @@ func (h *harness) choose() Life {
 // clockErrors are by how much the clock of a store may be wrong when it starts.
 var clockErrors = []time.Duration{-time.Hour, -10 * time.Second, -time.Second, time.Second, 10 * time.Second, time.Hour}
 
-// compare reads everything that is known to be there or to be gone. It stops early if the store
-// dies.
+// compare reads what was written under tokens.
 func (h *harness) compare(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
 	defer cancel()
-	for _, key := range h.counters.keys {
-		if !h.counters.read(ctx, h.audit, key) {
-			return
-		}
-	}
 	for _, c := range h.contests {
 		if !c.audit(ctx, h.audit) {
 			return
 		}
-	}
-	if h.gone.audit(ctx, h.audit, auditedGone) {
-		h.report.Compared++
 	}
 }

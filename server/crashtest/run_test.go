@@ -46,13 +46,13 @@ func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.
 					Cycles: cycles,
 					Seed:   *seed,
 					Strict: run.strict,
-					Progress: func(cycle int, report *crashtest.Report) {
-						if cycle%25 == 0 {
-							t.Logf("%4d crashes, %6d requests answered, %5d histories checked, %d violations", cycle, report.Answered, report.Histories, len(report.Violations))
+					Progress: func(report *crashtest.Report) {
+						if report.Cycles%25 == 0 {
+							t.Log(report)
 						}
 					},
 				})
-				t.Logf("%s store, seed %d:\n\n%v", run.name, *seed, report)
+				t.Logf("%s store, seed %d:\n%v", run.name, *seed, report)
 				if len(report.Violations) > 0 {
 					t.Error(report.Err())
 				}
@@ -83,5 +83,11 @@ func TestEachFaultIsFoundWithinAHundredCrashes(t *testing.T) {
 			}
 			t.Logf("found after %d crashes: %.300s", report.Cycles, report.Violations[0])
 		})
+	}
+}
+
+func TestARunInWhichLittleHappenedFails(t *testing.T) {
+	if err := (&crashtest.Report{Cycles: 10}).Err(); !errors.Is(err, crashtest.ErrThin) {
+		t.Errorf("the error is %v", err)
 	}
 }

@@ -13,10 +13,7 @@ import (
 // Target leads clients to the present life of a store with an address that changes: another program may
 // get the port of a dead one. It has the methods Dial and DialRaw of a Store. The zero value leads
 // nowhere.
-type Target struct {
-	address   atomic.Value
-	partition atomic.Pointer[partition] // nil: the network works
-}
+type Target struct{ address atomic.Value }
 
 // SetAddress makes clients connect to address, a host and a port, from now on.
 func (t *Target) SetAddress(address string) { t.address.Store(address) }
@@ -25,25 +22,6 @@ func (t *Target) SetAddress(address string) { t.address.Store(address) }
 func (t *Target) Address() string {
 	address, _ := t.address.Load().(string)
 	return address
-}
-
-// Partition implements Partitioner: what a client sends meanwhile arrives when heal is called, also
-// over a connection that the client has given up, and no new connection is established.
-func (t *Target) Partition(toStore, toClients bool, hit func(clientID string) bool) (heal func()) {
-	p := &partition{toStore: toStore, toClients: toClients, hit: hit, healed: make(chan struct{})}
-	t.partition.Store(p)
-	return func() {
-		t.partition.Store(nil)
-		p.heal()
-	}
-}
-
-// failing returns the partition that a client meets now, or nil.
-func (t *Target) failing(clientID string) *partition {
-	if p := t.partition.Load(); p != nil && p.hit(clientID) {
-		return p
-	}
-	return nil
 }
 
 // keepAlive makes a client notice soon that its connection is dead.
@@ -57,30 +35,16 @@ func (t *Target) Dial(ctx context.Context, clientID string, options transport.Cl
 		KeepAlive:     keepAlive,
 		ReconnectMin:  5 * time.Millisecond,
 		ReconnectMax:  50 * time.Millisecond,
-		Dialer:        func(ctx context.Context, _, _ string) (net.Conn, error) { return t.dial(ctx, clientID) },
+		Dialer:        func(ctx context.Context, _, _ string) (net.Conn, error) { return t.DialRaw(ctx) },
 		ClientOptions: options,
 	})
 }
 
 // DialRaw opens a connection to the present address.
-func (t *Target) DialRaw(ctx context.Context) (net.Conn, error) { return t.dial(ctx, "") }
-
-func (t *Target) dial(ctx context.Context, clientID string) (net.Conn, error) {
-	if failing := t.failing(clientID); failing != nil {
-		select {
-		case <-failing.healed:
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
+func (t *Target) DialRaw(ctx context.Context) (net.Conn, error) {
 	address := t.Address()
 	if address == "" {
 		return nil, errors.New("the store has no address yet")
 	}
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	return &cable{Conn: conn, target: t, clientID: clientID, done: make(chan struct{})}, nil
+	return new(net.Dialer).DialContext(ctx, "tcp", address)
 }

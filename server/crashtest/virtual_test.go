@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -53,7 +54,16 @@ func (v *virtualStore) Kill() error {
 func (v *virtualStore) Dial(_ context.Context, id string, options transport.ClientOptions) (*transport.Client, error) {
 	conn := v.store.Connect(id)
 	conn.SetFault(func(transport.Request) transporttest.Fault {
-		return transporttest.Fault{HoldReply: rand.N(3 * time.Millisecond)}
+		fault := transporttest.Fault{HoldReply: rand.N(3 * time.Millisecond)}
+		switch rand.IntN(200) { // now and then the network fails, one way
+		case 0:
+			fault.HoldReply = rand.N(3 * time.Second)
+		case 1:
+			fault.LoseRequest = true
+		case 2:
+			fault.LoseReply = true
+		}
+		return fault
 	})
 	v.mu.Lock()
 	v.conns = append(v.conns, conn)
@@ -77,4 +87,20 @@ func TestInvariants32And33And37ACrashInVirtualTimeLosesNothingThatWasAcknowledge
 			t.Logf("strict: %t\n%v", strict, report)
 		})
 	}
+}
+
+// A check of a history that does not end in time proves nothing, so the run fails.
+func TestAHistoryWithoutAVerdictFailsARun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &virtualStore{random: rand.New(rand.NewPCG(*seed, 2))}
+		report, err := crashtest.Run(t.Context(), v, crashtest.Options{Cycles: 5, Seed: *seed, Patience: time.Nanosecond})
+		v.store.Close()
+		if err != nil {
+			t.Error(err)
+		}
+		undecided := func(v crashtest.Violation) bool { return v.Property == crashtest.HistoriesAreLinearizable }
+		if !slices.ContainsFunc(report.Violations, undecided) || report.Err() == nil {
+			t.Errorf("the violations are %v", report.Violations)
+		}
+	})
 }

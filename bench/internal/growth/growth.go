@@ -1,14 +1,13 @@
 // Package growth measures what a store and its clients cost as their number grows: leases, connections,
-// keys, candidates for one lease and watchers of one key.
+// keys, watchers of one key; and how long renewals take as the load grows.
 //
-// For each size there is a new server, `tenure serve --memory`, and a new process with all clients, so
-// that nothing that an earlier size left behind is counted.
+// For each size there is a new server and a new process with all clients, so that nothing that an
+// earlier size left behind is counted.
 package growth
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/tenurelock/tenure/bench/internal/measure"
 	"github.com/tenurelock/tenure/bench/internal/peer"
+	"github.com/tenurelock/tenure/bench/internal/table"
 )
 
 // Options say what is measured.
@@ -32,68 +32,34 @@ type Options struct {
 	Progress io.Writer
 }
 
-// Subject is what grows: a chart.
+// Subject is what grows: a table with a line for each size.
 type Subject struct {
-	// Name is the name of the chart and of its file, and Item is one of what grows.
-	Name, Item string
-	// About says in a sentence what is measured.
+	// Name names what grows.
+	Name string
+	// About says in a sentence or two what is measured.
 	About string
-	// Metrics are what is measured at each size.
-	Metrics []Metric
+	// Columns are what is measured at each size.
+	Columns []Column
 
 	sizes, quick []int
-	need         func(size int) need
-	run          func(ctx context.Context, c *client) error
+	run          func(ctx context.Context, c *client) ([]float64, error)
 }
 
-// Kind says how a metric is compared between sizes.
-type Kind int
-
-const (
-	// Total is of all items together; it is shown divided by their number, and what one more item costs
-	// should not grow.
-	Total Kind = iota
-	// Each is of one operation, and should not grow.
-	Each
-)
-
-// Unit is the unit of a metric.
-type Unit int
-
-// The units.
-const (
-	Bytes   Unit = iota
-	Seconds      // of processor time, or of latency
-)
-
-// Metric is a column of a table and a line in a chart.
-type Metric struct {
-	// Panel is the title of the part of the chart that shows it, and Name the name of the line.
-	Panel, Name string
-	Unit        Unit
-	Kind        Kind
-	// Noise is a difference of totals, in bytes or seconds, that means nothing.
-	Noise float64
-
-	key string // in the values of a Point
+// Column is what is measured at each size.
+type Column struct {
+	Name string
+	// Format writes a value: bytes, seconds of processor time or of latency, or a number.
+	Format func(float64) string
+	// Letter stands for the value at the largest size in the formulas of docs/performance.md, if it does.
+	Letter string
 }
 
-// Point is a size, and what was measured with it.
+// Point is a size, and what was measured with it: a value for each column.
 type Point struct {
 	Size   int
-	Values map[string]float64 // by key of the metrics: bytes or seconds
+	Values []float64
 	// Lacks says why there are no values.
 	Lacks string
-}
-
-// Value returns what is shown of a metric: for a Total the share of one item. ok is false if the point
-// has no value.
-func (p Point) Value(m Metric) (value float64, ok bool) {
-	value, ok = p.Values[m.key]
-	if m.Kind == Total {
-		value /= float64(p.Size)
-	}
-	return value, ok
 }
 
 // Series is a subject with its points.
@@ -129,16 +95,14 @@ func Run(ctx context.Context, host *peer.Host, options Options) (*Result, error)
 	for _, s := range options.Subjects {
 		series := Series{Subject: s}
 		for _, size := range options.Sizes(s) {
-			fmt.Fprintf(options.Progress, "%s: %s\n", s.Name, thousands(size))
-			began := time.Now()
-			point, others, err := measurePoint(ctx, host, s, size, options)
+			fmt.Fprintf(options.Progress, "%s: %s\n", s.Name, table.Thousands(size))
+			point, others, err := measurePoint(ctx, host, s, size, options.Quick)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", s.Name, thousands(size), err)
+				return nil, fmt.Errorf("%s: %s: %w", s.Name, table.Thousands(size), err)
 			}
 			if point.Lacks != "" {
-				fmt.Fprintf(options.Progress, "%s: %s: failed: %s\n", s.Name, thousands(size), point.Lacks)
+				fmt.Fprintf(options.Progress, "%s: %s: failed: %s\n", s.Name, table.Thousands(size), point.Lacks)
 			}
-			fmt.Fprintf(options.Progress, "%s: %s: took %v\n", s.Name, thousands(size), time.Since(began).Round(100*time.Millisecond))
 			series.Points = append(series.Points, point)
 			result.Others = max(result.Others, others)
 		}
@@ -147,91 +111,90 @@ func Run(ctx context.Context, host *peer.Host, options Options) (*Result, error)
 	return result, nil
 }
 
+// childName is the process of the clients.
+const childName = "growth"
+
+// Children are what [peer.ServeChild] needs for Run.
+var Children = map[string]peer.Child{childName: serve}
+
+// order is what a process of clients is to measure.
+type order struct {
+	Subject string
+	Size    int
+	Address string
+	Server  int // the id of its process
+	Quick   bool
+}
+
 // measurePoint measures one size, with a server and a process of clients of its own.
-func measurePoint(ctx context.Context, host *peer.Host, s *Subject, size int, options Options) (point Point, others float64, err error) {
+func measurePoint(ctx context.Context, host *peer.Host, s *Subject, size int, quick bool) (Point, float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, pointPatience)
 	defer cancel()
-	server, err := host.Tenure(ctx, arguments(s.need(size).files)...)
+	// The limits are above what so many connections need.
+	arguments := []string{
+		"--memory", "--max-clients", fmt.Sprint(size + spareClients),
+		"--max-unauthenticated", "1024", "--max-unauthenticated-per-address", "1024",
+	}
+	server, err := host.Tenure(ctx, arguments...)
 	if err != nil {
 		return Point{}, 0, err
 	}
 	defer server.Stop()
-	order, err := json.Marshal(order{
-		Subject: s.Name, Size: size, Address: server.Address, Server: server.Processes[0], Quick: options.Quick,
-	})
+	argument, err := json.Marshal(order{s.Name, size, server.Address, server.Processes[0], quick})
 	if err != nil {
 		return Point{}, 0, err
 	}
-	command, input, err := peer.Command(ctx, childVariable+"="+string(order))
+	watch, err := measure.WatchOthers(ctx, []int{os.Getpid(), server.Processes[0]})
 	if err != nil {
 		return Point{}, 0, err
 	}
-	var answer, failure strings.Builder
-	command.Stdout, command.Stderr = &answer, &failure
-	if err := command.Start(); err != nil {
-		return Point{}, 0, err
+	clients, err := host.Child(ctx, childName, string(argument))
+	if err != nil {
+		if ctx.Err() != nil {
+			return Point{}, 0, context.Cause(ctx)
+		}
+		said := err.Error()
+		return Point{Size: size, Lacks: said[strings.LastIndexByte(said, '\n')+1:]}, 0, nil
 	}
-	watch, watchErr := measure.WatchOthers(ctx, []int{os.Getpid(), server.Processes[0], command.Process.Pid})
-	err = command.Wait() // bounded: ctx ends the process
-	_ = input.Close()
-	switch {
-	case ctx.Err() != nil:
-		return Point{}, 0, context.Cause(ctx)
-	case err != nil:
-		return Point{Size: size, Lacks: reason(failure.String(), err)}, 0, nil
-	case watchErr != nil:
-		return Point{}, 0, watchErr
+	defer clients.Stop()
+	point := Point{Size: size}
+	if err := json.Unmarshal([]byte(clients.Address), &point.Values); err != nil {
+		return Point{}, 0, fmt.Errorf("the process of the clients said %q: %w", clients.Address, err)
 	}
-	point.Size = size
-	var said reply
-	if err := json.Unmarshal([]byte(answer.String()), &said); err != nil {
-		return Point{}, 0, fmt.Errorf("the process of the clients said %q: %w", answer.String(), err)
-	}
-	point.Values = said.Values
-	share, err := watch.Share(ctx)
-	// The process of the clients is gone, and with it the clock of its processor time, so it says itself
-	// what it used.
-	return point, max(0, share-said.shareOf(watch.Elapsed())), err
-}
-
-// reason returns the last line that a process that failed has written.
-func reason(output string, err error) string {
-	lines := strings.Split(strings.TrimSpace(output), "\n")
-	if last := lines[len(lines)-1]; last != "" {
-		return last
-	}
-	return err.Error()
-}
-
-// arguments lift the limits of the server above what so many connections need.
-func arguments(connections int) []string {
-	return []string{
-		"--max-clients", fmt.Sprint(connections + spareClients),
-		"--max-unauthenticated", "1024", "--max-unauthenticated-per-address", "1024",
-	}
+	watch.Add(clients.Processes[0])
+	others, err := watch.Share(ctx)
+	return point, others, err
 }
 
 // spareClients is how many clients there are beside the items.
 const spareClients = 16
 
-// Check refuses what the machine cannot hold: open files, memory, ports. The error says for each size
-// what is missing and what to do.
-func (o Options) Check(have Machine) error {
-	var errs []error
-	sizes := 0
-	for _, s := range o.Subjects {
-		for _, size := range o.Sizes(s) {
-			sizes++
-			if err := have.holds(s.need(size)); err != nil {
-				errs = append(errs, fmt.Errorf("%s %s: %w", thousands(size), s.Name, err))
-			}
-		}
+// serve is the process of the clients: it measures, and says its values.
+func serve(ctx context.Context, argument string, said func(string)) error {
+	c := &client{}
+	if err := json.Unmarshal([]byte(argument), &c.order); err != nil {
+		return err
 	}
-	if sizes == 0 {
-		return errors.New("no size is left: choose a larger --largest")
+	i := slices.IndexFunc(All(), func(s *Subject) bool { return s.Name == c.Subject })
+	if i < 0 {
+		return fmt.Errorf("there is no subject %q", c.Subject)
 	}
-	if len(errs) > 0 {
-		errs = append(errs, errors.New("give the machine more, or leave these sizes out with --largest"))
+	var err error
+	if c.probe, err = c.dial(ctx, "probe"); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	if c.base, err = c.cost(ctx); err != nil {
+		return err
+	}
+	values, err := All()[i].run(ctx, c)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(values)
+	if err != nil {
+		return err
+	}
+	said(string(text))
+	<-ctx.Done() // until then the processor time of this process can be asked for
+	return nil
 }

@@ -2,51 +2,58 @@ package growth
 
 import (
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
-	"github.com/tenurelock/tenure/bench/internal/chart"
+	"github.com/tenurelock/tenure/bench/internal/table"
 )
 
-// Write writes the figures as Markdown. charts is where the document finds the charts: a folder, with
-// slashes.
-func (r *Result) Write(w io.Writer, charts string) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "### What is not flat\n\n")
-	flat := true
-	for _, s := range r.Series {
-		for _, sentence := range s.NotFlat() {
-			fmt.Fprintf(&b, "- %s\n", sentence)
-			flat = false
-		}
-	}
-	if flat {
-		fmt.Fprintf(&b, "No cost grows by more than %.1f times between sizes.\n", MaxGrowth)
-	}
-	b.WriteString("\n")
-	r.writeModel(&b)
-	for _, s := range r.Series {
-		s.write(&b, charts)
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+// All returns the subjects, in the order of the document.
+func All() []*Subject {
+	return []*Subject{leases(), connections(), keys(), watchers(), load()}
 }
 
-func (s Series) write(b *strings.Builder, charts string) {
-	fmt.Fprintf(b, "### %s%s\n\n![Cost against the number of %s](%s/%s)\n\n%s\n\n", strings.ToUpper(s.Name[:1]), s.Name[1:], s.Name, charts, s.file(), s.About)
-	b.WriteString("| " + s.Name + " |")
-	for _, m := range s.Metrics {
-		fmt.Fprintf(b, " %s: %s |", m.Panel, m.Name)
+var aRequest = latencyOf("a request of another client")
+
+func columns(groups ...[]Column) []Column { return slices.Concat(groups...) }
+
+// memoryOf, timeOf and latencyOf are the columns of what the methods memory and time of a client, and
+// percentiles, return. A letter is of the server's part.
+func memoryOf(item, letter string) []Column {
+	return []Column{{"memory of a " + item + ": server", size, letter}, {"clients", size, ""}}
+}
+
+func timeOf(what, letter string) []Column {
+	return []Column{{"processor time of " + what + ": server", duration, letter}, {"clients", duration, ""}}
+}
+
+func latencyOf(what string) []Column {
+	return []Column{{what + ": p50", duration, ""}, {"p99", duration, ""}}
+}
+
+// String returns the figures as Markdown.
+func (r *Result) String() string {
+	var b strings.Builder
+	r.writeModel(&b)
+	for _, s := range r.Series {
+		s.write(&b)
 	}
-	b.WriteString("\n|--:|" + strings.Repeat("--:|", len(s.Metrics)) + "\n")
+	return strings.TrimSpace(b.String()) + "\n"
+}
+
+func (s Series) write(b *strings.Builder) {
+	fmt.Fprintf(b, "### %s%s\n\n%s\n\n| %s |", strings.ToUpper(s.Name[:1]), s.Name[1:], s.About, s.Name)
+	for _, column := range s.Columns {
+		fmt.Fprintf(b, " %s |", column.Name)
+	}
+	b.WriteString("\n|--:|" + strings.Repeat("--:|", len(s.Columns)) + "\n")
 	for _, p := range s.Points {
-		fmt.Fprintf(b, "| %s |", thousands(p.Size))
-		for _, m := range s.Metrics {
+		fmt.Fprintf(b, "| %s |", table.Thousands(p.Size))
+		for i, column := range s.Columns {
 			cell := "n/a"
-			if value, ok := p.Value(m); ok {
-				cell = m.Format(value)
+			if p.Lacks == "" {
+				cell = column.Format(p.Values[i])
 			}
 			fmt.Fprintf(b, " %s |", cell)
 		}
@@ -55,68 +62,72 @@ func (s Series) write(b *strings.Builder, charts string) {
 	b.WriteString("\n")
 	for _, p := range s.Points {
 		if p.Lacks != "" {
-			fmt.Fprintf(b, "- n/a with %s: %s\n\n", thousands(p.Size), p.Lacks)
+			fmt.Fprintf(b, "- n/a with %s: %s\n\n", table.Thousands(p.Size), p.Lacks)
 		}
 	}
-	s.writeSteps(b)
 }
 
-// writeSteps writes what one more item costs between the sizes.
-func (s Series) writeSteps(b *strings.Builder) {
-	var lines []string
-	for _, m := range s.Metrics {
-		if m.Kind != Total {
+const (
+	// renewalsPerTTL is how often a lease is renewed within its TTL, on average: each sixth of it, less a
+	// twentieth, because up to a tenth is taken off at random.
+	renewalsPerTTL = 6 / 0.95
+	// planned is the share of a processor that a plan uses. The rest is for bursts, and for the clients that
+	// connect again all at once after a loss.
+	planned = 0.5
+)
+
+// writeModel writes the figures of a store for the formulas of docs/performance.md, of the largest sizes, and
+// what they give.
+func (r *Result) writeModel(b *strings.Builder) {
+	var rows []string
+	renewal := 0.0
+	for _, s := range r.Series {
+		measured := slices.DeleteFunc(slices.Clone(s.Points), func(p Point) bool { return p.Lacks != "" })
+		if len(measured) == 0 {
 			continue
 		}
-		var steps []string
-		for _, step := range s.Steps(m) {
-			steps = append(steps, fmt.Sprintf("%s to %s %s", thousands(step.From), thousands(step.To), m.Format(step.Cost)))
-		}
-		if len(steps) > 0 {
-			lines = append(lines, fmt.Sprintf("- %s, %s: %s.", m.Panel, m.Name, strings.Join(steps, "; ")))
-		}
-	}
-	if len(lines) > 0 {
-		fmt.Fprintf(b, "One more %s costs, from size to size, where that can be told from noise:\n\n%s\n\n", s.Item, strings.Join(lines, "\n"))
-	}
-}
-
-// file is the name of the chart.
-func (s Series) file() string { return s.Name + ".svg" }
-
-// WriteCharts writes a chart for each subject into a directory, which it makes if it is missing.
-func (r *Result) WriteCharts(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	for _, s := range r.Series {
-		drawing, ok := s.chart()
-		if !ok {
-			continue // nothing was measured
-		}
-		if err := os.WriteFile(filepath.Join(dir, s.file()), []byte(drawing.SVG()), 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// chart returns the chart, and false if there is nothing to draw.
-func (s Series) chart() (c chart.Chart, ok bool) {
-	c = chart.Chart{Title: "Cost against the number of " + s.Name, X: s.Name}
-	for _, m := range s.Metrics {
-		line := chart.Line{Name: m.Name}
-		for _, p := range s.Points {
-			if value, known := p.Value(m); known && value > 0 {
-				line.Points = append(line.Points, chart.Point{X: float64(p.Size), Y: value})
-				ok = true
+		last := measured[len(measured)-1]
+		for i, column := range s.Columns {
+			if column.Letter == "" {
+				continue
 			}
+			if column.Letter == "r" {
+				renewal = last.Values[i]
+			}
+			rows = append(rows, fmt.Sprintf("| %s | %s | %s | with %s %s |", column.Letter,
+				strings.TrimSuffix(column.Name, ": server"), column.Format(last.Values[i]), table.Thousands(last.Size), s.Name))
 		}
-		if last := len(c.Panels) - 1; last < 0 || c.Panels[last].Title != m.Panel {
-			c.Panels = append(c.Panels, chart.Panel{Title: m.Panel, Format: m.Format})
-		}
-		panel := &c.Panels[len(c.Panels)-1]
-		panel.Lines = append(panel.Lines, line)
 	}
-	return c, ok
+	if len(rows) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "### Figures for the formulas\n\nOf the server, at the largest size of each table:\n\n"+
+		"| | | | measured |\n|---|---|--:|---|\n%s\n\n", strings.Join(rows, "\n"))
+	if renewal <= 0 {
+		return
+	}
+	fmt.Fprintf(b, "With half of one processor of the server for renewals, that is %s renewals a second, and as many "+
+		"leases as this:\n\n| TTL | leases |\n|--:|--:|\n", number(planned/renewal))
+	for _, ttl := range []time.Duration{2 * time.Second, 10 * time.Second, 30 * time.Second} {
+		fmt.Fprintf(b, "| %v | %s |\n", ttl, number(planned/renewal*ttl.Seconds()/renewalsPerTTL))
+	}
+	b.WriteString("\n")
+}
+
+func number(value float64) string { return table.Thousands(int(value)) }
+
+func size(bytes float64) string {
+	units := []string{"B", "kB", "MB"}
+	for len(units) > 1 && bytes >= 1e3 {
+		bytes, units = bytes/1e3, units[1:]
+	}
+	return table.Digits(bytes) + " " + units[0]
+}
+
+func duration(seconds float64) string {
+	value, units := seconds*1e9, []string{"ns", "µs", "ms", "s"}
+	for len(units) > 1 && value >= 1e3 {
+		value, units = value/1e3, units[1:]
+	}
+	return table.Digits(value) + " " + units[0]
 }

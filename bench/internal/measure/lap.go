@@ -6,20 +6,17 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/bench/internal/peer"
 )
 
-// lap performs an operation for each of times, and sets how long it took.
-type lap func(ctx context.Context, times []time.Duration) error
-
 // subject is a peer that is measured.
 type subject struct {
 	*peer.Peer
 	server  *peer.Server
-	lockers [2]peer.Locker // nil for an echo; the second one waits for the first
-	echo    peer.Echo
+	lockers [2]peer.Locker // the second one waits for the first
 	names   [maxInFlight]string
 	renamed int // how often
 }
@@ -34,26 +31,16 @@ func connect(ctx context.Context, host *peer.Host, p *peer.Peer) (*subject, erro
 	}
 	s := &subject{Peer: p, server: server}
 	s.rename()
-	if p.IsEcho() {
-		s.echo, err = p.Echo(ctx, server)
-	} else {
-		for i := range s.lockers {
-			if s.lockers[i], err = p.Lock(ctx, server, fmt.Sprintf("client-%d", i)); err != nil {
-				break
-			}
+	for i := range s.lockers {
+		if s.lockers[i], err = p.Lock(ctx, server, fmt.Sprintf("client-%d", i)); err != nil {
+			s.close()
+			return nil, fmt.Errorf("%s: connect: %w", p.Name, err)
 		}
-	}
-	if err != nil {
-		s.close()
-		return nil, fmt.Errorf("%s: connect: %w", p.Name, err)
 	}
 	return s, nil
 }
 
 func (s *subject) close() {
-	if s.echo != nil {
-		s.echo.Close()
-	}
 	for _, locker := range s.lockers {
 		if locker != nil {
 			locker.Close()
@@ -64,8 +51,8 @@ func (s *subject) close() {
 // maxInFlight is how many names there are.
 const maxInFlight = 256
 
-// rename gives each worker a name that was not used before. Names and keys are made ahead: naming is
-// not the work of a library.
+// rename gives each worker a name that was not used before. Names are made ahead: naming is not the
+// work of a library.
 func (s *subject) rename() {
 	s.renamed++
 	for i := range s.names {
@@ -73,56 +60,40 @@ func (s *subject) rename() {
 	}
 }
 
-var (
-	keys = func() (keys [maxInFlight]string) {
-		for i := range keys {
-			keys[i] = fmt.Sprintf("press-7/setpoint-%03d", i)
-		}
-		return keys
-	}()
-	value = []byte("sixteen bytes --")
-)
+var value = []byte("sixteen bytes --")
 
-// lap prepares an operation. end frees what it holds.
-func (s *subject) lap(ctx context.Context, operation peer.Operation, inFlight int) (l lap, end func(context.Context) error, err error) {
-	end = func(context.Context) error { return nil }
-	switch {
-	case s.IsEcho():
-		exchanges := 1
-		if operation == peer.Pair {
-			exchanges = 2
-		}
-		return func(ctx context.Context, times []time.Duration) error {
-			return s.echo.Lap(ctx, exchanges, inFlight, times)
-		}, end, nil
-	case operation == peer.Pair:
-		return workers(inFlight, s.pair), end, nil
+// operate performs an operation as one of the workers, and returns how long it took.
+type operate func(ctx context.Context, worker int) (time.Duration, error)
+
+// workers performs an operation for each of times, from as many goroutines as may be in flight, and
+// sets how long each took. It returns the first error, when all goroutines have ended.
+func workers(ctx context.Context, inFlight int, times []time.Duration, operation operate) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var next atomic.Int64
+	var working sync.WaitGroup
+	for worker := range min(inFlight, len(times)) {
+		working.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(times)) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				took, err := operation(ctx, worker)
+				if err != nil {
+					cancel(err)
+					return
+				}
+				times[i] = took
+			}
+		})
 	}
-	h, err := s.hold(ctx, inFlight)
-	if err != nil {
-		return nil, nil, err
-	}
-	switch operation {
-	case peer.Renewal:
-		l, err = h.renewals(ctx)
-	case peer.Write:
-		l, err = h.writes(ctx)
-	case peer.HandOver:
-		l = func(ctx context.Context, times []time.Duration) error {
-			return peer.Workers(ctx, inFlight, times, h.handOver)
-		}
-	}
-	return l, h.release, err
+	working.Wait() // bounded: operations end with ctx
+	return context.Cause(ctx)
 }
 
-// workers makes a lap of an operation that is timed from its call to its return.
-func workers(inFlight int, operation func(ctx context.Context, worker int) error) lap {
-	return func(ctx context.Context, times []time.Duration) error {
-		return peer.Workers(ctx, inFlight, times, func(ctx context.Context, worker int) (time.Duration, error) {
-			began := time.Now()
-			err := operation(ctx, worker)
-			return time.Since(began), err
-		})
+// timed is an operation that is timed from its call to its return.
+func timed(operation func(ctx context.Context, worker int) error) operate {
+	return func(ctx context.Context, worker int) (time.Duration, error) {
+		began := time.Now()
+		err := operation(ctx, worker)
+		return time.Since(began), err
 	}
 }
 
@@ -147,20 +118,45 @@ type holder struct {
 	by   int // index in lockers
 }
 
-// hold obtains a name for each worker.
-func (s *subject) hold(ctx context.Context, inFlight int) (*holding, error) {
+// prepare prepares an operation. For all but a pair each worker obtains a name, which end frees.
+func (s *subject) prepare(ctx context.Context, operation peer.Operation, inFlight int) (
+	do operate, end func(context.Context) error, err error,
+) {
 	h := &holding{subject: s}
+	if operation == peer.Pair {
+		return timed(s.pair), h.release, nil
+	}
 	for worker := range inFlight {
 		held, err := s.lockers[0].TryObtain(ctx, s.names[worker])
 		if err != nil {
-			return nil, errors.Join(err, h.release(ctx))
+			return nil, nil, errors.Join(err, h.release(ctx))
 		}
 		h.holders = append(h.holders, holder{held: held})
 	}
-	return h, nil
+	if operation == peer.HandOver {
+		return h.handOver, h.release, nil
+	}
+	requests := make([]func(context.Context) error, inFlight)
+	for worker, holder := range h.holders {
+		if requests[worker], err = s.request(ctx, operation, worker, holder.held); err != nil {
+			return nil, nil, errors.Join(err, h.release(ctx))
+		}
+	}
+	return timed(func(ctx context.Context, worker int) error { return requests[worker](ctx) }), h.release, nil
 }
 
-// release frees all names. The context of the lap has ended, so waiting ends too.
+// request returns a renewal or a guarded write.
+func (s *subject) request(
+	ctx context.Context, operation peer.Operation, worker int, held peer.Held,
+) (func(context.Context) error, error) {
+	if operation == peer.Renewal {
+		return s.lockers[0].Renewal(ctx, held)
+	}
+	write, err := s.lockers[0].Writer(ctx, held, fmt.Sprintf("press-7/setpoint-%03d", worker))
+	return func(ctx context.Context) error { return write(ctx, value) }, err
+}
+
+// release frees all names. The context of the operations has ended, so waiting ends too.
 func (h *holding) release(ctx context.Context) error {
 	h.waiting.Wait()
 	var errs []error
@@ -168,28 +164,6 @@ func (h *holding) release(ctx context.Context) error {
 		errs = append(errs, h.lockers[holder.by].Release(ctx, holder.held))
 	}
 	return errors.Join(errs...)
-}
-
-func (h *holding) renewals(ctx context.Context) (lap, error) {
-	renew := make([]func(context.Context) error, len(h.holders))
-	for i, holder := range h.holders {
-		var err error
-		if renew[i], err = h.lockers[0].Renewal(ctx, holder.held); err != nil {
-			return nil, err
-		}
-	}
-	return workers(len(renew), func(ctx context.Context, worker int) error { return renew[worker](ctx) }), nil
-}
-
-func (h *holding) writes(ctx context.Context) (lap, error) {
-	write := make([]func(context.Context, []byte) error, len(h.holders))
-	for i, holder := range h.holders {
-		var err error
-		if write[i], err = h.lockers[0].Writer(ctx, holder.held, keys[i]); err != nil {
-			return nil, err
-		}
-	}
-	return workers(len(write), func(ctx context.Context, worker int) error { return write[worker](ctx, value) }), nil
 }
 
 // A holder releases when the other client has waited for a random time in this range, so that no

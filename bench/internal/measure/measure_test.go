@@ -17,7 +17,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	peer.ServeChild()
+	peer.ServeChild(nil)
 	os.Exit(testprocess.Run(m))
 }
 
@@ -134,6 +134,23 @@ func TestOnlyATurnThatTakesTooLongIsForgiven(t *testing.T) {
 		if err := c.forgive(test.ctx, test.err); (err == nil) != test.forgiven || (c.late == 1) != test.forgiven || (c.names[0] != name) != test.forgiven {
 			t.Errorf("%v of %s: %v, %d turns were late, the name is %q", test.err, test.name, err, c.late, c.names[0])
 		}
+	}
+}
+
+func TestWorkersStopAtTheFirstError(t *testing.T) {
+	failure := errors.New("a wrong answer")
+	var mu sync.Mutex
+	calls := 0
+	err := workers(bounded(t), 4, make([]time.Duration, 1000), func(context.Context, int) (time.Duration, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if calls++; calls >= 10 {
+			return 0, failure
+		}
+		return 1, nil
+	})
+	if !errors.Is(err, failure) || calls > 13 {
+		t.Errorf("%d calls, and the error %v", calls, err)
 	}
 }
 

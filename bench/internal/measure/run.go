@@ -202,14 +202,14 @@ func (c *cell) turn(ctx context.Context) (t turn, took time.Duration, err error)
 			err = fmt.Errorf("%s, %s, %d in flight: %w", c.Name, c.operation, c.inFlight, err)
 		}
 	}()
-	run, end, err := c.lap(ctx, c.operation, c.inFlight)
+	do, end, err := c.prepare(ctx, c.operation, c.inFlight)
 	if err != nil {
 		return turn{}, 0, err
 	}
 	runtime.GC()
 	before, beforeClient, beforeServer := allocations(), processors(os.Getpid()), processors(c.server.Processes...)
 	began := time.Now()
-	err = run(ctx, c.times)
+	err = workers(ctx, c.inFlight, c.times, do)
 	took = time.Since(began)
 	server, client, allocated := processors(c.server.Processes...)-beforeServer, processors(os.Getpid())-beforeClient, allocations()-before
 	if err := errors.Join(err, end(ctx)); err != nil {

@@ -9,37 +9,28 @@ import (
 	"syscall"
 )
 
-// childVariable names the server that the executable runs in place of its own work.
+// Child is what runs in a process of its own: it returns when ctx ends, and calls said with its
+// address, which has no space, when clients can connect. argument is what it was started with.
+type Child func(ctx context.Context, argument string, said func(address string)) error
+
+// childVariable names the Child that the executable runs in place of its own work.
 const childVariable = "TENURE_PEER"
 
-// children are the servers that run in this executable. Each returns when ctx ends, and calls said
-// with its address when clients can connect. dir is a directory of its own.
-var children = map[string]func(ctx context.Context, dir string, said func(address string)) error{
-	"etcd":   serveEtcd,
-	"nats":   serveNATS,
-	"stock":  serveStock,
-	"raw":    serveRaw,
-	"tenure": serveObserved,
-	"idle":   serveIdle,
-}
+// children are the servers that run in this executable. Their argument is a directory of their own.
+var children = map[string]Child{"etcd": serveEtcd, "nats": serveNATS, "stock": serveStock, "raw": serveRaw}
 
-// ServeChild returns at once, unless Host has started this process to run a server: then it runs the
-// server, until the process that started it ends, and exits.
-func ServeChild() {
-	serve, ok := children[os.Getenv(childVariable)]
+// ServeChild returns at once, unless a Host has started this process to run a server, or one of more:
+// then it does, until the process that started it ends, and exits: with 1 and a line for the error, if
+// there is one.
+func ServeChild(more map[string]Child) {
+	name := os.Getenv(childVariable)
+	serve, ok := children[name]
+	if !ok {
+		serve, ok = more[name]
+	}
 	if !ok {
 		return
 	}
-	RunChild(func(ctx context.Context) error {
-		said := func(address string) { fmt.Printf("listening on %s\n", address) }
-		return serve(ctx, os.Getenv(childVariable+"_DIR"), said)
-	})
-}
-
-// RunChild runs what this process was started for, and exits: with 1 and a line for the error, if there
-// is one. The context ends with SIGTERM and with the standard input, so at the latest when the process
-// that started this one ends.
-func RunChild(run func(ctx context.Context) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -47,22 +38,31 @@ func RunChild(run func(ctx context.Context) error) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	if err := run(ctx); err != nil {
+	said := func(address string) { fmt.Printf("listening on %s\n", address) }
+	if err := serve(ctx, os.Getenv(childVariable+"_ARGUMENT"), said); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-// child starts one of children.
-func (h *Host) child(ctx context.Context, name string) (*Server, error) {
+// Child starts a child that ServeChild knows, and returns when it has said its address.
+func (h *Host) Child(ctx context.Context, name, argument string) (*Server, error) {
 	executable, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
+	task := []string{childVariable + "=" + name, childVariable + "_ARGUMENT=" + argument}
+	return h.start(ctx, listening, task, executable)
+}
+
+// child starts one of children.
+func (h *Host) child(ctx context.Context, name string) (*Server, error) {
 	dir, err := h.folder(name)
 	if err != nil {
 		return nil, err
 	}
-	return h.start(ctx, listening, []string{childVariable + "=" + name, childVariable + "_DIR=" + dir}, executable)
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	return h.Child(ctx, name, dir)
 }

@@ -16,8 +16,8 @@ func etcdPeer() *Peer {
 	return &Peer{
 		Name:  "etcd",
 		About: "client/v3/concurrency with one session for each client, on one member of etcd 3.6, which commits each write to the disk. The guarded write is a transaction under `Mutex.IsOwner`. A renewal is `KeepAliveOnce`; the library's own renewals share a stream.",
-		serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "etcd") },
-		lock:  dialEtcd,
+		Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "etcd") },
+		Lock:  dialEtcd,
 	}
 }
 

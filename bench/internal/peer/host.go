@@ -1,7 +1,7 @@
 package peer
 
 import (
-	"bytes"
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -23,13 +23,14 @@ const (
 	stopPatience = 5 * time.Second
 	// attempts is how many ports are tried: what was free a moment ago may be taken.
 	attempts = 5
+	// loopback is a free port of this machine.
+	loopback = "127.0.0.1:0"
 )
 
 // Host runs servers on this machine. Close ends all of them.
 type Host struct {
 	dir     string // of all that the servers keep
-	servers []*process
-	mu      sync.Mutex // guards servers
+	servers []*Server
 }
 
 // NewHost returns a host without servers. Its servers keep their data in a new directory below
@@ -44,16 +45,11 @@ func NewHost() (*Host, error) {
 
 // Close ends all servers, waits for them, and removes their data.
 func (h *Host) Close() error {
-	h.mu.Lock()
-	servers := h.servers
-	h.servers = nil
-	h.mu.Unlock()
-	for _, p := range servers {
-		p.stop()
+	var stopping sync.WaitGroup
+	for _, s := range h.servers {
+		stopping.Go(s.Stop)
 	}
-	for _, p := range servers {
-		<-p.ended // bounded: stop kills what does not end in stopPatience
-	}
+	stopping.Wait() // bounded: Stop is
 	return os.RemoveAll(h.dir)
 }
 
@@ -93,146 +89,103 @@ type Server struct {
 	// Processes are the ids of its processes.
 	Processes []int
 
-	ca   string // file with the authority of its certificate, if it uses TLS
-	stop func() // ends the process that start has started, and waits for it
-}
-
-// Stop ends the server before its host is closed, and waits for it: a few seconds at most.
-func (s *Server) Stop() { s.stop() }
-
-// process is one running process.
-type process struct {
+	ca      string // file with the authority of its certificate, if it uses TLS
 	command *exec.Cmd
-	output  *output
-	stop    func() // asks it to end, and kills it after stopPatience
-	ended   chan struct{}
+	kill    context.CancelFunc // asks it to end, and kills it after stopPatience
 	input   io.Closer
+	output  tail
+	ended   chan struct{}
 }
 
-// start runs a program until Close. ready returns the address in a line of its output, once the
-// program prints it.
+// Stop ends the process that was started for the server, and waits for it: a few seconds at most.
+func (s *Server) Stop() {
+	s.kill()
+	_ = s.input.Close()
+	<-s.ended
+}
+
+// start runs a program until Stop or Close. ready returns the address in a line of its output, once the
+// program prints it, before ctx ends.
 func (h *Host) start(ctx context.Context, ready func(line string) (address string, ok bool), env []string, name string, arguments ...string) (*Server, error) {
 	// The process ends with the host, and not with ctx, so that clients can end before it.
-	life, stop := context.WithCancel(context.Background())
-	p := &process{
-		command: exec.CommandContext(life, name, arguments...),
-		output:  &output{ready: ready, found: make(chan string, 1)},
-		ended:   make(chan struct{}),
-	}
-	p.command.Env = append(os.Environ(), env...)
-	p.command.Stdout, p.command.Stderr = p.output, p.output
-	p.command.SysProcAttr = ownLife
-	p.command.Cancel = func() error { return interrupt(p.command.Process) }
-	p.command.WaitDelay = stopPatience
-	// A server of ours ends with its input, so none stays behind even if this process is killed.
-	input, err := p.command.StdinPipe()
-	if err != nil {
-		stop()
-		return nil, err
-	}
-	p.input = input
-	if err := p.command.Start(); err != nil {
-		stop()
-		return nil, fmt.Errorf("start %s: %w", filepath.Base(name), err)
-	}
-	p.stop = func() {
-		stop()
-		_ = p.input.Close()
-	}
-	go func() { // ends with the process, and Close waits for it
-		defer close(p.ended)
-		_ = p.command.Wait() // a server that was told to end may say so with its exit status
-	}()
-	h.mu.Lock()
-	h.servers = append(h.servers, p)
-	h.mu.Unlock()
-
-	patience, cancel := context.WithTimeout(ctx, startPatience)
-	defer cancel()
-	select {
-	case address := <-p.output.found:
-		stop := func() {
-			p.stop()
-			<-p.ended // bounded: stop kills what does not end in stopPatience
-		}
-		return &Server{Address: address, Processes: []int{p.command.Process.Pid}, stop: stop}, nil
-	case <-p.ended:
-		err = errors.New("it ended")
-	case <-patience.Done():
-		err = patience.Err()
-	}
-	p.stop()
-	<-p.ended
-	return nil, fmt.Errorf("start %s: %w; its output:\n%s", filepath.Base(name), err, p.output.tail())
-}
-
-// Command returns a command that runs this executable once more, with an addition to its environment.
-// It ends when ctx does, and at the latest when this process ends, if it reads its input to the end:
-// input is to be closed after the command has ended.
-func Command(ctx context.Context, environment ...string) (command *exec.Cmd, input io.Closer, err error) {
-	executable, err := os.Executable()
-	if err != nil {
-		return nil, nil, err
-	}
-	command = exec.CommandContext(ctx, executable)
-	command.Env = append(os.Environ(), environment...)
+	life, kill := context.WithCancel(context.Background())
+	command := exec.CommandContext(life, name, arguments...)
+	s := &Server{command: command, kill: kill, ended: make(chan struct{})}
+	command.Env = append(os.Environ(), env...)
 	command.SysProcAttr = ownLife
 	command.Cancel = func() error { return interrupt(command.Process) }
 	command.WaitDelay = stopPatience
-	input, err = command.StdinPipe()
-	return command, input, err
+	reader, output := io.Pipe()
+	command.Stdout, command.Stderr = output, output
+	// A server of ours ends with its input, so none stays behind even if this process is killed.
+	input, err := command.StdinPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		kill()
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(name), err)
+	}
+	s.input, s.Processes = input, []int{command.Process.Pid}
+	h.servers = append(h.servers, s)
+	found := make(chan string, 1)
+	go s.read(reader, ready, found) // ends with the output
+	go func() {                     // ends with the process, and Stop waits for it
+		defer close(s.ended)
+		_ = command.Wait() // a server that was told to end may say so with its exit status
+		_ = output.Close()
+	}()
+	select {
+	case s.Address = <-found:
+		return s, nil
+	case <-s.ended:
+		err = errors.New("it ended")
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	s.Stop()
+	return nil, fmt.Errorf("start %s: %w; its output:\n%s", filepath.Base(name), err, &s.output)
+}
+
+// read keeps the end of the output, and finds the address in it.
+func (s *Server) read(output io.Reader, ready func(string) (string, bool), found chan<- string) {
+	lines := bufio.NewScanner(io.TeeReader(output, &s.output))
+	for lines.Scan() {
+		if address, ok := ready(lines.Text()); ok {
+			found <- address
+			break
+		}
+	}
+	_, _ = io.Copy(&s.output, output)
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex // guards last
+	last []byte
+}
+
+const maxTail = 4096
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = append(t.last, p...)
+	t.last = t.last[max(0, len(t.last)-maxTail):]
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.last))
 }
 
 // listening finds the address in a line such as "listening on mqtt://127.0.0.1:1883 …".
 func listening(line string) (address string, ok bool) {
 	_, rest, ok := strings.Cut(line, "listening on ")
-	if !ok {
-		return "", false
-	}
 	address, _, _ = strings.Cut(rest, " ")
-	return address, true
-}
-
-// output finds the address in the output of a process, and keeps the end of the output.
-type output struct {
-	ready func(line string) (address string, ok bool)
-	found chan string // gets the address, once
-
-	mu   sync.Mutex // guards what follows
-	line []byte     // begun and not ended
-	last []byte
-	done bool // the address was found
-}
-
-const maxTail = 4096
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.last = append(o.last, p...)
-	o.last = o.last[max(0, len(o.last)-maxTail):]
-	if o.done {
-		return len(p), nil
-	}
-	o.line = append(o.line, p...)
-	for {
-		line, rest, ok := bytes.Cut(o.line, []byte("\n"))
-		if !ok {
-			return len(p), nil
-		}
-		o.line = rest
-		if address, ok := o.ready(string(line)); ok {
-			o.done = true
-			o.found <- address
-			return len(p), nil
-		}
-	}
-}
-
-func (o *output) tail() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return string(o.last)
+	return address, ok
 }
 
 // freePort returns a port on which no process listens now.
@@ -245,6 +198,3 @@ func freePort() (string, error) {
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	return port, err
 }
-
-// loopback is a free port of this machine.
-const loopback = "127.0.0.1:0"

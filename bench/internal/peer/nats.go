@@ -14,8 +14,8 @@ func natsPeer() *Peer {
 	return &Peer{
 		Name:  "NATS KV",
 		About: "A bucket in memory with a TTL, one connection. NATS has no locks: a name is created and deleted, and a waiter watches it. A renewal and the guarded write are an update with the last revision, which only a later write to the same key makes stale.",
-		serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "nats") },
-		lock:  dialNATS,
+		Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "nats") },
+		Lock:  dialNATS,
 	}
 }
 

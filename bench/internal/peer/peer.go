@@ -37,8 +37,8 @@ const TTL = 10 * time.Second
 // ours.
 type Held any
 
-// Locker is one client of a peer that has locks. It is safe for concurrent use. No method waits
-// longer than its context.
+// Locker is one client of a peer. Where that has no locks, each request is an exchange of messages. It is
+// safe for concurrent use. No method waits longer than its context.
 type Locker interface {
 	// TryObtain obtains a name, or returns ErrHeld.
 	TryObtain(ctx context.Context, name string) (Held, error)
@@ -57,15 +57,6 @@ type Locker interface {
 	Close()
 }
 
-// Echo is a client of a peer without locks: the cost of messages alone.
-type Echo interface {
-	// Lap performs an operation for each of times, so many at a time, and sets how long it took.
-	// An operation is a number of exchanges, one after the other.
-	Lap(ctx context.Context, exchanges, inFlight int, times []time.Duration) error
-	// Close ends the client.
-	Close()
-}
-
 // Peer is a way to lock names, or to exchange messages, with a server in a process of its own.
 type Peer struct {
 	// Name names the peer in the tables. It begins with "tenure" for ours.
@@ -75,10 +66,12 @@ type Peer struct {
 	// Lacks says why an operation is not measured.
 	Lacks map[Operation]string
 
+	// Serve starts the server of the peer, and returns when it accepts clients.
+	Serve func(ctx context.Context, host *Host) (*Server, error)
+	// Lock connects a client with an id that no other client of the server has.
+	Lock func(ctx context.Context, server *Server, id string) (Locker, error)
+
 	needs string // a program that must be installed
-	serve func(ctx context.Context, host *Host) (*Server, error)
-	lock  func(ctx context.Context, server *Server, id string) (Locker, error)
-	echo  func(ctx context.Context, server *Server) (Echo, error)
 }
 
 // Reference is the name of the peer with which all are compared.
@@ -88,12 +81,6 @@ const Reference = "tenure"
 func All() []*Peer {
 	return slices.Concat(ours(), []*Peer{redislockPeer(), rueidislockPeer(), natsPeer(), etcdPeer()}, echoes())
 }
-
-// Ours returns the peer Reference.
-func Ours() *Peer { return ours()[0] }
-
-// IsEcho reports whether the peer has no locks.
-func (p *Peer) IsEcho() bool { return p.echo != nil }
 
 // Installed returns an error if a program is missing that the peer needs.
 func (p *Peer) Installed() error {
@@ -105,14 +92,3 @@ func (p *Peer) Installed() error {
 	}
 	return nil
 }
-
-// Serve starts the server of the peer, and returns when it accepts clients.
-func (p *Peer) Serve(ctx context.Context, host *Host) (*Server, error) { return p.serve(ctx, host) }
-
-// Lock connects a client with an id that no other client of the server has.
-func (p *Peer) Lock(ctx context.Context, server *Server, id string) (Locker, error) {
-	return p.lock(ctx, server, id)
-}
-
-// Echo connects a client of a peer without locks.
-func (p *Peer) Echo(ctx context.Context, server *Server) (Echo, error) { return p.echo(ctx, server) }

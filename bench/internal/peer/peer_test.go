@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -19,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	peer.ServeChild()
+	peer.ServeChild(nil)
 	os.Exit(runTests(m))
 }
 
@@ -83,7 +82,7 @@ func bounded(t *testing.T) context.Context {
 func forEachLock(t *testing.T, test func(ctx context.Context, t *testing.T, p *peer.Peer, name string, a, b peer.Locker)) {
 	t.Helper()
 	for _, p := range peer.All() {
-		if p.IsEcho() {
+		if isEcho(p) {
 			continue
 		}
 		t.Run(p.Name, func(t *testing.T) {
@@ -243,49 +242,35 @@ func TestAWriteIsRefusedAfterALaterHolderHasWritten(t *testing.T) {
 	})
 }
 
-func TestAnEchoTimesEachOperation(t *testing.T) {
+func TestAnEchoAnswersManyRequestsAtOnce(t *testing.T) {
 	for _, p := range peer.All() {
-		if !p.IsEcho() {
+		if !isEcho(p) {
 			continue
 		}
 		t.Run(p.Name, func(t *testing.T) {
 			ctx := bounded(t)
-			echo, err := p.Echo(ctx, server(t, p))
+			echo, err := p.Lock(ctx, server(t, p), "echo")
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer echo.Close()
-			for _, inFlight := range []int{1, 3, 16, 64} {
-				for _, exchanges := range []int{1, 2} {
-					times := make([]time.Duration, 50)
-					if err := echo.Lap(ctx, exchanges, inFlight, times); err != nil {
-						t.Fatal(err)
+			var asking sync.WaitGroup
+			for range 16 {
+				asking.Go(func() {
+					for range 20 {
+						if err := echo.Release(ctx, nil); err != nil {
+							t.Error(err)
+						}
 					}
-					if slices.Contains(times, 0) {
-						t.Errorf("%d in flight: not all operations have a time: %v", inFlight, times)
-					}
-				}
+				})
 			}
+			await.Done(asking.Wait)
 		})
 	}
 }
 
-func TestWorkersStopAtTheFirstError(t *testing.T) {
-	failure := errors.New("a wrong answer")
-	var mu sync.Mutex
-	calls := 0
-	err := peer.Workers(bounded(t), 4, make([]time.Duration, 1000), func(context.Context, int) (time.Duration, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if calls++; calls >= 10 {
-			return 0, failure
-		}
-		return 1, nil
-	})
-	if !errors.Is(err, failure) || calls > 13 {
-		t.Errorf("%d calls, and the error %v", calls, err)
-	}
-}
+// isEcho reports whether the peer has no locks.
+func isEcho(p *peer.Peer) bool { return p.Lacks[peer.HandOver] != "" }
 
 func TestServersEndWithTheirHost(t *testing.T) {
 	host, err := peer.NewHost()
@@ -294,7 +279,7 @@ func TestServersEndWithTheirHost(t *testing.T) {
 	}
 	var processes []int
 	for _, p := range peer.All() {
-		if p.IsEcho() || p.Installed() == nil && p.Name == "redislock" {
+		if isEcho(p) || p.Installed() == nil && p.Name == "redislock" {
 			s, err := p.Serve(bounded(t), host)
 			if err != nil {
 				t.Fatal(err)

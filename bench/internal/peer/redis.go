@@ -26,6 +26,8 @@ func serveRedis(ctx context.Context, h *Host) (server *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
 	for range attempts {
 		port, err2 := freePort() // Redis takes port 0 for none
 		if err2 != nil {
@@ -49,8 +51,8 @@ func redislockPeer() *Peer {
 		Name:  "redislock",
 		About: "bsm/redislock on go-redis with its default pool of connections, on Redis without persistence. A waiter tries every 16 ms, the least that its documentation recommends. It has no fencing tokens: the guarded write is a script that sets the key only while the lock has its value.",
 		needs: redisServer,
-		serve: serveRedis,
-		lock:  dialRedislock,
+		Serve: serveRedis,
+		Lock:  dialRedislock,
 	}
 }
 
@@ -127,8 +129,8 @@ func rueidislockPeer() *Peer {
 			Write:   "rueidislock has no fencing tokens, and does not show the value of a lock",
 		},
 		needs: redisServer,
-		serve: serveRedis,
-		lock:  dialRueidislock,
+		Serve: serveRedis,
+		Lock:  dialRueidislock,
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 	mochi "github.com/mochi-mqtt/server/v2"
@@ -19,29 +18,50 @@ import (
 
 // echoes returns the peers without locks: what messages cost.
 func echoes() []*Peer {
-	const noLocks = "messages alone have no locks"
+	lacks := map[Operation]string{HandOver: "messages alone have no locks"}
 	return []*Peer{
 		{
 			Name:  "paho + mochi",
 			About: "An echo with the same MQTT libraries and nothing else: a request at QoS 1, its PUBACK, and an answer at QoS 0, one connection. A pair is two echoes, a renewal and a guarded write are one.",
-			Lacks: map[Operation]string{HandOver: noLocks},
-			serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "stock") },
-			echo:  dialStock,
+			Lacks: lacks,
+			Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "stock") },
+			Lock:  dialStock,
 		},
 		{
-			Name:  "raw echo",
-			About: "160 bytes and the same back over one connection, without MQTT, with as few system calls as can be. Nothing over TCP can be faster.",
-			Lacks: map[Operation]string{HandOver: noLocks},
-			serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "raw") },
-			echo:  dialRaw,
+			Name: "raw echo",
+			About: "160 bytes and the same back, without MQTT, over a connection for each that is in flight. " +
+				"Nothing over TCP can be faster with one in flight.",
+			Lacks: lacks,
+			Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.child(ctx, "raw") },
+			Lock:  dialRaw,
 		},
 	}
+}
+
+// echoLocker is a client without locks: each request is an exchange.
+type echoLocker struct {
+	exchange func(ctx context.Context) error
+	close    func()
+}
+
+func (l echoLocker) TryObtain(ctx context.Context, _ string) (Held, error) {
+	return nil, l.exchange(ctx)
+}
+func (l echoLocker) Obtain(context.Context, string) (Held, error) { return nil, errors.ErrUnsupported }
+func (l echoLocker) Release(ctx context.Context, _ Held) error    { return l.exchange(ctx) }
+func (l echoLocker) Close()                                       { l.close() }
+
+func (l echoLocker) Renewal(context.Context, Held) (func(context.Context) error, error) {
+	return l.exchange, nil
+}
+
+func (l echoLocker) Writer(context.Context, Held, string) (func(context.Context, []byte) error, error) {
+	return func(ctx context.Context, _ []byte) error { return l.exchange(ctx) }, nil
 }
 
 // What the echo exchanges: the SET of a key of 20 bytes to a value of 16, and its reply.
 const (
 	requestTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
-	answerTopic  = "clients/stock/services/statestore/_any_/command/invoke/response"
 	request      = "*3\r\n$3\r\nSET\r\n$20\r\npress-7/setpoint-000\r\n$16\r\nsixteen bytes --\r\n"
 	answer       = "+OK\r\n"
 )
@@ -105,19 +125,23 @@ func (s *stockBroker) OnPublish(_ *mochi.Client, pk mqttpackets.Packet) (mqttpac
 
 // stockClient is plain paho with the requests that await an answer.
 type stockClient struct {
-	paho *paho.Client
-	last atomic.Uint64
+	paho    *paho.Client
+	answers string // the topic
+	last    atomic.Uint64
 
 	mu      sync.Mutex // guards waiting
 	waiting map[string]chan *paho.Publish
 }
 
-func dialStock(ctx context.Context, server *Server) (Echo, error) {
+func dialStock(ctx context.Context, server *Server, id string) (Locker, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", server.Address)
 	if err != nil {
 		return nil, err
 	}
-	c := &stockClient{waiting: make(map[string]chan *paho.Publish)}
+	c := &stockClient{
+		answers: "clients/" + id + "/services/statestore/_any_/command/invoke/response",
+		waiting: make(map[string]chan *paho.Publish),
+	}
 	c.paho = paho.NewClient(paho.ClientConfig{
 		Conn:              conn,
 		OnPublishReceived: []func(paho.PublishReceived) (bool, error){c.received},
@@ -126,16 +150,16 @@ func dialStock(ctx context.Context, server *Server) (Echo, error) {
 	// are not needed: https://pkg.go.dev/github.com/eclipse/paho.golang/paho#ConnectProperties
 	most := uint16(1000)
 	_, err = c.paho.Connect(ctx, &paho.Connect{
-		ClientID: "stock", CleanStart: true, KeepAlive: 60, Properties: &paho.ConnectProperties{ReceiveMaximum: &most},
+		ClientID: id, CleanStart: true, KeepAlive: 60, Properties: &paho.ConnectProperties{ReceiveMaximum: &most},
 	})
 	if err == nil {
-		_, err = c.paho.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: answerTopic, QoS: 1}}})
+		_, err = c.paho.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: c.answers, QoS: 1}}})
 	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
-	return c, nil
+	return echoLocker{c.exchange, func() { _ = c.paho.Disconnect(&paho.Disconnect{}) }}, nil
 }
 
 func (c *stockClient) received(event paho.PublishReceived) (bool, error) {
@@ -160,7 +184,7 @@ func (c *stockClient) exchange(ctx context.Context) error {
 	c.mu.Unlock()
 	_, err := c.paho.Publish(ctx, &paho.Publish{
 		QoS: 1, Topic: requestTopic, Payload: []byte(request),
-		Properties: &paho.PublishProperties{ResponseTopic: answerTopic, CorrelationData: correlation},
+		Properties: &paho.PublishProperties{ResponseTopic: c.answers, CorrelationData: correlation},
 	})
 	if err != nil {
 		return err
@@ -177,17 +201,3 @@ func (c *stockClient) exchange(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 }
-
-func (c *stockClient) Lap(ctx context.Context, exchanges, inFlight int, times []time.Duration) error {
-	return Workers(ctx, inFlight, times, func(ctx context.Context, _ int) (time.Duration, error) {
-		began := time.Now()
-		for range exchanges {
-			if err := c.exchange(ctx); err != nil {
-				return 0, err
-			}
-		}
-		return time.Since(began), nil
-	})
-}
-
-func (c *stockClient) Close() { _ = c.paho.Disconnect(&paho.Disconnect{}) }

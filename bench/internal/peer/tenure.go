@@ -8,7 +8,6 @@ import (
 	etcdtransport "go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.uber.org/zap"
 
-	"github.com/tenurelock/tenure/bench/internal/async"
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -20,31 +19,31 @@ func ours() []*Peer {
 		{
 			Name:  Reference,
 			About: "`tenure serve --memory`, one connection.",
-			serve: func(ctx context.Context, h *Host) (*Server, error) { return h.tenure(ctx, "tenure", "--memory") },
-			lock:  dialTenure,
+			Serve: func(ctx context.Context, h *Host) (*Server, error) { return h.tenure(ctx, "tenure", "--memory") },
+			Lock:  dialTenure,
 		},
 		{
 			Name:  "tenure, TLS",
 			About: "The same with `--tls-cert`.",
-			serve: serveTenureTLS,
-			lock:  dialTenure,
+			Serve: serveTenureTLS,
+			Lock:  dialTenure,
 		},
 		{
 			Name:  "tenure, durable",
 			About: "`tenure serve --data`: each answer to a write waits for its commit to the disk.",
-			serve: func(ctx context.Context, h *Host) (*Server, error) {
+			Serve: func(ctx context.Context, h *Host) (*Server, error) {
 				dir, err := h.folder("data")
 				if err != nil {
 					return nil, err
 				}
 				return h.tenure(ctx, "tenure", "--data", dir)
 			},
-			lock: dialTenure,
+			Lock: dialTenure,
 		},
 		{
 			Name:  "tenure, on etcd",
 			About: "`tenure-cluster serve --etcd` with the data on one member of etcd, as the peer etcd has it. The server's time is of both processes.",
-			serve: func(ctx context.Context, h *Host) (*Server, error) {
+			Serve: func(ctx context.Context, h *Host) (*Server, error) {
 				etcd, err := h.child(ctx, "etcd")
 				if err != nil {
 					return nil, err
@@ -56,18 +55,20 @@ func ours() []*Peer {
 				server.Processes = append(server.Processes, etcd.Processes...)
 				return server, nil
 			},
-			lock: dialTenure,
+			Lock: dialTenure,
 		},
 	}
 }
 
 func (h *Host) tenure(ctx context.Context, command string, arguments ...string) (*Server, error) {
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
 	return h.start(ctx, listening, nil, h.command(command), append([]string{"serve", "--addr", loopback}, arguments...)...)
 }
 
-// Tenure starts `tenure serve --memory` with more arguments, and returns when it accepts clients.
+// Tenure runs `tenure serve` with more arguments, and returns when it accepts clients.
 func (h *Host) Tenure(ctx context.Context, arguments ...string) (*Server, error) {
-	return h.tenure(ctx, "tenure", append([]string{"--memory"}, arguments...)...)
+	return h.tenure(ctx, "tenure", arguments...)
 }
 
 func serveTenureTLS(ctx context.Context, h *Host) (*Server, error) {
@@ -147,68 +148,26 @@ func (l *tenureLocker) Release(ctx context.Context, held Held) error {
 
 // Renewal returns the request with which a tenure renews itself. Tenures have no method for it.
 func (l *tenureLocker) Renewal(ctx context.Context, held Held) (func(context.Context) error, error) {
-	value, options, err := l.renewal(ctx, held)
+	tenure := held.(*lease.Tenure)
+	named, err := l.lease(tenure.Name())
 	if err != nil {
 		return nil, err
 	}
-	name := held.(*lease.Tenure).Name()
+	holder, err := named.Holder(ctx)
+	if err != nil {
+		return nil, err
+	}
+	binding, err := tenure.Bind(ctx, l.client)
+	if err != nil {
+		return nil, err
+	}
+	name, value := tenure.Name(), []byte(holder.Value)
+	options := transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: TTL, Binding: binding, Urgent: true}
 	return func(ctx context.Context) error {
 		_, err := l.client.Set(ctx, name, value, options)
 		return err
 	}, nil
 }
-
-// renewal returns the value and the options of the SET with which a tenure renews itself.
-func (l *tenureLocker) renewal(ctx context.Context, held Held) (value []byte, options transport.SetOptions, err error) {
-	named, err := l.lease(held.(*lease.Tenure).Name())
-	if err != nil {
-		return nil, options, err
-	}
-	holder, err := named.Holder(ctx)
-	if err != nil {
-		return nil, options, err
-	}
-	binding, err := held.(*lease.Tenure).Bind(ctx, l.client)
-	if err != nil {
-		return nil, options, err
-	}
-	options = transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: TTL, Binding: binding, Urgent: true}
-	return []byte(holder.Value), options, nil
-}
-
-// Renewer is a client of ours whose renewals their caller does not wait for.
-type Renewer struct{ locker *tenureLocker }
-
-// DialRenewer connects a client to a server of ours, with an id that no other client of it has.
-func DialRenewer(ctx context.Context, server *Server, id string) (*Renewer, error) {
-	locker, err := dialTenure(ctx, server, id)
-	if err != nil {
-		return nil, err
-	}
-	return &Renewer{locker.(*tenureLocker)}, nil
-}
-
-// Obtain obtains a name, or returns ErrHeld. begin begins one renewal: it may be called again, with
-// another call, while one is under way.
-func (r *Renewer) Obtain(ctx context.Context, name string) (begin func(*async.Call), err error) {
-	held, err := r.locker.TryObtain(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	value, options, err := r.locker.renewal(ctx, held)
-	if err != nil {
-		return nil, err
-	}
-	return func(call *async.Call) {
-		call.Start(func(ctx context.Context) error {
-			_, err := r.locker.client.Set(ctx, name, value, options)
-			return err
-		})
-	}, nil
-}
-
-// Close ends the client.
-func (r *Renewer) Close() { r.locker.Close() }
 
 func (l *tenureLocker) Writer(_ context.Context, held Held, key string) (func(context.Context, []byte) error, error) {
 	guard := fencing.NewGuard(l.client, held.(*lease.Tenure))

@@ -1,9 +1,8 @@
-// Package table writes what was measured of peers as Markdown, and puts it into a document.
+// Package table writes what was measured as Markdown.
 package table
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,20 +33,15 @@ type Row struct {
 type Report struct {
 	// Reference is the peer with which all are compared.
 	Reference string
-	// Notes are lines above the tables: what the machine is and does.
-	Notes []string
 	// About says for each peer how it is configured: pairs of a name and a sentence.
 	About [][2]string
 	Rows  []Row
 }
 
-// Write writes the report. For each operation it has a short table of the times with their ratios
+// String returns the report. For each operation it has a short table of the times with their ratios
 // to the reference, and a long one with everything.
-func (r *Report) Write(w io.Writer) error {
+func (r *Report) String() string {
 	var b strings.Builder
-	for _, note := range r.Notes {
-		fmt.Fprintf(&b, "%s\n\n", note)
-	}
 	operations := distinct(r.Rows, func(row Row) string { return row.Operation })
 	for _, operation := range operations {
 		rows := slices.DeleteFunc(slices.Clone(r.Rows), func(row Row) bool { return row.Operation != operation })
@@ -59,8 +53,7 @@ func (r *Report) Write(w io.Writer) error {
 	for _, about := range r.About {
 		fmt.Fprintf(&b, "| %s | %s |\n", about[0], about[1])
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // short writes the times and ratios of one operation: a line for each peer, a column for each
@@ -148,16 +141,27 @@ func distinct[T comparable](rows []Row, of func(Row) T) (values []T) {
 	return values
 }
 
-// micros writes microseconds with three digits.
-func micros(d time.Duration) string {
-	us := float64(d) / float64(time.Microsecond)
+// micros writes microseconds.
+func micros(d time.Duration) string { return Digits(float64(d) / float64(time.Microsecond)) }
+
+// Digits writes a number with three digits.
+func Digits(value float64) string {
 	switch {
-	case us < 10:
-		return strconv.FormatFloat(us, 'f', 2, 64)
-	case us < 100:
-		return strconv.FormatFloat(us, 'f', 1, 64)
+	case value < 10:
+		return strconv.FormatFloat(value, 'f', 2, 64)
+	case value < 100:
+		return strconv.FormatFloat(value, 'f', 1, 64)
 	}
-	return strconv.FormatFloat(us, 'f', 0, 64)
+	return strconv.FormatFloat(value, 'f', 0, 64)
+}
+
+// Thousands writes a number with commas.
+func Thousands(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
 }
 
 func known(d time.Duration) string {

@@ -1,7 +1,6 @@
 package table_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 func TestAReportHasAShortAndALongTableForEachOperation(t *testing.T) {
 	report := table.Report{
 		Reference: "ours",
-		Notes:     []string{"Two processors."},
 		About:     [][2]string{{"ours", "In memory."}, {"theirs", "On disk."}},
 		Rows: []table.Row{
 			{Peer: "ours", Operation: "pair", InFlight: 1, Time: 45_900, P50: 44_000, P99: 120_000, ClientTime: 9_990, ServerTime: 0, Allocations: 34.04, Ratio: 1},
@@ -24,13 +22,7 @@ func TestAReportHasAShortAndALongTableForEachOperation(t *testing.T) {
 			{Peer: "theirs", Operation: "renewal", InFlight: 16, Lacks: "it has none"},
 		},
 	}
-	var b strings.Builder
-	if err := report.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	const want = `Two processors.
-
-### Pair
+	const want = `### Pair
 
 | µs (ratio to ours), in flight | 1 | 16 |
 |---|--:|--:|
@@ -67,37 +59,7 @@ func TestAReportHasAShortAndALongTableForEachOperation(t *testing.T) {
 | ours | In memory. |
 | theirs | On disk. |
 `
-	if got := b.String(); got != want {
+	if got := report.String(); got != want {
 		t.Errorf("the report is\n%s\nwant\n%s", got, want)
-	}
-}
-
-func TestReplaceChangesOnlyWhatIsBetweenTheLines(t *testing.T) {
-	document := "before\n" + table.Peers.Begin() + "\nold\nold\n" + table.Peers.End() + "\nafter\n"
-	want := "before\n" + table.Peers.Begin() + "\n\nnew\n\n" + table.Peers.End() + "\nafter\n"
-	for range 2 { // writing again changes nothing
-		var err error
-		if document, err = table.Peers.Replace(document, "\nnew\n\n"); err != nil {
-			t.Fatal(err)
-		}
-		if document != want {
-			t.Errorf("the document is\n%s\nwant\n%s", document, want)
-		}
-	}
-}
-
-func TestReplaceRefusesADocumentWithoutOnePlaceForTheReport(t *testing.T) {
-	for name, document := range map[string]string{
-		"no lines":        "text\n",
-		"no end":          table.Peers.Begin() + "\ntext\n",
-		"no begin":        "text\n" + table.Peers.End() + "\n",
-		"end before":      table.Peers.End() + "\n" + table.Peers.Begin() + "\n",
-		"two ends":        table.Peers.Begin() + "\n" + table.Peers.End() + "\n" + table.Peers.End() + "\n",
-		"two places":      strings.Repeat(table.Peers.Begin()+"\n"+table.Peers.End()+"\n", 2),
-		"an end too much": table.Peers.End() + "\n" + table.Peers.Begin() + "\n" + table.Peers.End() + "\n",
-	} {
-		if got, err := table.Peers.Replace(document, "new"); err == nil {
-			t.Errorf("%s: the document became\n%s", name, got)
-		}
 	}
 }

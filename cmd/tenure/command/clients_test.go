@@ -580,7 +580,7 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 			"roundTrips roundTrips.count roundTrips.minMillis roundTrips.medianMillis roundTrips.maxMillis certificateExpires"},
 		{"password", passwordReport{}, "hash"},
 		{"health", healthReport{}, "healthy answer"},
-		{"check, backup, restore", journal.Report{}, "file online bytes liveBytes records keys fences replies identity bound warnings clean"},
+		{"check, backup, restore", journal.Report{}, "file online bytes liveBytes records keys fences replies changes identity bound warnings clean"},
 		{"/api/state", admin.State{}, ""},
 	} {
 		t.Run(test.command, func(t *testing.T) {

@@ -59,7 +59,7 @@ var areas = []area{
 		"internal/mosquitto", "internal/prerequisite", "internal/testprocess", "statestore/statestoretest", "transport/transporttest",
 		"server/internal/rawmqtt", "server/internal/testsupport", "server/servertest", "cluster/internal",
 	}},
-	{"tools", "examples and demos", 1200, []string{"examples", "internal/pair", "cluster/failover"}},
+	{"tools", "examples and demos", 1200, []string{"examples"}},
 	{"tools", "mutants, count, walk, release", 0, []string{"internal/mutants", "server/walk", "release"}},
 }
 

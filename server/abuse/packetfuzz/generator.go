@@ -44,18 +44,119 @@ func (g *Generator) oneIn(n int) bool { return g.random.IntN(n) == 0 }
 // wildly is oneIn on wild connections, and false on others.
 func (g *Generator) wildly(n int) bool { return g.wild && g.oneIn(n) }
 
-// maybe appends more to properties once in n times.
-func (g *Generator) maybe(n int, properties, more rawmqtt.Body) rawmqtt.Body {
-	if g.oneIn(n) {
-		return append(properties, more...)
-	}
-	return properties
-}
-
 func pick[T any](g *Generator, from ...T) T { return from[g.random.IntN(len(from))] }
+
+// tamely picks from values, and once in n times on wild connections from others.
+func tamely[T any](g *Generator, n int, values, wild []T) T {
+	if g.wildly(n) {
+		return pick(g, wild...)
+	}
+	return pick(g, values...)
+}
 
 // Chance returns a number from 0 to n-1, for what else the user of a generator decides.
 func (g *Generator) Chance(n int) int { return g.random.IntN(n) }
+
+// property is a property that a packet may have.
+type property struct {
+	oneIn int // how often it has it
+	wild  bool
+	value func(*Generator, rawmqtt.Body) rawmqtt.Body // appends it
+}
+
+// properties returns some of a list.
+func (g *Generator) properties(list ...property) (chosen rawmqtt.Body) {
+	for _, p := range list {
+		if g.oneIn(p.oneIn) && (g.wild || !p.wild) {
+			chosen = p.value(g, chosen)
+		}
+	}
+	return chosen
+}
+
+// number is a property with a number of four bytes; byteOf, shortOf and textOf have others.
+func number(id byte, values ...uint32) func(*Generator, rawmqtt.Body) rawmqtt.Body {
+	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.Byte(id).Uint32(pick(g, values...)) }
+}
+
+func byteOf(id byte, values ...byte) func(*Generator, rawmqtt.Body) rawmqtt.Body {
+	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.Byte(id).Byte(pick(g, values...)) }
+}
+
+func shortOf(id byte, values ...uint16) func(*Generator, rawmqtt.Body) rawmqtt.Body {
+	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.Byte(id).Uint16(pick(g, values...)) }
+}
+
+func textOf(id byte, value func(*Generator) string) func(*Generator, rawmqtt.Body) rawmqtt.Body {
+	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.Byte(id).Text(value(g)) }
+}
+
+func user(name string, value func(*Generator) string) func(*Generator, rawmqtt.Body) rawmqtt.Body {
+	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.User(name, value(g)) }
+}
+
+func always(text string) func(*Generator) string { return func(*Generator) string { return text } }
+
+var (
+	userProperty = property{6, false, user("k", always("v"))}
+
+	loginProperties = []property{
+		{2, false, number(packets.PropSessionExpiryInterval, 0, 1, 1, 3600, 1<<32-1)},
+		{3, false, shortOf(packets.PropReceiveMaximum, 1, 2, 100, 65535)},
+		{4, false, number(packets.PropMaximumPacketSize, 1, 50, 400, 1<<20)},
+		{6, false, shortOf(packets.PropTopicAliasMaximum, 10)},
+		{6, false, byteOf(packets.PropRequestProblemInfo, 0, 1)},
+		{20, true, textOf(packets.PropAuthMethod, always("K8S-SAT"))},
+		userProperty,
+	}
+	messageProperties = []property{
+		{4, false, number(packets.PropMessageExpiry, 0, 1, 10, 1<<32-1)},
+		{4, false, textOf(packets.PropContentType, always("application/octet-stream"))},
+		{8, false, byteOf(packets.PropPayloadFormat, 0, 1)},
+		{8, false, func(g *Generator, b rawmqtt.Body) rawmqtt.Body {
+			for range pick(g, 1, 2, 30, 64, 65, 200) {
+				b = b.User("name", "value")
+			}
+			return b
+		}},
+		{40, true, shortOf(packets.PropTopicAlias, 0, 1, 65535)},
+		{40, true, func(_ *Generator, b rawmqtt.Body) rawmqtt.Body {
+			return b.Byte(packets.PropSubscriptionIdentifier).Variable(5)
+		}},
+	}
+	subscribeProperties = []property{
+		{4, false, func(g *Generator, b rawmqtt.Body) rawmqtt.Body {
+			return b.Byte(packets.PropSubscriptionIdentifier).Variable(tamely(g, 5, []int{1, 127, 128, 268_435_455}, []int{0}))
+		}},
+		userProperty,
+	}
+)
+
+// requestProperties are those of a request to the store, and often of other messages.
+func (g *Generator) requestProperties() rawmqtt.Body {
+	topic := protocol.ResponseTopic(g.id)
+	if g.oneIn(6) {
+		topic = g.topic()
+	}
+	var b rawmqtt.Body
+	if !g.oneIn(20) {
+		b = b.Byte(packets.PropResponseTopic).Text(topic)
+	}
+	if !g.oneIn(20) {
+		b = b.Byte(packets.PropCorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
+	}
+	return append(append(b, g.properties(
+		property{3, false, user(protocol.PropertyTimestamp, (*Generator).timestamp)},
+		property{5, false, user(protocol.PropertyFencingToken, (*Generator).timestamp)},
+		property{10, false, user(protocol.PropertyStore, always("another"))},
+	)...), g.properties(messageProperties...)...)
+}
+
+// timestamp returns a hybrid logical clock as text, far from now or not one at times.
+func (g *Generator) timestamp() string {
+	wall := pick(g, "1000000000000", "1700000000000", "9000000000000000", "-1", "x")
+	return wall + ":" + strconv.Itoa(g.random.IntN(3)) + ":" + pick(g, "a", "b", "StateStore")
+}
 
 // Login returns a CONNECT, which is damaged less often than other packets: all that follows
 // depends on it.
@@ -64,59 +165,24 @@ func (g *Generator) Login() []byte {
 	if g.oneIn(2) {
 		g.id = pick(g, clients...)
 	}
-	var flags byte
-	if g.oneIn(2) {
-		flags |= 0x02
+	login := rawmqtt.Login{
+		ClientID: g.id, KeepAlive: pick[uint16](g, 0, 1, 60, 65535), Resume: g.oneIn(2), Properties: g.properties(loginProperties...),
+		MQTT3: g.wildly(15),
 	}
-	var will rawmqtt.Body
 	if g.oneIn(3) {
-		flags |= 0x04 | pick[byte](g, 0, 0x08, 0x08, 0x10, 0x18)
-		if g.oneIn(4) {
-			flags |= 0x20
+		login.User = "user"
+		login.Password = pick(g, "", "password")
+	}
+	if g.oneIn(3) {
+		login.Will = &rawmqtt.Message{
+			Topic: pick(g, protocol.InvokeTopic, "a/b", g.topic()), QoS: g.qos(), Retain: g.wildly(4), Payload: g.command(),
+			Properties: append(g.requestProperties(), g.properties(property{3, false, number(packets.PropWillDelayInterval, 0, 1, 60)})...),
 		}
-		topic := pick(g, protocol.InvokeTopic, "a/b", g.topic())
-		if !g.wild {
-			flags &^= 0x30 // no QoS 2, not retained
-		}
-		will = will.Properties(g.willProperties()).Text(topic).Text(string(g.command()))
 	}
-	properties := g.maybe(2, nil, rawmqtt.Body{packets.PropSessionExpiryInterval}.Uint32(pick[uint32](g, 0, 1, 1, 3600, 1<<32-1)))
-	properties = g.maybe(3, properties, rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(pick[uint16](g, 1, 2, 100, 65535)))
-	properties = g.maybe(4, properties, rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(pick[uint32](g, 1, 50, 400, 1<<20)))
-	properties = g.maybe(6, properties, rawmqtt.Body{packets.PropTopicAliasMaximum}.Uint16(10))
-	properties = g.maybe(6, properties, rawmqtt.Body{packets.PropRequestProblemInfo}.Byte(pick[byte](g, 0, 1)))
-	if g.wildly(20) {
-		properties = properties.Byte(packets.PropAuthMethod).Text("K8S-SAT").Byte(packets.PropAuthData).Text("data")
+	packet := login.Packet()
+	if g.wildly(8) { // the version, which follows the name, is right for another form
+		packet = []byte(strings.Replace(string(packet), "MQTT\x05", "MQTT"+pick(g, "\x03", "\x04", "\x06", "\x84"), 1))
 	}
-	properties = g.maybe(6, properties, rawmqtt.Body(nil).User("k", "v"))
-	version := byte(5)
-	if g.wildly(15) {
-		version = pick[byte](g, 3, 4, 6, 0x84)
-	}
-	name := "MQTT"
-	if g.wildly(15) {
-		name = "MQIsdp"
-	}
-	body := rawmqtt.Body(nil).Text(name).Byte(version)
-	withUser := g.oneIn(3)
-	if withUser {
-		flags |= 0x80
-	}
-	if withUser && g.oneIn(2) {
-		flags |= 0x40
-	}
-	body = body.Byte(flags).Uint16(pick[uint16](g, 0, 1, 60, 65535))
-	if version == 5 || version == 6 {
-		body = body.Properties(properties)
-	}
-	body = append(body.Text(g.id), will...)
-	if withUser {
-		body = body.Text("user")
-	}
-	if flags&0x40 != 0 {
-		body = body.Text("password")
-	}
-	packet := rawmqtt.Packet(packets.CONNECT, 0, body)
 	if g.wildly(6) {
 		packet = g.damaged(packet)
 	}
@@ -139,10 +205,8 @@ func (g *Generator) valid() []byte {
 		n = g.random.IntN(94)
 	}
 	switch {
-	case n < 30:
-		return g.request()
 	case n < 55:
-		return g.publish()
+		return g.message(n < 30)
 	case n < 72:
 		return g.subscribe()
 	case n < 82:
@@ -152,7 +216,8 @@ func (g *Generator) valid() []byte {
 	case n < 94:
 		return rawmqtt.Packet(packets.PINGREQ, 0, nil)
 	case n < 96:
-		return g.disconnect()
+		return rawmqtt.Packet(packets.DISCONNECT, 0, pick(g, nil, rawmqtt.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
+			Properties(g.properties(property{2, false, number(packets.PropSessionExpiryInterval, 0, 1, 3600, 1<<32-1)}))))
 	case n < 97:
 		return g.Login()
 	case n < 98:
@@ -164,6 +229,29 @@ func (g *Generator) valid() []byte {
 }
 
 func (g *Generator) packetID() uint16 { return pick[uint16](g, 1, 1, 2, 3, 4, 100, 65535) }
+
+// qos is 1 mostly, and 2 on wild connections only: the server takes no more than 1.
+func (g *Generator) qos() byte { return tamely(g, 8, []byte{0, 1, 1, 1, 1, 1}, []byte{2, 2, 3}) }
+
+// message returns a request to the store, or another message.
+func (g *Generator) message(request bool) []byte {
+	m := rawmqtt.Message{
+		Topic: protocol.InvokeTopic, QoS: g.qos(), ID: g.packetID(), Retain: g.wildly(5),
+		Properties: g.requestProperties(), Payload: g.command(),
+	}
+	if !request {
+		m.Topic, m.Payload = g.topic(), make([]byte, pick(g, 0, 1, 10, 500, 5_000, 60_000))
+		m.QoS &= byte(g.random.IntN(4))
+	}
+	if !request && !g.oneIn(6) {
+		m.Properties = g.properties(messageProperties...)
+	}
+	packet := m.Packet()
+	if m.QoS == 1 && g.oneIn(10) || g.wildly(20) {
+		packet[0] |= 0x08 // sent again
+	}
+	return packet
+}
 
 // topic returns the name of a topic, mostly one that may be published to.
 func (g *Generator) topic() string {
@@ -199,8 +287,7 @@ func (g *Generator) level() string { return pick(g, "a", "b", "c", "1", "2") }
 
 // filter returns what a client might subscribe to.
 func (g *Generator) filter() string {
-	filter := g.topic()
-	levels := strings.Split(filter, "/")
+	levels := strings.Split(g.topic(), "/")
 	for range g.random.IntN(3) {
 		levels[g.random.IntN(len(levels))] = "+"
 	}
@@ -210,20 +297,47 @@ func (g *Generator) filter() string {
 	if g.wildly(8) {
 		levels[g.random.IntN(len(levels))] = pick(g, "#", "+x")
 	}
-	filter = strings.Join(levels, "/")
+	filter := strings.Join(levels, "/")
 	switch g.random.IntN(12) {
 	case 0:
-		return "#"
+		return pick(g, "#", "+/#", protocol.NotifyFilter(g.id))
 	case 1:
-		return "+/#"
-	case 2:
-		group := pick(g, "g", "h")
-		if g.wildly(3) {
-			group = pick(g, "", "+", "a/b")
-		}
-		return pick(g, "$share/", "$SHARE/", "$Share/") + group + "/" + filter
+		return pick(g, "$share/", "$SHARE/", "$Share/") + tamely(g, 3, []string{"g", "h"}, []string{"", "+", "a/b"}) + "/" + filter
 	}
 	return filter
+}
+
+func (g *Generator) subscribe() []byte {
+	body := rawmqtt.Body(nil).Uint16(g.packetID()).Properties(g.properties(subscribeProperties...))
+	for range tamely(g, 10, []int{1, 1, 1, 2, 3, 50, 101}, []int{0}) {
+		options := pick[byte](g, 0, 1, 2) | pick[byte](g, 0, 0, 0x04) | pick[byte](g, 0, 0, 0x08) | pick[byte](g, 0, 0, 0x10, 0x20)
+		if g.wildly(20) {
+			options = byte(g.random.IntN(256))
+		}
+		body = body.Text(g.filter()).Byte(options)
+	}
+	return rawmqtt.Packet(packets.SUBSCRIBE, 2, body)
+}
+
+func (g *Generator) unsubscribe() []byte {
+	body := rawmqtt.Body(nil).Uint16(g.packetID()).Properties(nil)
+	for range tamely(g, 10, []int{1, 1, 2, 10}, []int{0}) {
+		body = body.Text(g.filter())
+	}
+	return rawmqtt.Packet(packets.UNSUBSCRIBE, 2, body)
+}
+
+func (g *Generator) acknowledgement() []byte {
+	kind := tamely(g, 2, []byte{packets.PUBACK}, []byte{packets.PUBREC, packets.PUBREL, packets.PUBCOMP})
+	var flags byte
+	if kind == packets.PUBREL {
+		flags = 2
+	}
+	body := rawmqtt.Body(nil).Uint16(uint16(g.random.IntN(20)))
+	if g.oneIn(3) {
+		body = body.Byte(pick[byte](g, 0, 0x10, 0x80, 0x97)).Properties(g.properties(userProperty))
+	}
+	return rawmqtt.Packet(kind, flags, body)
 }
 
 func (g *Generator) key() string { return pick(g, "k1", "k2", "k3", "locks/1", "", "\x00\xff") }
@@ -231,22 +345,14 @@ func (g *Generator) key() string { return pick(g, "k1", "k2", "k3", "locks/1", "
 // command returns the payload of a request to the store.
 func (g *Generator) command() []byte {
 	key, value := g.key(), pick(g, "v", "w", g.id, g.id+":1", strings.Repeat("v", 5_000))
-	var words []string
-	switch g.random.IntN(6) {
-	case 0, 1:
-		words = []string{protocol.VerbSet, key, value}
-		for range g.random.IntN(4) {
-			words = append(words, pick(g, [][]string{{protocol.OptionNX}, {protocol.OptionNEX}, {protocol.OptionPX, pick(g, "1", "5", "100", "60000", "0", "-1", "9223372036854775807", "x")}, {"GET"}}...)...)
-		}
-	case 2:
-		words = []string{protocol.VerbGet, key}
-	case 3:
-		words = []string{protocol.VerbDel, key}
-	case 4:
-		words = []string{protocol.VerbVDel, key, value}
-	case 5:
-		words = []string{protocol.VerbKeyNotify, key}
-		if g.oneIn(3) {
+	words := pick(g, []string{protocol.VerbSet, key, value}, []string{protocol.VerbSet, key, value}, []string{protocol.VerbGet, key},
+		[]string{protocol.VerbDel, key}, []string{protocol.VerbVDel, key, value}, []string{protocol.VerbKeyNotify, key})
+	for range g.random.IntN(4) {
+		switch {
+		case words[0] == protocol.VerbSet:
+			ttl := pick(g, "1", "5", "100", "60000", "0", "-1", "9223372036854775807", "x")
+			words = append(words, pick(g, []string{protocol.OptionNX}, []string{protocol.OptionNEX}, []string{protocol.OptionPX, ttl}, []string{"GET"})...)
+		case words[0] == protocol.VerbKeyNotify && g.oneIn(4):
 			words = append(words, protocol.OptionStop)
 		}
 	}
@@ -255,154 +361,6 @@ func (g *Generator) command() []byte {
 		payload = g.mangled(payload)
 	}
 	return payload
-}
-
-// timestamp returns a hybrid logical clock as text, far from now or not one at times.
-func (g *Generator) timestamp() string {
-	wall := pick(g, "1000000000000", "1700000000000", "9000000000000000", "-1", "x")
-	return wall + ":" + strconv.Itoa(g.random.IntN(3)) + ":" + pick(g, "a", "b", "StateStore")
-}
-
-func (g *Generator) requestProperties() rawmqtt.Body {
-	topic := protocol.ResponseTopic(g.id)
-	if g.oneIn(6) {
-		topic = g.topic()
-	}
-	properties := rawmqtt.Body(nil)
-	if !g.oneIn(20) {
-		properties = properties.Byte(packets.PropResponseTopic).Text(topic)
-	}
-	if !g.oneIn(20) {
-		properties = properties.Byte(packets.PropCorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
-	}
-	properties = g.maybe(3, properties, rawmqtt.Body(nil).User(protocol.PropertyTimestamp, g.timestamp()))
-	properties = g.maybe(5, properties, rawmqtt.Body(nil).User(protocol.PropertyFencingToken, g.timestamp()))
-	properties = g.maybe(10, properties, rawmqtt.Body(nil).User(protocol.PropertyStore, "another"))
-	return append(properties, g.messageProperties()...)
-}
-
-// messageProperties returns some of the properties that any message may have.
-func (g *Generator) messageProperties() rawmqtt.Body {
-	properties := g.maybe(4, nil, rawmqtt.Body{packets.PropMessageExpiry}.Uint32(pick[uint32](g, 0, 1, 10, 1<<32-1)))
-	properties = g.maybe(4, properties, rawmqtt.Body{packets.PropContentType}.Text("application/octet-stream"))
-	properties = g.maybe(8, properties, rawmqtt.Body{packets.PropPayloadFormat}.Byte(pick[byte](g, 0, 1)))
-	if g.oneIn(8) {
-		for range pick(g, 1, 2, 30, 64, 65, 200) {
-			properties = properties.User("name", "value")
-		}
-	}
-	return properties
-}
-
-func (g *Generator) willProperties() rawmqtt.Body {
-	properties := g.requestProperties()
-	properties = g.maybe(3, properties, rawmqtt.Body{packets.PropWillDelayInterval}.Uint32(pick[uint32](g, 0, 1, 60)))
-	return properties
-}
-
-// qos is 1 mostly, and 2 on wild connections only: the server takes no more than 1.
-func (g *Generator) qos() byte {
-	if g.wildly(8) {
-		return pick[byte](g, 2, 2, 3)
-	}
-	return pick[byte](g, 0, 1, 1, 1, 1, 1)
-}
-
-func (g *Generator) request() []byte {
-	return rawmqtt.Message{
-		Topic: protocol.InvokeTopic, QoS: g.qos(), ID: g.packetID(), Retain: g.wildly(20),
-		Properties: g.requestProperties(), Payload: g.command(),
-	}.Packet()
-}
-
-func (g *Generator) publish() []byte {
-	m := rawmqtt.Message{
-		Topic: g.topic(), QoS: g.qos() & byte(g.random.IntN(4)), ID: g.packetID(), Retain: g.wildly(3),
-		Properties: g.messageProperties(), Payload: make([]byte, pick(g, 0, 1, 10, 500, 5_000, 60_000)),
-	}
-	if g.oneIn(6) {
-		m.Properties = g.requestProperties()
-	}
-	if g.wildly(15) {
-		m.Properties = m.Properties.Byte(packets.PropTopicAlias).Uint16(pick[uint16](g, 0, 1, 65535))
-	}
-	if g.wildly(20) {
-		m.Properties = m.Properties.Byte(packets.PropSubscriptionIdentifier).Variable(5)
-	}
-	packet := m.Packet()
-	if m.QoS == 1 && g.oneIn(10) || g.wildly(20) {
-		packet[0] |= 0x08 // sent again
-	}
-	return packet
-}
-
-func (g *Generator) subscribe() []byte {
-	body := rawmqtt.Body(nil).Uint16(g.packetID())
-	properties := g.maybe(4, nil, rawmqtt.Body{packets.PropSubscriptionIdentifier}.Variable(g.subscriptionIdentifier()))
-	properties = g.maybe(6, properties, rawmqtt.Body(nil).User("k", "v"))
-	body = body.Properties(properties)
-	n := pick(g, 1, 1, 1, 2, 3, 50, 101)
-	if g.wildly(10) {
-		n = 0
-	}
-	for range n {
-		options := pick[byte](g, 0, 1, 2) | pick[byte](g, 0, 0, 0x04) | pick[byte](g, 0, 0, 0x08) | pick[byte](g, 0, 0, 0x10, 0x20)
-		if g.wildly(20) {
-			options = byte(g.random.IntN(256))
-		}
-		filter := g.filter()
-		if g.oneIn(6) {
-			filter = protocol.NotifyFilter(g.id)
-		}
-		body = body.Text(filter).Byte(options)
-	}
-	return rawmqtt.Packet(packets.SUBSCRIBE, 2, body)
-}
-
-func (g *Generator) subscriptionIdentifier() int {
-	if g.wildly(5) {
-		return 0
-	}
-	return pick(g, 1, 127, 128, 268_435_455)
-}
-
-func (g *Generator) unsubscribe() []byte {
-	body := rawmqtt.Body(nil).Uint16(g.packetID()).Properties(nil)
-	n := pick(g, 1, 1, 2, 10)
-	if g.wildly(10) {
-		n = 0
-	}
-	for range n {
-		body = body.Text(g.filter())
-	}
-	return rawmqtt.Packet(packets.UNSUBSCRIBE, 2, body)
-}
-
-func (g *Generator) acknowledgement() []byte {
-	kind := byte(packets.PUBACK)
-	if g.wildly(2) {
-		kind = pick[byte](g, packets.PUBREC, packets.PUBREL, packets.PUBCOMP)
-	}
-	var flags byte
-	if kind == packets.PUBREL {
-		flags = 2
-	}
-	body := rawmqtt.Body(nil).Uint16(uint16(g.random.IntN(20)))
-	if g.oneIn(3) {
-		body = body.Byte(pick[byte](g, 0, 0x10, 0x80, 0x97))
-		if g.oneIn(2) {
-			body = body.Properties(rawmqtt.Body(nil).User("k", "v"))
-		}
-	}
-	return rawmqtt.Packet(kind, flags, body)
-}
-
-func (g *Generator) disconnect() []byte {
-	if g.oneIn(3) {
-		return rawmqtt.Packet(packets.DISCONNECT, 0, nil)
-	}
-	return rawmqtt.Packet(packets.DISCONNECT, 0, rawmqtt.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
-		Properties(rawmqtt.Body{packets.PropSessionExpiryInterval}.Uint32(pick[uint32](g, 0, 1, 3600, 1<<32-1))))
 }
 
 // damaged changes a packet as a broken or hostile client would. Most changes leave a correct
@@ -421,27 +379,22 @@ func (g *Generator) damaged(packet []byte) []byte {
 		packet[0] = byte(g.random.IntN(16))<<4 | packet[0]&15
 		return packet
 	}
-	first, body := split(packet)
+	at := 1 // of the body
+	for at < len(packet)-1 && packet[at] >= 0x80 {
+		at++
+	}
+	body := append(rawmqtt.Body(nil), packet[at+1:]...)
 	switch g.random.IntN(6) {
 	case 0: // too short
 		body = body[:g.random.IntN(len(body)+1)]
 	case 1, 2: // without the end of its last field
 		body = body[:max(0, len(body)-1-g.random.IntN(3))]
 	case 3: // too long
-		body = append(append(rawmqtt.Body(nil), body...), byte(g.random.IntN(256)))
+		body = append(body, byte(g.random.IntN(256)))
 	default:
-		body = g.mangled(append(rawmqtt.Body(nil), body...))
+		body = g.mangled(body)
 	}
-	return rawmqtt.Packet(first>>4, first&15, body)
-}
-
-// split returns the first byte of a packet, and its body.
-func split(packet []byte) (first byte, body rawmqtt.Body) {
-	at := 1
-	for at < len(packet)-1 && packet[at] >= 0x80 {
-		at++
-	}
-	return packet[0], packet[at+1:]
+	return rawmqtt.Packet(packet[0]>>4, packet[0]&15, body)
 }
 
 // mangled changes some bytes.

@@ -1,0 +1,98 @@
+package growth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// leasesOfOne is how many leases a connection has: as many keys as a client may watch.
+const leasesOfOne = 10_000
+
+func leases() *Subject {
+	return &Subject{
+		Name: "leases",
+		About: "One process holds the leases, with the default options and a TTL of 30 s: each is watched, and renews " +
+			"itself every 5 s. A connection has 10,000 leases at most, because a client may watch so many keys.",
+		Columns: columns(memoryOf("lease", "L"), timeOf("a renewal", "r"), aRequest),
+		sizes:   []int{1_000, 3_000, 10_000, 30_000, 100_000}, quick: []int{100, 200},
+		run: func(ctx context.Context, c *client) ([]float64, error) {
+			opened, _, err := c.open(ctx, (c.Size+leasesOfOne-1)/leasesOfOne)
+			if err != nil {
+				return nil, err
+			}
+			return c.hold(ctx, opened)
+		},
+	}
+}
+
+func connections() *Subject {
+	return &Subject{
+		Name: "connections",
+		About: "One process opens the connections. First they are idle; then each holds a lease with a TTL of 30 s, " +
+			"and renews it every 5 s.",
+		Columns: columns(memoryOf("connection, idle", "C"), timeOf("opening a connection", "o"),
+			memoryOf("connection, with a lease", ""), timeOf("a renewal", ""), aRequest),
+		sizes: []int{100, 300, 1_000, 3_000, 10_000}, quick: []int{10, 20},
+		run: func(ctx context.Context, c *client) ([]float64, error) {
+			opened, idle, err := c.open(ctx, c.Size)
+			if err != nil {
+				return nil, err
+			}
+			held, err := c.hold(ctx, opened)
+			return slices.Concat(c.memory(idle), c.time(c.base, idle, c.Size), held), err
+		},
+	}
+}
+
+// hold acquires the leases, divided among the connections, lets them renew themselves for the window,
+// and returns what memory they take, what a renewal costs, and how long the requests of another client
+// take meanwhile.
+func (c *client) hold(ctx context.Context, opened []*transport.Client) ([]float64, error) {
+	var renewed, lost atomic.Int64
+	options := lease.Options{TTL: choose(c, 30*time.Second, 1500*time.Millisecond), Trace: &lease.Trace{
+		Renewed: func(lease.TraceInfo) { renewed.Add(1) },
+		Ended:   func(lease.TraceInfo) { lost.Add(1) },
+	}}
+	err := parallel(ctx, c.Size, preparing, func(ctx context.Context, i int) error {
+		named, err := lease.New(opened[i*len(opened)/c.Size], fmt.Sprintf("line-%d/active", i), options)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, requestPatience)
+		defer cancel()
+		_, err = named.TryAcquire(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	before, err := c.cost(ctx)
+	if err != nil {
+		return nil, err
+	}
+	renewedBefore := renewed.Load()
+	if err := pause(ctx, c.window()); err != nil {
+		return nil, err
+	}
+	renewals := int(renewed.Load() - renewedBefore)
+	after, err := c.cost(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if renewals == 0 {
+		return nil, errors.New("no tenure was renewed")
+	}
+	// The probe costs more than a few renewals, so it comes after the time in which they are measured.
+	another, err := c.askAnother(ctx)
+	if lost.Load() > 0 {
+		err = errors.Join(err, fmt.Errorf("%d of %d tenures ended", lost.Load(), c.Size))
+	}
+	return slices.Concat(c.memory(after), c.time(before, after, renewals), another), err
+}
