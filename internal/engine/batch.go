@@ -21,7 +21,7 @@ type held struct {
 	expired       []string // for OnExpiry; the keys themselves belong to the groups
 	notifications []statestore.Notification
 	reply         statestore.Reply
-	then, done    func(statestore.Reply) // may be nil
+	done          func(statestore.Reply) // may be nil
 	late          bool                   // held after the commit of its batch had begun
 }
 

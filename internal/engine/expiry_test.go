@@ -98,7 +98,7 @@ func TestAnExpiryIsReportedAfterItsCommit(t *testing.T) {
 		journal.set(func(d *disk) { d.held = true })
 		time.Sleep(2 * time.Second)
 		d.want()
-		engine.SubmitThen(parse("c", []string{"SET", "k", "w", "NEX", "PX", "60000"}), func(statestore.Reply) { d.leave("the reply") }, nil)
+		engine.Submit(parse("c", []string{"SET", "k", "w", "NEX", "PX", "60000"}), func(statestore.Reply) { d.leave("the reply") })
 		d.want()
 		journal.verdicts <- verdict{}
 		d.want("k expired")

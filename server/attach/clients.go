@@ -76,11 +76,11 @@ func (c *clientLRU) restore(clients []string) {
 	}
 }
 
-// submit applies a command that its client has just sent, like engine.SubmitThen. If there are too many
+// submit applies a command that its client has just sent, like engine.Submit. If there are too many
 // clients, it removes another one.
-func (c *clientLRU) submit(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
+func (c *clientLRU) submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
 	c.heard(command, func() bool {
-		reply, now = c.engine.SubmitThen(command, then, done)
+		reply, now = c.engine.Submit(command, done)
 		return true
 	})
 	return reply, now
@@ -88,9 +88,9 @@ func (c *clientLRU) submit(command statestore.Command, then, done func(statestor
 
 // trySubmit is submit for a command whose reply may leave at once, like engine.TrySubmit. It reports
 // false for any other, which changes nothing.
-func (c *clientLRU) trySubmit(command statestore.Command, then func(statestore.Reply)) (reply statestore.Reply, ok bool) {
+func (c *clientLRU) trySubmit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, ok bool) {
 	c.heard(command, func() bool {
-		reply, ok = c.engine.TrySubmit(command, then)
+		reply, ok = c.engine.TrySubmit(command, done)
 		return ok
 	})
 	return reply, ok

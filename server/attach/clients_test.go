@@ -35,7 +35,7 @@ func attachedTo(t *testing.T, options Options) *Store {
 // change makes the store notify the clients that watch a key, and returns what it queues.
 func change(a *Store, key string) (queued []pendingNotification) {
 	ts := "0:0:writer"
-	a.clients.submit(statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}), nil, nil)
+	a.clients.submit(statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}), nil)
 	for {
 		notification, ok := a.queue.take()
 		if !ok {
@@ -49,12 +49,12 @@ func change(a *Store, key string) (queued []pendingNotification) {
 // subscribed, and asked to be notified.
 func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
 	a := attachedTo(t, Options{})
-	a.clients.submit(keyNotify("a", "k"), nil, nil)
+	a.clients.submit(keyNotify("a", "k"), nil)
 	before := change(a, "k")
 	if len(before) != 1 {
 		t.Fatalf("queued %v", before)
 	}
-	a.clients.submit(keyNotify("a", "k"), nil, nil)
+	a.clients.submit(keyNotify("a", "k"), nil)
 	if a.unread(before[0]); len(change(a, "k")) != 1 {
 		t.Error("the new watch is dropped")
 	}
@@ -67,9 +67,9 @@ func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
 func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
 	a := attachedTo(t, Options{MaxClients: 3})
 	for i := range 3 {
-		a.clients.submit(keyNotify(fmt.Sprint(i), "k"), nil, nil)
+		a.clients.submit(keyNotify(fmt.Sprint(i), "k"), nil)
 	}
-	a.clients.submit(keyNotify("0", "other"), nil, nil)
+	a.clients.submit(keyNotify("0", "other"), nil)
 	queued := change(a, "k") // by a fourth client
 	var notified []string
 	for _, notification := range queued {

@@ -184,7 +184,7 @@ func (q *replyQueue) flush(ctx context.Context) bool {
 // refused. observed, which may be nil, is called with the reply when it may leave.
 func (l *link) submit(to address, command statestore.Command, observed func(statestore.Reply)) {
 	if l.store.options.Journal == nil {
-		reply, _ := l.store.clients.submit(command, observed, nil)
+		reply, _ := l.store.clients.submit(command, observed)
 		l.answer(to, reply)
 		return
 	}
@@ -201,13 +201,16 @@ func (l *link) submit(to address, command statestore.Command, observed func(stat
 		return
 	}
 	l.replies.promise()
-	reply, now := l.store.clients.submit(command, observed, func(reply statestore.Reply) {
+	reply, now := l.store.clients.submit(command, func(reply statestore.Reply) {
+		if observed != nil {
+			observed(reply)
+		}
 		waiting.reply = reply
 		l.replies.added(waiting)
 	})
-	if now { // the commit on which it would have rested is over since
+	if now && reply.Outcome == statestore.Expired { // it expired while the backlog was asked
 		l.replies.cancel(waiting)
-		l.answerBehind(to, command.Key, reply)
+		l.store.drop(to.client, DroppedExpired)
 		return
 	}
 	if value := envelope.ValueCost(command.Key, &reply); value > 0 {
