@@ -54,7 +54,6 @@ type connection struct {
 	texts          requestTexts                // of the latest request
 	reserved       string                      // the response topic of the latest request
 	handled        bool                        // it has handled a packet since the last pause
-	packets        []packet                    // that are written now, by this goroutine or by the one of the outbox
 	answers        int                         // bytes that wait to be written
 	fault          error                       // why the server ends the connection, if the client has sent something forbidden
 	ended          error                       // why readPackets ends; nil after a normal DISCONNECT
@@ -93,7 +92,7 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 		server:   s,
 		remote:   remoteOf(socket).String(),
 		gate:     wire.NewGate(limits),
-		outbox:   newOutbox(s.options.Limits.OutgoingBytes, s.quotas.outgoing, s.writers),
+		outbox:   newOutbox(s.options.Limits.OutgoingBytes, s.quotas.outgoing, s.processors, s.writers),
 		readTurn: s.processors.NewPlace(),
 		over:     make(chan struct{}),
 	}

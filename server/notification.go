@@ -72,33 +72,34 @@ const writesAtOnce = 8
 // change must not delay the requests of others.
 func (s *Server) writeWaiting(conn *connection) {
 	defer s.recoverIn(conn)
-	turn := conn.outbox.turn
+	o := conn.outbox
+	defer o.turn.End()
 	write := func() {
+		o.turn.End()
 		conn.flush()
-		turn.Yield()
+		o.task.Yield()
 	}
-	conn.writePackets(startedWrites, turn, write)
+	conn.writePackets(startedWrites, o.turn, write)
 	s.writeMessages(conn, write)
-	conn.flush()
+	write()
 }
 
 // writePackets adds the packets that wait to those that are held back, in turns, and calls write when these are
 // enough. If another goroutine writes what waits, it does nothing.
 func (c *connection) writePackets(by writer, turn *fairqueue.Place, write func()) {
-	c.packets = c.outbox.take(by, c.packets)
-	left, held := c.packets, 0
+	left, held := c.outbox.take(by), 0
 	defer func() { c.outbox.release(left...) }() // if the connection ends, perhaps in a panic
 	for len(left) > 0 && !c.closed.Load() {
 		turn.Begin()
 		held += left[0].write(c, turn)
 		c.outbox.release(left[0])
 		left = left[1:]
-		if held >= heldEnough || turn.Spent() {
+		if held >= heldEnough {
 			write()
 			held = 0
 		}
+		turn.Yield()
 	}
-	clear(c.packets) // an idle client must not keep their values
 }
 
 // writeMessages writes the messages that wait in the session of a client. It gathers the packets
@@ -115,6 +116,7 @@ func (s *Server) writeMessages(conn *connection, write func()) {
 			conn.outbox.Wake() // goes on when the others have written
 			return
 		}
+		conn.outbox.turn.Begin()
 		var gathered []byte
 		gathered, more = conn.session.Append(conn.outbox, room[:0], heldEnough)
 		if len(gathered) == 0 {

@@ -24,16 +24,19 @@ import (
 type outbox struct {
 	limit int64              // bytes
 	all   *sharedquota.Quota // quotas.outgoing
-	turn  *fairqueue.Place   // of the goroutine that is started
-	task  sync.WaitGroup     // this goroutine, if there is one
+	task  *fairqueue.Place   // of Server.writers: its turn starts a goroutine
+	turn  *fairqueue.Place   // of Server.processors, for this goroutine
+	tasks sync.WaitGroup     // this goroutine, if there is one
 	room  chan struct{}      // has an item after there may be room for a reply again
 
 	mu       sync.Mutex
 	write    func() // writes what waits; nil: begin has not been called
 	writer   writer
 	queue    []packet
-	messages bool // the session has messages to write
-	replies  int  // that have room: queued ones, and ones whose requests are being applied or wait for a commit
+	taken    []packet // that the writer writes now
+	spare    []packet // an empty queue to be used again; may be nil
+	messages bool     // the session has messages to write
+	replies  int      // that have room: queued ones, and ones whose requests are being applied or wait for a commit
 	used     int64
 	blocked  bool // there was no room for a reply
 	closed   bool
@@ -58,8 +61,8 @@ const (
 type packet interface {
 	// size returns how many bytes of the budget the packet takes.
 	size() int64
-	// write adds the packet to those that a connection holds back, or publishes it, in a turn. It returns how
-	// many bytes it has added.
+	// write adds the packet to those that a connection holds back, or publishes it, in a turn of a place. It
+	// returns how many bytes it has added.
 	write(conn *connection, turn *fairqueue.Place) (added int)
 }
 
@@ -67,9 +70,9 @@ type packet interface {
 // notifications. A client that reads must not be disconnected because others do not.
 const assured = 8 << 10
 
-func newOutbox(limit int64, all *sharedquota.Quota, writers *fairqueue.Scheduler) *outbox {
-	o := &outbox{limit: limit, all: all, room: make(chan struct{}, 1)}
-	o.turn = writers.NewTask(o.start)
+func newOutbox(limit int64, all *sharedquota.Quota, processors, writers *fairqueue.Scheduler) *outbox {
+	o := &outbox{limit: limit, all: all, turn: processors.NewPlace(), room: make(chan struct{}, 1)}
+	o.task = writers.NewTask(o.start)
 	return o
 }
 
@@ -96,12 +99,10 @@ func (o *outbox) notify(notification *sharedNotification) (queued, behind bool) 
 	return queued, behind
 }
 
-// answer queues a reply that has room, but for its value.
-func (o *outbox) answer(reply *pendingReply, value int64) {
+// answer queues a reply that has room.
+func (o *outbox) answer(reply *pendingReply) {
 	o.mu.Lock()
 	defer o.unlockAndStart()
-	o.used += value
-	o.all.Add(value)
 	if o.closed {
 		o.releasePacketsLocked([]packet{reply})
 		return
@@ -124,7 +125,7 @@ func (o *outbox) unlockAndStart() {
 	}
 	o.mu.Unlock()
 	if start {
-		o.turn.Start()
+		o.task.Start()
 	}
 }
 
@@ -135,15 +136,15 @@ func (o *outbox) start() bool {
 	if o.closed {
 		return false
 	}
-	o.task.Add(1) // before close waits, since the outbox is not closed
+	o.tasks.Add(1) // before close waits, since the outbox is not closed
 	go o.run()
 	return true
 }
 
 func (o *outbox) run() {
-	defer o.task.Done()
+	defer o.tasks.Done()
 	o.write() // constant from begin on
-	o.turn.End()
+	o.task.End()
 	o.rest(startedWrites)
 }
 
@@ -151,29 +152,30 @@ func (o *outbox) run() {
 func (o *outbox) rest(by writer) {
 	o.mu.Lock()
 	defer o.unlockAndStart()
-	if o.writer == by {
-		o.writer = noWriter
+	if o.writer != by {
+		return
 	}
+	o.writer = noWriter
+	clear(o.taken) // an idle client must not keep their values
+	if o.taken != nil && cap(o.taken) <= maxSpareQueue {
+		o.spare = o.taken[:0]
+	}
+	o.taken = nil
 }
 
 // maxSpareQueue is the longest queue, in packets, that an outbox keeps for reuse.
 const maxSpareQueue = 64
 
-// take returns the packets that wait, or none if another goroutine writes them. The caller must release the
-// room of each. From now on the outbox queues in the slice written, which the caller has finished with.
-func (o *outbox) take(by writer, written []packet) []packet {
-	clear(written)
-	if cap(written) > maxSpareQueue {
-		written = nil // it is left from a burst
-	}
+// take returns the packets that wait, for their writer; none if another goroutine writes. The caller releases
+// each, and calls rest in the end.
+func (o *outbox) take(by writer) []packet {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.writer != by {
-		return written[:0]
+	if o.writer != by || len(o.queue) == 0 {
+		return nil
 	}
-	taken := o.queue
-	o.queue = written[:0]
-	return taken
+	o.taken, o.queue, o.spare = o.queue, o.spare, nil
+	return o.taken
 }
 
 // takeMessages reports whether the session has messages to write, which the caller will.
@@ -201,39 +203,67 @@ func (o *outbox) reserveLocked(bytes int64) bool {
 
 // reserveReply takes room for the reply to a request of the connection, before the store gets it. It reports
 // false if there is not enough, or if most replies have room already. One reply has room in any case, unless
-// other packets wait. With room, the caller writes what waits, or another goroutine does.
-func (o *outbox) reserveReply(bytes int64, most int) bool {
+// other packets wait. Then by writes what waits, unless another goroutine does already.
+func (o *outbox) reserveReply(by writer, bytes int64, most int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	own := int64(assured)
-	if o.used == 0 {
-		own = max(own, bytes)
-	}
-	isFull := o.replies >= most || o.used > 0 && o.used+bytes > o.limit/2
-	if o.closed || isFull || !o.all.Take(o.used, bytes, own) {
+	if o.replies >= most || !o.reserveReplyLocked(0, bytes) {
 		o.blocked = true
 		return false
 	}
-	o.used += bytes
 	o.replies++
 	if o.writer == noWriter {
-		o.writer = readerWrites
+		o.writer = by
 	}
 	return true
 }
 
-// awaitReplyRoom is reserveReply for a caller that waits. It reports false if the connection ends before.
-func (o *outbox) awaitReplyRoom(bytes int64, most int) bool {
-	for !o.reserveReply(bytes, most) {
-		o.mu.Lock()
-		closed := o.closed
-		o.mu.Unlock()
-		if closed {
+// growReply takes more room for a reply that has some.
+func (o *outbox) growReply(present, more int64) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.blocked = !o.reserveReplyLocked(present, more)
+	return !o.blocked
+}
+
+func (o *outbox) reserveReplyLocked(present, more int64) bool {
+	own := int64(assured)
+	if o.used <= present { // nothing else waits
+		own = max(own, present+more)
+	} else if o.used+more > o.limit/2 {
+		return false
+	}
+	if o.closed || !o.all.Take(o.used, more, own) {
+		return false
+	}
+	o.used += more
+	return true
+}
+
+// awaitRoom calls take until it succeeds, whenever there may be room again. It reports false if the connection
+// ends before.
+func (o *outbox) awaitRoom(take func() bool) bool {
+	for !take() {
+		if o.isClosed() {
 			return false
 		}
 		<-o.room
 	}
 	return true
+}
+
+// overdraw takes room in any case.
+func (o *outbox) overdraw(bytes int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.used += bytes
+	o.all.Add(bytes)
+}
+
+func (o *outbox) isClosed() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.closed
 }
 
 // awaitedReplies returns how many replies have room.
@@ -298,7 +328,7 @@ func (o *outbox) end() {
 // engine still has them.
 func (o *outbox) close() {
 	o.end()
-	o.task.Wait()
+	o.tasks.Wait()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.releasePacketsLocked(o.queue)

@@ -158,10 +158,9 @@ func (p *pendingReply) arrived(reply statestore.Reply) {
 	}
 	p.server.count(func(stats *Stats) { stats.Requests++ })
 	if p.to != nil {
-		value := envelope.ValueCost(p.key, &reply) // known only now
 		p.reply = reply
-		p.bytes += value
-		p.to.answer(p, value)
+		p.bytes += envelope.ValueCost(p.key, &reply) // for which makeRoomForValue takes room
+		p.to.answer(p)
 	}
 }
 
@@ -221,7 +220,9 @@ func (s *Server) makeRoom(conn *connection, r *request, answer *pendingReply) (a
 		return noTurn, s.makeRoomForWill(conn, answer)
 	}
 	bytes, most := answer.bytes, s.options.Store.DedupWindow
-	if !conn.outbox.reserveReply(bytes, most) && !conn.waitOutsideTurn(func() bool { return conn.outbox.awaitReplyRoom(bytes, most) }) {
+	if !conn.outbox.reserveReply(readerWrites, bytes, most) && !conn.waitOutsideTurn(func() bool {
+		return conn.outbox.awaitRoom(func() bool { return conn.outbox.reserveReply(readerWrites, bytes, most) })
+	}) {
 		return nil, refusal(mqtt.ImplementationError, connectionEnded)
 	}
 	answer.to = conn.outbox
@@ -233,6 +234,20 @@ func (s *Server) makeRoom(conn *connection, r *request, answer *pendingReply) (a
 	}
 	answer.cancel()
 	return nil, refusal(mqtt.ImplementationError, storeStopped)
+}
+
+// makeRoomForValue takes room for the value of a reply that has some bytes already, and perhaps has left. Only
+// the store has told how long it is. The goroutine reads nothing more until there is room for it.
+func (s *Server) makeRoomForValue(conn *connection, to *outbox, present, value int64) {
+	if value == 0 || to.growReply(present, value) {
+		return
+	}
+	grown := to == conn.outbox && conn.waitOutsideTurn(func() bool {
+		return to.awaitRoom(func() bool { return to.growReply(present, value) })
+	})
+	if !grown {
+		to.overdraw(value) // the reply gives it back
+	}
 }
 
 // awaitJournal waits until not too much waits for a commit. Users take turns, and clients without a user by
@@ -270,7 +285,7 @@ func (s *Server) makeRoomForWill(conn *connection, answer *pendingReply) *mqtt.R
 		}
 		return s.drop(conn, DroppedJournalSlow)
 	}
-	if !envelope.IsClientTopic(answer.topic) && s.willReplies.reserveReply(answer.bytes, maxWillReplies) {
+	if !envelope.IsClientTopic(answer.topic) && s.willReplies.reserveReply(noWriter, answer.bytes, maxWillReplies) {
 		answer.to = s.willReplies
 	}
 	return nil
@@ -278,7 +293,9 @@ func (s *Server) makeRoomForWill(conn *connection, answer *pendingReply) *mqtt.R
 
 // publishWillReplies publishes replies to Wills.
 func (s *Server) publishWillReplies() {
-	for _, p := range s.willReplies.take(startedWrites, nil) {
+	defer s.willReplies.turn.End()
+	for _, p := range s.willReplies.take(startedWrites) {
+		s.willReplies.turn.Begin()
 		p.write(nil, s.willReplies.turn)
 		s.willReplies.release(p)
 	}

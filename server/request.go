@@ -87,9 +87,13 @@ func (s *Server) apply(conn *connection, r request) *mqtt.Refusal {
 	if fault != nil {
 		return fault
 	}
+	to, present := answer.to, answer.bytes // from now on the answer may be gone
 	reply, now := s.engine.Submit(command, answer.arrive)
 	admitted()
 	s.logDenial(conn, &command, reply)
+	if to != nil {
+		s.makeRoomForValue(conn, to, present, envelope.ValueCost(command.Key, &reply))
+	}
 	if s.behind.Load() != nil {
 		conn.waitOutsideTurn(func() bool { s.letRead(); return true })
 	}

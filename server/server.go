@@ -160,7 +160,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	}
 	s.listener = newListener(socket, &options, s.countRefused)
 	s.running, s.stop = context.WithCancel(context.Background())
-	s.willReplies = newOutbox(options.Limits.OutgoingBytes, s.quotas.outgoing, s.writers)
+	s.willReplies = newOutbox(options.Limits.OutgoingBytes, s.quotas.outgoing, s.processors, s.writers)
 	s.willReplies.begin(s.publishWillReplies)
 	s.listener.connect = s.newConnection
 	// At most half of the unauthenticated connections may wait for a check, so that there is
