@@ -118,15 +118,18 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 }
 
 // serve is the life of a connection: CONNECT, the packets of the client, and its Will. It returns why the
-// connection ended, and nil after a normal DISCONNECT. Then finish must be called.
-func (c *connection) serve() error {
-	if err := c.guard(c.establish); err != nil {
+// connection ended, and nil after a normal DISCONNECT. Then, or if it does not return, finish must be called.
+func (c *connection) serve() (err error) {
+	if err := c.guard(c.readTurn, c.establish); err != nil {
 		return err
 	}
-	c.ended = c.guard(c.readPackets)
-	c.close()
-	_ = c.guard(c.settleWill) // which may be what panics
-	return c.ended
+	err = errPanicked // unless guard returns: see there
+	defer func() {
+		c.ended = err
+		c.close()
+		_ = c.guard(c.readTurn, c.settleWill) // which may be what panics
+	}()
+	return c.guard(c.readTurn, c.readPackets)
 }
 
 // readPackets handles the packets of an established connection until that is over, and returns why.

@@ -71,17 +71,18 @@ const writesAtOnce = 8
 // then the messages of its session. It is called in a turn of Server.writers: notifying a thousand clients of one
 // change must not delay the requests of others.
 func (s *Server) writeWaiting(conn *connection) {
-	defer s.recoverIn(conn)
 	o := conn.outbox
-	defer o.turn.End()
 	write := func() {
 		o.turn.End()
 		conn.flush()
 		o.task.Yield()
 	}
-	conn.writePackets(startedWrites, o.turn, write)
-	s.writeMessages(conn, write)
-	write()
+	_ = conn.guard(o.turn, func() error {
+		conn.writePackets(startedWrites, o.turn, write)
+		s.writeMessages(conn, write)
+		write()
+		return nil
+	})
 }
 
 // writePackets adds the packets that wait to those that are held back, in turns, and calls write when these are

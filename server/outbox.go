@@ -143,9 +143,9 @@ func (o *outbox) start() bool {
 
 func (o *outbox) run() {
 	defer o.tasks.Done()
+	defer o.rest(startedWrites)
+	defer o.task.End()
 	o.write() // constant from begin on
-	o.task.End()
-	o.rest(startedWrites)
 }
 
 // rest ends the writing of a goroutine. If more waits, another one is started.

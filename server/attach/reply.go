@@ -208,7 +208,7 @@ func (l *link) submit(to address, command statestore.Command, observed func(stat
 		waiting.reply = reply
 		l.replies.added(waiting)
 	})
-	if now && reply.Outcome == statestore.Expired { // it expired while the backlog was asked
+	if now && reply.Outcome == statestore.Expired {
 		l.replies.cancel(waiting)
 		l.store.drop(to.client, DroppedExpired)
 		return
