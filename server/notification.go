@@ -95,11 +95,10 @@ func (c *connection) writePackets(by writer, turn *fairqueue.Place, write func()
 		held += left[0].write(c, turn)
 		c.outbox.release(left[0])
 		left = left[1:]
-		if held >= heldEnough {
+		if held >= heldEnough || turn.Spent() && len(left) > 0 {
 			write()
 			held = 0
 		}
-		turn.Yield()
 	}
 }
 
