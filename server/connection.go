@@ -176,7 +176,6 @@ func (c *connection) check(packet []byte) error {
 // pause ends the turn and writes the answers, before the goroutine waits for the client. It also extends
 // the deadline for the next packet.
 func (c *connection) pause() {
-	c.writeOwn()
 	c.readTurn.End()
 	if !c.handled {
 		return
@@ -187,9 +186,10 @@ func (c *connection) pause() {
 	c.extendDeadline()
 }
 
-// writeOwn writes what the requests of the client have caused, unless another goroutine does.
+// writeOwn adds what a request has caused to the packets that are held back, unless another goroutine writes.
+// From now on another one may: a rule of the program may keep the next request for long.
 func (c *connection) writeOwn() {
-	c.writePackets(readerWrites, c.readTurn, func() {
+	c.answers += c.writePackets(readerWrites, c.readTurn, func() {
 		c.readTurn.End()
 		c.flush()
 	})

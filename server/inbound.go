@@ -74,7 +74,9 @@ func (c *connection) handlePublish() {
 
 // handleRequest applies a request to the store, and answers it.
 func (c *connection) handleRequest() {
-	if fault := c.server.handle(c, c.texts.request(c.gate.Publish())); fault != nil {
+	fault := c.server.handle(c, c.texts.request(c.gate.Publish()))
+	c.writeOwn()
+	if fault != nil {
 		if c.gate.Version < mqtt.Version5 {
 			// An acknowledgement would say that the request was accepted.
 			c.refusePacket(fault)

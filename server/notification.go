@@ -86,20 +86,25 @@ func (s *Server) writeWaiting(conn *connection) {
 }
 
 // writePackets adds the packets that wait to those that are held back, in turns, and calls write when these are
-// enough. If another goroutine writes what waits, it does nothing.
-func (c *connection) writePackets(by writer, turn *fairqueue.Place, write func()) {
-	left, held := c.outbox.take(by), 0
+// enough and more follow. It returns how many bytes of them are still held back. If another goroutine writes, it
+// does nothing.
+func (c *connection) writePackets(by writer, turn *fairqueue.Place, write func()) (held int) {
+	left := c.outbox.take(by)
+	if len(left) == 0 {
+		return 0
+	}
 	defer func() { c.outbox.release(left...) }() // if the connection ends, perhaps in a panic
 	for len(left) > 0 && !c.closed.Load() {
 		turn.Begin()
 		held += left[0].write(c, turn)
 		c.outbox.release(left[0])
 		left = left[1:]
-		if held >= heldEnough || turn.Spent() && len(left) > 0 {
+		if len(left) > 0 && (held >= heldEnough || turn.Spent()) {
 			write()
 			held = 0
 		}
 	}
+	return held
 }
 
 // writeMessages writes the messages that wait in the session of a client. It gathers the packets
@@ -126,6 +131,8 @@ func (s *Server) writeMessages(conn *connection, write func()) {
 		write()
 	}
 }
+
+func (n *sharedNotification) free() (isReply bool) { return false }
 
 func (n *sharedNotification) size() int64 { return envelope.NotificationCost(n.Change) }
 

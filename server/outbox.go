@@ -13,8 +13,7 @@ import (
 // notifications, and the room for ordinary messages, which are queued in the client's session. All of it has
 // one budget of bytes.
 //
-// The goroutine that reads the connection writes what its own requests cause, before it waits for its client.
-// Otherwise a goroutine writes that is started in a turn of Server.writers. So neither a publisher nor a
+// The goroutine that reads the connection writes what its own requests cause, each before the next. Otherwise a goroutine writes that is started in a turn of Server.writers. So neither a publisher nor a
 // commit ever waits for a client, and an idle connection has one goroutine.
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
@@ -53,7 +52,7 @@ type writer uint8
 
 const (
 	noWriter      writer = iota // one has to be started
-	readerWrites                // the goroutine that reads the connection, before it waits
+	readerWrites                // the goroutine that reads the connection, before its next request
 	startedWrites               // one that is started in its turn
 )
 
@@ -64,6 +63,8 @@ type packet interface {
 	// write adds the packet to those that a connection holds back, or publishes it, in a turn of a place. It
 	// returns how many bytes it has added.
 	write(conn *connection, turn *fairqueue.Place) (added int)
+	// free lets another packet use the memory, and reports whether it was a reply.
+	free() (isReply bool)
 }
 
 // assured is how many bytes may wait for a connection whatever waits for others: a few
@@ -85,7 +86,7 @@ func (o *outbox) begin(write func()) {
 
 // notify queues a notification. It reports whether there was room, and whether more than a quarter of the
 // budget is taken.
-func (o *outbox) notify(notification *sharedNotification) (queued, behind bool) {
+func (o *outbox) notify(notification packet) (queued, behind bool) {
 	o.mu.Lock()
 	switch {
 	case o.closed:
@@ -100,7 +101,7 @@ func (o *outbox) notify(notification *sharedNotification) (queued, behind bool) 
 }
 
 // answer queues a reply that has room.
-func (o *outbox) answer(reply *pendingReply) {
+func (o *outbox) answer(reply packet) {
 	o.mu.Lock()
 	defer o.unlockAndStart()
 	if o.closed {
@@ -282,6 +283,9 @@ func (o *outbox) Release(bytes int) {
 
 // release gives back the room of packets that are not used any more.
 func (o *outbox) release(packets ...packet) {
+	if len(packets) == 0 {
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.releasePacketsLocked(packets)
@@ -289,12 +293,10 @@ func (o *outbox) release(packets ...packet) {
 
 func (o *outbox) releasePacketsLocked(packets []packet) {
 	for _, p := range packets {
-		bytes := p.size()
-		if reply, ok := p.(*pendingReply); ok {
+		o.releaseLocked(p.size())
+		if p.free() {
 			o.replies--
-			reply.free()
 		}
-		o.releaseLocked(bytes)
 	}
 }
 

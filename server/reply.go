@@ -139,13 +139,12 @@ func (s *Server) newReply(r *request, command *statestore.Command, observed func
 	return p
 }
 
-// free lets another reply use the memory.
-func (p *pendingReply) free() {
-	if cap(p.correlation) > maxEncodedPublish {
-		return
+func (p *pendingReply) free() (isReply bool) {
+	if cap(p.correlation) <= maxEncodedPublish {
+		*p = pendingReply{correlation: p.correlation, arrive: p.arrive}
+		pendingReplies.Put(p)
 	}
-	*p = pendingReply{correlation: p.correlation, arrive: p.arrive}
-	pendingReplies.Put(p)
+	return true
 }
 
 // arrived queues the reply, which may leave now. The engine calls it with its lock held, so it must not block.
