@@ -85,6 +85,9 @@ func (s *Server) writeWaiting(conn *connection) {
 	})
 }
 
+// packetsAtOnce is how many packets are encoded before a turn may end: those that one request causes leave together.
+const packetsAtOnce = 8
+
 // writePackets adds the packets that wait to those that are held back, in turns, and calls write when these are
 // enough and more follow. It returns how many bytes of them are still held back. If another goroutine writes, it
 // does nothing.
@@ -94,12 +97,12 @@ func (c *connection) writePackets(by writer, turn *fairqueue.Place, write func()
 		return 0
 	}
 	defer func() { c.outbox.release(left...) }() // if the connection ends, perhaps in a panic
-	for len(left) > 0 && !c.closed.Load() {
+	for n := 1; len(left) > 0 && !c.closed.Load(); n++ {
 		turn.Begin()
 		held += left[0].write(c, turn)
 		c.outbox.release(left[0])
 		left = left[1:]
-		if len(left) > 0 && (held >= heldEnough || turn.Spent()) {
+		if len(left) > 0 && (held >= heldEnough || n%packetsAtOnce == 0 && turn.Spent()) {
 			write()
 			held = 0
 		}
