@@ -112,7 +112,7 @@ speed-durable: ## Compare stores in memory, in a file and in etcd, on the disk b
 	@cd cluster && go test . -run '^$$' -bench '^BenchmarkDurability$$' -timeout 0 | awk -f ../server/bench/durability.awk
 
 .PHONY: peers
-peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six minutes): tables in Markdown; PEERS=--write puts them into docs/performance.md, PEERS=--quick takes a minute
+peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six minutes): tables in Markdown; PEERS=--quick takes a minute
 	@command -v redis-server >/dev/null || { echo "installing redis-server"; \
 		as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } >&2
@@ -123,7 +123,7 @@ latency: ## Renew for a minute at half of the capacity, in an open loop: percent
 	@cd bench && go run . latency $(LATENCY)
 
 .PHONY: growth
-growth: ## Cost against size: leases, connections, keys, candidates, watchers (ten minutes); GROWTH=--write puts figures and charts into docs/scale.md, GROWTH=--quick takes a minute
+growth: ## Cost against size: leases, connections, keys, candidates, watchers (ten minutes); GROWTH=--quick takes a minute
 	@cd bench && go run . growth $(GROWTH)
 
 .PHONY: abuse
@@ -135,7 +135,7 @@ sim: ## Simulate SEEDS (2000) hours of nodes under faults, from seed FIRST (1) o
 	go test ./internal/simulation -v -timeout 0 -run Promises -seeds $(SEEDS) -first $(FIRST)
 
 .PHONY: explore
-explore: ## Walk through every order of events of small models of real code: docs/verification.md; takes minutes
+explore: ## Walk through every order of events of small models of real code: docs/invariants.md; takes minutes
 	EXPLORE=1 go test ./lease ./election ./internal/engine -count=1 -p=1 -timeout 0 -v -run TestExplore
 	cd cluster && EXPLORE=1 go test . -count=1 -timeout 0 -v -run TestExplore
 

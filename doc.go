@@ -31,6 +31,5 @@
 // # Documents
 //
 // In the repository, docs/protocol.md is the norm of the wire, docs/invariants.md lists
-// what must always hold with the tests that hold it, and docs/design.md shows how the
-// packages work together.
+// what must always hold, and CONTRIBUTING.md shows how the packages work together.
 package tenure

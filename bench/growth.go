@@ -15,7 +15,7 @@ import (
 	"github.com/tenurelock/tenure/bench/internal/table"
 )
 
-// chartFolder is where docs/scale.md finds the charts.
+// chartFolder is where docs/performance.md finds the charts.
 const chartFolder = "charts"
 
 // runGrowth is the command of `make growth`.
@@ -29,7 +29,7 @@ func runGrowth(ctx context.Context, arguments []string, out, progress io.Writer)
 	flags.IntVar(&options.Largest, "largest", 0, "leave out sizes above this one; 0 leaves out none")
 	flags.StringVar(&only, "only", "", "measure only what has a name that matches this expression: leases, connections, keys, candidates, watchers")
 	flags.BoolVar(&write, "write", false, "write the figures into --document and the charts into --charts")
-	flags.StringVar(&document, "document", "../docs/scale.md", "the file for --write; it has lines between which the figures are")
+	flags.StringVar(&document, "document", "growth.md", "the file for --write; it has lines between which the figures are")
 	flags.StringVar(&charts, "charts", "../docs/"+chartFolder, "the directory for the charts, with --write")
 	flags.BoolVar(&anyway, "anyway", false, "write even if other programs use the processors")
 	if err := flags.Parse(arguments); err != nil {

@@ -134,13 +134,3 @@ func TestADocumentWithoutAPlaceForTheTablesIsFoundAtOnce(t *testing.T) {
 		t.Errorf("the run ends with %v after\n%s", err, progress.String())
 	}
 }
-
-func TestTheDocumentsOfTheRepositoryHaveAPlaceForTheTables(t *testing.T) {
-	for section, document := range map[table.Section]string{
-		table.Peers: "../docs/performance.md", table.Growth: "../docs/scale.md",
-	} {
-		if err := writeDocument(document, section, ""); err != nil {
-			t.Error(err)
-		}
-	}
-}

@@ -7,33 +7,28 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
-	"sync"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/tenurelock/tenure/internal/loglimit"
 )
 
 // probe waits until etcd answers, and checks that it can keep the store: its version, the
 // prefix and its limits.
 func (c *Candidate) probe(ctx context.Context) error {
-	var mu sync.Mutex
-	said := make(map[string]bool) // the members have different reasons
+	var reasons loglimit.Limiter // the members have different ones
 	_, err := do(ctx, c.endpoints, c.options.requestLimit(), func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
 		err := c.probeMember(ctx, client)
-		mu.Lock()
-		defer mu.Unlock()
-		if err != nil && ctx.Err() == nil && !isFinal(err) && !said[err.Error()] && len(said) < maxReasons {
-			said[err.Error()] = true
+		if err != nil && ctx.Err() == nil && !isFinal(err) && reasons.Due(err.Error(), time.Now()) {
 			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", err))
 		}
 		return struct{}{}, err
 	})
 	return err
 }
-
-// maxReasons bounds the lines that the wait for etcd writes.
-const maxReasons = 8
 
 func (c *Candidate) probeMember(ctx context.Context, client *clientv3.Client) error {
 	endpoint := client.Endpoints()[0]

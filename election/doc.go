@@ -138,6 +138,6 @@
 //
 // # Documents
 //
-// docs/leases.md shows how to choose the options, docs/invariants.md 25 to 29 and 50 say what must
-// always hold, and docs/failover.md shows a pair that fails over.
+// docs/embed.md shows how to choose the options, docs/invariants.md 25 to 29 and 50 say what must
+// always hold.
 package election

@@ -30,10 +30,10 @@ type Elector struct {
 	term        *Term           // from the acquisition of its lease to the release
 	campaigning context.Context // of the healthy period in which it waits for the lease; nil: it does not
 	since       time.Time       // when the campaign or the function of the term began
-	told        <-chan error    // closed when the latest call of tell is done; nil before the first
-	telling     bool            // a call of waits is not done
+	notified    <-chan error    // closed when the observer has returned from what was told last
+	untold      *Status         // a Standby that waits for the observer, and that a later one replaces; nil: none
 
-	tasks  sync.WaitGroup // the calls of tell
+	tasks  sync.WaitGroup // what Run waits for
 	logged string         // the latest phase that was logged, with its cause; only tell uses it
 }
 
@@ -79,29 +79,28 @@ func (e *Elector) Run(ctx context.Context, lead func(ctx context.Context, term *
 		return errors.New("election: this elector is running already")
 	}
 	defer func() {
-		e.set(func() { e.status = Status{Phase: Stopped, Since: time.Now(), Term: e.status.Term, Cause: err} })
+		e.set(func() { e.enterLocked(Stopped, err) })
 		e.running.Store(false)
 	}()
 	none := make(chan error)
 	close(none)
+	e.set(func() { e.notified = none })
 	r := &run{Elector: e, lead: lead, began: time.Now(), phases: phases{options: &e.options}, standby: none,
 		periods: make(chan context.Context, 1), changed: make(chan struct{}, 1)}
 	defer e.tasks.Wait()
-	defer r.tasks.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The end of the client ends Run during hold-off too.
 	if !e.client.Go(func(client context.Context) {
-		select {
-		case <-client.Done():
+		defer context.AfterFunc(client, func() {
 			cancel(fmt.Errorf("election: %q: %w", e.lease.Name(), context.Cause(client)))
-		case <-ctx.Done():
-		}
+		})()
+		<-ctx.Done()
 	}) {
 		return fmt.Errorf("election: %q: %w", e.lease.Name(), transport.ErrClosed)
 	}
 	r.tasks.Go(func() { r.checkHealth(ctx) })
-	r.follow = sync.OnceFunc(func() { r.tasks.Go(func() { r.followRequests(ctx) }) })
+	r.tasks.Go(func() { r.followRequests(ctx) })
 	return r.loop(ctx)
 }
 
@@ -131,11 +130,7 @@ type Term struct {
 	ctx    context.Context // of the function: ends with the healthy period, with the tenure, by Resign, or to hand over
 	cancel context.CancelCauseFunc
 
-	announced bool // it is Active, or was; Elector.mu guards it
-
-	// Only the goroutine of Run uses these.
-	unlink   func() bool  // the tenure from ctx
-	function <-chan error // what the leader function returns; nil: it does not run
+	function <-chan error // what the leader function returns; nil: it does not run; only the goroutine of Run uses it
 }
 
 // Guard returns the guard through which to write: it attaches the term's token

@@ -35,12 +35,12 @@ var (
 	errObserverRuns = fmt.Errorf("%w: the observer has not returned", ErrNotReady)
 )
 
-// call runs a function of the program in a goroutine. That ends with one item on the returned
+// call runs a function of the program in a goroutine that Run waits for. That ends with one item on the returned
 // channel, and closes it, even if the function panics or ends its goroutine: then the error says so, and
-// calls the function by name.
-func call(name string, function func() error) <-chan error {
+// calls the function by name. It is logged if nothing else is done with it.
+func (e *Elector) call(name string, logged bool, function func() error) <-chan error {
 	returned := make(chan error, 1)
-	go func() {
+	e.tasks.Go(func() {
 		err := fmt.Errorf("%s ended its goroutine", name)
 		defer close(returned)
 		defer func() {
@@ -50,28 +50,29 @@ func call(name string, function func() error) <-chan error {
 			} else if value != nil {
 				err = fmt.Errorf("%s panicked: %v\n%s", name, value, debug.Stack())
 			}
+			if logged && err != nil {
+				e.options.Logger.Error(name+" failed", "lease", e.lease.Name(), "error", err)
+			}
 			returned <- err
 		}()
 		err = function()
-	}()
+	})
 	return returned
 }
 
 // wait waits until a function of the program has returned, or ctx ends, or the patience is over: then it returns late.
 func wait(ctx context.Context, returned <-chan error, patience time.Duration, late error) error {
-	select {
-	case <-returned:
-		return nil
-	default:
-	}
-	overdue := time.NewTimer(patience)
-	defer overdue.Stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, late)
+	defer cancel()
 	select {
 	case <-returned:
 		return nil
 	case <-ctx.Done():
+	}
+	select {
+	case <-returned: // both have come
+		return nil
+	default:
 		return context.Cause(ctx)
-	case <-overdue.C:
-		return late
 	}
 }

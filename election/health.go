@@ -68,7 +68,7 @@ func (r *run) checkHealth(ctx context.Context) {
 func (r *run) check(ctx context.Context) (returned <-chan error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.options.HealthTimeout)
 	defer cancel()
-	returned = call("the health check", func() error { return r.options.Health(ctx) })
+	returned = r.call("the health check", false, func() error { return r.options.Health(ctx) })
 	select {
 	case err = <-returned:
 	case <-ctx.Done():

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
 )
 
 // Options configures an Elector. The zero value is safe; every duration that is zero takes its
@@ -125,6 +126,11 @@ func (o *Options) complete() error {
 
 // holdDown is how long a leader leads before it obeys requests of a better rank.
 func (o *Options) holdDown() time.Duration { return max(o.FailBackAfter, o.TTL) }
+
+// bounded bounds a request that is made now.
+func (o *Options) bounded() transport.Binding {
+	return transport.Binding{Until: time.Now().Add(o.requestTimeout())}
+}
 
 // requestTimeout bounds each request of the election itself. It is the lease's default.
 func (o *Options) requestTimeout() time.Duration { return o.TTL / 6 }

@@ -163,7 +163,7 @@ func (e *Elector) stance() (stance, *Term) {
 	defer e.mu.Unlock()
 	s := stance{options: &e.options, clientID: e.client.ClientID(),
 		holds: e.term != nil, campaigning: e.campaigning != nil && e.campaigning.Err() == nil && e.status.Cause == nil, lasts: time.Since(e.since)}
-	if !s.holds || !e.term.announced {
+	if e.status.Phase != Active && e.status.Phase != Draining {
 		return s, nil
 	}
 	s.tenure, s.yields = e.term.tenure.Value(), s.lasts >= e.options.holdDown()
@@ -181,7 +181,7 @@ type follower struct {
 	next *time.Timer // to when the time has come to act without a request
 }
 
-// followRequests follows the key until ctx ends. One watch serves candidate and leader: a node
+// followRequests follows the key from the first campaign until ctx ends. One watch serves candidate and leader: a node
 // that is idle sends nothing for it but what any watch costs.
 func (r *run) followRequests(ctx context.Context) {
 	f := &follower{run: r, key: requestKey(r.lease.Name()), own: request{clientID: r.client.ClientID(), state: preferred, rank: r.options.Rank},
@@ -195,7 +195,7 @@ func (r *run) followRequests(ctx context.Context) {
 			f.withdraw(ctx)
 		}
 	}()
-	for watch.Start() == nil {
+	for {
 		select {
 		case <-ctx.Done():
 			return
@@ -206,9 +206,12 @@ func (r *run) followRequests(ctx context.Context) {
 		case change, open := <-watch.Changes():
 			if !open {
 				_ = watch.Ended() // a switchover does without notifications only if the rank is not 0
-				continue
+				break
 			}
 			f.obey(ctx, parseRequest(change.Entry), notified)
+		}
+		if watch.Start() != nil {
+			return
 		}
 	}
 }
@@ -268,9 +271,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 }
 
 func (f *follower) read(ctx context.Context) request {
-	bounded, cancel := context.WithTimeout(ctx, f.options.requestTimeout())
-	defer cancel()
-	entry, err := f.client.Get(bounded, f.key)
+	entry, err := f.client.GetWith(ctx, f.key, transport.GetOptions{Binding: f.options.bounded()})
 	if err == nil {
 		return parseRequest(entry)
 	}
@@ -281,9 +282,7 @@ func (f *follower) read(ctx context.Context) request {
 }
 
 func (f *follower) write(ctx context.Context, r request, ttl time.Duration) {
-	bounded, cancel := context.WithTimeout(ctx, f.options.requestTimeout())
-	defer cancel()
-	_, err := f.client.Set(bounded, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl})
+	_, err := f.client.Set(ctx, f.key, []byte(r.String()), transport.SetOptions{TTL: ttl, Binding: f.options.bounded()})
 	if err != nil && ctx.Err() == nil {
 		f.options.Logger.Warn("the key of requests could not be written", "lease", f.lease.Name(), "request", r, "error", err)
 	}
@@ -294,8 +293,7 @@ func (f *follower) withdraw(ctx context.Context) {
 	if !f.asks {
 		return
 	}
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.options.requestTimeout())
-	defer cancel()
-	_, err := f.client.VDel(bounded, f.key, []byte(f.own.String()), transport.DelOptions{})
+	options := transport.DelOptions{Binding: f.options.bounded()}
+	_, err := f.client.VDel(context.WithoutCancel(ctx), f.key, []byte(f.own.String()), options)
 	f.asks = errors.Is(err, transport.ErrOutcomeUnknown)
 }

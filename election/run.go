@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
@@ -18,10 +17,8 @@ type run struct {
 	*Elector
 	lead    func(context.Context, *Term) error
 	began   time.Time
-	tasks   sync.WaitGroup       // what Run waits for
 	periods chan context.Context // healthy periods that begin
 	changed chan struct{}        // wakes the follower of requests
-	follow  func()               // starts it, once
 
 	// Only the goroutine of Run uses these.
 	phases      phases
@@ -45,6 +42,7 @@ func (r *run) loop(ctx context.Context) error {
 // do carries out a step.
 func (r *run) do(ctx context.Context) result {
 	t, cause := r.term, r.phases.cause
+	var err error
 	switch r.phases.step {
 	case await:
 		if cause != nil {
@@ -54,38 +52,34 @@ func (r *run) do(ctx context.Context) result {
 		return result{err: r.awaitHealthy(ctx)}
 	case stayOut:
 		r.stayOut(r.healthy, r.phases.rest)
-		return r.came(nil)
 	case campaign:
-		return r.came(r.campaign(r.healthy))
+		err = r.campaign(r.healthy)
 	case prepare:
 		r.stopStandby()
-		return r.came(wait(t.ctx, r.standby, t.tenure.Remaining(), errStandbyRuns))
+		err = wait(t.ctx, r.standby, t.tenure.Remaining(), errStandbyRuns)
 	case claim:
 		if len(r.options.Claim) == 0 {
-			return r.came(nil)
+			break
 		}
-		err := r.entering(Claiming)
-		if err == nil {
+		if err = r.entering(Claiming); err == nil {
 			_, err = t.guard.ClaimAll(t.ctx, r.options.Claim...)
 		}
-		return r.came(err)
 	case activate:
-		r.set(func() { t.announced = true })
-		return r.came(r.entering(Active))
+		err = r.entering(Active)
 	case lead:
 		r.change(func() {})
-		t.function = call("the leader function", func() error { return r.lead(t.ctx, t) })
+		t.function = r.call("the leader function", false, func() error { return r.lead(t.ctx, t) })
 		select {
 		case err := <-t.function:
 			t.cancel(r.came(nil).returned(err))
 		case <-t.ctx.Done():
 		}
-		return r.came(nil)
 	case drain:
 		r.drain(t, cause)
-		return r.came(nil)
+	case release:
+		return r.release(t, cause)
 	}
-	return r.release(t, cause)
+	return r.came(err)
 }
 
 // came is what a step came to that failed with err.
@@ -157,7 +151,6 @@ func (r *run) stayOut(ctx context.Context, rest time.Duration) {
 
 // campaign waits for the lease, with which a term begins.
 func (r *run) campaign(ctx context.Context) error {
-	r.follow()
 	r.standBy(nil)
 	r.startStandby(ctx)
 	r.change(func() { r.campaigning = ctx })
@@ -169,7 +162,7 @@ func (r *run) campaign(ctx context.Context) error {
 	}
 	t := &Term{tenure: tenure, guard: fencing.NewGuard(r.client, tenure)}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	t.unlink = context.AfterFunc(tenure.Context(), func() { t.cancel(context.Cause(tenure.Context())) })
+	context.AfterFunc(tenure.Context(), func() { t.cancel(context.Cause(tenure.Context())) })
 	t.token, _ = tenure.Token()
 	r.change(func() {
 		r.campaigning, r.term = nil, t
@@ -184,14 +177,12 @@ func (r *run) startStandby(ctx context.Context) {
 	if r.options.Standby == nil {
 		return
 	}
-	returned, done := call("the standby function", func() error { return r.options.Standby(ctx) }), make(chan error)
-	r.standby = done
-	r.tasks.Go(func() {
-		defer close(done)
-		err := <-returned
-		if stopped := ctx.Err() != nil && errors.Is(err, context.Canceled); err != nil && !stopped {
-			r.options.Logger.Error("the standby function failed", "lease", r.lease.Name(), "error", err)
+	r.standby = r.call("the standby function", true, func() error {
+		err := r.options.Standby(ctx)
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) { // as it is meant to be
+			return nil
 		}
+		return err
 	})
 }
 
@@ -199,7 +190,7 @@ func (r *run) startStandby(ctx context.Context) {
 // the tenure lasts without a renewal: the other nodes wait for this one to lead or to release the lease.
 func (r *run) entering(phase Phase) error {
 	t := r.term
-	return wait(t.ctx, r.enter(phase, t.token, nil), t.tenure.Remaining(), errObserverRuns)
+	return wait(t.ctx, r.enter(phase, nil), t.tenure.Remaining(), errObserverRuns)
 }
 
 // drain waits for the leader function, if it was called. Nothing can make it return. If it takes longer than
@@ -207,7 +198,7 @@ func (r *run) entering(phase Phase) error {
 // the grace period is by default.
 func (r *run) drain(t *Term, cause error) {
 	t.tenure.StopRenewing() // from here on nothing that blocks keeps the lease
-	delivered := r.enter(Draining, t.token, cause)
+	delivered := r.enter(Draining, cause)
 	if t.function == nil {
 		return
 	}
@@ -231,10 +222,9 @@ func (r *run) release(t *Term, cause error) result {
 		r.options.Logger.Warn("the lease could not be released", "lease", t.tenure.Name(), "error", err)
 		cause = errors.Join(cause, err)
 	}
-	_ = r.waitOrLog(r.enter(Released, t.token, cause), r.options.TTL,
+	_ = r.waitOrLog(r.enter(Released, cause), r.options.TTL,
 		"the observer does not return; this node stays out until it does")
 	res := r.came(nil)
-	t.unlink()
 	t.cancel(nil)
 	r.stopStandby()
 	r.change(func() { r.term = nil })
@@ -244,13 +234,7 @@ func (r *run) release(t *Term, cause error) result {
 // waitOrLog waits until a function of the program has returned, and returns its error. It logs text if that takes
 // longer than the patience.
 func (r *run) waitOrLog(returned <-chan error, patience time.Duration, text string) error {
-	overdue := time.NewTimer(patience)
+	overdue := time.AfterFunc(patience, func() { r.options.Logger.Error(text, "lease", r.lease.Name()) })
 	defer overdue.Stop()
-	select {
-	case err := <-returned:
-		return err
-	case <-overdue.C:
-	}
-	r.options.Logger.Error(text, "lease", r.lease.Name())
 	return <-returned
 }

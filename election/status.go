@@ -98,36 +98,38 @@ func (s Status) MarshalJSON() ([]byte, error) {
 // enter sets the phase, and tells it to the Logger and the observer. It does not wait for the observer: the
 // channel is closed when that has returned. Run waits before it enters a phase again, unless it holds the lease, so few
 // phases wait for the observer.
-func (e *Elector) enter(phase Phase, token hlc.Token, cause error) (delivered <-chan error) {
-	var status Status
+func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 	e.set(func() {
-		e.status = Status{Phase: phase, Since: time.Now(), Term: e.status.Term, Token: token, Cause: cause}
-		status = e.statusLocked()
+		e.enterLocked(phase, cause)
+		status := e.statusLocked()
+		delivered = e.tellLocked(&status)
 	})
-	return e.tell(func() (Status, bool) { return status, true })
+	return delivered
 }
 
-// tell logs what latest returns then and calls the observer with it, if that is worth it, after earlier calls have
-// returned. The observer runs in a goroutine of its own, which it may end: it holds up no node that has the lease.
-func (e *Elector) tell(latest func() (status Status, worthIt bool)) (delivered <-chan error) {
-	done := make(chan error)
-	var previous <-chan error
-	e.set(func() { previous, e.told = e.told, done })
-	e.tasks.Go(func() {
-		defer close(done)
-		if previous != nil {
-			<-previous
-		}
-		status, worthIt := latest()
-		if !worthIt {
-			return
-		}
-		e.log(status)
-		if err := <-call("the observer", func() error { e.options.Observer(status); return nil }); err != nil {
-			e.options.Logger.Error("the observer failed", "lease", e.lease.Name(), "error", err)
-		}
+func (e *Elector) enterLocked(phase Phase, cause error) {
+	e.status = Status{Phase: phase, Since: time.Now(), Term: e.status.Term, Cause: cause}
+	if e.term != nil {
+		e.status.Token = e.term.token
+	}
+}
+
+// tellLocked logs a status and calls the observer with it, after earlier calls have returned. The observer runs in
+// a goroutine of its own, which it may end: it holds up no node that has the lease.
+func (e *Elector) tellLocked(status *Status) (delivered <-chan error) {
+	previous := e.notified
+	e.notified = e.call("the observer", true, func() error {
+		<-previous
+		e.set(func() {
+			if e.untold == status {
+				e.untold = nil
+			}
+		})
+		e.log(*status)
+		e.options.Observer(*status)
+		return nil
 	})
-	return done
+	return e.notified
 }
 
 // log logs whether this node leads, and why not, once for each change. Package lease logs which holder a node
@@ -145,21 +147,19 @@ func (e *Elector) log(status Status) {
 }
 
 // standBy enters Standby and waits for the observer: no other node waits for this one then.
-func (e *Elector) standBy(cause error) { <-e.enter(Standby, hlc.Token{}, cause) }
+func (e *Elector) standBy(cause error) { <-e.enter(Standby, cause) }
 
 // waits notes what keeps this node from the lease, or nil: it is Lease.OnWaiting. It does not wait for the observer,
 // which gets the latest cause: one that comes while another one waits for the observer replaces it.
 func (e *Elector) waits(cause error) {
-	var told bool
 	e.set(func() {
-		e.status = Status{Phase: Standby, Since: time.Now(), Term: e.status.Term, Cause: cause}
-		told, e.telling = e.telling, true
-	})
-	if told {
-		return
-	}
-	e.tell(func() (status Status, worthIt bool) {
-		e.set(func() { e.telling, status = false, e.statusLocked() })
-		return status, status.Phase == Standby // else the next phase is told after this
+		e.enterLocked(Standby, cause)
+		status := e.statusLocked()
+		if e.untold != nil {
+			*e.untold = status
+			return
+		}
+		e.untold = &status
+		e.tellLocked(e.untold)
 	})
 }

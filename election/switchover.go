@@ -146,9 +146,8 @@ func (s *switching) another(ctx context.Context, freeAt time.Time) bool {
 
 // ask writes the request. A refusal is returned; what can pass is tried again.
 func (s *switching) ask(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, askEvery)
-	defer cancel()
-	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor})
+	bounded := transport.Binding{Until: time.Now().Add(askEvery)}
+	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Binding: bounded})
 	var refused *transport.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, transport.ErrNotAuthorized) {
 		return err
@@ -158,7 +157,6 @@ func (s *switching) ask(ctx context.Context) error {
 
 // withdraw deletes the request, if it is still there.
 func (s *switching) withdraw(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askEvery)
-	defer cancel()
-	_, _ = s.client.VDel(ctx, s.key, []byte(s.request.String()), transport.DelOptions{})
+	options := transport.DelOptions{Binding: transport.Binding{Until: time.Now().Add(askEvery)}}
+	_, _ = s.client.VDel(context.WithoutCancel(ctx), s.key, []byte(s.request.String()), options)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/transport"
@@ -22,7 +21,8 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 			return nil, l.acquireError(&HeldError{Holder: holder})
 		}
 	}
-	tenure, err := l.acquire(ctx, nil, func(a *attempt) (*Tenure, error) {
+	w := &waiter{lease: l}
+	tenure, err := w.acquire(ctx, func(ctx context.Context, a *attempt) (*Tenure, error) {
 		tenure, _, err := a.try(ctx)
 		return tenure, err
 	})
@@ -32,7 +32,7 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 	held := &HeldError{}
 	held.Holder, _ = l.Holder(ctx) // not Held if it cannot be read
 	if errors.Is(err, transport.ErrOutcomeUnknown) {
-		return nil, l.acquireError(gaveUp(transport.ErrOutcomeUnknown, nil, held, false))
+		return nil, l.acquireError(fmt.Errorf("%w; when last heard of: %w", transport.ErrOutcomeUnknown, held))
 	}
 	return nil, l.acquireError(held)
 }
@@ -56,9 +56,9 @@ func (l *Lease) TryAcquire(ctx context.Context) (*Tenure, error) {
 func (l *Lease) Acquire(ctx context.Context) (*Tenure, error) {
 	w := l.newWaiter()
 	defer w.close()
-	tenure, err := l.acquire(ctx, w.reason, func(a *attempt) (*Tenure, error) { return w.acquire(ctx, a) })
+	tenure, err := w.acquire(ctx, w.await)
 	if err != nil && ctx.Err() != nil && !isPermanent(err) {
-		err = w.reason.gaveUp(ctx, err)
+		err = w.gaveUp(ctx, err)
 	}
 	return tenure, l.acquireError(err)
 }
@@ -67,59 +67,17 @@ func (l *Lease) acquireError(err error) error {
 	return operror.New("lease: acquire", l.name, err)
 }
 
-// waitReason is why one Acquire still waits: the error of the latest request, and the last
-// known holder. A nil waitReason belongs to TryAcquire, and failed ignores it.
-type waitReason struct {
-	lease    *Lease
-	err      error  // of the latest request; nil if the store answered it
-	reported string // the class of err, which Options.OnWaiting got
-	held     bool   // another holder has the lease
-	holder   Holder // not Held if it is not known
-
-	logged   string    // the name of the holder in the latest log line; "": none yet
-	loggedAt time.Time // when that was
-}
-
-// failed notes why a request failed, or with nil that the store answered it.
-func (r *waitReason) failed(err error) {
-	if r == nil {
-		return
-	}
-	class := classOf(err)
-	changed := class != r.reported
-	r.err, r.reported = err, class
-	if changed && r.lease.options.OnWaiting != nil {
-		r.lease.options.OnWaiting(err)
-	}
-}
-
-// heard notes what the key holds. It logs which holder Acquire waits for, when that changes. A client that
-// forges notifications cannot make it log more often than once in a TTL.
-func (r *waitReason) heard(entry transport.Entry) {
-	l := r.lease
-	r.held, r.holder = entry.Exists, l.heard(entry)
-	if !r.holder.Held || r.holder.Name == r.logged || r.logged != "" && time.Since(r.loggedAt) < l.options.TTL {
-		return
-	}
-	r.logged, r.loggedAt = r.holder.Name, time.Now()
-	l.options.Logger.Info("waiting for the lease: another holder has it", "lease", l.name,
-		"holder", fmt.Sprintf("%.*s", shownName, r.holder.Name))
-}
-
-// isHeld notes that the store refused because another holder has the lease.
-func (r *waitReason) isHeld() {
-	if !r.held {
-		r.holder = Holder{} // the refusal does not name it
-	}
-	r.held = true
-	r.failed(nil)
-}
-
 // gaveUp returns the error of an Acquire whose ctx ended. err is the error of its latest attempt.
-func (r *waitReason) gaveUp(ctx context.Context, err error) error {
-	var held *HeldError
-	if r.held {
-		held = &HeldError{Holder: r.holder}
+func (w *waiter) gaveUp(ctx context.Context, err error) error {
+	gaveUp, unknown := context.Cause(ctx), errors.Is(err, transport.ErrOutcomeUnknown)
+	if unknown {
+		gaveUp = fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, gaveUp)
 	}
-	return gaveUp(context.Cause(ctx), r.err, held, errors.Is(err, transport.ErrOutcomeUnknown))
+	if w.failure != nil {
+		gaveUp = fmt.Errorf("%w; the latest request: %w", gaveUp, &requestError{w.failure, unknown})
+	}
+	if w.held != nil {
+		gaveUp = fmt.Errorf("%w; when last heard of: %w", gaveUp, w.held)
+	}
+	return gaveUp
 }

@@ -20,11 +20,11 @@ import (
 // attempt is one attempt to hold a lease. A tenure keeps the attempt that it began with.
 type attempt struct {
 	lease  *Lease
+	waiter *waiter         // nil once a tenure has begun
 	began  time.Duration   // when the acquisition began, on the lease's clock
 	value  string          // of the key; no other attempt has the same
 	lost   <-chan struct{} // closed when the connection drops, if the attempt ends with it; else nil
 	will   *transport.Will // deletes the key when the connection is lost; nil if nothing does
-	reason *waitReason     // notes what keeps the attempt from success; may be nil
 
 	// As they were when the latest request was about to leave: the identity of the store, and
 	// the channels that are closed when another store answers and when the connection is lost.
@@ -49,8 +49,9 @@ var errUnsteady = errors.New("the store granted the lease, and at once another s
 var errNoConnectionWithWill = errors.New("the broker accepts no connection with a Will yet")
 
 // acquire makes attempts to acquire the lease until one does not end with its connection.
-// It frees what an attempt that failed may hold. reason may be nil.
-func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attempt) (*Tenure, error)) (*Tenure, error) {
+// It frees what an attempt that failed may hold.
+func (w *waiter) acquire(ctx context.Context, try func(context.Context, *attempt) (*Tenure, error)) (*Tenure, error) {
+	l := w.lease
 	began, backoff := l.options.Clock(), l.options.retryBackoff(0)
 	left := false // the store may keep an attempt
 	orUnknown := func(err error) error {
@@ -60,40 +61,35 @@ func (l *Lease) acquire(ctx context.Context, reason *waitReason, try func(*attem
 		return err
 	}
 	for {
-		a, err := l.newAttempt(ctx, reason)
+		a, err := w.newAttempt(ctx, began)
 		if err != nil {
 			return nil, orUnknown(err)
 		}
-		a.began = began
-		tenure, err := try(a)
+		tenure, err := try(ctx, a)
 		if tenure != nil {
 			return tenure, nil
 		}
 		a.closeWill()
-		again, slow := again(err) && ctx.Err() == nil, errors.Is(err, errTooSlow)
-		if again && slow {
-			l.logFailure("an attempt to acquire failed and will be repeated", err)
-			reason.failed(err)
+		again, binding := again(err) && ctx.Err() == nil, transport.Binding{Store: a.store}
+		if a.claim.mayHold && !(again && l.free(ctx, a.value, binding, l.options.TTL) == nil) {
+			left = true
+			l.abandon(a.value, binding)
 		}
-		if mayHold := a.claim.mayHold; !again || mayHold && l.free(ctx, a.value, transport.Binding{Store: a.store}, l.options.TTL) != nil {
-			if mayHold {
-				left = true
-				l.abandon(a.value, transport.Binding{Store: a.store})
-			}
-			if !again || ctx.Err() != nil {
-				return nil, orUnknown(err)
-			} // else the store may refuse to free it, and does not keep it for ever
+		if !again || ctx.Err() != nil {
+			return nil, orUnknown(err)
 		}
-		if slow {
+		if errors.Is(err, errTooSlow) {
+			w.failed(err)
 			sleep.For(ctx, backoff.next(random.Fraction())) // other processes can acquire it meanwhile
 		}
 	}
 }
 
-func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, error) {
+func (w *waiter) newAttempt(ctx context.Context, began time.Duration) (*attempt, error) {
+	l := w.lease
 	var nonce [16]byte
 	_, _ = rand.Read(nonce[:]) // never fails, says its documentation
-	a := &attempt{lease: l, value: protocol.LeaseValue(l.options.Holder, nonce), reason: reason}
+	a := &attempt{lease: l, waiter: w, began: began, value: protocol.LeaseValue(l.options.Holder, nonce)}
 	if !l.options.InstantFailover {
 		return a, nil
 	}
@@ -111,13 +107,12 @@ func (l *Lease) newAttempt(ctx context.Context, reason *waitReason) (*attempt, e
 	// than that, it and its successor would both believe that they hold the lease.
 	if silence := will.Silence(); silence > 0 && silence < l.options.TTL {
 		will.Close()
-		whole := (l.options.TTL + time.Second - 1) / time.Second
-		advice := fmt.Sprintf("make TTL at most %v", silence)
-		if keepAlive := (whole*2 + 2) / 3 * time.Second; keepAlive <= math.MaxUint16*time.Second { // MQTT cannot say more
-			advice = fmt.Sprintf("make the client's KeepAlive at least %v, or TTL at most %v", keepAlive, silence)
-		}
-		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, and then frees a lease that its holder may believe in for TTL %v: %s",
-			silence, l.options.TTL, advice)
+		const most = math.MaxUint16 * time.Second // MQTT cannot say more
+		keepAlive := ((l.options.TTL+time.Second-1)/time.Second*2 + 2) / 3 * time.Second
+		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, "+
+			"and then frees a lease that its holder may believe in for TTL %v: "+
+			"make TTL at most %v, or the client's KeepAlive at least %v, which can be %v at most",
+			silence, l.options.TTL, silence, keepAlive, most)
 	}
 	a.will, a.lost = will, will.Lost()
 	return a, nil
@@ -137,7 +132,7 @@ func (a *attempt) setWill(ctx context.Context) (will *transport.Will, err error)
 	case <-done:
 	case <-timeout.C:
 		cause := cmp.Or(client.Connection().Err, errNoConnectionWithWill)
-		a.reason.failed(fmt.Errorf("%w: %w", transport.ErrNotSent, cause))
+		a.waiter.note(fmt.Errorf("%w: %w", transport.ErrNotSent, cause))
 		<-done
 	}
 	return will, operror.Inner(err)
@@ -193,8 +188,7 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 			return nil, version, next.err
 		case pause:
 			if ctx.Err() == nil {
-				l.logFailure("an attempt to acquire failed and will be repeated", next.err)
-				a.reason.failed(next.err)
+				a.waiter.failed(next.err)
 			}
 			if !sleep.For(ctx, next.pause) {
 				return nil, version, next.err

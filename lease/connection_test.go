@@ -246,8 +246,8 @@ func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 	}{
 		{"it never does", ttl, 0, nil, ""},
 		{"just in time", ttl, ttl, nil, ""},
-		{"too early", ttl, ttl - time.Millisecond, nil, "make the client's KeepAlive at least 2s, or TTL at most 1.999s"},
-		{"too early for any keep-alive", 48 * time.Hour, 7500 * time.Millisecond, nil, "for TTL 48h0m0s: make TTL at most 7.5s"},
+		{"too early", ttl, ttl - time.Millisecond, nil, "make TTL at most 1.999s, or the client's KeepAlive at least 2s"},
+		{"too early for any keep-alive", 48 * time.Hour, 7500 * time.Millisecond, nil, "KeepAlive at least 32h0m0s, which can be 18h12m15s at most"},
 		{"the broker allows no wills, so the TTL decides", ttl, 0, &transport.ConnectionError{Code: 0x87}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -72,7 +72,7 @@
 //	├─ RenewEvery ─┬─ retries ─ … ─┬────── GracePeriod ───┬── Margin ────┤
 //	               renewal         Context ends           deadline: Token refuses
 //
-// The margin must be more than the two clocks can drift apart within a TTL. docs/leases.md says what a TTL
+// The margin must be more than the two clocks can drift apart within a TTL. docs/embed.md says what a TTL
 // means for failover.
 //
 // After a request that is not answered within RequestTimeout, the client doubts its connection:
@@ -114,6 +114,6 @@
 //
 // # Documents
 //
-// docs/leases.md shows how to choose the options. docs/invariants.md 1 to 29 and 47 to 54 say what must
-// always hold, and name the tests.
+// docs/embed.md shows how to choose the options. docs/invariants.md 1 to 29 and 47 to 54 say what must
+// always hold.
 package lease

@@ -63,11 +63,10 @@ func (e *HeldError) Is(target error) bool { return target == ErrHeld }
 // taken over, or the program must change.
 func isPermanent(err error) bool {
 	var rejected *transport.RejectedError
-	if isTerminal(err) || errors.As(err, &rejected) && errors.Is(rejected, transport.ErrPacketTooLarge) {
-		return true
-	}
 	var refused *transport.RefusedError
-	return errors.As(err, &refused) && slices.Contains(permanentRefusals, errors.Unwrap(refused))
+	return isTerminal(err) ||
+		errors.As(err, &rejected) && errors.Is(rejected, transport.ErrPacketTooLarge) ||
+		errors.As(err, &refused) && slices.Contains(permanentRefusals, errors.Unwrap(refused))
 }
 
 var permanentRefusals = []error{protocol.SyntaxError, protocol.UnknownCommand, protocol.WrongNumberOfArguments,
@@ -86,35 +85,6 @@ func isRefusal(err error) bool {
 	return (errors.As(err, &refused) || errors.As(err, &rejected)) &&
 		!errors.Is(err, transport.ErrQuotaExceeded) && !errors.Is(err, transport.ErrOutcomeUnknown)
 }
-
-// gaveUpError is the error of an acquisition that its caller gave up. It matches its causes.
-type gaveUpError struct {
-	text   string
-	causes []error
-}
-
-// gaveUp returns the error of an acquisition that ended because of cause. latest is the error of its latest
-// request, and held the holder by the latest answer; either may be nil. unknown says that it is not
-// known whether the lease was acquired.
-func gaveUp(cause, latest error, held *HeldError, unknown bool) error {
-	g := &gaveUpError{cause.Error(), []error{cause}}
-	if unknown {
-		g.text = transport.ErrOutcomeUnknown.Error() + ": " + g.text
-		g.causes = append(g.causes, transport.ErrOutcomeUnknown)
-	}
-	if latest != nil {
-		g.text += fmt.Sprintf("; the latest request: %v", latest)
-		g.causes = append(g.causes, &requestError{latest, unknown})
-	}
-	if held != nil {
-		g.text += fmt.Sprintf("; when last heard of: %v", held)
-		g.causes = append(g.causes, held)
-	}
-	return g
-}
-
-func (g *gaveUpError) Error() string   { return g.text }
-func (g *gaveUpError) Unwrap() []error { return g.causes }
 
 // requestError is the error of one request within the error of an acquisition. It does not match
 // what is true of that request alone: that it timed out, or that its outcome is unknown.
@@ -144,10 +114,7 @@ func classOf(err error) string {
 	switch {
 	case err == nil:
 		return ""
-	case errors.As(err, &refused):
-		if errors.Unwrap(refused) == nil {
-			return "refused with an unknown text"
-		}
+	case errors.As(err, &refused) && errors.Unwrap(refused) != nil:
 		return refused.Text
 	case errors.As(err, &rejected):
 		return fmt.Sprint("rejected ", rejected.Code)

@@ -154,7 +154,7 @@ func (w *world) answered(h *holder, err error, version hlc.Timestamp, held value
 			return w.drive(h, renewal(time.Duration(h.sent)*tick, err, 0))
 		}
 		entry := transport.Entry{Exists: held != (value{}), Value: []byte(held.text())}
-		return w.drive(h, told(h.value().text(), entry, err))
+		return w.drive(h, answered(h.value().text(), entry, err))
 	case clearing:
 		var next claimAction
 		h.freeing, next = h.freeing.next(h.now(), err, h.releases && h.lost, zero)

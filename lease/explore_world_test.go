@@ -19,7 +19,7 @@ const tick = time.Second
 
 // explored are the options of all holders: the shortest in which one lost reply loses no lease.
 var explored = Options{
-	TTL: 6 * tick, Margin: tick, GracePeriod: tick, RenewEvery: tick, RequestTimeout: tick, RetryAfter: tick, Jitter: tick,
+	TTL: 6 * tick, Margin: tick, GracePeriod: tick, RenewEvery: tick, RequestTimeout: tick, retryAfter: tick, Jitter: tick,
 }
 
 // started is what the wall clocks show when the walk begins.

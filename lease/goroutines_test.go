@@ -141,6 +141,22 @@ func TestAContextThatIsAskedForLateHasEndedWithItsCause(t *testing.T) {
 	})
 }
 
+func TestAContextThatIsAskedForLateHasTheCauseThatCameFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{})
+		tenure := n.mustAcquire(t)
+		n.conn.Cut()
+		time.Sleep(ttl * 85 / 100) // past GracePeriod, and before the deadline
+		tenure.FencedOut(errors.New("a newer token was seen"))
+		if cause := context.Cause(tenure.Context()); !errors.Is(cause, lease.ErrDeadlinePassed) {
+			t.Errorf("Context ended with %v, want the renewals that failed before", cause)
+		}
+		if cause := context.Cause(tenure.TokenContext()); !errors.Is(cause, lease.ErrFencedOut) {
+			t.Errorf("TokenContext ended with %v", cause)
+		}
+	})
+}
+
 // A tenure that begins late, because its process stood still, brings channels that are closed. They must not replace the channels of tenures that have begun meanwhile.
 func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
 	for _, test := range []struct {

@@ -1,11 +1,10 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,9 +28,7 @@ type Lease struct {
 	left    atomic.Pointer[left]   // what this Lease may have left in the store last; nil: nothing
 	limit   loglimit.Limiter       // of log lines about attempts that fail
 
-	mu      sync.Mutex
-	freeing int           // acquisitions that were given up and are being freed
-	settled chan struct{} // closed when none is any more; nil before the first
+	settled atomic.Pointer[chan struct{}] // closed when all acquisitions that were given up are freed; nil: none was
 }
 
 // left is a value that could not be freed, and that the store may still have: also after its
@@ -77,22 +74,11 @@ type Holder struct {
 	Version hlc.Timestamp
 }
 
-// String returns the holder's name, or "none" if the lease is free.
-func (h Holder) String() string {
-	if !h.Held {
-		return "none"
-	}
-	return h.Name
-}
-
 // LastHolder returns the holder that an answer or a notification named last. It does not ask
 // the store, so it may be old or forged: it is for display. It is the zero Holder if the
 // lease was free, if no holder was named yet, or if this Lease acquired the lease since.
 func (l *Lease) LastHolder() Holder {
-	if last := l.last.Load(); last != nil {
-		return *last
-	}
-	return Holder{}
+	return *cmp.Or(l.last.Load(), &Holder{})
 }
 
 // heard returns the holder that an entry names, and notes it for LastHolder.
@@ -118,12 +104,6 @@ func (l *Lease) Holder(ctx context.Context) (Holder, error) {
 		return Holder{}, operror.New("lease: holder of", l.name, operror.Inner(err))
 	}
 	return l.heard(entry), nil
-}
-
-// logFailure logs that an attempt to acquire failed: the first time, and then with growing pauses.
-// At level Debug each one is logged.
-func (l *Lease) logFailure(text string, err error) {
-	l.options.Logger.Log(context.Background(), l.limit.Level(slog.LevelWarn, text+classOf(err)), text, "lease", l.name, "error", err)
 }
 
 // bounded returns binding with a bound in time, counted from now, unless it has a closer one.
@@ -165,27 +145,19 @@ func (l *Lease) answered(client *transport.Client, err error, probe time.Duratio
 
 // abandon frees, in the background, what an attempt may have acquired.
 func (l *Lease) abandon(value string, binding transport.Binding) {
-	l.mu.Lock()
-	if l.freeing == 0 {
-		l.settled = make(chan struct{})
-	}
-	l.freeing++
-	l.mu.Unlock()
-	freed := func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.freeing--; l.freeing == 0 {
-			close(l.settled)
-		}
-	}
+	freed := make(chan struct{})
+	before := l.settled.Swap(&freed)
 	runs := l.client.Go(func(ctx context.Context) {
-		defer freed()
+		defer close(freed)
 		if err := l.free(ctx, value, binding, l.options.TTL); err != nil {
 			l.options.Logger.Warn("an abandoned acquisition may hold the lease until its TTL ends", "lease", l.name, "error", err)
 		}
+		if before != nil {
+			<-*before
+		}
 	})
 	if !runs {
-		freed()
+		close(freed)
 	}
 }
 
@@ -194,14 +166,12 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 // Settle in between, with a bound: otherwise the store may keep the lease until its TTL ends. The
 // error is the cause of the end of ctx. What could not be freed within the TTL is logged.
 func (l *Lease) Settle(ctx context.Context) error {
-	l.mu.Lock()
-	freeing, settled := l.freeing > 0, l.settled
-	l.mu.Unlock()
-	if !freeing {
+	settled := l.settled.Load()
+	if settled == nil || isClosed(*settled) {
 		return nil
 	}
 	select {
-	case <-settled:
+	case <-*settled:
 		return nil
 	case <-ctx.Done():
 		return operror.New("lease: settle", l.name, context.Cause(ctx))

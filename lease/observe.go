@@ -22,7 +22,7 @@ import (
 //
 // Every holder comes from an answer of the store. A notification only says when to ask,
 // because it may be old or forged. If notifications are lost, a change shows within a TTL.
-// The store is asked at most once in Options.RetryAfter, however many notifications come.
+// The store is asked at most once in a fiftieth of the TTL, however many notifications come.
 func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 	return func(yield func(Holder, error) bool) {
 		o := &observation{
@@ -48,7 +48,13 @@ func (l *Lease) Observe(ctx context.Context) iter.Seq2[Holder, error] {
 				o.soon() // the known holder is the holder at another store
 			case <-next.C:
 			case change, open := <-o.key.Changes():
-				o.hear(change.Entry, open)
+				switch {
+				case !open && isTerminal(o.key.Ended()):
+					o.next = time.Now() // the answer says that the client is closed
+				case !open: // the store grants no watch for now
+				case o.failure == "" && o.differs(holderOf(change.Entry)): // else a flood would defeat the backoff
+					o.soon()
+				}
 			}
 		}
 	}
@@ -72,9 +78,7 @@ func (o *observation) ask(ctx context.Context) bool {
 	l := o.lease
 	_ = o.key.Start() // before the question, so that no change is missed
 	o.asked = time.Now()
-	attempt, cancel := context.WithTimeout(ctx, l.options.RequestTimeout)
-	entry, err := l.client.Get(attempt, l.name)
-	cancel()
+	entry, err := l.get(ctx, l.client, transport.Binding{}, l.options.probe())
 	if ctx.Err() != nil {
 		return false
 	}
@@ -85,7 +89,7 @@ func (o *observation) ask(ctx context.Context) bool {
 			return true
 		}
 		o.failure = class
-		return o.yield(o.known, operror.New("lease: observe", l.name, operror.Inner(err))) && !isTerminal(err)
+		return o.yield(o.known, operror.New("lease: observe", l.name, err)) && !isTerminal(err)
 	}
 	o.backoff.reset()
 	o.next = o.asked.Add(l.options.TTL)
@@ -97,21 +101,9 @@ func (o *observation) ask(ctx context.Context) bool {
 	return o.yield(holder, nil)
 }
 
-// hear makes the next question come soon if a notification shows another holder. While the
-// store does not answer it does not, or a flood of notifications would defeat the backoff.
-func (o *observation) hear(entry transport.Entry, open bool) {
-	switch {
-	case !open && isTerminal(o.key.Ended()):
-		o.next = time.Now() // the answer says that the client is closed
-	case !open: // the store grants no watch for now
-	case o.failure == "" && o.differs(holderOf(entry)):
-		o.soon()
-	}
-}
-
-// soon makes the next question come at once, or RetryAfter after the latest.
+// soon makes the next question come at once, or retryAfter after the latest.
 func (o *observation) soon() {
-	if at := o.asked.Add(o.lease.options.RetryAfter); at.Before(o.next) {
+	if at := o.asked.Add(o.lease.options.retryAfter); at.Before(o.next) {
 		o.next = at
 	}
 }

@@ -79,7 +79,7 @@ func TestInvariant26AnObserverIgnoresForgedNotifications(t *testing.T) {
 					time.Sleep(ttl / 1000)
 				}
 				if got := looks(); got < 1 || got > 60 {
-					t.Errorf("%d looks in one TTL of forged notifications, want one in RetryAfter, TTL/50, at most", got)
+					t.Errorf("%d looks in one TTL of forged notifications, want one in TTL/50 at most", got)
 				}
 				if err := tenure.Release(t.Context()); err != nil {
 					t.Fatal(err)

@@ -29,10 +29,6 @@ type Options struct {
 	// RequestTimeout bounds each attempt to acquire, renew or release, and so
 	// how long a lost reply goes unnoticed. Default TTL/6.
 	RequestTimeout time.Duration
-	// RetryAfter is the pause after the first failed attempt; it grows
-	// exponentially, to RenewEvery at most, and is shorter when a tenure is about to end: a
-	// store that is back is found in time. Default TTL/50.
-	RetryAfter time.Duration
 	// Jitter is the longest random delay that a waiter adds to the time at which the lease
 	// can expire, so that waiters do not try all at once. It is also how often a waiter
 	// tries while notifications do not arrive, and how often it tries at once when it is
@@ -85,6 +81,9 @@ type Options struct {
 	// not be changed afterwards. Default: none.
 	Trace *Trace
 
+	// retryAfter is the pause after the first failed attempt: TTL/50. It grows exponentially, to RenewEvery at
+	// most, and is shorter when a tenure is about to end: a store that is back is found in time.
+	retryAfter  time.Duration
 	systemClock bool // Clock was not set
 }
 
@@ -135,13 +134,12 @@ func (o *Options) complete(clientID string) error {
 	}
 	o.Trace = cmp.Or(o.Trace, &Trace{})
 	// A renewal whose reply is lost must leave room for another.
-	retried := o.retried()
-	if needed, available := o.RenewEvery+retried, o.TTL-o.Margin-o.GracePeriod; retried > o.outage() {
+	if spare := o.spare(); spare < 0 {
 		return fmt.Errorf("one lost reply would lose the lease: "+
-			"RenewEvery %v + RequestTimeout %v + RetryAfter %v + RequestTimeout %v = %v, "+
-			"but TTL %v − Margin %v − GracePeriod %v leaves %v; %s",
-			o.RenewEvery, o.RequestTimeout, o.RetryAfter, o.RequestTimeout, needed,
-			o.TTL, o.Margin, o.GracePeriod, available, given.advice(available-retried))
+			"RenewEvery %v + RequestTimeout %v + a pause of %v + RequestTimeout %v "+
+			"is more than TTL %v − Margin %v − GracePeriod %v; %s",
+			o.RenewEvery, o.RequestTimeout, o.retryAfter, o.RequestTimeout,
+			o.TTL, o.Margin, o.GracePeriod, given.advice(o.RenewEvery+spare))
 	}
 	if noticed := o.RenewEvery + o.RequestTimeout + o.probe(); o.InstantFailover && noticed > o.TTL/2 {
 		return fmt.Errorf("InstantFailover: if the machine of the store falls silent, the next store releases the lease after half of the TTL %v, "+
@@ -169,18 +167,15 @@ func (o Options) advice(renewEvery time.Duration) string {
 
 // enoughTTL returns the shortest TTL that leaves room for a lost reply, or one above MaxTTL. A longer TTL makes the
 // durations longer that are shares of it, so each step looks again.
-func (o Options) enoughTTL() (ttl time.Duration) {
-	for ttl = o.TTL; ttl <= MaxTTL; {
-		tried := o
-		tried.TTL = ttl
-		tried.fill()
-		missing := tried.retried() - tried.outage()
-		if missing <= 0 {
-			break
+func (o Options) enoughTTL() time.Duration {
+	for filled := o; ; filled = o {
+		filled.fill()
+		missing := -filled.spare()
+		if missing <= 0 || o.TTL > MaxTTL {
+			return o.TTL
 		}
-		ttl += (missing + time.Millisecond - 1).Truncate(time.Millisecond)
+		o.TTL += (missing + time.Millisecond - 1).Truncate(time.Millisecond)
 	}
-	return ttl
 }
 
 // fill gives the durations that are zero their defaults.
@@ -190,11 +185,11 @@ func (o *Options) fill() {
 	}
 }
 
-// retried is what a renewal takes whose reply is lost, and the one after it.
-func (o *Options) retried() time.Duration { return o.RequestTimeout + o.RetryAfter + o.RequestTimeout }
-
-// outage is how long the store may be away without costing the lease.
-func (o *Options) outage() time.Duration { return o.TTL - o.Margin - o.GracePeriod - o.RenewEvery }
+// spare is what is left of the time from a renewal to the end of the owner's context if the reply to the next one
+// is lost, and the one after it takes long.
+func (o *Options) spare() time.Duration {
+	return o.TTL - o.Margin - o.GracePeriod - o.RenewEvery - 2*o.RequestTimeout - o.retryAfter
+}
 
 type duration struct {
 	name   string
@@ -209,7 +204,7 @@ func (o *Options) durations() []duration {
 		{"GracePeriod", &o.GracePeriod, o.TTL / 10},
 		{"RenewEvery", &o.RenewEvery, o.TTL / 6},
 		{"RequestTimeout", &o.RequestTimeout, o.TTL / 6},
-		{"RetryAfter", &o.RetryAfter, o.TTL / 50},
+		{"the pause", &o.retryAfter, o.TTL / 50},
 		{"Jitter", &o.Jitter, o.TTL / 10},
 		{"AcquireDelay", &o.AcquireDelay, 0},
 	}

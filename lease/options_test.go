@@ -18,7 +18,7 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// promised are the options with which the promises of docs/leases.md are tested. As many renewals in a row may go
+// promised are the options with which the promises of docs/embed.md are tested. As many renewals in a row may go
 // unanswered as there is room for before the tenure's context ends.
 var promised = []struct {
 	name string
@@ -27,12 +27,12 @@ var promised = []struct {
 }{
 	{"the defaults", lease.Options{TTL: ttl}, 2},
 	{"short requests", lease.Options{TTL: ttl, RequestTimeout: ttl / 20}, 5},
-	{"frequent renewals", lease.Options{TTL: ttl, RenewEvery: ttl / 10, RetryAfter: ttl / 100}, 2},
+	{"frequent renewals", lease.Options{TTL: ttl, RenewEvery: ttl / 10}, 2},
 	{"acquire delay", lease.Options{TTL: ttl, AcquireDelay: ttl / 5}, 2},
 	{"a short TTL", lease.Options{TTL: 100 * time.Millisecond}, 2},
 }
 
-// promises are the formulas of docs/leases.md.
+// promises are the formulas of docs/embed.md.
 type promises struct{ crash, unheld, handOver, outage time.Duration }
 
 func promisesOf(o lease.Options) promises {
@@ -47,7 +47,7 @@ func promisesOf(o lease.Options) promises {
 }
 
 func TestDocsShowWhatATTLMeans(t *testing.T) {
-	document, err := os.ReadFile("../docs/leases.md")
+	document, err := os.ReadFile("../docs/embed.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestDocsShowWhatATTLMeans(t *testing.T) {
 		fmt.Sprintf("| | %v ms | the shorter of Jitter and 10 ms, + AcquireDelay |", of.handOver.Milliseconds()),
 	} {
 		if !strings.Contains(string(document), want) {
-			t.Errorf("docs/leases.md does not have %q", want)
+			t.Errorf("docs/embed.md does not have %q", want)
 		}
 	}
 }
@@ -218,16 +218,15 @@ func TestInvariant7OptionsThatCannotSurviveOneLostReplyAreRefused(t *testing.T) 
 		{"a negative grace period", lease.Options{GracePeriod: -1}, "GracePeriod -1ns is negative"},
 		{"a negative renewal interval", lease.Options{RenewEvery: -1}, "RenewEvery -1ns is negative"},
 		{"a negative timeout", lease.Options{RequestTimeout: -1}, "RequestTimeout -1ns is negative"},
-		{"a negative pause", lease.Options{RetryAfter: -1}, "RetryAfter -1ns is negative"},
 		{"a negative jitter", lease.Options{Jitter: -1}, "Jitter -1ns is negative"},
 		{"a negative acquire delay", lease.Options{AcquireDelay: -1}, "AcquireDelay -1ns is negative"},
 		{"exactly enough time for one lost reply", lease.Options{
 			TTL: 10 * second, Margin: second, GracePeriod: second,
-			RenewEvery: 4 * second, RequestTimeout: 3 * second / 2, RetryAfter: second,
+			RenewEvery: 4 * second, RequestTimeout: 19 * second / 10,
 		}, ""},
 		{"a nanosecond too little", lease.Options{
 			TTL: 10 * second, Margin: second, GracePeriod: second,
-			RenewEvery: 4*second + 1, RequestTimeout: 3 * second / 2, RetryAfter: second,
+			RenewEvery: 4*second + 1, RequestTimeout: 19 * second / 10,
 		}, "RenewEvery at most 4s"},
 		{"instant failover with requests that take as long as a connection may be silent", lease.Options{
 			TTL: 6 * second, RenewEvery: second, RequestTimeout: second + second/2, InstantFailover: true,

@@ -183,7 +183,7 @@ func TestReleaseDoesNotWaitForLongOnceTheTTLIsOver(t *testing.T) {
 		if err := tenure.Release(t.Context()); !errors.Is(err, transport.ErrNotSent) || time.Since(began) != ttl/6 {
 			t.Errorf("another Release: %v after %v, want ErrNotSent after RequestTimeout", err, time.Since(began))
 		}
-		if !strings.Contains(tenure.Release(t.Context()).Error(), "unless the store has restarted") {
+		if !strings.Contains(tenure.Release(t.Context()).Error(), "expires within 0s, or within 2s of a restart of the store") {
 			t.Error("it does not say until when the store may hold the lease")
 		}
 	})
@@ -455,6 +455,26 @@ func TestAReleaseEndsWithTheConnectionOfItsWill(t *testing.T) {
 		err := tenure.Release(t.Context())
 		if took := time.Since(began); took > ttl/4 || !errors.Is(err, lease.ErrConnectionLost) {
 			t.Errorf("Release took %v: %v", took, err)
+		}
+	})
+}
+
+// A client that replaces its connection ends it with a DISCONNECT, which drops the Will.
+func TestAReleaseAfterItsConnectionWasReplacedDoesNotPromiseThatTheWillReleases(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
+		tenure := n.mustAcquire(t)
+		tenure.FencedOut(errors.New("a newer token was seen"))
+		synctest.Wait()
+		if _, err := n.another(t, "another", lease.Options{InstantFailover: true}).Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := tenure.Release(t.Context())
+		if !errors.Is(err, lease.ErrConnectionLost) || !strings.Contains(err.Error(), "unless this client has replaced it") {
+			t.Errorf("Release: %v", err)
+		}
+		if holder, err := n.Holder(t.Context()); err != nil || holder.Value != tenure.Value() {
+			t.Errorf("the store holds %+v, %v; want the tenure that no Will released", holder, err)
 		}
 	})
 }

@@ -11,8 +11,9 @@ import (
 
 // run is the goroutine of a tenure: it does what the schedule says until the tenure is over, and then ends
 // what that has left. It is a task of the client. It makes the tenure's requests itself, one at a time. A
-// request that goes on and on holds up nothing else: look and the pulse end the contexts in time.
+// request that goes on and on holds up nothing else: look and the ticker end the contexts in time.
 func (t *Tenure) run(client context.Context) {
+	defer t.finish()
 	<-t.wake                      // the beginning is reported, before anything else
 	var watching *transport.Watch // of the key; nil before
 	var changes <-chan transport.Change
@@ -24,13 +25,14 @@ func (t *Tenure) run(client context.Context) {
 		e = event{}
 		switch next {
 		case finish:
-			if watching != nil {
-				watching.Close()
-			}
-			t.finish()
 			return
-		case watch:
+		case watch: // once
+			defer t.joinTicker()()
+			if t.lease.options.NoWatch {
+				break
+			}
 			if w, err := t.lease.client.Watch(t.lease.name); err == nil { // else the client is closed
+				defer w.Close()
 				watching, changes = w, w.Changes()
 			}
 		case confirm:
@@ -71,10 +73,11 @@ func (t *Tenure) step(e event) (do actionKind, until time.Time) {
 	now := t.lease.options.Clock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	s, next := t.schedule.next(now, t.withSignals(e))
-	t.applyLocked(s)
+	var next action
+	t.schedule, next = t.schedule.next(now, t.withSignals(e))
+	t.endContextsLocked()
 	if next.do != finish {
-		t.sleepLocked(began, s.due(now)-now)
+		t.sleepLocked(began, t.schedule.due(now)-now)
 	}
 	// A request ends just before that: the schedule has its result when it is looked at by then, in virtual
 	// time at least, where a simulation repeats a course.
@@ -85,13 +88,6 @@ func (t *Tenure) step(e event) (do actionKind, until time.Time) {
 // contexts in time, and wakes the goroutine.
 func (t *Tenure) look() {
 	defer t.looks.Done()
-	t.mu.Lock()
-	first := !t.looked
-	t.looked = true
-	t.mu.Unlock()
-	if first {
-		t.joinPulse() // before it reads its clock
-	}
 	began := time.Now() // as in step
 	now := t.lease.options.Clock()
 	t.mu.Lock()
@@ -101,12 +97,8 @@ func (t *Tenure) look() {
 	}
 }
 
-// sleepLocked makes the next look come some time after began. The first one comes soon, and joins a pulse: a
-// tenure that is released before has none to join.
+// sleepLocked makes the next look come some time after began.
 func (t *Tenure) sleepLocked(began time.Time, pause time.Duration) {
-	if !t.looked {
-		pause = min(pause, t.lease.options.lookEvery())
-	}
 	pause = max(time.Until(began.Add(pause)), 0)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(pause, t.look)
@@ -121,20 +113,20 @@ func (t *Tenure) sleepLocked(began time.Time, pause time.Duration) {
 func (t *Tenure) finish() {
 	t.closeWill()
 	t.reportEnded() // before Release returns
-	t.turn <- struct{}{}
+	t.released <- struct{}{}
 	if t.timer != nil && t.timer.Stop() {
 		t.looks.Done()
 	}
 	t.looks.Wait()
-	t.leavePulse()
 }
 
 // renew makes one attempt to renew.
 func (t *Tenure) renew(until time.Time) event {
-	binding, err := t.renewalBinding(until)
+	binding, err := t.bind(t.usable, t.lease.client, until)
+	binding.Until = until
 	sent := t.lease.options.Clock()
 	if err == nil {
-		_, err = t.lease.set(t.renewing, t.value, &binding, t.lease.options.probeHeld())
+		_, err = t.lease.set(t.usable, t.value, &binding, t.lease.options.probeHeld())
 	}
 	if !errors.Is(err, transport.ErrNotSent) {
 		t.mu.Lock()
@@ -144,18 +136,6 @@ func (t *Tenure) renew(until time.Time) event {
 	result := renewal(sent, err, random.Fraction())
 	t.reportRenewal(sent, result)
 	return result
-}
-
-// renewalBinding returns what ties a renewal to the store, and bounds it.
-func (t *Tenure) renewalBinding(until time.Time) (binding transport.Binding, err error) {
-	binding, confirmed := t.confirmedBinding(t.lease.client)
-	if !confirmed {
-		bounded, cancel := context.WithDeadline(t.renewing, until)
-		binding, err = t.Bind(bounded, t.lease.client)
-		cancel()
-	}
-	binding.Until = until
-	return binding, err
 }
 
 // signal makes one receiver of a channel with room for one item look again.

@@ -190,7 +190,7 @@ func TestInvariant43NothingWaitsForARenewalThatHangs(t *testing.T) {
 	})
 }
 
-func TestStopRenewingGivesUpTheRenewalUnderWay(t *testing.T) {
+func TestARenewalUnderWayExtendsNothingAfterStopRenewing(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
 		tenure := n.mustAcquire(t)

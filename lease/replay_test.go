@@ -258,7 +258,7 @@ func (p path) gets(r *replayed, m moment) ([]path, error) {
 	case p.phase == asking:
 		return p.answered(r, m, false)
 	case p.phase == holds && r.verb == "GET":
-		p.schedule = p.schedule.after(now, told(r.value, transport.Entry{Exists: m.Value != "", Value: []byte(m.Value)}, err))
+		p.schedule = p.schedule.after(now, answered(r.value, transport.Entry{Exists: m.Value != "", Value: []byte(m.Value)}, err))
 	case p.phase == holds:
 		return forDraws(func(random float64) path {
 			q := p

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -18,7 +17,7 @@ type schedule struct {
 
 	deadline time.Duration // the tenure is over from then on
 	renewAt  time.Duration // when the next renewal is due
-	watchAt  time.Duration // when to begin to watch the key
+	watchAt  time.Duration // when to begin to watch the key and the clock
 	askAfter time.Duration // the store is not asked before then what the key holds
 	doubted  bool          // a notification says that the key does not hold this tenure's value
 	pending  bool          // a renewal or a question is under way
@@ -62,7 +61,7 @@ type actionKind int
 
 const (
 	wait    actionKind = iota // wait for an event, or until something is due
-	watch                     // watch the key
+	watch                     // watch the key and the clock
 	confirm                   // ask the store what the key holds, and report confirmed or ended
 	renew                     // send a renewal, and report renewed, failed or ended
 	finish                    // nothing: the tenure is over
@@ -71,20 +70,16 @@ const (
 // newSchedule returns the schedule of a tenure that was acquired by a request which left at
 // sent. random, from 0 to below 1, spreads the first renewals of leases acquired together.
 func newSchedule(options *Options, sent time.Duration, random float64) schedule {
-	s := schedule{
+	return schedule{
 		options:  options,
 		deadline: options.deadline(sent),
 		renewAt:  options.together(sent + options.RenewEvery/2 + share(options.RenewEvery/2, random)),
-		// A tenure that is released soon costs the store no watch. A watch that begins
-		// late still finds a deletion before it, because the first renewal comes later.
+		// A tenure that is released soon costs no watch. A watch that begins late still
+		// finds a deletion before it, because the first renewal comes later.
 		watchAt:  sent + min(options.GracePeriod/2, options.RenewEvery/4),
 		askAfter: sent,
 		backoff:  options.retryBackoff(0),
 	}
-	if options.NoWatch {
-		s.watchAt = never
-	}
-	return s
 }
 
 // next returns the schedule after e, and what to do then. Once an action other than wait
@@ -154,7 +149,7 @@ func (s schedule) after(now time.Duration, e event) schedule {
 	case renewed:
 		s.pending, s.failure = false, nil
 		s.renewAt = s.options.together(e.sent + s.options.RenewEvery - share(s.options.RenewEvery/10, e.random))
-		if s.warned == nil {
+		if !s.stopped {
 			s.deadline = max(s.deadline, s.options.deadline(e.sent))
 			s.backoff.reset()
 		}
@@ -168,7 +163,7 @@ func (s schedule) after(now time.Duration, e event) schedule {
 		s.doubted = true
 	case confirmed:
 		s.pending = false
-		s.askAfter = now + s.options.RetryAfter // a flood of hints does not become a flood of requests
+		s.askAfter = now + s.options.retryAfter // a flood of hints does not become a flood of requests
 	case stopped:
 		s.stopped = true
 	}
@@ -180,9 +175,6 @@ func (s schedule) after(now time.Duration, e event) schedule {
 
 // graceAt is when the owner's context ends if no renewal succeeds.
 func (s *schedule) graceAt() time.Duration { return s.deadline - s.options.GracePeriod }
-
-// workEnd is why the owner's context ended; nil while it is alive.
-func (s *schedule) workEnd() error { return cmp.Or(s.warned, s.cause) } // warned came first
 
 // late is the cause of a tenure that was not renewed in time. Its text has the error of the
 // latest renewal, but it does not match that error: it becomes part of the errors of writes
@@ -221,8 +213,8 @@ func renewal(sent time.Duration, err error, random float64) event {
 	return event{kind: failed, err: err, random: random}
 }
 
-// told returns the event of an answer to the question what the key of a tenure with this value holds.
-func told(value string, entry transport.Entry, err error) event {
+// answered returns the event of an answer to the question what the key of a tenure with this value holds.
+func answered(value string, entry transport.Entry, err error) event {
 	switch {
 	case errors.Is(err, transport.ErrOtherStore):
 		return event{kind: ended, err: refusedBy(err)}
@@ -255,7 +247,7 @@ func (o *Options) deadline(sent time.Duration) time.Duration { return sent + o.T
 func (o *Options) retryAt(now, end time.Duration, backoff *retryBackoff, random float64) time.Duration {
 	pause, last := backoff.next(random), end-o.RequestTimeout
 	if now < end { // a store that is back before the end finds an attempt, however often the pause grew
-		pause = min(pause, max((end-now)/2, o.RetryAfter/8, time.Millisecond))
+		pause = min(pause, max((end-now)/2, o.retryAfter/8, time.Millisecond))
 	}
 	if now < last {
 		pause = min(pause, last-now) // one whole attempt is left
@@ -271,7 +263,7 @@ type retryBackoff struct {
 
 // retryBackoff returns a backoff that grows to RenewEvery, or to longest if that is more.
 func (o *Options) retryBackoff(longest time.Duration) retryBackoff {
-	return retryBackoff{first: max(o.RetryAfter, time.Millisecond), longest: max(o.RenewEvery, longest, time.Millisecond)}
+	return retryBackoff{first: max(o.retryAfter, time.Millisecond), longest: max(o.RenewEvery, longest, time.Millisecond)}
 }
 
 // next returns the delay before the next attempt. random is at least 0 and less than 1.

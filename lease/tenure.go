@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,25 +22,20 @@ type Tenure struct {
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	wake  chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
-	looks sync.WaitGroup // calls of look that are due or under way
-	turn  chan struct{}  // holds an item while a Release may send requests: from the end of run on
+	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
+	looks    sync.WaitGroup // calls of look that are due or under way
+	released chan struct{}  // a semaphore of Release, which holds an item from the end of run on
 
-	renewing context.Context // of renewals: ends when none is of use any more
-	giveUp   context.CancelFunc
-
-	// Guarded by pulses.
-	pulse *pulse // nil before the first look
-	seat  int    // in pulse
+	usable context.Context // TokenContext
+	expire context.CancelCauseFunc
 
 	mu       sync.Mutex
 	schedule schedule
-	timer    *time.Timer   // runs look; nil before the first wait
-	looked   bool          // look has run
-	freed    bool          // the store is known to hold nothing of this tenure
-	sent     time.Duration // when the latest request for the lease left, on the lease's clock
-	work     ending        // Context
-	writes   ending        // TokenContext
+	timer    *time.Timer     // runs look; nil before the first wait
+	freed    bool            // the store is known to hold nothing of this tenure
+	sent     time.Duration   // when the latest request for the lease left, on the lease's clock
+	work     context.Context // Context; nil until the program asks for it: many tenures are short
+	warn     context.CancelCauseFunc
 
 	// confirmed is, for each client, the connection over which the store last said that it
 	// has this tenure. Only stores without an identity need it.
@@ -55,11 +51,11 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		token:    token,
 		acquired: l.options.Clock(),
 		wake:     make(chan struct{}, 1),
-		turn:     make(chan struct{}, 1),
+		released: make(chan struct{}, 1),
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
 		sent:     sent,
 	}
-	t.renewing, t.giveUp = context.WithCancel(context.Background())
+	t.usable, t.expire = context.WithCancelCause(context.Background())
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
@@ -70,7 +66,7 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 	t.reportAcquired(ctx)
 	signal(t.wake)
 	_, _ = t.remaining() // the process may have stood still: the tenure must not be behind
-	a.reason = nil       // a tenure keeps its attempt
+	a.waiter = nil       // a tenure keeps its attempt
 	l.last.Store(nil)
 	l.limit.Reset()
 	return t, nil
@@ -99,39 +95,16 @@ func (t *Tenure) String() string {
 func (t *Tenure) Context() context.Context {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.work.get(t, t.schedule.workEnd())
+	if t.work == nil {
+		t.work, t.warn = context.WithCancelCause(context.Background())
+		t.endContextsLocked()
+	}
+	return t.work
 }
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
 // begins to refuse, up to Options.GracePeriod after Context. context.Cause says why.
-func (t *Tenure) TokenContext() context.Context {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.writes.get(t, t.schedule.cause)
-}
-
-// ending is a context that is made when the program asks for it: few ask for both of a tenure, and
-// many tenures are short.
-type ending struct {
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-}
-
-// get returns the context of a tenure, which has ended if cause is not nil.
-func (e *ending) get(t *Tenure, cause error) context.Context {
-	if e.ctx == nil {
-		e.ctx, e.cancel = context.WithCancelCause(context.Background())
-		e.follow(t, cause)
-	}
-	return e.ctx
-}
-
-// follow ends the context, if there is one, if cause is not nil. A second cause changes nothing.
-func (e *ending) follow(t *Tenure, cause error) {
-	if cause != nil && e.ctx != nil && e.ctx.Err() == nil {
-		e.cancel(operror.New("lease: tenure of", t.lease.name, cause))
-	}
-}
+func (t *Tenure) TokenContext() context.Context { return t.usable }
 
 // Token returns the fencing token: the version that the store gave to the request which
 // acquired the lease. Renewals do not change it. It is greater than the tokens of all
@@ -170,7 +143,8 @@ func (t *Tenure) note(e event) (left time.Duration, cause error) {
 
 // noteLocked is note at a time. It reports whether the goroutine has something to do.
 func (t *Tenure) noteLocked(now time.Duration, e event) bool {
-	t.applyLocked(t.schedule.after(now, t.withSignals(e)))
+	t.schedule = t.schedule.after(now, t.withSignals(e))
+	t.endContextsLocked()
 	due := t.schedule.cause != nil || now >= t.schedule.due(now)
 	if due {
 		signal(t.wake)
@@ -183,14 +157,15 @@ func (t *Tenure) withSignals(e event) event {
 	return e.unless(isClosed(t.lost), isClosed(t.replaced))
 }
 
-// applyLocked makes the contexts follow the schedule.
-func (t *Tenure) applyLocked(s schedule) {
-	t.schedule = s
-	if s.cause != nil || s.stopped {
-		t.giveUp() // gives up a renewal under way
+// endContextsLocked makes the contexts follow the schedule.
+func (t *Tenure) endContextsLocked() {
+	cause, first := t.schedule.cause, cmp.Or(t.schedule.warned, t.schedule.cause)
+	if cause != nil && t.usable.Err() == nil {
+		t.expire(operror.New("lease: tenure of", t.lease.name, cause))
 	}
-	t.writes.follow(t, s.cause)
-	t.work.follow(t, s.workEnd())
+	if first != nil && t.work != nil && t.work.Err() == nil {
+		t.warn(operror.New("lease: tenure of", t.lease.name, first))
+	}
 }
 
 // end ends the tenure, unless it has ended.
@@ -222,25 +197,25 @@ func refusedBy(evidence error) error {
 // Bind waits no longer than the tenure lasts, nor than it would last without another renewal. The error
 // is why the tenure ended, why the store could not be asked, or the end of ctx.
 func (t *Tenure) Bind(ctx context.Context, client *transport.Client) (transport.Binding, error) {
-	if binding, confirmed := t.confirmedBinding(client); confirmed {
-		return binding, nil
-	}
 	now := time.Now() // first: if the process stands still in between, the wait is shorter, and never longer
-	usable, cancel := context.WithDeadline(t.TokenContext(), now.Add(t.Remaining()))
-	defer cancel()
+	return t.bind(ctx, client, now.Add(t.Remaining()))
+}
+
+// bind is Bind with a bound in time.
+func (t *Tenure) bind(ctx context.Context, client *transport.Client, until time.Time) (transport.Binding, error) {
 	for {
 		binding, confirmed := t.confirmedBinding(client)
 		if confirmed {
 			return binding, nil
 		}
 		ask := binding
-		ask.While = usable
+		ask.While, ask.Until = t.usable, until
 		if isClosed(ask.Connection) {
 			ask.Connection = nil // wait for the next connection, and ask again over that
 		}
 		if err := t.ask(ctx, client, ask); err != nil {
-			if errors.Is(err, transport.ErrNotSent) && !errors.Is(err, transport.ErrNoStore) &&
-				isClosed(binding.Connection) && ctx.Err() == nil && usable.Err() == nil && !isTerminal(err) {
+			if errors.Is(err, transport.ErrNotSent) && !errors.Is(err, transport.ErrNoStore) && isClosed(binding.Connection) &&
+				ctx.Err() == nil && t.usable.Err() == nil && time.Now().Before(until) && !isTerminal(err) {
 				continue
 			}
 			return binding, asNotSent(err)
@@ -283,7 +258,7 @@ func (t *Tenure) Confirm(ctx context.Context) error {
 // error says why that is not known, or is the cause of the end.
 func (t *Tenure) ask(ctx context.Context, client *transport.Client, binding transport.Binding) error {
 	entry, err := t.lease.get(ctx, client, binding, t.lease.options.probeHeld())
-	switch e := told(t.value, entry, err); {
+	switch e := answered(t.value, entry, err); {
 	case e.kind == ended:
 		t.end(e.err)
 	case err != nil:
@@ -312,15 +287,16 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 // than that, no request of this tenure is sent once Release has returned.
 //
 // With Options.InstantFailover, a tenure that ends with its connection sends nothing over the
-// next one: the Will of that connection releases the lease, and the error is ErrConnectionLost.
+// next one, and the error is ErrConnectionLost. The Will of that connection releases the lease, unless the client
+// has replaced the connection itself for another Will.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
 	select {
-	case <-t.turn: // no request is under way: a renewal was cancelled, and no other follows
+	case <-t.released: // no request is under way: a renewal was cancelled, and no other follows
 	case <-ctx.Done():
 		return t.releaseError(context.Cause(ctx))
 	}
-	defer func() { t.turn <- struct{}{} }()
+	defer func() { t.released <- struct{}{} }()
 	if t.isGone() {
 		return nil
 	}
@@ -356,12 +332,10 @@ func (t *Tenure) leftAtStore() time.Duration {
 	return t.sent + t.lease.options.RequestTimeout + t.lease.options.TTL + t.lease.options.Margin - now
 }
 
+// releaseError says when the store no longer has the lease: it gives it a whole lifetime again if it restarts with
+// its data.
 func (t *Tenure) releaseError(err error) error {
-	left := t.leftAtStore()
-	if left > 0 {
-		err = fmt.Errorf("%w; it expires within %v", err, left)
-	} else {
-		err = fmt.Errorf("%w; it has expired, unless the store has restarted with its data: then it expires within %v of that", err, t.lease.options.TTL)
-	}
+	err = fmt.Errorf("%w; it expires within %v, or within %v of a restart of the store with its data",
+		err, max(t.leftAtStore(), 0), t.lease.options.TTL)
 	return operror.New("lease: release", t.lease.name, err)
 }

@@ -125,9 +125,7 @@ func (t *Tenure) reportAcquired(ctx context.Context) {
 func (t *Tenure) reportEnded() {
 	options := &t.lease.options
 	held := options.Clock() - t.acquired
-	t.mu.Lock()
-	cause := t.schedule.cause
-	t.mu.Unlock()
+	_, cause := t.remaining()
 	t.trace(options.Trace.Ended, TraceInfo{Lasted: held, Err: cause}, true)
 	if options.Logger.Enabled(context.Background(), slog.LevelInfo) {
 		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)

@@ -131,42 +131,6 @@ func TestTheUnitsNameCommandsAndFlagsThatExist(t *testing.T) {
 	}
 }
 
-// The documents must not say something else than the units.
-func TestTheDocumentsSayHowTheUnitsRestart(t *testing.T) {
-	restart := regexp.MustCompile(`Restart=[a-z-]+`)
-	of := func(unit string) string {
-		content, err := os.ReadFile("../deploy/systemd/" + unit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return restart.FindString(string(content))
-	}
-	documents, err := filepath.Glob("../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	said := 0
-	for _, document := range documents {
-		content, err := os.ReadFile(document)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want := of("tenure-serve.service")
-		if filepath.Base(document) == "run.md" {
-			want = of("tenure-run@.service")
-		}
-		for _, got := range restart.FindAllString(string(content), -1) {
-			said++
-			if got != want {
-				t.Errorf("%s says %s; the unit has %s", document, got, want)
-			}
-		}
-	}
-	if said == 0 {
-		t.Error("no document says how a unit restarts")
-	}
-}
-
 // What the image runs can be reached from outside of its container, so it refuses to start without
 // users, and says how.
 func TestTheImageListensWhereOthersReachIt(t *testing.T) {
@@ -424,7 +388,7 @@ func checkImages(t *testing.T, content string) {
 }
 
 const (
-	pageMemory   = 143 << 20 // of the status page at worst: docs/metrics.md
+	pageMemory   = 143 << 20 // of the status page at worst: docs/security.md
 	clientMemory = 640 << 10 // of --max-memory there is one client for so much: docs/security.md
 	kernelMemory = 512 << 10 // of one connection, in buffers of the kernel: docs/security.md
 	keyMemory    = 300       // of a key, besides its own bytes: docs/security.md

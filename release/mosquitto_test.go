@@ -82,9 +82,6 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if page, err := os.ReadFile("../docs/attach.md"); err != nil || !strings.Contains(string(page), string(rules)) {
-		t.Errorf("the rules are not those in docs/attach.md: %v", err)
-	}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -131,7 +131,7 @@
 // # With a journal
 //
 // With Options.Journal the keys, versions, tokens, fences and remembered replies survive a restart;
-// docs/durability.md says what that means for leases. A reply or a notification leaves after its
+// docs/operate.md says what that means for leases. A reply or a notification leaves after its
 // change is in the journal, and the request is acknowledged (PUBACK) before. Requests that change
 // nothing, renewals above all, are answered at once meanwhile. Beyond these bounds the server reads no
 // more from a connection until a commit is over:
@@ -157,8 +157,8 @@
 // checks each packet (gate, in an mqtt.Filter), and applies and answers it (connection.handle), in
 // turns (package fairqueue) so that no client can monopolize the processors. Another one, while there is
 // something to write that its own requests have not caused, writes replies, notifications (outbox) and messages
-// (package pubsub) to the client, in turns too. docs/design.md lists all goroutines of the
-// server with their ends, and the order of its locks.
+// (package pubsub) to the client, in turns too. CONTRIBUTING.md has the order of the
+// locks.
 //
 // Two kinds of locks are not in that order: clientIDs.mu is held for a moment, and only Server.mu is
 // taken under it; connection.writing is held for a write, and only connection.holding is taken under

@@ -227,7 +227,7 @@ func (w *world) wantCountedMemory(requests int) {
 }
 
 // A request that changed nothing has no record, so a store that was restored judges a redelivery
-// anew, though it changes something then. docs/durability.md says when that can be.
+// anew, though it changes something then. docs/operate.md says when that can be.
 func TestARequestThatChangedNothingIsJudgedAnewAfterACrash(t *testing.T) {
 	d := make(disk)
 	w := d.world(t, Options{})

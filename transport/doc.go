@@ -100,6 +100,6 @@
 //
 // # Documents
 //
-// docs/protocol.md is the norm of what a client sends and receives, docs/connections.md shows how to
-// reach a broker, and docs/design.md has the path of a request through the packages.
+// docs/protocol.md is the norm of what a client sends and receives, docs/embed.md shows how to
+// reach a broker, and CONTRIBUTING.md has the path of a request through the packages.
 package transport

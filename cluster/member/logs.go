@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,10 +12,11 @@ import (
 )
 
 // zapLogger returns a logger for etcd that writes to logger. etcd says at its level info what
-// its developers need, so that becomes debug. So does what a phase of the member explains, and
-// what etcd repeats all the time. flush, which may be nil, is called after the last line of the process.
+// its developers need, so that becomes debug. So does what a phase of the member explains. What etcd
+// repeats all the time is left out. flush, which may be nil, is called after the last line of the process.
 func zapLogger(logger *slog.Logger, flush func(), phase *phase) *zap.Logger {
-	return zap.New(logCore{logger, flush, phase, &repetitions{of: make(map[string]*repetition)}})
+	core := logCore{logger, flush, phase}
+	return zap.New(zapcore.NewSamplerWithOptions(core, repetitionInterval, perInterval, 0))
 }
 
 // logCore is a zapcore.Core on a slog.Logger.
@@ -24,7 +24,6 @@ type logCore struct {
 	logger *slog.Logger
 	flush  func()
 	phase  *phase
-	*repetitions
 }
 
 // phase is how far a member is.
@@ -46,49 +45,12 @@ var beginning = []string{
 	"failed to find remote peer in cluster",
 }
 
-// repetitions bounds how often the same message is logged. While two of three members are lost,
-// etcd logs several lines a second, for days if need be. It is safe for concurrent use.
-type repetitions struct {
-	mu sync.Mutex
-	of map[string]*repetition // by message; etcd has some hundred
-}
-
-type repetition struct {
-	began           time.Time // of the interval
-	logged, dropped int       // in it
-}
-
+// While two of three members are lost, etcd logs several lines a second, for days if need be. Each message is
+// logged perInterval times in each repetitionInterval: each member has two others, and both are of interest.
 const (
-	// perInterval is how often a message is logged in each repetitionInterval: each member
-	// has two others, and both are of interest.
 	perInterval        = 3
 	repetitionInterval = 5 * time.Minute
-	maxMessages        = 1000
 )
-
-// count returns whether to log a message, and how many were not logged since the last one.
-func (r *repetitions) count(message string, now time.Time) (log bool, dropped int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	this := r.of[message]
-	if this == nil {
-		if len(r.of) == maxMessages {
-			clear(r.of)
-		}
-		this = &repetition{began: now}
-		r.of[message] = this
-	}
-	if now.Sub(this.began) >= repetitionInterval {
-		dropped = this.dropped
-		*this = repetition{began: now}
-	}
-	if this.logged == perInterval {
-		this.dropped++
-		return false, 0
-	}
-	this.logged++
-	return true, dropped
-}
 
 // usual are warnings of etcd v3.6.14 about what this package has chosen, and of each planned stop of another
 // member: that it is gone has a line of its own, "peer became inactive".
@@ -120,7 +82,7 @@ func (c logCore) Enabled(level zapcore.Level) bool {
 }
 
 func (c logCore) With(fields []zapcore.Field) zapcore.Core {
-	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields))), c.flush, c.phase, c.repetitions}
+	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields))), c.flush, c.phase}
 }
 
 func (c logCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -138,15 +100,6 @@ func (c logCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	ends := entry.Level > zapcore.ErrorLevel // etcd ends the process next
 	if ends {
 		attrs = append(attrs, slog.String("hint", endHint))
-	}
-	if level > slog.LevelDebug && !ends {
-		log, dropped := c.count(entry.Message, time.Now())
-		switch {
-		case !log:
-			level = slog.LevelDebug
-		case dropped > 0:
-			attrs = append(attrs, slog.Int("repeated", dropped))
-		}
 	}
 	c.logger.LogAttrs(context.Background(), level, "etcd: "+entry.Message, attrs...)
 	if ends && c.flush != nil {

@@ -25,23 +25,7 @@ func TestWhatEtcdRepeatsIsLoggedSometimes(t *testing.T) {
 				t.Errorf("%q was logged %d times, want %d", message, got, want)
 			}
 		}
-		// 600 in each interval, of which all but 3 were dropped.
-		if got := strings.Count(written.String(), "repeated=597\n"); got != 2*(intervals-1) {
-			t.Errorf("%d lines say how many were dropped, want %d; the log begins\n%.2000s", got, 2*(intervals-1), written.String())
-		}
 	})
-}
-
-func TestThereIsABoundForTheMessagesThatAreCounted(t *testing.T) {
-	r := &repetitions{of: make(map[string]*repetition)}
-	for i := range 3 * maxMessages {
-		if log, _ := r.count(strings.Repeat("x", i), time.Now()); !log {
-			t.Fatalf("message %d is new, and was not logged", i)
-		}
-	}
-	if len(r.of) > maxMessages {
-		t.Errorf("%d messages are counted", len(r.of))
-	}
 }
 
 func TestWhatAPhaseExplainsIsNotLogged(t *testing.T) {

@@ -1,16 +1,12 @@
 package member
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -47,11 +43,7 @@ func Replace(ctx context.Context, dir, name, peerURL string, evenAlive bool) (cl
 	}
 	defer client.Close()
 	if !evenAlive {
-		alive, err := connected(ctx, socket.Path)
-		if err == nil {
-			err = refuseAlive(ctx, client, name, alive)
-		}
-		if err != nil {
+		if err := refuseAlive(ctx, client, name); err != nil {
 			return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
 		}
 	}
@@ -70,54 +62,28 @@ func Replace(ctx context.Context, dir, name, peerURL string, evenAlive bool) (cl
 }
 
 // ErrAlive is the error of Replace for a member that is alive.
-var ErrAlive = errors.New("the member is alive, and connected to the one that was asked")
+var ErrAlive = errors.New("the member is alive: its address accepts connections")
 
-// activePeers is how the metrics of etcd v3.6.14 begin a line about another member, with 1 if it is connected.
-const activePeers = "etcd_network_active_peers{"
-
-// connected returns which other members are connected to the one at socket: their ids, in hexadecimal digits.
-func connected(ctx context.Context, socket string) (ids map[string]bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	carrier := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
-	}}
-	defer carrier.CloseIdleConnections()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://member/metrics", nil)
-	if err != nil {
-		return nil, err
-	}
-	response, err := carrier.RoundTrip(request)
-	if err != nil {
-		return nil, fmt.Errorf("ask which members are alive: %w", err)
-	}
-	defer response.Body.Close()
-	ids = make(map[string]bool)
-	lines := bufio.NewScanner(io.LimitReader(response.Body, maxMetrics))
-	for lines.Scan() {
-		if line := lines.Text(); strings.HasPrefix(line, activePeers) && strings.HasSuffix(line, "} 1") {
-			_, id, _ := strings.Cut(line, `Remote="`)
-			id, _, _ = strings.Cut(id, `"`)
-			ids[id] = true
-		}
-	}
-	return ids, lines.Err()
-}
-
-// maxMetrics bounds the metrics of a member, in bytes.
-const maxMetrics = 8 << 20
-
-// refuseAlive returns ErrAlive if a member of this name is alive.
-func refuseAlive(ctx context.Context, client *clientv3.Client, name string, alive map[string]bool) error {
+// refuseAlive returns ErrAlive if a member of this name accepts connections, unless it is the one that is asked.
+func refuseAlive(ctx context.Context, client *clientv3.Client, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	listed, err := client.MemberList(ctx)
 	if err != nil {
 		return err
 	}
+	dialer := net.Dialer{Timeout: askTimeout}
 	for _, m := range listed.Members {
-		if m.Name == name && m.ID != listed.Header.MemberId && alive[strconv.FormatUint(m.ID, 16)] {
-			return ErrAlive
+		if m.Name != name || m.ID == listed.Header.MemberId {
+			continue
+		}
+		for _, address := range m.PeerURLs {
+			if u, err := checkURL(address); err == nil {
+				if conn, err := dialer.DialContext(ctx, "tcp", u.Host); err == nil {
+					_ = conn.Close()
+					return ErrAlive
+				}
+			}
 		}
 	}
 	return nil

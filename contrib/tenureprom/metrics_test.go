@@ -207,7 +207,7 @@ func TestNoMetricHasANameOfTheStoresMetricsAndAllAreDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	documented := strings.Fields(string(ours))
-	rows := regexp.MustCompile("(?m)^\\| `(tenure_[a-z_]+)`").FindAllStringSubmatch(string(stores), -1)
+	rows := regexp.MustCompile("(?m)^- `(tenure_[a-z_]+)`").FindAllStringSubmatch(string(stores), -1)
 	if len(rows) < 20 {
 		t.Fatalf("docs/metrics.md has %d metrics", len(rows))
 	}

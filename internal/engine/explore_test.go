@@ -20,7 +20,7 @@ package engine
 // leaves in the end, in the order of the store, and no watcher hears of a change from before its connection.
 //
 // What is left out: a request that changed nothing is not delivered again after a crash, since a store judges it anew then, whatever came
-// after it (docs/durability.md says what that can do); the time between sending and arrival (a request that arrives later with an older timestamp differs
+// after it (docs/operate.md says what that can do); the time between sending and arrival (a request that arrives later with an older timestamp differs
 // by that only), the parts in which many replies leave (leaveBatch), and the moment between the end of a commit and its first
 // reply: a request then is held like one after that reply.
 //

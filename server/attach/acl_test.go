@@ -19,20 +19,16 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// startGuardedMosquitto runs a broker with the rules that docs/attach.md has, changed.
+// startGuardedMosquitto runs a broker with the rules of deploy/mosquitto/tenure.acl, changed.
 func startGuardedMosquitto(t *testing.T, change func(rules string) string, more ...string) *mosquitto.Broker {
 	t.Helper()
-	document, err := os.ReadFile("../../docs/attach.md")
+	rules, err := os.ReadFile("../../deploy/mosquitto/tenure.acl")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := regexp.MustCompile("(?s)```\n(# The store\\..*?)```").FindSubmatch(document)
-	if rules == nil {
-		t.Fatal("docs/attach.md has no rules for the broker")
-	}
 	dir := t.TempDir()
 	acl, passwords := filepath.Join(dir, "acl"), filepath.Join(dir, "passwords")
-	if err := os.WriteFile(acl, []byte(change(string(rules[1]))), 0o600); err != nil {
+	if err := os.WriteFile(acl, []byte(change(string(rules))), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(passwords, []byte("store:secret\npress:secret\n"), 0o600); err != nil {

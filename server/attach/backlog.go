@@ -1,196 +1,201 @@
 package attach
 
 import (
+	"context"
 	"math"
 	"strings"
 	"sync"
 
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 const (
-	// maxReplies and maxReplyBytes bound the replies that wait for a commit or to be sent.
-	maxReplies    = 1 << 14
-	maxReplyBytes = 64 << 20
-	// scarce is how many replies wait when the places left are for clients that the store has known for
-	// long.
-	scarce = maxReplies / 4 * 3
-	// replyOverhead is what a reply costs besides its texts while it waits, and changeOverhead what a
-	// change costs besides its key and value, in bytes.
-	replyOverhead, changeOverhead = 512, 512
+	// backlogRoom bounds the backlog in bytes, besides two of the largest packets. Half of it and one packet
+	// are the most that one client can have alone.
+	backlogRoom = 16 << 20
+	// requestOverhead is what a request costs besides its texts and value while it waits.
+	requestOverhead = 1 << 10
 
-	// changeRoom bounds the changes that wait for a commit, in bytes, besides two of the largest
-	// packets. Half of it and one packet are the most that one client can have alone.
-	changeRoom = 4 << 20
-	// otherRoom is for what waits for a commit besides, such as keys that expire.
-	otherRoom = 2 << 20
-
-	// assuredRequests is how many requests of one client the store takes though others have filled
-	// their room, and assuredChange and assuredReply is how large these may be, with their overhead.
-	// So clients with made-up ids can add some 40 MB, and what waits for a commit may be
-	// assuredFactor times as much.
+	// assuredRequests is how many requests of one client the store takes though others have filled the
+	// backlog, and assuredBytes is how large these may be. So clients with made-up ids can fill it
+	// assuredFactor times.
 	assuredRequests = 4
-	assuredChange   = 1<<10 + changeOverhead
-	assuredReply    = 512 + replyOverhead
+	assuredBytes    = requestOverhead + 2<<10
 	assuredFactor   = 4
 )
 
-// backlog is what waits for a commit, or to be sent after it, in a store with a journal. It is bounded,
-// and divided among the clients that requests claim to come from: the goroutine that takes requests
-// from the broker must not wait for a disk, because the renewals of all clients come the same way.
+// backlog is the replies that wait for a commit, and the queue of all that wait to be sent. What has waited for
+// a commit is bounded, and divided among the clients that requests claim to come from: the goroutine that takes
+// requests from the broker must not wait for a disk, because the renewals of all clients come the same way.
 //
 //   - A client may have at most as much as is left for all others.
-//   - A small request of a client with little in the backlog is taken although others have filled
-//     their room.
-//   - The last quarter of the places is for clients that the store has known for a minute or longer:
-//     one publisher can claim any number of new ids.
+//   - A small request of a client with few others in the backlog is taken although others have filled it.
 //
 // It is safe for concurrent use.
 type backlog struct {
-	settled    func(client string) bool // see clientLRU
-	committing func() int64             // how many bytes wait for a commit, of whatever
-	full       int64                    // how many of them may, but for what is assured
-
-	changes, replies *sharedquota.Quota // bytes
-	places           *sharedquota.Quota // requests
+	committing func() int64 // how many bytes wait for a commit, of whatever
+	full       int64
+	bytes      *sharedquota.Quota
+	wake       chan struct{} // has an item after a reply was queued
+	left       chan struct{} // has an item after a reply has left
 
 	mu      sync.Mutex
-	count   int // requests
 	clients map[string]*clientBacklog
+	queue   []*waitingReply // whose commits are over
+	unsent  int             // those, and the one that is being sent
 }
 
 // clientBacklog is the part of one client.
 type clientBacklog struct {
-	requests         int64
-	changes, replies int64 // bytes
-	unsent           int   // requests whose commits are over
+	requests int
+	bytes    int64
 }
 
-func newBacklog(maxPacket int64, settled func(string) bool, committing func() int64) *backlog {
-	changes := changeRoom + 2*maxPacket
+// waitingReply is a reply, or another message, that waits.
+type waitingReply struct {
+	address
+	link    *link // on which the request came
+	bytes   int64
+	shared  bool             // its room is a part of the backlog; otherwise of link.unsent
+	reply   statestore.Reply // after the commit
+	message *mqtt.Message    // in place of reply, if it is not nil
+	refused bool             // there is no room for its value
+	leaving bool             // it is being sent
+}
+
+func newBacklog(maxPacket int64, committing func() int64) *backlog {
+	full := backlogRoom + 2*maxPacket
 	return &backlog{
-		settled:    settled,
 		committing: committing,
-		full:       changes + otherRoom,
-		changes:    sharedquota.New(changes),
-		replies:    sharedquota.New(maxReplyBytes),
-		places:     sharedquota.New(maxReplies / 2),
+		full:       full,
+		bytes:      sharedquota.New(full),
+		wake:       make(chan struct{}, 1),
+		left:       make(chan struct{}, 1),
 		clients:    make(map[string]*clientBacklog),
 	}
 }
 
-// isScarce reports whether the places left are for clients that the store has known for long.
-func (b *backlog) isScarce() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.count >= scarce
-}
-
-// take takes room for a request of a client, with the bytes of its change, or 0, and of its reply. It
-// reports false if too much waits. One goroutine calls it.
-func (b *backlog) take(client string, change, reply int64) bool {
+// take takes room for a reply that has to wait for a commit, and for the change before it. It reports false
+// if too much waits.
+func (b *backlog) take(w *waitingReply) bool {
 	committing := b.committing()
-	settled := b.isScarce() && b.settled(client) // without the lock, which the engine's goroutine needs
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	own := b.clients[client]
-	if own == nil {
+	own, known := b.clients[w.client]
+	if !known {
 		own = new(clientBacklog)
 	}
-	small := change <= assuredChange && reply <= assuredReply && own.requests < assuredRequests
-	switch {
-	case b.count >= maxReplies || b.count >= scarce && !settled:
-		return false
-	case committing >= assuredFactor*b.full || committing >= b.full && !small:
-		return false
-	}
-	return b.takeLocked(client, own, small, change, reply)
-}
-
-func (b *backlog) takeLocked(client string, own *clientBacklog, small bool, change, reply int64) bool {
 	assured := int64(0)
-	if small {
+	if w.bytes <= assuredBytes && own.requests < assuredRequests {
 		assured = math.MaxInt64
 	}
-	if !b.places.Take(own.requests, 1, assured) {
+	if max(committing, b.bytes.Used()) >= assuredFactor*b.full || committing >= b.full && assured == 0 {
 		return false
 	}
-	if change > 0 && !b.changes.Take(own.changes, change, assured) {
-		b.places.Release(1)
+	if !b.bytes.Take(own.bytes, w.bytes, assured) {
 		return false
 	}
-	if !b.replies.Take(own.replies, reply, assured) {
-		b.places.Release(1)
-		b.changes.Release(change)
-		return false
+	if !known {
+		b.clients[strings.Clone(w.client)] = own // the id is a part of a longer topic
 	}
-	if own.requests == 0 {
-		b.clients[strings.Clone(client)] = own // the id may be a part of a large request
-	}
-	b.count++
 	own.requests++
-	own.changes += change
-	own.replies += reply
+	own.bytes += w.bytes
+	w.shared = true
 	return true
 }
 
-// takeBehind takes room for a reply that may leave at once, if other replies of its client wait to be
-// sent: replies about one key reach a client in the order of the store. It reports false if none wait,
-// or if there is no room.
-func (b *backlog) takeBehind(client string, reply int64) bool {
+// grow takes more room for a reply, for its value. It reports false if there is none: the reply will not be
+// sent then.
+func (b *backlog) grow(w *waitingReply, bytes int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	own := b.clients[client]
-	return own != nil && own.unsent > 0 && b.count < maxReplies && b.takeLocked(client, own, false, 0, reply)
-}
-
-// grow takes more room for the reply of a request that has some.
-func (b *backlog) grow(client string, bytes int64) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	own := b.clients[client]
-	if !b.replies.Take(own.replies, bytes, assuredReply) {
+	own := b.clients[w.client]
+	if w.leaving {
+		return true
+	}
+	if !b.bytes.Take(own.bytes, bytes, assuredBytes) {
+		w.refused = true
 		return false
 	}
-	own.replies += bytes
+	own.bytes += bytes
+	w.bytes += bytes
 	return true
 }
 
-// committed gives back the room of a change, whose reply waits to be sent.
-func (b *backlog) committed(client string, change int64) {
+// committed queues a reply that take has taken room for.
+func (b *backlog) committed(w *waitingReply, reply statestore.Reply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	own := b.clients[client]
-	own.unsent++
-	own.changes -= change
-	b.changes.Release(change)
+	w.reply = reply
+	b.queueLocked(w)
 }
 
-// sent gives back the room of a reply after committed.
-func (b *backlog) sent(client string, reply int64) {
+// add queues what may leave at once.
+func (b *backlog) add(w *waitingReply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.clients[client].unsent--
-	b.leaveLocked(client, 0, reply)
+	b.queueLocked(w)
 }
 
-// cancel gives back the room of a request that needs none.
-func (b *backlog) cancel(client string, change, reply int64) {
+func (b *backlog) queueLocked(w *waitingReply) {
+	b.queue = append(b.queue, w)
+	b.unsent++
+	signalOne(b.wake)
+}
+
+// next returns the next reply to send.
+func (b *backlog) next() (first *waitingReply, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.leaveLocked(client, change, reply)
-}
-
-func (b *backlog) leaveLocked(client string, change, reply int64) {
-	own := b.clients[client]
-	own.requests--
-	own.changes -= change
-	own.replies -= reply
-	b.count--
-	b.places.Release(1)
-	b.changes.Release(change)
-	b.replies.Release(reply)
-	if own.requests == 0 {
-		delete(b.clients, client)
+	if first, ok = pop(&b.queue); ok {
+		first.leaving = true
 	}
+	return first, ok
+}
+
+// sent gives back the room of what next has returned.
+func (b *backlog) sent(w *waitingReply) {
+	b.mu.Lock()
+	b.unsent--
+	b.mu.Unlock()
+	b.cancel(w)
+}
+
+// cancel gives back the room of what will not be sent.
+func (b *backlog) cancel(w *waitingReply) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	defer signalOne(b.left)
+	if !w.shared {
+		w.link.unsent.Release(w.bytes)
+		return
+	}
+	own := b.clients[w.client]
+	own.requests--
+	own.bytes -= w.bytes
+	b.bytes.Release(w.bytes)
+	if own.requests == 0 {
+		delete(b.clients, w.client)
+	}
+}
+
+// flush waits until no reply waits, neither for a commit nor to be sent. It reports false if ctx ends before.
+// No request may come meanwhile.
+func (b *backlog) flush(ctx context.Context) bool {
+	for !b.isEmpty() {
+		select {
+		case <-b.left:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+func (b *backlog) isEmpty() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.clients) == 0 && b.unsent == 0
 }

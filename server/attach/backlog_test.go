@@ -1,125 +1,177 @@
 package attach
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/statestore"
 )
 
-// testBacklog is a backlog with a store that a test decides about.
+// testBacklog is a backlog beside other things that wait for a commit, as the test says.
 type testBacklog struct {
 	*backlog
 	committing int64
-	known      map[string]bool
 }
 
 func newTestBacklog(t *testing.T) *testBacklog {
-	b := &testBacklog{known: make(map[string]bool)}
-	b.backlog = newBacklog(1<<20, func(client string) bool { return b.known[client] }, func() int64 { return b.committing })
+	b := new(testBacklog)
+	b.backlog = newBacklog(1<<20, func() int64 { return b.committing })
 	return b
 }
 
 func (b *testBacklog) mustBeEmpty(t *testing.T) {
 	t.Helper()
-	if b.count != 0 || len(b.clients) != 0 || b.changes.Used() != 0 || b.replies.Used() != 0 || b.places.Used() != 0 {
-		t.Errorf("%d requests of %d clients stay, with %d, %d and %d", b.count, len(b.clients), b.changes.Used(), b.replies.Used(), b.places.Used())
+	if !b.isEmpty() || b.bytes.Used() != 0 || len(b.queue) > 0 {
+		t.Errorf("%d clients stay, with %d bytes and %d replies", len(b.clients), b.bytes.Used(), len(b.queue))
 	}
 }
 
+func waitingOf(client string, bytes int64) *waitingReply {
+	return &waitingReply{address: address{client: client}, bytes: bytes}
+}
+
 // takeAll takes room for as many equal requests of a client as there is.
-func (b *testBacklog) takeAll(client string, change, reply int64) (taken int) {
-	for taken <= 2*maxReplies && b.take(client, change, reply) {
+func (b *testBacklog) takeAll(client string, bytes int64) (taken int) {
+	for b.take(waitingOf(client, bytes)) {
 		taken++
 	}
 	return taken
 }
 
-const large, small, tiny = 1 << 20, 1 << 10, 600
+const large, small = 1 << 20, requestOverhead + 1<<10
 
 func TestAClientCannotTakeTheRoomOfOthers(t *testing.T) {
 	b := newTestBacklog(t)
-	if got := b.takeAll("flood", large, tiny); got != 3 {
-		t.Errorf("one client has %d large changes, want 3", got)
+	if got := b.takeAll("flood", large); got != 9 {
+		t.Errorf("one client has %d large changes, want 9", got)
 	}
-	if got := b.takeAll("other", large, tiny); got != 1 {
-		t.Errorf("another client has %d large changes, want 1", got)
-	}
-	if got := b.takeAll("reader", 0, large); got < 20 || got > 32 {
-		t.Errorf("a client has %d large replies", got)
+	if got := b.takeAll("other", large); got != 4 {
+		t.Errorf("another client has %d large changes, want 4", got)
 	}
 	for i := range 100 {
-		if got := b.takeAll(fmt.Sprint("small ", i), small, tiny); got < assuredRequests {
+		if got := b.takeAll(fmt.Sprint("small ", i), small); got < assuredRequests {
 			t.Errorf("a client beside them has %d small changes, want %d", got, assuredRequests)
 		}
-	}
-	b = newTestBacklog(t)
-	if got := b.takeAll("flood", 0, tiny); got < maxReplies/4-1 || got > maxReplies/4 {
-		t.Errorf("one client has %d of %d places", got, maxReplies)
 	}
 }
 
 func TestOneLargestPacketAlwaysHasRoom(t *testing.T) {
 	const packet = 100 << 20
-	b := newBacklog(packet, nil, func() int64 { return 0 })
-	if !b.take("a", packet, tiny) {
+	if b := newBacklog(packet, func() int64 { return 0 }); !b.take(waitingOf("a", packet+requestOverhead)) {
 		t.Error("it can never be taken")
-	}
-	if !newBacklog(1024, nil, func() int64 { return 0 }).take("a", 1024, 100<<10) {
-		t.Error("a large reply can never be taken")
 	}
 }
 
 // Beyond the bounds not even a small request is taken.
 func TestTheBacklogHasBoundsWhateverIdsAreClaimed(t *testing.T) {
 	b := newTestBacklog(t)
-	b.known["known"] = true
-	taken := 0
-	for b.take(fmt.Sprint("new ", taken), assuredChange, assuredReply) {
-		taken++
+	taken := int64(0)
+	for taken <= 2*assuredFactor*b.full && b.take(waitingOf(fmt.Sprint("new ", taken), assuredBytes)) {
+		taken += assuredBytes
 	}
-	if taken != scarce {
-		t.Errorf("new clients have %d of %d places", taken, maxReplies)
-	}
-	if !b.take("known", small, tiny) {
-		t.Error("a client that the store has known for long has no place")
-	}
-	for i := range maxReplies {
-		client := fmt.Sprint("known ", i)
-		b.known[client] = true
-		if b.take(client, small, tiny) {
-			taken++
-		}
-	}
-	if taken != maxReplies-1 || b.take("known", small, tiny) {
-		t.Errorf("%d requests are taken, want %d", taken+1, maxReplies)
+	if taken > assuredFactor*b.full+assuredBytes {
+		t.Errorf("new clients have %d bytes, and %d are the bound", taken, assuredFactor*b.full)
 	}
 
 	b = newTestBacklog(t)
 	b.committing = b.full // by changes that many clients watch, and keys that expire
-	if b.take("a", large, tiny) || !b.take("a", small, tiny) {
+	if b.take(waitingOf("a", large)) || !b.take(waitingOf("a", small)) {
 		t.Error("what is large is taken, or what is small is not, while much is being committed")
 	}
 	b.committing = assuredFactor * b.full
-	if b.take("a", small, tiny) {
+	if b.take(waitingOf("a", small)) {
 		t.Error("there is no bound for small requests")
 	}
 }
 
 func TestAReplyGrowsWithinItsShare(t *testing.T) {
 	b := newTestBacklog(t)
-	b.take("a", 0, tiny)
+	first, second := waitingOf("a", small), waitingOf("b", small)
+	b.take(first)
 	grown := int64(0)
-	for b.grow("a", large) {
+	for b.grow(first, large) {
 		grown += large
 	}
-	if grown < maxReplyBytes/2-2*large || grown > maxReplyBytes/2 {
+	if grown < b.full/2-2*large || grown > b.full/2 || !first.refused {
 		t.Errorf("one client has %d bytes", grown)
 	}
-	b.take("b", 0, tiny)
-	if !b.grow("b", large) {
+	b.take(second)
+	if !b.grow(second, large) || second.refused {
 		t.Error("another client has none")
 	}
-	b.committed("b", 0)
-	b.sent("b", tiny+large)
-	b.cancel("a", 0, tiny+grown)
+	b.committed(second, statestore.Reply{})
+	b.next()
+	if !b.grow(second, 2*b.full) {
+		t.Error("a reply is refused that is being sent")
+	}
+	b.sent(second)
+	b.cancel(first)
+	b.mustBeEmpty(t)
+}
+
+// The replies of a store leave in order, and a store that leaves waits for all of them.
+func TestTheBacklogIsEmptyWhenAllRepliesAreSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBacklog(t)
+		replies := []*waitingReply{waitingOf("a", small), waitingOf("a", small)}
+		for _, w := range replies {
+			b.take(w)
+		}
+		if _, ok := b.next(); ok {
+			t.Error("a reply may leave before its commit")
+		}
+		flushed := make(chan bool, 1)
+		go func() { flushed <- b.flush(t.Context()) }()
+		for i, w := range replies {
+			b.committed(w, statestore.Reply{})
+			if got, _ := b.next(); got != w {
+				t.Errorf("reply %d is %v", i, got)
+			}
+			synctest.Wait()
+			if len(flushed) > 0 {
+				t.Error("the store leaves before all is sent")
+			}
+			b.sent(w)
+		}
+		if !await.Receive(flushed) {
+			t.Error("the store does not leave")
+		}
+		b.mustBeEmpty(t)
+		b.take(waitingOf("a", small))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if b.flush(ctx) {
+			t.Error("a reply that waits for a commit counts as sent")
+		}
+	})
+}
+
+// So do replies that were refused. The next connection of the store has all of the room.
+func TestRepliesOfAConnectionThatHasEndedGiveTheirRoomBack(t *testing.T) {
+	s := attachedTo(t, Options{})
+	b := &testBacklog{backlog: s.backlog}
+	former := s.newLink(t.Context(), false)
+	ctx, end := context.WithCancel(t.Context())
+	present := s.newLink(ctx, false) // it has no connection, so it must send nothing
+	replies := []*waitingReply{waitingOf("a", small), waitingOf("b", small), waitingOf("c", small)}
+	replies[0].link, replies[1].link, replies[2].link = former, former, present
+	for _, w := range replies {
+		b.take(w)
+	}
+	b.grow(replies[2], 2*b.full)
+	for _, w := range replies {
+		b.committed(w, statestore.Reply{})
+	}
+	sent := make(chan struct{})
+	go func() { defer close(sent); present.sendReplies() }()
+	if !await.Result(func() bool { return b.flush(t.Context()) }) {
+		t.Error("replies stay")
+	}
+	end()
+	await.Receive(sent)
 	b.mustBeEmpty(t)
 }

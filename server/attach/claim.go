@@ -49,7 +49,7 @@ func (l *link) begin(ctx context.Context) error {
 	if err := l.mayWrite(ctx); err != nil {
 		return err
 	}
-	if err := l.announce(ctx, saysAnswers); err != nil {
+	if err := l.announce(ctx, l.says(saysAnswers)); err != nil {
 		return err
 	}
 	if !survived {
@@ -122,7 +122,7 @@ func (l *link) claim(ctx context.Context) error {
 	l.mu.Lock()
 	l.claims = true
 	l.mu.Unlock()
-	if err := l.announce(ctx, saysClaims); err != nil {
+	if err := l.announce(ctx, l.says(saysClaims)); err != nil {
 		return err
 	}
 	echo := time.NewTimer(stepTimeout)
@@ -171,12 +171,8 @@ func (l *link) overtaken() error {
 	return finalError{errOvertaken}
 }
 
-// announce publishes a word of this store on presenceTopic.
-func (l *link) announce(ctx context.Context, word string) error {
-	return l.announceText(ctx, l.says(word))
-}
-
-func (l *link) announceText(ctx context.Context, text string) error {
+// announce publishes a text on presenceTopic.
+func (l *link) announce(ctx context.Context, text string) error {
 	_, err := l.publish(ctx, &mqtt.Message{Retain: true, Topic: presenceTopic, Payload: []byte(text)})
 	return err
 }

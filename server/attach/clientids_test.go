@@ -3,9 +3,7 @@ package attach_test
 import (
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 
@@ -15,22 +13,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
-
-// clocked returns a store with the clock that the test sets by advance.
-func clocked(t *testing.T, broker string, options attach.Options) (store *testsupport.Attachment, advance func(time.Duration)) {
-	t.Helper()
-	made, err := attach.New("mqtt://"+broker, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var passed atomic.Int64
-	began := time.Now()
-	made.Clock(func() time.Time { return began.Add(time.Duration(passed.Load())) })
-	made.Alone()
-	store = testsupport.ServeAttached(t, made)
-	store.MustBeReady()
-	return store, func(d time.Duration) { passed.Add(int64(d)) }
-}
 
 // inTheNameOf changes a request so that it says it is another client's.
 func inTheNameOf(client string, request *paho.Publish) *paho.Publish {
@@ -56,68 +38,6 @@ func watchOf(p *testsupport.PahoClient, key string) {
 	p.T.Helper()
 	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/%X", testsupport.ReservedPrefix, p.ID, key))
 	p.Do("KEYNOTIFY", key)
-}
-
-func TestAFloodOfClientIDsForgetsNoSettledClient(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	store, advance := clocked(t, broker.Address, attach.Options{MaxClients: 8})
-	node, flooder := testsupport.Connect(t, broker.Address, "node", nil), testsupport.Connect(t, broker.Address, "flooder", nil)
-	node.Do("SET", "gone", "v")
-	watchOf(node, "k")
-	advance(time.Minute) // it is heard of again after that
-	remove := node.Request("DEL", "gone")
-	if got := again(t, node, remove); got != ":1\r\n" {
-		t.Fatalf("DEL: %q", got)
-	}
-	for i := range 100 {
-		mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("name-%d", i), flooder.Request("GET", "k")))
-	}
-	flooder.Do("SET", "k", "v")
-	if got := node.NextNotification(); !strings.Contains(string(got.Payload), "SET") {
-		t.Errorf("notified of %q", got.Payload)
-	}
-	if got := again(t, node, remove); got != ":1\r\n" {
-		t.Errorf("what was delivered again was applied again: %q", got)
-	}
-	if got := store.Stats().Clients; got != 8 {
-		t.Errorf("the store remembers %d clients, want 8", got)
-	}
-}
-
-// Settled names do not fill the store: they take three quarters of the places, until they are idle.
-func TestANewClientFindsRoomAmongSettledOnesAndReplacesIdleOnes(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	store, advance := clocked(t, broker.Address, attach.Options{MaxClients: 4})
-	flooder := testsupport.Connect(t, broker.Address, "flooder", nil)
-	flood := func() {
-		for i := range 3 {
-			mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("name-%d", i), flooder.Request("GET", "k")))
-		}
-		flooder.Do("GET", "k") // after which the store has seen them, whatever the clock says
-	}
-	flood()
-	advance(time.Minute)
-	flood() // the three are settled, and one place is left
-	node := testsupport.Connect(t, broker.Address, "node", nil)
-	watchOf(node, "k")
-	node.Do("SET", "k", "v")
-	node.NextNotification()
-	advance(time.Minute)
-	node.Do("GET", "k") // long enough, but all settled places are taken
-	flooder.Do("GET", "k")
-	node.Do("SET", "k", "v")
-	node.MustBeSilent()
-	watchOf(node, "k")
-	advance(10 * time.Minute)
-	node.Do("GET", "k") // now the three are idle
-	for i := range 10 {
-		mustPublish(t, flooder, inTheNameOf(fmt.Sprintf("other-%d", i), flooder.Request("GET", "k")))
-	}
-	node.Do("SET", "k", "v")
-	node.NextNotification()
-	if got := store.Stats().Clients; got > 4 {
-		t.Errorf("the store remembers %d clients, want 4", got)
-	}
 }
 
 func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {

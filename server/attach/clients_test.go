@@ -7,15 +7,14 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -32,10 +31,15 @@ func attachedTo(t *testing.T, options Options) *Store {
 	return a
 }
 
+// submit applies a command of a client to a store that is not attached.
+func submit(a *Store, command statestore.Command) {
+	a.clients.heard(&command, func() (statestore.Reply, bool) { return a.engine.Submit(command, nil) })
+}
+
 // change makes the store notify the clients that watch a key, and returns what it queues.
 func change(a *Store, key string) (queued []pendingNotification) {
 	ts := "0:0:writer"
-	a.clients.submit(statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}), nil)
+	submit(a, statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}))
 	for {
 		notification, ok := a.queue.take()
 		if !ok {
@@ -49,12 +53,12 @@ func change(a *Store, key string) (queued []pendingNotification) {
 // subscribed, and asked to be notified.
 func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
 	a := attachedTo(t, Options{})
-	a.clients.submit(keyNotify("a", "k"), nil)
+	submit(a, keyNotify("a", "k"))
 	before := change(a, "k")
 	if len(before) != 1 {
 		t.Fatalf("queued %v", before)
 	}
-	a.clients.submit(keyNotify("a", "k"), nil)
+	submit(a, keyNotify("a", "k"))
 	if a.unread(before[0]); len(change(a, "k")) != 1 {
 		t.Error("the new watch is dropped")
 	}
@@ -67,9 +71,9 @@ func TestAWatchThatWasRenewedOutlivesWhatIsSaidOfTheOldOne(t *testing.T) {
 func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
 	a := attachedTo(t, Options{MaxClients: 3})
 	for i := range 3 {
-		a.clients.submit(keyNotify(fmt.Sprint(i), "k"), nil)
+		submit(a, keyNotify(fmt.Sprint(i), "k"))
 	}
-	a.clients.submit(keyNotify("0", "other"), nil)
+	submit(a, keyNotify("0", "other"))
 	queued := change(a, "k") // by a fourth client
 	var notified []string
 	for _, notification := range queued {
@@ -81,9 +85,9 @@ func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
 }
 
 func TestNotificationsBeyondTheQueueAreLostAndCounted(t *testing.T) {
-	a := attachedTo(t, Options{})
-	for range maxQueued + 5 {
-		a.deliver(statestore.Notification{Client: "a", Change: &statestore.Change{Key: "k"}})
+	a, change := attachedTo(t, Options{}), &statestore.Change{Key: "k"}
+	for range maxQueued/envelope.NotificationCost(change) + 5 {
+		a.deliver(statestore.Notification{Client: "a", Change: change})
 	}
 	if got := a.Stats().LostNotifications; got != 5 {
 		t.Errorf("%d were lost, want 5", got)
@@ -132,7 +136,7 @@ func TestAStoreThatHasYieldedAppliesNoMoreRequests(t *testing.T) {
 	}
 	arrives := func(topic, payload string) {
 		t.Helper()
-		l.take(arrival{Publish: &mqtt.Publish{Topic: []byte(topic), Payload: []byte(payload)}})
+		l.received(&mqtt.Publish{Topic: []byte(topic), Payload: []byte(payload)})
 	}
 	looked := func() uint64 { return a.Stats().Dropped[DroppedQoS] } // counted in any case: there is no connection to answer on
 	if arrives(protocol.InvokeTopic, ""); looked() != 1 {
@@ -212,41 +216,4 @@ func TestAPasswordThatTravelsInTheClearIsWarnedAbout(t *testing.T) {
 			t.Errorf("%s: logged %q; want a warning: %t", test.broker, got, test.warned)
 		}
 	}
-}
-
-// All notifications of a commit are queued at once, and the broker takes some thousand in a second.
-func TestTheQueueWaitsForABrokerThatTakesNotificationsAndForNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newNotificationQueue()
-		fill := func(n int) {
-			for range n {
-				q.push(pendingNotification{Notification: statestore.Notification{Client: "a", Change: &statestore.Change{Key: "k"}}})
-			}
-		}
-		waits := func() time.Duration {
-			began := time.Now()
-			q.letSend()
-			return time.Since(began)
-		}
-		fill(maxQueued / 4)
-		if got := waits(); got != 0 {
-			t.Errorf("it waits %v for a queue that has room", got)
-		}
-		fill(maxQueued / 4)
-		if got := waits(); got != time.Millisecond {
-			t.Errorf("it waits %v for a broker that takes nothing", got)
-		}
-		sent := make(chan struct{})
-		go func() {
-			defer close(sent)
-			for range maxQueued / 2 {
-				time.Sleep(100 * time.Microsecond)
-				q.take()
-			}
-		}()
-		if got := waits(); got != queuePauses*time.Millisecond {
-			t.Errorf("it waits %v for a slow broker, want %d ms", got, queuePauses)
-		}
-		await.Receive(sent)
-	})
 }

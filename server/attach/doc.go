@@ -12,9 +12,8 @@
 //
 // # Goroutines
 //
-// A store has one connection. One goroutine reads it (link.received), and ends a watch when its
-// notification had no subscriber (Store.unread). A second one applies requests, answers them, and listens
-// to other stores (link.dispatch). A third sends the notifications to all clients, in order (link.notify), and a
-// fourth the replies that have waited for a commit (link.sendReplies). Store.Serve connects, again and again
-// (Store.connect), and waits for all of them.
+// A store has one connection. One goroutine reads it, applies requests, and listens to other stores
+// (link.received); it ends a watch when its notification had no subscriber (Store.unread). A second one sends the
+// replies (link.sendReplies), and a third the notifications to all clients, in order (link.notify). Store.Serve
+// connects, again and again (Store.connect), and waits for all of them.
 package attach

@@ -5,9 +5,6 @@ import "time"
 // Alone lets a store that is not served yet believe that no store will object to it.
 func (s *Store) Alone() { s.objectionWait = 0 }
 
-// Clock gives a store that is not served yet another clock for how long it knows its clients.
-func (s *Store) Clock(now func() time.Time) { s.clients.now = now }
-
 // Impatient lets a store that is not served yet wait for one that is silent for d only.
 func (s *Store) Impatient(d time.Duration) { s.silence = func(uint16) time.Duration { return d } }
 

@@ -44,7 +44,7 @@ func isBusy(reply *paho.Publish) bool {
 // All requests come to the store through one goroutine. It must not wait for a disk, because the
 // renewals of all clients come that way.
 func TestInvariant59ATenureOutlivesAFloodOfChangesOnAnAttachedStoreWhoseJournalHangs(t *testing.T) {
-	const writers, each = 4, 10
+	const writers, each = 4, 20
 	broker := mosquitto.Start(t, "")
 	journal := new(testsupport.Journal)
 	a := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open()})
@@ -59,7 +59,7 @@ func TestInvariant59ATenureOutlivesAFloodOfChangesOnAnAttachedStoreWhoseJournalH
 	var refused [][]int
 	for w := range writers {
 		p := testsupport.Connect(t, broker.Address, fmt.Sprint("writer", w), nil)
-		taken, not := flood(p, each, each-3, func(i int) []string { return []string{"SET", fmt.Sprint(w, "/", i), value} })
+		taken, not := flood(p, each, each-11, func(i int) []string { return []string{"SET", fmt.Sprint(w, "/", i), value} })
 		clients, waiting, refused = append(clients, p), append(waiting, taken), append(refused, not)
 	}
 	for range 3 {
@@ -111,7 +111,7 @@ func TestReadsOfALargeValueThatIsBeingCommittedAreRefusedBeyondTheirBound(t *tes
 	release := journal.Hold()
 	defer release()
 	p.SendRequest("SET", "k", value)
-	waiting, _ := flood(p, reads, reads-33, func(int) []string { return []string{"GET", "k"} })
+	waiting, _ := flood(p, reads, reads-8, func(int) []string { return []string{"GET", "k"} })
 	testsupport.Connect(t, broker.Address, "other", nil).MustGet("another key", "")
 	release()
 	for range 1 + len(waiting) {
@@ -130,7 +130,7 @@ func TestOurClientLearnsThatAnAttachedStoreIsBusy(t *testing.T) {
 	release := journal.Hold()
 	defer release()
 	p := testsupport.Connect(t, broker.Address, "node-a/", nil) // to the store it is node-a too
-	flood(p, 10, 7, func(i int) []string { return []string{"SET", fmt.Sprint(i), strings.Repeat("v", 900<<10)} })
+	flood(p, 20, 9, func(i int) []string { return []string{"SET", fmt.Sprint(i), strings.Repeat("v", 900<<10)} })
 	_, err := client.Set(t.Context(), "k", make([]byte, 900<<10), transport.SetOptions{})
 	if !errors.Is(err, transport.ErrServerBusy) || !errors.Is(err, transport.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "too much waits for the journal of the store") {
 		t.Errorf("Set: %v", err)

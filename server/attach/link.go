@@ -37,8 +37,9 @@ const (
 	// in the broker and in the socket. mosquitto 2.0.11 obeys it whatever its max_inflight_messages
 	// is, queues max_queued_messages more, and drops the rest.
 	receiveMaximum = math.MaxUint16
-	// maxWaiting is how many bytes of requests may wait in the store. Beyond it the broker is not read.
-	maxWaiting = 32 << 20
+	// maxUnsent is how many bytes of replies that need no commit may wait to be sent. Beyond it the broker is
+	// not read.
+	maxUnsent = 64 << 20
 	// leastPacket is how large a packet the broker must accept, in bytes: messages of the store
 	// without text of clients are smaller.
 	leastPacket = 1024
@@ -56,11 +57,9 @@ type link struct {
 	ctx        context.Context // ends with the connection
 	clientID   string
 	keepAlive  uint16              // that counts for stores on the broker
-	messages   chan arrival        // that wait for dispatch: as many as the broker may send
-	waiting    *semaphore.Weighted // bytes of them
+	unsent     *semaphore.Weighted // bytes of replies that need no commit
 	answered   chan struct{}       // has an item after a message to the store's own response topic: see probe and drain
 	changed    chan struct{}       // has an item after presence may have changed
-	replies    *replyQueue         // that have waited for a commit
 	superseded chan struct{}       // closed when this store has yielded to another
 	gone       chan struct{}       // of a spare: has an item after a store said that it is gone; nil: this is no spare
 
@@ -75,12 +74,10 @@ func (s *Store) newLink(ctx context.Context, spare bool) *link {
 		ctx:        ctx,
 		clientID:   "tenure-store-" + s.instance,
 		keepAlive:  requestedKeepAlive,
-		messages:   make(chan arrival, receiveMaximum),
-		waiting:    semaphore.NewWeighted(maxWaiting),
+		unsent:     semaphore.NewWeighted(maxUnsent),
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
-		replies:    newReplyQueue(s.backlog, ctx.Done()),
 		presence:   presence{me: s.instance, group: s.group, data: s.data, continues: s.engine.Continues(), memory: s.memory},
 	}
 	if spare {
@@ -107,7 +104,6 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	l := s.newLink(linkCtx, spare)
 	client, connack, err := mqtt.Connect(attempt, conn, l.connectPacket(), mqtt.ClientOptions{
 		Received: l.received,
-		Deferred: true,
 		Lost:     func(*packets.Disconnect) { lost() },
 	})
 	if err != nil {
@@ -119,11 +115,10 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 		return cmp.Or(conn.CloseCause(), err)
 	}
 	l.client = client
-	defer l.replies.close()
 	var tasks sync.WaitGroup
 	defer tasks.Wait()
 	tasks.Go(client.Run)
-	tasks.Go(l.dispatch)
+	tasks.Go(l.sendReplies)
 	defer lost()
 	defer l.leave(conn)
 	if err := l.accept(connack.Properties); err != nil {
@@ -142,7 +137,6 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	s.attached()
 	defer s.connected.Store(false)
 	tasks.Go(l.notify)
-	tasks.Go(l.sendReplies)
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -219,56 +213,13 @@ func refused(code byte, err error) error {
 	return finalError{err}
 }
 
-// received takes a message. The goroutine that reads the connection calls it, and reads on while requests wait:
-// a broker may read no replies before it has written all that it has. While maxWaiting bytes wait, or more messages
-// than the Receive Maximum allows, the broker is not read.
+// received handles a message. The goroutine that reads the connection calls it, and does not write: a broker
+// may read no replies before it has written all that it has.
 func (l *link) received(message *mqtt.Publish) {
-	a := arrival{Publish: message.Clone(), at: l.store.engine.Elapsed()}
-	if l.waiting.Acquire(l.ctx, a.size()) != nil {
-		return // the connection has ended
-	}
-	select {
-	case l.messages <- a:
-	case <-l.ctx.Done():
-	}
-}
-
-// arrival is a message that arrived, on the engine's clock.
-type arrival struct {
-	*mqtt.Publish
-	at time.Duration
-}
-
-// size is what a message costs while it waits, in bytes; no message costs more than may wait.
-func (a arrival) size() int64 {
-	const overhead = 512
-	return min(overhead+int64(len(a.Topic)+len(a.Payload)+len(a.Raw())), maxWaiting)
-}
-
-// dispatch handles the messages in their order, until the connection ends, and acknowledges each afterwards.
-func (l *link) dispatch() {
-	for {
-		select {
-		case message := <-l.messages:
-			if l.ctx.Err() != nil {
-				return // no answer could leave
-			}
-			l.take(message)
-			l.waiting.Release(message.size())
-			if message.QoS == 1 {
-				l.client.Acknowledge(message.PacketID)
-			}
-		case <-l.ctx.Done():
-			return
-		}
-	}
-}
-
-func (l *link) take(message arrival) {
 	switch string(message.Topic) {
 	case protocol.InvokeTopic:
 		if !l.hasYielded() {
-			l.handle(message)
+			l.handle(message.Clone())
 		}
 	case presenceTopic:
 		l.heard(string(message.Payload), message.Retain)
@@ -298,8 +249,8 @@ func (l *link) heard(text string, replayed bool) {
 	case reaction == yield:
 		close(l.superseded)
 	case reaction == insist:
-		// With QoS 0, because this goroutine must not wait for a PUBACK.
-		l.send(&mqtt.Message{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(insists))})
+		says := &mqtt.Message{Topic: presenceTopic, Retain: true, Payload: []byte(l.says(insists))}
+		l.later(&waitingReply{bytes: requestOverhead, message: says})
 	}
 	signalOne(l.changed)
 }
@@ -341,14 +292,14 @@ func (l *link) leave(conn *mqtt.Conn) {
 	said := l.claims && l.presence.retained()
 	farewell := saysGone + " " + l.presence.farewell()
 	l.mu.Unlock()
-	if answering && (err != nil || !l.drain(leaving) || !l.replies.flush(leaving)) {
+	if answering && (err != nil || !l.drain(leaving) || !l.store.backlog.flush(leaving)) {
 		// The next store must not begin while this one may still grant a lease. So let the broker
 		// publish the Will, after which no reply can follow.
 		_ = conn.Close()
 		return
 	}
 	if said {
-		_ = l.announceText(leaving, farewell)
+		_ = l.announce(leaving, farewell)
 	}
 	l.client.Disconnect()
 }

@@ -16,11 +16,12 @@ import (
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
+	"github.com/tenurelock/tenure/statestore"
 )
 
-// pipedLink returns a link that handles messages, of which so many may wait (0: the Receive Maximum), and the
-// broker's end of its connection. What the link writes waits until the test reads it.
-func pipedLink(t *testing.T, waiting int) (*link, net.Conn) {
+// pipedLink returns a link that handles messages, and the broker's end of its connection. What the link writes waits
+// until the test reads it.
+func pipedLink(t *testing.T) (*link, net.Conn) {
 	t.Helper()
 	s := attachedTo(t, Options{})
 	near, far := net.Pipe()
@@ -37,11 +38,8 @@ func pipedLink(t *testing.T, waiting int) (*link, net.Conn) {
 	}()
 	ctx, lost := context.WithCancel(context.Background())
 	l := s.newLink(ctx, false)
-	if waiting > 0 {
-		l.messages = make(chan arrival, waiting)
-	}
 	client, _, err := mqtt.Connect(t.Context(), conn, l.connectPacket(), mqtt.ClientOptions{
-		Received: l.received, Deferred: true, Lost: func(*packets.Disconnect) { lost() },
+		Received: l.received, Lost: func(*packets.Disconnect) { lost() },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +47,7 @@ func pipedLink(t *testing.T, waiting int) (*link, net.Conn) {
 	l.client = client
 	var tasks sync.WaitGroup
 	tasks.Go(client.Run)
-	tasks.Go(l.dispatch)
+	tasks.Go(l.sendReplies)
 	t.Cleanup(func() { _ = far.Close(); await.Done(tasks.Wait) })
 	return l, far
 }
@@ -57,14 +55,8 @@ func pipedLink(t *testing.T, waiting int) (*link, net.Conn) {
 // request returns a packet with a request.
 func request(t *testing.T, id uint16) []byte {
 	t.Helper()
-	return requestWith(t, id, "k", 0)
-}
-
-func requestWith(t *testing.T, id uint16, key string, expiry uint32) []byte {
-	t.Helper()
 	message := mqtt.Message{
-		MessageExpiry: expiry,
-		Topic:         protocol.InvokeTopic, QoS: 1, PacketID: id, Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
+		Topic: protocol.InvokeTopic, QoS: 1, PacketID: id, Payload: resp3.AppendCommand(nil, protocol.VerbGet, "k"),
 		ResponseTopic: protocol.ResponseTopic("a"), CorrelationData: fmt.Append(nil, id),
 	}
 	packet, err := message.Append(nil)
@@ -78,28 +70,29 @@ func requestWith(t *testing.T, id uint16, key string, expiry uint32) []byte {
 func TestRequestsAreReadWhileNothingReadsReplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const count = 20
-		_, far := pipedLink(t, 0)
+		_, far := pipedLink(t)
 		for id := range uint16(count) {
 			_ = far.SetWriteDeadline(time.Now().Add(time.Second))
 			if _, err := far.Write(request(t, id+1)); err != nil {
 				t.Fatalf("request %d is not read: %v", id+1, err)
 			}
 		}
-		replies, acks := 0, 0
-		for acks < count {
+		var replies, acks []string
+		for len(replies)+len(acks) < 2*count {
 			packet, err := packets.ReadPacket(far)
 			if err != nil {
 				t.Fatal(err)
 			}
 			switch p := packet.Content.(type) {
 			case *packets.Publish:
-				if replies++; string(p.Properties.CorrelationData) != fmt.Sprint(replies) {
-					t.Errorf("reply %d is to request %s", replies, p.Properties.CorrelationData)
-				}
+				replies = append(replies, string(p.Properties.CorrelationData))
 			case *packets.Puback:
-				if acks++; int(p.PacketID) != acks || acks > replies {
-					t.Errorf("PUBACK %d is for request %d, after %d replies", acks, p.PacketID, replies)
-				}
+				acks = append(acks, fmt.Sprint(p.PacketID))
+			}
+		}
+		for i := range count {
+			if want := fmt.Sprint(i + 1); replies[i] != want || acks[i] != want {
+				t.Errorf("reply %d is to request %s, and PUBACK %d for %s", i+1, replies[i], i+1, acks[i])
 			}
 		}
 	})
@@ -107,7 +100,7 @@ func TestRequestsAreReadWhileNothingReadsReplies(t *testing.T) {
 
 // The broker has no more than the Receive Maximum on their way, and a store must not lose what it has acknowledged.
 func TestARequestIsAcknowledgedAfterItIsHandled(t *testing.T) {
-	l, far := pipedLink(t, 5)
+	l, far := pipedLink(t)
 	resume := l.store.Busy()
 	if _, err := far.Write(request(t, 1)); err != nil {
 		t.Error(err)
@@ -118,70 +111,39 @@ func TestARequestIsAcknowledgedAfterItIsHandled(t *testing.T) {
 	}
 	resume()
 	_ = far.SetReadDeadline(time.Time{})
-	for _, want := range []byte{packets.PUBLISH, packets.PUBACK} {
-		if packet, err := packets.ReadPacket(far); err != nil || packet.Type != want {
-			t.Fatalf("got %v (%v), want a packet of type %d", packet, err, want)
+	for range 2 {
+		if _, err := packets.ReadPacket(far); err != nil {
+			t.Error(err)
 		}
 	}
 }
 
-// Large requests that wait are bounded in bytes, too.
-func TestABrokerIsNotReadWhileLargeRequestsTakeUpTheirRoom(t *testing.T) {
+// What a broker that takes no replies makes the store keep has a bound.
+func TestABrokerIsNotReadWhileTooManyRepliesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, far := pipedLink(t, 0) // nothing reads its replies
-		key := strings.Repeat("k", 1<<19)
+		l, far := pipedLink(t)
+		value := strings.Repeat("v", 1<<20)
+		ts := "0:0:writer"
+		submit(l.store, statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", "k", value), Timestamp: &ts}))
 		read := 0
-		for ; read <= 2*maxWaiting/len(key); read++ {
-			_ = far.SetWriteDeadline(time.Now().Add(time.Second))
-			if _, err := far.Write(requestWith(t, uint16(read+1), key, 0)); err != nil {
-				break
-			}
-		}
-		// One is being handled, one waits for room, and of one a part is read.
-		if most := maxWaiting/len(key) + 1; read > most || read < most-3 {
-			t.Errorf("%d requests are read, want about %d", read, most)
-		}
-	})
-}
-
-// A client gives a request up when its Message Expiry Interval is over, also while it waits in the store.
-func TestTheTimeInTheStoreCountsForTheExpiryOfARequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, far := pipedLink(t, 5)
-		for id, expiry := range []uint32{0, 1} { // the second one waits until the reply to the first is read
-			if _, err := far.Write(requestWith(t, uint16(id+1), "k", expiry)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(1500 * time.Millisecond)
-		for _, want := range []byte{packets.PUBLISH, packets.PUBACK, packets.PUBACK} {
-			if packet, err := packets.ReadPacket(far); err != nil || packet.Type != want {
-				t.Fatalf("got %v (%v), want a packet of type %d", packet, err, want)
-			}
-		}
-	})
-}
-
-// What such a broker makes the store keep has a bound.
-func TestABrokerThatSendsMoreThanTheReceiveMaximumIsNotReadUntilThereIsRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const waiting = 5
-		l, far := pipedLink(t, waiting)
-		read := 0
-		for ; ; read++ {
+		for ; read <= 2*maxUnsent/len(value); read++ {
 			_ = far.SetWriteDeadline(time.Now().Add(time.Second))
 			if _, err := far.Write(request(t, uint16(read+1))); err != nil {
 				break
 			}
 		}
-		if want := waiting + 2; read != want { // one is being handled, and one waits for room
-			t.Errorf("%d requests are read, want %d", read, want)
+		if most := maxUnsent/len(value) + 1; read > most || read < most-3 { // one waits for room
+			t.Errorf("%d requests are read, want about %d", read, most)
 		}
 		if l.ctx.Err() != nil {
 			t.Error("the connection has ended")
 		}
-		if _, err := packets.ReadPacket(far); err != nil {
-			t.Error(err)
+		for taken := false; !taken; {
+			packet, err := packets.ReadPacket(far)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, taken = packet.Content.(*packets.Publish)
 		}
 		synctest.Wait()
 		_ = far.SetWriteDeadline(time.Now().Add(time.Second))

@@ -3,17 +3,13 @@ package attach
 import (
 	"context"
 	"sync"
-	"time"
 
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// maxQueued and maxQueuedBytes bound the notifications that wait for the broker.
-const (
-	maxQueued      = 1 << 14
-	maxQueuedBytes = 64 << 20
-)
+// maxQueued bounds the notifications that wait for the broker, in bytes.
+const maxQueued = 64 << 20
 
 // pendingNotification is a notification that waits for the broker or its acknowledgement.
 type pendingNotification struct {
@@ -40,7 +36,7 @@ func (q *notificationQueue) push(notification pendingNotification) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	cost := envelope.NotificationCost(notification.Change)
-	if len(q.waiting) >= maxQueued || q.bytes+cost > maxQueuedBytes {
+	if q.bytes+cost > maxQueued {
 		return false
 	}
 	q.bytes += cost
@@ -84,33 +80,6 @@ func forEach[T any](ctx context.Context, wake <-chan struct{}, next func() (T, b
 		case <-wake:
 		}
 	}
-}
-
-// queuePauses is how many pauses of a millisecond letSend makes at most, in which nothing is queued.
-const queuePauses = 20
-
-// letSend waits for a moment while the queue is filling up and is being sent. All notifications of a
-// commit are queued at once: without a pause some would be lost, though the broker takes them. The
-// engine calls letSend without its lock. Replies wait meanwhile, so it does not wait for a broker that
-// takes nothing.
-func (q *notificationQueue) letSend() {
-	waiting := q.length()
-	for range queuePauses {
-		if waiting <= maxQueued/4 {
-			return
-		}
-		time.Sleep(time.Millisecond)
-		before := waiting
-		if waiting = q.length(); waiting >= before {
-			return
-		}
-	}
-}
-
-func (q *notificationQueue) length() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.waiting)
 }
 
 // clear removes all.

@@ -17,10 +17,10 @@ import (
 
 // handle applies a request and answers it, or drops it. It is called for one request at a time, in
 // the order in which the broker sent them.
-func (l *link) handle(message arrival) {
+func (l *link) handle(message *mqtt.Publish) {
 	to := address{topic: string(message.ResponseTopic), correlation: message.CorrelationData}
 	dropped := envelope.Check(message.Retain, message.QoS, to.topic, to.correlation)
-	client, known := senderOf(message.Publish, to.topic)
+	client, known := senderOf(message, to.topic)
 	switch {
 	case dropped != "":
 	case !known:
@@ -38,9 +38,9 @@ func (l *link) handle(message arrival) {
 		Client:       client,
 		Payload:      message.Payload,
 		Correlation:  message.CorrelationData,
-		Timestamp:    userProperty(message.Publish, protocol.PropertyTimestamp),
-		FencingToken: userProperty(message.Publish, protocol.PropertyFencingToken),
-		Store:        userProperty(message.Publish, protocol.PropertyStore),
+		Timestamp:    userProperty(message, protocol.PropertyTimestamp),
+		FencingToken: userProperty(message, protocol.PropertyFencingToken),
+		Store:        userProperty(message, protocol.PropertyStore),
 		Dialect:      statestore.DialectOf(deployed),
 		Delivery:     statestore.UnknownDelivery, // the broker does not pass on the DUP of the sender
 	}
@@ -48,7 +48,7 @@ func (l *link) handle(message arrival) {
 		request.Delivery = statestore.Redelivery // by the broker
 	}
 	if message.MessageExpiry > 0 {
-		request.Expires = message.at + time.Duration(message.MessageExpiry)*time.Second
+		request.Expires = l.store.engine.Elapsed() + time.Duration(message.MessageExpiry)*time.Second
 	}
 	start := time.Now()
 	command := statestore.Parse(request)
@@ -59,7 +59,7 @@ func (l *link) handle(message arrival) {
 		command = statestore.Parse(request)
 	}
 	var observed func(statestore.Reply) // nil: nothing takes the event
-	if forced := userProperty(message.Publish, protocol.PropertyForced); forced != nil || l.store.events.Wanted() {
+	if forced := userProperty(message, protocol.PropertyForced); forced != nil || l.store.events.Wanted() {
 		observed = l.store.observing(&command, forced, start)
 	}
 	l.submit(to, command, observed)

@@ -61,10 +61,7 @@ type Options struct {
 	// its sender gets no answer. Default 1 MiB, like server.Options.MaxPacketSize.
 	MaxPacketSize uint32
 	// MaxClients bounds for how many clients the store remembers requests and watches. One more
-	// replaces another: of those that have sent nothing since their first minute, the one that
-	// has been silent for longest. A client that sends something every ten minutes is never
-	// forgotten, whatever client ids others claim, once it has been heard a minute after its first
-	// request; at most three quarters of MaxClients are such. Default 10,000.
+	// replaces the one that has been silent for longest. Default 10,000.
 	MaxClients int
 	// Journal keeps the data of the store, as server.Options.Journal does: a store that starts
 	// again on its journal goes on with its keys, leases and fences, and its tenures go on. nil
@@ -133,7 +130,7 @@ type Store struct {
 	engine           *engine.Engine
 	clients          *clientLRU
 	queue            *notificationQueue
-	backlog          *backlog // nil without a journal
+	backlog          *backlog
 	drops, oversized *logs.Limiter
 	busy             *logs.Limiter
 	events           *events.Queue // what the observer and the log of requests get
@@ -264,12 +261,9 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	if options.Observe != nil {
 		s.engine.OnExpiry(s.events.Expired)
 	}
-	s.engine.BetweenDeliveries(s.queue.letSend)
 	s.clients = newClientLRU(s.engine, options.MaxClients, s.observeGone)
 	s.clients.restore(s.engine.RestoredClients())
-	if options.Journal != nil {
-		s.backlog = newBacklog(int64(options.MaxPacketSize), s.clients.isSettled, s.engine.Waiting)
-	}
+	s.backlog = newBacklog(int64(options.MaxPacketSize), s.engine.Waiting)
 	return s, nil
 }
 

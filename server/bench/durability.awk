@@ -1,5 +1,5 @@
-# Reads the output of BenchmarkDurability, passes it on, and ends with the tables of
-# docs/durability.md. Fails where a benchmark did.
+# Reads the output of BenchmarkDurability, passes it on, and ends with a table in
+# Markdown. Fails where a benchmark did.
 
 { print; fflush() }
 

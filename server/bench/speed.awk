@@ -1,5 +1,5 @@
-# Reads the output of BenchmarkSpeed, passes it on, and ends with the table of
-# docs/performance.md and the targets. Fails where a benchmark did; a missed target is no
+# Reads the output of BenchmarkSpeed, passes it on, and ends with a table and
+# the targets. Fails where a benchmark did; a missed target is no
 # failure.
 
 { print; fflush() }

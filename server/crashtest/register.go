@@ -27,7 +27,7 @@ const (
 )
 
 // A register is one key, as the protocol and the durability of the store allow it to be
-// (docs/protocol.md §2.2 and §4.3, docs/durability.md). Some of it is not known for certain:
+// (docs/protocol.md §2.2 and §4.3, docs/operate.md). Some of it is not known for certain:
 // when exactly a value was set, and which version it has if no reply told.
 type register struct {
 	exists bool

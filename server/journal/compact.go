@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/failpoint"
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // A file only grows. A copy of the records that count takes its place when it is larger than spaceFactor
@@ -28,6 +29,10 @@ const (
 	copyRoom = 4 << 20
 	// lastStep is for about how many bytes a commit waits until the copy has them.
 	lastStep = 64 << 10
+	// freeStep is how many bytes of a file that was replaced the system frees in freePause: it makes commits
+	// wait while it frees the blocks of a large file.
+	freeStep  = 16 << 20
+	freePause = 10 * time.Millisecond
 )
 
 // They are others in a test.
@@ -203,7 +208,8 @@ func (f *File) replace(to *writer) error {
 	case kept != nil:
 		file = from
 	default:
-		f.tasks.Go(func() { _ = from.Close() }) // the system frees the blocks of a large file then, which takes long
+		size := f.log.size
+		f.tasks.Go(func() { free(f.life, from, size) })
 	}
 	if kept == nil {
 		failed = together(failed, syncDirectory(f.dir.path))
@@ -211,4 +217,15 @@ func (f *File) replace(to *writer) error {
 	}
 	f.log.file, f.log.err = file, failed
 	return kept
+}
+
+// free closes a file that has no name any more, in steps, unless another process or a backup reads it.
+func free(ctx context.Context, file *os.File, size int64) {
+	for alone := isAlone(file); alone && size > freeStep && sleep.For(ctx, freePause); {
+		size -= freeStep
+		if file.Truncate(size) != nil {
+			break
+		}
+	}
+	_ = file.Close()
 }

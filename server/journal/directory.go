@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 )
 
@@ -127,6 +128,19 @@ func inspectRights(dir string, owner bool) (warnings []string, err error) {
 		warnings = append(warnings, fmt.Sprintf("%s: other users may read it (mode %04o), and it has the values of all keys; chmod 600 it", path, file))
 	}
 	return warnings, nil
+}
+
+// checkEmpty refuses a directory without a journal that has other files: these may be the data of a store.
+func (d *directory) checkEmpty() error {
+	entries, err := os.ReadDir(d.path)
+	own := []string{lockName, newName, holderName, holderName + ".new"}
+	for _, entry := range entries {
+		if entry.Type().IsRegular() && !slices.Contains(own, entry.Name()) {
+			return fmt.Errorf("%w: it does not exist, and a new one begins in a directory without other files; %s is there",
+				ErrForeign, filepath.Join(d.path, entry.Name()))
+		}
+	}
+	return err
 }
 
 // lstatRegular returns what is known about a file in a directory of data. It refuses whatever is

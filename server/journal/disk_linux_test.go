@@ -339,3 +339,40 @@ func TestOpenRefusesWithoutRightsAsAnotherUser(t *testing.T) {
 		t.Errorf("code %d:\n%s", code, output)
 	}
 }
+
+// The system frees a large file in steps, unless something reads it: a backup needs all of it.
+func TestAFileThatWasReplacedIsFreedInStepsAndKeptForItsReaders(t *testing.T) {
+	const size = 64 << 20
+	for name, read := range map[string]bool{"nothing reads it": false, "a backup reads it": true} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "file")
+			file, err := os.Create(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if read {
+				reader, err := os.Open(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer reader.Close()
+			}
+			same, err := syscall.Dup(int(file.Fd()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer syscall.Close(same)
+			if err := errors.Join(file.Truncate(size), os.Remove(path)); err != nil {
+				t.Fatal(err)
+			}
+			journal.Free(t.Context(), file, size)
+			var left syscall.Stat_t
+			if err := syscall.Fstat(same, &left); err != nil {
+				t.Fatal(err)
+			}
+			if read && left.Size != size || !read && left.Size > size/2 {
+				t.Errorf("%d of %d bytes are left", left.Size, size)
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"hash/crc32"
+	"os"
 
 	"github.com/tenurelock/tenure/internal/await"
 )
@@ -127,3 +128,6 @@ func SetRename(closed bool, call func(from, to string) error) (restore func()) {
 	closeToRename, rename = closed, call
 	return func() { closeToRename, rename = formerClosed, formerCall }
 }
+
+// Free closes a file, as a file that a copy has replaced.
+func Free(ctx context.Context, file *os.File, size int64) { free(ctx, file, size) }

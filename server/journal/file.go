@@ -101,6 +101,9 @@ func (f *File) prepare() error {
 		return err
 	}
 	if err != nil {
+		if err := f.dir.checkEmpty(); err != nil {
+			return err
+		}
 		if err := f.create(); err != nil {
 			return err
 		}

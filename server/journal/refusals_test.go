@@ -88,6 +88,35 @@ func TestOpenRefusesWhatIsNotItsFile(t *testing.T) {
 }
 
 // A file without its end, as a crash leaves it, is no backup: what came last may be missing.
+// They may be the data of another store, which would seem to be lost.
+func TestOpenBeginsNoJournalBesideOtherFiles(t *testing.T) {
+	dir := t.TempDir()
+	other := filepath.Join(dir, "tenure.db")
+	if err := errors.Join(os.WriteFile(other, []byte("data"), 0o600), os.Mkdir(filepath.Join(dir, "lost+found"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := journal.Open(dir, journal.Options{})
+	if !errors.Is(err, journal.ErrForeign) || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), "use another directory") {
+		t.Errorf("Open: %v; want ErrForeign, the file and the cure", err)
+	}
+	if err := os.Remove(other); err != nil {
+		t.Fatal(err)
+	}
+	file, err := journal.Open(dir, journal.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(file.Close(), os.WriteFile(other, []byte("later"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if file, err = journal.Open(dir, journal.Options{}); err != nil {
+		t.Fatalf("a journal that is there: %v", err)
+	}
+	if err := file.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAFileWithoutItsEndIsNotRestored(t *testing.T) {
 	dir := t.TempDir()
 	file := open(t, dir)

@@ -15,13 +15,13 @@ const (
 	planned = 0.5
 )
 
-// A coefficient is a figure that docs/scale.md calculates with.
+// A coefficient is a figure that docs/performance.md calculates with.
 type coefficient struct {
 	name, subject, key string
 	letter             string
 }
 
-// coefficients are what a store costs. docs/scale.md uses the same letters.
+// coefficients are what a store costs. docs/performance.md uses the same letters.
 var coefficients = []coefficient{
 	{"processor time of a renewal", "leases", serverTime, "r"},
 	{"processor time of a SET", "keys", serverTime, "s"},
@@ -53,7 +53,7 @@ func (r *Result) value(c coefficient) (value float64, m Metric, size int, ok boo
 	return 0, Metric{}, 0, false
 }
 
-// writeModel writes the figures of a store for the formulas of docs/scale.md, and what they give.
+// writeModel writes the figures of a store for the formulas of docs/performance.md, and what they give.
 func (r *Result) writeModel(b *strings.Builder) {
 	var rows []string
 	renewal := 0.0

@@ -569,7 +569,7 @@ func TestTheExamplesOfTheDocumentPrintWhatItShows(t *testing.T) {
 }
 
 // All JSON of the program has the convention of package output. The keys of commands are written
-// down here, because docs/versioning.md promises them to scripts.
+// down here, because docs/operate.md promises them to scripts.
 func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 	for _, test := range []struct {
 		command string

@@ -26,7 +26,7 @@ the disk has what the request changed. After a restart it goes on with all of
 it, and each lease gets its whole TTL again. --data names the directory. Without
 it the store uses $STATE_DIRECTORY, which systemd sets, or else a directory below
 the user's directory for state; the first line on standard output says which. One
-process at a time can use it. docs/durability.md says what is promised, and how to
+process at a time can use it. docs/operate.md says what is promised, and how to
 back up.
 
 With --memory the store is in memory: after a restart it knows no key, no lease

@@ -166,6 +166,10 @@ func (h *lookupFlags) printChange(w io.Writer, name string, holder lease.Holder)
 		report.Time = now
 		return output.JSON(w, report)
 	}
-	_, err := fmt.Fprintln(w, now, terminal.Clean(holder.String())) // "none" if the lease is free
+	shown := "none"
+	if holder.Held {
+		shown = holder.Name
+	}
+	_, err := fmt.Fprintln(w, now, terminal.Clean(shown))
 	return err
 }

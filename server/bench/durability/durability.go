@@ -7,7 +7,7 @@
 //	}
 //
 // A line of its output is named op=Set/inflight=64/mode=file. server/bench/durability.awk makes
-// the tables of docs/durability.md from such lines. Server and client are in one process, and
+// a table from such lines. Server and client are in one process, and
 // connected over TCP on loopback. The figures depend on the disk below os.TempDir, and on what
 // else the machine does; ratios between the modes mean more than times.
 package durability

@@ -58,6 +58,38 @@ func TestAnIdlePlaceGoesBeforeBusyOnes(t *testing.T) {
 	})
 }
 
+// The operating system interrupts a thread for milliseconds. A client with short turns must not wait for
+// rounds because that happened in one of its own.
+func TestAnInterruptedTurnCostsNoRounds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := New(1)
+		var tasks sync.WaitGroup
+		stop := make(chan struct{})
+		const others, turn = 200, 50 * time.Microsecond
+		for range others {
+			all.NewPlace().keepBusy(&tasks, stop, turn)
+		}
+		place := all.NewPlace()
+		time.Sleep(100 * time.Millisecond) // a new place is not ahead of others yet
+		for i := range 300 {
+			time.Sleep(5 * time.Millisecond)
+			asked := time.Now()
+			place.Begin()
+			if waited := time.Since(asked); waited > 2*turn {
+				t.Errorf("turn %d came after %v; want %v at most", i, waited, 2*turn)
+			}
+			if i%100 == 50 {
+				time.Sleep(3 * time.Millisecond)
+			} else {
+				time.Sleep(10 * time.Microsecond)
+			}
+			place.End()
+		}
+		close(stop)
+		await.Done(tasks.Wait)
+	})
+}
+
 // Places that keep the line busy get the same time, not the same number of turns.
 func TestBusyPlacesShareTheTimeEqually(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

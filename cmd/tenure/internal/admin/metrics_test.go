@@ -25,7 +25,7 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-var update = flag.Bool("update", false, "write the table of docs/metrics.md")
+var update = flag.Bool("update", false, "write the list of docs/metrics.md")
 
 // root is the root of the repository.
 const root = "../../../.."
@@ -201,10 +201,9 @@ func TestClientsCannotMakeSeriesWithoutBound(t *testing.T) {
 	}
 }
 
-// documented is a row of the table in docs/metrics.md.
-func documented(families map[string]*dto.MetricFamily) (rows string, names []string) {
-	var table strings.Builder
-	table.WriteString("| metric | type | labels | meaning |\n|---|---|---|---|\n")
+// documented is the list in docs/metrics.md.
+func documented(families map[string]*dto.MetricFamily) (list string, names []string) {
+	var lines strings.Builder
 	for name := range families {
 		if strings.HasPrefix(name, "tenure_") {
 			names = append(names, name)
@@ -217,14 +216,18 @@ func documented(families map[string]*dto.MetricFamily) (rows string, names []str
 		for _, label := range family.GetMetric()[0].GetLabel() {
 			labels = append(labels, "`"+label.GetName()+"`")
 		}
-		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", name, strings.ToLower(family.GetType().String()), strings.Join(labels, ", "), family.GetHelp())
+		of := ""
+		if len(labels) > 0 {
+			of = " by " + strings.Join(labels, ", ")
+		}
+		fmt.Fprintf(&lines, "- `%s`%s: %s\n", name, of, family.GetHelp())
 	}
-	return table.String(), names
+	return lines.String(), names
 }
 
 func TestMetricsAreDocumentedAndNamedByConvention(t *testing.T) {
 	families := full(t).scrape(t)
-	table, names := documented(families)
+	list, names := documented(families)
 	for _, name := range names {
 		family := families[name]
 		isCounter := family.GetType() == dto.MetricType_COUNTER
@@ -242,9 +245,9 @@ func TestMetricsAreDocumentedAndNamedByConvention(t *testing.T) {
 	}
 	before, rest, _ := bytes.Cut(content, []byte("<!-- metrics -->\n"))
 	_, after, found := bytes.Cut(rest, []byte("<!-- end -->\n"))
-	want := slices.Concat(before, []byte("<!-- metrics -->\n"+table+"<!-- end -->\n"), after)
+	want := slices.Concat(before, []byte("<!-- metrics -->\n"+list+"<!-- end -->\n"), after)
 	if !found {
-		t.Fatal("docs/metrics.md has no marks for the table")
+		t.Fatal("docs/metrics.md has no marks for the list")
 	}
 	if *update {
 		if err := os.WriteFile(path, want, 0o644); err != nil {

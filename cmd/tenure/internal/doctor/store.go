@@ -188,7 +188,7 @@ func (d *doctor) measure(ctx context.Context, s *session) {
 	d.report.RoundTrips = r
 	found := fmt.Sprintf("%d GETs: min %s, median %s, max %s", r.Count, micros(least), micros(median), micros(most))
 	if most > time.Second {
-		d.add(warning(name, found, "a lease needs a TTL of many round trips: docs/leases.md says what a TTL means"))
+		d.add(warning(name, found, "a lease needs a TTL of many round trips: docs/embed.md says what a TTL means"))
 		return
 	}
 	// The least of twenty is no accident: something on the way waits each time.
