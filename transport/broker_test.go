@@ -333,7 +333,7 @@ func (s overMQTT) Connect(t testing.TB, clientID string) statestoretest.Client {
 	}
 	c.conn = conn
 	conn.Start(Events{
-		Up: func() {}, Down: func() {}, Ended: func(error) {},
+		Up: func() {}, Down: func(error) {}, Ended: func(error) {}, trying: func(string) {}, failed: func(error) {},
 		Notify: func(n Notification) {
 			c.received = append(c.received, statestoretest.Notification{Key: n.Key, Payload: n.Payload, Version: n.Timestamp})
 		},

@@ -5,8 +5,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // call is a request from RoundTrip to its reply. It waits in the queue of the mqttConn until a link
@@ -17,15 +23,14 @@ type call struct {
 	deadline    time.Time       // when it is given up at the latest; zero: never
 	gone, over  <-chan struct{} // closed when ctx, or request.Binding.While, ends
 	correlation correlation
-	timer       *time.Timer // fires at request.Binding.Until; nil before the first call that has one
+	timer       *time.Timer // fires at request.Binding.Until
 
 	done  chan struct{} // gets an item from the goroutine that took the call out of the queue or of the link
 	reply Reply         // set before, like err
 	err   error
 
 	// Guarded by mqttConn.mu.
-	queued        bool  // it waits in a line
-	before, after *call // in the line; nil at its ends
+	before, after *call // in the line where it waits; nil: it waits in none
 	link          *link // that took it, and may have sent it; nil: none
 	accepted      bool  // the broker has acknowledged it
 	leftBehind    bool  // its turn came when it was given up: its caller takes it back
@@ -48,7 +53,7 @@ type calls struct{ sync.Pool }
 func (p *calls) get(ctx context.Context, request Request) *call {
 	c, ok := p.Get().(*call)
 	if !ok {
-		c = &call{done: make(chan struct{}, 1)}
+		c = &call{done: make(chan struct{}, 1), timer: time.NewTimer(time.Hour)}
 	}
 	c.ctx, c.request = ctx, request
 	c.gone = ctx.Done()
@@ -78,51 +83,56 @@ func (c *call) end(reply Reply, err error) {
 func (c *call) wait() (cause error) {
 	var late <-chan time.Time
 	if until := c.request.Binding.Until; !until.IsZero() {
-		if c.timer == nil {
-			c.timer = time.NewTimer(time.Until(until))
-		} else {
-			c.timer.Reset(time.Until(until))
-		}
+		c.timer.Reset(time.Until(until))
 		defer c.timer.Stop()
 		late = c.timer.C
 	}
 	select {
 	case <-c.done:
 		return nil
-	case <-c.gone:
-		return context.Cause(c.ctx)
-	case <-c.over:
-		return context.Cause(c.request.Binding.While)
 	case <-late:
 		return context.DeadlineExceeded
+	case <-c.gone:
+	case <-c.over:
 	}
+	return c.whyGivenUp()
+}
+
+// whyGivenUp returns why a context of the call has ended, or nil. Contexts are functions of the program: they are
+// not asked with a lock.
+func (c *call) whyGivenUp() error {
+	while := c.request.Binding.While
+	switch {
+	case c.ctx.Err() != nil:
+		return context.Cause(c.ctx)
+	case while != nil && while.Err() != nil:
+		return context.Cause(while)
+	}
+	return nil
 }
 
 // line has calls that wait, in order. A call may leave it at any place.
-type line struct{ first, last *call }
+type line struct{ ends call } // a ring of the calls and of ends, which is before the first and after the last
 
-func (l *line) push(c *call) {
-	c.queued, c.before = true, l.last
-	if l.last == nil {
-		l.first = c
-	} else {
-		l.last.after = c
+func (l *line) init() { l.ends.before, l.ends.after = &l.ends, &l.ends }
+
+func (l *line) first() *call {
+	if l.ends.after == &l.ends {
+		return nil
 	}
-	l.last = c
+	return l.ends.after
 }
 
-func (l *line) remove(c *call) {
-	if c.before == nil {
-		l.first = c.after
-	} else {
-		c.before.after = c.after
-	}
-	if c.after == nil {
-		l.last = c.before
-	} else {
-		c.after.before = c.before
-	}
-	c.queued, c.before, c.after = false, nil, nil
+func (l *line) push(c *call) {
+	c.before, c.after = l.ends.before, &l.ends
+	c.before.after, l.ends.before = c, c
+}
+
+// leaveLine takes a call out of its line, and returns it.
+func (c *call) leaveLine() *call {
+	c.before.after, c.after.before = c.after, c.before
+	c.before, c.after = nil, nil
+	return c
 }
 
 // RoundTrip implements Conn. It obeys the bounds of the binding by itself, which spares the caller a
@@ -160,27 +170,22 @@ func (c *mqttConn) await(call *call) error {
 // enqueue lets a call wait for a link that takes it. Urgent ones leave before all others; within each
 // kind they take turns in order.
 func (c *mqttConn) enqueue(call *call) error {
-	// Contexts are functions of the program: they are asked here, and not with the lock.
-	if err := call.request.Binding.Err(); err != nil {
-		return err
-	}
-	cause := error(nil)
-	if call.ctx.Err() != nil {
-		cause = context.Cause(call.ctx)
-	}
+	cause := call.whyGivenUp()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.life.Err() != nil:
 		return notSent(context.Cause(c.life))
 	case call.boundToLost():
-		// It must not wait for the next connection. Down comes before failBound, so none that comes here
-		// in between is forgotten.
 		return notSent(errBoundConnection)
 	case cause != nil:
 		return notSent(c.heldBackLocked(call, cause))
 	}
-	c.line(call).push(call)
+	line := &c.ordinary
+	if call.request.Urgent {
+		line = &c.urgent
+	}
+	line.push(call)
 	if c.link != nil {
 		signal(c.link.wake)
 	}
@@ -193,37 +198,18 @@ func (c *call) boundToLost() bool {
 	return connection != nil && isClosed(connection)
 }
 
-// isGivenUp reports whether a bound of the call has ended. Its caller, who waits for that too, takes the call back.
-func (c *call) isGivenUp() bool {
-	return isClosed(c.gone) || isClosed(c.over)
-}
-
-// line returns where a call waits.
-func (c *mqttConn) line(call *call) *line {
-	if call.request.Urgent {
-		return &c.urgent
-	}
-	return &c.ordinary
-}
-
 // nextLocked takes the next call out of the queue, or returns nil if the link takes none: it counts
 // against the Receive Maximum from here until the broker acknowledges it [MQTT-4.9.0-2]. A part of
 // that is reserved for urgent calls.
 func (c *mqttConn) nextLocked(l *link) *call {
-	room := l.receiveMaximum - len(l.unacked)
 	switch {
 	case l.leaving || c.link != l:
-	case room > 0 && c.urgent.first != nil:
-		return c.dequeueLocked(c.urgent.first)
-	case room > l.reserved() && c.ordinary.first != nil:
-		return c.dequeueLocked(c.ordinary.first)
+	case l.room() > 0 && c.urgent.first() != nil:
+		return c.urgent.first().leaveLine()
+	case l.room() > l.reserved() && c.ordinary.first() != nil:
+		return c.ordinary.first().leaveLine()
 	}
 	return nil
-}
-
-func (c *mqttConn) dequeueLocked(call *call) *call {
-	c.line(call).remove(call)
-	return call
 }
 
 // abandon takes a call back whose caller gives up because of cause, and returns the error for the
@@ -233,8 +219,8 @@ func (c *mqttConn) abandon(call *call, cause error) error {
 	defer c.mu.Unlock()
 	l := call.link
 	switch {
-	case call.queued:
-		c.dequeueLocked(call)
+	case call.after != nil:
+		call.leaveLine()
 		return notSent(c.heldBackLocked(call, cause))
 	case call.leftBehind:
 		return notSent(cause)
@@ -255,33 +241,91 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 	if l == nil {
 		return c.unconnectedLocked(cause)
 	}
-	if room := l.receiveMaximum - len(l.unacked); room <= 0 || room <= l.reserved() && !call.request.Urgent {
-		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)", cause, l.receiveMaximum)
+	if l.room() <= 0 || l.room() <= l.reserved() && !call.request.Urgent {
+		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
+			cause, l.client.ReceiveMaximum)
 	}
 	return cause
 }
 
-// failBound ends the calls that are bound to a connection that is lost.
-func (c *mqttConn) failBound() {
-	c.failQueued(func(call *call) error {
-		if call.boundToLost() {
-			return notSent(errBoundConnection)
-		}
-		return nil
-	})
-}
-
-// failQueued ends the calls of the queue for which why returns an error.
-func (c *mqttConn) failQueued(why func(*call) error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, call := range []*call{c.urgent.first, c.ordinary.first} {
-		for call != nil {
-			next := call.after
-			if err := why(call); err != nil {
-				c.dequeueLocked(call).end(Reply{}, err)
+// failQueuedLocked ends the calls of the queue for which why returns an error.
+func (c *mqttConn) failQueuedLocked(why func(*call) error) {
+	for _, line := range []*line{&c.urgent, &c.ordinary} {
+		for call := line.ends.after; call != &line.ends; {
+			waits := call
+			call = call.after
+			if err := why(waits); err != nil {
+				waits.leaveLine().end(Reply{}, err)
 			}
-			call = next
 		}
 	}
+}
+
+// appendLocked adds the packet of a request, with a packet id, to those that are to be written. The
+// error says why there can be none.
+func (l *link) appendLocked(c *call, id uint16, now time.Time) error {
+	if c.boundToLost() {
+		return notSent(errBoundConnection)
+	}
+	expiry := time.Duration(0)
+	if !c.deadline.IsZero() {
+		if expiry = c.deadline.Sub(now); expiry <= 0 {
+			return notSent(context.DeadlineExceeded)
+		}
+	}
+	l.message = mqtt.Message{
+		Topic:           protocol.InvokeTopic,
+		QoS:             1,
+		PacketID:        id,
+		MessageExpiry:   messageExpiry(expiry),
+		ContentType:     protocol.ContentType,
+		ResponseTopic:   l.replies,
+		CorrelationData: c.correlation[:],
+		User:            requestProperties(l.message.User[:0], l.conn.ClientID(), c.request),
+		Payload:         c.request.Payload,
+	}
+	batch, err := l.message.Append(l.packets)
+	if err != nil {
+		return notSent(err)
+	}
+	// The broker would end the connection [MQTT-3.2.2-15].
+	if size := len(batch) - len(l.packets); size > l.client.MaxPacket {
+		return &RejectedError{
+			Code: packets.ConnackPacketTooLarge,
+			Reason: fmt.Sprintf("the request makes a packet of %d bytes, and the broker takes at most %d",
+				size, l.client.MaxPacket),
+		}
+	}
+	l.packets = batch
+	return nil
+}
+
+// messageExpiry returns the time that is left of a request in whole seconds, rounded up, so that
+// a broker drops a request that its caller has given up. Zero: it has no end.
+func messageExpiry(left time.Duration) uint32 {
+	return uint32(min(math.Ceil(left.Seconds()), math.MaxUint32))
+}
+
+// requestProperties appends the user properties of a request.
+func requestProperties(dst []mqtt.UserProperty, clientID string, request Request) []mqtt.UserProperty {
+	dst = append(dst,
+		mqtt.UserProperty{Name: protocol.PropertySourceID, Value: clientID},
+		mqtt.UserProperty{Name: protocol.PropertyProtocolVersion, Value: protocol.ProtocolVersion},
+		mqtt.UserProperty{Name: protocol.PropertyPartition, Value: clientID})
+	persist := ""
+	if request.Persist {
+		persist = "true"
+	}
+	for _, optional := range [...]mqtt.UserProperty{
+		{Name: protocol.PropertyTimestamp, Value: request.Timestamp},
+		{Name: protocol.PropertyFencingToken, Value: request.FencingToken},
+		{Name: protocol.PropertyStore, Value: request.Binding.Store},
+		{Name: protocol.PropertyPersistence, Value: persist},
+		{Name: protocol.PropertyForced, Value: request.Forced},
+	} {
+		if optional.Value != "" {
+			dst = append(dst, optional)
+		}
+	}
+	return dst
 }

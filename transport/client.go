@@ -3,9 +3,12 @@ package transport
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,8 +20,10 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/loglimit"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/resp3"
 )
 
@@ -65,8 +70,8 @@ type Client struct {
 
 	mu         sync.Mutex
 	closed     bool
-	connection uint64 // counts connections; 0 while down
-	connected  uint64 // how many there have been
+	status     ConnectionStatus
+	connection int // the number of the connection; 0 while down
 	watched    map[string]*registration
 	eraBegan   time.Time     // when an answer last made all registrations look what there is to do
 	eraDue     bool          // one will do so again
@@ -112,13 +117,17 @@ func NewClient(conn Conn, options ClientOptions) (*Client, error) {
 		now:         options.Now,
 		watched:     make(map[string]*registration),
 		lost:        alreadyLost,
+		status:      ConnectionStatus{State: Connecting},
 	}
 	if _, ours := conn.(*mqttConn); !ours {
 		client.conn = boundedConn{conn}
 	}
 	client.unbroken = client.lost
 	client.life, client.end = context.WithCancelCause(context.Background())
-	conn.Start(Events{Up: client.up, Down: client.down, Ended: client.finish, Notify: client.notify})
+	conn.Start(Events{
+		Up: client.up, Down: client.down, Ended: client.finish, Notify: client.notify,
+		trying: client.trying, failed: client.connectFailed,
+	})
 	return client, nil
 }
 
@@ -166,6 +175,127 @@ func (c *Client) Go(task func(ctx context.Context)) bool {
 // is under way.
 func (c *Client) Probe(within time.Duration) {
 	c.conn.Probe(within)
+}
+
+// ConnectionState says whether a client has a connection.
+type ConnectionState string
+
+const (
+	// Connecting: there is no connection. The client tries to connect, for the first time
+	// or again.
+	Connecting ConnectionState = "connecting"
+	// Connected: there is a connection.
+	Connected ConnectionState = "connected"
+	// Ended: there is no connection, and there will be none.
+	Ended ConnectionState = "ended"
+)
+
+// ConnectionStatus describes a client's connection at one moment.
+type ConnectionStatus struct {
+	// State says whether there is a connection.
+	State ConnectionState
+	// Broker is the address of the present connection or of the latest attempt. Empty:
+	// there was no attempt, or the Conn has no broker.
+	Broker string
+	// Connections counts the connections so far. If it rises by more than one from one
+	// status to the next, the client lost connections in between.
+	Connections int
+	// Err says why there is no connection: how it was lost, why the latest attempt
+	// failed, or why there will be none. Nil while Connected.
+	Err error
+}
+
+// MarshalJSON returns the fields under their names, with the error as text. It implements [json.Marshaler].
+func (s ConnectionStatus) MarshalJSON() ([]byte, error) {
+	type fields ConnectionStatus
+	return json.Marshal(struct {
+		fields
+		Err string
+	}{fields(s), operror.Text(s.Err)})
+}
+
+// Connection returns the present status of the connection. It does not block.
+func (c *Client) Connection() ConnectionStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status
+}
+
+// Lost returns a channel that is closed when the present connection is lost or replaced.
+// While there is no connection, the channel is closed already.
+func (c *Client) Lost() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost
+}
+
+// alreadyLost is the channel while there is no connection. It is closed.
+var alreadyLost = make(chan struct{})
+
+func init() { close(alreadyLost) }
+
+func (c *Client) trying(broker string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Broker = broker
+}
+
+func (c *Client) connectFailed(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changeLocked(Connecting, err, c.trace.ConnectFailed)
+}
+
+func (c *Client) up() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status.Connections++
+	c.connection = c.status.Connections
+	c.lost = make(chan struct{})
+	if !c.storeless {
+		c.unbroken = make(chan struct{})
+	}
+	c.era++
+	c.wakeAllLocked() // the pauses between two connections bound how often
+	c.changeLocked(Connected, nil, c.trace.Connected)
+}
+
+func (c *Client) down(cause error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.breakLocked()
+	if c.connection == 0 {
+		return
+	}
+	c.connection = 0
+	close(c.lost)
+	if c.life.Err() != nil {
+		cause = context.Cause(c.life)
+	}
+	c.changeLocked(Connecting, cmp.Or(cause, errConnectionLost), c.trace.Lost)
+}
+
+// finish ends the client's life, and with it all watches. No connection and no request begins after it.
+func (c *Client) finish(cause error) {
+	c.end(cause)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.changeLocked(Ended, context.Cause(c.life), nil)
+	for _, registered := range c.watched {
+		registered.endAllLocked(context.Cause(c.life))
+	}
+}
+
+// changeLocked notes the status of the connection, unless the client has ended, and traces it.
+func (c *Client) changeLocked(state ConnectionState, err error, trace func(ConnectionStatus)) {
+	if c.status.State != Ended {
+		c.status.State, c.status.Err = state, err
+	}
+	if trace != nil {
+		status := c.status
+		status.Err = err
+		c.Dispatch(func() { trace(status) }, false)
+	}
 }
 
 // Condition says when a Set applies. The store's rules have the same type.
@@ -247,21 +377,9 @@ type Entry struct {
 // matches ErrConditionFailed. An error that matches ErrOutcomeUnknown means that the value
 // may have been set, or may yet be.
 func (c *Client) Set(ctx context.Context, key string, value []byte, options SetOptions) (hlc.Timestamp, error) {
-	began := c.begin()
-	version, err := c.set(ctx, key, value, &options)
-	return version, c.ended(ctx, began, protocol.VerbSet, key, err)
-}
-
-func (c *Client) set(ctx context.Context, key string, value []byte, options *SetOptions) (hlc.Timestamp, error) {
-	timestamp, err := c.tick()
-	if err != nil {
-		return hlc.Timestamp{}, notSent(err)
-	}
-	payload, err := encodeSet(key, value, options)
-	if err != nil {
-		return hlc.Timestamp{}, notSent(err)
-	}
-	answer, err := c.do(ctx, Request{
+	timestamp, early := c.tick()
+	payload, wrong := encodeSet(key, value, &options)
+	answer, err := c.do(ctx, protocol.VerbSet, key, cmp.Or(early, wrong), Request{
 		Payload:      payload,
 		Timestamp:    timestamp,
 		FencingToken: tokenText(options.FencingToken),
@@ -269,13 +387,6 @@ func (c *Client) set(ctx context.Context, key string, value []byte, options *Set
 		Persist:      options.Persist,
 		Urgent:       options.Urgent,
 	})
-	switch {
-	case err != nil, answer.is(resp3.Simple, "OK"):
-	case answer.isInteger(-1):
-		err = ErrConditionFailed
-	default:
-		err = answer.unexpected()
-	}
 	return answer.version, err
 }
 
@@ -287,26 +398,15 @@ func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
 // GetWith is Get with options. With a Binding the error matches ErrOtherStore if another
 // store answers, and ErrNotSent if the connection of the binding is over.
 func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (Entry, error) {
-	began := c.begin()
-	entry, err := c.get(ctx, key, options)
-	return entry, c.ended(ctx, began, protocol.VerbGet, key, err)
-}
-
-func (c *Client) get(ctx context.Context, key string, options GetOptions) (Entry, error) {
-	answer, err := c.do(ctx, Request{
+	answer, err := c.do(ctx, protocol.VerbGet, key, nil, Request{
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
 		Binding: options.Binding,
 		Urgent:  options.Urgent,
 	})
-	switch {
-	case err != nil:
+	if err != nil || answer.verdict() == missing {
 		return Entry{}, err
-	case answer.value.Kind == resp3.Bulk:
-		return Entry{Exists: true, Value: answer.value.Text, Version: answer.version}, nil
-	case answer.value.Kind == resp3.Null:
-		return Entry{}, nil
 	}
-	return Entry{}, answer.unexpected()
+	return Entry{Exists: true, Value: answer.value.Text, Version: answer.version}, nil
 }
 
 // Del deletes a key and reports whether it existed.
@@ -321,57 +421,91 @@ func (c *Client) Del(ctx context.Context, key string, options DelOptions) (delet
 // VDel deletes a key if it holds value, and reports whether it existed. If it holds another
 // value, the error matches ErrConditionFailed.
 func (c *Client) VDel(ctx context.Context, key string, value []byte, options DelOptions) (deleted bool, err error) {
-	return c.delete(ctx, protocol.VerbVDel, key, encodeVDel(key, value), options)
+	return c.delete(ctx, protocol.VerbVDel, key, encode(protocol.VerbVDel, key, value), options)
 }
 
-func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (deleted bool, err error) {
-	began := c.begin()
-	var answer answer
+func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (bool, error) {
+	var wrong error
 	forced := options.Forced
 	if strings.ContainsFunc(forced, unicode.IsControl) || !utf8.ValidString(forced) || len(forced) > protocol.MaxForced {
-		err = notSent(fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most", protocol.MaxForced))
-	} else {
-		answer, err = c.do(ctx, Request{
-			Payload:      payload,
-			FencingToken: tokenText(options.FencingToken),
-			Binding:      options.Binding,
-			Urgent:       options.Urgent,
-			Forced:       options.Forced,
-		})
+		wrong = fmt.Errorf("DelOptions.Forced must be UTF-8 without control characters, %d bytes at most",
+			protocol.MaxForced)
 	}
-	switch {
-	case err != nil:
-	case answer.isInteger(1):
-		deleted = true
-	case answer.isInteger(0):
-	case answer.isInteger(-1) && verb == protocol.VerbVDel:
-		err = ErrConditionFailed
-	default:
-		err = answer.unexpected()
-	}
-	return deleted, c.ended(ctx, began, verb, key, err)
+	answer, err := c.do(ctx, verb, key, wrong, Request{
+		Payload:      payload,
+		FencingToken: tokenText(options.FencingToken),
+		Binding:      options.Binding,
+		Urgent:       options.Urgent,
+		Forced:       forced,
+	})
+	return err == nil && answer.verdict() == deleted, err
 }
 
 // keyNotify starts or stops the notifications about a key.
 func (c *Client) keyNotify(ctx context.Context, key string, options ...string) error {
-	began := c.begin()
+	var wrong error
 	if !protocol.CanNotify(c.ClientID(), key) { // other stores may take it
-		return c.ended(ctx, began, protocol.VerbKeyNotify, key, notSent(ErrKeyTooLong))
+		wrong = ErrKeyTooLong
 	}
 	arguments := append([]string{protocol.VerbKeyNotify, key}, options...)
-	answer, err := c.do(ctx, Request{Payload: resp3.AppendCommand(nil, arguments...)})
-	// ":0" answers a STOP for a key that was not watched and, at some stores, a repeated
-	// KEYNOTIFY. Both are a success.
-	if err == nil && !answer.is(resp3.Simple, "OK") && !answer.isInteger(0) {
-		err = answer.unexpected()
-	}
-	return c.ended(ctx, began, protocol.VerbKeyNotify, key, err)
+	_, err := c.do(ctx, protocol.VerbKeyNotify, key, wrong, Request{Payload: resp3.AppendCommand(nil, arguments...)})
+	return err
 }
 
-// do sends a request and reads the reply, within the RequestTimeout of the client. If the store refuses the timestamp, it repeats the request once with another: the first
-// changed nothing, and the second is a new request.
-func (c *Client) do(ctx context.Context, request Request) (answer, error) {
-	limit := time.Now().Add(c.timeout)
+// A verdict is the kind of a reply, and the number in it.
+type verdict struct {
+	kind   resp3.Kind
+	number int64
+}
+
+var (
+	done    = verdict{kind: resp3.Simple} // +OK
+	found   = verdict{kind: resp3.Bulk}
+	missing = verdict{kind: resp3.Null}
+	deleted = verdict{resp3.Integer, 1}
+	nothing = verdict{resp3.Integer, 0}
+	differs = verdict{resp3.Integer, -1} // the condition was not met
+)
+
+// verdicts are what a store answers to each verb, errors apart.
+var verdicts = map[string][]verdict{
+	protocol.VerbSet:  {done, differs},
+	protocol.VerbGet:  {found, missing},
+	protocol.VerbDel:  {deleted, nothing},
+	protocol.VerbVDel: {deleted, nothing, differs},
+	// ":0" answers a STOP for a key that was not watched and, at some stores, a repeated KEYNOTIFY.
+	protocol.VerbKeyNotify: {done, nothing},
+}
+
+// do sends a request, unless something is wrong with it, and reads the reply. It traces the request. Its error has
+// the verb and the key.
+func (c *Client) do(ctx context.Context, verb, key string, wrong error, request Request) (answer answer, err error) {
+	began := time.Now()
+	if wrong != nil {
+		err = notSent(wrong)
+	} else {
+		answer, err = c.request(ctx, request, began.Add(c.timeout))
+	}
+	switch {
+	case err != nil:
+	case !slices.Contains(verdicts[verb], answer.verdict()):
+		err = unknown(fmt.Errorf("%w: %v", ErrBadReply, answer.value.Kind))
+	case answer.verdict() == differs:
+		err = ErrConditionFailed
+	}
+	if c.trace.Request != nil {
+		info := RequestInfo{Verb: verb, Key: key, Began: began, Duration: time.Since(began), Err: err}
+		c.Dispatch(func() { c.trace.Request(ctx, info) }, false)
+	}
+	if err != nil { // the names are joined for it alone, which allocates
+		err = operror.New("transport: "+verb, key, err)
+	}
+	return answer, err
+}
+
+// request sends a request and reads the reply, by limit at the latest. If the store refuses the timestamp, it
+// repeats the request once with another: the first changed nothing, and the second is a new request.
+func (c *Client) request(ctx context.Context, request Request, limit time.Time) (answer, error) {
 	if until := request.Binding.Until; !until.IsZero() && until.Before(limit) {
 		limit = until
 	}
@@ -380,11 +514,14 @@ func (c *Client) do(ctx context.Context, request Request) (answer, error) {
 	}
 	request.Binding.Until = limit
 	answer, err := c.exchange(ctx, &request)
-	if err != nil && c.adapt(err) {
+	if err != nil && c.adapt(&request, answer.version, err) {
 		var unusable error
 		if request.Timestamp, unusable = c.tick(); unusable == nil {
 			answer, err = c.exchange(ctx, &request)
 		}
+	}
+	if err != nil {
+		answer.version = hlc.Timestamp{} // a refusal has no version; this may be the store's clock
 	}
 	return answer, err
 }
@@ -399,7 +536,6 @@ func (c *Client) exchange(ctx context.Context, request *Request) (answer, error)
 	answer, err := c.read(reply)
 	if err != nil {
 		err = c.explainSkew(request, answer.version, err)
-		answer.version = hlc.Timestamp{} // a refusal has no version; this may be the store's clock
 	}
 	return answer, err
 }
@@ -431,16 +567,11 @@ type answer struct {
 	version hlc.Timestamp
 }
 
-func (a answer) is(kind resp3.Kind, text string) bool {
-	return a.value.Kind == kind && string(a.value.Text) == text
-}
-
-func (a answer) isInteger(n int64) bool {
-	return a.value.Kind == resp3.Integer && a.value.Integer == n
-}
-
-func (a answer) unexpected() error {
-	return unknown(fmt.Errorf("%w: %v", ErrBadReply, a.value.Kind))
+func (a answer) verdict() verdict {
+	if a.value.Kind == resp3.Simple && string(a.value.Text) != "OK" {
+		return verdict{}
+	}
+	return verdict{a.value.Kind, a.value.Integer}
 }
 
 func encodeSet(key string, value []byte, options *SetOptions) ([]byte, error) {
@@ -461,23 +592,19 @@ func encodeSet(key string, value []byte, options *SetOptions) ([]byte, error) {
 	if options.TTL > 0 {
 		more = append(more, protocol.OptionPX, strconv.FormatInt(options.TTL.Milliseconds(), 10))
 	}
-	const overhead = 100 // bytes at most, in addition to the key and the value
-	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), 3+len(more))
-	payload = resp3.AppendBulk(payload, protocol.VerbSet)
-	payload = resp3.AppendBulk(payload, key)
-	payload = resp3.AppendBulk(payload, value)
-	for _, word := range more {
-		payload = resp3.AppendBulk(payload, word)
-	}
-	return payload, nil
+	return encode(protocol.VerbSet, key, value, more...), nil
 }
 
-func encodeVDel(key string, value []byte) []byte {
-	const overhead = 50 // bytes at most, in addition to the key and the value
-	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), 3)
-	payload = resp3.AppendBulk(payload, protocol.VerbVDel)
-	payload = resp3.AppendBulk(payload, key)
-	return resp3.AppendBulk(payload, value)
+// encode returns the payload of a request with a value, in one allocation.
+func encode(verb, key string, value []byte, options ...string) []byte {
+	const overhead = 100 // bytes at most, in addition to the key and the value
+	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), 3+len(options))
+	payload = resp3.AppendBulk(resp3.AppendBulk(payload, verb), key)
+	payload = resp3.AppendBulk(payload, value)
+	for _, option := range options {
+		payload = resp3.AppendBulk(payload, option)
+	}
+	return payload
 }
 
 func tokenText(token hlc.Token) string {
@@ -485,14 +612,6 @@ func tokenText(token hlc.Token) string {
 		return ""
 	}
 	return token.String()
-}
-
-// operationError adds the verb and the key to an error. It returns nil for nil.
-func operationError(verb, key string, err error) error {
-	if err == nil {
-		return nil // before the names are joined, which allocates
-	}
-	return operror.New("transport: "+verb, key, err)
 }
 
 // isRefusal reports whether the store or the broker refused the request, or would, so that a
@@ -511,3 +630,120 @@ func (c *Client) log(level slog.Level, text string, args ...any) {
 	}
 	c.logger.Log(context.Background(), level, text, args...)
 }
+
+// Store returns the identity of the store that answered last, and a channel that is
+// closed when another store answers. A store that starts without the data of an earlier one
+// has a new identity, and the leases that the earlier one granted are void. Any other store
+// refuses a request with a [Binding] to the identity.
+//
+// Stores deployed today have no identity: it is empty. Before the first answer identity is
+// empty and replaced is nil.
+func (c *Client) Store() (identity string, replaced <-chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.store, c.replaced
+}
+
+// answeredBy notes which store sent a reply. Another instance of it has the same data, and no
+// watches.
+func (c *Client) answeredBy(identity, instance string) {
+	now := time.Now()
+	c.mu.Lock()
+	before, first, again := c.store, c.replaced == nil, c.storeless
+	another := !first && before != identity
+	restarted := !first && c.instance != instance
+	c.answered, c.storeless, c.instance = now, false, instance
+	if again && c.connection != 0 {
+		c.unbroken = make(chan struct{})
+	}
+	if another {
+		close(c.replaced)
+	}
+	if first || another {
+		c.store, c.replaced = identity, make(chan struct{})
+	}
+	if another || restarted || again {
+		c.newEraLocked(now) // this store may have no watches of ours
+	}
+	c.mu.Unlock()
+	if another {
+		c.log(slog.LevelWarn, "another store answers: the leases of the earlier one are void", "before", mqtt.Shown(before), "now", mqtt.Shown(identity))
+	}
+}
+
+// newEraLocked has all watches registered again: at once, or leastRepeat after the latest time. Otherwise
+// each reply of a store whose identity changes with each reply would cost a look at each watch.
+func (c *Client) newEraLocked(now time.Time) {
+	c.era++
+	if c.eraDue || c.closed {
+		return
+	}
+	c.eraDue = true
+	wait := leastRepeat - now.Sub(c.eraBegan)
+	c.tasks.Go(func() {
+		sleep.For(c.life, wait)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.eraBegan, c.eraDue = time.Now(), false
+		c.wakeAllLocked()
+	})
+}
+
+func (c *Client) wakeAllLocked() {
+	// In an order: a map has none, and a simulation would take a new course each time.
+	for _, key := range slices.Sorted(maps.Keys(c.watched)) {
+		c.watched[key].wakeLocked()
+	}
+}
+
+// unanswered notes that no store is connected to the broker, if err says so. The next store
+// that answers may have restarted in between, and forgotten all watches.
+func (c *Client) unanswered(err error) {
+	if !errors.Is(err, ErrNoStore) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.storeless = true
+	c.breakLocked()
+}
+
+// Unbroken returns a channel that is closed when the store may have been replaced by one
+// without an identity: when the present connection is lost, as with [Client.Lost], or when
+// a request met no store (ErrNoStore). It stays closed until there is a connection and a
+// store answers over it.
+func (c *Client) Unbroken() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unbroken
+}
+
+func (c *Client) breakLocked() {
+	if !isClosed(c.unbroken) {
+		close(c.unbroken)
+	}
+}
+
+// suspectStore asks the store for its identity if a notification has another one than the
+// latest reply. A notification alone proves nothing: it may be forged or late.
+func (c *Client) suspectStore(notification Notification) {
+	c.mu.Lock()
+	ask := c.replaced != nil && notification.Store != c.store && notification.Store != "" && !c.asking
+	c.asking = c.asking || ask
+	c.mu.Unlock()
+	if !ask {
+		return
+	}
+	c.Go(func(ctx context.Context) {
+		if _, err := c.Get(ctx, notification.Key); err != nil {
+			c.logger.Debug("cannot ask the store for its identity", "error", err)
+		}
+		sleep.For(ctx, suspectEvery)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.asking = false
+	})
+}
+
+// suspectEvery bounds how often notifications can make the client ask.
+const suspectEvery = time.Second

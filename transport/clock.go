@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -77,12 +78,10 @@ func (c *clock) observe(version hlc.Timestamp, local int64) (tooFar *hlc.SkewErr
 
 // adapt makes the clock go by the store's from now on, after the store refused a timestamp as
 // too far ahead. store is the time of the store's clock in milliseconds since the Unix epoch,
-// or negative if the refusal did not contain it; then the latest version takes its place. It
+// or 0 if the refusal did not contain it; then the latest version takes its place. It
 // reports whether the store is likely to accept the next timestamp.
 func (c *clock) adapt(refused hlc.Timestamp, store, local int64) bool {
-	if store < 0 {
-		store = c.seen
-	}
+	store = cmp.Or(store, c.seen)
 	if store == 0 || store >= refused.Wall {
 		return false // nothing is known, or this cannot be the reason for the refusal
 	}
@@ -102,45 +101,14 @@ func (c *clock) physical(local int64) int64 {
 	return wall
 }
 
-// skewError is the store's refusal of a request because of a clock, with the readings of the
-// clocks. It wraps the [*RefusedError], and so matches [ErrTimestampTooFarAhead] or
-// [ErrFencingTokenTooFarAhead].
+// explainSkew adds to a refusal because of a clock which clock is ahead of which, by how much, and what to do
+// about it. store is the time of the store's clock when it refused, or zero.
 //
-// A client adapts if the clock of its node is ahead: from then on its requests go by the
-// store's clock, which the refusal contains, or else by the latest version that the client has
-// seen, and it repeats the refused request at once, within the same context. So [Client.Set]
-// returns this error only if the client knows nothing of the store's time, or if the store refuses
-// the repetition too. A client cannot change a fencing token, so it does not repeat a request that
-// was refused for its token.
-type skewError struct {
-	token   bool          // the fencing token was too far ahead; otherwise the timestamp of the request
-	refused hlc.Timestamp // what was too far ahead
-	local   time.Time     // of this node's clock when the refusal arrived, UTC
-	store   time.Time     // of the store's clock when it refused, UTC; zero if the refusal did not contain it
-	cause   error
-}
-
-// Error says which clock is ahead of which, by how much, and what to do about it.
-func (e *skewError) Error() string {
-	wrong, moment, cure := "this node's clock", e.local, "the clock of this node"
-	if e.token {
-		wrong, moment = fmt.Sprint("the fencing token ", e.refused), time.UnixMilli(e.refused.Wall)
-		cure = "the clocks of the store and of the node where the token came from"
-	}
-	ahead, readings := "too far", "this node's reads "+e.local.Format(time.RFC3339Nano)
-	if !e.store.IsZero() {
-		ahead = moment.Sub(e.store).Truncate(time.Millisecond).String()
-		readings += ", the store's " + e.store.Format(time.RFC3339Nano)
-	}
-	return fmt.Sprintf("%s is %s ahead of the store's clock (%s): synchronize %s: %v",
-		wrong, ahead, readings, cure, e.cause)
-}
-
-// Unwrap returns the refusal.
-func (e *skewError) Unwrap() error { return e.cause }
-
-// explainSkew adds the readings of the clocks to a refusal because of a clock. store is the
-// time of the store's clock, or zero.
+// A client adapts if the clock of its node is ahead: from then on its requests go by the store's clock, which
+// the refusal contains, or else by the latest version that the client has seen, and it repeats the refused
+// request at once, within the same context. So [Client.Set] returns this error only if the client knows nothing
+// of the store's time, or if the store refuses the repetition too. A client cannot change a fencing token, so it
+// does not repeat a request that was refused for its token.
 func (c *Client) explainSkew(request *Request, store hlc.Timestamp, err error) error {
 	text, token := request.Timestamp, errors.Is(err, ErrFencingTokenTooFarAhead)
 	if token {
@@ -152,24 +120,32 @@ func (c *Client) explainSkew(request *Request, store hlc.Timestamp, err error) e
 	if unreadable != nil {
 		return err // the refusal is about a timestamp that was not sent
 	}
-	skew := &skewError{token: token, refused: refused, local: c.now().UTC(), cause: err}
-	if !store.IsZero() {
-		skew.store = time.UnixMilli(store.Wall).UTC()
+	local := c.now().UTC()
+	wrong, moment, cure := "this node's clock", local, "the clock of this node"
+	if token {
+		wrong, moment = "the fencing token "+text, time.UnixMilli(refused.Wall)
+		cure = "the clocks of the store and of the node where the token came from"
 	}
-	return skew
+	ahead, readings := "too far", "this node's reads "+local.Format(time.RFC3339Nano)
+	if !store.IsZero() {
+		at := time.UnixMilli(store.Wall).UTC()
+		ahead = moment.Sub(at).Truncate(time.Millisecond).String()
+		readings += ", the store's " + at.Format(time.RFC3339Nano)
+	}
+	return fmt.Errorf("%s is %s ahead of the store's clock (%s): synchronize %s: %w", wrong, ahead, readings, cure, err)
 }
 
-// adapt makes requests go by the store's clock if err says that the store refused the
-// client's timestamp. It reports whether the store is likely to accept a repetition.
-func (c *Client) adapt(err error) bool {
-	var skew *skewError
-	if !errors.As(err, &skew) || skew.token {
+// adapt makes requests go by the store's clock if skew says that the store refused the timestamp of a request.
+// It reports whether the store is likely to accept a repetition.
+func (c *Client) adapt(request *Request, store hlc.Timestamp, skew error) bool {
+	refused, err := hlc.Parse(request.Timestamp)
+	if err != nil || !errors.Is(skew, ErrTimestampTooFarAhead) {
 		return false
 	}
+	local := wallMillis(c.now()) // without the lock: now is a function of the user
 	c.mu.Lock()
-	// The time that is not known, the zero one, is before the epoch.
-	adapted := c.clock.adapt(skew.refused, skew.store.UnixMilli(), wallMillis(skew.local))
-	_, known := c.skew.(*skewError)
+	known := c.clock.offset != 0
+	adapted := c.clock.adapt(refused, store.Wall, local)
 	began := adapted && c.clock.offset != 0
 	if began {
 		c.skew = skew

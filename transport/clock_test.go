@@ -137,7 +137,7 @@ func TestInvariant48ClockOfAClient(t *testing.T) {
 					}
 				}
 				if step.refuses != nil {
-					store := int64(-1)
+					store := int64(0)
 					if *step.refuses != untold {
 						store = noon + *step.refuses
 					}

@@ -55,13 +55,17 @@ type Conn interface {
 type Events struct {
 	// Up: there is a connection. The store has forgotten the watches of the one before.
 	Up func()
-	// Down: the connection is lost; the Conn connects again. A second call for one Up has no effect.
-	Down func()
+	// Down: the connection is lost because of cause, which may be nil; the Conn connects again. A second call
+	// for one Up has no effect.
+	Down func(cause error)
 	// Ended: there will be no more connections, because of cause. A Conn that ends only
 	// with Close need not call it.
 	Ended func(cause error)
 	// Notify: a notification of a change arrived.
 	Notify func(Notification)
+
+	trying func(broker string) // an attempt to connect begins
+	failed func(error)         // why one failed
 }
 
 // Request is one request to the store.

@@ -126,7 +126,7 @@ func withReason(text, reason string) string {
 // handle the broker's reasons like the store's. A status of 503 (unavailable) matches ErrServerBusy: a
 // store has it where too much waits for its disk.
 func (e *RejectedError) Is(target error) bool {
-	return isReason(e.Code, target) || e.Code == statusUnavailable && target == ErrServerBusy
+	return target == reasons[e.Code].sentinel || e.Code == statusUnavailable && target == ErrServerBusy
 }
 
 const statusUnavailable = 503 // protocol.StatusUnavailable
@@ -152,11 +152,11 @@ func (e *ConnectionError) Error() string {
 	text := fmt.Sprintf("the broker refused the connection (MQTT reason code 0x%02X)", e.Code)
 	if e.Ended {
 		text = fmt.Sprintf("the broker ended the connection (MQTT reason code 0x%02X)", e.Code)
-	} else if cure := cures[e.Code]; cure != "" {
+	} else if cure := reasons[int(e.Code)].cure; cure != "" {
 		text += "; " + cure
 	}
 	switch {
-	case !isReason(int(e.Code), ErrUseAnotherServer):
+	case !errors.Is(e, ErrUseAnotherServer):
 	case e.ServerReference == "":
 		text += "; it refers to another server"
 	default:
@@ -165,52 +165,36 @@ func (e *ConnectionError) Error() string {
 	return withReason(text, e.Reason)
 }
 
-// cures say what to do about refusals of a connection, or what they mean.
-var cures = map[byte]string{
-	packets.ConnackBadUsernameOrPassword:      "check the username, the password and the broker's rules for this client id",
-	packets.ConnackNotAuthorized:              "check the username, the password and the broker's rules for this client id",
-	packets.ConnackBadAuthenticationMethod:    "it does not know the method " + methodServiceAccount + ": authenticate without a token",
-	packets.ConnackServerUnavailable:          "it is busy",
-	packets.ConnackServerBusy:                 "it is busy",
-	packets.ConnackConnectionRateExceeded:     "it is busy",
-	packets.ConnackQuotaExceeded:              "one of its quotas is used up",
-	packets.ConnackUnsupportedProtocolVersion: "it must speak MQTT 5",
-	packets.ConnackInvalidClientID:            "choose another client id",
+// A reason is what is known of a reason code of MQTT. The code has the same meaning in all packets [MQTT-2.4].
+type reason struct {
+	sentinel error  // that errors with the code match; nil: none
+	cure     string // of the refusal of a connection, or what it means; may be empty
+	lasts    bool   // a broker that never accepted this client is likely to refuse the next attempt too
+}
+
+const credentialsCure = "check the username, the password and the broker's rules for this client id"
+
+var reasons = map[int]reason{
+	packets.ConnackUnsupportedProtocolVersion: {cure: "it must speak MQTT 5", lasts: true},
+	packets.ConnackInvalidClientID:            {cure: "choose another client id", lasts: true},
+	packets.ConnackBadUsernameOrPassword:      {cure: credentialsCure, lasts: true},
+	packets.ConnackNotAuthorized:              {ErrNotAuthorized, credentialsCure, true},
+	packets.ConnackServerUnavailable:          {ErrServerBusy, "it is busy", false},
+	packets.ConnackServerBusy:                 {ErrServerBusy, "it is busy", false},
+	packets.ConnackBanned:                     {lasts: true},
+	packets.ConnackBadAuthenticationMethod: {
+		cure: "it does not know the method " + methodServiceAccount + ": authenticate without a token", lasts: true,
+	},
+	packets.ConnackPacketTooLarge:         {sentinel: ErrPacketTooLarge},
+	packets.ConnackQuotaExceeded:          {sentinel: ErrQuotaExceeded, cure: "one of its quotas is used up"},
+	packets.ConnackUseAnotherServer:       {sentinel: ErrUseAnotherServer},
+	packets.ConnackServerMoved:            {sentinel: ErrUseAnotherServer},
+	packets.ConnackConnectionRateExceeded: {ErrServerBusy, "it is busy", false},
 }
 
 // Is matches ErrNotAuthorized, ErrQuotaExceeded, ErrPacketTooLarge, ErrServerBusy and
 // ErrUseAnotherServer.
-func (e *ConnectionError) Is(target error) bool { return isReason(int(e.Code), target) }
-
-// permanent reports whether a broker that never accepted this client is likely to refuse
-// the next attempt too.
-func (e *ConnectionError) permanent() bool {
-	switch e.Code {
-	case packets.ConnackUnsupportedProtocolVersion, packets.ConnackInvalidClientID,
-		packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized,
-		packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
-		return true
-	}
-	return false
-}
-
-// isReason reports whether an MQTT reason code has the meaning of a sentinel. It is the same in
-// all packets [MQTT-2.4].
-func isReason(code int, target error) bool {
-	switch code {
-	case packets.ConnackNotAuthorized:
-		return target == ErrNotAuthorized
-	case packets.ConnackPacketTooLarge:
-		return target == ErrPacketTooLarge
-	case packets.ConnackQuotaExceeded:
-		return target == ErrQuotaExceeded
-	case packets.ConnackServerUnavailable, packets.ConnackServerBusy, packets.ConnackConnectionRateExceeded:
-		return target == ErrServerBusy
-	case packets.ConnackUseAnotherServer, packets.ConnackServerMoved:
-		return target == ErrUseAnotherServer
-	}
-	return false
-}
+func (e *ConnectionError) Is(target error) bool { return target == reasons[int(e.Code)].sentinel }
 
 // notSent says that a request was not sent because of cause.
 func notSent(cause error) error { return fmt.Errorf("%w: %w", ErrNotSent, cause) }

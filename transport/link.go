@@ -6,8 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,8 +27,6 @@ const (
 	subscribeTimeout = 5 * time.Second
 	// subscribeRetry is the pause after a SUBSCRIBE that the broker refused.
 	subscribeRetry = 50 * time.Millisecond
-	// closeTimeout bounds the DISCONNECT to a broker that no longer reads.
-	closeTimeout = time.Second
 	// minProbe is the least time that a broker has to answer a probe. With less, a machine
 	// that is busy for a moment would lose connections that work.
 	minProbe = 100 * time.Millisecond
@@ -45,32 +43,26 @@ type link struct {
 
 	net    *mqtt.Conn
 	client *mqtt.Client // reads; CONNECT, SUBSCRIBE, keep-alive, DISCONNECT
-	ending sync.Once    // guards disconnect
 	will   *pendingWill // that it carries; nil: none
 
 	down  chan struct{}  // closed when the connection is lost
 	wake  chan struct{}  // holds one item when there may be something to send
 	quiet chan struct{}  // holds one item once nothing is pending on a link that is leaving
-	up    bool           // Up was called, or was about to be
 	probe sync.WaitGroup // has the goroutine of a probe, if any
-
-	// What the broker's CONNACK says.
-	unusable       error         // why the broker takes no request: it would end each connection at the first one [MQTT-3.2.2-11]
-	receiveMaximum int           // how many requests may be sent that it has not acknowledged
-	maxPacket      int           // bytes that it takes in one packet
-	silence        time.Duration // how long it waits before it takes a silent connection for lost
 
 	// Used by the goroutine that sends only.
 	message mqtt.Message
 	packets []byte
+
+	// Used by the goroutine that reads only.
+	store    string // the identity in the latest message
+	instance string // likewise
 
 	// Guarded by conn.mu.
 	pending  map[correlation]*call
 	unacked  map[uint16]correlation // by packet id
 	lastID   uint16
 	token    []byte // for an AUTH; nil: none
-	store    string // the identity in the latest reply
-	instance string // likewise
 	leaving  bool   // it takes no more calls
 	answered bool   // a reply has come
 	probing  bool   // a probe is under way
@@ -107,29 +99,6 @@ func (l *link) handshake(ctx context.Context, connect *paho.Connect) (*paho.Conn
 	return connack, nil
 }
 
-// obey notes the conditions in the broker's CONNACK.
-func (l *link) obey(conditions *paho.ConnackProperties, keepAlive uint16) {
-	l.receiveMaximum = int(valueOr(conditions.ReceiveMaximum, math.MaxUint16)) // [MQTT-3.3.4-7]
-	if valueOr(conditions.MaximumQoS, 1) == 0 {
-		l.unusable = errors.New("the broker does not accept QoS 1, which requests have: raise its Maximum QoS")
-	} else if l.receiveMaximum == 0 {
-		l.unusable = errors.New("the broker announces a Receive Maximum of 0, which MQTT forbids")
-	}
-	// MQTT's own limit is lower than the largest int [MQTT-3.2.2-15].
-	l.maxPacket = int(min(valueOr(conditions.MaximumPacketSize, math.MaxInt32), math.MaxInt32))
-	// One and a half times the keep-alive [MQTT-3.1.2-22], which some brokers round down to
-	// whole seconds.
-	l.silence = time.Duration(valueOr(conditions.ServerKeepAlive, keepAlive)) * 3 / 2 * time.Second
-}
-
-// valueOr returns what p points to, or otherwise if it is nil.
-func valueOr[T any](p *T, otherwise T) T {
-	if p == nil {
-		return otherwise
-	}
-	return *p
-}
-
 // subscribe asks for replies and notifications, and repeats that until the broker grants
 // it: brokers may refuse for a moment (0x91, packet id in use). It calls refused with each
 // refusal. It returns nil, without a subscription, when ctx ends or the link is lost.
@@ -157,16 +126,6 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 	return nil
 }
 
-// disconnect ends the connection, lost already or not: the goroutine that reads then returns. A
-// broker that does not read the DISCONNECT delays it by closeTimeout at most.
-func (l *link) disconnect() {
-	l.ending.Do(func() {
-		abort := time.AfterFunc(closeTimeout, l.net.Abort)
-		defer abort.Stop()
-		l.client.Disconnect()
-	})
-}
-
 // closeCause returns why this client closed the connection, or nil if it did not.
 func (l *link) closeCause() error {
 	cause := l.net.CloseCause()
@@ -179,7 +138,10 @@ func (l *link) closeCause() error {
 
 // reserved is how many of the requests that the broker takes at once are for urgent ones only: an
 // eighth, and sixteen at most.
-func (l *link) reserved() int { return min(l.receiveMaximum/8, 16) }
+func (l *link) reserved() int { return min(l.client.ReceiveMaximum/8, 16) }
+
+// room is how many more requests the broker takes at once.
+func (l *link) room() int { return l.client.ReceiveMaximum - len(l.unacked) }
 
 // maxBatch is how many bytes of packets are gathered before they are written.
 const maxBatch = 32 << 10
@@ -213,8 +175,8 @@ func (l *link) gather() {
 		if c == nil {
 			return
 		}
-		if c.leftBehind = c.isGivenUp(); c.leftBehind {
-			continue
+		if c.leftBehind = isClosed(c.gone) || isClosed(c.over); c.leftBehind {
+			continue // its caller, who waits for that too, takes it back
 		}
 		c.correlation.choose() // here, and not in the caller, whose stack it would double
 		id := l.nextIDLocked()
@@ -275,7 +237,7 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 		return // it came twice
 	}
 	delete(l.unacked, ack.PacketID)
-	if l.conn.urgent.first != nil || l.conn.ordinary.first != nil {
+	if l.conn.urgent.first() != nil || l.conn.ordinary.first() != nil {
 		signal(l.wake)
 	}
 	c := l.pending[id]
@@ -299,57 +261,85 @@ func (l *link) acknowledged(ack *mqtt.Puback) {
 // received passes on a message that arrived. A reply with a correlation for which no call
 // waits came too late or twice, or was forged.
 func (l *link) received(p *mqtt.Publish) {
-	m := readMessage(p)
-	if string(m.topic) == l.replies {
-		if !l.answer(&m) {
-			l.ignore("unexpected reply", &m)
+	if string(p.Topic) == l.replies {
+		if !l.answer(p) {
+			l.ignore("unexpected reply", p)
 		}
 		return
 	}
-	clientID, key, notified := protocol.ParseNotifyTopic(string(m.topic))
+	clientID, key, notified := protocol.ParseNotifyTopic(string(p.Topic))
 	switch {
 	case notified && clientID == l.conn.ClientID():
 		l.conn.events.Notify(Notification{
-			Key: key, Payload: bytes.Clone(m.payload), Timestamp: string(m.timestamp), Store: string(m.store),
+			Key: key, Payload: bytes.Clone(p.Payload),
+			Timestamp: string(property(p, protocol.PropertyTimestamp)),
+			Store:     string(property(p, protocol.PropertyStore)),
 		})
 	case notified:
-		l.ignore("foreign notification", &m)
-	case strings.HasPrefix(string(m.topic), protocol.ReservedPrefix):
-		l.ignore("malformed notification", &m)
+		l.ignore("foreign notification", p)
+	case strings.HasPrefix(string(p.Topic), protocol.ReservedPrefix):
+		l.ignore("malformed notification", p)
 	default:
-		l.ignore("foreign message", &m)
+		l.ignore("foreign message", p)
 	}
 }
 
+func (l *link) ignore(why string, p *mqtt.Publish) {
+	l.conn.logger.Debug("ignored a message", "reason", why, "topic", string(p.Topic))
+}
+
+// property returns the first user property of a name, or nil.
+func property(p *mqtt.Publish, name string) []byte {
+	value, _ := p.User(name)
+	return value
+}
+
 // answer gives a pending call the store's reply, and reports false if there is none.
-func (l *link) answer(m *message) bool {
-	if len(m.correlation) != len(correlation{}) {
+func (l *link) answer(p *mqtt.Publish) bool {
+	if len(p.CorrelationData) != len(correlation{}) {
 		return false
 	}
 	l.conn.mu.Lock()
 	l.answered = true
-	c := l.pending[correlation(m.correlation)]
+	c := l.pending[correlation(p.CorrelationData)]
 	if c != nil {
 		l.takeLocked(c)
 	}
-	// The names of the store are the same in nearly every reply: keep one string of each.
-	if l.store != string(m.store) {
-		l.store = string(m.store)
-	}
-	if l.instance != string(m.instance) {
-		l.instance = string(m.instance)
-	}
-	store, instance := l.store, l.instance
 	l.conn.mu.Unlock()
 	if c == nil {
 		return false
 	}
-	c.end(m.reply(store, instance))
+	c.end(l.reply(p))
 	return true
 }
 
-func (l *link) ignore(why string, m *message) {
-	l.conn.logger.Debug("ignored a message", "reason", why, "topic", string(m.topic))
+// reply turns a status of 400 or more into an error. After 408 and 5xx it is not known
+// whether the request was applied; after any other it was not. A reply without a status
+// counts as a success.
+func (l *link) reply(p *mqtt.Publish) (Reply, error) {
+	const timeout, serverError = 408, 500 // as in HTTP, like statusUnavailable
+	status, err := strconv.Atoi(string(property(p, protocol.PropertyStatus)))
+	if err != nil || status < 400 {
+		return Reply{
+			Payload:   bytes.Clone(p.Payload),
+			Timestamp: string(property(p, protocol.PropertyTimestamp)),
+			Store:     keep(&l.store, property(p, protocol.PropertyStore)),
+			Instance:  keep(&l.instance, property(p, protocol.PropertyInstance)),
+		}, nil
+	}
+	rejected := &RejectedError{Code: status, Reason: string(property(p, protocol.PropertyStatusMessage))}
+	if status == timeout || status >= serverError {
+		return Reply{}, unknown(rejected)
+	}
+	return Reply{}, rejected
+}
+
+// keep returns text as one string for all replies with the same: a store has one name in nearly all of them.
+func keep(latest *string, text []byte) string {
+	if *latest != string(text) {
+		*latest = string(text)
+	}
+	return *latest
 }
 
 // signal puts an item into a channel that has room for one, if there is none.

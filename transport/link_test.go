@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqtt"
@@ -31,7 +30,7 @@ func newTestLink(t *testing.T, receiveMaximum int) (*mqttConn, *link) {
 		t.Fatal(err)
 	}
 	conn := newMQTTConn(servers, Options{ClientID: "a", ClientOptions: ClientOptions{program: new(dispatcher)}})
-	conn.events.Down = func() {} // established has no Up
+	conn.events.Up, conn.events.Down = func() {}, func(error) {}
 	l, far := conn.newPipeLink(t, receiveMaximum)
 	go func() { _, _ = io.Copy(io.Discard, far) }()
 	if !conn.established(l) {
@@ -51,7 +50,7 @@ func (c *mqttConn) newPipeLink(t *testing.T, receiveMaximum int) (*link, net.Con
 	}
 	t.Cleanup(func() { _ = far.Close(); out.Abort() })
 	l := c.newLink(out)
-	l.maxPacket, l.receiveMaximum = math.MaxInt32, receiveMaximum
+	l.client = &mqtt.Client{MaxPacket: math.MaxInt32, ReceiveMaximum: receiveMaximum}
 	return l, far
 }
 
@@ -73,7 +72,7 @@ func (c *call) outcome() *call {
 
 // isIdle reports whether no call waits or is pending, and none counts against the Receive Maximum.
 func (l *link) isIdle() bool {
-	return l.conn.urgent.first == nil && l.conn.ordinary.first == nil && len(l.pending)+len(l.unacked) == 0
+	return l.conn.urgent.first() == nil && l.conn.ordinary.first() == nil && len(l.pending)+len(l.unacked) == 0
 }
 
 func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
@@ -164,7 +163,7 @@ func TestWhatWasNotSentWhenTheConnectionDropsLeavesOverTheNext(t *testing.T) {
 func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
 	conn, l := newTestLink(t, 1)
 	connection := make(chan struct{})
-	conn.events.Down = func() { close(connection) }
+	conn.events.Down = func(error) { close(connection) }
 	bound := Request{Binding: Binding{Connection: connection}}
 	waits := conn.begin(t, t.Context(), bound)
 	conn.lost(l, nil)
@@ -241,8 +240,7 @@ func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 	for range 20 {
 		c := conn.begin(t, t.Context(), Request{})
 		l.send()
-		m := message{correlation: c.correlation[:]}
-		if !l.answer(&m) {
+		if !l.answer(&mqtt.Publish{CorrelationData: c.correlation[:]}) {
 			t.Fatal("not taken")
 		}
 		l.acknowledged(&mqtt.Puback{PacketID: l.lastID})
@@ -253,26 +251,6 @@ func TestACallThatIsGivenUpAsItsResultComesHasThatResult(t *testing.T) {
 	}
 	if !l.isIdle() {
 		t.Error("one of them waits or counts still")
-	}
-}
-
-func TestWhatABrokerDoesNotLimitMQTTDoes(t *testing.T) {
-	few, many := uint16(3), uint32(math.MaxUint32)
-	for name, test := range map[string]struct {
-		properties     *paho.ConnackProperties
-		receiveMaximum int
-		maxPacket      int
-	}{
-		"no limits": {&paho.ConnackProperties{}, math.MaxUint16, math.MaxInt32},
-		"limits":    {&paho.ConnackProperties{ReceiveMaximum: &few, MaximumPacketSize: &many}, 3, math.MaxInt32},
-	} {
-		l := new(link)
-		if l.obey(test.properties, 0); l.unusable != nil {
-			t.Errorf("%s: %v", name, l.unusable)
-		}
-		if l.receiveMaximum != test.receiveMaximum || l.maxPacket != test.maxPacket {
-			t.Errorf("%s: %d requests, packets of %d bytes; want %d and %d", name, l.receiveMaximum, l.maxPacket, test.receiveMaximum, test.maxPacket)
-		}
 	}
 }
 
@@ -287,17 +265,17 @@ func TestAConnectionThatWasLostBeforeItWasReadyIsNotUsed(t *testing.T) {
 // withWill returns a connection whose next link is to carry a will.
 func withWill() (*mqttConn, *pendingWill) {
 	conn := newMQTTConn([]*url.URL{{Host: "192.0.2.1:1883"}}, Options{ClientOptions: ClientOptions{program: new(dispatcher)}})
-	conn.will = &pendingWill{result: make(chan willResult, 1)}
+	conn.will = &pendingWill{done: make(chan struct{})}
 	return conn, conn.will
 }
 
 // The caller leaves at the moment in which the connection has the Will.
 func TestAWillThatStandsIsNotGivenUp(t *testing.T) {
 	conn, will := withWill()
-	lost := make(chan struct{})
-	conn.concluded(will, willResult{lost: lost})
-	if s, known := conn.withdraw(will); !known || s.lost != lost {
-		t.Errorf("%+v, known: %t", s, known)
+	l, _ := conn.newPipeLink(t, 1)
+	conn.concluded(will, l, nil)
+	if conn.withdraw(will, context.Canceled); will.err != nil || will.lost != l.down {
+		t.Errorf("%v, %v", will.err, will.lost)
 	}
 	if conn.outdated(will) {
 		t.Error("its connection is to be replaced")
@@ -309,8 +287,8 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 	if !conn.outdated(nil) {
 		t.Error("a will waits, and the connection without is to stay")
 	}
-	if _, known := conn.withdraw(will); known {
-		t.Error("its result is known")
+	if conn.withdraw(will, context.Canceled); will.err != context.Canceled {
+		t.Errorf("its result is %v", will.err)
 	}
 	if !conn.outdated(will) {
 		t.Error("the connection with the will is to stay")
@@ -318,8 +296,8 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 	if conn.outdated(nil) || conn.nextWill() != nil {
 		t.Error("the next connection is to carry the will, too")
 	}
-	conn.concluded(will, willResult{})
-	if len(will.result) != 0 {
+	conn.concluded(will, nil, ErrNoWill)
+	if isClosed(will.done) || will.err != context.Canceled {
 		t.Error("no connection has it, and its result says so")
 	}
 	if len(conn.replace) != 1 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
@@ -56,16 +58,14 @@ type mqttConn struct {
 	calls          calls
 
 	// Used by the goroutine run, and by those that it waits for.
-	servers  *mqtt.Rotation // its server is the server of the present attempt or connection
-	refusals int            // permanent refusals in a row, before the first connection
-	refusal  error          // the latest of them
-	referred int            // attempts in between that a server sent to another one
-	referral error          // what sent the client from the latest server to another one; nil: nothing
-	foreign  string         // the latest server that a broker referred to and that is not followed
-	failures failures       // attempts in a row that failed, and what was logged of them
-	// Own attempts that got no answer: the CONNECT of each may be handled late, and then takes a later
-	// connection over. They are in order.
-	unanswered []time.Time
+	servers    *mqtt.Rotation   // its server is the server of the present attempt or connection
+	refused    []error          // of the latest attempts in a row, which servers refused for good or sent elsewhere
+	referral   error            // what sent the client from the latest server to another one; nil: nothing
+	foreign    string           // the latest server that a broker referred to and that is not followed
+	failures   int              // attempts in a row that failed
+	logged     loglimit.Limiter // of them
+	unanswered int              // own attempts that got no answer, maxUnanswered at most; see wasOwnConnect
+	gaveUp     time.Time        // when the latest of them ended
 
 	first chan struct{} // closed when there has been a connection
 
@@ -76,7 +76,6 @@ type mqttConn struct {
 	last     error        // why the last attempt to connect failed
 	silent   error        // the error of the present attempt if there is no answer; nil while there is none
 	will     *pendingWill // for the next connection; nil: none
-	latest   ConnectionStatus
 
 	replace chan struct{} // holds one item when the present connection may have to be replaced
 }
@@ -87,9 +86,10 @@ func newMQTTConn(servers []*url.URL, options Options) *mqttConn {
 		options: options,
 		logger:  options.program.logger(options.Logger).With("client", options.ClientID),
 		first:   make(chan struct{}),
-		latest:  ConnectionStatus{State: Connecting},
 		replace: make(chan struct{}, 1),
 	}
+	c.urgent.init()
+	c.ordinary.init()
 	c.life, c.end = context.WithCancelCause(context.Background())
 	return c
 }
@@ -112,23 +112,17 @@ func (c *mqttConn) Close() error {
 // terminate ends the connection permanently with cause, unless it has ended before.
 func (c *mqttConn) terminate(cause error) {
 	c.mu.Lock()
-	first := c.life.Err() == nil
-	if first {
-		c.end(cause)
-		if l := c.link; l != nil {
-			c.dropLocked(l, cause)
-			c.tasks.Go(l.disconnect) // the goroutine that reads waits for what arrives
-		}
-		c.changedLocked(Ended, cause)
-	}
-	c.mu.Unlock()
-	if !first {
+	defer c.mu.Unlock()
+	if c.life.Err() != nil {
 		return
 	}
-	c.failQueued(func(*call) error { return notSent(cause) })
-	if c.events.Ended != nil {
-		c.events.Ended(cause)
+	c.end(cause)
+	c.events.Ended(cause)
+	if l := c.link; l != nil {
+		c.dropLocked(l, cause)
+		c.tasks.Go(l.client.Disconnect) // the goroutine that reads waits for what arrives
 	}
+	c.failQueuedLocked(func(*call) error { return notSent(cause) })
 }
 
 // errGoexit ends a client as Close does: no request of it can succeed.
@@ -146,8 +140,8 @@ func (c *mqttConn) run() {
 		if err != nil {
 			c.failed(err)
 		}
-		if c.isRefused() {
-			c.terminate(c.refusal)
+		if refusal := c.refusal(); refusal != nil {
+			c.terminate(refusal)
 			return
 		}
 		if time.Since(began) > stableAfter {
@@ -166,9 +160,13 @@ func (c *mqttConn) run() {
 	}
 }
 
-// isRefused reports whether every broker has permanently refused the first connection.
-func (c *mqttConn) isRefused() bool {
-	return c.refusals > 0 && c.refusals+c.referred >= c.servers.Len()
+// refusal returns the latest permanent refusal of the first connection, once every broker has refused it or sent
+// the client elsewhere; until then nil.
+func (c *mqttConn) refusal() error {
+	if i := slices.IndexFunc(c.refused, c.isPermanent); i >= 0 && len(c.refused) >= c.servers.Len() {
+		return c.refused[i]
+	}
+	return nil
 }
 
 // moveOn goes to the server for the next attempt. It reports true if that needs no pause: the
@@ -220,7 +218,7 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		defer l.disconnect()
+		defer l.client.Disconnect()
 		if err = c.establish(ctx, l); err == nil {
 			replaced = c.serve(l)
 		}
@@ -244,10 +242,10 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 			c.servers.TimedOut()
 		}
 	}()
-	c.trying()
+	c.events.trying(c.server().String())
 	c.servers.Silent() // unless it answers
-	refusals, referred := c.refusals, c.referred
-	c.refusals, c.referred, c.referral = 0, 0, nil // unless this attempt is refused too
+	refused := c.refused[:min(len(c.refused), c.servers.Len()-1)]
+	c.refused, c.referral = nil, nil // unless this attempt is refused too
 	password, token, err := c.options.secrets()
 	if err != nil {
 		return nil, err
@@ -264,10 +262,9 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 	if connack != nil {
 		c.servers.Answered()
 	} else {
-		c.unanswered = append(c.unanswered[max(0, len(c.unanswered)-maxUnanswered+1):], time.Now())
+		c.unanswered, c.gaveUp = min(c.unanswered+1, maxUnanswered), time.Now()
 	}
 	if err == nil {
-		l.obey(connack.Properties, connect.KeepAlive)
 		return l, nil
 	}
 	switch {
@@ -278,11 +275,11 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 	case l.will != nil && l.closeCause() == nil: // it need not say why [MQTT-3.1.4-2]
 		err = fmt.Errorf("%w (the connection was to have a Will; if this broker takes none, turn off InstantFailover)", err)
 	}
-	switch {
-	case c.isPermanent(err):
-		c.refusals, c.referred, c.refusal = refusals+1, referred, err
-	case errors.Is(err, ErrUseAnotherServer):
-		c.refusals, c.referred, c.referral = refusals, referred+1, err
+	if errors.Is(err, ErrUseAnotherServer) {
+		c.referral = err
+	}
+	if c.referral != nil || c.isPermanent(err) {
+		c.refused = slices.Insert(refused, 0, err)
 	}
 	return nil, err
 }
@@ -290,32 +287,26 @@ func (c *mqttConn) open(ctx context.Context) (*link, error) {
 // establish makes a connection ready for requests, while packets are read from it. The error says why
 // it does not succeed.
 func (c *mqttConn) establish(ctx context.Context, l *link) error {
-	if l.unusable != nil {
-		return l.unusable
+	if l.client.WithoutQoS1 != nil { // it would end each connection at the first request
+		return l.client.WithoutQoS1
 	}
 	if err := l.subscribe(ctx, c.failed); err != nil {
 		return err
 	}
-	c.receiveMaximum.Store(int64(l.receiveMaximum))
-	// Before any request can be sent: a caller with a reply must see Connected.
-	l.up = true
-	c.events.Up()
+	c.receiveMaximum.Store(int64(l.client.ReceiveMaximum))
+	logger := c.dialLogger()
 	if !c.established(l) {
 		return cmp.Or(l.closeCause(), l.lossCause())
 	}
-	c.concluded(l.will, willResult{lost: l.down, silence: l.silence})
-	c.logConnected()
+	c.concluded(l.will, l, nil)
+	c.logConnected(logger)
 	return nil
 }
 
 // conclude ends a connection that was lost or that disconnect has ended.
 func (c *mqttConn) conclude(l *link) {
-	if l.up {
-		c.events.Down()                                           // a second time, if lost has called it
-		c.failBound()                                             // for calls that came between Up and the loss
-		c.logger.Debug("disconnected", "broker", c.server().Host) // after Down: its handler may be slow
-	}
-	l.disconnect() // or waits for the one under way
+	c.logger.Debug("disconnected", "broker", c.server().Host)
+	l.client.Disconnect() // or waits for the one under way
 	l.probe.Wait()
 	cause := l.lossCause()
 	if errors.Is(cause, ErrUseAnotherServer) {
@@ -351,9 +342,7 @@ func (c *mqttConn) serve(l *link) (replaced bool) {
 				continue
 			}
 			l.leave()
-			timer := time.NewTimer(leaveTimeout)
-			defer timer.Stop()
-			replace, patience = nil, timer.C
+			replace, patience = nil, time.After(leaveTimeout)
 		case <-l.quiet:
 			return true
 		case <-patience:
@@ -364,13 +353,6 @@ func (c *mqttConn) serve(l *link) (replaced bool) {
 
 // server returns the broker of the present attempt or connection. Only run may call it.
 func (c *mqttConn) server() *url.URL { return c.servers.Server() }
-
-// trying notes which broker the next attempt goes to.
-func (c *mqttConn) trying() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.latest.Broker = c.server().String()
-}
 
 // dial opens a connection to server and adds TLS and WebSocket where its address asks.
 func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error) {
@@ -396,7 +378,7 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error
 // rules or files that change. Ending the client for them would end its elections.
 func (c *mqttConn) isPermanent(err error) bool {
 	var refused *ConnectionError
-	return errors.As(err, &refused) && refused.permanent() && c.status().Connections == 0
+	return errors.As(err, &refused) && reasons[int(refused.Code)].lasts && !isClosed(c.first)
 }
 
 func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {
@@ -435,15 +417,11 @@ func (c *mqttConn) awaiting(unanswered error) {
 func (c *mqttConn) failed(err error) {
 	c.mu.Lock()
 	c.last, c.silent = err, nil
-	c.changedLocked(Connecting, err)
 	c.mu.Unlock()
-	if c.life.Err() == nil && !c.isRefused() { // else the client was closed during the attempt, or Dial returns the error
+	c.events.failed(err)
+	// Otherwise the client was closed during the attempt, or Dial returns the error.
+	if c.life.Err() == nil && c.refusal() == nil {
 		c.logFailure(err)
-	}
-	if trace := c.options.Trace; trace != nil && trace.ConnectFailed != nil {
-		status := c.status()
-		status.Err = err // also where the client has ended meanwhile
-		c.options.program.call(func() { trace.ConnectFailed(status) }, maxCalls)
 	}
 }
 
@@ -454,8 +432,8 @@ func (c *mqttConn) established(l *link) bool {
 	if c.life.Err() != nil || isClosed(l.down) {
 		return false
 	}
+	c.events.Up() // a caller with a reply must see Connected
 	c.link, c.last, c.silent = l, nil, nil
-	c.changedLocked(Connected, nil)
 	if !isClosed(c.first) {
 		close(c.first)
 	}
@@ -464,8 +442,8 @@ func (c *mqttConn) established(l *link) bool {
 }
 
 // lost ends a connection. It is called first with the broker's reason, if there is one. A tenure may end
-// with the connection, because the broker releases its lease then. So Down comes before anything for
-// which a function of the program is called, and does not wait for the goroutine that connects.
+// with the connection, because the broker releases its lease then. So Down does not wait for the goroutine
+// that connects.
 func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect != nil && disconnect.ReasonCode == packets.DisconnectSessionTakenOver && !c.wasOwnConnect() {
 		c.terminate(ErrSessionTakenOver)
@@ -483,29 +461,22 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 	if disconnect == nil && l.leaving {
 		cause = errConnectionReplaced
 	}
-	present := c.link == l
 	c.dropLocked(l, cause)
 	c.mu.Unlock()
-	if present {
-		c.events.Down()
-		c.failBound()
-	}
 	if warning != "" {
 		c.logger.Warn(warning, "error", cause)
 	}
 }
 
-// wasOwnConnect reports whether an own attempt, which got no answer, may have taken the connection over. It
-// counts each attempt once, so two programs with one client id end each other all the same.
+// wasOwnConnect reports whether an own attempt, which got no answer, may have taken the connection over: its
+// CONNECT may be handled late. It counts each attempt once, so two programs with one client id end each other all
+// the same.
 func (c *mqttConn) wasOwnConnect() bool {
-	for len(c.unanswered) > 0 {
-		began := c.unanswered[0]
-		c.unanswered = c.unanswered[1:]
-		if time.Since(began) < lateConnect {
-			return true
-		}
+	if c.unanswered == 0 || time.Since(c.gaveUp) >= lateConnect {
+		return false
 	}
-	return false
+	c.unanswered--
+	return true
 }
 
 var (
@@ -520,14 +491,20 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 	}
 	close(l.down)
 	l.cause = cause
+	if c.link == l {
+		c.link = nil
+		c.events.Down(cause)
+	}
 	for _, call := range l.pending {
 		l.takeLocked(call)
 		call.end(Reply{}, unknown(cause))
 	}
-	if c.link == l {
-		c.link = nil
-		c.changedLocked(Connecting, cause)
-	}
+	c.failQueuedLocked(func(call *call) error {
+		if call.boundToLost() {
+			return notSent(errBoundConnection)
+		}
+		return nil
+	})
 }
 
 func isClosed(signal <-chan struct{}) bool {
@@ -580,4 +557,51 @@ func (c *mqttConn) unconnectedLocked(cause error) error {
 		return fmt.Errorf("%w (%w)", c.silent, cause)
 	}
 	return cause
+}
+
+// dialLogger returns the logger for attempts to connect. Those of Dial are logged to slog.Default where there is no
+// Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
+func (c *mqttConn) dialLogger() *slog.Logger {
+	if c.options.Logger != nil || isClosed(c.first) {
+		return c.logger
+	}
+	return slog.New(handler{slog.Default().Handler(), c.options.program}).With("client", c.options.ClientID)
+}
+
+// logFailure logs why there is no connection, unless that was logged a moment ago.
+func (c *mqttConn) logFailure(err error) {
+	c.failures++
+	if !c.logged.Due(kindOf(err), time.Now()) {
+		return
+	}
+	level := slog.LevelWarn
+	if errors.Is(err, ErrUseAnotherServer) {
+		level = slog.LevelInfo // the other servers may accept the client
+	}
+	c.dialLogger().Log(context.Background(), level, "cannot connect",
+		"broker", c.server().Host, "attempt", c.failures, "error", err)
+}
+
+// kindOf returns the same text for failures that differ in a number only, such as a local port.
+func kindOf(err error) string {
+	var refused *ConnectionError
+	var dial *mqtt.DialError
+	switch {
+	case errors.As(err, &refused):
+		return fmt.Sprint("refused ", refused.Code)
+	case errors.As(err, &dial):
+		return dial.Error()
+	}
+	return "other"
+}
+
+// logConnected logs a connection. One that follows failures is of interest, to the logger that has those.
+func (c *mqttConn) logConnected(dialing *slog.Logger) {
+	logger, level := c.logger, slog.LevelDebug
+	if c.failures > 0 {
+		logger, level = dialing, slog.LevelInfo
+	}
+	logger.Log(context.Background(), level, "connected", "broker", c.server().Host, "failed_attempts", c.failures)
+	c.failures = 0
+	c.logged.Reset()
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/resp3"
@@ -35,6 +36,7 @@ type Watch struct {
 	err    error
 	fresh  bool // it has not got its first Change yet
 	missed bool // the next Change comes after a gap
+	known  seen // the latest state that it got
 }
 
 // Changes returns the channel of changes; the first is the key's present state. A slow
@@ -75,12 +77,12 @@ func (w *Watch) endLocked(err error) {
 
 // offerLocked replaces a change that was not read yet. The client's lock makes it the only
 // sender, so there is room once the old change is out.
-func (w *Watch) offerLocked(change Change) {
+func (w *Watch) offerLocked(change Change, state seen) {
 	if w.ended {
 		return
 	}
 	change.Missed = w.missed
-	w.fresh, w.missed = false, false
+	w.fresh, w.missed, w.known = false, false, state
 	select {
 	case unread := <-w.changes:
 		change.Missed = change.Missed || unread.Missed
@@ -104,7 +106,7 @@ func (c *Client) Watch(key string) (*Watch, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, operationError(protocol.VerbKeyNotify, key, ErrClosed)
+		return nil, operror.New("transport: KEYNOTIFY", key, ErrClosed)
 	}
 	if c.life.Err() != nil {
 		watch.endLocked(context.Cause(c.life))
@@ -120,35 +122,6 @@ func (c *Client) Watch(key string) (*Watch, error) {
 	return watch, nil
 }
 
-func (c *Client) up() {
-	c.mu.Lock()
-	c.connected++
-	number := c.connected
-	c.connection = number
-	c.lost = make(chan struct{})
-	if !c.storeless {
-		c.unbroken = make(chan struct{})
-	}
-	c.era++
-	c.wakeAllLocked() // the pauses between two connections bound how often
-	c.mu.Unlock()
-	c.traceConnected(number)
-}
-
-func (c *Client) down() {
-	c.mu.Lock()
-	was := c.connection
-	if was != 0 {
-		close(c.lost)
-	}
-	c.breakLocked()
-	c.connection = 0
-	c.mu.Unlock()
-	if was != 0 {
-		c.traceLost()
-	}
-}
-
 func (c *Client) notify(notification Notification) {
 	change, hasValue, ok := c.readNotification(notification)
 	if !ok {
@@ -160,7 +133,9 @@ func (c *Client) notify(notification Notification) {
 	if registered := c.watched[notification.Key]; registered != nil {
 		if hasValue {
 			registered.heard++
-			registered.offerLocked(change, false)
+			for _, watch := range registered.watches {
+				watch.offerLocked(change, stateOf(change.Entry))
+			}
 			return
 		}
 		registered.changed = true
@@ -208,13 +183,12 @@ type registration struct {
 	watches []*Watch
 	heard   uint64      // notifications with a state so far
 	changed bool        // a notification said so, without the value
-	known   seen        // the latest state that the watches got
 	woken   bool        // something has changed since the goroutine, if any, looked
 	running bool        // it has a goroutine
 	timer   *time.Timer // wakes it when it is due; nil before it has waited
 
 	// Owned by its goroutine.
-	tried   uint64                      // the last connection over which KEYNOTIFY was sent
+	tried   int                         // the last connection over which KEYNOTIFY was sent
 	done    uint64                      // the last era in which KEYNOTIFY is known to have worked; 0: none
 	begun   time.Time                   // when KEYNOTIFY was last sent
 	refresh time.Duration               // how long after that it is sent again, if needed
@@ -291,16 +265,6 @@ func (r *registration) wake() {
 	r.wakeLocked()
 }
 
-// finish ends the client's life, and with it all watches. No connection and no request begins after it.
-func (c *Client) finish(cause error) {
-	c.end(cause)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, registered := range c.watched {
-		registered.endAllLocked(context.Cause(c.life))
-	}
-}
-
 // seen identifies a state of a key.
 type seen struct {
 	exists  bool
@@ -322,15 +286,6 @@ const (
 	// that two stores that answer in turns cause no hot loop.
 	leastRepeat = time.Second
 )
-
-func (r *registration) offerLocked(change Change, freshOnly bool) {
-	r.known = stateOf(change.Entry)
-	for _, watch := range r.watches {
-		if watch.fresh || !freshOnly {
-			watch.offerLocked(change)
-		}
-	}
-}
 
 // untilRefresh returns how long the registration can be expected to stand. While a store
 // with an identity answers any request, the client would notice another store.
@@ -388,7 +343,9 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 		}
 		if r.done != era {
 			c.mu.Lock()
-			r.markGapLocked()
+			for _, watch := range r.watches {
+				watch.missed = !watch.fresh
+			}
 			c.mu.Unlock()
 		}
 		r.tried, r.begun = connection, time.Now()
@@ -396,26 +353,22 @@ func (r *registration) step(ctx context.Context) (retry time.Duration, finished 
 			r.done = 0
 			return r.failed(err), false
 		}
-		onlyNews := r.done == era
+		unnoticed := r.done == era
 		r.done = era
-		return r.read(ctx, false, onlyNews), false
-	case changed:
-		return r.read(ctx, false, false), false
-	case fresh:
-		return r.read(ctx, true, false), false
+		return r.read(ctx, unnoticed), false
+	case fresh, changed:
+		return r.read(ctx, false), false
 	}
 	return 0, false
 }
 
-// read gets the key and passes its state on to the watches. If a notification arrived during
-// the GET, its state is at least as recent, and read drops its own: no watch may end with
-// the older of two states. With onlyNews, read drops a state that the watches have already,
-// and marks another one as coming after a gap.
-func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retry time.Duration) {
+// read gets the key and passes its state on to the watches that do not have it. If a notification arrived during
+// the GET, its state is at least as recent, and read drops its own: no watch may end with the older of two states.
+// A change that is unnoticed, because no notification of it came, may have had others before.
+func (r *registration) read(ctx context.Context, unnoticed bool) (retry time.Duration) {
 	c := r.client
 	c.mu.Lock()
 	heard := r.heard
-	freshOnly = freshOnly && !r.changed
 	r.changed = false
 	c.mu.Unlock()
 	entry, err := c.Get(ctx, r.key)
@@ -429,21 +382,14 @@ func (r *registration) read(ctx context.Context, freshOnly, onlyNews bool) (retr
 	if r.heard != heard {
 		return 0
 	}
-	if onlyNews {
-		freshOnly = r.known == stateOf(entry)
-		if !freshOnly {
-			r.markGapLocked()
+	state := stateOf(entry)
+	for _, watch := range r.watches {
+		if watch.fresh || watch.missed || watch.known != state {
+			watch.missed = watch.missed || unnoticed && !watch.fresh
+			watch.offerLocked(Change{Entry: entry}, state)
 		}
 	}
-	r.offerLocked(Change{Entry: entry}, freshOnly)
 	return 0
-}
-
-// markGapLocked notes that watches that have got a state before may have missed changes since.
-func (r *registration) markGapLocked() {
-	for _, watch := range r.watches {
-		watch.missed = !watch.fresh
-	}
 }
 
 // failed ends the watches if the store refused, and returns when to try again otherwise.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -77,34 +78,31 @@ func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, 
 	}
 	c.mu.Unlock()
 	if taken {
-		return nil, operationError(setWill, key, ErrWillInUse)
+		return nil, operror.New(setWill, key, ErrWillInUse)
 	}
 	var err error
-	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: encodeVDel(key, value)})
+	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: encode(protocol.VerbVDel, key, value)})
 	if err != nil {
 		will.Close()
-		return nil, operationError(setWill, key, err)
+		return nil, operror.New(setWill, key, err)
 	}
 	return will, nil
 }
 
 // setWill is the operation in errors.
-const setWill = "set Will for"
+const setWill = "transport: set Will for"
 
 // pendingWill is a request that the broker is to make in this client's name. It waits in an
 // mqttConn for the next connection.
 type pendingWill struct {
 	request Request
-	result  chan willResult // room for one
+	done    chan struct{} // closed when a connection has it, or when it was refused
 
-	withdrawn bool // its caller has left, so no connection may keep it; guarded by mqttConn.mu
-}
-
-// willResult is what became of a Will: a connection has it, or it was refused.
-type willResult struct {
-	lost    <-chan struct{}
-	silence time.Duration
-	err     error
+	// Set before that; guarded by mqttConn.mu.
+	lost      <-chan struct{}
+	silence   time.Duration
+	err       error
+	withdrawn bool // its caller has left, so no connection may keep it
 }
 
 // SetWill implements Conn.
@@ -113,23 +111,19 @@ func (c *mqttConn) SetWill(ctx context.Context, request Request) (lost <-chan st
 		return nil, 0, fmt.Errorf("%w: with its key and its value it has %d bytes, and MQTT allows %d", ErrNoWill, len(request.Payload), math.MaxUint16)
 	}
 	request.Payload = bytes.Clone(request.Payload) // it may be read after ctx has ended
-	will := &pendingWill{request: request, result: make(chan willResult, 1)}
+	will := &pendingWill{request: request, done: make(chan struct{})}
 	c.mu.Lock()
 	c.will = will
 	signal(c.replace)
 	c.mu.Unlock()
 	select {
-	case r := <-will.result:
-		return r.lost, r.silence, r.err
+	case <-will.done:
 	case <-c.life.Done():
-		err = context.Cause(c.life)
+		c.withdraw(will, context.Cause(c.life))
 	case <-ctx.Done():
-		err = context.Cause(ctx)
+		c.withdraw(will, context.Cause(ctx))
 	}
-	if r, known := c.withdraw(will); known {
-		return r.lost, r.silence, r.err // it came at the same moment
-	}
-	return nil, 0, err
+	return will.lost, will.silence, will.err
 }
 
 // nextWill returns the Will that waits for a connection, or nil.
@@ -139,14 +133,19 @@ func (c *mqttConn) nextWill() *pendingWill {
 	return c.will
 }
 
-// concluded reports the result of a Will to its caller. No further connection has it.
-func (c *mqttConn) concluded(will *pendingWill, result willResult) {
+// concluded tells the caller of a Will that the connection l has it, or why it was refused. No further connection
+// has it.
+func (c *mqttConn) concluded(will *pendingWill, l *link, refused error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if will != nil && c.will == will {
-		c.will = nil
-		will.result <- result
+	if will == nil || c.will != will {
+		return
 	}
+	c.will = nil
+	if will.err = refused; refused == nil {
+		will.lost, will.silence = l.down, l.client.Silence
+	}
+	close(will.done)
 }
 
 // refusedWith returns the error for a refusal of a connection, which was to have will, or none. It decides
@@ -158,27 +157,24 @@ func (c *mqttConn) refusedWith(will *pendingWill, connack *paho.Connack) error {
 		ServerReference: connack.Properties.ServerReference,
 	}
 	if !errors.Is(refused, ErrServerBusy) && !errors.Is(refused, ErrUseAnotherServer) {
-		c.concluded(will, willResult{err: refused})
+		c.concluded(will, nil, refused)
 	}
 	return refused
 }
 
-// withdraw gives a Will up, unless its result is known. A connection that has it already is
+// withdraw gives a Will up because of cause, unless its result has come. A connection that has it already is
 // replaced by one without: its loss must not delete a key for a caller that has left.
-func (c *mqttConn) withdraw(will *pendingWill) (result willResult, known bool) {
+func (c *mqttConn) withdraw(will *pendingWill, cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	select {
-	case r := <-will.result:
-		return r, true
-	default:
+	if isClosed(will.done) {
+		return
 	}
 	if c.will == will {
 		c.will = nil
 	}
-	will.withdrawn = true
+	will.withdrawn, will.err = true, cause
 	signal(c.replace)
-	return willResult{}, false
 }
 
 // outdated reports whether a connection that has will, or none, is to be replaced.

@@ -105,7 +105,7 @@ func (c *Conn) Disconnected() {
 	c.line, c.ready = nil, make(chan struct{})
 	c.mu.Unlock()
 	if was.started {
-		was.events.Down()
+		was.events.Down(nil)
 	}
 }
 

@@ -89,7 +89,7 @@ func TestATenureOutlivesTheProgramsOwnConnection(t *testing.T) {
 
 func TestEachErrorSaysWhetherTheRequestWasSent(t *testing.T) {
 	request := transport.Request{Payload: []byte("*2\r\n$3\r\nGET\r\n$1\r\nk\r\n")}
-	events := transport.Events{Up: func() {}, Down: func() {}, Notify: func(transport.Notification) {}}
+	events := transport.Events{Up: func() {}, Down: func(error) {}, Notify: func(transport.Notification) {}}
 	soon := func(t *testing.T) context.Context {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		t.Cleanup(cancel)

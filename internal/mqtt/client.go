@@ -41,12 +41,17 @@ type Client struct {
 	options   ClientOptions
 	keepAlive time.Duration  // between two PINGREQs; zero: there are none
 	done      chan struct{}  // closed by Run
+	ending    sync.Once      // guards Disconnect
 	tasks     sync.WaitGroup // the call of beat that is due or under way, and write
 
-	receiveMaximum int           // of the CONNECT: how many messages of the broker may wait for their PUBACKs
-	maxPacket      int           // bytes that the broker takes in one packet
-	withoutQoS1    bool          // the broker takes no message with QoS 1
-	inFlight       chan struct{} // an item for each message of PublishAsync without a PUBACK; nil: there are none
+	// What the broker's CONNACK says.
+	ReceiveMaximum int           // how many messages with QoS 1 it takes that it has not acknowledged [MQTT-3.3.4-7]
+	MaxPacket      int           // bytes that it takes in one packet [MQTT-3.2.2-15]
+	Silence        time.Duration // how long it waits before it takes a silent connection for lost; zero: forever
+	WithoutQoS1    error         // why it takes no message with QoS 1; nil: it does [MQTT-3.2.2-11]
+
+	maxUnacked int           // how many messages of the broker may wait for their PUBACKs
+	inFlight   chan struct{} // an item for each message of PublishAsync without a PUBACK; nil: there are none
 
 	mu         sync.Mutex
 	over       bool                // Run has stopped reading: nothing new begins
@@ -77,40 +82,23 @@ const maxInFlight = 1 << 15
 // one the client would notice a dead connection later than it was told to. connect must have a Receive
 // Maximum.
 func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options ClientOptions) (*Client, *paho.Connack, error) {
+	c := &Client{conn: conn, options: options, done: make(chan struct{}), maxUnacked: math.MaxUint16}
+	if !options.Deferred {
+		c.maxUnacked = int(*connect.Properties.ReceiveMaximum)
+	}
 	stop := context.AfterFunc(ctx, conn.Abort) // the broker may neither answer nor read
-	connack, err := handshake(conn, connect.Packet(), options)
+	connack, err := c.handshake(connect.Packet())
 	if !stop() && (err == nil || connack == nil) { // a refusal counts, even if ctx has ended since
 		connack, err = nil, ctx.Err()
 	}
 	if err != nil {
 		_ = conn.Close()
+		c.tasks.Wait()
 		return nil, connack, err
 	}
-	seconds := connect.KeepAlive
-	if server := connack.Properties.ServerKeepAlive; server != nil && *server > 0 {
-		seconds = min(seconds, *server)
-	}
-	c := &Client{
-		conn:           conn,
-		options:        options,
-		keepAlive:      time.Duration(seconds) * time.Second,
-		receiveMaximum: int(*connect.Properties.ReceiveMaximum),
-		maxPacket:      MaxHeader + MaxRemaining,
-		withoutQoS1:    connack.Properties.MaximumQoS != nil && *connack.Properties.MaximumQoS == 0,
-		done:           make(chan struct{}),
-	}
-	if size := connack.Properties.MaximumPacketSize; size != nil {
-		c.maxPacket = int(min(*size, MaxHeader+MaxRemaining)) // an int of 32 bits would not hold every size
-	}
-	if options.Deferred {
-		c.receiveMaximum = math.MaxUint16
-	}
+	c.obey(connack.Properties, connect.KeepAlive)
 	if options.Acknowledged == nil {
-		room := maxInFlight
-		if maximum := connack.Properties.ReceiveMaximum; maximum != nil {
-			room = min(room, int(*maximum))
-		}
-		c.inFlight = make(chan struct{}, room)
+		c.inFlight = make(chan struct{}, min(maxInFlight, c.ReceiveMaximum))
 	}
 	if c.keepAlive > 0 {
 		c.tasks.Add(1)
@@ -121,11 +109,36 @@ func Connect(ctx context.Context, conn *Conn, connect *paho.Connect, options Cli
 	return c, connack, nil
 }
 
+// obey notes the conditions in the broker's CONNACK.
+func (c *Client) obey(conditions *paho.ConnackProperties, keepAlive uint16) {
+	c.ReceiveMaximum = int(valueOr(conditions.ReceiveMaximum, math.MaxUint16))
+	const most = MaxHeader + MaxRemaining // an int of 32 bits would not hold every size
+	c.MaxPacket = int(min(valueOr(conditions.MaximumPacketSize, most), most))
+	if valueOr(conditions.MaximumQoS, 1) == 0 {
+		c.WithoutQoS1 = errors.New("the broker does not accept QoS 1: raise its Maximum QoS")
+	}
+	server := valueOr(conditions.ServerKeepAlive, keepAlive)
+	// One and a half times the keep-alive [MQTT-3.1.2-22], which some brokers round down to whole seconds.
+	c.Silence = time.Duration(server) * 3 / 2 * time.Second
+	if server > 0 {
+		keepAlive = min(keepAlive, server)
+	}
+	c.keepAlive = time.Duration(keepAlive) * time.Second
+}
+
+// valueOr returns what p points to, or otherwise if it is nil.
+func valueOr[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
 // handshake sends CONNECT and reads up to the CONNACK.
-func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*paho.Connack, error) {
-	conn.Send(encodeConnect(connect))
+func (c *Client) handshake(connect *packets.Connect) (*paho.Connack, error) {
+	c.conn.Send(encodeConnect(connect))
 	for {
-		packet, err := conn.Next()
+		packet, err := c.conn.Next()
 		if err != nil {
 			return nil, err
 		}
@@ -133,20 +146,14 @@ func handshake(conn *Conn, connect *packets.Connect, options ClientOptions) (*pa
 		if err != nil {
 			return nil, err
 		}
-		switch p := content.(type) {
-		case *packets.Auth:
-			if options.Authenticate == nil {
-				return nil, errAuth
-			}
-			conn.Send(Encode(options.Authenticate()))
-		case *packets.Connack:
-			connack := paho.ConnackFromPacketConnack(p)
-			if p.ReasonCode >= Failure {
-				return connack, fmt.Errorf("the broker refused the connection: %s", p.Reason())
-			}
-			return connack, nil
-		default:
-			return nil, fmt.Errorf("%T came in place of a CONNACK", content) // the gate lets none through
+		p, ok := content.(*packets.Connack)
+		switch {
+		case !ok && !c.control(content): // an AUTH: the gate lets nothing else through
+			return nil, c.conn.CloseCause()
+		case ok && p.ReasonCode >= Failure:
+			return paho.ConnackFromPacketConnack(p), fmt.Errorf("the broker refused the connection: %s", p.Reason())
+		case ok:
+			return paho.ConnackFromPacketConnack(p), nil
 		}
 	}
 }
@@ -237,22 +244,28 @@ func awaitAnswer[T any](ctx context.Context, c *Client, answers <-chan T) (answe
 	return answer, err
 }
 
-// Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If ctx ends while
-// the SUBSCRIBE is being written, so does the connection. If the broker refuses a subscription, the
-// SUBACK comes beside the error.
-func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) (*packets.Suback, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
+// ask sends a packet and waits for the answer of the broker until ctx or the connection ends. If ctx ends while
+// the packet is being written, so does the connection.
+func ask[T any](ctx context.Context, c *Client, kind byte, encode func(id uint16) packets.Packet) (answer T, err error) {
+	if err = ctx.Err(); err != nil {
+		return answer, err
 	}
-	granted := make(chan *packets.Suback, 1)
+	answers := make(chan T, 1)
 	stop := context.AfterFunc(ctx, c.conn.Abort) // a part of the packet may have left
-	_ = c.open(packets.SUBACK, func(id uint16) ([]byte, error) {
-		return Encode(&packets.Subscribe{PacketID: id, Properties: &packets.Properties{}, Subscriptions: subscriptions}), nil
-	}, func(answer any) { granted <- answer.(*packets.Suback) })
+	packet := func(id uint16) ([]byte, error) { return Encode(encode(id)), nil }
+	_ = c.open(kind, packet, func(answer any) { answers <- answer.(T) })
 	if !stop() {
-		return nil, ctx.Err()
+		return answer, ctx.Err()
 	}
-	suback, err := awaitAnswer(ctx, c, granted)
+	return awaitAnswer(ctx, c, answers)
+}
+
+// Subscribe sends SUBSCRIBE and waits for the SUBACK until ctx or the connection ends. If the broker refuses a
+// subscription, the SUBACK comes beside the error.
+func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOptions) (*packets.Suback, error) {
+	suback, err := ask[*packets.Suback](ctx, c, packets.SUBACK, func(id uint16) packets.Packet {
+		return &packets.Subscribe{PacketID: id, Properties: &packets.Properties{}, Subscriptions: subscriptions}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -269,11 +282,9 @@ func (c *Client) Subscribe(ctx context.Context, subscriptions ...packets.SubOpti
 
 // Unsubscribe sends UNSUBSCRIBE and waits for the UNSUBACK until ctx or the connection ends.
 func (c *Client) Unsubscribe(ctx context.Context, filter string) error {
-	ended := make(chan *packets.Unsuback, 1)
-	_ = c.open(packets.UNSUBACK, func(id uint16) ([]byte, error) {
-		return Encode(&packets.Unsubscribe{PacketID: id, Properties: &packets.Properties{}, Topics: []string{filter}}), nil
-	}, func(answer any) { ended <- answer.(*packets.Unsuback) })
-	unsuback, err := awaitAnswer(ctx, c, ended)
+	unsuback, err := ask[*packets.Unsuback](ctx, c, packets.UNSUBACK, func(id uint16) packets.Packet {
+		return &packets.Unsubscribe{PacketID: id, Properties: &packets.Properties{}, Topics: []string{filter}}
+	})
 	if err == nil && unsuback.Reasons[0] >= Failure { // the gate lets none through without a code
 		return fmt.Errorf("the broker refused an UNSUBSCRIBE: %s", unsuback.Reason(0))
 	}
@@ -302,8 +313,8 @@ func (c *Client) Publish(ctx context.Context, m *Message) (*Puback, error) {
 // PUBACK, which it must not keep, in the goroutine of Run, unless the connection ends before. A message that
 // is larger than the broker takes is not sent; the error is a *[TooLargeError] or [ErrTooLong].
 func (c *Client) PublishAsync(ctx context.Context, m *Message, acknowledged func(*Puback)) error {
-	if c.withoutQoS1 {
-		return errors.New("the broker does not accept QoS 1: raise its Maximum QoS") // [MQTT-3.2.2-11]
+	if c.WithoutQoS1 != nil {
+		return c.WithoutQoS1
 	}
 	select {
 	case c.inFlight <- struct{}{}:
@@ -334,16 +345,21 @@ func (c *Client) Send(m *Message) error {
 func (c *Client) encode(m *Message, qos byte, id uint16) ([]byte, error) {
 	m.QoS, m.PacketID = qos, id
 	packet, err := m.Append(nil)
-	if err == nil && len(packet) > c.maxPacket { // [MQTT-3.2.2-15]
-		err = &TooLargeError{Size: len(packet), Limit: c.maxPacket}
+	if err == nil && len(packet) > c.MaxPacket {
+		err = &TooLargeError{Size: len(packet), Limit: c.MaxPacket}
 	}
 	return packet, err
 }
 
-// Disconnect sends DISCONNECT and closes the connection, lost already or not. Run then returns.
+// Disconnect sends DISCONNECT and closes the connection, lost already or not, once. Run then returns. A broker
+// that does not read the DISCONNECT delays it by a second at most.
 func (c *Client) Disconnect() {
-	c.conn.Send(Encode(&packets.Disconnect{}))
-	_ = c.conn.Close() // an error says that it was lost
+	c.ending.Do(func() {
+		abort := time.AfterFunc(farewellTimeout, c.conn.Abort)
+		defer abort.Stop()
+		c.conn.Send(Encode(&packets.Disconnect{}))
+		_ = c.conn.Close() // an error says that it was lost
+	})
 }
 
 // Run reads and handles packets until the connection has ended. When it returns, the connection is
@@ -436,7 +452,8 @@ func (c *Client) publish(p *Publish) (goOn bool) {
 		return true
 	}
 	if !c.queue(AppendPuback(nil, id), 1, 0) {
-		c.conn.Refuse(Refuse(packets.DisconnectReceiveMaximumExceeded, "more messages are unacknowledged than the Receive Maximum of %d", c.receiveMaximum))
+		c.conn.Refuse(Refuse(packets.DisconnectReceiveMaximumExceeded,
+			"more messages are unacknowledged than the Receive Maximum of %d", c.maxUnacked))
 		return false
 	}
 	return true
@@ -458,7 +475,7 @@ func (c *Client) Acknowledge(id uint16) {
 func (c *Client) queue(encoded []byte, acks, auths int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.acks+acks > c.receiveMaximum || c.auths+auths > 1 {
+	if c.acks+acks > c.maxUnacked || c.auths+auths > 1 {
 		return false
 	}
 	c.acks += acks

@@ -537,8 +537,11 @@ func TestABrokersPacketSizeIsTakenAsItIsOnEveryPlatform(t *testing.T) {
 	} {
 		inBubble(t, func(t *testing.T, h *harness) {
 			h.mustConnect(packets.Properties{MaximumPacketSize: &size})
-			if got := h.client.maxPacket; got != want {
+			if got := h.client.MaxPacket; got != want {
 				t.Errorf("%d bytes: %d, want %d", size, got, want)
+			}
+			if got := h.client.ReceiveMaximum; got != math.MaxUint16 { // MQTT's own
+				t.Errorf("%d messages at once where the broker names no limit", got)
 			}
 		})
 	}

@@ -59,7 +59,7 @@ var noLimits Limits
 // with the packet, or nil. It refuses any topic alias: neither client nor server allows one.
 func (p *Publish) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 	*p = Publish{}
-	in, refusal := bodyOf(packet, packets.PUBLISH, packets.PUBLISH)
+	in, refusal := Body(packet, packets.PUBLISH, packets.PUBLISH)
 	if refusal != nil {
 		return refusal
 	}
@@ -253,7 +253,7 @@ type Puback struct {
 // nil. It accepts any reason code.
 func (ack *Puback) Decode(packet []byte, version byte, limits *Limits) *Refusal {
 	*ack = Puback{}
-	in, refusal := bodyOf(packet, packets.PUBACK, packets.PUBCOMP)
+	in, refusal := Body(packet, packets.PUBACK, packets.PUBCOMP)
 	if refusal != nil {
 		return refusal
 	}

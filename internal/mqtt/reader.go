@@ -128,34 +128,25 @@ func PacketID(in *Reader) (uint16, *Refusal) {
 	return id, nil
 }
 
-// CheckHeader returns what is wrong with the fixed header of a complete packet, or nil [MQTT-2.1.3-1].
-func CheckHeader(packet []byte) *Refusal {
-	size, _, ok := Size(packet)
+// Body checks the fixed header of a complete packet [MQTT-2.1.3-1], which has one of these types, and returns what
+// follows it.
+func Body(packet []byte, first, last byte) (Reader, *Refusal) {
+	size, header, ok := Size(packet)
 	if !ok || size != len(packet) {
-		return Refuse(Malformed, "it is not as long as its header says")
+		return nil, Refuse(Malformed, "it is not as long as its header says")
 	}
-	flags := byte(0)
-	switch Type(packet) {
-	case packets.PUBLISH:
-		return nil
-	case packets.PUBREL, packets.SUBSCRIBE, packets.UNSUBSCRIBE:
-		flags = 2
-	}
-	if packet[0]&0x0f != flags {
-		return Refuse(Malformed, "its flags are reserved")
-	}
-	return nil
-}
-
-// bodyOf returns what follows the fixed header of a complete packet of one of these types.
-func bodyOf(packet []byte, first, last byte) (Reader, *Refusal) {
-	if refusal := CheckHeader(packet); refusal != nil {
-		return nil, refusal
-	}
-	if kind := Type(packet); kind < first || kind > last {
+	flags := packet[0] & 0x0f
+	switch kind := Type(packet); {
+	case kind < first || kind > last:
 		return nil, Refuse(ProtocolError, "it has the type %d", kind)
+	case kind == packets.PUBREL, kind == packets.SUBSCRIBE, kind == packets.UNSUBSCRIBE:
+		flags ^= 2
+	case kind == packets.PUBLISH:
+		flags = 0 // it has flags of its own
 	}
-	_, header, _ := Size(packet)
+	if flags != 0 {
+		return nil, Refuse(Malformed, "its flags are reserved")
+	}
 	return packet[header:], nil
 }
 
@@ -180,4 +171,185 @@ func AppendVariable(dst []byte, value int) []byte {
 func AppendString[T string | []byte](dst []byte, text T) []byte {
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(text)))
 	return append(dst, text...)
+}
+
+const properties = packets.PropSharedSubAvailable + 1 // identifiers of properties are below [MQTT-2.2.2.2]
+
+// kind is the encoding of a property's value, and its range.
+type kind byte
+
+const (
+	unknown  kind = iota
+	flag          // a byte, 0 or 1
+	short         // a two byte integer
+	positive      // a two byte integer that is not 0
+	long          // a four byte integer
+	size          // a four byte integer that is not 0
+	variable      // a variable byte integer that is not 0
+	text
+	binaryData
+	pair // two strings
+)
+
+// known are the properties of the standard, with its names for them.
+var known = [properties]struct {
+	kind kind
+	name string
+}{
+	packets.PropPayloadFormat:          {flag, "Payload Format Indicator"},
+	packets.PropMessageExpiry:          {long, "Message Expiry Interval"},
+	packets.PropContentType:            {text, "Content Type"},
+	packets.PropResponseTopic:          {text, "Response Topic"},
+	packets.PropCorrelationData:        {binaryData, "Correlation Data"},
+	packets.PropSubscriptionIdentifier: {variable, "Subscription Identifier"},
+	packets.PropSessionExpiryInterval:  {long, "Session Expiry Interval"},
+	packets.PropAssignedClientID:       {text, "Assigned Client Identifier"},
+	packets.PropServerKeepAlive:        {short, "Server Keep Alive"},
+	packets.PropAuthMethod:             {text, "Authentication Method"},
+	packets.PropAuthData:               {binaryData, "Authentication Data"},
+	packets.PropRequestProblemInfo:     {flag, "Request Problem Information"},
+	packets.PropWillDelayInterval:      {long, "Will Delay Interval"},
+	packets.PropRequestResponseInfo:    {flag, "Request Response Information"},
+	packets.PropResponseInfo:           {text, "Response Information"},
+	packets.PropServerReference:        {text, "Server Reference"},
+	packets.PropReasonString:           {text, "Reason String"},
+	packets.PropReceiveMaximum:         {positive, "Receive Maximum"},
+	packets.PropTopicAliasMaximum:      {short, "Topic Alias Maximum"},
+	packets.PropTopicAlias:             {short, "Topic Alias"},
+	packets.PropMaximumQOS:             {flag, "Maximum QoS"},
+	packets.PropRetainAvailable:        {flag, "Retain Available"},
+	packets.PropUser:                   {pair, "User Property"},
+	packets.PropMaximumPacketSize:      {size, "Maximum Packet Size"},
+	packets.PropWildcardSubAvailable:   {flag, "Wildcard Subscription Available"},
+	packets.PropSubIDAvailable:         {flag, "Subscription Identifier Available"},
+	packets.PropSharedSubAvailable:     {flag, "Shared Subscription Available"},
+}
+
+// PropertySet is a set of properties by their identifiers.
+type PropertySet uint64
+
+// SetOf returns the set of these properties.
+func SetOf(identifiers ...byte) PropertySet {
+	var set PropertySet
+	for _, identifier := range identifiers {
+		set |= 1 << identifier
+	}
+	return set
+}
+
+// Has reports whether a property is in the set.
+func (s PropertySet) Has(identifier byte) bool {
+	return identifier < properties && s&(1<<identifier) != 0
+}
+
+// Property is one property. Its slices are parts of the buffer.
+type Property struct {
+	Identifier byte
+	Number     uint32 // its value, if that is a number
+	Name       []byte // of a user property
+	Value      []byte // any other value
+}
+
+// Properties reads the properties of packets. It refuses a property that the packet cannot have or cannot
+// repeat, and one with a value that the standard does not allow. User properties and Subscription
+// Identifiers may be repeated: a SUBSCRIBE, which has one at most, needs a check of its own.
+type Properties struct {
+	Seen PropertySet // by the latest call of Each
+	Raw  []byte      // what it read, without the length
+
+	users int // the number of user properties, by all calls
+	size  int // their length in bytes
+}
+
+var repeatable = SetOf(packets.PropUser, packets.PropSubscriptionIdentifier)
+
+// Each reads the properties at the beginning of in, moves in behind them, and calls do, unless it is
+// nil, for every one. It returns what is wrong with them, or the refusal of do. User properties of earlier
+// calls count for the limits.
+func (p *Properties) Each(in *Reader, allowed PropertySet, limits *Limits, do func(Property) *Refusal) *Refusal {
+	length, ok := in.Variable()
+	if !ok || length > len(*in) {
+		return Refuse(Malformed, "the length of the properties is malformed, or longer than the packet")
+	}
+	rest := (*in)[:length:length]
+	p.Seen, p.Raw, *in = 0, rest, (*in)[length:]
+	for len(rest) > 0 {
+		identifier := rest[0]
+		switch {
+		case identifier >= properties || known[identifier].kind == unknown:
+			return Refuse(Malformed, "there is no property 0x%02X", identifier) // [MQTT-2.2.2.2]
+		case !allowed.Has(identifier):
+			return Refuse(Malformed, "it cannot have a %s", known[identifier].name) // [MQTT-2.2.2.2]
+		case p.Seen.Has(identifier) && !repeatable.Has(identifier):
+			return Refuse(ProtocolError, "it has more than one %s", known[identifier].name)
+		}
+		p.Seen |= 1 << identifier
+		property, ok := rest.Property()
+		if refusal := p.check(&property, ok, limits); refusal != nil {
+			return refusal
+		}
+		if do != nil {
+			if refusal := do(property); refusal != nil {
+				return refusal
+			}
+		}
+	}
+	return nil
+}
+
+// check returns what is wrong with the value of a property, or nil. ok says that it is complete.
+func (p *Properties) check(property *Property, ok bool, limits *Limits) *Refusal {
+	inRange, name := true, known[property.Identifier].name
+	switch known[property.Identifier].kind {
+	case flag:
+		inRange = property.Number <= 1
+	case positive, size, variable:
+		inRange = property.Number > 0
+	case text:
+		ok = ok && isText(property.Value)
+	case pair:
+		ok = ok && isText(property.Name) && isText(property.Value)
+		p.users++
+		p.size += len(property.Name) + len(property.Value)
+	}
+	switch {
+	case !ok:
+		return Refuse(Malformed, "its %s is malformed", name)
+	case !inRange:
+		return Refuse(ProtocolError, "its %s cannot be %d", name, property.Number)
+	case Over(p.users, limits.UserProperties):
+		return Refuse(QuotaExceeded, "it has more than %d user properties", limits.UserProperties)
+	case Over(p.size, limits.UserPropertyBytes):
+		return Refuse(QuotaExceeded, "its user properties have more than %d bytes", limits.UserPropertyBytes)
+	}
+	return nil
+}
+
+// Property reads a property whose identifier is known, and does not check its value.
+func (r *Reader) Property() (property Property, ok bool) {
+	property.Identifier, _ = r.Byte()
+	switch known[property.Identifier].kind {
+	case flag:
+		var value byte
+		value, ok = r.Byte()
+		property.Number = uint32(value)
+	case short, positive:
+		var value uint16
+		value, ok = r.Uint16()
+		property.Number = uint32(value)
+	case long, size:
+		property.Number, ok = r.Uint32()
+	case variable:
+		var value int
+		value, ok = r.Variable()
+		property.Number = uint32(value)
+	case pair:
+		if property.Name, ok = r.Binary(); !ok {
+			return property, false
+		}
+		fallthrough
+	default:
+		property.Value, ok = r.Binary()
+	}
+	return property, ok
 }

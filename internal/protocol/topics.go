@@ -93,3 +93,122 @@ func fromUpperHex(text string) (string, bool) {
 	decoded, err := hex.DecodeString(text)
 	return string(decoded), err == nil
 }
+
+// User properties of requests, replies and notifications.
+const (
+	// PropertyTimestamp carries a hybrid logical timestamp: the sender's in a request, the
+	// version of the value in a reply or a notification.
+	PropertyTimestamp = "__ts"
+	// PropertyFencingToken carries the fencing token of a protected write.
+	PropertyFencingToken = "__ft"
+	// PropertyPersistence with the value "true" asks the store to keep the key of a SET on
+	// disk.
+	PropertyPersistence = "aio-persistence"
+	// PropertySourceID repeats the client id. No broker checks it, so it proves nothing.
+	PropertySourceID = "__srcId"
+	// PropertyProtocolVersion is the version of the protocol.
+	PropertyProtocolVersion = "__protVer"
+	// PropertyPartition routes requests to one of the store's partitions.
+	PropertyPartition = "$partition"
+	// PropertyStatus and PropertyStatusMessage are the result of the invocation, not of
+	// the command: 200 even for a refusal, 400 and above if the store could not evaluate
+	// the request.
+	PropertyStatus        = "__stat"
+	PropertyStatusMessage = "__stMsg"
+	// PropertyStore names the data of a store. The store sends it with each reply and
+	// notification, and refuses a request that names another. It is an extension of this
+	// project: other stores and clients ignore it.
+	PropertyStore = "tenure-store"
+	// PropertyInstance names the process of a store that is not its clients' broker. A store that
+	// keeps its data over a restart has the same PropertyStore and another PropertyInstance: what
+	// clients watched is forgotten. So it is for one client whose watches the store has ended. It is an extension like PropertyStore.
+	PropertyInstance = "tenure-instance"
+	// PropertyForced says that a DEL or VDEL takes a lease from its holder on purpose, and why, or on
+	// which person's demand. A store of this project logs it; it changes nothing else.
+	PropertyForced = "tenure-forced"
+)
+
+const (
+	// ProtocolVersion is the value of PropertyProtocolVersion.
+	ProtocolVersion = "1.0"
+	// StatusOK is the value of PropertyStatus in every reply with a payload.
+	StatusOK = "200"
+	// StatusUnavailable is the value of PropertyStatus if the store could not take the request now. The
+	// request may be a redelivery of one that was applied.
+	StatusUnavailable = "503"
+	// ContentType is the MQTT content type of every payload.
+	ContentType = "application/octet-stream"
+)
+
+// Verbs and options, as they are sent.
+const (
+	VerbSet       = "SET"
+	VerbGet       = "GET"
+	VerbDel       = "DEL"
+	VerbVDel      = "VDEL"
+	VerbKeyNotify = "KEYNOTIFY"
+
+	OptionNX   = "NX"
+	OptionNEX  = "NEX"
+	OptionPX   = "PX"
+	OptionStop = "STOP"
+)
+
+// Words of a notification.
+const (
+	NotifyWord   = "NOTIFY"
+	NotifyValue  = "VALUE"
+	NotifySet    = "SET"
+	NotifyDelete = "DELETE"
+	// NotifyDel is the documented spelling of NotifyDelete.
+	NotifyDel = "DEL"
+)
+
+// Condition says when a SET applies.
+type Condition uint8
+
+const (
+	// Always applies whatever the key holds.
+	Always Condition = iota
+	// IfMissing (NX) applies only to a key that does not exist.
+	IfMissing
+	// IfMissingOrEqual (NEX) applies only to a key that does not exist, or that holds the expected value:
+	// the value being set, unless the command names another. A holder renews its lease with it.
+	IfMissingOrEqual
+)
+
+// nonceSize is the length of a nonce in bytes. In a value it has two hexadecimal digits for each.
+const nonceSize = 16
+
+// LeaseValue returns the value of a lease's key: the holder's name, a colon and a nonce, which tells
+// the tenures of one holder apart.
+func LeaseValue(holder string, nonce [nonceSize]byte) string {
+	return holder + ":" + hex.EncodeToString(nonce[:])
+}
+
+// HolderOf returns the name of the holder in the value of a lease's key: what is before the last colon, or
+// all of it if there is none. A name may contain colons.
+//
+// hasNonce says whether a nonce follows as LeaseValue writes it. Other stores' clients write other
+// values, and a value that is no lease's may be secret up to any of its bytes: a URL with a password has
+// colons too. So a caller that shows a name without the value must ask for the nonce.
+func HolderOf[T string | []byte](value T) (holder T, hasNonce bool) {
+	for i := len(value) - 1; i >= 0; i-- {
+		if value[i] == ':' {
+			return value[:i], isNonce(value[i+1:])
+		}
+	}
+	return value, false
+}
+
+func isNonce[T string | []byte](text T) bool {
+	if len(text) != 2*nonceSize {
+		return false
+	}
+	for i := range len(text) {
+		if b := text[i]; (b < '0' || b > '9') && (b < 'a' || b > 'f') {
+			return false
+		}
+	}
+	return true
+}

@@ -10,12 +10,8 @@ import (
 
 var (
 	mu     sync.Mutex
-	source = rand.New(unpredictable{}) // but in simulations
+	source = rand.New(rand.NewPCG(rand.Uint64(), 0)) // with another seed in simulations
 )
-
-type unpredictable struct{}
-
-func (unpredictable) Uint64() uint64 { return rand.Uint64() }
 
 // Fraction returns a number of at least zero and less than one. It is safe for concurrent use.
 func Fraction() float64 {
@@ -38,11 +34,12 @@ func Duration(limit time.Duration) time.Duration {
 // Seed makes every draw in this process follow from seed until stop is called. It is for
 // tests that do not run in parallel.
 func Seed(seed uint64) (stop func()) {
-	set := func(s rand.Source) {
-		mu.Lock()
-		defer mu.Unlock()
-		source = rand.New(s)
-	}
-	set(rand.NewPCG(seed, 0))
-	return func() { set(unpredictable{}) }
+	use(seed)
+	return func() { use(rand.Uint64()) }
+}
+
+func use(seed uint64) {
+	mu.Lock()
+	defer mu.Unlock()
+	source = rand.New(rand.NewPCG(seed, 0))
 }

@@ -39,7 +39,7 @@ func (s inProcess) Pass(d time.Duration) { time.Sleep(d) }
 
 func (s inProcess) Connect(t testing.TB, clientID string) statestoretest.Client {
 	c := &inProcessClient{t: t, store: s.Store, conn: s.Store.Connect(clientID)}
-	c.conn.Start(transport.Events{Up: func() {}, Down: func() {}, Ended: func(error) {}, Notify: func(n transport.Notification) {
+	c.conn.Start(transport.Events{Up: func() {}, Down: func(error) {}, Ended: func(error) {}, Notify: func(n transport.Notification) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.received = append(c.received, statestoretest.Notification{Key: n.Key, Payload: n.Payload, Version: n.Timestamp})

@@ -92,7 +92,7 @@ func newConn(store *Store, clientID string) *Conn {
 		queued:   make(chan struct{}, 1),
 		line:     make(chan struct{}),
 		restored: make(chan struct{}),
-		events:   transport.Events{Up: func() {}, Down: func() {}, Ended: func(error) {}}, // until Start
+		events:   transport.Events{Up: func() {}, Down: func(error) {}, Ended: func(error) {}}, // until Start
 	}
 	c.life, c.finish = context.WithCancelCause(context.Background())
 	close(c.restored)
@@ -173,7 +173,7 @@ func (c *Conn) leave(line chan struct{}, farewell bool) (left bool) {
 	if will != nil {
 		c.apply(&exchange{request: *will, correlation: c.correlation()}, false, dropReply)
 	}
-	down()
+	down(nil)
 	return true
 }
 

@@ -322,7 +322,7 @@ func TestEachFaultOfANotificationDoesWhatItSays(t *testing.T) {
 				defer conn.Close()
 				began := time.Now()
 				var got []string
-				conn.Start(transport.Events{Up: func() {}, Down: func() {}, Ended: func(error) {}, Notify: func(n transport.Notification) {
+				conn.Start(transport.Events{Up: func() {}, Down: func(error) {}, Ended: func(error) {}, Notify: func(n transport.Notification) {
 					words := strings.Split(string(n.Payload), "\r\n")
 					got = append(got, arrival(time.Since(began), words[len(words)-2]))
 				}})

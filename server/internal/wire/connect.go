@@ -58,7 +58,7 @@ func (g *Gate) checkConnect(packet []byte, in *mqtt.Reader) *mqtt.Refusal {
 	if size, _, _ := mqtt.Size(packet); mqtt.Over(size, g.limits.FirstPacket) {
 		return mqtt.Refuse(mqtt.PacketTooLarge, "it has %d bytes, and at most %d are accepted", size, g.limits.FirstPacket)
 	}
-	if refusal := mqtt.CheckHeader(packet); refusal != nil {
+	if _, refusal := mqtt.Body(packet, packets.CONNECT, packets.CONNECT); refusal != nil {
 		return refusal
 	}
 	flags, ok := in.Byte()

@@ -44,12 +44,11 @@ const (
 // wrong with the packet, or nil. It allocates for no more filters than limits allow.
 func (s *Subscribe) Decode(packet []byte, version byte, limits *Limits) (refusal *mqtt.Refusal) {
 	*s = Subscribe{}
-	if refusal := mqtt.CheckHeader(packet); refusal != nil {
+	in, refusal := mqtt.Body(packet, packets.SUBSCRIBE, packets.UNSUBSCRIBE)
+	if refusal != nil {
 		return refusal
 	}
 	subscribes := mqtt.Type(packet) == packets.SUBSCRIBE
-	_, header, _ := mqtt.Size(packet)
-	in := mqtt.Reader(packet[header:])
 	if s.PacketID, refusal = mqtt.PacketID(&in); refusal != nil {
 		return refusal
 	}
