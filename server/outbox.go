@@ -13,7 +13,8 @@ import (
 // notifications, and the room for ordinary messages, which are queued in the client's session. All of it has
 // one budget of bytes.
 //
-// The goroutine that reads the connection writes what its own requests cause, each before the next. Otherwise a goroutine writes that is started in a turn of Server.writers. So neither a publisher nor a
+// The goroutine that reads the connection writes what its own requests cause, each before the next.
+// Otherwise a goroutine writes that is started in a turn of Server.writers. So neither a publisher nor a
 // commit ever waits for a client, and an idle connection has one goroutine.
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and

@@ -141,7 +141,8 @@ func TestEachPacketIsWrittenByTheReaderOrByAnother(t *testing.T) {
 		pushing.Go(func() {
 			for i := range each {
 				for queued := false; !queued; { // the room of 1 MiB may be taken
-					queued, _ = o.notify(&sharedNotification{Change: &statestore.Change{Key: strconv.Itoa(client), Value: strconv.Itoa(i + 1)}})
+					change := &statestore.Change{Key: strconv.Itoa(client), Value: strconv.Itoa(i + 1)}
+					queued, _ = o.notify(&sharedNotification{Change: change})
 				}
 			}
 		})
@@ -199,7 +200,11 @@ func TestAnOutboxThatIsClosedWhileItWaitsHoldsUpNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var written atomic.Bool
-		outboxes := outboxesOf(func() { _, _ = await.Next(release) }, func() { t.Error("it writes when it is closed") }, func() { written.Store(true) })
+		outboxes := outboxesOf(
+			func() { _, _ = await.Next(release) },
+			func() { t.Error("it writes when it is closed") },
+			func() { written.Store(true) },
+		)
 		for _, o := range outboxes {
 			o.Wake()
 		}

@@ -109,7 +109,8 @@ func TestARuleThatEndsItsGoroutineEndsTheConnectionOnly(t *testing.T) {
 		}
 		return true
 	}}
-	address, s := testsupport.StartServer(t, server.Options{Authenticator: rules, Authorizer: rules, Store: statestore.Options{Identity: "s"}})
+	options := server.Options{Authenticator: rules, Authorizer: rules, Store: statestore.Options{Identity: "s"}}
+	address, s := testsupport.StartServer(t, options)
 	other := testsupport.WatchKey(t, address, "left")
 	for n := range 5 {
 		will := testsupport.RequestWill("victim", "SET", "left", fmt.Sprint(n))

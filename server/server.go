@@ -128,7 +128,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		seed:                 maphash.MakeSeed(),
 		messages:             pubsub.New(options.messageLimits()),
 		quotas:               newQuotas(&options.Limits),
-		journalTurns:         semaphore.New(1, math.MaxInt, func(string) int { return math.MaxInt }), // each connection waits with one request
+		journalTurns:         semaphore.New(1, math.MaxInt, unlimited), // each connection waits with one request
 		processors:           fairqueue.New(0),
 		writers:              fairqueue.New(0),
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
@@ -172,6 +172,8 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
 	return s, nil
 }
+
+func unlimited(string) int { return math.MaxInt }
 
 // listen returns the socket on which a server with these options listens.
 func (o *Options) listen() (socket net.Listener, err error) {

@@ -109,8 +109,11 @@ func (e *Engine) TrySubmit(command statestore.Command, done func(statestore.Repl
 	e.mu.Lock()
 	defer e.unlock()
 	now := e.nowLocked(system)
-	if e.journal != nil && (e.failure != nil || e.sealed || e.restsLocked(&command, reply) != nil || e.store.MayWrite(now, &command)) {
-		return reply, false
+	if e.journal != nil {
+		ended := e.failure != nil || e.sealed
+		if ended || e.restsLocked(&command, reply) != nil || e.store.MayWrite(now, &command) {
+			return reply, false
+		}
 	}
 	reply, ok = e.applyLocked(now, &command, done)
 	e.wakeExpiryLocked()
@@ -147,7 +150,9 @@ func (e *Engine) Room(ctx context.Context) error {
 func (e *Engine) Waiting() int64 { return e.waiting.Load() }
 
 // applyLocked applies a command, see Submit.
-func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command, done func(statestore.Reply)) (statestore.Reply, bool) {
+func (e *Engine) applyLocked(
+	now statestore.Instant, command *statestore.Command, done func(statestore.Reply),
+) (statestore.Reply, bool) {
 	if e.journal == nil {
 		reply, effects := e.store.Apply(now, *command)
 		e.leaveNowLocked(reply, &effects, done)

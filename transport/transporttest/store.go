@@ -388,7 +388,14 @@ func (s *Store) apply(received statestore.Request, request transport.Request, wi
 		}
 		done(result)
 	}
-	applied := Applied{At: time.Now(), Client: command.Client, Command: command, Request: request, Store: running.Identity(), Again: again}
+	applied := Applied{
+		At:      time.Now(),
+		Client:  command.Client,
+		Command: command,
+		Request: request,
+		Store:   running.Identity(),
+		Again:   again,
+	}
 	var mu sync.Mutex
 	submitted, left := false, false
 	reply, _ := running.Submit(command, func(reply statestore.Reply) {
