@@ -114,7 +114,7 @@ func TestImportsPointDown(t *testing.T) {
 
 // The list of files shows where to look only while it is short.
 func TestPackagesHaveFewFiles(t *testing.T) {
-	more := map[string]int{"lease": 43} // a model of the walk needs what the package does not export
+	more := map[string]int{"lease": 43, "statestore": 39} // a model of the walk needs what the package does not export; one state machine
 	seen := make(map[string]bool)
 	for _, i := range imports(t) {
 		if name := i[0]; !seen[name] {

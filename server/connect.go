@@ -13,7 +13,6 @@ import (
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/wire"
@@ -214,7 +213,6 @@ func (s *Server) refuse(conn *connection, why RefusalReason, answer *mqtt.Refusa
 // noteRefusal counts and logs that a client is not admitted.
 func (s *Server) noteRefusal(conn *connection, why RefusalReason, attributes ...any) {
 	s.countRefused(why)
-	s.observe(activity.Refused, conn, string(why))
 	s.refusals.Log(append([]any{"client", logs.Name(conn.identity.Client), "remote", conn.remote}, attributes...)...)
 }
 
@@ -232,7 +230,7 @@ func (s *Server) takeOver(old, next *connection) {
 		return
 	case <-timeout.C:
 	}
-	s.observeTakeOver(old, next)
+	s.log.TakenOver(old.seen, old.identity.Client, old.identity.User, next.remote, old.remote)
 	old.disconnect(mqtt.Refuse(mqtt.TakenOver, "session takeover"))
 	<-old.over
 }

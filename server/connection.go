@@ -15,6 +15,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
@@ -57,7 +58,7 @@ type connection struct {
 	answers        int                         // bytes that wait to be written
 	fault          error                       // why the server ends the connection, if the client has sent something forbidden
 	ended          error                       // why readPackets ends; nil after a normal DISCONNECT
-	observed       bool                        // the observer knows that it has begun
+	seen           *events.Client              // nil: it has not entered Server.clients
 	unlock         func()                      // unlocks the client id; nil: it is not locked
 
 	replaced    atomic.Bool               // the next connection of the client waits for the end of this one

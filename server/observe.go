@@ -6,52 +6,42 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/shown"
 	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/internal/events"
+	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// observing makes the event of a request, and returns what the engine calls with the reply when that may
-// leave. It is apart from apply so that a request without an observer allocates nothing for it.
-func (s *Server) observing(conn *connection, r *request, command *statestore.Command, now time.Time) func(statestore.Reply) {
-	event := s.events.Request(command, now)
-	event.User, event.Remote = activity.CutText(conn.identity.User), conn.remote
-	event.Will = r.isWill
+// State returns what the status page of the server shows. It takes milliseconds, and holds up requests for
+// less than one. Values of leases, which may be secret, are a part of it.
+func (s *Server) State() activity.State { return events.State(s.engine, s.seen) }
+
+// describe adds to a command what the server knows of its request.
+func (s *Server) describe(conn *connection, r *request, command *statestore.Command) {
+	command.Arrived = s.engine.Elapsed()
+	command.User, command.Will = conn.identity.User, r.isWill
 	if r.forced != nil {
-		event.Forced = activity.CutText(strings.Clone(*r.forced))
-	}
-	return func(reply statestore.Reply) { s.events.Answered(event, reply) }
-}
-
-// observe reports what happened to a connection, if anything takes the events.
-func (s *Server) observe(kind activity.Kind, conn *connection, reason string) {
-	if s.events.Wanted() {
-		s.events.Push(connectionEvent(kind, conn, reason))
+		command.Forced = strings.Clone(shown.Cut(*r.forced))
 	}
 }
 
-// observeEnd reports the end of a connection, unless its beginning was not reported.
-func (s *Server) observeEnd(conn *connection) {
-	if conn.observed {
-		s.events.Push(connectionEvent(activity.Disconnected, conn, whyEnded(conn, s.stopping.Load())))
+// note notes the reply to a request, and logs a request that a rule refuses: of the users, or of strict mode.
+func (s *Server) note(conn *connection, command *statestore.Command, reply statestore.Reply) {
+	conn.seen.Answered(command, &reply, time.Now())
+	s.log.Answered(command, &reply, conn.remote)
+	switch reply.Err {
+	case protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued:
+		s.denials.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "remote", conn.remote,
+			"verb", command.Verb.String(), "key", logs.Name(command.Key), "reason", reply.Err.Error())
 	}
 }
 
-// observeTakeOver reports that a client has opened a connection while an earlier one was open.
-func (s *Server) observeTakeOver(earlier, next *connection) {
-	event := connectionEvent(activity.TakenOver, earlier, earlier.remote)
-	event.Remote = next.remote
-	s.events.Push(event) // a flapping client id is for the log, whether or not there is an observer
-}
-
-func connectionEvent(kind activity.Kind, conn *connection, reason string) activity.Event {
-	return activity.Event{
-		Kind:   kind,
-		At:     time.Now(),
-		Client: activity.CutKey(conn.identity.Client),
-		User:   activity.CutText(conn.identity.User),
-		Remote: conn.remote,
-		Reason: reason,
-	}
+// noteEnd notes the end of a connection.
+func (s *Server) noteEnd(conn *connection) {
+	s.engine.Lost(conn.identity.Client, conn.identity.User)
+	conn.seen.Go(whyEnded(conn, s.stopping.Load()))
 }
 
 // whyEnded returns why a connection ended, as the goroutine that reads it finds out.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/defaults"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -105,16 +104,6 @@ type Options struct {
 	// bursts of large packets need memory too: see docs/security.md. If it is 0, each limit has
 	// its default, and keys and values have no limit.
 	MaxMemory int64
-	// Observe takes the events of the store: requests with their outcome, expiries, connections. One
-	// goroutine calls it, with one event at a time, after the change of a request is committed. It
-	// may call methods of the server, but not Serve. If it is slower than the events come, some are
-	// left out: Event.Lost counts them. Serve ends five seconds after its other tasks if the calls for the
-	// events that are left have not returned, and makes no other call then. What the log has does not
-	// wait for these calls. nil: no events are made. See [activity.Model].
-	Observe func(activity.Event)
-	// ObserveValues puts values into the events. Values may be secret. With the value of a
-	// lease each client that may write the key can release it.
-	ObserveValues bool
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
 }

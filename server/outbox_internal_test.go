@@ -370,7 +370,7 @@ func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 
 // replyOf returns a reply that takes some bytes of an outbox.
 func replyOf(bytes int64) *pendingReply {
-	p := new(Server).newReply(&request{Publish: new(mqtt.Publish)}, new(statestore.Command), nil)
+	p := new(Server).newReply(&request{Publish: new(mqtt.Publish)}, new(statestore.Command))
 	p.bytes = bytes
 	return p
 }

@@ -115,8 +115,7 @@ type pendingReply struct {
 	topic       string
 	correlation []byte
 	key         string
-	bytes       int64                  // of the outbox
-	observed    func(statestore.Reply) // may be nil
+	bytes       int64 // of the outbox
 	reply       statestore.Reply
 	arrive      func(statestore.Reply) // the method arrived as a value, which is allocated once
 }
@@ -127,13 +126,13 @@ var pendingReplies sync.Pool
 const replyOverhead = 512
 
 // newReply returns the reply to a request.
-func (s *Server) newReply(r *request, command *statestore.Command, observed func(statestore.Reply)) *pendingReply {
+func (s *Server) newReply(r *request, command *statestore.Command) *pendingReply {
 	p, ok := pendingReplies.Get().(*pendingReply)
 	if !ok {
 		p = new(pendingReply)
 		p.arrive = p.arrived
 	}
-	p.server, p.topic, p.key, p.observed = s, r.responseTopic, command.Key, observed
+	p.server, p.topic, p.key = s, r.responseTopic, command.Key
 	p.correlation = append(p.correlation[:0], r.CorrelationData...) // whose bytes are overwritten later
 	p.bytes = replyOverhead + int64(len(p.topic)+len(p.correlation))
 	return p
@@ -149,9 +148,6 @@ func (p *pendingReply) free() (isReply bool) {
 
 // arrived queues the reply, which may leave now. The engine calls it with its lock held, so it must not block.
 func (p *pendingReply) arrived(reply statestore.Reply) {
-	if p.observed != nil {
-		p.observed(reply)
-	}
 	if reply.Outcome == statestore.Expired {
 		return // it is not sent
 	}

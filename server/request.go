@@ -6,7 +6,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
@@ -72,17 +71,13 @@ func (s *Server) handle(conn *connection, r request) *mqtt.Refusal {
 
 // apply applies a request that checkRequest has passed.
 func (s *Server) apply(conn *connection, r request) *mqtt.Refusal {
-	start := time.Now()
 	command := s.parse(conn, r)
+	s.describe(conn, &r, &command)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}
 	command.Willed = s.endsWith(conn, &command)
-	var observed func(statestore.Reply) // nil: nothing takes the event
-	if r.forced != nil || s.events.Wanted() {
-		observed = s.observing(conn, &r, &command, start)
-	}
-	answer := s.newReply(&r, &command, observed)
+	answer := s.newReply(&r, &command)
 	admitted, fault := s.makeRoom(conn, &r, answer)
 	if fault != nil {
 		return fault
@@ -90,7 +85,7 @@ func (s *Server) apply(conn *connection, r request) *mqtt.Refusal {
 	to, present := answer.to, answer.bytes // from now on the answer may be gone
 	reply, now := s.engine.Submit(command, answer.arrive)
 	admitted()
-	s.logDenial(conn, &command, reply)
+	s.note(conn, &command, reply)
 	if to != nil {
 		s.makeRoomForValue(conn, to, present, envelope.ValueCost(command.Key, &reply))
 	}
@@ -102,15 +97,6 @@ func (s *Server) apply(conn *connection, r request) *mqtt.Refusal {
 		return s.drop(conn, DroppedExpired)
 	}
 	return nil
-}
-
-// logDenial logs a request that a rule refuses: of the users, or of strict mode.
-func (s *Server) logDenial(conn *connection, command *statestore.Command, reply statestore.Reply) {
-	switch reply.Err {
-	case protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued:
-		s.denials.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "remote", conn.remote,
-			"verb", command.Verb.String(), "key", logs.Name(command.Key), "reason", reply.Err.Error())
-	}
 }
 
 // parse parses the command in a request that arrives now.
@@ -167,7 +153,7 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 // It disconnects the client if the response topic belongs to the store (docs/protocol.md §1.2).
 func (s *Server) drop(conn *connection, why DropReason) *mqtt.Refusal {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
-	s.observe(activity.Dropped, conn, string(why))
+	conn.seen.Dropped()
 	s.drops.Log("client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", string(why))
 	if why == DroppedForbiddenTopic {
 		conn.disconnect(refusal(mqtt.NotAuthorized, string(why)))

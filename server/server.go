@@ -80,7 +80,8 @@ type Server struct {
 
 	refusedSubscriptions *logs.Limiter
 	panics               *logs.Limiter
-	events               *events.Queue // what the observer and the log of requests get
+	seen                 *events.Clients
+	log                  *events.Log
 
 	running      context.Context         // until the server stops: for Wills that wait for a commit
 	stop         context.CancelFunc      // ends running
@@ -134,7 +135,8 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
 		refusedSubscriptions: logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a subscription"),
 		panics:               logs.NewLimiter(options.Logger, slog.LevelError, "the server recovered from a panic"),
-		events:               events.New(options.Observe, options.ObserveValues, options.Logger),
+		seen:                 events.NewClients(),
+		log:                  events.NewLog(options.Logger),
 		refusals:             logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
 		drops:                logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
 		denials:              logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request"),
@@ -150,9 +152,6 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	}
 	s.replyProperties = encodeReplyProperties(s.engine.Identity())
 	s.notificationProperties = encodeNotificationProperties(s.engine.Identity())
-	if options.Observe != nil {
-		s.engine.OnExpiry(s.events.Expired)
-	}
 	s.engine.BetweenDeliveries(s.letRead)
 	socket, err := options.listen()
 	if err != nil {
@@ -221,14 +220,12 @@ func (s *Server) Close() error {
 func (s *Server) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
 	var tasks sync.WaitGroup
-	stopEvents := s.events.Start()
 	stored := make(chan error, 1)
 	tasks.Go(func() { stored <- s.engine.Run(expiry) })
 	s.began, s.restored = time.Now(), s.engine.RestoredClients()
 	tasks.Go(func() { eachSecond(expiry, s.endSessions) })
 	tasks.Go(func() { eachSecond(expiry, s.publishDueWills) }) // of its own, because ending many sessions takes long
 	s.engine.Begin()
-	s.events.Started(s.engine.Continues())
 	s.listener.start()
 	s.logger.Info("listening", "address", s.Addr().String())
 	s.logger.Info("limits", s.options.bounds()...)
@@ -241,7 +238,6 @@ func (s *Server) serve(ctx context.Context) error {
 	s.shutdown()
 	stopExpiry() // only now, so that what was applied until the end is committed
 	tasks.Wait()
-	stopEvents()
 	if failure == nil {
 		failure = <-stored
 	}
@@ -258,6 +254,7 @@ func (s *Server) closeLogs() {
 	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.denials, s.slow, s.notKept, s.refusedSubscriptions, s.panics} {
 		limiter.Close()
 	}
+	s.log.Close()
 }
 
 // shutdown disconnects all clients. They get "server shutting down" after a failure of the journal too:

@@ -7,7 +7,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
@@ -48,6 +47,7 @@ func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 		c.will = nil // [MQTT-3.1.3-9]
 	}
 	c.conn, conn.client = conn, c
+	conn.seen = s.seen.Come(id, conn.identity.User, conn.remote, true)
 	s.connected++
 	if conn.will != nil && needsReservation(conn.will.responseTopic) {
 		c.answeredWill = maphash.String(s.seed, conn.will.responseTopic)
@@ -66,8 +66,6 @@ func (s *Server) startSession(conn *connection, receiveMaximum uint16) {
 		MaximumPacketSize: conn.gate.Maximum,
 		MayRead:           func(topic string) bool { return s.mayReceive(conn, topic) },
 	})
-	conn.observed = s.events.Wanted()
-	s.observe(activity.Connected, conn, "")
 }
 
 // sessionExpiry returns how long the session outlives the connection, as CONNECT and DISCONNECT say.
@@ -89,7 +87,7 @@ func (s *Server) endConnection(conn *connection) {
 			conn.session.Detach(conn.outbox)
 		}
 	}
-	s.observeEnd(conn)
+	s.noteEnd(conn)
 	s.mu.Lock()
 	conn.client.conn, conn.client.lost, conn.client.expiry = nil, time.Now(), expiry
 	s.connected--

@@ -103,6 +103,15 @@ type Command struct {
 	Lifetime time.Duration
 	// Stop says that a KEYNOTIFY ends the watch instead of beginning it.
 	Stop bool
+	// User is the name with which the client has authenticated; empty: it has not. Will says that the command
+	// is a Will, whose client has lost its connection, and Forced why it takes a lease by force, as the client
+	// tells. They say who changed a lease and why, and change nothing else. Parse never sets them.
+	User   string
+	Will   bool
+	Forced string
+	// Arrived is when the request was read, on Instant.Elapsed; zero: not known. It changes nothing. Parse
+	// never sets it.
+	Arrived time.Duration
 	// Willed says that the key of a SET ends with the connection that the SET came over, unless a
 	// later SET says otherwise. Parse never sets it: the caller does, if it applies the Will of that
 	// connection, and ReleasedBy says that it deletes the value. The caller's Wills end with its process, and so do all its
@@ -177,12 +186,6 @@ func (c Command) Deny() Command {
 func (c *Command) Timestamp() (hlc.Timestamp, bool) {
 	return c.timestamp.value, c.timestamp.present && !c.timestamp.malformed
 }
-
-// HasToken reports whether the request carries a fencing token, well-formed or not.
-func (c *Command) HasToken() bool { return c.token.present }
-
-// NamesStore reports whether the request names the only store that may apply it.
-func (c *Command) NamesStore() bool { return c.store != nil }
 
 // ReleasedBy reports whether will, as the Will of the connection, deletes what the command sets there:
 // whether it is Willed.

@@ -37,7 +37,8 @@
 // each whole or not at all. Package engine of this repository does all that on a [Journal].
 //
 // What survives: keys with their values, tokens and lifetimes, the fences of a strict store,
-// the identity, the order of versions, and the replies to requests that changed one of these.
+// the identity, the order of versions, the replies to requests that changed one of these, and the
+// last 500 changes of leases.
 // What does not: watches, which end with the connection, how much of a lifetime had passed,
 // and replies to requests that changed nothing.
 //

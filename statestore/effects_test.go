@@ -30,6 +30,8 @@ func texts(t *testing.T, groups []Group) (lines []string) {
 				words = append(words, fmt.Sprintf("key %s=%s %d:%d ft %d px %v", item.Key, item.Value, item.Version.Wall-noon, item.Version.Counter, item.Token.Wall, item.Lifetime))
 			case KindFence:
 				words = append(words, fmt.Sprintf("fence %s %d", item.Key, item.Token.Wall))
+			case KindChange:
+				words = append(words, fmt.Sprintf("%s %s", item.Change.Name, item.Change.Cause))
 			case KindReply:
 				words = append(words, fmt.Sprintf("reply %s %v %v", item.Client, item.Verb, item.Outcome))
 			case KindBound:
@@ -57,7 +59,7 @@ func TestInvariant59OnlyWhatARestartMustKnowHasRecords(t *testing.T) {
 		keys   []string
 	}{
 		{"a new key", false, nil, 0, "SET k v", []string{"key k=v 0:1 ft 0 px 0s, reply c SET ok"}, []string{"k"}},
-		{"a new lease", false, nil, 0, begun, []string{"key lock=a 0:1 ft 0 px 1s, reply c SET ok"}, []string{"lock"}},
+		{"a new lease", false, nil, 0, begun, []string{"key lock=a 0:1 ft 0 px 1s, lock acquired, reply c SET ok"}, []string{"lock"}},
 		{"a renewal", false, []string{begun}, 500 * time.Millisecond, begun, nil, nil},
 		{"a renewal for a shorter time", false, []string{begun}, 0, "SET lock a NEX PX 999", nil, nil},
 		{"a renewal for longer", false, []string{begun}, 0, "SET lock a NEX PX 1001", []string{"key lock=a 0:2 ft 0 px 1.001s, reply c SET ok"}, []string{"lock"}},
@@ -66,19 +68,21 @@ func TestInvariant59OnlyWhatARestartMustKnowHasRecords(t *testing.T) {
 		{"a renewal with a lower token than the fence", false, []string{begun + " ft=5"}, 0, begun + " ft=4", nil, nil},
 		{"a renewal with the token of the fence", false, []string{begun + " ft=5"}, 0, begun + " ft=5", nil, nil},
 		{"a renewal with a higher token", false, []string{begun + " ft=5"}, 0, begun + " ft=6", []string{"key lock=a 0:2 ft 6 px 1s, reply c SET ok"}, []string{"lock"}},
-		{"a lease that becomes a value", false, []string{begun}, 0, "SET lock a", []string{"key lock=a 0:2 ft 0 px 0s, reply c SET ok"}, []string{"lock"}},
-		{"a value that becomes a lease", false, []string{"SET lock a"}, 0, begun, []string{"key lock=a 0:2 ft 0 px 1s, reply c SET ok"}, []string{"lock"}},
+		{"a lease that becomes a value", false, []string{begun}, 0, "SET lock a", []string{"key lock=a 0:2 ft 0 px 0s, lock overwritten, reply c SET ok"}, []string{"lock"}},
+		{"a value that becomes a lease", false, []string{"SET lock a"}, 0, begun, []string{"key lock=a 0:2 ft 0 px 1s, lock acquired, reply c SET ok"}, []string{"lock"}},
+		{"a key with a lifetime that is set again on a condition", false, []string{"SET lock a PX 1000"}, 0, begun, nil, nil},
+		{"the release of a lease", false, []string{begun}, 0, "VDEL lock a", []string{`gone "klock", lock released, reply c VDEL deleted`}, []string{"lock"}},
 		{"the same value without a lifetime", false, []string{"SET k v"}, 0, "SET k v", []string{"key k=v 0:2 ft 0 px 0s, reply c SET ok"}, []string{"k"}},
 		{"another value", false, []string{begun}, 0, "SET lock b PX 5", []string{"key lock=b 0:2 ft 0 px 5ms, reply c SET ok"}, []string{"lock"}},
 		{"a lease after its end", false, []string{begun}, time.Second, begun,
-			[]string{`gone "klock"`, "key lock=a 1000:1 ft 0 px 1s, reply c SET ok"}, []string{"lock", "lock"}},
+			[]string{`gone "klock", lock expired`, "key lock=a 1000:1 ft 0 px 1s, lock expired, reply c SET ok"}, []string{"lock", "lock"}},
 		{"a condition that fails", false, []string{begun}, 0, "SET lock b NEX PX 1000", nil, nil},
 		{"a token that is too low", false, []string{"SET k v ft=5"}, 0, "SET k w ft=4", nil, nil},
 		{"a read", false, []string{"SET k v"}, 0, "GET k", nil, nil},
-		{"a read after the end", false, []string{begun}, time.Second, "GET lock", []string{`gone "klock"`}, []string{"lock"}},
+		{"a read after the end", false, []string{begun}, time.Second, "GET lock", []string{`gone "klock", lock expired`}, []string{"lock"}},
 		{"a refusal after the end", false, []string{"SET k v PX 5 ft=5"}, time.Second, "SET k v ft=-", []string{`gone "kk"`, "key k=v 1000:1 ft 0 px 0s, reply c SET ok"}, []string{"k", "k"}},
 		{"a watch", false, []string{"SET k v"}, 0, "KEYNOTIFY k", nil, nil},
-		{"a watch after the end", false, []string{begun}, time.Second, "KEYNOTIFY lock", []string{`gone "klock"`}, []string{"lock"}},
+		{"a watch after the end", false, []string{begun}, time.Second, "KEYNOTIFY lock", []string{`gone "klock", lock expired`}, []string{"lock"}},
 		{"a removal", false, []string{"SET k v"}, 0, "DEL k", []string{`gone "kk", reply c DEL deleted`}, []string{"k"}},
 		{"a removal by value", false, []string{"SET k v"}, 0, "VDEL k v", []string{`gone "kk", reply c VDEL deleted`}, []string{"k"}},
 		{"a removal of another value", false, []string{"SET k v"}, 0, "VDEL k w", nil, nil},

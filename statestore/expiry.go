@@ -26,7 +26,7 @@ func (s *Store) expire(now Instant, limit int, effects *Effects) (more bool) {
 		if earliest.filed < tickOf(earliest.deadline) {
 			s.expiries.refile(earliest) // even if it is due: keys with earlier deadlines go first
 		} else {
-			s.expired(earliest, effects)
+			s.expired(now, earliest, effects)
 		}
 	}
 	return true
@@ -62,7 +62,7 @@ func (s *Store) expireOne(now Instant, effects *Effects) (found bool) {
 	e := s.expiries.lists[tickOf(now.Elapsed)]
 	for first, looked := e, 0; e != nil && looked < roomSteps; looked++ {
 		if e.due(now) {
-			s.expired(e, effects)
+			s.expired(now, e, effects)
 			return true
 		}
 		if e = e.next; e == first {

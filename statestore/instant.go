@@ -18,3 +18,22 @@ type Instant struct {
 	// to the next.
 	Elapsed time.Duration
 }
+
+// wall returns the time of day.
+func (i Instant) wall() time.Time { return wallOf(i.WallMillis) }
+
+// wallOf returns a time of day; the zero time for 0.
+func wallOf(millis int64) time.Time {
+	if millis == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(millis).UTC()
+}
+
+// millisOf is the reverse of wallOf.
+func millisOf(wall time.Time) int64 {
+	if wall.IsZero() {
+		return 0
+	}
+	return wall.UnixMilli()
+}

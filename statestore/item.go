@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -28,14 +29,15 @@ type Kind uint8
 // The kinds of records. Their numbers are a part of the format.
 const (
 	KindUnknown  Kind = iota
-	KindKey           // a key: Key, Value, Version, Token, Lifetime, Willed
+	KindKey           // a key: Key, Value, Version, Token, Lifetime, Willed; of a lease Client, User, Since
 	KindFence         // the fence of a key that is gone: Key, Token
 	KindReply         // a remembered reply: Client, Sequence, Verb, Outcome, Version
 	KindIdentity      // the identity of the data: Identity, HoldOff
 	KindBound         // the bound of the versions: Version
+	KindChange        // a change of a lease: Change, Client and User that it is counted for, Sequence
 )
 
-var kindNames = []string{"unknown", "key", "fence", "reply", "identity", "bound"}
+var kindNames = []string{"unknown", "key", "fence", "reply", "identity", "bound", "change"}
 
 // String returns the kind in one word.
 func (k Kind) String() string { return nameOf("Kind", kindNames, k) }
@@ -52,14 +54,17 @@ type Item struct {
 	Token    hlc.Token     // zero: the key is not protected
 	Lifetime time.Duration // from each SET and each start of the store; zero: the key does not expire
 	Willed   bool          // the key ends with the connection that set it, see Command.Willed
-	Client   string        // the client id
-	Sequence uint64        // orders the replies of a client
+	Client   string        // the client id; of the holder, if the key is a lease
+	User     string        // of the client; empty: it has not authenticated
+	Since    int64         // when the holder acquired the lease, in milliseconds since the Unix epoch; 0: it is none
+	Change   HolderChange  // without GapMillis while To is empty
+	Sequence uint64        // orders the replies of a client, or the changes
 	Verb     Verb          // of the request
 	Outcome  Outcome       // of the reply
 	Identity string        // see Options.Identity
 	HoldOff  bool          // the store has not granted a lease yet, see Options.HoldOff
 
-	slot    uint32      // of a reply, distinguishes the records of a client
+	slot    uint32      // of a reply, distinguishes the records of a client; of a change, all of them
 	request fingerprint // of a reply
 }
 
@@ -69,6 +74,7 @@ type Item struct {
 //	K SHA-256          the same for a long key
 //	r client slot      a reply; slot is a number of 4 bytes
 //	R SHA-256 slot     the same for a long client id
+//	h slot             a change of a lease; slot is a number of 4 bytes
 //	i                  the identity
 //	b                  the bound
 //
@@ -77,11 +83,12 @@ type Item struct {
 // newer record from a damaged one. Numbers are big-endian and have a fixed length, so there is
 // one encoding of each item.
 const (
-	format = 1
+	format = 2
 
 	idKey, idLongKey     = 'k', 'K'
 	idReply, idLongReply = 'r', 'R'
 	idIdentity, idBound  = 'i', 'b'
+	idChange             = 'h'
 
 	// maxName is the longest name that an ID has as it is, beside a letter and a slot.
 	maxName  = MaxID - 1 - slotSize
@@ -96,9 +103,11 @@ const (
 // Record returns the record that says the same as the item, so that its Decode returns the
 // item. It panics for an item without a kind. It does not check the fields.
 func (i Item) Record() Record {
-	// One allocation has ID and value, and the checksum covers all bytes before it. 112 bytes are
-	// enough for the fixed fields and a hash.
-	buffer := make([]byte, 0, 112+len(i.Key)+len(i.Value)+len(i.Client)+len(i.Identity)+len(i.Version.Node)+len(i.Token.Node))
+	// One allocation has ID and value, and the checksum covers all bytes before it. 128 bytes are
+	// enough for the fixed fields and a hash, but of a change.
+	texts := len(i.Key) + len(i.Value) + len(i.Client) + len(i.User) + len(i.Identity)
+	texts += len(i.Version.Node) + len(i.Token.Node)
+	buffer := make([]byte, 0, 128+texts)
 	buffer = i.appendID(buffer)
 	id := len(buffer)
 	buffer = append(buffer, format, byte(i.Kind))
@@ -108,6 +117,11 @@ func (i Item) Record() Record {
 		buffer = appendOptionalStamp(buffer, hlc.Timestamp(i.Token))
 		buffer = binary.BigEndian.AppendUint64(buffer, uint64(i.Lifetime)|uint64(flag(i.Willed))<<willedBit)
 		buffer = appendLongName(buffer, i.Key)
+		buffer = append(buffer, flag(i.Since != 0))
+		if i.Since != 0 {
+			buffer = binary.BigEndian.AppendUint64(buffer, uint64(i.Since))
+			buffer = appendText(appendText(buffer, i.Client), i.User)
+		}
 		buffer = append(buffer, i.Value...)
 	case KindFence:
 		buffer = appendStamp(buffer, hlc.Timestamp(i.Token))
@@ -119,6 +133,17 @@ func (i Item) Record() Record {
 		buffer = binary.BigEndian.AppendUint32(buffer, i.request.sum)
 		buffer = appendOptionalStamp(buffer, i.Version)
 		buffer = appendLongName(buffer, i.Client)
+	case KindChange:
+		buffer = binary.BigEndian.AppendUint64(buffer, i.Sequence)
+		for _, text := range i.texts() {
+			buffer = appendText(buffer, *text)
+		}
+		for _, moment := range i.Change.moments() {
+			buffer = binary.BigEndian.AppendUint64(buffer, uint64(millisOf(*moment)))
+		}
+		for _, number := range []uint64{uint64(i.Change.GapMillis), uint64(i.Change.HeldMillis), i.Change.Repeated} {
+			buffer = binary.BigEndian.AppendUint64(buffer, number)
+		}
 	case KindIdentity:
 		buffer = append(buffer, flag(i.HoldOff))
 		buffer = append(buffer, i.Identity...)
@@ -140,6 +165,8 @@ func (i Item) appendID(dst []byte) []byte {
 		return appendName(dst, idKey, idLongKey, i.Key)
 	case KindReply:
 		return binary.BigEndian.AppendUint32(appendName(dst, idReply, idLongReply, i.Client), i.slot)
+	case KindChange:
+		return binary.BigEndian.AppendUint32(append(dst, idChange), i.slot)
 	case KindIdentity:
 		return append(dst, idIdentity)
 	case KindBound:
@@ -162,6 +189,21 @@ func appendLongName(dst []byte, name string) []byte {
 		return dst
 	}
 	return append(binary.BigEndian.AppendUint32(dst, uint32(len(name))), name...)
+}
+
+// texts are the texts of a change of a lease.
+func (i *Item) texts() []*string {
+	c := &i.Change
+	return []*string{&c.Name, (*string)(&c.Cause), &c.From, &c.To, &c.By, &c.ByUser, &c.Forced, &i.Client, &i.User}
+}
+
+// moments are the times of a change of a lease.
+func (h *HolderChange) moments() []*time.Time {
+	return []*time.Time{&h.Ended, &h.Began, &h.Disconnected}
+}
+
+func appendText(dst []byte, text string) []byte {
+	return append(binary.BigEndian.AppendUint32(dst, uint32(len(text))), text...)
 }
 
 func appendStamp(dst []byte, stamp hlc.Timestamp) []byte {
@@ -209,7 +251,7 @@ func (r Record) decode() (Item, error) {
 			ErrNewerFormat, fields[0], format)
 	}
 	if fields[0] != format {
-		return Item{}, damaged("format %d does not exist", fields[0])
+		return Item{}, damaged("it has format %d, which no release wrote and this version does not read", fields[0])
 	}
 	item := Item{Kind: Kind(fields[1])}
 	rest := decoder{bytes: fields[headSize:]}
@@ -221,6 +263,12 @@ func (r Record) decode() (Item, error) {
 		lifetime := rest.uint64()
 		item.Lifetime, item.Willed = time.Duration(lifetime&math.MaxInt64), lifetime>>willedBit != 0
 		item.Key = name(&id, &rest, letter == idLongKey)
+		if rest.flag() {
+			if item.Since = int64(rest.uint63()); item.Since == 0 {
+				rest.fail("a lease was acquired at no time")
+			}
+			item.Client, item.User = rest.text(), rest.text()
+		}
 		item.Value = string(rest.take(len(rest.bytes)))
 	case item.Kind == KindFence && (letter == idKey || letter == idLongKey):
 		item.Token = hlc.Token(rest.stamp())
@@ -237,6 +285,19 @@ func (r Record) decode() (Item, error) {
 		item.Client = name(&id, &rest, letter == idLongReply)
 		if !item.isReply() {
 			rest.fail("the reply is not one that a store remembers")
+		}
+	case item.Kind == KindChange && letter == idChange:
+		item.slot, item.Sequence = id.uint32(), rest.uint64()
+		for _, text := range item.texts() {
+			*text = rest.text()
+		}
+		for _, moment := range item.Change.moments() {
+			*moment = rest.moment()
+		}
+		item.Change.GapMillis, item.Change.HeldMillis = int64(rest.uint63()), int64(rest.uint63())
+		item.Change.Repeated = rest.uint64()
+		if item.slot >= maxChanges || !slices.Contains(Causes, item.Change.Cause) {
+			rest.fail("the change is not one that a store keeps")
 		}
 	case item.Kind == KindIdentity && letter == idIdentity:
 		item.HoldOff = rest.flag()
@@ -337,6 +398,23 @@ func (d *decoder) uint64() uint64 {
 		return binary.BigEndian.Uint64(b)
 	}
 	return 0
+}
+
+func (d *decoder) text() string {
+	length := d.uint32()
+	return string(d.take(int(min(uint64(length), math.MaxInt32))))
+}
+
+// latestMoment is the last millisecond of the year 9999, after which JSON has no times.
+const latestMoment = 253402300799999
+
+func (d *decoder) moment() time.Time {
+	millis := d.uint63()
+	if millis > latestMoment {
+		d.fail("a time is too late")
+		return time.Time{}
+	}
+	return wallOf(int64(millis))
 }
 
 // uint63 takes a number that is not negative as an int64.

@@ -23,7 +23,7 @@ var goldenItems = []struct {
 	{
 		"a key",
 		Item{Kind: KindKey, Key: "k", Value: "v", Version: hlc.Timestamp{Wall: noon, Counter: 1, Node: "StateStore"}},
-		"6b6b", "01010000018af7cb85a80000000000000001000a537461746553746f72650000000000000000007662539e3e",
+		"6b6b", "02010000018af7cb85a80000000000000001000a537461746553746f7265000000000000000000007680fd98e8",
 	},
 	{
 		"a key with everything",
@@ -31,16 +31,16 @@ var goldenItems = []struct {
 			Kind: KindKey, Key: "\x00\xff", Value: "\x00\r\n", Version: hlc.Timestamp{Wall: 1, Counter: math.MaxUint64, Node: "é"},
 			Token: hlc.Token{Wall: math.MaxInt64, Node: "n"}, Lifetime: 1500 * time.Millisecond,
 		},
-		"6b00ff", "01010000000000000001ffffffffffffffff0002c3a9017fffffffffffffff000000000000000000016e0000000059682f00000d0aa3357d7e",
+		"6b00ff", "02010000000000000001ffffffffffffffff0002c3a9017fffffffffffffff000000000000000000016e0000000059682f0000000d0a8249bf21",
 	},
-	{"a fence", Item{Kind: KindFence, Key: "k", Token: hlc.Token{Wall: 2, Counter: 3, Node: "n"}}, "6b6b", "01020000000000000002000000000000000300016eb4679ac3"},
+	{"a fence", Item{Kind: KindFence, Key: "k", Token: hlc.Token{Wall: 2, Counter: 3, Node: "n"}}, "6b6b", "02020000000000000002000000000000000300016ea3791cf4"},
 	{
 		"a reply",
 		Item{
 			Kind: KindReply, Client: "c", Sequence: 7, Verb: VerbSet, Outcome: OK, Version: hlc.Timestamp{Wall: 4, Counter: 5, Node: "n"},
 			slot: 258, request: fingerprint{correlation: correlate([]byte("0123456789")), sum: 0xdeadbeef},
 		},
-		"726300000102", "0103000000000000000701010a30313233343536373839000000000000deadbeef010000000000000004000000000000000500016e7ba5ecee",
+		"726300000102", "0203000000000000000701010a30313233343536373839000000000000deadbeef010000000000000004000000000000000500016e255f8fa1",
 	},
 	{
 		"a reply without a version",
@@ -48,15 +48,33 @@ var goldenItems = []struct {
 			Kind: KindReply, Client: "", Sequence: 1, Verb: VerbDel, Outcome: NothingThere,
 			request: fingerprint{correlation: correlate([]byte(strings.Repeat("x", 17)))},
 		},
-		"7200000000", "010300000000000000010306ffd04fd59f3d9a1fd424c47874ae1dab0d0000000000497277f3",
+		"7200000000", "020300000000000000010306ffd04fd59f3d9a1fd424c47874ae1dab0d0000000000ca6feb80",
 	},
-	{"the identity", Item{Kind: KindIdentity, Identity: "the data", HoldOff: true}, "69", "0104017468652064617461122dfcd7"},
-	{"no identity", Item{Kind: KindIdentity}, "69", "010400f42e3a57"},
-	{"the bound", Item{Kind: KindBound, Version: hlc.Timestamp{Wall: noon, Counter: 6}}, "62", "01050000018af7cb85a80000000000000006321dce63"},
+	{"the identity", Item{Kind: KindIdentity, Identity: "the data", HoldOff: true}, "69", "0204017468652064617461ae539265"},
+	{"no identity", Item{Kind: KindIdentity}, "69", "0204001e00fa24"},
+	{
+		"a lease",
+		Item{
+			Kind: KindKey, Key: "k", Value: "v", Version: hlc.Timestamp{Wall: noon, Counter: 1, Node: "n"}, Lifetime: time.Second,
+			Client: "a", User: "ana", Since: noon,
+		},
+		"6b6b", "02010000018af7cb85a8000000000000000100016e00000000003b9aca00010000018af7cb85a8000000016100000003616e617633da92c4",
+	},
+	{
+		"a change of a lease",
+		Item{
+			Kind: KindChange, Client: "b", User: "ana", Sequence: 7, slot: 258, Change: HolderChange{
+				Name: "k", Cause: CauseForced, From: "a", To: "b", By: "b", ByUser: "ana", Forced: "it hangs", Ended: wallOf(noon),
+				Began: wallOf(noon + 5), Disconnected: wallOf(noon - 5), GapMillis: 5, HeldMillis: 6, Repeated: 1,
+			},
+		},
+		"6800000102", "02060000000000000007000000016b00000006666f7263656400000001610000000162000000016200000003616e610000000869742068616e6773000000016200000003616e610000018af7cb85a80000018af7cb85ad0000018af7cb85a30000000000000005000000000000000600000000000000018bc743b6",
+	},
+	{"the bound", Item{Kind: KindBound, Version: hlc.Timestamp{Wall: noon, Counter: 6}}, "62", "02050000018af7cb85a8000000000000000623a6c81e"},
 	{
 		"a key that ends with its connection",
 		Item{Kind: KindKey, Key: "k", Value: "v", Version: hlc.Timestamp{Wall: noon, Counter: 1, Node: "StateStore"}, Lifetime: time.Second, Willed: true},
-		"6b6b", "01010000018af7cb85a80000000000000001000a537461746553746f726500800000003b9aca0076147e5703",
+		"6b6b", "02010000018af7cb85a80000000000000001000a537461746553746f726500800000003b9aca0000760f40b043",
 	},
 }
 
@@ -164,8 +182,8 @@ func TestDecodeRefusesWhatNoStoreWrites(t *testing.T) {
 		{"a short value", Record{ID: []byte("kk"), Value: []byte("12345")}, "has 5 bytes", ErrDamaged},
 		{"no ID", sign(nil, append([]byte{format, byte(KindBound)}, make([]byte, 20)...)), "does not belong to the ID", ErrDamaged},
 		{"the ID of another key", Record{ID: []byte("kother"), Value: key(at(0, format)).Value}, "wrong checksum", ErrDamaged},
-		{"a newer format", key(at(0, format+1)), "has format 2, this version reads up to 1", ErrNewerFormat},
-		{"format 0", key(at(0, 0)), "format 0 does not exist", ErrDamaged},
+		{"a newer format", key(at(0, format+1)), "has format 3, this version reads up to 2", ErrNewerFormat},
+		{"an earlier format", key(at(0, format-1)), "has format 1, which no release wrote", ErrDamaged},
 		{"an unknown kind", key(at(1, 9)), "Kind(9)", ErrDamaged},
 		{"another kind", key(at(1, byte(KindBound))), "does not belong to the ID", ErrDamaged},
 		{"a negative wall clock", key(at(2, 0x80)), "negative", ErrDamaged},

@@ -65,8 +65,8 @@ type Former struct {
 const SilentFor = 14 * time.Hour
 
 // Record is one piece of the state of a store, as a journal keeps it: a key, the fence of a
-// key that is gone, a remembered reply, the identity of the data, or the bound of the
-// versions. ID says what the record is about; the state has at most one record for each ID.
+// key that is gone, a remembered reply, a change of a lease, the identity of the data, or the bound
+// of the versions. ID says what the record is about; the state has at most one record for each ID.
 // A Value of nil says that the piece is gone. Both are at most a few bytes longer than what
 // clients sent, and an ID has 1 to MaxID bytes.
 //
@@ -98,8 +98,6 @@ type Effects struct {
 	// Keys are the keys that Groups are about. Until Groups are durable, no reply about one
 	// of them may leave.
 	Keys []string
-	// Expired are the keys whose time was over, in order. Empty unless ReportExpiries was called.
-	Expired []string
 }
 
 // MayWrite reports whether Apply, called next with the same command and time, may return records to

@@ -436,27 +436,6 @@ func TestASessionThatEndsLeavesNoRecord(t *testing.T) {
 	}
 }
 
-// What observes a store tells an acquisition from a renewal by it.
-func TestAReplySaysWhetherASetCreatedItsKey(t *testing.T) {
-	w := newWorld(t, Options{})
-	created := func(correlation, line string, want bool) {
-		t.Helper()
-		if reply, _ := w.deliver("c", correlation, strings.Fields(line)...); reply.Created != want {
-			t.Errorf("%s (%s): %t", line, correlation, reply.Created)
-		}
-	}
-	created("1", "SET k a NEX PX 1000", true)
-	created("1", "SET k a NEX PX 1000", false)
-	created("2", "SET k a NEX PX 1000", false)
-	created("3", "SET k b NEX PX 1000", false)
-	created("4", "SET k b", false)
-	created("5", "DEL k", false)
-	created("6", "SET k b NX PX 1000", true)
-	w.pass(time.Second)
-	created("7", "SET k b NEX PX 1000", true)
-	created("8", "GET k", false)
-}
-
 // docs/protocol.md §7.2: what MQTT calls a first delivery is executed, also with the bytes and the
 // correlation data of an earlier request.
 func TestANewRequestIsExecutedWhateverItLooksLike(t *testing.T) {
@@ -528,7 +507,7 @@ func TestANewRequestIsExecutedWhateverItLooksLike(t *testing.T) {
 
 // asSent returns a reply without what its client does not see.
 func asSent(reply Reply) Reply {
-	reply.Created = false
+	reply.Forced = nil
 	return reply
 }
 

@@ -85,9 +85,8 @@ type Reply struct {
 	Dialect Dialect
 	// Outcome is what the store did.
 	Outcome Outcome
-	// Created says that a SET was applied, and that the key had no value before. It is not sent, and
-	// the reply to a second delivery does not say it.
-	Created bool
+	// Forced is the end of a lease that the command took from another client; nil: it did not. It is not sent, and the reply to a second delivery does not have it.
+	Forced *HolderChange
 	// Value is the value that a GET found.
 	Value string
 	// Version is the __ts of the reply; the reply has none if it is zero. It is the

@@ -69,6 +69,9 @@ func (s *Store) restore(item *Item) error {
 		e.setToken(item.Token)
 		s.entries[e.key()] = e
 		s.bytes += e.size()
+		if item.Since != 0 {
+			s.restoreLease(item, e)
+		}
 		if e.lifetime > 0 || e.willed {
 			from.expiring = append(from.expiring, e)
 		}
@@ -80,6 +83,8 @@ func (s *Store) restore(item *Item) error {
 			fingerprint: item.request, verb: item.Verb, outcome: item.Outcome,
 			records: ownRecord, slot: item.slot, version: s.nodes.stamp(item.Version),
 		}})
+	case KindChange:
+		twice = s.restoreChange(item)
 	case KindIdentity:
 		twice, from.identity = from.identity, true
 		s.options.Identity, s.holding = item.Identity, item.HoldOff
@@ -140,9 +145,13 @@ func (s *Store) Restored(now Instant, former Former) (Group, error) {
 		case e.willed:
 			left = idle
 		}
+		if e.willed && e.lease != nil { // its connection has ended with the process
+			e.lease.holder.lost = now.WallMillis - idle.Milliseconds()
+		}
 		s.expiries.schedule(e, saturatingAdd(now.Elapsed-idle, left))
 	}
 	s.earlier = s.versions.clock
+	s.restoredChanges()
 	for client, replies := range from.replies {
 		if err := s.sessions.restore(client, replies); err != nil {
 			return nil, fmt.Errorf("statestore: the replies to client %.64q: %w", client, err)
@@ -191,6 +200,11 @@ func (s *Store) Snapshot() iter.Seq[Record] {
 				return
 			}
 		}
+		for _, c := range s.leases.history {
+			if !yield(c.record()) {
+				return
+			}
+		}
 		for client, session := range s.sessions.byClient {
 			for record := range session.snapshot(client) {
 				if !yield(record) {
@@ -218,5 +232,18 @@ func (s *Store) keyRecord(key string) Record {
 }
 
 func (e *entry) record() Record {
-	return Item{Kind: KindKey, Key: e.key(), Value: e.value(), Version: e.version.timestamp(), Token: e.token(), Lifetime: e.lifetime, Willed: e.willed}.Record()
+	item := Item{
+		Kind: KindKey, Key: e.key(), Value: e.value(), Version: e.version.timestamp(), Token: e.token(),
+		Lifetime: e.lifetime, Willed: e.willed,
+	}
+	if l := e.lease; l != nil {
+		item.Client, item.User, item.Since = l.holder.client, l.holder.user, l.since
+	}
+	return item.Record()
+}
+
+func (c *change) record() Record {
+	return Item{
+		Kind: KindChange, Change: c.HolderChange, Client: c.by.client, User: c.by.user, Sequence: c.sequence, slot: c.slot,
+	}.Record()
 }

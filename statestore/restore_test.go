@@ -158,7 +158,7 @@ func TestASnapshotRestoresTheSameStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := describe(again), describe(w.store); !maps.Equal(got, want) || len(want) != 8 {
+	if got, want := describe(again), describe(w.store); !maps.Equal(got, want) || len(want) != 10 {
 		t.Errorf("the copy has\n%v; want\n%v", got, want)
 	}
 	for range w.store.Snapshot() {

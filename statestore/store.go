@@ -97,7 +97,7 @@ type Store struct {
 	watches   watches
 	sessions  sessions
 	fences    map[string]hlc.Token // of keys that are gone, in a strict store
-	reporting bool                 // see ReportExpiries
+	leases    leases
 
 	restoring restoring
 }
@@ -112,6 +112,7 @@ type entry struct {
 	willed  bool   // see Command.Willed
 	version stamp
 	fence   *hlc.Token // nil: the key is not protected
+	lease   *lease     // nil: the key is no lease
 	// lifetime is what a journal has; zero: the key does not expire. The lifetimes of
 	// renewals are not longer.
 	lifetime time.Duration
@@ -198,15 +199,13 @@ func New(options Options) (*Store, error) {
 			journaled: options.Journaled, leftovers: make(map[string]*leftover),
 		},
 		fences: make(map[string]hlc.Token),
+		leases: newLeases(),
 	}, nil
 }
 
 // Begin restarts Options.HoldOff. If requests can reach the store only some time after its start,
 // call Begin at that time: until then another store may grant leases.
 func (s *Store) Begin(now Instant) { s.began = now.Elapsed }
-
-// ReportExpiries makes the store name expired keys in [Effects] from now on.
-func (s *Store) ReportExpiries() { s.reporting = true }
 
 // Identity returns Options.Identity, or the identity of the data that was restored.
 func (s *Store) Identity() string { return s.options.Identity }
@@ -240,9 +239,10 @@ func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 	}
 	var effects Effects
 	reply, changed := s.apply(now, &command, &effects)
+	history := s.takeChanged()
 	var group Group
 	if s.options.Journaled {
-		group = s.group(now, &command, &reply, changed)
+		group = s.group(now, &command, &reply, changed, history)
 	}
 	if dedup {
 		entry, sequence := s.sessions.remember(now, &command, &reply, s.nodes.stamp(reply.Version), group != nil)
@@ -258,11 +258,11 @@ func (s *Store) Apply(now Instant, command Command) (Reply, Effects) {
 }
 
 // group returns the records of a command that was applied; nil if it needs none. changed says
-// that its key changed.
-func (s *Store) group(now Instant, command *Command, reply *Reply, changed bool) (group Group) {
-	const room = 3 // the key, the bound, and the reply
+// that its key changed; history are the records of what that changed of its lease.
+func (s *Store) group(now Instant, command *Command, reply *Reply, changed bool, history []Record) (group Group) {
+	const room = 4 // the key, a change of its lease, the bound, and the reply
 	if changed {
-		group = append(make(Group, 0, room), s.keyRecord(command.Key))
+		group = append(append(make(Group, 0, room), s.keyRecord(command.Key)), history...)
 	}
 	if v := &s.versions; command.Verb == VerbSet && reply.Outcome == OK && above(reply.Version, v.committed) {
 		if above(reply.Version, v.bound) {
@@ -294,7 +294,7 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 	}
 	current := s.entries[command.Key]
 	if current != nil && current.due(now) {
-		s.expired(current, effects)
+		s.expired(now, current, effects)
 		current = nil
 	}
 	if refusal := s.checkToken(current, command); refusal != "" {
@@ -324,6 +324,9 @@ func (s *Store) apply(now Instant, command *Command, effects *Effects) (reply Re
 			}
 		default:
 			reply.Outcome, reply.Version = Deleted, current.version.timestamp()
+			if current.lease != nil {
+				s.end(now, current, current.value(), command.deletes(current.lease), command, &reply)
+			}
 			if current.fence != nil {
 				s.bytes -= current.size()
 				current.setToken(higherToken(*current.fence, command))
@@ -364,6 +367,9 @@ func (c *Command) renews(current *entry) bool {
 // set applies a SET. It reports whether the record of the key changed.
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil && command.fails(current) {
+		if current.lease != nil && command.isClaim() {
+			current.lease.ask(now, command.Client)
+		}
 		reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
 		return false
 	}
@@ -388,15 +394,19 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		return false
 	}
 	s.versions.use(version)
+	goesOn, before := !changed, "" // a lease, and the value that it had
+	if current != nil && current.lease != nil {
+		goesOn, before = command.goesOn(current), current.value()
+	}
 	if changed {
-		if current == nil {
-			reply.Created = true
+		isNew := current == nil
+		if isNew {
 			current = new(entry)
 			current.setToken(s.takeFence(command.Key))
 		} else {
 			s.bytes -= current.size()
 		}
-		if reply.Created || current.value() != string(command.Value) {
+		if isNew || current.value() != string(command.Value) {
 			current.setText(command.Key, command.Value)
 			s.entries[current.key()] = current // also if it is there: the map must not keep the old text in memory
 		}
@@ -405,6 +415,7 @@ func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command,
 		s.bytes += current.size()
 	}
 	current.version = s.nodes.stamp(version)
+	s.noteSet(now, command, reply, current, before, goesOn)
 	if command.Lifetime > 0 {
 		s.expiries.schedule(current, saturatingAdd(now.Elapsed, command.Lifetime))
 	} else {
@@ -451,14 +462,15 @@ func (s *Store) remove(gone *entry, effects *Effects) {
 }
 
 // expired removes an entry whose time is over, by a group of its own.
-func (s *Store) expired(gone *entry, effects *Effects) {
-	s.remove(gone, effects)
-	if s.reporting {
-		effects.Expired = append(effects.Expired, strings.Clone(gone.key()))
+func (s *Store) expired(now Instant, gone *entry, effects *Effects) {
+	if gone.lease != nil {
+		s.end(now, gone, gone.value(), CauseExpired, nil, nil)
 	}
+	s.remove(gone, effects)
+	history := s.takeChanged()
 	if s.options.Journaled {
 		key := strings.Clone(gone.key())
-		effects.Groups = append(effects.Groups, Group{s.keyRecord(key)})
+		effects.Groups = append(effects.Groups, append(Group{s.keyRecord(key)}, history...))
 		effects.Keys = append(effects.Keys, key)
 	}
 }

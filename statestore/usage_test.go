@@ -327,7 +327,6 @@ func TestWhatIsLeftOfAKeyDoesNotKeepItsValue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, Options{Strict: true, Journaled: true})
-			w.store.ReportExpiries()
 			fence := w.set(ask("SET lease holder"))
 			var kept []Effects
 			var before, after runtime.MemStats

@@ -306,6 +306,12 @@ func describe(s *Store) map[string]string {
 			version = "a version"
 		}
 		lines["key "+e.key()] = fmt.Sprintf("%q %s token %v lifetime %v willed %t", e.value(), version, e.token(), e.lifetime, e.willed)
+		if l := e.lease; l != nil {
+			lines["lease "+e.key()] = fmt.Sprint(l.since) // the holder that has renewed it last is not kept
+		}
+	}
+	for _, c := range s.leases.history {
+		lines[fmt.Sprintf("change %d", c.slot)] = fmt.Sprintf("%d %+v of %s", c.sequence, c.HolderChange, c.by.client)
 	}
 	for key, fence := range s.fences {
 		lines["fence "+key] = fence.String()

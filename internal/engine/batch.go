@@ -1,6 +1,10 @@
 package engine
 
-import "github.com/tenurelock/tenure/statestore"
+import (
+	"time"
+
+	"github.com/tenurelock/tenure/statestore"
+)
 
 // batch is what one commit makes durable, and what leaves after it.
 type batch struct {
@@ -17,10 +21,10 @@ type batch struct {
 
 // held is a reply with its notifications that waits for a commit.
 type held struct {
-	order         uint64   // of all that was held; a client that disconnected later gets no notification
-	expired       []string // for OnExpiry; the keys themselves belong to the groups
+	order         uint64 // of all that was held; a client that disconnected later gets no notification
 	notifications []statestore.Notification
 	reply         statestore.Reply
+	arrived       time.Duration          // see Command.Arrived
 	done          func(statestore.Reply) // may be nil
 	late          bool                   // held after the commit of its batch had begun
 }
@@ -28,7 +32,7 @@ type held struct {
 const (
 	// groupBytes and heldBytes stand for the memory of a group and of what is held, besides
 	// the bytes of records. They count towards maxWaiting.
-	groupBytes, recordBytes, heldBytes, notificationBytes, expiredBytes = 64, 64, 184, 24, 16
+	groupBytes, recordBytes, heldBytes, notificationBytes = 64, 64, 184, 24
 	// maxWaiting is how much may wait for a commit before Room makes its callers wait.
 	maxWaiting = 8 << 20
 	// leaveBatch is how many notifications and replies leave while the lock is held, see
@@ -41,7 +45,7 @@ const (
 
 // size returns the memory that counts towards maxWaiting.
 func (h *held) size() int64 {
-	return heldBytes + expiredBytes*int64(len(h.expired)) + notificationBytes*int64(len(h.notifications))
+	return heldBytes + notificationBytes*int64(len(h.notifications))
 }
 
 func sizeOf(group statestore.Group) int64 {

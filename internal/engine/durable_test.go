@@ -98,7 +98,7 @@ func (d *durable) submitNow(label string, words ...string) {
 func (d *durable) try(label string, words ...string) bool {
 	d.t.Helper()
 	waiting := d.engine.Waiting()
-	reply, ok := d.engine.TrySubmit(parse("c", words), nil)
+	reply, ok := d.engine.TrySubmit(parse("c", words))
 	if ok {
 		d.leave(label, ": ", text(reply))
 	}

@@ -33,8 +33,7 @@ const (
 // Engine is a store with a clock. It is safe for concurrent use.
 type Engine struct {
 	deliver func(statestore.Notification)
-	pause   func()           // may be nil
-	expired func(key string) // may be nil
+	pause   func() // may be nil
 	started time.Time
 	wake    chan struct{}
 	system  atomic.Pointer[func() time.Time]
@@ -50,6 +49,7 @@ type Engine struct {
 	wall  wall
 	next  time.Duration // the expiry that Run waits for; valid while armed
 	armed bool
+	left  [maxVerb + 1]Answers
 
 	// Of a store with a journal; nil or zero otherwise.
 	open       *batch        // what the next commit makes durable; never nil
@@ -65,16 +65,6 @@ type Engine struct {
 // moment, but not for a client. It is not called for what was held after the commit. Call
 // BetweenDeliveries before any other method.
 func (e *Engine) BetweenDeliveries(pause func()) { e.pause = pause }
-
-// OnExpiry makes the engine call report with each key whose time is over, when its removal is
-// committed, and before the replies that show it leave. Like deliver, report is called with the
-// lock held and must not block. Call OnExpiry before any other method.
-func (e *Engine) OnExpiry(report func(key string)) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.expired = report
-	e.store.ReportExpiries()
-}
 
 // SystemClock is the system's clock of all engines without one of their own: time.Now.
 // Only a process that a test has started sets it, before its first engine.
@@ -100,10 +90,11 @@ func (e *Engine) wakeExpiryLocked() {
 	}
 }
 
-func (e *Engine) leaveNowLocked(reply statestore.Reply, effects *statestore.Effects, done func(statestore.Reply)) {
-	for _, key := range effects.Expired {
-		e.expired(key)
-	}
+// leaveNowLocked lets the reply to a command and what that caused leave. arrived is Command.Arrived.
+func (e *Engine) leaveNowLocked(
+	reply statestore.Reply, effects *statestore.Effects, arrived time.Duration, done func(statestore.Reply),
+) {
+	e.countLocked(reply, arrived)
 	if done != nil {
 		done(reply)
 	}
@@ -249,12 +240,11 @@ func (e *Engine) expireSome() (more bool, wait time.Duration, ok bool) {
 	effects, more := e.store.Expire(now, expireBatch)
 	switch {
 	case e.journal == nil:
-		e.leaveNowLocked(statestore.Reply{}, &effects, nil)
+		for _, notification := range effects.Notifications {
+			e.deliver(notification)
+		}
 	case len(effects.Groups) > 0:
 		e.addLocked(effects.Groups, effects.Keys)
-		if len(effects.Expired) > 0 {
-			e.holdLocked(e.open, held{expired: effects.Expired})
-		}
 		// A part of them leaves at a time, though many clients may watch many keys that expire.
 		for some := range slices.Chunk(effects.Notifications, leaveBatch) {
 			e.holdLocked(e.open, held{notifications: some})

@@ -55,7 +55,7 @@ func (p *process) submit(i int) {
 	var reply statestore.Reply
 	now := false
 	if w.try {
-		if reply, now = e.TrySubmit(command, nil); !now && e.failure == nil && (p.total() != before || e.order != held) {
+		if reply, now = e.TrySubmit(command); !now && e.failure == nil && (p.total() != before || e.order != held) {
 			p.breaks("TrySubmit refused a request and changed something")
 		}
 		if now && p.total() > before && !p.onlyBound(before) {
@@ -143,7 +143,7 @@ func (p *process) judge(i int, command *statestore.Command, reply statestore.Rep
 	key := slices.Index(keyNames[:], command.Key)
 	o := operation{words: []string{command.Verb.String()}, value: string(command.Value), lifetime: command.Lifetime, at: p.instant(), reply: reply}
 	o.condition = [...]string{"", "NX", "NEX"}[command.Condition]
-	if command.HasToken() {
+	if strings.HasSuffix(p.scope.menu[r.wish].words, " ft") {
 		o.token = r.token
 	}
 	was, watched := p.keys[key].at(o.at), p.watches[key]
@@ -176,7 +176,7 @@ func (p *process) judge(i int, command *statestore.Command, reply statestore.Rep
 	for g, group := range p.noteGroups(before, was) {
 		if group[len(group)-1].ID[0] == 'r' {
 			r.group = before + g + 1
-		} else if own := before+g+1 == p.total() && group[0].ID[0] == 'k' && reply.Outcome != statestore.ConditionFailed; own && !r.isWill && command.Verb != statestore.VerbKeyNotify && command.Verb != statestore.VerbGet && reply.Created {
+		} else if own := before+g+1 == p.total() && group[0].ID[0] == 'k' && reply.Outcome != statestore.ConditionFailed; own && !r.isWill && command.Verb != statestore.VerbKeyNotify && command.Verb != statestore.VerbGet && reply.Outcome == statestore.OK && !was.exists {
 			p.breaks("23: the reply to %s has no record beside its key", p.scope.menu[r.wish].words)
 		}
 	}

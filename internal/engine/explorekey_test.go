@@ -22,8 +22,11 @@ type digest struct {
 
 // leftOut are the types that decide nothing: seeds that differ from process to process, and what is
 // derived from other fields, in an order that the seed decides; options, which are the same in all states of
-// a scope.
-var leftOut = map[string]bool{"maphash.Seed": true, "statestore.positions": true, "statestore.Options": true}
+// a scope; the history of leases, which is only shown.
+var leftOut = map[string]bool{
+	"maphash.Seed": true, "statestore.positions": true, "statestore.Options": true,
+	"statestore.leases": true, "statestore.HolderChange": true,
+}
 
 func (d *digest) number(n uint64) { d.key = binary.AppendUvarint(d.key, n) }
 
@@ -61,6 +64,9 @@ func (d *digest) value(v reflect.Value) {
 	case reflect.Struct:
 		if leftOut[v.Type().String()] {
 			return
+		}
+		if v.Type().String() == "statestore.lease" { // its holder decides what renews it
+			v = v.FieldByName("holder").Elem().FieldByName("sourceID")
 		}
 		for i := range v.NumField() {
 			d.value(v.Field(i))
@@ -112,6 +118,9 @@ func (d *digest) entries(m reflect.Value) {
 	}
 }
 
+// isHistory reports whether a record with some ID is a change of a lease.
+func isHistory(id string) bool { return id[0] == 'h' }
+
 // digest returns what decides the future of a process and of its surroundings.
 func (p *process) digest(to []byte) []byte {
 	d := digest{key: to, met: make(map[uintptr]uint16)}
@@ -143,6 +152,9 @@ func (p *process) digest(to []byte) []byte {
 	}
 	d.add(w)
 	for _, id := range slices.Sorted(maps.Keys(disk)) {
+		if isHistory(id) {
+			continue
+		}
 		d.text(id)
 		d.text(string(disk[id]))
 	}
@@ -167,10 +179,13 @@ func (p *process) digest(to []byte) []byte {
 			d.number(0)
 			continue
 		}
-		d.add(b.groups, b.keys, b.bound, len(b.held))
+		for _, group := range b.groups {
+			d.add(slices.DeleteFunc(slices.Clone(group), func(record statestore.Record) bool { return isHistory(string(record.ID)) }))
+		}
+		d.add(b.keys, b.bound, len(b.held))
 		for _, h := range b.held {
 			wait(p.heldBy[h.order])
-			d.add(h.expired, h.notifications, h.reply, h.late)
+			d.add(h.notifications, h.reply, h.late)
 		}
 		rank := func(order uint64) (n int) { // how many were held until then
 			for _, h := range b.held {

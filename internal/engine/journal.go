@@ -104,7 +104,7 @@ func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply))
 // TrySubmit applies a command, like Submit, if its reply may leave at once and leaves nothing to commit:
 // the command writes no record, and no change of its key waits for a commit. So it needs no room.
 // Otherwise TrySubmit changes nothing and reports false. Without a journal it applies every command.
-func (e *Engine) TrySubmit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, ok bool) {
+func (e *Engine) TrySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
@@ -115,7 +115,7 @@ func (e *Engine) TrySubmit(command statestore.Command, done func(statestore.Repl
 			return reply, false
 		}
 	}
-	reply, ok = e.applyLocked(now, &command, done)
+	reply, ok = e.applyLocked(now, &command, nil)
 	e.wakeExpiryLocked()
 	return reply, ok
 }
@@ -155,7 +155,7 @@ func (e *Engine) applyLocked(
 ) (statestore.Reply, bool) {
 	if e.journal == nil {
 		reply, effects := e.store.Apply(now, *command)
-		e.leaveNowLocked(reply, &effects, done)
+		e.leaveNowLocked(reply, &effects, command.Arrived, done)
 		return reply, true
 	}
 	if e.failure != nil || e.sealed {
@@ -174,7 +174,7 @@ func (e *Engine) applyLocked(
 		e.addGroupLocked(e.store.Reserve(now))
 	}
 	if rests != nil {
-		e.holdLocked(rests, held{reply: reply, expired: effects.Expired, notifications: effects.Notifications, done: done})
+		e.holdLocked(rests, held{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, done: done})
 		return reply, false
 	}
 	// After the command was applied: if this process still has its standing now, no other one
@@ -182,7 +182,7 @@ func (e *Engine) applyLocked(
 	if !e.standsLocked() {
 		return statestore.Reply{}, false
 	}
-	e.leaveNowLocked(reply, &effects, done)
+	e.leaveNowLocked(reply, &effects, command.Arrived, done)
 	return reply, true
 }
 
@@ -475,9 +475,7 @@ func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 }
 
 func (e *Engine) leaveLocked(b *batch, h *held) {
-	for _, key := range h.expired {
-		e.expired(key)
-	}
+	e.countLocked(h.reply, h.arrived)
 	if h.done != nil {
 		failpoint.Hit(failpoint.BeforeReply)
 		h.done(h.reply)

@@ -8,27 +8,39 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/shown"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// fill makes names leases that have changed hands and for which clients wait.
-func (w *world) fill(clients, names, waiting int, client, key func(i int) string) {
-	for i := range clients {
-		w.tell(Event{Kind: Connected, Client: client(i), User: client(i), Remote: "10.1.4.7:50122"})
-	}
-	for i := range names {
-		w.set(client(i%clients), key(i))
-		w.after(time.Millisecond).deletes(Event{
-			Client: client((i + 1) % clients), User: client(i % clients), Remote: "10.1.4.7:50122", Verb: statestore.VerbDel, Key: key(i), Forced: client(i % clients),
-		})
-		w.set(client((i+1)%clients), key(i))
-		for k := range waiting {
-			w.fails(client((i+k*7+2)%clients), key(i))
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC)
+
+// full returns a state with rows whose texts name returns.
+func full(leases, clients, changes, stale, waiting int, name func(kind string, i int) string) State {
+	s := NewState()
+	change := func(i int) statestore.HolderChange {
+		return statestore.HolderChange{
+			Name: name("n", i), Cause: statestore.CauseForced, From: name("c", i), To: name("c", i+1), By: name("c", i+1), ByUser: name("u", i),
+			Forced: name("f", i), Ended: noon, Began: noon.Add(time.Duration(i)),
 		}
-		w.tell(Event{Kind: Request, Client: client(i % clients), User: client(i % clients), Verb: statestore.VerbSet, Key: key(i), Outcome: statestore.Refused,
-			Refusal: string(protocol.FencingTokenLower), Rank: -1, HasClock: true, ClockOffset: time.Millisecond})
-		w.after(time.Millisecond)
 	}
+	for i := range leases {
+		last := change(i)
+		l := statestore.Lease{Name: name("n", i), Held: i%2 > 0, Holder: name("c", i), Client: name("c", i), LastChange: &last}
+		for k := range waiting {
+			l.Waiting = append(l.Waiting, statestore.Waiter{Client: name("c", k)})
+		}
+		s.Leases = append(s.Leases, l)
+	}
+	for i := range clients {
+		s.Clients = append(s.Clients, Client{Client: name("c", i), User: name("u", i)})
+	}
+	for i := range changes {
+		s.Timeline = append(s.Timeline, change(i))
+	}
+	for i := range stale {
+		s.StaleWrites = append(s.StaleWrites, StaleWrite{At: noon, Key: name("n", i), Client: name("c", i), User: name("u", i), Verb: "SET"})
+	}
+	return s
 }
 
 // Clients choose the names of leases, holders and clients, and which of their characters must be escaped.
@@ -41,15 +53,11 @@ func TestAStateIsBoundedInBytes(t *testing.T) {
 		{"letters", "ö"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, Options{})
-			long := func(kind string) func(int) string {
-				return func(i int) string {
-					number := fmt.Sprintf("%s%05d", kind, i)
-					return strings.Repeat(test.text, (MaxKey-len(number))/len(test.text)) + number
-				}
-			}
-			w.fill(250, 1200, 16, long("c"), long("n"))
-			state := w.model.State(w.now)
+			state := full(1000, 1000, 500, 100, 16, func(kind string, i int) string {
+				number := fmt.Sprintf("%s%05d", kind, i)
+				return strings.Repeat(test.text, (shown.Max-len(number))/len(test.text)) + number
+			})
+			state.Bound()
 			var text strings.Builder
 			encoder := json.NewEncoder(&text)
 			encoder.SetEscapeHTML(false)
@@ -63,14 +71,15 @@ func TestAStateIsBoundedInBytes(t *testing.T) {
 			if len(state.Leases) < 250 || len(state.Clients) < 200 || len(state.Timeline) < 50 || len(state.StaleWrites) < 30 {
 				t.Errorf("it has %d leases, %d clients, %d changes and %d stale writes", len(state.Leases), len(state.Clients), len(state.Timeline), len(state.StaleWrites))
 			}
-			if got := len(state.Leases) + state.LeasesHidden; got != 1200 {
-				t.Errorf("%d leases are shown or counted", got)
-			}
-			if got := len(state.Clients) + state.ClientsHidden; got != 250 {
-				t.Errorf("%d clients are shown or counted", got)
-			}
-			if got := len(state.Leases[0].Waiting) + state.Leases[0].WaitingHidden; got < 15 {
-				t.Errorf("%d waiting clients are shown or counted", got)
+			for what, got := range map[string][2]int{
+				"leases":          {len(state.Leases) + state.LeasesHidden, 1000},
+				"clients":         {len(state.Clients) + state.ClientsHidden, 1000},
+				"changes":         {len(state.Timeline) + state.TimelineHidden, 500},
+				"waiting clients": {len(state.Leases[0].Waiting) + state.Leases[0].WaitingHidden, 16},
+			} {
+				if got[0] != got[1] {
+					t.Errorf("%d %s are shown or counted; want %d", got[0], what, got[1])
+				}
 			}
 		})
 	}
@@ -78,39 +87,42 @@ func TestAStateIsBoundedInBytes(t *testing.T) {
 
 func TestTheBytesOfARowAreAnUpperBound(t *testing.T) {
 	const remote, big = "[2001:db8:0123:4567:89ab:cdef:0123:4567]:12345", 1<<31 - 1
-	at, rank, offset := time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC), 3, int64(-big)
-	change := Change{
-		Cause: CauseOverwritten, By: "x", ByUser: "x", ByRemote: remote, Forced: "x",
-		Ended: at, Began: at, GapMillis: big, HeldMillis: big, Repeated: big,
+	rank, offset := 3, int64(-big)
+	change := statestore.HolderChange{
+		Cause: statestore.CauseOverwritten, By: "x", ByUser: "x", Forced: "x",
+		Ended: noon, Began: noon, Disconnected: noon, GapMillis: big, HeldMillis: big, Repeated: big,
 	}
-	waiter := Waiter{Client: "x", Since: at, LastAttempt: at, Attempts: big, Rank: &rank}
-	lease := Lease{
-		Since: at, Token: "1767225600000:12345:0123456789abcdef0123456789abcdef", TTLMillis: big, LeftMillis: big, Deadline: at, Renewals: big,
-		LastRenewal: at, RenewEveryMillis: big, Missed: big, NoHolderSince: at, NoHolderMillis: big, Changes: big, WaitingHidden: big,
-		LastChange: &change, Waiting: []Waiter{waiter, waiter},
+	waiter := statestore.Waiter{Client: "x", Since: noon, LastAttempt: noon, Attempts: big, Rank: &rank}
+	lease := statestore.Lease{
+		Since: noon, Token: "1767225600000:12345:0123456789abcdef0123456789abcdef", TTLMillis: big, LeftMillis: big, Deadline: noon, Renewals: big,
+		LastRenewal: noon, NoHolderSince: noon, NoHolderMillis: big, Changes: big, WaitingHidden: big,
+		LastChange: &change, Waiting: []statestore.Waiter{waiter, waiter},
 	}
 	client := Client{
-		User: "x", Remote: remote, Since: at, Reason: ReasonSilent, LastSeen: at, Requests: big, ClockOffsetMillis: &offset,
+		User: "x", Remote: remote, Since: noon, Reason: ReasonSilent, LastSeen: noon, Requests: big, ClockOffsetMillis: &offset,
 		TakeOvers: big, Refused: big, StaleWrites: big, Dropped: big, ClockImplausible: true,
 	}
-	stale := StaleWrite{At: at, User: "x", Remote: remote, Verb: "KEYNOTIFY", Refusal: string(protocol.FencingTokenLower)}
+	stale := StaleWrite{At: noon, User: "x", Remote: remote, Verb: "KEYNOTIFY", Refusal: string(protocol.FencingTokenLower)}
 	for _, row := range []struct {
 		value any
 		bytes int
-	}{{&lease, lease.finish()}, {&change, change.finish()}, {&client, client.finish()}, {&stale, stale.finish()}} {
+	}{{&lease, boundLease(&lease)}, {&change, boundChange(&change)}, {&client, clientBytes}, {&stale, staleBytes}} {
 		if text, err := json.Marshal(row.value); err != nil || len(text) > row.bytes {
 			t.Errorf("%d bytes instead of %d, %v: %s", len(text), row.bytes, err, text)
 		}
 	}
 }
 
-func TestAStateOfUsualNamesIsShownWhole(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.fill(1000, 1000, 3,
-		func(i int) string { return fmt.Sprintf("gateway-%04d.plant-7.example", i) },
-		func(i int) string { return fmt.Sprintf("plant-7/line-%04d/press/active", i) })
-	state := w.model.State(w.now)
-	if len(state.Leases) != 1000 || len(state.Leases[0].Waiting) != 3 || len(state.Clients) != 1000 || len(state.Timeline) != 500 || len(state.StaleWrites) != 100 {
-		t.Errorf("it has %d leases, %d clients, %d changes and %d stale writes", len(state.Leases), len(state.Clients), len(state.Timeline), len(state.StaleWrites))
+func TestAStateOfUsualNamesIsShownWholeAndInOrder(t *testing.T) {
+	s := full(1000, 1000, 500, 100, 3, func(kind string, i int) string { return fmt.Sprintf("plant-7/%s-%04d.plant-7.example", kind, 9999-i) })
+	s.Bound()
+	if len(s.Leases) != 1000 || len(s.Leases[0].Waiting) != 3 || len(s.Clients) != 1000 || len(s.Timeline) != 500 || len(s.StaleWrites) != 100 {
+		t.Errorf("it has %d leases, %d clients, %d changes and %d stale writes", len(s.Leases), len(s.Clients), len(s.Timeline), len(s.StaleWrites))
+	}
+	if a, b := s.Leases[0], s.Leases[500]; a.Held || a.Turn != 998 || !b.Held || b.Turn != 999 || s.Clients[0].Client > s.Clients[1].Client {
+		t.Errorf("the first leases are %+v and %+v", a, b)
+	}
+	if !s.Timeline[0].Began.After(s.Timeline[1].Began) {
+		t.Error("the latest change is not the first one")
 	}
 }

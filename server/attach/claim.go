@@ -59,7 +59,6 @@ func (l *link) begin(ctx context.Context) error {
 	}
 	if !l.store.begun {
 		l.store.engine.Begin() // until now another store may have granted leases
-		l.store.events.Started(l.store.engine.Continues())
 	}
 	requests := packets.SubOptions{Topic: protocol.InvokeTopic, QoS: 1, RetainHandling: 2, RetainAsPublished: true}
 	err := l.subscribe(ctx, requests)

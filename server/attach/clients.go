@@ -10,6 +10,7 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -21,8 +22,8 @@ import (
 type clientLRU struct {
 	engine *engine.Engine
 	limit  int
-	gone   func(client, reason string) // called with the lock held; must not block
-	count  atomic.Uint64               // numbers KEYNOTIFYs, notifications, and what ends watches, in order
+	come   *events.Clients
+	count  atomic.Uint64 // numbers KEYNOTIFYs, notifications, and what ends watches, in order
 
 	mu      sync.Mutex
 	latest  *list.List               // of *clientEntry; the one that was heard last is in front
@@ -33,10 +34,14 @@ type clientEntry struct {
 	client  string
 	watched uint64 // the number of its last KEYNOTIFY; 0: none
 	since   uint64 // no watch of it is older, by clientLRU.count
+	seen    *events.Client
 }
 
-func newClientLRU(engine *engine.Engine, limit int, gone func(client, reason string)) *clientLRU {
-	return &clientLRU{engine: engine, limit: limit, gone: gone, latest: list.New(), clients: make(map[string]*list.Element)}
+func newClientLRU(engine *engine.Engine, limit int, come *events.Clients) *clientLRU {
+	return &clientLRU{
+		engine: engine, limit: limit, come: come,
+		latest: list.New(), clients: make(map[string]*list.Element),
+	}
 }
 
 // restore remembers clients with requests in a journal, as far as there is room: each may deliver its last
@@ -73,14 +78,25 @@ func (c *clientLRU) heardLocked(client string) *clientEntry {
 		return element.Value.(*clientEntry)
 	}
 	if len(c.clients) >= c.limit {
-		silent := c.latest.Remove(c.latest.Back()).(*clientEntry).client
-		delete(c.clients, silent)
-		c.engine.EndSession(silent)
-		c.gone(silent, activity.ReasonForgotten)
+		silent := c.latest.Remove(c.latest.Back()).(*clientEntry)
+		delete(c.clients, silent.client)
+		c.engine.EndSession(silent.client)
+		silent.seen.Go(activity.ReasonForgotten)
 	}
 	entry := &clientEntry{client: strings.Clone(client), since: c.count.Add(1)} // it may be a part of a large request
+	entry.seen = c.come.Come(entry.client, "", "", false)
 	c.clients[entry.client] = c.latest.PushFront(entry)
 	return entry
+}
+
+// seen returns what the store has seen of a client; nil: it does not remember that.
+func (c *clientLRU) seen(client string) *events.Client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if element := c.clients[client]; element != nil {
+		return element.Value.(*clientEntry).seen
+	}
+	return nil
 }
 
 // unread ends the watch of a notification that had no subscriber, and reports whether it did. It
@@ -107,7 +123,6 @@ func (c *clientLRU) endWatches() {
 	for client, element := range c.clients {
 		c.engine.Disconnect(client)
 		element.Value.(*clientEntry).since = c.count.Add(1)
-		c.gone(client, activity.ReasonBrokerRestarted)
 	}
 }
 

@@ -1,6 +1,8 @@
 package attach
 
 import (
+	"time"
+
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
@@ -23,11 +25,12 @@ func (to *address) cost() int64 { return requestOverhead + int64(len(to.topic)+l
 
 // submit applies a command and answers it, after its commit if the reply shows what the journal does
 // not have yet. It never waits for a commit: what needs one, and finds no room in the backlog, is
-// refused. observed, which may be nil, is called with the reply when it may leave.
-func (l *link) submit(to address, command statestore.Command, observed func(statestore.Reply)) {
+// refused.
+func (l *link) submit(to address, command statestore.Command) {
 	clients, engine, backlog := l.store.clients, l.store.engine, l.store.backlog
-	reply, ok := clients.heard(&command, func() (statestore.Reply, bool) { return engine.TrySubmit(command, observed) })
+	reply, ok := clients.heard(&command, func() (statestore.Reply, bool) { return engine.TrySubmit(command) })
 	if ok {
+		l.store.note(&command, &reply)
 		l.answer(to, command.Key, reply)
 		return
 	}
@@ -41,14 +44,12 @@ func (l *link) submit(to address, command statestore.Command, observed func(stat
 	}
 	reply, ok = clients.heard(&command, func() (statestore.Reply, bool) {
 		return engine.Submit(command, func(reply statestore.Reply) {
-			if observed != nil {
-				observed(reply)
-			}
 			if reply.Outcome != statestore.Expired {
 				backlog.committed(waiting, reply)
 			}
 		})
 	})
+	l.store.note(&command, &reply)
 	if ok && reply.Outcome == statestore.Expired {
 		backlog.cancel(waiting)
 		l.store.drop(to.client, DroppedExpired)
@@ -57,6 +58,14 @@ func (l *link) submit(to address, command statestore.Command, observed func(stat
 	if value := envelope.ValueCost(command.Key, &reply); value > 0 && !backlog.grow(waiting, value) {
 		l.refuse(to)
 	}
+}
+
+// note notes the reply to a request.
+func (s *Store) note(command *statestore.Command, reply *statestore.Reply) {
+	if seen := s.clients.seen(command.Client); seen != nil {
+		seen.Answered(command, reply, time.Now())
+	}
+	s.log.Answered(command, reply, "")
 }
 
 // answer answers a request with a reply that may leave at once: behind those that wait to be sent, because

@@ -9,7 +9,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/internal/shown"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
@@ -50,7 +50,7 @@ func (l *link) handle(message *mqtt.Publish) {
 	if message.MessageExpiry > 0 {
 		request.Expires = l.store.engine.Elapsed() + time.Duration(message.MessageExpiry)*time.Second
 	}
-	start := time.Now()
+	arrived := l.store.engine.Elapsed()
 	command := statestore.Parse(request)
 	if command.Verb == statestore.VerbKeyNotify {
 		// Apply it again even if it is a redelivery: its watch may have ended since, and applying
@@ -58,11 +58,11 @@ func (l *link) handle(message *mqtt.Publish) {
 		request.Correlation = nil
 		command = statestore.Parse(request)
 	}
-	var observed func(statestore.Reply) // nil: nothing takes the event
-	if forced := userProperty(message, protocol.PropertyForced); forced != nil || l.store.events.Wanted() {
-		observed = l.store.observing(&command, forced, start)
+	command.Arrived = arrived
+	if forced := userProperty(message, protocol.PropertyForced); forced != nil {
+		command.Forced = shown.Cut(*forced)
 	}
-	l.submit(to, command, observed)
+	l.submit(to, command)
 }
 
 // maxClientID bounds the client ids that a store remembers, in bytes: a request may name any.
@@ -136,7 +136,6 @@ func (l *link) notify() {
 func (s *Store) unread(notification pendingNotification) {
 	if s.clients.unread(notification) {
 		s.count(func(stats *Stats) { stats.DroppedWatches++ })
-		s.observe(activity.Event{Kind: activity.Unwatched, Client: notification.Client, Key: notification.Key})
 		s.logger.Debug("a notification had no subscriber; ended the watch", "client", logs.Name(notification.Client))
 	}
 }

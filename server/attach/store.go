@@ -89,12 +89,6 @@ type Options struct {
 	// in use. Wait excludes Journal: what a spare had kept would be older than what the other store
 	// has granted.
 	Wait bool
-	// Observe takes the events of the store, as server.Options.Observe does. The broker tells neither
-	// addresses nor users, and no connections: the events have none. Disconnected is for clients
-	// that the store has forgotten.
-	Observe func(activity.Event)
-	// ObserveValues puts values into the events, like server.Options.ObserveValues.
-	ObserveValues bool
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
 }
@@ -133,7 +127,8 @@ type Store struct {
 	backlog          *backlog
 	drops, oversized *logs.Limiter
 	busy             *logs.Limiter
-	events           *events.Queue // what the observer and the log of requests get
+	seen             *events.Clients
+	log              *events.Log
 	ready, waiting   chan struct{}
 	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
 	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
@@ -241,7 +236,8 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		drops:         logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
 		oversized:     logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
 		busy:          logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
-		events:        events.New(options.Observe, options.ObserveValues, options.Logger),
+		seen:          events.NewClients(),
+		log:           events.NewLog(options.Logger),
 		objectionWait: objectionTimeout,
 		silence:       silenceTimeout,
 		outage:        newOutage(options.Logger, address.Host),
@@ -258,10 +254,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	if options.Shared {
 		s.group = s.data
 	}
-	if options.Observe != nil {
-		s.engine.OnExpiry(s.events.Expired)
-	}
-	s.clients = newClientLRU(s.engine, options.MaxClients, s.observeGone)
+	s.clients = newClientLRU(s.engine, options.MaxClients, s.seen)
 	s.clients.restore(s.engine.RestoredClients())
 	s.backlog = newBacklog(int64(options.MaxPacketSize), s.engine.Waiting)
 	return s, nil
@@ -275,6 +268,10 @@ func (s *Store) Identity() string { return s.engine.Identity() }
 
 // Usage returns what the store holds now. It is cheap to call.
 func (s *Store) Usage() statestore.Usage { return s.engine.Usage() }
+
+// State returns what the status page of the store shows. It takes milliseconds, and holds up requests for
+// less than one. Values of leases, which may be secret, are a part of it.
+func (s *Store) State() activity.State { return events.State(s.engine, s.seen) }
 
 // Stats returns the counts as they are now.
 func (s *Store) Stats() Stats {
@@ -295,7 +292,9 @@ func (s *Store) count(change func(*Stats)) {
 
 func (s *Store) drop(client string, why DropReason) {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
-	s.observe(activity.Event{Kind: activity.Dropped, Client: client, Reason: string(why)})
+	if seen := s.clients.seen(client); seen != nil {
+		seen.Dropped()
+	}
 	s.drops.Log("client", logs.Name(client), "reason", string(why))
 }
 
@@ -337,7 +336,6 @@ func (s *Store) serve(ctx context.Context) error {
 	defer fail(nil)
 	running, stop := context.WithCancel(context.Background())
 	stored := make(chan error, 1)
-	stopEvents := s.events.Start()
 	go func() {
 		err := s.engine.Run(running)
 		if err != nil {
@@ -350,10 +348,10 @@ func (s *Store) serve(ctx context.Context) error {
 	if failure := <-stored; failure != nil {
 		err = failure
 	}
-	stopEvents()
 	s.drops.Close()
 	s.oversized.Close()
 	s.busy.Close()
+	s.log.Close()
 	if err == nil {
 		s.logger.Info("stopped")
 	}

@@ -31,6 +31,7 @@ type Report struct {
 	Keys      uint64 `json:"keys"`
 	Fences    uint64 `json:"fences"`   // of keys that are gone
 	Replies   uint64 `json:"replies"`  // that are remembered
+	Changes   uint64 `json:"changes"`  // of leases, in their history
 	Identity  string `json:"identity"` // of the data; empty if no store has used the journal yet
 	Bound     string `json:"bound"`    // no version above it was issued; a time without a node
 	// Warnings say what is wrong beside the data, and what to do.
@@ -87,6 +88,8 @@ func (s *source) inspect(ctx context.Context, progress Progress) (Report, error)
 			report.Fences++
 		case statestore.KindReply:
 			report.Replies++
+		case statestore.KindChange:
+			report.Changes++
 		case statestore.KindIdentity:
 			report.Identity = item.Identity
 		case statestore.KindBound:
@@ -214,6 +217,8 @@ type exported struct {
 	Token          string              `json:"token,omitempty"`
 	LifetimeMillis int64               `json:"lifetimeMillis,omitempty"`
 	Willed         bool                `json:"willed,omitempty"`
+
+	Change *statestore.HolderChange `json:"change,omitempty"`
 }
 
 // Export writes all records of a journal or a backup to w, as lines of JSON in UTF-8, in the order in
@@ -224,14 +229,16 @@ type exported struct {
 //	{"kind":"key","keyBase64":"/wA=","value":"","version":"…"}
 //	{"kind":"fence","key":"press-8/active","token":"…"}
 //	{"kind":"reply","client":"gateway-a","sequence":7,"verb":"SET","outcome":"ok","version":"…"}
+//	{"kind":"change","client":"gateway-a","sequence":8,"change":{"name":"press-7/active","cause":"released",…}}
 //	{"kind":"identity","identity":"…"}
 //	{"kind":"bound","version":"1700000000000:9:"}
 //
 // A key, a value or a client id that is not valid UTF-8 is in keyBase64, valueBase64 or
 // clientBase64, in standard base64. Versions and tokens have the text form of package hlc. The
 // bound has no node; it is "0:0:" until the first version. A key without token is not protected; one
-// without lifetimeMillis does not expire, and a willed one ends with the connection of its client. A reply has the version that
-// it named, if it named one.
+// without lifetimeMillis does not expire, and a willed one ends with the connection of its client; the
+// client of a lease is its holder. A reply has the version that it named, if it named one. A change of a lease
+// is as the status page has it.
 func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
 	s, err := openSource(path)
 	if err != nil {
@@ -261,11 +268,17 @@ func exportedOf(item statestore.Item) exported {
 	case statestore.KindKey:
 		out.Key, out.KeyBase64 = textOrBytes(item.Key)
 		out.Value, out.ValueBase64 = textOrBytes(item.Value)
+		if item.Since != 0 {
+			out.Client, out.ClientBase64 = textOrBytes(item.Client)
+		}
 	case statestore.KindFence:
 		out.Key, out.KeyBase64 = textOrBytes(item.Key)
 	case statestore.KindReply:
 		out.Client, out.ClientBase64 = textOrBytes(item.Client)
 		out.Sequence, out.Verb, out.Outcome = item.Sequence, &item.Verb, &item.Outcome
+	case statestore.KindChange:
+		out.Client, out.ClientBase64 = textOrBytes(item.Client)
+		out.Sequence, out.Change = item.Sequence, &item.Change
 	}
 	return out
 }

@@ -41,7 +41,7 @@ func fill(t *testing.T, dir string, but int64) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if left := int64(disk.Bavail)*disk.Bsize - but; left > 0 {
+	if left := int64(disk.Bavail)*int64(disk.Bsize) - but; left > 0 {
 		if err := syscall.Fallocate(int(file.Fd()), 0, 0, left); err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -351,6 +352,29 @@ func TestALostMemberIsReplacedByANewOne(t *testing.T) {
 	next.mustSay("started member c")
 	next.mustSay("running member c")
 	mustHold(t, client, "k", "v")
+}
+
+func TestAWitnessTellsSystemdThatItIsReady(t *testing.T) {
+	dir := etcdtest.Dir(t, t.Cleanup)
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	t.Setenv("NOTIFY_SOCKET", socket.LocalAddr().String())
+	cluster := "c=http://" + etcdtest.Addresses(t, 1)[0]
+	witness := launch(t, "witness", "--member", "c", "--cluster", cluster, "--data", filepath.Join(dir, "c"))
+	witness.mustSay("started member c")
+	witness.mustSay("running member c")
+	if err := socket.SetReadDeadline(time.Now().Add(await.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	message := make([]byte, 4096)
+	n, err := socket.Read(message)
+	const want = "READY=1\nSTATUS=running member c"
+	if err != nil || !strings.HasPrefix(string(message[:n]), want) {
+		t.Errorf("systemd heard %q, %v; want %q", message[:n], err, want)
+	}
 }
 
 // One process runs etcd, and two others attach their store to a broker.

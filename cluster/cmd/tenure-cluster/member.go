@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 )
 
 func witnessCommand() *cobra.Command {
-	var flags memberFlags
+	flags := memberFlags{witness: true}
 	var dir string
 	witness := &cobra.Command{
 		Use:   "witness",
@@ -34,8 +35,15 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 			if err != nil {
 				return err
 			}
-			return command.Run(cmd, func(ctx context.Context, logger *slog.Logger, flush func()) error {
-				return runWitness(ctx, cmd, &flags, dir, logger, flush)
+			return command.Run(cmd, func(ctx context.Context, logger *slog.Logger, flush func(), ready func(string)) error {
+				m, where, err := flags.start(dir, logger, flush)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "started member %s with data in %s\n", flags.name, where)
+				return runWitness(ctx, cmd.OutOrStdout(), m, func() {
+					ready(fmt.Sprintf("running member %s with data in %s", flags.name, where))
+				})
 			})
 		},
 	}
@@ -44,26 +52,20 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 	return witness
 }
 
-// runWitness runs a member until ctx ends.
-func runWitness(ctx context.Context, cmd *cobra.Command, flags *memberFlags, dir string, logger *slog.Logger, flush func()) error {
-	flags.witness = true
-	m, where, err := flags.start(dir, logger, flush)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(cmd.OutOrStdout(), "started member %s with data in %s\n", flags.name, where)
-	ready := m.Ready()
+// runWitness runs a member until ctx ends, and calls ready once the member works with the others.
+func runWitness(ctx context.Context, stdout io.Writer, m *member.Member, ready func()) error {
+	working := m.Ready()
 	for {
 		select {
-		case <-ready:
-			fmt.Fprintf(cmd.OutOrStdout(), "running member %s with data in %s\n", flags.name, where)
-			ready = nil
+		case <-working:
+			ready()
+			working = nil
 		case <-m.Done():
 			m.Close()
 			return m.Err()
 		case <-ctx.Done():
 			m.Close()
-			fmt.Fprintln(cmd.OutOrStdout(), "stopped")
+			fmt.Fprintln(stdout, "stopped")
 			return nil
 		}
 	}

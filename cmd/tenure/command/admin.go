@@ -13,7 +13,6 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
-	"github.com/tenurelock/tenure/server/activity"
 )
 
 const adminHelp = `--admin serves a status page over HTTP: which client leads each name, and why none
@@ -57,10 +56,9 @@ func (a *adminFlags) check() error {
 
 // A statusPage is the status page of a process, or nil if it has none: all methods accept that.
 type statusPage struct {
-	node     *admin.Node
-	recorder *admin.Recorder
-	address  string // of the page
-	told     sync.Once
+	node    *admin.Node
+	address string // of the page
+	told    sync.Once
 }
 
 // tell says where the page is, once. The line about the store comes first.
@@ -76,10 +74,10 @@ func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (s
 	if err := a.check(); err != nil || a.addr == "" {
 		return func() {}, usage(err)
 	}
-	page := &statusPage{node: admin.NewNode(), recorder: admin.NewRecorder()}
+	page := &statusPage{node: admin.NewNode()}
 	version, commit, modified := programVersion()
 	listening, err := admin.Listen(admin.Options{
-		Addr: a.addr, AllowInsecure: a.insecure, Hosts: a.hosts, Node: page.node, Recorder: page.recorder, Logger: process.logger,
+		Addr: a.addr, AllowInsecure: a.insecure, Hosts: a.hosts, Node: page.node, Logger: process.logger,
 		About: admin.About{Mode: mode, Version: version, Commit: commit + modified, Values: a.values},
 	})
 	switch {
@@ -103,14 +101,6 @@ func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (s
 		cancel()
 		tasks.Wait()
 	}, nil
-}
-
-// observe returns what takes the events of a store; nil if there is no page.
-func (p *statusPage) observe() func(activity.Event) {
-	if p == nil {
-		return nil
-	}
-	return p.recorder.Observe
 }
 
 // describe says where clients find the store, and where its data is.

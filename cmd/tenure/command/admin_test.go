@@ -18,6 +18,7 @@ import (
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -117,7 +118,7 @@ func TestTheStatusPageShowsLeasesOfServeAndEndsWithIt(t *testing.T) {
 	}
 	acquireAs(t, dialTest(t, address, "gateway-b"), "press-7")
 	state = eventually(t, page, isHeldBy("press-7", "gateway-b"))
-	if len(state.Timeline) == 0 || state.Timeline[0].From != "gateway-a" || state.Timeline[0].Cause != activity.CauseReleased {
+	if len(state.Timeline) == 0 || state.Timeline[0].From != "gateway-a" || state.Timeline[0].Cause != statestore.CauseReleased {
 		t.Errorf("the timeline is %+v", state.Timeline)
 	}
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {

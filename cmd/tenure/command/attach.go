@@ -145,7 +145,6 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 		return err
 	}
 	defer stopPage()
-	options.Observe, options.ObserveValues = process.page.observe(), s.admin.values
 	replicated, err := isReplicated(s.replication)
 	if err != nil {
 		return err
@@ -223,7 +222,7 @@ type monitoredStore struct {
 func (m *monitoredStore) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
 	page := m.process.page
-	status := admin.Store{Identity: m.Identity(), Attached: m.Stats, Usage: func() server.Usage { return server.Usage{Store: m.Usage()} }}
+	status := admin.Store{Identity: m.Identity(), State: m.State, Attached: m.Stats, Usage: func() server.Usage { return server.Usage{Store: m.Usage()} }}
 	page.describe(m.broker, m.where)
 	page.serve(status)
 	var tasks sync.WaitGroup

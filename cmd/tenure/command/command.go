@@ -235,10 +235,16 @@ func Usage(err error) error { return usage(err) }
 // of the log, and survives the end of its terminal. The log has warnings and errors, unless
 // --log-level says otherwise. flush waits a moment until the log is written, for the last line of a
 // process that does not return.
-func Run(cmd *cobra.Command, run func(ctx context.Context, logger *slog.Logger, flush func()) error) error {
+//
+// run calls ready when the command does its work, to say on standard output and to systemd what
+// that is.
+func Run(cmd *cobra.Command, run func(_ context.Context, _ *slog.Logger, flush func(), ready func(what string)) error) error {
 	process, stop := startProcess(cmd, slog.LevelWarn)
 	defer stop()
-	return process.run(cmd.Context(), nil, func(ctx context.Context) error { return run(ctx, process.logger, process.flush) })
+	ready := func(what string) { process.ready(cmd, what) }
+	return process.run(cmd.Context(), nil, func(ctx context.Context) error {
+		return run(ctx, process.logger, process.flush, ready)
+	})
 }
 
 // BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.

@@ -217,6 +217,7 @@ func printReport(cmd *cobra.Command, asJSON bool, report journal.Report, headlin
 		{"keys", report.Keys},
 		{"fences of keys that are gone", report.Fences},
 		{"remembered replies", report.Replies},
+		{"changes of leases", report.Changes},
 		{"bytes of the file", report.Bytes},
 		{"bytes of the data", report.LiveBytes},
 		{"identity of the data", report.Identity},

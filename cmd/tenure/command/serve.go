@@ -145,7 +145,6 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer stopPage()
-	s.Observe, s.ObserveValues = process.page.observe(), s.admin.values
 	replicated, err := isReplicated(s.replication)
 	if err != nil {
 		return err
@@ -192,7 +191,7 @@ func (m *monitoredServer) Serve(ctx context.Context) error {
 	tasks.Go(func() { reportUsage(working, m.process.logger, m.Usage, m.Stats) })
 	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(m.Usage()) }) })
 	defer m.process.serves(func() { _ = m.Usage() })()
-	m.process.page.serve(admin.Store{Identity: m.Identity(), Server: m.Stats, Usage: m.Usage})
+	m.process.page.serve(admin.Store{Identity: m.Identity(), State: m.State, Server: m.Stats, Usage: m.Usage})
 	err := m.Server.Serve(ctx)
 	cancel()
 	tasks.Wait()

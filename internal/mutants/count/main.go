@@ -43,7 +43,7 @@ var areas = []area{
 	{"product", "resp3", 0, []string{"resp3"}},
 	{"product", "statestore and engine", 0, []string{"statestore", "internal/engine"}},
 	{"product", "server: broker, access, standby", 4500, []string{"server", "internal/descriptors", "internal/diskroom", "internal/semaphore", "internal/unauthenticated"}},
-	{"product", "server: activity and events", 700, []string{"server/activity", "server/internal/events"}},
+	{"product", "server: activity and events", 700, []string{"server/activity", "server/internal/events", "internal/shown"}},
 	{"product", "server: journal", 1400, []string{"server/journal"}},
 	{"product", "server: attach", 1200, []string{"server/attach"}},
 	{"product", "cmd: command", 2600, []string{"cmd"}},

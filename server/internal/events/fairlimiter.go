@@ -2,9 +2,10 @@ package events
 
 import (
 	"log/slog"
+	"sync"
 	"time"
 
-	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/internal/shown"
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
@@ -18,14 +19,16 @@ const (
 	newLines, maxSeen = 3, 1024
 )
 
-// fairLimiter writes one kind of line at a bounded rate for each source: the user of an event, or its
-// client if that has none. So one that causes thousands of lines does not hide the lines of another. Sources
+// fairLimiter writes one kind of line at a bounded rate for each source: a user, or a client that has
+// none. So one that causes thousands of lines does not hide the lines of another. Sources
 // beyond maxSources share two limiters: one for the first lines of each, so that a source which comes
 // once has its line beside others that go on, and one for all that follows. Clients that do not authenticate
-// may choose their ids, so one that has a new id for each line can still hide others. It is not
-// safe for concurrent use.
+// may choose their ids, so one that has a new id for each line can still hide others. It is
+// safe for concurrent use, and holds no lock while it writes to the log.
 type fairLimiter struct {
-	new     func() *logs.Limiter
+	new func() *logs.Limiter
+
+	mu      sync.Mutex
 	first   *logs.Limiter
 	others  *logs.Limiter
 	sources map[string]*source
@@ -47,12 +50,19 @@ func newFairLimiter(logger *slog.Logger, level slog.Level, message string) *fair
 	return l
 }
 
-// log writes a line about an event, or counts it.
-func (l *fairLimiter) log(e *activity.Event, attributes ...any) {
-	name, now := "client "+e.Client, time.Now()
-	if e.User != "" {
-		name = "user " + e.User
+// log writes a line about a client of a user, or counts it.
+func (l *fairLimiter) log(client, user string, attributes ...any) {
+	l.limiterOf(client, user, time.Now()).Log(attributes...)
+}
+
+// limiterOf returns the limiter for a line about a client of a user.
+func (l *fairLimiter) limiterOf(client, user string, now time.Time) *logs.Limiter {
+	name := "client " + shown.Cut(client)
+	if user != "" {
+		name = "user " + shown.Cut(user)
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	s := l.sources[name]
 	if s == nil && len(l.sources) == maxSources {
 		l.dropQuiet(now)
@@ -63,11 +73,10 @@ func (l *fairLimiter) log(e *activity.Event, attributes ...any) {
 		clear(l.seen)
 	}
 	if s == nil {
-		l.shared(name).Log(attributes...)
-		return
+		return l.shared(name)
 	}
 	s.last = now
-	s.limiter.Log(attributes...)
+	return s.limiter
 }
 
 // shared returns the limiter for a line of a source that has none of its own.

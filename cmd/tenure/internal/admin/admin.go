@@ -33,8 +33,6 @@ type Options struct {
 	Hosts []string
 	// Node is what the process does. It must not be nil.
 	Node *Node
-	// Recorder has what happened at the store. It must not be nil.
-	Recorder *Recorder
 	// About describes the process.
 	About About
 	// Logger receives what goes wrong; nil keeps silent.
@@ -90,7 +88,7 @@ func Listen(options Options) (*Server, error) {
 		return nil, fmt.Errorf("--admin: %w", err)
 	}
 	ending, end := context.WithCancel(context.Background())
-	view := &view{options: options}
+	view := &view{options: options, started: time.Now()}
 	readings := newReadings(view.read, ending.Done())
 	streams := newStreams(readings, ending.Done())
 	routes := http.NewServeMux()
@@ -99,7 +97,7 @@ func Listen(options Options) (*Server, error) {
 	routes.Handle("/api/events", streams)
 	routes.Handle("/healthz", protected(newHealth(view.probe)))
 	routes.Handle("/readyz", protected(http.HandlerFunc(view.serveReady)))
-	metrics, err := newMetrics(readings, options.Recorder.duration, logger)
+	metrics, err := newMetrics(readings, logger)
 	if err != nil {
 		end()
 		_ = socket.Close()

@@ -21,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
@@ -28,15 +29,14 @@ func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 // served is a status page that a test serves.
 type served struct {
 	*admin.Server
-	node     *admin.Node
-	recorder *admin.Recorder
-	stop     func() error
+	node *admin.Node
+	stop func() error
 }
 
 // serve serves a page with options that a test changes. It ends with the test.
 func serve(t *testing.T, change func(*admin.Options)) *served {
 	t.Helper()
-	options := admin.Options{Addr: "127.0.0.1:0", Node: admin.NewNode(), Recorder: admin.NewRecorder(), About: admin.About{Mode: "serve", Version: "v1.2.3", Commit: "0123456789abcdef"}}
+	options := admin.Options{Addr: "127.0.0.1:0", Node: admin.NewNode(), About: admin.About{Mode: "serve", Version: "v1.2.3", Commit: "0123456789abcdef"}}
 	if change != nil {
 		change(&options)
 	}
@@ -50,7 +50,7 @@ func serve(t *testing.T, change func(*admin.Options)) *served {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- listening.Serve(ctx) }()
-	s := &served{Server: listening, node: options.Node, recorder: options.Recorder}
+	s := &served{Server: listening, node: options.Node}
 	ended := false
 	s.stop = func() error {
 		if ended {
@@ -62,6 +62,11 @@ func serve(t *testing.T, change func(*admin.Options)) *served {
 	}
 	t.Cleanup(func() { _ = s.stop() })
 	return s
+}
+
+// show makes a page show what state returns, as if a store ran.
+func show(o *admin.Options, state func(now time.Time) activity.State) {
+	o.Node.Serve(admin.Store{State: func() activity.State { return state(time.Now()) }})
 }
 
 // ask sends a request with headers "Name: value", and returns the answer with its text.
@@ -186,7 +191,7 @@ func TestAnAddressThatOthersReachIsRefused(t *testing.T) {
 			t.Errorf("%q, insecure %t: %v, want %q", test.addr, test.insecure, err, test.want)
 		}
 	}
-	if _, err := admin.Listen(admin.Options{Addr: ":0", Node: admin.NewNode(), Recorder: admin.NewRecorder()}); err == nil {
+	if _, err := admin.Listen(admin.Options{Addr: ":0", Node: admin.NewNode()}); err == nil {
 		t.Error("it listens on all addresses")
 	}
 }
@@ -248,8 +253,8 @@ func TestValuesAreHiddenUnlessAskedFor(t *testing.T) {
 	for _, values := range []bool{false, true} {
 		s := serve(t, func(o *admin.Options) {
 			o.About.Values = values
-			o.Recorder.SetState(func(time.Time) activity.State {
-				return activity.State{Leases: []activity.Lease{{Name: "press-7", Held: true, Value: "secret-word"}}}
+			show(o, func(time.Time) activity.State {
+				return activity.State{Leases: []statestore.Lease{{Name: "press-7", Held: true, Value: "secret-word"}}}
 			})
 		})
 		for _, path := range []string{"/api/state", "/metrics", "/api/events"} {
@@ -311,14 +316,14 @@ func TestAnEventComesWhenSomethingChanges(t *testing.T) {
 	changes := make(chan activity.State, 1)
 	current := activity.State{}
 	s := serve(t, func(o *admin.Options) {
-		o.Recorder.SetState(func(now time.Time) activity.State {
+		show(o, func(now time.Time) activity.State {
 			select {
 			case current = <-changes:
 			default:
 			}
 			state := current
 			state.At = now // only time has passed: that is no change
-			state.Leases = []activity.Lease{{Name: "press-7", Held: true, Holder: state.Info.Mode, LeftMillis: now.UnixMilli()}}
+			state.Leases = []statestore.Lease{{Name: "press-7", Held: true, Holder: state.Info.Mode, LeftMillis: now.UnixMilli()}}
 			return state
 		})
 	})
@@ -345,7 +350,7 @@ func TestAnEventComesWhenSomethingChanges(t *testing.T) {
 		}
 	}
 	read()
-	if got := event.State; got.Leases[0].Holder != "" || got.Leases[0].LeftMillis != 0 || got.Info.Version != "v1.2.3" || got.Node.Role != admin.RoleLoading {
+	if got := event.State; got.Leases[0].Holder != "" || got.Leases[0].LeftMillis != 0 || got.Info.Version != "v1.2.3" || got.Node.Role != admin.RoleActive {
 		t.Errorf("the first event is %+v", got)
 	}
 	first := event.Now
@@ -392,9 +397,9 @@ func TestAClientThatDoesNotReadIsDisconnected(t *testing.T) {
 	var changes atomic.Int64
 	s := serve(t, func(o *admin.Options) {
 		o.About.Mode = "impatient"
-		o.Recorder.SetState(func(time.Time) activity.State {
+		show(o, func(time.Time) activity.State {
 			// Each event is larger than what the sockets of both ends hold.
-			return activity.State{Totals: activity.Totals{Events: uint64(changes.Add(1))}, Leases: []activity.Lease{{Name: strings.Repeat("x", 8<<20)}}}
+			return activity.State{Totals: activity.Totals{Requests: uint64(changes.Add(1))}, Leases: []statestore.Lease{{Name: strings.Repeat("x", 8<<20)}}}
 		})
 	})
 	conn, err := net.Dial("tcp", s.Addr().String())
@@ -534,7 +539,7 @@ func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
 	t.Parallel()
 	var read atomic.Int64
 	s := serve(t, func(o *admin.Options) {
-		o.Recorder.SetState(func(now time.Time) activity.State {
+		show(o, func(now time.Time) activity.State {
 			read.Add(1)
 			// It is larger than what the sockets of both ends hold.
 			return activity.State{At: now, Clients: []activity.Client{{Client: strings.Repeat("x", 8<<20)}}}
@@ -567,7 +572,7 @@ func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
 	if answer, text := s.ask(t, "GET", "/api/state"); answer.StatusCode != 503 || answer.Header.Get("Retry-After") == "" {
 		t.Errorf("one more: %d %.100q", answer.StatusCode, text)
 	}
-	for path, want := range map[string]int{"/healthz": 200, "/readyz?standby=ok": 503, "/": 200} { // it loads still
+	for path, want := range map[string]int{"/healthz": 200, "/readyz?standby=ok": 200, "/": 200} {
 		if answer, _ := s.ask(t, "GET", path); answer.StatusCode != want {
 			t.Errorf("%s meanwhile: %d, want %d", path, answer.StatusCode, want)
 		}

@@ -1,10 +1,6 @@
 package admin
 
-import (
-	"time"
-
-	"github.com/tenurelock/tenure/server/activity"
-)
+import "time"
 
 // The bounds, for tests.
 const (
@@ -13,9 +9,6 @@ const (
 	MaxNames       = maxNames
 	MaxAnswers     = maxAnswers
 )
-
-// SetState makes the page show what state returns.
-func (r *Recorder) SetState(state func(now time.Time) activity.State) { r.state = state }
 
 // SetPatience sets how long a client may take to read an event. It is called before Serve.
 func (s *Server) SetPatience(d time.Duration) { s.streams.patience = d }

@@ -16,14 +16,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 const (
 	// maxNames bounds how many leases have metrics of their own, so that clients cannot make a
 	// monitoring system store as many series as they like. The totals count all leases. A State always has
-	// those with the 100 lowest turns: see activity.Lease.Turn.
+	// those with the 100 lowest turns: see statestore.Lease.Turn.
 	maxNames = 100
 	// maxScrapes bounds how many answers with metrics are made at once.
 	maxScrapes = 4
@@ -37,14 +37,17 @@ type metricsHandler struct {
 	process  *prometheus.Registry // what needs no state of the store
 	table    []metric
 	descs    []*prometheus.Desc
+	duration *prometheus.Desc
 	places   chan struct{} // one entry for each answer that is made
 	logger   *log.Logger
 }
 
-// newMetrics returns the handler of /metrics. recorded is what the recorder counts by itself.
-func newMetrics(readings *readings, recorded prometheus.Collector, logger *slog.Logger) (http.Handler, error) {
+// newMetrics returns the handler of /metrics.
+func newMetrics(readings *readings, logger *slog.Logger) (http.Handler, error) {
 	h := &metricsHandler{
 		readings: readings, process: prometheus.NewRegistry(), table: metrics(), places: make(chan struct{}, maxScrapes),
+		duration: prometheus.NewDesc("tenure_request_duration_seconds",
+			"Time from the reading of a request until its reply could leave, the commit included.", []string{"verb"}, nil),
 		logger: slog.NewLogLogger(logger.Handler(), slog.LevelError),
 	}
 	for _, m := range h.table {
@@ -53,7 +56,6 @@ func newMetrics(readings *readings, recorded prometheus.Collector, logger *slog.
 	for _, collector := range []prometheus.Collector{
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		recorded,
 	} {
 		if err := h.process.Register(collector); err != nil {
 			return nil, err
@@ -92,10 +94,10 @@ func (h *metricsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type sample struct {
 	now      time.Time
 	state    State
-	named    []activity.Lease // those that have metrics of their own
-	usage    *server.Usage    // nil: there is no store
-	server   *server.Stats    // nil: there is no server
-	attached *attach.Stats    // nil: there is no attached store
+	named    []statestore.Lease // those that have metrics of their own
+	usage    *server.Usage      // nil: there is no store
+	server   *server.Stats      // nil: there is no server
+	attached *attach.Stats      // nil: there is no attached store
 }
 
 // sample returns what metrics are made of.
@@ -103,11 +105,11 @@ func (r *reading) sample() *sample {
 	s := &sample{now: r.now, state: r.state, named: slices.Clone(r.state.Leases)}
 	// In turn, so that a client which holds many names does not take the series of all others, and a lease
 	// keeps its series when it loses its holder.
-	slices.SortStableFunc(s.named, func(a, b activity.Lease) int { return cmp.Compare(a.Turn, b.Turn) })
+	slices.SortStableFunc(s.named, func(a, b statestore.Lease) int { return cmp.Compare(a.Turn, b.Turn) })
 	s.named = s.named[:min(len(s.named), maxNames)]
-	slices.SortFunc(s.named, func(a, b activity.Lease) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.named, func(a, b statestore.Lease) int { return strings.Compare(a.Name, b.Name) })
 	// Two long names may look alike. A metric has one series for both.
-	s.named = slices.CompactFunc(s.named, func(a, b activity.Lease) bool { return a.Name == b.Name })
+	s.named = slices.CompactFunc(s.named, func(a, b statestore.Lease) bool { return a.Name == b.Name })
 	s.usage, s.server, s.attached = r.store.stats()
 	return s
 }
@@ -139,6 +141,7 @@ func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, desc := range c.descs {
 		descs <- desc
 	}
+	descs <- c.duration
 }
 
 // Collect implements prometheus.Collector.
@@ -150,6 +153,9 @@ func (c *collector) Collect(found chan<- prometheus.Metric) {
 			}
 			found <- prometheus.MustNewConstMetric(c.descs[i], m.kind, value, labels...)
 		})
+	}
+	for _, d := range c.sample.state.Totals.Durations {
+		found <- prometheus.MustNewConstHistogram(c.duration, d.Count, d.Seconds, d.Buckets, d.Verb)
 	}
 }
 
@@ -181,14 +187,12 @@ func processMetrics() []metric {
 			}},
 		{"tenure_role_start_time_seconds", "When the present role began, as Unix time.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Node.Since.UnixMilli()) / 1000) }},
-		{"tenure_events_lost_total", "Events of the store that were not recorded because they came too fast; metrics of leases and requests miss them.", counter, nil,
-			func(s *sample, emit emit) { emit(float64(s.state.Totals.LostEvents)) }},
 	}
 }
 
 func leaseMetrics() []metric {
 	byName := []string{"name"}
-	each := func(read func(s *sample, lease *activity.Lease) (value float64, has bool)) func(*sample, emit) {
+	each := func(read func(s *sample, lease *statestore.Lease) (value float64, has bool)) func(*sample, emit) {
 		return func(s *sample, emit emit) {
 			for i := range s.named {
 				if value, has := read(s, &s.named[i]); has {
@@ -198,20 +202,10 @@ func leaseMetrics() []metric {
 		}
 	}
 	return []metric{
-		{"tenure_leases", "Leases that the store has seen, by state: held or free.", gauge, []string{"state"},
+		{"tenure_leases", "Leases, by state: held or free.", gauge, []string{"state"},
 			func(s *sample, emit emit) {
 				emit(float64(s.state.Totals.Held), "held")
 				emit(float64(s.state.Totals.Free), "free")
-			}},
-		{"tenure_leases_late", "Held leases that lack a renewal now, among the leases that the page shows.", gauge, nil,
-			func(s *sample, emit emit) {
-				late := 0
-				for i := range s.state.Leases {
-					if s.state.Leases[i].Held && s.state.Leases[i].Late {
-						late++
-					}
-				}
-				emit(float64(late))
 			}},
 		{"tenure_leases_without_series", "Leases without metrics of their own, because 100 others have them.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Held + s.state.Totals.Free - len(s.named))) }},
@@ -226,54 +220,45 @@ func leaseMetrics() []metric {
 				emit(float64(longest) / 1000)
 			}},
 		{"tenure_lease_held", "1 while the lease has a holder, otherwise 0.", gauge, byName,
-			each(func(_ *sample, lease *activity.Lease) (float64, bool) { return truth(lease.Held), true })},
+			each(func(_ *sample, lease *statestore.Lease) (float64, bool) { return truth(lease.Held), true })},
 		{"tenure_lease_no_holder_seconds", "How long the lease has had no holder; 0 while it has one.", gauge, byName,
-			each(func(_ *sample, lease *activity.Lease) (float64, bool) {
+			each(func(_ *sample, lease *statestore.Lease) (float64, bool) {
 				if lease.Held {
 					return 0, true
 				}
 				return float64(lease.NoHolderMillis) / 1000, true
 			})},
 		{"tenure_lease_left_seconds", "Time until the lease ends unless it is renewed; missing while it has no holder.", gauge, byName,
-			each(func(_ *sample, lease *activity.Lease) (float64, bool) {
+			each(func(_ *sample, lease *statestore.Lease) (float64, bool) {
 				return float64(lease.LeftMillis) / 1000, lease.Held
 			})},
 		{"tenure_lease_ttl_seconds", "Lifetime that the holder asked for; missing while the lease has no holder.", gauge, byName,
-			each(func(_ *sample, lease *activity.Lease) (float64, bool) {
+			each(func(_ *sample, lease *statestore.Lease) (float64, bool) {
 				return float64(lease.TTLMillis) / 1000, lease.Held
 			})},
 		{"tenure_lease_held_since_timestamp_seconds", "When the holder acquired the lease, as Unix time; missing while it has no holder.", gauge, byName,
-			each(func(_ *sample, lease *activity.Lease) (float64, bool) {
+			each(func(_ *sample, lease *statestore.Lease) (float64, bool) {
 				return float64(lease.Since.UnixMilli()) / 1000, lease.Held
 			})},
 		{"tenure_lease_waiting", "Clients that wait for the lease or watch it.", gauge, byName,
-			each(func(_ *sample, lease *activity.Lease) (float64, bool) {
+			each(func(_ *sample, lease *statestore.Lease) (float64, bool) {
 				return float64(len(lease.Waiting) + lease.WaitingHidden), true
 			})},
 		{"tenure_lease_holder_changes_total", "How often another holder than the one before has acquired the lease.", counter, byName,
-			each(func(_ *sample, lease *activity.Lease) (float64, bool) { return float64(lease.Changes), true })},
+			each(func(_ *sample, lease *statestore.Lease) (float64, bool) { return float64(lease.Changes), true })},
 		{"tenure_acquisitions_total", "Leases that were acquired.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Acquired)) }},
 		{"tenure_renewals_total", "Renewals of leases.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Renewed)) }},
-		{"tenure_missed_renewals_total", "Renewals that did not come when the holder usually renews.", counter, nil,
-			func(s *sample, emit emit) { emit(float64(s.state.Totals.Missed)) }},
 		{"tenure_lease_ends_total", "Leases that ended, by cause.", counter, []string{"cause"},
 			func(s *sample, emit emit) {
-				for _, cause := range causes {
+				for _, cause := range statestore.Causes[1:] { // each from the start, so that an increase from 0 to 1 is seen
 					emit(float64(s.state.Totals.EndsBy[cause]), string(cause))
 				}
 			}},
 		{"tenure_stale_writes_total", "Writes that were refused for their fencing token: of a former holder, most likely.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.StaleWrites)) }},
 	}
-}
-
-// causes are those that end a lease. The metrics have each from the start, so that an increase from
-// 0 to 1 is seen.
-var causes = []activity.Cause{
-	activity.CauseReleased, activity.CauseExpired, activity.CauseDeleted, activity.CauseWill,
-	activity.CauseForced, activity.CauseOverwritten, activity.CauseUnknown,
 }
 
 func requestMetrics() []metric {

@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
-	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/shown"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/attach"
@@ -69,14 +69,17 @@ func value(families map[string]*dto.MetricFamily, name string, labels ...string)
 func fullState(now time.Time) activity.State {
 	offset := int64(-2500)
 	return activity.State{
-		Leases: []activity.Lease{
-			{Name: "press-8", NoHolderMillis: 4500, Waiting: []activity.Waiter{{Client: "c"}}, WaitingHidden: 2},
-			{Name: "press-7", Held: true, Late: true, LeftMillis: 1500, TTLMillis: 10_000, Since: now.Add(-time.Hour), Changes: 3},
+		Leases: []statestore.Lease{
+			{Name: "press-8", NoHolderMillis: 4500, Waiting: []statestore.Waiter{{Client: "c"}}, WaitingHidden: 2},
+			{Name: "press-7", Held: true, LeftMillis: 1500, TTLMillis: 10_000, Since: now.Add(-time.Hour), Changes: 3},
 		},
 		Clients: []activity.Client{{Client: "gateway-a", ClockOffsetMillis: &offset}},
 		Totals: activity.Totals{
-			LostEvents: 1, Held: 1, Free: 1, Acquired: 4, Renewed: 50, Missed: 2, StaleWrites: 6, TakeOvers: 7, Flapping: 1,
-			RequestsBy: []activity.RequestCount{{Verb: "SET", Outcome: "ok", Count: 8}}, EndsBy: map[activity.Cause]uint64{activity.CauseExpired: 9},
+			Totals: statestore.Totals{
+				Held: 1, Free: 1, Acquired: 4, Renewed: 50, EndsBy: map[statestore.Cause]uint64{statestore.CauseExpired: 9},
+			},
+			StaleWrites: 6, TakeOvers: 7, Flapping: 1, RequestsBy: []activity.RequestCount{{Verb: "SET", Outcome: "ok", Count: 8}},
+			Durations: []activity.Durations{{Verb: "GET"}, {Verb: "SET", Count: 1, Seconds: 0.003, Buckets: map[float64]uint64{0.0025: 0, 0.005: 1}}},
 		},
 	}
 }
@@ -84,17 +87,21 @@ func fullState(now time.Time) activity.State {
 // Clients choose the names of leases. No name may cost a monitoring system all metrics, or look like the
 // name of another lease.
 func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
-	s := serve(t, nil)
 	long := strings.Repeat("x", 240) + strings.Repeat("\x01", 16) // too long when it is escaped
-	cut := activity.Printable(long)
-	for i, key := range []string{"a\x01", `a\x01`, "a\xff", "a\ufffd", long, cut} {
-		s.recorder.Observe(activity.Event{
-			Kind: activity.Request, At: time.Now(), Client: "c", Verb: statestore.VerbSet, Key: key, Condition: statestore.IfMissing,
-			Lifetime: time.Minute, Outcome: statestore.OK, Created: true, Rank: -1, Version: hlc.Timestamp{Wall: 1, Counter: uint64(i), Node: "s"},
+	cut := shown.Printable(long)
+	s := serve(t, func(o *admin.Options) {
+		show(o, func(time.Time) activity.State {
+			state := activity.NewState()
+			for _, name := range []string{"a\x01", `a\x01`, "a\xff", "a\ufffd", long, cut} {
+				state.Leases = append(state.Leases, statestore.Lease{Name: name, Held: true})
+			}
+			state.Totals.Held = len(state.Leases)
+			state.Bound()
+			return state
 		})
-	}
+	})
 	families := s.scrape(t)
-	for _, name := range []string{`a\x01`, `a\\x01`, `a\xff`, "a\ufffd", cut, activity.Printable(cut)} {
+	for _, name := range []string{`a\x01`, `a\\x01`, `a\xff`, "a\ufffd", cut, shown.Printable(cut)} {
 		if got := value(families, "tenure_lease_held", "name="+name); got != 1 {
 			t.Errorf("tenure_lease_held of %q is %v", name, got)
 		}
@@ -107,8 +114,8 @@ func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
 // The hash that stands for a part of a long name may be the hash of another one.
 func TestTwoLeasesThatLookAlikeHaveOneSeries(t *testing.T) {
 	s := serve(t, func(o *admin.Options) {
-		o.Recorder.SetState(func(time.Time) activity.State {
-			return activity.State{Leases: []activity.Lease{{Name: "k", Held: true}, {Name: "k", Held: true, Turn: 1}}, Totals: activity.Totals{Held: 2}}
+		show(o, func(time.Time) activity.State {
+			return activity.State{Leases: []statestore.Lease{{Name: "k", Held: true}, {Name: "k", Held: true, Turn: 1}}, Totals: activity.Totals{Totals: statestore.Totals{Held: 2}}}
 		})
 	})
 	families := s.scrape(t)
@@ -119,11 +126,9 @@ func TestTwoLeasesThatLookAlikeHaveOneSeries(t *testing.T) {
 
 // full serves a page with a value for each metric.
 func full(t *testing.T) *served {
-	s := serve(t, func(o *admin.Options) { o.Recorder.SetState(fullState) })
-	s.recorder.Observe(activity.Event{Kind: activity.Request, Verb: statestore.VerbSet, Took: 3 * time.Millisecond})
-	s.recorder.Observe(activity.Event{Kind: activity.Request, Verb: 99}) // a verb of a later version must not panic
-	s.recorder.Observe(activity.Event{Kind: activity.Expired, Took: time.Second})
+	s := serve(t, nil)
 	s.node.Serve(admin.Store{
+		State: func() activity.State { return fullState(time.Now()) },
 		Usage: func() server.Usage { return server.Usage{Store: statestore.Usage{Keys: 11}, Sessions: 12} },
 		Server: func() server.Stats {
 			return server.Stats{Connected: 13, Dropped: map[server.DropReason]uint64{server.DroppedQoS: 14, "new": 15, "newer": 16}, Panics: 17}
@@ -152,7 +157,6 @@ func TestMetricsHaveWhatThePageShows(t *testing.T) {
 		{3, "tenure_lease_waiting", []string{"name=press-8"}},
 		{3, "tenure_lease_holder_changes_total", []string{"name=press-7"}},
 		{4.5, "tenure_leases_no_holder_max_seconds", nil},
-		{1, "tenure_leases_late", nil},
 		{0, "tenure_leases_without_series", nil},
 		{9, "tenure_lease_ends_total", []string{"cause=expired"}},
 		{0, "tenure_lease_ends_total", []string{"cause=will"}},
@@ -177,12 +181,12 @@ func TestMetricsHaveWhatThePageShows(t *testing.T) {
 
 func TestClientsCannotMakeSeriesWithoutBound(t *testing.T) {
 	s := serve(t, func(o *admin.Options) {
-		o.Recorder.SetState(func(time.Time) activity.State {
-			state := activity.State{Totals: activity.Totals{Held: 5000}}
+		show(o, func(time.Time) activity.State {
+			state := activity.State{Totals: activity.Totals{Totals: statestore.Totals{Held: 5000}}}
 			for i := range 1000 {
-				state.Leases = append(state.Leases, activity.Lease{Name: fmt.Sprintf("\xff%04d", i), Held: true, Turn: i + 1})
+				state.Leases = append(state.Leases, statestore.Lease{Name: fmt.Sprintf("\xff%04d", i), Held: true, Turn: i + 1})
 			}
-			state.Leases = append(state.Leases, activity.Lease{Name: "z", Held: true}) // its turn comes first
+			state.Leases = append(state.Leases, statestore.Lease{Name: "z", Held: true}) // its turn comes first
 			return state
 		})
 	})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/attach"
 )
 
@@ -25,10 +26,11 @@ var roles = []Role{RoleLoading, RoleStandby, RoleActive, RoleDetached, RoleStopp
 // Store is what answers requests in this process. Functions are called from several goroutines at
 // once, must return soon, and may be nil.
 type Store struct {
-	Identity string              // of its data
-	Server   func() server.Stats // of tenure serve
-	Usage    func() server.Usage // of tenure serve; of tenure attach only its field Store is set
-	Attached func() attach.Stats // of tenure attach
+	Identity string                // of its data
+	State    func() activity.State // what the page shows of it
+	Server   func() server.Stats   // of tenure serve
+	Usage    func() server.Usage   // of tenure serve; of tenure attach only its field Store is set
+	Attached func() attach.Stats   // of tenure attach
 }
 
 // stats returns what the functions of the store return; nil for those that it does not have.

@@ -17,10 +17,12 @@ import (
 const maxAnswers = 8
 
 // view is what the page, the probes and the metrics have in common: what they show.
-type view struct{ options Options }
+type view struct {
+	options Options
+	started time.Time // the process
+}
 
-// State is what the page shows, as JSON has it: what happened at the store, and what this process
-// is.
+// State is what the page shows, as JSON has it: what the store has, and what this process is.
 type State struct {
 	activity.State
 	Node   Status `json:"node"`
@@ -33,10 +35,14 @@ type State struct {
 func (v *view) at(now time.Time) (State, Store) {
 	status, store := v.options.Node.status()
 	about := v.options.About
-	state := State{State: v.options.Recorder.state(now), Node: status, Commit: about.Commit, Values: about.Values}
+	state := State{State: activity.NewState(), Node: status, Commit: about.Commit, Values: about.Values}
+	if store.State != nil {
+		state.State = store.State()
+	}
+	state.At = now
 	state.Info = activity.Info{
 		Mode: about.Mode, Role: string(status.Role), Active: status.Active, Version: about.Version,
-		Identity: store.Identity, Address: status.address, Data: status.data, Started: v.options.Recorder.started,
+		Identity: store.Identity, Address: status.address, Data: status.data, Started: v.started,
 	}
 	if !about.Values {
 		for i := range state.Leases {

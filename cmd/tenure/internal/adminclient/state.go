@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 const (
@@ -22,11 +23,11 @@ func readState(text []byte) (activity.State, error) {
 	var read struct {
 		activity.State
 		// Each of these takes the place of the field above with its name.
-		Leases      rows[leaseRow]            `json:"leases"`
-		Clients     rows[activity.Client]     `json:"clients"`
-		Timeline    rows[activity.Change]     `json:"timeline"`
-		StaleWrites rows[activity.StaleWrite] `json:"staleWrites"`
-		Totals      totals                    `json:"totals"`
+		Leases      rows[leaseRow]                `json:"leases"`
+		Clients     rows[activity.Client]         `json:"clients"`
+		Timeline    rows[statestore.HolderChange] `json:"timeline"`
+		StaleWrites rows[activity.StaleWrite]     `json:"staleWrites"`
+		Totals      totals                        `json:"totals"`
 	}
 	if err := json.Unmarshal(text, &read); err != nil {
 		return activity.State{}, err
@@ -42,15 +43,15 @@ func readState(text []byte) (activity.State, error) {
 }
 
 type leaseRow struct {
-	activity.Lease
+	statestore.Lease
 	Waiting waiters `json:"waiting"`
 }
 
-type waiters []activity.Waiter
+type waiters []statestore.Waiter
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (w *waiters) UnmarshalJSON(text []byte) (err error) {
-	*w, err = readRows[activity.Waiter](text, maxWaiters)
+	*w, err = readRows[statestore.Waiter](text, maxWaiters)
 	return err
 }
 

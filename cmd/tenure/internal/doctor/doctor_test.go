@@ -34,6 +34,12 @@ func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 // serve runs a server until the test ends, and returns its host and port.
 func serve(t *testing.T, options server.Options) (address string) {
 	t.Helper()
+	return start(t, options).Addr().String()
+}
+
+// start is serve, and returns the server.
+func start(t *testing.T, options server.Options) *server.Server {
+	t.Helper()
 	options.Addr = "127.0.0.1:0"
 	s, err := server.New(options)
 	if err != nil {
@@ -48,7 +54,7 @@ func serve(t *testing.T, options server.Options) (address string) {
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return s.Addr().String()
+	return s
 }
 
 // listen calls handle with each connection to a port, until the test ends.
@@ -296,13 +302,12 @@ func TestAStoreThatWorksPassesEachStepAndKeepsNothing(t *testing.T) {
 func TestTheStoreKeepsTheTrueClockOfTheDoctor(t *testing.T) {
 	for name, off := range map[string]time.Duration{"right": 0, "five minutes behind": -5 * time.Minute} {
 		for _, readOnly := range []bool{false, true} {
-			events := activity.New(activity.Options{})
-			address := serve(t, server.Options{Observe: events.Observe})
-			examine(t.Context(), doctor.Options{Address: "mqtt://" + address, Timeout: 20 * time.Second, ReadOnly: readOnly,
+			s := start(t, server.Options{})
+			examine(t.Context(), doctor.Options{Address: "mqtt://" + s.Addr().String(), Timeout: 20 * time.Second, ReadOnly: readOnly,
 				Client: transport.Options{ClientID: "node:a"}, Now: func() time.Time { return time.Now().Add(off) }})
 			var state activity.State
-			await.Until(func() bool { // events come later than answers
-				state = events.State(time.Now())
+			await.Until(func() bool { // the server notes the end of a connection later than the client
+				state = s.State()
 				return len(state.Clients) == 1 && !state.Clients[0].Connected
 			})
 			client := state.Clients[0]

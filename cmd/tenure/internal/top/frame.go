@@ -20,7 +20,7 @@ var heads = []struct {
 	text         string
 	least, order int
 }{
-	{"NAME", 12, 0}, {"HOLDER", 10, 1}, {"HELD FOR", 8, 3}, {"LEFT", 7, 2}, {"", 8, 6}, {"MISSED", 6, 5}, {"WAITING", 7, 4},
+	{"NAME", 12, 0}, {"HOLDER", 10, 1}, {"HELD FOR", 8, 3}, {"LEFT", 7, 2}, {"", 8, 5}, {"WAITING", 7, 4},
 }
 
 // fitting returns which of the heads fit into a number of columns: the name always does.
@@ -90,7 +90,7 @@ func (s Snapshot) Lines(columns, rows int, style terminal.Style) []string {
 func (l Lease) cells(style terminal.Style) []terminal.Cell {
 	row := []terminal.Cell{
 		{Text: terminal.Clean(l.Name)}, {Text: terminal.Clean(l.Holder)}, {Text: span(l.HeldFor.Duration, l.AtLeast), Right: true},
-		{Text: "-", Right: true}, {}, {Text: number(l.Missed), Right: true}, {Text: number(l.Waiting), Right: true},
+		{Text: "-", Right: true}, {}, {Text: number(l.Waiting), Right: true},
 	}
 	switch {
 	case l.Problem != "":

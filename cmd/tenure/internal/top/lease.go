@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
-	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/internal/shown"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // Lease is a lease at one time.
@@ -30,8 +31,7 @@ type Lease struct {
 	Estimated bool `json:"estimated,omitempty"`
 	// NoHolder is how long no client has held the lease; 0: not known.
 	NoHolder output.Millis `json:"noHolderMillis,omitzero"`
-	// Missed counts renewals that did not come, and Waiting the clients that wait; nil: not known.
-	Missed  *int `json:"missed,omitempty"`
+	// Waiting counts the clients that wait; nil: not known.
 	Waiting *int `json:"waiting,omitempty"`
 	// Problem is why nothing newer is known; empty: nothing is wrong.
 	Problem string `json:"problem,omitempty"`
@@ -61,14 +61,14 @@ func (s Snapshot) Only(names []string) Snapshot {
 	hidden := s.Hidden
 	s.Leases, s.Hidden = make([]Lease, 0, len(names)), 0
 	for _, name := range names {
-		at := slices.IndexFunc(all, func(l Lease) bool { return l.Name == name || l.Name == activity.Printable(name) })
+		at := slices.IndexFunc(all, func(l Lease) bool { return l.Name == name || l.Name == shown.Printable(name) })
 		switch {
 		case at >= 0:
 			s.Leases = append(s.Leases, all[at])
 		case hidden > 0:
 			s.Leases = append(s.Leases, Lease{Name: name, Problem: "not among the leases on the page"})
 		default:
-			s.Leases = append(s.Leases, Lease{Name: name, Problem: "not seen since the store began"})
+			s.Leases = append(s.Leases, Lease{Name: name, Problem: "the store does not know it"})
 		}
 	}
 	return s
@@ -104,19 +104,19 @@ type Source interface {
 }
 
 // fromState returns a lease of a status page, age after the page was made.
-func fromState(l activity.Lease, at time.Time, age time.Duration) Lease {
+func fromState(l statestore.Lease, at time.Time, age time.Duration) Lease {
 	lease := Lease{
-		Name: l.Name, Held: l.Held, Holder: l.Holder, AtLeast: !l.Known,
+		Name: l.Name, Held: l.Held, Holder: l.Holder,
 		TTL: output.Millis{Duration: time.Duration(l.TTLMillis) * time.Millisecond},
 	}
-	missed, waiting := int(l.Missed), len(l.Waiting)+l.WaitingHidden
-	lease.Missed, lease.Waiting = &missed, &waiting
+	waiting := len(l.Waiting) + l.WaitingHidden
+	lease.Waiting = &waiting
 	if l.Held {
 		lease.HeldFor.Duration = max(at.Sub(l.Since), 0) + age
 		lease.Left.Duration = time.Duration(l.LeftMillis)*time.Millisecond - age
 	} else {
 		lease.calm = waiting == 0 && l.LastChange != nil &&
-			(l.LastChange.Cause == activity.CauseReleased || l.LastChange.Cause == activity.CauseDeleted)
+			(l.LastChange.Cause == statestore.CauseReleased || l.LastChange.Cause == statestore.CauseDeleted)
 		lease.NoHolder.Duration = time.Duration(l.NoHolderMillis)*time.Millisecond + age
 	}
 	return lease

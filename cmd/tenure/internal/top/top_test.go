@@ -17,6 +17,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -112,9 +113,9 @@ func TestAStatusPageIsFollowedAndItsFailuresAreShown(t *testing.T) {
 		if r.URL.Path != "/api/state" || r.Method != http.MethodGet {
 			t.Errorf("%s %s", r.Method, r.URL)
 		}
-		_ = json.NewEncoder(w).Encode(activity.State{At: at, Info: activity.Info{Mode: "serve"}, LeasesHidden: 3, Leases: []activity.Lease{
+		_ = json.NewEncoder(w).Encode(activity.State{At: at, Info: activity.Info{Mode: "serve"}, LeasesHidden: 3, Leases: []statestore.Lease{
 			{Name: "free", NoHolderMillis: 7000, Holder: "b"},
-			{Name: "held", Held: true, Holder: "a", Since: at.Add(-time.Minute), Known: true, TTLMillis: 9000, LeftMillis: 6000, Missed: 2, Waiting: make([]activity.Waiter, 2), WaitingHidden: 1},
+			{Name: "held", Held: true, Holder: "a", Since: at.Add(-time.Minute), TTLMillis: 9000, LeftMillis: 6000, Waiting: make([]statestore.Waiter, 2), WaitingHidden: 1},
 		}})
 	}))
 	defer page.Close()
@@ -133,7 +134,7 @@ func TestAStatusPageIsFollowedAndItsFailuresAreShown(t *testing.T) {
 	status.mu.Unlock()
 	s := status.Snapshot(fetched.Add(2 * time.Second))
 	held := s.Leases[1]
-	if s.Leases[0].NoHolder.Duration < 9*time.Second || held.Left.Duration != 4*time.Second || held.TTL.Duration != 9*time.Second || held.HeldFor.Duration < 62*time.Second || *held.Missed != 2 || *held.Waiting != 3 || s.Hidden != 3 {
+	if s.Leases[0].NoHolder.Duration < 9*time.Second || held.Left.Duration != 4*time.Second || held.TTL.Duration != 9*time.Second || held.HeldFor.Duration < 62*time.Second || *held.Waiting != 3 || s.Hidden != 3 {
 		t.Errorf("%+v", s)
 	}
 	only := s.Only([]string{"held", "other"})
@@ -169,21 +170,21 @@ func known(n int) *int { return &n }
 
 func TestAFrameFitsTheScreenAndShowsWhatIsWrong(t *testing.T) {
 	s := Snapshot{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Title: "serve", Leases: []Lease{
-		{Name: "press-8/active", NoHolder: output.Millis{Duration: 7 * time.Second}, Missed: known(0), Waiting: known(1)},
+		{Name: "press-8/active", NoHolder: output.Millis{Duration: 7 * time.Second}, Waiting: known(1)},
 		{Name: "press-7/active", Held: true, Holder: "gateway-a\x1b[2J", HeldFor: output.Millis{Duration: 61 * time.Second}, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: 5 * time.Second}, Estimated: true},
-		{Name: "late", Held: true, Holder: "b", HeldFor: output.Millis{Duration: time.Second}, AtLeast: true, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: -time.Second}, Missed: known(0), Waiting: known(0)},
+		{Name: "late", Held: true, Holder: "b", HeldFor: output.Millis{Duration: time.Second}, AtLeast: true, TTL: output.Millis{Duration: 10 * time.Second}, Left: output.Millis{Duration: -time.Second}, Waiting: known(0)},
 	}}
 	want := []string{
 		`03:04:05  2 of 3 leases held  serve`,
-		`NAME            HOLDER            HELD FOR  LEFT                        MISSED  WAITING`,
-		`press-8/active  no holder for 7s         -     -                             0        1`,
-		`press-7/active  gateway-a\x1b[2J      1m1s   ~5s  ##########..........       -        -`,
-		`late            b                      >1s    0s  ....................       0        0`,
+		`NAME            HOLDER            HELD FOR  LEFT                        WAITING`,
+		`press-8/active  no holder for 7s         -     -                              1`,
+		`press-7/active  gateway-a\x1b[2J      1m1s   ~5s  ##########..........        -`,
+		`late            b                      >1s    0s  ....................        0`,
 	}
 	if got := s.Lines(100, 0, terminal.Style{}); strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	for columns, head := range map[int]string{69: "NAME HOLDER HELD FOR LEFT MISSED WAITING", 52: "NAME HOLDER HELD FOR LEFT WAITING", 51: "NAME HOLDER HELD FOR LEFT", 42: "NAME HOLDER LEFT", 24: "NAME HOLDER", 23: "NAME"} {
+	for columns, head := range map[int]string{52: "NAME HOLDER HELD FOR LEFT WAITING", 51: "NAME HOLDER HELD FOR LEFT", 42: "NAME HOLDER LEFT", 24: "NAME HOLDER", 23: "NAME"} {
 		if got := strings.Join(strings.Fields(s.Lines(columns, 0, terminal.Style{})[1]), " "); got != head {
 			t.Errorf("%d columns show %q, want %q", columns, got, head)
 		}
@@ -212,14 +213,14 @@ func TestALeaseThatWasReleasedIsNotRed(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for _, test := range []struct {
 		name  string
-		lease activity.Lease
+		lease statestore.Lease
 		red   bool
 	}{
-		{"released", activity.Lease{LastChange: &activity.Change{Cause: activity.CauseReleased}}, false},
-		{"deleted by its holder", activity.Lease{LastChange: &activity.Change{Cause: activity.CauseDeleted}}, false},
-		{"released, and a client waits", activity.Lease{LastChange: &activity.Change{Cause: activity.CauseReleased}, Waiting: []activity.Waiter{{}}}, true},
-		{"expired", activity.Lease{LastChange: &activity.Change{Cause: activity.CauseExpired}}, true},
-		{"unknown", activity.Lease{}, true},
+		{"released", statestore.Lease{LastChange: &statestore.HolderChange{Cause: statestore.CauseReleased}}, false},
+		{"deleted by its holder", statestore.Lease{LastChange: &statestore.HolderChange{Cause: statestore.CauseDeleted}}, false},
+		{"released, and a client waits", statestore.Lease{LastChange: &statestore.HolderChange{Cause: statestore.CauseReleased}, Waiting: []statestore.Waiter{{}}}, true},
+		{"expired", statestore.Lease{LastChange: &statestore.HolderChange{Cause: statestore.CauseExpired}}, true},
+		{"unknown", statestore.Lease{}, true},
 	} {
 		cells := fromState(test.lease, now, 0).cells(terminal.Style{})
 		if got := cells[1].Color == terminal.Red; got != test.red {

@@ -7,7 +7,9 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +18,6 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server"
@@ -24,21 +25,21 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// store is a page over events that a test makes up.
+// store is a page of a store that a test makes up.
 type store struct {
-	*admin.Recorder
 	node *admin.Node
 	url  string
-	at   time.Time // of the next event
-	n    uint64
-	keys map[string]bool // that have a value
+	at   time.Time // when the test began
+
+	mu    sync.Mutex
+	shows activity.State
 }
 
-// serveEvents serves a page until the test ends.
-func serveEvents(t *testing.T) *store {
+// serveStore serves a page until the test ends.
+func serveStore(t *testing.T) *store {
 	t.Helper()
-	s := &store{Recorder: admin.NewRecorder(), node: admin.NewNode(), at: time.Now(), keys: make(map[string]bool)}
-	listening, err := admin.Listen(admin.Options{Addr: "127.0.0.1:0", Node: s.node, Recorder: s.Recorder,
+	s := &store{node: admin.NewNode(), at: time.Now(), shows: activity.NewState()}
+	listening, err := admin.Listen(admin.Options{Addr: "127.0.0.1:0", Node: s.node,
 		About: admin.About{Mode: "serve", Version: "v1.2.3", Commit: "0123456789abcdef0123456789abcdef01234567"}})
 	if err != nil {
 		t.Fatal(err)
@@ -56,97 +57,120 @@ func serveEvents(t *testing.T) *store {
 	s.node.Describe("mqtts://10.1.4.20:8883", "/var/lib/tenure")
 	s.node.Serve(admin.Store{
 		Identity: "553876ccbf9d66189e9f31ec97b9166d",
+		State:    s.state,
 		Server:   func() server.Stats { return server.Stats{} },
 		Usage:    func() server.Usage { return server.Usage{} },
 	})
 	return s
 }
 
-// event reports an event, ago before now.
-func (s *store) event(ago time.Duration, event activity.Event) {
-	event.At = s.at.Add(-ago)
-	if event.Rank == 0 {
-		event.Rank = -1
+// state returns what the page shows.
+func (s *store) state() activity.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	state := s.shows
+	state.Leases, state.Clients = slices.Clone(s.shows.Leases), slices.Clone(s.shows.Clients)
+	state.Timeline, state.StaleWrites = slices.Clone(s.shows.Timeline), slices.Clone(s.shows.StaleWrites)
+	for i := range state.Leases {
+		if last := state.Leases[i].LastChange; last != nil {
+			change := *last
+			state.Leases[i].LastChange = &change
+		}
+		if state.Leases[i].Held {
+			state.Totals.Held++
+		} else {
+			state.Totals.Free++
+		}
 	}
-	switch {
-	case event.Kind == activity.Expired || event.Outcome == statestore.Deleted:
-		delete(s.keys, event.Key)
-	case event.Verb == statestore.VerbSet && event.Outcome == statestore.OK:
-		event.Created = !s.keys[event.Key]
-		s.keys[event.Key] = true
+	state.Bound()
+	return state
+}
+
+func (s *store) ago(ago time.Duration) time.Time { return s.at.Add(-ago) }
+
+// connect makes a client connected.
+func (s *store) connect(ago time.Duration, client, user, remote string, also func(*activity.Client)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	row := activity.Client{Client: client, User: user, Remote: remote, Connected: true, Since: s.ago(ago), LastSeen: s.at, Requests: 7}
+	also(&row)
+	s.shows.Clients = append(s.shows.Clients, row)
+}
+
+// change adds a change of holders, and makes it the last one of its lease.
+func (s *store) change(h statestore.HolderChange) *statestore.HolderChange {
+	s.shows.Timeline = append(s.shows.Timeline, h)
+	return &h
+}
+
+// hold adds a lease that a client has, and has renewed a minute ago.
+func (s *store) hold(since time.Duration, name, client string, ttl time.Duration, from statestore.HolderChange, waiting ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from.Name, from.To, from.Began = name, client, s.ago(since)
+	l := statestore.Lease{
+		Name: name, Held: true, Holder: client, Client: client, Since: s.ago(since), TTLMillis: ttl.Milliseconds(), Renewals: 55,
+		LastRenewal: s.ago(time.Minute), Deadline: s.ago(time.Minute - ttl), Token: "1767225600000:1:store", LastChange: s.change(from), Waiting: []statestore.Waiter{},
 	}
-	s.Observe(event)
-}
-
-// connect reports that a client has connected.
-func (s *store) connect(ago time.Duration, client, user, remote string) {
-	s.event(ago, activity.Event{Kind: activity.Connected, Client: client, User: user, Remote: remote})
-}
-
-// set reports a SET of a lease, which acquires or renews it.
-func (s *store) set(ago time.Duration, name, client string, ttl time.Duration, condition statestore.Condition, offset time.Duration) {
-	s.n++
-	s.event(ago, activity.Event{
-		Kind: activity.Request, Client: client, User: "press", Remote: "10.1.4.7:50122", Verb: statestore.VerbSet, Key: name,
-		Condition: condition, Lifetime: ttl, Holder: client, Outcome: statestore.OK, HasClock: true, ClockOffset: offset,
-		Version: hlc.Timestamp{Wall: s.at.Add(-ago).UnixMilli(), Counter: s.n, Node: "store"}, Took: 300 * time.Microsecond,
-	})
-}
-
-// hold reports that a client has acquired a lease and renewed it since.
-func (s *store) hold(since time.Duration, name, client string, ttl time.Duration) {
-	s.set(since, name, client, ttl, statestore.IfMissingOrEqual, 4*time.Millisecond)
-	for ago := since - ttl/6; ago > 0; ago -= ttl / 6 {
-		s.set(ago, name, client, ttl, statestore.IfMissingOrEqual, 4*time.Millisecond)
+	for _, client := range waiting {
+		l.Waiting = append(l.Waiting, statestore.Waiter{Client: client, Watching: true})
 	}
+	s.shows.Leases = append(s.shows.Leases, l)
 }
 
-// request reports another request.
-func (s *store) request(ago time.Duration, client string, verb statestore.Verb, name, holder string, outcome statestore.Outcome) {
-	s.n++
-	s.event(ago, activity.Event{
-		Kind: activity.Request, Client: client, User: "press", Remote: "10.1.4.7:50122", Verb: verb, Key: name, Holder: holder, Outcome: outcome,
-		Version: hlc.Timestamp{Wall: s.at.Add(-ago).UnixMilli(), Counter: s.n, Node: "store"}, Took: 200 * time.Microsecond,
-	})
+// free adds a lease that no client has since it ended.
+func (s *store) free(ended statestore.HolderChange, waiting ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := statestore.Lease{Name: ended.Name, Holder: ended.From, NoHolderSince: ended.Ended, LastChange: s.change(ended), Waiting: []statestore.Waiter{}}
+	for _, client := range waiting {
+		l.Waiting = append(l.Waiting, statestore.Waiter{Client: client, Watching: true})
+	}
+	s.shows.Leases = append(s.shows.Leases, l)
 }
 
-// plant reports a busy morning in a plant: one of each thing that the page shows. The leases live
+// plant makes a busy morning in a plant: one of each thing that the page shows. The leases live
 // so long that nothing changes while a test looks.
 func (s *store) plant() {
 	const ttl = 10 * time.Minute
-	for i, client := range []string{"gateway-a", "gateway-b", "gateway-c", "archiver-1"} {
-		s.connect(3*time.Hour, client, "press", fmt.Sprintf("10.1.4.%d:50122", 7+i))
+	offset := func(millis int64) func(*activity.Client) {
+		return func(c *activity.Client) { c.ClockOffsetMillis = &millis }
 	}
-	s.set(3*time.Hour, "press-7/active", "gateway-c", ttl, statestore.IfMissingOrEqual, 0)
-	s.request(2*time.Hour, "gateway-c", statestore.VerbVDel, "press-7/active", "gateway-c", statestore.Deleted)
-	s.set(2*time.Hour, "press-7/active", "gateway-b", ttl, statestore.IfMissingOrEqual, 0)
-	s.event(95*time.Minute, activity.Event{Kind: activity.Expired, Key: "press-7/active"})
-	s.hold(94*time.Minute, "press-7/active", "gateway-a", ttl)
-	s.request(90*time.Minute, "gateway-b", statestore.VerbKeyNotify, "press-7/active", "", statestore.OK)
-	s.request(89*time.Minute, "gateway-c", statestore.VerbKeyNotify, "press-7/active", "", statestore.OK)
-	s.hold(40*time.Minute, "press-8/active", "gateway-b", ttl)
-	s.set(30*time.Minute, "backup/nightly", "archiver-1", ttl, statestore.IfMissingOrEqual, 0)
-	s.request(28*time.Minute, "archiver-1", statestore.VerbVDel, "backup/nightly", "archiver-1", statestore.Deleted)
+	s.connect(3*time.Hour, "gateway-a", "press", "10.1.4.7:50122", offset(4))
+	s.connect(3*time.Hour, "gateway-b", "press", "10.1.4.8:50122", offset(4))
+	s.connect(3*time.Hour, "gateway-c", "press", "10.1.4.9:50122", func(c *activity.Client) {
+		offset(-2500)(c)
+		c.TakeOvers, c.Flapping, c.Refused, c.StaleWrites = 6, true, 1, 1 // two programs have one client id
+	})
+	s.connect(3*time.Hour, "archiver-1", "press", "10.1.4.10:50122", func(c *activity.Client) { c.ClockImplausible = true })
+	s.change(statestore.HolderChange{
+		Name: "press-7/active", Cause: statestore.CauseReleased, From: "gateway-c", To: "gateway-b", By: "gateway-c",
+		Ended: s.ago(2 * time.Hour), Began: s.ago(2 * time.Hour), HeldMillis: time.Hour.Milliseconds(),
+	})
+	s.hold(94*time.Minute, "press-7/active", "gateway-a", ttl, statestore.HolderChange{
+		Cause: statestore.CauseExpired, From: "gateway-b", Ended: s.ago(95 * time.Minute), GapMillis: time.Minute.Milliseconds(),
+		Disconnected: s.ago(100 * time.Minute), HeldMillis: 25 * time.Minute.Milliseconds(),
+	}, "gateway-b", "gateway-c")
+	s.hold(40*time.Minute, "press-8/active", "gateway-b", ttl, statestore.HolderChange{Cause: statestore.CauseAcquired})
+	s.free(statestore.HolderChange{
+		Name: "backup/nightly", Cause: statestore.CauseReleased, From: "archiver-1", By: "archiver-1", Ended: s.ago(28 * time.Minute), HeldMillis: 120_000,
+	})
 	// A lease that expired while a client waits.
-	s.set(21*time.Minute, "packing-line/2/controller", "gateway-c", ttl, statestore.IfMissingOrEqual, -2500*time.Millisecond)
-	s.request(20*time.Minute, "gateway-b", statestore.VerbKeyNotify, "packing-line/2/controller", "", statestore.OK)
-	s.event(11*time.Minute, activity.Event{Kind: activity.Expired, Key: "packing-line/2/controller"})
-	// A former holder writes, and two programs have one client id.
-	s.event(time.Minute, activity.Event{Kind: activity.Request, Client: "gateway-c", User: "press", Remote: "10.1.4.9:50122", Verb: statestore.VerbSet,
-		Key: "packing-line/2/setpoint", Outcome: statestore.Refused, Refusal: string(protocol.FencingTokenLower), Token: true,
-		HasClock: true, ClockOffset: -2500 * time.Millisecond})
-	// The clock of a client is refused.
-	s.event(time.Minute, activity.Event{Kind: activity.Request, Client: "archiver-1", User: "press", Remote: "10.1.4.10:50122", Verb: statestore.VerbGet,
-		Key: "backup/nightly", Outcome: statestore.Refused, Refusal: string(protocol.TimestampTooFarAhead), HasClock: true, ClockOffset: time.Hour})
-	for i := range 6 {
-		s.event(time.Duration(30-i)*time.Second, activity.Event{Kind: activity.TakenOver, Client: "gateway-c", Remote: "10.1.4.9:50200", Reason: "10.1.4.23:40000"})
-	}
+	s.free(statestore.HolderChange{
+		Name: "packing-line/2/controller", Cause: statestore.CauseExpired, From: "gateway-c", Ended: s.ago(11 * time.Minute), HeldMillis: 600_000,
+	}, "gateway-b")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shows.StaleWrites = append(s.shows.StaleWrites, activity.StaleWrite{ // a former holder writes
+		At: s.ago(time.Minute), Key: "packing-line/2/setpoint", Client: "gateway-c", User: "press", Remote: "10.1.4.9:50122", Verb: "SET",
+		Refusal: string(protocol.FencingTokenLower),
+	})
 }
 
 const shown = `document.querySelectorAll("#lease-table tbody tr").length`
 
 func TestThePageIsReadableInEachWidthAndColour(t *testing.T) {
-	s, b := serveEvents(t), open(t)
+	s, b := serveStore(t), open(t)
 	s.plant()
 	b.do(chromedp.Navigate(s.url))
 	b.until(shown + " === 4")
@@ -179,7 +203,7 @@ func TestThePageIsReadableInEachWidthAndColour(t *testing.T) {
 }
 
 func TestThePageShowsEachThingThatNeedsAttention(t *testing.T) {
-	s, b := serveEvents(t), open(t)
+	s, b := serveStore(t), open(t)
 	b.do(chromedp.Navigate(s.url))
 	b.until(`document.querySelector("#trouble").innerText.includes("Serving.")`)
 	s.plant()
@@ -187,7 +211,7 @@ func TestThePageShowsEachThingThatNeedsAttention(t *testing.T) {
 	page := eval[string](b, "document.body.innerText")
 	for _, want := range []string{
 		"active", "mqtts://10.1.4.20:8883", "/var/lib/tenure", "553876ccbf9d66189e9f31ec97b9166d", "v1.2.3 (0123456789ab)",
-		"packing-line/2/controller has no holder for 11 min", "was not renewed in time", // a lease that is lost
+		"packing-line/2/controller has no holder for 11 min", "was not renewed in time", "its connection had ended 5 min before", // a lease that is lost
 		"Client id gateway-c flaps.", "Two programs use the same client id", "The clock of gateway-c is 2.5 s behind", "The clock of archiver-1 is not plausible", "1 stale write was refused",
 		"gateway-a", "of 10 min", "1 h 34 min", // a lease that is held
 		"no holder for 28 min", "last: archiver-1", // one that was released
@@ -213,7 +237,7 @@ func TestThePageShowsEachThingThatNeedsAttention(t *testing.T) {
 }
 
 func TestThePageCanBeUsedWithTheKeyboard(t *testing.T) {
-	s, b := serveEvents(t), open(t)
+	s, b := serveStore(t), open(t)
 	s.plant()
 	b.show(1400, "light")
 	b.do(chromedp.Navigate(s.url))
@@ -238,8 +262,7 @@ func TestThePageCanBeUsedWithTheKeyboard(t *testing.T) {
 	b.do(chromedp.KeyEvent("press-8"))
 	b.until(shown + " === 1")
 	// A change elsewhere leaves the focus and the filter as they are.
-	s.connect(0, "gateway-z", "", "10.1.4.99:1")
-	s.set(0, "press-9/active", "gateway-z", time.Minute, statestore.IfMissingOrEqual, 0)
+	s.hold(0, "press-9/active", "gateway-z", 10*time.Minute, statestore.HolderChange{Cause: statestore.CauseAcquired})
 	b.until(`document.querySelector("#lease-count").innerText.startsWith("3 held")`)
 	if got := eval[string](b, focus+` + " " + document.activeElement.value`); got != "filter press-8" || !eval[bool](b, shown+" === 1") {
 		t.Errorf("after a change: %s", got)
@@ -254,7 +277,7 @@ func TestThePageCanBeUsedWithTheKeyboard(t *testing.T) {
 // A name that looks like HTML is text, and one that is very long does not widen the page.
 // A proxy may have the page below a path of its own.
 func TestThePageWorksBelowAPathOfAProxy(t *testing.T) {
-	s, b := serveEvents(t), open(t)
+	s, b := serveStore(t), open(t)
 	s.plant()
 	target, err := url.Parse(s.url)
 	if err != nil {
@@ -276,11 +299,11 @@ func TestThePageWorksBelowAPathOfAProxy(t *testing.T) {
 }
 
 func TestNamesThatClientsChooseAreText(t *testing.T) {
-	s, b := serveEvents(t), open(t)
+	s, b := serveStore(t), open(t)
 	const markup = `<img src=x onerror="document.title='hacked'"><b>x`
-	s.set(0, markup, markup, time.Minute, statestore.IfMissingOrEqual, 0)
-	s.set(0, strings.Repeat("long", 60), strings.Repeat("id", 60), time.Minute, statestore.IfMissingOrEqual, 0)
-	s.set(0, "a\x00\xff\u202eb\n", "\x1b[31m", time.Minute, statestore.IfMissingOrEqual, 0)
+	s.hold(0, markup, markup, 10*time.Minute, statestore.HolderChange{Cause: statestore.CauseAcquired})
+	s.hold(0, strings.Repeat("long", 60), strings.Repeat("id", 60), 10*time.Minute, statestore.HolderChange{Cause: statestore.CauseAcquired})
+	s.hold(0, "a\x00\xff\u202eb\n", "\x1b[31m", 10*time.Minute, statestore.HolderChange{Cause: statestore.CauseAcquired})
 	b.show(400, "light")
 	b.do(chromedp.Navigate(s.url))
 	b.until(shown + " === 3")
@@ -297,7 +320,7 @@ func TestNamesThatClientsChooseAreText(t *testing.T) {
 }
 
 func TestAPageOfAStandbyNamesTheActiveProcess(t *testing.T) {
-	s, b := serveEvents(t), open(t)
+	s, b := serveStore(t), open(t)
 	s.node.StandBy(func() string { return "10.1.4.21:8883" })
 	b.show(1400, "dark")
 	b.do(chromedp.Navigate(s.url))

@@ -1,4 +1,6 @@
-package activity
+// Package shown has what the status page needs of what clients choose: names that are short and
+// printable, and rows of which each client has its share.
+package shown
 
 import (
 	"crypto/sha256"
@@ -9,29 +11,29 @@ import (
 )
 
 const (
-	// MaxKey bounds the key of an event, in bytes.
-	MaxKey = 256
+	// Max bounds a name, in bytes.
+	Max = 256
 	// keySum is how much of the hash of a long text stands for what is cut off, in hexadecimal digits.
 	keySum = 16
 	// summed is how many bytes at the beginning and at the end of a long key are hashed, with its
-	// length. A key may have a mebibyte, and a batch of expiries is cut with the lock of the store held.
+	// length. A key may have a mebibyte, and it is cut with the lock of the store held.
 	summed = 256
 	// keyMark stands between the beginning of a long key and its hash, and printableMark where Printable
 	// has cut: so no result of one is a result of the other.
 	keyMark, printableMark = "…#", "…~"
-	cutAt                  = MaxKey - keySum - len(keyMark)
+	cutAt                  = Max - keySum - len(keyMark)
 )
 
-// CutKey returns a key, or a client id, of MaxKey bytes or less as it is. A longer one is cut, and a hash
-// is added, so that two long keys do not become one, unless they have the same length and differ
-// between their first and their last 256 bytes only. A short one that looks as if it was cut is cut too,
-// so no key is taken for a longer one. It takes at most a few microseconds. The result shares no
-// bytes with a longer key.
-func CutKey(key string) string {
-	if len(key) <= MaxKey && !looksCut(key, keyMark) {
-		return key
+// Cut returns a name, such as a key or a client id, of Max bytes or less as it is. A longer one is cut,
+// and a hash is added, so that two long names do not become one, unless they have the same length and
+// differ between their first and their last 256 bytes only. A short one that looks as if it was cut is
+// cut too, so no name is taken for a longer one. It takes at most a few microseconds. The result shares
+// no bytes with a longer name.
+func Cut(name string) string {
+	if len(name) <= Max && !looksCut(name, keyMark) {
+		return name
 	}
-	return cut(key, keyMark)
+	return cut(name, keyMark)
 }
 
 // cut returns the beginning of a text, a mark and the hash of the text. Valid UTF-8 stays valid.
@@ -61,12 +63,4 @@ func looksCut(text, mark string) bool {
 		return false
 	}
 	return strings.Trim(text[begin+len(mark):], "0123456789abcdef") == ""
-}
-
-// CutText returns the first MaxText bytes of a text, without the memory of the rest.
-func CutText(text string) string {
-	if len(text) <= MaxText {
-		return text
-	}
-	return strings.Clone(text[:MaxText])
 }

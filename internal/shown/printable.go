@@ -1,4 +1,4 @@
-package activity
+package shown
 
 import (
 	"strconv"
@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns a text of an event, which clients choose, as a State has it. Characters that are not
+// Printable returns a text that a client chose as the page has it. Characters that are not
 // printable, bytes that are not UTF-8 and backslashes are escaped as in Go, so two texts never look like
-// one. A text of more than MaxKey bytes is cut as by CutKey. What has more bytes when it is escaped is cut
+// one. A text of more than Max bytes is cut as by Cut. What has more bytes when it is escaped is cut
 // in the same way, with another mark before the hash.
 func Printable(text string) string {
-	if len(text) > MaxKey {
-		text = CutKey(text)
+	if len(text) > Max {
+		text = Cut(text)
 	}
 	if isPlain(text) && !looksCut(text, printableMark) {
 		return text
@@ -28,7 +28,7 @@ func Printable(text string) string {
 		}
 		rest = rest[size:]
 	}
-	if escaped.Len() <= MaxKey && !looksCut(escaped.String(), printableMark) {
+	if escaped.Len() <= Max && !looksCut(escaped.String(), printableMark) {
 		return escaped.String()
 	}
 	return cut(escaped.String(), printableMark)

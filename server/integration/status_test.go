@@ -1,0 +1,388 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/server/internal/testsupport"
+	"github.com/tenurelock/tenure/server/servertest"
+	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/transport"
+)
+
+// nonce is what package lease writes after the name of a holder.
+const nonce = "0123456789abcdef0123456789abcdef"
+
+// lines describes the changes of leases that a store shows, the first one first.
+func lines(state activity.State) []string {
+	all := []string{}
+	for _, h := range slices.Backward(state.Timeline) {
+		text := fmt.Sprintf("%s: %s %s->%s", h.Name, h.Cause, h.From, h.To)
+		if h.By != "" {
+			text += " by " + h.By
+		}
+		if h.Forced != "" {
+			text += ": " + h.Forced
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+// What happens to a lease is shown in its order, whatever the store is.
+func TestAStoreShowsWhatHappensToALease(t *testing.T) {
+	t.Parallel()
+	ofServer := func(t *testing.T, journal statestore.Journal) (string, func() activity.State) {
+		address, s := testsupport.StartServer(t, server.Options{Journal: journal})
+		return address, s.State
+	}
+	attached := func(t *testing.T, journal statestore.Journal) (string, func() activity.State) {
+		address := testsupport.StartBroker(t, new(testsupport.AllowAll))
+		return address, testsupport.Attach(t, address, attach.Options{Journal: journal}).State
+	}
+	for _, test := range []struct {
+		name    string
+		start   func(*testing.T, statestore.Journal) (string, func() activity.State)
+		journal statestore.Journal
+	}{
+		{"in memory", ofServer, nil},
+		{"with a journal", ofServer, new(testsupport.Journal).Open()},
+		{"attached", attached, nil},
+		{"attached with a journal", attached, new(testsupport.Journal).Open()},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			address, state := test.start(t, test.journal)
+			a := testsupport.Dial(t, address, transport.Options{ClientID: "a"})
+			b := testsupport.Dial(t, address, transport.Options{ClientID: "b"})
+			set := func(client *transport.Client, key, value string, ttl time.Duration) error {
+				_, err := client.Set(t.Context(), key, []byte(value), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: ttl})
+				return err
+			}
+			err := errors.Join(set(a, "k", "a:1", time.Minute), set(a, "k", "a:1", time.Minute))
+			if err := set(b, "k", "b:1", time.Minute); !errors.Is(err, transport.ErrConditionFailed) {
+				t.Fatal(err)
+			}
+			if l := state().Leases[0]; !l.Held || l.Holder != "a" || l.Client != "a" || l.Renewals != 1 || l.TTLMillis != 60_000 || l.LeftMillis < 1000 ||
+				len(l.Waiting) != 1 || l.Waiting[0].Client != "b" || l.Waiting[0].Attempts != 1 {
+				t.Errorf("while a holds it and b has asked for it: %+v", l)
+			}
+			_, released := a.VDel(t.Context(), "k", []byte("a:1"), transport.DelOptions{})
+			err = errors.Join(err, released, set(b, "k", "b:2", 50*time.Millisecond))
+			await.Until(func() bool { return !state().Leases[0].Held })
+			err = errors.Join(err, set(a, "k", "a:"+nonce, time.Minute))
+			_, forced := b.VDel(t.Context(), "k", []byte("a:"+nonce), transport.DelOptions{Forced: "ana@ops"})
+			if err = errors.Join(err, forced); err != nil {
+				t.Fatal(err)
+			}
+			version, err := a.Set(t.Context(), "file", nil, transport.SetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := a.Set(t.Context(), "file", nil, transport.SetOptions{FencingToken: hlc.Token(version)}); err != nil {
+				t.Fatal(err)
+			}
+			stale := hlc.Token(version)
+			stale.Wall--
+			if _, err := b.Set(t.Context(), "file", nil, transport.SetOptions{FencingToken: stale}); !errors.Is(err, transport.ErrFencingTokenLower) {
+				t.Error(err)
+			}
+			shows := state()
+			want := []string{"k: acquired ->a", "k: released a->b by a", "k: expired b->a", "k: forced a-> by b: ana@ops"}
+			if got := lines(shows); !slices.Equal(got, want) {
+				t.Errorf("the changes are\n%q; want\n%q", got, want)
+			}
+			if !shows.Timeline[1].Disconnected.IsZero() {
+				t.Error("b expired, and its connection is there")
+			}
+			if len(shows.StaleWrites) != 1 || shows.StaleWrites[0].Client != "b" || shows.StaleWrites[0].Key != "file" {
+				t.Errorf("stale writes: %+v", shows.StaleWrites)
+			}
+			totals := shows.Totals
+			if totals.Acquired != 3 || totals.Renewed != 1 || totals.EndsBy[statestore.CauseExpired] != 1 || totals.StaleWrites != 1 || totals.Free != 1 || totals.Held != 0 {
+				t.Errorf("%+v", totals)
+			}
+			counted := uint64(0)
+			for _, d := range totals.Durations {
+				counted += d.Count
+			}
+			if counted != totals.Requests || totals.Requests < 9 {
+				t.Errorf("%d requests, and %d durations of them", totals.Requests, counted)
+			}
+		})
+	}
+}
+
+// The page says what the server knows of a client, and of its clock, also when it has left.
+func TestTheStateNamesTheClients(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}})
+	client := testsupport.Dial(t, address, transport.Options{ClientID: "node-a", Username: "ana"})
+	if _, err := client.Set(t.Context(), "k", []byte("node-a:1"), transport.SetOptions{Condition: transport.IfMissing, TTL: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	c := s.State().Clients[0]
+	if c.Client != "node-a" || c.User != "ana" || c.Remote == "" || !c.Connected || c.Requests == 0 || c.ClockOffsetMillis == nil || c.ClockImplausible {
+		t.Errorf("while it is connected: %+v", c)
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	await.Until(func() bool { return !s.State().Clients[0].Connected })
+	if c := s.State().Clients[0]; c.Reason != activity.ReasonLeft {
+		t.Errorf("after it has left: %+v", c)
+	}
+}
+
+// The Will of a holder that is lost shows as one.
+func TestAWillIsShown(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{})
+	c := testsupport.RequestWill("a", "VDEL", "k", "a:1").Connect(t, address, "a")
+	c.MustDo(t, 1, "+OK\r\n", "SET", "k", "a:1", "NEX", "PX", "60000")
+	c.Reset()
+	await.Until(func() bool { return len(s.State().Timeline) == 2 })
+	if got, want := lines(s.State()), []string{"k: acquired ->a", "k: will a-> by a"}; !slices.Equal(got, want) {
+		t.Errorf("the changes are %q; want %q", got, want)
+	}
+	await.Until(func() bool { return s.State().Clients[0].Reason == activity.ReasonLost })
+}
+
+// An operator asks first whether a holder that did not renew was there at all.
+func TestAnExpiredLeaseSaysWhetherItsHolderWasConnected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
+		set := func(id, key string) *transport.Client {
+			client := s.Client(t, id)
+			if _, err := client.Set(t.Context(), key, []byte(id), transport.SetOptions{Condition: transport.IfMissing, TTL: 10 * time.Second}); err != nil {
+				t.Fatal(err)
+			}
+			return client
+		}
+		set("stays", "x")
+		time.Sleep(time.Second)
+		leaves := set("leaves", "y")
+		time.Sleep(time.Second)
+		if err := leaves.Close(); err != nil {
+			t.Fatal(err)
+		}
+		left := time.Now()
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		timeline := s.Server().State().Timeline
+		if len(timeline) != 4 || timeline[0].Name != "y" || timeline[0].Cause != statestore.CauseExpired || timeline[0].Disconnected.Sub(left).Abs() > time.Second/2 {
+			t.Errorf("the holder had left at %v: %+v", left, timeline[0])
+		}
+		if timeline[1].Name != "x" || timeline[1].Cause != statestore.CauseExpired || !timeline[1].Disconnected.IsZero() {
+			t.Errorf("the holder was connected: %+v", timeline[1])
+		}
+	})
+}
+
+// The page agrees with the library about a lease that two clients hold in turn.
+func TestThePageFollowsAFailover(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{})
+	acquire := func(id string) *lease.Tenure {
+		t.Helper()
+		l, err := lease.New(testsupport.Dial(t, address, transport.Options{ClientID: id}), "press-7", lease.Options{TTL: 5 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
+		defer cancel()
+		tenure, err := l.Acquire(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tenure
+	}
+	first := acquire("a")
+	second := make(chan *lease.Tenure, 1)
+	go func() { second <- acquire("b") }()
+	await.Until(func() bool { w := s.State().Leases[0].Waiting; return len(w) == 1 && w[0].Attempts > 0 })
+	token, err := first.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l := s.State().Leases[0]; l.Holder != "a" || l.Token != token.String() || l.Waiting[0].Client != "b" {
+		t.Errorf("while b waits: %+v; the token is %v", l, token)
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tenure := await.Receive(second)
+	if token, err = tenure.Token(); err != nil {
+		t.Fatal(err)
+	}
+	l := s.State().Leases[0]
+	if !l.Held || l.Holder != "b" || l.Token != token.String() || l.LastChange.From != "a" || l.LastChange.Cause != statestore.CauseReleased || l.Changes != 1 {
+		t.Errorf("after the failover: %+v, %+v; the token is %v", l, l.LastChange, token)
+	}
+	if err := tenure.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A lease of the data is shown at once, with what happened before: the page has to explain a restart.
+func TestAfterARestartLeasesAndTheirHistoryAreShownAtOnce(t *testing.T) {
+	journal := new(testsupport.Journal)
+	run := func(do func(s *server.Server, client *transport.Client)) {
+		s, err := server.New(server.Options{Addr: "127.0.0.1:0", Journal: journal.Open()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(ctx) }()
+		client := testsupport.Dial(t, s.Addr().String(), transport.Options{ClientID: "a"})
+		do(s, client)
+		if err := client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		testsupport.MustReturn(t, served, nil)
+	}
+	set := func(client *transport.Client, key string) {
+		if _, err := client.Set(t.Context(), key, []byte("a:1"), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var since time.Time
+	run(func(s *server.Server, client *transport.Client) {
+		set(client, "held")
+		set(client, "free")
+		if _, err := client.VDel(t.Context(), "free", []byte("a:1"), transport.DelOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		since = s.State().Leases[1].Since
+	})
+	run(func(s *server.Server, client *transport.Client) {
+		state := s.State()
+		if got, want := lines(state), []string{"held: acquired ->a", "free: acquired ->a", "free: released a-> by a"}; !slices.Equal(got, want) {
+			t.Errorf("the changes are %q; want %q", got, want)
+		}
+		if len(state.Leases) != 2 {
+			t.Fatalf("%+v", state.Leases)
+		}
+		if l := state.Leases[0]; l.Name != "free" || l.Held || l.LastChange.Cause != statestore.CauseReleased {
+			t.Errorf("%+v", l)
+		}
+		if l := state.Leases[1]; l.Name != "held" || !l.Held || l.Client != "a" || !l.Since.Equal(since) || l.LastChange == nil {
+			t.Errorf("%+v; it was acquired at %v", l, since)
+		}
+		set(client, "held")
+		if state := s.State(); state.Totals.Acquired != 0 || state.Totals.Renewed != 1 || len(state.Timeline) != 3 {
+			t.Errorf("a renewal after the restart: %+v", state.Totals)
+		}
+	})
+}
+
+// debugLog returns a logger with the lines of requests, and its buffer.
+func debugLog() (*logbuffer.Buffer, *slog.Logger) {
+	log := new(logbuffer.Buffer)
+	return log, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+func TestEachRequestHasALineInTheDebugLog(t *testing.T) {
+	log, logger := debugLog()
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	client := testsupport.Dial(t, s.Addr().String(), transport.Options{ClientID: "node-a"})
+	long := strings.Repeat("k", 1000)
+	_, err = client.Set(t.Context(), long+"\n", []byte("secret:1"), transport.SetOptions{})
+	_, get := client.Get(t.Context(), "other")
+	if err := errors.Join(err, get, client.Close()); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	testsupport.MustReturn(t, served, nil)
+	var lines []string
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, "msg=request ") {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) != 2 || !strings.Contains(lines[0], "verb=SET key=\"kkkk") || !strings.Contains(lines[0], "outcome=ok client=node-a remote=127.0.0.1:") ||
+		!strings.Contains(lines[1], "verb=GET key=other outcome=missing client=node-a remote=127.0.0.1:") {
+		t.Errorf("the log is %q", lines)
+	}
+	if strings.Contains(log.String(), "secret") || len(lines) > 0 && len(lines[0]) > 400 {
+		t.Errorf("the log has a value, or a whole key: %q", lines)
+	}
+}
+
+// A lease that an operator takes from its holder is in the log with its cause.
+func TestAForcedReleaseIsLogged(t *testing.T) {
+	log := new(logbuffer.Buffer)
+	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: log.Logger(), Authenticator: testsupport.Rules{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	client := testsupport.Dial(t, s.Addr().String(), transport.Options{ClientID: "ops", Username: "ana"})
+	_, err = client.Set(t.Context(), "own", []byte("ops:"+nonce), transport.SetOptions{Condition: transport.IfMissing, TTL: time.Minute})
+	_, own := client.VDel(t.Context(), "own", []byte("ops:"+nonce), transport.DelOptions{Forced: "nothing happens to others"})
+	holder := testsupport.Dial(t, s.Addr().String(), transport.Options{ClientID: "a", Username: "bob"})
+	_, acquired := holder.Set(t.Context(), "press-7", []byte("a:"+nonce), transport.SetOptions{Condition: transport.IfMissing, TTL: time.Minute})
+	_, nothing := client.VDel(t.Context(), "another", []byte("a:1"), transport.DelOptions{Forced: "nothing happens"})
+	_, forced := client.VDel(t.Context(), "press-7", []byte("a:"+nonce), transport.DelOptions{Forced: "ana@bastion: the node hangs"})
+	if err := errors.Join(err, own, acquired, nothing, forced, client.Close(), holder.Close()); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	testsupport.MustReturn(t, served, nil)
+	want := `level=WARN msg="a client has taken a lease from its holder by force" key=press-7 client=ops user=ana remote=127.0.0.1:`
+	if got := log.String(); strings.Count(got, want) != 1 || !strings.Contains(got, `reason="ana@bastion: the node hangs" verb=VDEL holder=a`) || strings.Contains(got, "nothing happens") {
+		t.Errorf("the log is\n%s", got)
+	}
+}
+
+// Two programs with one client id end each other's connection. One that connects again once does not.
+func TestAClientIDThatFlapsIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	log := new(logbuffer.Buffer)
+	address, s := testsupport.StartServer(t, server.Options{Logger: log.Logger()})
+	connect := func(id string, times int) {
+		for range times {
+			testsupport.ConnectPacket{ID: id}.Connect(t, address)
+		}
+	}
+	connect("once", 2)
+	connect("twin", 8)
+	warnings := slices.Collect(func(yield func(string) bool) {
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, "two programs probably use the same client id") && !yield(line) {
+				return
+			}
+		}
+	})
+	if len(warnings) != 1 || !strings.Contains(warnings[0], "level=WARN") || !strings.Contains(warnings[0], "client=twin ") ||
+		!strings.Contains(warnings[0], " remote=127.0.0.1:") || !strings.Contains(warnings[0], "previous=127.0.0.1:") {
+		t.Errorf("the warnings are %q", warnings)
+	}
+	state := s.State()
+	if c := state.Clients; c[0].Client != "once" || c[0].TakeOvers != 1 || c[0].Flapping || c[1].TakeOvers != 7 || !c[1].Flapping {
+		t.Errorf("%+v", c)
+	}
+	if state.Totals.TakeOvers != 8 || state.Totals.Flapping != 1 {
+		t.Errorf("%+v", state.Totals)
+	}
+}

@@ -1,0 +1,69 @@
+// Package events notes what clients do at a store: for its status page, and for its log.
+package events
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// Log writes lines about requests and clients. Close ends it. It is safe for concurrent use.
+type Log struct {
+	logger        *slog.Logger
+	forced, flaps *fairLimiter
+}
+
+// NewLog returns a log that a logger writes.
+func NewLog(logger *slog.Logger) *Log {
+	return &Log{
+		logger: logger,
+		forced: newFairLimiter(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
+		flaps: newFairLimiter(logger, slog.LevelWarn,
+			"connections with one client id end each other again and again: two programs probably use the same client id"),
+	}
+}
+
+// Answered writes the line of a request of a client with some address.
+func (l *Log) Answered(command *statestore.Command, reply *statestore.Reply, remote string) {
+	if f := reply.Forced; f != nil {
+		l.forced.log(command.Client, command.User, "key", logs.Name(command.Key), "client", logs.Name(command.Client),
+			"user", logs.Name(command.User), "remote", remote, "reason", logs.Text(f.Forced),
+			"verb", command.Verb.String(), "holder", logs.Name(f.From))
+	}
+	if reply.Outcome == statestore.Expired || !l.logger.Enabled(context.Background(), slog.LevelDebug) {
+		return // else the attributes would be allocated for nothing
+	}
+	attributes := []any{"verb", command.Verb.String(), "key", logs.Name(command.Key), "outcome", reply.Outcome.String()}
+	if reply.Err != nil {
+		attributes = append(attributes, "refusal", logs.Text(reply.Err.Error()))
+	}
+	attributes = append(attributes, "client", logs.Name(command.Client))
+	if command.User != "" {
+		attributes = append(attributes, "user", logs.Name(command.User))
+	}
+	if remote != "" {
+		attributes = append(attributes, "remote", remote)
+	}
+	if command.Will {
+		attributes = append(attributes, "will", true)
+	}
+	l.logger.Debug("request", attributes...)
+}
+
+// TakenOver warns of a client id that is taken over and back, the first time and then less and less
+// often. A client can have any number of ids, so the lines have a bound besides.
+func (l *Log) TakenOver(client *Client, id, user, remote, previous string) {
+	if count, warn := client.TakenOver(); warn {
+		l.flaps.log(id, user, "client", logs.Name(id), "user", logs.Name(user), "remote", remote, "previous", previous,
+			"times", count, "hint", "give each program a client id of its own; "+
+				"if there is only one, its network loses connections without closing them")
+	}
+}
+
+// Close writes the counts of the lines that were left out.
+func (l *Log) Close() {
+	l.forced.close()
+	l.flaps.close()
+}

@@ -1,0 +1,372 @@
+package statestore
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/shown"
+)
+
+const (
+	// maxChanges is how many changes of leases the store keeps.
+	maxChanges = 500
+	// maxAsking is how many clients the store remembers that have asked for one lease and not got it.
+	maxAsking = 16
+)
+
+// leases is what the store knows of leases beside their keys, and their history. A key is a lease if it was
+// set with a lifetime and on a condition (PX with NX or NEX), as package lease does. What clients choose is
+// cut (see [shown.Cut]) and bounded, and each user has an equal share of the history, and in it each client.
+type leases struct {
+	sources   map[sourceID]*source
+	users     []*user
+	userNamed map[string]*user
+	history   []*change          // the oldest first
+	latest    map[string]*change // in the history, by the name of the lease
+	sequence  uint64             // of the latest change
+	changed   []*change          // by the command or the expiry that is applied
+	totals    Totals
+}
+
+// lease is what the store knows of a key that a client holds as a lease.
+type lease struct {
+	holder  *source // the client that has set the key
+	place   int     // in holder.leases
+	since   int64   // when the holder acquired it, on the wall clock
+	token   stamp   // the version of that, or of the next request if only that named the store; zero: not known
+	bound   bool    // the request with the token named the store
+	ttl     time.Duration
+	renewed uint64
+	asking  []Waiter // clients that have asked for it since
+}
+
+type sourceID struct{ client, user string }
+
+// source is a client that holds leases, or has changes in the history.
+type source struct {
+	sourceID
+	of      *user
+	place   int      // in of.sources
+	leases  []*entry // that it holds
+	changes int
+	lost    int64 // when its connection ended, on the wall clock; 0: not known
+}
+
+// user has clients: those that have authenticated with one name.
+type user struct {
+	name    string
+	place   int // in leases.users
+	sources []*source
+	changes int
+}
+
+// change is an entry of the history.
+type change struct {
+	HolderChange
+	by       *source // in whose share it is
+	holders  uint64  // how often another holder than the one before has acquired the lease until then
+	slot     uint32
+	sequence uint64
+}
+
+func newLeases() leases {
+	return leases{
+		sources: make(map[sourceID]*source), userNamed: make(map[string]*user),
+		latest: make(map[string]*change), totals: Totals{EndsBy: make(map[Cause]uint64)},
+	}
+}
+
+// source returns a client of a user. What uses it counts in it, and calls drop in the end.
+func (l *leases) source(client, name string) *source {
+	id := sourceID{shown.Cut(client), shown.Cut(name)}
+	if known := l.sources[id]; known != nil {
+		return known
+	}
+	id = sourceID{strings.Clone(id.client), strings.Clone(id.user)} // they may be parts of a large request
+	of := l.userNamed[id.user]
+	if of == nil {
+		of = &user{name: id.user, place: len(l.users)}
+		l.users, l.userNamed[of.name] = append(l.users, of), of
+	}
+	s := &source{sourceID: id, of: of, place: len(of.sources)}
+	of.sources, l.sources[id] = append(of.sources, s), s
+	return s
+}
+
+// drop forgets a client that nothing uses.
+func (l *leases) drop(s *source) {
+	if len(s.leases)+s.changes > 0 {
+		return
+	}
+	delete(l.sources, s.sourceID)
+	leave(&s.of.sources, s.place, func(last *source) { last.place = s.place })
+	if len(s.of.sources) == 0 {
+		delete(l.userNamed, s.of.name)
+		leave(&l.users, s.of.place, func(last *user) { last.place = s.of.place })
+	}
+}
+
+// leave removes a member from a list. The last one takes its place.
+func leave[T any](list *[]*T, place int, move func(last *T)) {
+	end := len(*list) - 1
+	(*list)[place] = (*list)[end]
+	move((*list)[place])
+	(*list)[end] = nil
+	*list = (*list)[:end]
+}
+
+// hold makes a client the holder of a lease, the key of which it has set.
+func (l *leases) hold(e *entry, by *source) {
+	e.lease.holder, e.lease.place = by, len(by.leases)
+	by.leases = append(by.leases, e)
+	l.totals.Held++
+}
+
+// letGo ends what hold began.
+func (l *leases) letGo(e *entry) {
+	by, place := e.lease.holder, e.lease.place
+	leave(&by.leases, place, func(last *entry) { last.lease.place = place })
+	l.totals.Held--
+	l.drop(by)
+}
+
+// isBid reports whether a key with a value is a preferred node's request for a lease, which is none itself.
+func isBid[T string | []byte](key string, value T) bool {
+	return strings.HasSuffix(key, protocol.FailBackSuffix) && rankOf(value) >= 0
+}
+
+// rankOf returns the rank that ends the value of a request for a lease; -1 if there is none.
+func rankOf[T string | []byte](value T) int {
+	client, _ := protocol.HolderOf(value)
+	rank, err := strconv.Atoi(string(value[min(len(client)+1, len(value)):]))
+	if err != nil || len(value)-len(client) > 10 {
+		return -1
+	}
+	return rank
+}
+
+// holderOf returns the name of a holder: what is before the nonce of package lease in the value, or the client
+// id. No part of another value may be shown.
+func holderOf[T string | []byte](value T, client string) string {
+	if holder, hasNonce := protocol.HolderOf(value); hasNonce {
+		return strings.Clone(shown.Cut(string(holder)))
+	}
+	return client
+}
+
+// isClaim reports whether a SET makes its key a lease.
+func (c *Command) isClaim() bool {
+	return c.Condition != Always && c.Lifetime > 0 && !isBid(c.Key, c.Value)
+}
+
+// goesOn reports whether a SET of the key of a lease goes on with the time of its holder.
+func (c *Command) goesOn(e *entry) bool {
+	client := e.lease.holder.client
+	return e.value() == string(c.Value) ||
+		c.Condition == Always && shown.Cut(c.Client) == client && holderOf(c.Value, client) == holderOf(e.value(), client)
+}
+
+// noteSet notes a SET that was applied to a key, which had a value before. goesOn says that it goes on with
+// the time of the holder, or that it changed nothing of a key that is no lease: then that stays none, so that it
+// needs no record.
+func (s *Store) noteSet(now Instant, c *Command, reply *Reply, e *entry, before string, goesOn bool) {
+	isLease := c.isClaim() || e.lease != nil && c.Lifetime > 0
+	if e.lease != nil && !(goesOn && isLease) {
+		cause := CauseForced
+		if shown.Cut(c.Client) == e.lease.holder.client {
+			cause = CauseOverwritten
+		}
+		s.end(now, e, before, cause, c, reply)
+		goesOn = false
+	}
+	switch {
+	case e.lease != nil:
+		s.renew(c, e)
+	case isLease && !goesOn:
+		s.acquire(now, c, e)
+	}
+}
+
+// renew notes that a lease was set again.
+func (s *Store) renew(c *Command, e *entry) {
+	l := e.lease
+	if c.store != nil && !l.bound && l.renewed == 0 && l.token.node != nil {
+		l.token, l.bound = e.version, true // the tenure begins with this request
+	} else {
+		l.renewed++
+	}
+	if c.Client != l.holder.client || c.User != l.holder.user {
+		by := s.leases.source(c.Client, c.User)
+		s.leases.letGo(e)
+		s.leases.hold(e, by)
+	}
+	l.holder.lost, l.ttl = 0, c.Lifetime
+	s.leases.totals.Renewed++
+}
+
+// acquire notes that a client has a lease from now on.
+func (s *Store) acquire(now Instant, c *Command, e *entry) {
+	by := s.leases.source(c.Client, c.User)
+	by.lost = 0
+	e.lease = &lease{since: now.WallMillis, token: e.version, bound: c.store != nil, ttl: c.Lifetime}
+	s.leases.hold(e, by)
+	s.leases.totals.Acquired++
+	name, to := shown.Cut(e.key()), holderOf(e.value(), by.client)
+	last := s.leases.latest[name]
+	if last == nil || !last.isOpen() {
+		s.note(by, HolderChange{Name: strings.Clone(name), Cause: CauseAcquired, To: to, Began: now.wall()})
+		return
+	}
+	last.HolderChange = last.at(now)
+	last.To, last.Began = to, now.wall()
+	if last.To != last.From {
+		last.holders++
+	}
+	s.leases.changed = append(s.leases.changed, last)
+}
+
+// end notes that a lease has ended, the key of which had some value. c is the command that has ended it; nil:
+// its time was over.
+func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command, reply *Reply) {
+	by := e.lease.holder
+	ended := HolderChange{
+		Name: strings.Clone(shown.Cut(e.key())), Cause: cause, From: holderOf(value, by.client),
+		Ended: now.wall(), HeldMillis: max(0, now.WallMillis-e.lease.since),
+	}
+	if c == nil {
+		ended.Disconnected = wallOf(by.lost)
+	} else {
+		by = s.leases.source(c.Client, c.User)
+		ended.By, ended.ByUser, ended.Forced = by.client, by.user, c.Forced
+	}
+	if cause == CauseForced && by != e.lease.holder {
+		reply.Forced = &ended
+	}
+	s.leases.totals.EndsBy[cause]++
+	s.note(by, ended)
+	s.leases.letGo(e)
+	e.lease = nil
+}
+
+// deletes returns why a command that deletes the key of a lease ends it.
+func (c *Command) deletes(l *lease) Cause {
+	switch {
+	case c.Will:
+		return CauseWill
+	case c.Forced != "" || shown.Cut(c.Client) != l.holder.client:
+		return CauseForced
+	case c.Verb == VerbDel:
+		return CauseDeleted
+	}
+	return CauseReleased
+}
+
+// note adds a change to the history, in the share of a client.
+func (s *Store) note(by *source, noted HolderChange) {
+	h := &s.leases
+	h.sequence++
+	latest := &change{HolderChange: noted, by: by, slot: uint32(len(h.history)), sequence: h.sequence}
+	before := h.latest[latest.Name]
+	if before != nil {
+		latest.holders = before.holders
+	}
+	h.add(latest)
+	switch {
+	case before != nil && before.isRoutine() && latest.isRoutine() && before.From == latest.From:
+		// The same client had it, released it, had it again and has released it again: a job that runs
+		// now and then must not push failovers out of the history.
+		latest.Repeated = before.Repeated + 1
+		latest.slot = h.remove(before)
+	case len(h.history) > maxChanges:
+		latest.slot = h.remove(h.surplus())
+	}
+	h.changed = append(h.changed, latest)
+}
+
+func (l *leases) add(c *change) {
+	c.by.changes++
+	c.by.of.changes++
+	l.history, l.latest[c.Name] = append(l.history, c), c
+}
+
+// remove takes a change out of the history, and returns its slot.
+func (l *leases) remove(c *change) (slot uint32) {
+	i := slices.Index(l.history, c)
+	l.history = slices.Delete(l.history, i, i+1)
+	if l.latest[c.Name] == c {
+		delete(l.latest, c.Name)
+	}
+	c.by.changes--
+	c.by.of.changes--
+	l.drop(c.by)
+	return c.slot
+}
+
+// surplus returns the change that gives way to another: the oldest one of the client that has most, of the
+// user that has most.
+func (l *leases) surplus() *change {
+	return slices.MaxFunc(l.history, func(a, b *change) int {
+		return cmp.Or(cmp.Compare(a.by.of.changes, b.by.of.changes), cmp.Compare(a.by.changes, b.by.changes))
+	})
+}
+
+// takeChanged returns the records of the history that the command or the expiry that was applied has changed.
+func (s *Store) takeChanged() (records []Record) {
+	for _, c := range s.leases.changed {
+		if s.options.Journaled {
+			records = append(records, c.record())
+		}
+	}
+	s.leases.changed = s.leases.changed[:0]
+	return records
+}
+
+// ask notes that a client has asked for a lease that another one holds.
+func (l *lease) ask(now Instant, client string) {
+	client = shown.Cut(client)
+	i := slices.IndexFunc(l.asking, func(w Waiter) bool { return w.Client == client })
+	if i < 0 {
+		if len(l.asking) == maxAsking { // the one that has not asked for longest gives way
+			l.asking = slices.Delete(l.asking, 0, 1)
+		}
+		i, l.asking = len(l.asking), append(l.asking, Waiter{Client: strings.Clone(client), Since: now.wall()})
+	}
+	w := l.asking[i]
+	w.LastAttempt = now.wall()
+	w.Attempts++
+	l.asking = append(slices.Delete(l.asking, i, i+1), w)
+}
+
+// Lost says that the connection of a client of a user has ended.
+func (s *Store) Lost(now Instant, client, name string) {
+	if by := s.leases.sources[sourceID{shown.Cut(client), shown.Cut(name)}]; by != nil && by.lost == 0 {
+		by.lost = now.WallMillis
+	}
+}
+
+// restoreLease makes a key that was restored a lease again.
+func (s *Store) restoreLease(item *Item, e *entry) {
+	e.lease = &lease{since: item.Since, ttl: item.Lifetime}
+	s.leases.hold(e, s.leases.source(item.Client, item.User))
+}
+
+// restoreChange takes a change of an earlier store. It reports whether there was one with its slot.
+func (s *Store) restoreChange(item *Item) (twice bool) {
+	twice = slices.ContainsFunc(s.leases.history, func(c *change) bool { return c.slot == item.slot })
+	by := s.leases.source(item.Client, item.User)
+	s.leases.add(&change{HolderChange: item.Change, by: by, slot: item.slot, sequence: item.Sequence})
+	return twice
+}
+
+// restoredChanges puts the changes that were restored in their order.
+func (s *Store) restoredChanges() {
+	l := &s.leases
+	slices.SortFunc(l.history, func(a, b *change) int { return cmp.Compare(a.sequence, b.sequence) })
+	for _, c := range l.history {
+		l.latest[c.Name], l.sequence = c, c.sequence
+	}
+}

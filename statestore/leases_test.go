@@ -1,0 +1,388 @@
+package statestore
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/shown"
+)
+
+// A plant is a world in which users hold leases, with what a journal keeps of it.
+type plant struct {
+	*world
+	disk disk
+}
+
+func newPlant(t testing.TB) *plant {
+	d := make(disk)
+	return &plant{d.world(t, Options{}), d}
+}
+
+// do sends a command of a client, or user/client, that sees its fields before.
+func (p *plant) do(who, line string, also ...func(*Command)) Reply {
+	p.tb.Helper()
+	client, user := who, ""
+	if before, after, found := strings.Cut(who, "/"); found {
+		client, user = after, before
+	}
+	ts := fmt.Sprintf("%d:0:c", p.now.WallMillis)
+	command := Parse(Request{Client: client, Payload: []byte(payload(strings.Split(line, " ")...)), Timestamp: &ts})
+	command.User = user
+	for _, change := range also {
+		change(&command)
+	}
+	reply, effects := p.store.Apply(p.now, command)
+	p.disk.write(effects.Groups)
+	p.check()
+	return reply
+}
+
+// expire lets some time pass, and removes what has expired.
+func (p *plant) expire(d time.Duration) {
+	p.pass(d)
+	effects, _ := p.store.Expire(p.now, 1000)
+	p.disk.write(effects.Groups)
+	p.check()
+}
+
+// check checks that all places and counts agree.
+func (p *plant) check() {
+	p.tb.Helper()
+	l := &p.store.leases
+	held, counted := 0, make(map[*source]int)
+	for _, c := range l.history {
+		counted[c.by]++
+	}
+	for i, u := range l.users {
+		changes := 0
+		for k, s := range u.sources {
+			if s.place != k || s.of != u || l.sources[s.sourceID] != s || s.changes != counted[s] || s.changes+len(s.leases) == 0 {
+				p.tb.Fatalf("the client %+v is filed wrongly", s.sourceID)
+			}
+			for place, e := range s.leases {
+				if e.lease.place != place || e.lease.holder != s || p.store.entries[e.key()] != e {
+					p.tb.Fatalf("the lease %s is filed wrongly", e.key())
+				}
+			}
+			held += len(s.leases)
+			changes += s.changes
+		}
+		if u.place != i || l.userNamed[u.name] != u || u.changes != changes || len(u.sources) == 0 {
+			p.tb.Fatalf("the user %q is filed wrongly", u.name)
+		}
+	}
+	slots := make(map[uint32]bool)
+	for i, c := range l.history {
+		slots[c.slot] = true
+		if i > 0 && l.history[i-1].sequence >= c.sequence || l.latest[c.Name] == nil {
+			p.tb.Fatalf("the change of %s is filed wrongly", c.Name)
+		}
+	}
+	if held != l.totals.Held || len(l.history) > maxChanges || len(slots) != len(l.history) || len(l.userNamed) != len(l.users) {
+		p.tb.Fatalf("%d leases are held, counted as %d; %d changes in %d slots", held, l.totals.Held, len(l.history), len(slots))
+	}
+}
+
+// history describes the changes, the first one first.
+func (p *plant) history() []string {
+	status, _ := p.store.Status(p.now, 1000)
+	all := []string{}
+	for _, h := range slices.Backward(status.Changes) {
+		text := fmt.Sprintf("%s: %s %s->%s", h.Name, h.Cause, h.From, h.To)
+		if h.By != "" {
+			text += " by " + h.By
+		}
+		if h.Repeated > 0 {
+			text += fmt.Sprintf(", %d before", h.Repeated)
+		}
+		all = append(all, text)
+	}
+	return all
+}
+
+func (p *plant) wantHistory(want ...string) {
+	p.tb.Helper()
+	if got := p.history(); !slices.Equal(got, want) {
+		p.tb.Errorf("the history is\n%q; want\n%q", got, want)
+	}
+}
+
+// lease returns what is shown of a lease.
+func (p *plant) lease(name string) Lease {
+	p.tb.Helper()
+	row, ok := p.store.Lease(p.now, name)
+	if !ok {
+		p.tb.Fatalf("%s is not shown", name)
+	}
+	return row
+}
+
+func TestTheHistorySaysWhyALeaseEnded(t *testing.T) {
+	for _, test := range []struct {
+		name, end string
+		who       string
+		also      func(*Command)
+		want      string
+		forced    bool
+	}{
+		{"a release", "VDEL k a:1", "a", nil, "k: released a-> by a", false},
+		{"a deletion by the holder", "DEL k", "a", nil, "k: deleted a-> by a", false},
+		{"a deletion by another client", "VDEL k a:1", "b", nil, "k: forced a-> by b", true},
+		{"a release that says it is forced", "VDEL k a:1", "a", func(c *Command) { c.Forced = "x" }, "k: forced a-> by a", false},
+		{"a Will", "VDEL k a:1", "a", func(c *Command) { c.Will = true }, "k: will a-> by a", false},
+		{"another client's value", "SET k b PX 5000", "b", nil, "k: forced a->b by b", true},
+		{"the holder's new value in place of its own", "SET k b:1 NEX a:1 PX 5000", "a", nil, "k: overwritten a->a by a", false},
+		{"the same client's value without a lifetime", "SET k x", "a", nil, "k: overwritten a-> by a", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := newPlant(t)
+			p.do("a", "SET k a:1 NEX PX 5000")
+			if test.also == nil {
+				test.also = func(*Command) {}
+			}
+			reply := p.do(test.who, test.end, test.also)
+			if got := p.history(); !strings.HasPrefix(got[1], test.want) {
+				t.Errorf("the history is %q; want %q", got, test.want)
+			}
+			if (reply.Forced != nil) != test.forced {
+				t.Errorf("taken from another client: %+v", reply.Forced)
+			}
+		})
+	}
+}
+
+func TestRenewalsChangeNoHistory(t *testing.T) {
+	p := newPlant(t)
+	p.do("a", "SET k a:1 NEX PX 5000")
+	before := len(p.disk)
+	for range 3 {
+		p.pass(time.Second)
+		p.do("a", "SET k a:1 NEX PX 5000")
+	}
+	p.do("a2", "SET k a:1 NEX PX 5000") // the same tenure, over another connection
+	p.wantHistory("k: acquired ->a")
+	if l := p.lease("k"); l.Renewals != 4 || l.Client != "a2" || l.LeftMillis != 5000 || !l.Since.Equal(wallOf(noon)) || len(p.disk) != before {
+		t.Errorf("%+v; %d records, %d before", l, len(p.disk), before)
+	}
+}
+
+// A job that runs now and then must not push failovers out of the history.
+func TestReleasesThatNoOtherClientFollowsAreOneEntry(t *testing.T) {
+	p := newPlant(t)
+	for range 5 {
+		p.do("a", "SET job a:1 NX PX 5000")
+		p.do("a", "VDEL job a:1")
+	}
+	p.wantHistory("job: acquired ->a", "job: released a-> by a, 4 before")
+	p.do("b", "SET job b:1 NX PX 5000")
+	p.wantHistory("job: acquired ->a", "job: released a->b by a, 4 before")
+	if l := p.lease("job"); l.Changes != 1 || l.LastChange.GapMillis != 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// Clients that cause changes without end push their own out, and not those of others.
+func TestNoClientTakesTheHistoryOfOthers(t *testing.T) {
+	p := newPlant(t)
+	p.do("plant/press", "SET press a:1 NX PX 5000")
+	p.do("flood/honest", "SET calm a:1 NX PX 5000")
+	p.expire(6 * time.Second)
+	for i := range 2 * maxChanges {
+		p.do(fmt.Sprintf("flood/c%d", i%3), fmt.Sprintf("SET k%d v NX PX 1", i))
+		p.expire(time.Second)
+	}
+	got := p.history()
+	if len(got) != maxChanges || !slices.Equal(got[:4], []string{"press: acquired ->press", "calm: acquired ->honest", "press: expired press->", "calm: expired honest->"}) {
+		t.Errorf("%d changes; the oldest are %q", len(got), got[:4])
+	}
+	if n := len(p.store.leases.sources); n != 5 {
+		t.Errorf("%d clients are known; want those of the changes", n)
+	}
+}
+
+// What is shown has a bound. A client with very many leases does not hide the others.
+func TestTheLeasesOfEachClientAreShownInTurn(t *testing.T) {
+	p := newPlant(t)
+	for i := range 40 {
+		p.do("many/m"+fmt.Sprint(i%2), fmt.Sprintf("SET m%02d v NX PX 500000", i))
+	}
+	p.do("one/a", "SET a v NX PX 500000")
+	p.do("one/b", "SET b v NX PX 500000")
+	p.do("one/b", "SET c v NX PX 500000")
+	status, names := p.store.Status(p.now, 6)
+	if want := []string{"m00", "a", "m01", "b", "m02", "c"}; !slices.Equal(names, want) || status.Totals.Held != 43 {
+		t.Errorf("%q; want %q", names, want)
+	}
+	p.do("one/a", "VDEL a v") // it keeps its turn
+	if _, names := p.store.Status(p.now, 6); names[1] != "a" && names[1] != "b" || !slices.Contains(names, "a") {
+		t.Errorf("after the release of a: %q", names)
+	}
+}
+
+// A value may be secret. The name of a holder is told only where package lease has put it.
+func TestNoPartOfAValueIsTheNameOfAHolder(t *testing.T) {
+	const nonce = "0123456789abcdef0123456789abcdef"
+	for _, test := range []struct{ value, holder string }{
+		{"holder:" + nonce, "holder"},
+		{"host:8080:" + nonce, "host:8080"},
+		{strings.Repeat("h", 1000) + ":" + nonce, shown.Cut(strings.Repeat("h", 1000))},
+		{"c:anything", "c"},
+		{"cat:anything", "c"},
+		{"postgres://admin:hunter2@db:5432", "c"},
+		{"secret:" + nonce[1:], "c"},
+		{"secret:" + strings.ToUpper(nonce), "c"},
+		{nonce, "c"},
+		{"", "c"},
+	} {
+		p := newPlant(t)
+		p.do("c", "SET k "+test.value+" NX PX 5000")
+		if got := p.lease("k").Holder; got != test.holder {
+			t.Errorf("%.30q: the holder is %.30q; want %.30q", test.value, got, test.holder)
+		}
+	}
+}
+
+func TestClientsThatWaitAreShown(t *testing.T) {
+	p := newPlant(t)
+	p.do("a", "SET k a:1 NX PX 300000")
+	p.do("a", "KEYNOTIFY k")
+	p.do("b", "SET k b:1 NX PX 300000")
+	p.do("b", "SET k b:1 NX PX 300000")
+	p.do("b", "KEYNOTIFY k")
+	p.do("w", "KEYNOTIFY k")
+	p.do("b", "SET k"+protocol.FailBackSuffix+" b:3 NX PX 1000")
+	row := p.lease("k")
+	if len(row.Waiting) != 2 || row.WaitingHidden != 0 {
+		t.Fatalf("%+v", row)
+	}
+	if b := row.Waiting[0]; b.Client != "b" || b.Attempts != 2 || !b.Watching || !b.Bids || *b.Rank != 3 {
+		t.Errorf("%+v", b)
+	}
+	if w := row.Waiting[1]; w.Client != "w" || w.Attempts != 0 || !w.Watching || w.Bids {
+		t.Errorf("%+v", w)
+	}
+	if len(p.history()) != 1 {
+		t.Errorf("a request for the lead is a lease: %q", p.history())
+	}
+	p.expire(2 * time.Second) // the request for the lead
+	for i := range 50 {
+		p.do(fmt.Sprint("x", i), "KEYNOTIFY k")
+		p.do(fmt.Sprint("y", i), "SET k y NX PX 300000")
+	}
+	if row := p.lease("k"); len(row.Waiting) != shownWaiters || row.Waiting[shownWaiters-1].Client != "y49" || row.WaitingHidden < 50 {
+		t.Errorf("%d are shown and %d hidden: %+v", len(row.Waiting), row.WaitingHidden, row.Waiting)
+	}
+	p.do("a", "SET k a:1 NEX PX 10000") // a shorter lifetime
+	p.pass(askedFor + time.Second)
+	p.do("a", "SET k a:1 NEX PX 10000")
+	if row := p.lease("k"); row.Waiting[0].Attempts != 0 {
+		t.Errorf("an attempt counts for more than %v: %+v", askedFor, row.Waiting[0])
+	}
+}
+
+// A lease without a holder is shown while a client waits for it, and otherwise for an hour.
+func TestALeaseWithoutAHolderIsShownForAnHour(t *testing.T) {
+	p := newPlant(t)
+	for _, name := range []string{"done", "wanted"} {
+		p.do("a", "SET "+name+" a:1 NX PX 5000")
+		p.do("a", "VDEL "+name+" a:1")
+	}
+	p.do("b", "KEYNOTIFY wanted")
+	free := func() []string {
+		status, names := p.store.Status(p.now, 10)
+		if slices.Sort(names); status.Totals.Free != len(names) {
+			t.Errorf("%d are counted", status.Totals.Free)
+		}
+		return names
+	}
+	if got := free(); !slices.Equal(got, []string{"done", "wanted"}) {
+		t.Errorf("%q", got)
+	}
+	p.pass(freeFor + time.Second)
+	if got := free(); !slices.Equal(got, []string{"wanted"}) {
+		t.Errorf("after an hour: %q", got)
+	}
+	if l := p.lease("wanted"); l.Held || l.Holder != "a" || l.Client != "a" || l.NoHolderMillis != (freeFor+time.Second).Milliseconds() || len(l.Waiting) != 1 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// The history explains a restart and what came before.
+func TestTheHistorySurvivesARestart(t *testing.T) {
+	p := newPlant(t)
+	p.do("plant/a", "SET held a:1 NX PX 5000")
+	p.do("plant/a", "SET free a:1 NX PX 1000")
+	p.do("plant/a", "SET willed a:1 NX PX 5000", func(c *Command) { c.Willed = true })
+	p.do("plant/b", "DEL free")
+	before := p.history()
+	again := &plant{p.disk.worldAfter(t, Options{}, Former{Idle: 200 * time.Millisecond}), p.disk}
+	again.check()
+	again.wantHistory(before...)
+	if l := again.lease("held"); !l.Held || l.Client != "a" || l.TTLMillis != 5000 || !l.Since.Equal(wallOf(noon)) || l.LastChange == nil {
+		t.Errorf("%+v", l)
+	}
+	if l := again.lease("free"); l.Held || l.Holder != "a" || l.Client != "" || l.LastChange.By != "b" || l.LastChange.ByUser != "plant" {
+		t.Errorf("%+v", l)
+	}
+	again.expire(time.Millisecond) // the connection of its holder ended with the process
+	again.do("plant/c", "SET free c:1 NX PX 5000")
+	again.wantHistory("held: acquired ->a", "free: acquired ->a", "willed: acquired ->a", "free: forced a->c by b", "willed: expired a->")
+	status, _ := again.store.Status(again.now, 10)
+	if h := status.Changes[0]; h.Disconnected.IsZero() || h.Disconnected.After(wallOf(noon)) {
+		t.Errorf("the Will of its holder would have released it: %+v", h)
+	}
+}
+
+func TestAnExpirySaysWhenTheConnectionOfTheHolderEnded(t *testing.T) {
+	p := newPlant(t)
+	disconnected := func() time.Time {
+		status, _ := p.store.Status(p.now, 10)
+		return status.Changes[0].Disconnected
+	}
+	p.do("u/a", "SET k a:1 NX PX 5000")
+	p.store.Lost(p.now, "a", "another user")
+	p.expire(6 * time.Second)
+	if got := disconnected(); !got.IsZero() {
+		t.Errorf("the connection ended at %v", got)
+	}
+	p.do("u/a", "SET k a:1 NX PX 5000")
+	p.store.Lost(p.now, "a", "u")
+	p.pass(time.Second)
+	p.do("u/a", "SET k a:1 NEX PX 5000") // it is back
+	p.pass(time.Second)
+	p.store.Lost(p.now, "a", "u")
+	lost := p.now.wall()
+	p.pass(time.Second)
+	p.store.Lost(p.now, "a", "u") // the end of its session
+	p.expire(5 * time.Second)
+	if got := disconnected(); !got.Equal(lost) {
+		t.Errorf("the connection ended at %v; want %v", got, lost)
+	}
+}
+
+// A key, a client id and a value may have a mebibyte, and the history has very many of them.
+func TestTheHistoryHasNoLongTexts(t *testing.T) {
+	p := newPlant(t)
+	long := strings.Repeat("x", 1<<16)
+	ids := make(map[string]int)
+	for i := range maxChanges + 10 {
+		key := fmt.Sprint(i%3, long)
+		p.do(long+"/"+long, "SET "+key+" "+long+":0123456789abcdef0123456789abcdef NX PX 5000", func(c *Command) { c.Forced = shown.Cut(long) })
+		p.do(long+"/"+long, "DEL "+key, func(c *Command) { c.Forced = shown.Cut(long) })
+	}
+	for id, value := range p.disk {
+		if ids[id[:1]]++; id[0] == idChange && len(value) > 10*shown.Max {
+			t.Fatalf("a change has %d bytes", len(value))
+		}
+	}
+	if ids["h"] != maxChanges || ids["k"]+ids["K"] != 0 {
+		t.Errorf("the records are %v", ids)
+	}
+	if len(p.history()) != maxChanges || len(p.store.leases.latest) != 3 {
+		t.Errorf("%d changes of %d leases", len(p.history()), len(p.store.leases.latest))
+	}
+}

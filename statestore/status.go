@@ -1,0 +1,282 @@
+package statestore
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/shown"
+)
+
+const (
+	// shownWaiters is how many waiting clients a Lease has, and searchedWatches at how many watches of its
+	// key the store looks for them.
+	shownWaiters, searchedWatches = 16, 64
+	// askedFor and askedTTLs: a client that does not watch a lease counts as waiting until this long, or
+	// this many lifetimes, after it has asked for it.
+	askedFor, askedTTLs = time.Minute, 3
+	// freeFor is how long a lease is shown that no client holds and for which none waits.
+	freeFor = time.Hour
+)
+
+// Cause is why a lease changed.
+type Cause string
+
+// The causes.
+const (
+	// CauseAcquired: a client acquired a lease that had no holder before, as far as the store knows.
+	CauseAcquired Cause = "acquired"
+	// CauseReleased: the holder has released the lease.
+	CauseReleased Cause = "released"
+	// CauseExpired: the holder has not renewed the lease in time.
+	CauseExpired Cause = "expired"
+	// CauseDeleted: the holder's client has deleted the key, whatever its value was.
+	CauseDeleted Cause = "deleted"
+	// CauseWill: the connection of the holder was lost, and its Will has released the lease.
+	CauseWill Cause = "will"
+	// CauseForced: another client has deleted or overwritten the lease.
+	CauseForced Cause = "forced"
+	// CauseOverwritten: the holder's client has replaced the value by another one.
+	CauseOverwritten Cause = "overwritten"
+)
+
+// Causes are all causes. Those after the first one end a lease.
+var Causes = []Cause{CauseAcquired, CauseReleased, CauseExpired, CauseDeleted, CauseWill, CauseForced, CauseOverwritten}
+
+// HolderChange is the end of one holder's lease and, if there was one, the beginning of the next: a
+// hand-over if the first was released, and a failover if not. The JSON is the one of the status page.
+type HolderChange struct {
+	Name string `json:"name"`
+	// Cause is why the lease of From ended.
+	Cause Cause `json:"cause"`
+	// From and To are the names of the holders. From is empty at the first acquisition, and To while
+	// no client has acquired the lease since.
+	From string `json:"from"`
+	To   string `json:"to"`
+	// By is the client that caused the end, and ByUser its user; empty for an expiry.
+	By     string `json:"by,omitempty"`
+	ByUser string `json:"byUser,omitempty"`
+	// Forced is why it was forced, as that client told.
+	Forced string `json:"forced,omitempty"`
+	// Ended is when the lease of From ended, and Began when the lease of To began. GapMillis is the time
+	// between: until now, if To is empty.
+	Ended     time.Time `json:"ended,omitzero"`
+	Began     time.Time `json:"began,omitzero"`
+	GapMillis int64     `json:"gapMillis"`
+	// HeldMillis is how long From had the lease.
+	HeldMillis int64 `json:"heldMillis"`
+	// Disconnected is when the connection of the holder had ended, if the lease expired after that; zero: it
+	// had not, or the store does not know its clients' connections.
+	Disconnected time.Time `json:"disconnected,omitzero"`
+	// Repeated is how many earlier releases by the same holder this one stands for, which no other
+	// client has followed.
+	Repeated uint64 `json:"repeated"`
+}
+
+// isOpen reports whether no client has acquired the lease since.
+func (h *HolderChange) isOpen() bool { return h.Began.IsZero() }
+
+// isRoutine reports whether a holder has released its lease, and no other has it since.
+func (h *HolderChange) isRoutine() bool {
+	return h.Cause == CauseReleased && (h.isOpen() || h.To == h.From)
+}
+
+// Latest returns when the change began, or ended.
+func (h *HolderChange) Latest() time.Time {
+	if h.Began.After(h.Ended) {
+		return h.Began
+	}
+	return h.Ended
+}
+
+// at returns the change as it is now.
+func (h HolderChange) at(now Instant) HolderChange {
+	if h.isOpen() {
+		h.GapMillis = max(0, now.wall().Sub(h.Ended).Milliseconds())
+	}
+	return h
+}
+
+// Lease is a name that one client at a time holds.
+type Lease struct {
+	Name string `json:"name"`
+	// Turn is the place of the lease in the order of Store.Status. What can show some leases only should show
+	// those with the lowest turns: they belong to many clients, and they stay the same.
+	Turn int `json:"-"`
+	// Held says that a client holds the lease.
+	Held bool `json:"held"`
+	// Holder is the holder's name, and Client its client id. If Held is false they are of the last holder, as
+	// far as the store knows it.
+	Holder string `json:"holder"`
+	Client string `json:"client"`
+	// Since is when the holder acquired the lease, and Token its fencing token: the version of that
+	// SET, or of the next one, if only that named the store; empty if that was before the store started.
+	Since time.Time `json:"since"`
+	Token string    `json:"token,omitempty"`
+	// TTLMillis is the lifetime, LeftMillis what is left of it, and Deadline its end. JSON leaves out a
+	// LeftMillis of 0, and so do the events of the page.
+	TTLMillis  int64     `json:"ttlMillis"`
+	LeftMillis int64     `json:"leftMillis,omitzero"`
+	Deadline   time.Time `json:"deadline"`
+	// Renewals counts the renewals of this holder since the store started. LastRenewal is when the last one
+	// came, or the acquisition.
+	Renewals    uint64    `json:"renewals"`
+	LastRenewal time.Time `json:"lastRenewal"`
+	// Value is the value, which may be secret: with it each client that may write the key can release it.
+	Value string `json:"value,omitempty"`
+	// NoHolderSince is when the lease became free, if Held is false, and NoHolderMillis how long ago.
+	NoHolderSince  time.Time `json:"noHolderSince,omitzero"`
+	NoHolderMillis int64     `json:"noHolderMillis,omitzero"`
+	// Changes counts how often another holder than the one before has acquired the lease, as far as the history
+	// goes back, and since the store started. LastChange is its last entry in the history; nil: none.
+	Changes    uint64        `json:"changes"`
+	LastChange *HolderChange `json:"lastChange,omitempty"`
+	// Waiting are the clients that wait for the lease or watch it: first those that have asked for it.
+	// WaitingHidden is how many more there are.
+	Waiting       []Waiter `json:"waiting"`
+	WaitingHidden int      `json:"waitingHidden"`
+}
+
+// Waiter is a client that wants a lease, or watches it.
+type Waiter struct {
+	Client string `json:"client"`
+	// Since is when it has asked first; zero: it has not.
+	Since time.Time `json:"since,omitzero"`
+	// Watching says that the client is notified of changes. Attempts counts how often it has tried
+	// to acquire the lease since it had it last; LastAttempt is the last time.
+	Watching    bool      `json:"watching"`
+	Attempts    uint64    `json:"attempts"`
+	LastAttempt time.Time `json:"lastAttempt,omitzero"`
+	// Bids says that the client asks the holder to hand over, and Rank is the rank that it names;
+	// a lower rank is better.
+	Bids bool `json:"bids"`
+	Rank *int `json:"rank,omitempty"`
+}
+
+// Totals count leases: Held and Free how many there are, the others what happened since the store started.
+type Totals struct {
+	Held     int    `json:"held"`
+	Free     int    `json:"free"`
+	Acquired uint64 `json:"acquired"`
+	Renewed  uint64 `json:"renewed"`
+	// EndsBy counts the ends of leases by cause.
+	EndsBy map[Cause]uint64 `json:"endsBy"`
+}
+
+// Status is what a store shows of its leases. Texts that clients choose are cut, and may have any bytes.
+type Status struct {
+	Changes []HolderChange // the latest 500, the latest first
+	Totals  Totals
+}
+
+// Status returns what the store shows of its leases, and the names of those to show with Lease, up to limit: each
+// user in turn has one, and of each user each client.
+func (s *Store) Status(now Instant, limit int) (Status, []string) {
+	l := &s.leases
+	status := Status{Totals: l.totals}
+	status.Totals.EndsBy = maps.Clone(l.totals.EndsBy)
+	free := make(map[*source][]string)
+	for _, c := range slices.Backward(l.history) {
+		status.Changes = append(status.Changes, c.at(now))
+		isOld := now.wall().Sub(c.Ended) > freeFor && s.watches.byKey[c.Name] == nil
+		if c.isOpen() && l.latest[c.Name] == c && !isOld {
+			free[c.by] = append(free[c.by], c.Name)
+			status.Totals.Free++
+		}
+	}
+	var ofUsers [][]string
+	for _, u := range l.users[:min(len(l.users), limit)] {
+		var ofClients [][]string
+		for _, by := range u.sources[:min(len(u.sources), limit)] {
+			names := free[by]
+			for _, e := range by.leases[:min(len(by.leases), limit)] {
+				names = append(names, e.key())
+			}
+			ofClients = append(ofClients, names)
+		}
+		ofUsers = append(ofUsers, shown.InTurn(ofClients, limit))
+	}
+	return status, shown.InTurn(ofUsers, limit)
+}
+
+// Lease shows a lease. It reports false if there is nothing to show.
+func (s *Store) Lease(now Instant, name string) (row Lease, ok bool) {
+	row.Waiting = []Waiter{}
+	last := cmp.Or(s.leases.latest[name], s.leases.latest[shown.Cut(name)])
+	switch e := s.entries[name]; {
+	case e != nil && e.lease != nil:
+		e.show(now, &row)
+	case last != nil && last.isOpen():
+		row.Name, row.Holder, row.NoHolderSince = last.Name, last.From, last.Ended
+		row.NoHolderMillis = max(0, now.wall().Sub(last.Ended).Milliseconds())
+		if last.Cause != CauseForced {
+			row.Client = last.by.client
+		}
+	default:
+		return row, false
+	}
+	if last != nil {
+		latest := last.at(now)
+		row.LastChange, row.Changes = &latest, last.holders
+	}
+	s.showWaiting(now, name, &row)
+	return row, true
+}
+
+// show adds the holder of a lease to its row.
+func (e *entry) show(now Instant, row *Lease) {
+	l, left := e.lease, max(e.deadline-now.Elapsed, 0)
+	row.Name, row.Held, row.Client = shown.Cut(e.key()), true, l.holder.client
+	row.Holder, row.Value = holderOf(e.value(), row.Client), shown.Cut(e.value())
+	row.Since, row.Renewals, row.TTLMillis = wallOf(l.since), l.renewed, l.ttl.Milliseconds()
+	row.LeftMillis, row.Deadline = left.Milliseconds(), now.wall().Add(left)
+	row.LastRenewal = row.Deadline.Add(-l.ttl)
+	if token := l.token.timestamp(); !token.IsZero() {
+		row.Token = token.String()
+	}
+	for _, w := range l.asking {
+		if now.wall().Sub(w.LastAttempt) <= max(askedFor, askedTTLs*l.ttl) {
+			row.Waiting = append(row.Waiting, w)
+		}
+	}
+}
+
+// showWaiting adds the clients that watch a lease, and the one that asks its holder to hand over.
+func (s *Store) showWaiting(now Instant, name string, row *Lease) {
+	if bid := s.entries[name+protocol.FailBackSuffix]; bid != nil && !bid.due(now) && isBid(bid.key(), bid.value()) {
+		client, _ := protocol.HolderOf(bid.value())
+		rank := rankOf(bid.value())
+		w := row.waiter(shown.Cut(client))
+		w.Bids, w.Rank = true, &rank
+	}
+	of := s.watches.byKey[name]
+	if of == nil {
+		return
+	}
+	row.WaitingHidden = len(of.watchers) - of.gaps
+	for _, r := range of.watchers[:min(len(of.watchers), searchedWatches)] {
+		if r.watcher == nil {
+			continue
+		}
+		client := shown.Cut(r.watcher.client)
+		if isHolder := row.Held && client == row.Client; !isHolder && !r.watcher.gone {
+			row.waiter(client).Watching = true
+		}
+		row.WaitingHidden--
+	}
+	if surplus := len(row.Waiting) - shownWaiters; surplus > 0 {
+		row.WaitingHidden += surplus
+		row.Waiting = row.Waiting[:shownWaiters]
+	}
+}
+
+// waiter returns a client among those that wait, and adds it if it is new.
+func (l *Lease) waiter(client string) *Waiter {
+	i := slices.IndexFunc(l.Waiting, func(w Waiter) bool { return w.Client == client })
+	if i < 0 {
+		i, l.Waiting = len(l.Waiting), append(l.Waiting, Waiter{Client: client})
+	}
+	return &l.Waiting[i]
+}
