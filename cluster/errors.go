@@ -31,9 +31,9 @@ var (
 func refusal(err error) (cure string) {
 	switch {
 	case errors.Is(err, rpctypes.ErrTooManyOps):
-		return "raise --max-txn-ops of etcd, or lower Options.MaxOperations"
+		return "raise --max-txn-ops of etcd"
 	case errors.Is(err, rpctypes.ErrRequestTooLarge), tooLarge(err):
-		return "raise --max-request-bytes of etcd, or lower Options.MaxTransactionBytes"
+		return "raise --max-request-bytes of etcd"
 	case errors.Is(err, rpctypes.ErrNoSpace):
 		return "etcd's database is full: compact and defragment it, or raise --quota-backend-bytes; then disarm the alarm with etcdctl alarm disarm"
 	case errors.Is(err, rpctypes.ErrCorrupt):

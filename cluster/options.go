@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -123,9 +123,16 @@ const (
 	defaultTransactionBytes = 3 << 19
 )
 
+// OptionError says which field of [Options] makes no sense, and what would do.
+type OptionError = optionerror.Error
+
+func tooLong(field, value string, most int) error {
+	return &OptionError{Package: "cluster", Field: field, Problem: fmt.Sprintf("has %d bytes; at most %d are allowed", len(value), most)}
+}
+
 func (o *Options) setDefaults() error {
 	if len(o.Endpoints) == 0 {
-		return errors.New("Options.Endpoints is empty; name the members of etcd: https://host:2379")
+		return &OptionError{Package: "cluster", Field: "Endpoints", Problem: "is empty; name the members of etcd: https://host:2379"}
 	}
 	for _, endpoint := range o.Endpoints {
 		if err := checkEndpoint(endpoint, o.TLS != nil); err != nil {
@@ -137,37 +144,40 @@ func (o *Options) setDefaults() error {
 		o.Prefix += "/"
 	}
 	if len(o.Prefix) > maxPrefix {
-		return fmt.Errorf("Options.Prefix has %d bytes; at most %d are allowed", len(o.Prefix), maxPrefix)
+		return tooLong("Prefix", o.Prefix, maxPrefix)
 	}
 	if o.Name == "" {
 		host, _ := os.Hostname()
 		o.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
 	}
 	if len(o.Name) > maxAddress {
-		return fmt.Errorf("Options.Name has %d bytes; at most %d are allowed", len(o.Name), maxAddress)
+		return tooLong("Name", o.Name, maxAddress)
 	}
 	if len(o.Address) > maxAddress {
-		return fmt.Errorf("Options.Address has %d bytes; at most %d are allowed", len(o.Address), maxAddress)
+		return tooLong("Address", o.Address, maxAddress)
 	}
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
 	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Second != 0 {
-		return fmt.Errorf("Options.TTL %v must be whole seconds, from %v to %v", o.TTL, MinTTL, MaxTTL)
+		return &OptionError{Package: "cluster", Field: "TTL", Value: o.TTL,
+			Problem: fmt.Sprintf("must be whole seconds, from %v to %v", MinTTL, MaxTTL)}
 	}
 	o.Standing = cmp.Or(o.Standing, o.TTL/2)
 	if o.Standing < MinStanding || o.Standing > MaxStanding {
-		return fmt.Errorf("Options.Standing %v must be from %v to %v", o.Standing, MinStanding, MaxStanding)
+		return &OptionError{Package: "cluster", Field: "Standing", Value: o.Standing,
+			Problem: fmt.Sprintf("must be from %v to %v", MinStanding, MaxStanding)}
 	}
 	o.MaxOperations = cmp.Or(o.MaxOperations, defaultOperations)
 	if o.MaxOperations <= statestore.MaxGroup {
-		return fmt.Errorf("Options.MaxOperations %d must be at least %d: what one command changes is one transaction; "+
-			"raise --max-txn-ops of etcd", o.MaxOperations, statestore.MaxGroup+1)
+		return &OptionError{Package: "cluster", Field: "MaxOperations", Value: o.MaxOperations, Problem: fmt.Sprintf(
+			"must be at least %d: what one command changes is one transaction; raise --max-txn-ops of etcd", statestore.MaxGroup+1)}
 	}
 	o.MaxTransactionBytes = cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes)
 	if o.MaxTransactionBytes < minTransactionBytes || o.MaxTransactionBytes > maxTransactionBytes {
-		return fmt.Errorf("Options.MaxTransactionBytes %d must be from %d to %d", o.MaxTransactionBytes, minTransactionBytes, maxTransactionBytes)
+		return &OptionError{Package: "cluster", Field: "MaxTransactionBytes", Value: o.MaxTransactionBytes,
+			Problem: fmt.Sprintf("must be from %d to %d", minTransactionBytes, maxTransactionBytes)}
 	}
 	if o.MaxDatabase < 0 {
-		return fmt.Errorf("Options.MaxDatabase %d is negative", o.MaxDatabase)
+		return &OptionError{Package: "cluster", Field: "MaxDatabase", Value: o.MaxDatabase, Problem: "is negative"}
 	}
 	if o.TLS != nil {
 		o.TLS = o.TLS.Clone()
@@ -199,9 +209,9 @@ func checkEndpoint(endpoint string, hasTLS bool) error {
 	switch {
 	case err == nil && u.Scheme == "unix" && strings.HasPrefix(u.Path, "/") && u.Host == "":
 	case err != nil || u.Host == "" || u.Port() == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https":
-		return fmt.Errorf("Options.Endpoints: %q is not the URL of a member of etcd; it has the form https://host:2379", endpoint)
+		return &OptionError{Package: "cluster", Field: "Endpoints", Value: endpoint, Problem: "is not the URL of a member of etcd; it has the form https://host:2379"}
 	case u.Scheme == "http" && hasTLS:
-		return fmt.Errorf("Options.Endpoints: %q would be used without TLS, but Options.TLS is given; write https", endpoint)
+		return &OptionError{Package: "cluster", Field: "Endpoints", Value: endpoint, Problem: "would be used without TLS, but files for TLS are given; write https"}
 	}
 	return nil
 }

@@ -76,10 +76,10 @@ func (c *Candidate) probePrefix(ctx context.Context, client *clientv3.Client) er
 	case len(found) == 0 && len(some) == 0:
 		return nil
 	case len(found) == 0:
-		return final{fmt.Errorf("%w: below Options.Prefix %q another program has the key %q, and no store is there, which would have %q; give another prefix",
+		return final{fmt.Errorf("%w: below the prefix %q another program has the key %q, and no store is there, which would have %q; give another prefix",
 			ErrForeignData, c.options.Prefix, some[0].Key, c.keys.format)}
 	case string(found[0].Value) != format:
-		return final{fmt.Errorf("%w: %q is %q, and this release knows %q; use the release that wrote it, or give another prefix in Options.Prefix",
+		return final{fmt.Errorf("%w: %q is %q, and this release knows %q; use the release that wrote it, or give another prefix",
 			ErrForeignData, c.keys.format, found[0].Value, format)}
 	}
 	return nil
@@ -94,7 +94,7 @@ func (c *Candidate) probeParents(ctx context.Context, client *clientv3.Client) e
 		case err != nil:
 			return err
 		case len(response.Kvs) > 0:
-			return final{fmt.Errorf("%w: Options.Prefix %q is among the records of the store with the prefix %q; give another prefix",
+			return final{fmt.Errorf("%w: the prefix %q is among the records of the store with the prefix %q; give another prefix",
 				ErrForeignData, c.options.Prefix, parent)}
 		}
 	}

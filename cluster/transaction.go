@@ -40,7 +40,7 @@ func split(batch []statestore.Group, prefix string, maxOperations, maxBytes int)
 			t = newTransaction()
 			if !t.fits(group, len(prefix), maxOperations, maxBytes) {
 				yield(nil, fmt.Errorf("what one command changed does not fit into a transaction of %d operations and %d bytes; "+
-					"lower the server's MaxPacketSize, or raise Options.MaxTransactionBytes and --max-request-bytes of etcd", maxOperations, maxBytes))
+					"lower MaxPacketSize of the server (--max-packet-size)", maxOperations, maxBytes))
 				return
 			}
 			t.add(group, len(prefix))

@@ -104,12 +104,17 @@ func (o *Options) complete() error {
 		return errors.New("Options.Lease has a TTL, an AcquireDelay or an OnWaiting; set Options.TTL, Options.Rank and Options.Observer instead")
 	}
 	if o.Rank < 0 || o.Rank > maxRank {
-		return fmt.Errorf("Options.Rank is %d; the best rank is 0, and the worst is %d", o.Rank, maxRank)
+		return &transport.OptionError{Package: "election", Field: "Rank", Value: o.Rank,
+			Problem: fmt.Sprintf("does not exist; the best rank is 0, and the worst is %d", maxRank)}
 	}
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
-	if min(o.HoldOff, o.HealthEvery, o.HealthTimeout, o.FailBackAfter) < 0 {
-		return fmt.Errorf("one of Options.HoldOff %v, HealthEvery %v, HealthTimeout %v and FailBackAfter %v is negative; 0 means the default",
-			o.HoldOff, o.HealthEvery, o.HealthTimeout, o.FailBackAfter)
+	for _, duration := range []struct {
+		field string
+		value time.Duration
+	}{{"HoldOff", o.HoldOff}, {"HealthEvery", o.HealthEvery}, {"HealthTimeout", o.HealthTimeout}, {"FailBackAfter", o.FailBackAfter}} {
+		if duration.value < 0 {
+			return &transport.OptionError{Package: "election", Field: duration.field, Value: duration.value, Problem: "is negative; 0 means the default"}
+		}
 	}
 	o.HoldOff = cmp.Or(o.HoldOff, o.TTL/2)
 	o.HealthEvery = cmp.Or(o.HealthEvery, o.TTL/3)

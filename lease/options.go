@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/tenurelock/tenure/transport"
 )
 
 // Options configures a Lease. The zero value is safe: a duration that is zero takes its
@@ -116,14 +118,15 @@ func (o *Options) complete(clientID string) error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
 	given := *o
 	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Millisecond != 0 {
-		return fmt.Errorf("TTL %v must be whole milliseconds, at least %v, and at most %v", o.TTL, MinTTL, MaxTTL)
+		return &transport.OptionError{Package: "lease", Field: "TTL", Value: o.TTL,
+			Problem: fmt.Sprintf("must be whole milliseconds, at least %v, and at most %v", MinTTL, MaxTTL)}
 	}
 	for _, duration := range o.durations() {
 		switch value := *duration.value; {
 		case value < 0:
-			return fmt.Errorf("%s %v is negative", duration.name, value)
+			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: "is negative"}
 		case value > MaxTTL:
-			return fmt.Errorf("%s %v is longer than %v", duration.name, value, MaxTTL)
+			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
 		}
 	}
 	o.fill()

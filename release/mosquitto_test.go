@@ -173,7 +173,7 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 		t.Errorf("a value of 1,000,000 bytes: %d, %s", code, out)
 	}
 	excess := exec.CommandContext(ctx, publish, "-V", "311", "-h", "127.0.0.1", "-p", port, "--cafile", file("certs/server.pem"), "-u", "gateway-a", "-P", "secret",
-		"-q", "1", "-t", "clients/gateway-a/queue-probe", "-f", sized(2<<20))
+		"-q", "1", "-t", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke", "-f", sized(2<<20))
 	if out, err := excess.CombinedOutput(); err == nil {
 		t.Errorf("the broker takes a message of 2 MiB: %s", out)
 	}

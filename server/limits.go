@@ -90,12 +90,12 @@ func (o *Options) completeLimits() error {
 		{"Limits.RetainedMessages", int64(l.RetainedMessages)}, {"Limits.RetainedBytes", l.RetainedBytes},
 	} {
 		if limit.value < 0 {
-			return fmt.Errorf("%s %d is negative; 0 means the default", "Options."+limit.name, limit.value)
+			return &OptionError{Package: "server", Field: limit.name, Value: limit.value, Problem: "is negative; 0 means the default"}
 		}
 	}
 	if o.MaxMemory > 0 && o.MaxMemory < leastMemory {
-		return fmt.Errorf("Options.MaxMemory of %d bytes is below %d (%d MiB), the least with which a server can work; 0 means no limit",
-			o.MaxMemory, int64(leastMemory), leastMemory>>20)
+		return &OptionError{Package: "server", Field: "MaxMemory", Value: o.MaxMemory, Problem: fmt.Sprintf(
+			"is below %d (%d MiB), the least with which a server can work; 0 means no limit", int64(leastMemory), leastMemory>>20)}
 	}
 	o.Store.DedupWindow = cmp.Or(o.Store.DedupWindow, statestore.DefaultDedupWindow)
 	share := func(parts, standard int64) int64 {

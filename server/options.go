@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/defaults"
@@ -115,6 +116,9 @@ const (
 	defaultPacketTimeout = 30 * time.Second
 )
 
+// OptionError says which field of [Options] makes no sense, and what would do.
+type OptionError = optionerror.Error
+
 // Check returns the error that New would return for options that make no sense, such as
 // ErrInsecure, and nil for others. A program that opens a server later, when it becomes the active
 // one of several, can refuse them at once.
@@ -133,10 +137,12 @@ func (o *Options) complete() error {
 	o.Addr = cmp.Or(o.Addr, DefaultAddr)
 	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaults.PacketSize)
 	if o.MaxPacketSize < leastPacket {
-		return fmt.Errorf("Options.MaxPacketSize %d is below %d; 0 means %d", o.MaxPacketSize, leastPacket, defaults.PacketSize)
+		return &OptionError{Package: "server", Field: "MaxPacketSize", Value: o.MaxPacketSize,
+			Problem: fmt.Sprintf("is below %d; 0 means %d", leastPacket, defaults.PacketSize)}
 	}
 	if o.PacketTimeout < 0 {
-		return fmt.Errorf("Options.PacketTimeout %v is negative; 0 means %v", o.PacketTimeout, defaultPacketTimeout)
+		return &OptionError{Package: "server", Field: "PacketTimeout", Value: o.PacketTimeout,
+			Problem: fmt.Sprintf("is negative; 0 means %v", defaultPacketTimeout)}
 	}
 	if err := o.completeLimits(); err != nil {
 		return err
@@ -145,7 +151,8 @@ func (o *Options) complete() error {
 	o.PasswordChecks = cmp.Or(o.PasswordChecks, max(1, runtime.GOMAXPROCS(0)/2))
 	o.MaxUnauthenticated = cmp.Or(o.MaxUnauthenticated, unauthenticated.DefaultMax)
 	if o.Store.DedupWindow > 1<<16-1 {
-		return fmt.Errorf("Options.Store.DedupWindow %d is above 65535, the largest Receive Maximum of MQTT", o.Store.DedupWindow)
+		return &OptionError{Package: "server", Field: "Store.DedupWindow", Value: o.Store.DedupWindow,
+			Problem: "is above 65535, the largest Receive Maximum of MQTT"}
 	}
 	if o.Authorizer == nil {
 		o.Authorizer = access.AllowKeys

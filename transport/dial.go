@@ -21,6 +21,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
@@ -172,27 +173,35 @@ func (o *Options) complete() error {
 		o.ClientID = fmt.Sprintf("%s-%016x", host, rand.Uint64())
 	}
 	if strings.ContainsAny(o.ClientID, "/+#") || strings.ContainsFunc(o.ClientID, unicode.IsControl) {
-		return fmt.Errorf("transport: Options.ClientID %.512q contains a character with a meaning in topics: "+
-			"one of / + # or a control character", o.ClientID)
+		return optionError("ClientID", o.ClientID, "contains a character with a meaning in topics: one of / + # or a control character")
 	}
 	if !protocol.CanNotify(o.ClientID, "+") { // paho v0.23.0 would cut the topic filter off
-		return fmt.Errorf("transport: Options.ClientID %.512q is too long for the topic of its notifications", o.ClientID)
+		return optionError("ClientID", o.ClientID, "is too long for the topic of its notifications")
 	}
 	o.KeepAlive = cmp.Or(o.KeepAlive, defaultKeepAlive)
 	if o.KeepAlive < time.Second || o.KeepAlive%time.Second != 0 || o.KeepAlive > math.MaxUint16*time.Second {
-		return fmt.Errorf("transport: Options.KeepAlive %v is not a whole number of seconds from 1 to %d", o.KeepAlive, math.MaxUint16)
+		return optionError("KeepAlive", o.KeepAlive, fmt.Sprintf("is not a whole number of seconds from 1 to %d", math.MaxUint16))
 	}
 	o.ReconnectMin = cmp.Or(o.ReconnectMin, defaultReconnectMin)
 	o.ReconnectMax = cmp.Or(o.ReconnectMax, max(defaultReconnectMax, o.ReconnectMin))
 	if o.ReconnectMin < 0 || o.ReconnectMax < o.ReconnectMin {
-		return fmt.Errorf("transport: Options.ReconnectMin %v and ReconnectMax %v must be positive and in this order", o.ReconnectMin, o.ReconnectMax)
+		return optionError("ReconnectMin", o.ReconnectMin, fmt.Sprintf("and ReconnectMax %v must be positive and in this order", o.ReconnectMax))
 	}
 	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaultMaxPacketSize)
 	if o.MaxPacketSize < minMaxPacketSize || o.MaxPacketSize > maxMaxPacketSize {
-		return fmt.Errorf("transport: Options.MaxPacketSize %d is not from %d to %d; 0 means %d", o.MaxPacketSize, minMaxPacketSize, maxMaxPacketSize, defaultMaxPacketSize)
+		return optionError("MaxPacketSize", o.MaxPacketSize,
+			fmt.Sprintf("is not from %d to %d; 0 means %d", minMaxPacketSize, maxMaxPacketSize, defaultMaxPacketSize))
 	}
 	o.program = new(dispatcher)
 	return nil
+}
+
+// OptionError says which field of the Options of a package makes no sense, and what would do: of this one, lease or
+// election.
+type OptionError = optionerror.Error
+
+func optionError(field string, value any, problem string) error {
+	return fmt.Errorf("transport: %w", &OptionError{Package: "transport", Field: field, Value: value, Problem: problem})
 }
 
 // pauses are the times that a client waits between attempts to connect.
@@ -257,11 +266,7 @@ type TLSOptions struct {
 
 // tlsConfig reads the files of the TLS options, for a connection to server.
 func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
-	config, err := mqtt.TLS(o.TLS).ClientConfig(server)
-	if err != nil {
-		return nil, fmt.Errorf("TLS.%w", err)
-	}
-	return config, nil
+	return mqtt.TLS(o.TLS).ClientConfig(server)
 }
 
 // secrets returns the password and the token for the next CONNECT packet, from the files if the
@@ -270,12 +275,12 @@ func (o *Options) secrets() (password, token []byte, err error) {
 	password = o.Password
 	if o.PasswordFile != "" {
 		if password, err = mqtt.ReadSecret(o.PasswordFile); err != nil {
-			return nil, nil, &mqtt.FileError{Option: "PasswordFile", Err: err}
+			return nil, nil, &OptionError{Package: "transport", Field: "PasswordFile", Err: err}
 		}
 	}
 	if o.TokenFile != "" {
 		if token, err = mqtt.ReadSecret(o.TokenFile); err != nil {
-			return nil, nil, &mqtt.FileError{Option: "TokenFile", Err: err}
+			return nil, nil, &OptionError{Package: "transport", Field: "TokenFile", Err: err}
 		}
 	}
 	return password, token, nil
@@ -291,22 +296,22 @@ func (o *Options) checkCredentials(servers []*url.URL) error {
 	case o.TokenFile != "" && (o.Username != "" || len(o.Password) > 0 || o.PasswordFile != ""):
 		return errors.New("transport: Options.TokenFile and Username or a password exclude each other: a client authenticates in one way")
 	case (o.TLS.CertFile == "") != (o.TLS.KeyFile == ""):
-		return errors.New("transport: Options.TLS needs CertFile and KeyFile together: set both or neither")
+		return optionError("TLS.CertFile", nil, "and its key belong together: set both or neither")
 	case len(o.Password) > mqtt.MaxString:
-		return fmt.Errorf("transport: Options.Password has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxString)
+		return optionError("Password", nil, fmt.Sprintf("has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxString))
 	}
 	if _, _, err := o.secrets(); err != nil {
-		return fmt.Errorf("transport: Options.%w", err)
+		return fmt.Errorf("transport: %w", err)
 	}
 	secret := len(o.Password) > 0 || o.PasswordFile != "" || o.TokenFile != ""
 	for _, server := range servers {
 		switch {
 		case mqtt.IsEncrypted(server):
 			if _, err := o.tlsConfig(server); err != nil {
-				return fmt.Errorf("transport: Options.%w", err)
+				return fmt.Errorf("transport: %w", err)
 			}
 		case o.TLS != TLSOptions{}:
-			return fmt.Errorf("transport: Options.TLS is set, and %s does not encrypt: write mqtts or wss", server.Redacted())
+			return optionError("TLS", nil, fmt.Sprintf("is set, and %s does not encrypt: write mqtts or wss", server.Redacted()))
 		case secret:
 			o.program.logger(o.Logger).Warn("the connection is not encrypted, so the network can read the password "+
 				"or the token: write mqtts or wss", "broker", server.Host)

@@ -21,7 +21,7 @@ import (
 )
 
 // ErrRemoved ends a member that was taken out of its cluster.
-var ErrRemoved = errors.New("member: this member was taken out of its cluster; start it again with an empty Options.Dir and Options.Join, after it was announced again (tenure-cluster replace)")
+var ErrRemoved = errors.New("member: this member was taken out of its cluster; start it again with an empty directory, after it was announced again (tenure-cluster replace)")
 
 // Member is a running member of etcd.
 type Member struct {

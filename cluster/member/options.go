@@ -17,6 +17,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/optionerror"
 )
 
 // Options configure a Member. Name, Cluster and Dir are required.
@@ -90,10 +91,21 @@ const (
 	compactionAfter = "5m"
 )
 
+// OptionError says which field of [Options] makes no sense, and what would do.
+type OptionError = optionerror.Error
+
+func refuse(field string, value any, problem string) error {
+	return &OptionError{Package: "member", Field: field, Value: value, Problem: problem}
+}
+
+func refuseFor(field string, cause error) error {
+	return &OptionError{Package: "member", Field: field, Err: cause}
+}
+
 // config returns etcd's configuration. The logs depend on phase, the phase of the member.
 func (o *Options) config(phase *phase) (*embed.Config, error) {
 	if o.Name == "" || o.Cluster == "" || o.Dir == "" {
-		return nil, errors.New("Options.Name, Options.Cluster and Options.Dir are required")
+		return nil, refuse("Cluster", nil, "and Name and Dir are required")
 	}
 	peers, err := o.peers()
 	if err != nil {
@@ -101,7 +113,7 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	}
 	own, ok := peers[o.Name]
 	if !ok {
-		return nil, fmt.Errorf("Options.Cluster %q does not have Options.Name %q; give one of its names", o.Cluster, o.Name)
+		return nil, refuse("Name", o.Name, "is none of the names of the members: "+o.Cluster)
 	}
 	socket, err := o.socket()
 	if err != nil {
@@ -116,38 +128,39 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	c.AdvertisePeerUrls, c.ListenPeerUrls = []url.URL{own}, nil // see peers
 	// The advertised URL is informative; etcd demands one.
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{socket}, []url.URL{own}
-	if c.PeerTLSInfo, err = o.PeerTLS.info("Options.PeerTLS", own, "Options.Cluster"); err != nil {
+	if c.PeerTLSInfo, err = o.PeerTLS.info("PeerTLS", own); err != nil {
 		return nil, err
 	}
 	if o.ClientURL != "" {
 		client, err := checkURL(o.ClientURL)
 		if err != nil {
-			return nil, fmt.Errorf("Options.ClientURL: %w", err)
+			return nil, refuseFor("ClientURL", err)
 		}
 		if client.Scheme == "http" && !isLoopback(client) {
-			return nil, fmt.Errorf("Options.ClientURL %q would serve the network without TLS; write https and give Options.ClientTLS", o.ClientURL)
+			return nil, refuse("ClientURL", o.ClientURL, "would serve the network without TLS; write https and give certificates")
 		}
 		c.ListenClientUrls = append(c.ListenClientUrls, listener(client))
 		c.AdvertiseClientUrls = []url.URL{client}
-		if c.ClientTLSInfo, err = o.ClientTLS.info("Options.ClientTLS", client, "Options.ClientURL"); err != nil {
+		if c.ClientTLSInfo, err = o.ClientTLS.info("ClientTLS", client); err != nil {
 			return nil, err
 		}
-		if err := o.ClientTLS.check("Options.ClientTLS", client.Hostname()); err != nil {
+		if err := o.ClientTLS.check("ClientTLS", client.Hostname()); err != nil {
 			return nil, err
 		}
 	}
-	if err := o.PeerTLS.check("Options.PeerTLS", own.Hostname()); err != nil {
+	if err := o.PeerTLS.check("PeerTLS", own.Hostname()); err != nil {
 		return nil, err
 	}
 	heartbeat, election := cmp.Or(o.Heartbeat, DefaultHeartbeat), cmp.Or(o.Election, DefaultElection)
 	if heartbeat < time.Millisecond || election < 5*heartbeat || election > 50*time.Second {
-		return nil, fmt.Errorf("Options.Election %v must be at least five times Options.Heartbeat %v, and at most 50s", election, heartbeat)
+		return nil, refuse("Election", election, fmt.Sprintf("must be at least five times the heartbeat of %v, and at most 50s", heartbeat))
 	}
 	c.TickMs, c.ElectionMs = uint(heartbeat.Milliseconds()), uint(election.Milliseconds())
 	o.MaxDatabase = cmp.Or(o.MaxDatabase, DefaultMaxDatabase)
 	c.QuotaBackendBytes = cmp.Or(o.Quota, max(defaultQuota, 2*o.MaxDatabase))
 	if o.MaxDatabase < minDatabase || o.MaxDatabase > c.QuotaBackendBytes/2 {
-		return nil, fmt.Errorf("Options.MaxDatabase %d must be at least %d, and at most half of Options.Quota %d", o.MaxDatabase, minDatabase, c.QuotaBackendBytes)
+		return nil, refuse("MaxDatabase", o.MaxDatabase,
+			fmt.Sprintf("must be at least %d, and at most half of etcd's own quota of %d", minDatabase, c.QuotaBackendBytes))
 	}
 	c.BootstrapDefragThresholdMegabytes = bootstrapFree >> 20
 	c.MaxTxnOps, c.MaxRequestBytes = maxOperations, uint(cmp.Or(o.MaxRequestBytes, defaultRequest))
@@ -174,7 +187,7 @@ func (o *Options) socket() (url.URL, error) {
 	}
 	name := filepath.Join(dir, clientSocket)
 	if len(name) > maxSocketName {
-		return url.URL{}, fmt.Errorf("the name of the socket %q is longer than %d bytes; give a shorter name in Options.Dir", name, maxSocketName)
+		return url.URL{}, refuse("Dir", nil, fmt.Sprintf("is too long: the socket %q has more than %d bytes", name, maxSocketName))
 	}
 	return url.URL{Scheme: "unix", Path: filepath.ToSlash(name)}, nil
 }
@@ -186,20 +199,20 @@ func (o *Options) peers() (map[string]url.URL, error) {
 	for part := range strings.SplitSeq(o.Cluster, ",") {
 		name, address, ok := strings.Cut(strings.TrimSpace(part), "=")
 		if !ok || name == "" {
-			return nil, fmt.Errorf("Options.Cluster: %q does not have the form name=https://host:2380", part)
+			return nil, refuse("Cluster", part, "does not have the form name=https://host:2380")
 		}
 		u, err := checkURL(address)
 		if err != nil {
-			return nil, fmt.Errorf("Options.Cluster: %w", err)
+			return nil, refuseFor("Cluster", err)
 		}
 		if u.Scheme == "http" && !isLoopback(u) {
-			return nil, fmt.Errorf("Options.Cluster: with %q, everything on the network could change the data; write https and give Options.PeerTLS", address)
+			return nil, refuse("Cluster", address, "lets everything on the network change the data; write https and give certificates")
 		}
 		if _, twice := peers[name]; twice {
-			return nil, fmt.Errorf("Options.Cluster has the name %q twice", name)
+			return nil, refuse("Cluster", nil, fmt.Sprintf("has the name %q twice", name))
 		}
 		if scheme != "" && scheme != u.Scheme {
-			return nil, fmt.Errorf("Options.Cluster: write https for all members, or http for all: %q", o.Cluster)
+			return nil, refuse("Cluster", o.Cluster, "mixes http and https; write one of them for all members")
 		}
 		peers[name], scheme = u, u.Scheme
 	}
@@ -230,18 +243,18 @@ func listener(u url.URL) url.URL {
 
 // info returns etcd's settings for the connections to u, a URL of the option urls. name is the
 // option that t is.
-func (t TLS) info(name string, u url.URL, urls string) (transport.TLSInfo, error) {
+func (t TLS) info(field string, u url.URL) (transport.TLSInfo, error) {
 	switch {
 	case t == TLS{} && u.Scheme != "https":
 		return transport.TLSInfo{}, nil
 	case t == TLS{}:
-		return transport.TLSInfo{}, fmt.Errorf("%s has a URL with https, %s, so the member needs certificates; give %s", urls, u.String(), name)
+		return transport.TLSInfo{}, refuseFor(field, fmt.Errorf("%s needs certificates", u.String()))
 	case u.Scheme != "https":
-		return transport.TLSInfo{}, fmt.Errorf("%s has a URL without TLS, %s, though certificates are given; write https, or leave out %s", urls, u.String(), name)
+		return transport.TLSInfo{}, refuseFor(field, fmt.Errorf("certificates are given, and %s does not encrypt: write https", u.String()))
 	}
 	for _, file := range []struct{ option, name string }{{"CA", t.CA}, {"Certificate", t.Certificate}, {"Key", t.Key}} {
 		if file.name == "" {
-			return transport.TLSInfo{}, fmt.Errorf("%s.%s is missing; each member needs all three files", name, file.option)
+			return transport.TLSInfo{}, refuse(field+"."+file.option, nil, "is missing; each member needs all three files")
 		}
 	}
 	var policy tls.Config
@@ -255,23 +268,23 @@ func (t TLS) info(name string, u url.URL, urls string) (transport.TLSInfo, error
 // check reads the files, which etcd reads for each connection, and refuses a certificate that the
 // other end would refuse: etcd would only repeat that it cannot connect. Whether the certificate
 // is valid now is left to the other end, because the clock of a machine that starts may be wrong.
-func (t TLS) check(name, host string) error {
+func (t TLS) check(field, host string) error {
 	if t == (TLS{}) {
 		return nil
 	}
 	pool, err := mqtt.ReadCertPool(t.CA)
 	if err != nil {
-		return fmt.Errorf("%s.CA: %w", name, err)
+		return refuseFor(field+".CA", err)
 	}
 	pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
 	if err != nil {
-		return fmt.Errorf("%s.Certificate and %s.Key: %w", name, name, err)
+		return refuseFor(field+".Certificate", err)
 	}
 	var chain []*x509.Certificate
 	for _, der := range pair.Certificate {
 		certificate, err := x509.ParseCertificate(der)
 		if err != nil {
-			return fmt.Errorf("%s.Certificate: %w", name, err)
+			return refuseFor(field+".Certificate", err)
 		}
 		chain = append(chain, certificate)
 	}
@@ -283,11 +296,12 @@ func (t TLS) check(name, host string) error {
 		_, err := chain[0].Verify(x509.VerifyOptions{Roots: pool, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{use}})
 		var invalid x509.CertificateInvalidError
 		if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
-			return fmt.Errorf("%s.Certificate: %s: %w; it must be issued by %s.CA, for servers and for clients", name, t.Certificate, err, name)
+			return refuseFor(field+".Certificate", fmt.Errorf("%s: %w; the authority of the members must issue it, for servers and for clients", t.Certificate, err))
 		}
 	}
 	if err := chain[0].VerifyHostname(host); err != nil {
-		return fmt.Errorf("%s.Certificate: %s: %w; it needs %s as a subject alternative name, because the URL of this member has that", name, t.Certificate, err, host)
+		return refuseFor(field+".Certificate", fmt.Errorf(
+			"%s: %w; it needs %s as a subject alternative name, because the URL of this member has that", t.Certificate, err, host))
 	}
 	return nil
 }

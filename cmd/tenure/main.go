@@ -1,7 +1,7 @@
 // Command tenure runs programs under a lease: on one machine at a time (run), or once (lock). It
 // runs a state store, too: as part of an MQTT 5 broker of its own (serve), or as a client of a
 // broker that runs already (attach). The other commands read and write keys, show leases and their
-// holders, find faults, measure a store, and back up its data.
+// holders, find faults, and back up the data of a store.
 //
 // "tenure help" lists them, and "tenure help exit-codes" says what their exit codes mean.
 // docs/command.md has an example for each.
@@ -9,4 +9,4 @@ package main
 
 import "github.com/tenurelock/tenure/cmd/tenure/command"
 
-func main() { command.Main(command.New("tenure", nil, nil)) }
+func main() { command.Program{Name: "tenure"}.Main() }

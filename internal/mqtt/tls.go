@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+
+	"github.com/tenurelock/tenure/internal/optionerror"
 )
 
 // TLS configures the encryption of a connection to a broker. Package transport documents
@@ -19,20 +21,8 @@ type TLS struct {
 	Config            *tls.Config
 }
 
-// FileError says which option names a file that cannot be used.
-type FileError struct {
-	Option string // the field that names the file, such as "CAFile"
-	Err    error
-}
-
-// Error begins with the option.
-func (e *FileError) Error() string { return e.Option + ": " + e.Err.Error() }
-
-// Unwrap returns Err.
-func (e *FileError) Unwrap() error { return e.Err }
-
 // ClientConfig reads the files and returns the configuration for one connection to server.
-// The error for a file is a [*FileError].
+// The error for a file is an [*optionerror.Error].
 func (o TLS) ClientConfig(server *url.URL) (*tls.Config, error) {
 	config := cmp.Or(o.Config.Clone(), &tls.Config{})
 	RestrictTLS(config)
@@ -40,7 +30,7 @@ func (o TLS) ClientConfig(server *url.URL) (*tls.Config, error) {
 	if o.CAFile != "" {
 		pool, err := ReadCertPool(o.CAFile)
 		if err != nil {
-			return nil, &FileError{"CAFile", err}
+			return nil, fileError("CAFile", err)
 		}
 		config.RootCAs = pool
 	}
@@ -88,29 +78,33 @@ func ReadCertPool(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ReadCertificate reads a certificate and its private key from files in PEM. The error is a
-// [*FileError] with option CertFile or KeyFile.
+// ReadCertificate reads a certificate and its private key from files in PEM. The error is an
+// [*optionerror.Error] about TLS.CertFile or TLS.KeyFile.
 func ReadCertificate(certFile, keyFile string) (tls.Certificate, error) {
 	certificate, err := os.ReadFile(certFile)
 	if err != nil {
-		return tls.Certificate{}, &FileError{"CertFile", err}
+		return tls.Certificate{}, fileError("CertFile", err)
 	}
 	key, err := os.ReadFile(keyFile)
 	if err != nil {
-		return tls.Certificate{}, &FileError{"KeyFile", err}
+		return tls.Certificate{}, fileError("KeyFile", err)
 	}
 	// The standard library decrypts no key, and a password in a file beside the key would protect nothing.
 	block, _ := pem.Decode(key)
 	if block != nil && (block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != "") {
-		return tls.Certificate{}, &FileError{"KeyFile", fmt.Errorf("%s is encrypted, and only a plain key can be read: "+
+		return tls.Certificate{}, fileError("KeyFile", fmt.Errorf("%s is encrypted, and only a plain key can be read: "+
 			"write one with \"openssl pkey -in %s -out PLAIN\" and give it mode 0600, "+
-			"or let a program of yours decrypt the key and set TLSOptions.Config", keyFile, keyFile)}
+			"or let a program of yours decrypt the key and set TLSOptions.Config", keyFile, keyFile))
 	}
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
-		return tls.Certificate{}, &FileError{"CertFile", fmt.Errorf("%s with the key %s: %w", certFile, keyFile, err)}
+		return tls.Certificate{}, fileError("CertFile", fmt.Errorf("%s with the key %s: %w", certFile, keyFile, err))
 	}
 	return pair, nil
+}
+
+func fileError(field string, err error) error {
+	return &optionerror.Error{Package: "transport", Field: "TLS." + field, Err: err}
 }
 
 // ReadSecret reads a file with one line, such as a password, and returns the line without

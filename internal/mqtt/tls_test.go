@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/tenurelock/tenure/internal/optionerror"
 )
 
 func TestASecretFileMustHoldASecretThatMQTTCanCarry(t *testing.T) {
@@ -43,8 +45,8 @@ func TestAnEncryptedKeyIsRefusedWithTheCure(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := ReadCertificate(path, path)
-		var bad *FileError
-		if !errors.As(err, &bad) || bad.Option != "KeyFile" || !strings.Contains(err.Error(), "openssl pkey -in "+path+" -out PLAIN") {
+		var bad *optionerror.Error
+		if !errors.As(err, &bad) || bad.Field != "TLS.KeyFile" || !strings.Contains(err.Error(), "openssl pkey -in "+path+" -out PLAIN") {
 			t.Errorf("encrypted as %s does it: %v", name, err)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/defaults"
@@ -169,6 +170,13 @@ type Stats struct {
 	Oversized uint64
 }
 
+// OptionError says which field of [Options] makes no sense, and what would do.
+type OptionError = optionerror.Error
+
+func optionError(field string, value any, problem string) error {
+	return fmt.Errorf("attach: %w", &OptionError{Package: "attach", Field: field, Value: value, Problem: problem})
+}
+
 // New returns a store for an MQTT 5 broker at a URL, with the schemes of transport.Dial:
 // mqtt://host:1883, mqtts://host:8883 for TLS, ws://host/path or wss://host/path with
 // Options.WebSocket. It does not connect; Serve does. The error says which option makes no sense.
@@ -196,15 +204,16 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 			return nil, fmt.Errorf("attach: %w", err)
 		}
 	} else if options.TLS != nil {
-		return nil, fmt.Errorf("attach: Options.TLS is set, and %s does not encrypt: write mqtts or wss", address)
+		return nil, optionError("TLS", nil, fmt.Sprintf("is set, and %s does not encrypt: write mqtts or wss", address))
 	}
 	if options.MaxClients < 0 {
-		return nil, fmt.Errorf("attach: Options.MaxClients %d is negative; 0 means %d", options.MaxClients, defaults.Clients)
+		return nil, optionError("MaxClients", options.MaxClients, fmt.Sprintf("is negative; 0 means %d", defaults.Clients))
 	}
 	options.MaxClients = cmp.Or(options.MaxClients, defaults.Clients)
 	options.MaxPacketSize = cmp.Or(options.MaxPacketSize, defaults.PacketSize)
 	if options.MaxPacketSize < leastPacket {
-		return nil, fmt.Errorf("attach: Options.MaxPacketSize %d is below %d; 0 means %d", options.MaxPacketSize, leastPacket, defaults.PacketSize)
+		return nil, optionError("MaxPacketSize", options.MaxPacketSize,
+			fmt.Sprintf("is below %d; 0 means %d", leastPacket, defaults.PacketSize))
 	}
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)

@@ -43,7 +43,7 @@ func (h *Host) observed(ctx context.Context, name string) (*Server, string, erro
 func serveObserved(ctx context.Context, _ string, said func(address string)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	serve := command.New("tenure", nil, nil)
+	serve := command.Program{Name: "tenure"}.Command()
 	serve.SetArgs([]string{"serve", "--memory", "--addr", loopback})
 	first := &output{ready: listening, found: make(chan string, 1)}
 	serve.SetOut(first)

@@ -6,12 +6,42 @@
 // and its tests does not compile etcd.
 package main
 
-import "github.com/tenurelock/tenure/cmd/tenure/command"
+import (
+	"github.com/spf13/cobra"
 
-func main() {
-	root := command.New("tenure-cluster", &replication{member: new(memberFlags)}, new(replication))
-	root.AddCommand(witnessCommand(), replaceCommand())
-	refuseMemberData(root)
-	command.NameFlags(root, optionFlags...)
-	command.Main(root)
+	"github.com/tenurelock/tenure/cmd/tenure/command"
+)
+
+// optionFlags has the flags of the options of packages cluster and member.
+var optionFlags = map[string]string{
+	"cluster.Endpoints":            "etcd",
+	"cluster.TLS":                  "etcd-ca or --etcd-cert",
+	"cluster.Prefix":               "etcd-prefix",
+	"cluster.Address":              "advertise",
+	"cluster.TTL":                  "etcd-ttl",
+	"cluster.Standing":             "standing",
+	"member.Name":                  "member",
+	"member.Cluster":               "cluster",
+	"member.Dir":                   "data",
+	"member.PeerTLS":               "peer-ca, --peer-cert and --peer-key",
+	"member.PeerTLS.CA":            "peer-ca",
+	"member.PeerTLS.Certificate":   "peer-cert",
+	"member.PeerTLS.Key":           "peer-key",
+	"member.ClientTLS":             "peer-ca, --peer-cert and --peer-key",
+	"member.ClientTLS.CA":          "peer-ca",
+	"member.ClientTLS.Certificate": "peer-cert",
+	"member.ClientTLS.Key":         "peer-key",
+	"member.ClientURL":             "serve-etcd",
+	"member.MaxDatabase":           "max-database",
+	"member.Heartbeat":             "heartbeat-interval",
+	"member.Election":              "election-timeout",
 }
+
+func program() command.Program {
+	return command.Program{
+		Name: "tenure-cluster", Serve: &replication{member: new(memberFlags)}, Attach: new(replication),
+		Commands: []*cobra.Command{witnessCommand(), replaceCommand()}, OptionFlags: optionFlags,
+	}
+}
+
+func main() { program().Main() }

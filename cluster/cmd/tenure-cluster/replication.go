@@ -85,7 +85,7 @@ With --member the process runs a member of etcd itself, with its data below
 A majority of them must run: three members outlive the loss of one. When the
 active process is gone, the process whose member is elected leader of etcd takes
 over: after two --election-timeout at most, and --standing. Where only
-two machines serve clients, "tenure-cluster witness" is the third member. The
+two machines serve clients, the command witness runs the third member. The
 connections between members need TLS (--peer-ca, --peer-cert, --peer-key),
 unless the URLs of --cluster are http. docs/pair.md shows it step by step.`
 }
@@ -93,10 +93,10 @@ unless the URLs of --cluster are http. docs/pair.md shows it step by step.`
 // Examples implements command.Replication.
 func (r *replication) Examples() string {
 	if r.member == nil {
-		return "  tenure-cluster attach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
+		return "attach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
 	}
-	return `  tenure-cluster serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
-  tenure-cluster serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 \
+	return `serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
+serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 \
     --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
 }
 
@@ -223,7 +223,7 @@ func (m *memberFlags) register(flags *pflag.FlagSet) {
 	m.flags = flags
 	flags.StringVar(&m.name, "member", "", "name of the member of etcd that this process runs, one of --cluster")
 	flags.StringVar(&m.cluster, "cluster", "", "names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
-	flags.BoolVar(&m.join, "join", false, "the member is new in a cluster that runs already, and \"tenure-cluster replace\" has announced it; for its first start")
+	flags.BoolVar(&m.join, "join", false, "the member is new in a cluster that runs already, and the command replace has announced it; for its first start")
 	flags.StringVar(&m.ca, "peer-ca", "", "file with the authority that issues the certificates of all members, in PEM")
 	flags.StringVar(&m.cert, "peer-cert", "", "file with the certificate of this member, for both ends of connections, in PEM")
 	flags.StringVar(&m.key, "peer-key", "", "file with its private key, in PEM")

@@ -82,14 +82,14 @@ func TestUnfitCertificatesAreRefused(t *testing.T) {
 		flags        []string
 		want         string
 	}{
-		{"none", https, nil, "give --peer-ca, --peer-cert and --peer-key"},
+		{"none", https, nil, "--peer-ca, --peer-cert and --peer-key: https://127.0.0.1:1 needs certificates"},
 		{"no key", https, peerFlags(ours, "member")[:4], "--peer-key is missing"},
 		{"no CA", https, peerFlags(ours, "member")[2:], "--peer-ca is missing"},
 		{"a file that is missing", https, missing, "--peer-ca: open "},
-		{"the key of another one", https, mismatch, "--peer-cert and --peer-key: tls: private key does not match"},
-		{"of another authority", https, mixed, "it must be issued by --peer-ca"},
+		{"the key of another one", https, mismatch, "--peer-cert: tls: private key does not match"},
+		{"of another authority", https, mixed, "the authority of the members must issue it"},
 		{"of another host", https, peerFlags(ours, "elsewhere"), "it needs 127.0.0.1 as a subject alternative name"},
-		{"URLs without TLS", http, peerFlags(ours, "member"), "write https, or leave out --peer-ca"},
+		{"URLs without TLS", http, peerFlags(ours, "member"), "certificates are given, and http://127.0.0.1:1 does not encrypt"},
 	} {
 		t.Run(test.why, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)

@@ -194,15 +194,14 @@ func TestOneAddressOfTheStatusPageIsForAllCommands(t *testing.T) {
 			environment := append(os.Environ(), "TENURE_ADMIN="+fmt.Sprintf(form, port), "HTTP_PROXY=http://127.0.0.1:1")
 			serve := exec.Command(path, "serve", "--memory", "--addr", "127.0.0.1:0", "--admin-insecure")
 			serve.Env = environment
-			store, _ := launch(t, serve, "listening on ")
+			launch(t, serve, "listening on ")
 			for _, test := range []struct {
 				want      string
 				arguments []string
 			}{
 				{"ready: active", []string{"health"}},
 				{"ok", []string{"health", "--live"}},
-				{`"leases":[]`, []string{"top", "--json"}},
-				{"keeps its data in memory only", []string{"doctor", "--broker", store}},
+				{"serve active memory only", []string{"top"}},
 			} {
 				cmd := exec.Command(path, test.arguments...)
 				cmd.Env = environment

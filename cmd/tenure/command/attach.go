@@ -12,9 +12,9 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
@@ -37,7 +37,7 @@ type attachSettings struct {
 
 // attachCommand returns the command attach, with replication unless that is nil.
 func attachCommand(replication Replication) *cobra.Command {
-	settings := attachSettings{replication: replication}
+	s := attachSettings{replication: replication}
 	attach := &cobra.Command{
 		Use:   "attach URL",
 		Short: "Run a state store on an MQTT broker that runs already, until interrupted",
@@ -46,71 +46,57 @@ SIGTERM. The URL is mqtt://host:1883, or mqtts://host:8883 for TLS, or
 ws://host/mqtt or wss://host/mqtt for WebSocket.
 
 The store does not learn which user sent a request, so users and rules are the
-broker's; docs/attach.md says which it needs. One broker has one store: the
-command ends with an error when another store answers there.
-
-With --wait it stands by in that case, as a spare, and answers when the other
-store is gone. The spare begins empty and in memory, because the data of the
-other store is gone with it: every key and fence, and every lease that it
-granted. Tenures end as soon as their holders notice. So the spare grants no
-lease during a hold-off: 10 s, the default TTL of a lease, unless --hold-off
-gives the longest TTL in use. Several spares may wait; one of them answers.
-Have no spare beside a store that keeps its data on disk: each crash of the
-store makes its data void, where a restart would go on with all of it.
-
-A broker whose queues are short loses requests when many clients send at once:
-"tenure doctor --broker URL" measures the queues.
+broker's; docs/attach.md says which it needs, and how long its queues must be. One
+broker has one store: the command ends with an error when another one answers.
+With --wait it stands by in that case, and answers when the other store is gone. It
+begins empty then and in memory, with a hold-off of 10 s unless --hold-off gives
+the longest TTL in use. SIGHUP does not stop a store.
 
 ` + dataHelp + `
-By default each broker has a directory of its own, named after host and port in
-the URL. If another store has answered on the broker since, its changes are not
-in the directory: begin with an empty one, and with --hold-off.
+By default each broker has a directory of its own. If another store has answered on
+the broker since, begin with an empty one, and with --hold-off.
 
-The files of --tls-cert and --tls-key are read again for each connection.
-Neither SIGHUP nor closing the terminal stops a store.
-
-` + adminHelp + `
-
-` + strictHelp,
-		Example: `  tenure attach mqtt://localhost:1883
-  tenure attach mqtt://localhost:1883 --data /var/lib/tenure
-  tenure attach mqtt://localhost:1883 --memory --hold-off 10s   # the longest TTL of the leases in use
-  tenure attach mqtt://localhost:1883 --wait           # a spare for another store on the broker
-  tenure attach mqtts://broker:8883 --username store --password-file secret
-  tenure attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key`,
+` + adminHelp + "\n\n" + strictHelp,
+		Example: `attach mqtt://localhost:1883
+attach mqtt://localhost:1883 --data /var/lib/tenure
+attach mqtt://localhost:1883 --memory --hold-off 10s   # the longest TTL of the leases in use
+attach mqtts://broker:8883 --username store --password-file secret
+attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key`,
 		Args: oneURL,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			broker, err := settings.brokerOf(arguments)
-			if err != nil {
-				return err
+			if len(arguments) > 0 {
+				s.broker = arguments[0]
 			}
-			return settings.run(cmd, broker)
+			if s.broker == "" {
+				return usage(errors.New("give the URL of the broker, like mqtt://localhost:1883"))
+			}
+			return s.run(cmd)
 		},
 	}
-	explainFlags(attach, replication, explainAttachFlag)
-	flags := attach.Flags()
 	addReplication(attach, replication)
-	settings.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
-	settings.admin.register(flags)
-	flags.StringVar(&settings.broker, "broker", "", "the URL, where no argument gives it: for TENURE_BROKER and the file of --config")
-	flags.StringVar(&settings.username, "username", "", "user name at the broker")
-	flags.StringVar(&settings.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
-	flags.StringVar(&settings.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
-	settings.certificate.register(flags, "file with the certificate to show the broker, in PEM")
-	flags.BoolVar(&settings.wait, "wait", false, "stand by while another store answers on the broker, and answer when it is gone; its data is gone with it")
-	flags.IntVar(&settings.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
+	s.register(attach.Flags())
 	return attach
 }
 
-// brokerOf returns the URL of the argument, or else of --broker.
-func (s *attachSettings) brokerOf(arguments []string) (string, error) {
-	switch {
-	case len(arguments) > 0:
-		return arguments[0], nil
-	case s.broker != "":
-		return s.broker, nil
+// register adds the flags.
+func (s *attachSettings) register(flags *pflag.FlagSet) {
+	s.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
+	s.admin.register(flags)
+	flags.StringVar(&s.broker, "broker", "", "the URL, where no argument gives it: for TENURE_BROKER and the file of --config")
+	flags.StringVar(&s.username, "username", "", "user name at the broker")
+	flags.StringVar(&s.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
+	flags.StringVar(&s.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
+	s.certificate.register(flags, "file with the certificate to show the broker, in PEM")
+	flags.BoolVar(&s.wait, "wait", false, "stand by while another store answers on the broker, and answer when it is gone; its data is gone with it")
+	flags.IntVar(&s.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
+}
+
+// oneURL accepts one argument at most. It does not quote them: a URL may have a password.
+func oneURL(_ *cobra.Command, arguments []string) error {
+	if len(arguments) > 1 {
+		return fmt.Errorf("give one URL, not %d arguments: one store serves one broker", len(arguments))
 	}
-	return "", usage(errors.New("give the URL of the broker, like mqtt://localhost:1883"))
+	return nil
 }
 
 // attachFolder is where attach keeps its data by default, in the user's directory for state, with
@@ -122,19 +108,18 @@ var attachFolder = filepath.Join(serveFolder, "attach")
 func brokerFolder(broker string) (string, error) {
 	address, err := mqtt.ParseAddress(broker)
 	if err != nil {
-		return "", usage(fmt.Errorf("attach: %w", err))
+		return "", usage(err)
 	}
 	name := url.QueryEscape(strings.ToLower(address.Hostname())) + "_" + address.Port()
 	return filepath.Join(attachFolder, name+url.QueryEscape(strings.TrimSuffix(address.Path, "/"))), nil
 }
 
-func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
+func (s *attachSettings) run(cmd *cobra.Command) (err error) {
 	process, stop := startProcess(cmd, slog.LevelInfo) // a probe that takes seconds says so
 	defer stop()
 	if err := s.store.check(); err != nil {
 		return err
 	}
-	memory.Configure(0)
 	options, err := s.options()
 	if err != nil {
 		return usage(err)
@@ -150,9 +135,9 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 		return err
 	}
 	if replicated {
-		return s.serveReplicated(cmd, process, broker, options)
+		return s.serveReplicated(cmd, process, options)
 	}
-	folder, err := brokerFolder(broker)
+	folder, err := brokerFolder(s.broker)
 	if err != nil {
 		return err
 	}
@@ -165,7 +150,7 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 		options.Journal = data
 	}
 	for {
-		err = s.serve(cmd, process, broker, where, options)
+		err = s.serve(cmd, process, where, options)
 		if !s.wait || !errors.Is(err, attach.ErrAnotherStore) {
 			break
 		}
@@ -185,8 +170,8 @@ func (s *attachSettings) run(cmd *cobra.Command, broker string) (err error) {
 
 // serve runs one store, with its data in the place that where names, until the command is
 // interrupted or the store cannot go on.
-func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, where string, options attach.Options) error {
-	store, err := attach.Open(cmd.Context(), broker, options)
+func (s *attachSettings) serve(cmd *cobra.Command, process *process, where string, options attach.Options) error {
+	store, err := attach.Open(cmd.Context(), s.broker, options)
 	switch {
 	case err != nil && cmd.Context().Err() != nil:
 		return nil // interrupted while the data was loaded
@@ -197,10 +182,10 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, whe
 		Store:     store,
 		process:   process,
 		where:     where,
-		broker:    broker,
-		onWaiting: func() { process.ready(cmd, "standing by on "+broker) },
+		broker:    s.broker,
+		onWaiting: func() { process.ready(cmd, "standing by on "+s.broker) },
 		onReady: func() {
-			process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", broker, where))
+			process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, where))
 			s.store.warnOfMemory(process.logger)
 		},
 	}
@@ -208,8 +193,7 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, broker, whe
 	return process.run(cmd.Context(), nil, monitored.Serve)
 }
 
-// monitoredStore is an attached store with the tasks that go on beside it: it says when it stands
-// by and when it answers, and returns memory to the system.
+// monitoredStore is an attached store that says when it stands by and when it answers.
 type monitoredStore struct {
 	*attach.Store
 	process       *process
@@ -221,28 +205,26 @@ type monitoredStore struct {
 // Serve serves until ctx ends.
 func (m *monitoredStore) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
-	page := m.process.page
+	node := m.process.node
 	status := admin.Store{Identity: m.Identity(), State: m.State, Attached: m.Stats, Usage: func() server.Usage { return server.Usage{Store: m.Usage()} }}
-	page.describe(m.broker, m.where)
-	page.serve(status)
+	node.Describe(m.broker, m.where)
+	node.Serve(status)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
 		select {
 		case <-m.Waiting():
-			page.standBy(nil)
+			node.StandBy(nil)
 			m.onWaiting()
 		case <-m.Ready():
 		case <-working.Done():
 		}
 		select {
 		case <-m.Ready():
-			page.serve(status)
+			node.Serve(status)
 			m.onReady()
 		case <-working.Done():
 		}
 	})
-	tasks.Go(func() { memory.Release(working, func() int64 { return heldByStore(m.Usage()) }) })
-	defer m.process.serves(func() { _ = m.Usage() })()
 	err := m.Store.Serve(ctx)
 	cancel()
 	tasks.Wait()

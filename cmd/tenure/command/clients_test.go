@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -26,7 +27,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
@@ -103,14 +104,14 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"an address that is none", []string{"get", "k", "--broker", "http://localhost"}, "like mqtt://host:1883"},
 		{"credentials in the address", []string{"get", "k", "--broker", "mqtt://user:secret-word@localhost"}, "credentials are options"},
 		{"a client id with a slash", []string{"get", "k", "--client-id", "a/b"}, `--client-id "a/b" contains a character`},
-		{"a certificate without a key", []string{"get", "k", "--broker", "mqtts://localhost", "--tls-cert", "c.pem"}, "give both or neither"},
+		{"a certificate without a key", []string{"get", "k", "--broker", "mqtts://localhost", "--tls-cert", "c.pem"}, "set both or neither"},
 		{"TLS for an address without", []string{"get", "k", "--tls-ca", "ca.pem"}, "write mqtts or wss"},
 		{"a cost that no server takes", []string{"password", "--cost", "99"}, "--cost 99: choose 4 to 16"},
 		{"data in a file", []string{"serve", "--addr", "127.0.0.1:0", "--data", "clients_test.go"}, "not a directory"},
 		{"a key of the doctor below nothing", []string{"doctor", "--prefix", "/"}, "--prefix is empty"},
 		{"a release without --force", []string{"release", "lease"}, "give --force"},
 		{"a release that cannot ask", []string{"release", "lease", "--force"}, "give --yes"},
-		{"a lease that one lost reply ends", []string{"run", "l", "--ttl", "2s", "--grace", "1s", "--", "true"}, "make --ttl at least"},
+		{"a lease that one lost reply ends", []string{"run", "l", "--ttl", "2s", "--grace", "1s", "--", "true"}, "make --ttl longer"},
 		{"a negative duration", []string{"run", "l", "--grace", "-1s", "--", "true"}, "--grace -1s is negative"},
 		{"an argument that nothing takes", []string{"doctor", "2s"}, `unknown command "2s"`},
 		{"a level that does not exist", []string{"get", "k", "--log-level", "loud"}, "choose debug, info, warn or error"},
@@ -118,7 +119,7 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"a file that is not there", []string{"get", "k", "--config", "no.yaml"}, "--config: open no.yaml"},
 		{"authorities that are not there", []string{"get", "k", "--broker", "mqtts://localhost", "--tls-ca", "no.pem"}, "--tls-ca: open no.pem"},
 		{"a value that looks like a flag", []string{"set", "k", "-5"}, "a value that begins with a dash goes after --: tenure set KEY -- VALUE"},
-		{"the flags of a child", []string{"run", "web", "ls", "-la"}, "the child's own flags go after --: tenure run NAME -- COMMAND"},
+		{"the flags of a child", []string{"run", "web", "ls", "-la"}, "a flag of the child goes after --: tenure run NAME -- COMMAND"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := tenure(t, "", nil, test.arguments...)
@@ -129,6 +130,15 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 				t.Errorf("it said too much: %+v", got)
 			}
 		})
+	}
+}
+
+func TestATTLOfFourTimesTheGraceCarriesIt(t *testing.T) {
+	for grace := time.Millisecond; grace < time.Hour; grace = grace*5/4 + time.Microsecond {
+		flags := holdFlags{ttl: max(4*grace, 500*time.Millisecond).Round(time.Millisecond), grace: grace}
+		if _, err := flags.leaseOptions(slog.Default()); err != nil {
+			t.Errorf("--grace %v: %v", grace, err)
+		}
 	}
 }
 
@@ -202,7 +212,7 @@ func TestAMissingReplyNamesTheClientIDThatABrokerMayWant(t *testing.T) {
 func TestABrokerWithoutAStoreIsUnreachable(t *testing.T) {
 	t.Parallel()
 	address := "mqtt://" + mosquitto.Start(t, "").Address
-	for _, command := range []string{"get", "watch", "holder", "leader"} {
+	for _, command := range []string{"get", "watch", "holder"} {
 		got := tenure(t, "", nil, command, "k", "--broker", address, "--timeout", "1s")
 		if got.code != exitUnreachable || !strings.Contains(got.stderr, transport.ErrNoStore.Error()) {
 			t.Errorf("%s: %+v", command, got)
@@ -441,11 +451,11 @@ func (fullDisk) Write([]byte) (int, error) {
 
 func TestAnOutputThatCannotBeWrittenIsNoWrongUsage(t *testing.T) {
 	for _, arguments := range [][]string{{"--version"}, {"completion", "bash"}} {
-		root := New("tenure", nil, nil)
+		root := Program{Name: "tenure"}.Command()
 		root.SetOut(fullDisk{})
 		root.SetErr(io.Discard)
 		root.SetArgs(arguments)
-		if code, _, err := execute(t.Context(), root); code != exitFailure || !errors.Is(err, syscall.ENOSPC) {
+		if code, _, err := (Program{}).execute(t.Context(), root); code != exitFailure || !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s: exit code %d, %v", arguments, code, err)
 		}
 	}
@@ -459,40 +469,27 @@ func TestACommandThatASignalEndsBeforeItIsDoneHasTheCodeOfTheSignal(t *testing.T
 		return orInterrupted(cmd, cmd.Context().Err(), "nothing was changed")
 	}})
 	root.SetArgs([]string{"check"})
-	if code, text, _ := execute(ctx, root); code != 143 || text != "interrupted; nothing was changed" {
+	if code, text, _ := (Program{}).execute(ctx, root); code != 143 || text != "interrupted; nothing was changed" {
 		t.Errorf("exit code %d, %q", code, text)
 	}
 }
 
-// A file for --config as docs/command.md shows it. Only the files that it names are elsewhere here.
+// The file for --config as docs/command.md and the help show it.
 func TestAServerStartsWithTheFileOfTheDocument(t *testing.T) {
 	document, err := os.ReadFile("../../../docs/command.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, block, _ := strings.Cut(string(document), "in YAML:\n\n")
-	block, _, ok := strings.Cut(block, "\n\n")
-	if !ok || !strings.Contains(block, "    serve:") {
-		t.Fatalf("the document shows no file: %q", block)
+	shown := regexp.MustCompile(`(?m)^`).ReplaceAllString(strings.TrimRight(settings.Example, "\n"), "  ")
+	if !strings.Contains(string(document), shown) {
+		t.Errorf("the document does not show\n%s", shown)
 	}
-	dir := t.TempDir()
-	_, certificate, key := writeCertificate(t, dir, "server")
-	for name, content := range map[string]string{
-		"users.yaml": "users:\n  - name: a\n    password: $2a$10$xKAzdHbntEcG1vKcByFnZ.gmYgxjYgxO5HEKeSnfZSjecNx8ndL1K\n",
-		"password":   "secret\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	settings := regexp.MustCompile(`(?m)^    `).ReplaceAllString(block, "") + "\n"
-	settings = strings.NewReplacer("/etc/tenure/server.pem", certificate, "/etc/tenure/server.key", key,
-		"/etc/tenure", dir, " :8883", " 127.0.0.1:0").Replace(settings)
-	file := filepath.Join(dir, "tenure.yaml")
-	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+	file := filepath.Join(t.TempDir(), "tenure.yaml")
+	if err := os.WriteFile(file, []byte(settings.Example), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	launch(t, exec.Command(build(t), "serve", "--memory", "--config", file), "listening on mqtts://")
+	// Another program may have the port of the file.
+	launch(t, exec.Command(build(t), "serve", "--memory", "--addr", "localhost:0", "--config", file), "listening on mqtt://")
 }
 
 // The examples of docs/command.md that begin with "$" run in a shell, with a store of their own.
@@ -577,14 +574,12 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 		keys    string // empty: only the convention is tested
 	}{
 		{"get, set, del, vdel, watch", entryReport{}, "time key keyBase64 exists value valueBase64 version deleted missed"},
-		{"holder, leader, release", holderReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version"},
+		{"holder, release", holderReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version"},
 		{"switchover", switchoverReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version from fromBase64 gapMillis"},
-		{"doctor", doctor.Report{}, "address clientId steps steps.name steps.broker steps.status steps.found steps.cure steps.kind identity instance clockOffsetMillis " +
+		{"doctor", doctor.Report{}, "address clientId steps steps.name steps.broker steps.status steps.found steps.cure steps.kind identity clockOffsetMillis " +
 			"roundTrips roundTrips.count roundTrips.minMillis roundTrips.medianMillis roundTrips.maxMillis certificateExpires"},
 		{"password", passwordReport{}, "hash"},
 		{"health", healthReport{}, "healthy answer"},
-		{"top", top.Snapshot{}, "at leases leases.name leases.nameBase64 leases.held leases.holder leases.holderBase64 leases.heldForMillis leases.atLeast leases.leftMillis leases.ttlMillis leases.estimated " +
-			"leases.noHolderMillis leases.missed leases.waiting leases.problem hidden title problem"},
 		{"check, backup, restore", journal.Report{}, "file online bytes liveBytes records keys fences replies identity bound warnings clean"},
 		{"/api/state", admin.State{}, ""},
 	} {
@@ -646,7 +641,7 @@ func TestTheDocumentNamesEachCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cmd := range New("tenure", nil, nil).Commands() {
+	for _, cmd := range (Program{Name: "tenure"}).Command().Commands() {
 		if !regexp.MustCompile(`\b` + cmd.Name() + `\b`).Match(document) {
 			t.Errorf("docs/command.md does not name %s", cmd.Name())
 		}

@@ -3,6 +3,8 @@ package command
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +13,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,10 +30,8 @@ const (
 )
 
 // connectionHelp is for the help of commands that are clients.
-const connectionHelp = `--broker (or TENURE_BROKER, or the key broker in the file of --config) names the
-broker. Without any of them, the variables of Azure IoT Operations (AIO_...)
-count if AIO_BROKER_HOSTNAME is set; other flags of the connection go before
-them.`
+const connectionHelp = `Where nothing gives --broker, and AIO_BROKER_HOSTNAME is set, the variables of
+Azure IoT Operations (AIO_...) count; other flags of the connection go before them.`
 
 // connection is the flags of commands that are clients of a store.
 type connection struct {
@@ -96,39 +97,16 @@ func logRequest(logger *slog.Logger) func(context.Context, transport.RequestInfo
 	}
 }
 
-// dial connects to the broker within --timeout, for a command that waits for one to start. The caller
-// closes the client.
-func (c *connection) dial(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
-	return c.dialWithin(ctx, ctx, address, options)
-}
-
-// dialNow is dial for a command at a prompt: it fails at once if nothing listens at any address.
-func (c *connection) dialNow(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
-	dialing, giveUp := context.WithCancelCause(ctx)
-	defer giveUp(nil)
-	servers, _ := mqtt.ParseAddresses(address) // Dial reports an error
-	missing := make(map[string]bool, len(servers))
-	for _, server := range servers {
-		missing[server.String()] = false
-	}
-	trace := transport.Trace{}
-	if options.Trace != nil {
-		trace = *options.Trace
-	}
-	trace.ConnectFailed = func(failed transport.ConnectionStatus) {
-		missing[failed.Broker] = mqtt.IsNoServer(failed.Err)
-		if !slices.Contains(slices.Collect(maps.Values(missing)), false) {
-			giveUp(errors.New("there is no server at any address"))
-		}
-	}
-	options.Trace = &trace
-	return c.dialWithin(ctx, dialing, address, options)
-}
-
-// dialWithin connects within --timeout, and until dialing, a child of ctx, ends.
-func (c *connection) dialWithin(ctx, dialing context.Context, address string, options transport.Options) (*transport.Client, error) {
-	dialing, cancel := context.WithTimeoutCause(dialing, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
+// dial connects to the broker within --timeout. It waits for one to start if waits is set, and fails at once
+// otherwise if nothing listens at any address.
+func (c *connection) dial(ctx context.Context, address string, options transport.Options, waits bool) (*transport.Client, error) {
+	dialing, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("gave up after --timeout %v", c.timeout))
 	defer cancel()
+	dialing, giveUp := context.WithCancelCause(dialing)
+	defer giveUp(nil)
+	if !waits {
+		options.Trace = withoutServer(address, options.Trace, func() { giveUp(errors.New("there is no server at any address")) })
+	}
 	client, err := transport.Dial(dialing, address, options)
 	var refused *transport.ConnectionError
 	switch {
@@ -141,11 +119,25 @@ func (c *connection) dialWithin(ctx, dialing context.Context, address string, op
 	case dialing.Err() != nil, errors.As(err, &refused):
 		return nil, err // the text has the latest refusal
 	}
-	// Before the first attempt, such as a file that cannot be read. NameFlags names the flag of an option.
-	if text, ofDial := strings.CutPrefix(err.Error(), "transport: "); ofDial && !strings.Contains(text, "Options.") {
-		err = fmt.Errorf("--broker: %s", text)
+	// Before the first attempt. An option has a flag of its own.
+	if option := (*transport.OptionError)(nil); !errors.As(err, &option) {
+		err = fmt.Errorf("--broker: %s", strings.TrimPrefix(err.Error(), "transport: "))
 	}
 	return nil, usage(err)
+}
+
+// withoutServer returns trace with a call of giveUp when nothing listens at any address.
+func withoutServer(address string, trace *transport.Trace, giveUp func()) *transport.Trace {
+	servers, _ := mqtt.ParseAddresses(address) // Dial reports an error
+	missing := make(map[string]bool)
+	traced := *cmp.Or(trace, &transport.Trace{})
+	traced.ConnectFailed = func(failed transport.ConnectionStatus) {
+		missing[failed.Broker] = mqtt.IsNoServer(failed.Err)
+		if len(missing) == len(servers) && !slices.Contains(slices.Collect(maps.Values(missing)), false) {
+			giveUp()
+		}
+	}
+	return &traced
 }
 
 // with connects, and calls do with the client. Each request has the time of --timeout. The client
@@ -159,7 +151,7 @@ func (c *connection) with(cmd *cobra.Command, do func(ctx context.Context, clien
 	}
 	options.MaxPacketSize = maxValue
 	ctx := cmd.Context()
-	client, err := c.dialNow(ctx, address, options)
+	client, err := c.dial(ctx, address, options, false)
 	if err != nil {
 		return err
 	}
@@ -184,3 +176,90 @@ func (c *connection) explainSilence(err error, clientID string) error {
 
 // timeLayout is RFC 3339 with milliseconds.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
+
+// certificateFlags are the flags for a certificate to show: of serve to its clients, and of attach and of
+// the commands that are clients to their broker.
+type certificateFlags struct{ certificate, key string }
+
+func (f *certificateFlags) register(flags *pflag.FlagSet, certificate string) {
+	flags.StringVar(&f.certificate, "tls-cert", "", certificate)
+	flags.StringVar(&f.key, "tls-key", "", "file with the key of the certificate, in PEM and not encrypted")
+}
+
+// given reports whether any of the flags is.
+func (f *certificateFlags) given() bool { return *f != certificateFlags{} }
+
+// check refuses one without the other.
+func (f *certificateFlags) check() error {
+	if f.certificate == "" || f.key == "" {
+		return errors.New("a certificate needs both --tls-cert and --tls-key")
+	}
+	return nil
+}
+
+// read reads the files. The error names the flag.
+func (f *certificateFlags) read() (*tls.Certificate, error) {
+	if err := f.check(); err != nil {
+		return nil, err
+	}
+	pair, err := mqtt.ReadCertificate(f.certificate, f.key)
+	return &pair, nameFlag(err, nil)
+}
+
+// ClientTLS returns the configuration for connections to a server. ca is the file with the
+// authorities to trust, and caFlag the flag that gives it, which begins the error; an empty ca means
+// the authorities of the system. read reads the certificate to show; nil means none. It is called now, so
+// that its errors come at the start, and for each connection, because certificates are replaced
+// before they expire. ClientTLS returns nil if there is neither ca nor read.
+func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (*tls.Config, error) {
+	if ca == "" && read == nil {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		var err error
+		if config.RootCAs, err = mqtt.ReadCertPool(ca); err != nil {
+			return nil, fmt.Errorf("%s: %w", caFlag, err)
+		}
+	}
+	if read != nil {
+		if _, err := read(); err != nil {
+			return nil, err
+		}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
+	}
+	return config, nil
+}
+
+// serverCertificate is a certificate that can be read again while connections use it.
+type serverCertificate struct {
+	flags   *certificateFlags
+	current atomic.Pointer[tls.Certificate]
+}
+
+func (c *serverCertificate) reload() error {
+	certificate, err := c.flags.read()
+	if err == nil {
+		c.current.Store(certificate)
+	}
+	return err
+}
+
+// config returns the TLS configuration of a server. clients are the authorities of client
+// certificates; nil asks for none. A client needs a certificate if required is true, and
+// may log in with a password instead if it is false.
+func (c *serverCertificate) config(clients *x509.CertPool, required bool) *tls.Config {
+	config := &tls.Config{
+		MinVersion:     tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return c.current.Load(), nil },
+		ClientCAs:      clients,
+	}
+	switch {
+	case clients == nil:
+	case required:
+		config.ClientAuth = tls.RequireAndVerifyClientCert
+	default:
+		config.ClientAuth = tls.VerifyClientCertIfGiven
+	}
+	return config
+}

@@ -76,6 +76,9 @@ func usage(err error) error {
 	return &exitError{code: exitUsage, err: err}
 }
 
+// Usage is usage for the further commands of a Program.
+func Usage(err error) error { return usage(err) }
+
 // Error returns the text of the cause.
 func (e *exitError) Error() string {
 	if e.err == nil {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -44,21 +43,17 @@ func healthCommand() *cobra.Command {
 		Use:   "health",
 		Short: "Ask whether a store answers: a probe for supervisors",
 		Long: `Ask whether a store answers, and say so with the exit code: 0 if it does, 67 if
-it does not. For supervisors that run a command as a probe, also in images
-without a shell.
+it does not. For supervisors that run a command as a probe.
 
-With --admin it asks the status page of "tenure serve" or "tenure attach" for
-/readyz. A process that stands by does not answer requests; with --standby-ok it
-counts as healthy. With --live it asks for /healthz instead: only whether the
-process works, for a probe that restarts it if not.
-
-Without --admin it connects to --broker as a client and reads a key that does not exist.
+With --admin it asks the status page of serve or attach for /readyz. A process that
+stands by does not answer requests; with --standby-ok it counts as healthy. With
+--live it asks for /healthz: only whether the process works. Without --admin it
+reads a key that does not exist, as a client of --broker.
 
 ` + connectionHelp,
-		Example: `  tenure health --admin 127.0.0.1:8080
-  tenure health --admin 127.0.0.1:8080 --standby-ok
-  tenure health --admin 127.0.0.1:8080 --live
-  tenure health --broker mqtt://localhost:1883`,
+		Example: `health --admin 127.0.0.1:8080
+health --admin 127.0.0.1:8080 --standby-ok
+health --broker mqtt://localhost:1883`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
 	}
@@ -103,7 +98,7 @@ func (s *healthSettings) run(cmd *cobra.Command) error {
 	case s.asJSON:
 		return output.JSON(cmd.OutOrStdout(), healthReport{Healthy: true, Answer: answer})
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), terminal.Clean(answer))
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Clean(answer))
 	return err
 }
 
@@ -140,7 +135,7 @@ func (s *healthSettings) askStore(ctx context.Context, cmd *cobra.Command, proce
 	if err != nil {
 		return "", err
 	}
-	client, err := s.connection.dialNow(cmd.Context(), address, options) // within --timeout too
+	client, err := s.connection.dial(cmd.Context(), address, options, false) // within --timeout too
 	if err != nil {
 		return "", err
 	}

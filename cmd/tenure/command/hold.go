@@ -31,30 +31,20 @@ import (
 
 // childHelp is for the help of run and lock.
 const childHelp = `The child has a process group of its own. When it must end, the group gets
-SIGTERM, and after --grace SIGKILL, while the lease still stands; so the child
-has ended before another one starts. If the lease is lost at once (it was
-deleted, or fenced out), or with --instant the connection, the child is killed
-at once. When the child has ended, what it started is ended the same way. The
-child also ends if this process is killed or stopped: a second process, the
-guard, sees to that. docs/run.md says what cannot be guaranteed.
+SIGTERM, and after --grace SIGKILL, while the lease still stands; so the child has
+ended before another one starts. If the lease is lost at once, or with --instant the
+connection, the child is killed at once. The child also ends if this process is
+killed or stopped. docs/run.md says what cannot be guaranteed, and what becomes of
+each signal.
 
 The child has these variables:
 
   TENURE_NAME      the name of the lease
-  TENURE_TOKEN     the fencing token, as in tenure set --fence
+  TENURE_TOKEN     the fencing token, for --fence of set
   TENURE_HOLDER    the name of the holder
   TENURE_DEADLINE  when the lease would end if it were not renewed any more, as
                    known when the child starts, by the clock of this machine
-                   (RFC 3339, UTC, with nanoseconds). Renewals move it.
-
-SIGHUP, SIGUSR1, SIGUSR2 and SIGWINCH are passed on to the child. SIGINT, SIGTERM
-and SIGQUIT go to its group, and are the end: SIGKILL follows after --grace, or
-when another of them comes. From a terminal in the foreground, the keys reach the
-child itself, as in a shell.
-
-When the child is gone, the lease is released. That can take as long as --ttl if
-the broker does not answer. Another SIGINT, SIGTERM or SIGQUIT then ends this
-process at once, and the store keeps the lease until its TTL ends.`
+                   (RFC 3339, UTC, with nanoseconds). Renewals move it.`
 
 // defaultGrace is the default of --grace, as a share of --ttl.
 const defaultGrace = 10
@@ -85,61 +75,22 @@ func (h *holdFlags) leaseOptions(logger *slog.Logger) (lease.Options, error) {
 		return lease.Options{}, usage(fmt.Errorf("--grace %v is negative", h.grace))
 	}
 	if err := (lease.Options{TTL: h.ttl}).Validate(); err != nil {
-		return lease.Options{}, usage(errors.New(strings.NewReplacer("lease: ", "", "TTL", "--ttl").Replace(err.Error())))
+		return lease.Options{}, err
 	}
-	if !fits(h.ttl, h.grace) {
-		return lease.Options{}, usage(fmt.Errorf("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for another one, then for --grace, and then %v for the kill; make %s",
-			h.ttl, graceOf(h.ttl, h.grace), supervise.Margin(h.ttl), graceAdvice(h.ttl, h.grace)))
+	h.grace = cmp.Or(h.grace, h.ttl/defaultGrace)
+	// The child gets SIGTERM when the tenure's context ends, and SIGKILL a margin before its deadline at the latest.
+	period := h.grace + supervise.Margin(h.ttl)
+	if (lease.Options{TTL: h.ttl, GracePeriod: period}).Validate() != nil {
+		return lease.Options{}, usage(fmt.Errorf("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for another one, then for --grace, and then %v for the kill; "+
+			"make --ttl longer, four times --grace and at least 500ms, or --grace shorter", h.ttl, h.grace, supervise.Margin(h.ttl)))
 	}
-	h.grace = graceOf(h.ttl, h.grace)
 	return lease.Options{
 		TTL:             h.ttl,
-		GracePeriod:     gracePeriod(h.ttl, h.grace),
+		GracePeriod:     period,
 		Holder:          h.holder,
 		InstantFailover: h.instant,
 		Logger:          logger,
 	}, nil
-}
-
-// gracePeriod returns the option of the lease. The child gets SIGTERM when the tenure's context ends,
-// and SIGKILL a margin before its deadline at the latest.
-func gracePeriod(ttl, grace time.Duration) time.Duration { return grace + supervise.Margin(ttl) }
-
-// graceOf returns a grace, or its default if it is zero.
-func graceOf(ttl, grace time.Duration) time.Duration { return cmp.Or(grace, ttl/defaultGrace) }
-
-// fits reports whether a lease of this TTL carries a grace; zero is the default.
-func fits(ttl, grace time.Duration) bool {
-	return lease.Options{TTL: ttl, GracePeriod: gracePeriod(ttl, graceOf(ttl, grace))}.Validate() == nil
-}
-
-// graceAdvice says which TTL would carry the grace, and which grace the TTL carries. There may be no
-// such grace: the kill takes a part of a short TTL.
-func graceAdvice(ttl, grace time.Duration) string {
-	var would []string
-	if longer := leastMillis(ttl, lease.MaxTTL, func(d time.Duration) bool { return fits(d, grace) }); fits(longer, grace) {
-		would = append(would, fmt.Sprintf("--ttl at least %v", longer))
-	}
-	longest := graceOf(ttl, grace)
-	less := leastMillis(0, longest, func(d time.Duration) bool { return d < longest && fits(ttl, longest-d) })
-	if shorter := longest - less; shorter > 0 && fits(ttl, shorter) {
-		would = append(would, fmt.Sprintf("--grace at most %v", shorter))
-	}
-	return strings.Join(would, ", or ")
-}
-
-// leastMillis returns the least of from, a millisecond more, and so on, for which fits is true; to or
-// a little more if there is none. What fits goes on to fit above.
-func leastMillis(from, to time.Duration, fits func(time.Duration) bool) time.Duration {
-	steps := (to - from) / time.Millisecond
-	for low := time.Duration(0); low < steps; {
-		if middle := low + (steps-low)/2; fits(from + middle*time.Millisecond) {
-			steps = middle
-		} else {
-			low = middle + 1
-		}
-	}
-	return from + steps*time.Millisecond
 }
 
 // holderProcess is what a run or lock does with its child.
@@ -249,11 +200,11 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(conte
 // dial connects within --timeout, and within --wait.
 func (h *holdFlags) dial(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
 	if h.wait <= 0 || h.wait >= h.connection.timeout {
-		return h.connection.dial(ctx, address, options)
+		return h.connection.dial(ctx, address, options, true)
 	}
 	waiting, cancel := context.WithTimeoutCause(ctx, h.wait, fmt.Errorf("gave up after --wait %v", h.wait))
 	defer cancel()
-	client, err := h.connection.dial(waiting, address, options)
+	client, err := h.connection.dial(waiting, address, options, true)
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil && exitCode(err) == exitFailure {
 		err = exitWith(exitUnreachable, err)
 	}

@@ -8,15 +8,13 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// A holderReport is what holder and leader print as JSON.
+// A holderReport is what holder prints as JSON.
 type holderReport struct {
 	Time         string  `json:"time,omitempty"` // of --watch
 	Name         *string `json:"name,omitempty"`
@@ -40,116 +38,77 @@ func reportHolder(name string, holder lease.Holder) holderReport {
 	return r
 }
 
-// lookupFlags are the flags of holder and leader, which look a lease up.
-type lookupFlags struct {
+// holderFlags are the flags of holder.
+type holderFlags struct {
 	connection
-	asJSON bool
-}
-
-func (h *lookupFlags) register(flags *pflag.FlagSet) {
-	h.connection.register(flags)
-	flags.BoolVar(&h.asJSON, "json", false, "print JSON")
+	watch, asJSON bool
 }
 
 func holderCommand() *cobra.Command {
-	var h lookupFlags
+	var h holderFlags
 	holder := &cobra.Command{
 		Use:   "holder NAME",
-		Short: "Print which holder a lease has",
-		Long: `Print the name of the holder that a lease has at this moment. By default that is
-the MQTT client id of the process that acquired it. If no process holds it, the
-exit code is 69.
+		Short: "Print which holder a lease has, and with --watch each change",
+		Long: `Print the name of the holder that a lease has at this moment: of an election,
+the leader. By default that is the MQTT client id of the process that acquired it.
+If no process holds it, the exit code is 69.
+
+With --watch it prints a line with the time and the holder, and another at each
+change, until SIGINT or SIGTERM; "none" means that no process holds it. A new
+tenure of the same holder is a change. While the store does not answer, standard
+error says so.
 
 ` + connectionHelp,
-		Example: `  tenure holder press-7/active
-  tenure holder press-7/active --json | jq -r .version`,
+		Example: `holder press-7/active
+holder press-7/active --json | jq -r .version
+holder press-7/active --watch --json | jq --unbuffered -r .holder`,
 		Args: exactly("the name of the lease"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			return h.with(cmd, arguments[0], func(ctx context.Context, l *lease.Lease) error {
-				return h.print(ctx, cmd, l)
+			return h.with(cmd, func(ctx context.Context, client *transport.Client) error {
+				l, err := lease.New(client, arguments[0], lease.Options{})
+				if err != nil {
+					return err
+				}
+				now, err := l.Holder(ctx) // Observe would wait for a store that is not there
+				switch {
+				case err != nil:
+					return err
+				case h.watch:
+					return h.follow(ctx, cmd, l)
+				}
+				return h.print(cmd, arguments[0], now)
 			})
 		},
 	}
-	h.register(holder.Flags())
+	h.connection.register(holder.Flags())
+	holder.Flags().BoolVar(&h.watch, "watch", false, "go on, and print each change")
+	holder.Flags().BoolVar(&h.asJSON, "json", false, "print JSON")
 	return holder
 }
 
-func leaderCommand() *cobra.Command {
-	var h lookupFlags
-	var watch bool
-	leader := &cobra.Command{
-		Use:   "leader NAME",
-		Short: "Print which candidate leads, and with --watch each change",
-		Long: `Print the name of the candidate that leads in an election, which is the holder
-of the lease with that name. If none leads, the exit code is 69.
-
-With --watch it prints a line with the time and the leader, and another at each
-change, until SIGINT or SIGTERM; "none" means that none leads. A new term of the
-same leader is a change. While the store does not answer, the log says so.
-
-` + connectionHelp,
-		Example: `  tenure leader press-7/active
-  tenure leader press-7/active --watch
-  tenure leader press-7/active --watch --json | jq --unbuffered -r .holder`,
-		Args: exactly("the name of the election"),
-		RunE: func(cmd *cobra.Command, arguments []string) error {
-			return h.with(cmd, arguments[0], func(ctx context.Context, l *lease.Lease) error {
-				if watch {
-					return h.watch(ctx, cmd, l)
-				}
-				return h.print(ctx, cmd, l)
-			})
-		},
-	}
-	h.register(leader.Flags())
-	leader.Flags().BoolVar(&watch, "watch", false, "go on, and print each change")
-	return leader
-}
-
-// with connects, and calls do with the lease of this name.
-func (h *lookupFlags) with(cmd *cobra.Command, name string, do func(context.Context, *lease.Lease) error) error {
-	return h.connection.with(cmd, func(ctx context.Context, client *transport.Client) error {
-		l, err := lease.New(client, name, lease.Options{})
-		if err != nil {
-			return err
-		}
-		return do(ctx, l)
-	})
-}
-
 // print prints the present holder.
-func (h *lookupFlags) print(ctx context.Context, cmd *cobra.Command, l *lease.Lease) error {
-	holder, err := l.Holder(ctx)
-	if err != nil {
-		return err
-	}
+func (h *holderFlags) print(cmd *cobra.Command, name string, holder lease.Holder) error {
 	switch {
 	case h.asJSON:
-		if err := output.JSON(cmd.OutOrStdout(), reportHolder(l.Name(), holder)); err != nil {
+		if err := output.JSON(cmd.OutOrStdout(), reportHolder(name, holder)); err != nil || holder.Held {
 			return err
 		}
-		if !holder.Held {
-			return exitWith(exitMissing, nil)
-		}
-		return nil
+		return exitWith(exitMissing, nil)
 	case !holder.Held:
-		return exitWith(exitMissing, fmt.Errorf("no process holds %q", l.Name()))
+		return exitWith(exitMissing, fmt.Errorf("no process holds %q", name))
 	}
-	_, err = fmt.Fprintln(cmd.OutOrStdout(), terminal.Clean(holder.Name))
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), output.Clean(holder.Name))
 	return err
 }
 
-// watch prints each change until ctx ends.
-func (h *lookupFlags) watch(ctx context.Context, cmd *cobra.Command, l *lease.Lease) error {
-	if _, err := l.Holder(ctx); err != nil {
-		return err // Observe would wait for a store that is not there
-	}
+// follow prints each change until ctx ends.
+func (h *holderFlags) follow(ctx context.Context, cmd *cobra.Command, l *lease.Lease) error {
 	for holder, err := range l.Observe(ctx) {
-		if err != nil {
-			if errors.Is(err, transport.ErrClosed) || errors.Is(err, transport.ErrSessionTakenOver) {
-				return err
-			}
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: the leader is not known: %s\n", cmd.Root().Name(), oneLine(err.Error()))
+		switch {
+		case errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrSessionTakenOver):
+			return err
+		case err != nil:
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: the holder is not known: %s\n", cmd.Root().Name(), oneLine(err.Error()))
 			continue
 		}
 		if err := h.printChange(cmd.OutOrStdout(), l.Name(), holder); err != nil {
@@ -159,7 +118,7 @@ func (h *lookupFlags) watch(ctx context.Context, cmd *cobra.Command, l *lease.Le
 	return nil
 }
 
-func (h *lookupFlags) printChange(w io.Writer, name string, holder lease.Holder) error {
+func (h *holderFlags) printChange(w io.Writer, name string, holder lease.Holder) error {
 	now := time.Now().Format(timeLayout)
 	if h.asJSON {
 		report := reportHolder(name, holder)
@@ -170,6 +129,6 @@ func (h *lookupFlags) printChange(w io.Writer, name string, holder lease.Holder)
 	if holder.Held {
 		shown = holder.Name
 	}
-	_, err := fmt.Fprintln(w, now, terminal.Clean(shown))
+	_, err := fmt.Fprintln(w, now, output.Clean(shown))
 	return err
 }

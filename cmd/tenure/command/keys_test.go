@@ -60,7 +60,7 @@ func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
 		{"", []string{"del", "b", "--json"}, exitMissing, `{"key":"b","deleted":false}` + "\n", ""},
 		{"", []string{"set", "lease", "gateway-a:nonce", "--px", "1h", "--nx", "--persist"}, 0, versionPattern + "\n", ""},
 		{"", []string{"holder", "lease"}, 0, "gateway-a\n", ""},
-		{"", []string{"leader", "lease"}, 0, "gateway-a\n", ""},
+		{"", []string{"holder", "lease"}, 0, "gateway-a\n", ""},
 		{"", []string{"holder", "lease", "--json"}, 0, `{"name":"lease","held":true,"holder":"gateway-a","value":"gateway-a:nonce","version":"` + versionPattern + `"}` + "\n", ""},
 		{"", []string{"release", "lease", "--force", "--yes"}, 0, "released lease, which gateway-a held\n",
 			`(?s)"lease" is held by "gateway-a" \(value "gateway-a:nonce", last renewed at 20.*the lease was deleted from the store.*`},
@@ -68,7 +68,7 @@ func TestCommandsForKeysSayWhatTheStoreHolds(t *testing.T) {
 		{"", []string{"holder", "lease"}, exitMissing, "", `tenure: no process holds "lease"` + "\n"},
 		{"a\xff:1", []string{"set", "odd", "-"}, 0, versionPattern + "\n", ""},
 		{"", []string{"holder", "odd", "--json"}, 0, `{"name":"odd","held":true,"holderBase64":"Yf8=","valueBase64":"Yf86MQ==","version":"` + versionPattern + `"}` + "\n", ""},
-		{"", []string{"leader", "lease", "--json"}, exitMissing, `{"name":"lease","held":false}` + "\n", ""},
+		{"", []string{"holder", "lease", "--json"}, exitMissing, `{"name":"lease","held":false}` + "\n", ""},
 	} {
 		got := tenure(t, step.stdin, []string{broker}, step.arguments...)
 		for _, part := range []struct{ name, got, want string }{{"standard output", got.stdout, step.stdout}, {"standard error", got.stderr, step.stderr}} {
@@ -91,12 +91,11 @@ func TestWhatOthersChoseIsPrintedAndNotObeyed(t *testing.T) {
 	if got := tenure(t, holder+":nonce", broker, "set", "lease", "-", "--px", "1h"); got.code != 0 {
 		t.Fatalf("%+v", got)
 	}
-	leader := begin(t, "leader", "lease", "--watch", "--broker", strings.TrimPrefix(broker[0], "TENURE_BROKER="))
-	leader.mustPrint(moment + " " + regexp.QuoteMeta(shown))
-	leader.mustEndAfter(os.Interrupt, 0)
+	follower := begin(t, "holder", "lease", "--watch", "--broker", strings.TrimPrefix(broker[0], "TENURE_BROKER="))
+	follower.mustPrint(moment + " " + regexp.QuoteMeta(shown))
+	follower.mustEndAfter(os.Interrupt, 0)
 	for _, step := range []struct{ arguments, want string }{
 		{"holder lease", shown + "\n"},
-		{"leader lease", shown + "\n"},
 		{"get lease", holder + ":nonce"}, // a pipe gets the bytes as they are
 		{"release lease --force --yes", "released lease, which " + shown + " held\n"},
 	} {
@@ -115,7 +114,7 @@ func TestWhatOthersChoseIsPrintedAndNotObeyed(t *testing.T) {
 		return fmt.Errorf("get: %w", errors.Join(&transport.RefusedError{Text: forged}, errors.New(forged)))
 	}})
 	root.SetArgs([]string{"get"})
-	if code, text, _ := execute(t.Context(), root); code != exitRefused || text != `get: refused by the store: a ]0;b  tenure: forged; a\x1b]0;b\x07; tenure: forged` {
+	if code, text, _ := (Program{}).execute(t.Context(), root); code != exitRefused || text != `get: refused by the store: a ]0;b  tenure: forged; a\x1b]0;b\x07; tenure: forged` {
 		t.Errorf("exit code %d, %q", code, text)
 	}
 }
@@ -249,7 +248,7 @@ func TestAClosedStandardOutputEndsAWatch(t *testing.T) {
 	}
 }
 
-func TestLeaderFollowsEachChangeOfHolder(t *testing.T) {
+func TestHolderFollowsEachChange(t *testing.T) {
 	t.Parallel()
 	address := startMemory(t)
 	acquire := func(name string) *lease.Tenure {
@@ -264,11 +263,11 @@ func TestLeaderFollowsEachChangeOfHolder(t *testing.T) {
 		}
 		return held
 	}
-	text := begin(t, "leader", "press-7/active", "--watch", "--broker", address)
+	text := begin(t, "holder", "press-7/active", "--watch", "--broker", address)
 	text.mustPrint(moment + " none")
 	a := acquire("gateway-a")
 	text.mustPrint(moment + " gateway-a")
-	asJSON := begin(t, "leader", "press-7/active", "--watch", "--json", "--broker", address)
+	asJSON := begin(t, "holder", "press-7/active", "--watch", "--json", "--broker", address)
 	asJSON.mustPrint(`{"time":"` + moment + `","name":"press-7/active","held":true,"holder":"gateway-a","value":"gateway-a:[^"]+","version":"` + versionPattern + `"}`)
 	if err := a.Release(t.Context()); err != nil {
 		t.Fatal(err)

@@ -25,17 +25,14 @@ func lockCommand() *cobra.Command {
 		Use:   "lock [flags] NAME -- COMMAND [ARGUMENT…]",
 		Short: "Wait for a lease, run a command once while it is held, and release it",
 		Long: `Wait for a lease, run a command once while it is held, and release it: flock
-across machines.
-
-It ends with the child's exit code, or with 64 if the lease is held (--wait 0), 65
-after --wait, 66 if the lease was lost while the child ran, or before it started. A
-child that runs is ended then. Where no store answers, or the store refuses, --wait
-ends with 67 or 68.
+across machines. It ends with the child's exit code, or with 64 if the lease is held
+(--wait 0), 65 after --wait, 66 if the lease was lost while the child ran, or before
+it started. Where no store answers, or the store refuses, --wait ends with 67 or 68.
 
 ` + childHelp + "\n\n" + connectionHelp,
-		Example: `  tenure lock jobs/nightly -- /usr/local/bin/backup --full
-  tenure lock --wait 0 jobs/nightly -- backup || echo "it runs elsewhere"
-  tenure lock --wait 30s --ttl 30s --grace 5s migrations -- ./migrate.sh`,
+		Example: `lock jobs/nightly -- /usr/local/bin/backup --full
+lock --wait 0 jobs/nightly -- backup || echo "it runs elsewhere"
+lock --wait 30s --ttl 30s --grace 5s migrations -- ./migrate.sh`,
 		Args: programArguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			limit, err := parseWait(wait)
@@ -52,6 +49,7 @@ ends with 67 or 68.
 			})
 		},
 	}
+	explainDashes(cmd, "a flag of the child", "NAME -- COMMAND")
 	h.register(cmd.Flags())
 	cmd.Flags().StringVar(&wait, "wait", "forever", "how long to wait for the lease: a duration, 0 to try once, or forever")
 	return cmd

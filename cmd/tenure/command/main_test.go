@@ -154,16 +154,12 @@ func TestServeRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"an unknown flag", []string{"serve", "--adr", "x"}, "unknown flag: --adr"},
 		{"an unknown command", []string{"sreve"}, `unknown command "sreve"`},
 		{"a URL with credentials", []string{"serve", "mqtt://store:secret-word@localhost"}, "tenure attach URL"},
-		{"the flag for what attach does", []string{"serve", "--attach", "mqtt://localhost"}, "unknown flag: --attach; attach is a command of its own: tenure attach URL"},
-		{"a flag that moved to attach", []string{"serve", "--attach-ca", "ca.pem"}, "tenure attach URL has it, as --tls-ca"},
-		{"a flag that was renamed", []string{"serve", "--remembered", "9"}, "it is --dedup-window now"},
 		{"a certificate that is not there", []string{"serve", "--tls-cert", "no.pem", "--tls-key", "no.key"}, "--tls-cert: open no.pem"},
 		{"users that are not there", []string{"serve", "--auth", "no.yaml"}, "--auth: access: open no.yaml"},
 		{"an address without a port", []string{"serve", "--memory", "--addr", "localhost"}, "write it like :1883"},
 		{"a port that has no number", []string{"serve", "--memory", "--addr", "localhost:mqttt"}, "write it like :1883"},
 		{"a port that is too large", []string{"serve", "--memory", "--addr", "localhost:70000"}, "write it like :1883"},
 		{"a password that is not there", []string{"attach", "mqtt://localhost", "--password-file", "no"}, "--password-file: open no"},
-		{"a flag of attach", []string{"serve", "--password-file", "secret"}, "it belongs to tenure attach URL"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out := mustExit(t, exitUsage, path, test.arguments...)
@@ -220,7 +216,7 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 			"--tls-cert", "--tls-key", "--client-ca", "--auth", "--insecure", "--strict", "--lock-prefix", "--max-value", "--max-watches",
 			"--max-clients", "--max-memory", "--retain", "--max-retained", "--max-retained-bytes", "--max-outgoing-bytes", "--max-all-outgoing-bytes",
 			"--max-session-bytes", "--max-session-messages", "--max-all-session-bytes", "--max-sessions-per-user", "--max-subscriptions",
-			"--password-checks", "--packet-timeout", "--max-unauthenticated", "--max-unauthenticated-per-address", "--dedup-window", "SIGHUP", "tenure attach"},
+			"--password-checks", "--packet-timeout", "--max-unauthenticated", "--max-unauthenticated-per-address", "--dedup-window", "SIGHUP", "the command attach"},
 		"attach": {"--username", "--password-file", "--tls-ca", "--tls-cert", "--tls-key", "--max-clients",
 			"--hold-off", "--max-keys", "--max-bytes", "--dialect", "--verbose", "--strict", "--lock-prefix", "--max-value", "--max-watches",
 			"--dedup-window", "SIGHUP", "docs/attach.md"},
@@ -393,14 +389,14 @@ func TestLimitsWithoutEffectAreRefused(t *testing.T) {
 		arguments []string
 		want      string
 	}{
-		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "--max-memory of 1048576 bytes is below 33554432"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "--max-memory 1048576 is below 33554432"},
 		{[]string{"--max-memory", "512MB"}, "like 536870912, 512MiB or 2GiB"},
 		{[]string{"--max-bytes", "-1"}, "cannot be negative"},
-		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "server: --max-subscriptions -1 is negative"},
-		{[]string{"--addr", "127.0.0.1:0", "--max-clients", "-1"}, "server: --max-clients -1 is negative"},
-		{[]string{"--addr", "127.0.0.1:0", "--packet-timeout", "-1s"}, "server: --packet-timeout -1s is negative"},
-		{[]string{"--addr", "127.0.0.1:0", "--max-unauthenticated-per-address", "-1"}, "server: --max-unauthenticated-per-address -1 is negative"},
-		{[]string{"--addr", "127.0.0.1:0", "--max-packet-size", "5"}, "server: --max-packet-size 5 is below 1024"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "tenure: --max-subscriptions -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-clients", "-1"}, "tenure: --max-clients -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--packet-timeout", "-1s"}, "tenure: --packet-timeout -1s is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-unauthenticated-per-address", "-1"}, "tenure: --max-unauthenticated-per-address -1 is negative"},
+		{[]string{"--addr", "127.0.0.1:0", "--max-packet-size", "5"}, "tenure: --max-packet-size 5 is below 1024"},
 		{[]string{"--max-retained", "1"}, "--max-retained limits retained messages; give --retain too"},
 		{[]string{"--max-retained-bytes", "1"}, "give --retain too"},
 	} {
@@ -477,21 +473,18 @@ func TestEachReasonAndFlagOfDropsExists(t *testing.T) {
 }
 
 func TestEachFlagOfAnOptionExists(t *testing.T) {
-	for pair := range slices.Chunk(optionFlags, 2) {
-		option, flag := pair[0], pair[1]
-		name, isFlag := strings.CutPrefix(strings.Fields(flag)[0], "--")
-		if !isFlag {
-			continue // a sentence
-		}
-		if !slices.ContainsFunc(New("tenure", nil, nil).Commands(), func(cmd *cobra.Command) bool { return cmd.Flags().Lookup(name) != nil }) {
-			t.Errorf("%s: there is no flag %s", option, flag)
+	commands := Program{Name: "tenure"}.Command().Commands()
+	for option, flags := range optionFlags {
+		name, _, _ := strings.Cut(flags, ",") // of several, the first one
+		if !slices.ContainsFunc(commands, func(cmd *cobra.Command) bool { return cmd.Flags().Lookup(name) != nil }) {
+			t.Errorf("%s: there is no flag --%s", option, name)
 		}
 	}
 }
 
 // A text of another machine reaches a log of any format without what a terminal obeys.
 func TestALogInJSONHasNothingThatATerminalObeys(t *testing.T) {
-	cmd := New("tenure", nil, nil)
+	cmd := Program{Name: "tenure"}.Command()
 	if err := cmd.ParseFlags([]string{"--log-format", "json"}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 )
 
 const (
@@ -31,8 +30,8 @@ func passwordCommand() *cobra.Command {
 the field "password" of a user in the file of users and rules. At a terminal it
 asks twice and does not show the password. A password has at most 72 bytes,
 because bcrypt reads no more.`,
-		Example: `  tenure password
-  tenure password --cost 12 < password.txt`,
+		Example: `password
+password --cost 12 < password.txt`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cost < bcrypt.MinCost || cost > maxCost {
@@ -65,7 +64,7 @@ type passwordReport struct {
 
 // readPassword reads a password from standard input, which may be a terminal.
 func readPassword(cmd *cobra.Command) ([]byte, error) {
-	if !terminal.IsTerminal(cmd.InOrStdin()) {
+	if !output.IsTerminal(cmd.InOrStdin()) {
 		line, err := fromInput(cmd.Context(), func() ([]byte, error) { return readLine(cmd.InOrStdin()) })
 		if err != nil {
 			return nil, err

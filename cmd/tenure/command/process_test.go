@@ -19,10 +19,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -378,12 +380,16 @@ func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
 
 // A store whose locks are held for ever still has its other goroutines. Only the watchdog can tell.
 func TestTheWatchdogAsksTheStoreThatServes(t *testing.T) {
-	p := new(process)
+	p := &process{node: admin.NewNode()}
 	if !p.answers() {
 		t.Error("a process that loads its data does not work")
 	}
 	entered, leave := make(chan struct{}), make(chan struct{})
-	stop := p.serves(func() { close(entered); await.Receive(leave) })
+	p.node.Serve(admin.Store{Usage: func() server.Usage {
+		close(entered)
+		await.Receive(leave)
+		return server.Usage{}
+	}})
 	answered := make(chan bool, 1)
 	go func() { answered <- p.answers() }()
 	await.Receive(entered)
@@ -396,7 +402,7 @@ func TestTheWatchdogAsksTheStoreThatServes(t *testing.T) {
 	if !await.Receive(answered) {
 		t.Error("a store that answers does not work")
 	}
-	stop()
+	p.node.Loading()
 	if !p.answers() {
 		t.Error("a process without a store does not work")
 	}

@@ -57,7 +57,7 @@ func TestTheReadmesSessionFailsOver(t *testing.T) {
 	first.next(replace(printed[1]))
 	second.enter(commands[4])
 	second.enter(replace(commands[5]))
-	observer := exec.Command(build(t), "leader", "web")
+	observer := exec.Command(build(t), "holder", "web")
 	observer.Env = environment
 	if out, err := observer.Output(); err != nil || len(out) == 0 {
 		t.Fatalf("%v: %s", err, out)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -34,28 +33,24 @@ func releaseCommand() *cobra.Command {
 		Use:   "release NAME --force",
 		Short: "Take a lease from its holder",
 		Long: `Take a lease from the process that holds it. The command shows the holder and
-asks, unless --yes says yes. Then the tenure of the holder ends with
-lease.ErrDeleted, and the next process may acquire the lease at once.
+asks, unless --yes says yes. The next process may acquire the lease at once, while
+the holder goes on until its next answer of the store, at the latest until its
+deadline. Only work that carries its fencing token is refused meanwhile. So stop the
+holder first if it can be reached.
 
-The holder notices at its next answer of the store, at the latest at its
-deadline. Until then it may go on working. Only work that carries its fencing
-token is refused. So stop the holder first if it can be reached.
-
-Only the tenure that was shown is ended: if another process has acquired the
-lease since, nothing changes, and the exit code is 69. A store of Tenure logs
-the release with the client, its user, its address and the text of --reason.
-A strict store lets only the holder release a lease under a --lock-prefix: stop
-the holder there, and wait for the TTL.
+If another process has acquired the lease since it was shown, nothing changes, and
+the exit code is 69. A store of Tenure logs the release with the client, its user,
+its address and the text of --reason.
 
 ` + connectionHelp,
-		Example: `  tenure release press-7/active --force
-  tenure release press-7/active --force --yes --reason "gateway-a lost its disk"`,
+		Example: `release press-7/active --force
+release press-7/active --force --yes --reason "gateway-a lost its disk"`,
 		Args: exactly("the name of the lease"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if !r.force {
 				return usage(errors.New("release takes a lease from a process that may be working: give --force"))
 			}
-			if !r.yes && !terminal.IsTerminal(cmd.InOrStdin()) {
+			if !r.yes && !output.IsTerminal(cmd.InOrStdin()) {
 				return usage(errors.New("standard input is no terminal to ask at: give --yes"))
 			}
 			return r.with(cmd, func(ctx context.Context, client *transport.Client) error {
@@ -108,7 +103,7 @@ Another process may acquire the lease at once. Only work that carries its fencin
 	case r.asJSON:
 		return output.JSON(cmd.OutOrStdout(), reportHolder(name, holder))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "released %s, which %s held\n", terminal.Clean(name), terminal.Clean(holder.Name))
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "released %s, which %s held\n", output.Clean(name), output.Clean(holder.Name))
 	return err
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // Replication makes several processes share the data of a store. A program that has it gives it
-// to [New].
+// to its [Program].
 type Replication interface {
 	// Register adds flags to serve, or to attach. It is called for one of them.
 	Register(flags *pflag.FlagSet)
@@ -95,11 +95,15 @@ func (d *dataFlags) directoryFor(replication Replication, flags *pflag.FlagSet, 
 	return "", nil
 }
 
-// startCandidate begins a campaign. ctx ends with the context of cmd, or when the candidate fails.
-// stop ends the campaign and returns the first failure.
-func startCandidate(cmd *cobra.Command, replication Replication, settings ReplicaSettings) (candidate Candidate, ctx context.Context, stop func(error) error, err error) {
-	if candidate, err = replication.Start(cmd.Context(), settings); err != nil {
-		return nil, nil, nil, err
+// campaign runs a replica that stands by at url until the command is interrupted. prepare says how it opens a
+// store, and explain adds to why it cannot.
+func campaign(cmd *cobra.Command, process *process, replication Replication, settings ReplicaSettings, url string, reloads []reload,
+	prepare func(Candidate, *standby.Replica), explain func(error) error,
+) error {
+	settings.Logger, settings.Flush = process.logger, process.flush
+	candidate, err := replication.Start(cmd.Context(), settings)
+	if err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancelCause(cmd.Context())
 	var tasks sync.WaitGroup
@@ -110,43 +114,39 @@ func startCandidate(cmd *cobra.Command, replication Replication, settings Replic
 		case <-ctx.Done():
 		}
 	})
-	return candidate, ctx, func(err error) error {
-		cancel(nil)
-		tasks.Wait()
-		if failure := context.Cause(ctx); failure != nil && !errors.Is(failure, context.Canceled) {
-			err = failure
+	replica := &standby.Replica{StandByAfter: candidate.StandByAfter, Campaign: func(ctx context.Context) (standby.Journal, error) {
+		process.node.Describe(url, candidate.Where())
+		process.node.StandBy(candidate.Active)
+		if err := candidate.Open(ctx); err != nil {
+			return nil, err
 		}
-		if failure := candidate.Close(); err == nil {
-			err = failure
-		}
-		return err
-	}, nil
-}
-
-// newReplica returns a replica that stands by at url as candidate. The caller says how it opens a
-// store.
-func newReplica(cmd *cobra.Command, process *process, candidate Candidate, url string) *standby.Replica {
-	return &standby.Replica{
-		StandByAfter: candidate.StandByAfter,
-		Campaign: func(ctx context.Context) (standby.Journal, error) {
-			process.page.describe(url, candidate.Where())
-			process.page.standBy(candidate.Active)
-			if err := candidate.Open(ctx); err != nil {
-				return nil, err
-			}
-			process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
-			return candidate.Campaign(ctx)
-		},
+		process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
+		return candidate.Campaign(ctx)
+	}}
+	prepare(candidate, replica)
+	if err = process.run(ctx, reloads, replica.Run); err != nil {
+		err = explain(err)
 	}
+	cancel(nil)
+	tasks.Wait()
+	if failure := context.Cause(ctx); failure != nil && !errors.Is(failure, context.Canceled) {
+		err = failure // what ends the candidate is not about the flags of the store
+	}
+	if failure := candidate.Close(); err == nil {
+		err = failure
+	}
+	if err != nil {
+		return err
+	}
+	return sayStopped(cmd)
 }
 
 // serveReplicated stands by and serves until the command is interrupted.
-func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, reloads []reload) error {
-	settings := ReplicaSettings{PacketSize: s.MaxPacketSize, Logger: process.logger, Flush: process.flush}
+func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, reloads []reload) (err error) {
+	settings := ReplicaSettings{PacketSize: s.MaxPacketSize}
 	if err := s.Check(); err != nil {
 		return explainServe(err)
 	}
-	var err error
 	if settings.Dir, err = s.store.data.directoryFor(s.replication, cmd.Flags(), serveFolder); err != nil {
 		return err
 	}
@@ -158,36 +158,25 @@ func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, re
 	if settings.Address, err = s.clientAddress(socket.Addr()); err != nil {
 		return err
 	}
-	candidate, ctx, stop, err := startCandidate(cmd, s.replication, settings)
-	if err != nil {
-		return err
-	}
 	url := s.url(socket.Addr())
-	replica := newReplica(cmd, process, candidate, url)
-	replica.Listener = socket
-	replica.Options = standby.Options{
-		TLS: s.TLS, Active: candidate.Active, Logger: s.Logger,
-		MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
-	}
-	replica.Open = func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
-		process.page.loading()
-		options := s.Options
-		options.Journal, options.Listener = journal, socket
-		listening, err := s.open(ctx, process, options)
-		if err != nil {
-			return nil, err
+	return campaign(cmd, process, s.replication, settings, url, reloads, func(candidate Candidate, replica *standby.Replica) {
+		replica.Listener = socket
+		replica.Options = standby.Options{
+			TLS: s.TLS, Active: candidate.Active, Logger: s.Logger,
+			MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
 		}
-		process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", url, candidate.Where()))
-		return &monitoredServer{listening, process}, nil
-	}
-	err = process.run(ctx, reloads, replica.Run)
-	if err != nil {
-		err = explainServe(err)
-	}
-	if err := stop(err); err != nil { // what ends the candidate is not about the flags of the server
-		return err
-	}
-	return sayStopped(cmd)
+		replica.Open = func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
+			process.node.Loading()
+			options := s.Options
+			options.Journal, options.Listener = journal, socket
+			listening, err := s.open(ctx, process, options)
+			if err != nil {
+				return nil, err
+			}
+			process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", url, candidate.Where()))
+			return &monitoredServer{listening, process}, nil
+		}
+	}, explainServe)
 }
 
 // clientAddress returns where other processes refer clients to: --advertise, or where the server
@@ -212,39 +201,32 @@ func (s *serveSettings) clientAddress(listening net.Addr) (string, error) {
 }
 
 // serveReplicated stands by and serves until the command is interrupted.
-func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, url string, options attach.Options) error {
+func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, options attach.Options) (err error) {
 	if s.wait {
 		return usage(errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it"))
 	}
-	settings := ReplicaSettings{PacketSize: options.MaxPacketSize, Logger: process.logger, Flush: process.flush}
-	var err error
+	settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
 	if settings.Dir, err = s.store.data.directoryFor(s.replication, cmd.Flags(), serveFolder); err != nil {
 		return err
 	}
-	candidate, ctx, stop, err := startCandidate(cmd, s.replication, settings)
-	if err != nil {
-		return err
-	}
-	replica := newReplica(cmd, process, candidate, url)
-	replica.Options = standby.Options{Logger: process.logger}
-	replica.Open = func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
-		process.page.loading()
-		options := options
-		options.Journal, options.Shared = journal, true
-		store, err := attach.Open(ctx, url, options)
-		if err != nil {
-			return nil, err
+	return campaign(cmd, process, s.replication, settings, s.broker, nil, func(candidate Candidate, replica *standby.Replica) {
+		replica.Options = standby.Options{Logger: process.logger}
+		replica.Open = func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
+			process.node.Loading()
+			options := options
+			options.Journal, options.Shared = journal, true
+			store, err := attach.Open(ctx, s.broker, options)
+			if err != nil {
+				return nil, err
+			}
+			return &monitoredStore{Store: store, process: process, broker: s.broker, where: candidate.Where(), onReady: func() {
+				process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, candidate.Where()))
+			}}, nil
 		}
-		return &monitoredStore{Store: store, process: process, broker: url, where: candidate.Where(), onReady: func() {
-			process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", url, candidate.Where()))
-		}}, nil
-	}
-	err = stop(process.run(ctx, nil, replica.Run))
-	if errors.Is(err, attach.ErrAnotherStore) {
-		return fmt.Errorf("%w, which does not share the data of this one; one broker has one store", err)
-	}
-	if err != nil {
+	}, func(err error) error {
+		if errors.Is(err, attach.ErrAnotherStore) {
+			return fmt.Errorf("%w, which does not share the data of this one; one broker has one store", err)
+		}
 		return err
-	}
-	return sayStopped(cmd)
+	})
 }

@@ -6,18 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/flagvalue"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -38,86 +40,76 @@ type serveSettings struct {
 
 // serveCommand returns the command serve, with replication unless that is nil.
 func serveCommand(replication Replication) *cobra.Command {
-	settings := serveSettings{replication: replication}
+	s := serveSettings{replication: replication}
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Run an MQTT broker with a state store inside, until interrupted",
 		Long: `Run an MQTT 5 broker with a state store inside, until SIGINT or SIGTERM.
-Where a broker runs already, use "tenure attach" instead.
+Where a broker runs already, use the command attach instead.
 
 ` + dataHelp + `
 An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
-authentication: users and rules (--auth), or client certificates (--client-ca);
-the subject of a certificate is then the user. --insecure lifts both
-requirements. If other users of the machine may read the file of --auth, a
-warning says so. On SIGHUP the users, the rules and the certificate are read
-again; if a file is invalid, its previous content stays in force. Neither SIGHUP
-nor closing the terminal stops a server.
+authentication: users and rules (--auth), or client certificates (--client-ca).
+--insecure lifts both requirements. On SIGHUP the users, the rules and the
+certificate are read again; if a file is invalid, its previous content stays.
 
---max-memory derives limits for everything that clients can make the server
-hold; the status page may take 150 MB beside that. The log has the limits at the
-start, and the usage once a minute, with --log-level info or --verbose. A limit
-given by its own flag is not derived. When messages are dropped because of a
-limit, a warning names its flag.
-
-` + adminHelp + `
-
-` + strictHelp,
-		Example: `  tenure serve
-  tenure serve --addr 127.0.0.1:0          # any free port; the first line says which
-  tenure serve --data /var/lib/tenure
-  tenure serve --memory --hold-off 10s     # the longest TTL of the leases in use
-  tenure serve --max-keys 10000 --verbose
-  tenure serve --admin 127.0.0.1:8080      # with a status page
-  tenure serve --max-memory 512MiB
-  tenure serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml
-  tenure serve --strict --lock-prefix locks/`,
+` + adminHelp + "\n\n" + strictHelp,
+		Example: `serve
+serve --addr 127.0.0.1:0          # any free port; the first line says which
+serve --memory --hold-off 10s     # the longest TTL of the leases in use
+serve --admin 127.0.0.1:8080      # with a status page
+serve --max-memory 512MiB
+serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml
+serve --strict --lock-prefix locks/`,
 		Args: noURL,
-		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
 	}
-	explainFlags(serve, replication, explainServeFlag)
-	flags := serve.Flags()
 	addReplication(serve, replication)
-	if replication != nil {
-		flags.StringVar(&settings.advertise, "advertise", "", "host:port at which clients reach this server; servers that stand by refer them to it; default: --addr, with the name of this machine if that is no address")
+	s.register(serve.Flags())
+	return serve
+}
+
+// register adds the flags.
+func (s *serveSettings) register(flags *pflag.FlagSet) {
+	if s.replication != nil {
+		flags.StringVar(&s.advertise, "advertise", "", "host:port at which clients reach this server; servers that stand by refer them to it; default: --addr, with the name of this machine if that is no address")
 	}
-	settings.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
-	settings.admin.register(flags)
+	s.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
+	s.admin.register(flags)
 	flags.Lookup("dedup-window").Usage += "; also how many it may send at once"
-	flags.StringVar(&settings.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
-	settings.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
-	flags.StringVar(&settings.clientCA, "client-ca", "", "file with the authorities that issue the accepted client certificates, in PEM; without --auth every client needs one")
-	flags.StringVar(&settings.auth, "auth", "", "file with users and rules, in YAML; \"tenure password\" makes the hashes for it")
-	flags.BoolVar(&settings.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
-	flagvalue.Bytes(flags, &settings.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; limits that are not given are derived from it; 0 means no limit")
-	flags.IntVar(&settings.MaxClients, "max-clients", 0, "how many clients may be connected or have a kept session; 0 means 10000, or fewer as --max-memory allows")
-	limits := &settings.Limits
-	flagvalue.Bytes(flags, &limits.OutgoingBytes, "max-outgoing-bytes", "how many bytes may wait to be written to one connection; 0 means 8MiB, or less as --max-memory allows")
-	flagvalue.Bytes(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes", "how many bytes may wait to be written to all connections; 0 means 256MiB, or less as --max-memory allows")
-	flagvalue.Bytes(flags, &limits.SessionBytes, "max-session-bytes", "how many bytes of QoS 1 messages may wait for one client, connected or not; 0 means 4MiB, or less as --max-memory allows")
+	flags.StringVar(&s.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
+	s.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
+	flags.StringVar(&s.clientCA, "client-ca", "", "file with the authorities that issue the accepted client certificates, in PEM; without --auth every client needs one")
+	flags.StringVar(&s.auth, "auth", "", "file with users and rules, in YAML; the command password makes the hashes for it")
+	flags.BoolVar(&s.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
+	settings.Bytes(flags, &s.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; limits that are not given are derived from it; 0 means no limit")
+	flags.IntVar(&s.MaxClients, "max-clients", 0, "how many clients may be connected or have a kept session; 0 means 10000, or fewer as --max-memory allows")
+	limits := &s.Limits
+	settings.Bytes(flags, &limits.OutgoingBytes, "max-outgoing-bytes", "how many bytes may wait to be written to one connection; 0 means 8MiB, or less as --max-memory allows")
+	settings.Bytes(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes", "how many bytes may wait to be written to all connections; 0 means 256MiB, or less as --max-memory allows")
+	settings.Bytes(flags, &limits.SessionBytes, "max-session-bytes", "how many bytes of QoS 1 messages may wait for one client, connected or not; 0 means 4MiB, or less as --max-memory allows")
 	flags.IntVar(&limits.SessionMessages, "max-session-messages", 0, "how many QoS 1 messages may wait for one client; 0 means 10000")
-	flagvalue.Bytes(flags, &limits.AllSessionBytes, "max-all-session-bytes", "how many bytes of QoS 1 messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
+	settings.Bytes(flags, &limits.AllSessionBytes, "max-all-session-bytes", "how many bytes of QoS 1 messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
 	flags.IntVar(&limits.SessionsPerUser, "max-sessions-per-user", 0, "how many sessions are kept for disconnected clients of one user; 0 means 100")
 	flags.IntVar(&limits.Subscriptions, "max-subscriptions", 0, "how many subscriptions a client may have; 0 means 1000")
-	flags.BoolVar(&settings.Retain, "retain", false, "allow retained messages")
+	flags.BoolVar(&s.Retain, "retain", false, "allow retained messages")
 	flags.IntVar(&limits.RetainedMessages, "max-retained", 0, "how many messages may be retained, with --retain; 0 means 10000")
-	flagvalue.Bytes(flags, &limits.RetainedBytes, "max-retained-bytes", "how many bytes retained messages may have together; 0 means 64MiB, or less as --max-memory allows")
-	flags.IntVar(&settings.PasswordChecks, "password-checks", 0, "how many passwords are checked at once; others wait, in turns by address; 0 means half of the processors")
-	flags.IntVar(&settings.MaxUnauthenticated, "max-unauthenticated", 256, "how many open connections may be unauthenticated; a new one closes the oldest; each has 5s")
-	flags.IntVar(&settings.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0, "the same for one remote address; 0 means 64, and no separate limit for this machine")
-	flags.DurationVar(&settings.PacketTimeout, "packet-timeout", 30*time.Second, "how long a packet may take to arrive, from its first byte")
-	flags.Uint32Var(&settings.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes; at least 1024")
-	return serve
+	settings.Bytes(flags, &limits.RetainedBytes, "max-retained-bytes", "how many bytes retained messages may have together; 0 means 64MiB, or less as --max-memory allows")
+	flags.IntVar(&s.PasswordChecks, "password-checks", 0, "how many passwords are checked at once; others wait, in turns by address; 0 means half of the processors")
+	flags.IntVar(&s.MaxUnauthenticated, "max-unauthenticated", 256, "how many open connections may be unauthenticated; a new one closes the oldest; each has 5s")
+	flags.IntVar(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0, "the same for one remote address; 0 means 64, and no separate limit for this machine")
+	flags.DurationVar(&s.PacketTimeout, "packet-timeout", 30*time.Second, "how long a packet may take to arrive, from its first byte")
+	flags.Uint32Var(&s.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes; at least 1024")
 }
 
 // serveFolder is where serve keeps its data by default, in the user's directory for state.
 const serveFolder = "tenure"
 
-// noURL refuses arguments, and names the command that takes a URL. It does not quote the argument,
-// which may contain a password.
+// noURL refuses arguments, and names the command that takes a URL. It does not quote the argument, which may
+// contain a password.
 func noURL(cmd *cobra.Command, arguments []string) error {
 	if len(arguments) > 0 {
-		return fmt.Errorf("%s takes no arguments; to run the store on a broker that runs already: tenure attach URL", cmd.Name())
+		return fmt.Errorf("serve takes no arguments; to run the store on a broker that runs already: %s attach URL", cmd.Root().Name())
 	}
 	return nil
 }
@@ -131,7 +123,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	if err := s.checkAddress(cmd.Context()); err != nil {
 		return explainServe(err)
 	}
-	memory.Configure(s.MaxMemory)
+	s.limitCollector()
 	s.Store, s.Logger = s.store.options(), process.logger
 	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
 		return usage(err)
@@ -167,7 +159,7 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	case err != nil:
 		return explainServe(err)
 	}
-	process.page.describe(s.url(listening.Addr()), where)
+	process.node.Describe(s.url(listening.Addr()), where)
 	process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", s.url(listening.Addr()), where))
 	s.store.warnOfMemory(s.Logger)
 	err = process.run(cmd.Context(), reloads, (&monitoredServer{listening, process}).Serve)
@@ -177,8 +169,15 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	return sayStopped(cmd)
 }
 
-// monitoredServer is a server with the tasks that go on beside it: it logs the usage, and returns
-// memory to the system.
+// limitCollector makes the garbage collector work harder near --max-memory. The limit is a quarter higher: at
+// the memory in use, the collector would take much of the processors.
+func (s *serveSettings) limitCollector() {
+	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory/4, math.MaxInt64-s.MaxMemory))
+	}
+}
+
+// monitoredServer is a server that logs its usage, and that the status page and the watchdog of systemd know.
 type monitoredServer struct {
 	*server.Server
 	process *process
@@ -189,9 +188,7 @@ func (m *monitoredServer) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	tasks.Go(func() { reportUsage(working, m.process.logger, m.Usage, m.Stats) })
-	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(m.Usage()) }) })
-	defer m.process.serves(func() { _ = m.Usage() })()
-	m.process.page.serve(admin.Store{Identity: m.Identity(), State: m.State, Server: m.Stats, Usage: m.Usage})
+	m.process.node.Serve(admin.Store{Identity: m.Identity(), State: m.State, Server: m.Stats, Usage: m.Usage})
 	err := m.Server.Serve(ctx)
 	cancel()
 	tasks.Wait()
@@ -305,4 +302,63 @@ func (s *serveSettings) warnOfReaders() {
 	}
 	s.Logger.Warn("the group or all users of this machine may read or change the file with users and password hashes; chmod 600 prevents that",
 		"flag", "--auth", "file", s.auth, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
+}
+
+const (
+	// usageInterval is how often the log reports what the server holds, at level info.
+	usageInterval = time.Minute
+	// dropInterval is how often the log reports dropped messages. One line for many
+	// messages needs no rate limit.
+	dropInterval = 10 * time.Second
+)
+
+// dropFlags gives the flags that raise the limit behind a reason to drop messages.
+var dropFlags = map[server.MessageDropReason]string{
+	server.MessageConnectionFull: "--max-outgoing-bytes, --max-all-outgoing-bytes",
+	server.MessageSessionFull:    "--max-session-bytes, --max-session-messages",
+	server.MessageSessionsFull:   "--max-all-session-bytes",
+	server.MessageNotRetained:    "--max-retained, --max-retained-bytes",
+}
+
+// reportUsage logs what a server holds and which messages it dropped because of a limit,
+// until ctx ends.
+func reportUsage(ctx context.Context, logger *slog.Logger, usage func() server.Usage, stats func() server.Stats) {
+	holds, drops := time.NewTicker(usageInterval), time.NewTicker(dropInterval)
+	defer holds.Stop()
+	defer drops.Stop()
+	reported := make(map[server.MessageDropReason]uint64)
+	for {
+		select {
+		case <-ctx.Done():
+			reportDrops(logger, stats(), reported)
+			return
+		case <-drops.C:
+			reportDrops(logger, stats(), reported)
+		case <-holds.C:
+			if logger.Enabled(ctx, slog.LevelInfo) {
+				reportHeld(logger, usage())
+			}
+		}
+	}
+}
+
+// reportDrops logs the drops that are not in reported yet, and adds them.
+func reportDrops(logger *slog.Logger, s server.Stats, reported map[server.MessageDropReason]uint64) {
+	for reason, flags := range dropFlags {
+		if dropped := s.DroppedMessages[reason]; dropped > reported[reason] {
+			logger.Warn("messages were dropped: "+string(reason), "messages", dropped-reported[reason], "flag", flags)
+			reported[reason] = dropped
+		}
+	}
+}
+
+func reportHeld(logger *slog.Logger, u server.Usage) {
+	logger.Info("usage",
+		"keys", u.Store.Keys, "key-bytes", u.Store.Bytes,
+		"watches", u.Store.Watches, "watch-bytes", u.Store.WatchBytes,
+		"dedup-entries", u.Store.DedupEntries,
+		"sessions", u.Sessions, "subscriptions", u.Subscriptions, "subscription-bytes", u.SubscriptionBytes,
+		"session-messages", u.WaitingMessages, "session-bytes", u.WaitingBytes,
+		"outgoing-bytes", u.OutgoingBytes, "arriving-bytes", u.ArrivingBytes,
+		"retained", u.RetainedMessages, "retained-bytes", u.RetainedBytes)
 }

@@ -4,181 +4,124 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
+	"io"
 	"slices"
 	"strings"
-	"sync"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/terminal"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/top"
-	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/transport"
 )
 
 const (
-	// redraw is how often top draws: so often that bars move evenly.
-	redraw = 250 * time.Millisecond
-	// maxWatched bounds the names of top, each of which is a watch at the store.
-	maxWatched = 1000
+	// redraw is how often top draws on a terminal.
+	redraw = time.Second
+	// clearScreen moves a terminal's cursor to the first line, and clears what is below.
+	clearScreen = "\x1b[H\x1b[J"
 )
 
 // topFlags are the flags of top.
 type topFlags struct {
-	connection
-	status string
-	ttl    time.Duration
-	once   bool
-	asJSON bool
-}
-
-func (f *topFlags) register(flags *pflag.FlagSet) {
-	f.connection.register(flags)
-	flags.StringVar(&f.status, "admin", "", statusHelp+"; then no names are needed")
-	flags.DurationVar(&f.ttl, "ttl", 0, "TTL of the leases that are named; 0: estimate it from their renewals")
-	flags.BoolVar(&f.once, "once", false, "print the table once, as for output that is no terminal")
-	flags.BoolVar(&f.asJSON, "json", false, "print JSON, once")
+	status  string
+	once    bool
+	timeout time.Duration
 }
 
 func topCommand() *cobra.Command {
 	var f topFlags
-	show := &cobra.Command{
+	top := &cobra.Command{
 		Use:   "top [NAME]...",
-		Short: "Show live leases, with bars of the time left",
-		Long: `Show leases and their holders, and how much time each has left, until q or Ctrl-C.
-Output that is no terminal gets the table once, as with --once.
-
-With --admin it shows the leases of a store as its status page knows them: all, or
-those with the names given. Otherwise it watches the leases with the names given,
-over MQTT. There a store does not tell the TTL of a lease: give --ttl, or it is
-estimated as three times the time between two renewals, and marked with ~. What is
-marked with > began before it was first seen.
-
-` + connectionHelp,
-		Example: `  tenure top --admin http://127.0.0.1:8080
-  tenure top press-7/active press-8/active
-  tenure top --admin http://127.0.0.1:8080 --json | jq '.leases[] | select(.held | not)'`,
-		Args: func(_ *cobra.Command, names []string) error { return f.check(names) },
+		Short: "Show the leases of a store, and how much time each has left",
+		Long: `Show the leases that a status page knows, or those with the names given: the
+holder of each, for how long it has had the lease, and how much time is left. A
+terminal shows them again each second until Ctrl-C, other output once.`,
+		Example: `top --admin 127.0.0.1:8080
+top --admin 127.0.0.1:8080 press-7/active press-8/active`,
 		RunE: func(cmd *cobra.Command, names []string) error { return f.run(cmd, names) },
 	}
-	f.register(show.Flags())
-	return show
+	flags := top.Flags()
+	flags.StringVar(&f.status, "admin", "", statusHelp)
+	flags.BoolVar(&f.once, "once", false, "print the table once on a terminal, too")
+	flags.DurationVar(&f.timeout, "timeout", defaultTimeout, "how long to wait for each answer of the page")
+	return top
 }
 
-// check refuses names that cannot be watched.
-func (f *topFlags) check(names []string) error {
-	for i, name := range names {
-		switch {
-		case name == "":
-			return errors.New("a name is empty")
-		case slices.Contains(names[:i], name):
-			return fmt.Errorf("%q is there twice", name)
-		}
-	}
-	if len(names) > maxWatched {
-		return fmt.Errorf("%d names: at most %d can be watched; --admin shows all leases of a store", len(names), maxWatched)
-	}
-	return nil
-}
-
-// run connects to a source and shows it.
+// run shows the leases until ctx ends, or once.
 func (f *topFlags) run(cmd *cobra.Command, names []string) error {
 	switch {
-	case f.status == "" && len(names) == 0:
-		return usage(errors.New("give --admin with the address of a status page, or the names of leases"))
-	case f.ttl < 0 || f.ttl > lease.MaxTTL:
-		return usage(fmt.Errorf("--ttl %v: choose up to %v, or 0 to estimate it", f.ttl, lease.MaxTTL))
-	case f.status != "" && f.ttl != 0:
-		return usage(errors.New("--ttl is for leases that are named: the status page knows it"))
+	case f.status == "":
+		return usage(errors.New("give --admin with the address of a status page"))
+	case f.timeout <= 0:
+		return usage(fmt.Errorf("--timeout %v is not positive", f.timeout))
 	}
-	process, stop := startClient(cmd, slog.LevelWarn)
-	defer stop()
-	ctx := cmd.Context()
-	if f.status != "" {
-		page, err := adminclient.New(f.status)
+	page, err := adminclient.New(f.status)
+	if err != nil {
+		return usage(fmt.Errorf("--admin: %w", err))
+	}
+	defer page.Close()
+	w := cmd.OutOrStdout()
+	text, err := f.table(cmd.Context(), page, names)
+	if err != nil || f.once || !output.IsTerminal(w) {
+		_, failed := io.WriteString(w, text)
+		return errors.Join(err, failed)
+	}
+	ticks := time.NewTicker(redraw)
+	defer ticks.Stop()
+	for problem := ""; ; {
+		if _, err := io.WriteString(w, clearScreen+text+problem); err != nil {
+			return err
+		}
+		select {
+		case <-cmd.Context().Done():
+			return nil // it was to go on until then
+		case <-ticks.C:
+		}
+		next, err := f.table(cmd.Context(), page, names)
 		if err != nil {
-			return usage(fmt.Errorf("--admin: %w", err))
+			problem = oneLine(err.Error()) + "\n"
+		} else {
+			text, problem = next, ""
 		}
-		defer page.Close()
-		return f.show(ctx, cmd, top.NewStatus(page), names)
 	}
-	address, options, err := f.options(process)
-	if err != nil {
-		return err
-	}
-	out := terminal.On(cmd.OutOrStdout())
-	if !f.prints(out) {
-		options.Logger = slog.New(slog.DiscardHandler) // it would spoil the screen, which shows the problem
-	}
-	client, err := f.dialNow(ctx, address, options)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	// The first answer says whether there is a store: a watch would wait for one.
-	if _, err := client.Get(ctx, names[0]); err != nil {
-		return signalCause(ctx, err)
-	}
-	return f.show(ctx, cmd, top.NewWatching(client, names, f.ttl), nil)
 }
 
-// prints reports whether the table is printed once.
-func (f *topFlags) prints(out *terminal.Output) bool { return f.once || f.asJSON || !out.IsTerminal() }
-
-// show shows a source, or the leases with these names if there are any, until the user ends it, or
-// once.
-func (f *topFlags) show(ctx context.Context, cmd *cobra.Command, source top.Source, names []string) (err error) {
-	out := terminal.On(cmd.OutOrStdout())
-	ctx, cancel := context.WithCancelCause(ctx)
-	var following sync.WaitGroup
-	following.Go(func() { cancel(source.Run(ctx)) })
-	defer following.Wait()
-	defer cancel(nil)
-	limit := time.NewTimer(f.timeout)
-	defer limit.Stop()
-	select {
-	case <-source.Ready():
-	case <-ctx.Done():
-		return f.failure(ctx, cmd)
-	case <-limit.C:
-		return exitWith(exitUnreachable, fmt.Errorf("not all leases were read within --timeout %v", f.timeout))
+// table returns what the page shows as a table.
+func (f *topFlags) table(ctx context.Context, page *adminclient.Page, names []string) (string, error) {
+	asking, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("no answer within --timeout %v", f.timeout))
+	defer cancel()
+	state, err := page.State(asking)
+	switch {
+	case ctx.Err() != nil:
+		return "", signalCause(ctx, err)
+	case err != nil:
+		return "", exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", err))
 	}
-	if f.prints(out) {
-		snapshot := source.Snapshot(time.Now()).Only(names)
-		if f.asJSON {
-			return output.JSON(out, snapshot.Report())
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s  %s\n", state.At.Local().Format(time.TimeOnly),
+		output.Clean(fmt.Sprint(state.Info.Mode, " ", state.Info.Role, " ", state.Info.Data, " ", state.Info.Address)))
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tHOLDER\tSINCE\tLEFT")
+	for _, lease := range state.Leases {
+		if len(names) == 0 || slices.Contains(names, lease.Name) {
+			fmt.Fprintln(table, leaseRow(lease, state.At))
 		}
-		_, err := fmt.Fprintln(out, strings.Join(snapshot.Lines(out.Width(), 0, out.Style), "\n"))
-		return err
 	}
-	keys, _ := cmd.InOrStdin().(*os.File)
-	if keys == nil {
-		keys = os.Stdin
+	_ = table.Flush() // to memory
+	if state.LeasesHidden > 0 {
+		fmt.Fprintf(&text, "%d more\n", state.LeasesHidden)
 	}
-	err = out.Show(ctx, keys, redraw, func(columns, rows int) []string {
-		return source.Snapshot(time.Now()).Only(names).Lines(columns, rows, out.Style)
-	})
-	if err != nil && ctx.Err() != nil {
-		return f.failure(ctx, cmd)
-	}
-	return err
+	return text.String(), nil
 }
 
-// failure returns why a source ended.
-func (f *topFlags) failure(ctx context.Context, cmd *cobra.Command) error {
-	err := context.Cause(ctx)
-	if cmd.Context().Err() != nil {
-		return signalCause(cmd.Context(), err)
+// leaseRow returns the fields of a lease.
+func leaseRow(lease adminclient.Lease, at time.Time) string {
+	millis := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+	holder, since, left := output.Clean(lease.Holder), at.Sub(lease.Since), millis(lease.LeftMillis).Round(100*time.Millisecond).String()
+	if !lease.Held {
+		holder, since, left = "no holder", millis(lease.NoHolderMillis), "-"
 	}
-	var refused *transport.RefusedError
-	if f.status != "" && !errors.As(err, &refused) {
-		return exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", err))
-	}
-	return err
+	return fmt.Sprintf("%s\t%s\t%v\t%s", output.Clean(lease.Name), holder, since.Round(time.Second), left)
 }

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -23,12 +22,11 @@ SIGTERM: the time, "set" and the value as a quoted string, or "missing". When th
 connection was lost, the line says "missed": changes may lie before it.
 
 ` + connectionHelp,
-		Example: `  tenure watch recipe
-  tenure watch recipe --json | jq --unbuffered .value`,
-		Args: exactly("the key"),
+		Example: `watch recipe --json | jq --unbuffered .value`,
+		Args:    exactly("the key"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			if k.hexValue && k.asJSON {
-				return usage(errors.New("give --hex or --json, not both"))
+			if err := k.oneForm(); err != nil {
+				return err
 			}
 			key, err := k.key(arguments[0])
 			if err != nil {

@@ -100,7 +100,7 @@ func TestTheAreaOfAFileIsTheNearestOne(t *testing.T) {
 		"internal/enginetools/a.go":            "transport and the client's internal rooms",
 		"internal/engine/a.go":                 "statestore and engine",
 		"cmd/tenure/internal/supervise/a.go":   "cmd: supervise",
-		"cmd/tenure/internal/top/a.go":         "cmd: other rooms",
+		"cmd/tenure/internal/doctor/a.go":      "cmd: other rooms",
 		"cluster/cmd/tenure-cluster/main.go":   "cluster",
 		"server/internal/testsupport/tls/a.go": "test support",
 	} {

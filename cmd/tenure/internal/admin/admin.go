@@ -95,7 +95,7 @@ func Listen(options Options) (*Server, error) {
 	routes.HandleFunc("/{$}", servePage)
 	routes.Handle("/api/state", newAnswers(readings))
 	routes.Handle("/api/events", streams)
-	routes.Handle("/healthz", protected(newHealth(view.probe)))
+	routes.Handle("/healthz", protected(newHealth(options.Node.Probe)))
 	routes.Handle("/readyz", protected(http.HandlerFunc(view.serveReady)))
 	metrics, err := newMetrics(readings, logger)
 	if err != nil {

@@ -99,6 +99,13 @@ func (n *Node) become(role Role, active func() string, store Store) {
 	n.role, n.active, n.store = role, active, store
 }
 
+// Probe takes each lock that a request of the store takes, so it does not return while one is stuck.
+// It does not read the state of the page: a probe must not wait for pages.
+func (n *Node) Probe() {
+	_, store := n.status()
+	store.stats()
+}
+
 // Status is what a process does, as JSON has it.
 type Status struct {
 	Role   Role      `json:"role"`

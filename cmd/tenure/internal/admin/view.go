@@ -141,10 +141,3 @@ func refuseReader(w http.ResponseWriter, reason string) {
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, reason, http.StatusServiceUnavailable)
 }
-
-// probe takes each lock that a request of the store takes, so it does not return while one is stuck.
-// It does not read the state: a probe must not wait for pages.
-func (v *view) probe() {
-	_, store := v.options.Node.status()
-	store.stats()
-}

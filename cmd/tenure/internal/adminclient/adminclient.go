@@ -12,6 +12,7 @@ package adminclient
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -168,8 +169,8 @@ func firstLine(text []byte) string {
 }
 
 // State returns what the page shows now.
-func (p *Page) State(ctx context.Context) (activity.State, error) {
-	var state activity.State
+func (p *Page) State(ctx context.Context) (State, error) {
+	var state State
 	answer, text, err := p.get(ctx, "/api/state", maxState)
 	switch {
 	case err != nil:
@@ -177,8 +178,8 @@ func (p *Page) State(ctx context.Context) (activity.State, error) {
 	case answer.StatusCode != http.StatusOK:
 		return state, p.unexpected(answer, text)
 	}
-	if state, err = readState(text); err != nil || state.At.IsZero() {
-		return activity.State{}, p.unexpected(answer, text)
+	if err := json.Unmarshal(text, &state); err != nil || state.At.IsZero() {
+		return State{}, p.unexpected(answer, text)
 	}
 	return state, nil
 }

@@ -1,35 +1,27 @@
 package doctor
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/transport"
 )
 
-const (
-	// roundTrips is how many GETs measure the round-trip time.
-	roundTrips = 20
-	// notificationTime is how long a notification may take after the reply.
-	notificationTime = 2 * time.Second
-	// keyLives is how long the doctor's key lives if it cannot be removed.
-	keyLives = time.Minute
-	// partingTime bounds, all together, the requests that the doctor sends after its context has ended.
-	partingTime = time.Second
-)
+// partingTime bounds the last requests, which are sent also when the context of Run has ended.
+const partingTime = time.Second
 
 // Options says what to examine.
 type Options struct {
 	// Address is the address of a broker, or several with commas between them, and Client how a
-	// client connects: the options of [transport.Dial], of which the doctor uses the client id, the
-	// credentials and TLS.
+	// client connects.
 	Address string
 	Client  transport.Options
 	// Timeout bounds each step. It must be positive.
@@ -38,13 +30,8 @@ type Options struct {
 	ReadOnly bool
 	// Prefix is before the doctor's key, without a slash at its end. It must not be empty.
 	Prefix string
-	// Mode, if not nil, asks the store's status page how it keeps its data, which it does not say
-	// over MQTT.
-	Mode func(ctx context.Context) (string, error)
-	// Burst is how many messages find out whether the queues of a broker beside the store are long enough;
-	// 0: none. Window is how many of them may be in flight; default: as many as the attached store allows.
-	Burst  int
-	Window uint16
+	// Named, if not nil, returns the error of an option with the name of its flag.
+	Named func(error) error
 	// Now is this machine's clock. Default time.Now.
 	Now func() time.Time
 	// OnStep, if not nil, gets each step as soon as it is done.
@@ -55,21 +42,22 @@ type Options struct {
 type doctor struct {
 	options Options
 	report  Report
-	key     string          // of the doctor's own
-	without bool            // the broker says that there is no store
-	parting context.Context // of requests that are sent also when the context of Run has ended
+	key     string       // of the doctor's own
+	behind  atomic.Int64 // how far the timestamps of the client are behind this machine's clock
 
 	// network is how long the network took for a round trip: a TCP connection of the broker that answers.
 	network time.Duration
 }
 
 // Run examines the way to the store. It ends with the first step without which the others are
-// impossible. It returns when all its connections are closed. When ctx ends, it first removes its key and
-// tells the store its true clock, for a second at most, and its steps from there on fail.
+// impossible. It returns when all its connections are closed. When ctx ends, it first removes its key, for a
+// second at most, and its steps from there on fail.
 func Run(ctx context.Context, options Options) Report {
-	options.Window = cmp.Or(options.Window, storeWindow)
 	if options.Now == nil {
 		options.Now = time.Now
+	}
+	if options.Named == nil {
+		options.Named = func(err error) error { return err }
 	}
 	if options.Client.ClientID == "" {
 		host, err := os.Hostname()
@@ -79,27 +67,12 @@ func Run(ctx context.Context, options Options) Report {
 		options.Client.ClientID = fmt.Sprintf("%s-doctor-%s", host, strings.ToLower(rand.Text()[:8]))
 	}
 	d := &doctor{options: options, key: options.Prefix + "/" + strings.ToLower(rand.Text())}
+	d.options.Client.Logger = slog.New(slog.DiscardHandler) // the steps say it
+	d.options.Client.RequestTimeout = options.Timeout
+	d.options.Client.Now = func() time.Time { return options.Now().Add(-time.Duration(d.behind.Load())) }
 	d.report.Address, d.report.ClientID = options.Address, options.Client.ClientID
-	parting, cancel := outlive(ctx)
-	defer cancel()
-	d.parting = parting
 	d.examine(ctx)
 	return d.report
-}
-
-// outlive returns a context that ends partingTime after ctx does. The caller calls cancel at the end.
-func outlive(ctx context.Context) (_ context.Context, cancel context.CancelFunc) {
-	parting, end := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		timer := time.NewTimer(partingTime)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			end()
-		case <-parting.Done():
-		}
-	})
-	return parting, func() { stop(); end() }
 }
 
 // add adds a step to the report, and reports whether the next ones are possible.
@@ -133,29 +106,26 @@ func (d *doctor) examine(ctx context.Context) {
 		d.add(failed(Usage, "address", err.Error(), "correct --broker"))
 		return
 	}
-	var session *session
+	var client *transport.Client
 	for _, server := range servers {
 		if ctx.Err() != nil {
 			break
 		}
-		connected := d.reach(ctx, server, session == nil)
-		if session == nil {
-			session = connected
+		connected := d.reach(ctx, server, client == nil)
+		if client == nil {
+			client = connected
 		}
 	}
-	if session == nil {
+	if client == nil {
 		return
 	}
-	defer session.close()
-	found := d.examineStore(ctx, session)
-	if !found && d.without || d.report.Instance != "" { // the broker is not the store
-		d.examineQueue(ctx, session)
-	}
+	defer client.Close()
+	d.examineStore(ctx, client)
 }
 
 // reach goes from a name to an accepted MQTT connection, which it returns if there is one; else nil. Of
 // several brokers only the first that accepts the client gets a connection.
-func (d *doctor) reach(ctx context.Context, server *url.URL, first bool) *session {
+func (d *doctor) reach(ctx context.Context, server *url.URL, first bool) *transport.Client {
 	if !d.resolve(ctx, server) || !d.dialTCP(ctx, server) || !d.handshake(ctx, server) {
 		return nil
 	}

@@ -19,25 +19,23 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/doctor"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/activity"
-	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
 
 func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
-// serve runs a server until the test ends, and returns its host and port.
+// serve is start, and returns host and port.
 func serve(t *testing.T, options server.Options) (address string) {
 	t.Helper()
 	return start(t, options).Addr().String()
 }
 
-// start is serve, and returns the server.
+// start runs a server until the test ends.
 func start(t *testing.T, options server.Options) *server.Server {
 	t.Helper()
 	options.Addr = "127.0.0.1:0"
@@ -198,9 +196,9 @@ func TestEachFaultIsFoundAtItsStepWithItsCure(t *testing.T) {
 		{"a name that does not exist", doctor.Options{Address: "mqtt://no-such-broker.invalid"}, doctor.Unreachable, "DNS", "no-such-broker.invalid", "na"},
 		{"a closed port", doctor.Options{Address: "mqtt://" + unused}, doctor.Unreachable, "TCP", "refused", "tenure serve"},
 		{"TLS spoken to a plain port", doctor.Options{Address: "mqtts://" + plain}, doctor.Unreachable, "TLS", "handshake failed", "mqtt://" + plain},
-		{"MQTT spoken to a port for TLS", doctor.Options{Address: "mqtt://" + good}, doctor.Unreachable, "MQTT 5", "the port speaks TLS", "mqtts://" + good},
-		{"a port that hangs up", doctor.Options{Address: "mqtt://" + closed}, doctor.Unreachable, "MQTT 5", "no answer to CONNECT", "does not speak MQTT"},
-		{"an older MQTT", doctor.Options{Address: "mqtt://" + older}, doctor.Unreachable, "MQTT 5", "MQTT 3.1.1 only", "must speak MQTT 5"},
+		{"MQTT spoken to a port for TLS", doctor.Options{Address: "mqtt://" + good}, doctor.Unreachable, "MQTT 5", "then write mqtts://" + good, "MQTT 5"},
+		{"a port that hangs up", doctor.Options{Address: "mqtt://" + closed}, doctor.Unreachable, "MQTT 5", "no MQTT answer", "is this the port of a broker"},
+		{"an older MQTT", doctor.Options{Address: "mqtt://" + older}, doctor.Unreachable, "MQTT 5", "answers with MQTT 3", "does the broker allow MQTT 5"},
 		{"an expired certificate", doctor.Options{Address: "mqtts://" + encrypted(ca.issue(now.Add(-200*hour), now.Add(-100*hour), "127.0.0.1")), Client: trusting},
 			doctor.Unreachable, "TLS", "expired 4 days ago", "renew"},
 		{"a certificate of the future", doctor.Options{Address: "mqtts://" + encrypted(ca.issue(now.Add(100*hour), now.Add(200*hour), "127.0.0.1")), Client: trusting},
@@ -221,7 +219,7 @@ func TestEachFaultIsFoundAtItsStepWithItsCure(t *testing.T) {
 		{"no password", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authenticator: users{"press-7", "right"}})},
 			doctor.Refused, "credentials", "refused the connection", "does not accept anonymous clients"},
 		{"a file with a password that is not there", doctor.Options{Address: "mqtt://" + plain, Client: transport.Options{PasswordFile: "no-file"}},
-			doctor.Usage, "credentials", "--password-file", "file"},
+			doctor.Usage, "credentials", "Options.PasswordFile", "file"},
 		{"a client that may only read", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authorizer: readers{}})},
 			doctor.Refused, "write", "not authorized", "--prefix"},
 		{"a client that may do nothing", doctor.Options{Address: "mqtt://" + serve(t, server.Options{Authorizer: nothing{}})},
@@ -280,7 +278,7 @@ func TestAStoreThatWorksPassesEachStepAndKeepsNothing(t *testing.T) {
 				if len(report.Identity) != 32 || report.RoundTrips == nil || report.RoundTrips.Count != 20 || report.RoundTrips.Max.Duration < report.RoundTrips.Min.Duration {
 					t.Errorf("%+v", report)
 				}
-				if report.ClockOffset == nil || report.ClockOffset.Abs() > 20*time.Second { // one clock, on a busy machine
+				if !readOnly && (report.ClockOffset == nil || report.ClockOffset.Abs() > 20*time.Second) { // one clock, on a busy machine
 					t.Errorf("clock offset %v", report.ClockOffset)
 				}
 				if (report.CertificateExpires != nil) != (options.TLS != nil) {
@@ -301,64 +299,18 @@ func TestAStoreThatWorksPassesEachStepAndKeepsNothing(t *testing.T) {
 // The doctor sends timestamps that are a day off. The page and its alerts must not take them for its clock.
 func TestTheStoreKeepsTheTrueClockOfTheDoctor(t *testing.T) {
 	for name, off := range map[string]time.Duration{"right": 0, "five minutes behind": -5 * time.Minute} {
-		for _, readOnly := range []bool{false, true} {
-			s := start(t, server.Options{})
-			examine(t.Context(), doctor.Options{Address: "mqtt://" + s.Addr().String(), Timeout: 20 * time.Second, ReadOnly: readOnly,
-				Client: transport.Options{ClientID: "node:a"}, Now: func() time.Time { return time.Now().Add(off) }})
-			var state activity.State
-			await.Until(func() bool { // the server notes the end of a connection later than the client
-				state = s.State()
-				return len(state.Clients) == 1 && !state.Clients[0].Connected
-			})
-			client := state.Clients[0]
-			if client.ClockImplausible || client.ClockOffsetMillis == nil || (time.Duration(*client.ClockOffsetMillis)*time.Millisecond-off).Abs() > time.Minute {
-				t.Errorf("a clock that is %s, read only %v: %+v", name, readOnly, client)
-			}
-		}
-	}
-}
-
-// mosquitto takes each subscription, so only a message tells what its rules allow.
-func TestABrokerThatLetsAClientAnswerForTheStoreIsAWarning(t *testing.T) {
-	t.Parallel()
-	const own = `
-user store
-topic readwrite #
-pattern read clients/%c/#
-pattern write clients/%c/queue-probe
-pattern read clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/+/command/notify/+
-`
-	const invoke = "topic write statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke\n"
-	for name, test := range map[string]struct {
-		rules  string
-		status doctor.Status
-		found  string
-	}{
-		"which has no rules":                     {"topic readwrite #\n" + own, doctor.Warning, "read and write replies for other clients"},
-		"which lets all clients write to others": {invoke + "topic write clients/#\n" + own, doctor.Warning, "takes messages of this client to topics of other clients"},
-		"with the rules of the document":         {invoke + own, doctor.Skipped, "lets this client send none"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "acl")
-			if err := os.WriteFile(file, []byte(test.rules), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			broker := mosquitto.Start(t, "acl_file "+file+"\n")
-			store, err := attach.Open(t.Context(), "mqtt://"+broker.Address, attach.Options{Username: "store"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan error, 1)
-			go func() { ended <- store.Serve(ctx) }()
-			defer func() { cancel(); await.Receive(ended) }()
-			await.Receive(store.Ready())
-			report := examine(t.Context(), doctor.Options{Address: "mqtt://" + broker.Address, Timeout: 20 * time.Second})
-			at := slices.IndexFunc(report.Steps, func(s doctor.Step) bool { return s.Name == "isolation" })
-			if at < 0 || report.Steps[at].Status != test.status || !strings.Contains(report.Steps[at].Found, test.found) {
-				t.Errorf("want %s with %q\n%s", test.status, test.found, text(report))
-			}
+		s := start(t, server.Options{})
+		examine(t.Context(), doctor.Options{Address: "mqtt://" + s.Addr().String(), Timeout: 20 * time.Second,
+			Client: transport.Options{ClientID: "node-a"}, Now: func() time.Time { return time.Now().Add(off) }})
+		var state activity.State
+		await.Until(func() bool { // the server notes the end of a connection later than the client
+			state = s.State()
+			return len(state.Clients) == 1 && !state.Clients[0].Connected
 		})
+		client := state.Clients[0]
+		if client.ClockImplausible || client.ClockOffsetMillis == nil || (time.Duration(*client.ClockOffsetMillis)*time.Millisecond-off).Abs() > time.Minute {
+			t.Errorf("a clock that is %s: %+v", name, client)
+		}
 	}
 }
 
@@ -424,21 +376,17 @@ func (m *mute) Write(p []byte) (int, error) {
 // An interrupted doctor must not wait long for what it does at its end.
 func TestAnInterruptedExaminationOfASilentStoreEnds(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		readOnly bool
-		text     string // of the last packet that the store gets
-	}{
-		"before its key is set":               {false, "KEYNOTIFY"},
-		"while its key is set":                {false, "examined by"},
-		"when its true clock is left to tell": {true, "tenure-doctor-other-"},
+	for name, last := range map[string]string{ // what the last packet has that the store gets
+		"before its key is set": "KEYNOTIFY",
+		"while its key is set":  "examined by",
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var conn *mute
-			options := doctor.Options{Address: "mqtt://" + serve(t, server.Options{}), Timeout: time.Hour, ReadOnly: test.readOnly, Client: transport.Options{
+			options := doctor.Options{Address: "mqtt://" + serve(t, server.Options{}), Timeout: time.Hour, Client: transport.Options{
 				Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
 					dialed, err := new(net.Dialer).DialContext(ctx, network, address)
-					conn = &mute{Conn: dialed, text: test.text, silent: cancel}
+					conn = &mute{Conn: dialed, text: last, silent: cancel}
 					return conn, err
 				},
 			}}

@@ -34,7 +34,7 @@ func (d *doctor) handshake(ctx context.Context, server *url.URL) bool {
 	}
 	config, err := options.ClientConfig(server)
 	if err != nil {
-		return d.at(server, failed(Usage, name, err.Error(), "correct the file that the text names"))
+		return d.at(server, failed(Usage, name, d.options.Named(err).Error(), fileCure))
 	}
 	if step := d.examineOwn(name, config); step != nil && !d.at(server, *step) {
 		return false
@@ -69,8 +69,6 @@ func (d *doctor) handshakeFailure(name string, server *url.URL, err error) Step 
 	}
 	return failed(Unreachable, name, found, "compare the versions and cipher suites of the broker: TLS 1.2 with ECDHE and AEAD is the least")
 }
-
-const certificateCure = "the broker wants another certificate of this client: give --tls-cert and --tls-key of an authority that it trusts"
 
 // verify says whether a broker's certificate is good, as the connection's own check does later.
 func (d *doctor) verify(name string, server *url.URL, config *tls.Config, state tls.ConnectionState) Step {

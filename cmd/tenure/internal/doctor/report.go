@@ -47,9 +47,8 @@ type Report struct {
 	Address  string `json:"address"`
 	ClientID string `json:"clientId"`
 	Steps    []Step `json:"steps"`
-	// Identity and Instance are what the store calls its data and its process; empty: it did not say.
+	// Identity is what the store calls its data; empty: it did not say.
 	Identity string `json:"identity,omitempty"`
-	Instance string `json:"instance,omitempty"`
 	// ClockOffset is how far this machine's clock is ahead of the store's; negative: behind. It is
 	// exact to half of the round trip. Nil: not known.
 	ClockOffset *output.Millis `json:"clockOffsetMillis,omitempty"`

@@ -20,35 +20,21 @@ import (
 // preceded by one that gives the count.
 //
 // Methods are safe for concurrent use. The methods of the underlying writer are called from
-// one goroutine only.
+// one goroutine at a time.
 type Writer struct {
 	to    io.Writer
 	bound int
-	wake  chan struct{} // room for one
-	flush chan chan struct{}
-	stop  chan struct{}
-	ended chan struct{}
 
 	mu      sync.Mutex
 	queue   []byte
 	dropped int // lines dropped since the last queued one
 	closed  bool
+	idle    chan struct{} // closed when all is written; nil while nothing is under way
 }
 
 // New returns a Writer to an underlying writer. At most bound bytes wait in its queue, beside
 // those that are being written. The Writer must be closed.
-func New(to io.Writer, bound int) *Writer {
-	w := &Writer{
-		to:    to,
-		bound: bound,
-		wake:  make(chan struct{}, 1),
-		flush: make(chan chan struct{}),
-		stop:  make(chan struct{}),
-		ended: make(chan struct{}),
-	}
-	go w.run()
-	return w
-}
+func New(to io.Writer, bound int) *Writer { return &Writer{to: to, bound: bound} }
 
 // Write queues a line, whole or not at all, and returns len(line) and nil in either case: a
 // log has no better place to report its own errors. After Close it drops every line. It does
@@ -58,16 +44,12 @@ func (w *Writer) Write(line []byte) (int, error) {
 	defer w.mu.Unlock()
 	switch {
 	case w.closed:
-		return len(line), nil
 	case len(w.queue)+len(line) > w.bound:
 		w.dropped++
-		return len(line), nil
-	}
-	w.noteDropped()
-	w.queue = append(w.queue, line...)
-	select {
-	case w.wake <- struct{}{}:
 	default:
+		w.noteDropped()
+		w.queue = append(w.queue, line...)
+		w.drain()
 	}
 	return len(line), nil
 }
@@ -80,53 +62,49 @@ func (w *Writer) noteDropped() {
 	}
 }
 
-func (w *Writer) run() {
-	defer close(w.ended)
-	var spare []byte
-	for {
-		stopping := false
-		var flushed chan struct{}
-		select {
-		case <-w.wake:
-		case flushed = <-w.flush:
-		case <-w.stop:
-			stopping = true
-		}
-		w.mu.Lock()
-		if stopping {
-			w.noteDropped()
-		}
-		batch := w.queue
-		w.queue = spare[:0]
-		w.mu.Unlock()
-		if len(batch) > 0 {
+// drain starts the goroutine that writes the queue, unless it runs. It ends when the queue is empty, and Close
+// waits for that. mu is locked.
+func (w *Writer) drain() {
+	if w.idle != nil {
+		return
+	}
+	idle := make(chan struct{})
+	w.idle = idle
+	go func() {
+		defer close(idle)
+		for batch := w.next(); len(batch) > 0; batch = w.next() {
 			_, _ = w.to.Write(batch) // there is nowhere to report an error to
 		}
-		if flushed != nil {
-			close(flushed)
-		}
-		if stopping {
-			return
-		}
-		spare = batch
-	}
+	}()
 }
 
-// Flush waits until the lines that were queued before are written, no longer than patience, and reports
-// whether they are.
+// next returns what is to be written next; nothing: the goroutine ends.
+func (w *Writer) next() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		w.noteDropped()
+	}
+	batch := w.queue
+	w.queue = nil
+	if len(batch) == 0 {
+		w.idle = nil
+	}
+	return batch
+}
+
+// Flush waits until nothing waits to be written, no longer than patience, and reports whether that is so.
 func (w *Writer) Flush(patience time.Duration) bool {
+	w.mu.Lock()
+	idle := w.idle
+	w.mu.Unlock()
+	if idle == nil {
+		return true
+	}
 	bound := time.NewTimer(patience)
 	defer bound.Stop()
-	flushed := make(chan struct{})
 	select {
-	case w.flush <- flushed:
-	case <-w.ended:
-		return true
-	case <-bound.C:
-		return false
-	}
-	select {
-	case <-flushed:
+	case <-idle:
 		return true
 	case <-bound.C:
 		return false
@@ -138,17 +116,10 @@ func (w *Writer) Flush(patience time.Duration) bool {
 // write to a pipe cannot be interrupted. Later calls only wait again.
 func (w *Writer) Close(patience time.Duration) bool {
 	w.mu.Lock()
-	if !w.closed {
-		w.closed = true
-		close(w.stop)
+	w.closed = true
+	if w.dropped > 0 {
+		w.drain()
 	}
 	w.mu.Unlock()
-	bound := time.NewTimer(patience)
-	defer bound.Stop()
-	select {
-	case <-w.ended:
-		return true
-	case <-bound.C:
-		return false
-	}
+	return w.Flush(patience)
 }

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -18,14 +20,7 @@ const maxFile = 1 << 20
 // A file is a configuration file that was read. Its names and values are not checked yet.
 type file struct {
 	name string
-	keys []pair
-}
-
-// A pair is a key of a mapping, and its value.
-type pair struct {
-	key   string
-	line  int
-	value *yaml.Node
+	keys map[string]yaml.Node
 }
 
 // read reads a file, and checks that it is one mapping at most.
@@ -44,130 +39,109 @@ func read(name string) (*file, error) {
 	}
 	f := &file{name: name}
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
-	var document yaml.Node
-	switch err := decoder.Decode(&document); {
-	case errors.Is(err, io.EOF):
-		return f, nil // only comments
-	case err != nil:
-		return nil, fmt.Errorf("%s: %w", name, err)
+	if err := decoder.Decode(&f.keys); err != nil && !errors.Is(err, io.EOF) { // or only comments
+		return nil, fmt.Errorf("%s: %w; write lines like max-keys: 1000", name, err)
 	}
-	var second yaml.Node
-	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s has several documents; remove all but one", name)
 	}
-	if f.keys, err = f.pairs(document.Content[0]); err != nil {
-		return nil, err
-	}
+	resolve(f.keys)
 	return f, nil
 }
 
+// resolve puts what an alias refers to in its place.
+func resolve(keys map[string]yaml.Node) {
+	for name, value := range keys {
+		if value.Kind == yaml.AliasNode {
+			keys[name] = *value.Alias
+		}
+	}
+}
+
 // errorf returns an error about a line of the file.
-func (f *file) errorf(line int, format string, arguments ...any) error {
-	return fmt.Errorf("%s: %w", f.at(line), fmt.Errorf(format, arguments...))
+func (f *file) errorf(at yaml.Node, format string, arguments ...any) error {
+	return fmt.Errorf("%s: %w", f.at(at), fmt.Errorf(format, arguments...))
 }
 
-func (f *file) at(line int) string { return fmt.Sprintf("%s:%d", f.name, line) }
-
-// pairs returns what a mapping has.
-func (f *file) pairs(node *yaml.Node) ([]pair, error) {
-	node = resolve(node)
-	if node.Kind == yaml.ScalarNode && node.Tag == "!!null" {
-		return nil, nil
-	}
-	if node.Kind != yaml.MappingNode {
-		return nil, f.errorf(node.Line, "want lines like max-keys: 1000")
-	}
-	var pairs []pair
-	lines := make(map[string]int)
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		key := node.Content[i]
-		if key.Kind != yaml.ScalarNode {
-			return nil, f.errorf(key.Line, "a key must be the name of a flag or a command")
-		}
-		if first, twice := lines[key.Value]; twice {
-			return nil, f.errorf(key.Line, "%q is in line %d already; remove one of them", key.Value, first)
-		}
-		lines[key.Value] = key.Line
-		pairs = append(pairs, pair{key: key.Value, line: key.Line, value: resolve(node.Content[i+1])})
-	}
-	return pairs, nil
-}
-
-// resolve returns the node that an alias refers to.
-func resolve(node *yaml.Node) *yaml.Node {
-	if node.Kind == yaml.AliasNode {
-		return node.Alias
-	}
-	return node
-}
+func (f *file) at(node yaml.Node) string { return fmt.Sprintf("%s:%d", f.name, node.Line) }
 
 // bind sets the flags of cmd. The names in the file are checked for all commands, so that a
 // mistake shows whichever command reads it; values are checked for this one.
 func (f *file) bind(cmd *cobra.Command) error {
 	commands := commandsOf(cmd.Root())
-	var shared, own []pair
-	for _, p := range f.keys {
-		if p.value.Kind != yaml.MappingNode {
-			if !isFlagOfAny(commands, p.key) {
-				return f.errorf(p.line, "no command has the flag --%s", p.key)
+	var own map[string]yaml.Node
+	for _, name := range slices.Sorted(maps.Keys(f.keys)) {
+		value := f.keys[name]
+		if value.Kind != yaml.MappingNode {
+			if !slices.ContainsFunc(slices.Collect(maps.Values(commands)), func(c *cobra.Command) bool { return isFlagOf(c, name) }) {
+				return f.errorf(value, "no command has the flag --%s", name)
 			}
-			shared = append(shared, p)
 			continue
 		}
-		section := commands[p.key]
-		if section == nil {
-			return f.errorf(p.line, "there is no command %q", p.key)
-		}
-		pairs, err := f.pairs(p.value)
+		section, err := f.section(commands[name], name, value)
 		if err != nil {
 			return err
 		}
-		for _, p := range pairs {
-			if !isFlagOf(section, p.key) {
-				return f.errorf(p.line, "%s has no flag --%s", section.CommandPath(), p.key)
-			}
-		}
-		if section == cmd {
-			own = pairs
+		if commands[name] == cmd {
+			own = section
 		}
 	}
-	for _, p := range append(own, shared...) {
-		flag := cmd.Flags().Lookup(p.key)
-		if flag == nil || !isOpen(flag) {
+	return errors.Join(f.set(cmd.Flags(), own), f.set(cmd.Flags(), f.keys))
+}
+
+// section returns the keys for one command; nil: there is no such command.
+func (f *file) section(cmd *cobra.Command, name string, value yaml.Node) (section map[string]yaml.Node, err error) {
+	if cmd == nil {
+		return nil, fmt.Errorf("%s: there is no command %q", f.name, name)
+	}
+	if err := value.Decode(&section); err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", f.name, name, err)
+	}
+	resolve(section)
+	for key, value := range section {
+		if !isFlagOf(cmd, key) {
+			return nil, f.errorf(value, "%s has no flag --%s", cmd.CommandPath(), key)
+		}
+		if value.Kind == yaml.MappingNode {
+			return nil, f.errorf(value, "%s: want a value", key)
+		}
+	}
+	return section, nil
+}
+
+// set gives the flags that have no value yet what keys say. Sections are no values.
+func (f *file) set(flags *pflag.FlagSet, keys map[string]yaml.Node) error {
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		value, flag := keys[name], flags.Lookup(name)
+		if flag == nil || !isOpen(flag) || value.Kind == yaml.MappingNode {
 			continue
 		}
-		if err := f.set(cmd.Flags(), flag, p); err != nil {
-			return f.errorf(p.line, "%s: %w", p.key, err)
+		if err := f.setFlag(flags, flag, value); err != nil {
+			return f.errorf(value, "%s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// set gives a flag the value of its key.
-func (f *file) set(flags *pflag.FlagSet, flag *pflag.Flag, p pair) error {
+func (f *file) setFlag(flags *pflag.FlagSet, flag *pflag.Flag, value yaml.Node) error {
 	switch {
-	case p.value.Kind == yaml.ScalarNode && p.value.Tag == "!!null":
+	case value.Tag == "!!null":
 		return errors.New("there is no value; give one, or remove the line")
-	case p.value.Kind == yaml.ScalarNode:
-		return set(flags, flag, f.at(p.line), p.value.Value)
-	case p.value.Kind != yaml.SequenceNode:
-		return errors.New("want a value")
+	case value.Kind == yaml.ScalarNode:
+		return set(flags, flag, f.at(value), value.Value)
 	}
 	list, ok := flag.Value.(pflag.SliceValue)
 	if !ok {
 		return errors.New("want one value, and this is a list")
 	}
-	texts := make([]string, 0, len(p.value.Content))
-	for _, node := range p.value.Content {
-		if node = resolve(node); node.Kind != yaml.ScalarNode || node.Tag == "!!null" {
-			return errors.New("want a list of values")
-		}
-		texts = append(texts, node.Value)
+	var texts []string
+	if err := value.Decode(&texts); err != nil {
+		return errors.New("want a list of values")
 	}
 	if err := list.Replace(texts); err != nil {
 		return err
 	}
-	note(flag, f.at(p.line))
+	note(flag, f.at(value))
 	return nil
 }
 
@@ -187,13 +161,4 @@ func isFlagOf(cmd *cobra.Command, name string) bool {
 		flag = cmd.InheritedFlags().Lookup(name)
 	}
 	return flag != nil && isSetting(flag) && name != configFlag
-}
-
-func isFlagOfAny(commands map[string]*cobra.Command, name string) bool {
-	for _, cmd := range commands {
-		if isFlagOf(cmd, name) {
-			return true
-		}
-	}
-	return false
 }

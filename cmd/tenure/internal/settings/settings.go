@@ -1,13 +1,8 @@
 // Package settings finds the values of flags that the command line does not give: in the
 // environment, and then in a configuration file.
 //
-// The flag --max-keys is the variable TENURE_MAX_KEYS and the key max-keys. The file is YAML:
-//
-//	broker: mqtts://broker:8883   # for each command that has the flag
-//	log-format: json
-//	serve:                        # for one command; it counts before a key above
-//	  addr: :8883
-//	  lock-prefix: [locks/, jobs/]
+// The flag --max-keys is the variable TENURE_MAX_KEYS and the key max-keys. The file is YAML, as [Example].
+// Flags may also be a number of bytes with a unit, or one of several values: [Bytes], [Choice].
 //
 // Each value is checked as on the command line, and an error names the variable, or the file and
 // the line. An empty variable counts as not set, except where [NotEmpty] says otherwise. Variables that
@@ -28,6 +23,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
+
+// Example is a configuration file, as the help shows it.
+const Example = `  broker: mqtt://localhost:1883   # for each command that has the flag
+  log-format: json
+  serve:                          # for one command; it goes before a key above
+    addr: localhost:1883
+    strict: true
+    lock-prefix: [locks/, jobs/]
+`
 
 const (
 	// configFlag is the flag with the name of the file.
@@ -51,20 +55,16 @@ func Register(root *cobra.Command) {
 
 // CommandLineOnly makes the flags with these names come from the command line only: those that
 // confirm one action. It panics if there is no such flag.
-func CommandLineOnly(flags *pflag.FlagSet, names ...string) {
-	for _, name := range names {
-		if err := flags.SetAnnotation(name, commandLineKey, []string{"true"}); err != nil {
-			panic(err)
-		}
-	}
-}
+func CommandLineOnly(flags *pflag.FlagSet, names ...string) { annotate(flags, commandLineKey, names) }
 
 // NotEmpty makes an empty variable an error for the flags with these names: those whose absence lifts a
 // protection, where the variable may come from another one that is not set. It panics if there is no
 // such flag.
-func NotEmpty(flags *pflag.FlagSet, names ...string) {
+func NotEmpty(flags *pflag.FlagSet, names ...string) { annotate(flags, notEmptyKey, names) }
+
+func annotate(flags *pflag.FlagSet, key string, names []string) {
 	for _, name := range names {
-		if err := flags.SetAnnotation(name, notEmptyKey, []string{"true"}); err != nil {
+		if err := flags.SetAnnotation(name, key, []string{"true"}); err != nil {
 			panic(err)
 		}
 	}
@@ -195,22 +195,27 @@ func Origin(f *pflag.Flag) string {
 	return ""
 }
 
-// named matches flags in a text.
-var named = regexp.MustCompile(`--[a-z][a-z0-9-]*[a-z0-9]`)
-
 // Explain adds to the text of an error where those flags have their values from that the text
 // names and the command line does not give. So a refused value is found.
 func Explain(flags *pflag.FlagSet, text string) string {
 	var origins []string
-	for _, word := range named.FindAllString(text, -1) {
-		if f := flags.Lookup(word[2:]); f != nil && Origin(f) != "" {
-			if origin := word + " comes from " + Origin(f); !slices.Contains(origins, origin) {
-				origins = append(origins, origin)
-			}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if Origin(f) != "" && names(text, "--"+f.Name) {
+			origins = append(origins, "--"+f.Name+" comes from "+Origin(f))
 		}
-	}
+	})
 	if len(origins) == 0 {
 		return text
 	}
 	return text + " (" + strings.Join(origins, "; ") + ")"
+}
+
+// names reports whether a text has a flag, and not only a longer one that begins like it.
+func names(text, flag string) bool {
+	for word := range strings.FieldsSeq(text) {
+		if strings.TrimRight(strings.TrimLeft(word, "(\"'"), ".,;:)\"'") == flag {
+			return true
+		}
+	}
+	return false
 }

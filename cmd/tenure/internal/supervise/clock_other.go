@@ -1,8 +1,15 @@
-//go:build !linux
+//go:build unix && !linux
 
 package supervise
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// now is the time on a clock that supervisor and guard share.
+func now() time.Duration { return onClock(unix.CLOCK_MONOTONIC) }
 
 // alarm makes something come from C when a time on the shared clock is reached, and more often:
 // a timer of Go stands still while the machine is suspended.

@@ -17,8 +17,6 @@ const (
 	terminateSignal = int(unix.SIGTERM)
 	killSignal      = int(unix.SIGKILL)
 	continueSignal  = int(unix.SIGCONT)
-
-	errTooLarge = unix.E2BIG
 )
 
 // guardIgnores are signals from a terminal, or to all processes of this name. They end the

@@ -1,10 +1,8 @@
+//go:build unix
+
 package supervise
 
-import (
-	"fmt"
-	"syscall"
-	"time"
-)
+import "time"
 
 // guardName and starterName are the first arguments by which the executable knows that it is not
 // to be a command.
@@ -57,40 +55,4 @@ type report struct {
 	Stuck  string        `json:",omitempty"` // what cannot be killed, and why
 	Gone   bool          `json:",omitempty"` // the program and all that it started are gone; the last report
 	Failed string        `json:",omitempty"` // why the guard could not start, in its last report; or, with Ended, why there was no program
-}
-
-// Status is how a program ended.
-type Status struct {
-	// Code is the exit status of the program; -1 if a signal ended it.
-	Code int
-	// Signal is the number of the signal that ended the program; 0 if none did.
-	Signal int
-	// Stopped says that the program was told to end, or killed, by its guard or its supervisor.
-	Stopped bool
-	// ByKey says that the terminal's key for SIGINT has ended the program, as far as can be seen:
-	// SIGINT ended it, the key reached its group alone, and this process sent it none.
-	ByKey bool `json:"-"`
-}
-
-// ExitCode returns the code that a shell shows for the status: the program's, or 128 and the
-// number of the signal that ended it.
-func (s Status) ExitCode() int {
-	if s.Signal != 0 {
-		return 128 + s.Signal
-	}
-	return s.Code
-}
-
-// NeverStarted reports whether there was no program: Run was stopped before.
-func (s Status) NeverStarted() bool { return s == Status{Code: -1, Stopped: true} }
-
-// String is "exit status 3" or "signal 15 (terminated)".
-func (s Status) String() string {
-	switch {
-	case s.NeverStarted():
-		return "never started"
-	case s.Signal != 0:
-		return fmt.Sprintf("signal %d (%v)", s.Signal, syscall.Signal(s.Signal))
-	}
-	return fmt.Sprintf("exit status %d", s.Code)
 }

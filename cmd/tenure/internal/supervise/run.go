@@ -1,73 +1,17 @@
+//go:build unix
+
 package supervise
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
-
-// Exit codes for a program that could not be started, as shells and env(1) have them.
-const (
-	CodeNotExecutable = 126
-	CodeNotFound      = 127
-)
-
-// ErrGuard: the guard failed or was killed. The program and, on Linux, all that it started are gone.
-var ErrGuard = errors.New("the guard of the program is gone")
-
-// An Interrupt is an error that may be in the cause of the end of Run's context: a signal ended it,
-// and the program is stopped with that signal.
-type Interrupt interface {
-	error
-	// Signal returns the signal.
-	Signal() os.Signal
-}
-
-// A Lease is what Run must know of a tenure; *lease.Tenure is one.
-type Lease interface {
-	// Remaining returns how long the tenure lasts if it is not renewed any more; zero: it is over.
-	Remaining() time.Duration
-}
-
-// Options says which program Run runs, and how.
-type Options struct {
-	// Name is the name of the lease, for messages.
-	Name string
-	// Path is the file of the program; Args are its arguments, beginning with its name.
-	Path string
-	Args []string
-	// Env is the environment of the program.
-	Env []string
-	// TTL is the TTL of the lease.
-	TTL time.Duration
-	// Grace is how long the program has from SIGTERM to SIGKILL.
-	Grace time.Duration
-	// Instant kills the program at once when its supervisor is gone: the broker releases the lease
-	// at that moment.
-	Instant bool
-	// Connection returns the connection whose end releases the lease; nil for none. The guard keeps
-	// it open until the program is gone, and never reads it. So a broker that releases the lease
-	// when the connection ends does so after that, however the supervisor ends. If the broker
-	// itself ends the connection, the guard kills the program at once. It is not used on Windows.
-	Connection func() (syscall.RawConn, error)
-	// Signals has signals to pass on to the program. A signal for which IsEnd is true kills
-	// it; the first one of these ends Run's context instead. nil: none.
-	Signals <-chan os.Signal
-	// Logger gets what goes wrong with guards, and what cannot be killed.
-	Logger *slog.Logger
-}
-
-// IsTooLarge reports whether an error of Run says that the arguments and the environment of the
-// program are larger than the system allows.
-func IsTooLarge(err error) bool { return errors.Is(err, errTooLarge) }
-
-// Margin is how long before the end of a tenure of this TTL the program is killed, at the latest:
-// time for the kill itself, and for a guard that waits for a processor.
-func Margin(ttl time.Duration) time.Duration { return max(ttl/20, 50*time.Millisecond) }
 
 // guardPatience bounds how late a guard may be with a kill, before the supervisor does it.
 const guardPatience = 500 * time.Millisecond
@@ -93,6 +37,10 @@ type child struct {
 	silent      time.Duration // how long this process has waited for the answer
 	terminal    *terminal
 }
+
+// IsTooLarge reports whether an error of Run says that the arguments and the environment of the
+// program are larger than the system allows.
+func IsTooLarge(err error) bool { return errors.Is(err, unix.E2BIG) }
 
 // CanSupervise returns why no program can be supervised in this process, with the cure. On Linux
 // the processes of a program are found in /proc. Run returns the same error.

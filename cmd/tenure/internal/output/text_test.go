@@ -1,0 +1,34 @@
+package output
+
+import "testing"
+
+func TestCleanTextHasNothingThatATerminalObeys(t *testing.T) {
+	for text, want := range map[string]string{
+		"press-7/active":    "press-7/active",
+		"größe 図":           "größe 図",
+		"\x1b[2J":           `\x1b[2J`,
+		"a\nb\r\t":          `a\x0ab\x0d\x09`,
+		"\xff\x80":          `\xff\x80`,
+		`\x1b`:              `\x1b`,      // clean already
+		"\u009b31m":         `\u009b31m`, // CSI in one character
+		"a\u202eb":          `a\u202eb`,  // text from right to left
+		"\U000e0001":        `\U000e0001`,
+		"\ufffd of a peer":  "\ufffd of a peer",
+		"":                  "",
+		"\x7f and \x00 too": `\x7f and \x00 too`,
+	} {
+		if got := Clean(text); got != want {
+			t.Errorf("Clean(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestCleanLinesKeepTheirBreaksAndNothingElse(t *testing.T) {
+	const text = "a\tb\r\n\x1b[2J\u009b\n"
+	if got, want := CleanLines(text), "a\tb\\x0d\n\\x1b[2J\\u009b\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := CleanLines("a\n\tb"); got != "a\n\tb" {
+		t.Errorf("%q", got)
+	}
+}
