@@ -381,6 +381,12 @@ func (s *Store) restoredChanges() {
 	l := &s.leases
 	slices.SortFunc(l.history, func(a, b *change) int { return cmp.Compare(a.sequence, b.sequence) })
 	for _, c := range l.history {
+		if earlier := l.latest[c.Name]; earlier != nil {
+			c.holders = earlier.holders
+		}
+		if c.From != "" && !c.isOpen() && c.From != c.To {
+			c.holders++
+		}
 		l.latest[c.Name], l.sequence = c, c.sequence
 	}
 }

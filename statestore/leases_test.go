@@ -330,10 +330,35 @@ func TestTheHistorySurvivesARestart(t *testing.T) {
 	}
 	again.expire(time.Millisecond) // the connection of its holder ended with the process
 	again.do("plant/c", "SET free c:1 NX PX 5000")
-	again.wantHistory("held: acquired ->a", "free: acquired ->a", "willed: acquired ->a", "free: forced a->c by b", "willed: expired a->")
+	again.wantHistory("held: acquired ->a", "free: acquired ->a", "willed: acquired ->a", "free: forced a->c by b", "willed: will a->")
 	status, _ := again.store.Status(again.now, 10)
 	if h := status.Changes[0]; h.Disconnected.IsZero() || h.Disconnected.After(wallOf(noon)) {
 		t.Errorf("the Will of its holder would have released it: %+v", h)
+	}
+}
+
+func TestALeaseThatIsSetAgainAfterARestartExpires(t *testing.T) {
+	p := newPlant(t)
+	willed := func(c *Command) { c.Willed = true }
+	p.do("plant/a", "SET k a:1 NX PX 5000", willed)
+	again := &plant{p.disk.worldAfter(t, Options{}, Former{Silent: true}), p.disk}
+	again.do("plant/a", "SET k a:1 NEX PX 5000", willed)
+	again.store.Lost(again.now, "a", "plant") // it has disconnected, which discards its Will
+	again.expire(6 * time.Second)
+	again.wantHistory("k: acquired ->a", "k: expired a->")
+}
+
+func TestTheChangesOfALeaseAreCountedAcrossARestart(t *testing.T) {
+	p := newPlant(t)
+	for _, client := range []string{"a", "a", "b", "a", "c"} {
+		p.do("plant/"+client, "SET k "+client+":1 NX PX 1000")
+		p.expire(2 * time.Second)
+	}
+	p.do("plant/c", "SET k c:1 NX PX 60000")
+	before := p.lease("k").Changes
+	again := &plant{p.disk.world(t, Options{}), p.disk}
+	if after := again.lease("k").Changes; before != 3 || after != before {
+		t.Errorf("3 changes of the holder count as %d, and as %d after a restart", before, after)
 	}
 }
 

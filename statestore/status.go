@@ -34,7 +34,8 @@ const (
 	CauseExpired Cause = "expired"
 	// CauseDeleted: the holder's client has deleted the key, whatever its value was.
 	CauseDeleted Cause = "deleted"
-	// CauseWill: the connection of the holder was lost, and its Will has released the lease.
+	// CauseWill: the connection of the holder was lost, and its Will has released the lease, or the
+	// restarted store in its place.
 	CauseWill Cause = "will"
 	// CauseForced: another client has deleted or overwritten the lease.
 	CauseForced Cause = "forced"

@@ -464,7 +464,11 @@ func (s *Store) remove(gone *entry, effects *Effects) {
 // expired removes an entry whose time is over, by a group of its own.
 func (s *Store) expired(now Instant, gone *entry, effects *Effects) {
 	if gone.lease != nil {
-		s.end(now, gone, gone.value(), CauseExpired, nil, nil)
+		cause := CauseExpired
+		if gone.willed && !above(gone.version.timestamp(), s.earlier) { // Restored has shortened it
+			cause = CauseWill
+		}
+		s.end(now, gone, gone.value(), cause, nil, nil)
 	}
 	s.remove(gone, effects)
 	history := s.takeChanged()
