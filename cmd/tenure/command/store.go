@@ -148,14 +148,13 @@ func (d *dataFlags) open(folder string, logger *slog.Logger) (data *journal.File
 	return data, where, nil
 }
 
-// hasMember reports whether a directory is one of --data with a member of etcd, or a part of its data.
+// hasMember reports whether a directory is one of --data with a member of etcd, or a part of its data. A member that
+// has not found the others yet has only its name.
 func hasMember(dir string) bool {
-	for _, part := range []string{"member/etcd", "etcd/member", "member/wal"} {
-		if info, err := os.Stat(filepath.Join(dir, filepath.FromSlash(part))); err == nil && info.IsDir() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"member/name", "member/etcd", "etcd/member", "member/wal"}, func(part string) bool {
+		_, err := os.Stat(filepath.Join(dir, filepath.FromSlash(part)))
+		return err == nil
+	})
 }
 
 // inFile reports whether a path cannot be a directory, because it or a part of it is a file.
