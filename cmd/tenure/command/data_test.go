@@ -141,6 +141,11 @@ func TestAStoreRefusesADirectoryThatItCannotUseAndNamesTheCure(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	newcomer := filepath.Join(dir, "newcomer") // a member of etcd that has not found the others
+	if err := errors.Join(os.MkdirAll(filepath.Join(newcomer, "member"), 0o700),
+		os.WriteFile(filepath.Join(newcomer, "member", "name"), []byte("a"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	inUse := filepath.Join(dir, "in-use")
 	holder := exec.Command(path, "serve", "--addr", "127.0.0.1:0", "--data", inUse)
 	launch(t, holder, "listening on ")
@@ -156,6 +161,7 @@ func TestAStoreRefusesADirectoryThatItCannotUseAndNamesTheCure(t *testing.T) {
 		{"a user without a directory", []string{"HOME=", "LocalAppData=", "XDG_STATE_HOME="}, nil, exitUsage, "give --data, or --memory to keep nothing"},
 		{"a file", nil, []string{"--data", file}, exitUsage, file},
 		{"a directory in a file", nil, []string{"--data", filepath.Join(file, "below")}, exitUsage, filepath.Join(file, "below")},
+		{"a directory of a member of etcd", nil, []string{"--data", newcomer}, exitUsage, "has a member of etcd"},
 		{"a directory that another store uses", nil, []string{"--data", inUse}, exitFailure, fmt.Sprint(holder.Process.Pid)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -484,7 +490,8 @@ func TestCommandsRefuseWhatTheyCannotUseAndNameTheCure(t *testing.T) {
 		{"a backup of what is not there", []string{"backup", in("no"), in("new")}, exitUsage, in("no")},
 		{"a backup of a backup", []string{"backup", backup, in("new")}, exitUsage, "give a directory"},
 		{"an export of what is not there", []string{"export", in("no")}, exitUsage, in("no")},
-		{"a directory without data", []string{"check", dir}, exitFailure, "give the directory of a durable store"},
+		{"a directory without data", []string{"check", dir}, exitUsage, "give the directory of a durable store"},
+		{"an export of a directory without data", []string{"export", dir}, exitUsage, "give the directory of a durable store"},
 		{"a file of another program", []string{"check", garbage}, exitFailure, garbage},
 		{"half of a backup", []string{"check", cut}, exitFailure, "damaged"},
 		{"half of a backup to export", []string{"export", cut}, exitFailure, "damaged"},

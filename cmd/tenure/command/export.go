@@ -30,7 +30,7 @@ valueBase64 and clientBase64. The output holds the values of all keys.`,
 			progress, done := showProgress(cmd, "exporting")
 			defer done()
 			err := journal.Export(cmd.Context(), arguments[0], output.Printable(cmd.OutOrStdout()), progress)
-			return missingSource(arguments[0], orInterrupted(cmd, err, "lines are missing"))
+			return missingSource(orInterrupted(cmd, err, "lines are missing"))
 		},
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"text/tabwriter"
 	"time"
 
@@ -38,7 +36,7 @@ func (d *dataTask) register(cmd *cobra.Command) *cobra.Command {
 		report, err := d.do(cmd.Context(), arguments, progress)
 		done()
 		if err != nil {
-			return missingSource(arguments[0], orInterrupted(cmd, err, d.left(arguments)))
+			return missingSource(orInterrupted(cmd, err, d.left(arguments)))
 		}
 		return printReport(cmd, d.asJSON, report, report.File+" is "+d.done)
 	}
@@ -57,9 +55,9 @@ func refuseMembers(dirs []string) error {
 	return nil
 }
 
-// missingSource marks err as bad usage if there is nothing at the path from which a command was to read.
-func missingSource(path string, err error) error {
-	if _, missing := os.Stat(path); err != nil && errors.Is(missing, fs.ErrNotExist) {
+// missingSource marks err as bad usage if there is no data where a command was to read it.
+func missingSource(err error) error {
+	if errors.Is(err, journal.ErrNoData) {
 		return usage(err)
 	}
 	return err
