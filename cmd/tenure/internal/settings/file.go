@@ -69,21 +69,24 @@ func (f *file) at(node yaml.Node) string { return fmt.Sprintf("%s:%d", f.name, n
 // mistake shows whichever command reads it; values are checked for this one.
 func (f *file) bind(cmd *cobra.Command) error {
 	commands := commandsOf(cmd.Root())
+	all := slices.Collect(maps.Values(commands))
 	var own map[string]yaml.Node
 	for _, name := range slices.Sorted(maps.Keys(f.keys)) {
 		value := f.keys[name]
-		if value.Kind != yaml.MappingNode {
-			if !slices.ContainsFunc(slices.Collect(maps.Values(commands)), func(c *cobra.Command) bool { return isFlagOf(c, name) }) {
-				return f.errorf(value, "no command has the flag --%s", name)
+		switch command := commands[name]; {
+		case value.Kind == yaml.MappingNode:
+			section, err := f.section(command, name, value)
+			if err != nil {
+				return err
 			}
-			continue
-		}
-		section, err := f.section(commands[name], name, value)
-		if err != nil {
-			return err
-		}
-		if commands[name] == cmd {
-			own = section
+			if command == cmd {
+				own = section
+			}
+		case slices.ContainsFunc(all, func(c *cobra.Command) bool { return isFlagOf(c, name) }):
+		case command == nil:
+			return f.noSetting(value, name, "no command has the flag --"+name, all...)
+		case value.Tag != "!!null": // as of a section with nothing but comments
+			return f.errorf(value, "%s is a command: write its settings below it, indented", name)
 		}
 	}
 	return errors.Join(f.set(cmd.Flags(), own), f.set(cmd.Flags(), f.keys))
@@ -100,13 +103,25 @@ func (f *file) section(cmd *cobra.Command, name string, value yaml.Node) (sectio
 	resolve(section)
 	for key, value := range section {
 		if !isFlagOf(cmd, key) {
-			return nil, f.errorf(value, "%s has no flag --%s", cmd.CommandPath(), key)
+			return nil, f.noSetting(value, key, cmd.CommandPath()+" has no flag --"+key, cmd)
 		}
 		if value.Kind == yaml.MappingNode {
 			return nil, f.errorf(value, "%s: want a value", key)
 		}
 	}
 	return section, nil
+}
+
+// noSetting returns why a name cannot be in the file. unknown is the text if no command has a flag of that name.
+func (f *file) noSetting(at yaml.Node, name, unknown string, commands ...*cobra.Command) error {
+	hasFlag := func(cmd *cobra.Command) bool { return flagOf(cmd, name) != nil }
+	switch {
+	case name == configFlag:
+		return f.errorf(at, "--%s comes from the command line or %s only", name, Variable(name))
+	case name == "help" || slices.ContainsFunc(commands, hasFlag):
+		return f.errorf(at, "--%s comes from the command line only", name)
+	}
+	return f.errorf(at, "%s", unknown)
 }
 
 // set gives the flags that have no value yet what keys say. Sections are no values.
@@ -145,20 +160,27 @@ func (f *file) setFlag(flags *pflag.FlagSet, flag *pflag.Flag, value yaml.Node) 
 	return nil
 }
 
-// commandsOf returns the commands below root by name.
+// commandsOf returns the commands below root by name, without those that cobra adds (help, completion).
 func commandsOf(root *cobra.Command) map[string]*cobra.Command {
 	commands := make(map[string]*cobra.Command)
 	for _, cmd := range root.Commands() {
-		commands[cmd.Name()] = cmd
+		if cmd.RunE != nil {
+			commands[cmd.Name()] = cmd
+		}
 	}
 	return commands
 }
 
+// flagOf returns a flag of a command; nil: it has none of that name.
+func flagOf(cmd *cobra.Command, name string) *pflag.Flag {
+	if flag := cmd.Flags().Lookup(name); flag != nil {
+		return flag
+	}
+	return cmd.InheritedFlags().Lookup(name)
+}
+
 // isFlagOf reports whether a command has a flag that may be in a file.
 func isFlagOf(cmd *cobra.Command, name string) bool {
-	flag := cmd.Flags().Lookup(name)
-	if flag == nil {
-		flag = cmd.InheritedFlags().Lookup(name)
-	}
+	flag := flagOf(cmd, name)
 	return flag != nil && isSetting(flag) && name != configFlag
 }

@@ -95,6 +95,9 @@ serve:
 	if v, err = run(t, "# nothing but a comment\n", "serve"); err != nil || v.keys != 7 || !slices.Equal(v.prefixes, []string{"default"}) {
 		t.Errorf("an empty file: %+v, %v", v, err)
 	}
+	if v, err = run(t, "serve:\n  # addr: a\nget:\nmax-keys: 8\n", "serve"); err != nil || v.keys != 8 {
+		t.Errorf("sections with nothing but a comment: %+v, %v", v, err)
+	}
 	t.Setenv("TENURE_LOCK_PREFIX", "x/,y/")
 	if v, err = run(t, content, "serve"); err != nil || !slices.Equal(v.prefixes, []string{"x/", "y/"}) {
 		t.Errorf("a list in a variable: %+v, %v", v, err)
@@ -125,7 +128,12 @@ func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
 		{"a flag of another command", "serve:\n  addr: x\n  broker: y\n", ":3: tenure serve has no flag --broker"},
 		{"a command that does not exist", "sreve:\n  addr: x\n", `: there is no command "sreve"`},
 		{"a mistake in the section of another command", "get:\n  bro: x\n", ":2: tenure get has no flag --bro"},
-		{"another file", "config: other.yaml\n", ":1: no command has the flag --config"},
+		{"another file", "config: other.yaml\n", ":1: --config comes from the command line or TENURE_CONFIG only"},
+		{"another file, for one command", "get: {config: other.yaml}\n", ":1: --config comes from the command line or TENURE_CONFIG only"},
+		{"a confirmation", "force: true\n", ":1: --force comes from the command line only"},
+		{"a confirmation for one command", "get:\n  force: true\n", ":2: --force comes from the command line only"},
+		{"a request for help", "help: true\n", ":1: --help comes from the command line only"},
+		{"a value of a command", "get: true\n", ":1: get is a command: write its settings below it, indented"},
 		{"a value that the flag refuses", "\nhold-off: 10\n", `:2: hold-off: time: missing unit in duration "10"`},
 		{"no value", "addr:\n", ":1: addr: there is no value"},
 		{"a list for one value", "addr: [a, b]\n", ":1: addr: want one value"},
