@@ -118,6 +118,8 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"a format that does not exist", []string{"get", "k", "--log-format", "xml"}, "choose text or json"},
 		{"a file that is not there", []string{"get", "k", "--config", "no.yaml"}, "--config: open no.yaml"},
 		{"authorities that are not there", []string{"get", "k", "--broker", "mqtts://localhost", "--tls-ca", "no.pem"}, "--tls-ca: open no.pem"},
+		{"a duration without a unit", []string{"get", "k", "--timeout", "5"}, `--timeout: want a duration such as 5s, not "5"`},
+		{"the same where a value may begin with a dash", []string{"set", "k", "v", "--px", "5"}, `--px: want a duration such as 5s, not "5"`},
 		{"a value that looks like a flag", []string{"set", "k", "-5"}, "a value that begins with a dash goes after --: tenure set KEY -- VALUE"},
 		{"the flags of a child", []string{"run", "web", "ls", "-la"}, "a flag of the child goes after --: tenure run NAME -- COMMAND"},
 	} {

@@ -261,10 +261,10 @@ func exactly(names ...string) cobra.PositionalArgs {
 
 // explainDashes makes the errors of a command about an unknown flag say what goes after --.
 func explainDashes(cmd *cobra.Command, what, arguments string) {
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) {
 			return fmt.Errorf("%w; %s goes after --: %s %s", err, what, cmd.CommandPath(), arguments)
 		}
-		return err
+		return cmd.Root().FlagErrorFunc()(cmd, err)
 	})
 }

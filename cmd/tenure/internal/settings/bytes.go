@@ -38,10 +38,10 @@ func (b *byteSize) Set(text string) error {
 		digits = strings.TrimSpace(digits)
 		if whole, err := strconv.ParseInt(digits, 10, 64); err == nil {
 			if whole < 0 {
-				return errors.New("a number of bytes cannot be negative")
+				return errors.New("want a number of bytes that is not negative")
 			}
 			if whole > math.MaxInt64/unit.bytes {
-				return errors.New("the number of bytes is too large")
+				return errors.New("want a smaller number of bytes")
 			}
 			*b = byteSize(whole * unit.bytes)
 			return nil

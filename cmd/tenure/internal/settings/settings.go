@@ -15,9 +15,11 @@ package settings
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -48,8 +50,15 @@ const (
 // lease the child works under, and configure no command that the child starts.
 var childVariables = []string{"TENURE_NAME", "TENURE_TOKEN", "TENURE_HOLDER", "TENURE_DEADLINE"}
 
-// Register adds the flag --config to root and all commands below it.
+// Register adds the flag --config to root and all commands below it. Their errors about a value on the command
+// line have the same texts as those of Bind.
 func Register(root *cobra.Command) {
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) {
+			return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, refused(invalid))
+		}
+		return err
+	})
 	root.PersistentFlags().String(configFlag, "", "file with settings, in YAML: a flag without its dashes is a key; flags and TENURE_ variables count before it")
 }
 
@@ -107,7 +116,7 @@ func bindEnvironment(cmd *cobra.Command) (err error) {
 			return
 		}
 		if failure := set(cmd.Flags(), f, name, text); failure != nil {
-			err = fmt.Errorf("%s is %q: %w", name, text, failure)
+			err = fmt.Errorf("%s: %w", name, failure)
 		}
 	})
 	return err
@@ -169,13 +178,32 @@ func set(flags *pflag.FlagSet, f *pflag.Flag, origin, text string) error {
 	err := flags.Set(f.Name, text)
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
-		return errors.Unwrap(invalid) // without the flag, which was not given
+		return refused(invalid)
 	}
 	if err != nil {
 		return err
 	}
 	note(f, origin)
 	return nil
+}
+
+// refused returns what a flag wants in place of a value, in words that need no knowledge of Go.
+func refused(invalid *pflag.InvalidValueError) error {
+	want := invalid.Unwrap().Error()
+	switch invalid.GetFlag().Value.Type() {
+	case "bool":
+		want = "want true or false"
+	case "int":
+		want = "want a whole number"
+		if errors.Is(invalid, strconv.ErrRange) {
+			want += " with fewer digits"
+		}
+	case "uint32":
+		want = fmt.Sprintf("want a whole number from 0 to %d", uint32(math.MaxUint32))
+	case "duration":
+		want = "want a duration such as 5s"
+	}
+	return fmt.Errorf("%s, not %.512q", want, invalid.GetValue())
 }
 
 func note(f *pflag.Flag, origin string) {

@@ -16,6 +16,8 @@ import (
 type values struct {
 	addr, broker, holder, cert string
 	keys                       int
+	packet                     uint32
+	bytes                      int64
 	after                      time.Duration
 	memory, force              bool
 	prefixes                   []string
@@ -33,6 +35,8 @@ func command(v *values) *cobra.Command {
 	}
 	serve.Flags().StringVar(&v.addr, "addr", "", "")
 	serve.Flags().IntVar(&v.keys, "max-keys", 7, "")
+	serve.Flags().Uint32Var(&v.packet, "max-packet-size", 1<<20, "")
+	Bytes(serve.Flags(), &v.bytes, "max-bytes", "")
 	serve.Flags().DurationVar(&v.after, "hold-off", 0, "")
 	serve.Flags().BoolVar(&v.memory, "memory", false, "")
 	serve.Flags().StringSliceVar(&v.prefixes, "lock-prefix", []string{"default"}, "")
@@ -134,7 +138,7 @@ func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
 		{"a confirmation for one command", "get:\n  force: true\n", ":2: --force comes from the command line only"},
 		{"a request for help", "help: true\n", ":1: --help comes from the command line only"},
 		{"a value of a command", "get: true\n", ":1: get is a command: write its settings below it, indented"},
-		{"a value that the flag refuses", "\nhold-off: 10\n", `:2: hold-off: time: missing unit in duration "10"`},
+		{"a value that the flag refuses", "\nhold-off: 10\n", `:2: hold-off: want a duration such as 5s, not "10"`},
 		{"no value", "addr:\n", ":1: addr: there is no value"},
 		{"a list for one value", "addr: [a, b]\n", ":1: addr: want one value"},
 		{"a list of lists", "lock-prefix: [[a]]\n", ":1: lock-prefix: want a list of values"},
@@ -162,8 +166,35 @@ func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
 	}
 	t.Setenv("TENURE_CONFIG", "")
 	t.Setenv("TENURE_MEMORY", "perhaps")
-	if _, err := run(t, "", "serve"); err == nil || !strings.HasPrefix(err.Error(), `TENURE_MEMORY is "perhaps": `) {
+	if _, err := run(t, "", "serve"); err == nil || !strings.HasPrefix(err.Error(), "TENURE_MEMORY: want true or false") {
 		t.Errorf("a variable that the flag refuses: %v", err)
+	}
+}
+
+func TestAValueIsRefusedWithTheSameWordsWhereverItIsGiven(t *testing.T) {
+	for _, test := range []struct{ flag, value, want string }{
+		{"memory", "yes", `want true or false, not "yes"`},
+		{"max-keys", "many", `want a whole number, not "many"`},
+		{"max-keys", "1000000000000000000000", `want a whole number with fewer digits, not "1000000000000000000000"`},
+		{"max-packet-size", "-1", `want a whole number from 0 to 4294967295, not "-1"`},
+		{"max-bytes", "12 apples", `want a number of bytes, like 536870912, 512MiB or 2GiB, not "12 apples"`},
+		{"hold-off", "5", `want a duration such as 5s, not "5"`},
+	} {
+		t.Run(test.flag, func(t *testing.T) {
+			check := func(err error, prefix string) {
+				t.Helper()
+				if err == nil || !strings.HasSuffix(err.Error(), prefix+": "+test.want) {
+					t.Errorf("%v; want %s: %s", err, prefix, test.want)
+				}
+			}
+			_, err := run(t, "", "serve", "--"+test.flag+"="+test.value)
+			check(err, "--"+test.flag)
+			_, err = run(t, test.flag+": "+test.value+"\n", "serve")
+			check(err, "tenure.yaml:1: "+test.flag)
+			t.Setenv(Variable(test.flag), test.value)
+			_, err = run(t, "", "serve")
+			check(err, Variable(test.flag))
+		})
 	}
 }
 
