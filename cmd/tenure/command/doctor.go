@@ -42,7 +42,7 @@ names, 1 for anything else, such as a clock. A warning changes no exit code.
 ` + connectionHelp,
 		Example: `doctor --broker mqtts://broker:8883 --tls-ca ca.pem --username press-7 --password-file secret
 doctor --json | jq -r '.steps[] | select(.status == "failed") | .cure'`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := examine.Flags()

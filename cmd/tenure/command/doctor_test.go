@@ -53,7 +53,7 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 		{"a file of TLS that is not there", []string{"--broker", "mqtts" + strings.TrimPrefix(store, "mqtt"), "--tls-ca", "nowhere"}, exitUsage, "correct the file", "nowhere"},
 		{"flags of TLS without TLS", []string{"--broker", store, "--tls-ca", "nowhere"}, exitUsage, "write mqtts", "does not encrypt"},
 		{"an address that is none", []string{"--broker", "http://localhost"}, exitUsage, "correct --broker", "write it like"},
-		{"an argument", []string{"it"}, exitUsage, "", "unknown command"},
+		{"an argument", []string{"it"}, exitUsage, "", "doctor takes no arguments"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := tenure(t, "", nil, append([]string{"doctor", "--timeout", "20s"}, test.arguments...)...)
@@ -89,9 +89,10 @@ func TestTopPrintsATableOnceWhereTheOutputIsNoTerminal(t *testing.T) {
 	if got.code != 0 || !regexp.MustCompile(`press-7/active +gateway-a +\d+s +(1m0|5\d)`).MatchString(got.stdout) || strings.Contains(got.stdout, "\x1b") {
 		t.Errorf("exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
 	}
-	got = tenure(t, "", nil, "top", "--admin", page, "press-7/active")
-	if got.code != 0 || !strings.Contains(got.stdout, "press-7/active") || strings.Contains(got.stdout, "press-8/active") {
-		t.Errorf("one name: exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
+	got = tenure(t, "", nil, "top", "--admin", page, "press-7/active", "no-such-lease")
+	if got.code != 0 || !strings.Contains(got.stdout, "press-7/active") || strings.Contains(got.stdout, "press-8/active") ||
+		!regexp.MustCompile(`(?m)^no-such-lease +not known +- +-$`).MatchString(got.stdout) {
+		t.Errorf("two names: exit code %d:\n%s%s", got.code, got.stdout, got.stderr)
 	}
 	for _, test := range []struct {
 		code      int

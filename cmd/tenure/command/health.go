@@ -54,7 +54,7 @@ reads a key that does not exist, as a client of --broker.
 		Example: `health --admin 127.0.0.1:8080
 health --admin 127.0.0.1:8080 --standby-ok
 health --broker mqtt://localhost:1883`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return settings.run(cmd) },
 	}
 	flags := health.Flags()

@@ -111,7 +111,7 @@ func (k *keyFlags) token(cmd *cobra.Command) (hlc.Token, error) {
 	}
 	token, err := hlc.ParseToken(k.fence)
 	if err != nil {
-		return token, usage(fmt.Errorf("--fence: %w", err))
+		return token, usage(fmt.Errorf("--fence %.64q is no token; one looks like 1795363097601:1:StateStore, as in $TENURE_TOKEN", k.fence))
 	}
 	return token, nil
 }
@@ -257,6 +257,14 @@ func exactly(names ...string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// noArguments refuses arguments of a command that takes none.
+func noArguments(cmd *cobra.Command, arguments []string) error {
+	if len(arguments) > 0 {
+		return fmt.Errorf("%s takes no arguments", cmd.Name())
+	}
+	return nil
 }
 
 // explainDashes makes the errors of a command about an unknown flag say what goes after --.

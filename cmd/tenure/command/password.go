@@ -32,7 +32,7 @@ asks twice and does not show the password. A password has at most 72 bytes,
 because bcrypt reads no more.`,
 		Example: `password
 password --cost 12 < password.txt`,
-		Args: cobra.NoArgs,
+		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cost < bcrypt.MinCost || cost > maxCost {
 				return usage(fmt.Errorf("--cost %d: choose %d to %d; each step doubles the time to log in", cost, bcrypt.MinCost, maxCost))

@@ -40,11 +40,8 @@ run --holder 10.0.0.7:8000 --health 'test -e /srv/ready' web -- ./server
 run --rank 1 --ttl 2s plc -- ./gateway   # the other node has --rank 0 --fail-back 1m`,
 		Args: programArguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			if min(r.failBack, r.healthEvery, r.healthTimeout) < 0 || r.rank < 0 {
-				return usage(errors.New("--rank, --fail-back, --health-every and --health-timeout are at least 0; the best rank is 0"))
-			}
-			if r.health == "" && (r.healthEvery != 0 || r.healthTimeout != 0) {
-				return usage(errors.New("--health-every and --health-timeout need --health"))
+			if err := r.check(); err != nil {
+				return usage(err)
 			}
 			return r.hold(cmd, arguments, r.run)
 		},
@@ -58,6 +55,30 @@ run --rank 1 --ttl 2s plc -- ./gateway   # the other node has --rank 0 --fail-ba
 	flags.DurationVar(&r.healthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
 	flags.DurationVar(&r.healthTimeout, "health-timeout", 0, "how long --health may take; then it is killed, and counts as failed; default: a third of --ttl")
 	return cmd
+}
+
+// check refuses values that no flag type refuses.
+func (r *runFlags) check() error {
+	if r.rank < 0 {
+		return fmt.Errorf("--rank %d is negative; the best rank is 0", r.rank)
+	}
+	for _, flag := range []struct {
+		name  string
+		value time.Duration
+		zero  string
+	}{
+		{"fail-back", r.failBack, "never"},
+		{"health-every", r.healthEvery, "a third of --ttl"},
+		{"health-timeout", r.healthTimeout, "a third of --ttl"},
+	} {
+		if flag.value < 0 {
+			return fmt.Errorf("--%s %v is negative; 0 means %s", flag.name, flag.value, flag.zero)
+		}
+	}
+	if r.health == "" && (r.healthEvery != 0 || r.healthTimeout != 0) {
+		return errors.New("--health-every and --health-timeout need --health")
+	}
+	return nil
 }
 
 // electionOptions are the options of the election.
