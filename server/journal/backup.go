@@ -32,7 +32,7 @@ func (p Progress) call(done, total uint64) {
 // another process, use the function [Backup].
 func (f *File) Backup(ctx context.Context, w io.Writer) error {
 	file, err := openRegular(f.path, os.O_RDONLY)
-	s, err := newSource(&source{name: f.path, open: true}, file, err)
+	s, err := newSource(&source{name: f.path, cure: cureStore, open: true}, file, err)
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 	if _, err := os.Lstat(file); err == nil {
 		return Report{}, about(file, ErrExists)
 	}
-	s, err := openSource(filepath.Join(dir, fileName))
+	s, err := openSource(filepath.Join(dir, fileName), cureStore)
 	if err != nil {
 		return Report{}, err
 	}
@@ -78,7 +78,7 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 	}
 	defer func() { err = together(err, about(file, removeIfThere(copied.Name()))) }()
 	written := s.copyTo(ctx, copied, progress)
-	err = together(about(s.name, s.err), about(file, together(written, copied.Sync(), copied.Close())))
+	err = together(s.about(s.err), about(file, together(written, copied.Sync(), copied.Close())))
 	if err == nil {
 		report, err = inspectFile(ctx, copied.Name(), file, progress)
 	}
@@ -125,7 +125,7 @@ func publish(temporary, name string) error {
 // issued twice, or the clock of the lost store was ahead.
 func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
 	file, err := openGiven(backup)
-	s, err := newSource(&source{name: backup}, file, err)
+	s, err := newSource(&source{name: backup, cure: cureBackup}, file, err)
 	if err != nil {
 		return Report{}, err
 	}
@@ -156,7 +156,7 @@ func (s *source) restoreIn(ctx context.Context, dir *directory, progress Progres
 	if err != nil {
 		return Report{}, about(path, err)
 	}
-	err = about(s.name, s.restoreTo(ctx, to, progress))
+	err = s.about(s.restoreTo(ctx, to, progress))
 	if err = together(err, about(path, to.err), about(path, to.file.Close())); err == nil {
 		report, err = inspectFile(ctx, created, path, nil)
 	}

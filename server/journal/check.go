@@ -49,24 +49,24 @@ type Report struct {
 // a file of the directory. Other rights that [Open] would refuse are a warning in the report. The report
 // is complete if there is no error. progress gets records.
 func Check(ctx context.Context, path string, progress Progress) (report Report, err error) {
-	s, err := openSource(path)
+	s, err := openSource(path, cureChecked)
 	if err != nil {
 		return Report{}, err
 	}
 	defer func() { err = together(err, s.close()) }()
 	report, err = s.inspect(ctx, progress)
-	return report, about(s.name, err)
+	return report, s.about(err)
 }
 
 // inspectFile inspects a file that was made just now. The report and errors call it name.
 func inspectFile(ctx context.Context, path, name string, progress Progress) (Report, error) {
 	file, err := os.Open(path)
-	s, err := newSource(&source{name: name}, file, err)
+	s, err := newSource(&source{name: name, cure: cureStore}, file, err)
 	if err != nil {
 		return Report{}, err
 	}
 	report, err := s.inspect(ctx, progress)
-	return report, together(about(name, err), s.close())
+	return report, together(s.about(err), s.close())
 }
 
 // inspect decodes every record.
@@ -131,13 +131,17 @@ type source struct {
 	*scan
 	opened   *os.File
 	name     string // for messages
+	cure     string // of damage
 	online   bool   // a process has the journal
 	open     bool   // it has, or ended without closing the file: that may lack its end
 	holder   holder // what that process says about itself
 	warnings []string
 }
 
-func (s *source) close() error { return about(s.name, s.opened.Close()) }
+func (s *source) close() error { return s.about(s.opened.Close()) }
+
+// about returns err with the name of the source and what to do.
+func (s *source) about(err error) error { return withCure(s.name, err, s.cure) }
 
 // complete indexes the file, and refuses one without the end that it must have.
 func (s *source) complete(ctx context.Context) error {
@@ -158,13 +162,14 @@ func (s *source) checkEnd() {
 }
 
 // openSource returns the journal in the directory path, or the backup path. A process that has the
-// journal, or takes it, only appends to it.
-func openSource(path string) (*source, error) {
+// journal, or takes it, only appends to it. cure is what can be done about a damaged journal.
+func openSource(path, cure string) (*source, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, fileName)
 	}
-	s := &source{name: path}
+	s := &source{name: path, cure: cure}
 	if filepath.Base(path) != fileName {
+		s.cure = cureBackup
 		file, err := openGiven(path)
 		return newSource(s, file, err)
 	}
@@ -190,11 +195,11 @@ func newSource(s *source, file *os.File, err error) (*source, error) {
 			"give the directory of a durable store, or the file of a backup", s.name, ErrNoData)
 	}
 	if err != nil {
-		return nil, about(s.name, err)
+		return nil, s.about(err)
 	}
 	s.opened = file
 	if s.scan, err = scanFile(file); err != nil {
-		return nil, together(about(s.name, err), s.close())
+		return nil, together(s.about(err), s.close())
 	}
 	return s, nil
 }
@@ -240,7 +245,7 @@ type exported struct {
 // client of a lease is its holder. A reply has the version that it named, if it named one. A change of a lease
 // is as the status page has it.
 func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
-	s, err := openSource(path)
+	s, err := openSource(path, cureStore)
 	if err != nil {
 		return err
 	}
@@ -253,7 +258,7 @@ func Export(ctx context.Context, path string, w io.Writer, progress Progress) (e
 			return encoder.Encode(exportedOf(item))
 		})
 	}
-	return about(s.name, together(err, buffered.Flush()))
+	return s.about(together(err, buffered.Flush()))
 }
 
 func exportedOf(item statestore.Item) exported {

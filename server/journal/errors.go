@@ -65,14 +65,25 @@ var cures = []struct {
 	{fs.ErrExist, "; there is something else with that name: use another directory"},
 	{syscall.EIO, "; the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"},
 	{syscall.EMFILE, "; raise the limit on open files"}, {syscall.ENFILE, "; raise the limit on open files"},
-	{ErrDamaged, `; stop the store, see "tenure check", and restore a backup into an empty directory with "tenure restore"`},
 	{ErrExists, "; use another name, or move it away first"},
 	{ErrForeign, "; use another directory"},
 	{ErrNewer, "; use that version or a newer one"},
 }
 
-// about returns err with the file that it is about and what to do.
-func about(path string, err error) error {
+// What an operator can do about ErrDamaged, see source.
+const (
+	restoreOne = `restore a backup into an empty directory with "tenure restore"`
+	// cureStore is for the file of a store, cureChecked for one that Check has read, and cureBackup for a backup.
+	cureStore   = `; stop the store, see "tenure check", and ` + restoreOne
+	cureChecked = "; stop the store, and " + restoreOne
+	cureBackup  = "; this backup cannot be used: take another one"
+)
+
+// about returns err with the file of a store that it is about and what to do.
+func about(path string, err error) error { return withCure(path, err, cureStore) }
+
+// withCure returns err with the file that it is about and what to do. damaged is that for a damaged file.
+func withCure(path string, err error, damaged string) error {
 	if err == nil {
 		return nil
 	}
@@ -85,6 +96,9 @@ func about(path string, err error) error {
 		if errors.Is(err, c.of) {
 			return fmt.Errorf("%w%s", wrapped, c.cure)
 		}
+	}
+	if errors.Is(err, ErrDamaged) {
+		return fmt.Errorf("%w%s", wrapped, damaged)
 	}
 	return wrapped
 }

@@ -463,13 +463,14 @@ func TestCommandsRefuseWhatTheyCannotUseAndNameTheCure(t *testing.T) {
 	}
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	backup, garbage, cut := in("backup"), in("garbage"), in("cut")
+	backup, garbage, cut, damaged := in("backup"), in("garbage"), in("cut"), t.TempDir()
 	s.output("backup", s.dir, backup)
 	content, err := os.ReadFile(backup)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range map[string][]byte{garbage: []byte(strings.Repeat("garbage", 10_000)), cut: content[:len(content)/2]} {
+	for name, content := range map[string][]byte{garbage: []byte(strings.Repeat("garbage", 10_000)), cut: content[:len(content)/2],
+		filepath.Join(damaged, "tenure.log"): content[:len(content)/2]} {
 		if err := os.WriteFile(name, content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -493,9 +494,11 @@ func TestCommandsRefuseWhatTheyCannotUseAndNameTheCure(t *testing.T) {
 		{"a directory without data", []string{"check", dir}, exitUsage, "give the directory of a durable store"},
 		{"an export of a directory without data", []string{"export", dir}, exitUsage, "give the directory of a durable store"},
 		{"a file of another program", []string{"check", garbage}, exitFailure, garbage},
-		{"half of a backup", []string{"check", cut}, exitFailure, "damaged"},
-		{"half of a backup to export", []string{"export", cut}, exitFailure, "damaged"},
-		{"half of a backup to restore", []string{"restore", cut, in("new")}, exitFailure, "damaged"},
+		{"half of a journal", []string{"check", damaged}, exitFailure, "; stop the store, and restore a backup into an empty directory"},
+		{"half of a journal to export", []string{"export", damaged}, exitFailure, `; stop the store, see "tenure check", and restore a backup`},
+		{"half of a backup", []string{"check", cut}, exitFailure, "; this backup cannot be used: take another one"},
+		{"half of a backup to export", []string{"export", cut}, exitFailure, "; this backup cannot be used: take another one"},
+		{"half of a backup to restore", []string{"restore", cut, in("new")}, exitFailure, "; this backup cannot be used: take another one"},
 		{"a backup over a file", []string{"backup", s.dir, backup}, exitFailure, "it exists already"},
 		{"a backup into nowhere", []string{"backup", s.dir, in("no/backup")}, exitFailure, in("no")},
 		{"a restore over data", []string{"restore", backup, s.dir}, exitFailure, "it exists already"},
