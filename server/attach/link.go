@@ -16,6 +16,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -108,9 +109,9 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	})
 	if err != nil {
 		if connack != nil {
-			return refused(connack.ReasonCode, &transport.ConnectionError{
+			return refused(connack.ReasonCode, explained(&transport.ConnectionError{
 				Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference,
-			})
+			}))
 		}
 		return cmp.Or(conn.CloseCause(), err)
 	}
@@ -200,6 +201,23 @@ func (l *link) accept(conditions *paho.ConnackProperties) error {
 		return errors.New("the broker turns off the keep-alive, which it needs to notice that a store is gone")
 	}
 	return nil
+}
+
+// An ownStoreError is the refusal of a broker that has a store of its own.
+type ownStoreError struct{ cause error }
+
+func (e ownStoreError) Error() string {
+	return "the broker is a tenure serve, which has a store of its own: point the clients at it, and leave attach out"
+}
+
+func (e ownStoreError) Unwrap() error { return e.cause }
+
+// explained returns why a broker refuses the connection.
+func explained(err *transport.ConnectionError) error {
+	if err.Code == packets.ConnackNotAuthorized && err.Reason == envelope.WillNotAllowed {
+		return ownStoreError{err}
+	}
+	return err
 }
 
 // refused makes an error final unless the reason code means that a later attempt may succeed.
