@@ -280,3 +280,17 @@ func TestTheChecksFindWhatIsWrong(t *testing.T) {
 		t.Error("a run that ends with one node passed")
 	}
 }
+
+func TestATimeThatIsLongerThanPromisedIsPointedOut(t *testing.T) {
+	r := newResult(time.Second)
+	r.begin("killed", 2*time.Second, time.Time{}).Gap = 2 * time.Second
+	r.begin("killed, instant failover", 200*time.Millisecond, time.Time{}).Gap = 348900 * time.Microsecond
+	var text strings.Builder
+	if err := r.write(&text); err != nil {
+		t.Fatal(err)
+	}
+	const want = "\nnote  killed, instant failover took 348.9ms, promised ≤ 200ms: is this machine busy?\n"
+	if strings.Count(text.String(), "note") != 1 || !strings.Contains(text.String(), want) {
+		t.Errorf("the only note of\n%s\nis to be%s", text.String(), want)
+	}
+}

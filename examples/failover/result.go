@@ -204,6 +204,11 @@ func (r *result) write(w io.Writer) error {
 			f.Name, gap, limit, f.Accepted, f.RefusedByGuard, f.RefusedByStore, f.Unknown, f.Token)
 	}
 	fmt.Fprintln(table)
+	for _, f := range r.Faults {
+		if f.Limit > 0 && f.Gap > f.Limit {
+			fmt.Fprintf(table, "note  %s took %v, promised %s: is this machine busy?\n", f.Name, round(f.Gap), promise(f.Limit))
+		}
+	}
 	for _, c := range r.Checks {
 		mark := "ok  "
 		if !c.OK {
