@@ -219,7 +219,7 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 		}
 		var warn, yield bool
 		if effort, warn, yield = effort.after(err); warn {
-			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", err))
+			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", plain(err)))
 		}
 		if yield {
 			c.setEligible(false) // another process may be able to: the member hands leadership on
@@ -360,7 +360,7 @@ func (c *Candidate) observe() {
 		case err != nil:
 			if !unknown {
 				unknown = true
-				c.options.Logger.Warn("etcd does not answer, so the active store is not known; a majority of the members of etcd must run", slog.Any("reason", err))
+				c.options.Logger.Warn("etcd does not answer, so the active store is not known; a majority of the members of etcd must run", slog.Any("reason", plain(err)))
 				c.see(observation{}) // clients must not be sent to a process that may be gone
 			}
 			if !sleep.For(c.life, c.options.requestLimit()/8) {

@@ -23,7 +23,7 @@ func (c *Candidate) probe(ctx context.Context) error {
 	_, err := do(ctx, c.endpoints, c.options.requestLimit(), func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
 		err := c.probeMember(ctx, client)
 		if err != nil && ctx.Err() == nil && !isFinal(err) && reasons.Due(err.Error(), time.Now()) {
-			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", err))
+			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", plain(err)))
 		}
 		return struct{}{}, err
 	})

@@ -5,7 +5,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -14,6 +16,8 @@ import (
 	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
+	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 )
 
 // clientTLS returns the settings of a client with a certificate of this name.
@@ -109,4 +113,27 @@ func TestAStoreOnAnEtcdWithTLSAndUsers(t *testing.T) {
 		}
 		return strings.Contains(err.Error(), "certificate")
 	})
+}
+
+func TestALogSaysOfAPortWhereNothingListensWhatToCheck(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var log logbuffer.Buffer
+	var opening sync.WaitGroup
+	opening.Go(func() {
+		_, _ = cluster.Open(ctx, cluster.Options{Endpoints: []string{"http://" + address}, Name: "a", Address: "mqtt://a", Logger: log.Logger()})
+	})
+	await.Until(func() bool { return strings.Contains(log.String(), "waiting for etcd") })
+	cancel()
+	opening.Wait()
+	if got := log.String(); !strings.Contains(got, "connection refused by "+address+": does etcd run there?") || strings.Contains(got, "rpc error") {
+		t.Errorf("the log has\n%s", got)
+	}
 }
