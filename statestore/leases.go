@@ -212,7 +212,7 @@ func (s *Store) renew(c *Command, e *entry) {
 func (s *Store) acquire(now Instant, c *Command, e *entry) {
 	by := s.leases.source(c.Client, c.User)
 	by.lost = 0
-	e.lease = &lease{since: now.WallMillis, token: e.version, bound: c.store != nil, ttl: c.Lifetime}
+	e.lease = &lease{since: now.recorded(), token: e.version, bound: c.store != nil, ttl: c.Lifetime}
 	s.leases.hold(e, by)
 	s.leases.totals.Acquired++
 	name, to := shown.Cut(e.key()), holderOf(e.value(), by.client)
@@ -235,7 +235,7 @@ func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command
 	by := e.lease.holder
 	ended := HolderChange{
 		Name: s.leases.kept(shown.Cut(e.key())), Cause: cause, From: holderOf(value, by.client),
-		Ended: now.wall(), HeldMillis: max(0, now.WallMillis-e.lease.since),
+		Ended: now.wall(), HeldMillis: max(0, now.recorded()-e.lease.since),
 	}
 	if c == nil {
 		ended.Disconnected = wallOf(by.lost)
@@ -358,7 +358,7 @@ func (l *lease) ask(now Instant, client string) {
 // Lost says that the connection of a client of a user has ended.
 func (s *Store) Lost(now Instant, client, name string) {
 	if by := s.leases.sources[sourceID{shown.Cut(client), shown.Cut(name)}]; by != nil && by.lost == 0 {
-		by.lost = now.WallMillis
+		by.lost = now.recorded()
 	}
 }
 

@@ -2,6 +2,7 @@ package statestore
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -361,6 +362,36 @@ func TestAnExpirySaysWhenTheConnectionOfTheHolderEnded(t *testing.T) {
 	p.expire(5 * time.Second)
 	if got := disconnected(); !got.Equal(lost) {
 		t.Errorf("the connection ended at %v; want %v", got, lost)
+	}
+}
+
+// What a store writes, the next one reads, though the clock of the machine is before 1970 or after the year 9999.
+func TestTheRecordsOfALeaseAreReadableWhateverTheClockSays(t *testing.T) {
+	for _, wall := range []int64{-5000, 0, 5000, latestMoment, latestMoment + 5000, math.MaxInt64 / 2} {
+		t.Run(fmt.Sprint(wall), func(t *testing.T) {
+			p := newPlant(t)
+			p.now.WallMillis = wall
+			restart := func() {
+				store, first, err := p.disk.openAfter(Options{}, p.now, Former{Idle: time.Hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.store = store
+				p.disk.write([]Group{first})
+				store.Committed(store.Bound())
+			}
+			p.disk.setWilled(p.world, true, "k", "a:1", "NX", "PX", "5000")
+			restart() // the connection of the holder ended an hour ago
+			p.expire(0)
+			p.disk.setWilled(p.world, false, "k", "a:2", "NX", "PX", "5000")
+			p.store.Lost(p.now, "c", "")
+			p.expire(6 * time.Second)
+			restart()
+			p.wantHistory("k: acquired ->c", "k: expired c->c", "k: expired c->")
+			if status, _ := p.store.Status(p.now, 1); status.Changes[0].Disconnected.IsZero() {
+				t.Error("the end of the connection is not kept")
+			}
+		})
 	}
 }
 
