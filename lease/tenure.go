@@ -36,6 +36,7 @@ type Tenure struct {
 	sent     time.Duration   // when the latest request for the lease left, on the lease's clock
 	work     context.Context // Context; nil until the program asks for it: many tenures are short
 	warn     context.CancelCauseFunc
+	giveUp   context.CancelFunc // of the latest renewal; nil before the first
 
 	// confirmed is, for each client, the connection over which the store last said that it
 	// has this tenure. Only stores without an identity need it.
@@ -162,6 +163,9 @@ func (t *Tenure) endContextsLocked() {
 	cause, first := t.schedule.cause, cmp.Or(t.schedule.warned, t.schedule.cause)
 	if cause != nil && t.usable.Err() == nil {
 		t.expire(operror.New("lease: tenure of", t.lease.name, cause))
+	}
+	if t.schedule.stopped && t.giveUp != nil {
+		t.giveUp()
 	}
 	if first != nil && t.work != nil && t.work.Err() == nil {
 		t.warn(operror.New("lease: tenure of", t.lease.name, first))
