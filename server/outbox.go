@@ -42,8 +42,8 @@ type outbox struct {
 	closed   bool
 
 	left int64     // bytes that were taken and no longer are, in all
-	seen int64     // left when isRead was called last
-	read time.Time // when isRead saw last that something had left
+	seen int64     // left when progress was called last
+	read time.Time // when progress saw last that something had left
 }
 
 var _ pubsub.Link = (*outbox)(nil)
