@@ -93,10 +93,10 @@ func (n *Network) address(last int) string {
 	return "127.0.0.1"
 }
 
-// Port returns a port for a member of etcd.
-func (n *Network) Port() (int, error) {
+// Port returns a port of a machine: the usual one, or a free one on loopback, which all machines share.
+func (n *Network) Port(usual int) (int, error) {
 	if n.isolated {
-		return 2380, nil
+		return usual, nil
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
