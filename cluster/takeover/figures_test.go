@@ -101,14 +101,19 @@ type measured struct {
 
 func newMeasured(b *testing.B, way way, n node) *measured {
 	m := &measured{B: b, pair: newPair(b, way, crashtest.None), node: n}
-	b.Cleanup(func() { m.check(m.pair.close()) })
+	b.Cleanup(func() {
+		if m.leader != nil {
+			_ = m.leader.Kill() // again, unless the row failed
+		}
+		m.check(m.pair.close())
+	})
 	for i, g := range m.pair.gateways {
 		port, err := m.pair.network.Port(1883)
 		m.check(err)
 		g.listen = net.JoinHostPort(m.pair.network.Host(i), strconv.Itoa(port))
 	}
 	m.node.Stores = fmt.Sprintf("mqtt://%s,mqtt://%s", m.pair.gateways[0].listen, m.pair.gateways[1].listen)
-	m.check(m.pair.Start(b.Context(), crashtest.Life{}))
+	m.settle()
 	var err error
 	m.writer, err = node{Name: "writer", Stores: m.node.Stores}.dial(b.Context())
 	m.check(err)
@@ -148,7 +153,7 @@ func (m *measured) loseStore() {
 	for m.Loop() {
 		sleep.For(m.Context(), undisturbed)
 		outages = append(outages, m.harm())
-		m.heal()
+		m.settle()
 	}
 	sleep.For(m.Context(), m.node.TTL) // a lease that is lost gets another term
 	m.report("outage", outages)
@@ -159,32 +164,44 @@ func (m *measured) loseStore() {
 func (m *measured) loseMachine() {
 	var outages, without []time.Duration
 	for m.Loop() {
-		m.launchLeader()
+		machine := m.active()
+		m.launchLeader(machine)
 		led := make(chan time.Time, 1)
 		stop := m.start("successor", sync.OnceFunc(func() { led <- time.Now() }))
 		sleep.For(m.Context(), undisturbed)
+		if m.active() != machine {
+			m.Fatal("the store went to the other machine by itself: this one is too busy for figures")
+		}
 		began := time.Now()
 		outages = append(outages, m.harm())
 		without = append(without, await.Receive(led).Sub(began))
 		stop()
 		m.check(m.leader.Kill())
-		m.heal()
+		m.settle()
 	}
 	m.report("outage", outages)
 	m.report("leaderless", without)
 }
 
-// launchLeader makes a client lead on the machine of the active store.
-func (m *measured) launchLeader() {
+// active returns the machine of the active store.
+func (m *measured) active() string {
+	m.settle()
+	m.pair.mu.Lock()
+	defer m.pair.mu.Unlock()
+	if m.pair.active == nil {
+		return ""
+	}
+	return m.pair.active.name
+}
+
+// launchLeader makes a client on a machine lead.
+func (m *measured) launchLeader(machine string) {
 	n := m.node
 	n.Name = "leader"
 	encoded, err := json.Marshal(n)
 	m.check(err)
-	m.pair.mu.Lock()
-	machine := m.pair.active.name
-	m.pair.mu.Unlock()
-	task := crashtest.Task{Arguments: map[string]string{"node": string(encoded)}}
-	m.leader, err = crashtest.Launch(task, func(program string) []string { return m.pair.network.Command(machine, program) })
+	m.leader, err = crashtest.Launch(crashtest.Task{Arguments: map[string]string{"node": string(encoded)}},
+		func(program string) []string { return m.pair.network.Command(machine, program) })
 	m.check(err)
 	ctx, cancel := context.WithTimeout(m.Context(), await.Patience)
 	defer cancel()
@@ -194,6 +211,7 @@ func (m *measured) launchLeader() {
 
 // harm harms the active gateway, and returns for how long no write was answered.
 func (m *measured) harm() time.Duration {
+	m.settle()
 	m.awaitAnswer()
 	began := time.Now()
 	m.check(m.pair.Kill())
@@ -223,8 +241,8 @@ func (m *measured) write(ctx context.Context) bool {
 	return err == nil
 }
 
-// heal undoes the harm, and waits until both gateways are well.
-func (m *measured) heal() {
+// settle undoes the harm, and waits until one gateway is active and the other is back.
+func (m *measured) settle() {
 	m.check(m.pair.Start(m.Context(), crashtest.Life{}))
 	await.Done(m.pair.heals.Wait)
 }
