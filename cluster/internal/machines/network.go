@@ -43,7 +43,8 @@ func NewNetwork(machines ...string) (*Network, error) {
 		}
 		return n, fmt.Errorf("there is a network interface %q already; if no other run of these tests uses it, remove it: %s", bridge, remove)
 	}
-	if err := run("ip link add " + bridge + " type bridge"); err != nil {
+	// With a delay the kernel would end a cut that is under way when the delay after the start has passed.
+	if err := run("ip link add " + bridge + " type bridge forward_delay 0"); err != nil {
 		return n, err
 	}
 	n.made = append(n.made, "ip link del "+bridge)
