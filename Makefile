@@ -29,7 +29,7 @@ SEED ?= 0
 # Where gateways and their engineers run it: one vet compiles everything, tests included.
 PLATFORMS := linux/386 linux/arm linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64
 PACKAGES_386 ?= work
-# Rooms without goroutines, or which only start programs: the race detector finds nothing there.
+# Packages without goroutines, or which only start programs: the race detector finds nothing there.
 SEQUENTIAL := . resp3 statestore internal/mutants internal/mutants/count internal/operror internal/protocol release
 # To compile etcd takes half a minute for each.
 APART_PLATFORMS := linux/386 linux/arm64 windows/amd64
@@ -62,7 +62,7 @@ long: ## Run the packages that have tests which `go test work` leaves out, with 
 	LONG_TESTS=1 go test $$(go list -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' work | xargs grep -lE 'prerequisite\.Long' | xargs -n 1 dirname | sort -u)
 
 .PHONY: race
-race: ## Run the tests under the race detector, except in rooms without goroutines (SEQUENTIAL); COUNT=50 repeats them, LONG_TESTS=1 runs the long ones too
+race: ## Run the tests under the race detector, except in packages without goroutines (SEQUENTIAL); COUNT=50 repeats them, LONG_TESTS=1 runs the long ones too
 	@all=$$(go list work); sequential=$$(go list $(addprefix ./,$(SEQUENTIAL))); \
 	packages=$$(echo "$$all" | grep -vxF "$$sequential"); \
 	echo "go test -race: $$(echo "$$packages" | wc -l) packages"; \

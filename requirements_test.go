@@ -80,7 +80,7 @@ func TestNoModuleOfTheWorkspaceRequiresEtcd(t *testing.T) {
 	}
 }
 
-// make race leaves out the rooms of SEQUENTIAL in the Makefile. One that starts a goroutine must not be
+// make race leaves out the packages of SEQUENTIAL in the Makefile. One that starts a goroutine must not be
 // among them; those that only start programs may read their output in one.
 func TestRoomsThatTheRaceDetectorSkipsStartNoGoroutine(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")

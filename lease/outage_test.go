@@ -68,11 +68,8 @@ func TestTheOutageThatIsPromisedIsTheLongestThatCostsNoLease(t *testing.T) {
 			outage := promisesOf(options.Options).outage
 			n := newNode(t, store, "node-a", options.Options)
 			tenure := n.mustAcquire(t)
-			renewed := n.scripted("SET", func(int64) transporttest.Fault { return transporttest.Fault{} })
-			for began := renewed(); renewed() == began; {
-				time.Sleep(time.Millisecond)
-			}
-			// It was renewed a moment ago. The next renewal is due a RenewEvery later, less a tenth of it.
+			close(hangRenewal(n)) // it is renewed now
+			// The next renewal is due a RenewEvery later, less a tenth of it.
 			time.Sleep(cmp.Or(options.RenewEvery, options.TTL/6) * 85 / 100)
 			n.conn.Cut()
 			// A request may be due the moment the outage ends, where the promise counts on the least pause and a reply.

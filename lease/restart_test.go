@@ -258,6 +258,21 @@ func TestInvariant53ReleaseSendsNothingAfterTheConnectionOfTheWill(t *testing.T)
 	})
 }
 
+// Close drops the Will with its DISCONNECT.
+func TestReleaseAfterTheClientIsClosedPromisesNoWill(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
+		tenure := n.mustAcquire(t)
+		if err := n.client.Close(); err != nil {
+			t.Fatal(err)
+		}
+		err := tenure.Release(t.Context())
+		if !errors.Is(err, transport.ErrClosed) || errors.Is(err, lease.ErrConnectionLost) {
+			t.Errorf("Release: %v, want ErrClosed alone", err)
+		}
+	})
+}
+
 // A store that was restarted without its data lets the earlier store's holders run out.
 func TestInvariant47NoLeaseIsGrantedDuringHoldOffAndWaitersGetItAfter(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {

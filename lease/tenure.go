@@ -300,10 +300,6 @@ func (t *Tenure) Release(ctx context.Context) error {
 	if t.isGone() {
 		return nil
 	}
-	if t.will != nil && isClosed(t.lost) {
-		// A tenure that ends with its connection sends nothing over the next one.
-		return t.releaseError(errWillReleases)
-	}
 	if err := t.lease.free(ctx, t.value, t.binding(), t.leftAtStore()); err != nil {
 		return t.releaseError(err)
 	}

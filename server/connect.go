@@ -190,7 +190,7 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 	case topic == protocol.InvokeTopic:
 		return s.setWillRequest(conn, will)
 	case !s.mayLeaveWill(conn.identity, topic): // when the Will is due, the client can no longer be told
-		return mqtt.Refuse(mqtt.NotAuthorized, "a Will may not be published to %q, which belongs to the state store of this server or to another client", topic)
+		return mqtt.Refuse(mqtt.NotAuthorized, "a Will may not be published to its topic, which belongs to the state store of this server or to another client")
 	case will.Retain && !s.options.Retain:
 		return mqtt.Refuse(mqtt.RetainNotSupported, noneRetained)
 	case will.Retain && envelope.IsClientTopic(topic):

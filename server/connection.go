@@ -41,35 +41,25 @@ type connection struct {
 	// Of the goroutine that reads the connection.
 	input          *mqtt.Filter // what the client sends, without what the gate refuses
 	readTurn       *fairqueue.Place
-	place          *packetroom.Place               // its room for a large packet
-	placed         int64                           // bytes of it
-	readBy         time.Time                       // the deadline of reads
-	hurried        bool                            // readBy is the end of Options.PacketTimeout
-	pendingAuth    *unauthenticated.Connection     // set before anything is read
-	authenticated  bool                            // its client
-	silenceAllowed time.Duration                   // one and a half keep-alives
-	client         *client                         // nil: it has not entered Server.clients
-	will           *request                        // to apply when the connection ends; nil: none
-	willCommand    *statestore.Command             // of will, as it was at CONNECT; nil: none
-	ordinaryWill   *ordinaryWill                   // to publish when the connection ends; nil: none
-	texts          requestTexts                    // of the latest request
-	reserved       string                          // the response topic of the latest request
-	handled        bool                            // it has handled a packet since the last pause
-	notified       bool                            // requests since then have caused notifications for their own client
-	answers        int                             // bytes that wait to be written
-	fault          error                           // why the server ends the connection, if the client has sent something forbidden
-	ended          error                           // why readPackets ends; nil after a normal DISCONNECT
-	seen           *events.Client                  // nil: it has not entered Server.clients
-	spare          *waitingReply                   // for the next request of a store with a journal; may be nil
-	wakeOthers     func([]statestore.Notification) // Server.wakeOthers for this connection
-	unlock         func()                          // unlocks the client id; nil: it is not locked
-
-	// Of the goroutine that writes what waits for the client.
-	writeTurn *fairqueue.Place
-	replies   []*waitingReply // that are written now
-
-	// Of that goroutine, or of the one that reads the connection: whichever the outbox lets write.
-	notifications []*sharedNotification // that are written now
+	place          *packetroom.Place           // its room for a large packet
+	placed         int64                       // bytes of it
+	readBy         time.Time                   // the deadline of reads
+	hurried        bool                        // readBy is the end of Options.PacketTimeout
+	pendingAuth    *unauthenticated.Connection // set before anything is read
+	authenticated  bool                        // its client
+	silenceAllowed time.Duration               // one and a half keep-alives
+	client         *client                     // nil: it has not entered Server.clients
+	will           *request                    // to apply when the connection ends; nil: none
+	willCommand    *statestore.Command         // of will, as it was at CONNECT; nil: none
+	ordinaryWill   *ordinaryWill               // to publish when the connection ends; nil: none
+	texts          requestTexts                // of the latest request
+	reserved       string                      // the response topic of the latest request
+	handled        bool                        // it has handled a packet since the last pause
+	answers        int                         // bytes that wait to be written
+	fault          error                       // why the server ends the connection, if the client has sent something forbidden
+	ended          error                       // why readPackets ends; nil after a normal DISCONNECT
+	seen           *events.Client              // nil: it has not entered Server.clients
+	unlock         func()                      // unlocks the client id; nil: it is not locked
 
 	replaced    atomic.Bool               // the next connection of the client waits for the end of this one
 	lastWriteBy atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
@@ -100,13 +90,12 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 	limits := wire.DefaultLimits()
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
-		server:    s,
-		remote:    remoteOf(socket).String(),
-		gate:      wire.NewGate(limits),
-		outbox:    newOutbox(s.options.Limits.OutgoingBytes, s.quotas, s.writers),
-		readTurn:  s.processors.NewPlace(),
-		writeTurn: s.processors.NewPlace(),
-		over:      make(chan struct{}),
+		server:   s,
+		remote:   remoteOf(socket).String(),
+		gate:     wire.NewGate(limits),
+		outbox:   newOutbox(s.options.Limits.OutgoingBytes, s.quotas.outgoing, s.processors, s.writers),
+		readTurn: s.processors.NewPlace(),
+		over:     make(chan struct{}),
 	}
 	c.place = s.quotas.incoming.NewPlace(c.displace)
 	if s.options.Journal != nil {
@@ -130,15 +119,18 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 }
 
 // serve is the life of a connection: CONNECT, the packets of the client, and its Will. It returns why the
-// connection ended, and nil after a normal DISCONNECT. Then finish must be called.
-func (c *connection) serve() error {
-	if err := c.guard(c.establish); err != nil {
+// connection ended, and nil after a normal DISCONNECT. Then, or if it does not return, finish must be called.
+func (c *connection) serve() (err error) {
+	if err := c.guard(c.readTurn, c.establish); err != nil {
 		return err
 	}
-	c.ended = c.guard(c.readPackets)
-	c.close()
-	_ = c.guard(c.settleWill) // which may be what panics
-	return c.ended
+	err = errPanicked // unless guard returns: see there
+	defer func() {
+		c.ended = err
+		c.close()
+		_ = c.guard(c.readTurn, c.settleWill) // which may be what panics
+	}()
+	return c.guard(c.readTurn, c.readPackets)
 }
 
 // readPackets handles the packets of an established connection until that is over, and returns why.
@@ -185,7 +177,6 @@ func (c *connection) check(packet []byte) error {
 // pause ends the turn and writes the answers, before the goroutine waits for the client. It also extends
 // the deadline for the next packet.
 func (c *connection) pause() {
-	c.writeOwnNotifications()
 	c.readTurn.End()
 	if !c.handled {
 		return
@@ -194,6 +185,16 @@ func (c *connection) pause() {
 	*c.gate.Publish() = mqtt.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
 	c.flush()
 	c.extendDeadline()
+}
+
+// writeOwn adds what a request has caused to the packets that are held back, unless another goroutine writes.
+// From now on another one may: a rule of the program may keep the next request for long.
+func (c *connection) writeOwn() {
+	c.answers += c.writePackets(readerWrites, c.readTurn, func() {
+		c.readTurn.End()
+		c.flush()
+	})
+	c.outbox.rest(readerWrites)
 }
 
 // What follows bounds the time of reads [MQTT-3.1.2.10].
@@ -331,6 +332,7 @@ func (c *connection) abort() {
 // end ends what a closed connection waits for.
 func (c *connection) end() {
 	c.closed.Store(true)
+	c.outbox.end()
 	c.pendingAuth.CancelWait()
 	if cancel := c.cancelWait.Load(); cancel != nil {
 		(*cancel)()
@@ -343,7 +345,7 @@ func (c *connection) end() {
 // waitOutsideTurn lets the goroutine that reads the connection wait, and returns what wait does. What
 // is held back is written before.
 func (c *connection) waitOutsideTurn(wait func() bool) bool {
-	c.writeOwnNotifications()
+	c.writeOwn()
 	c.readTurn.End()
 	c.flush()
 	c.answers = 0

@@ -156,8 +156,9 @@
 // A connection has one goroutine, from its CONNECT to its Will (connection.serve, docs/adr/0010). It
 // checks each packet (gate, in an mqtt.Filter), and applies and answers it (connection.handle), in
 // turns (package fairqueue) so that no client can monopolize the processors. Another one, while there is
-// something to write, writes notifications (outbox) and messages (package pubsub) to the client;
-// writeLimiter lets a few of these write at a time. CONTRIBUTING.md has the order of the locks.
+// something to write that its own requests have not caused, writes replies, notifications (outbox) and messages
+// (package pubsub) to the client, in turns too. CONTRIBUTING.md has the order of the
+// locks.
 //
 // Two kinds of locks are not in that order: clientIDs.mu is held for a moment, and only Server.mu is
 // taken under it; connection.writing is held for a write, and only connection.holding is taken under

@@ -85,7 +85,7 @@ func (s *Server) EndSessions(now time.Time) { s.endSessions(now) }
 
 // PanicInStore makes the store panic while it is changed.
 func (s *Server) PanicInStore(value any) {
-	s.engine.SubmitThen(statestore.Parse(statestore.Request{Client: "p", Correlation: []byte("x"), Payload: []byte("*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n")}), func(statestore.Reply) { panic(value) }, nil)
+	s.engine.Submit(statestore.Parse(statestore.Request{Client: "p", Correlation: []byte("x"), Payload: []byte("*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n")}), func(statestore.Reply) { panic(value) })
 }
 
 // PublishDueWills publishes the ordinary Wills that are due by now.
@@ -126,5 +126,5 @@ func (s *Server) Handshaking() int { return s.listener.auth.Handshaking() }
 // HasRoom reports whether the store takes a change without waiting for a commit.
 func (s *Server) HasRoom() bool { return s.engine.HasRoom() }
 
-// WaitingForRoom returns how many requests wait because too much waits for a commit.
-func (s *Server) WaitingForRoom() int { return int(s.journalTurns.waiting.Load()) }
+// WaitingForRoom returns how many requests wait behind one that waits because too much waits for a commit.
+func (s *Server) WaitingForRoom() int { return s.journalTurns.Waiting() }

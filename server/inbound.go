@@ -55,19 +55,6 @@ func (c *connection) handle(packet []byte) (goOn bool) {
 // answer lets encode append to the packets that are held back.
 func (c *connection) answer(encode func(held []byte) []byte) { c.answers += c.holdBack(encode) }
 
-// writeOwnNotifications writes the notifications that requests have caused for their own client, before the
-// goroutine that reads the connection waits. It is called in a turn.
-func (c *connection) writeOwnNotifications() {
-	if !c.notified {
-		return
-	}
-	c.notified = false
-	if c.outbox.claim() {
-		defer c.outbox.unclaim()
-		c.server.writeNotifications(c, c.readTurn)
-	}
-}
-
 func (c *connection) handlePublish() {
 	p := c.gate.Publish()
 	isRequest := string(p.Topic) == protocol.InvokeTopic
@@ -87,9 +74,8 @@ func (c *connection) handlePublish() {
 
 // handleRequest applies a request to the store, and answers it.
 func (c *connection) handleRequest() {
-	p := c.gate.Publish()
-	r := c.texts.request(p)
-	reply, later, fault := c.server.handle(c, r)
+	fault := c.server.handle(c, c.texts.request(c.gate.Publish()))
+	c.writeOwn()
 	if fault != nil {
 		if c.gate.Version < mqtt.Version5 {
 			// An acknowledgement would say that the request was accepted.
@@ -98,9 +84,6 @@ func (c *connection) handleRequest() {
 		}
 		c.acknowledge(fault)
 		return
-	}
-	if !later {
-		c.answers += c.server.sendReply(c, c.readTurn, r.responseTopic, p.CorrelationData, reply)
 	}
 	c.acknowledge(accepted) // does not wait for a commit: it says that the server has the request
 }

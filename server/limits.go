@@ -17,16 +17,12 @@ import (
 // with the reason code of the standard if there is one; a message that does not fit is dropped,
 // and counted in Stats.DroppedMessages. All sizes are in bytes.
 type Limits struct {
-	// OutgoingBytes bounds what waits to be written to one connection: notifications, and
-	// messages of QoS 0. A client for which a notification does not fit is disconnected.
-	// Default 8 MiB.
+	// OutgoingBytes bounds what waits to be written to one connection: replies, notifications, and
+	// messages of QoS 0. A client for which a notification does not fit is disconnected. While half
+	// of it is taken, the server reads nothing more from the client. Default 8 MiB.
 	OutgoingBytes int64
 	// AllOutgoingBytes bounds the same for all connections together. One may have at most
 	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
-	//
-	// Replies that wait for Options.Journal do not count towards OutgoingBytes and AllOutgoingBytes.
-	// They have limits of half the size of their own. The server reads nothing more from a
-	// connection that reaches them, until a commit is over.
 	AllOutgoingBytes int64
 	// AllArrivingBytes bounds the room for packets of all connections that have begun to arrive,
 	// beyond 20 KiB that each has in any case. If it is short, the user that has the most gives
@@ -149,15 +145,13 @@ func (o *Options) bounds() []any {
 
 // quotas are bounds that all connections share.
 type quotas struct {
-	outgoing *sharedquota.Quota // notifications and messages that wait to be written
-	replies  *sharedquota.Quota // replies that wait for a commit, or have waited for one and wait to be written
+	outgoing *sharedquota.Quota // what waits to be written, and replies that wait for a commit
 	incoming *packetroom.Room   // large packets that are not complete
 }
 
 func newQuotas(limits *Limits) quotas {
 	return quotas{
 		outgoing: sharedquota.New(limits.AllOutgoingBytes),
-		replies:  sharedquota.New(limits.AllOutgoingBytes / 2),
 		incoming: packetroom.New(limits.AllArrivingBytes),
 	}
 }

@@ -259,6 +259,7 @@ func TestInvariant57WillsArePublishedInTurns(t *testing.T) {
 				}
 				defer s.Close()
 				s.processors = fairqueue.New(1)
+				s.willReplies.turn = s.processors.NewPlace()
 				const subscriptions, step = 200, fairqueue.Budget / 10
 				offered := 0
 				for i := range subscriptions {
@@ -297,6 +298,8 @@ func TestInvariant57WillsArePublishedInTurns(t *testing.T) {
 				}
 				other.End()
 				await.Receive(over)
+				time.Sleep(time.Second) // a goroutine publishes the reply
+				synctest.Wait()
 				if offered != subscriptions {
 					t.Errorf("%d of %d clients were offered the Will", offered, subscriptions)
 				}

@@ -96,7 +96,14 @@ func (l *listener) handle(socket net.Conn) {
 // serve serves a connection until it is over.
 func (l *listener) serve(conn *connection) {
 	defer l.handlers.Done()
-	err := conn.serve()
+	defer l.finish(conn) // also if a rule of the program ends the goroutine
+	if err := conn.serve(); l.logger.Enabled(context.Background(), slog.LevelDebug) {
+		l.logger.Debug("connection ended", "remote", conn.remote, "error", logs.Error(err))
+	}
+}
+
+// finish ends what the server keeps for a connection that is over.
+func (l *listener) finish(conn *connection) {
 	if !conn.pendingAuth.Done() && !conn.authenticated {
 		// It was dropped for a newer one. It is counted here, which every connection reaches.
 		l.countRefused(conn.address(), RefusedUnauthenticated, "hint", unauthenticated.Hint)
@@ -106,11 +113,8 @@ func (l *listener) serve(conn *connection) {
 		l.faults.Log("client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", logs.Error(conn.fault))
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	delete(l.connections, conn)
-	l.mu.Unlock()
-	if l.logger.Enabled(context.Background(), slog.LevelDebug) {
-		l.logger.Debug("connection ended", "remote", conn.remote, "error", logs.Error(err))
-	}
 }
 
 // isFull reports whether as many connections are open as descriptors allow.

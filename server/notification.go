@@ -3,7 +3,6 @@ package server
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 
@@ -47,105 +46,76 @@ func (s *Server) deliver(notification statestore.Notification) {
 	case latest.several.Load() == nil:
 		latest.several.Store(new(sharedEncoding))
 	}
-	queued, backlogged := conn.outbox.push(latest)
+	queued, behind := conn.outbox.notify(latest)
 	if !queued {
 		conn.slow.Store(true)
 		conn.abort() // endConnection, which follows, logs the reason
 	}
-	if backlogged {
-		s.backlogged.Store(conn.outbox)
+	if behind {
+		s.behind.Store(conn.outbox)
 	}
 }
 
-// wake wakes the goroutines that write these notifications. The engine calls it without its lock,
-// after deliver.
-func (s *Server) wake(notifications []statestore.Notification) {
-	for _, notification := range notifications {
-		if conn := s.connectionOf(notification.Client); conn != nil {
-			conn.outbox.Wake()
-		}
-	}
-}
-
-// wakeOthers is wake for the notifications that a request of a connection has caused, except for those
-// of the connection itself: the goroutine that reads it writes them. Most notifications are of a holder
-// that renews its lease, which it watches: so they leave together with the reply, and wake no goroutine.
-// The goroutine that reads the connection calls wakeOthers.
-func (s *Server) wakeOthers(conn *connection, notifications []statestore.Notification) {
-	for _, notification := range notifications {
-		switch to := s.connectionOf(notification.Client); to {
-		case nil:
-		case conn:
-			conn.notified = true
-		default:
-			to.outbox.Wake()
-		}
-	}
-}
-
-const (
-	// backlogPause is a pause in which nothing is queued while an outbox is filling up, and
-	// backlogPauses how many there are at most while it is being written.
-	backlogPause  = time.Millisecond
-	backlogPauses = 5
-)
-
-// letWrite waits for a moment while an outbox is filling up and is being written. All notifications of
-// a commit are queued at once, and a burst of requests is applied faster than the goroutines that write
-// are scheduled, and than the kernel takes more: without a pause, a client would seem slow that is not.
-// The engine, and the goroutine that reads a connection, call letWrite without a lock. Replies wait
-// meanwhile, so it does not wait for a client that does not read.
-func (s *Server) letWrite() {
-	o := s.backlogged.Swap(nil)
-	if o == nil {
-		return
-	}
-	if !o.isRead() {
-		return
-	}
-	waiting := o.waiting()
-	for range backlogPauses {
-		time.Sleep(backlogPause)
-		before := waiting
-		if waiting = o.waiting(); waiting <= o.limit/4 || waiting >= before {
-			return
-		}
+// letRead lets a client read whose outbox is filling up. The engine, and the goroutine that reads a connection,
+// call it without a lock. Replies wait meanwhile, so it does not wait for a client that does not read.
+func (s *Server) letRead() {
+	if o := s.behind.Swap(nil); o != nil {
+		o.letRead()
 	}
 }
 
 // writesAtOnce is how many writes of messages a connection may make before others may write.
 const writesAtOnce = 8
 
-// writeWaiting writes what waits for a client: replies and notifications, as many as possible in one
-// write, and then the messages of its session. It does so in turns: notifying a thousand clients of one
+// writeWaiting writes what waits for a client, as much as possible in one write: replies and notifications, and
+// then the messages of its session. It is called in a turn of Server.writers: notifying a thousand clients of one
 // change must not delay the requests of others.
 func (s *Server) writeWaiting(conn *connection) {
-	defer s.recoverIn(conn)
-	defer conn.writeTurn.End()
-	s.writeReplies(conn)
-	s.writeNotifications(conn, conn.writeTurn)
-	s.writeMessages(conn)
-	conn.writeTurn.End()
-	conn.flush()
+	o := conn.outbox
+	write := func() {
+		o.turn.End()
+		conn.flush()
+		o.task.Yield()
+	}
+	_ = conn.guard(o.turn, func() error {
+		conn.writePackets(startedWrites, o.turn, write)
+		s.writeMessages(conn, write)
+		write()
+		return nil
+	})
 }
 
-// writeNotifications adds the notifications that wait to the packets that are held back, and writes when
-// these are enough. It ends in a turn, if it had anything to do.
-func (s *Server) writeNotifications(conn *connection, turn *fairqueue.Place) {
-	conn.notifications = conn.outbox.take(conn.notifications)
-	for _, notification := range conn.notifications {
-		if conn.closed.Load() {
-			return // the end of the connection waits for this, and a thousand long ones take long
-		}
-		turn.Begin()
-		s.notify(conn, turn, notification)
+// packetsAtOnce is how many packets are encoded before a turn may end: those that one request causes leave together.
+const packetsAtOnce = 8
+
+// writePackets adds the packets that wait to those that are held back, in turns, and calls write when these are
+// enough and more follow. It returns how many bytes of them are still held back. If another goroutine writes, it
+// does nothing.
+func (c *connection) writePackets(by writer, turn *fairqueue.Place, write func()) (held int) {
+	left := c.outbox.take(by)
+	if len(left) == 0 {
+		return 0
 	}
-	clear(conn.notifications) // an idle client must not keep their values
+	defer func() { c.outbox.release(left...) }() // if the connection ends, perhaps in a panic
+	for n := 1; len(left) > 0 && !c.closed.Load(); n++ {
+		turn.Begin()
+		held += left[0].write(c, turn)
+		c.outbox.release(left[0])
+		left = left[1:]
+		if len(left) > 0 && (held >= heldEnough || n%packetsAtOnce == 0 && turn.Spent()) {
+			write()
+			held = 0
+		}
+	}
+	return held
 }
 
 // writeMessages writes the messages that wait in the session of a client. It gathers the packets
 // without a lock of the connection, because the session may call an Authorizer.
-func (s *Server) writeMessages(conn *connection) {
+func (s *Server) writeMessages(conn *connection, write func()) {
+	if !conn.outbox.takeMessages() {
+		return
+	}
 	room := heldRooms.Get().(*[heldRoom]byte)
 	defer heldRooms.Put(room)
 	more := true
@@ -154,41 +124,37 @@ func (s *Server) writeMessages(conn *connection) {
 			conn.outbox.Wake() // goes on when the others have written
 			return
 		}
-		conn.writeTurn.Begin()
+		conn.outbox.turn.Begin()
 		var gathered []byte
 		gathered, more = conn.session.Append(conn.outbox, room[:0], heldEnough)
 		if len(gathered) == 0 {
 			return
 		}
 		conn.holdBack(func(held []byte) []byte { return append(held, gathered...) })
-		conn.writeTurn.End()
-		conn.flush()
+		write()
 	}
 }
 
-// notify adds a notification, with QoS 0, to the packets that are held back, and writes when these
-// are enough.
-func (s *Server) notify(conn *connection, turn *fairqueue.Place, notification *sharedNotification) {
-	defer conn.outbox.Release(int(envelope.NotificationCost(notification.Change))) // only now: until here it waited
-	message := s.encodeNotification(conn.identity.Client, notification)
+func (n *sharedNotification) free() (isReply bool) { return false }
+
+func (n *sharedNotification) size() int64 { return envelope.NotificationCost(n.Change) }
+
+// write adds the notification, with QoS 0, to the packets that are held back.
+func (n *sharedNotification) write(conn *connection, _ *fairqueue.Place) (added int) {
+	s := conn.server
+	message := s.encodeNotification(conn.identity.Client, n)
 	defer message.free()
 	if conn.gate.TooLarge(message.Size()) {
 		s.logger.Debug("a notification is larger than its client takes", "client", logs.Name(conn.identity.Client), "bytes", message.Size())
-		return
+		return 0
 	}
-	var total int
-	conn.holdBack(func(held []byte) []byte {
+	return conn.holdBack(func(held []byte) []byte {
 		held, err := message.Append(held)
 		if err != nil {
 			s.logger.Debug("a notification was not delivered", "client", logs.Name(conn.identity.Client), "error", logs.Error(err))
 		}
-		total = len(held)
 		return held
 	})
-	if total >= heldEnough || turn.Spent() {
-		turn.End()
-		conn.flush()
-	}
 }
 
 // encodeNotification returns a notification to a client, to be freed after use. Each renewal of a

@@ -1,204 +1,191 @@
 package server
 
 import (
-	"context"
-	"runtime"
 	"sync"
 	"time"
 
-	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
 
-// maxSpareQueue is the longest queue, in notifications, that an outbox keeps for reuse.
-const maxSpareQueue = 1024
-
-// outbox is what waits to be written to one connection on behalf of the store and of other
-// clients: a queue of notifications, a queue of replies that have waited for a commit, and the room
-// for ordinary messages, which are queued in the client's session. A goroutine writes all, so
-// neither a publisher nor a commit ever waits for a client. The goroutine that reads the connection
-// writes the notifications of changes that its own client has asked for.
+// outbox is what the store and other clients cause to be written to one connection: a queue of replies and
+// notifications, and the room for ordinary messages, which are queued in the client's session. All of it has
+// one budget of bytes.
+//
+// The goroutine that reads the connection writes what its own requests cause, each before the next.
+// Otherwise a goroutine writes that is started in a turn of Server.writers. So neither a publisher nor a
+// commit ever waits for a client, and an idle connection has one goroutine.
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
 // reads again, and so misses nothing. If the notification were dropped, the client would keep an
-// outdated state. An ordinary message of QoS 0 that does not fit is dropped.
+// outdated state. While replies have no room, the server reads nothing more from the client. An ordinary
+// message of QoS 0 that does not fit is dropped.
 type outbox struct {
-	limit      int64              // bytes
-	all        *sharedquota.Quota // quotas.outgoing
-	allReplies *sharedquota.Quota // quotas.replies
-	limiter    *writeLimiter      // permits to write
-	task       sync.WaitGroup     // the goroutine that writes, if there is one
-	run        func()             // the method writeOnce as a value, which is allocated once
+	limit int64              // bytes
+	all   *sharedquota.Quota // quotas.outgoing
+	task  *fairqueue.Place   // of Server.writers: its turn starts a goroutine
+	turn  *fairqueue.Place   // of Server.processors, for this goroutine
+	tasks sync.WaitGroup     // this goroutine, if there is one
+	room  chan struct{}      // has an item after there may be room for a reply again
 
-	mu        sync.Mutex
-	write     func() // nil: begin has not been called
-	pending   bool   // the limiter was asked, and has not permitted to write yet
-	permitted bool   // the limiter has, and the goroutine has not finished
-	round     uint64 // of the limiter, in which it has
-	again     bool   // there is something to write that the goroutine may not see
-	closed    bool
-	queue     []*sharedNotification
-	used      int64     // bytes of limit
-	left      int64     // bytes that were taken and no longer are, in all
-	seen      int64     // left when isRead was called last
-	read      time.Time // when isRead saw last that something had left
+	mu       sync.Mutex
+	write    func() // writes what waits; nil: begin has not been called
+	writer   writer
+	queue    []packet
+	taken    []packet // that the writer writes now
+	spare    []packet // an empty queue to be used again; may be nil
+	messages bool     // the session has messages to write
+	replies  int      // that have room: queued ones, and ones whose requests are being applied or wait for a commit
+	used     int64
+	blocked  bool // there was no room for a reply
+	closed   bool
 
-	// Of a server with a journal. Replies have a room apart from notifications: a client without
-	// room for its notifications is disconnected, and a slow disk must not cause that.
-	replies        []*waitingReply // that are committed, and wait to be written
-	unwritten      int             // of replies, and of replies that are being written
-	unwrittenBytes int64
-	promised       int // replies that are to be written: unwritten ones, and ones that wait for a commit
-	promisedBytes  int64
-	blocked        bool          // there was no room for a reply
-	room           chan struct{} // has an item after there may be room again
+	left int64     // bytes that were taken and no longer are, in all
+	seen int64     // left when progress was called last
+	read time.Time // when progress saw last that something had left
 }
 
 var _ pubsub.Link = (*outbox)(nil)
 
-func newOutbox(limit int64, shared quotas, limiter *writeLimiter) *outbox {
-	o := &outbox{
-		limit:      limit,
-		all:        shared.outgoing,
-		allReplies: shared.replies,
-		limiter:    limiter,
-		room:       make(chan struct{}, 1),
-	}
-	o.run = o.writeOnce
+// writer says which goroutine will write what waits.
+type writer uint8
+
+const (
+	noWriter      writer = iota // one has to be started
+	readerWrites                // the goroutine that reads the connection, before its next request
+	startedWrites               // one that is started in its turn
+)
+
+// packet is what waits in the queue of an outbox.
+type packet interface {
+	// size returns how many bytes of the budget the packet takes.
+	size() int64
+	// write adds the packet to those that a connection holds back, or publishes it, in a turn of a place. It
+	// returns how many bytes it has added.
+	write(conn *connection, turn *fairqueue.Place) (added int)
+	// free lets another packet use the memory, and reports whether it was a reply.
+	free() (isReply bool)
+}
+
+// assured is how many bytes may wait for a connection whatever waits for others: a few
+// notifications. A client that reads must not be disconnected because others do not.
+const assured = 8 << 10
+
+func newOutbox(limit int64, all *sharedquota.Quota, processors, writers *fairqueue.Scheduler) *outbox {
+	o := &outbox{limit: limit, all: all, turn: processors.NewPlace(), room: make(chan struct{}, 1)}
+	o.task = writers.NewTask(o.start)
 	return o
 }
 
-// begin sets the function that writes what waits. A goroutine that calls it starts after a Wake, and
-// ends with the call: an idle connection has none.
+// begin sets the function that writes what waits, which a goroutine calls that is started.
 func (o *outbox) begin(write func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.write = write
 }
 
-// push queues a notification, to be written after Wake. It reports whether there was room, and
-// whether more than a quarter of the connection's room is taken.
-func (o *outbox) push(notification *sharedNotification) (queued, backlogged bool) {
+// notify queues a notification. It reports whether there was room, and whether more than a quarter of the
+// budget is taken.
+func (o *outbox) notify(notification packet) (queued, behind bool) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
+	switch {
+	case o.closed:
+		queued = true
+	case o.reserveLocked(notification.size()):
+		o.queue = append(o.queue, notification)
+		queued = true
+	}
+	behind = o.used > o.limit/4
+	o.unlockAndStart()
+	return queued, behind
+}
+
+// answer queues a reply that has room.
+func (o *outbox) answer(reply packet) {
+	o.mu.Lock()
+	defer o.unlockAndStart()
 	if o.closed {
-		return true, false
+		o.releasePacketsLocked([]packet{reply})
+		return
 	}
-	if !o.reserveLocked(envelope.NotificationCost(notification.Change)) {
-		return false, true
-	}
-	o.queue = append(o.queue, notification)
-	return true, o.used > o.limit/4
+	o.queue = append(o.queue, reply)
 }
 
-// waiting returns how many bytes of the limit are taken.
-func (o *outbox) waiting() int64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.used
-}
-
-// isRead reports whether anything has left within unreadAfter, as far as its calls could see: the client
-// reads.
-func (o *outbox) isRead() bool {
-	now := time.Now()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.left != o.seen || o.read.IsZero() {
-		o.seen, o.read = o.left, now
-	}
-	return now.Sub(o.read) < unreadAfter
-}
-
-const unreadAfter = 100 * time.Millisecond
-
-// Wake makes the goroutine write what waits, as soon as the writeLimiter permits.
+// Wake makes a goroutine write the messages of the session.
 func (o *outbox) Wake() {
-	if o.markPending() {
-		o.limiter.enqueue(o)
+	o.mu.Lock()
+	defer o.unlockAndStart()
+	o.messages = true
+}
+
+// unlockAndStart releases mu, and has a goroutine started if something waits that none will write.
+func (o *outbox) unlockAndStart() {
+	start := !o.closed && o.write != nil && o.writer == noWriter && (o.messages || len(o.queue) > 0)
+	if start {
+		o.writer = startedWrites
+	}
+	o.mu.Unlock()
+	if start {
+		o.task.Start()
 	}
 }
 
-// claim lets its caller write what waits in place of a goroutine, until unclaim. It reports false if a
-// goroutine does that already, or will.
-func (o *outbox) claim() bool {
+// start starts the goroutine in its turn, unless the outbox is closed.
+func (o *outbox) start() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch {
-	case o.closed || o.pending:
-		return false
-	case o.permitted:
-		o.again = true
-		return false
-	}
-	o.permitted = true // not by the limiter: the caller runs in any case
-	return true
-}
-
-// unclaim ends the writing that claim has begun.
-func (o *outbox) unclaim() {
-	if o.unpermit() {
-		o.limiter.enqueue(o)
-	}
-}
-
-// unpermit notes that there is no permission to write any more, and reports whether there may be more
-// to write.
-func (o *outbox) unpermit() (more bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	more = o.again && !o.closed
-	o.permitted, o.again, o.pending = false, false, more
-	return more
-}
-
-// markPending notes that there is something to write, and reports whether the writeLimiter has to be
-// asked: not if it was asked already, or if the goroutine is writing and will look again.
-func (o *outbox) markPending() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case o.closed || o.write == nil || o.pending:
-		return false
-	case o.permitted:
-		o.again = true // the goroutine may not see what was queued last
-		return false
-	}
-	o.pending = true
-	return true
-}
-
-// permit makes a goroutine write what waits, and then call writeLimiter.done. It reports false
-// if the outbox is closed.
-func (o *outbox) permit(round uint64) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.pending = false
 	if o.closed {
 		return false
 	}
-	o.permitted, o.round = true, round
-	o.task.Add(1) // before close waits, since the outbox is not closed
-	go o.run()    // there is one at a time, because there is one permission at a time
+	o.tasks.Add(1) // before close waits, since the outbox is not closed
+	go o.run()
 	return true
 }
 
-func (o *outbox) writeOnce() {
-	defer o.task.Done()
+func (o *outbox) run() {
+	defer o.tasks.Done()
+	defer o.rest(startedWrites)
+	defer o.task.End()
 	o.write() // constant from begin on
-	if o.writeDone() {
-		o.limiter.enqueue(o)
-	}
 }
 
-// writeDone tells the writeLimiter that the goroutine has written, and reports whether there may be
-// more to write.
-func (o *outbox) writeDone() (more bool) {
-	round := o.round // constant while it is permitted
-	more = o.unpermit()
-	o.limiter.done(round)
-	return more
+// rest ends the writing of a goroutine. If more waits, another one is started.
+func (o *outbox) rest(by writer) {
+	o.mu.Lock()
+	defer o.unlockAndStart()
+	if o.writer != by {
+		return
+	}
+	o.writer = noWriter
+	clear(o.taken) // an idle client must not keep their values
+	if o.taken != nil && cap(o.taken) <= maxSpareQueue {
+		o.spare = o.taken[:0]
+	}
+	o.taken = nil
+}
+
+// maxSpareQueue is the longest queue, in packets, that an outbox keeps for reuse.
+const maxSpareQueue = 64
+
+// take returns the packets that wait, for their writer; none if another goroutine writes. The caller releases
+// each, and calls rest in the end.
+func (o *outbox) take(by writer) []packet {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.writer != by || len(o.queue) == 0 {
+		return nil
+	}
+	o.taken, o.queue, o.spare = o.queue, o.spare, nil
+	return o.taken
+}
+
+// takeMessages reports whether the session has messages to write, which the caller will.
+func (o *outbox) takeMessages() (any bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	any, o.messages = o.messages, false
+	return any
 }
 
 // Reserve takes room, and reports false if there is not enough.
@@ -208,10 +195,6 @@ func (o *outbox) Reserve(bytes int) bool {
 	return !o.closed && o.reserveLocked(int64(bytes))
 }
 
-// assured is how many bytes may wait for a connection whatever waits for others: a few
-// notifications. A client that reads must not be disconnected because others do not.
-const assured = 8 << 10
-
 func (o *outbox) reserveLocked(bytes int64) bool {
 	if o.used+bytes > o.limit || !o.all.Take(o.used, bytes, assured) {
 		return false
@@ -220,32 +203,20 @@ func (o *outbox) reserveLocked(bytes int64) bool {
 	return true
 }
 
-// Release gives room back that Reserve or push took.
-func (o *outbox) Release(bytes int) {
+// reserveReply takes room for the reply to a request of the connection, before the store gets it. It reports
+// false if there is not enough, or if most replies have room already. One reply has room in any case, unless
+// other packets wait. Then by writes what waits, unless another goroutine does already.
+func (o *outbox) reserveReply(by writer, bytes int64, most int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.releaseLocked(int64(bytes))
-}
-
-func (o *outbox) releaseLocked(bytes int64) {
-	if o.closed {
-		return // close has released all
-	}
-	o.used -= bytes
-	o.left += bytes
-	o.all.Release(bytes)
-}
-
-// takeReply takes room for a reply that may have to wait for a commit. It reports false if there is
-// not enough, or if most replies wait already. One reply has room in any case.
-func (o *outbox) takeReply(bytes int64, most int) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.promised >= most || !o.takeForReplyLocked(0, bytes) {
+	if o.replies >= most || !o.reserveReplyLocked(0, bytes) {
 		o.blocked = true
 		return false
 	}
-	o.promised++
+	o.replies++
+	if o.writer == noWriter {
+		o.writer = by
+	}
 	return true
 }
 
@@ -253,238 +224,152 @@ func (o *outbox) takeReply(bytes int64, most int) bool {
 func (o *outbox) growReply(present, more int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.takeForReplyLocked(present, more) {
-		o.blocked = true
-		return false
-	}
-	return true
+	o.blocked = !o.reserveReplyLocked(present, more)
+	return !o.blocked
 }
 
-// takeForReplyLocked takes more room for a reply that has some already.
-func (o *outbox) takeForReplyLocked(present, more int64) bool {
+func (o *outbox) reserveReplyLocked(present, more int64) bool {
 	own := int64(assured)
-	if o.promisedBytes == present { // nothing else waits
+	if o.used <= present { // nothing else waits
 		own = max(own, present+more)
-	} else if o.promisedBytes+more > o.limit/2 {
+	} else if o.used+more > o.limit/2 {
 		return false
 	}
-	if o.closed || !o.allReplies.Take(o.promisedBytes, more, own) {
+	if o.closed || !o.all.Take(o.used, more, own) {
 		return false
 	}
-	o.promisedBytes += more
+	o.used += more
 	return true
 }
 
-// freeReplyLocked gives back the room of a reply.
-func (o *outbox) freeReplyLocked(bytes int64) {
-	o.promised--
-	o.promisedBytes -= bytes
-	o.allReplies.Release(bytes)
-	if o.blocked {
-		o.blocked = false
-		select {
-		case o.room <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// waitForRoom calls take until it succeeds, whenever there may be room again. It reports false if ctx
+// awaitRoom calls take until it succeeds, whenever there may be room again. It reports false if the connection
 // ends before.
-func (o *outbox) waitForRoom(ctx context.Context, take func() bool) bool {
+func (o *outbox) awaitRoom(take func() bool) bool {
 	for !take() {
-		select {
-		case <-o.room:
-		case <-ctx.Done():
+		if o.isClosed() {
 			return false
 		}
+		<-o.room
 	}
 	return true
 }
 
-// promisedAtMost reports whether the replies that have room take up at most some bytes.
-func (o *outbox) promisedAtMost(bytes int64) bool {
+// overdraw takes room in any case.
+func (o *outbox) overdraw(bytes int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.promisedBytes <= bytes
+	o.used += bytes
+	o.all.Add(bytes)
 }
 
-// cancelReply gives back the room of a reply that does not wait for a commit.
-func (o *outbox) cancelReply(bytes int64) {
+func (o *outbox) isClosed() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.freeReplyLocked(bytes)
+	return o.closed
 }
 
-// cancelUnlessBehind is cancelReply, and reports true, unless replies wait to be written whose
-// commits are over: a later reply must not overtake them.
-func (o *outbox) cancelUnlessBehind(bytes int64) (cancelled bool) {
+// awaitedReplies returns how many replies have room.
+func (o *outbox) awaitedReplies() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.unwritten > 0 {
-		return false
-	}
-	o.freeReplyLocked(bytes)
-	return true
+	return o.replies
 }
 
-// pushReply queues a reply whose commit is over. It reports whether there is something to write.
-func (o *outbox) pushReply(w *waitingReply) (queued bool) {
+// Release gives room back that Reserve took.
+func (o *outbox) Release(bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed || w.abandoned {
-		o.freeReplyLocked(w.room)
-		return false
-	}
-	o.replies = append(o.replies, w)
-	o.unwritten++
-	o.unwrittenBytes += w.room
-	return true
+	o.releaseLocked(int64(bytes))
 }
 
-// takeReplies returns the replies that wait to be written. The caller must call replyWritten for
-// each. From now on the outbox queues in the slice written, which the caller has finished with.
-func (o *outbox) takeReplies(written []*waitingReply) []*waitingReply {
-	written = emptied(written)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	taken := o.replies
-	o.replies = written
-	return taken
-}
-
-// replyWritten gives back the room of a reply that is written.
-func (o *outbox) replyWritten(bytes int64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.closed {
-		o.unwritten--
-		o.unwrittenBytes -= bytes
-		o.freeReplyLocked(bytes)
-	}
-}
-
-// take returns the notifications that wait. The caller must Release the room of each when it has
-// written it. From now on the outbox queues in the slice written, which the caller has
-// finished with.
-func (o *outbox) take(written []*sharedNotification) []*sharedNotification {
-	written = emptied(written)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	taken := o.queue
-	o.queue = written
-	return taken
-}
-
-// emptied returns a slice with the capacity of queue and no element, or nil if queue is left from a
-// burst.
-func emptied[T any](queue []T) []T {
-	clear(queue)
-	if cap(queue) > maxSpareQueue {
-		return nil
-	}
-	return queue[:0]
-}
-
-// close ends the goroutine and waits for it. The socket must have been closed, so that a present
-// write returns. The room of replies that wait for a commit stays taken until then: the engine
-// still has them.
-func (o *outbox) close() {
-	o.mu.Lock()
-	o.releaseLocked(o.used)
-	o.allReplies.Release(o.unwrittenBytes)
-	o.promisedBytes -= o.unwrittenBytes
-	o.closed, o.queue, o.replies, o.used = true, nil, nil, 0
-	o.mu.Unlock()
-	o.task.Wait()
-}
-
-// stuckAfter is how long none of the outboxes that may write has finished before they count as
-// stuck, waiting for their clients.
-const stuckAfter = 10 * time.Millisecond
-
-// writeLimiter lets a few outboxes write at a time, in the order in which they asked. Otherwise a
-// change that a thousand clients watch would make a thousand goroutines runnable at once, for all
-// of which a request would wait. What is queued for a waiting outbox leaves in the same write.
-//
-// A client that does not read can block a write for writeTimeout. So if no write ends for
-// stuckAfter, the present ones no longer count: twice as many may write each time, until writes end
-// again.
-//
-// It is safe for concurrent use, and has no goroutine.
-type writeLimiter struct {
-	normal int // how many may write at a time, unless some are stuck
-
-	mu      sync.Mutex
-	waiting []*outbox   // in the order in which they asked; each at most once
-	writing int         // how many have begun to write in this round and not finished
-	allowed int         // how many may write now
-	round   uint64      // counts how often the outboxes that write were declared stuck
-	latest  time.Time   // when one began to write or finished
-	timer   *time.Timer // calls relieve; nil: it is not running
-}
-
-// newWriteLimiter leaves one processor for requests: see fairqueue.New.
-func newWriteLimiter() *writeLimiter {
-	most := max(runtime.GOMAXPROCS(0)-1, 1)
-	return &writeLimiter{normal: most, allowed: most}
-}
-
-// enqueue calls permit of an outbox when that may write.
-func (p *writeLimiter) enqueue(o *outbox) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.waiting = append(p.waiting, o)
-	p.permitLocked()
-}
-
-// done is called when an outbox that was permitted to write in a round has written.
-func (p *writeLimiter) done(round uint64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if round == p.round {
-		p.writing--
-		p.latest = time.Now()
-	}
-	p.permitLocked()
-}
-
-func (p *writeLimiter) permitLocked() {
-	for p.writing < p.allowed && len(p.waiting) > 0 {
-		next := p.waiting[0]
-		p.waiting[0] = nil
-		p.waiting = p.waiting[1:]
-		if next.permit(p.round) {
-			p.writing++
-			p.latest = time.Now()
-		}
-	}
-	if len(p.waiting) == 0 {
-		p.waiting = nil
-	} else if p.timer == nil {
-		p.timer = time.AfterFunc(stuckAfter, p.relieve)
-	}
-}
-
-// mostAllowed bounds how many outboxes may write at once.
-const mostAllowed = 1024
-
-// relieve declares the outboxes that write stuck if none has finished for stuckAfter. Otherwise
-// fewer may write from now on.
-func (p *writeLimiter) relieve() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.timer = nil
-	if len(p.waiting) == 0 {
-		p.allowed = p.normal
+// release gives back the room of packets that are not used any more.
+func (o *outbox) release(packets ...packet) {
+	if len(packets) == 0 {
 		return
 	}
-	if time.Since(p.latest) >= stuckAfter {
-		p.round++
-		p.writing = 0
-		p.allowed = min(2*p.allowed, mostAllowed)
-	} else {
-		p.allowed = max(p.allowed/2, p.normal)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.releasePacketsLocked(packets)
+}
+
+func (o *outbox) releasePacketsLocked(packets []packet) {
+	for _, p := range packets {
+		o.releaseLocked(p.size())
+		if p.free() {
+			o.replies--
+		}
 	}
-	p.permitLocked()
+}
+
+func (o *outbox) releaseLocked(bytes int64) {
+	o.used -= bytes
+	o.left += bytes
+	o.all.Release(bytes)
+	if o.blocked {
+		o.signalLocked()
+	}
+}
+
+func (o *outbox) signalLocked() {
+	o.blocked = false
+	select {
+	case o.room <- struct{}{}:
+	default:
+	}
+}
+
+// end makes the outbox take nothing more. It does not wait.
+func (o *outbox) end() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closed = true
+	o.signalLocked()
+}
+
+// close ends the outbox, and returns when no goroutine writes any more. The socket must have been closed, so
+// that a present write returns. The room of replies that wait for a commit stays taken until then: the
+// engine still has them.
+func (o *outbox) close() {
+	o.end()
+	o.tasks.Wait()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.releasePacketsLocked(o.queue)
+	o.queue = nil
+}
+
+const (
+	// behindPause is a pause in which nothing is queued while an outbox is filling up, and behindPauses how
+	// many there are at most while it is being written.
+	behindPause  = time.Millisecond
+	behindPauses = 5
+	// unreadAfter is how long nothing has left an outbox if its client counts as one that does not read.
+	unreadAfter = 100 * time.Millisecond
+)
+
+// letRead waits for a moment while the outbox is filling up and its client reads. A burst of changes is queued
+// faster than a client can read them: without a pause, a client would seem slow that is not.
+func (o *outbox) letRead() {
+	waiting, reads := o.progress()
+	for range behindPauses {
+		if !reads || waiting <= o.limit/4 {
+			return
+		}
+		time.Sleep(behindPause)
+		before := waiting
+		waiting, _ = o.progress()
+		reads = waiting < before
+	}
+}
+
+// progress returns how many bytes wait, and whether anything has left within unreadAfter, as far as its calls
+// could see.
+func (o *outbox) progress() (waiting int64, reads bool) {
+	now := time.Now()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.left != o.seen || o.read.IsZero() {
+		o.seen, o.read = o.left, now
+	}
+	return o.used, now.Sub(o.read) < unreadAfter
 }

@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"net"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
@@ -32,19 +34,22 @@ func newTestServer() *Server {
 		options:    Options{MaxPacketSize: 1 << 20, Limits: limits},
 		quotas:     newQuotas(&limits),
 		processors: fairqueue.New(1),
-		writers:    newWriteLimiter(),
+		writers:    fairqueue.New(1),
 	}
 }
 
-// limiterOf returns a writeLimiter that lets one outbox write at a time, and outboxes that call writes.
-func limiterOf(writes ...func()) (*writeLimiter, []*outbox) {
-	p := &writeLimiter{normal: 1, allowed: 1}
+// outboxesOf returns outboxes that call writes, one at a time.
+func outboxesOf(writes ...func()) []*outbox {
+	all, writers := sharedquota.New(1<<30), fairqueue.New(1)
 	outboxes := make([]*outbox, len(writes))
 	for i, write := range writes {
-		outboxes[i] = newOutbox(1<<20, newQuotas(&Limits{AllOutgoingBytes: 1 << 30}), p)
-		outboxes[i].begin(write)
+		outboxes[i] = newOutbox(1<<20, all, fairqueue.New(1), writers)
+		outboxes[i].begin(func() {
+			outboxes[i].takeMessages()
+			write()
+		})
 	}
-	return p, outboxes
+	return outboxes
 }
 
 func TestOutboxesWriteOneAfterAnother(t *testing.T) {
@@ -58,14 +63,14 @@ func TestOutboxesWriteOneAfterAnother(t *testing.T) {
 				now++
 				most = max(most, now)
 				mu.Unlock()
-				time.Sleep(stuckAfter / 20)
+				time.Sleep(time.Millisecond / 2)
 				mu.Lock()
 				now--
 				written++
 				mu.Unlock()
 			}
 		}
-		_, outboxes := limiterOf(writes...)
+		outboxes := outboxesOf(writes...)
 		for _, o := range outboxes {
 			o.Wake()
 		}
@@ -85,16 +90,16 @@ func TestOutboxesWriteOneAfterAnother(t *testing.T) {
 func TestAnOutboxThatIsWokenWhileItWritesWritesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var written atomic.Int32
-		_, outboxes := limiterOf(func() {
+		o := outboxesOf(func() {
 			time.Sleep(time.Millisecond)
 			written.Add(1)
-		})
-		outboxes[0].Wake()
+		})[0]
+		o.Wake()
 		synctest.Wait()
-		outboxes[0].Wake()
-		outboxes[0].Wake()
+		o.Wake()
+		o.Wake()
 		time.Sleep(time.Minute)
-		outboxes[0].close()
+		o.close()
 		if got := written.Load(); got != 2 {
 			t.Errorf("it wrote %d times", got)
 		}
@@ -102,35 +107,42 @@ func TestAnOutboxThatIsWokenWhileItWritesWritesAgain(t *testing.T) {
 }
 
 // The goroutine that reads a connection writes what its own requests cause, and another writes what comes
-// from other clients. One of them writes each notification, and never both at once.
-func TestEachNotificationIsWrittenByTheReaderOrByAnother(t *testing.T) {
-	var o *outbox
+// from other clients. One of them writes each packet, in order, and never both at once.
+func TestEachPacketIsWrittenByTheReaderOrByAnother(t *testing.T) {
+	const clients, each = 4, 2000
 	var writing atomic.Bool
-	var mu sync.Mutex
-	written := 0
-	write := func() {
-		if writing.Swap(true) {
+	var written atomic.Int32
+	latest := make(map[string]int)
+	var o *outbox
+	write := func(by writer) {
+		packets := o.take(by)
+		if len(packets) > 0 && writing.Swap(true) {
 			t.Error("two goroutines write at once")
 		}
 		runtime.Gosched() // or they would hardly meet
-		for _, notification := range o.take(nil) {
-			o.Release(int(envelope.NotificationCost(notification.Change)))
-			mu.Lock()
-			written++
-			mu.Unlock()
+		for _, p := range packets {
+			if n, ok := p.(*sharedNotification); ok {
+				number, _ := strconv.Atoi(n.Value)
+				if number != latest[n.Key]+1 {
+					t.Errorf("%s: %d is written after %d", n.Key, number, latest[n.Key])
+				}
+				latest[n.Key] = number
+				written.Add(1)
+			}
 		}
-		writing.Store(false)
+		o.release(packets...)
+		if len(packets) > 0 {
+			writing.Store(false)
+		}
 	}
-	_, outboxes := limiterOf(write)
-	o = outboxes[0]
-	const clients, each = 4, 2000
+	o = outboxesOf(func() { write(startedWrites) })[0]
 	var pushing sync.WaitGroup
-	for range clients {
+	for client := range clients {
 		pushing.Go(func() {
-			for range each {
+			for i := range each {
 				for queued := false; !queued; { // the room of 1 MiB may be taken
-					queued, _ = o.push(&sharedNotification{Change: &statestore.Change{Key: "k"}})
-					o.Wake()
+					change := &statestore.Change{Key: strconv.Itoa(client), Value: strconv.Itoa(i + 1)}
+					queued, _ = o.notify(&sharedNotification{Change: change})
 				}
 			}
 		})
@@ -139,21 +151,22 @@ func TestEachNotificationIsWrittenByTheReaderOrByAnother(t *testing.T) {
 	var reading sync.WaitGroup
 	reading.Go(func() {
 		for !pushed.Load() {
-			if o.claim() {
-				write()
-				o.unclaim()
+			p := replyOf(replyOverhead)
+			if p.to = o; o.reserveReply(readerWrites, p.bytes, 100) {
+				p.arrive(statestore.Reply{})
+				write(readerWrites)
+				o.rest(readerWrites)
 			}
 		}
 	})
 	await.Done(pushing.Wait)
 	pushed.Store(true)
 	await.Done(reading.Wait)
-	await.Until(func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return written == clients*each
-	})
+	await.Until(func() bool { return written.Load() == clients*each })
 	o.close()
+	if o.used != 0 || o.replies != 0 {
+		t.Errorf("%d bytes and %d replies stay", o.used, o.replies)
+	}
 }
 
 // A thousand that wait for their clients cost others some tens of milliseconds, not ten each.
@@ -168,22 +181,17 @@ func TestWritesThatAreStuckHoldUpOthersForMomentsOnly(t *testing.T) {
 			writes = append(writes, func() { _, _ = await.Next(release) }, func() { reached.Done() })
 		}
 		began := time.Now()
-		p, outboxes := limiterOf(writes...)
+		outboxes := outboxesOf(writes...)
 		for _, o := range outboxes {
 			o.Wake()
 		}
 		await.Done(reached.Wait)
-		if took := time.Since(began); took > 30*stuckAfter {
+		if took := time.Since(began); took > 300*time.Millisecond {
 			t.Errorf("the last one that could write waited %v", took)
 		}
 		close(release)
 		for _, o := range outboxes {
 			o.close()
-		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.writing != 0 || len(p.waiting) != 0 {
-			t.Errorf("%d write, and %d wait", p.writing, len(p.waiting))
 		}
 	})
 }
@@ -192,7 +200,11 @@ func TestAnOutboxThatIsClosedWhileItWaitsHoldsUpNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		var written atomic.Bool
-		p, outboxes := limiterOf(func() { _, _ = await.Next(release) }, func() {}, func() { written.Store(true) })
+		outboxes := outboxesOf(
+			func() { _, _ = await.Next(release) },
+			func() { t.Error("it writes when it is closed") },
+			func() { written.Store(true) },
+		)
 		for _, o := range outboxes {
 			o.Wake()
 		}
@@ -204,11 +216,6 @@ func TestAnOutboxThatIsClosedWhileItWaitsHoldsUpNone(t *testing.T) {
 		}
 		for _, o := range []*outbox{outboxes[0], outboxes[2]} {
 			o.close()
-		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if p.writing != 0 {
-			t.Errorf("%d are still taken to write", p.writing)
 		}
 	})
 }
@@ -264,15 +271,15 @@ func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {
 func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *testing.T) {
 	all := sharedquota.New(1 << 20)
 	for range 1000 { // each takes as much as it gets, in pieces of all sizes
-		deaf := newOutbox(64<<10, quotas{outgoing: all, replies: all}, newWriteLimiter())
+		deaf := newOutbox(64<<10, all, fairqueue.New(1), fairqueue.New(1))
 		for size := 64 << 10; size > 0; size /= 2 {
 			for deaf.Reserve(size) {
 			}
 		}
 	}
-	reads := newOutbox(64<<10, quotas{outgoing: all, replies: all}, newWriteLimiter())
+	reads := newOutbox(64<<10, all, fairqueue.New(1), fairqueue.New(1))
 	for range 10 {
-		if queued, _ := reads.push(&sharedNotification{Change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
+		if queued, _ := reads.notify(&sharedNotification{Change: &statestore.Change{Key: "key", Value: string(make([]byte, 100))}}); !queued {
 			t.Fatalf("a client that reads has no room for a notification; %d of %d bytes are taken", all.Used(), 1<<20)
 		}
 	}
@@ -361,6 +368,13 @@ func TestAnswersAreHeldBackWhileAWriteIsStuck(t *testing.T) {
 	}
 }
 
+// replyOf returns a reply that takes some bytes of an outbox.
+func replyOf(bytes int64) *pendingReply {
+	p := new(Server).newReply(&request{Publish: new(mqtt.Publish)}, new(statestore.Command))
+	p.bytes = bytes
+	return p
+}
+
 func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 	const limit = 100 << 10
 	for _, test := range []struct {
@@ -380,27 +394,26 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			all := sharedquota.New(1 << 20)
-			all.Take(0, test.other, test.other)
-			o := newOutbox(limit, quotas{outgoing: all, replies: all}, newWriteLimiter())
+			all.Add(test.other)
+			o := newOutbox(limit, all, fairqueue.New(1), fairqueue.New(1))
 			for _, bytes := range test.first {
-				if !o.takeReply(bytes, 4) {
+				if !o.reserveReply(readerWrites, bytes, 4) {
 					t.Fatal("no room for the first replies")
 				}
 			}
-			if got := o.takeReply(test.bytes, 4); got != test.want {
+			if got := o.reserveReply(readerWrites, test.bytes, 4); got != test.want {
 				t.Errorf("room for a reply of %d bytes: %t, want %t", test.bytes, got, test.want)
 			}
 			if !test.want {
-				if o.cancelReply(test.first[0]); len(o.room) != 1 {
+				if o.release(replyOf(test.first[0])); len(o.room) != 1 {
 					t.Error("nothing says that there is room again")
 				}
 				return
 			}
-			o.cancelReply(test.bytes)
-			for _, bytes := range test.first {
-				o.cancelReply(bytes)
+			for _, bytes := range append(test.first, test.bytes) {
+				o.release(replyOf(bytes))
 			}
-			if all.Used() != test.other || o.promised != 0 || o.promisedBytes != 0 {
+			if all.Used() != test.other || o.replies != 0 || o.used != 0 {
 				t.Errorf("%d bytes are taken at the end, %+v", all.Used()-test.other, o)
 			}
 		})
@@ -409,29 +422,31 @@ func TestRoomForRepliesThatWaitForACommit(t *testing.T) {
 
 // The engine has the reply until its commit, whether or not the connection is there.
 func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
-	o := newOutbox(1<<20, newQuotas(&Limits{AllOutgoingBytes: 2 << 20}), newWriteLimiter())
-	o.begin(func() {})
-	var waiting []*waitingReply
+	all := sharedquota.New(2 << 20)
+	o := newOutbox(1<<20, all, fairqueue.New(1), fairqueue.New(1))
+	var waiting []*pendingReply
 	for range 3 {
-		if !o.takeReply(100, 10) {
+		p := replyOf(replyOverhead)
+		if p.to = o; !o.reserveReply(readerWrites, p.bytes, 10) {
 			t.Fatal("no room")
 		}
-		w := &waitingReply{server: &Server{}, to: o}
-		w.address("topic", nil, 100)
-		w.added()
-		waiting = append(waiting, w)
+		waiting = append(waiting, p)
 	}
-	waiting[0].arrived(statestore.Reply{})
+	const value = "its length is not known before"
+	waiting[0].arrive(statestore.Reply{Outcome: statestore.Found, Value: value})
+	if !o.growReply(replyOverhead, int64(len(value))) {
+		t.Fatal("no room for a value")
+	}
 	await.Done(o.close)
-	if got := o.allReplies.Used(); got != 200 {
-		t.Errorf("%d bytes are taken after the end of the connection, want 200", got)
+	if got := all.Used(); got != 2*replyOverhead {
+		t.Errorf("%d bytes are taken after the end of the connection, want %d", got, 2*replyOverhead)
 	}
-	waiting[1].arrived(statestore.Reply{})
-	waiting[2].arrived(statestore.Reply{})
-	if got := o.allReplies.Used(); got != 0 || len(o.replies) > 0 {
-		t.Errorf("%d bytes are taken after the commit, and %d replies queued", got, len(o.replies))
+	waiting[1].arrive(statestore.Reply{})
+	waiting[2].arrive(statestore.Reply{})
+	if got := all.Used(); got != 0 || len(o.queue) > 0 {
+		t.Errorf("%d bytes are taken after the commit, and %d replies queued", got, len(o.queue))
 	}
-	if o.takeReply(1, 10) {
+	if o.reserveReply(readerWrites, 1, 10) || o.awaitRoom(func() bool { return o.growReply(0, 1) }) {
 		t.Error("a closed connection has room")
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
@@ -15,23 +16,28 @@ var errPanicked = errors.New("the server panicked while it handled the connectio
 // maxStack bounds how much of a stack is logged, in bytes.
 const maxStack = 8 << 10
 
-// recoverIn is deferred by the goroutine that writes what waits for a connection.
-func (s *Server) recoverIn(conn *connection) {
-	if value := recover(); value != nil {
-		s.handlePanic(conn, value)
-	}
-}
+// errExited stands for the value of a panic if a rule of the program has called runtime.Goexit.
+var errExited = errors.New("a function of the program has called runtime.Goexit")
 
-// guard calls a function of the goroutine that reads the connection. If it panics, the connection ends.
-func (c *connection) guard(do func() error) (err error) {
+// guard calls a function of a goroutine of the connection, which uses the turns of a place. If it panics, the
+// connection ends. runtime.Goexit goes on after guard, with what its callers have deferred.
+func (c *connection) guard(turn *fairqueue.Place, do func() error) (err error) {
+	returned := false
 	defer func() {
-		if value := recover(); value != nil {
-			c.readTurn.End() // it may have panicked in a turn
-			c.server.handlePanic(c, value)
-			err = errPanicked
+		value := recover()
+		if returned {
+			return
 		}
+		if value == nil {
+			value = errExited
+		}
+		turn.End() // it may have panicked in a turn
+		c.server.handlePanic(c, value)
+		err = errPanicked
 	}()
-	return do()
+	err = do()
+	returned = true
+	return err
 }
 
 // handlePanic ends the connection of a goroutine that panicked. Other connections go on, since the

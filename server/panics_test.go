@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -98,6 +99,32 @@ func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 			other.MustBeNotified("SET", "VALUE", "well")
 		})
 	}
+}
+
+// runtime.Goexit runs what is deferred, and returns to nothing. t.FailNow in the rules of a test calls it.
+func TestARuleThatEndsItsGoroutineEndsTheConnectionOnly(t *testing.T) {
+	rules := testsupport.Rules{Key: func(_ access.Identity, _ statestore.Verb, key string) bool {
+		if key == "exit" {
+			runtime.Goexit()
+		}
+		return true
+	}}
+	options := server.Options{Authenticator: rules, Authorizer: rules, Store: statestore.Options{Identity: "s"}}
+	address, s := testsupport.StartServer(t, options)
+	other := testsupport.WatchKey(t, address, "left")
+	for n := range 5 {
+		will := testsupport.RequestWill("victim", "SET", "left", fmt.Sprint(n))
+		will.Ts = testsupport.InAMinute()
+		will.User = "u"
+		c := will.Connect(t, address, "victim")
+		c.WriteString(string(will.Request("DEL", "exit")))
+		other.MustBeNotified("SET", "VALUE", fmt.Sprint(n))
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+		if got := s.Stats().Panics; got != uint64(n)+1 {
+			t.Errorf("after %d connections, %d panics", n+1, got)
+		}
+	}
+	other.MustGet("k", "")
 }
 
 func TestAPanicInAWillIsCountedOnceAndFreesTheClientID(t *testing.T) {

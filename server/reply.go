@@ -1,20 +1,14 @@
 package server
 
 import (
-	"bytes"
 	"context"
-	"math"
-	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/internal/semaphore"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
@@ -81,18 +75,6 @@ func encodeReplyProperties(identity string) []byte {
 	return mqtt.AppendUserProperty(encodeNotificationProperties(identity), protocol.PropertyStatus, protocol.StatusOK)
 }
 
-// sendReply sends a reply to its topic, in the turn of a goroutine of the connection. It returns how
-// many bytes it added to the packets that are held back.
-func (s *Server) sendReply(conn *connection, turn *fairqueue.Place, topic string, correlation []byte, reply statestore.Reply) (added int) {
-	encoded := s.encodeReply(conn, topic, correlation, reply)
-	defer encoded.free()
-	if !envelope.IsClientTopic(topic) {
-		s.publishReply(encoded, turn.Yield)
-		return 0
-	}
-	return s.holdReply(conn, encoded)
-}
-
 // holdReply adds a reply on a topic of its client to the packets that are held back, and returns how
 // many bytes it added. Only the client itself can read the topic, so it is written directly, and
 // nothing that other clients do can delay it.
@@ -125,197 +107,160 @@ func (s *Server) publishReply(reply *encodedPublish, yield func()) {
 	}, yield)
 }
 
-// waitingReply is a reply that waits for a commit, since it shows a change that the journal does not
-// have yet. Two goroutines add their part: the one that read the request, and the engine's after
-// the commit, in any order. The one that comes second queues the reply in the outbox.
-type waitingReply struct {
-	server *Server
-	to     *outbox
-	arrive func(statestore.Reply) // the method arrived as a value, which is allocated once
-
-	parts atomic.Int32 // how many of the two have been added
-
-	// Of the goroutine that read the request.
+// pendingReply is the reply to a request, from before the store gets the request until the reply is written.
+// Its memory comes from pendingReplies, so that an idle connection has none.
+type pendingReply struct {
+	server      *Server
+	to          *outbox // nil: no client can read the reply
 	topic       string
 	correlation []byte
-	room        int64 // bytes of the outbox
-	abandoned   bool  // the connection ended before there was room
-
-	reply statestore.Reply // of the engine's goroutine
+	key         string
+	bytes       int64 // of the outbox
+	reply       statestore.Reply
+	arrive      func(statestore.Reply) // the method arrived as a value, which is allocated once
 }
 
-func (s *Server) newWaitingReply(to *outbox) *waitingReply {
-	w := &waitingReply{server: s, to: to}
-	w.arrive = w.arrived
-	return w
+var pendingReplies sync.Pool
+
+// replyOverhead is what a reply costs besides its texts while it waits, in bytes.
+const replyOverhead = 512
+
+// newReply returns the reply to a request.
+func (s *Server) newReply(r *request, command *statestore.Command) *pendingReply {
+	p, ok := pendingReplies.Get().(*pendingReply)
+	if !ok {
+		p = new(pendingReply)
+		p.arrive = p.arrived
+	}
+	p.server, p.topic, p.key = s, r.responseTopic, command.Key
+	p.correlation = append(p.correlation[:0], r.CorrelationData...) // whose bytes are overwritten later
+	p.bytes = replyOverhead + int64(len(p.topic)+len(p.correlation))
+	return p
 }
 
-// arrived takes the reply after its commit. The engine calls it, so it must not block.
-func (w *waitingReply) arrived(reply statestore.Reply) {
-	w.server.count(func(stats *Stats) { stats.Requests++ })
-	w.reply = reply
-	w.added()
+func (p *pendingReply) free() (isReply bool) {
+	if cap(p.correlation) <= maxEncodedPublish {
+		*p = pendingReply{correlation: p.correlation, arrive: p.arrive}
+		pendingReplies.Put(p)
+	}
+	return true
 }
 
-// address adds what the reply needs of its request, whose bytes are overwritten later.
-func (w *waitingReply) address(topic string, correlation []byte, room int64) {
-	w.topic, w.correlation, w.room = topic, bytes.Clone(correlation), room
-}
-
-// added notes that one part is complete.
-func (w *waitingReply) added() {
-	if w.parts.Add(1) == 2 && w.to.pushReply(w) {
-		w.to.Wake()
+// arrived queues the reply, which may leave now. The engine calls it with its lock held, so it must not block.
+func (p *pendingReply) arrived(reply statestore.Reply) {
+	if reply.Outcome == statestore.Expired {
+		return // it is not sent
+	}
+	p.server.count(func(stats *Stats) { stats.Requests++ })
+	if p.to != nil {
+		p.reply = reply
+		p.bytes += envelope.ValueCost(p.key, &reply) // for which makeRoomForValue takes room
+		p.to.answer(p)
 	}
 }
 
-// waitingReplyOverhead is what a reply costs besides its texts while it waits, in bytes.
-const waitingReplyOverhead = 512
+func (p *pendingReply) size() int64 { return p.bytes }
 
-// submit gives a command to a store with a journal. It reports true for later if the reply waits for
-// a commit. It then has queued the reply, or will.
-//
-// If too much waits, for this connection or for all, it waits for a commit first, outside of its turn
-// of the processors. It returns a fault if the connection or the store ends before that. A request
-// that isAssured does not wait for what others have filled.
-func (s *Server) submit(conn *connection, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
-	if r.isWill {
-		return s.submitWill(conn, r, command)
+// write writes the reply to its connection, which is nil for the reply to a Will.
+func (p *pendingReply) write(conn *connection, turn *fairqueue.Place) (added int) {
+	var encoded *encodedPublish
+	if conn == nil {
+		encoded = p.server.encodeReplyToAll(p.topic, p.correlation, p.reply)
+	} else {
+		encoded = p.server.encodeReply(conn, p.topic, p.correlation, p.reply)
 	}
-	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.CorrelationData))
-	if !conn.outbox.takeReply(room, s.options.Store.DedupWindow) && !s.waitToTake(conn, room) {
-		return reply, false, refusal(mqtt.ImplementationError, connectionEnded)
+	defer encoded.free()
+	if envelope.IsClientTopic(p.topic) {
+		return p.server.holdReply(conn, encoded)
 	}
-	var admitted func()
-	if s.journalTurns.mustWait(s.engine) && !isAssured(conn, r) {
-		if admitted = s.waitForJournal(conn); admitted == nil {
-			conn.outbox.cancelReply(room)
-			return reply, false, refusal(mqtt.ImplementationError, storeStopped)
-		}
+	p.server.publishReply(encoded, turn.Yield)
+	return 0
+}
+
+// cancel gives back the room of a reply that is not sent.
+func (p *pendingReply) cancel() {
+	if p.to != nil {
+		p.to.release(p)
 	}
-	if conn.spare == nil {
-		conn.spare = s.newWaitingReply(conn.outbox)
-	}
-	waiting := conn.spare
-	reply, now := s.engine.SubmitWaking(command, waiting.arrive, conn.wakeOthers)
-	s.note(conn, &command, reply)
-	if admitted != nil {
-		admitted()
-	}
-	switch {
-	case !now:
-	case reply.Outcome == statestore.Expired: // is not sent
-		conn.outbox.cancelReply(room)
-		return reply, false, nil
-	case conn.outbox.cancelUnlessBehind(room):
-		return reply, false, nil
-	}
-	conn.spare = nil
-	if now {
-		waiting.arrived(reply) // replies about one key leave in the order of the store
-	}
-	// Only now is it known how long the value is. The goroutine reads nothing more until there is
-	// room for it.
-	if value := envelope.ValueCost(command.Key, &reply); value > 0 {
-		if conn.outbox.growReply(room, value) || s.waitToGrow(conn, room, value) {
-			room += value
-		} else {
-			waiting.abandoned = true
-		}
-	}
-	waiting.address(r.responseTopic, r.CorrelationData, room)
-	waiting.added()
-	return statestore.Reply{}, true, nil
 }
 
 const (
-	// assuredRequest is the largest payload of a request that the store takes though too much waits
-	// for a commit, and assuredReplies is how much may wait for its connection then, its own reply
-	// included: about three replies. So 10,000 connections can add some 40 MB to what waits.
+	// assuredRequest and assuredReplies bound what the store takes though too much waits for a commit: a
+	// request of so many bytes, of a connection for which no more replies wait. So 10,000 connections can add
+	// some 40 MB to what waits.
 	assuredRequest = 1 << 10
-	assuredReplies = 2 << 10
+	assuredReplies = 3
 )
 
 // isAssured reports whether the store takes a request even if too much waits for a commit, since it is
 // small, and nearly nothing waits for its connection. A renewal needs no commit: it must not wait
 // for the changes of other clients while a disk is slow.
-func isAssured(conn *connection, r request) bool {
-	return len(r.Payload) <= assuredRequest && conn.outbox.promisedAtMost(assuredReplies)
-}
-
-// The three functions below wait, outside of a turn, and report failure if the connection or the store
-// ends before. They are apart from submit, so that a request that need not wait allocates nothing.
-
-func (s *Server) waitToTake(conn *connection, room int64) bool {
-	return conn.waitOutsideTurn(func() bool {
-		return conn.outbox.waitForRoom(conn.open, func() bool { return conn.outbox.takeReply(room, s.options.Store.DedupWindow) })
-	})
-}
-
-func (s *Server) waitToGrow(conn *connection, present, more int64) bool {
-	return conn.waitOutsideTurn(func() bool {
-		return conn.outbox.waitForRoom(conn.open, func() bool { return conn.outbox.growReply(present, more) })
-	})
-}
-
-// waitForJournal returns what ends the turn of the connection, to be called once the store has the
-// request; nil if the connection or the store has ended.
-func (s *Server) waitForJournal(conn *connection) (admitted func()) {
-	conn.waitOutsideTurn(func() bool {
-		admitted = s.journalTurns.wait(conn, s.engine)
-		return admitted != nil
-	})
-	return admitted
-}
-
-// journalTurns lets the requests in that wait while too much waits for a commit. Sources take turns, so
-// that one with a thousand connections does not keep the others waiting, and one request at a time goes
-// in, so that no more goes in than there is room for. A source is a user, or an address if its
-// clients have not authenticated.
-type journalTurns struct {
-	turns   *semaphore.Fair[journalSource]
-	waiting atomic.Int64
-}
-
-type journalSource struct {
-	user    string
-	network netip.Prefix // of clients without a user
-}
-
-func newJournalTurns() *journalTurns {
-	unlimited := func(journalSource) int { return math.MaxInt } // each connection waits with one request
-	return &journalTurns{turns: semaphore.New(1, math.MaxInt, unlimited)}
-}
-
-// mustWait reports whether a request has to wait: for room, or behind requests that wait already.
-func (t *journalTurns) mustWait(store *engine.Engine) bool {
-	return !store.HasRoom() || t.waiting.Load() > 0
-}
-
-// wait waits for a turn and for room. It returns what ends the turn, or nil if the connection or the
-// store has ended.
-func (t *journalTurns) wait(conn *connection, store *engine.Engine) (end func()) {
-	t.waiting.Add(1)
-	defer t.waiting.Add(-1)
-	source := journalSource{user: conn.identity.User}
-	if source.user == "" {
-		source.network = unauthenticated.SourceOf(conn.address())
-	}
-	end, err := t.turns.Acquire(conn.open, source)
-	if err != nil {
-		return nil
-	}
-	if store.Room(conn.open) != nil {
-		end()
-		return nil
-	}
-	return end
+func isAssured(conn *connection, r *request) bool {
+	return len(r.Payload) <= assuredRequest && conn.outbox.awaitedReplies() <= assuredReplies
 }
 
 const (
 	connectionEnded = "the connection ended before the store could take the request"
 	storeStopped    = "the store has stopped; it did not take the request"
 )
+
+// noTurn ends a turn of Server.journalTurns that a request does not have.
+func noTurn() {}
+
+// makeRoom makes room for a request and its reply, and waits if too much waits: for the connection, or for a
+// commit. It returns what is to be called once the store has the request, or a fault if the connection or the
+// store ends before.
+func (s *Server) makeRoom(conn *connection, r *request, answer *pendingReply) (admitted func(), fault *mqtt.Refusal) {
+	if r.isWill {
+		return noTurn, s.makeRoomForWill(conn, answer)
+	}
+	bytes, most := answer.bytes, s.options.Store.DedupWindow
+	if !conn.outbox.reserveReply(readerWrites, bytes, most) && !conn.waitOutsideTurn(func() bool {
+		return conn.outbox.awaitRoom(func() bool { return conn.outbox.reserveReply(readerWrites, bytes, most) })
+	}) {
+		return nil, refusal(mqtt.ImplementationError, connectionEnded)
+	}
+	answer.to = conn.outbox
+	if s.options.Journal == nil || s.engine.HasRoom() && s.journalTurns.Waiting() == 0 || isAssured(conn, r) {
+		return noTurn, nil
+	}
+	if conn.waitOutsideTurn(func() bool { admitted = s.awaitJournal(conn); return admitted != nil }) {
+		return admitted, nil
+	}
+	answer.cancel()
+	return nil, refusal(mqtt.ImplementationError, storeStopped)
+}
+
+// makeRoomForValue takes room for the value of a reply that has some bytes already, and perhaps has left. Only
+// the store has told how long it is. The goroutine reads nothing more until there is room for it.
+func (s *Server) makeRoomForValue(conn *connection, to *outbox, present, value int64) {
+	if value == 0 || to.growReply(present, value) {
+		return
+	}
+	grown := to == conn.outbox && conn.waitOutsideTurn(func() bool {
+		return to.awaitRoom(func() bool { return to.growReply(present, value) })
+	})
+	if !grown {
+		to.overdraw(value) // the reply gives it back
+	}
+}
+
+// awaitJournal waits until not too much waits for a commit. Users take turns, and clients without a user by
+// their addresses, so that one with a thousand connections does not keep the others waiting. One request at a
+// time goes in, so that no more goes in than there is room for. awaitJournal returns what ends the turn, or nil
+// if the connection or the store has ended.
+func (s *Server) awaitJournal(conn *connection) (end func()) {
+	source := conn.identity.User
+	if source == "" {
+		source = unauthenticated.SourceOf(conn.address()).String()
+	}
+	end, err := s.journalTurns.Acquire(conn.open, source)
+	if err == nil && s.engine.Room(conn.open) != nil {
+		end()
+		return nil
+	}
+	return end
+}
 
 const (
 	// willPatience bounds how long a Will waits while too much waits for a commit. The next
@@ -325,64 +270,28 @@ const (
 	maxWillReplies = 1024
 )
 
-// submitWill is submit for a Will, whose connection has ended. Its reply can reach another client
-// only.
-func (s *Server) submitWill(conn *connection, r request, command statestore.Command) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
+// makeRoomForWill is makeRoom for a Will, whose connection has ended. Its reply can reach another client only.
+func (s *Server) makeRoomForWill(conn *connection, answer *pendingReply) *mqtt.Refusal {
 	ctx, cancel := context.WithTimeout(s.running, willPatience)
 	defer cancel()
 	if s.engine.Room(ctx) != nil {
 		if s.stopping.Load() {
-			return reply, false, refusal(mqtt.ShuttingDown, storeStopped)
+			return refusal(mqtt.ShuttingDown, storeStopped)
 		}
-		return reply, false, s.drop(conn, DroppedJournalSlow)
+		return s.drop(conn, DroppedJournalSlow)
 	}
-	room := waitingReplyOverhead + int64(len(r.responseTopic)+len(r.CorrelationData))
-	if envelope.IsClientTopic(r.responseTopic) || !s.willReplies.takeReply(room, maxWillReplies) {
-		reply, now := s.engine.Submit(command, nil)
-		s.note(conn, &command, reply)
-		return reply, !now, nil
+	if !envelope.IsClientTopic(answer.topic) && s.willReplies.reserveReply(noWriter, answer.bytes, maxWillReplies) {
+		answer.to = s.willReplies
 	}
-	waiting := s.newWaitingReply(s.willReplies)
-	reply, now := s.engine.Submit(command, waiting.arrive)
-	s.note(conn, &command, reply)
-	if now {
-		s.willReplies.cancelReply(room)
-		return reply, false, nil
-	}
-	waiting.address(r.responseTopic, r.CorrelationData, room)
-	waiting.added()
-	return statestore.Reply{}, true, nil
+	return nil
 }
 
-// writeReplies adds the replies whose commits are over to the packets that are held back, and
-// writes when these are enough.
-func (s *Server) writeReplies(conn *connection) {
-	conn.replies = conn.outbox.takeReplies(conn.replies)
-	held := 0
-	for _, reply := range conn.replies {
-		if conn.closed.Load() {
-			return
-		}
-		conn.writeTurn.Begin()
-		held += s.sendReply(conn, conn.writeTurn, reply.topic, reply.correlation, reply.reply)
-		conn.outbox.replyWritten(reply.room)
-		if held >= heldEnough || conn.writeTurn.Spent() {
-			conn.writeTurn.End()
-			conn.flush()
-			held = 0
-		}
-	}
-	clear(conn.replies) // an idle client must not keep their values
-}
-
-// publishWillReplies publishes the replies to Wills whose commits are over.
+// publishWillReplies publishes replies to Wills.
 func (s *Server) publishWillReplies() {
-	defer s.willTurn.End()
-	for _, reply := range s.willReplies.takeReplies(nil) {
-		s.willTurn.Begin()
-		encoded := s.encodeReplyToAll(reply.topic, reply.correlation, reply.reply)
-		s.publishReply(encoded, s.willTurn.Yield)
-		encoded.free()
-		s.willReplies.replyWritten(reply.room)
+	defer s.willReplies.turn.End()
+	for _, p := range s.willReplies.take(startedWrites) {
+		s.willReplies.turn.Begin()
+		p.write(nil, s.willReplies.turn)
+		s.willReplies.release(p)
 	}
 }

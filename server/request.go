@@ -54,50 +54,49 @@ func copyProperty(where *string, p *mqtt.Publish, name string) *string {
 	return where
 }
 
-// handle applies a request and returns the reply, or true for later if the reply waits for a commit:
-// then it is sent after that. If the message is not a request by the rules of the protocol, handle
-// drops it and returns what to say in the acknowledgement.
-func (s *Server) handle(conn *connection, r request) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
+// handle applies a request, whose reply leaves by the outbox of the connection: at once or after a commit. If
+// the message is not a request by the rules of the protocol, or the store cannot take it, handle drops it and
+// returns what to say in the acknowledgement.
+func (s *Server) handle(conn *connection, r request) *mqtt.Refusal {
 	dropped := s.checkRequest(conn, r)
 	if dropped == "" {
 		dropped = s.reserve(conn, r.responseTopic)
 	}
 	if dropped != "" {
 		conn.readTurn.End() // drop may disconnect the client, and wait for that
-		return reply, false, s.drop(conn, dropped)
+		return s.drop(conn, dropped)
 	}
 	return s.apply(conn, r)
 }
 
-// apply applies a request that checkRequest has passed. It reports true for later if the reply
-// waits for a commit.
-func (s *Server) apply(conn *connection, r request) (reply statestore.Reply, later bool, fault *mqtt.Refusal) {
+// apply applies a request that checkRequest has passed.
+func (s *Server) apply(conn *connection, r request) *mqtt.Refusal {
 	command := s.parse(conn, r)
 	s.describe(conn, &r, &command)
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}
 	command.Willed = s.endsWith(conn, &command)
-	if s.options.Journal == nil {
-		reply, _ = s.engine.SubmitWaking(command, nil, conn.wakeOthers)
-		s.note(conn, &command, reply)
-	} else if reply, later, fault = s.submit(conn, r, command); fault != nil {
-		return reply, false, fault
+	answer := s.newReply(&r, &command)
+	admitted, fault := s.makeRoom(conn, &r, answer)
+	if fault != nil {
+		return fault
 	}
-	if s.backlogged.Load() != nil {
-		conn.writeOwnNotifications()
-		conn.readTurn.End()
-		s.letWrite()
-		conn.readTurn.Begin()
+	to, present := answer.to, answer.bytes // from now on the answer may be gone
+	reply, now := s.engine.Submit(command, answer.arrive)
+	admitted()
+	s.note(conn, &command, reply)
+	if to != nil {
+		s.makeRoomForValue(conn, to, present, envelope.ValueCost(command.Key, &reply))
 	}
-	if later {
-		return reply, true, nil
+	if s.behind.Load() != nil {
+		conn.waitOutsideTurn(func() bool { s.letRead(); return true })
 	}
-	if reply.Outcome == statestore.Expired {
-		return reply, false, s.drop(conn, DroppedExpired)
+	if now && reply.Outcome == statestore.Expired {
+		answer.cancel()
+		return s.drop(conn, DroppedExpired)
 	}
-	s.count(func(stats *Stats) { stats.Requests++ })
-	return reply, false, nil
+	return nil
 }
 
 // parse parses the command in a request that arrives now.

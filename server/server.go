@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
@@ -52,8 +53,8 @@ type Server struct {
 	messages *pubsub.Broker // passes ordinary messages on
 	quotas   quotas
 
-	processors *fairqueue.Scheduler
-	writers    *writeLimiter
+	processors *fairqueue.Scheduler // the turns in which packets are processed
+	writers    *fairqueue.Scheduler // the turns in which connections are written to
 
 	topics access.TopicAuthorizer // nil: ordinary topics are open to all
 
@@ -82,15 +83,14 @@ type Server struct {
 	seen                 *events.Clients
 	log                  *events.Log
 
-	running      context.Context    // until the server stops: for Wills that wait for a commit
-	stop         context.CancelFunc // ends running
-	journalTurns *journalTurns      // of requests that wait for room before a slow journal
+	running      context.Context         // until the server stops: for Wills that wait for a commit
+	stop         context.CancelFunc      // ends running
+	journalTurns *semaphore.Fair[string] // of requests that wait for room before a slow journal, by user or address
 
-	willReplies *outbox          // replies to Wills on topics that other clients may read
-	willTurn    *fairqueue.Place // of the goroutine that publishes them
+	willReplies *outbox // replies to Wills on topics that other clients may read
 
-	latest     [statestore.Documented + 1]*sharedNotification // the latest change, in each dialect; guarded by the engine's lock
-	backlogged atomic.Pointer[outbox]                         // the latest that was more than a quarter full; nil: none
+	latest [statestore.Documented + 1]*sharedNotification // the latest change, in each dialect; guarded by the engine's lock
+	behind atomic.Pointer[outbox]                         // the latest that was more than a quarter full; nil: none
 
 	mu        sync.Mutex
 	clients   map[string]*client // by client id
@@ -129,9 +129,9 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		seed:                 maphash.MakeSeed(),
 		messages:             pubsub.New(options.messageLimits()),
 		quotas:               newQuotas(&options.Limits),
-		journalTurns:         newJournalTurns(),
+		journalTurns:         semaphore.New(1, math.MaxInt, unlimited), // each connection waits with one request
 		processors:           fairqueue.New(0),
-		writers:              newWriteLimiter(),
+		writers:              fairqueue.New(0),
 		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
 		refusedSubscriptions: logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a subscription"),
 		panics:               logs.NewLimiter(options.Logger, slog.LevelError, "the server recovered from a panic"),
@@ -152,15 +152,14 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	}
 	s.replyProperties = encodeReplyProperties(s.engine.Identity())
 	s.notificationProperties = encodeNotificationProperties(s.engine.Identity())
-	s.engine.AfterDelivery(s.wake)
-	s.engine.BetweenDeliveries(s.letWrite)
+	s.engine.BetweenDeliveries(s.letRead)
 	socket, err := options.listen()
 	if err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s.listener = newListener(socket, &options, s.countRefused)
 	s.running, s.stop = context.WithCancel(context.Background())
-	s.willReplies, s.willTurn = newOutbox(options.Limits.OutgoingBytes, s.quotas, s.writers), s.processors.NewPlace()
+	s.willReplies = newOutbox(options.Limits.OutgoingBytes, s.quotas.outgoing, s.processors, s.writers)
 	s.willReplies.begin(s.publishWillReplies)
 	s.listener.connect = s.newConnection
 	// At most half of the unauthenticated connections may wait for a check, so that there is
@@ -172,6 +171,8 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	s.topics, _ = options.Authorizer.(access.TopicAuthorizer)
 	return s, nil
 }
+
+func unlimited(string) int { return math.MaxInt }
 
 // listen returns the socket on which a server with these options listens.
 func (o *Options) listen() (socket net.Listener, err error) {

@@ -10,7 +10,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 // client is what the server keeps for a client id from its CONNECT until its session has ended [MQTT-4.1],
@@ -60,7 +59,6 @@ func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 func (s *Server) startSession(conn *connection, receiveMaximum uint16) {
 	conn.session = s.messages.Session(conn.identity.Client)
 	conn.outbox.begin(func() { s.writeWaiting(conn) })
-	conn.wakeOthers = func(notifications []statestore.Notification) { s.wakeOthers(conn, notifications) }
 	conn.session.Attach(pubsub.Receiver{
 		Link:              conn.outbox,
 		MQTT5:             conn.gate.Version >= mqtt.Version5,

@@ -113,7 +113,7 @@ type Usage struct {
 	// WaitingMessages is how many messages of QoS 1 wait in sessions, and WaitingBytes their
 	// size.
 	WaitingMessages, WaitingBytes int64
-	// OutgoingBytes is what else waits to be written to connections.
+	// OutgoingBytes is what else waits to be written to connections, or will after a commit.
 	OutgoingBytes int64
 	// ArrivingBytes is the room taken for large packets that are not complete.
 	ArrivingBytes int64
@@ -132,7 +132,7 @@ func (s *Server) Usage() Usage {
 		SubscriptionBytes: messages.SubscriptionBytes,
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
-		OutgoingBytes:     s.quotas.outgoing.Used() + s.quotas.replies.Used(),
+		OutgoingBytes:     s.quotas.outgoing.Used(),
 		ArrivingBytes:     s.quotas.incoming.Used(),
 		RetainedMessages:  messages.RetainedMessages,
 		RetainedBytes:     messages.RetainedBytes,

@@ -8,7 +8,6 @@ import (
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
@@ -91,17 +90,10 @@ func (s *Server) applyWill(conn *connection) {
 		return
 	}
 	conn.reserved = will.responseTopic // reserved at CONNECT
-	reply, later, fault := s.handle(conn, *will)
+	fault := s.handle(conn, *will)
 	conn.readTurn.End()
 	if fault != nil {
 		return // counted and logged, as for any request
-	}
-	if !later && !envelope.IsClientTopic(will.responseTopic) { // the only client that could read it there is gone
-		encoded := s.encodeReply(conn, will.responseTopic, will.CorrelationData, reply)
-		conn.readTurn.Begin()
-		s.publishReply(encoded, conn.readTurn.Yield)
-		conn.readTurn.End()
-		encoded.free()
 	}
 	s.count(func(stats *Stats) { stats.AppliedWills++ })
 	s.logger.Debug("applied a Will", "client", logs.Name(conn.identity.Client))

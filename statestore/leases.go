@@ -152,7 +152,7 @@ func rankOf[T string | []byte](value T) int {
 // holderOf returns the name of a holder: what is before the nonce of package lease in the value, or the client
 // id. No part of another value may be shown.
 func holderOf[T string | []byte](value T, client string) string {
-	if holder, hasNonce := protocol.HolderOf(value); hasNonce {
+	if holder, hasNonce := protocol.HolderOf(value); hasNonce && string(holder) != client {
 		return strings.Clone(shown.Cut(string(holder)))
 	}
 	return client
@@ -218,7 +218,7 @@ func (s *Store) acquire(now Instant, c *Command, e *entry) {
 	name, to := shown.Cut(e.key()), holderOf(e.value(), by.client)
 	last := s.leases.latest[name]
 	if last == nil || !last.isOpen() {
-		s.note(by, HolderChange{Name: strings.Clone(name), Cause: CauseAcquired, To: to, Began: now.wall()})
+		s.note(by, HolderChange{Name: s.leases.kept(name), Cause: CauseAcquired, To: to, Began: now.wall()})
 		return
 	}
 	last.HolderChange = last.at(now)
@@ -234,7 +234,7 @@ func (s *Store) acquire(now Instant, c *Command, e *entry) {
 func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command, reply *Reply) {
 	by := e.lease.holder
 	ended := HolderChange{
-		Name: strings.Clone(shown.Cut(e.key())), Cause: cause, From: holderOf(value, by.client),
+		Name: s.leases.kept(shown.Cut(e.key())), Cause: cause, From: holderOf(value, by.client),
 		Ended: now.wall(), HeldMillis: max(0, now.WallMillis-e.lease.since),
 	}
 	if c == nil {
@@ -244,7 +244,8 @@ func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command
 		ended.By, ended.ByUser, ended.Forced = by.client, by.user, c.Forced
 	}
 	if cause == CauseForced && by != e.lease.holder {
-		reply.Forced = &ended
+		forced := ended
+		reply.Forced = &forced
 	}
 	s.leases.totals.EndsBy[cause]++
 	s.note(by, ended)
@@ -269,22 +270,35 @@ func (c *Command) deletes(l *lease) Cause {
 func (s *Store) note(by *source, noted HolderChange) {
 	h := &s.leases
 	h.sequence++
-	latest := &change{HolderChange: noted, by: by, slot: uint32(len(h.history)), sequence: h.sequence}
-	before := h.latest[latest.Name]
-	if before != nil {
-		latest.holders = before.holders
+	latest := h.latest[noted.Name]
+	var holders uint64
+	if latest != nil {
+		holders = latest.holders
 	}
-	h.add(latest)
-	switch {
-	case before != nil && before.isRoutine() && latest.isRoutine() && before.From == latest.From:
+	if latest != nil && latest.isRoutine() && noted.isRoutine() && latest.From == noted.From {
 		// The same client had it, released it, had it again and has released it again: a job that runs
 		// now and then must not push failovers out of the history.
-		latest.Repeated = before.Repeated + 1
-		latest.slot = h.remove(before)
-	case len(h.history) > maxChanges:
+		noted.Repeated = latest.Repeated + 1
+		by.changes++ // remove must not forget the client
+		h.remove(latest)
+		by.changes--
+	} else {
+		latest = &change{slot: uint32(len(h.history))}
+	}
+	*latest = change{HolderChange: noted, by: by, holders: holders, slot: latest.slot, sequence: h.sequence}
+	h.add(latest)
+	if len(h.history) > maxChanges {
 		latest.slot = h.remove(h.surplus())
 	}
 	h.changed = append(h.changed, latest)
+}
+
+// kept returns the name of a lease as the history has it, or a copy: it may be a part of a large request.
+func (l *leases) kept(name string) string {
+	if latest := l.latest[name]; latest != nil {
+		return latest.Name
+	}
+	return strings.Clone(name)
 }
 
 func (l *leases) add(c *change) {

@@ -421,7 +421,7 @@ func (c *Client) Del(ctx context.Context, key string, options DelOptions) (delet
 // VDel deletes a key if it holds value, and reports whether it existed. If it holds another
 // value, the error matches ErrConditionFailed.
 func (c *Client) VDel(ctx context.Context, key string, value []byte, options DelOptions) (deleted bool, err error) {
-	return c.delete(ctx, protocol.VerbVDel, key, encode(protocol.VerbVDel, key, value), options)
+	return c.delete(ctx, protocol.VerbVDel, key, encode(protocol.VerbVDel, key, value, 0), options)
 }
 
 func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, options DelOptions) (bool, error) {
@@ -575,34 +575,39 @@ func (a answer) verdict() verdict {
 }
 
 func encodeSet(key string, value []byte, options *SetOptions) ([]byte, error) {
-	var room [3]string
-	more := room[:0]
+	var condition []string
 	switch options.Condition {
 	case Always:
 	case IfMissing:
-		more = append(more, protocol.OptionNX)
+		condition = []string{protocol.OptionNX}
 	case IfMissingOrEqual:
-		more = append(more, protocol.OptionNEX)
+		condition = []string{protocol.OptionNEX}
 	default:
 		return nil, fmt.Errorf("SetOptions.Condition %d does not exist", options.Condition)
 	}
 	if options.TTL < 0 || options.TTL%time.Millisecond != 0 {
 		return nil, fmt.Errorf("SetOptions.TTL %v is not a whole number of milliseconds", options.TTL)
 	}
-	if options.TTL > 0 {
-		more = append(more, protocol.OptionPX, strconv.FormatInt(options.TTL.Milliseconds(), 10))
-	}
-	return encode(protocol.VerbSet, key, value, more...), nil
+	return encode(protocol.VerbSet, key, value, options.TTL, condition...), nil
 }
 
-// encode returns the payload of a request with a value, in one allocation.
-func encode(verb, key string, value []byte, options ...string) []byte {
+// encode returns the payload of a request with a value, in one allocation. ttl 0: the value has no lifetime.
+func encode(verb, key string, value []byte, ttl time.Duration, options ...string) []byte {
 	const overhead = 100 // bytes at most, in addition to the key and the value
-	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), 3+len(options))
+	arguments := 3 + len(options)
+	if ttl > 0 {
+		arguments += 2
+	}
+	payload := resp3.AppendArray(make([]byte, 0, overhead+len(key)+len(value)), arguments)
 	payload = resp3.AppendBulk(resp3.AppendBulk(payload, verb), key)
 	payload = resp3.AppendBulk(payload, value)
 	for _, option := range options {
 		payload = resp3.AppendBulk(payload, option)
+	}
+	if ttl > 0 {
+		var digits [20]byte
+		payload = resp3.AppendBulk(payload, protocol.OptionPX)
+		payload = resp3.AppendBulk(payload, strconv.AppendInt(digits[:0], ttl.Milliseconds(), 10))
 	}
 	return payload
 }

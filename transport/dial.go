@@ -196,8 +196,8 @@ func (o *Options) complete() error {
 	return nil
 }
 
-// OptionError says which field of the Options of a package makes no sense, and what would do: of this one, lease or
-// election.
+// OptionError says which field of the Options of this package, of lease or of election makes no sense, and what
+// would do.
 type OptionError = optionerror.Error
 
 func optionError(field string, value any, problem string) error {

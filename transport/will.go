@@ -81,7 +81,7 @@ func (c *Client) SetWill(ctx context.Context, key string, value []byte) (*Will, 
 		return nil, operror.New(setWill, key, ErrWillInUse)
 	}
 	var err error
-	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: encode(protocol.VerbVDel, key, value)})
+	will.lost, will.silence, err = c.conn.SetWill(ctx, Request{Payload: encode(protocol.VerbVDel, key, value, 0)})
 	if err != nil {
 		will.Close()
 		return nil, operror.New(setWill, key, err)

@@ -15,10 +15,7 @@ const patience = 24 * time.Hour
 // Run returns, or ErrStopped: then there is no reply, and the command may have been applied.
 func (e *Engine) Apply(command statestore.Command) (statestore.Reply, error) {
 	left := make(chan statestore.Reply, 1)
-	reply, now := e.Submit(command, func(reply statestore.Reply) { left <- reply })
-	if now {
-		return reply, nil
-	}
+	reply, _ := e.Submit(command, func(reply statestore.Reply) { left <- reply })
 	select {
 	case reply = <-left:
 		return reply, nil

@@ -25,7 +25,7 @@ type held struct {
 	notifications []statestore.Notification
 	reply         statestore.Reply
 	arrived       time.Duration          // see Command.Arrived
-	then, done    func(statestore.Reply) // may be nil
+	done          func(statestore.Reply) // may be nil
 	late          bool                   // held after the commit of its batch had begun
 }
 

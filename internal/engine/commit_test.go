@@ -252,7 +252,7 @@ func TestARequestPassesTheFailpointsInTheirOrder(t *testing.T) {
 		hits = nil
 		d.apply("c", "SET", "k", "v")
 		synctest.Wait()
-		want := []failpoint.Point{failpoint.AfterApply, failpoint.BeforeCommit, failpoint.AfterCommit, failpoint.BeforeNotification, failpoint.BeforeReply}
+		want := []failpoint.Point{failpoint.AfterApply, failpoint.BeforeCommit, failpoint.AfterCommit, failpoint.BeforeReply, failpoint.BeforeNotification}
 		if !slices.Equal(hits, want) {
 			t.Errorf("got %q; want %q", hits, want)
 		}

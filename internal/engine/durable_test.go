@@ -90,10 +90,7 @@ func (d *durable) submit(label string, words ...string) {
 
 // submitNow is submit for a caller that must not wait.
 func (d *durable) submitNow(label string, words ...string) {
-	leave := func(reply statestore.Reply) { d.leave(label, ": ", text(reply)) }
-	if reply, now := d.engine.Submit(parse("c", words), leave); now {
-		leave(reply)
-	}
+	d.engine.Submit(parse("c", words), func(reply statestore.Reply) { d.leave(label, ": ", text(reply)) })
 }
 
 // try is submit for a command whose reply may leave at once. It reports false for any other, which

@@ -33,8 +33,7 @@ const (
 // Engine is a store with a clock. It is safe for concurrent use.
 type Engine struct {
 	deliver func(statestore.Notification)
-	wakeAll func([]statestore.Notification) // may be nil
-	pause   func()                          // may be nil
+	pause   func() // may be nil
 	started time.Time
 	wake    chan struct{}
 	system  atomic.Pointer[func() time.Time]
@@ -61,12 +60,6 @@ type Engine struct {
 	failure    error         // why nothing leaves any more
 }
 
-// AfterDelivery makes the engine call wake with the notifications of each change after their
-// delivery, without its lock: waking the goroutines of a thousand watchers takes several
-// times as long as queueing their notifications. Several goroutines may call wake at once,
-// and after later changes were delivered. Call AfterDelivery before any other method.
-func (e *Engine) AfterDelivery(wake func([]statestore.Notification)) { e.wakeAll = wake }
-
 // BetweenDeliveries makes Run call pause, without the lock, between the parts of what leaves after a
 // commit: all of it leaves at once otherwise, faster than a client can read. pause may wait for a
 // moment, but not for a client. It is not called for what was held after the commit. Call
@@ -87,29 +80,6 @@ func (e *Engine) SetSystemClock(now func() time.Time) {
 	e.system.Store(&now)
 }
 
-// submit applies a command, see SubmitThen. A command is large: it is copied once.
-func (e *Engine) submit(command *statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, bool) {
-	reply, notifications, now := e.apply(command, then, done)
-	e.delivered(notifications)
-	return reply, now
-}
-
-func (e *Engine) apply(command *statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, notifications []statestore.Notification, now bool) {
-	system := e.systemTime()
-	e.mu.Lock()
-	defer e.unlock()
-	if e.journal == nil {
-		var effects statestore.Effects
-		reply, effects = e.store.Apply(e.nowLocked(system), *command)
-		notifications, now = effects.Notifications, true
-		e.leaveNowLocked(reply, &effects, command.Arrived, then)
-	} else {
-		reply, notifications, now = e.applyLocked(e.nowLocked(system), command, then, done)
-	}
-	e.wakeExpiryLocked()
-	return reply, notifications, now
-}
-
 // wakeExpiryLocked wakes runExpiry if a key expires before the time for which it waits.
 func (e *Engine) wakeExpiryLocked() {
 	if next, ok := e.store.NextExpiry(); ok && (!e.armed || next < e.next) {
@@ -121,20 +91,15 @@ func (e *Engine) wakeExpiryLocked() {
 }
 
 // leaveNowLocked lets the reply to a command and what that caused leave. arrived is Command.Arrived.
-func (e *Engine) leaveNowLocked(reply statestore.Reply, effects *statestore.Effects, arrived time.Duration, then func(statestore.Reply)) {
+func (e *Engine) leaveNowLocked(
+	reply statestore.Reply, effects *statestore.Effects, arrived time.Duration, done func(statestore.Reply),
+) {
 	e.countLocked(reply, arrived)
-	if then != nil {
-		then(reply)
+	if done != nil {
+		done(reply)
 	}
 	for _, notification := range effects.Notifications {
 		e.deliver(notification)
-	}
-}
-
-// delivered calls wakeAll. It is called without the lock.
-func (e *Engine) delivered(notifications []statestore.Notification) {
-	if e.wakeAll != nil && len(notifications) > 0 {
-		e.wakeAll(notifications)
 	}
 }
 
@@ -255,10 +220,7 @@ func (e *Engine) runExpiry(ctx context.Context) {
 // batches it releases the lock and checks ctx.
 func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
 	for more := true; more && e.Room(ctx) == nil && ctx.Err() == nil; {
-		var notifications []statestore.Notification
-		notifications, more, wait, ok = e.expireSome()
-		e.delivered(notifications)
-		if more {
+		if more, wait, ok = e.expireSome(); more {
 			// Without it a request that waits for the lock gets it only after a millisecond: until then
 			// the next batch takes the lock first, because this goroutine has a processor already.
 			runtime.Gosched()
@@ -267,19 +229,18 @@ func (e *Engine) expire(ctx context.Context) (wait time.Duration, ok bool) {
 	return wait, ok
 }
 
-func (e *Engine) expireSome() (notifications []statestore.Notification, more bool, wait time.Duration, ok bool) {
+func (e *Engine) expireSome() (more bool, wait time.Duration, ok bool) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
 	now := e.nowLocked(system)
 	if e.failure != nil || e.sealed {
-		return nil, false, 0, false
+		return false, 0, false
 	}
 	effects, more := e.store.Expire(now, expireBatch)
 	switch {
 	case e.journal == nil:
-		notifications = effects.Notifications
-		for _, notification := range notifications {
+		for _, notification := range effects.Notifications {
 			e.deliver(notification)
 		}
 	case len(effects.Groups) > 0:
@@ -290,7 +251,7 @@ func (e *Engine) expireSome() (notifications []statestore.Notification, more boo
 		}
 	}
 	e.next, e.armed = e.store.NextExpiry()
-	return notifications, more, max(e.next-now.Elapsed, 0), e.armed
+	return more, max(e.next-now.Elapsed, 0), e.armed
 }
 
 // systemTime reads the system's clock for nowLocked. It is called without the lock, because

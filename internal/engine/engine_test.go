@@ -386,13 +386,13 @@ func TestNotificationsComeInOrderUnderConcurrency(t *testing.T) {
 	})
 }
 
-func TestThenIsCalledBeforeTheNotificationsOfTheCommand(t *testing.T) {
+func TestAReplyLeavesBeforeTheNotificationsOfItsCommand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.apply("watcher", "KEYNOTIFY", "k")
 		var outcomes []statestore.Outcome
 		ts := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "writer"}.String()
-		reply, _ := b.engine.SubmitThen(statestore.Parse(statestore.Request{
+		reply, _ := b.engine.Submit(statestore.Parse(statestore.Request{
 			Client: "writer", Payload: resp3.AppendCommand(nil, "SET", "k", "v"), Timestamp: &ts,
 		}), func(reply statestore.Reply) {
 			b.mu.Lock()
@@ -401,9 +401,9 @@ func TestThenIsCalledBeforeTheNotificationsOfTheCommand(t *testing.T) {
 				t.Error("the watcher heard of it first")
 			}
 			outcomes = append(outcomes, reply.Outcome)
-		}, nil)
+		})
 		if !slices.Equal(outcomes, []statestore.Outcome{reply.Outcome}) {
-			t.Errorf("then got %v, the caller %v", outcomes, reply.Outcome)
+			t.Errorf("done got %v, the caller %v", outcomes, reply.Outcome)
 		}
 		b.want("0s watcher k SET v")
 	})

@@ -130,7 +130,6 @@ type process struct {
 	need    [2]int
 	history []past
 	heldBy  map[uint64]*waiting // by the order of what is held
-	handing []*waiting          // what commitOpen is handing over
 	pending []note
 	known   map[*statestore.Change]bool
 	fresh   []statestore.Notification // delivered during this move
@@ -158,7 +157,7 @@ const (
 	idle     where = iota
 	inCommit       // in Commit
 	written        // in Commit, which has done its work
-	leaving        // a reply was handed over
+	leaving        // a part of the batch has left
 )
 
 // past is the register of a key after a group.
@@ -262,6 +261,11 @@ func (p *process) start() {
 		p.breaks("the store does not start again: %w", err)
 		return
 	}
+	p.engine.BetweenDeliveries(func() {
+		if !p.killed {
+			p.yield(leaving)
+		}
+	})
 	p.opening = false
 	p.began, p.durable = p.now, 0
 	p.engine.Begin()

@@ -63,21 +63,13 @@ func (p *process) submit(i int) {
 		}
 	}
 	if !now {
-		then := func(statestore.Reply) {
-			if !p.killed {
-				p.handing = append(p.handing, waits)
-			}
-		}
-		reply, now = e.SubmitThen(command, then, func(reply statestore.Reply) {
-			if !p.killed {
-				p.handing = slices.Delete(p.handing, 0, 1)
+		submitted := false
+		reply, now = e.Submit(command, func(reply statestore.Reply) {
+			if submitted && !p.killed {
 				p.leaves(waits, reply)
-				p.yield(leaving)
 			}
 		})
-		if now {
-			p.handing = p.handing[:len(p.handing)-1]
-		}
+		submitted = true
 	}
 	if e.sealed || e.failure != nil {
 		if now {
@@ -116,9 +108,6 @@ func (p *process) Standing() error {
 // oust takes the standing away. What a commit has proved until then may still leave.
 func (p *process) oust() {
 	p.ousted = true
-	for _, waits := range p.handing {
-		waits.proven = true
-	}
 	if p.at == idle || p.at == inCommit {
 		return
 	}

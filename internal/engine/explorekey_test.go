@@ -168,10 +168,6 @@ func (p *process) digest(to []byte) []byte {
 			d.add(x.request, x.connection == p.connections[p.scope.menu[p.requests[x.request].wish].client], ahead(x.need), x.proven)
 		}
 	}
-	d.add(len(p.handing))
-	for _, x := range p.handing {
-		wait(x)
-	}
 	for _, h := range p.history {
 		d.add(ahead(h.group), h.key, h.register, h.willed)
 	}

@@ -81,59 +81,43 @@ func OpenWithClock(ctx context.Context, options statestore.Options, journal stat
 	return e, nil
 }
 
-// Submit applies a command. If now is true the reply may leave at once; done is never called
-// then. Otherwise the reply rests on changes that are not committed: done gets it after the
-// commit, once, from the goroutine of Run, without a lock, perhaps before Submit returns. done
-// must not block. If that commit fails, or Run has returned, done is never called. The reply that
-// Submit returns then tells the caller only how much room it needs, and may not leave.
+// Submit applies a command, and calls done, unless it is nil, when the reply may leave: at once, before
+// Submit returns true for now, or after the commit of the changes that the reply shows, from the goroutine
+// of Run, perhaps before Submit returns. If that commit fails, or Run has returned, done is never called.
+// The reply that Submit returns with false tells the caller only how much room it needs, and may not leave.
+//
+// Like deliver, done is called with the lock held and must not block, and it comes before the notifications
+// that the command causes. All calls for commands of the same key are in the store's order; without a
+// journal, all calls are, and no other command is applied meanwhile.
 //
 // A caller that submits commands without waiting for their replies must call [Engine.Room] before, or
 // bound by [Engine.Waiting] what it submits.
 func (e *Engine) Submit(command statestore.Command, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
-	return e.submit(&command, nil, done)
+	system := e.systemTime()
+	e.mu.Lock()
+	defer e.unlock()
+	reply, now = e.applyLocked(e.nowLocked(system), &command, done)
+	e.wakeExpiryLocked()
+	return reply, now
 }
 
 // TrySubmit applies a command, like Submit, if its reply may leave at once and leaves nothing to commit:
 // the command writes no record, and no change of its key waits for a commit. So it needs no room.
 // Otherwise TrySubmit changes nothing and reports false. Without a journal it applies every command.
 func (e *Engine) TrySubmit(command statestore.Command) (reply statestore.Reply, ok bool) {
-	if e.journal == nil {
-		return e.submit(&command, nil, nil)
-	}
-	reply, notifications, ok := e.tryApply(&command)
-	e.delivered(notifications)
-	return reply, ok
-}
-
-func (e *Engine) tryApply(command *statestore.Command) (reply statestore.Reply, notifications []statestore.Notification, ok bool) {
 	system := e.systemTime()
 	e.mu.Lock()
 	defer e.unlock()
 	now := e.nowLocked(system)
-	if e.failure != nil || e.sealed || e.restsLocked(command, reply) != nil || e.store.MayWrite(now, command) {
-		return reply, nil, false
+	if e.journal != nil {
+		ended := e.failure != nil || e.sealed
+		if ended || e.restsLocked(&command, reply) != nil || e.store.MayWrite(now, &command) {
+			return reply, false
+		}
 	}
-	reply, notifications, ok = e.applyLocked(now, command, nil, nil)
+	reply, ok = e.applyLocked(now, &command, nil)
 	e.wakeExpiryLocked()
-	return reply, notifications, ok
-}
-
-// SubmitThen is Submit. Unless then is nil, it is called with the reply once that may leave, before the
-// notifications of the command are delivered. Like deliver, then is called with the lock held
-// and must not block. All calls for commands of the same key are in the store's order; without
-// a journal, all calls are, and no other command is applied meanwhile.
-func (e *Engine) SubmitThen(command statestore.Command, then, done func(statestore.Reply)) (reply statestore.Reply, now bool) {
-	return e.submit(&command, then, done)
-}
-
-// SubmitWaking is Submit with wake in place of the function of AfterDelivery: it is called with
-// the notifications that are delivered before SubmitWaking returns, if there are any.
-func (e *Engine) SubmitWaking(command statestore.Command, done func(statestore.Reply), wake func([]statestore.Notification)) (reply statestore.Reply, now bool) {
-	reply, notifications, now := e.apply(&command, nil, done)
-	if len(notifications) > 0 {
-		wake(notifications)
-	}
-	return reply, now
+	return reply, ok
 }
 
 // HasRoom reports whether Room returns at once, because not too much waits for a commit.
@@ -165,11 +149,17 @@ func (e *Engine) Room(ctx context.Context) error {
 // makes its callers wait while these are more than 8 MiB.
 func (e *Engine) Waiting() int64 { return e.waiting.Load() }
 
-// applyLocked applies a command of a store with a journal, see Submit. Its notifications, if
-// they leave at once, are returned for AfterDelivery.
-func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command, then, done func(statestore.Reply)) (statestore.Reply, []statestore.Notification, bool) {
+// applyLocked applies a command, see Submit.
+func (e *Engine) applyLocked(
+	now statestore.Instant, command *statestore.Command, done func(statestore.Reply),
+) (statestore.Reply, bool) {
+	if e.journal == nil {
+		reply, effects := e.store.Apply(now, *command)
+		e.leaveNowLocked(reply, &effects, command.Arrived, done)
+		return reply, true
+	}
 	if e.failure != nil || e.sealed {
-		return statestore.Reply{}, nil, false
+		return statestore.Reply{}, false
 	}
 	e.store.SetFull(statestore.IsFull(e.journal))
 	reply, effects := e.store.Apply(now, *command)
@@ -184,16 +174,16 @@ func (e *Engine) applyLocked(now statestore.Instant, command *statestore.Command
 		e.addGroupLocked(e.store.Reserve(now))
 	}
 	if rests != nil {
-		e.holdLocked(rests, held{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, then: then, done: done})
-		return reply, nil, false
+		e.holdLocked(rests, held{reply: reply, arrived: command.Arrived, notifications: effects.Notifications, done: done})
+		return reply, false
 	}
 	// After the command was applied: if this process still has its standing now, no other one
 	// had changed the store when the command read it.
 	if !e.standsLocked() {
-		return statestore.Reply{}, nil, false
+		return statestore.Reply{}, false
 	}
-	e.leaveNowLocked(reply, &effects, command.Arrived, then)
-	return reply, effects.Notifications, true
+	e.leaveNowLocked(reply, &effects, command.Arrived, done)
+	return reply, true
 }
 
 // restsLocked returns the batch on which the reply to a command without own records rests:
@@ -400,24 +390,13 @@ func (e *Engine) commitOpen(ctx context.Context) error {
 	failpoint.Hit(failpoint.AfterCommit)
 	e.committed(b)
 	for {
-		leaving, err := e.leaveSome(b)
-		if err != nil || leaving == nil {
-			return err
-		}
-		for _, h := range leaving {
-			e.delivered(h.notifications)
-		}
-		for _, h := range leaving {
-			if h.done != nil {
-				failpoint.Hit(failpoint.BeforeReply)
-				h.done(h.reply)
-			}
-		}
 		// What comes from now on for a key of the batch is held too. It comes no faster than
 		// clients send it, and must leave without a pause: otherwise the batch would never end, and
 		// the next commit would never begin.
-		burst := leaving[len(leaving)-1].order <= b.last
-		clear(leaving) // the batch lasts until all have left
+		burst, more, err := e.leaveSome(b)
+		if err != nil || !more {
+			return err
+		}
 		if burst && e.pause != nil {
 			e.pause()
 		}
@@ -455,22 +434,22 @@ func (e *Engine) committed(b *batch) {
 	e.freeLocked(b.size)
 }
 
-// leaveSome delivers the next notifications of b, and returns what has them, for the rest to be
-// done without the lock. If nothing is left, it ends the batch and returns nil.
+// leaveSome lets the next replies and notifications of b leave, and reports whether it was held when
+// the commit ended. If nothing is left, it ends the batch and reports that there is no more.
 //
 // What was held before the commit began leaves without another look at the journal's standing: the
 // commit is between the request and its reply, and proved that this process was the one that may
 // answer. What was held later was read after that, perhaps when another process had taken over: a
 // journal on a network has a batch before Commit returns.
-func (e *Engine) leaveSome(b *batch) ([]held, error) {
+func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 	e.mu.Lock()
 	defer e.unlock()
 	if e.failure != nil {
-		return nil, e.failure
+		return false, false, e.failure
 	}
 	if len(b.held) == 0 {
 		e.committing = nil
-		return nil, nil
+		return false, false, nil
 	}
 	count, notifications := 0, 0
 	for ; count < len(b.held) && count+notifications < leaveBatch; count++ {
@@ -479,7 +458,7 @@ func (e *Engine) leaveSome(b *batch) ([]held, error) {
 	if b.held[count-1].late && !e.standsLocked() {
 		count = slices.IndexFunc(b.held, func(h held) bool { return h.late }) // what the commit proved still leaves
 		if count == 0 {
-			return nil, e.failure
+			return false, false, e.failure
 		}
 	}
 	leaving := b.held[:count:count]
@@ -489,14 +468,17 @@ func (e *Engine) leaveSome(b *batch) ([]held, error) {
 		e.leaveLocked(b, &leaving[i])
 		size += leaving[i].size()
 	}
+	burst = leaving[count-1].order <= b.last
+	clear(leaving) // the batch lasts until all have left
 	e.freeLocked(size)
-	return leaving, nil
+	return burst, true, nil
 }
 
 func (e *Engine) leaveLocked(b *batch, h *held) {
 	e.countLocked(h.reply, h.arrived)
-	if h.then != nil {
-		h.then(h.reply)
+	if h.done != nil {
+		failpoint.Hit(failpoint.BeforeReply)
+		h.done(h.reply)
 	}
 	for _, notification := range h.notifications {
 		if h.order > b.notified[notification.Client] {

@@ -135,17 +135,17 @@ func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 		d.hold()
 		d.submit("first", "SET", "first", "v")
 		for i := range 2 * leaveBatch {
-			d.engine.Submit(parse("c", []string{"SET", strconv.Itoa(i), "v"}), func(statestore.Reply) {
-				d.leave(strconv.Itoa(i))
-				d.disk.set(func(k *disk) { k.standing = errDeposed })
-				d.submitNow("read", "GET", "held")
-			})
+			d.submitNow(strconv.Itoa(i), "SET", strconv.Itoa(i), "v")
 		}
 		d.commit()
 		d.want("first: ok")
+		d.engine.BetweenDeliveries(func() {
+			d.disk.set(func(k *disk) { k.standing = errDeposed })
+			d.submitNow("read", "GET", "held")
+		})
 		d.commit()
 		synctest.Wait()
-		if got := len(d.left); got != leaveBatch { // those that were handed over with the first
+		if got := len(d.left); got != leaveBatch { // those that left with the first
 			t.Errorf("%d replies left; want %d", got, leaveBatch)
 		}
 		if err := d.close(); !errors.Is(err, errDeposed) {
@@ -155,13 +155,13 @@ func TestInvariant35NothingLeavesWithoutStanding(t *testing.T) {
 	inBubble(t, "what came after the commit", func(t *testing.T) {
 		d := open(t, newDisk(), statestore.Options{})
 		d.hold()
-		d.engine.Submit(parse("c", []string{"SET", "a", "1"}), func(statestore.Reply) {
-			d.leave("set")
+		d.submit("set", "SET", "a", "1")
+		d.engine.BetweenDeliveries(func() {
 			d.disk.set(func(k *disk) { k.standing = errDeposed })
 			d.submitNow("read", "GET", "a")
 		})
 		d.commit()
-		d.want("set")
+		d.want("set: ok")
 		if err := d.close(); !errors.Is(err, errDeposed) {
 			t.Errorf("Run: %v", err)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -81,7 +82,7 @@ var combinedAttacks = []attack{{
 			}
 			return filters
 		})
-		sleep(ctx, t.duration)
+		sleep.For(ctx, t.duration)
 	},
 }, {
 	name:  "one name on 2,000 connections",
@@ -162,7 +163,7 @@ func sendAndHold(many, few int, data func() []byte) func(context.Context, *targe
 	return func(ctx context.Context, t *target) {
 		packet := data()
 		t.each(ctx, t.n(many, few), 4, "hold-", func(p *peer) { _ = p.send(packet) })
-		sleep(ctx, t.duration)
+		sleep.For(ctx, t.duration)
 	}
 }
 
@@ -215,7 +216,7 @@ func starveWatcher(ctx context.Context, t *target) {
 		all.Go(func() {
 			t.again(ctx, rawmqtt.Login{ClientID: "deaf-" + strconv.Itoa(i)}, func(p *peer) {
 				_, _ = p.subscribe(0, "deaf")
-				sleep(ctx, time.Duration(4500+10*i)*time.Millisecond)
+				sleep.For(ctx, time.Duration(4500+10*i)*time.Millisecond)
 			})
 		})
 	}
@@ -226,7 +227,7 @@ func starveWatcher(ctx context.Context, t *target) {
 				for size := 1 << 19; size > 0 && err == nil; size /= 2 {
 					err = p.send(rawmqtt.Message{Topic: "deaf", Payload: make([]byte, size)}.Packet())
 				}
-				sleep(ctx, 20*time.Millisecond)
+				sleep.For(ctx, 20*time.Millisecond)
 			}
 		})
 	})
@@ -234,7 +235,7 @@ func starveWatcher(ctx context.Context, t *target) {
 		writer.drain()
 		for i := 0; ctx.Err() == nil; i++ {
 			_ = writer.send(writer.request(uint16(i%100+1), protocol.VerbSet, "watched", strconv.Itoa(i)))
-			sleep(ctx, 50*time.Millisecond)
+			sleep.For(ctx, 50*time.Millisecond)
 		}
 	})
 	ends, notified := 0, 0

@@ -17,6 +17,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // Attacks on the TLS handshake, which comes before the login.
@@ -78,7 +80,7 @@ func (t *target) keepConnecting(ctx context.Context, together int, use func(net.
 		for ctx.Err() == nil {
 			conn, err := t.dial(ctx)
 			if err != nil {
-				sleep(ctx, 5*time.Millisecond)
+				sleep.For(ctx, 5*time.Millisecond)
 				continue
 			}
 			_ = conn.SetDeadline(time.Now().Add(readWithin))

@@ -11,6 +11,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -72,6 +73,6 @@ var fillAttacks = []attack{{
 		// The client ids that are left.
 		endless := largePublish()
 		t.each(ctx, 200, 200, "endless-", func(p *peer) { _ = p.send(endless[:len(endless)-1]) })
-		sleep(ctx, t.duration/2)
+		sleep.For(ctx, t.duration/2)
 	},
 }}

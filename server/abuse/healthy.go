@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -178,7 +179,7 @@ func (h *healthyClient) change(ctx context.Context) {
 		_, err := h.client.Set(bounded, "healthy/changed", value, transport.SetOptions{})
 		cancel()
 		h.noteChange(time.Since(start), err)
-		sleep(ctx, changeEvery)
+		sleep.For(ctx, changeEvery)
 	}
 }
 

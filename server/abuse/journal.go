@@ -21,6 +21,7 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/journal"
@@ -120,7 +121,7 @@ var journalAttacks = []attack{{
 			t.need(errors.New("the keys expired before all were watched: the machine is too slow"))
 		}
 		for time.Since(end) < t.within(t.duration) && heard.Load() < watched {
-			sleep(ctx, 10*time.Millisecond)
+			sleep.For(ctx, 10*time.Millisecond)
 		}
 		if got := heard.Load(); got < watched {
 			t.breach("%d of %d watched keys are notified", got, watched)
@@ -138,7 +139,7 @@ var journalAttacks = []attack{{
 			_ = p.requests(ctx, 256, 64, func(i int) []string { return []string{protocol.VerbSet, p.id, strconv.Itoa(i)} })
 		})
 		hangUp(peers...)
-		sleep(ctx, t.duration/2)
+		sleep.For(ctx, t.duration/2)
 	},
 }}
 
@@ -166,7 +167,7 @@ func beServer(t task) error {
 	defer stop()
 	tasks.Go(func() { // as the command does after a burst
 		for ctx.Err() == nil {
-			sleep(ctx, 5*time.Second)
+			sleep.For(ctx, 5*time.Second)
 			debug.FreeOSMemory()
 		}
 	})
@@ -186,6 +187,6 @@ type slowJournal struct {
 
 // Commit implements statestore.Journal.
 func (j *slowJournal) Commit(ctx context.Context, batch []statestore.Group) error {
-	sleep(ctx, j.commit)
+	sleep.For(ctx, j.commit)
 	return j.Journal.Commit(ctx, batch)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -31,7 +32,7 @@ var loginAttacks = []attack{{
 				if err == nil {
 					hangUp(p)
 				} else if !errors.Is(err, errRefused) {
-					sleep(ctx, 5*time.Millisecond)
+					sleep.For(ctx, 5*time.Millisecond)
 				}
 			}
 		})
@@ -85,7 +86,7 @@ var loginAttacks = []attack{{
 				if _, err := conn.Write(packet[i : i+1]); err != nil {
 					return
 				}
-				if sleep(ctx, time.Second); ctx.Err() != nil {
+				if sleep.For(ctx, time.Second); ctx.Err() != nil {
 					return
 				}
 			}
@@ -121,7 +122,7 @@ var loginAttacks = []attack{{
 				if p, err := t.login(ctx, rawmqtt.Login{ClientID: fmt.Sprintf("churn-%d-%d", worker, i)}); err == nil {
 					hangUp(p)
 				} else {
-					sleep(ctx, 5*time.Millisecond)
+					sleep.For(ctx, 5*time.Millisecond)
 				}
 			}
 		})
@@ -171,7 +172,7 @@ func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
 		for ctx.Err() == nil {
 			conn, err := t.dial(ctx)
 			if err != nil {
-				sleep(ctx, 100*time.Millisecond)
+				sleep.For(ctx, 100*time.Millisecond)
 				continue
 			}
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
@@ -180,7 +181,7 @@ func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
 			_, _ = conn.Read(make([]byte, 1)) // ends with the connection
 			stop()
 			_ = conn.Close()
-			sleep(ctx, 250*time.Millisecond)
+			sleep.For(ctx, 250*time.Millisecond)
 		}
 	})
 }
@@ -195,7 +196,7 @@ func (t *target) admits(ctx context.Context, login rawmqtt.Login, within time.Du
 			hangUp(p)
 			break
 		}
-		sleep(ctx, 50*time.Millisecond)
+		sleep.For(ctx, 50*time.Millisecond)
 	}
 	if took := time.Since(begin); err != nil || took > t.within(within) {
 		t.breach("the login of %s took %.1f s (%v)", login.ClientID, took.Seconds(), err)

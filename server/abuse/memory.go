@@ -11,6 +11,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -23,7 +24,7 @@ var memoryAttacks = []attack{{
 	run: func(ctx context.Context, t *target) {
 		peers := t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) { _, _ = p.subscribe(1, "queue/"+p.id) })
 		t.flood(ctx, t.n(1024, 256), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
-		sleep(ctx, t.duration/4)
+		sleep.For(ctx, t.duration/4)
 	},
 }, {
 	name:  "unfinished packets",
@@ -37,13 +38,13 @@ var memoryAttacks = []attack{{
 		var leaving sync.WaitGroup
 		defer leaving.Wait()
 		leaving.Go(func() { t.leaveUnfinished(ctx, 40) })
-		sleep(ctx, t.duration/4) // until the room is taken
+		sleep.For(ctx, t.duration/4) // until the room is taken
 		for n := 0; ctx.Err() == nil; n++ {
 			size := []int{5 << 10, 100 << 10}[n%2]
 			if _, err := other.ask(protocol.VerbSet, "large", string(make([]byte, size))); err != nil {
 				t.breach("a client that sends %d bytes is disconnected: %v", size, err)
 			}
-			sleep(ctx, 10*time.Millisecond)
+			sleep.For(ctx, 10*time.Millisecond)
 		}
 	},
 }, {
@@ -58,7 +59,7 @@ var memoryAttacks = []attack{{
 				return []string{protocol.VerbSet, p.id + "-" + strconv.Itoa(i), "", protocol.OptionPX, "8000"}
 			})
 		})
-		sleep(ctx, t.duration/2)
+		sleep.For(ctx, t.duration/2)
 	},
 }, {
 	name:   "deaf watchers",
@@ -89,7 +90,7 @@ var memoryAttacks = []attack{{
 				}
 			}
 		})
-		sleep(ctx, t.duration)
+		sleep.For(ctx, t.duration)
 	},
 }, {
 	name:   "offline sessions",
@@ -104,7 +105,7 @@ var memoryAttacks = []attack{{
 		concurrently(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
 		hangUp(peers...)
 		t.flood(ctx, t.n(256, 128), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
-		sleep(ctx, t.duration/4)
+		sleep.For(ctx, t.duration/4)
 		// They end their sessions: the memory must come back.
 		hangUp(t.logins(ctx, n, named("offline-"))...)
 	},
@@ -124,7 +125,7 @@ var memoryAttacks = []attack{{
 				hangUp(p)
 			}
 		})
-		sleep(ctx, time.Second) // until the server has seen that all are gone
+		sleep.For(ctx, time.Second) // until the server has seen that all are gone
 		kept := 0
 		for i := range n {
 			l := login(i)
@@ -156,7 +157,7 @@ var memoryAttacks = []attack{{
 				return p.requestWith(id, string(data), protocol.VerbSet, "correlation", "value")
 			})
 		})
-		sleep(ctx, t.duration/4)
+		sleep.For(ctx, t.duration/4)
 	},
 }, {
 	name:   "large values",
@@ -184,7 +185,7 @@ func (t *target) leaveUnfinished(ctx context.Context, connections int) {
 			if p.send(packet[:len(packet)-1]) == nil {
 				_, _ = p.await(packets.DISCONNECT)
 			}
-			sleep(ctx, 250*time.Millisecond)
+			sleep.For(ctx, 250*time.Millisecond)
 		})
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
@@ -205,7 +206,7 @@ func (t *target) again(ctx context.Context, login rawmqtt.Login, do func(p *peer
 	for ctx.Err() == nil {
 		p, err := t.login(ctx, login)
 		if err != nil {
-			sleep(ctx, 50*time.Millisecond)
+			sleep.For(ctx, 50*time.Millisecond)
 			continue
 		}
 		stop := context.AfterFunc(ctx, func() { hangUp(p) })

@@ -6,6 +6,8 @@ import (
 	"os"
 	"strings"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // A runner runs attacks, one at a time or several side by side.
@@ -66,10 +68,10 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 	}
 	defer h.stop()
 	row := &row{attack: a}
-	sleep(ctx, r.measure()/3) // without what its first connections cost
+	sleep.For(ctx, r.measure()/3) // without what its first connections cost
 	h.next()
 	for try := 0; try < 10 && (try == 0 || !r.short && row.before.p99 >= quiet); try++ {
-		sleep(ctx, r.measure())
+		sleep.For(ctx, r.measure())
 		row.before = h.next()
 	}
 	row.memoryBefore = memoryOf(s, resident)
@@ -77,7 +79,7 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 	if row.breach, err = r.attack(ctx, a, s); err != nil {
 		return nil, err
 	}
-	sleep(ctx, r.measure()-time.Since(begin)) // what a short attack did may show later
+	sleep.For(ctx, r.measure()-time.Since(begin)) // what a short attack did may show later
 	row.during = h.next()
 	over := time.Now()
 	row.peak = memoryOf(s, peak)
@@ -93,7 +95,7 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 // the client is not served at once, since the machine may be busy.
 func (r *runner) aftermath(ctx context.Context, s *serverProcess, h *healthyClient) (p phase) {
 	for begin := time.Now(); ; {
-		sleep(ctx, r.measure())
+		sleep.For(ctx, r.measure())
 		p = h.next()
 		if p.renewals > p.failed || s.death() != "" || ctx.Err() != nil || time.Since(begin) > patience {
 			return p
@@ -110,7 +112,7 @@ func (r *runner) awaitMemory(ctx context.Context, s *serverProcess, before int64
 		if now == 0 || before == 0 || now <= r.allowed(before) || took >= freedWithin || s.death() != "" || ctx.Err() != nil {
 			return now, took
 		}
-		sleep(ctx, 100*time.Millisecond)
+		sleep.For(ctx, 100*time.Millisecond)
 	}
 }
 
@@ -184,12 +186,4 @@ func mebibytes(bytes int64) string {
 // cell escapes a text for a cell of a Markdown table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(text)
-}
-
-// sleep waits for a duration or for the end of ctx.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -32,10 +33,10 @@ var socketAttacks = []attack{{
 			if publisher.send(rawmqtt.Message{Topic: "deaf", Payload: make([]byte, 64<<10)}.Packet()) != nil {
 				break
 			}
-			sleep(ctx, 10*time.Millisecond) // the server writes it meanwhile
+			sleep.For(ctx, 10*time.Millisecond) // the server writes it meanwhile
 		}
 		held, clients := unsent(t.address)
-		sleep(ctx, t.duration)
+		sleep.For(ctx, t.duration)
 		if clients > 0 && held/clients > 300<<10 {
 			t.breach("the kernel held %d KiB for %d clients that did not read", held>>10, clients)
 		}

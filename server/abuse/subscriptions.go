@@ -13,6 +13,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
@@ -89,7 +90,7 @@ var subscriptionAttacks = []attack{{
 		for _, p := range t.each(ctx, t.n(100, 20), 100, "wild-", func(p *peer) { p.subscribeAll(1, filters) }) {
 			p.drain()
 		}
-		sleep(ctx, t.duration)
+		sleep.For(ctx, t.duration)
 	},
 }, {
 	name:   "a million watches",
@@ -103,7 +104,7 @@ var subscriptionAttacks = []attack{{
 			return []string{protocol.VerbKeyNotify, "watched-" + strconv.Itoa(i)}
 		})
 		hangUp(p)
-		sleep(ctx, 2*time.Second) // for what the end of the connection costs
+		sleep.For(ctx, 2*time.Second) // for what the end of the connection costs
 	},
 }}
 
@@ -124,14 +125,14 @@ func (t *target) refusesFilters(ctx context.Context, filters ...string) {
 			if err != nil {
 				return
 			}
-			sleep(ctx, 5*time.Millisecond)
+			sleep.For(ctx, 5*time.Millisecond)
 		}
 	})
 	granted, sent := 0, 0
 	for i := 0; ctx.Err() == nil; i++ {
 		p, err := t.login(ctx, rawmqtt.Login{ClientID: fmt.Sprint("filters-", i)})
 		if err != nil {
-			sleep(ctx, 50*time.Millisecond)
+			sleep.For(ctx, 50*time.Millisecond)
 			continue
 		}
 		code, err := p.subscribe(0, filters...)
@@ -140,7 +141,7 @@ func (t *target) refusesFilters(ctx context.Context, filters ...string) {
 			granted++
 		}
 		hangUp(p)
-		sleep(ctx, 5*time.Millisecond)
+		sleep.For(ctx, 5*time.Millisecond)
 	}
 	others.Wait()
 	waited := ""

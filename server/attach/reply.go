@@ -43,12 +43,16 @@ func (l *link) submit(to address, command statestore.Command) {
 		return
 	}
 	reply, ok = clients.heard(&command, func() (statestore.Reply, bool) {
-		return engine.Submit(command, func(reply statestore.Reply) { backlog.committed(waiting, reply) })
+		return engine.Submit(command, func(reply statestore.Reply) {
+			if reply.Outcome != statestore.Expired {
+				backlog.committed(waiting, reply)
+			}
+		})
 	})
 	l.store.note(&command, &reply)
-	if ok { // the commit on which it would have rested is over since
+	if ok && reply.Outcome == statestore.Expired {
 		backlog.cancel(waiting)
-		l.answer(to, command.Key, reply)
+		l.store.drop(to.client, DroppedExpired)
 		return
 	}
 	if value := envelope.ValueCost(command.Key, &reply); value > 0 && !backlog.grow(waiting, value) {

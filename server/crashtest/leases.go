@@ -39,7 +39,6 @@ type holding struct {
 	tenure *lease.Tenure
 	client string
 	token  hlc.Token
-	began  time.Duration
 	// outlived is how many crashes there were when the store was last seen to have it.
 	outlived int
 }
@@ -150,7 +149,7 @@ func (c *contest) begin(s *session, tenure *lease.Tenure) (*holding, bool) {
 	if err != nil {
 		return nil, false // it is over already
 	}
-	h := &holding{tenure: tenure, client: s.ClientID(), token: token, began: c.recorder.now()}
+	h := &holding{tenure: tenure, client: s.ClientID(), token: token}
 	c.mu.Lock()
 	h.outlived = len(c.crashes)
 	before := c.highest

@@ -255,7 +255,7 @@ func (c *Conn) connect(will *transport.Request) (line chan struct{}) {
 func (c *Conn) SetWill(ctx context.Context, will transport.Request) (lost <-chan struct{}, silence time.Duration, err error) {
 	will.Payload = bytes.Clone(will.Payload)
 	for {
-		line, _, err := c.awaitLine(ctx)
+		line, _, err := c.awaitLine(ctx, transport.Binding{})
 		if err != nil {
 			return nil, 0, err
 		}
@@ -301,14 +301,7 @@ func (c *Conn) end(cause error) {
 
 // RoundTrip implements transport.Conn.
 func (c *Conn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	err := request.Binding.Err()
-	if err != nil {
-		return transport.Reply{}, err
-	}
-	line, decide, err := c.awaitLine(ctx)
-	if err == nil {
-		err = request.Binding.Err() // again, because this may be the next connection
-	}
+	line, decide, err := c.awaitLine(ctx, request.Binding)
 	if err != nil {
 		return transport.Reply{}, err
 	}
@@ -471,14 +464,19 @@ func property(text string) *string {
 	return &text
 }
 
-func (c *Conn) awaitLine(ctx context.Context) (line chan struct{}, decide func(transport.Request) Fault, err error) {
+func (c *Conn) awaitLine(
+	ctx context.Context, binding transport.Binding,
+) (line chan struct{}, decide func(transport.Request) Fault, err error) {
 	for {
 		c.mu.Lock()
 		line, restored, decide := c.line, c.restored, c.fault
 		c.mu.Unlock()
+		bound := binding.Err() // after the connection was chosen
 		switch {
 		case c.life.Err() != nil:
 			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, context.Cause(c.life))
+		case bound != nil:
+			return nil, nil, bound
 		case ctx.Err() != nil:
 			return nil, nil, fmt.Errorf("%w: %w", transport.ErrNotSent, context.Cause(ctx))
 		case line != nil:

@@ -388,29 +388,43 @@ func (s *Store) apply(received statestore.Request, request transport.Request, wi
 		}
 		done(result)
 	}
-	at := time.Now()
-	reply, now := running.SubmitThen(command, func(reply statestore.Reply) {
-		s.mu.Lock()
-		tap := s.tap
-		s.mu.Unlock()
-		if tap != nil {
-			s.tapping.Lock() // the store before a restart may still be at work
-			defer s.tapping.Unlock()
-			tap(Applied{
-				At:      at,
-				Client:  command.Client,
-				Command: command,
-				Request: request,
-				Reply:   reply,
-				Store:   running.Identity(),
-				Again:   again,
-			})
+	applied := Applied{
+		At:      time.Now(),
+		Client:  command.Client,
+		Command: command,
+		Request: request,
+		Store:   running.Identity(),
+		Again:   again,
+	}
+	var mu sync.Mutex
+	submitted, left := false, false
+	reply, _ := running.Submit(command, func(reply statestore.Reply) {
+		applied.Reply = reply
+		s.tapped(applied)
+		mu.Lock()
+		defer mu.Unlock()
+		if left = true; submitted {
+			s.tasks.Go(func() { answer(reply) }) // a fault may make it wait, and commits must not
 		}
-	}, func(reply statestore.Reply) {
-		s.tasks.Go(func() { answer(reply) }) // a fault may make it wait, and commits must not
 	})
-	if now {
+	mu.Lock()
+	submitted = true
+	here := left
+	mu.Unlock()
+	if here {
 		answer(reply)
+	}
+}
+
+// tapped calls the tap, if there is one.
+func (s *Store) tapped(applied Applied) {
+	s.mu.Lock()
+	tap := s.tap
+	s.mu.Unlock()
+	if tap != nil {
+		s.tapping.Lock() // the store before a restart may still be at work
+		defer s.tapping.Unlock()
+		tap(applied)
 	}
 }
 

@@ -89,12 +89,11 @@ type Server struct {
 	// Processes are the ids of its processes.
 	Processes []int
 
-	ca      string // file with the authority of its certificate, if it uses TLS
-	command *exec.Cmd
-	kill    context.CancelFunc // asks it to end, and kills it after stopPatience
-	input   io.Closer
-	output  tail
-	ended   chan struct{}
+	ca     string             // file with the authority of its certificate, if it uses TLS
+	kill   context.CancelFunc // asks it to end, and kills it after stopPatience
+	input  io.Closer
+	output tail
+	ended  chan struct{}
 }
 
 // Stop ends the process that was started for the server, and waits for it: a few seconds at most.
@@ -110,7 +109,7 @@ func (h *Host) start(ctx context.Context, ready func(line string) (address strin
 	// The process ends with the host, and not with ctx, so that clients can end before it.
 	life, kill := context.WithCancel(context.Background())
 	command := exec.CommandContext(life, name, arguments...)
-	s := &Server{command: command, kill: kill, ended: make(chan struct{})}
+	s := &Server{kill: kill, ended: make(chan struct{})}
 	command.Env = append(os.Environ(), env...)
 	command.SysProcAttr = ownLife
 	command.Cancel = func() error { return interrupt(command.Process) }

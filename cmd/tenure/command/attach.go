@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
@@ -210,6 +211,7 @@ func (m *monitoredStore) Serve(ctx context.Context) error {
 	node.Describe(m.broker, m.where)
 	node.Serve(status)
 	var tasks sync.WaitGroup
+	tasks.Go(func() { memory.Release(working, func() int64 { return heldByStore(m.Usage()) }) })
 	tasks.Go(func() {
 		select {
 		case <-m.Waiting():

@@ -74,7 +74,7 @@ func New() *Lease            { return nil }
 	}
 	for _, want := range []string{
 		"lines of product 26 of 29000",
-		"transport and the client's internal rooms 2 of 4500",
+		"transport and the client's internal packages 2 of 4500",
 		"lease 21 of 1700",
 		"server: broker, access, standby 2 of 4500",
 		"server: activity and events 1 of 700",
@@ -95,12 +95,12 @@ func New() *Lease            { return nil }
 
 func TestTheAreaOfAFileIsTheNearestOne(t *testing.T) {
 	for file, want := range map[string]string{
-		"doc.go":                               "transport and the client's internal rooms",
-		"internal/mqtt/a.go":                   "transport and the client's internal rooms",
-		"internal/enginetools/a.go":            "transport and the client's internal rooms",
+		"doc.go":                               "transport and the client's internal packages",
+		"internal/mqtt/a.go":                   "transport and the client's internal packages",
+		"internal/enginetools/a.go":            "transport and the client's internal packages",
 		"internal/engine/a.go":                 "statestore and engine",
 		"cmd/tenure/internal/supervise/a.go":   "cmd: supervise",
-		"cmd/tenure/internal/doctor/a.go":      "cmd: other rooms",
+		"cmd/tenure/internal/doctor/a.go":      "cmd: other packages",
 		"cluster/cmd/tenure-cluster/main.go":   "cluster",
 		"server/internal/testsupport/tls/a.go": "test support",
 	} {

@@ -35,7 +35,7 @@ type area struct {
 
 // A new room below internal/ counts to the client until a line here says otherwise.
 var areas = []area{
-	{"product", "transport and the client's internal rooms", 4500, []string{".", "transport", "internal"}},
+	{"product", "transport and the client's internal packages", 4500, []string{".", "transport", "internal"}},
 	{"product", "lease", 1700, []string{"lease"}},
 	{"product", "election", 900, []string{"election"}},
 	{"product", "fencing", 800, []string{"fencing"}},
@@ -48,7 +48,7 @@ var areas = []area{
 	{"product", "server: attach", 1200, []string{"server/attach"}},
 	{"product", "cmd: command", 2600, []string{"cmd"}},
 	{"product", "cmd: supervise", 1700, []string{"cmd/tenure/internal/supervise"}},
-	{"product", "cmd: other rooms", 2400, []string{"cmd/tenure/internal"}},
+	{"product", "cmd: other packages", 2400, []string{"cmd/tenure/internal"}},
 	{"product", "cluster", 0, []string{"cluster"}},
 	{"product", "contrib", 0, []string{"contrib"}},
 	{"tools", "bench", 2000, []string{"bench", "server/bench"}},

@@ -1,4 +1,4 @@
-// Package fairqueue shares the processors fairly among connections.
+// Package fairqueue gives connections fair turns: to process what they have read, and to write.
 //
 // A server has one goroutine for each connection. Go's scheduler lets a goroutine that always has
 // something to do run until it is preempted, after 10 ms. So two hundred connections that send
@@ -19,6 +19,9 @@
 //	}
 //	place.End() // outside of a turn it does nothing
 //	flush()
+//
+// A place with something to do now and then needs no goroutine that waits: its turn starts one. See
+// [Scheduler.NewTask].
 //
 // # Order
 //
@@ -46,9 +49,9 @@
 // # What it does not do
 //
 // A turn is not interrupted: it ends when its goroutine calls End. A goroutine that blocks in a turn
-// (on a socket, or on a lock that another client can hold) blocks all others. If that takes 10
-// ms, for example in a function of the embedding program, one additional turn is given until
-// such a turn has ended.
+// (on a socket, or in a function of the embedding program) blocks all others. If no turn begins or ends for
+// 10 ms while a place waits, the present ones no longer count, and twice as many are given at a time, until
+// turns end again.
 package fairqueue
 
 import (
@@ -70,20 +73,27 @@ const charge = 4 * Budget
 // much is soon enough for one that begins to do more.
 const leastUsual = Budget / 32
 
-// stall is how long no turn was given before an additional one is.
+// stall is how long no turn has begun or ended before the present ones count as stalled.
 const stall = 10 * time.Millisecond
+
+// mostTurns bounds how many turns are given at a time because others are stalled.
+const mostTurns = 1024
 
 // Scheduler gives turns to places. It is safe for concurrent use, and has no goroutine.
 type Scheduler struct {
-	epoch time.Time
+	epoch  time.Time
+	normal int // how many turns are given at a time, unless some are stalled
 
 	mu      sync.Mutex
-	free    int           // turns that are not given
+	allowed int // how many are given at a time now
+	given   int // turns of this round that have not ended
+	round   uint64
+	latest  time.Duration // when a turn began or ended, since the epoch
 	now     time.Duration // the mark at which the latest turn began
-	waiting queue         // empty while there are free turns
+	waiting queue         // empty unless all turns that are allowed are given
 	arrived uint64        // counts the places that have waited
-	given   time.Duration // when the latest turn was given, since the epoch
-	extra   int           // additional turns
+	timer   *time.Timer   // calls relieve; nil before the first wait
+	watched bool          // the timer is running
 }
 
 // New returns a Scheduler that gives n turns at a time. 0 or less means one fewer than the processors
@@ -99,7 +109,7 @@ func New(n int) *Scheduler {
 	if n <= 0 {
 		n = max(runtime.GOMAXPROCS(0)-1, 1)
 	}
-	return &Scheduler{epoch: time.Now(), free: n}
+	return &Scheduler{epoch: time.Now(), normal: n, allowed: n}
 }
 
 // Place is the place of a connection in the queue for turns. It belongs to one goroutine at a time,
@@ -107,16 +117,17 @@ func New(n int) *Scheduler {
 // needs no closing.
 type Place struct {
 	scheduler *Scheduler
+	start     func() bool   // of NewTask; nil otherwise
 	turn      chan struct{} // receives the turn; nil before the first wait
-	timer     *time.Timer   // of wait; nil before the first wait
 	in        bool
 	begun     time.Duration // since the epoch; valid in a turn
 	usual     time.Duration // how long its turns last, on average
 
 	// Guarded by Scheduler.mu.
 	mark    time.Duration
-	arrival uint64        // orders equal marks
-	given   time.Duration // when the turn was, since the epoch
+	arrival uint64 // orders equal marks
+	round   uint64 // in which its turn was given
+	starts  bool   // its turn calls start
 }
 
 // NewPlace returns the place of a new connection.
@@ -126,36 +137,34 @@ func (s *Scheduler) NewPlace() *Place {
 	return &Place{scheduler: s, mark: s.now, usual: Budget}
 }
 
+// NewTask returns a place whose turns begin in goroutines of their own, see [Place.Start]. start begins the
+// goroutine, which calls End; or it reports false, since there is nothing to do any more, and the turn is
+// over. It is called with a lock held, and must call nothing of this package.
+func (s *Scheduler) NewTask(start func() bool) *Place {
+	p := s.NewPlace()
+	p.start = start
+	return p
+}
+
+// Start makes the turn of a task begin when it comes first. It does not wait. The next Start may come after
+// the end of that turn.
+func (p *Place) Start() {
+	s := p.scheduler
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.starts = true
+	s.queueLocked(p)
+}
+
 // Begin begins a turn, and waits for it if other places come first. In a turn it does nothing.
 func (p *Place) Begin() {
 	if p.in {
 		return
 	}
-	now := time.Since(p.scheduler.epoch)
-	if !p.scheduler.begin(p, now) {
-		p.wait()
-		now = time.Since(p.scheduler.epoch)
+	if !p.scheduler.begin(p) {
+		<-p.turn
 	}
-	p.in, p.begun = true, now
-}
-
-// wait waits for the turn.
-func (p *Place) wait() {
-	if p.timer == nil {
-		p.timer = time.NewTimer(stall)
-	} else {
-		p.timer.Reset(stall)
-	}
-	defer p.timer.Stop()
-	for {
-		select {
-		case <-p.turn:
-			return
-		case <-p.timer.C:
-			p.scheduler.relieve()
-			p.timer.Reset(stall)
-		}
-	}
+	p.in, p.begun = true, time.Since(p.scheduler.epoch)
 }
 
 // Yield ends the turn and waits for the next one, if the turn has lasted long enough.
@@ -185,23 +194,36 @@ func (p *Place) End() {
 }
 
 // begin gives a turn to a place. If there is none, it queues the place and reports false.
-func (s *Scheduler) begin(p *Place, now time.Duration) bool {
+func (s *Scheduler) begin(p *Place) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p.mark = max(p.mark, s.now-Budget)
-	if s.free > 0 {
-		s.free--
-		s.now = max(s.now, p.mark)
-		p.given, s.given = now, now
+	if s.given < s.allowed {
+		p.mark = max(p.mark, s.now-Budget)
+		s.begunLocked(p)
 		return true
 	}
 	if p.turn == nil {
 		p.turn = make(chan struct{}, 1)
 	}
+	s.queueLocked(p)
+	return false
+}
+
+// queueLocked queues a place, whose turn begins at once if there is one.
+func (s *Scheduler) queueLocked(p *Place) {
+	p.mark = max(p.mark, s.now-Budget)
 	s.arrived++
 	p.arrival = s.arrived
 	heap.Push(&s.waiting, p)
-	return false
+	s.giveLocked()
+}
+
+// begunLocked notes that the turn of a place begins.
+func (s *Scheduler) begunLocked(p *Place) {
+	s.given++
+	s.now = max(s.now, p.mark)
+	s.latest = time.Since(s.epoch)
+	p.round = s.round
 }
 
 // end charges a turn to its place, and gives it to the next place.
@@ -209,34 +231,57 @@ func (s *Scheduler) end(p *Place, used time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.mark += used
-	// Read the clock again: a turn that had stalled when relieve ran must count as stalled here.
-	switch {
-	case s.extra > 0 && time.Since(s.epoch)-p.given >= stall:
-		s.extra--
-	case len(s.waiting) == 0:
-		s.free++
-	default:
-		s.giveLocked()
+	if p.round == s.round {
+		s.given--
+		s.latest = time.Since(s.epoch)
 	}
+	s.giveLocked()
 }
 
-// relieve gives an additional turn if none was given for stall.
+// giveLocked gives turns to the next places. While one has to wait, it watches for turns that stall.
+func (s *Scheduler) giveLocked() {
+	for s.given < s.allowed && len(s.waiting) > 0 {
+		next := heap.Pop(&s.waiting).(*Place)
+		s.begunLocked(next)
+		if !next.starts {
+			next.turn <- struct{}{} // has room: a place waits for one turn
+			continue
+		}
+		next.starts, next.in, next.begun = false, true, s.latest
+		if !next.start() {
+			next.in = false
+			s.given--
+		}
+	}
+	switch {
+	case s.watched || len(s.waiting) == 0:
+		return
+	case s.timer == nil:
+		s.timer = time.AfterFunc(stall, s.relieve)
+	default:
+		s.timer.Reset(stall)
+	}
+	s.watched = true
+}
+
+// relieve declares the present turns stalled if none has begun or ended for stall. Otherwise fewer are given
+// from now on.
 func (s *Scheduler) relieve() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.waiting) > 0 && time.Since(s.epoch)-s.given >= stall {
-		s.extra++
-		s.giveLocked()
+	s.watched = false
+	if len(s.waiting) == 0 {
+		s.allowed = s.normal
+		return
 	}
-}
-
-// giveLocked gives a turn to the next place.
-func (s *Scheduler) giveLocked() {
-	next := heap.Pop(&s.waiting).(*Place)
-	s.now = max(s.now, next.mark)
-	next.given = time.Since(s.epoch)
-	s.given = next.given
-	next.turn <- struct{}{} // has room: a place waits for one turn
+	if time.Since(s.epoch)-s.latest >= stall {
+		s.round++
+		s.given = 0
+		s.allowed = min(2*s.allowed, mostTurns)
+	} else {
+		s.allowed = max(s.allowed/2, s.normal)
+	}
+	s.giveLocked()
 }
 
 // queue implements heap.Interface: the lowest mark first.

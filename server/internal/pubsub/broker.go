@@ -199,7 +199,7 @@ func (b *Broker) PublishInTurns(m *Message, pause func()) (matched bool, err err
 			matched = true
 			s.offer(m, c, false, nil)
 		}
-		steps.add(offerSteps)
+		steps.add(n + offerSteps)
 		subs = subs[n:]
 	}
 	for _, g := range groups {

@@ -19,16 +19,3 @@ func (s *Server) Streams() int {
 	defer s.streams.mu.Unlock()
 	return s.streams.readers
 }
-
-// Reader returns what makes a reading for a form of answers, and returns its bytes.
-func Reader(options Options, name string) func(now time.Time) (int, error) {
-	v := &view{options: options}
-	forms := map[string]form{"metrics": asState, "answer": asAnswer, "event": asEvent}[name]
-	return func(now time.Time) (int, error) {
-		r, err := v.read(now, forms)
-		if err != nil {
-			return 0, err
-		}
-		return len(r.answer) + len(r.event), nil
-	}
-}

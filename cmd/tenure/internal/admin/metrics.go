@@ -92,7 +92,6 @@ func (h *metricsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // sample is what a scrape reads, once for all metrics.
 type sample struct {
-	now      time.Time
 	state    State
 	named    []statestore.Lease // those that have metrics of their own
 	usage    *server.Usage      // nil: there is no store
@@ -102,7 +101,7 @@ type sample struct {
 
 // sample returns what metrics are made of.
 func (r *reading) sample() *sample {
-	s := &sample{now: r.now, state: r.state, named: slices.Clone(r.state.Leases)}
+	s := &sample{state: r.state, named: slices.Clone(r.state.Leases)}
 	// In turn, so that a client which holds many names does not take the series of all others, and a lease
 	// keeps its series when it loses its holder.
 	slices.SortStableFunc(s.named, func(a, b statestore.Lease) int { return cmp.Compare(a.Turn, b.Turn) })
