@@ -4,18 +4,13 @@ package takeover_test
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net"
 	"slices"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/lease"
@@ -23,84 +18,39 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// node is a client that campaigns, with the defaults of a program.
-type node struct {
-	Name, Stores    string
-	TTL             time.Duration
-	InstantFailover bool
-}
-
-// run campaigns until ctx ends, and calls led when a term begins.
-func (n node) run(ctx context.Context, led func()) error {
-	client, err := n.dial(ctx)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	options := election.Options{TTL: n.TTL, Lease: lease.Options{InstantFailover: n.InstantFailover}}
-	elector, err := election.New(client, "press-7/active", options)
-	if err != nil {
-		return err
-	}
-	return elector.Run(ctx, func(ctx context.Context, _ *election.Term) error {
-		led()
-		<-ctx.Done()
-		return nil
-	})
-}
-
-func (n node) dial(ctx context.Context) (*transport.Client, error) {
-	quiet := transport.ClientOptions{Logger: slog.New(slog.DiscardHandler)}
-	return transport.Dial(ctx, n.Stores, transport.Options{ClientID: n.Name, ClientOptions: quiet})
-}
-
-// campaign is a child: a node, which announces its name when it leads.
-func campaign(ctx context.Context, task crashtest.Task) error {
-	var n node
-	if err := json.Unmarshal([]byte(task.Arguments["node"]), &n); err != nil {
-		return err
-	}
-	return n.run(ctx, func() { task.Announce(n.Name) })
-}
-
 const (
 	// undisturbed is how long everything works before a fault: a client that was connected for a shorter
 	// time goes on with its pauses between attempts to connect.
 	undisturbed = 5500 * time.Millisecond
-	// askEvery and askPatience are for the writes that find out when a store answers again.
-	askEvery, askPatience = 5 * time.Millisecond, 250 * time.Millisecond
+	// askPatience is for the writes that find out when a store answers again.
+	askPatience = 250 * time.Millisecond
 )
 
 // BenchmarkPair measures what docs/pair.md says of a takeover: how long no write is answered, how often the
 // leader keeps its lease, and when another client leads after the machine of store and leader is lost.
 func BenchmarkPair(b *testing.B) {
 	for _, way := range ways {
-		b.Run("store "+way.name, func(b *testing.B) {
-			newMeasured(b, way, node{TTL: 3500 * time.Millisecond}).loseStore()
-		})
+		b.Run("store "+way.name, func(b *testing.B) { newMeasured(b, way, false).loseStore() })
 	}
 	for _, way := range []way{killed, cutOff} {
-		b.Run("machine "+way.name, func(b *testing.B) {
-			newMeasured(b, way, node{TTL: 3500 * time.Millisecond}).loseMachine()
-		})
-		b.Run("machine "+way.name+", instant failover", func(b *testing.B) {
-			newMeasured(b, way, node{TTL: 2 * time.Second, InstantFailover: true}).loseMachine()
-		})
+		b.Run("machine "+way.name, func(b *testing.B) { newMeasured(b, way, false).loseMachine() })
+		b.Run("machine "+way.name+", instant failover", func(b *testing.B) { newMeasured(b, way, true).loseMachine() })
 	}
 }
 
-// measured is a pair with a client that writes, and one that is to lead.
+// measured is a pair with a client that writes and one that leads, or is to lead.
 type measured struct {
 	*testing.B
-	pair   *pair
-	node   node
-	writer *transport.Client
-	leader *crashtest.Child // on the machine of the active store; nil: elsewhere
-	tasks  sync.WaitGroup
+	pair           *pair
+	stores         string
+	instant        bool
+	writer, client *transport.Client
+	leader         *crashtest.Child // on the machine of the active store; nil: the client leads
+	outages        []time.Duration  // for which no write was answered
 }
 
-func newMeasured(b *testing.B, way way, n node) *measured {
-	m := &measured{B: b, pair: newPair(b, way, crashtest.None), node: n}
+func newMeasured(b *testing.B, way way, instant bool) *measured {
+	m := &measured{B: b, pair: newPair(b, way, crashtest.None), instant: instant}
 	b.Cleanup(func() {
 		if m.leader != nil {
 			_ = m.leader.Kill() // again, unless the row failed
@@ -112,12 +62,9 @@ func newMeasured(b *testing.B, way way, n node) *measured {
 		m.check(err)
 		g.listen = net.JoinHostPort(m.pair.network.Host(i), strconv.Itoa(port))
 	}
-	m.node.Stores = fmt.Sprintf("mqtt://%s,mqtt://%s", m.pair.gateways[0].listen, m.pair.gateways[1].listen)
+	m.stores = "mqtt://" + m.pair.gateways[0].listen + ",mqtt://" + m.pair.gateways[1].listen
 	m.settle()
-	var err error
-	m.writer, err = node{Name: "writer", Stores: m.node.Stores}.dial(b.Context())
-	m.check(err)
-	b.Cleanup(func() { _ = m.writer.Close() })
+	m.writer, m.client = m.dial("writer"), m.dial("client")
 	return m
 }
 
@@ -128,80 +75,102 @@ func (m *measured) check(err error) {
 	}
 }
 
-// start starts a node that runs until stop is called.
-func (m *measured) start(name string, led func()) (stop func()) {
-	ctx, cancel := context.WithCancel(m.Context())
-	n := m.node
-	n.Name = name
-	m.tasks.Go(func() {
-		if err := n.run(ctx, led); ctx.Err() == nil {
-			m.Error(err)
-		}
-	})
-	return func() {
-		cancel()
-		await.Done(m.tasks.Wait)
+func (m *measured) dial(name string) *transport.Client {
+	client, err := dial(m.Context(), m.stores, name)
+	m.check(err)
+	m.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func (m *measured) acquire() (*lease.Tenure, error) { return acquire(m.Context(), m.client, m.instant) }
+
+func dial(ctx context.Context, stores, name string) (*transport.Client, error) {
+	quiet := transport.ClientOptions{Logger: slog.New(slog.DiscardHandler)}
+	return transport.Dial(ctx, stores, transport.Options{ClientID: name, ClientOptions: quiet})
+}
+
+func acquire(ctx context.Context, client *transport.Client, instant bool) (*lease.Tenure, error) {
+	options := lease.Options{TTL: 3500 * time.Millisecond}
+	if instant {
+		options = lease.Options{TTL: 2 * time.Second, InstantFailover: true}
 	}
+	l, err := lease.New(client, "press-7/active", options)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, await.Patience)
+	defer cancel()
+	return l.Acquire(ctx)
+}
+
+// lead is a child: a client that leads, and then announces its name.
+func lead(ctx context.Context, task crashtest.Task) error {
+	client, err := dial(ctx, task.Arguments["stores"], "leader")
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if _, err := acquire(ctx, client, task.Arguments["instant"] == "true"); err != nil {
+		return err
+	}
+	task.Announce("leader")
+	<-ctx.Done()
+	return nil
 }
 
 // loseStore harms the store while a client elsewhere leads.
 func (m *measured) loseStore() {
-	var terms atomic.Int64
-	stop := m.start("leader", func() { terms.Add(1) })
-	defer stop()
-	var outages []time.Duration
+	kept := 0
+	sleep.For(m.Context(), undisturbed)
 	for m.Loop() {
-		sleep.For(m.Context(), undisturbed)
-		outages = append(outages, m.harm())
+		tenure, err := m.acquire()
+		m.check(err)
+		m.harm()
 		m.settle()
-	}
-	sleep.For(m.Context(), m.node.TTL) // a lease that is lost gets another term
-	m.report("outage", outages)
-	m.ReportMetric(float64(m.N+1-int(terms.Load())), "kept")
-}
-
-// loseMachine harms the machine of the store and of the leader while a client elsewhere waits.
-func (m *measured) loseMachine() {
-	var outages, without []time.Duration
-	for m.Loop() {
-		machine := m.active()
-		m.launchLeader(machine)
-		led := make(chan time.Time, 1)
-		stop := m.start("successor", sync.OnceFunc(func() { led <- time.Now() }))
 		sleep.For(m.Context(), undisturbed)
-		if m.active() != machine {
-			m.Fatal("the store went to the other machine by itself: this one is too busy for figures")
+		if tenure.Context().Err() == nil {
+			kept++
 		}
+		_ = tenure.Release(m.Context()) // it may have ended
+	}
+	m.report("outage", m.outages)
+	m.ReportMetric(float64(kept), "kept")
+}
+
+// loseMachine harms the machine of store and leader while a client elsewhere waits.
+func (m *measured) loseMachine() {
+	var leaderless []time.Duration
+	for m.Loop() {
+		m.launchLeader()
+		var tenure *lease.Tenure
+		var err error
+		led := make(chan time.Time, 1)
+		go func() {
+			tenure, err = m.acquire()
+			led <- time.Now()
+		}()
+		sleep.For(m.Context(), undisturbed)
 		began := time.Now()
-		outages = append(outages, m.harm())
-		without = append(without, await.Receive(led).Sub(began))
-		stop()
+		m.harm()
+		leaderless = append(leaderless, await.Receive(led).Sub(began))
+		m.check(err)
 		m.check(m.leader.Kill())
+		m.check(tenure.Release(m.Context()))
 		m.settle()
 	}
-	m.report("outage", outages)
-	m.report("leaderless", without)
+	m.report("outage", m.outages)
+	m.report("leaderless", leaderless)
 }
 
-// active returns the machine of the active store.
-func (m *measured) active() string {
-	m.settle()
+// launchLeader makes a client lead on the machine of the active store.
+func (m *measured) launchLeader() {
 	m.pair.mu.Lock()
-	defer m.pair.mu.Unlock()
-	if m.pair.active == nil {
-		return ""
-	}
-	return m.pair.active.name
-}
-
-// launchLeader makes a client on a machine lead.
-func (m *measured) launchLeader(machine string) {
-	n := m.node
-	n.Name = "leader"
-	encoded, err := json.Marshal(n)
-	m.check(err)
-	m.leader, err = crashtest.Launch(crashtest.Task{Arguments: map[string]string{"node": string(encoded)}},
-		func(program string) []string { return m.pair.network.Command(machine, program) })
+	machine := m.pair.active.name
+	m.pair.mu.Unlock()
+	task := crashtest.Task{Arguments: map[string]string{"stores": m.stores, "instant": strconv.FormatBool(m.instant)}}
+	there := func(program string) []string { return m.pair.network.Command(machine, program) }
+	var err error
+	m.leader, err = crashtest.Launch(task, there)
 	m.check(err)
 	ctx, cancel := context.WithTimeout(m.Context(), await.Patience)
 	defer cancel()
@@ -209,35 +178,27 @@ func (m *measured) launchLeader(machine string) {
 	m.check(err)
 }
 
-// harm harms the active gateway, and returns for how long no write was answered.
-func (m *measured) harm() time.Duration {
-	m.settle()
-	m.awaitAnswer()
+// harm harms the active gateway, and the leader of a lost machine.
+func (m *measured) harm() {
+	m.settle() // it may have lost its standing by itself
+	await.Until(m.write)
 	began := time.Now()
 	m.check(m.pair.Kill())
 	if m.leader != nil && !m.pair.way.lives {
 		m.check(m.leader.Kill())
 	}
-	m.awaitAnswer()
-	return time.Since(began)
+	await.Until(m.write)
+	m.outages = append(m.outages, time.Since(began))
 }
 
-// awaitAnswer writes a key until that is answered.
-func (m *measured) awaitAnswer() {
-	ctx, cancel := context.WithTimeout(m.Context(), await.Patience)
-	defer cancel()
-	for !m.write(ctx) {
-		if !sleep.For(ctx, askEvery) {
-			m.Fatal("the store answers no write")
-		}
-		m.writer.Probe(askPatience) // as leases do: a frozen server keeps its connections
-	}
-}
-
-func (m *measured) write(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
+// write writes a key, and reports whether that was answered.
+func (m *measured) write() bool {
+	ctx, cancel := context.WithTimeout(m.Context(), askPatience)
 	defer cancel()
 	_, err := m.writer.Set(ctx, "press-7/setpoint", []byte("42"), transport.SetOptions{})
+	if err != nil {
+		m.writer.Probe(askPatience) // as leases do: a frozen server keeps its connections
+	}
 	return err == nil
 }
 

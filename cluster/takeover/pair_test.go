@@ -25,16 +25,12 @@ import (
 	"github.com/tenurelock/tenure/server/standby"
 )
 
-// run is what a child does.
-func run(ctx context.Context, task crashtest.Task) error {
-	if task.Arguments["node"] != "" {
-		return campaign(ctx, task)
-	}
-	return serve(ctx, task)
-}
-
-// serve is a child: a gateway of the pair. It stands by and serves, as tenure-cluster does.
+// serve is a child: a gateway of the pair. It stands by and serves, as tenure-cluster does. One that is
+// told the stores is a client of them.
 func serve(ctx context.Context, task crashtest.Task) error {
+	if task.Arguments["stores"] != "" {
+		return lead(ctx, task)
+	}
 	var options member.Options
 	if err := json.Unmarshal([]byte(task.Arguments["member"]), &options); err != nil {
 		return err

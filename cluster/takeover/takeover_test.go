@@ -30,7 +30,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	crashtest.Main(run)
+	crashtest.Main(serve)
 	os.Exit(testprocess.Run(m))
 }
 
