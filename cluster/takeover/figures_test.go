@@ -82,8 +82,6 @@ func (m *measured) dial(name string) *transport.Client {
 	return client
 }
 
-func (m *measured) acquire() (*lease.Tenure, error) { return acquire(m.Context(), m.client, m.instant) }
-
 func dial(ctx context.Context, stores, name string) (*transport.Client, error) {
 	quiet := transport.ClientOptions{Logger: slog.New(slog.DiscardHandler)}
 	return transport.Dial(ctx, stores, transport.Options{ClientID: name, ClientOptions: quiet})
@@ -114,7 +112,7 @@ func lead(ctx context.Context, task crashtest.Task) error {
 		return err
 	}
 	task.Announce("leader")
-	<-ctx.Done()
+	sleep.For(ctx, time.Hour) // ctx ends with the parent
 	return nil
 }
 
@@ -123,7 +121,7 @@ func (m *measured) loseStore() {
 	kept := 0
 	sleep.For(m.Context(), undisturbed)
 	for m.Loop() {
-		tenure, err := m.acquire()
+		tenure, err := acquire(m.Context(), m.client, m.instant)
 		m.check(err)
 		m.harm()
 		m.settle()
@@ -146,16 +144,15 @@ func (m *measured) loseMachine() {
 		var err error
 		led := make(chan time.Time, 1)
 		go func() {
-			tenure, err = m.acquire()
+			tenure, err = acquire(m.Context(), m.client, m.instant)
 			led <- time.Now()
 		}()
 		sleep.For(m.Context(), undisturbed)
-		began := time.Now()
-		m.harm()
+		began := m.harm()
 		leaderless = append(leaderless, await.Receive(led).Sub(began))
 		m.check(err)
 		m.check(m.leader.Kill())
-		m.check(tenure.Release(m.Context()))
+		_ = tenure.Release(m.Context()) // it may have ended
 		m.settle()
 	}
 	m.report("outage", m.outages)
@@ -178,17 +175,18 @@ func (m *measured) launchLeader() {
 	m.check(err)
 }
 
-// harm harms the active gateway, and the leader of a lost machine.
-func (m *measured) harm() {
+// harm harms the active gateway, and the leader of a lost machine. It returns when that began.
+func (m *measured) harm() (began time.Time) {
 	m.settle() // it may have lost its standing by itself
 	await.Until(m.write)
-	began := time.Now()
+	began = time.Now()
 	m.check(m.pair.Kill())
 	if m.leader != nil && !m.pair.way.lives {
 		m.check(m.leader.Kill())
 	}
 	await.Until(m.write)
 	m.outages = append(m.outages, time.Since(began))
+	return began
 }
 
 // write writes a key, and reports whether that was answered.
