@@ -227,6 +227,20 @@ func TestTheLeasesOfEachClientAreShownInTurn(t *testing.T) {
 	}
 }
 
+// The store serves no request while it collects the names.
+func TestNoLeaseIsLookedAtThatIsNotShown(t *testing.T) {
+	p := newPlant(t)
+	for i := range 300 {
+		p.do(fmt.Sprintf("u/c%d", i%10), fmt.Sprintf("SET k%d v NX PX 500000", i))
+	}
+	for _, s := range p.store.leases.sources {
+		clear(s.leases[2:]) // a look at one of these panics
+	}
+	if _, names := p.store.Status(p.now, 20); len(names) != 20 {
+		t.Errorf("%d leases are shown, want 20", len(names))
+	}
+}
+
 // A value may be secret. The name of a holder is told only where package lease has put it.
 func TestNoPartOfAValueIsTheNameOfAHolder(t *testing.T) {
 	const nonce = "0123456789abcdef0123456789abcdef"
