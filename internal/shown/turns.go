@@ -3,8 +3,9 @@ package shown
 // Queue returns its next value, and false after the last one.
 type Queue[T any] func() (T, bool)
 
-// InTurn returns the first value of each of n queues, then the second one of each, and so on. It opens a queue, and
-// takes the next value from it, only when that value's turn has come: so a few values cost little, however many there are.
+// InTurn returns the first value of each of n queues, then the second one of each, and so on. It opens a queue,
+// and takes a value from it, only when the turn of that value has come: a few values cost little, however many
+// there are.
 func InTurn[T any](n int, open func(i int) Queue[T]) Queue[T] {
 	opened := 0
 	var again []Queue[T] // in the order of their next turns
