@@ -54,7 +54,7 @@ func (p *plant) expire(d time.Duration) {
 func (p *plant) check() {
 	p.tb.Helper()
 	l := &p.store.leases
-	held, counted := 0, make(map[*source]int)
+	held, asking, counted := 0, 0, make(map[*source]int)
 	for _, c := range l.history {
 		counted[c.by]++
 	}
@@ -68,6 +68,7 @@ func (p *plant) check() {
 				if e.lease.place != place || e.lease.holder != s || p.store.entries[e.key()] != e {
 					p.tb.Fatalf("the lease %s is filed wrongly", e.key())
 				}
+				asking += len(e.lease.asking)
 			}
 			held += len(s.leases)
 			changes += s.changes
@@ -75,6 +76,9 @@ func (p *plant) check() {
 		if u.place != i || l.userNamed[u.name] != u || u.changes != changes || len(u.sources) == 0 {
 			p.tb.Fatalf("the user %q is filed wrongly", u.name)
 		}
+	}
+	if asking != l.asking {
+		p.tb.Fatalf("%d clients ask for leases, counted as %d", asking, l.asking)
 	}
 	slots := make(map[uint32]bool)
 	for i, c := range l.history {
@@ -224,6 +228,20 @@ func TestTheLeasesOfEachClientAreShownInTurn(t *testing.T) {
 	}
 }
 
+// The store serves no request while it collects the names.
+func TestNoLeaseIsLookedAtThatIsNotShown(t *testing.T) {
+	p := newPlant(t)
+	for i := range 300 {
+		p.do(fmt.Sprintf("u/c%d", i%10), fmt.Sprintf("SET k%d v NX PX 500000", i))
+	}
+	for _, s := range p.store.leases.sources {
+		clear(s.leases[2:]) // a look at one of these panics
+	}
+	if _, names := p.store.Status(p.now, 20); len(names) != 20 {
+		t.Errorf("%d leases are shown, want 20", len(names))
+	}
+}
+
 // A value may be secret. The name of a holder is told only where package lease has put it.
 func TestNoPartOfAValueIsTheNameOfAHolder(t *testing.T) {
 	const nonce = "0123456789abcdef0123456789abcdef"
@@ -282,6 +300,47 @@ func TestClientsThatWaitAreShown(t *testing.T) {
 	p.do("a", "SET k a:1 NEX PX 10000")
 	if row := p.lease("k"); row.Waiting[0].Attempts != 0 {
 		t.Errorf("an attempt counts for more than %v: %+v", askedFor, row.Waiting[0])
+	}
+}
+
+// A request for a lease that another client holds costs no quota, so what is kept of all of them has a bound.
+func TestTheClientsThatAskForLeasesHaveABound(t *testing.T) {
+	const leases = 2 * maxAllAsking / maxAsking
+	p := newPlant(t)
+	set := func(client string, i int) {
+		ts := fmt.Sprintf("%d:0:c", p.now.WallMillis)
+		words := payload("SET", fmt.Sprint("k", i), client+":1", "NX", "PX", "300000")
+		p.store.Apply(p.now, Parse(Request{Client: client, Payload: []byte(words), Timestamp: &ts}))
+	}
+	waiting := func() (n int) {
+		for i := range leases {
+			n += len(p.lease(fmt.Sprint("k", i)).Waiting)
+		}
+		return n
+	}
+	for i := range leases {
+		set("holder", i)
+		for k := range maxAsking {
+			set(fmt.Sprint("w", k), i)
+		}
+	}
+	if got := waiting(); got != maxAllAsking {
+		t.Errorf("%d clients are kept that ask for leases, want %d", got, maxAllAsking)
+	}
+	set("late", 0)
+	if row := p.lease("k0"); len(row.Waiting) != maxAsking || row.Waiting[maxAsking-1].Client != "late" {
+		t.Errorf("the latest to ask for k0 are %+v", row.Waiting)
+	}
+	p.do("holder", "VDEL k0 holder:1")
+	set("late", leases-1)
+	if row := p.lease(fmt.Sprint("k", leases-1)); len(row.Waiting) != 1 {
+		t.Errorf("the end of a lease leaves no place: %+v", row.Waiting)
+	}
+	for p.store.Usage().Keys > 0 {
+		p.expire(time.Hour)
+	}
+	if got := p.store.leases.asking; got != 0 {
+		t.Errorf("%d places are taken when all leases have ended", got)
 	}
 }
 

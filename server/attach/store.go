@@ -61,8 +61,9 @@ type Options struct {
 	// value; at least 1,024. The store announces it, and the broker passes on no larger request:
 	// its sender gets no answer. Default 1 MiB, like server.Options.MaxPacketSize.
 	MaxPacketSize uint32
-	// MaxClients bounds for how many clients the store remembers requests and watches. One more
-	// replaces the one that has been silent for longest. Default 10,000.
+	// MaxClients bounds for how many clients the store remembers requests and watches. One more replaces
+	// the one that has been silent for longest, but up to three quarters of them stay that were heard for more
+	// than a minute: such a client gives way to another such one after ten minutes of silence. Default 10,000.
 	MaxClients int
 	// Journal keeps the data of the store, as server.Options.Journal does: a store that starts
 	// again on its journal goes on with its keys, leases and fences, and its tenures go on. nil
@@ -265,7 +266,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	}
 	s.clients = newClientLRU(s.engine, options.MaxClients, s.seen)
 	s.clients.restore(s.engine.RestoredClients())
-	s.backlog = newBacklog(int64(options.MaxPacketSize), s.engine.Waiting)
+	s.backlog = newBacklog(int64(options.MaxPacketSize), s.clients.isSettled, s.engine.Waiting)
 	return s, nil
 }
 

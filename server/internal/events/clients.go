@@ -223,7 +223,8 @@ func (c *Clients) show(state *activity.State, limit int) {
 		queues = append(queues, rows)
 	}
 	slices.SortFunc(queues, func(a, b []activity.Client) int { return before(a[0], b[0]) })
-	state.Clients = append(state.Clients, shown.InTurn(queues, limit)...)
+	rows := shown.InTurn(len(queues), func(i int) shown.Queue[activity.Client] { return shown.Of(queues[i]) })
+	state.Clients = append(state.Clients, rows.Take(limit)...)
 	state.ClientsHidden = len(all) - len(state.Clients)
 }
 
