@@ -44,7 +44,7 @@ type backlog struct {
 	mu      sync.Mutex
 	clients map[string]*clientBacklog
 	queue   []*waitingReply // whose commits are over
-	unsent  int             // those, and the one that is being sent
+	queued  int             // those, and the one that is being sent
 }
 
 // clientBacklog is the part of one client.
@@ -58,7 +58,7 @@ type waitingReply struct {
 	address
 	link    *link // on which the request came
 	bytes   int64
-	shared  bool             // its room is a part of the backlog; otherwise of link.unsent
+	shared  bool             // its room is a part of the backlog; otherwise of link.sendRoom
 	reply   statestore.Reply // after the commit
 	message *mqtt.Message    // in place of reply, if it is not nil
 	refused bool             // there is no room for its value
@@ -141,7 +141,7 @@ func (b *backlog) add(w *waitingReply) {
 
 func (b *backlog) queueLocked(w *waitingReply) {
 	b.queue = append(b.queue, w)
-	b.unsent++
+	b.queued++
 	signalOne(b.wake)
 }
 
@@ -158,7 +158,7 @@ func (b *backlog) next() (first *waitingReply, ok bool) {
 // sent gives back the room of what next has returned.
 func (b *backlog) sent(w *waitingReply) {
 	b.mu.Lock()
-	b.unsent--
+	b.queued--
 	b.mu.Unlock()
 	b.cancel(w)
 }
@@ -169,7 +169,7 @@ func (b *backlog) cancel(w *waitingReply) {
 	defer b.mu.Unlock()
 	defer signalOne(b.left)
 	if !w.shared {
-		w.link.unsent.Release(w.bytes)
+		w.link.sendRoom.Release(w.bytes)
 		return
 	}
 	own := b.clients[w.client]
@@ -197,5 +197,5 @@ func (b *backlog) flush(ctx context.Context) bool {
 func (b *backlog) isEmpty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.clients) == 0 && b.unsent == 0
+	return len(b.clients) == 0 && b.queued == 0
 }
