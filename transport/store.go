@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/sleep"
 )
@@ -100,7 +101,7 @@ func (c *Client) Unbroken() <-chan struct{} {
 }
 
 func (c *Client) breakLocked() {
-	if !isClosed(c.unbroken) {
+	if !closed.Is(c.unbroken) {
 		close(c.unbroken)
 	}
 }

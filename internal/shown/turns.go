@@ -15,3 +15,14 @@ func InTurn[T any](queues [][]T, limit int) []T {
 	}
 	return taken
 }
+
+// Compare orders rows by a condition, for [slices.SortFunc]: false is first.
+func Compare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
