@@ -48,3 +48,14 @@ func (q Queue[T]) Take(limit int) (taken []T) {
 	}
 	return taken
 }
+
+// Compare orders rows by a condition, for [slices.SortFunc]: false is first.
+func Compare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}

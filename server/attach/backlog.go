@@ -47,7 +47,7 @@ type backlog struct {
 	mu      sync.Mutex
 	clients map[string]*clientBacklog
 	queue   []*waitingReply // whose commits are over
-	unsent  int             // those, and the one that is being sent
+	queued  int             // those, and the one that is being sent
 }
 
 // clientBacklog is the part of one client.
@@ -61,7 +61,7 @@ type waitingReply struct {
 	address
 	link    *link // on which the request came
 	bytes   int64
-	shared  bool             // its room is a part of the backlog; otherwise of link.unsent
+	shared  bool             // its room is a part of the backlog; otherwise of link.sendRoom
 	reply   statestore.Reply // after the commit
 	message *mqtt.Message    // in place of reply, if it is not nil
 	refused bool             // there is no room for its value
@@ -148,7 +148,7 @@ func (b *backlog) add(w *waitingReply) {
 
 func (b *backlog) queueLocked(w *waitingReply) {
 	b.queue = append(b.queue, w)
-	b.unsent++
+	b.queued++
 	signalOne(b.wake)
 }
 
@@ -165,7 +165,7 @@ func (b *backlog) next() (first *waitingReply, ok bool) {
 // sent gives back the room of what next has returned.
 func (b *backlog) sent(w *waitingReply) {
 	b.mu.Lock()
-	b.unsent--
+	b.queued--
 	b.mu.Unlock()
 	b.cancel(w)
 }
@@ -176,7 +176,7 @@ func (b *backlog) cancel(w *waitingReply) {
 	defer b.mu.Unlock()
 	defer signalOne(b.left)
 	if !w.shared {
-		w.link.unsent.Release(w.bytes)
+		w.link.sendRoom.Release(w.bytes)
 		return
 	}
 	own := b.clients[w.client]
@@ -204,5 +204,5 @@ func (b *backlog) flush(ctx context.Context) bool {
 func (b *backlog) isEmpty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.clients) == 0 && b.unsent == 0
+	return len(b.clients) == 0 && b.queued == 0
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -127,8 +128,8 @@ type Store struct {
 	clients          *clientLRU
 	queue            *notificationQueue
 	backlog          *backlog
-	drops, oversized *logs.Limiter
-	busy             *logs.Limiter
+	drops, oversized *loglimit.Lines
+	busy             *loglimit.Lines
 	seen             *events.Clients
 	log              *events.Log
 	ready, waiting   chan struct{}
@@ -243,9 +244,9 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		queue:         newNotificationQueue(),
 		ready:         make(chan struct{}),
 		waiting:       make(chan struct{}),
-		drops:         logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
-		oversized:     logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
-		busy:          logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
+		drops:         loglimit.NewLines(options.Logger, slog.LevelWarn, "dropped a request"),
+		oversized:     loglimit.NewLines(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
+		busy:          loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
 		seen:          events.NewClients(),
 		log:           events.NewLog(options.Logger),
 		objectionWait: objectionTimeout,
