@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/random"
@@ -178,7 +179,7 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 		var next claimAction
 		a.claim, next = a.claim.next(now, answer{
 			err: err, sent: sent, known: a.replaced != nil, other: store != a.store,
-			replaced: isClosed(a.replaced), lost: isClosed(a.lost), freed: freed, random: random.Fraction,
+			replaced: closed.Is(a.replaced), lost: closed.Is(a.lost), freed: freed, random: random.Fraction,
 		})
 		switch next.do {
 		case begin:
@@ -194,14 +195,5 @@ func (a *attempt) try(ctx context.Context) (tenure *Tenure, version hlc.Timestam
 				return nil, version, next.err
 			}
 		}
-	}
-}
-
-func isClosed(signal <-chan struct{}) bool {
-	select {
-	case <-signal:
-		return true
-	default:
-		return false
 	}
 }

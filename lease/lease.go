@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -167,7 +168,7 @@ func (l *Lease) abandon(value string, binding transport.Binding) {
 // error is the cause of the end of ctx. What could not be freed within the TTL is logged.
 func (l *Lease) Settle(ctx context.Context) error {
 	settled := l.settled.Load()
-	if settled == nil || isClosed(*settled) {
+	if settled == nil || closed.Is(*settled) {
 		return nil
 	}
 	select {
@@ -195,7 +196,7 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
 		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: bounded(binding, timeout), Urgent: true})
 		var next claimAction
-		f, next = f.next(time.Since(began), l.answered(l.client, err, l.options.probe()), isClosed(binding.Connection), random.Fraction)
+		f, next = f.next(time.Since(began), l.answered(l.client, err, l.options.probe()), closed.Is(binding.Connection), random.Fraction)
 		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {
 			return next.err
 		}

@@ -120,13 +120,20 @@ func (t *Tenure) finish() {
 	t.looks.Wait()
 }
 
-// renew makes one attempt to renew.
+// renew makes one attempt to renew. StopRenewing and the end of the tenure withdraw it, also while it waits
+// for a connection.
 func (t *Tenure) renew(until time.Time) event {
-	binding, err := t.bind(t.usable, t.lease.client, until)
+	ctx, giveUp := context.WithCancel(t.usable)
+	defer giveUp()
+	t.mu.Lock()
+	t.giveUp = giveUp
+	t.endContextsLocked() // StopRenewing may have come since the schedule was looked at
+	t.mu.Unlock()
+	binding, err := t.bind(ctx, t.lease.client, until)
 	binding.Until = until
 	sent := t.lease.options.Clock()
 	if err == nil {
-		_, err = t.lease.set(t.usable, t.value, &binding, t.lease.options.probeHeld())
+		_, err = t.lease.set(ctx, t.value, &binding, t.lease.options.probeHeld())
 	}
 	if !errors.Is(err, transport.ErrNotSent) {
 		t.mu.Lock()

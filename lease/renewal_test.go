@@ -213,6 +213,31 @@ func TestARenewalUnderWayExtendsNothingAfterStopRenewing(t *testing.T) {
 	})
 }
 
+// Otherwise the next connection would send it, and the lease would not be free when the tenure is over.
+func TestARenewalThatWaitsForAConnectionIsWithdrawn(t *testing.T) {
+	for name, withdraw := range map[string]func(*lease.Tenure){
+		"by StopRenewing":          (*lease.Tenure).StopRenewing,
+		"by the end of the tenure": func(tenure *lease.Tenure) { tenure.FencedOut(errors.New("a newer token was seen")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", lease.Options{})
+				tenure := n.mustAcquire(t)
+				synctest.Wait()
+				renewals := n.scripted("SET", harmless)
+				n.conn.Cut()
+				time.Sleep(ttl * 4 / 10) // by then a renewal is due
+				withdraw(tenure)
+				n.conn.Restore()
+				time.Sleep(ttl)
+				if got := renewals(); got > 0 {
+					t.Errorf("%d renewals were sent", got)
+				}
+			})
+		})
+	}
+}
+
 func TestARenewalThatIsDueWhenTheTenureStopsRenewingIsNotSent(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{RenewEvery: ttl / 10})

@@ -482,6 +482,19 @@ func TestInvariant8APauseOfATenuresGoroutineMakesNoContextEndLate(t *testing.T) 
 	}
 }
 
+// The goroutine of the tenure has decided to renew, and StopRenewing comes before it does.
+func TestARenewalThatBeginsWhenStopRenewingIsCalledIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+		tenure := clockedTenure(t, client, "lease", time.Second, SystemClock)
+		tenure.StopRenewing()
+		result := tenure.renew(time.Now().Add(time.Second))
+		if result.kind != failed || !errors.Is(result.err, transport.ErrNotSent) {
+			t.Errorf("it is sent, and ends with %+v", result)
+		}
+	})
+}
+
 // Invariant 3: a machine that was suspended before a tenure hides no later suspend from it.
 func TestInvariant3ATenureThatBeginsAfterASuspendNoticesTheNext(t *testing.T) {
 	const ttl = 5 * time.Second

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/random"
 	"github.com/tenurelock/tenure/transport"
@@ -36,6 +37,7 @@ type Tenure struct {
 	sent     time.Duration   // when the latest request for the lease left, on the lease's clock
 	work     context.Context // Context; nil until the program asks for it: many tenures are short
 	warn     context.CancelCauseFunc
+	giveUp   context.CancelFunc // of the latest renewal; nil before the first
 
 	// confirmed is, for each client, the connection over which the store last said that it
 	// has this tenure. Only stores without an identity need it.
@@ -154,7 +156,7 @@ func (t *Tenure) noteLocked(now time.Duration, e event) bool {
 
 // withSignals returns e, or what ends the tenure before it: a lost connection, or another store.
 func (t *Tenure) withSignals(e event) event {
-	return e.unless(isClosed(t.lost), isClosed(t.replaced))
+	return e.unless(closed.Is(t.lost), closed.Is(t.replaced))
 }
 
 // endContextsLocked makes the contexts follow the schedule.
@@ -162,6 +164,9 @@ func (t *Tenure) endContextsLocked() {
 	cause, first := t.schedule.cause, cmp.Or(t.schedule.warned, t.schedule.cause)
 	if cause != nil && t.usable.Err() == nil {
 		t.expire(operror.New("lease: tenure of", t.lease.name, cause))
+	}
+	if t.schedule.stopped && t.giveUp != nil {
+		t.giveUp()
 	}
 	if first != nil && t.work != nil && t.work.Err() == nil {
 		t.warn(operror.New("lease: tenure of", t.lease.name, first))
@@ -210,11 +215,11 @@ func (t *Tenure) bind(ctx context.Context, client *transport.Client, until time.
 		}
 		ask := binding
 		ask.While, ask.Until = t.usable, until
-		if isClosed(ask.Connection) {
+		if closed.Is(ask.Connection) {
 			ask.Connection = nil // wait for the next connection, and ask again over that
 		}
 		if err := t.ask(ctx, client, ask); err != nil {
-			if errors.Is(err, transport.ErrNotSent) && !errors.Is(err, transport.ErrNoStore) && isClosed(binding.Connection) &&
+			if errors.Is(err, transport.ErrNotSent) && !errors.Is(err, transport.ErrNoStore) && closed.Is(binding.Connection) &&
 				ctx.Err() == nil && t.usable.Err() == nil && time.Now().Before(until) && !isTerminal(err) {
 				continue
 			}
@@ -238,7 +243,7 @@ func (t *Tenure) confirmedBinding(client *transport.Client) (binding transport.B
 	binding.Connection = client.Unbroken()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return binding, t.confirmed[client] == binding.Connection && !isClosed(binding.Connection)
+	return binding, t.confirmed[client] == binding.Connection && !closed.Is(binding.Connection)
 }
 
 // Confirm asks the store once, for Options.RequestTimeout at most, whether it still has this tenure,
@@ -315,7 +320,7 @@ func (t *Tenure) isGone() bool {
 	defer t.mu.Unlock()
 	// If the client of a guard met another store, this lease's client may still be connected
 	// to the store that has the tenure.
-	return t.freed || errors.Is(t.schedule.cause, ErrLost) || errors.Is(t.schedule.cause, ErrStoreReplaced) && isClosed(t.replaced)
+	return t.freed || errors.Is(t.schedule.cause, ErrLost) || errors.Is(t.schedule.cause, ErrStoreReplaced) && closed.Is(t.replaced)
 }
 
 // leftAtStore returns how long the store may still have this tenure, if it does not restart: until

@@ -62,7 +62,7 @@ func checkVariables(t *testing.T, where, text, command string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	environment, err := os.ReadFile("../transport/dial.go")
+	environment, err := os.ReadFile("../transport/env.go")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/tenurelock/tenure/internal/descriptors"
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
@@ -21,9 +22,9 @@ type listener struct {
 	refused func(why RefusalReason)  // counts a connection
 	connect func(net.Conn) *connection
 
-	refusals *logs.Limiter // connections that are closed before CONNECT
-	failures *logs.Limiter // of Accept
-	faults   *logs.Limiter // connections that end because of what their clients sent
+	refusals *loglimit.Lines // connections that are closed before CONNECT
+	failures *loglimit.Lines // of Accept
+	faults   *loglimit.Lines // connections that end because of what their clients sent
 
 	stopping chan struct{}
 	handlers sync.WaitGroup // one for each connection, and one for accept
@@ -43,9 +44,9 @@ func newListener(socket net.Listener, options *Options, refused func(RefusalReas
 		auth:        unauthenticated.New(options.MaxUnauthenticated, options.MaxUnauthenticatedPerAddress, sockets),
 		sockets:     sockets,
 		refused:     refused,
-		refusals:    logs.NewLimiter(options.Logger, slog.LevelWarn, "closed a connection"),
-		failures:    logs.NewLimiter(options.Logger, slog.LevelError, "cannot accept a connection"),
-		faults:      logs.NewLimiter(options.Logger, slog.LevelWarn, "ended a connection for what its client sent"),
+		refusals:    loglimit.NewLines(options.Logger, slog.LevelWarn, "closed a connection"),
+		failures:    loglimit.NewLines(options.Logger, slog.LevelError, "cannot accept a connection"),
+		faults:      loglimit.NewLines(options.Logger, slog.LevelWarn, "ended a connection for what its client sent"),
 		failed:      make(chan error, 1),
 		stopping:    make(chan struct{}),
 		connections: make(map[*connection]struct{}),

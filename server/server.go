@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/semaphore"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
@@ -72,14 +73,14 @@ type Server struct {
 	certified bool // each certificate of a client is verified when its handshake is over
 
 	checks   *semaphore.Fair[netip.Prefix] // held for each call of Authenticator
-	refusals *logs.Limiter
-	drops    *logs.Limiter
-	denials  *logs.Limiter
-	slow     *logs.Limiter
-	notKept  *logs.Limiter // sessions that end with their connections, by Limits.SessionsPerUser
+	refusals *loglimit.Lines
+	drops    *loglimit.Lines
+	denials  *loglimit.Lines
+	slow     *loglimit.Lines
+	notKept  *loglimit.Lines // sessions that end with their connections, by Limits.SessionsPerUser
 
-	refusedSubscriptions *logs.Limiter
-	panics               *logs.Limiter
+	refusedSubscriptions *loglimit.Lines
+	panics               *loglimit.Lines
 	seen                 *events.Clients
 	log                  *events.Log
 
@@ -132,15 +133,15 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		journalTurns:         semaphore.New(1, math.MaxInt, unlimited), // each connection waits with one request
 		processors:           fairqueue.New(0),
 		writers:              fairqueue.New(0),
-		notKept:              logs.NewLimiter(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
-		refusedSubscriptions: logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a subscription"),
-		panics:               logs.NewLimiter(options.Logger, slog.LevelError, "the server recovered from a panic"),
+		notKept:              loglimit.NewLines(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
+		refusedSubscriptions: loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a subscription"),
+		panics:               loglimit.NewLines(options.Logger, slog.LevelError, "the server recovered from a panic"),
 		seen:                 events.NewClients(),
 		log:                  events.NewLog(options.Logger),
-		refusals:             logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a connection"),
-		drops:                logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
-		denials:              logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request"),
-		slow:                 logs.NewLimiter(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
+		refusals:             loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a connection"),
+		drops:                loglimit.NewLines(options.Logger, slog.LevelWarn, "dropped a request"),
+		denials:              loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a request"),
+		slow:                 loglimit.NewLines(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
 	}
 	if options.TLS != nil {
 		s.options.TLS = options.TLS.Clone()
@@ -251,7 +252,7 @@ func (s *Server) serve(ctx context.Context) error {
 
 // closeLogs logs how often lines were left out. It is called when no connection is left.
 func (s *Server) closeLogs() {
-	for _, limiter := range []*logs.Limiter{s.refusals, s.drops, s.denials, s.slow, s.notKept, s.refusedSubscriptions, s.panics} {
+	for _, limiter := range []*loglimit.Lines{s.refusals, s.drops, s.denials, s.slow, s.notKept, s.refusedSubscriptions, s.panics} {
 		limiter.Close()
 	}
 	s.log.Close()

@@ -19,8 +19,11 @@ type Instant struct {
 	Elapsed time.Duration
 }
 
-// wall returns the time of day.
-func (i Instant) wall() time.Time { return wallOf(i.WallMillis) }
+// recorded returns WallMillis as a record can have it, whatever the clock of the machine says: 0 is no time.
+func (i Instant) recorded() int64 { return min(max(i.WallMillis, 1), latestMoment) }
+
+// wall returns the time of day, as recorded.
+func (i Instant) wall() time.Time { return wallOf(i.recorded()) }
 
 // wallOf returns a time of day; the zero time for 0.
 func wallOf(millis int64) time.Time {

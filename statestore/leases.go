@@ -14,8 +14,9 @@ import (
 const (
 	// maxChanges is how many changes of leases the store keeps.
 	maxChanges = 500
-	// maxAsking is how many clients the store remembers that have asked for one lease and not got it.
-	maxAsking = 16
+	// maxAsking is how many clients the store remembers that have asked for one lease and not got it, and
+	// maxAllAsking how many for all leases: such a request costs its client nothing of its quota.
+	maxAsking, maxAllAsking = 16, 8192
 )
 
 // leases is what the store knows of leases beside their keys, and their history. A key is a lease if it was
@@ -30,6 +31,7 @@ type leases struct {
 	sequence  uint64             // of the latest change
 	changed   []*change          // by the command or the expiry that is applied
 	totals    Totals
+	asking    int // how many clients are in the asking of all leases
 }
 
 // lease is what the store knows of a key that a client holds as a lease.
@@ -212,7 +214,7 @@ func (s *Store) renew(c *Command, e *entry) {
 func (s *Store) acquire(now Instant, c *Command, e *entry) {
 	by := s.leases.source(c.Client, c.User)
 	by.lost = 0
-	e.lease = &lease{since: now.WallMillis, token: e.version, bound: c.store != nil, ttl: c.Lifetime}
+	e.lease = &lease{since: now.recorded(), token: e.version, bound: c.store != nil, ttl: c.Lifetime}
 	s.leases.hold(e, by)
 	s.leases.totals.Acquired++
 	name, to := shown.Cut(e.key()), holderOf(e.value(), by.client)
@@ -235,7 +237,7 @@ func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command
 	by := e.lease.holder
 	ended := HolderChange{
 		Name: s.leases.kept(shown.Cut(e.key())), Cause: cause, From: holderOf(value, by.client),
-		Ended: now.wall(), HeldMillis: max(0, now.WallMillis-e.lease.since),
+		Ended: now.wall(), HeldMillis: max(0, now.recorded()-e.lease.since),
 	}
 	if c == nil {
 		ended.Disconnected = wallOf(by.lost)
@@ -250,6 +252,7 @@ func (s *Store) end(now Instant, e *entry, value string, cause Cause, c *Command
 	s.leases.totals.EndsBy[cause]++
 	s.note(by, ended)
 	s.leases.letGo(e)
+	s.leases.asking -= len(e.lease.asking)
 	e.lease = nil
 }
 
@@ -339,26 +342,33 @@ func (s *Store) takeChanged() (records []Record) {
 	return records
 }
 
-// ask notes that a client has asked for a lease that another one holds.
-func (l *lease) ask(now Instant, client string) {
+// ask notes that a client has asked for a lease that another one holds, if there is a place for one more.
+func (l *leases) ask(now Instant, of *lease, client string) {
 	client = shown.Cut(client)
-	i := slices.IndexFunc(l.asking, func(w Waiter) bool { return w.Client == client })
-	if i < 0 {
-		if len(l.asking) == maxAsking { // the one that has not asked for longest gives way
-			l.asking = slices.Delete(l.asking, 0, 1)
+	w := Waiter{Client: client, Since: now.wall()}
+	if i := slices.IndexFunc(of.asking, func(w Waiter) bool { return w.Client == client }); i >= 0 {
+		w = of.asking[i]
+		of.asking = slices.Delete(of.asking, i, i+1)
+	} else {
+		w.Client = strings.Clone(client)
+		switch isFull := l.asking == maxAllAsking; {
+		case len(of.asking) == maxAsking || isFull && len(of.asking) > 0:
+			of.asking = slices.Delete(of.asking, 0, 1) // the one that has not asked for longest gives way
+		case isFull:
+			return
+		default:
+			l.asking++
 		}
-		i, l.asking = len(l.asking), append(l.asking, Waiter{Client: strings.Clone(client), Since: now.wall()})
 	}
-	w := l.asking[i]
 	w.LastAttempt = now.wall()
 	w.Attempts++
-	l.asking = append(slices.Delete(l.asking, i, i+1), w)
+	of.asking = append(of.asking, w)
 }
 
 // Lost says that the connection of a client of a user has ended.
 func (s *Store) Lost(now Instant, client, name string) {
 	if by := s.leases.sources[sourceID{shown.Cut(client), shown.Cut(name)}]; by != nil && by.lost == 0 {
-		by.lost = now.WallMillis
+		by.lost = now.recorded()
 	}
 }
 

@@ -2,6 +2,7 @@ package statestore
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -53,7 +54,7 @@ func (p *plant) expire(d time.Duration) {
 func (p *plant) check() {
 	p.tb.Helper()
 	l := &p.store.leases
-	held, counted := 0, make(map[*source]int)
+	held, asking, counted := 0, 0, make(map[*source]int)
 	for _, c := range l.history {
 		counted[c.by]++
 	}
@@ -67,6 +68,7 @@ func (p *plant) check() {
 				if e.lease.place != place || e.lease.holder != s || p.store.entries[e.key()] != e {
 					p.tb.Fatalf("the lease %s is filed wrongly", e.key())
 				}
+				asking += len(e.lease.asking)
 			}
 			held += len(s.leases)
 			changes += s.changes
@@ -74,6 +76,9 @@ func (p *plant) check() {
 		if u.place != i || l.userNamed[u.name] != u || u.changes != changes || len(u.sources) == 0 {
 			p.tb.Fatalf("the user %q is filed wrongly", u.name)
 		}
+	}
+	if asking != l.asking {
+		p.tb.Fatalf("%d clients ask for leases, counted as %d", asking, l.asking)
 	}
 	slots := make(map[uint32]bool)
 	for i, c := range l.history {
@@ -223,6 +228,20 @@ func TestTheLeasesOfEachClientAreShownInTurn(t *testing.T) {
 	}
 }
 
+// The store serves no request while it collects the names.
+func TestNoLeaseIsLookedAtThatIsNotShown(t *testing.T) {
+	p := newPlant(t)
+	for i := range 300 {
+		p.do(fmt.Sprintf("u/c%d", i%10), fmt.Sprintf("SET k%d v NX PX 500000", i))
+	}
+	for _, s := range p.store.leases.sources {
+		clear(s.leases[2:]) // a look at one of these panics
+	}
+	if _, names := p.store.Status(p.now, 20); len(names) != 20 {
+		t.Errorf("%d leases are shown, want 20", len(names))
+	}
+}
+
 // A value may be secret. The name of a holder is told only where package lease has put it.
 func TestNoPartOfAValueIsTheNameOfAHolder(t *testing.T) {
 	const nonce = "0123456789abcdef0123456789abcdef"
@@ -281,6 +300,47 @@ func TestClientsThatWaitAreShown(t *testing.T) {
 	p.do("a", "SET k a:1 NEX PX 10000")
 	if row := p.lease("k"); row.Waiting[0].Attempts != 0 {
 		t.Errorf("an attempt counts for more than %v: %+v", askedFor, row.Waiting[0])
+	}
+}
+
+// A request for a lease that another client holds costs no quota, so what is kept of all of them has a bound.
+func TestTheClientsThatAskForLeasesHaveABound(t *testing.T) {
+	const leases = 2 * maxAllAsking / maxAsking
+	p := newPlant(t)
+	set := func(client string, i int) {
+		ts := fmt.Sprintf("%d:0:c", p.now.WallMillis)
+		words := payload("SET", fmt.Sprint("k", i), client+":1", "NX", "PX", "300000")
+		p.store.Apply(p.now, Parse(Request{Client: client, Payload: []byte(words), Timestamp: &ts}))
+	}
+	waiting := func() (n int) {
+		for i := range leases {
+			n += len(p.lease(fmt.Sprint("k", i)).Waiting)
+		}
+		return n
+	}
+	for i := range leases {
+		set("holder", i)
+		for k := range maxAsking {
+			set(fmt.Sprint("w", k), i)
+		}
+	}
+	if got := waiting(); got != maxAllAsking {
+		t.Errorf("%d clients are kept that ask for leases, want %d", got, maxAllAsking)
+	}
+	set("late", 0)
+	if row := p.lease("k0"); len(row.Waiting) != maxAsking || row.Waiting[maxAsking-1].Client != "late" {
+		t.Errorf("the latest to ask for k0 are %+v", row.Waiting)
+	}
+	p.do("holder", "VDEL k0 holder:1")
+	set("late", leases-1)
+	if row := p.lease(fmt.Sprint("k", leases-1)); len(row.Waiting) != 1 {
+		t.Errorf("the end of a lease leaves no place: %+v", row.Waiting)
+	}
+	for p.store.Usage().Keys > 0 {
+		p.expire(time.Hour)
+	}
+	if got := p.store.leases.asking; got != 0 {
+		t.Errorf("%d places are taken when all leases have ended", got)
 	}
 }
 
@@ -386,6 +446,36 @@ func TestAnExpirySaysWhenTheConnectionOfTheHolderEnded(t *testing.T) {
 	p.expire(5 * time.Second)
 	if got := disconnected(); !got.Equal(lost) {
 		t.Errorf("the connection ended at %v; want %v", got, lost)
+	}
+}
+
+// What a store writes, the next one reads, though the clock of the machine is before 1970 or after the year 9999.
+func TestTheRecordsOfALeaseAreReadableWhateverTheClockSays(t *testing.T) {
+	for _, wall := range []int64{-5000, 0, 5000, latestMoment, latestMoment + 5000, math.MaxInt64 / 2} {
+		t.Run(fmt.Sprint(wall), func(t *testing.T) {
+			p := newPlant(t)
+			p.now.WallMillis = wall
+			restart := func() {
+				store, first, err := p.disk.openAfter(Options{}, p.now, Former{Idle: time.Hour})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.store = store
+				p.disk.write([]Group{first})
+				store.Committed(store.Bound())
+			}
+			p.disk.setWilled(p.world, true, "k", "a:1", "NX", "PX", "5000")
+			restart() // the connection of the holder ended an hour ago
+			p.expire(0)
+			p.disk.setWilled(p.world, false, "k", "a:2", "NX", "PX", "5000")
+			p.store.Lost(p.now, "c", "")
+			p.expire(6 * time.Second)
+			restart()
+			p.wantHistory("k: acquired ->c", "k: expired c->c", "k: expired c->")
+			if status, _ := p.store.Status(p.now, 1); status.Changes[0].Disconnected.IsZero() {
+				t.Error("the end of the connection is not kept")
+			}
+		})
 	}
 }
 

@@ -146,7 +146,7 @@ func (s *Store) Restored(now Instant, former Former) (Group, error) {
 			left = idle
 		}
 		if e.willed && e.lease != nil { // its connection has ended with the process
-			e.lease.holder.lost = now.WallMillis - idle.Milliseconds()
+			e.lease.holder.lost = Instant{WallMillis: now.WallMillis - idle.Milliseconds()}.recorded()
 		}
 		s.expiries.schedule(e, saturatingAdd(now.Elapsed-idle, left))
 	}

@@ -173,7 +173,7 @@ type Status struct {
 }
 
 // Status returns what the store shows of its leases, and the names of those to show with Lease, up to limit: each
-// user in turn has one, and of each user each client.
+// user in turn has one, and of each user each client. It looks at no others: all requests wait meanwhile.
 func (s *Store) Status(now Instant, limit int) (Status, []string) {
 	l := &s.leases
 	status := Status{Totals: l.totals}
@@ -187,19 +187,26 @@ func (s *Store) Status(now Instant, limit int) (Status, []string) {
 			status.Totals.Free++
 		}
 	}
-	var ofUsers [][]string
-	for _, u := range l.users[:min(len(l.users), limit)] {
-		var ofClients [][]string
-		for _, by := range u.sources[:min(len(u.sources), limit)] {
-			names := free[by]
-			for _, e := range by.leases[:min(len(by.leases), limit)] {
-				names = append(names, e.key())
-			}
-			ofClients = append(ofClients, names)
+	names := shown.InTurn(len(l.users), func(i int) shown.Queue[string] {
+		clients := l.users[i].sources
+		return shown.InTurn(len(clients), func(i int) shown.Queue[string] { return clients[i].names(free[clients[i]]) })
+	})
+	return status, names.Take(limit)
+}
+
+// names returns the leases of a client: the free ones, and then those that it holds.
+func (s *source) names(free []string) shown.Queue[string] {
+	next, held := shown.Of(free), 0
+	return func() (string, bool) {
+		if name, ok := next(); ok {
+			return name, true
 		}
-		ofUsers = append(ofUsers, shown.InTurn(ofClients, limit))
+		if held == len(s.leases) {
+			return "", false
+		}
+		held++
+		return s.leases[held-1].key(), true
 	}
-	return status, shown.InTurn(ofUsers, limit)
 }
 
 // Lease shows a lease. It reports false if there is nothing to show.

@@ -368,7 +368,7 @@ func (c *Command) renews(current *entry) bool {
 func (s *Store) set(now Instant, reply *Reply, current *entry, command *Command, effects *Effects) (changed bool) {
 	if current != nil && command.fails(current) {
 		if current.lease != nil && command.isClaim() {
-			current.lease.ask(now, command.Client)
+			s.leases.ask(now, current.lease, command.Client)
 		}
 		reply.Outcome, reply.Version = ConditionFailed, current.version.timestamp()
 		return false

@@ -11,6 +11,7 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
@@ -195,7 +196,7 @@ func (c *mqttConn) enqueue(call *call) error {
 // boundToLost reports whether a call is bound to a connection that is lost.
 func (c *call) boundToLost() bool {
 	connection := c.request.Binding.Connection
-	return connection != nil && isClosed(connection)
+	return connection != nil && closed.Is(connection)
 }
 
 // nextLocked takes the next call out of the queue, or returns nil if the link takes none: it counts

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/tenurelock/tenure/internal/closed"
 )
 
 // Conn is a connection to a state store: the seam between the requests of the library and
@@ -111,7 +113,7 @@ type Binding struct {
 // ErrNotSent when its connection is lost or While has ended. A Conn calls it after it has chosen
 // the connection for the request.
 func (b Binding) Err() error {
-	if b.Connection != nil && isClosed(b.Connection) {
+	if b.Connection != nil && closed.Is(b.Connection) {
 		return notSent(errBoundConnection)
 	}
 	if b.While != nil && b.While.Err() != nil {

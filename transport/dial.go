@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -12,13 +11,11 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/optionerror"
@@ -267,186 +264,4 @@ type TLSOptions struct {
 // tlsConfig reads the files of the TLS options, for a connection to server.
 func (o *Options) tlsConfig(server *url.URL) (*tls.Config, error) {
 	return mqtt.TLS(o.TLS).ClientConfig(server)
-}
-
-// secrets returns the password and the token for the next CONNECT packet, from the files if the
-// options name files.
-func (o *Options) secrets() (password, token []byte, err error) {
-	password = o.Password
-	if o.PasswordFile != "" {
-		if password, err = mqtt.ReadSecret(o.PasswordFile); err != nil {
-			return nil, nil, &OptionError{Package: "transport", Field: "PasswordFile", Err: err}
-		}
-	}
-	if o.TokenFile != "" {
-		if token, err = mqtt.ReadSecret(o.TokenFile); err != nil {
-			return nil, nil, &OptionError{Package: "transport", Field: "TokenFile", Err: err}
-		}
-	}
-	return password, token, nil
-}
-
-// checkCredentials rejects options that exclude each other, and reads each file once, so
-// that Dial reports a wrong name at once. It warns if a password or a token would be readable on the network:
-// that may be intended, in a network of its own.
-func (o *Options) checkCredentials(servers []*url.URL) error {
-	switch {
-	case len(o.Password) > 0 && o.PasswordFile != "":
-		return errors.New("transport: Options.Password and PasswordFile exclude each other: set one")
-	case o.TokenFile != "" && (o.Username != "" || len(o.Password) > 0 || o.PasswordFile != ""):
-		return errors.New("transport: Options.TokenFile and Username or a password exclude each other: a client authenticates in one way")
-	case (o.TLS.CertFile == "") != (o.TLS.KeyFile == ""):
-		return optionError("TLS.CertFile", nil, "and its key belong together: set both or neither")
-	case len(o.Password) > mqtt.MaxString:
-		return optionError("Password", nil, fmt.Sprintf("has %d bytes, and MQTT carries at most %d", len(o.Password), mqtt.MaxString))
-	}
-	if _, _, err := o.secrets(); err != nil {
-		return fmt.Errorf("transport: %w", err)
-	}
-	secret := len(o.Password) > 0 || o.PasswordFile != "" || o.TokenFile != ""
-	for _, server := range servers {
-		switch {
-		case mqtt.IsEncrypted(server):
-			if _, err := o.tlsConfig(server); err != nil {
-				return fmt.Errorf("transport: %w", err)
-			}
-		case o.TLS != TLSOptions{}:
-			return optionError("TLS", nil, fmt.Sprintf("is set, and %s does not encrypt: write mqtts or wss", server.Redacted()))
-		case secret:
-			o.program.logger(o.Logger).Warn("the connection is not encrypted, so the network can read the password "+
-				"or the token: write mqtts or wss", "broker", server.Host)
-		}
-	}
-	return nil
-}
-
-// methodServiceAccount is the Authentication Method of brokers in Kubernetes for the token of
-// a service account.
-const methodServiceAccount = "K8S-SAT"
-
-// tokenCheck is how often the client reads the token file. Kubernetes replaces a token when a
-// fifth of its lifetime is left, which is two minutes or more.
-const tokenCheck = 10 * time.Second
-
-// authenticate returns an AUTH with the token. A broker that asks for more gets the same token again: the
-// method has one step.
-func (l *link) authenticate(reason byte) *packets.Auth {
-	l.conn.mu.Lock()
-	defer l.conn.mu.Unlock()
-	properties := packets.Properties{AuthMethod: methodServiceAccount, AuthData: l.token}
-	return &packets.Auth{ReasonCode: reason, Properties: &properties}
-}
-
-// showToken authenticates the connection again if the token in the file has changed
-// [MQTT-4.12.1]. It does not wait for the answer: requests go on, and a broker that refuses
-// the token ends the connection. If the file cannot be read, the old token stays in use
-// until the next look; it is still good for some time.
-func (l *link) showToken(file string) {
-	token, err := mqtt.ReadSecret(file)
-	if err != nil {
-		l.conn.logger.Warn("cannot read the token file", "error", err)
-		return
-	}
-	l.conn.mu.Lock()
-	changed := !bytes.Equal(l.token, token)
-	l.token = token
-	l.conn.mu.Unlock()
-	if changed {
-		l.conn.logger.Debug("the token has changed: authenticating again")
-		l.net.Send(mqtt.Encode(l.authenticate(packets.AuthReauthenticate)))
-	}
-}
-
-// FromEnv returns an address and options for [Dial], from the environment variables that
-// Azure IoT Operations sets for workloads:
-//
-//	AIO_BROKER_HOSTNAME        host name of the broker; required
-//	AIO_BROKER_TCP_PORT        its port; default 8883
-//	AIO_MQTT_USE_TLS           true or false; default true
-//	AIO_TLS_CA_FILE            TLSOptions.CAFile
-//	AIO_TLS_CERT_FILE          TLSOptions.CertFile
-//	AIO_TLS_KEY_FILE           TLSOptions.KeyFile
-//	AIO_TLS_KEY_PASSWORD_FILE  refused: a KeyFile must not be encrypted
-//	AIO_MQTT_CLIENT_ID         Options.ClientID
-//	AIO_MQTT_USERNAME          Options.Username
-//	AIO_MQTT_PASSWORD_FILE     Options.PasswordFile
-//	AIO_MQTT_KEEP_ALIVE        Options.KeepAlive, in seconds; default 60
-//	AIO_SAT_FILE               Options.TokenFile
-//
-// An empty variable counts as not set. The keep-alive decides how soon the client notices a
-// half-open connection, and which leases can have instant failover: deployments rely on 60.
-//
-// Warning: a broker ends the older of two connections with one client id. If another library
-// connects with AIO_MQTT_CLIENT_ID too, this client ends with ErrSessionTakenOver. Use
-// a suffix beside an SDK of Azure IoT Operations.
-//
-// The suffix of the client id, such as "-lease", is for a process in which another library connects
-// with AIO_MQTT_CLIENT_ID; "" otherwise. To the store and the
-// broker's access rules these are two clients: allow the second name too. Without
-// AIO_MQTT_CLIENT_ID the client id is random, and the suffix has no effect.
-//
-// The error names each variable that is missing or cannot be read, in a line each, and what to do. Dial
-// checks the rest: files, and options that exclude or need each other. The address and the options are
-// usable only if the error is nil.
-func FromEnv(suffix string) (address string, options Options, err error) {
-	var e environment
-	host := os.Getenv("AIO_BROKER_HOSTNAME")
-	_, unusable := mqtt.ParseAddress("mqtts://" + net.JoinHostPort(host, "1"))
-	if host == "" {
-		e.wrong("AIO_BROKER_HOSTNAME", "is not set; it names the host of the broker")
-	} else if unusable != nil || strings.Contains(host, ",") {
-		e.wrong("AIO_BROKER_HOSTNAME", "is %q; give a host name or an IP address alone", host)
-	}
-	port := e.number("AIO_BROKER_TCP_PORT", 8883)
-	scheme := "mqtts://"
-	if encrypted, err := strconv.ParseBool(cmp.Or(os.Getenv("AIO_MQTT_USE_TLS"), "true")); err != nil {
-		e.wrong("AIO_MQTT_USE_TLS", "is %q; give true or false, or leave it unset for true", os.Getenv("AIO_MQTT_USE_TLS"))
-	} else if !encrypted {
-		scheme = "mqtt://"
-	}
-	address = scheme + net.JoinHostPort(host, strconv.Itoa(port))
-	options = Options{
-		ClientID:     os.Getenv("AIO_MQTT_CLIENT_ID"),
-		KeepAlive:    time.Duration(e.number("AIO_MQTT_KEEP_ALIVE", 60)) * time.Second,
-		Username:     os.Getenv("AIO_MQTT_USERNAME"),
-		PasswordFile: os.Getenv("AIO_MQTT_PASSWORD_FILE"),
-		TokenFile:    os.Getenv("AIO_SAT_FILE"),
-		TLS: TLSOptions{
-			CAFile:   os.Getenv("AIO_TLS_CA_FILE"),
-			CertFile: os.Getenv("AIO_TLS_CERT_FILE"),
-			KeyFile:  os.Getenv("AIO_TLS_KEY_FILE"),
-		},
-	}
-	if options.ClientID != "" {
-		options.ClientID += suffix
-	}
-	if os.Getenv("AIO_TLS_KEY_PASSWORD_FILE") != "" {
-		e.wrong("AIO_TLS_KEY_PASSWORD_FILE", "is set, and only a plain key can be read: write one with "+
-			"\"openssl pkey -in KEY -out PLAIN\", give it mode 0600, and set AIO_TLS_KEY_FILE to it alone")
-	}
-	if err := errors.Join(e.problems...); err != nil {
-		return "", Options{}, fmt.Errorf("transport: environment: %w", err)
-	}
-	return address, options, nil
-}
-
-// environment collects what is wrong with variables.
-type environment struct{ problems []error }
-
-func (e *environment) wrong(name, format string, arguments ...any) {
-	e.problems = append(e.problems, fmt.Errorf(name+" "+format, arguments...))
-}
-
-// number returns a variable that is a number of 16 bits and not 0.
-func (e *environment) number(name string, otherwise int) int {
-	text := os.Getenv(name)
-	if text == "" {
-		return otherwise
-	}
-	number, err := strconv.Atoi(text)
-	if err != nil || number < 1 || number > math.MaxUint16 {
-		e.wrong(name, "is %q; give a whole number from 1 to %d, or leave it unset for %d", text, math.MaxUint16, otherwise)
-		return otherwise // which makes no other variable look wrong
-	}
-	return number
 }

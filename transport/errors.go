@@ -209,3 +209,11 @@ func TokenRefused(err error) bool {
 	return errors.Is(err, ErrFencingTokenLower) || errors.Is(err, ErrFencingTokenNeverIssued) ||
 		errors.Is(err, ErrOtherStore) || errors.Is(err, ErrFencingTokenTooFarAhead)
 }
+
+// isRefusal reports whether the store or the broker refused the request, or would, so that a
+// repetition would be refused too.
+func isRefusal(err error) bool {
+	var refused *RefusedError
+	var rejected *RejectedError
+	return (errors.As(err, &refused) || errors.As(err, &rejected) || errors.Is(err, ErrKeyTooLong)) && !errors.Is(err, ErrOutcomeUnknown)
+}

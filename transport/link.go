@@ -15,6 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
@@ -108,7 +109,7 @@ func (l *link) subscribe(ctx context.Context, refused func(error)) error {
 		attempt, cancel := context.WithTimeout(ctx, subscribeTimeout)
 		suback, err := l.client.Subscribe(attempt, packets.SubOptions{Topic: l.replies, QoS: 1}, packets.SubOptions{Topic: notifications, QoS: 1})
 		cancel()
-		if err == nil || isClosed(l.down) {
+		if err == nil || closed.Is(l.down) {
 			return nil
 		}
 		if suback == nil { // no answer: begin with a new connection
@@ -175,7 +176,7 @@ func (l *link) gather() {
 		if c == nil {
 			return
 		}
-		if c.leftBehind = isClosed(c.gone) || isClosed(c.over); c.leftBehind {
+		if c.leftBehind = closed.Is(c.gone) || closed.Is(c.over); c.leftBehind {
 			continue // its caller, who waits for that too, takes it back
 		}
 		c.correlation.choose() // here, and not in the caller, whose stack it would double

@@ -19,6 +19,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
@@ -297,7 +298,7 @@ func TestAConnectionIsReplacedForAWillAndAfterItWasGivenUp(t *testing.T) {
 		t.Error("the next connection is to carry the will, too")
 	}
 	conn.concluded(will, nil, ErrNoWill)
-	if isClosed(will.done) || will.err != context.Canceled {
+	if closed.Is(will.done) || will.err != context.Canceled {
 		t.Error("no connection has it, and its result says so")
 	}
 	if len(conn.replace) != 1 {

@@ -15,6 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -378,7 +379,7 @@ func (c *mqttConn) dial(ctx context.Context, server *url.URL) (*mqtt.Conn, error
 // rules or files that change. Ending the client for them would end its elections.
 func (c *mqttConn) isPermanent(err error) bool {
 	var refused *ConnectionError
-	return errors.As(err, &refused) && reasons[int(refused.Code)].lasts && !isClosed(c.first)
+	return errors.As(err, &refused) && reasons[int(refused.Code)].lasts && !closed.Is(c.first)
 }
 
 func (c *mqttConn) connectPacket(password, token []byte) *paho.Connect {
@@ -429,12 +430,12 @@ func (c *mqttConn) failed(err error) {
 func (c *mqttConn) established(l *link) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.life.Err() != nil || isClosed(l.down) {
+	if c.life.Err() != nil || closed.Is(l.down) {
 		return false
 	}
 	c.events.Up() // a caller with a reply must see Connected
 	c.link, c.last, c.silent = l, nil, nil
-	if !isClosed(c.first) {
+	if !closed.Is(c.first) {
 		close(c.first)
 	}
 	signal(l.wake) // for what waits in the queue
@@ -453,7 +454,7 @@ func (c *mqttConn) lost(l *link, disconnect *packets.Disconnect) {
 		cause = fmt.Errorf("%w: %w", cause, &ConnectionError{true, disconnect.ReasonCode, disconnect.Properties.ReasonString, disconnect.Properties.ServerReference})
 		warning = "disconnected by the broker"
 	}
-	if why := l.closeCause(); why != nil && !isClosed(l.down) {
+	if why := l.closeCause(); why != nil && !closed.Is(l.down) {
 		cause = fmt.Errorf("%w: %w", cause, why)
 		warning = "disconnected from the broker"
 	}
@@ -486,7 +487,7 @@ var (
 
 // dropLocked marks a connection as lost, unless it is, and fails at once every request that it took.
 func (c *mqttConn) dropLocked(l *link, cause error) {
-	if isClosed(l.down) {
+	if closed.Is(l.down) {
 		return
 	}
 	close(l.down)
@@ -505,15 +506,6 @@ func (c *mqttConn) dropLocked(l *link, cause error) {
 		}
 		return nil
 	})
-}
-
-func isClosed(signal <-chan struct{}) bool {
-	select {
-	case <-signal:
-		return true
-	default:
-		return false
-	}
 }
 
 // Probe implements Conn.
@@ -562,7 +554,7 @@ func (c *mqttConn) unconnectedLocked(cause error) error {
 // dialLogger returns the logger for attempts to connect. Those of Dial are logged to slog.Default where there is no
 // Logger: a program that waits in Dial would otherwise be silent, and look as if it hung.
 func (c *mqttConn) dialLogger() *slog.Logger {
-	if c.options.Logger != nil || isClosed(c.first) {
+	if c.options.Logger != nil || closed.Is(c.first) {
 		return c.logger
 	}
 	return slog.New(handler{slog.Default().Handler(), c.options.program}).With("client", c.options.ClientID)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/operror"
 	"github.com/tenurelock/tenure/internal/protocol"
 )
@@ -167,7 +168,7 @@ func (c *mqttConn) refusedWith(will *pendingWill, connack *paho.Connack) error {
 func (c *mqttConn) withdraw(will *pendingWill, cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if isClosed(will.done) {
+	if closed.Is(will.done) {
 		return
 	}
 	if c.will == will {

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -40,7 +41,7 @@ type peers struct {
 	socket  net.Listener
 	tls     *tls.Config // nil: without TLS, on one machine
 	limit   *unauthenticated.Limiter
-	log     peerLog
+	refused *loglimit.Lines // connections
 	server  *http.Server
 	handler atomic.Pointer[http.Handler]
 	proved  chan net.Conn // connections of members
@@ -54,8 +55,9 @@ type peers struct {
 // listenPeers listens at own. Connections wait until answer is called.
 func listenPeers(own url.URL, info transport.TLSInfo, logger *slog.Logger) (p *peers, err error) {
 	p = &peers{
-		limit:  unauthenticated.New(maxHandshakes, maxHandshakesPerAddress, descriptors.MaxSockets()),
-		log:    peerLog{logger, new(loglimit.Limiter)},
+		limit: unauthenticated.New(maxHandshakes, maxHandshakesPerAddress, descriptors.MaxSockets()),
+		refused: loglimit.NewLines(cmp.Or(logger, slog.New(slog.DiscardHandler)), slog.LevelWarn,
+			"closed a connection at the port of the members"),
 		proved: make(chan net.Conn),
 	}
 	p.server = &http.Server{
@@ -82,7 +84,7 @@ func listenPeers(own url.URL, info transport.TLSInfo, logger *slog.Logger) (p *p
 func (p *peers) answer(handler http.Handler) {
 	p.handler.Store(&handler)
 	p.serve.Do(func() {
-		p.tasks.Go(func() { _ = p.limit.Accept(p.socket, p.life.Done(), p.log, p.handshake) }) // until end
+		p.tasks.Go(func() { _ = p.limit.Accept(p.socket, p.life.Done(), p.refused, p.handshake) }) // until end
 		p.tasks.Go(func() { _ = p.server.Serve(p) })
 	})
 }
@@ -92,6 +94,7 @@ func (p *peers) end() {
 	_ = p.Close()
 	_ = p.server.Close()
 	p.tasks.Wait()
+	p.refused.Close()
 }
 
 // handshake begins the handshake of a connection that was accepted now, in a goroutine of its own.
@@ -119,7 +122,7 @@ func (p *peers) handshake(socket net.Conn) {
 			case <-p.life.Done():
 			}
 		} else if p.life.Err() == nil {
-			p.log.Log("remote", socket.RemoteAddr().String(), "error", err.Error())
+			p.refused.Log("remote", socket.RemoteAddr().String(), "error", err.Error())
 		}
 		_ = socket.Close()
 	})
@@ -182,15 +185,3 @@ func (p *peers) Close() error {
 }
 
 func (p *peers) Addr() net.Addr { return p.socket.Addr() }
-
-// peerLog logs connections that are refused, with growing pauses. The logger may be nil.
-type peerLog struct {
-	logger *slog.Logger
-	limit  *loglimit.Limiter
-}
-
-func (l peerLog) Log(attributes ...any) {
-	if l.logger != nil {
-		l.logger.Log(context.Background(), l.limit.Level(slog.LevelWarn, ""), "closed a connection at the port of the members", attributes...)
-	}
-}

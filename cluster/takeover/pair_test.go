@@ -25,8 +25,12 @@ import (
 	"github.com/tenurelock/tenure/server/standby"
 )
 
-// serve is a child: a gateway of the pair. It stands by and serves, as tenure-cluster does.
+// serve is a child: a gateway of the pair. It stands by and serves, as tenure-cluster does. One that is
+// told the stores is a client of them.
 func serve(ctx context.Context, task crashtest.Task) error {
+	if task.Arguments["stores"] != "" {
+		return lead(ctx, task)
+	}
 	var options member.Options
 	if err := json.Unmarshal([]byte(task.Arguments["member"]), &options); err != nil {
 		return err
@@ -38,7 +42,7 @@ func serve(ctx context.Context, task crashtest.Task) error {
 		return err
 	}
 	defer m.Close()
-	socket, err := standby.Listen(net.JoinHostPort(task.Arguments["host"], "0"))
+	socket, err := standby.Listen(task.Arguments["listen"])
 	if err != nil {
 		return err
 	}
@@ -79,8 +83,9 @@ func serve(ctx context.Context, task crashtest.Task) error {
 
 // gateway is a machine with a member of etcd and a store, in a child.
 type gateway struct {
-	name, host string
-	member     member.Options
+	name   string
+	listen string // the address of its store; port 0: any port
+	member member.Options
 
 	// Guarded by pair.mu.
 	child   *crashtest.Child
@@ -171,7 +176,7 @@ func (p *pair) launch(g *gateway) error {
 	if err != nil {
 		return err
 	}
-	task := crashtest.Task{Fault: p.fault, Life: p.life, Arguments: map[string]string{"member": string(encoded), "host": g.host}}
+	task := crashtest.Task{Fault: p.fault, Life: p.life, Arguments: map[string]string{"member": string(encoded), "listen": g.listen}}
 	child, err := crashtest.Launch(task, func(program string) []string { return p.network.Command(g.name, program) })
 	if err != nil {
 		return err

@@ -46,6 +46,10 @@ var killed = way{name: "killed", harm: func(p *pair, g *gateway) (string, func()
 	return "killed", func() error { return p.launch(g) }, g.child.Kill()
 }}
 
+var cutOff = way{name: "cut off", network: true, lives: true, harm: func(p *pair, g *gateway) (string, func() error, error) {
+	return "cut off", func() error { return p.network.Mend(g.name) }, p.network.Cut(g.name)
+}}
+
 var ways = []way{
 	killed,
 	{name: "stopped", harm: func(p *pair, g *gateway) (string, func() error, error) {
@@ -58,9 +62,7 @@ var ways = []way{
 	{name: "frozen and thawed", lives: true, harm: func(_ *pair, g *gateway) (string, func() error, error) {
 		return "frozen", func() error { return g.child.Signal(syscall.SIGCONT) }, g.child.Signal(syscall.SIGSTOP)
 	}},
-	{name: "cut off", network: true, lives: true, harm: func(p *pair, g *gateway) (string, func() error, error) {
-		return "cut off", func() error { return p.network.Mend(g.name) }, p.network.Cut(g.name)
-	}},
+	cutOff,
 	{name: "cut off one way", network: true, lives: true, harm: func(p *pair, g *gateway) (string, func() error, error) {
 		if p.random.IntN(2) == 0 {
 			return "nothing that it sent arrived", func() error { return p.network.Unsilence(g.name) }, p.network.Silence(g.name)
@@ -70,7 +72,7 @@ var ways = []way{
 }
 
 // newPair starts the witness of a pair, in this process. Start starts the gateways.
-func newPair(t *testing.T, way way, fault crashtest.Fault) *pair {
+func newPair(t testing.TB, way way, fault crashtest.Fault) *pair {
 	t.Helper()
 	p := &pair{ctx: t.Context(), way: way, fault: fault, network: new(machines.Network), random: rand.New(rand.NewPCG(*seed, 3)),
 		deaths: make(map[string]int)}
@@ -87,7 +89,7 @@ func newPair(t *testing.T, way way, fault crashtest.Fault) *pair {
 	var members [3]member.Options
 	var urls []string
 	for i, host := range []string{p.network.Host(0), p.network.Host(1), p.network.Director()} {
-		port, err := p.network.Port()
+		port, err := p.network.Port(2380)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +98,7 @@ func newPair(t *testing.T, way way, fault crashtest.Fault) *pair {
 		members[i] = member.Options{Name: name, Dir: filepath.Join(dir, name), PeerTLS: authority.TLS(name), Witness: i == len(names)}
 		urls = append(urls, fmt.Sprintf("%s=https://%s:%d", name, host, port))
 		if i < len(names) {
-			p.gateways[i] = &gateway{name: name, host: host}
+			p.gateways[i] = &gateway{name: name, listen: net.JoinHostPort(host, "0")}
 		}
 	}
 	for i := range members {

@@ -19,7 +19,7 @@ type batch struct {
 	notified map[string]uint64
 }
 
-// held is a reply with its notifications that waits for a commit.
+// held is a reply with its notifications, or the notifications of an expiry, that wait for a commit.
 type held struct {
 	order         uint64 // of all that was held; a client that disconnected later gets no notification
 	notifications []statestore.Notification
@@ -27,6 +27,7 @@ type held struct {
 	arrived       time.Duration          // see Command.Arrived
 	done          func(statestore.Reply) // may be nil
 	late          bool                   // held after the commit of its batch had begun
+	expired       bool                   // there is no reply: keys have expired
 }
 
 const (

@@ -247,7 +247,7 @@ func (e *Engine) expireSome() (more bool, wait time.Duration, ok bool) {
 		e.addLocked(effects.Groups, effects.Keys)
 		// A part of them leaves at a time, though many clients may watch many keys that expire.
 		for some := range slices.Chunk(effects.Notifications, leaveBatch) {
-			e.holdLocked(e.open, held{notifications: some})
+			e.holdLocked(e.open, held{notifications: some, expired: true})
 		}
 	}
 	e.next, e.armed = e.store.NextExpiry()

@@ -475,7 +475,9 @@ func (e *Engine) leaveSome(b *batch) (burst, more bool, err error) {
 }
 
 func (e *Engine) leaveLocked(b *batch, h *held) {
-	e.countLocked(h.reply, h.arrived)
+	if !h.expired {
+		e.countLocked(h.reply, h.arrived)
+	}
 	if h.done != nil {
 		failpoint.Hit(failpoint.BeforeReply)
 		h.done(h.reply)

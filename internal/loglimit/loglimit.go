@@ -1,5 +1,9 @@
-// Package loglimit says when a failure that happens again and again is worth a line in a log: the
-// first time, and then with growing pauses.
+// Package loglimit bounds how many lines a log gets of what happens again and again.
+//
+//   - A [Limiter] says when a failure of the program itself is worth a line: the first time, and then with
+//     growing pauses.
+//   - [Lines] are of what peers cause: a burst, then one a second, and the rest is counted.
+//   - [Fair] are such lines with a bound for each source.
 package loglimit
 
 import (

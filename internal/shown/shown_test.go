@@ -78,11 +78,27 @@ func TestALongNameIsCut(t *testing.T) {
 func TestEachQueueHasItsTurn(t *testing.T) {
 	queues := [][]string{{"a1", "a2", "a3"}, {}, {"b1"}, {"c1", "c2"}}
 	for limit, want := range []string{"", "a1", "a1 b1", "a1 b1 c1", "a1 b1 c1 a2", "a1 b1 c1 a2 c2", "a1 b1 c1 a2 c2 a3", "a1 b1 c1 a2 c2 a3"} {
-		if got := strings.Join(shown.InTurn(queues, limit), " "); got != want {
+		inTurn := shown.InTurn(len(queues), func(i int) shown.Queue[string] { return shown.Of(queues[i]) })
+		if got := strings.Join(inTurn.Take(limit), " "); got != want {
 			t.Errorf("%d of them are %q; want %q", limit, got, want)
 		}
 	}
 	if len(queues[0]) != 3 {
 		t.Error("the queues have changed")
+	}
+}
+
+// The store takes the names of its leases with its lock held.
+func TestNoMoreIsTakenFromTheQueuesThanIsReturned(t *testing.T) {
+	looked := 0
+	many := func(int) shown.Queue[int] { // without an end
+		return func() (int, bool) {
+			looked++
+			return looked, true
+		}
+	}
+	inTurn := shown.InTurn(1000, func(int) shown.Queue[int] { return shown.InTurn(1000, many) })
+	if got := len(inTurn.Take(2500)); got != 2500 || looked != 2500 {
+		t.Errorf("%d values are returned, and %d taken", got, looked)
 	}
 }

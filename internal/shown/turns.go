@@ -1,17 +1,61 @@
 package shown
 
-import "slices"
+// Queue returns its next value, and false after the last one.
+type Queue[T any] func() (T, bool)
 
-// InTurn returns up to limit values: the first one of each queue, then the second one of each, and so
-// on.
-func InTurn[T any](queues [][]T, limit int) []T {
-	var taken []T
-	left := slices.Clone(queues)
-	for round := 0; len(left) > 0 && len(taken) < limit; round++ {
-		left = slices.DeleteFunc(left, func(queue []T) bool { return len(queue) <= round })
-		for _, queue := range left[:min(len(left), limit-len(taken))] {
-			taken = append(taken, queue[round])
+// InTurn returns the first value of each of n queues, then the second one of each, and so on. It opens a queue,
+// and takes a value from it, only when the turn of that value has come: a few values cost little, however many
+// there are.
+func InTurn[T any](n int, open func(i int) Queue[T]) Queue[T] {
+	opened := 0
+	var again []Queue[T] // in the order of their next turns
+	return func() (value T, ok bool) {
+		for !ok && (opened < n || len(again) > 0) {
+			var queue Queue[T]
+			if opened < n {
+				queue = open(opened)
+				opened++
+			} else {
+				queue, again = again[0], again[1:]
+			}
+			if value, ok = queue(); ok {
+				again = append(again, queue)
+			}
 		}
+		return value, ok
+	}
+}
+
+// Of returns the values of a slice.
+func Of[T any](values []T) Queue[T] {
+	return func() (value T, ok bool) {
+		if len(values) == 0 {
+			return value, false
+		}
+		value, values = values[0], values[1:]
+		return value, true
+	}
+}
+
+// Take returns up to limit values of a queue.
+func (q Queue[T]) Take(limit int) (taken []T) {
+	for len(taken) < limit {
+		value, ok := q()
+		if !ok {
+			break
+		}
+		taken = append(taken, value)
 	}
 	return taken
+}
+
+// Compare orders rows by a condition, for [slices.SortFunc]: false is first.
+func Compare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }

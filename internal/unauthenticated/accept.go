@@ -6,10 +6,8 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/descriptors"
+	"github.com/tenurelock/tenure/internal/loglimit"
 )
-
-// A Log gets a line of a log for what may be repeated without end. It bounds how often it writes.
-type Log interface{ Log(attributes ...any) }
 
 // acceptPause is how long to wait after a connection could not be accepted, for example because
 // too many files are open.
@@ -20,7 +18,9 @@ const acceptPause = 50 * time.Millisecond
 // there is no room it accepts nothing, until the oldest connection has had its time. Each other
 // error of socket goes to failures, with what an operator can do, and a pause follows. Accept is
 // called once.
-func (l *Limiter) Accept(socket net.Listener, stopping <-chan struct{}, failures Log, handle func(net.Conn)) error {
+func (l *Limiter) Accept(
+	socket net.Listener, stopping <-chan struct{}, failures *loglimit.Lines, handle func(net.Conn),
+) error {
 	for {
 		if pause := l.pause(); pause > 0 {
 			if !wait(pause, l.freed, stopping) {

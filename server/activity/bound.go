@@ -32,7 +32,7 @@ func (s *State) Bound() {
 		s.Leases[i].Turn = i
 	}
 	slices.SortFunc(s.Leases, func(a, b statestore.Lease) int {
-		return cmp.Or(compareBool(a.Held, b.Held), strings.Compare(a.Name, b.Name))
+		return cmp.Or(shown.Compare(a.Held, b.Held), strings.Compare(a.Name, b.Name))
 	})
 	fit(&s.Clients, &s.ClientsHidden, shownClientBytes, func(c *Client) int {
 		return clientBytes + printable(&c.Client, &c.User)
@@ -85,15 +85,4 @@ func printable(texts ...*string) (bytes int) {
 		bytes += len(*text) + strings.Count(*text, `"`) + strings.Count(*text, `\`)
 	}
 	return bytes
-}
-
-// compareBool compares two conditions; false is less.
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
 }

@@ -20,10 +20,11 @@ const (
 
 	// assuredRequests is how many requests of one client the store takes though others have filled the
 	// backlog, and assuredBytes is how large these may be. So clients with made-up ids can fill it
-	// assuredFactor times.
+	// assuredFactor times, and settled ones settledFactor times.
 	assuredRequests = 4
 	assuredBytes    = requestOverhead + 2<<10
-	assuredFactor   = 4
+	assuredFactor   = 2
+	settledFactor   = 4
 )
 
 // backlog is the replies that wait for a commit, and the queue of all that wait to be sent. What has waited for
@@ -32,10 +33,12 @@ const (
 //
 //   - A client may have at most as much as is left for all others.
 //   - A small request of a client with few others in the backlog is taken although others have filled it.
+//   - Half of the bytes for these are for settled clients: one publisher can claim any number of new ids.
 //
 // It is safe for concurrent use.
 type backlog struct {
-	committing func() int64 // how many bytes wait for a commit, of whatever
+	settled    func(client string) bool // see clientLRU
+	committing func() int64             // how many bytes wait for a commit, of whatever
 	full       int64
 	bytes      *sharedquota.Quota
 	wake       chan struct{} // has an item after a reply was queued
@@ -44,7 +47,7 @@ type backlog struct {
 	mu      sync.Mutex
 	clients map[string]*clientBacklog
 	queue   []*waitingReply // whose commits are over
-	unsent  int             // those, and the one that is being sent
+	queued  int             // those, and the one that is being sent
 }
 
 // clientBacklog is the part of one client.
@@ -58,16 +61,17 @@ type waitingReply struct {
 	address
 	link    *link // on which the request came
 	bytes   int64
-	shared  bool             // its room is a part of the backlog; otherwise of link.unsent
+	shared  bool             // its room is a part of the backlog; otherwise of link.sendRoom
 	reply   statestore.Reply // after the commit
 	message *mqtt.Message    // in place of reply, if it is not nil
 	refused bool             // there is no room for its value
 	leaving bool             // it is being sent
 }
 
-func newBacklog(maxPacket int64, committing func() int64) *backlog {
+func newBacklog(maxPacket int64, settled func(string) bool, committing func() int64) *backlog {
 	full := backlogRoom + 2*maxPacket
 	return &backlog{
+		settled:    settled,
 		committing: committing,
 		full:       full,
 		bytes:      sharedquota.New(full),
@@ -80,7 +84,10 @@ func newBacklog(maxPacket int64, committing func() int64) *backlog {
 // take takes room for a reply that has to wait for a commit, and for the change before it. It reports false
 // if too much waits.
 func (b *backlog) take(w *waitingReply) bool {
-	committing := b.committing()
+	committing, most := b.committing(), assuredFactor*b.full
+	if b.settled(w.client) { // without the lock: clientLRU calls the engine with its own, which calls committed
+		most = settledFactor * b.full
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	own, known := b.clients[w.client]
@@ -91,7 +98,7 @@ func (b *backlog) take(w *waitingReply) bool {
 	if w.bytes <= assuredBytes && own.requests < assuredRequests {
 		assured = math.MaxInt64
 	}
-	if max(committing, b.bytes.Used()) >= assuredFactor*b.full || committing >= b.full && assured == 0 {
+	if max(committing, b.bytes.Used()) >= most || committing >= b.full && assured == 0 {
 		return false
 	}
 	if !b.bytes.Take(own.bytes, w.bytes, assured) {
@@ -141,7 +148,7 @@ func (b *backlog) add(w *waitingReply) {
 
 func (b *backlog) queueLocked(w *waitingReply) {
 	b.queue = append(b.queue, w)
-	b.unsent++
+	b.queued++
 	signalOne(b.wake)
 }
 
@@ -158,7 +165,7 @@ func (b *backlog) next() (first *waitingReply, ok bool) {
 // sent gives back the room of what next has returned.
 func (b *backlog) sent(w *waitingReply) {
 	b.mu.Lock()
-	b.unsent--
+	b.queued--
 	b.mu.Unlock()
 	b.cancel(w)
 }
@@ -169,7 +176,7 @@ func (b *backlog) cancel(w *waitingReply) {
 	defer b.mu.Unlock()
 	defer signalOne(b.left)
 	if !w.shared {
-		w.link.unsent.Release(w.bytes)
+		w.link.sendRoom.Release(w.bytes)
 		return
 	}
 	own := b.clients[w.client]
@@ -197,5 +204,5 @@ func (b *backlog) flush(ctx context.Context) bool {
 func (b *backlog) isEmpty() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.clients) == 0 && b.unsent == 0
+	return len(b.clients) == 0 && b.queued == 0
 }

@@ -3,6 +3,7 @@ package attach
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +20,8 @@ type testBacklog struct {
 
 func newTestBacklog(t *testing.T) *testBacklog {
 	b := new(testBacklog)
-	b.backlog = newBacklog(1<<20, func() int64 { return b.committing })
+	isSettled := func(client string) bool { return !strings.HasPrefix(client, "new ") }
+	b.backlog = newBacklog(1<<20, isSettled, func() int64 { return b.committing })
 	return b
 }
 
@@ -61,20 +63,25 @@ func TestAClientCannotTakeTheRoomOfOthers(t *testing.T) {
 
 func TestOneLargestPacketAlwaysHasRoom(t *testing.T) {
 	const packet = 100 << 20
-	if b := newBacklog(packet, func() int64 { return 0 }); !b.take(waitingOf("a", packet+requestOverhead)) {
+	if b := newBacklog(packet, func(string) bool { return false }, func() int64 { return 0 }); !b.take(waitingOf("a", packet+requestOverhead)) {
 		t.Error("it can never be taken")
 	}
 }
 
-// Beyond the bounds not even a small request is taken.
+// Beyond the bounds not even a small request is taken. Made-up ids leave half of it to settled clients.
 func TestTheBacklogHasBoundsWhateverIdsAreClaimed(t *testing.T) {
 	b := newTestBacklog(t)
-	taken := int64(0)
-	for taken <= 2*assuredFactor*b.full && b.take(waitingOf(fmt.Sprint("new ", taken), assuredBytes)) {
-		taken += assuredBytes
-	}
-	if taken > assuredFactor*b.full+assuredBytes {
-		t.Errorf("new clients have %d bytes, and %d are the bound", taken, assuredFactor*b.full)
+	for _, test := range []struct {
+		client string
+		bound  int64
+	}{
+		{"new ", 2 * b.full}, {"settled ", 4 * b.full},
+	} {
+		for i := 0; b.bytes.Used() <= 5*b.full && b.take(waitingOf(fmt.Sprint(test.client, i), assuredBytes)); i++ {
+		}
+		if taken := b.bytes.Used(); taken < test.bound || taken > test.bound+assuredBytes {
+			t.Errorf("with %sclients %d bytes are taken, and %d are the bound", test.client, taken, test.bound)
+		}
 	}
 
 	b = newTestBacklog(t)
@@ -83,6 +90,10 @@ func TestTheBacklogHasBoundsWhateverIdsAreClaimed(t *testing.T) {
 		t.Error("what is large is taken, or what is small is not, while much is being committed")
 	}
 	b.committing = assuredFactor * b.full
+	if b.take(waitingOf("new a", small)) || !b.take(waitingOf("a", small)) {
+		t.Error("a new client is not refused before a settled one")
+	}
+	b.committing = settledFactor * b.full
 	if b.take(waitingOf("a", small)) {
 		t.Error("there is no bound for small requests")
 	}

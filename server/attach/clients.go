@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/protocol"
@@ -14,8 +15,16 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// clientLRU remembers the clients that have sent requests, the latest ones: the broker does not say which of
-// them are gone. One client too many replaces the one that has been silent for longest.
+const (
+	// settledAfter is how long after its first request a client counts as settled with its next one.
+	settledAfter = time.Minute
+	// idleAfter is how long a settled client must have been silent before another one may settle in its place.
+	idleAfter = 10 * time.Minute
+)
+
+// clientLRU remembers the clients that have sent requests. The broker does not say which of them are gone, or
+// made up: one publisher can claim any ids. So a client is new at first, and one client too many replaces the new
+// one that has been silent for longest. Up to three quarters of the clients are settled.
 //
 // It is safe for concurrent use. It calls the engine with its lock held, so the engine must never
 // call it.
@@ -26,8 +35,9 @@ type clientLRU struct {
 	count  atomic.Uint64 // numbers KEYNOTIFYs, notifications, and what ends watches, in order
 
 	mu      sync.Mutex
-	latest  *list.List               // of *clientEntry; the one that was heard last is in front
-	clients map[string]*list.Element // of latest
+	fresh   *list.List               // of *clientEntry, the new ones; the one that was heard last is in front
+	settled *list.List               // likewise
+	clients map[string]*list.Element // of both
 }
 
 type clientEntry struct {
@@ -35,22 +45,26 @@ type clientEntry struct {
 	watched uint64 // the number of its last KEYNOTIFY; 0: none
 	since   uint64 // no watch of it is older, by clientLRU.count
 	seen    *events.Client
+	first   time.Time // when it was heard first
+	last    time.Time
+	settled bool
 }
 
 func newClientLRU(engine *engine.Engine, limit int, come *events.Clients) *clientLRU {
 	return &clientLRU{
 		engine: engine, limit: limit, come: come,
-		latest: list.New(), clients: make(map[string]*list.Element),
+		fresh: list.New(), settled: list.New(), clients: make(map[string]*list.Element),
 	}
 }
 
 // restore remembers clients with requests in a journal, as far as there is room: each may deliver its last
-// requests again.
+// requests again. They count as settled.
 func (c *clientLRU) restore(clients []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, client := range clients {
 		if len(c.clients) < c.limit {
+			c.heardLocked(client).first = time.Time{}
 			c.heardLocked(client)
 		} else {
 			c.engine.EndSession(client)
@@ -73,20 +87,65 @@ func (c *clientLRU) heard(command *statestore.Command, apply func() (statestore.
 }
 
 func (c *clientLRU) heardLocked(client string) *clientEntry {
-	if element := c.clients[client]; element != nil {
-		c.latest.MoveToFront(element)
-		return element.Value.(*clientEntry)
+	now := time.Now()
+	element := c.clients[client]
+	if element == nil {
+		return c.addLocked(client, now)
 	}
-	if len(c.clients) >= c.limit {
-		silent := c.latest.Remove(c.latest.Back()).(*clientEntry)
-		delete(c.clients, silent.client)
-		c.engine.EndSession(silent.client)
-		silent.seen.Go(activity.ReasonForgotten)
+	entry := element.Value.(*clientEntry)
+	entry.last = now
+	switch {
+	case entry.settled:
+		c.settled.MoveToFront(element)
+	case now.Sub(entry.first) > settledAfter && c.maySettleLocked(now):
+		entry.settled = true
+		c.fresh.Remove(element)
+		c.clients[entry.client] = c.settled.PushFront(entry)
+	default:
+		c.fresh.MoveToFront(element)
 	}
-	entry := &clientEntry{client: strings.Clone(client), since: c.count.Add(1)} // it may be a part of a large request
-	entry.seen = c.come.Come(entry.client, "", "", false)
-	c.clients[entry.client] = c.latest.PushFront(entry)
 	return entry
+}
+
+func (c *clientLRU) addLocked(client string, now time.Time) *clientEntry {
+	if len(c.clients) >= c.limit {
+		c.forgetLocked(c.fresh) // it is not empty, see maySettleLocked
+	}
+	client = strings.Clone(client) // it may be a part of a large request
+	entry := &clientEntry{client: client, since: c.count.Add(1), first: now, last: now}
+	entry.seen = c.come.Come(client, "", "", false)
+	c.clients[client] = c.fresh.PushFront(entry)
+	return entry
+}
+
+// maySettleLocked reports whether one more client may settle. If all places are taken, a client that is idle gives
+// way.
+func (c *clientLRU) maySettleLocked(now time.Time) bool {
+	most := c.limit - max(1, c.limit/4)
+	if c.settled.Len() < most {
+		return true
+	}
+	if most == 0 || now.Sub(c.settled.Back().Value.(*clientEntry).last) < idleAfter {
+		return false
+	}
+	c.forgetLocked(c.settled)
+	return true
+}
+
+// forgetLocked forgets the client of a list that has been silent for longest.
+func (c *clientLRU) forgetLocked(of *list.List) {
+	silent := of.Remove(of.Back()).(*clientEntry)
+	delete(c.clients, silent.client)
+	c.engine.EndSession(silent.client)
+	silent.seen.Go(activity.ReasonForgotten)
+}
+
+// isSettled reports whether a client has sent requests for more than settledAfter.
+func (c *clientLRU) isSettled(client string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	element := c.clients[client]
+	return element != nil && element.Value.(*clientEntry).settled
 }
 
 // seen returns what the store has seen of a client; nil: it does not remember that.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/eclipse/paho.golang/paho"
@@ -81,6 +82,73 @@ func TestOneClientTooManyMakesTheStoreForgetTheMostSilentOne(t *testing.T) {
 	}
 	if got := fmt.Sprint(notified); got != "[0 2]" || a.Stats().Clients != 3 {
 		t.Errorf("notified %s of %d clients, want [0 2] of 3", got, a.Stats().Clients)
+	}
+}
+
+// One publisher can claim any ids. The clients that it makes up push out each other, and clients that the store has
+// not known for long.
+func TestMadeUpClientsPushOutNoSettledOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 100
+		a := attachedTo(t, Options{MaxClients: limit})
+		flood := func(name string, n int) {
+			for i := range n {
+				submit(a, keyNotify(fmt.Sprint(name, i), "other"))
+			}
+		}
+		isWatched := func(key string) bool { return len(change(a, key)) == 1 }
+		submit(a, keyNotify("once", "of once"))
+		submit(a, keyNotify("settled", "of settled"))
+		flood("early ", limit/2)
+		time.Sleep(settledAfter + time.Second)
+		submit(a, keyNotify("settled", "of settled"))
+		for _, name := range []string{"first ", "second "} { // the second time more of them have stayed
+			flood(name, 3*limit)
+			time.Sleep(settledAfter + time.Second)
+			flood(name, 3*limit)
+		}
+		if !isWatched("of settled") || isWatched("of once") {
+			t.Error("a settled client was forgotten, or one that is not was kept")
+		}
+		if !a.clients.isSettled("settled") || a.Stats().Clients != limit {
+			t.Errorf("%d clients are remembered", a.Stats().Clients)
+		}
+	})
+}
+
+// At most three quarters of the clients are settled. The place of one is free for another after ten minutes.
+func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := attachedTo(t, Options{MaxClients: 4})
+		heard := func(client string) { submit(a, keyNotify(client, "k")) }
+		for range 2 {
+			for _, client := range []string{"a", "b", "c", "d"} {
+				heard(client)
+			}
+			time.Sleep(settledAfter + time.Second)
+		}
+		if !a.clients.isSettled("c") || a.clients.isSettled("d") {
+			t.Fatal("not three of four clients are settled")
+		}
+		time.Sleep(idleAfter / 2)
+		heard("b")
+		heard("c")
+		if heard("d"); a.clients.isSettled("d") {
+			t.Error("a client has settled in the place of one that is not idle")
+		}
+		time.Sleep(idleAfter / 2)
+		if heard("d"); !a.clients.isSettled("d") || a.clients.isSettled("a") || !a.clients.isSettled("b") {
+			t.Error("the idle client has not given way")
+		}
+	})
+}
+
+// They may deliver requests again, while others make up ids.
+func TestClientsOfTheJournalAreSettled(t *testing.T) {
+	a := attachedTo(t, Options{MaxClients: 4})
+	a.clients.restore([]string{"a", "b", "c", "d", "e"})
+	if !a.clients.isSettled("a") || !a.clients.isSettled("c") || a.clients.isSettled("d") || a.Stats().Clients != 4 {
+		t.Errorf("%d clients are remembered, not the first three of them as settled", a.Stats().Clients)
 	}
 }
 

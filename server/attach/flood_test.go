@@ -100,6 +100,34 @@ func TestInvariant59ATenureOutlivesAFloodOfChangesOnAnAttachedStoreWhoseJournalH
 	}
 }
 
+// A renewal has nothing to commit, so it needs no place among the changes that wait: its client may have some of its
+// own, and other clients have filled the rest.
+func TestInvariant59ARenewalNeedsNoPlaceAmongTheChangesThatWaitForAJournalThatHangs(t *testing.T) {
+	broker := mosquitto.Start(t, "")
+	journal := new(testsupport.Journal)
+	a := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open()})
+	gateway := testsupport.Connect(t, broker.Address, "gateway", nil)
+	gateway.Do("SET", "lease", "gateway:1", "NEX", "PX", "600000")
+	defer journal.Hold()()
+	for i := range 8 {
+		gateway.SendRequest("SET", fmt.Sprint("change-", i), "v")
+	}
+	for _, size := range []int{900 << 10, 60 << 10, 4 << 10, 1 << 10} { // each client may have half of what is left
+		for w := range 4 {
+			p := testsupport.Connect(t, broker.Address, fmt.Sprint("writer-", size, "-", w), nil)
+			for i := range 14 {
+				p.SendRequest("SET", fmt.Sprint(p.ID, "/", i), strings.Repeat("v", size))
+			}
+		}
+	}
+	testsupport.Eventually(t, "changes are refused", func() bool { return a.Stats().Busy > 100 })
+	for range 20 {
+		if got := gateway.Do("SET", "lease", "gateway:1", "NEX", "PX", "600000"); got != "+OK\r\n" {
+			t.Fatalf("a renewal is answered %q", got)
+		}
+	}
+}
+
 // The replies to reads of a key that is being committed have a bound of their own.
 func TestReadsOfALargeValueThatIsBeingCommittedAreRefusedBeyondTheirBound(t *testing.T) {
 	const reads = 45

@@ -58,7 +58,7 @@ type link struct {
 	ctx        context.Context // ends with the connection
 	clientID   string
 	keepAlive  uint16              // that counts for stores on the broker
-	unsent     *semaphore.Weighted // bytes of replies that need no commit
+	sendRoom   *semaphore.Weighted // bytes of replies that need no commit
 	answered   chan struct{}       // has an item after a message to the store's own response topic: see probe and drain
 	changed    chan struct{}       // has an item after presence may have changed
 	superseded chan struct{}       // closed when this store has yielded to another
@@ -75,7 +75,7 @@ func (s *Store) newLink(ctx context.Context, spare bool) *link {
 		ctx:        ctx,
 		clientID:   "tenure-store-" + s.instance,
 		keepAlive:  requestedKeepAlive,
-		unsent:     semaphore.NewWeighted(maxUnsent),
+		sendRoom:   semaphore.NewWeighted(maxUnsent),
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),

@@ -82,7 +82,7 @@ func (l *link) answer(to address, key string, reply statestore.Reply) {
 // some of it, or the connection has ended: meanwhile the broker is not read.
 func (l *link) later(w *waitingReply) {
 	w.link, w.bytes = l, min(w.bytes, maxUnsent)
-	if l.unsent.Acquire(l.ctx, w.bytes) == nil {
+	if l.sendRoom.Acquire(l.ctx, w.bytes) == nil {
 		l.store.backlog.add(w)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/cenkalti/backoff/v4"
 
 	"github.com/tenurelock/tenure/internal/engine"
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -61,8 +62,9 @@ type Options struct {
 	// value; at least 1,024. The store announces it, and the broker passes on no larger request:
 	// its sender gets no answer. Default 1 MiB, like server.Options.MaxPacketSize.
 	MaxPacketSize uint32
-	// MaxClients bounds for how many clients the store remembers requests and watches. One more
-	// replaces the one that has been silent for longest. Default 10,000.
+	// MaxClients bounds for how many clients the store remembers requests and watches. One more replaces
+	// the one that has been silent for longest, but up to three quarters of them stay that were heard for more
+	// than a minute: such a client gives way to another such one after ten minutes of silence. Default 10,000.
 	MaxClients int
 	// Journal keeps the data of the store, as server.Options.Journal does: a store that starts
 	// again on its journal goes on with its keys, leases and fences, and its tenures go on. nil
@@ -126,8 +128,8 @@ type Store struct {
 	clients          *clientLRU
 	queue            *notificationQueue
 	backlog          *backlog
-	drops, oversized *logs.Limiter
-	busy             *logs.Limiter
+	drops, oversized *loglimit.Lines
+	busy             *loglimit.Lines
 	seen             *events.Clients
 	log              *events.Log
 	ready, waiting   chan struct{}
@@ -242,9 +244,9 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		queue:         newNotificationQueue(),
 		ready:         make(chan struct{}),
 		waiting:       make(chan struct{}),
-		drops:         logs.NewLimiter(options.Logger, slog.LevelWarn, "dropped a request"),
-		oversized:     logs.NewLimiter(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
-		busy:          logs.NewLimiter(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
+		drops:         loglimit.NewLines(options.Logger, slog.LevelWarn, "dropped a request"),
+		oversized:     loglimit.NewLines(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
+		busy:          loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
 		seen:          events.NewClients(),
 		log:           events.NewLog(options.Logger),
 		objectionWait: objectionTimeout,
@@ -265,7 +267,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	}
 	s.clients = newClientLRU(s.engine, options.MaxClients, s.seen)
 	s.clients.restore(s.engine.RestoredClients())
-	s.backlog = newBacklog(int64(options.MaxPacketSize), s.engine.Waiting)
+	s.backlog = newBacklog(int64(options.MaxPacketSize), s.clients.isSettled, s.engine.Waiting)
 	return s, nil
 }
 

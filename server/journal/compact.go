@@ -29,16 +29,16 @@ const (
 	copyRoom = 4 << 20
 	// lastStep is for about how many bytes a commit waits until the copy has them.
 	lastStep = 64 << 10
-	// freeStep is how many bytes of a file that was replaced the system frees in freePause: it makes commits
-	// wait while it frees the blocks of a large file.
-	freeStep  = 16 << 20
-	freePause = 10 * time.Millisecond
 )
 
 // They are others in a test.
 var (
 	spaceConstant int64 = 1 << 20
-	rename              = os.Rename
+	// freeStep is how many bytes of a file that was replaced the system frees in freePause: it makes commits
+	// wait while it frees the blocks of a large file.
+	freeStep  int64 = 16 << 20
+	freePause       = 10 * time.Millisecond
+	rename          = os.Rename
 	// closeToRename says that the system renames no file that is open.
 	closeToRename = runtime.GOOS == "windows"
 )
@@ -207,13 +207,18 @@ func (f *File) replace(to *writer) error {
 		file, failed = openRegular(f.path, os.O_RDWR)
 	case kept != nil:
 		file = from
-	default:
-		size := f.log.size
-		f.tasks.Go(func() { free(f.life, from, size) })
 	}
 	if kept == nil {
-		failed = together(failed, syncDirectory(f.dir.path))
+		size := f.log.size
 		f.log = *to
+		failed = together(failed, syncDirectory(f.dir.path))
+		switch {
+		case closeToRename:
+		case failed != nil: // a loss of power may bring it back
+			_ = from.Close()
+		default:
+			f.tasks.Go(func() { free(f.life, from, size) })
+		}
 	}
 	f.log.file, f.log.err = file, failed
 	return kept

@@ -340,22 +340,34 @@ func TestOpenRefusesWithoutRightsAsAnotherUser(t *testing.T) {
 	}
 }
 
-// The system frees a large file in steps, unless something reads it: a backup needs all of it.
+// The system frees a large file in steps, unless something else uses it: a backup or a snapshot needs all of it.
 func TestAFileThatWasReplacedIsFreedInStepsAndKeptForItsReaders(t *testing.T) {
 	const size = 64 << 20
-	for name, read := range map[string]bool{"nothing reads it": false, "a backup reads it": true} {
-		t.Run(name, func(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		read, linked bool
+	}{
+		{name: "nothing uses it"},
+		{name: "a backup reads it", read: true},
+		{name: "a snapshot has a hard link to it", linked: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "file")
 			file, err := os.Create(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if read {
+			if test.read {
 				reader, err := os.Open(path)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer reader.Close()
+			}
+			if test.linked {
+				if err := os.Link(path, path+".snapshot"); err != nil {
+					t.Fatal(err)
+				}
 			}
 			same, err := syscall.Dup(int(file.Fd()))
 			if err != nil {
@@ -370,7 +382,7 @@ func TestAFileThatWasReplacedIsFreedInStepsAndKeptForItsReaders(t *testing.T) {
 			if err := syscall.Fstat(same, &left); err != nil {
 				t.Fatal(err)
 			}
-			if read && left.Size != size || !read && left.Size > size/2 {
+			if kept := test.read || test.linked; kept && left.Size != size || !kept && left.Size > size/2 {
 				t.Errorf("%d of %d bytes are left", left.Size, size)
 			}
 		})

@@ -13,6 +13,9 @@ import (
 // SetSpaceConstant makes smaller files be compacted.
 func SetSpaceConstant(size int64) { spaceConstant = size }
 
+// SetFreeStep makes a file that was replaced be freed in smaller steps, without a pause.
+func SetFreeStep(size int64) { freeStep, freePause = size, 0 }
+
 // Scan returns the records of a file. It refuses one without its end, unless open.
 func Scan(content []byte, open bool) (map[string]string, error) {
 	s, err := newScan(bytes.NewReader(content), int64(len(content)))

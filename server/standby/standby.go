@@ -35,6 +35,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tenurelock/tenure/internal/descriptors"
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
@@ -75,10 +76,10 @@ type responder struct {
 	options Options
 	bound   *unauthenticated.Limiter
 
-	answered *logs.Limiter // clients
-	refused  *logs.Limiter // connections that are closed without an answer
-	failures *logs.Limiter // of Accept
-	panics   *logs.Limiter
+	answered *loglimit.Lines // clients
+	refused  *loglimit.Lines // connections that are closed without an answer
+	failures *loglimit.Lines // of Accept
+	panics   *loglimit.Lines
 
 	tasks sync.WaitGroup // one for each connection
 
@@ -104,10 +105,10 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 	r := &responder{
 		options:  options,
 		bound:    unauthenticated.New(cmp.Or(options.MaxUnauthenticated, unauthenticated.DefaultMax), options.MaxUnauthenticatedPerAddress, descriptors.MaxSockets()),
-		answered: logs.NewLimiter(options.Logger, slog.LevelInfo, "sent a client to the active server"),
-		refused:  logs.NewLimiter(options.Logger, slog.LevelWarn, "closed a connection"),
-		failures: logs.NewLimiter(options.Logger, slog.LevelError, "cannot accept a connection"),
-		panics:   logs.NewLimiter(options.Logger, slog.LevelError, "the standby recovered from a panic"),
+		answered: loglimit.NewLines(options.Logger, slog.LevelInfo, "sent a client to the active server"),
+		refused:  loglimit.NewLines(options.Logger, slog.LevelWarn, "closed a connection"),
+		failures: loglimit.NewLines(options.Logger, slog.LevelError, "cannot accept a connection"),
+		panics:   loglimit.NewLines(options.Logger, slog.LevelError, "the standby recovered from a panic"),
 		conns:    make(map[net.Conn]struct{}),
 	}
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
@@ -117,7 +118,7 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 	}
 	r.closeAll()
 	r.tasks.Wait()
-	for _, limiter := range []*logs.Limiter{r.answered, r.refused, r.failures, r.panics} {
+	for _, limiter := range []*loglimit.Lines{r.answered, r.refused, r.failures, r.panics} {
 		limiter.Close()
 	}
 	if err != nil {

@@ -102,7 +102,9 @@ serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 \
 
 // Start implements command.Replication.
 func (r *replication) Start(_ context.Context, settings command.ReplicaSettings) (command.Candidate, error) {
-	options := cluster.Options{Address: settings.Address, TTL: r.etcd.ttl, Standing: r.etcd.standing, Logger: settings.Logger}
+	options := cluster.Options{
+		Address: settings.Address, TTL: r.etcd.ttl, Standing: r.etcd.standing, Logger: settings.Logger,
+	}
 	c := &candidate{logger: settings.Logger, failed: make(chan error, 1)}
 	if r.KeepsData() {
 		m, where, err := r.member.start(settings.Dir, settings.Logger, settings.Flush)
@@ -128,7 +130,8 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 	c.options = options
 	if most := options.MaxPacketSize(); settings.PacketSize > most {
 		_ = c.Close()
-		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; choose that or less", settings.PacketSize, most))
+		return nil, command.Usage(fmt.Errorf("--max-packet-size %d: a transaction of etcd has room for %d bytes; "+
+			"choose that or less", settings.PacketSize, most))
 	}
 	return c, nil
 }
@@ -144,13 +147,20 @@ type etcdFlags struct {
 
 func (e *etcdFlags) register(flags *pflag.FlagSet) {
 	e.flags = flags
-	flags.StringSliceVar(&e.endpoints, "etcd", nil, "URLs of the members of an etcd that has the data, like https://host:2379, with commas in between")
-	flags.StringVar(&e.ca, "etcd-ca", "", "file with the authorities to trust for etcd's certificates, in PEM; default: the system's")
+	flags.StringSliceVar(&e.endpoints, "etcd", nil,
+		"URLs of the members of an etcd that has the data, like https://host:2379, with commas in between")
+	flags.StringVar(&e.ca, "etcd-ca", "",
+		"file with the authorities to trust for etcd's certificates, in PEM; default: the system's")
 	flags.StringVar(&e.cert, "etcd-cert", "", "file with the certificate to show etcd, in PEM")
 	flags.StringVar(&e.key, "etcd-key", "", "file with its private key, in PEM")
-	flags.StringVar(&e.prefix, "etcd-prefix", cluster.DefaultPrefix, "how all keys in etcd begin; stores with different prefixes are independent")
-	flags.DurationVar(&e.ttl, "etcd-ttl", cluster.DefaultTTL, "how long after the unclean end of the active process another one may take over, in whole seconds")
-	flags.DurationVar(&e.standing, "standing", 0, "how long the active process may answer after it began to ask etcd whether it still is the active one; a process that takes over waits as long; 0: 0.8 of --election-timeout with --member, and half of --etcd-ttl with --etcd")
+	flags.StringVar(&e.prefix, "etcd-prefix", cluster.DefaultPrefix,
+		"how all keys in etcd begin; stores with different prefixes are independent")
+	flags.DurationVar(&e.ttl, "etcd-ttl", cluster.DefaultTTL,
+		"how long after the unclean end of the active process another one may take over, in whole seconds")
+	flags.DurationVar(&e.standing, "standing", 0,
+		"how long the active process may answer after it began to ask etcd whether it still is the active one; "+
+			"a process that takes over waits as long; 0: 0.8 of --election-timeout with --member, "+
+			"and half of --etcd-ttl with --etcd")
 }
 
 // given returns a flag that begins with prefix and was given, or an empty string.
@@ -176,7 +186,8 @@ func (e *etcdFlags) other() (name string) {
 // checkStanding names the flag that package cluster would refuse only once etcd answers.
 func (e *etcdFlags) checkStanding() error {
 	if e.standing != 0 && (e.standing < cluster.MinStanding || e.standing > cluster.MaxStanding) {
-		return fmt.Errorf("--standing %v must be from %v to %v, or 0 for its default", e.standing, cluster.MinStanding, cluster.MaxStanding)
+		return fmt.Errorf("--standing %v must be from %v to %v, or 0 for its default",
+			e.standing, cluster.MinStanding, cluster.MaxStanding)
 	}
 	return nil
 }
@@ -222,21 +233,33 @@ type memberFlags struct {
 func (m *memberFlags) register(flags *pflag.FlagSet) {
 	m.flags = flags
 	flags.StringVar(&m.name, "member", "", "name of the member of etcd that this process runs, one of --cluster")
-	flags.StringVar(&m.cluster, "cluster", "", "names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
-	flags.BoolVar(&m.join, "join", false, "the member is new in a cluster that runs already, and the command replace has announced it; for its first start")
+	flags.StringVar(&m.cluster, "cluster", "",
+		"names and URLs of all members, like a=https://a:2380,b=https://b:2380,c=https://c:2380")
+	flags.BoolVar(&m.join, "join", false,
+		"the member is new in a cluster that runs already, and the command replace has announced it; for its first start")
 	flags.StringVar(&m.ca, "peer-ca", "", "file with the authority that issues the certificates of all members, in PEM")
-	flags.StringVar(&m.cert, "peer-cert", "", "file with the certificate of this member, for both ends of connections, in PEM")
+	flags.StringVar(&m.cert, "peer-cert", "",
+		"file with the certificate of this member, for both ends of connections, in PEM")
 	flags.StringVar(&m.key, "peer-key", "", "file with its private key, in PEM")
-	flags.DurationVar(&m.heartbeat, "heartbeat-interval", member.DefaultHeartbeat, "how often etcd's leader shows the other members that it is there; the same for all members")
-	flags.DurationVar(&m.election, "election-timeout", member.DefaultElection, "how long the members wait for etcd's leader before they elect another; several times what a round trip between them and a write to their disks take; the same for all members")
-	flags.StringVar(&m.serve, "serve-etcd", "", "URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
+	flags.DurationVar(&m.heartbeat, "heartbeat-interval", member.DefaultHeartbeat,
+		"how often etcd's leader shows the other members that it is there; the same for all members")
+	flags.DurationVar(&m.election, "election-timeout", member.DefaultElection,
+		"how long the members wait for etcd's leader before they elect another; "+
+			"several times what a round trip between them and a write to their disks take; the same for all members")
+	flags.StringVar(&m.serve, "serve-etcd", "",
+		"URL at which the member also serves other processes, such as attached stores, with the certificates of --peer-*")
 	m.maxDatabase = member.DefaultMaxDatabase
-	command.BytesFlag(flags, &m.maxDatabase, "max-database", "how large the database of a member may become before the store refuses what needs more room; a member needs the same room on its disk and in memory")
+	command.BytesFlag(flags, &m.maxDatabase, "max-database",
+		"how large the database of a member may become before the store refuses what needs more room; "+
+			"a member needs the same room on its disk and in memory")
 }
 
 // given returns a flag that was given, or an empty string.
 func (m *memberFlags) given() string {
-	for _, name := range []string{"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd", "heartbeat-interval", "election-timeout", "max-database"} {
+	for _, name := range []string{
+		"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd",
+		"heartbeat-interval", "election-timeout", "max-database",
+	} {
 		if m.flags.Changed(name) {
 			return name
 		}
@@ -249,7 +272,8 @@ func (m *memberFlags) check() error {
 	case m.name == "":
 		return errors.New("give --member with the name of this member")
 	case m.cluster == "":
-		return errors.New("--member needs --cluster with the names and URLs of all members: a=https://a:2380,b=https://b:2380,c=https://c:2380")
+		return errors.New("--member needs --cluster with the names and URLs of all members: " +
+			"a=https://a:2380,b=https://b:2380,c=https://c:2380")
 	}
 	return nil
 }

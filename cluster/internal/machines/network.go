@@ -43,7 +43,8 @@ func NewNetwork(machines ...string) (*Network, error) {
 		}
 		return n, fmt.Errorf("there is a network interface %q already; if no other run of these tests uses it, remove it: %s", bridge, remove)
 	}
-	if err := run("ip link add " + bridge + " type bridge"); err != nil {
+	// With a delay the kernel would end a cut that is under way when the delay after the start has passed.
+	if err := run("ip link add " + bridge + " type bridge forward_delay 0"); err != nil {
 		return n, err
 	}
 	n.made = append(n.made, "ip link del "+bridge)
@@ -93,10 +94,10 @@ func (n *Network) address(last int) string {
 	return "127.0.0.1"
 }
 
-// Port returns a port for a member of etcd.
-func (n *Network) Port() (int, error) {
+// Port returns a port of a machine: the usual one, or a free one on loopback, which all machines share.
+func (n *Network) Port(usual int) (int, error) {
 	if n.isolated {
-		return 2380, nil
+		return usual, nil
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

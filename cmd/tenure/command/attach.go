@@ -24,16 +24,13 @@ import (
 
 // attachSettings are the flags of attach.
 type attachSettings struct {
-	store        storeFlags
-	broker       string // in place of the argument
-	username     string
-	passwordFile string
-	ca           string
-	certificate  certificateFlags
-	maxClients   int
-	wait         bool
-	admin        adminFlags
-	replication  Replication // nil: there is none
+	credentials
+	store       storeFlags
+	broker      string // in place of the argument
+	maxClients  int
+	wait        bool
+	admin       adminFlags
+	replication Replication // nil: there is none
 }
 
 // attachCommand returns the command attach, with replication unless that is nil.
@@ -84,10 +81,7 @@ func (s *attachSettings) register(flags *pflag.FlagSet) {
 	s.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	s.admin.register(flags)
 	flags.StringVar(&s.broker, "broker", "", "the URL, where no argument gives it: for TENURE_BROKER and the file of --config")
-	flags.StringVar(&s.username, "username", "", "user name at the broker")
-	flags.StringVar(&s.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
-	flags.StringVar(&s.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
-	s.certificate.register(flags, "file with the certificate to show the broker, in PEM")
+	s.credentials.register(flags)
 	flags.BoolVar(&s.wait, "wait", false, "stand by while another store answers on the broker, and answer when it is gone; its data is gone with it")
 	flags.IntVar(&s.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
 }

@@ -35,10 +35,10 @@ Azure IoT Operations (AIO_...) count; other flags of the connection go before th
 
 // connection is the flags of commands that are clients of a store.
 type connection struct {
-	broker, clientID, username, passwordFile, ca string
-	certificate                                  certificateFlags
-	timeout                                      time.Duration
-	flags                                        *pflag.FlagSet
+	credentials
+	broker, clientID string
+	timeout          time.Duration
+	flags            *pflag.FlagSet
 }
 
 // register adds the flags.
@@ -46,10 +46,7 @@ func (c *connection) register(flags *pflag.FlagSet) {
 	c.flags = flags
 	flags.StringVar(&c.broker, "broker", defaultBroker, "address of the broker, or several with commas between them: mqtt, mqtts, ws or wss")
 	flags.StringVar(&c.clientID, "client-id", "", "MQTT client id, which one process at a time may use; default: the host name and a random number")
-	flags.StringVar(&c.username, "username", "", "user name at the broker")
-	flags.StringVar(&c.passwordFile, "password-file", "", "file with the password for the broker; a newline at its end is not part of it")
-	flags.StringVar(&c.ca, "tls-ca", "", "file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
-	c.certificate.register(flags, "file with the certificate to show the broker, in PEM")
+	c.credentials.register(flags)
 	flags.DurationVar(&c.timeout, "timeout", defaultTimeout, "how long to wait for the broker, and then for each answer of the store")
 }
 
@@ -176,6 +173,21 @@ func (c *connection) explainSilence(err error, clientID string) error {
 
 // timeLayout is RFC 3339 with milliseconds.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
+
+// credentials are the flags of a client of a broker: how the two know each other.
+type credentials struct {
+	username, passwordFile, ca string
+	certificate                certificateFlags
+}
+
+func (c *credentials) register(flags *pflag.FlagSet) {
+	flags.StringVar(&c.username, "username", "", "user name at the broker")
+	flags.StringVar(&c.passwordFile, "password-file", "",
+		"file with the password for the broker; a newline at its end is not part of it")
+	flags.StringVar(&c.ca, "tls-ca", "",
+		"file with the authorities to trust for the broker's certificate, in PEM; default: the system's")
+	c.certificate.register(flags, "file with the certificate to show the broker, in PEM")
+}
 
 // certificateFlags are the flags for a certificate to show: of serve to its clients, and of attach and of
 // the commands that are clients to their broker.

@@ -24,14 +24,7 @@ them. If there is no such key, the exit code is 69.
 get recipe --json | jq -r .version`,
 		Args: exactly("the key"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			if err := k.oneForm(); err != nil {
-				return err
-			}
-			key, err := k.key(arguments[0])
-			if err != nil {
-				return err
-			}
-			return k.with(cmd, func(ctx context.Context, client *transport.Client) error {
+			return k.withKey(cmd, arguments[0], func(ctx context.Context, client *transport.Client, key string) error {
 				entry, err := client.Get(ctx, key)
 				if err != nil {
 					return err

@@ -45,12 +45,18 @@ func (k *keyFlags) registerFence(flags *pflag.FlagSet) {
 	flags.StringVar(&k.fence, "fence", "", "fencing token, such as \"$TENURE_TOKEN\" in the child of run: the store refuses the request if the key has seen a newer one")
 }
 
-// oneForm refuses two forms of output.
-func (k *keyFlags) oneForm() error {
+// withKey connects to the broker and calls do with the key that an argument names. It refuses two forms of output.
+func (k *keyFlags) withKey(
+	cmd *cobra.Command, argument string, do func(ctx context.Context, client *transport.Client, key string) error,
+) error {
 	if k.hexValue && k.asJSON {
 		return usage(errors.New("give --hex or --json, not both"))
 	}
-	return nil
+	key, err := k.key(argument)
+	if err != nil {
+		return err
+	}
+	return k.with(cmd, func(ctx context.Context, client *transport.Client) error { return do(ctx, client, key) })
 }
 
 // key returns the key that an argument names.

@@ -74,33 +74,55 @@ serve --strict --lock-prefix locks/`,
 // register adds the flags.
 func (s *serveSettings) register(flags *pflag.FlagSet) {
 	if s.replication != nil {
-		flags.StringVar(&s.advertise, "advertise", "", "host:port at which clients reach this server; servers that stand by refer them to it; default: --addr, with the name of this machine if that is no address")
+		flags.StringVar(&s.advertise, "advertise", "",
+			"host:port at which clients reach this server; servers that stand by refer them to it; "+
+				"default: --addr, with the name of this machine if that is no address")
 	}
 	s.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
 	s.admin.register(flags)
 	flags.Lookup("dedup-window").Usage += "; also how many it may send at once"
 	flags.StringVar(&s.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
 	s.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
-	flags.StringVar(&s.clientCA, "client-ca", "", "file with the authorities that issue the accepted client certificates, in PEM; without --auth every client needs one")
-	flags.StringVar(&s.auth, "auth", "", "file with users and rules, in YAML; the command password makes the hashes for it")
-	flags.BoolVar(&s.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or without authentication")
-	settings.Bytes(flags, &s.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; limits that are not given are derived from it; 0 means no limit")
-	flags.IntVar(&s.MaxClients, "max-clients", 0, "how many clients may be connected or have a kept session; 0 means 10000, or fewer as --max-memory allows")
+	flags.StringVar(&s.clientCA, "client-ca", "",
+		"file with the authorities that issue the accepted client certificates, in PEM; "+
+			"without --auth every client needs one")
+	flags.StringVar(&s.auth, "auth", "",
+		"file with users and rules, in YAML; the command password makes the hashes for it")
+	flags.BoolVar(&s.AllowInsecure, "insecure", false,
+		"let other machines reach the server without TLS or without authentication")
+	settings.Bytes(flags, &s.MaxMemory, "max-memory",
+		"how much memory the server should use at most, like 512MiB; limits that are not given are derived from it; "+
+			"0 means no limit")
+	flags.IntVar(&s.MaxClients, "max-clients", 0,
+		"how many clients may be connected or have a kept session; 0 means 10000, or fewer as --max-memory allows")
 	limits := &s.Limits
-	settings.Bytes(flags, &limits.OutgoingBytes, "max-outgoing-bytes", "how many bytes may wait to be written to one connection; 0 means 8MiB, or less as --max-memory allows")
-	settings.Bytes(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes", "how many bytes may wait to be written to all connections; 0 means 256MiB, or less as --max-memory allows")
-	settings.Bytes(flags, &limits.SessionBytes, "max-session-bytes", "how many bytes of QoS 1 messages may wait for one client, connected or not; 0 means 4MiB, or less as --max-memory allows")
-	flags.IntVar(&limits.SessionMessages, "max-session-messages", 0, "how many QoS 1 messages may wait for one client; 0 means 10000")
-	settings.Bytes(flags, &limits.AllSessionBytes, "max-all-session-bytes", "how many bytes of QoS 1 messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
-	flags.IntVar(&limits.SessionsPerUser, "max-sessions-per-user", 0, "how many sessions are kept for disconnected clients of one user; 0 means 100")
+	settings.Bytes(flags, &limits.OutgoingBytes, "max-outgoing-bytes",
+		"how many bytes may wait to be written to one connection; 0 means 8MiB, or less as --max-memory allows")
+	settings.Bytes(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes",
+		"how many bytes may wait to be written to all connections; 0 means 256MiB, or less as --max-memory allows")
+	settings.Bytes(flags, &limits.SessionBytes, "max-session-bytes",
+		"how many bytes of QoS 1 messages may wait for one client, connected or not; "+
+			"0 means 4MiB, or less as --max-memory allows")
+	flags.IntVar(&limits.SessionMessages, "max-session-messages", 0,
+		"how many QoS 1 messages may wait for one client; 0 means 10000")
+	settings.Bytes(flags, &limits.AllSessionBytes, "max-all-session-bytes",
+		"how many bytes of QoS 1 messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
+	flags.IntVar(&limits.SessionsPerUser, "max-sessions-per-user", 0,
+		"how many sessions are kept for disconnected clients of one user; 0 means 100")
 	flags.IntVar(&limits.Subscriptions, "max-subscriptions", 0, "how many subscriptions a client may have; 0 means 1000")
 	flags.BoolVar(&s.Retain, "retain", false, "allow retained messages")
-	flags.IntVar(&limits.RetainedMessages, "max-retained", 0, "how many messages may be retained, with --retain; 0 means 10000")
-	settings.Bytes(flags, &limits.RetainedBytes, "max-retained-bytes", "how many bytes retained messages may have together; 0 means 64MiB, or less as --max-memory allows")
-	flags.IntVar(&s.PasswordChecks, "password-checks", 0, "how many passwords are checked at once; others wait, in turns by address; 0 means half of the processors")
-	flags.IntVar(&s.MaxUnauthenticated, "max-unauthenticated", 256, "how many open connections may be unauthenticated; a new one closes the oldest; each has 5s")
-	flags.IntVar(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0, "the same for one remote address; 0 means 64, and no separate limit for this machine")
-	flags.DurationVar(&s.PacketTimeout, "packet-timeout", 30*time.Second, "how long a packet may take to arrive, from its first byte")
+	flags.IntVar(&limits.RetainedMessages, "max-retained", 0,
+		"how many messages may be retained, with --retain; 0 means 10000")
+	settings.Bytes(flags, &limits.RetainedBytes, "max-retained-bytes",
+		"how many bytes retained messages may have together; 0 means 64MiB, or less as --max-memory allows")
+	flags.IntVar(&s.PasswordChecks, "password-checks", 0,
+		"how many passwords are checked at once; others wait, in turns by address; 0 means half of the processors")
+	flags.IntVar(&s.MaxUnauthenticated, "max-unauthenticated", 256,
+		"how many open connections may be unauthenticated; a new one closes the oldest; each has 5s")
+	flags.IntVar(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0,
+		"the same for one remote address; 0 means 64, and no separate limit for this machine")
+	flags.DurationVar(&s.PacketTimeout, "packet-timeout", 30*time.Second,
+		"how long a packet may take to arrive, from its first byte")
 	flags.Uint32Var(&s.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes; at least 1024")
 }
 
@@ -111,7 +133,8 @@ const serveFolder = "tenure"
 // contain a password.
 func noURL(cmd *cobra.Command, arguments []string) error {
 	if len(arguments) > 0 {
-		return fmt.Errorf("serve takes no arguments; to run the store on a broker that runs already: %s attach URL", cmd.Root().Name())
+		return fmt.Errorf("serve takes no arguments; to run the store on a broker that runs already: %s attach URL",
+			cmd.Root().Name())
 	}
 	return nil
 }
@@ -303,7 +326,8 @@ func (s *serveSettings) warnOfReaders() {
 	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o066 == 0 {
 		return // reading a missing file is an error elsewhere
 	}
-	s.Logger.Warn("the group or all users of this machine may read or change the file with users and password hashes; chmod 600 prevents that",
+	s.Logger.Warn("the group or all users of this machine may read or change the file with users and password hashes; "+
+		"chmod 600 prevents that",
 		"flag", "--auth", "file", s.auth, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
 }
 
@@ -371,7 +395,8 @@ const goroutineMemory = 16 << 10
 
 // heldBy estimates how many bytes a server holds for its clients.
 func heldBy(u server.Usage) int64 {
-	return heldByStore(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes + u.ArrivingBytes + u.RetainedBytes
+	return heldByStore(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes +
+		u.ArrivingBytes + u.RetainedBytes
 }
 
 // heldByStore is heldBy for a store without a broker; it includes the goroutines of connections.

@@ -25,14 +25,7 @@ connection was lost, the line says "missed": changes may lie before it.
 		Example: `watch recipe --json | jq --unbuffered .value`,
 		Args:    exactly("the key"),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			if err := k.oneForm(); err != nil {
-				return err
-			}
-			key, err := k.key(arguments[0])
-			if err != nil {
-				return err
-			}
-			return k.with(cmd, func(ctx context.Context, client *transport.Client) error {
+			return k.withKey(cmd, arguments[0], func(ctx context.Context, client *transport.Client, key string) error {
 				if _, err := client.Get(ctx, key); err != nil {
 					return err // a watch would wait for a store that is not there
 				}

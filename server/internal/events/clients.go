@@ -223,7 +223,8 @@ func (c *Clients) show(state *activity.State, limit int) {
 		queues = append(queues, rows)
 	}
 	slices.SortFunc(queues, func(a, b []activity.Client) int { return before(a[0], b[0]) })
-	state.Clients = append(state.Clients, shown.InTurn(queues, limit)...)
+	rows := shown.InTurn(len(queues), func(i int) shown.Queue[activity.Client] { return shown.Of(queues[i]) })
+	state.Clients = append(state.Clients, rows.Take(limit)...)
 	state.ClientsHidden = len(all) - len(state.Clients)
 }
 
@@ -242,11 +243,6 @@ func countClient(totals *activity.Totals, row *activity.Client) {
 
 // before orders the clients of a user: those that are connected, and then those that were seen last, first.
 func before(a, b activity.Client) int {
-	switch {
-	case a.Connected != b.Connected && a.Connected:
-		return -1
-	case a.Connected != b.Connected:
-		return 1
-	}
-	return cmp.Or(b.LastSeen.Compare(a.LastSeen), b.Since.Compare(a.Since), strings.Compare(a.Client, b.Client))
+	return cmp.Or(shown.Compare(b.Connected, a.Connected), b.LastSeen.Compare(a.LastSeen), b.Since.Compare(a.Since),
+		strings.Compare(a.Client, b.Client))
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -12,15 +13,15 @@ import (
 // Log writes lines about requests and clients. Close ends it. It is safe for concurrent use.
 type Log struct {
 	logger        *slog.Logger
-	forced, flaps *fairLimiter
+	forced, flaps *loglimit.Fair
 }
 
 // NewLog returns a log that a logger writes.
 func NewLog(logger *slog.Logger) *Log {
 	return &Log{
 		logger: logger,
-		forced: newFairLimiter(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
-		flaps: newFairLimiter(logger, slog.LevelWarn,
+		forced: loglimit.NewFair(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
+		flaps: loglimit.NewFair(logger, slog.LevelWarn,
 			"connections with one client id end each other again and again: two programs probably use the same client id"),
 	}
 }
@@ -28,7 +29,7 @@ func NewLog(logger *slog.Logger) *Log {
 // Answered writes the line of a request of a client with some address.
 func (l *Log) Answered(command *statestore.Command, reply *statestore.Reply, remote string) {
 	if f := reply.Forced; f != nil {
-		l.forced.log(command.Client, command.User, "key", logs.Name(command.Key), "client", logs.Name(command.Client),
+		l.forced.Log(command.Client, command.User, "key", logs.Name(command.Key), "client", logs.Name(command.Client),
 			"user", logs.Name(command.User), "remote", remote, "reason", logs.Text(f.Forced),
 			"verb", command.Verb.String(), "holder", logs.Name(f.From))
 	}
@@ -56,7 +57,7 @@ func (l *Log) Answered(command *statestore.Command, reply *statestore.Reply, rem
 // often. A client can have any number of ids, so the lines have a bound besides.
 func (l *Log) TakenOver(client *Client, id, user, remote, previous string) {
 	if count, warn := client.TakenOver(); warn {
-		l.flaps.log(id, user, "client", logs.Name(id), "user", logs.Name(user), "remote", remote, "previous", previous,
+		l.flaps.Log(id, user, "client", logs.Name(id), "user", logs.Name(user), "remote", remote, "previous", previous,
 			"times", count, "hint", "give each program a client id of its own; "+
 				"if there is only one, its network loses connections without closing them")
 	}
@@ -64,6 +65,6 @@ func (l *Log) TakenOver(client *Client, id, user, remote, previous string) {
 
 // Close writes the counts of the lines that were left out.
 func (l *Log) Close() {
-	l.forced.close()
-	l.flaps.close()
+	l.forced.Close()
+	l.flaps.Close()
 }

@@ -167,12 +167,15 @@ func truth(value bool) float64 {
 
 // metrics returns the table of metrics. docs/metrics.md is made from it.
 func metrics() []metric {
-	return slices.Concat(processMetrics(), leaseMetrics(), requestMetrics(), serverMetrics(), attachMetrics(), usageMetrics())
+	return slices.Concat(
+		processMetrics(), leaseMetrics(), requestMetrics(), serverMetrics(), attachMetrics(), usageMetrics(),
+	)
 }
 
 func processMetrics() []metric {
 	return []metric{
-		{"tenure_build_info", "Always 1; the labels say which program runs.", gauge, []string{"version", "commit", "goversion", "mode"},
+		{"tenure_build_info",
+			"Always 1; the labels say which program runs.", gauge, []string{"version", "commit", "goversion", "mode"},
 			func(s *sample, emit emit) {
 				emit(1, s.state.Info.Version, s.state.Commit, runtime.Version(), s.state.Info.Mode)
 			}},
@@ -208,7 +211,9 @@ func leaseMetrics() []metric {
 			}},
 		{"tenure_leases_without_series", "Leases without metrics of their own, because 100 others have them.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Held + s.state.Totals.Free - len(s.named))) }},
-		{"tenure_leases_no_holder_max_seconds", "The longest time that any lease has had no holder until now, whether or not clients wait for it; 0 if each has one.", gauge, nil,
+		{"tenure_leases_no_holder_max_seconds",
+			"The longest time that any lease has had no holder until now, whether or not clients wait for it; " +
+				"0 if each has one.", gauge, nil,
 			func(s *sample, emit emit) {
 				var longest int64
 				for i := range s.state.Leases {
@@ -227,15 +232,18 @@ func leaseMetrics() []metric {
 				}
 				return float64(lease.NoHolderMillis) / 1000, true
 			})},
-		{"tenure_lease_left_seconds", "Time until the lease ends unless it is renewed; missing while it has no holder.", gauge, byName,
+		{"tenure_lease_left_seconds",
+			"Time until the lease ends unless it is renewed; missing while it has no holder.", gauge, byName,
 			each(func(_ *sample, lease *statestore.Lease) (float64, bool) {
 				return float64(lease.LeftMillis) / 1000, lease.Held
 			})},
-		{"tenure_lease_ttl_seconds", "Lifetime that the holder asked for; missing while the lease has no holder.", gauge, byName,
+		{"tenure_lease_ttl_seconds",
+			"Lifetime that the holder asked for; missing while the lease has no holder.", gauge, byName,
 			each(func(_ *sample, lease *statestore.Lease) (float64, bool) {
 				return float64(lease.TTLMillis) / 1000, lease.Held
 			})},
-		{"tenure_lease_held_since_timestamp_seconds", "When the holder acquired the lease, as Unix time; missing while it has no holder.", gauge, byName,
+		{"tenure_lease_held_since_timestamp_seconds",
+			"When the holder acquired the lease, as Unix time; missing while it has no holder.", gauge, byName,
 			each(func(_ *sample, lease *statestore.Lease) (float64, bool) {
 				return float64(lease.Since.UnixMilli()) / 1000, lease.Held
 			})},
@@ -243,7 +251,8 @@ func leaseMetrics() []metric {
 			each(func(_ *sample, lease *statestore.Lease) (float64, bool) {
 				return float64(len(lease.Waiting) + lease.WaitingHidden), true
 			})},
-		{"tenure_lease_holder_changes_total", "How often another holder than the one before has acquired the lease.", counter, byName,
+		{"tenure_lease_holder_changes_total",
+			"How often another holder than the one before has acquired the lease.", counter, byName,
 			each(func(_ *sample, lease *statestore.Lease) (float64, bool) { return float64(lease.Changes), true })},
 		{"tenure_acquisitions_total", "Leases that were acquired.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Acquired)) }},
@@ -255,20 +264,23 @@ func leaseMetrics() []metric {
 					emit(float64(s.state.Totals.EndsBy[cause]), string(cause))
 				}
 			}},
-		{"tenure_stale_writes_total", "Writes that were refused for their fencing token: of a former holder, most likely.", counter, nil,
+		{"tenure_stale_writes_total",
+			"Writes that were refused for their fencing token: of a former holder, most likely.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.StaleWrites)) }},
 	}
 }
 
 func requestMetrics() []metric {
 	return []metric{
-		{"tenure_requests_total", "Requests that the store answered, by verb and outcome.", counter, []string{"verb", "outcome"},
+		{"tenure_requests_total",
+			"Requests that the store answered, by verb and outcome.", counter, []string{"verb", "outcome"},
 			func(s *sample, emit emit) {
 				for _, count := range s.state.Totals.RequestsBy {
 					emit(float64(count.Count), count.Verb, strings.ReplaceAll(count.Outcome, " ", "_"))
 				}
 			}},
-		{"tenure_requests_dropped_total", "Requests that were not given to the store, by reason.", counter, []string{"reason"},
+		{"tenure_requests_dropped_total",
+			"Requests that were not given to the store, by reason.", counter, []string{"reason"},
 			func(s *sample, emit emit) {
 				switch {
 				case s.server != nil:
@@ -277,15 +289,22 @@ func requestMetrics() []metric {
 					emitBy(emit, s.attached.Dropped, dropReasons)
 				}
 			}},
-		{"tenure_clients_taken_over_total", "Connections that ended because another one came with the same client id.", counter, nil,
+		{"tenure_clients_taken_over_total",
+			"Connections that ended because another one came with the same client id.", counter, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.TakeOvers)) }},
-		{"tenure_clients_flapping", "Client ids that are taken over again and again: two programs have the same one, most likely.", gauge, nil,
+		{"tenure_clients_flapping",
+			"Client ids that are taken over again and again: two programs have the same one, most likely.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.Flapping)) }},
-		{"tenure_clients_clock_off", "Clients whose clock is more than a second off the store's, and plausible, as of the last five minutes.", gauge, nil,
+		{"tenure_clients_clock_off",
+			"Clients whose clock is more than a second off the store's, and plausible, as of the last five minutes.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.ClocksOff)) }},
-		{"tenure_clients_clock_implausible", "Clients whose last clock was refused as too far ahead, or is more than a day off, as of the last five minutes.", gauge, nil,
+		{"tenure_clients_clock_implausible",
+			"Clients whose last clock was refused as too far ahead, or is more than a day off, " +
+				"as of the last five minutes.", gauge, nil,
 			func(s *sample, emit emit) { emit(float64(s.state.Totals.ClocksImplausible)) }},
-		{"tenure_clients_clock_offset_max_seconds", "Largest plausible difference between the clock of a client and the store's, without a sign, as of the last five minutes and among the clients that the page shows.", gauge, nil,
+		{"tenure_clients_clock_offset_max_seconds",
+			"Largest plausible difference between the clock of a client and the store's, without a sign, " +
+				"as of the last five minutes and among the clients that the page shows.", gauge, nil,
 			func(s *sample, emit emit) {
 				var largest int64
 				for i := range s.state.Clients {
@@ -363,9 +382,11 @@ func serverMetrics() []metric {
 			ofServer(func(stats *server.Stats, emit emit) { emit(float64(stats.Connected)) })},
 		{"tenure_connections_refused_total", "Connections that were refused, by reason (serve).", counter, []string{"reason"},
 			ofServer(func(stats *server.Stats, emit emit) { emitBy(emit, stats.Refused, refusalReasons) })},
-		{"tenure_messages_dropped_total", "Ordinary messages that did not reach a subscriber, by reason (serve).", counter, []string{"reason"},
+		{"tenure_messages_dropped_total",
+			"Ordinary messages that did not reach a subscriber, by reason (serve).", counter, []string{"reason"},
 			ofServer(func(stats *server.Stats, emit emit) { emitBy(emit, stats.DroppedMessages, messageReasons) })},
-		{"tenure_slow_readers_total", "Clients that were disconnected because they did not read fast enough (serve).", counter, nil,
+		{"tenure_slow_readers_total",
+			"Clients that were disconnected because they did not read fast enough (serve).", counter, nil,
 			ofServer(func(stats *server.Stats, emit emit) { emit(float64(stats.SlowReaders)) })},
 		{"tenure_wills_applied_total", "Wills that were requests, and were given to the store (serve).", counter, nil,
 			ofServer(func(stats *server.Stats, emit emit) { emit(float64(stats.AppliedWills)) })},
@@ -387,17 +408,23 @@ func attachMetrics() []metric {
 	return []metric{
 		{"tenure_attached", "1 while the store answers on its broker (attach).", gauge, nil,
 			ofAttached(func(stats *attach.Stats) float64 { return truth(stats.Attached) })},
-		{"tenure_attachments_total", "How often the store began to answer on its broker: once, and after each loss of the connection (attach).", counter, nil,
+		{"tenure_attachments_total",
+			"How often the store began to answer on its broker: once, and after each loss of the connection " +
+				"(attach).", counter, nil,
 			ofAttached(func(stats *attach.Stats) float64 { return float64(stats.Attachments) })},
 		{"tenure_attached_clients", "Clients that the store remembers (attach).", gauge, nil,
 			ofAttached(func(stats *attach.Stats) float64 { return float64(stats.Clients) })},
-		{"tenure_requests_busy_total", "Requests that were refused because too much waited for the journal (attach).", counter, nil,
+		{"tenure_requests_busy_total",
+			"Requests that were refused because too much waited for the journal (attach).", counter, nil,
 			ofAttached(func(stats *attach.Stats) float64 { return float64(stats.Busy) })},
-		{"tenure_watches_dropped_total", "Watches that ended because no client had subscribed to their notifications (attach).", counter, nil,
+		{"tenure_watches_dropped_total",
+			"Watches that ended because no client had subscribed to their notifications (attach).", counter, nil,
 			ofAttached(func(stats *attach.Stats) float64 { return float64(stats.DroppedWatches) })},
-		{"tenure_notifications_lost_total", "Notifications that were not sent because too many waited for the broker (attach).", counter, nil,
+		{"tenure_notifications_lost_total",
+			"Notifications that were not sent because too many waited for the broker (attach).", counter, nil,
 			ofAttached(func(stats *attach.Stats) float64 { return float64(stats.LostNotifications) })},
-		{"tenure_messages_oversized_total", "Messages that were not sent because the broker does not take such large ones (attach).", counter, nil,
+		{"tenure_messages_oversized_total",
+			"Messages that were not sent because the broker does not take such large ones (attach).", counter, nil,
 			ofAttached(func(stats *attach.Stats) float64 { return float64(stats.Oversized) })},
 	}
 }
@@ -419,19 +446,33 @@ func usageMetrics() []metric {
 	}
 	return []metric{
 		use("tenure_store_keys", "Keys that have a value.", func(u *server.Usage) float64 { return float64(u.Store.Keys) }),
-		use("tenure_store_fences", "Deleted keys whose fence a strict store keeps.", func(u *server.Usage) float64 { return float64(u.Store.Fences) }),
-		use("tenure_store_bytes", "Bytes of keys, values and the names of kept fences.", func(u *server.Usage) float64 { return float64(u.Store.Bytes) }),
-		use("tenure_store_watches", "Watches of all clients.", func(u *server.Usage) float64 { return float64(u.Store.Watches) }),
-		use("tenure_store_watch_bytes", "Memory that watches use, in bytes.", func(u *server.Usage) float64 { return float64(u.Store.WatchBytes) }),
-		use("tenure_store_dedup_entries", "Requests that are kept so that none is applied twice.", func(u *server.Usage) float64 { return float64(u.Store.DedupEntries) }),
-		use("tenure_store_dedup_bytes", "Memory that these use, in bytes.", func(u *server.Usage) float64 { return float64(u.Store.DedupBytes) }),
-		ofServer("tenure_sessions", "Clients that are connected or have a session that is kept", func(u *server.Usage) float64 { return float64(u.Sessions) }),
-		ofServer("tenure_subscriptions", "Subscriptions of all clients", func(u *server.Usage) float64 { return float64(u.Subscriptions) }),
-		ofServer("tenure_session_messages", "Messages of QoS 1 that wait in sessions", func(u *server.Usage) float64 { return float64(u.WaitingMessages) }),
-		ofServer("tenure_session_bytes", "Bytes of the messages that wait in sessions", func(u *server.Usage) float64 { return float64(u.WaitingBytes) }),
-		ofServer("tenure_outgoing_bytes", "Bytes that wait to be written to connections", func(u *server.Usage) float64 { return float64(u.OutgoingBytes) }),
-		ofServer("tenure_arriving_bytes", "Room taken for large packets that are not complete, in bytes", func(u *server.Usage) float64 { return float64(u.ArrivingBytes) }),
-		ofServer("tenure_retained_messages", "Messages that are retained", func(u *server.Usage) float64 { return float64(u.RetainedMessages) }),
-		ofServer("tenure_retained_bytes", "Bytes of the messages that are retained", func(u *server.Usage) float64 { return float64(u.RetainedBytes) }),
+		use("tenure_store_fences", "Deleted keys whose fence a strict store keeps.",
+			func(u *server.Usage) float64 { return float64(u.Store.Fences) }),
+		use("tenure_store_bytes", "Bytes of keys, values and the names of kept fences.",
+			func(u *server.Usage) float64 { return float64(u.Store.Bytes) }),
+		use("tenure_store_watches", "Watches of all clients.",
+			func(u *server.Usage) float64 { return float64(u.Store.Watches) }),
+		use("tenure_store_watch_bytes", "Memory that watches use, in bytes.",
+			func(u *server.Usage) float64 { return float64(u.Store.WatchBytes) }),
+		use("tenure_store_dedup_entries", "Requests that are kept so that none is applied twice.",
+			func(u *server.Usage) float64 { return float64(u.Store.DedupEntries) }),
+		use("tenure_store_dedup_bytes", "Memory that these use, in bytes.",
+			func(u *server.Usage) float64 { return float64(u.Store.DedupBytes) }),
+		ofServer("tenure_sessions", "Clients that are connected or have a session that is kept",
+			func(u *server.Usage) float64 { return float64(u.Sessions) }),
+		ofServer("tenure_subscriptions", "Subscriptions of all clients",
+			func(u *server.Usage) float64 { return float64(u.Subscriptions) }),
+		ofServer("tenure_session_messages", "Messages of QoS 1 that wait in sessions",
+			func(u *server.Usage) float64 { return float64(u.WaitingMessages) }),
+		ofServer("tenure_session_bytes", "Bytes of the messages that wait in sessions",
+			func(u *server.Usage) float64 { return float64(u.WaitingBytes) }),
+		ofServer("tenure_outgoing_bytes", "Bytes that wait to be written to connections",
+			func(u *server.Usage) float64 { return float64(u.OutgoingBytes) }),
+		ofServer("tenure_arriving_bytes", "Room taken for large packets that are not complete, in bytes",
+			func(u *server.Usage) float64 { return float64(u.ArrivingBytes) }),
+		ofServer("tenure_retained_messages", "Messages that are retained",
+			func(u *server.Usage) float64 { return float64(u.RetainedMessages) }),
+		ofServer("tenure_retained_bytes", "Bytes of the messages that are retained",
+			func(u *server.Usage) float64 { return float64(u.RetainedBytes) }),
 	}
 }

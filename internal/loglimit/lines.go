@@ -1,4 +1,4 @@
-package logs
+package loglimit
 
 import (
 	"context"
@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// Burst is how many lines a Limiter writes at once.
+	// Burst is how many Lines are written at once.
 	Burst = 10
-	// Interval is how often it writes a line after that.
+	// Interval is how often one is written after that.
 	Interval = time.Second
 )
 
-// Limiter writes one kind of line to a log: Burst lines at once, then one in each Interval. That
+// Lines are one kind of line of a log: Burst of them at once, then one in each Interval. That
 // one has the attributes of the latest line, and says how many were left out since the line
 // before. Close writes the count of the rest.
 //
 // Its methods are safe for concurrent use. They do not hold a lock while they write to the log.
-type Limiter struct {
+type Lines struct {
 	logger  *slog.Logger
 	level   slog.Level
 	message string
@@ -35,14 +35,14 @@ type Limiter struct {
 	closed  bool
 }
 
-// NewLimiter returns a Limiter for a message. The caller must close it.
-func NewLimiter(logger *slog.Logger, level slog.Level, message string) *Limiter {
-	return &Limiter{logger: logger, level: level, message: message, credit: Burst, earned: time.Now()}
+// NewLines returns the Lines with a message. The caller must close them.
+func NewLines(logger *slog.Logger, level slog.Level, message string) *Lines {
+	return &Lines{logger: logger, level: level, message: message, credit: Burst, earned: time.Now()}
 }
 
 // Log writes the message with attributes, or counts it. It retains the attributes until they are
 // written. After Close it does nothing.
-func (l *Limiter) Log(attributes ...any) {
+func (l *Lines) Log(attributes ...any) {
 	if !l.logger.Enabled(context.Background(), l.level) {
 		return
 	}
@@ -52,7 +52,7 @@ func (l *Limiter) Log(attributes ...any) {
 }
 
 // admit reports whether a line may be written now; otherwise it counts the line.
-func (l *Limiter) admit(attributes []any) bool {
+func (l *Lines) admit(attributes []any) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -73,7 +73,7 @@ func (l *Limiter) admit(attributes []any) bool {
 }
 
 // earn adds the credit for the time that has passed. It is called with mu locked.
-func (l *Limiter) earn() {
+func (l *Lines) earn() {
 	now := time.Now()
 	grown := int(min(now.Sub(l.earned)/Interval, Burst))
 	if l.credit += grown; l.credit >= Burst {
@@ -84,7 +84,7 @@ func (l *Limiter) earn() {
 }
 
 // report writes one line for all that were left out.
-func (l *Limiter) report() {
+func (l *Lines) report() {
 	defer l.pending.Done()
 	l.mu.Lock()
 	l.earn()
@@ -95,7 +95,7 @@ func (l *Limiter) report() {
 	l.write(left, latest)
 }
 
-func (l *Limiter) write(left int, attributes []any) {
+func (l *Lines) write(left int, attributes []any) {
 	if left == 0 {
 		return
 	}
@@ -105,8 +105,8 @@ func (l *Limiter) write(left int, attributes []any) {
 	l.logger.Log(context.Background(), l.level, l.message, attributes...)
 }
 
-// Close writes the last count, and returns when no goroutine of the Limiter writes any more.
-func (l *Limiter) Close() {
+// Close writes the last count, and returns when no goroutine of the Lines writes any more.
+func (l *Lines) Close() {
 	l.mu.Lock()
 	l.closed = true
 	timer := l.timer

@@ -1,4 +1,4 @@
-package logs
+package loglimit
 
 import (
 	"context"
@@ -36,8 +36,8 @@ func (l *lines) take() []string {
 	return text
 }
 
-func newTestLimiter(to io.Writer, level slog.Level) *Limiter {
-	return NewLimiter(slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{
+func newTestLines(to io.Writer, level slog.Level) *Lines {
+	return NewLines(slog.New(slog.NewTextHandler(to, &slog.HandlerOptions{
 		Level: level,
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 			if a.Key == slog.TimeKey {
@@ -51,7 +51,7 @@ func newTestLimiter(to io.Writer, level slog.Level) *Limiter {
 func TestAFloodOfWarningsIsABurstAndThenALineASecondWithACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(lines)
-		l := newTestLimiter(log, slog.LevelWarn)
+		l := newTestLines(log, slog.LevelWarn)
 		defer l.Close()
 		for i := range 10_000 { // 1,000 a second
 			l.Log("remote", i)
@@ -82,7 +82,7 @@ func TestAFloodOfWarningsIsABurstAndThenALineASecondWithACount(t *testing.T) {
 func TestTheEndOfAFloodIsCountedToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(lines)
-		l := newTestLimiter(log, slog.LevelWarn)
+		l := newTestLines(log, slog.LevelWarn)
 		defer l.Close()
 		for i := range Burst + 5 {
 			l.Log("remote", i)
@@ -110,7 +110,7 @@ func TestTheEndOfAFloodIsCountedToo(t *testing.T) {
 func TestCloseWritesWhatIsCountedAndEndsTheTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(lines)
-		l := newTestLimiter(log, slog.LevelWarn)
+		l := newTestLines(log, slog.LevelWarn)
 		for range Burst + 1 {
 			l.Log()
 		}
@@ -126,7 +126,7 @@ func TestCloseWritesWhatIsCountedAndEndsTheTimer(t *testing.T) {
 func TestALevelThatIsNotLoggedCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := new(lines)
-		l := newTestLimiter(log, slog.LevelError)
+		l := newTestLines(log, slog.LevelError)
 		for range 10 * Burst {
 			l.Log()
 		}
@@ -151,7 +151,7 @@ func (s stuck) Handle(context.Context, slog.Record) error {
 func TestALineOverTheRateDoesNotWaitForTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := stuck{make(chan struct{})}
-		l := NewLimiter(slog.New(log), slog.LevelWarn, "refused")
+		l := NewLines(slog.New(log), slog.LevelWarn, "refused")
 		for range Burst {
 			go l.Log() // each of which waits
 		}
