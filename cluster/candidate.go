@@ -360,7 +360,8 @@ func (c *Candidate) observe() {
 		case err != nil:
 			if !unknown {
 				unknown = true
-				c.options.Logger.Warn("etcd does not answer, so the active store is not known; a majority of the members of etcd must run", slog.Any("reason", plain(err)))
+				c.options.Logger.Warn("etcd does not answer, so the active store is not known; "+
+					"a majority of the members of etcd must run", slog.Any("reason", plain(err)))
 				c.see(observation{}) // clients must not be sent to a process that may be gone
 			}
 			if !sleep.For(c.life, c.options.requestLimit()/8) {

@@ -128,12 +128,15 @@ func TestALogSaysOfAPortWhereNothingListensWhatToCheck(t *testing.T) {
 	var log logbuffer.Buffer
 	var opening sync.WaitGroup
 	opening.Go(func() {
-		_, _ = cluster.Open(ctx, cluster.Options{Endpoints: []string{"http://" + address}, Name: "a", Address: "mqtt://a", Logger: log.Logger()})
+		_, _ = cluster.Open(ctx, cluster.Options{
+			Endpoints: []string{"http://" + address}, Name: "a", Address: "mqtt://a", Logger: log.Logger(),
+		})
 	})
 	await.Until(func() bool { return strings.Contains(log.String(), "waiting for etcd") })
 	cancel()
 	opening.Wait()
-	if got := log.String(); !strings.Contains(got, "connection refused by "+address+": does etcd run there?") || strings.Contains(got, "rpc error") {
+	got, want := log.String(), "connection refused by "+address+": does etcd run there?"
+	if !strings.Contains(got, want) || strings.Contains(got, "rpc error") {
 		t.Errorf("the log has\n%s", got)
 	}
 }

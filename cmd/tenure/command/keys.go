@@ -117,7 +117,8 @@ func (k *keyFlags) token(cmd *cobra.Command) (hlc.Token, error) {
 	}
 	token, err := hlc.ParseToken(k.fence)
 	if err != nil {
-		return token, usage(fmt.Errorf("--fence %.64q is no token; one looks like 1795363097601:1:StateStore, as in $TENURE_TOKEN", k.fence))
+		return token, usage(fmt.Errorf(
+			"--fence %.64q is no token; one looks like 1795363097601:1:StateStore, as in $TENURE_TOKEN", k.fence))
 	}
 	return token, nil
 }

@@ -151,7 +151,8 @@ func (d *dataFlags) open(folder string, logger *slog.Logger) (data *journal.File
 // hasMember reports whether a directory is one of --data with a member of etcd, or a part of its data. A member that
 // has not found the others yet has only its name.
 func hasMember(dir string) bool {
-	return slices.ContainsFunc([]string{"member/name", "member/etcd", "etcd/member", "member/wal"}, func(part string) bool {
+	parts := []string{"member/name", "member/etcd", "etcd/member", "member/wal"}
+	return slices.ContainsFunc(parts, func(part string) bool {
 		_, err := os.Stat(filepath.Join(dir, filepath.FromSlash(part)))
 		return err == nil
 	})

@@ -18,7 +18,8 @@ const (
 
 // WillNotAllowed is the reason of a server that refuses a Will to a topic of its store. By it, a store
 // that is to be attached knows a server that has one.
-const WillNotAllowed = "a Will may not be published to its topic, which belongs to the state store of this server or to another client"
+const WillNotAllowed = "a Will may not be published to its topic, " +
+	"which belongs to the state store of this server or to another client"
 
 // IsBelow reports whether a topic equals a level, which is given with all levels above it, or
 // stands below it.
