@@ -134,7 +134,7 @@ func TestALogSaysOfAPortWhereNothingListensWhatToCheck(t *testing.T) {
 	})
 	await.Until(func() bool { return strings.Contains(log.String(), "waiting for etcd") })
 	cancel()
-	opening.Wait()
+	await.Done(opening.Wait)
 	got, want := log.String(), "connection refused by "+address+": does etcd run there?"
 	if !strings.Contains(got, want) || strings.Contains(got, "rpc error") {
 		t.Errorf("the log has\n%s", got)

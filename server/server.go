@@ -136,7 +136,6 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		notKept:              loglimit.NewLines(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
 		refusedSubscriptions: loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a subscription"),
 		panics:               loglimit.NewLines(options.Logger, slog.LevelError, "the server recovered from a panic"),
-		seen:                 events.NewClients(),
 		log:                  events.NewLog(options.Logger),
 		refusals:             loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a connection"),
 		drops:                loglimit.NewLines(options.Logger, slog.LevelWarn, "dropped a request"),
@@ -151,6 +150,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
 	}
+	s.seen = events.NewClients(s.engine.RestoredUntil())
 	s.replyProperties = encodeReplyProperties(s.engine.Identity())
 	s.notificationProperties = encodeNotificationProperties(s.engine.Identity())
 	s.engine.BetweenDeliveries(s.letRead)

@@ -408,6 +408,17 @@ func TestALeaseThatIsSetAgainAfterARestartExpires(t *testing.T) {
 	again.wantHistory("k: acquired ->a", "k: expired a->")
 }
 
+// A client sends back the version of a restored lease, which is no sign of its own clock.
+func TestAStoreSaysUpToWhichClockItHasRestoredVersions(t *testing.T) {
+	p := newPlant(t)
+	p.do("plant/a", "SET k a:1 NX PX 5000")
+	again := &plant{p.disk.world(t, Options{}), p.disk}
+	version := again.do("plant/b", "GET k").Version
+	if until := again.store.RestoredUntil(); until != version.Wall || until <= again.now.WallMillis || p.store.RestoredUntil() != 0 {
+		t.Errorf("versions are restored up to %d; one is %v, at %d", until, version, again.now.WallMillis)
+	}
+}
+
 func TestTheChangesOfALeaseAreCountedAcrossARestart(t *testing.T) {
 	p := newPlant(t)
 	for _, client := range []string{"a", "a", "b", "a", "c"} {

@@ -169,6 +169,10 @@ func (s *Store) Restored(now Instant, former Former) (Group, error) {
 // had not ended its hold-off.
 func (s *Store) Continues() bool { return s.continues }
 
+// RestoredUntil returns the wall clock of the versions that Restored gave, in Unix milliseconds; 0: it gave none.
+// After a crash it is ahead, and clients send it back until their own clocks have reached it.
+func (s *Store) RestoredUntil() int64 { return s.earlier.Wall }
+
 // RestoredClients returns the clients that have remembered replies from before Restored, in
 // order. A client that does not come back needs EndSession, or a journal has its replies for
 // ever.

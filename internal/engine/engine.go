@@ -141,6 +141,9 @@ func (e *Engine) RestoredClients() []string {
 // Continues reports whether the store goes on with the data of an earlier one, see statestore.
 func (e *Engine) Continues() bool { return e.store.Continues() } // without the lock: it never changes
 
+// RestoredUntil returns up to which wall clock the store has restored versions, see statestore.
+func (e *Engine) RestoredUntil() int64 { return e.store.RestoredUntil() } // without the lock: it never changes
+
 // Usage returns what the store holds now.
 func (e *Engine) Usage() statestore.Usage {
 	e.mu.Lock()

@@ -247,7 +247,6 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		drops:         loglimit.NewLines(options.Logger, slog.LevelWarn, "dropped a request"),
 		oversized:     loglimit.NewLines(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
 		busy:          loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
-		seen:          events.NewClients(),
 		log:           events.NewLog(options.Logger),
 		objectionWait: objectionTimeout,
 		silence:       silenceTimeout,
@@ -265,6 +264,7 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 	if options.Shared {
 		s.group = s.data
 	}
+	s.seen = events.NewClients(s.engine.RestoredUntil())
 	s.clients = newClientLRU(s.engine, options.MaxClients, s.seen)
 	s.clients.restore(s.engine.RestoredClients())
 	s.backlog = newBacklog(int64(options.MaxPacketSize), s.clients.isSettled, s.engine.Waiting)

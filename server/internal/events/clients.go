@@ -44,6 +44,8 @@ type Clients struct {
 	gone      list.List // of *Client, that of which the end is the longest ago in front
 	takeOvers uint64
 	stale     uint64 // writes, of those too that are not remembered
+
+	restoredUntil int64 // see NewClients
 }
 
 // Client is what a store has seen of a client. It is safe for concurrent use.
@@ -64,8 +66,11 @@ type Client struct {
 	silence      time.Duration
 }
 
-// NewClients returns an empty list of clients.
-func NewClients() *Clients { return &Clients{byID: make(map[string]*Client)} }
+// NewClients returns an empty list of clients of a store that has restored versions up to a wall clock, in Unix
+// milliseconds.
+func NewClients(restoredUntil int64) *Clients {
+	return &Clients{byID: make(map[string]*Client), restoredUntil: restoredUntil}
+}
 
 func (c *Clients) count(n *uint64) {
 	c.mu.Lock()
@@ -141,7 +146,9 @@ func (c *Client) Answered(command *statestore.Command, reply *statestore.Reply, 
 	}
 	// A client can send any clock, so one that the store refused or that is far off does not count as an
 	// offset: it would be the largest of all.
-	if clock, has := command.Timestamp(); has {
+	// One that is ahead, but not of the restored versions, says nothing: the client may have it from the store.
+	clock, has := command.Timestamp()
+	if has && (clock.Wall <= at.UnixMilli() || clock.Wall > c.clients.restoredUntil) {
 		offset := time.UnixMilli(clock.Wall).Sub(at)
 		c.clockAt = at
 		c.implausible = offset.Abs() > maxClockOffset || reply.Err == protocol.TimestampTooFarAhead

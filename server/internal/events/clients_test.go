@@ -31,7 +31,7 @@ func (c *Clients) rows(limit int) activity.State {
 
 func TestAClientShowsWhatItSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := NewClients()
+		all := NewClients(0)
 		c := all.Come("c", "ana", "10.1.4.7:50122", true)
 		at := time.Now()
 		c.Answered(command(at.Add(2*time.Second), "GET", "k"), &statestore.Reply{Outcome: statestore.Missing}, at)
@@ -62,7 +62,7 @@ func TestAClientShowsWhatItSent(t *testing.T) {
 // An alarm about a clock must end when the clock is mended, or the client is gone.
 func TestAClockCountsForFiveMinutes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := NewClients()
+		all := NewClients(0)
 		c := all.Come("c", "", "", true)
 		send := func(off time.Duration, err error) {
 			reply := statestore.Reply{Outcome: statestore.Missing}
@@ -91,10 +91,35 @@ func TestAClockCountsForFiveMinutes(t *testing.T) {
 	})
 }
 
+// After a crash, the versions of a store begin ahead of its clock, and clients send them back.
+func TestAClockThatAClientHasFromARestartedStoreIsNotItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		until := time.Now().Add(20 * time.Second)
+		all := NewClients(until.UnixMilli())
+		c := all.Come("c", "", "", true)
+		send := func(clock time.Time) {
+			c.Answered(command(clock, "GET", "k"), &statestore.Reply{Outcome: statestore.Missing}, time.Now())
+		}
+		send(until)
+		if s := all.rows(1); s.Clients[0].ClockOffsetMillis != nil || s.Totals.ClocksOff != 0 {
+			t.Errorf("the clock of the store: %+v", s)
+		}
+		send(until.Add(time.Second))
+		if s := all.rows(1); *s.Clients[0].ClockOffsetMillis != 21_000 {
+			t.Errorf("a clock that is further ahead: %+v", s)
+		}
+		send(time.Now())
+		send(until)
+		if s := all.rows(1); *s.Clients[0].ClockOffsetMillis != 0 {
+			t.Errorf("the clock of the store, after the client's own: %+v", s)
+		}
+	})
+}
+
 // A store bounds its clients. Those that are gone have a bound here, and do not hide those of other users.
 func TestClientsThatAreGoneHaveABound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := NewClients()
+		all := NewClients(0)
 		all.Come("stays", "ana", "", true)
 		for i := range 2 * maxGone {
 			all.Come(fmt.Sprint("c", i), "mallory", "", true).Go(activity.ReasonLeft)
@@ -118,7 +143,7 @@ func TestClientsThatAreGoneHaveABound(t *testing.T) {
 // Two programs with one client id end each other's connections. The warnings about it become rare.
 func TestAClientIDThatFlapsIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all := NewClients()
+		all := NewClients(0)
 		c := all.Come("c", "", "", true)
 		var warned []time.Duration
 		began := time.Now()

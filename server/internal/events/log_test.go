@@ -27,7 +27,7 @@ func TestAFloodOfTakeOversIsABoundedNumberOfLines(t *testing.T) {
 			"no user":             func(int) string { return "" },
 			"a user for each one": func(i int) string { return fmt.Sprint("user-", i) },
 		} {
-			buffer, all := new(logbuffer.Buffer), NewClients()
+			buffer, all := new(logbuffer.Buffer), NewClients(0)
 			log := NewLog(buffer.Logger())
 			flap := func(id, user string) {
 				for range 3 {
