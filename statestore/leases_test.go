@@ -482,7 +482,7 @@ func TestTheRecordsOfALeaseAreReadableWhateverTheClockSays(t *testing.T) {
 			p.store.Lost(p.now, "c", "")
 			p.expire(6 * time.Second)
 			restart()
-			p.wantHistory("k: acquired ->c", "k: expired c->c", "k: expired c->")
+			p.wantHistory("k: acquired ->c", "k: will c->c", "k: expired c->")
 			if status, _ := p.store.Status(p.now, 1); status.Changes[0].Disconnected.IsZero() {
 				t.Error("the end of the connection is not kept")
 			}
