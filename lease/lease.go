@@ -115,7 +115,7 @@ func bounded(binding transport.Binding, bound time.Duration) transport.Binding {
 	return binding
 }
 
-// set sends one request to set the key, bounded in time. probe is as in answered.
+// set sends one request to set the key, bounded in time. probe is as in probeAfter.
 func (l *Lease) set(ctx context.Context, value string, binding *transport.Binding, probe time.Duration) (hlc.Timestamp, error) {
 	version, err := l.client.Set(ctx, l.name, []byte(value), transport.SetOptions{
 		Condition: transport.IfMissingOrEqual,
@@ -123,21 +123,21 @@ func (l *Lease) set(ctx context.Context, value string, binding *transport.Bindin
 		Binding:   bounded(*binding, l.options.RequestTimeout),
 		Urgent:    true,
 	})
-	return version, l.answered(l.client, err, probe)
+	return version, l.probeAfter(l.client, err, probe)
 }
 
-// get reads the key, bounded in time. probe is as in answered.
+// get reads the key, bounded in time. probe is as in probeAfter.
 func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding, probe time.Duration) (transport.Entry, error) {
 	entry, err := client.GetWith(ctx, l.name, transport.GetOptions{Binding: bounded(binding, l.options.RequestTimeout), Urgent: true})
-	return entry, l.answered(client, err, probe)
+	return entry, l.probeAfter(client, err, probe)
 }
 
-// answered takes note of the result of a request, and returns its error without the key,
+// probeAfter takes note of the result of a request, and returns its error without the key,
 // which the errors of this package name themselves. After a request that was not answered in
 // time the connection is probed: if it is dead, the next attempt goes over a new one. Without
 // the probe each attempt would go over this one until the keep-alive ends it. The broker has the time
 // probe for a sign of life.
-func (l *Lease) answered(client *transport.Client, err error, probe time.Duration) error {
+func (l *Lease) probeAfter(client *transport.Client, err error, probe time.Duration) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		client.Probe(probe)
 	}
@@ -196,7 +196,7 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
 		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: bounded(binding, timeout), Urgent: true})
 		var next claimAction
-		f, next = f.next(time.Since(began), l.answered(l.client, err, l.options.probe()), closed.Is(binding.Connection), random.Fraction)
+		f, next = f.next(time.Since(began), l.probeAfter(l.client, err, l.options.probe()), closed.Is(binding.Connection), random.Fraction)
 		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {
 			return next.err
 		}

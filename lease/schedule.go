@@ -62,7 +62,7 @@ type actionKind int
 const (
 	wait    actionKind = iota // wait for an event, or until something is due
 	watch                     // watch the key and the clock
-	confirm                   // ask the store what the key holds, and report confirmed or ended
+	confirm                   // ask the store what the key holds, which may end the tenure, and report confirmed
 	renew                     // send a renewal, and report renewed, failed or ended
 	finish                    // nothing: the tenure is over
 )

@@ -73,6 +73,7 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 	present := s.enter(conn, asked.CleanStart)
 	connack, _ := conn.gate.AppendAccepted(nil, present, announced)
 	if err := conn.send(connack); err != nil {
+		conn.ended = err
 		return err
 	}
 	conn.extendDeadline()

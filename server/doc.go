@@ -132,7 +132,8 @@
 //
 // With Options.Journal the keys, versions, tokens, fences and remembered replies survive a restart;
 // docs/operate.md says what that means for leases. A reply or a notification leaves after its
-// change is in the journal, and the request is acknowledged (PUBACK) before. Requests that change
+// change is in the journal (it waits in internal/engine, and comes back in pendingReply.arrived), and the
+// request is acknowledged (PUBACK) before. Requests that change
 // nothing, renewals above all, are answered at once meanwhile. Beyond these bounds the server reads no
 // more from a connection until a commit is over:
 //
@@ -161,6 +162,6 @@
 // locks.
 //
 // Two kinds of locks are not in that order: clientIDs.mu is held for a moment, and only Server.mu is
-// taken under it; connection.writing is held for a write, and only connection.holding is taken under
-// it.
+// taken under it; connection.writing is held for a write, and connection.holding and, when a write fails, what
+// connection.end takes are taken under it.
 package server

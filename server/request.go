@@ -156,7 +156,7 @@ func (s *Server) drop(conn *connection, why DropReason) *mqtt.Refusal {
 	conn.seen.Dropped()
 	s.drops.Log("client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", string(why))
 	if why == DroppedForbiddenTopic {
-		conn.disconnect(refusal(mqtt.NotAuthorized, string(why)))
+		conn.refusePacket(refusal(mqtt.NotAuthorized, string(why)))
 	}
 	return refusal(codeOf(why), string(why))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
@@ -252,7 +254,7 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 			"without correlation data": func(m *paho.Publish) { m.Properties.CorrelationData = nil },
 		} {
 			t.Run(topic+" "+name, func(t *testing.T) {
-				address := testsupport.Start(t, server.Options{})
+				address, s := testsupport.StartServer(t, server.Options{})
 				forger, other := testsupport.Connect(t, address, "forger", nil), testsupport.Connect(t, address, "p", nil)
 				request := forger.Request("SET", "k", "v")
 				request.Properties.ResponseTopic = topic
@@ -262,6 +264,9 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 					t.Errorf("the reason is %q", reason)
 				}
 				other.MustGet("k", "")
+				await.Until(func() bool { // the page says why
+					return slices.ContainsFunc(s.State().Clients, func(c activity.Client) bool { return c.Reason == activity.ReasonFault })
+				})
 			})
 		}
 	}

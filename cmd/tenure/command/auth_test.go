@@ -370,7 +370,7 @@ func TestPasswordRefusesWrongInputAndNamesTheCure(t *testing.T) {
 		{"an input that breaks", iotest.ErrReader(errors.New("pipe burst")), nil, "standard input: pipe burst"},
 		{"a cost that is too low", strings.NewReader("x\n"), []string{"--cost", "3"}, "choose 4 to 16"},
 		{"a cost that is too high", strings.NewReader("x\n"), []string{"--cost", "17"}, "choose 4 to 16"},
-		{"the password as an argument, where others can see it", strings.NewReader("x\n"), []string{"x"}, "unknown command"},
+		{"the password as an argument, where others can see it", strings.NewReader("x\n"), []string{"x"}, "takes no arguments"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			stdout, _, err := password(test.stdin, test.arguments...)
