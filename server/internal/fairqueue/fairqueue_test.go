@@ -245,8 +245,11 @@ func TestATurnThatStallsIsReplaced(t *testing.T) {
 			close(stop)
 			await.Done(tasks.Wait)
 			time.Sleep(2 * stall)
-			if all.given != 0 || all.allowed != n {
-				t.Errorf("in the end %d turns have not ended, and %d are given at a time; want none and %d", all.given, all.allowed, n)
+			all.mu.Lock() // the timer has written them
+			given, allowed := all.given, all.allowed
+			all.mu.Unlock()
+			if given != 0 || allowed != n {
+				t.Errorf("in the end %d turns have not ended, and %d are given at a time; want none and %d", given, allowed, n)
 			}
 		}
 	})
