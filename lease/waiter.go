@@ -14,8 +14,8 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// waiter is one Acquire. It carries out what its waiting decides, and knows why it still waits. That of a
-// TryAcquire, which does not wait, is without timers and watch.
+// waiter is one Acquire. It carries out what its waiting decides, and knows why it still waits. A
+// TryAcquire does not wait: its waiter has no timers and no watch.
 type waiter struct {
 	lease   *Lease
 	key     *keywatch.Watch

@@ -43,8 +43,8 @@ const (
 	maxRead = 2 << 20
 )
 
-// breach is the panic of an attack that passed a limit of the server, and stopped that of one that
-// could not run: they end it, as a test is ended.
+// An attack that has passed a limit of the server panics with a breach, and one that cannot go on with a
+// stopped. Either ends the attack, as t.FailNow ends a test.
 type (
 	breach  string
 	stopped struct{ reason error }

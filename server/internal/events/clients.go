@@ -41,7 +41,7 @@ const (
 type Clients struct {
 	mu        sync.Mutex
 	byID      map[string]*Client
-	gone      list.List // of *Client, that of which the end is the longest ago in front
+	gone      list.List // of *Client; the one that ended first is in front
 	takeOvers uint64
 	stale     uint64 // writes, of those too that are not remembered
 
