@@ -71,35 +71,6 @@ func TestDecodeValueReadsPublishedReplies(t *testing.T) {
 	}
 }
 
-func TestDecodeArrayReadsAnyBytes(t *testing.T) {
-	tests := []struct {
-		name     string
-		elements []string
-	}{
-		{"no element", nil},
-		{"an empty element", []string{""}},
-		{"empty elements only", []string{"", "", ""}},
-		{"elements that look like headers", []string{"*1\r\n", "$3\r\nGET\r\n", "$-1\r\n"}},
-		{"elements that end in CR", []string{"a\r", "\r\n"}},
-		{"NUL and bytes that are not UTF-8", []string{"\x00", "\xff\xfe"}},
-		{"an element longer than any line", []string{strings.Repeat("x", 70_000)}},
-		{"many elements", strings.Split(strings.Repeat("a,", 1000), ",")},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := DecodeArray(nil, AppendCommand(nil, test.elements...))
-			if err != nil || !equalStrings(got, test.elements) {
-				t.Errorf("got %q, %v; want %q", got, err, test.elements)
-			}
-			for i, element := range got {
-				if element == nil {
-					t.Errorf("element %d is nil", i)
-				}
-			}
-		})
-	}
-}
-
 func TestDecodeValueReadsExtremes(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -265,13 +236,6 @@ func checkSyntaxError(t *testing.T, err error, offset int, reason string) {
 	}
 }
 
-func TestSyntaxErrorNamesReasonAndOffset(t *testing.T) {
-	_, err := DecodeValue([]byte(":secret\r\n"))
-	if want := "resp3: malformed payload: no decimal number at byte 1"; err == nil || err.Error() != want {
-		t.Errorf("error %q; want %q", err, want)
-	}
-}
-
 // A request that is cut off at any byte is refused.
 func TestEveryPrefixOfAnArrayIsRefused(t *testing.T) {
 	for _, sample := range arraySamples {
@@ -292,41 +256,6 @@ func TestDecodeArrayAppendsToWhatItIsGiven(t *testing.T) {
 	got, err = DecodeArray(got, []byte("*2\r\n$5\r\nthird\r\n+bad\r\n."))
 	if err == nil || !equalStrings(got, []string{"first", "second"}) {
 		t.Errorf("got %q, %v; want first, second and an error", got, err)
-	}
-}
-
-func TestDecodeArrayReusesBuffer(t *testing.T) {
-	buffer := make([][]byte, 4)
-	got, err := DecodeArray(buffer[:0], []byte("*2\r\n$1\r\na\r\n$1\r\nb\r\n"))
-	if err != nil || !equalStrings(got, []string{"a", "b"}) {
-		t.Fatalf("got %q, %v; want a, b", got, err)
-	}
-	if &got[0] != &buffer[0] {
-		t.Error("the buffer has room but was not used")
-	}
-}
-
-func TestAppendingToResultLeavesPayloadAlone(t *testing.T) {
-	payload := []byte("*2\r\n$1\r\na\r\n$1\r\nb\r\n")
-	before := string(payload)
-	elements, err := DecodeArray(nil, payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = append(elements[0], '!') // one byte: more might not fit, and be copied anyway
-	if string(payload) != before || string(elements[1]) != "b" {
-		t.Errorf("the payload became %q, the second element %q", payload, elements[1])
-	}
-	for _, reply := range []string{"+OK\r\n", "-ERR\r\n", "$1\r\na\r\n"} {
-		payload := []byte(reply)
-		value, err := DecodeValue(payload)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = append(value.Text, '!')
-		if string(payload) != reply {
-			t.Errorf("the payload %q became %q", reply, payload)
-		}
 	}
 }
 
@@ -401,16 +330,6 @@ func TestInvariant44HostileLengthsAllocateLittle(t *testing.T) {
 				t.Errorf("%d bytes of payload allocate %d bytes; want at most %d", len(payload), got, limit)
 			}
 		})
-	}
-}
-
-func TestKindString(t *testing.T) {
-	for kind, want := range map[Kind]string{
-		0: "Kind(0)", Simple: "simple string", Error: "error", Integer: "integer", Bulk: "bulk string", Null: "null", 200: "Kind(200)",
-	} {
-		if got := kind.String(); got != want {
-			t.Errorf("Kind(%d).String() = %q; want %q", uint8(kind), got, want)
-		}
 	}
 }
 
@@ -555,25 +474,6 @@ func BenchmarkDecodeArray(b *testing.B) {
 			for b.Loop() {
 				var err error
 				if elements, err = DecodeArray(elements[:0], payload); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkDecodeValue(b *testing.B) {
-	for _, sample := range []struct{ name, payload string }{
-		{"simple", "+OK\r\n"},
-		{"integer", ":-1\r\n"},
-		{"bulk", "$16\r\ngateway-a:6f1c2a\r\n"},
-		{"error", "-ERR the request fencing token is a lower version than the fencing token protecting the resource\r\n"},
-	} {
-		payload := []byte(sample.payload)
-		b.Run(sample.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := DecodeValue(payload); err != nil {
 					b.Fatal(err)
 				}
 			}

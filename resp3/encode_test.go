@@ -75,28 +75,3 @@ func TestAppendArrayPanicsOnNegativeLength(t *testing.T) {
 	}()
 	AppendArray(nil, -1)
 }
-
-func TestAppendDoesNotAllocateWhereThereIsRoom(t *testing.T) {
-	dst := make([]byte, 0, 256)
-	key, value := "press-7/active", []byte("gateway-a:1")
-	allocs := testing.AllocsPerRun(100, func() {
-		dst = AppendArray(dst[:0], 2)
-		dst = AppendBulk(dst, key)
-		dst = AppendBulk(dst, value)
-		dst = AppendCommand(dst, "SET", key, "v", "NEX")
-		dst = AppendError(dst, "ERR syntax error")
-		dst = AppendInteger(dst, math.MinInt64)
-	})
-	if allocs != 0 {
-		t.Errorf("encoding allocates %v times; want 0", allocs)
-	}
-}
-
-func BenchmarkAppendCommand(b *testing.B) {
-	b.ReportAllocs()
-	var dst []byte
-	for b.Loop() {
-		dst = AppendCommand(dst[:0], "SET", "press-7/active", "gateway-a:6f1c2a", "NEX", "PX", "2000")
-	}
-	b.SetBytes(int64(len(dst)))
-}

@@ -2,7 +2,6 @@ package statestore
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"runtime"
 	"slices"
@@ -86,33 +85,6 @@ func BenchmarkRenewDedup(b *testing.B) {
 	benchmarkRequests(b, OK, renewal(0), correlations)
 }
 
-func BenchmarkGet(b *testing.B) {
-	benchmarkRequests(b, Found, []byte(payload("GET", benchmarkKey(0))), nil)
-}
-
-// BenchmarkMapLookup is for comparison: it finds one of a million keys in a map and reads the
-// entry.
-func BenchmarkMapLookup(b *testing.B) {
-	entries := make(map[string]*entry, benchmarkKeys)
-	for i := range benchmarkKeys {
-		key := benchmarkKey(i)
-		e := new(entry)
-		e.setText(key, []byte("gateway-a/0123456789"))
-		entries[e.key()] = e
-	}
-	key := []byte(benchmarkKey(0))
-	digits := key[len("lease-"):]
-	runtime.GC()
-	for i := 0; b.Loop(); i++ {
-		for n, at := i*stride%benchmarkKeys, len(digits)-1; at >= 0; n, at = n/10, at-1 {
-			digits[at] = byte('0' + n%10)
-		}
-		if e := entries[string(key)]; e == nil || e.value() != "gateway-a/0123456789" {
-			b.Fatal("not found")
-		}
-	}
-}
-
 // BenchmarkExpire measures the removal of all keys that fall due at once, in batches
 // as package engine makes them, and the longest batch: for that long requests wait.
 func BenchmarkExpire(b *testing.B) {
@@ -167,30 +139,6 @@ func benchmarkJournaled(b *testing.B, keys int) (*Store, Instant, []Record) {
 	}
 	return store, now, slices.Collect(store.Snapshot())
 }
-
-// BenchmarkRenewJournaled measures renewals in a store with a journal: they have no records.
-func BenchmarkRenewJournaled(b *testing.B) {
-	store, now, _ := benchmarkJournaled(b, 10_000)
-	payload := renewal(0)
-	b.ReportAllocs()
-	for b.Loop() {
-		now.Elapsed += time.Microsecond
-		benchmarkApply(b, store, now, Request{Payload: payload}, OK)
-	}
-}
-
-// BenchmarkSetJournaled measures SETs with records: the key and the remembered reply.
-func BenchmarkSetJournaled(b *testing.B) {
-	store, now, _ := benchmarkJournaled(b, 10_000)
-	correlation := make([]byte, 16)
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		binary.BigEndian.PutUint64(correlation, uint64(i))
-		benchmarkApply(b, store, now, Request{Payload: []byte(setPayload), Correlation: correlation}, OK)
-	}
-}
-
-var setPayload = payload("SET", benchmarkKey(1), "a value without a lifetime")
 
 // BenchmarkRestore measures the restart of a store, without its journal.
 func BenchmarkRestore(b *testing.B) {

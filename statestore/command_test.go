@@ -10,37 +10,6 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 )
 
-func TestVerbsInEitherCase(t *testing.T) {
-	tests := []struct {
-		word string
-		verb Verb
-	}{
-		{"SET", VerbSet}, {"set", VerbSet}, {"sEt", VerbSet},
-		{"GET", VerbGet}, {"get", VerbGet},
-		{"DEL", VerbDel}, {"del", VerbDel},
-		{"VDEL", VerbVDel}, {"vdel", VerbVDel},
-		{"KEYNOTIFY", VerbKeyNotify}, {"keynotify", VerbKeyNotify}, {"KeyNotify", VerbKeyNotify},
-	}
-	for _, test := range tests {
-		t.Run(test.word, func(t *testing.T) {
-			words := []string{test.word, "k"}
-			if test.verb == VerbSet || test.verb == VerbVDel {
-				words = append(words, "v")
-			}
-			command := Parse(Request{Payload: []byte(payload(words...))})
-			if command.Verb != test.verb || command.Err() != nil {
-				t.Errorf("got %v, %v; want %v", command.Verb, command.Err(), test.verb)
-			}
-			if got := command.Verb.String(); got != strings.ToUpper(test.word) {
-				t.Errorf("its name is %q; want the word in upper case", got)
-			}
-		})
-	}
-	if got := VerbUnknown.String(); got != "unknown" {
-		t.Errorf("the name of VerbUnknown is %q", got)
-	}
-}
-
 func TestWordsThatAreNotVerbs(t *testing.T) {
 	for _, word := range []string{
 		"", " ", "SET ", " SET", "SE", "SETT", "SET\x00", "INCR", "KEYNOTIFYX", "NOTIFY", "STOP", "NX",
@@ -279,10 +248,4 @@ func TestInvariant44ParseOfManyOptionsIsBounded(t *testing.T) {
 	if allocs > 8 {
 		t.Errorf("Parse of %d options allocates %v times", len(words), allocs)
 	}
-}
-
-func TestDeny(t *testing.T) {
-	wantErr(t, Parse(Request{Payload: []byte(payload("GET", "k"))}).Deny(), textDenied)
-	wantErr(t, Parse(Request{Payload: []byte(payload("GET", ""))}).Deny(), textNoKey)
-	wantErr(t, Parse(Request{Payload: []byte("GET")}).Deny(), textSyntax)
 }

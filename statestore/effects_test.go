@@ -185,26 +185,6 @@ func TestEachExpiryIsAGroupOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestAStoreInMemoryHasNoRecords(t *testing.T) {
-	w := newWorld(t, Options{HoldOff: time.Nanosecond})
-	for i, words := range [][]string{{"SET", "k", "v", "PX", "5"}, {"SET", "l", "v"}, {"DEL", "l"}} {
-		ts := "1:0:n"
-		_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte{byte(i), 1}}))
-		if effects.Groups != nil || effects.Keys != nil {
-			t.Errorf("%q: %v", words, effects)
-		}
-	}
-	w.pass(time.Second)
-	effects, _ := w.store.Expire(w.now, 10)
-	w.store.EndSession("c")
-	if effects.Groups != nil || effects.Keys != nil || w.store.RemoveObsolete(10) != nil || w.store.Reserve(w.now) != nil || w.store.Seal() != nil {
-		t.Error("a store without a journal has records")
-	}
-	if first, err := w.store.Restored(w.now, Former{}); first != nil || err != nil {
-		t.Error("a store without a journal has a first group")
-	}
-}
-
 // Invariant 59: any number of leases that renew has one record in 20 seconds, and none when it
 // rests.
 func TestInvariant59RenewalsMoveTheBoundOnceInTwentySeconds(t *testing.T) {

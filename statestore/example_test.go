@@ -78,49 +78,6 @@ func ExampleStore_Expire() {
 	// to b about lock: "*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n" 1696374425000:1:StateStore
 }
 
-// A reply's version is the fencing token of the writes that a lock protects.
-func ExampleReply() {
-	store, err := statestore.New(statestore.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	now := statestore.Instant{WallMillis: 1696374425000}
-	timestamp := "1696374425000:0:a"
-	write := func(token, value string) {
-		reply, _ := store.Apply(now, statestore.Parse(statestore.Request{
-			Client:       "a",
-			Payload:      resp3.AppendCommand(nil, "SET", "protected", value),
-			Timestamp:    &timestamp,
-			FencingToken: &token,
-		}))
-		fmt.Println(reply.Outcome, reply.Version, reply.Err)
-	}
-	write("1696374425000:1:StateStore", "from the holder")
-	write("1696374424999:9:StateStore", "from the holder before")
-	// Output:
-	// ok 1696374425000:1:StateStore <nil>
-	// refused 0:0: the request fencing token is a lower version than the fencing token protecting the resource
-}
-
-func ExampleCommand_Deny() {
-	store, err := statestore.New(statestore.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	command := statestore.Parse(statestore.Request{
-		Client:  "stranger",
-		Payload: resp3.AppendCommand(nil, "GET", "secret"),
-	})
-	if command.Client == "stranger" {
-		command = command.Deny()
-	}
-	reply, _ := store.Apply(statestore.Instant{WallMillis: 1696374425000}, command)
-	fmt.Printf("%q\n", reply.Append(nil))
-	// Output: "-ERR not authorized\r\n"
-}
-
 // A store commits what a lease needs to survive a crash. Its renewals have no records.
 func ExampleStore_Restore() {
 	journal := make(map[string][]byte) // a real one is on a disk

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -85,58 +83,6 @@ func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
 	}
 }
 
-// A request at the deadline finds no key. The notification of the expiry comes once, before the
-// notification of the request.
-func TestExpiryFoundByRequest(t *testing.T) {
-	const reset = "1696374426000:0:StateStore"
-	tests := []struct {
-		request request
-		want    string
-		own     []string
-	}{
-		{ask("GET k"), "$-1\r\n", nil},
-		{ask("DEL k"), ":0\r\n", nil},
-		{ask("DEL k").fencedBy("9:0:n"), ":0\r\n", nil}, // its token is gone too
-		{ask("VDEL k v"), ":0\r\n", nil},
-		{ask("VDEL k w"), ":0\r\n", nil},
-		{ask("SET k w").at("1:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "w", reset)}},
-		{ask("SET k w NX").at("1:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "w", reset)}},
-		{ask("SET k w NEX").at("1:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "w", reset)}},
-		{ask("SET k v NEX PX 1000").at("1:0:n").fencedBy("9:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "v", reset)}},
-		{ask("KEYNOTIFY k").as("d"), "+OK\r\n", nil}, // too late for this one
-		{ask("KEYNOTIFY k STOP"), "+OK\r\n", nil},
-	}
-	for _, test := range tests {
-		t.Run(fmt.Sprint(test.request.words, test.request.ft), func(t *testing.T) {
-			w := newWorld(t, Options{})
-			version := w.set(ask("SET k v PX 1000").fencedBy("10:0:n"))
-			w.want(ask("KEYNOTIFY k"), "+OK\r\n")
-			w.pass(time.Second)
-			answer, notified := w.send(test.request)
-			if answer != test.want {
-				t.Errorf("got %q; want %q", answer, test.want)
-			}
-			w.wantLines("the request", notified, append([]string{deleteLine("c", "k", version)}, test.own...)...)
-			_, notified = w.send(ask("GET k"))
-			w.wantLines("the next request", notified)
-			left, _ := w.store.Expire(w.now, 10)
-			w.wantLines("Expire", w.lines(left.Notifications))
-		})
-	}
-}
-
-// A request that is refused before the store looks up the key removes no key; Expire does.
-func TestRefusedRequestLeavesExpiryToOthers(t *testing.T) {
-	w := newWorld(t, Options{})
-	version := w.set(ask("SET k v PX 1000"))
-	w.want(ask("KEYNOTIFY k"), "+OK\r\n")
-	w.pass(time.Second)
-	_, notified := w.send(ask("SET k v").at("-"))
-	w.wantLines("the refused SET", notified)
-	left, _ := w.store.Expire(w.now, 10)
-	w.wantLines("Expire", w.lines(left.Notifications), deleteLine("c", "k", version))
-}
-
 // Invariant 4: a step of the wall clock does not move a deadline.
 func TestInvariant4WallClockStepsDoNotMoveExpiry(t *testing.T) {
 	for name, step := range map[string]int64{"back": -3600_000, "ahead": 3600_000, "to 1970": -noon} {
@@ -153,116 +99,6 @@ func TestInvariant4WallClockStepsDoNotMoveExpiry(t *testing.T) {
 			w.now.Elapsed++
 			w.want(ask("GET k"), "$-1\r\n")
 		})
-	}
-}
-
-// Expire removes expired keys by deadline, in batches of the limit.
-func TestExpireInBatches(t *testing.T) {
-	w := newWorld(t, Options{})
-	var want []string
-	for _, i := range []int{3, 0, 4, 1, 2, 9} {
-		key := fmt.Sprint("k", i)
-		w.set(ask(fmt.Sprintf("SET %s v PX %d", key, 1000+i)))
-		w.want(ask("KEYNOTIFY "+key), "+OK\r\n")
-	}
-	w.set(ask("SET forever v"))
-	for i := range 5 {
-		version, _ := w.send(ask(fmt.Sprint("GET k", i)))
-		want = append(want, deleteLine("c", fmt.Sprint("k", i), version[len("$1\r\nv\r\n@"):]))
-	}
-	w.pass(1004 * time.Millisecond)
-	first, more := w.store.Expire(w.now, 2)
-	w.wantLines("the first batch", w.lines(first.Notifications), want[:2]...)
-	if !more || w.store.Usage().Keys != 5 {
-		t.Errorf("after the first batch more is %t, with %d keys; want more, with 5", more, w.store.Usage().Keys)
-	}
-	second, more := w.store.Expire(w.now, 3)
-	w.wantLines("the second batch", w.lines(second.Notifications), want[2:]...)
-	if !more { // the limit was reached: only another call can find out
-		t.Error("after the second batch more is false")
-	}
-	third, more := w.store.Expire(w.now, 3)
-	w.wantLines("the third batch", w.lines(third.Notifications))
-	if more || w.store.Usage().Keys != 2 {
-		t.Errorf("after the third batch more is %t, with %d keys; want 2", more, w.store.Usage().Keys)
-	}
-}
-
-// A renewal leaves the key in the list of its old deadline. Keys that expire together still go
-// in the order of their deadlines.
-func TestExpireGoesByDeadlineAfterRenewals(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.set(ask("SET renewed v NEX PX 10"))
-	w.set(ask("SET plain v PX 20"))
-	renewed, plain := w.set(ask("SET renewed v NEX PX 50")), "1696374425000:2:StateStore"
-	w.want(ask("KEYNOTIFY renewed"), "+OK\r\n")
-	w.want(ask("KEYNOTIFY plain"), "+OK\r\n")
-	w.pass(60 * time.Millisecond)
-	notified, _ := w.store.Expire(w.now, 10)
-	w.wantLines("Expire", w.lines(notified.Notifications), deleteLine("c", "plain", plain), deleteLine("c", "renewed", renewed))
-}
-
-// NextExpiry may be early but never late: a caller that sleeps until then and calls Expire
-// removes each key at its deadline.
-func TestNextExpiryIsNeverLate(t *testing.T) {
-	random := rand.New(rand.NewPCG(31, 7))
-	w := newWorld(t, Options{})
-	if _, ok := w.store.NextExpiry(); ok {
-		t.Error("an empty store has a next expiry")
-	}
-	deadlines := make(map[string]time.Duration)
-	expire := func() {
-		for more := true; more; {
-			_, more = w.store.Expire(w.now, 1+random.IntN(3))
-		}
-		for key, deadline := range deadlines {
-			if deadline <= w.now.Elapsed {
-				delete(deadlines, key)
-			}
-		}
-	}
-	for range 20_000 {
-		key := fmt.Sprint(random.IntN(20))
-		switch random.IntN(8) {
-		case 0:
-			w.set(ask("SET " + key + " v"))
-			deadlines[key] = math.MaxInt64
-		case 1:
-			w.send(ask("DEL " + key))
-			delete(deadlines, key)
-		default:
-			px := 1 + random.IntN(200)
-			w.set(ask(fmt.Sprint("SET ", key, " v NEX PX ", px)))
-			deadlines[key] = w.now.Elapsed + time.Duration(px)*time.Millisecond
-		}
-		first := time.Duration(math.MaxInt64)
-		for _, deadline := range deadlines {
-			first = min(first, deadline)
-		}
-		next, ok := w.store.NextExpiry()
-		if ok != (first != math.MaxInt64) || ok && next > first {
-			t.Fatalf("NextExpiry = %v, %t; the first expiry is at %v", next, ok, first)
-		}
-		w.now.Elapsed += time.Duration(random.IntN(10)) * time.Millisecond
-		expire()
-		if got := w.store.Usage().Keys; got != len(deadlines) {
-			t.Fatalf("there are %d keys; want %d", got, len(deadlines))
-		}
-	}
-	// Expire at each NextExpiry removes all keys in the end.
-	var slept []time.Duration
-	for next, ok := w.store.NextExpiry(); ok; next, ok = w.store.NextExpiry() {
-		w.now.Elapsed = next
-		slept = append(slept, next)
-		expire()
-	}
-	if !slices.IsSorted(slept) {
-		t.Errorf("NextExpiry went back: %v", slept)
-	}
-	for key, deadline := range deadlines {
-		if deadline != math.MaxInt64 {
-			t.Errorf("key %s is left", key)
-		}
 	}
 }
 
@@ -295,23 +131,6 @@ func TestTicksWithoutKeysAreRemoved(t *testing.T) {
 	if next, ok := w.store.NextExpiry(); !ok || next != w.now.Elapsed+time.Millisecond {
 		t.Errorf("NextExpiry = %v, %t", next, ok)
 	}
-}
-
-// Expire runs on whole milliseconds, deadlines need not be: the notification comes within a
-// millisecond after the deadline, but no request finds the key after the deadline.
-func TestAKeyIsNotifiedWithinAMillisecondAfterItsDeadline(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.pass(300 * time.Microsecond)
-	w.set(ask("SET k v PX 1"))
-	next, ok := w.store.NextExpiry()
-	if late := next - (w.now.Elapsed + time.Millisecond); !ok || late < 0 || late >= time.Millisecond {
-		t.Errorf("NextExpiry is %v after the time of the key, %t", late, ok)
-	}
-	w.pass(time.Millisecond)
-	if notified, _ := w.store.Expire(w.now, 10); w.store.Usage().Keys != 1 {
-		t.Errorf("the notification was early: %v", notified)
-	}
-	w.want(ask("GET k"), "$-1\r\n")
 }
 
 // A store that is restored counts whole lifetimes from when the store before could have answered last.

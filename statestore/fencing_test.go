@@ -55,66 +55,6 @@ func TestInvariant13And14ProtectedKey(t *testing.T) {
 	}
 }
 
-// Invariant 16: tokens compare by integers, never as strings.
-func TestInvariant16TokenNineIsOlderThanTen(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.set(ask("SET k v").fencedBy("10:0:n"))
-	w.want(ask("SET k w").fencedBy("9:0:n"), refusal(textTokenLower))
-	w = newWorld(t, Options{})
-	w.set(ask("SET k v").fencedBy("9:0:n"))
-	w.set(ask("SET k w").fencedBy("10:0:n"))
-	w.want(ask("SET k w").fencedBy("9:0:n"), refusal(textTokenLower))
-}
-
-// The token that a sequence of SETs leaves shows in what the store refuses: of two requests whose
-// tokens differ only in the node, the lower one must fail and the other succeed.
-func TestTokenThatIsKept(t *testing.T) {
-	tests := []struct {
-		name  string
-		steps []request
-		kept  string // wall:counter; with node m. Empty: none
-	}{
-		{"a key that was never fenced", []request{ask("SET k v")}, ""},
-		{"the first SET carries one", []request{ask("SET k v").fencedBy("10:5:m")}, "10:5"},
-		{"a later SET carries the first", []request{ask("SET k v"), ask("SET k v").fencedBy("10:5:m")}, "10:5"},
-		{"an equal one leaves it", []request{ask("SET k v").fencedBy("10:5:m"), ask("SET k w").fencedBy("10:5:m")}, "10:5"},
-		{"a newer one replaces it", []request{ask("SET k v").fencedBy("10:5:a"), ask("SET k w").fencedBy("11:0:m")}, "11:0"},
-		{"a renewal with a newer one replaces it too", []request{ask("SET k v NEX").fencedBy("10:5:a"), ask("SET k v NEX").fencedBy("11:0:m")}, "11:0"},
-		{"a token of wall clock 0 counts", []request{ask("SET k v").fencedBy("0:0:m")}, "0:0"},
-		{"GET with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("GET k").fencedBy("11:0:a")}, "10:5"},
-		{"KEYNOTIFY with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("KEYNOTIFY k").fencedBy("11:0:a")}, "10:5"},
-		{"VDEL of another value with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("VDEL k w").fencedBy("11:0:a")}, "10:5"},
-		{"NX that is refused with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("SET k v NX").fencedBy("11:0:a")}, "10:5"},
-		{"a condition that fails on a key without a token", []request{ask("SET k v"), ask("SET k w NEX").fencedBy("10:5:m")}, ""},
-		{"another key has its own", []request{ask("SET k v").fencedBy("10:5:m"), ask("SET l v").fencedBy("11:0:a")}, "10:5"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, Options{})
-			for _, r := range test.steps {
-				w.send(r)
-			}
-			if test.kept == "" {
-				w.set(ask("SET k probe"))
-				return
-			}
-			w.want(ask("SET k probe"), refusal(textTokenRequired))
-			w.want(ask("SET k probe").fencedBy(test.kept+":l"), refusal(textTokenLower))
-			w.set(ask("SET k probe").fencedBy(test.kept + ":m"))
-		})
-	}
-}
-
-func TestReadingAndWatchingNeedNoToken(t *testing.T) {
-	w := newWorld(t, Options{})
-	version := w.set(ask("SET k v").fencedBy("10:0:n"))
-	for _, ft := range []string{"", "9:0:n", "10:0:n", "11:0:n"} {
-		w.want(ask("GET k").fencedBy(ft), "$1\r\nv\r\n@"+version)
-		w.want(ask("KEYNOTIFY k").fencedBy(ft), "+OK\r\n")
-		w.want(ask("KEYNOTIFY k STOP").fencedBy(ft), "+OK\r\n")
-	}
-}
-
 // The hole of invariant 15: in the default mode the store drops the fence with the key, and a
 // former holder can write again.
 func TestInvariant15HoleOfDefaultMode(t *testing.T) {
@@ -143,21 +83,6 @@ func TestInvariant15HoleOfDefaultMode(t *testing.T) {
 			w.set(ask("SET k w"))
 		})
 	}
-}
-
-// The pattern of docs/protocol.md §4.2: the version of the lock is the token of the writes.
-func TestVersionOfLockFencesOffThePreviousHolder(t *testing.T) {
-	w := newWorld(t, Options{})
-	first := w.set(ask("SET lock a NEX PX 1000").as("a"))
-	w.set(ask("SET k from-a").as("a").fencedBy(first))
-	w.pass(time.Second)
-	second := w.set(ask("SET lock b NEX PX 1000").as("b"))
-	w.set(ask("SET k again-a").as("a").fencedBy(first)) // the store cannot know yet
-	w.set(ask("SET k from-b").as("b").fencedBy(second))
-	w.want(ask("SET k late-a").as("a").fencedBy(first), refusal(textTokenLower))
-	w.want(ask("DEL k").as("a").fencedBy(first), refusal(textTokenLower))
-	w.want(ask("SET lock b NEX PX 1000").as("b"), "+OK\r\n@1696374426000:4:StateStore")
-	w.set(ask("SET k more-b").as("b").fencedBy(second)) // a renewal does not change the token
 }
 
 // The text of a token may be in a buffer that the network layer reuses. The token that the store

@@ -56,23 +56,6 @@ func TestInvariant47HoldOffCountsFromBegin(t *testing.T) {
 	}
 }
 
-// Hold-off does not apply to a key that exists.
-func TestHoldOffLetsAHolderRenew(t *testing.T) {
-	w := newWorld(t, Options{HoldOff: time.Minute})
-	w.now.Elapsed = 0
-	w.set(ask("SET lock a PX 1000"))
-	answer, _ := w.send(ask("SET lock a NEX PX 1000"))
-	if payload, _ := cutVersion(answer); payload != "+OK\r\n" {
-		t.Errorf("a renewal during hold-off: %q", answer)
-	}
-}
-
-func TestNegativeHoldOffIsRefused(t *testing.T) {
-	if _, err := New(Options{HoldOff: -1}); err == nil {
-		t.Error("New takes a negative hold-off")
-	}
-}
-
 // cutVersion splits a reply of send.
 func cutVersion(answer string) (payload, version string) {
 	payload, version, _ = strings.Cut(answer, "@")

@@ -160,21 +160,6 @@ func TestTheHistorySaysWhyALeaseEnded(t *testing.T) {
 	}
 }
 
-func TestRenewalsChangeNoHistory(t *testing.T) {
-	p := newPlant(t)
-	p.do("a", "SET k a:1 NEX PX 5000")
-	before := len(p.disk)
-	for range 3 {
-		p.pass(time.Second)
-		p.do("a", "SET k a:1 NEX PX 5000")
-	}
-	p.do("a2", "SET k a:1 NEX PX 5000") // the same tenure, over another connection
-	p.wantHistory("k: acquired ->a")
-	if l := p.lease("k"); l.Renewals != 4 || l.Client != "a2" || l.LeftMillis != 5000 || !l.Since.Equal(wallOf(noon)) || len(p.disk) != before {
-		t.Errorf("%+v; %d records, %d before", l, len(p.disk), before)
-	}
-}
-
 // A job that runs now and then must not push failovers out of the history.
 func TestReleasesThatNoOtherClientFollowsAreOneEntry(t *testing.T) {
 	p := newPlant(t)
@@ -225,20 +210,6 @@ func TestTheLeasesOfEachClientAreShownInTurn(t *testing.T) {
 	p.do("one/a", "VDEL a v") // it keeps its turn
 	if _, names := p.store.Status(p.now, 6); names[1] != "a" && names[1] != "b" || !slices.Contains(names, "a") {
 		t.Errorf("after the release of a: %q", names)
-	}
-}
-
-// The store serves no request while it collects the names.
-func TestNoLeaseIsLookedAtThatIsNotShown(t *testing.T) {
-	p := newPlant(t)
-	for i := range 300 {
-		p.do(fmt.Sprintf("u/c%d", i%10), fmt.Sprintf("SET k%d v NX PX 500000", i))
-	}
-	for _, s := range p.store.leases.sources {
-		clear(s.leases[2:]) // a look at one of these panics
-	}
-	if _, names := p.store.Status(p.now, 20); len(names) != 20 {
-		t.Errorf("%d leases are shown, want 20", len(names))
 	}
 }
 
@@ -406,31 +377,6 @@ func TestALeaseThatIsSetAgainAfterARestartExpires(t *testing.T) {
 	again.store.Lost(again.now, "a", "plant") // it has disconnected, which discards its Will
 	again.expire(6 * time.Second)
 	again.wantHistory("k: acquired ->a", "k: expired a->")
-}
-
-// A client sends back the version of a restored lease, which is no sign of its own clock.
-func TestAStoreSaysUpToWhichClockItHasRestoredVersions(t *testing.T) {
-	p := newPlant(t)
-	p.do("plant/a", "SET k a:1 NX PX 5000")
-	again := &plant{p.disk.world(t, Options{}), p.disk}
-	version := again.do("plant/b", "GET k").Version
-	if until := again.store.RestoredUntil(); until != version.Wall || until <= again.now.WallMillis || p.store.RestoredUntil() != 0 {
-		t.Errorf("versions are restored up to %d; one is %v, at %d", until, version, again.now.WallMillis)
-	}
-}
-
-func TestTheChangesOfALeaseAreCountedAcrossARestart(t *testing.T) {
-	p := newPlant(t)
-	for _, client := range []string{"a", "a", "b", "a", "c"} {
-		p.do("plant/"+client, "SET k "+client+":1 NX PX 1000")
-		p.expire(2 * time.Second)
-	}
-	p.do("plant/c", "SET k c:1 NX PX 60000")
-	before := p.lease("k").Changes
-	again := &plant{p.disk.world(t, Options{}), p.disk}
-	if after := again.lease("k").Changes; before != 3 || after != before {
-		t.Errorf("3 changes of the holder count as %d, and as %d after a restart", before, after)
-	}
 }
 
 func TestAnExpirySaysWhenTheConnectionOfTheHolderEnded(t *testing.T) {

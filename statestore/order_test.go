@@ -69,13 +69,6 @@ func (f *faulty) send(t *testing.T, inflict ...func(*faulty)) (*world, string, [
 	return w, answer, notified
 }
 
-func TestRequestWithoutFaultIsApplied(t *testing.T) {
-	_, answer, notified := new(faulty).send(t)
-	if want := "+OK\r\n@1696374425000:2:StateStore"; answer != want || len(notified) != 1 {
-		t.Errorf("got %q with %d notifications; want %q with one", answer, len(notified), want)
-	}
-}
-
 // Invariant 13, "a refusal changes nothing", for every check there is.
 func TestInvariant13RefusalChangesNothing(t *testing.T) {
 	for _, fault := range faults {
@@ -147,53 +140,5 @@ func TestOrderOfChecks(t *testing.T) {
 	}
 	if pairs < 100 {
 		t.Errorf("only %d pairs were tried", pairs)
-	}
-}
-
-// The faults above are of a SET; these pairs occur in other requests only.
-func TestOrderOfChecksOfOtherRequests(t *testing.T) {
-	tests := []struct {
-		name    string
-		request request
-		want    string
-	}{
-		{"GET with too many arguments and an empty key", ask("GET  v"), refusal(textArguments)},
-		{"KEYNOTIFY of an empty key with an unknown option", ask("KEYNOTIFY  BOGUS"), refusal(textNoKey)},
-		{"KEYNOTIFY with an unknown option by a stranger", request{words: []string{"KEYNOTIFY", "k", "BOGUS"}, denied: true}, refusal(textSyntax)},
-		{"GET by a stranger with a malformed timestamp", request{words: []string{"GET", "k"}, ts: "?", denied: true}, refusal(textDenied)},
-		{"GET with a malformed timestamp", ask("GET k").at("?"), refusal(textBadTimestamp)},
-		{"GET with a timestamp ahead", ask("GET k").at("1696374485001:0:CLIENT"), refusal(textTimestampAhead)},
-		{"GET with a malformed token", ask("GET k").fencedBy("?"), refusal(textBadTimestamp)},
-		{"KEYNOTIFY with a malformed timestamp", ask("KEYNOTIFY k").at("?"), refusal(textBadTimestamp)},
-		{"DEL of a missing key with a malformed token", ask("DEL none").fencedBy("?"), refusal(textBadTimestamp)},
-		{"DEL of a missing key with a token ahead", ask("DEL none").fencedBy("1696374485001:0:n"), refusal(textTokenAhead)},
-		{"DEL with a timestamp ahead and without a token", ask("DEL k").at("1696374485001:0:CLIENT"), refusal(textTimestampAhead)},
-		{"VDEL of another value without a token", ask("VDEL k other"), refusal(textTokenRequired)},
-		{"VDEL of another value with an older token", ask("VDEL k other").fencedBy("9:0:n"), refusal(textTokenLower)},
-		{"VDEL of another value with the token", ask("VDEL k other").fencedBy("10:0:n"), ":-1\r\n"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, Options{})
-			w.set(ask("SET k held").fencedBy("10:0:n"))
-			w.want(test.request, test.want)
-			w.want(ask("GET k"), "$4\r\nheld\r\n@"+held)
-		})
-	}
-}
-
-// An empty user property is present and malformed.
-func TestEmptyStampIsMalformed(t *testing.T) {
-	empty, good := "", "1696374425000:0:CLIENT"
-	for name, incoming := range map[string]Request{
-		"an empty __ts": {Timestamp: &empty},
-		"an empty __ft": {Timestamp: &good, FencingToken: &empty},
-	} {
-		w := newWorld(t, Options{})
-		incoming.Payload = []byte(payload("SET", "k", "v"))
-		reply, _ := w.store.Apply(w.now, Parse(incoming))
-		if got := string(reply.Append(nil)); got != refusal(textBadTimestamp) {
-			t.Errorf("%s: got %q", name, got)
-		}
 	}
 }

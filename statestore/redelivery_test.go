@@ -7,7 +7,6 @@ import (
 	"hash/maphash"
 	"maps"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -120,61 +119,6 @@ func TestInvariant23TheLastRequestsAreRecognized(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A request that reuses correlation data is the latest, and stays as long as any other.
-func TestARequestThatReusesCorrelationDataIsAsNewAsAnyOther(t *testing.T) {
-	w := newWorld(t, Options{DedupWindow: 3})
-	for _, correlation := range []string{"1", "2", "3"} {
-		w.deliver("c", correlation, "SET", "k", "v")
-	}
-	reused, _ := w.deliver("c", "1", "SET", "k", "w")
-	w.deliver("c", "4", "SET", "k", "v")
-	w.deliver("c", "5", "SET", "k", "v")
-	if again, _ := w.deliver("c", "1", "SET", "k", "w"); again != reused {
-		t.Errorf("delivered again: %v; the first time %v", again, reused)
-	}
-}
-
-// A watch ends with the connection, so a redelivered KEYNOTIFY registers again. Other redelivered
-// requests are not applied again.
-func TestAKeyNotifyRedeliveredOnTheNextConnectionRegisters(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.deliver("c", "watch", "KEYNOTIFY", "k")
-	set, notified := w.deliver("c", "set", "SET", "k", "v")
-	if notified != 1 {
-		t.Fatalf("%d are notified", notified)
-	}
-	w.store.Disconnect("c")
-	if again, notified := w.deliver("c", "set", "SET", "k", "v"); again != asSent(set) || notified != 0 {
-		t.Errorf("a SET delivered again: %v, %d notifications; the first time %v", again, notified, set)
-	}
-	w.deliver("c", "watch", "KEYNOTIFY", "k")
-	if _, notified := w.deliver("c", "set 2", "SET", "k", "v"); notified != 1 {
-		t.Errorf("%d are notified after the watch began again", notified)
-	}
-}
-
-// The memory for the requests of one client is bounded, whatever it sends.
-func TestLongCorrelationDataTakesNoMemory(t *testing.T) {
-	w := newWorld(t, Options{})
-	correlation := strings.Repeat("x", 1<<16-9)
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	const clients, requests = 10, DefaultDedupWindow
-	for client := range clients {
-		for i := range requests {
-			w.deliver(strconv.Itoa(client), correlation+strconv.Itoa(i), "SET", "k", "v")
-		}
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4*w.store.Usage().DedupBytes {
-		t.Errorf("%d requests take up %d bytes", clients*requests, grown)
-	}
-	t.Log((int64(after.HeapAlloc)-int64(before.HeapAlloc))/(clients*requests), "bytes for each")
-	runtime.KeepAlive(w)
 }
 
 // MaxClients of a server is derived from this.
@@ -327,43 +271,6 @@ func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-// A client that always comes back while records of its last session are left has at most as many
-// records as two windows.
-func TestSessionsThatEndAgainAndAgainLeaveFewRecords(t *testing.T) {
-	const window = 16
-	d := make(disk)
-	w := d.world(t, Options{DedupWindow: window})
-	ts := "1:0:n"
-	for i := range 100 * window {
-		_, effects := w.store.Apply(w.now, Parse(Request{
-			Client: "c", Payload: []byte(payload("SET", "k", strconv.Itoa(i))), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
-		}))
-		d.write(effects.Groups)
-		if i%(window/2+3) == 0 {
-			w.store.EndSession("c")
-			d.write(w.store.RemoveObsolete(1))
-		}
-		if usage := w.store.Usage(); len(d) > 3+window || usage.DedupEntries+usage.ObsoleteRecords != len(d)-3 {
-			t.Fatalf("after %d requests there are %d records; %+v", i+1, len(d), usage)
-		}
-	}
-	if _, _, err := d.open(Options{DedupWindow: window}, w.now); err != nil {
-		t.Error(err)
-	}
-}
-
-// The numbers of sessions end. From then on sessions count as one, as if they had no numbers.
-func TestTheNumbersOfSessionsEnd(t *testing.T) {
-	last := &leftover{sequence: 1<<64 - 1<<32}
-	if first := last.firstSequence(); first != last.sequence {
-		t.Errorf("after the last session the sequence is %d", first)
-	}
-	first := new(leftover)
-	if sessionNumber(first.firstSequence()+1) != 1 {
-		t.Errorf("after the first session the sequence is %d", first.firstSequence())
 	}
 }
 

@@ -6,96 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tenurelock/tenure/internal/protocol"
 )
-
-// docs/protocol.md §5.2: the notifications of one request for a client that watches key k.
-func TestNotifications(t *testing.T) {
-	const stored = "1696374425000:1:StateStore" // of "SET k v"
-	const next = "1696374425000:2:StateStore"
-	tests := []struct {
-		name    string
-		request request
-		want    []string
-	}{
-		{"SET says the new version", ask("SET k w"), []string{setLine("w", "k", "w", next)}},
-		{"SET of an empty value", ask("SET k "), []string{setLine("w", "k", "", next)}},
-		{"a renewal notifies", ask("SET k v NEX PX 5"), []string{setLine("w", "k", "v", next)}},
-		{"DEL says the version of what went away", ask("DEL k"), []string{deleteLine("w", "k", stored)}},
-		{"VDEL too", ask("VDEL k v"), []string{deleteLine("w", "k", stored)}},
-		{"NX that is refused", ask("SET k w NX"), nil},
-		{"NEX that is refused", ask("SET k w NEX"), nil},
-		{"VDEL of another value", ask("VDEL k w"), nil},
-		{"GET", ask("GET k"), nil},
-		{"KEYNOTIFY", ask("KEYNOTIFY k"), nil},
-		{"KEYNOTIFY STOP", ask("KEYNOTIFY k STOP"), nil},
-		{"a SET without timestamp", ask("SET k w").at("-"), nil},
-		{"a SET that is not well-formed", ask("SET k w PX 0"), nil},
-		{"a SET of another key", ask("SET K w"), nil},
-		{"a DEL of a missing key", ask("DEL K"), nil},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, Options{})
-			w.set(ask("SET k v"))
-			w.want(ask("KEYNOTIFY k").as("w"), "+OK\r\n")
-			_, notified := w.send(test.request)
-			w.wantLines("it", notified, test.want...)
-		})
-	}
-}
-
-func TestNotificationsInBothDialects(t *testing.T) {
-	const set = "*4\r\n$6\r\nNOTIFY\r\n$3\r\nSET\r\n$5\r\nVALUE\r\n$1\r\nv\r\n@1696374425000:1:StateStore"
-	for dialect, del := range map[Dialect]string{
-		Deployed:   "*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n@1696374425000:1:StateStore",
-		Documented: "*2\r\n$6\r\nNOTIFY\r\n$3\r\nDEL\r\n@1696374425000:1:StateStore",
-	} {
-		w := newWorld(t, Options{})
-		w.dialect = dialect
-		w.want(ask("KEYNOTIFY k").as("w"), "+OK\r\n")
-		_, notified := w.send(ask("SET k v"))
-		w.wantLines("SET", notified, "w k "+set)
-		_, notified = w.send(ask("DEL k"))
-		w.wantLines("DEL", notified, "w k "+del)
-	}
-}
-
-// Watchers are notified once each, in the order of their registration.
-func TestEveryWatcherIsNotifiedOnceInOrder(t *testing.T) {
-	w := newWorld(t, Options{})
-	for _, client := range []string{"z", "a", "m", "z", "a"} { // again changes nothing
-		w.want(ask("KEYNOTIFY k").as(client), "+OK\r\n")
-	}
-	w.want(ask("KEYNOTIFY other").as("b"), "+OK\r\n")
-	_, notified := w.send(ask("SET k v PX 1000").as("a"))
-	const first = "1696374425000:1:StateStore"
-	w.wantLines("SET", notified, setLine("z", "k", "v", first), setLine("a", "k", "v", first), setLine("m", "k", "v", first))
-	w.want(ask("KEYNOTIFY k STOP").as("z"), "+OK\r\n")
-	w.want(ask("KEYNOTIFY k STOP").as("z"), ":0\r\n")
-	w.want(ask("KEYNOTIFY k").as("z"), "+OK\r\n") // last now
-	w.pass(time.Second)
-	expired, _ := w.store.Expire(w.now, 1)
-	w.wantLines("Expire", w.lines(expired.Notifications), deleteLine("a", "k", first), deleteLine("m", "k", first), deleteLine("z", "k", first))
-	if _, notified = w.send(ask("SET k v")); len(notified) != 3 { // watches outlive the key
-		t.Errorf("after the expiry SET notifies %q", notified)
-	}
-}
-
-func TestStopEndsTheWatchOfOneClientAndKey(t *testing.T) {
-	w := newWorld(t, Options{})
-	for _, client := range []string{"a", "b"} {
-		w.want(ask("KEYNOTIFY k").as(client), "+OK\r\n")
-		w.want(ask("KEYNOTIFY l").as(client), "+OK\r\n")
-	}
-	w.want(ask("KEYNOTIFY k STOP").as("a"), "+OK\r\n")
-	_, notified := w.send(ask("SET k v"))
-	w.wantLines("SET k", notified, setLine("b", "k", "v", "1696374425000:1:StateStore"))
-	_, notified = w.send(ask("SET l v"))
-	w.wantLines("SET l", notified, setLine("a", "l", "v", "1696374425000:2:StateStore"), setLine("b", "l", "v", "1696374425000:2:StateStore"))
-}
 
 // A returned notification does not change while watchers come and go.
 func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
@@ -109,28 +22,6 @@ func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
 	w.want(ask("KEYNOTIFY k").as("d"), "+OK\r\n")
 	const version = "1696374425000:1:StateStore"
 	w.wantLines("SET", w.lines(notified.Notifications), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
-}
-
-// docs/protocol.md §5.4: registrations end with the client's connection.
-func TestDisconnectDropsEveryWatchOfOneClient(t *testing.T) {
-	w := newWorld(t, Options{})
-	for _, key := range []string{"k", "l", "m"} {
-		w.want(ask("KEYNOTIFY "+key).as("gone"), "+OK\r\n")
-	}
-	w.want(ask("KEYNOTIFY l").as("stays"), "+OK\r\n")
-	w.store.Disconnect("gone")
-	w.store.Disconnect("gone")
-	w.store.Disconnect("never was")
-	for _, key := range []string{"k", "m"} {
-		_, notified := w.send(ask("SET " + key + " v"))
-		w.wantLines("SET "+key, notified)
-	}
-	_, notified := w.send(ask("SET l v"))
-	w.wantLines("SET l", notified, setLine("stays", "l", "v", "1696374425000:3:StateStore"))
-	w.want(ask("KEYNOTIFY k STOP").as("gone"), ":0\r\n")
-	w.want(ask("KEYNOTIFY k").as("gone"), "+OK\r\n") // after it came back
-	_, notified = w.send(ask("SET k v"))
-	w.wantLines("SET k", notified, setLine("gone", "k", "v", "1696374425000:4:StateStore"))
 }
 
 // Ended watches take no memory.
@@ -148,35 +39,6 @@ func TestEndedWatchesTakeNoMemory(t *testing.T) {
 		t.Errorf("%d keys and %d clients are left", len(watches.byKey), len(watches.byClient))
 	}
 	w.checkWatches()
-}
-
-// From the first step on a client is not notified, and its remaining watches do not affect others.
-func TestADisconnectedClientIsRemovedAtOnceAndFreedInSteps(t *testing.T) {
-	w := newWorld(t, Options{})
-	const keys = 10
-	for i := range keys {
-		for _, client := range []string{"stays", "gone"} {
-			w.want(ask("KEYNOTIFY k"+strconv.Itoa(i)).as(client), "+OK\r\n")
-		}
-	}
-	slices := 1
-	for ; w.store.DisconnectSome("gone", 3); slices++ {
-		for i := range keys {
-			if _, notified := w.send(ask("SET k" + strconv.Itoa(i) + " v")); len(notified) != 1 || !strings.HasPrefix(notified[0], "stays ") {
-				t.Fatalf("after %d slices k%d notifies %q", slices, i, notified)
-			}
-		}
-		if freed := 2*keys - w.store.watches.count; freed != 3*slices {
-			t.Fatalf("%d slices of 3 freed %d watches", slices, freed)
-		}
-		w.checkWatches()
-	}
-	if slices != 4 || w.store.watches.count != keys {
-		t.Errorf("after %d slices there are %d watches; want 4 slices and %d watches", slices, w.store.watches.count, keys)
-	}
-	if w.store.DisconnectSome("gone", 1) {
-		t.Error("there is more to free of a client that is forgotten")
-	}
 }
 
 // However many watches of a key end, the others are notified in the order of their registration.

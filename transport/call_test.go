@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -133,72 +132,6 @@ func TestAnIdleClientHasTwoGoroutines(t *testing.T) {
 	})
 }
 
-// A Will replaces the connection, also of a client that was idle.
-func TestAWillForAnIdleClient(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := &pipeBroker{}
-		client := mustDialTo(t, b, options)
-		for range 2 {
-			time.Sleep(3 * time.Second)
-			will, err := client.SetWill(t.Context(), "k", []byte("v"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			will.Close()
-		}
-		if got := client.Connection().Connections; got != 3 {
-			t.Errorf("there were %d connections, want 3", got)
-		}
-	})
-}
-
-func TestAnAcknowledgementOfNothingDoesNoHarm(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		b.acknowledge(77, 0x80)
-		outcomes := get(t.Context(), client, "k1", "k2")
-		request := b.received()[0]
-		b.acknowledge(request.PacketID+1, 0x80)
-		if got := b.received(); len(got) != 1 {
-			t.Errorf("%d requests came in; the Receive Maximum is 1", len(got))
-		}
-		b.acknowledge(request.PacketID, 0)
-		b.acknowledge(request.PacketID, 0x80) // again: that request is acknowledged
-		requests := b.received()
-		if len(requests) != 2 {
-			t.Fatalf("%d requests came in", len(requests))
-		}
-		_, _ = value(requests[0], "v", 0).WriteTo(b.present())
-		if got := await.Receive(outcomes[keyOf(request)]); got.err != nil {
-			t.Errorf("the first request: %v", got.err)
-		}
-		client.Close()
-		await.Receive(outcomes[keyOf(requests[1])])
-	})
-}
-
-func TestRepliesThatArriveTogetherAreKeptApart(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(100)
-		client := mustDialTo(t, b.pipeBroker, options)
-		want := map[string]string{"k1": "one", "k2": "two and more", "k3": strings.Repeat("long ", 2000), "k4": "four"}
-		outcomes := get(t.Context(), client, slices.Collect(maps.Keys(want))...)
-		var together bytes.Buffer
-		for _, request := range b.received() {
-			_, _ = value(request, want[keyOf(request)], 0).WriteTo(&together)
-			together.Write([]byte{0x40, 2, byte(request.PacketID >> 8), byte(request.PacketID)})
-		}
-		_, _ = b.present().Write(together.Bytes())
-		for key, c := range outcomes {
-			got := await.Receive(c)
-			if got.err != nil || string(got.entry.Value) != want[key] || got.entry.Version.Counter != uint64(len(want[key])) {
-				t.Errorf("%s: %.20q, version %v, %v", key, got.entry.Value, got.entry.Version, got.err)
-			}
-		}
-	})
-}
-
 func TestAReplyWithQoS1IsAcknowledged(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		b := newQuietBroker(100)
@@ -213,39 +146,6 @@ func TestAReplyWithQoS1IsAcknowledged(t *testing.T) {
 		defer b.mu.Unlock()
 		if !slices.Equal(b.acks, []uint16{9}) {
 			t.Errorf("acknowledged: %v", b.acks)
-		}
-	})
-}
-
-func TestAReaderOfNotificationsThatIsSlowDoesNotDelayReplies(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
-			request, ok := packet.Content.(*packets.Publish)
-			switch {
-			case ok && bytes.Contains(request.Payload, []byte("KEYNOTIFY")):
-				answer := value(request, "", 0)
-				answer.Content.(*packets.Publish).Payload = []byte("+OK\r\n")
-				_, _ = answer.WriteTo(conn)
-			case ok:
-				reply(conn, request)
-			}
-			return false
-		}}
-		client := mustDialTo(t, b, options)
-		if _, err := client.Watch("k"); err != nil { // its changes are never read
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		const notifications = 1000
-		for i := range notifications {
-			send(b.present(), packets.PUBLISH, func(p *packets.Publish) {
-				p.Topic, p.Payload = protocol.NotifyTopic("a", "k"), []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n")
-				p.Properties.User = []packets.User{{Key: protocol.PropertyTimestamp, Value: fmt.Sprintf("%d:0:s", i+1)}}
-			})
-		}
-		began := time.Now()
-		if _, err := client.Get(t.Context(), "other"); err != nil || time.Since(began) > 0 {
-			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 	})
 }
@@ -360,89 +260,6 @@ func TestARequestHasThePropertiesThatTheProtocolAsksFor(t *testing.T) {
 	})
 }
 
-// docs/protocol.md §1.4: a SET asks for persistence with a user property, which it otherwise lacks.
-func TestASetThatAsksForPersistenceSaysSo(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(2)
-		client := mustDialTo(t, b.pipeBroker, options)
-		for i, want := range []string{"[]", "[true]"} {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			if _, err := client.Set(ctx, "k", []byte("v"), SetOptions{Persist: i > 0}); !errors.Is(err, ErrOutcomeUnknown) {
-				t.Error(err)
-			}
-			requests := b.received()
-			if len(requests) != i+1 {
-				t.Fatalf("%d requests came in", len(requests))
-			}
-			var got []string
-			for _, property := range requests[i].Properties.User {
-				if property.Key == "aio-persistence" {
-					got = append(got, property.Value)
-				}
-			}
-			if fmt.Sprint(got) != want {
-				t.Errorf("Persist %t: aio-persistence is %v, want %s", i > 0, got, want)
-			}
-		}
-	})
-}
-
-// docs/protocol.md §7.7: a deletion that takes a lease by force says why, and any other does not.
-func TestADeletionByForceSaysWhy(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(2)
-		client := mustDialTo(t, b.pipeBroker, options)
-		for i, why := range []string{"", "ana@ops: the node is on fire"} {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			if _, err := client.VDel(ctx, "k", []byte("v"), DelOptions{Forced: why}); !errors.Is(err, ErrOutcomeUnknown) {
-				t.Error(err)
-			}
-			requests := b.received()
-			if len(requests) != i+1 {
-				t.Fatalf("%d requests came in", len(requests))
-			}
-			got := ""
-			for _, property := range requests[i].Properties.User {
-				if property.Key == "tenure-forced" {
-					got += property.Value
-				}
-			}
-			if got != why {
-				t.Errorf("tenure-forced is %q, want %q", got, why)
-			}
-		}
-		for _, odd := range []string{"a\x00b", "a\nb", "\xff", strings.Repeat("a", 257)} {
-			if _, err := client.Del(t.Context(), "k", DelOptions{Forced: odd}); !errors.Is(err, ErrNotSent) {
-				t.Errorf("a reason of %d bytes, %.10q: %v, want ErrNotSent", len(odd), odd, err)
-			}
-		}
-	})
-}
-
-// Replies with QoS 1 are acknowledged, others not.
-func TestAStatusThatIsAnErrorIsOneWhateverTheQoS(t *testing.T) {
-	for qos := range byte(2) {
-		t.Run(fmt.Sprint(qos), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, options Options) {
-				b := newQuietBroker(10)
-				client := mustDialTo(t, b.pipeBroker, options)
-				c := get(t.Context(), client, "k")["k"]
-				answer := value(b.received()[0], "v", qos)
-				answer.Content.(*packets.Publish).Properties.User = []packets.User{
-					{Key: protocol.PropertyStatus, Value: "503"}, {Key: protocol.PropertyStatusMessage, Value: "asleep"},
-				}
-				_, _ = answer.WriteTo(b.present())
-				var rejected *RejectedError
-				if got := await.Receive(c); !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 503, Reason: "asleep"}) {
-					t.Errorf("%v", got.err)
-				}
-			})
-		})
-	}
-}
-
 func TestABrokersReasonInAPUBACKReachesTheCaller(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		b := newQuietBroker(10)
@@ -536,46 +353,4 @@ func TestInvariant44ALinkKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 	if got := notifications[0]; got.Key != "k" || string(got.Payload) != "payload" || got.Timestamp != "1:2:s" {
 		t.Errorf("the notification: %+v", got)
 	}
-}
-
-// Conn.RoundTrip promises it: a caller may reuse the memory of the payload.
-func TestACallerMayReuseThePayloadAfterItLeft(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		reads := make(chan struct{})
-		var payloads [][]byte
-		b := &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
-			if request, ok := packet.Content.(*packets.Publish); ok {
-				payloads = append(payloads, request.Payload)
-				await.Receive(reads)
-			}
-			return false
-		}}
-		client := mustDialTo(t, b, options)
-		synctest.Wait() // for paho's first ping, which would wait behind a write
-		for range 2 {   // the second cannot leave before the broker reads on
-			payload := bytes.Repeat([]byte("a"), 10_000)
-			ctx, cancel := context.WithCancel(t.Context())
-			left := make(chan error)
-			go func() {
-				_, err := client.conn.RoundTrip(ctx, Request{Payload: payload})
-				left <- err
-			}()
-			synctest.Wait()
-			cancel()
-			if err := await.Receive(left); !errors.Is(err, ErrOutcomeUnknown) {
-				t.Errorf("%v, want ErrOutcomeUnknown", err)
-			}
-			clear(payload)
-		}
-		close(reads)
-		synctest.Wait()
-		for i, payload := range payloads {
-			if bytes.IndexByte(payload, 0) >= 0 {
-				t.Errorf("request %d was changed", i)
-			}
-		}
-		if len(payloads) != 2 {
-			t.Errorf("%d requests came in, want 2", len(payloads))
-		}
-	})
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -132,31 +131,6 @@ func TestAReplyWithoutAVersionIsAccepted(t *testing.T) {
 	conn.reply.Timestamp = "not a timestamp"
 	if _, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrBadReply) {
 		t.Errorf("a malformed version: %v, want ErrBadReply", err)
-	}
-}
-
-func TestInvariant40AVersionAheadOfOurClockIsDataAndMovesTheClockNoFurtherThanTheLimit(t *testing.T) {
-	client, conn := newScripted(t)
-	future := hlc.Timestamp{Wall: time.Now().Add(time.Hour).UnixMilli(), Node: "StateStore"}
-	conn.reply = transport.Reply{Payload: []byte("$1\r\nv\r\n"), Timestamp: future.String()}
-	entry, err := client.Get(t.Context(), "k")
-	if err != nil || entry.Version != future {
-		t.Fatalf("%+v, %v; want the version %v", entry, err, future)
-	}
-	if _, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrBadReply) {
-		t.Fatal(err) // the script still answers like a GET
-	}
-	sent, err := hlc.Parse(conn.sent.Timestamp)
-	if err != nil || sent.Wall > time.Now().Add(time.Minute).UnixMilli() {
-		t.Errorf("the client sends %v, %v", sent, err)
-	}
-	// A version ahead within the limit moves the clock past it.
-	near := hlc.Timestamp{Wall: time.Now().Add(30 * time.Second).UnixMilli(), Counter: 7, Node: "StateStore"}
-	conn.reply.Timestamp = near.String()
-	_, _ = client.Get(t.Context(), "k")
-	_, _ = client.Set(t.Context(), "k", nil, transport.SetOptions{})
-	if sent, err := hlc.Parse(conn.sent.Timestamp); err != nil || sent.Compare(near) <= 0 || sent.Node != "urn_node_a" {
-		t.Errorf("after %v the client sends %v, %v", near, sent, err)
 	}
 }
 
@@ -302,28 +276,6 @@ func TestASetThatMakesNoSenseIsNotSent(t *testing.T) {
 	}
 }
 
-func TestRejectionsSayWhatRejected(t *testing.T) {
-	for _, test := range []struct {
-		err  *transport.RejectedError
-		want string
-		auth bool
-	}{
-		{&transport.RejectedError{Code: 0x87, Reason: "no"}, "rejected by the broker (MQTT reason code 0x87): no", true},
-		{&transport.RejectedError{Code: 0x97}, "rejected by the broker (MQTT reason code 0x97)", false},
-		{&transport.RejectedError{Code: 503, Reason: "busy"}, "rejected in front of the store (status 503): busy", false},
-	} {
-		if got := test.err.Error(); got != test.want {
-			t.Errorf("%q, want %q", got, test.want)
-		}
-		if got := errors.Is(test.err, transport.ErrNotAuthorized); got != test.auth {
-			t.Errorf("%v is ErrNotAuthorized: %v", test.err, got)
-		}
-		if got := errors.Is(test.err, transport.ErrServerBusy); got != (test.err.Code == 503) {
-			t.Errorf("%v is ErrServerBusy: %v", test.err, got)
-		}
-	}
-}
-
 func TestEachRequestIsTracedOnceWithItsOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type caller struct{}
@@ -364,59 +316,6 @@ func TestEachRequestIsTracedOnceWithItsOutcome(t *testing.T) {
 			t.Errorf("traced\n%q, want\n%q", got, want)
 		}
 	})
-}
-
-func TestOutcomesHaveNames(t *testing.T) {
-	for want, err := range map[string]error{
-		"ok":               nil,
-		"condition_failed": transport.ErrConditionFailed,
-		"refused":          &transport.RejectedError{Code: 0x97},
-		"unknown":          fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, &transport.RejectedError{Code: 503}),
-		"not_sent":         fmt.Errorf("%w: %w", transport.ErrNotSent, transport.ErrNoStore),
-		"failed":           transport.ErrClosed,
-	} {
-		if text := transport.OutcomeText(err); text != want {
-			t.Errorf("the outcome of %v is %s, want %s", err, text, want)
-		}
-	}
-}
-
-// A client pays for a Trace only if it has one.
-func TestAClientWithoutATraceAllocatesNothingForOne(t *testing.T) {
-	allocations := func(trace *transport.Trace) float64 {
-		client, err := transport.NewClient(&scripted{reply: transport.Reply{Payload: []byte("$-1\r\n")}}, transport.ClientOptions{Trace: trace})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		return testing.AllocsPerRun(100, func() { _, _ = client.Get(ctx, "k") })
-	}
-	if none, empty := allocations(nil), allocations(&transport.Trace{}); none != empty {
-		t.Errorf("a GET allocates %v times without a Trace, and %v with an empty one", none, empty)
-	}
-}
-
-func BenchmarkGetWithATrace(b *testing.B) {
-	for name, trace := range map[string]*transport.Trace{
-		"none":     nil,
-		"requests": {Request: func(context.Context, transport.RequestInfo) {}},
-	} {
-		b.Run(name, func(b *testing.B) {
-			client, err := transport.NewClient(&scripted{reply: transport.Reply{Payload: []byte("$-1\r\n")}}, transport.ClientOptions{Trace: trace})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer client.Close()
-			ctx, cancel := context.WithTimeout(b.Context(), time.Second)
-			defer cancel()
-			b.ReportAllocs()
-			for b.Loop() {
-				_, _ = client.Get(ctx, "k")
-			}
-		})
-	}
 }
 
 // notified is a Conn with notifications that the test makes.
@@ -470,36 +369,6 @@ func TestALineThatComesAfterCloseIsWritten(t *testing.T) {
 	if written != 2 {
 		t.Errorf("%d lines were written, want 2", written)
 	}
-}
-
-// A line is written in a goroutine of its own where the connection is read, because the handler may block.
-// One that is not written costs none.
-func TestALineThatTheLoggerDoesNotWantStartsNoGoroutine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := &notified{}
-		var asked, elsewhere int
-		client, err := transport.NewClient(conn, transport.ClientOptions{Logger: slog.New(lineHandler{
-			enabled: func() bool {
-				asked++
-				if !strings.Contains(string(debug.Stack()), ".flood(") {
-					elsewhere++
-				}
-				return false
-			},
-			handle: func() { t.Error("a line was written that the handler does not want") },
-		})})
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn.flood(10)
-		synctest.Wait()
-		if asked == 0 || elsewhere > 0 {
-			t.Errorf("the handler was asked %d times, %d of them in another goroutine than the one that reads", asked, elsewhere)
-		}
-		if err := client.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // A peer that causes lines does not fill the memory of a client whose handler blocks.

@@ -138,22 +138,6 @@ func TestDefaultsOfOptions(t *testing.T) {
 	}
 }
 
-func TestMessageExpiryIsTheTimeLeftInWholeSecondsRoundedUp(t *testing.T) {
-	for _, test := range []struct {
-		left time.Duration
-		want uint32
-	}{
-		{time.Millisecond, 1},
-		{999 * time.Millisecond, 1},
-		{1500 * time.Millisecond, 2},
-		{0, 0}, // it has no end
-	} {
-		if got := messageExpiry(test.left); got != test.want {
-			t.Errorf("%v left: %v, want %d", test.left, got, test.want)
-		}
-	}
-}
-
 func TestTheDialerOpensTheConnectionBelowTLSAndWebSocket(t *testing.T) {
 	for address, first := range map[string]byte{
 		"mqtt://broker:1": 0x10, // CONNECT
@@ -284,13 +268,6 @@ func TestAConnectionAfterFailuresIsLoggedAndLaterLossesAreSilentWithoutALogger(t
 	})
 }
 
-func TestRefusalsAreFailuresOfAKindForEachCode(t *testing.T) {
-	refused := &ConnectionError{Code: 0x87, Reason: "a reason with the number 1"}
-	if kindOf(refused) == kindOf(&ConnectionError{Code: 0x86}) || kindOf(refused) != kindOf(&ConnectionError{Code: 0x87}) {
-		t.Error("refusals have a kind for each code")
-	}
-}
-
 // paho v0.23.0 takes half a minute and 1.6 GB for a CONNACK of 60 MB, after the deadline of Dial too.
 func TestInvariant44AllThatIsNoMessageIsSmall(t *testing.T) {
 	for _, test := range []struct {
@@ -411,20 +388,6 @@ func TestAClientWithSeveralAddressesAsksForANewActiveServerOftenAtFirst(t *testi
 			})
 		})
 	}
-}
-
-func TestAClientAsksSeldomWhenNoServerTakesThePlaceOfTheLostOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := startPair(t)
-		p.set(map[string]string{"a": "", "b": ""})
-		p.cut()
-		time.Sleep(time.Minute)
-		before := len(p.dialled())
-		time.Sleep(time.Minute)
-		if attempts := len(p.dialled()) - before; attempts > 2*60 {
-			t.Errorf("%d attempts in a minute", attempts)
-		}
-	})
 }
 
 // It needs longer than the short timeout. The other one answers, but only stands by.

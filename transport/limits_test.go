@@ -2,12 +2,10 @@ package transport
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math"
 	"net"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,111 +133,6 @@ func TestAMalformedPacketFromTheBrokerEndsTheConnectionWithAReason(t *testing.T)
 	}
 }
 
-// allocated returns how many bytes the process allocates during do.
-func allocated(do func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	do()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
-}
-
-// longest returns the header of a packet of the largest length, 256 MiB.
-func longest(kind byte) []byte { return []byte{kind << 4, 0xff, 0xff, 0xff, 0x7f} }
-
-// enough is more than a few connections need, and far less than the longest packet.
-const enough = 16 << 20
-
-func TestInvariant44AHeaderMakesAClientAllocateNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := &pipeBroker{}
-		var mu sync.Mutex
-		var told []error
-		options.Trace = &Trace{Lost: func(status ConnectionStatus) {
-			mu.Lock()
-			defer mu.Unlock()
-			told = append(told, status.Err)
-		}}
-		client := mustDialTo(t, b, options)
-		used := allocated(func() {
-			if _, err := b.present().Write(longest(packets.PUBLISH)); err != nil {
-				t.Error(err)
-			}
-			time.Sleep(10 * time.Second)
-		})
-		if used > enough {
-			t.Errorf("five bytes made it allocate %d MiB", used>>20)
-		}
-		if got := client.Connection(); got.State != Connected || got.Connections != 2 {
-			t.Errorf("it does not connect again: %+v", got)
-		}
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if !bytes.Equal(b.left, []byte{packets.ConnackPacketTooLarge}) {
-			t.Errorf("it leaves with the reason codes %#x", b.left)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if len(told) != 1 || !errors.Is(told[0], ErrPacketTooLarge) ||
-			!strings.Contains(told[0].Error(), "268435460 bytes") || !strings.Contains(told[0].Error(), "2097152") {
-			t.Errorf("the reason: %v", told)
-		}
-	})
-}
-
-// The length of a packet has four bytes at most. paho v0.23.0 reads more, allocates that
-// many bytes, and panics where an int has 32 bits.
-func TestInvariant44AHeaderThatIsTooLongMakesAClientAllocateNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := &pipeBroker{}
-		client := mustDialTo(t, b, options)
-		used := allocated(func() {
-			if _, err := b.present().Write([]byte{packets.PUBLISH << 4, 0x80, 0x80, 0x80, 0x80, 0x01}); err != nil {
-				t.Error(err)
-			}
-			time.Sleep(10 * time.Second)
-		})
-		if used > enough {
-			t.Errorf("six bytes made it allocate %d MiB", used>>20)
-		}
-		if got := client.Connection(); got.State != Connected || got.Connections != 2 {
-			t.Errorf("it does not connect again: %+v", got)
-		}
-	})
-}
-
-func TestInvariant44AHeaderInPlaceOfTheFirstAnswerMakesAClientAllocateNothing(t *testing.T) {
-	for name, after := range map[string]byte{"CONNACK": packets.CONNECT, "SUBACK": packets.SUBSCRIBE} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, options Options) {
-				var connects atomic.Int32
-				b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
-					if packet.Type == packets.CONNECT {
-						connects.Add(1)
-					}
-					if packet.Type != after {
-						return false
-					}
-					_, _ = conn.Write(longest(packets.CONNACK))
-					return true
-				}}
-				var err error
-				used := allocated(func() { _, err = dialTo(t, b, "mqtt://broker", options) }) // for a minute
-				attempts := connects.Load()
-				if limit := enough * uint64(attempts) / 8; used > max(limit, enough) {
-					t.Errorf("%d attempts made it allocate %d MiB", attempts, used>>20)
-				}
-				if !errors.Is(err, ErrPacketTooLarge) || !strings.Contains(err.Error(), "268435460 bytes") {
-					t.Errorf("the reason: %v", err)
-				}
-				if attempts < 10 || attempts > 60 {
-					t.Errorf("%d attempts within a minute", attempts)
-				}
-			})
-		})
-	}
-}
-
 func TestAPacketOfTheMaximumSizeIsTakenAndALongerOneIsNot(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
 		var announced atomic.Uint32
@@ -289,19 +182,6 @@ type countingWriter int
 func (w *countingWriter) Write(p []byte) (int, error) {
 	*w += countingWriter(len(p))
 	return len(p), nil
-}
-
-func TestANonsensicalMaximumPacketSizeIsRefused(t *testing.T) {
-	for _, size := range []int{-1, 1, minMaxPacketSize - 1, maxMaxPacketSize + 1, math.MaxInt32} {
-		if _, err := newConn("mqtt://broker", &Options{MaxPacketSize: size}); err == nil || !strings.Contains(err.Error(), "MaxPacketSize") {
-			t.Errorf("%d: %v", size, err)
-		}
-	}
-	for _, size := range []int{0, minMaxPacketSize, maxMaxPacketSize} {
-		if _, err := newConn("mqtt://broker", &Options{MaxPacketSize: size}); err != nil {
-			t.Errorf("%d: %v", size, err)
-		}
-	}
 }
 
 func TestNoMoreRequestsAreUnderWayThanTheBrokerTakes(t *testing.T) {
@@ -466,33 +346,6 @@ func answerOf(conn net.Conn, request *packets.Publish) {
 			p.Payload = []byte("+OK\r\n")
 		}
 		p.Properties.CorrelationData = request.Properties.CorrelationData
-	})
-}
-
-func TestARequestThatTheBrokersReceiveMaximumHoldsBackIsNotSentLater(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		first := get(t.Context(), client, "k1")["k1"]
-		request := b.received()[0]
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		got := await.Receive(get(ctx, client, "k2")["k2"])
-		if !errors.Is(got.err, ErrNotSent) || !errors.Is(got.err, context.DeadlineExceeded) || !strings.Contains(got.err.Error(), "Receive Maximum 1") {
-			t.Errorf("the one held back: %v", got.err)
-		}
-		b.acknowledge(request.PacketID, 0)
-		if got := b.received(); len(got) != 1 {
-			t.Errorf("it was sent after its caller had left: %v", got[1])
-		}
-		// Its place is free.
-		third := get(t.Context(), client, "k3")["k3"]
-		if got := b.received(); len(got) != 2 || keyOf(got[1]) != "k3" {
-			t.Errorf("%d requests came in", len(got))
-		}
-		client.Close()
-		await.Receive(first)
-		await.Receive(third)
 	})
 }
 

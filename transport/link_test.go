@@ -396,23 +396,6 @@ func TestAProbedConnectionStaysIfAnythingArrives(t *testing.T) {
 	}
 }
 
-func TestAProbeGivesTheBrokerATenthOfASecondAtLeast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mute atomic.Bool
-		b := silent(&mute)
-		client := mustDialTo(t, b, Options{})
-		time.Sleep(time.Second)
-		mute.Store(true)
-		outcomes := get(t.Context(), client, "k")
-		synctest.Wait()
-		began := time.Now()
-		client.Probe(0)
-		if await.Receive(outcomes["k"]); time.Since(began) != 100*time.Millisecond {
-			t.Errorf("it gives up after %v", time.Since(began))
-		}
-	})
-}
-
 // The PINGREQ is not written, because the broker does not read the packet before it.
 func TestAProbeDoesNotWaitForAPacketThatIsStuck(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
@@ -454,53 +437,6 @@ func TestInvariant42CloseDuringAProbeLeavesNothing(t *testing.T) {
 			t.Errorf("Close: %v after %v", err, time.Since(began))
 		}
 		client.Probe(time.Hour) // on no connection
-	})
-}
-
-func TestAnUrgentRequestOvertakesThoseThatWait(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		const slots, ordinary = 16, 14 // two are kept
-		b := newQuietBroker(slots)
-		client := mustDialTo(t, b.pipeBroker, options)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		large := strings.Repeat("v", 100_000)
-		for i := range 40 {
-			go func() { _, _ = client.Set(ctx, fmt.Sprint("large", i), []byte(large), SetOptions{}) }()
-		}
-		if got := len(b.received()); got != ordinary {
-			t.Fatalf("%d of %d requests are sent; %d slots of %d are for urgent ones", got, 40, slots-ordinary, slots)
-		}
-		for i := range 4 {
-			go func() {
-				switch i {
-				case 0:
-					_, _ = client.Set(ctx, "urgent0", nil, SetOptions{Urgent: true})
-				case 1:
-					_, _ = client.VDel(ctx, "urgent1", nil, DelOptions{Urgent: true})
-				default:
-					_, _ = client.GetWith(ctx, fmt.Sprint("urgent", i), GetOptions{Urgent: true})
-				}
-			}()
-			synctest.Wait()
-		}
-		requests := b.received()
-		if len(requests) != slots {
-			t.Fatalf("%d requests are sent, want %d", len(requests), slots)
-		}
-		for i := range 2 { // the next two slots
-			b.acknowledge(requests[i].PacketID, 0)
-			synctest.Wait()
-		}
-		requests = b.received()[ordinary:]
-		for i, request := range requests {
-			if want := fmt.Sprint("urgent", i); !strings.Contains(string(request.Payload), want) {
-				t.Errorf("request %d is %.50q, want %s", i, request.Payload, want)
-			}
-		}
-		if len(requests) != 4 {
-			t.Errorf("%d requests are sent after the ordinary ones", len(requests))
-		}
 	})
 }
 

@@ -169,28 +169,6 @@ func TestInvariant48AClientWhoseClockStaysAheadSetsKeysAfterOneRefusal(t *testin
 	})
 }
 
-func TestAClientThatKnowsNothingOfTheStoresTimeReportsTheRefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		requests := 0
-		store.Tap(func(transporttest.Applied) { requests++ })
-		client, err := transport.NewClient(terse{store.Connect("node-a")}, transport.ClientOptions{
-			Now: func() time.Time { return time.Now().Add(5 * time.Minute) },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Close() })
-		_, err = client.Set(t.Context(), "k", nil, transport.SetOptions{})
-		if !errors.Is(err, transport.ErrTimestampTooFarAhead) || !strings.Contains(err.Error(), "this node's clock is too far ahead of the store's clock (this node's reads ") {
-			t.Errorf("%v", err)
-		}
-		if requests != 1 {
-			t.Errorf("%d requests were sent, want 1", requests)
-		}
-	})
-}
-
 func TestATokenThatIsTooFarAheadIsNotSentAgain(t *testing.T) {
 	overClocks(t, func(b *clockBench) {
 		b.mustSet("a version", 0)

@@ -84,18 +84,6 @@ func TestAWatchBeginsWithThePresentState(t *testing.T) {
 	})
 }
 
-func TestASlowReaderSeesTheLatestChange(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *watching) {
-		slow, quick := w.watch(), w.watch()
-		w.mustSee(quick, "", false)
-		for _, value := range []string{"1", "2", "3"} {
-			w.set(value)
-			w.mustSee(quick, value, false)
-		}
-		w.mustSee(slow, "3", false)
-	})
-}
-
 func TestASlowReaderStillSeesAGap(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *watching) {
 		slow, quick := w.watch(), w.watch()
@@ -500,25 +488,6 @@ func TestWatchesWithoutAStoreRetryLessAndLessOften(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		w.mustSee(watch, "", false)
-	})
-}
-
-func TestAWatchThatMayNotBeRegisteredAgainEndsWithTheReason(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *watching) {
-		watch := w.watch()
-		w.mustSee(watch, "", false)
-		w.store.Authorize(func(string, statestore.Verb, string) bool { return false })
-		w.replace()
-		_ = w.get()
-		time.Sleep(2 * time.Second)
-		select {
-		case _, open := <-watch.Changes():
-			if open || !errors.Is(watch.Err(), transport.ErrNotAuthorized) {
-				t.Errorf("open: %t, %v", open, watch.Err())
-			}
-		default:
-			t.Error("it is silent")
-		}
 	})
 }
 

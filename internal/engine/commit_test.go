@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -12,7 +11,6 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -206,66 +204,5 @@ func TestReadsDoNotHoldUpTheNextCommit(t *testing.T) {
 		d.commit()
 		d.commit()
 		d.want("first: ok", "second: ok")
-	})
-}
-
-// Renewals are answered while a disk stands still, though no version above the bound that is durable may
-// leave: for longer than any versions were reserved ahead.
-func TestRenewalsOutlastADiskThatStandsStill(t *testing.T) {
-	for rest := range 25 { // seconds since the bound was moved
-		inBubble(t, fmt.Sprint(rest, " s"), func(t *testing.T) {
-			d := open(t, newDisk(), statestore.Options{})
-			defer d.close()
-			d.apply("c", "SET", "held", "h", "PX", "600000")
-			renew := func(seconds int) {
-				for range seconds {
-					d.submit("renewal", "SET", "held", "h", "NEX", "PX", "600000")
-					d.want("renewal: ok")
-					wait(time.Second)
-				}
-			}
-			renew(rest)
-			d.hold()
-			d.submit("change", "SET", "k", "v")
-			renew(120)
-			d.commit()
-			d.want("change: ok")
-			renew(1)
-			d.release()
-			renew(60)
-		})
-	}
-}
-
-// The failpoints come in their order.
-func TestARequestPassesTheFailpointsInTheirOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var hits []failpoint.Point
-		defer failpoint.Set(func(p failpoint.Point) {
-			mu.Lock()
-			defer mu.Unlock()
-			hits = append(hits, p)
-		})()
-		d := open(t, newDisk(), statestore.Options{})
-		d.apply("w", "KEYNOTIFY", "k")
-		hits = nil
-		d.apply("c", "SET", "k", "v")
-		synctest.Wait()
-		want := []failpoint.Point{failpoint.AfterApply, failpoint.BeforeCommit, failpoint.AfterCommit, failpoint.BeforeReply, failpoint.BeforeNotification}
-		if !slices.Equal(hits, want) {
-			t.Errorf("got %q; want %q", hits, want)
-		}
-		if err := d.close(); err != nil {
-			t.Error(err)
-		}
-		hits = nil
-		again := open(t, d.disk, statestore.Options{})
-		if !slices.Contains(hits, failpoint.DuringLoad) {
-			t.Errorf("a load passed %q", hits)
-		}
-		if err := again.close(); err != nil {
-			t.Error(err)
-		}
 	})
 }

@@ -2,10 +2,8 @@ package engine
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -39,51 +37,5 @@ func TestDisconnectFreesAllThatAClientHad(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// The disconnect of a client with many watches does not keep the lock.
-func TestOtherClientsAreServedWhileAClientDisconnects(t *testing.T) {
-	e := newEngine(t)
-	const watches, tries = 20_000, 100
-	for range tries {
-		for i := range watches {
-			watch(e, "gone", fmt.Sprint(i))
-		}
-		var task sync.WaitGroup
-		task.Go(func() { e.Disconnect("gone") })
-		between := 0 // how often the disconnect was half done
-		for left := watches; left > 0; {
-			if left = e.Usage().Watches; left > 0 && left < watches {
-				between++
-			}
-		}
-		await.Done(task.Wait)
-		if between >= 3 {
-			return
-		}
-	}
-	t.Errorf("in %d tries no other got the lock three times while %d watches were dropped", tries, watches)
-}
-
-// Clients that disconnect and reconnect at the same time end up with their latest watches.
-func TestClientsDisconnectAtTheSameTime(t *testing.T) {
-	e := newEngine(t)
-	const clients, rounds, watches = 4, 20, 3 * disconnectBatch
-	var tasks sync.WaitGroup
-	for client := range clients {
-		tasks.Go(func() {
-			for range rounds {
-				for i := range watches {
-					watch(e, fmt.Sprint(client), fmt.Sprint(i))
-				}
-				e.Disconnect(fmt.Sprint(client))
-			}
-			watch(e, fmt.Sprint(client), "0")
-		})
-	}
-	await.Done(tasks.Wait)
-	if got := e.Usage().Watches; got != clients {
-		t.Errorf("%d watches are left; want %d", got, clients)
 	}
 }

@@ -138,23 +138,6 @@ func TestExpiryIsNotifiedAtItsInstant(t *testing.T) {
 	})
 }
 
-func TestEachExpiryInTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.run()
-		defer b.end()
-		for _, key := range []string{"c", "a", "b"} {
-			b.apply("w", "KEYNOTIFY", key)
-		}
-		b.apply("x", "SET", "c", "v", "PX", "3000")
-		b.apply("x", "SET", "a", "v", "PX", "1000")
-		b.apply("x", "SET", "b", "v", "PX", "2000")
-		b.want("0s w c SET v", "0s w a SET v", "0s w b SET v")
-		wait(time.Minute)
-		b.want("1s w a DELETE", "2s w b DELETE", "3s w c DELETE")
-	})
-}
-
 // The engine sleeps until the first expiry; a SET with an earlier one wakes it.
 func TestEarlierExpiryWakesTheEngine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -190,81 +173,6 @@ func TestInvariant31RenewalMovesTheExpiry(t *testing.T) {
 	})
 }
 
-func TestExpiryThatWasClearedIsNotNotified(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.run()
-		defer b.end()
-		b.apply("w", "KEYNOTIFY", "k")
-		b.apply("c", "SET", "k", "v", "PX", "1000")
-		b.apply("c", "SET", "k", "v")
-		b.want("0s w k SET v", "0s w k SET v")
-		wait(time.Hour)
-		b.want()
-	})
-}
-
-// More keys than one batch expire at once: all are removed at that instant.
-func TestManyExpiriesAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const keys = 5*expireBatch + 1
-		b := newBench(t)
-		b.run()
-		defer b.end()
-		for i := range keys {
-			key := strconv.Itoa(i)
-			b.apply("c", "SET", key, "v", "PX", "1000")
-			b.apply("w", "KEYNOTIFY", key)
-		}
-		wait(time.Second)
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		gone := make(map[string]bool)
-		for _, d := range b.delivered {
-			if d.after != time.Second || !d.Deleted || gone[d.Key] {
-				t.Fatalf("got %v", d)
-			}
-			gone[d.Key] = true
-		}
-		if len(gone) != keys {
-			t.Errorf("%d keys expired; want %d", len(gone), keys)
-		}
-	})
-}
-
-// "Without Run expired keys do not exist for requests either, but their watchers get no notification."
-func TestKeysExpireForRequestsWithoutRun(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.apply("w", "KEYNOTIFY", "k")
-		b.apply("c", "SET", "k", "v", "PX", "1000")
-		b.want("0s w k SET v")
-		wait(time.Second)
-		b.want()
-		if reply := b.apply("c", "SET", "k", "w", "NX"); reply.Outcome != statestore.OK {
-			t.Errorf("SET NX: got %v", reply.Outcome)
-		}
-		b.want("1s w k DELETE", "1s w k SET w")
-	})
-}
-
-// Run also removes keys that were set, or expired, before it began.
-func TestRunFindsWhatWasSetBefore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		for _, key := range []string{"due", "soon"} {
-			b.apply("w", "KEYNOTIFY", key)
-		}
-		b.apply("c", "SET", "due", "v", "PX", "1000")
-		b.apply("c", "SET", "soon", "v", "PX", "5000")
-		wait(2 * time.Second)
-		b.run()
-		defer b.end()
-		wait(time.Minute)
-		b.want("0s w due SET v", "0s w soon SET v", "2s w due DELETE", "5s w soon DELETE")
-	})
-}
-
 func TestRunReturnsOnCancel(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -296,21 +204,6 @@ func TestRunReturnsOnCancel(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestDisconnectEndsTheDeliveries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.run()
-		defer b.end()
-		b.apply("gone", "KEYNOTIFY", "k")
-		b.apply("stays", "KEYNOTIFY", "k")
-		b.apply("c", "SET", "k", "v", "PX", "1000")
-		b.want("0s gone k SET v", "0s stays k SET v")
-		b.engine.Disconnect("gone")
-		wait(time.Second)
-		b.want("1s stays k DELETE")
-	})
 }
 
 // Each watcher sees the changes of a key in the order in which the store made them,
@@ -382,61 +275,6 @@ func TestNotificationsComeInOrderUnderConcurrency(t *testing.T) {
 		same := func(x, y delivery) bool { return x.Key == y.Key && x.Deleted == y.Deleted && x.Version == y.Version }
 		if !slices.EqualFunc(streams[0], streams[1], same) {
 			t.Error("two watchers saw different histories")
-		}
-	})
-}
-
-func TestAReplyLeavesBeforeTheNotificationsOfItsCommand(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		b.apply("watcher", "KEYNOTIFY", "k")
-		var outcomes []statestore.Outcome
-		ts := hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "writer"}.String()
-		reply, _ := b.engine.Submit(statestore.Parse(statestore.Request{
-			Client: "writer", Payload: resp3.AppendCommand(nil, "SET", "k", "v"), Timestamp: &ts,
-		}), func(reply statestore.Reply) {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			if len(b.delivered) > 0 {
-				t.Error("the watcher heard of it first")
-			}
-			outcomes = append(outcomes, reply.Outcome)
-		})
-		if !slices.Equal(outcomes, []statestore.Outcome{reply.Outcome}) {
-			t.Errorf("done got %v, the caller %v", outcomes, reply.Outcome)
-		}
-		b.want("0s watcher k SET v")
-	})
-}
-
-// Invariant 48: while the system's clock is an hour back, for two minutes, the store
-// serves the clients that did not step along as before. Two minutes after a step of an
-// hour forward it agrees with the system's clock.
-func TestInvariant48AStepOfTheSystemsClockIsNotAStepOfTheStores(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t)
-		var off time.Duration
-		b.engine.SetSystemClock(func() time.Time { return time.Now().Add(off) })
-		set := func() time.Duration {
-			t.Helper()
-			return time.Duration(b.apply("c", "SET", "k", "v").Version.Wall-time.Now().UnixMilli()) * time.Millisecond
-		}
-		for range 9 {
-			wait(15 * time.Second)
-			if ahead := set(); ahead != 0 {
-				t.Fatalf("the store's version is %v ahead", ahead)
-			}
-			off = -time.Hour
-		}
-		off = time.Hour
-		wait(2 * time.Minute)
-		if ahead := set(); ahead != time.Hour {
-			t.Errorf("two minutes later the store's version is %v ahead, want an hour", ahead)
-		}
-		b.engine.SetSystemClock(nil)
-		wait(4 * time.Hour)
-		if ahead := set(); ahead != 0 {
-			t.Errorf("hours after the clock is right again the store's version is %v ahead", ahead)
 		}
 	})
 }

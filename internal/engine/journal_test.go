@@ -211,20 +211,3 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		})
 	}
 }
-
-// Without a journal a store is in memory, and all leaves at once.
-func TestOpenWithoutAJournal(t *testing.T) {
-	e, err := Open(t.Context(), statestore.Options{Identity: "mine"}, nil, func(statestore.Notification) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reply, now := e.Submit(parse("c", []string{"SET", "k", "v"}), nil)
-	if !now || reply.Outcome != statestore.OK || e.Identity() != "mine" || e.Room(t.Context()) != nil {
-		t.Error(fmt.Sprint(reply, now, e.Identity()))
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	if err := e.Run(ctx); err != nil {
-		t.Errorf("Run: %v", err)
-	}
-}

@@ -251,21 +251,3 @@ func testHistories(t *testing.T, journal func() statestore.Journal) {
 		})
 	}
 }
-
-func TestAHistoryWithAStaleReadIsNotLinearizable(t *testing.T) {
-	version := func(counter uint64) hlc.Timestamp { return hlc.Timestamp{Wall: 1, Counter: counter, Node: "s"} }
-	set := func(value string, called, answer int64) operation {
-		return operation{words: []string{"SET", "k", value}, value: value, called: called, answer: answer,
-			reply: statestore.Reply{Outcome: statestore.OK, Version: version(uint64(called))}}
-	}
-	read := func(called, answer int64) operation { // of the first value
-		return operation{words: []string{"GET", "k"}, called: called, answer: answer,
-			reply: statestore.Reply{Outcome: statestore.Found, Value: "a", Version: version(1)}}
-	}
-	if history := []operation{set("a", 1, 2), set("b", 3, 6), read(4, 5)}; !isLinearizable(history) {
-		t.Error("a read during a write may return the earlier value")
-	}
-	if history := []operation{set("a", 1, 2), set("b", 3, 4), read(5, 6)}; isLinearizable(history) {
-		t.Error("a read after a write may not return the earlier value")
-	}
-}

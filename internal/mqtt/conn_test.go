@@ -135,25 +135,3 @@ func TestAWriteThatMakesNoProgressEndsTheConnection(t *testing.T) {
 		})
 	}
 }
-
-// TLS answers a change of keys while it reads, past the lock for packets.
-func TestAnOldDeadlineEndsNoWriteOfTheLayersBelow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		near, far := net.Pipe()
-		conn := newConn(near, near, 0, time.Second)
-		arrived := make(chan string, 1)
-		go func() {
-			all, _ := io.ReadAll(far)
-			arrived <- string(all)
-		}()
-		conn.Send([]byte("a"))
-		time.Sleep(time.Minute)
-		if _, err := near.Write([]byte("b")); err != nil {
-			t.Error(err)
-		}
-		_ = conn.Close()
-		if got := await.Receive(arrived); got != "ab" {
-			t.Errorf("%q arrives", got)
-		}
-	})
-}

@@ -74,23 +74,6 @@ func TestARotationAsksEachServerOnceBeforeAPause(t *testing.T) {
 	}
 }
 
-func TestARotationDoesNotFollowAReferenceToASilentServer(t *testing.T) {
-	r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c")
-	r.Silent()
-	r.Next()
-	if atOnce, known := r.Follow("a"); !atOnce || !known || r.Server().Hostname() != "c" {
-		t.Errorf("b names a: goes to %v, at once: %t, known: %t", r.Server(), atOnce, known)
-	}
-	if atOnce, _ := r.Follow("a"); atOnce || r.Server().Hostname() != "a" {
-		t.Errorf("c names a: goes to %v, at once: %t; want a after a pause", r.Server(), atOnce)
-	}
-	r.Answered()
-	r.Next()
-	if atOnce, _ := r.Follow("a"); !atOnce || r.Server().Hostname() != "a" {
-		t.Errorf("b names a, which has answered: goes to %v, at once: %t", r.Server(), atOnce)
-	}
-}
-
 // It may be frozen, and each attempt would cost another timeout, while one that stands by takes over.
 func TestARotationLeavesAServerOutForAFewPausesAfterATimeout(t *testing.T) {
 	for _, addresses := range []string{"mqtt://a,mqtt://b", "mqtt://a,mqtt://b,mqtt://c"} {
@@ -110,20 +93,6 @@ func TestARotationLeavesAServerOutForAFewPausesAfterATimeout(t *testing.T) {
 				t.Errorf("%s, reference %q: asked again after %d pauses, want %d", addresses, reference, pauses, skips)
 			}
 		}
-	}
-}
-
-func TestARotationAsksServersThatAllTimedOutInTurn(t *testing.T) {
-	r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c")
-	var asked []string
-	for range 6 {
-		asked = append(asked, r.Server().Hostname())
-		r.Silent()
-		r.TimedOut()
-		r.Next()
-	}
-	if want := []string{"a", "b", "c", "a", "b", "c"}; !slices.Equal(asked, want) {
-		t.Errorf("asked %q", asked)
 	}
 }
 

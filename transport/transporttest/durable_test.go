@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
@@ -140,34 +139,6 @@ func TestACrashKeepsWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// A store with a commit that fails ends as in a crash, and can be recovered.
-func TestAFailedCommitEndsTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var journal transporttest.Journal
-		store := transporttest.StartDurable(t, &journal)
-		client, conn := store.Client(t, "a", patient)
-		journal.Fail(0)
-		if err := await.Receive(set(t, client, "k")); !errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Errorf("the request whose commit failed: %v", err)
-		}
-		conn.Restore()
-		again := set(t, client, "again")
-		time.Sleep(time.Minute)
-		if len(again) > 0 {
-			t.Fatal("the store has answered")
-		}
-		if err := store.Recover(); err != nil {
-			t.Fatal(err)
-		}
-		if err := await.Receive(again); err != nil {
-			t.Error(err)
-		}
-		if entry, err := client.Get(t.Context(), "k"); err != nil || entry.Exists {
-			t.Errorf("%v, %v", entry, err)
-		}
-	})
-}
-
 // A dead server applies no Will. What the Will would have released is released as soon as the store is back.
 func TestACrashAppliesNoWillAndTheNextStoreReleasesWhatItWouldHaveReleased(t *testing.T) {
 	for _, honoured := range []bool{true, false} {
@@ -191,28 +162,6 @@ func TestACrashAppliesNoWillAndTheNextStoreReleasesWhatItWouldHaveReleased(t *te
 			}
 		})
 	}
-}
-
-// Restart loses the data, also of a durable store.
-func TestARestartErasesTheJournal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var journal transporttest.Journal
-		store := transporttest.StartDurable(t, &journal)
-		client, conn := store.Client(t, "a", patient)
-		mustSet(t, client, "k")
-		identity, _ := client.Store()
-		if err := store.Restart(statestore.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		conn.Restore()
-		entry, err := client.Get(t.Context(), "k")
-		if present, _ := client.Store(); err != nil || entry.Exists || present == identity {
-			t.Errorf("%v, %v, of the store %q; it was %q", entry, err, present, identity)
-		}
-		store.Crash(0)
-		goOn(t, store, conn)
-		mustSet(t, client, "k")
-	})
 }
 
 // A second store on the journal takes over, with the data. The first one answers nothing more:
@@ -250,74 +199,4 @@ func TestASecondStoreTakesOver(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A store that is cut off from its journal answers what rests on no commit, until another takes over:
-// what it sent last may be there or not.
-func TestAStoreThatIsCutOffAnswersFromMemory(t *testing.T) {
-	for keep := range 2 {
-		synctest.Test(t, func(t *testing.T) {
-			var journal transporttest.Journal
-			store := transporttest.StartDurable(t, &journal)
-			client, conn := store.Client(t, "a", patient)
-			mustSet(t, client, "k")
-			journal.CutOff()
-			written := set(t, client, "written")
-			time.Sleep(time.Hour)
-			if entry, err := client.Get(t.Context(), "k"); err != nil || !entry.Exists || len(written) > 0 {
-				t.Errorf("%v, %v; the write is answered: %t", entry, err, len(written) > 0)
-			}
-			store.Crash(keep)
-			if err := await.Receive(written); !errors.Is(err, transport.ErrOutcomeUnknown) {
-				t.Errorf("the write: %v", err)
-			}
-			goOn(t, store, conn)
-			if err := await.Receive(set(t, client, "later")); err != nil {
-				t.Errorf("the next store is cut off, too: %v", err)
-			}
-			if entry, err := client.Get(t.Context(), "written"); err != nil || entry.Exists != (keep > 0) {
-				t.Errorf("%v, %v; %d groups were kept", entry, err, keep)
-			}
-		})
-	}
-}
-
-// A caller does not wait for a slow commit longer than its context allows.
-func TestACallerGivesUpDuringACommit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var journal transporttest.Journal
-		store := transporttest.StartDurable(t, &journal)
-		client, _ := store.Client(t, "a", patient)
-		journal.SetLatency(time.Hour)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		began := time.Now()
-		if _, err := client.Set(ctx, "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Errorf("got %v", err)
-		}
-		if took := time.Since(began); took != time.Second {
-			t.Errorf("it took %v", took)
-		}
-	})
-}
-
-// A store that recovers on a machine with a clock that is behind issues versions above all that it
-// issued before.
-func TestVersionsRiseOnAMachineWhoseClockIsBehind(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var journal transporttest.Journal
-		store := transporttest.StartDurable(t, &journal)
-		client, conn := store.Client(t, "a", patient)
-		var before hlc.Timestamp
-		for _, off := range []time.Duration{0, -time.Minute, time.Minute, -time.Hour} {
-			store.Crash(0)
-			store.SetWall(func() time.Time { return time.Now().Add(off) })
-			goOn(t, store, conn)
-			version, err := client.Set(t.Context(), "k", nil, transport.SetOptions{})
-			if err != nil || version.Compare(before) <= 0 {
-				t.Fatalf("with a clock that is off by %v: %v, %v; the version before was %v", off, version, err, before)
-			}
-			before = version
-		}
-	})
 }
