@@ -236,28 +236,76 @@ func TestARequestWhoseCallerHasLeftCountsUntilItIsAcknowledged(t *testing.T) {
 	})
 }
 
+// docs/protocol.md §1.3, §1.4 and §7.7.
 func TestARequestHasThePropertiesThatTheProtocolAsksFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
+		b := newQuietBroker(10)
 		client := mustDialTo(t, b.pipeBroker, options)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
 		token := hlc.Token{Wall: 1, Counter: 2, Node: "n"}
-		if _, err := client.Set(ctx, "k", []byte("v"), SetOptions{FencingToken: token}); !errors.Is(err, ErrOutcomeUnknown) {
-			t.Error(err)
+		for i, test := range []struct {
+			do   func(ctx context.Context) error
+			want string // the user properties
+		}{
+			{func(ctx context.Context) error { return second(client.Get(ctx, "k")) }, "__srcId=a __protVer=1.0 $partition=a"},
+			{func(ctx context.Context) error {
+				return second(client.Set(ctx, "k", nil, SetOptions{FencingToken: token, Persist: true, Binding: Binding{Store: "s"}}))
+			}, "__srcId=a __protVer=1.0 $partition=a __ts=now __ft=1:2:n tenure-store=s aio-persistence=true"},
+			{func(ctx context.Context) error {
+				return second(client.VDel(ctx, "k", nil, DelOptions{Forced: "ana@ops"}))
+			}, "__srcId=a __protVer=1.0 $partition=a tenure-forced=ana@ops"},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 9500*time.Millisecond)
+			defer cancel()
+			if err := test.do(ctx); !errors.Is(err, ErrOutcomeUnknown) {
+				t.Error(err)
+			}
+			request := b.received()[i]
+			p := request.Properties
+			var user []string
+			for _, u := range p.User {
+				if u.Key == protocol.PropertyTimestamp {
+					u.Value = "now"
+				}
+				user = append(user, u.Key+"="+u.Value)
+			}
+			if got := strings.Join(user, " "); got != test.want {
+				t.Errorf("request %d has the user properties %q, want %q", i, got, test.want)
+			}
+			if p.MessageExpiry == nil || *p.MessageExpiry != 10 || len(p.CorrelationData) != len(correlation{}) {
+				t.Errorf("expiry %v, correlation data %x", p.MessageExpiry, p.CorrelationData)
+			}
+			if p.ResponseTopic != protocol.ResponseTopic("a") || p.ContentType != protocol.ContentType || request.Topic != protocol.InvokeTopic || request.QoS != 1 {
+				t.Errorf("topic %q, QoS %d, response topic %q, content type %q", request.Topic, request.QoS, p.ResponseTopic, p.ContentType)
+			}
 		}
-		requests := b.received()
-		if len(requests) != 1 {
-			t.Fatalf("%d requests came in", len(requests))
-		}
-		p := requests[0].Properties
-		if p.MessageExpiry == nil || *p.MessageExpiry != 10 || len(p.CorrelationData) != len(correlation{}) || len(p.User) != 5 {
-			t.Errorf("expiry %v, correlation data %x, user properties %v", p.MessageExpiry, p.CorrelationData, p.User)
-		}
-		if p.ResponseTopic != protocol.ResponseTopic("a") || p.ContentType != protocol.ContentType || requests[0].Topic != protocol.InvokeTopic || requests[0].QoS != 1 {
-			t.Errorf("topic %q, QoS %d, response topic %q, content type %q", requests[0].Topic, requests[0].QoS, p.ResponseTopic, p.ContentType)
+		for _, odd := range []string{"a\x00b", "a\nb", "\xff", strings.Repeat("a", 257)} {
+			if _, err := client.Del(t.Context(), "k", DelOptions{Forced: odd}); !errors.Is(err, ErrNotSent) {
+				t.Errorf("a reason of %d bytes, %.10q: %v, want ErrNotSent", len(odd), odd, err)
+			}
 		}
 	})
+}
+
+// second returns the error of a request.
+func second[T any](_ T, err error) error { return err }
+
+// Conn.RoundTrip promises it: a caller may reuse the memory of the payload.
+func TestACallerMayReuseThePayloadAfterItLeft(t *testing.T) {
+	conn, l := newTestLink(t, 1)
+	payload := []byte("payload")
+	calls := []*call{conn.begin(t, t.Context(), Request{Payload: payload}), conn.begin(t, t.Context(), Request{Payload: payload})}
+	l.gather() // takes the first
+	for _, c := range calls {
+		_ = conn.abandon(c, context.Canceled)
+	}
+	clear(payload)
+	if !bytes.Contains(l.packets, []byte("payload")) {
+		t.Errorf("what is being written has changed: %q", l.packets)
+	}
+	l.acknowledged(&mqtt.Puback{PacketID: l.lastID})
+	if l.gather(); len(l.packets) > 0 {
+		t.Errorf("the second is sent: %q", l.packets)
+	}
 }
 
 func TestABrokersReasonInAPUBACKReachesTheCaller(t *testing.T) {
