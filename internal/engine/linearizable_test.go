@@ -205,12 +205,11 @@ func TestInvariant30HistoriesAreLinearizable(t *testing.T) {
 }
 
 func testHistories(t *testing.T, journal func() statestore.Journal) {
-	const rounds, clients, requests = 300, 4, 8
+	const rounds, clients, requests = 100, 4, 8
 	for seed := range uint64(rounds) {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBenchOn(t, journal())
-			b.run()
-			defer b.end()
+			b := open(t, journal(), statestore.Options{})
+			defer b.close()
 			var order atomic.Int64
 			var tasks sync.WaitGroup
 			histories := make([][]operation, clients)
