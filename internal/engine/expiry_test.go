@@ -66,6 +66,29 @@ func TestRunReturnsOnCancel(t *testing.T) {
 	})
 }
 
+// While the system's clock is an hour back, the store serves the clients that did not step along as before.
+func TestInvariant48AStepOfTheSystemsClockIsNotAStepOfTheStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, nil, statestore.Options{})
+		defer d.close()
+		ahead := func(want time.Duration) {
+			t.Helper()
+			if got := d.apply("c", "SET", "k", "v").Version.Wall - time.Now().UnixMilli(); got != want.Milliseconds() {
+				t.Errorf("the store's version is %d ms ahead, want %v", got, want)
+			}
+		}
+		step := -time.Hour
+		d.engine.SetSystemClock(func() time.Time { return time.Now().Add(step) })
+		for range 9 {
+			ahead(0)
+			wait(15 * time.Second)
+		}
+		step = time.Hour
+		wait(2 * time.Minute)
+		ahead(time.Hour)
+	})
+}
+
 // Invariant 43: no lock is held while the system's clock is read. This clock calls the engine,
 // and would deadlock.
 func TestInvariant43NoLockIsHeldWhileTheSystemsClockIsRead(t *testing.T) {
