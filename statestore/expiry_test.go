@@ -12,72 +12,45 @@ import (
 
 // Invariant 31: a key never expires early, and does not exist from its deadline on.
 func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
-	tests := []struct {
-		name  string
-		steps []string      // one each 400 ms; "" does nothing
+	for _, test := range []struct {
+		steps []string      // one each 400 ms
 		after time.Duration // from the last step to the end; 0: the key does not expire
 	}{
-		{"a lifetime", []string{"SET k v PX 1000"}, time.Second},
-		{"a lifetime of a millisecond", []string{"SET k v PX 1"}, time.Millisecond},
-		{"time counts from the SET", []string{"SET k v PX 1000", ""}, 600 * time.Millisecond},
-		{"a renewal moves it", []string{"SET k v NEX PX 1000", "SET k v NEX PX 1000"}, time.Second},
-		{"another value moves it", []string{"SET k v PX 1000", "SET k w PX 1000"}, time.Second},
-		{"a longer PX moves it later", []string{"SET k v PX 1000", "SET k v PX 5000"}, 5 * time.Second},
-		{"a shorter PX moves it earlier", []string{"SET k v PX 5000", "SET k v PX 100"}, 100 * time.Millisecond},
-		{"later, then earlier", []string{"SET k v PX 1000", "SET k v PX 5000", "SET k v PX 10"}, 10 * time.Millisecond},
-		{"SET without PX clears it", []string{"SET k v PX 1000", "SET k v"}, 0},
-		{"a renewal without PX clears it", []string{"SET k v NEX PX 1000", "SET k v NEX"}, 0},
-		{"a key that had none gets one", []string{"SET k v", "SET k v PX 1000"}, time.Second},
-		{"cleared and set again", []string{"SET k v PX 1000", "SET k v", "SET k v PX 300"}, 300 * time.Millisecond},
-		{"DEL drops it", []string{"SET k v PX 1000", "DEL k", "SET k v"}, 0},
-		{"GET does not move it", []string{"SET k v PX 1000", "GET k"}, 600 * time.Millisecond},
-		{"a refused NX does not move it", []string{"SET k v PX 1000", "SET k v NX PX 5000"}, 600 * time.Millisecond},
-		{"a refused NEX does not move it", []string{"SET k v PX 1000", "SET k w NEX PX 5000"}, 600 * time.Millisecond},
-		{"a refused NEX without PX does not clear it", []string{"SET k v PX 1000", "SET k w NEX"}, 600 * time.Millisecond},
-		{"the longest lifetime never ends", []string{"SET k v PX 9223372036854775807"}, 0},
-	}
-	for _, test := range tests {
-		begin := func(t *testing.T) *world {
-			w := newWorld(t, Options{})
-			for i, step := range test.steps {
-				if i > 0 {
-					w.pass(400 * time.Millisecond)
-				}
-				if step != "" {
+		{[]string{"SET k v PX 1000"}, time.Second},
+		{[]string{"SET k v PX 1000", "GET k"}, 600 * time.Millisecond},
+		{[]string{"SET k v NEX PX 1000", "SET k v NEX PX 1000"}, time.Second},
+		{[]string{"SET k v PX 1000", "SET k v PX 5000", "SET k w PX 10"}, 10 * time.Millisecond},
+		{[]string{"SET k v NEX PX 1000", "SET k v NEX"}, 0},
+		{[]string{"SET k v PX 1000", "SET k v", "SET k v PX 300"}, 300 * time.Millisecond},
+		{[]string{"SET k v PX 1000", "DEL k", "SET k v"}, 0},
+		{[]string{"SET k v PX 1000", "SET k v NX PX 5000"}, 600 * time.Millisecond},
+		{[]string{"SET k v PX 1000", "SET k w NEX"}, 600 * time.Millisecond},
+		{[]string{"SET k v PX 9223372036854775807"}, 0},
+	} {
+		t.Run(strings.Join(test.steps, ", "), func(t *testing.T) {
+			for _, found := range []func(*world){ // by a request, and by Expire
+				func(w *world) { w.want(ask("GET k"), "$-1\r\n") },
+				func(w *world) { w.store.Expire(w.now, 10) },
+			} {
+				w := newWorld(t, Options{})
+				for i, step := range test.steps {
+					w.pass(400 * time.Millisecond * time.Duration(min(i, 1)))
 					w.send(ask(step))
 				}
-			}
-			return w
-		}
-		present := func(w *world) {
-			w.tb.Helper()
-			notified, more := w.store.Expire(w.now, 10)
-			if len(notified.Notifications) != 0 || more || w.store.Usage().Keys != 1 {
-				w.tb.Errorf("Expire left %d keys, more is %t", w.store.Usage().Keys, more)
-			}
-			if answer, _ := w.send(ask("GET k")); answer[:4] != "$1\r\n" {
-				w.tb.Errorf("GET: got %q", answer)
-			}
-		}
-		t.Run(test.name, func(t *testing.T) {
-			if test.after == 0 {
-				w := begin(t)
-				w.pass(100 * 365 * 24 * time.Hour)
-				present(w)
-				return
-			}
-			w := begin(t)
-			w.pass(test.after - time.Nanosecond)
-			present(w)
-			w.now.Elapsed++
-			w.want(ask("GET k"), "$-1\r\n")
-			if w.store.Usage().Keys != 0 {
-				t.Error("GET did not remove the key")
-			}
-			w = begin(t)
-			w.pass(test.after)
-			if _, more := w.store.Expire(w.now, 10); more || w.store.Usage().Keys != 0 {
-				t.Errorf("at its instant Expire left %d keys, more is %t", w.store.Usage().Keys, more)
+				if test.after == 0 {
+					w.pass(100 * 365 * 24 * time.Hour)
+				} else {
+					w.pass(test.after - time.Nanosecond)
+				}
+				if w.store.Expire(w.now, 10); w.store.Usage().Keys != 1 {
+					t.Fatal("it expires early")
+				}
+				if test.after > 0 {
+					w.now.Elapsed++
+					if found(w); w.store.Usage().Keys != 0 {
+						t.Error("it is still there")
+					}
+				}
 			}
 		})
 	}
