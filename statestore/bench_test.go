@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
-	"slices"
 	"testing"
 	"time"
 )
@@ -73,8 +72,6 @@ func benchmarkKeysOf(b *testing.B, keys int, want Outcome, payload []byte, corre
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "requests/s")
 }
 
-func BenchmarkRenew(b *testing.B) { benchmarkRequests(b, OK, renewal(0), nil) }
-
 // BenchmarkRenewDedup measures renewals as in a server: each request has correlation data, and
 // the store records the reply.
 func BenchmarkRenewDedup(b *testing.B) {
@@ -83,29 +80,6 @@ func BenchmarkRenewDedup(b *testing.B) {
 		correlations[i] = fmt.Appendf(nil, "%016d", i)
 	}
 	benchmarkRequests(b, OK, renewal(0), correlations)
-}
-
-// BenchmarkExpire measures the removal of all keys that fall due at once, in batches
-// as package engine makes them, and the longest batch: for that long requests wait.
-func BenchmarkExpire(b *testing.B) {
-	b.ReportAllocs()
-	worst := time.Duration(0)
-	for range b.N {
-		b.StopTimer()
-		store, now := benchmarkStore(b, benchmarkKeys)
-		now.Elapsed += time.Minute
-		b.StartTimer()
-		for more := true; more; {
-			began := time.Now()
-			_, more = store.Expire(now, 256)
-			worst = max(worst, time.Since(began))
-		}
-		if store.Usage().Keys != 0 {
-			b.Fatalf("%d keys are left", store.Usage().Keys)
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/benchmarkKeys, "ns/key")
-	b.ReportMetric(float64(worst.Microseconds())/1000, "ms-worst-batch")
 }
 
 // BenchmarkMemory measures the memory of a key with an expiry beyond the bytes of key and value.
@@ -120,45 +94,4 @@ func BenchmarkMemory(b *testing.B) {
 		b.ReportMetric(float64(int64(after.HeapAlloc-before.HeapAlloc)-store.bytes)/benchmarkKeys, "bytes/key")
 		runtime.KeepAlive(store)
 	}
-}
-
-// benchmarkJournaled returns a journaled store with a lease at each key, and its records.
-func benchmarkJournaled(b *testing.B, keys int) (*Store, Instant, []Record) {
-	b.Helper()
-	now := Instant{WallMillis: noon, Elapsed: time.Hour}
-	store, err := New(Options{Journaled: true})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if _, err := store.Restored(now, Former{}); err != nil {
-		b.Fatal(err)
-	}
-	store.Committed(store.Bound())
-	for i := range keys {
-		benchmarkApply(b, store, now, Request{Payload: renewal(i)}, OK)
-	}
-	return store, now, slices.Collect(store.Snapshot())
-}
-
-// BenchmarkRestore measures the restart of a store, without its journal.
-func BenchmarkRestore(b *testing.B) {
-	const keys = 100_000
-	_, now, records := benchmarkJournaled(b, keys)
-	b.ReportAllocs()
-	for b.Loop() {
-		store, err := New(Options{Journaled: true})
-		if err != nil {
-			b.Fatal(err)
-		}
-		for _, record := range records {
-			if err := store.Restore(record); err != nil {
-				b.Fatal(err)
-			}
-		}
-		if _, err := store.Restored(now, Former{}); err != nil {
-			b.Fatal(err)
-		}
-		store.Begin(now)
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/keys, "ns/key")
 }

@@ -47,37 +47,6 @@ func Example() {
 	// b SET: "+OK\r\n" 1696374425000:5:StateStore
 }
 
-// The caller calls Expire at the time of NextExpiry, and delivers the notifications of the
-// expired leases.
-func ExampleStore_Expire() {
-	store, err := statestore.New(statestore.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	now := statestore.Instant{WallMillis: 1696374425000}
-	send(store, now, "b", "1696374425000:0:b", "KEYNOTIFY", "lock")
-	send(store, now, "a", "1696374425000:0:a", "SET", "lock", "a", "NEX", "PX", "10000")
-
-	next, _ := store.NextExpiry()
-	fmt.Println("next expiry:", next)
-	for _, at := range []time.Duration{next - time.Nanosecond, next} {
-		now.Elapsed = at
-		effects, more := store.Expire(now, 100)
-		fmt.Println("at", at, "keys:", store.Usage().Keys, "more:", more)
-		for _, n := range effects.Notifications {
-			fmt.Printf("to %s about %s: %q %s\n", n.Client, n.Key, n.Append(nil), n.Version)
-		}
-	}
-	// Output:
-	// b KEYNOTIFY: "+OK\r\n"
-	// a SET: "+OK\r\n" 1696374425000:1:StateStore
-	// next expiry: 10s
-	// at 9.999999999s keys: 1 more: false
-	// at 10s keys: 0 more: false
-	// to b about lock: "*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n" 1696374425000:1:StateStore
-}
-
 // A store commits what a lease needs to survive a crash. Its renewals have no records.
 func ExampleStore_Restore() {
 	journal := make(map[string][]byte) // a real one is on a disk

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"hash/maphash"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -51,10 +50,11 @@ func TestARenewalAllocatesLittle(t *testing.T) {
 // deliver sends a request that may be delivered again.
 func (w *world) deliver(client, correlation string, words ...string) (reply Reply, notified int) {
 	ts := "1:0:n"
-	reply, notifications := w.store.Apply(w.now, Parse(Request{
+	reply, effects := w.store.Apply(w.now, Parse(Request{
 		Client: client, Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(correlation), Delivery: Redelivery,
 	}))
-	return reply, len(notifications.Notifications)
+	w.disk.write(effects.Groups)
+	return reply, len(effects.Notifications)
 }
 
 // Invariant 23: the store distinguishes correlation data of any length, whichever byte differs.
@@ -135,25 +135,19 @@ func TestARememberedRequestTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 // The journal has the replies of the session before, too, until they are removed.
 func TestARestoredReplyTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 	for _, test := range []struct{ before, latest int }{{0, 1}, {0, 100}, {99, 1}, {100, 7}, {100, 50}, {50, 100}} {
-		d, ts := make(disk), "1:0:n"
+		d := make(disk)
 		w := d.world(t, Options{DedupWindow: 100})
-		set := func(i int) {
-			_, effects := w.store.Apply(w.now, Parse(Request{
-				Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
-			}))
-			d.write(effects.Groups)
-		}
 		for i := range test.before {
-			set(i)
+			w.deliver("c", strconv.Itoa(i), "SET", "k", "v")
 		}
 		w.store.EndSession("c")
 		for i := range test.latest {
-			set(1000 + i)
+			w.deliver("c", strconv.Itoa(1000+i), "SET", "k", "v")
 		}
 		w = d.world(t, Options{DedupWindow: 100})
 		w.wantCountedMemory(test.latest)
 		for n := test.latest + 1; n <= 100; n++ {
-			set(1000 + n)
+			w.deliver("c", strconv.Itoa(1000+n), "SET", "k", "v")
 			w.wantCountedMemory(n)
 		}
 	}
@@ -175,28 +169,18 @@ func (w *world) wantCountedMemory(requests int) {
 func TestARequestThatChangedNothingIsJudgedAnewAfterACrash(t *testing.T) {
 	d := make(disk)
 	w := d.world(t, Options{})
-	ts := "1:0:n"
-	apply := func(client, correlation string, words ...string) Reply {
-		reply, effects := w.store.Apply(w.now, Parse(Request{Client: client, Correlation: []byte(correlation), Delivery: Redelivery, Timestamp: &ts, Payload: []byte(payload(words...))}))
-		d.write(effects.Groups)
-		return reply
+	want := func(client string, outcome Outcome, words ...string) {
+		t.Helper()
+		if got, _ := w.deliver(client, "1", words...); got.Outcome != outcome {
+			t.Errorf("%q: %v, want %v", words, got.Outcome, outcome)
+		}
 	}
-	if first := apply("a", "1", "DEL", "k"); first.Outcome != NothingThere {
-		t.Fatal(first)
-	}
-	if set := apply("b", "1", "SET", "k", "v"); set.Outcome != OK {
-		t.Fatal(set)
-	}
-	if again := apply("a", "1", "DEL", "k"); again.Outcome != NothingThere {
-		t.Errorf("delivered again to the same process: %v", again)
-	}
+	want("a", NothingThere, "DEL", "k")
+	want("b", OK, "SET", "k", "v")
+	want("a", NothingThere, "DEL", "k") // delivered again to the same process
 	w = d.world(t, Options{})
-	if again := apply("b", "1", "SET", "k", "v"); again.Outcome != OK {
-		t.Errorf("delivered again after a crash: %v", again)
-	}
-	if again := apply("a", "1", "DEL", "k"); again.Outcome != Deleted {
-		t.Errorf("a request that changed nothing, delivered again after a crash: %v; the documentation says that it is judged anew", again)
-	}
+	want("b", OK, "SET", "k", "v")
+	want("a", Deleted, "DEL", "k")
 }
 
 // A client comes back after its session has ended, before or while its records are removed.
@@ -207,24 +191,17 @@ func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 		for sent := 1; sent <= 2*window; sent++ { // after that
 			d := make(disk)
 			w := d.world(t, Options{DedupWindow: window})
-			send := func(i int) Effects {
-				_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i))}))
-				return effects
-			}
-			set := func(i int) {
-				ts := "1:0:n"
-				_, effects := w.store.Apply(w.now, Parse(Request{
-					Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
-				}))
-				d.write(effects.Groups)
+			words := func(i int) []string {
+				if i%3 == 1 {
+					return []string{"DEL", "none"} // has no record
+				}
+				return []string{"SET", strconv.Itoa(i), "v"}
 			}
 			known := func(i int) bool {
-				stamp := "1:0:n"
-				command := Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: []byte(strconv.Itoa(i)), Delivery: Redelivery})
-				set := Parse(Request{Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &stamp, Correlation: []byte(strconv.Itoa(i)), Delivery: Redelivery})
-				_, deleted := w.store.lookup(w.now, &command)
-				_, wasSet := w.store.lookup(w.now, &set)
-				return deleted || wasSet
+				ts := "1:0:n"
+				command := Parse(Request{Client: "c", Payload: []byte(payload(words(i)...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)), Delivery: Redelivery})
+				_, known := w.store.lookup(w.now, &command)
+				return known
 			}
 			check := func(when string) {
 				t.Helper()
@@ -233,35 +210,27 @@ func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 						t.Fatalf("%s, after %d removed records and %d requests: request %d of the ended session has a reply", when, removed, sent, i)
 					}
 				}
-				for i := max(0, sent-window); i < sent; i++ {
-					if i%3 > 0 && !known(100+i) {
+				for i := 100 + max(0, sent-window); i < 100+sent; i++ {
+					if i%3 != 1 && !known(i) {
 						t.Fatalf("%s, after %d removed records and %d requests: request %d has no reply", when, removed, sent, i)
 					}
 				}
 			}
 			for i := range window + 3 {
-				set(i)
+				w.deliver("c", strconv.Itoa(i), words(i)...)
 			}
 			w.store.EndSession("c")
 			d.write(w.store.RemoveObsolete(removed))
 			for i := range sent {
-				if i%3 == 0 {
-					send(100 + i) // has no record
-				} else {
-					set(100 + i)
-				}
+				w.deliver("c", strconv.Itoa(100+i), words(100+i)...)
 			}
 			check("before a crash")
-			w = d.world(t, Options{DedupWindow: window})
-			if sent > 1 { // else the second session has no record
-				check("after a crash")
-			}
-			for groups := w.store.RemoveObsolete(3); groups != nil; groups = w.store.RemoveObsolete(3) {
-				d.write(groups)
-			}
-			w = d.world(t, Options{DedupWindow: window})
-			if sent > 1 {
-				check("after another crash")
+			for range 2 {
+				w = d.world(t, Options{DedupWindow: window})
+				if sent > 1 { // else the second session has no record
+					check("after a crash")
+				}
+				d.write(w.store.RemoveObsolete(3))
 			}
 			w.store.EndSession("c")
 			d.write(w.store.RemoveObsolete(1000))
@@ -279,66 +248,50 @@ func TestASessionThatEndsLeavesNoRecord(t *testing.T) {
 	const window = 100
 	d := make(disk)
 	w := d.world(t, Options{DedupWindow: window})
-	send := func(i int, words ...string) {
-		ts := "1:0:n"
-		reply, effects := w.store.Apply(w.now, Parse(Request{
-			Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
-		}))
-		if reply.Err != nil {
-			t.Fatal(reply.Err)
+	records := func(replies int) {
+		t.Helper()
+		if len(d) != replies+3 || w.store.Usage().ObsoleteRecords > replies {
+			t.Fatalf("there are %d records, %+v; want the key, identity, bound and %d replies", len(d), w.store.Usage(), replies)
 		}
-		d.write(effects.Groups)
 	}
 	for i := range window + window/2 {
-		send(i, "SET", "k", "v") // has a record, also of its reply
+		w.deliver("c", strconv.Itoa(i), "SET", "k", "v") // has a record, also of its reply
 	}
 	for i := range window {
-		send(1000+i, "GET", "k")
-		send(2000+i, "VDEL", "k", "other") // replaces it in memory only
+		w.deliver("c", strconv.Itoa(1000+i), "GET", "k")
+		w.deliver("c", strconv.Itoa(2000+i), "VDEL", "k", "other") // replaces it in memory only
 	}
-	if got := len(d); got != window+3 {
-		t.Errorf("there are %d records; want the key, identity, bound and %d replies", got, window)
-	}
-	for _, restarted := range []bool{false, true} {
-		if restarted {
-			// The window of a store with a lower limit takes the place of the larger one.
-			w = d.world(t, Options{DedupWindow: 7})
-			if got := w.store.Usage().DedupEntries; got != window {
-				t.Errorf("%d replies are restored; want %d", got, window)
-			}
-			if got := w.store.RestoredClients(); !slices.Equal(got, []string{"c"}) {
-				t.Errorf("the restored clients are %q", got)
-			}
-			for i := range 2 * window {
-				send(5000+i, "SET", "k", "w")
-			}
-			if got := w.store.Usage().DedupEntries; got != window || len(d) != window+3 {
-				t.Errorf("%d replies, %d records; want the same as before", got, len(d))
-			}
-		} else if got := w.store.RestoredClients(); got != nil {
+	records(window)
+	for restarted := range 2 {
+		var clients []string
+		if restarted == 1 { // the window of a store with a lower limit takes the place of the larger one
+			w, clients = d.world(t, Options{DedupWindow: 7}), []string{"c"}
+		}
+		if got := w.store.RestoredClients(); !slices.Equal(got, clients) {
 			t.Errorf("the restored clients are %q", got)
 		}
-		ended := maps.Clone(d)
+		for i := range 2 * window {
+			w.deliver("c", strconv.Itoa(5000+i), "SET", "k", "w")
+		}
+		records(window)
 		w.store.EndSession("c")
 		w.store.EndSession("c")
 		for left := window; left > 0; {
 			const limit = MaxGroup + 5
-			if got := w.store.Usage().ObsoleteRecords; got != left {
-				t.Errorf("%d records are obsolete; want %d", got, left)
-			}
-			left -= min(limit, left)
+			left = max(left-limit, 0)
 			for _, group := range w.store.RemoveObsolete(limit) {
 				if len(group) > MaxGroup {
 					t.Errorf("a group has %d records", len(group))
 				}
-				ended.write([]Group{group})
+				d.write([]Group{group})
 			}
-			if len(ended) != left+3 {
-				t.Fatalf("%d records are left; want the key, identity, bound, and %d replies", len(ended), left)
-			}
+			records(left)
 		}
-		if got := w.store.RestoredClients(); got != nil || w.store.RemoveObsolete(1) != nil || w.store.Usage().ObsoleteRecords != 0 {
-			t.Errorf("after the session %q is restored", got)
+		if w.store.RestoredClients() != nil || w.store.RemoveObsolete(1) != nil {
+			t.Error("after the session it is restored, or there is more to remove")
+		}
+		for i := range window {
+			w.deliver("c", strconv.Itoa(9000+i), "SET", "k", "x")
 		}
 	}
 }
