@@ -94,36 +94,6 @@ func TestEachFaultDoesWhatItSays(t *testing.T) {
 	}
 }
 
-func TestInvariant23ARepeatedRequestIsAppliedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		client, conn := store.Client(t, "a", transport.ClientOptions{})
-		conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{Repeat: true} })
-		version, err := client.Set(t.Context(), "k", nil, transport.SetOptions{Condition: transport.IfMissing})
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn.SetFault(nil)
-		if entry, err := client.Get(t.Context(), "k"); err != nil || entry.Version != version {
-			t.Errorf("the key has version %v, %v; the reply said %v", entry.Version, err, version)
-		}
-	})
-}
-
-func TestASecondConnectionOfOneNameTakesOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		first, _ := store.Client(t, "twin", transport.ClientOptions{})
-		second, _ := store.Client(t, "twin", transport.ClientOptions{})
-		if _, err := first.Get(t.Context(), "k"); !errors.Is(err, transport.ErrSessionTakenOver) {
-			t.Errorf("the first: %v, want ErrSessionTakenOver", err)
-		}
-		if _, err := second.Get(t.Context(), "k"); err != nil {
-			t.Errorf("the second: %v", err)
-		}
-	})
-}
-
 func TestEachFaultOfANotificationDoesWhatItSays(t *testing.T) {
 	arrival := func(after time.Duration, value string) string { return fmt.Sprint(after, " ", value) }
 	for _, test := range []struct {
