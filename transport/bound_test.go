@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -80,53 +81,64 @@ func TestABindingBoundsARequestWhereverItIs(t *testing.T) {
 		name    string
 		prepare func(*testing.T, *quietBroker, *Client)
 		want    error
+		says    string
 		sent    int // requests that came in, the one of prepare included
 	}{
-		{"sent", func(*testing.T, *quietBroker, *Client) {}, ErrOutcomeUnknown, 1},
+		{"sent", func(*testing.T, *quietBroker, *Client) {}, ErrOutcomeUnknown, "", 1},
 		{"held back by the Receive Maximum", func(t *testing.T, b *quietBroker, client *Client) {
 			began(t, client, "k", 9*time.Second)
 			b.received()
-		}, ErrNotSent, 1},
+		}, ErrNotSent, "Receive Maximum 1", 1},
 		{"without a connection", func(_ *testing.T, b *quietBroker, _ *Client) {
-			b.pipeBroker.mu.Lock()
-			b.down = true
-			b.pipeBroker.mu.Unlock()
+			b.refuseToDial(true)
 			b.cut()
 			b.received()
-		}, ErrNotSent, 0},
+		}, ErrNotSent, "", 0},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, options Options) {
-				b := newQuietBroker(1)
-				client := mustDialTo(t, b.pipeBroker, options)
-				test.prepare(t, b, client)
-				set := func(binding Binding) <-chan error {
-					results := make(chan error, 1)
-					options := SetOptions{Binding: binding}
-					go func() {
-						_, err := client.Set(t.Context(), "k", nil, options)
-						results <- err
-					}()
-					return results
-				}
-				usable, end := context.WithCancelCause(t.Context())
-				start, result := time.Now(), set(Binding{While: usable})
-				synctest.Wait()
-				end(cause)
-				if err := await.Receive(result); !errors.Is(err, test.want) || !errors.Is(err, cause) || time.Since(start) > 0 {
-					t.Errorf("While ends: %v after %v, want %v and the cause at once", err, time.Since(start), test.want)
-				}
-				if got := len(b.received()); got != test.sent {
-					t.Errorf("%d requests came in, want %d", got, test.sent)
-				}
-				if err := await.Receive(set(Binding{While: usable})); !errors.Is(err, ErrNotSent) || !errors.Is(err, cause) || time.Since(start) > 0 {
-					t.Errorf("While is over: %v after %v", err, time.Since(start))
-				}
-				err := await.Receive(set(Binding{Until: start.Add(2 * time.Second)}))
-				if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != 2*time.Second {
-					t.Errorf("Until passes: %v after %v", err, took)
-				}
+		for bound, begin := range map[string]func(*Client) (request func() error, end func()){
+			"While": func(client *Client) (func() error, func()) {
+				usable, end := context.WithCancelCause(context.Background())
+				return func() error {
+					_, err := client.Set(context.Background(), "k", nil, SetOptions{Binding: Binding{While: usable}})
+					return err
+				}, func() { end(cause) }
+			},
+			"the context": func(client *Client) (func() error, func()) {
+				ctx, end := context.WithCancelCause(context.Background())
+				return func() error {
+					_, err := client.GetWith(ctx, "k", GetOptions{Urgent: true})
+					return err
+				}, func() { end(cause) }
+			},
+		} {
+			t.Run(test.name+", ended by "+bound, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, options Options) {
+					b := newQuietBroker(1)
+					client := mustDialTo(t, b.pipeBroker, options)
+					test.prepare(t, b, client)
+					request, end := begin(client)
+					start, result := time.Now(), make(chan error, 1)
+					go func() { result <- request() }()
+					synctest.Wait()
+					end()
+					if err := await.Receive(result); !errors.Is(err, test.want) || !errors.Is(err, cause) || !strings.Contains(err.Error(), test.says) {
+						t.Errorf("%v, want %v, %q and the cause", err, test.want, test.says)
+					}
+					if got := len(b.received()); got != test.sent {
+						t.Errorf("%d requests came in, want %d", got, test.sent)
+					}
+					if err := request(); !errors.Is(err, ErrNotSent) || !errors.Is(err, cause) || time.Since(start) > 0 {
+						t.Errorf("when it is over: %v after %v", err, time.Since(start))
+					}
+					_, err := client.VDel(t.Context(), "k", nil, DelOptions{Binding: Binding{Until: start.Add(2 * time.Second)}})
+					if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != 2*time.Second {
+						t.Errorf("Until passes: %v after %v", err, took)
+					}
+					if got := len(b.received()); got != test.sent { // the first counts until it is acknowledged
+						t.Errorf("%d requests came in at last", got)
+					}
+				})
 			})
-		})
+		}
 	}
 }

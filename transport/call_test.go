@@ -212,30 +212,6 @@ func TestARequestThatMQTTCannotEncodeIsNotSentAndDelaysNoOther(t *testing.T) {
 	}
 }
 
-func TestARequestWhoseCallerHasLeftCountsUntilItIsAcknowledged(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		ctx, leave := context.WithCancel(t.Context())
-		first := get(ctx, client, "k1")["k1"]
-		request := b.received()[0]
-		leave()
-		if got := await.Receive(first); !errors.Is(got.err, ErrOutcomeUnknown) || !errors.Is(got.err, context.Canceled) {
-			t.Errorf("the first: %v", got.err)
-		}
-		second := get(t.Context(), client, "k2")["k2"]
-		if got := b.received(); len(got) != 1 {
-			t.Errorf("%d requests came in; the Receive Maximum is 1", len(got))
-		}
-		b.acknowledge(request.PacketID, 0)
-		if got := b.received(); len(got) != 2 {
-			t.Errorf("after the acknowledgement %d requests came in", len(got))
-		}
-		client.Close()
-		await.Receive(second)
-	})
-}
-
 // docs/protocol.md §1.3, §1.4 and §7.7.
 func TestARequestHasThePropertiesThatTheProtocolAsksFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {

@@ -8,7 +8,6 @@ import (
 	"math"
 	"net"
 	"net/url"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -77,49 +76,37 @@ func (l *link) isIdle() bool {
 }
 
 func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
-	for name, takesBack := range map[string]bool{"and does not know it yet": false, "and has taken it back": true} {
+	for name, test := range map[string]struct{ tenure, takesBack bool }{
+		"and does not know it yet": {}, "and has taken it back": {takesBack: true},
+		"because its tenure is over": {tenure: true}, "because its tenure is over, and has taken it back": {tenure: true, takesBack: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			conn, l := newTestLink(t, 1)
-			ctx, cancel := context.WithCancel(t.Context())
-			c := conn.begin(t, ctx, Request{})
-			cancel()
+			over := errors.New("over")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			of, request := ctx, Request{}
+			if test.tenure {
+				of, request.Binding.While = t.Context(), ctx
+			}
+			c := conn.begin(t, of, request)
+			cancel(over)
 			var err error
-			if takesBack {
+			if test.takesBack {
 				err = conn.await(c)
 			}
-			l.gather()
-			if len(l.packets) > 0 {
+			if l.gather(); len(l.packets) > 0 {
 				t.Error("it is sent")
 			}
-			if !takesBack {
+			if !test.takesBack {
 				err = conn.await(c)
 			}
-			if !errors.Is(err, ErrNotSent) || !errors.Is(err, context.Canceled) {
-				t.Errorf("%v, want ErrNotSent and Canceled", err)
+			if !errors.Is(err, ErrNotSent) || !errors.Is(err, over) {
+				t.Errorf("%v, want ErrNotSent and why", err)
 			}
 			if !l.isIdle() {
 				t.Error("it waits or counts still")
 			}
 		})
-	}
-}
-
-// Its tenure ends while the request waits, a moment before the connection takes it.
-func TestInvariant21ARequestWhoseTenureIsOverIsNotSent(t *testing.T) {
-	conn, l := newTestLink(t, 1)
-	usable, end := context.WithCancelCause(t.Context())
-	c := conn.begin(t, t.Context(), Request{Binding: Binding{While: usable}})
-	over := errors.New("over")
-	end(over)
-	l.gather()
-	if len(l.packets) > 0 {
-		t.Fatal("it is sent")
-	}
-	if err := conn.await(c); !errors.Is(err, ErrNotSent) || !errors.Is(err, over) {
-		t.Errorf("%v, want ErrNotSent and why", err)
-	}
-	if !l.isIdle() {
-		t.Error("it waits or counts still")
 	}
 }
 
@@ -437,39 +424,5 @@ func TestInvariant42CloseDuringAProbeLeavesNothing(t *testing.T) {
 			t.Errorf("Close: %v after %v", err, time.Since(began))
 		}
 		client.Probe(time.Hour) // on no connection
-	})
-}
-
-// oddContext is a context of the program whose methods do as a test says.
-type oddContext struct {
-	context.Context
-	done, err func()
-}
-
-func (c oddContext) Done() <-chan struct{} { c.done(); return c.Context.Done() }
-func (c oddContext) Err() error            { c.err(); return c.Context.Err() }
-
-// A context is a function of the program. It harms nothing but the request that it belongs to.
-func TestAContextOfTheProgramThatEndsItsGoroutineOrBlocksHarmsNoOtherRequest(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		client := mustDialTo(t, storeBroker(), options)
-		nothing, blocks := func() {}, make(chan struct{})
-		for name, odd := range map[string]oddContext{
-			"Err ends the goroutine":  {t.Context(), nothing, runtime.Goexit},
-			"Done ends the goroutine": {t.Context(), runtime.Goexit, nothing},
-			"Err panics":              {t.Context(), nothing, func() { panic("why") }},
-			"Done panics":             {t.Context(), func() { panic("why") }, nothing},
-			"Err blocks":              {t.Context(), nothing, func() { await.Receive(blocks) }},
-		} {
-			go func() {
-				defer func() { _ = recover() }()
-				_, _ = client.Get(odd, "odd")
-			}()
-			synctest.Wait()
-			if _, err := client.Get(t.Context(), "k"); err != nil {
-				t.Errorf("%s: the next request: %v", name, err)
-			}
-		}
-		close(blocks)
 	})
 }

@@ -187,26 +187,6 @@ func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 	})
 }
 
-// endingHandler is a handler of the program that ends the goroutine which logs a line with this text, or
-// any line.
-type endingHandler struct {
-	slog.Handler
-	text  string
-	ended *atomic.Int64
-}
-
-func (h endingHandler) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h endingHandler) Handle(_ context.Context, record slog.Record) error {
-	if h.text == "" || record.Message == h.text {
-		h.ended.Add(1)
-		runtime.Goexit()
-	}
-	return nil
-}
-
-func (h endingHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
-
 func (b *pipeBroker) refuseToDial(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -215,79 +195,58 @@ func (b *pipeBroker) refuseToDial(down bool) {
 
 // A function of the program may call runtime.Goexit, as the Fatal of a test does. The client goes on.
 func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
-	var ended atomic.Int64
-	end := func() {
-		ended.Add(1)
-		runtime.Goexit()
-	}
-	for name, options := range map[string]ClientOptions{
-		"Trace.Lost":          {Trace: &Trace{Lost: func(ConnectionStatus) { end() }}},
-		"Trace.ConnectFailed": {Trace: &Trace{ConnectFailed: func(ConnectionStatus) { end() }}},
-		"each line of a log":  {Logger: slog.New(endingHandler{ended: &ended})},
-		"the loss in a log":   {Logger: slog.New(endingHandler{ended: &ended, text: "disconnected by the broker"})},
-		"the end in a log":    {Logger: slog.New(endingHandler{ended: &ended, text: "disconnected"})},
-		"a failure in a log":  {Logger: slog.New(endingHandler{ended: &ended, text: "cannot connect"})},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, o Options) {
-				ended.Store(0)
-				o.ClientOptions = options
-				broker := storeBroker()
-				client := mustDialTo(t, broker, o)
-				for _, lose := range []func(){
-					broker.cut,
-					func() {
-						send(broker.present(), packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = packets.DisconnectServerShuttingDown })
-					},
-					func() {
-						broker.refuseToDial(true)
-						broker.cut()
-					},
-				} {
-					lose()
-					time.Sleep(5 * time.Second)
-					broker.refuseToDial(false)
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					if _, err := client.Get(ctx, "k"); err != nil {
-						t.Errorf("the next request: %v", err)
-					}
-					cancel()
-				}
-				if ended.Load() == 0 {
-					t.Error("nothing was ended: the test shows nothing")
-				}
-			})
-		})
-	}
+	inBubble(t, func(t *testing.T, options Options) {
+		ended := 0
+		end := func(ConnectionStatus) {
+			ended++
+			runtime.Goexit()
+		}
+		options.Trace = traced(end)
+		options.Logger = slog.New(lineHandler{slog.DiscardHandler, func() { end(ConnectionStatus{}) }})
+		broker := storeBroker()
+		client := mustDialTo(t, broker, options)
+		for i := range 3 {
+			broker.refuseToDial(i == 1)
+			broker.cut()
+			time.Sleep(5 * time.Second)
+			broker.refuseToDial(false)
+			if _, err := client.Get(t.Context(), "k"); err != nil {
+				t.Errorf("the next request: %v", err)
+			}
+		}
+		if ended < 10 {
+			t.Errorf("%d calls of the program were ended", ended)
+		}
+	})
 }
 
-// The goroutine that connects is the one of the Dialer, so the client ends, and says why.
-func TestADialerThatEndsItsGoroutineEndsTheClient(t *testing.T) {
-	inBubble(t, func(t *testing.T, o Options) {
-		broker := storeBroker()
-		client := mustDialTo(t, broker, o)
-		watch, err := client.Watch("k")
-		if err != nil {
+// lineHandler is a handler of a program.
+type lineHandler struct {
+	slog.Handler
+	handle func()
+}
+
+func (h lineHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h lineHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+
+func (h lineHandler) Handle(context.Context, slog.Record) error {
+	h.handle()
+	return nil
+}
+
+// What a program learns of a client that it has closed, such as that a lease could not be released, is logged.
+func TestALineThatComesAfterCloseIsWritten(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		client := mustDialTo(t, &pipeBroker{}, options)
+		written := 0
+		logger := client.Dispatched(slog.New(lineHandler{slog.DiscardHandler, func() { written++ }}))
+		logger.Info("before")
+		if err := client.Close(); err != nil {
 			t.Fatal(err)
 		}
-		broker.mu.Lock()
-		broker.dialing = runtime.Goexit
-		broker.mu.Unlock()
-		broker.cut()
-		for open := true; open; {
-			_, open = await.Next(watch.Changes())
-		}
-		if err := watch.Err(); !errors.Is(err, errGoexit) || !errors.Is(err, ErrClosed) { // which package lease does not wait out
-			t.Errorf("the watch ended with %v", err)
-		}
-		if _, err := client.Get(t.Context(), "k"); !errors.Is(err, ErrNotSent) || !errors.Is(err, errGoexit) {
-			t.Errorf("the next request: %v", err)
-		}
-		if status := client.Connection(); status.State != Ended || !errors.Is(status.Err, errGoexit) {
-			t.Errorf("%+v", status)
-		}
-		if err := client.Close(); err != nil {
-			t.Error(err)
+		logger.Info("after")
+		if written != 2 {
+			t.Errorf("%d lines were written, want 2", written)
 		}
 	})
 }
