@@ -151,15 +151,7 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 
 // await returns the error of a call, when it has a result or its caller gives it up.
 func (c *mqttConn) await(call *call) error {
-	returned := false
-	defer func() {
-		if !returned { // a context of the program panicked, or ended the goroutine
-			_ = c.abandon(call, errors.New("its context did not return"))
-		}
-	}()
-	cause := call.wait()
-	returned = true
-	if cause != nil {
+	if cause := call.wait(); cause != nil {
 		if err := c.abandon(call, cause); err != nil {
 			return err
 		}
