@@ -212,6 +212,34 @@ func TestInvariant59RenewalsMoveTheBoundOnceInTwentySeconds(t *testing.T) {
 	}
 }
 
+// A change whose version is above the durable bound has the bound with it, until Committed says that the
+// bound is durable. A renewal has a version below the bound that is durable, whatever moved the versions.
+func TestAVersionAboveTheDurableBoundHasARecord(t *testing.T) {
+	w := make(disk).world(t, Options{})
+	const renewal = "SET lock a NEX PX 60000"
+	for i, step := range []struct {
+		ahead         int64
+		line, version string
+		bound         string // in the records; empty: there is none
+	}{
+		{0, renewal, "0:1", ""}, {29_998, renewal, "29998:1", ""}, {40_000, renewal, "29998:2", ""},
+		{40_000, "SET k 1", "40000:1", "bound 40001:0"}, {59_000, renewal, "29998:3", ""},
+		{40_000, "SET k 2", "40000:2", "bound 40001:0"}, {50_000, "SET k 3", "50000:1", "bound 50001:0"},
+		{line: "commit"}, {0, renewal, "50000:2", ""}, {0, "SET k 4", "50000:3", ""},
+	} {
+		if step.line == "commit" {
+			w.store.Committed(w.store.Bound())
+			continue
+		}
+		ts := fmt.Sprintf("%d:0:c", w.now.WallMillis+step.ahead)
+		reply, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload(strings.Split(step.line, " ")...)), Timestamp: &ts}))
+		version, got := fmt.Sprintf("%d:%d", reply.Version.Wall-noon, reply.Version.Counter), strings.Join(texts(t, effects.Groups), "; ")
+		if version != step.version || (step.bound != "") != strings.Contains(got, "bound") || !strings.Contains(got, step.bound) {
+			t.Errorf("step %d, %s: the version is %s, the records are %q; want %s, %q", i, step.line, version, got, step.version, step.bound)
+		}
+	}
+}
+
 // Invariant 36: versions stay near the wall clock, however often a store crashes; and never go
 // back, whatever the wall clock does.
 func TestInvariant36ManyCrashesInARow(t *testing.T) {
