@@ -44,34 +44,3 @@ func TestAppend(t *testing.T) {
 		})
 	}
 }
-
-func TestAppendKeepsWhatIsThere(t *testing.T) {
-	const before = "\r\nbefore\r\n"
-	tests := []struct {
-		name string
-		got  []byte
-		want string
-	}{
-		{"array", AppendArray([]byte(before), 1), "*1\r\n"},
-		{"bulk string", AppendBulk([]byte(before), "b"), "$1\r\nb\r\n"},
-		{"null", AppendNull([]byte(before)), "$-1\r\n"},
-		{"simple string", AppendSimple([]byte(before), "a\nb"), "+a b\r\n"},
-		{"error", AppendError([]byte(before), "a\nb"), "-a b\r\n"},
-		{"integer", AppendInteger([]byte(before), 7), ":7\r\n"},
-		{"command", AppendCommand([]byte(before), "GET"), "*1\r\n$3\r\nGET\r\n"},
-	}
-	for _, test := range tests {
-		if string(test.got) != before+test.want {
-			t.Errorf("%s: got %q; want %q", test.name, test.got, before+test.want)
-		}
-	}
-}
-
-func TestAppendArrayPanicsOnNegativeLength(t *testing.T) {
-	defer func() {
-		if recover() == nil {
-			t.Error("AppendArray(nil, -1) does not panic")
-		}
-	}()
-	AppendArray(nil, -1)
-}

@@ -50,25 +50,6 @@ func TestAClientDoesNotUseABrokerThatTakesNoRequests(t *testing.T) {
 	}
 }
 
-// A dead connection is noticed after two keep-alives, of which the shorter one counts.
-func TestTheShorterKeepAliveCounts(t *testing.T) {
-	for server, want := range map[uint16]time.Duration{600: 10 * time.Second, 0: 10 * time.Second, 2: 4 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			answer := conditions(func(p *packets.Properties) { p.ServerKeepAlive = &server })
-			b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
-				return packet.Type == packets.PINGREQ || answer(conn, packet)
-			}}
-			client := mustDialTo(t, b, Options{KeepAlive: 5 * time.Second})
-			time.Sleep(want - time.Millisecond)
-			before := client.Connection().Connections
-			time.Sleep(time.Second)
-			if after := client.Connection().Connections; before != 1 || after != 2 {
-				t.Errorf("with a Server Keep Alive of %d: %d connections, then %d", server, before, after)
-			}
-		})
-	}
-}
-
 // paho v0.23.0 takes the first of these packets for one with 4 GiB of properties, and
 // panics where an int has 32 bits.
 func TestInvariant44WhatMQTTDoesNotAllowEndsTheConnectionWithAReason(t *testing.T) {

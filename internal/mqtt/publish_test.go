@@ -163,41 +163,6 @@ func parsePuback(packet []byte) (Puback, bool) {
 	return ack, ok
 }
 
-func TestAcknowledgements(t *testing.T) {
-	for name, test := range map[string]struct {
-		packet []byte
-		want   Puback
-		ok     bool
-	}{
-		"success in its short form":     {[]byte{0x40, 2, 2, 1}, Puback{PacketID: 513}, true},
-		"a code":                        {[]byte{0x40, 3, 2, 1, 0x10}, Puback{PacketID: 513, ReasonCode: 0x10}, true},
-		"a code and no properties":      {[]byte{0x40, 4, 2, 1, 0x97, 0}, Puback{PacketID: 513, ReasonCode: 0x97}, true},
-		"a reason in words":             {[]byte{0x40, 8, 2, 1, 0x97, 4, 0x1f, 0, 1, 'x'}, Puback{513, 0x97, []byte("x")}, true},
-		"a user property":               {[]byte{0x40, 9, 2, 1, 0, 5, 0x26, 0, 0, 0, 0}, Puback{PacketID: 513}, true},
-		"packet id 0":                   {[]byte{0x40, 2, 0, 0}, Puback{}, false},
-		"no packet id":                  {[]byte{0x40, 1, 0}, Puback{}, false},
-		"flags":                         {[]byte{0x41, 2, 2, 1}, Puback{}, false},
-		"another type":                  {[]byte{0x50, 2, 2, 1}, Puback{}, false},
-		"cut off":                       {[]byte{0x40, 3, 2, 1}, Puback{}, false},
-		"properties cut off":            {[]byte{0x40, 5, 2, 1, 0, 5, 0x26}, Puback{}, false},
-		"a property of PUBLISH":         {[]byte{0x40, 7, 2, 1, 0, 3, 0x03, 0, 0}, Puback{}, false},
-		"two reasons":                   {[]byte{0x40, 12, 2, 1, 0, 8, 0x1f, 0, 1, 'x', 0x1f, 0, 1, 'y'}, Puback{}, false},
-		"half a user property":          {[]byte{0x40, 7, 2, 1, 0, 3, 0x26, 0, 0}, Puback{}, false},
-		"more than the properties fill": {[]byte{0x40, 5, 2, 1, 0, 0, 0}, Puback{}, false},
-		"a property past the last one":  {[]byte{0x40, 9, 2, 1, 0, 0, 0x26, 0, 0, 0, 0}, Puback{}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ack, ok := parsePuback(test.packet)
-			if ok != test.ok || ok && !reflect.DeepEqual(ack, test.want) {
-				t.Errorf("parsePuback = %+v, %t; want %+v, %t", ack, ok, test.want, test.ok)
-			}
-		})
-	}
-	if ack, ok := parsePuback(AppendPuback(nil, 513)); !ok || !reflect.DeepEqual(ack, Puback{PacketID: 513}) {
-		t.Errorf("what AppendPuback writes is read as %+v, %t", ack, ok)
-	}
-}
-
 func TestReadingAndWritingAllocateNothing(t *testing.T) {
 	m := request()
 	buffer, _ := m.Append(nil)
