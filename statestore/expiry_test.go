@@ -1,9 +1,7 @@
 package statestore
 
 import (
-	"bytes"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -191,20 +189,5 @@ func TestInvariant62AKeyThatEndsWithItsConnectionOutlivesASilentStoreForHalfItsL
 		if answer, _ := w.send(ask("SET lock b NX PX 1000")); !strings.HasPrefix(answer, "+OK") {
 			t.Errorf("idle for %v: after %v another holder gets %q", idle, left, answer)
 		}
-	}
-}
-
-// A renewal over the connection of the claim costs no write.
-func TestInvariant59ARenewalOfAKeyThatEndsWithItsConnectionHasNoRecord(t *testing.T) {
-	d := make(disk)
-	w := d.world(t, Options{})
-	d.setWilled(w, true, "lock", "a", "NEX", "PX", "1000")
-	before := maps.Clone(d)
-	for range 10 {
-		w.pass(500 * time.Millisecond)
-		d.setWilled(w, true, "lock", "a", "NEX", "PX", "1000")
-	}
-	if !maps.EqualFunc(d, before, bytes.Equal) {
-		t.Error("a renewal has records")
 	}
 }

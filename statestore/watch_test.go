@@ -24,23 +24,6 @@ func TestNotificationsDoNotChangeWithTheWatchers(t *testing.T) {
 	w.wantLines("SET", w.lines(notified.Notifications), setLine("a", "k", "v", version), setLine("b", "k", "v", version), setLine("c", "k", "v", version))
 }
 
-// Ended watches take no memory.
-func TestEndedWatchesTakeNoMemory(t *testing.T) {
-	w := newWorld(t, Options{})
-	for _, client := range []string{"a", "b"} {
-		for _, key := range []string{"k", "l"} {
-			w.want(ask("KEYNOTIFY "+key).as(client), "+OK\r\n")
-		}
-	}
-	w.want(ask("KEYNOTIFY k STOP").as("a"), "+OK\r\n")
-	w.want(ask("KEYNOTIFY l STOP").as("a"), "+OK\r\n")
-	w.store.Disconnect("b")
-	if watches := w.store.watches; len(watches.byKey) != 0 || len(watches.byClient) != 0 || watches.leaving != nil {
-		t.Errorf("%d keys and %d clients are left", len(watches.byKey), len(watches.byClient))
-	}
-	w.checkWatches()
-}
-
 // However many watches of a key end, the others are notified in the order of their registration.
 func TestTheOrderOfWatchersSurvivesThoseThatLeave(t *testing.T) {
 	w := newWorld(t, Options{})

@@ -132,48 +132,12 @@ func TestAnIdleClientHasTwoGoroutines(t *testing.T) {
 	})
 }
 
-func TestAReplyWithQoS1IsAcknowledged(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(100)
-		client := mustDialTo(t, b.pipeBroker, options)
-		c := get(t.Context(), client, "k")["k"]
-		_, _ = value(b.received()[0], "v", 1).WriteTo(b.present())
-		if got := await.Receive(c); got.err != nil || string(got.entry.Value) != "v" {
-			t.Errorf("%q, %v", got.entry.Value, got.err)
-		}
-		synctest.Wait()
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if !slices.Equal(b.acks, []uint16{9}) {
-			t.Errorf("acknowledged: %v", b.acks)
-		}
-	})
-}
-
 func TestPacketIDsInUseAreNotGivenAgain(t *testing.T) {
 	l := &link{lastID: 65533, unacked: map[uint16]correlation{65535: {}, 1: {}}}
 	for _, want := range []uint16{65534, 2, 3} {
 		if got := l.nextIDLocked(); got != want {
 			t.Errorf("the next packet id is %d, want %d", got, want)
 		}
-	}
-}
-
-func TestWhatIsQueuedTogetherLeavesInOneWrite(t *testing.T) {
-	conn, l := newTestLink(t, 1000)
-	const requests, size = 20, 5000
-	for range requests {
-		conn.begin(t, t.Context(), Request{Payload: make([]byte, size)})
-	}
-	gathered := 0
-	for l.gather(); len(l.packets) > 0; l.gather() {
-		if len(l.packets) > maxBatch+2*size {
-			t.Errorf("%d bytes in one write", len(l.packets))
-		}
-		gathered++
-	}
-	if want := requests * size / maxBatch; gathered < want || gathered > want+1 || len(l.unacked) != requests {
-		t.Errorf("%d requests of %d bytes leave in %d writes", len(l.unacked), size, gathered)
 	}
 }
 

@@ -166,20 +166,6 @@ func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
 	}
 }
 
-// A program may give up thousands of requests during a long outage.
-func TestRequestsThatWereGivenUpLeaveTheQueue(t *testing.T) {
-	conn, l := newTestLink(t, 1)
-	conn.lost(l, nil)
-	for range 1000 {
-		if err := conn.abandon(conn.begin(t, t.Context(), Request{}), context.Canceled); !errors.Is(err, ErrNotSent) {
-			t.Fatalf("%v, want ErrNotSent", err)
-		}
-	}
-	if !l.isIdle() {
-		t.Error("some are in the queue")
-	}
-}
-
 func TestALinkKeepsAPartOfTheReceiveMaximumForUrgentRequests(t *testing.T) {
 	for size, reserved := range map[int]int{1: 0, 7: 0, 8: 1, 20: 2, 128: 16, 1000: 16} {
 		conn, l := newTestLink(t, size)

@@ -2,7 +2,6 @@ package mqtt
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 )
 
@@ -39,36 +38,6 @@ func TestARotationFollowsAServerReferenceToItsOwnServersOnly(t *testing.T) {
 			r := rotationOf(t, servers)
 			if atOnce, known := r.Follow(test.reference); !atOnce || known != test.known || r.Server().Host != test.want {
 				t.Errorf("goes to %s, at once: %t, known: %t; want %s and %t", r.Server().Host, atOnce, known, test.want, test.known)
-			}
-		})
-	}
-}
-
-func TestARotationAsksEachServerOnceBeforeAPause(t *testing.T) {
-	for _, test := range []struct {
-		name      string
-		reference func(from string) string
-		want      []string
-	}{
-		{"without references", func(string) string { return "" }, []string{"a", "b", "c"}},
-		{"all name the first one", func(string) string { return "a" }, []string{"a", "b", "c"}},
-		{"each names the one before", func(from string) string { return map[string]string{"a": "c", "c": "b", "b": "a"}[from] }, []string{"a", "c", "b"}},
-		{"two name each other", func(from string) string { return map[string]string{"a": "c", "c": "a"}[from] }, []string{"a", "c", "b"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c")
-			for round := range 3 {
-				asked := make(map[string]bool)
-				var order []string
-				for again := true; again; {
-					host := r.Server().Hostname()
-					asked[host] = true
-					order = append(order, host)
-					again, _ = r.Follow(test.reference(host))
-				}
-				if len(asked) != 3 || len(order) != 3 || round == 0 && !slices.Equal(order, test.want) {
-					t.Errorf("round %d: %q", round, order)
-				}
 			}
 		})
 	}
