@@ -1,4 +1,4 @@
-package main
+package release
 
 import (
 	"bytes"
@@ -58,10 +58,7 @@ func checkCommand(t *testing.T, where string, arguments ...string) {
 // named, and not be set.
 func checkVariables(t *testing.T, where, text, command string) {
 	t.Helper()
-	help, err := tree{dir: "."}.run(t.Context(), built.Path(t), command, "--help")
-	if err != nil {
-		t.Fatal(err)
-	}
+	help := shell{}.run(t, built.Path(t), command, "--help")
 	environment, err := os.ReadFile("../transport/env.go")
 	if err != nil {
 		t.Fatal(err)
