@@ -60,7 +60,7 @@ func TestTheSnapshotInstallsRunsAndIsRemoved(t *testing.T) {
 	installed := filepath.Join(root, "usr/bin/tenure")
 	checkStatic(t, installed)
 	if out := (shell{dir: root}).run(t, installed, "--version"); !strings.Contains(out, "snapshot") || !strings.Contains(out, "commit") {
-		t.Errorf("tenure --version says %q, %v", out, err)
+		t.Errorf("tenure --version says %q", out)
 	}
 	for _, name := range []string{"usr/share/doc/tenure/copyright", "usr/share/bash-completion/completions/tenure", "usr/share/doc/tenure/examples/mosquitto/tenure.acl", "etc/tenure"} {
 		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
