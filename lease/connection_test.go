@@ -383,7 +383,7 @@ func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			verb := strings.Split(string(request.Payload), "\r\n")[2]
-			if !request.Urgent {
+			if !request.Binding.Urgent {
 				t.Errorf("%s of the lease waits behind others", verb)
 			}
 			urgent[verb]++

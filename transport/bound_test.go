@@ -18,7 +18,7 @@ func began(t *testing.T, client *Client, key string, within time.Duration) (canc
 	ends := time.Now().Add(within)
 	results := make(chan outcome, 1)
 	go func() {
-		entry, err := client.GetWith(ctx, key, GetOptions{Binding: Binding{Until: ends}})
+		entry, err := client.GetWith(ctx, key, Binding{Until: ends})
 		results <- outcome{entry, err}
 	}()
 	synctest.Wait()
@@ -38,7 +38,7 @@ func TestInvariant38ARenewalLeavesSoonAtAnyReceiveMaximum(t *testing.T) {
 				working.Go(func() { _, _ = client.Get(ctx, "work") })
 			}
 			b.received() // the others wait
-			working.Go(func() { _, _ = client.GetWith(ctx, "renewal", GetOptions{Urgent: true}) })
+			working.Go(func() { _, _ = client.GetWith(ctx, "renewal", Binding{Urgent: true}) })
 			answers := 0
 			for received := b.received(); keyOf(received[len(received)-1]) != "renewal" && answers < goroutines; answers++ {
 				b.acknowledge(received[answers].PacketID, 0)
@@ -106,7 +106,7 @@ func TestABindingBoundsARequestWhereverItIs(t *testing.T) {
 			"the context": func(client *Client) (func() error, func()) {
 				ctx, end := context.WithCancelCause(context.Background())
 				return func() error {
-					_, err := client.GetWith(ctx, "k", GetOptions{Urgent: true})
+					_, err := client.GetWith(ctx, "k", Binding{Urgent: true})
 					return err
 				}, func() { end(cause) }
 			},

@@ -175,7 +175,7 @@ func (c *mqttConn) enqueue(call *call) error {
 		return notSent(c.heldBackLocked(call, cause))
 	}
 	line := &c.ordinary
-	if call.request.Urgent {
+	if call.request.Binding.Urgent {
 		line = &c.urgent
 	}
 	line.push(call)
@@ -234,7 +234,7 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 	if l == nil {
 		return c.unconnectedLocked(cause)
 	}
-	if l.room() <= 0 || l.room() <= l.reserved() && !call.request.Urgent {
+	if l.room() <= 0 || l.room() <= l.reserved() && !call.request.Binding.Urgent {
 		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
 			cause, l.client.ReceiveMaximum)
 	}

@@ -176,7 +176,7 @@ func TestALinkKeepsAPartOfTheReceiveMaximumForUrgentRequests(t *testing.T) {
 			t.Errorf("of %d, ordinary requests get %d, want %d", size, len(l.unacked), size-reserved)
 		}
 		for range size {
-			conn.begin(t, t.Context(), Request{Urgent: true})
+			conn.begin(t, t.Context(), Request{Binding: Binding{Urgent: true}})
 		}
 		if l.send(); len(l.unacked) != size {
 			t.Errorf("of %d, %d are under way", size, len(l.unacked))
@@ -193,7 +193,7 @@ func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
 		if name == "leaves" {
 			of = ctx
 		}
-		names[conn.begin(t, of, Request{Urgent: name[0] == 'u'})] = name
+		names[conn.begin(t, of, Request{Binding: Binding{Urgent: name[0] == 'u'}})] = name
 		l.send()
 	}
 	leave()

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -137,16 +136,6 @@ func TestARequestUnderWayLearnsWhyTheBrokerEndedTheConnection(t *testing.T) {
 	})
 }
 
-func TestTheJSONOfAConnectionHasTheErrorAsText(t *testing.T) {
-	for want, status := range map[string]ConnectionStatus{
-		`{"State":"connecting","Broker":"mqtt://a:1","Connections":2,"Err":"why"}`: {State: Connecting, Broker: "mqtt://a:1", Connections: 2, Err: errors.New("why")},
-		`{"State":"connected","Broker":"","Connections":1,"Err":""}`:               {State: Connected, Connections: 1},
-	} {
-		if got, err := json.Marshal(status); err != nil || string(got) != want {
-			t.Errorf("%s, %v, want %s", got, err, want)
-		}
-	}
-}
 
 func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -97,7 +97,7 @@ func (c *recorded) RoundTrip(ctx context.Context, request transport.Request) (tr
 	if err != nil {
 		return transport.Reply{}, err
 	}
-	if !request.Urgent { // of a watch
+	if !request.Binding.Urgent { // of a watch
 		reply, err := c.Conn.RoundTrip(ctx, request)
 		if value, read := bulk(reply.Payload); err == nil && read {
 			c.recorder.note(moment{Holder: c.name, What: "read", Store: reply.Store, Value: value, Version: reply.Timestamp})
