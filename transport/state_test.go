@@ -136,7 +136,6 @@ func TestARequestUnderWayLearnsWhyTheBrokerEndedTheConnection(t *testing.T) {
 	})
 }
 
-
 func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &pipeBroker{down: true}
