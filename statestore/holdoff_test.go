@@ -37,44 +37,30 @@ func cutVersion(answer string) (payload, version string) {
 func TestInvariant47HoldOffAppliesOnlyWithoutData(t *testing.T) {
 	const hold = 10 * time.Second
 	d := make(disk)
-	granted := func(w *world) bool {
-		answer, _ := w.send(ask("SET lock a NEX PX 1000"))
-		return strings.HasPrefix(answer, "+OK")
+	var w *world
+	start := func(when string, grants bool) {
+		t.Helper()
+		w = d.world(t, Options{HoldOff: hold})
+		w.store.Begin(w.now)
+		if answer, _ := w.send(ask("SET lock a NEX PX 1000")); strings.HasPrefix(answer, "+OK") != grants {
+			t.Errorf("%s: %q", when, answer)
+		}
 	}
-	reserve := func(w *world) {
+	reserve := func() {
 		if group := w.store.Reserve(w.now); group != nil {
 			d.write([]Group{group})
 		}
 	}
-	w := d.world(t, Options{HoldOff: hold})
-	w.store.Begin(w.now)
-	reserve(w)
-	if granted(w) {
-		t.Error("a store without data grants a lease in its hold-off")
-	}
-	w = d.world(t, Options{HoldOff: hold}) // it crashed
-	w.store.Begin(w.now)
-	if granted(w) {
-		t.Error("a store that crashed in its hold-off grants a lease")
-	}
+	start("without data", false)
+	reserve()
+	start("after a crash in the hold-off", false)
 	d.world(t, Options{}) // started without it by mistake, and ended before it had granted anything
-	w = d.world(t, Options{HoldOff: hold})
-	w.store.Begin(w.now)
-	if granted(w) {
-		t.Error("a store that had granted nothing has no hold-off")
-	}
+	start("after a store that had granted nothing", false)
 	w.pass(hold)
-	reserve(w)
-	ts := "1:0:n"
-	_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts}))
-	d.write(effects.Groups)
-	w = d.world(t, Options{HoldOff: hold})
-	w.store.Begin(w.now)
-	if !granted(w) {
-		t.Error("a store with data has a hold-off")
-	}
-	fresh := make(disk).world(t, Options{})
-	if fresh.store.holding {
+	reserve()
+	w.deliver("c", "1", "SET", "k", "v")
+	start("with data", true)
+	if make(disk).world(t, Options{}).store.holding {
 		t.Error("a store without a hold-off says that it is not over")
 	}
 }
@@ -85,12 +71,7 @@ func TestInvariant47ALeaseInABackupIsNotGrantedAgainDuringHoldOff(t *testing.T) 
 	const hold = 10 * time.Second
 	d := make(disk)
 	w := d.world(t, Options{})
-	ts := "1:0:n"
-	reply, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("SET", "lock", "a", "NEX", "PX", "10000")), Timestamp: &ts}))
-	if reply.Outcome != OK {
-		t.Fatal(reply)
-	}
-	d.write(effects.Groups)
+	w.deliver("c", "1", "SET", "lock", "a", "NEX", "PX", "10000")
 	d.write([]Group{{Item{Kind: KindIdentity, Identity: "restored", HoldOff: true}.Record()}})
 
 	w = d.world(t, Options{HoldOff: hold})

@@ -106,38 +106,18 @@ func TestVersionsLeaveDeployedClientsRoomToCount(t *testing.T) {
 }
 
 func TestOptionsOfNew(t *testing.T) {
-	tests := []struct {
-		name    string
-		options Options
-		cause   string // empty: good
-	}{
-		{"the zero value", Options{}, ""},
-		{"a node of one's own", Options{Node: "press-7"}, ""},
-		{"limits", Options{MaxKeys: 1, MaxBytes: 1}, ""},
-		{"a node with a colon", Options{Node: "a:b"}, `Options.Node "a:b" is not a node id`},
-		{"a node with a line break", Options{Node: "a\n"}, `is not a node id`},
-		{"a negative number of keys", Options{MaxKeys: -1}, "MaxKeys -1"},
-		{"a negative number of bytes", Options{MaxBytes: -7}, "MaxBytes -7"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			store, err := New(test.options)
-			if test.cause == "" {
-				if err != nil || store == nil || store.Usage().Keys != 0 {
-					t.Errorf("New = %v, %v", store, err)
-				}
-				return
-			}
-			if store != nil || err == nil || !strings.Contains(err.Error(), test.cause) {
-				t.Errorf("New = %v, %v; want an error with %q", store, err, test.cause)
-			}
-		})
+	for cause, options := range map[string]Options{
+		`Options.Node "a:b" is not a node id`: {Node: "a:b"}, "is not a node id": {Node: "a\n"}, "MaxKeys -1": {MaxKeys: -1}, "MaxBytes -7": {MaxBytes: -7},
+		"HoldOff -1ns is negative": {HoldOff: -1}, "LockPrefixes needs Options.Strict": {LockPrefixes: []string{"l"}},
+	} {
+		if store, err := New(options); store != nil || err == nil || !strings.Contains(err.Error(), cause) {
+			t.Errorf("New = %v, %v; want an error with %q", store, err, cause)
+		}
 	}
 	if _, err := New(Options{Node: ":"}); !errors.Is(err, hlc.ErrMalformed) {
 		t.Errorf("the error %v does not wrap hlc.ErrMalformed", err)
 	}
-	w := newWorld(t, Options{Node: "press-7"})
-	w.want(ask("SET k v"), "+OK\r\n@1696374425000:1:press-7")
+	newWorld(t, Options{Node: "press-7"}).want(ask("SET k v"), "+OK\r\n@1696374425000:1:press-7")
 }
 
 // A store with another node keeps the versions that the earlier one issued.
