@@ -26,7 +26,6 @@ type pipeBroker struct {
 	// answer, if not nil, may handle a packet in place of the broker; it then reports
 	// true.
 	answer func(conn net.Conn, packet *packets.ControlPacket) bool
-	tcp    bool // clients connect over TCP: not in virtual time
 
 	mu    sync.Mutex
 	conn  net.Conn // the latest
@@ -94,11 +93,6 @@ func (b *pipeBroker) dial(_ context.Context, _, address string) (net.Conn, error
 		return nil, fmt.Errorf("%s is down", host)
 	}
 	near, end := net.Pipe()
-	if b.tcp {
-		if near, end, err = overTCP(); err != nil {
-			return nil, err
-		}
-	}
 	far := newBufferedPipe(end)
 	b.conn = far
 	b.tasks.Go(func() {
@@ -108,20 +102,6 @@ func (b *pipeBroker) dial(_ context.Context, _, address string) (net.Conn, error
 	})
 	b.tasks.Go(far.drain)
 	return near, nil
-}
-
-// overTCP returns both ends of a connection over TCP.
-func overTCP() (near, far net.Conn, err error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = listener.Close() }()
-	if near, err = net.Dial("tcp", listener.Addr().String()); err != nil {
-		return nil, nil, err
-	}
-	far, err = listener.Accept()
-	return near, far, err
 }
 
 func (b *pipeBroker) serve(conn net.Conn) bool {
@@ -220,11 +200,14 @@ func send[P any](conn net.Conn, kind byte, fill func(P)) {
 	_, _ = conn.Write(encoded.Bytes())
 }
 
-// reply answers a request like a store without keys.
+// reply answers a GET or a KEYNOTIFY like a store without keys.
 func reply(conn net.Conn, request *packets.Publish) {
 	send(conn, packets.PUBLISH, func(p *packets.Publish) {
 		p.Topic = request.Properties.ResponseTopic
 		p.Payload = []byte("$-1\r\n")
+		if bytes.Contains(request.Payload, []byte("KEYNOTIFY")) {
+			p.Payload = []byte("+OK\r\n")
+		}
 		p.Properties.CorrelationData = request.Properties.CorrelationData
 	})
 }

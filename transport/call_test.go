@@ -33,7 +33,6 @@ type quietBroker struct {
 	*pipeBroker
 	mu       sync.Mutex
 	requests []*packets.Publish
-	acks     []uint16 // that came in
 }
 
 func newQuietBroker(receiveMaximum uint16) *quietBroker {
@@ -48,8 +47,6 @@ func newQuietBroker(receiveMaximum uint16) *quietBroker {
 		case *packets.Publish:
 			b.requests = append(b.requests, content)
 			return true
-		case *packets.Puback:
-			b.acks = append(b.acks, content.PacketID)
 		}
 		return false
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // conditions returns an answer to CONNECT with the properties that fill sets.
@@ -175,7 +174,7 @@ func TestManyWatchesAreRegisteredTogetherAndLeaveRoomForRequests(t *testing.T) {
 		registering     int
 		latencyOfAnyGet time.Duration // in the middle of it
 	}{
-		"a server of this project":           {256, 192, roundTrip},
+		"a server of this project": {256, 192, roundTrip},
 		// All wait in line for the broker, and the program's request too.
 		"a broker that takes few requests": {40, 35, (leastRegistering/35 + 1) * roundTrip},
 	} {
@@ -268,7 +267,7 @@ func (b *slowBroker) pipe() *pipeBroker {
 				defer b.mu.Unlock()
 				b.load.underWay--
 				b.load.ended = time.Now()
-				answerOf(conn, content)
+				reply(conn, content)
 				send(conn, packets.PUBACK, func(p *packets.Puback) { p.PacketID = content.PacketID })
 			})
 			return true
@@ -276,17 +275,6 @@ func (b *slowBroker) pipe() *pipeBroker {
 		return false
 	}
 	return b.pipeBroker
-}
-
-// answerOf answers a KEYNOTIFY, and a GET of a key that has no value.
-func answerOf(conn net.Conn, request *packets.Publish) {
-	send(conn, packets.PUBLISH, func(p *packets.Publish) {
-		p.Topic, p.Payload = request.Properties.ResponseTopic, []byte("$-1\r\n")
-		if bytes.Contains(request.Payload, []byte(protocol.VerbKeyNotify)) {
-			p.Payload = []byte("+OK\r\n")
-		}
-		p.Properties.CorrelationData = request.Properties.CorrelationData
-	})
 }
 
 func TestARequestThatTheReceiveMaximumHoldsBackGoesByTheNextConnection(t *testing.T) {
