@@ -76,6 +76,7 @@ var scopes = []*scope{
 	},
 }
 
+// Invariants 11, 14, 15, 23, 30 to 36, 59, 60 and 62: see explore_test.go.
 func TestExploreJournal(t *testing.T) {
 	for _, sc := range scopes {
 		t.Run(sc.name, func(t *testing.T) {
