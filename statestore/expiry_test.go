@@ -72,21 +72,6 @@ func TestInvariant4WallClockStepsDoNotMoveExpiry(t *testing.T) {
 	}
 }
 
-func TestExpiryOfManyRenewalsTakesOneSlot(t *testing.T) {
-	w := newWorld(t, Options{})
-	for range 1000 {
-		w.set(ask("SET lock holder NEX PX 1000"))
-		w.pass(time.Millisecond)
-	}
-	if lists, ticks := len(w.store.expiries.lists), len(w.store.expiries.ticks); lists != 1 || ticks != 1 {
-		t.Errorf("there are %d lists and %d ticks for one key", lists, ticks)
-	}
-	w.send(ask("DEL lock"))
-	if _, ok := w.store.NextExpiry(); ok {
-		t.Error("a deleted key has a next expiry")
-	}
-}
-
 // A client that sets and clears expiries must not fill the store with ticks without keys.
 func TestTicksWithoutKeysAreRemoved(t *testing.T) {
 	w := newWorld(t, Options{})

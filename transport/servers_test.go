@@ -91,37 +91,6 @@ func TestInvariant50ARefusalThatComesLaterEndsNoClientAndCausesNoHotLoop(t *test
 	}
 }
 
-func TestSeveralBrokersAreTriedInTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &pipeBroker{}
-		client, err := dialTo(t, b, "mqtt://a,mqtt://b,mqtt://c", Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.cut()
-		time.Sleep(time.Second)
-		if got := client.Connection(); got.Broker != "mqtt://b:1883" || got.Connections != 2 {
-			t.Errorf("%+v", got)
-		}
-		b.mu.Lock()
-		b.down = true
-		b.mu.Unlock()
-		b.cut()
-		time.Sleep(time.Second)
-		b.mu.Lock()
-		b.down = false
-		hosts := slices.Clone(b.hosts)
-		b.mu.Unlock()
-		if want := []string{"a", "b", "c", "a", "b"}; len(hosts) < len(want) || !slices.Equal(hosts[:len(want)], want) {
-			t.Errorf("dialled %q", hosts)
-		}
-		time.Sleep(10 * time.Second)
-		if got := client.Connection(); got.State != Connected {
-			t.Errorf("%+v", got)
-		}
-	})
-}
-
 func TestOfSeveralBrokersEachMustRefuseForDialToFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		codes := []byte{packets.ConnackNotAuthorized, packets.ConnackNotAuthorized, 0}

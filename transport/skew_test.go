@@ -121,22 +121,6 @@ func TestInvariant48AClientWhoseClockStepsForwardAndBackKeepsSettingKeys(t *test
 	})
 }
 
-// The node's clock was ahead for a moment, in which the client sent no request.
-func TestInvariant48AStepThatTheStoreNeverSawLeavesNothingBehind(t *testing.T) {
-	overClocks(t, func(b *clockBench) {
-		b.conn.Cut()
-		b.clock.step(time.Hour)
-		ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
-		defer cancel()
-		if _, err := b.client.Set(ctx, "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrNotSent) {
-			b.t.Fatal(err)
-		}
-		b.clock.step(-time.Hour)
-		b.conn.Restore()
-		b.mustSet("right again", 0)
-	})
-}
-
 func TestInvariant48AClientWhoseClockStaysAheadSetsKeysAfterOneRefusal(t *testing.T) {
 	overClocks(t, func(b *clockBench) {
 		other, _ := b.store.Client(b.t, "node-b", transport.ClientOptions{})

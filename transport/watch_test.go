@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -497,36 +496,6 @@ func TestInvariant51AWatchRecoversWhenAStoreWithTheSameIdentityForgotIt(t *testi
 			time.Sleep(time.Second)
 		}
 		w.mustSee(watch, "1", true)
-	})
-}
-
-func TestWatchedKeysThatWaitHaveNoGoroutines(t *testing.T) {
-	inBubble(t, func(t *testing.T, w *watching) {
-		stacks := make([]byte, 1<<20)
-		count := func() int {
-			synctest.Wait()
-			return bytes.Count(stacks[:runtime.Stack(stacks, true)], []byte(", synctest bubble "))
-		}
-		before := count()
-		var watches []*transport.Watch
-		for i := range 1000 {
-			watch, err := w.client.Watch(fmt.Sprint("k", i))
-			if err != nil {
-				t.Fatal(err)
-			}
-			watches = append(watches, watch)
-		}
-		for when, do := range []func(){func() {}, w.conn.Cut, w.conn.Restore, func() { time.Sleep(time.Hour) }} {
-			if do(); count() != before {
-				t.Errorf("step %d: %d goroutines, %d without a watch", when, count(), before)
-			}
-		}
-		for _, watch := range watches {
-			if change, open := await.Next(watch.Changes()); !open || !change.Missed {
-				t.Fatalf("after the gap: %+v, %t", change, open)
-			}
-			watch.Close()
-		}
 	})
 }
 

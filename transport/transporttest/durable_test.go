@@ -1,10 +1,8 @@
 package transporttest_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -15,37 +13,6 @@ import (
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
-
-func ExampleStore_Crash() {
-	var journal transporttest.Journal // the disk
-	store, err := transporttest.NewDurableStore(statestore.Options{}, &journal)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer store.Close()
-	conn := store.Connect("gateway-a")
-	client, err := transport.NewClient(conn, transport.ClientOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer client.Close()
-	if _, err := client.Set(context.Background(), "recipe", []byte("42"), transport.SetOptions{}); err != nil {
-		log.Fatal(err)
-	}
-
-	store.Crash(0) // SIGKILL
-	if err := store.Recover(); err != nil {
-		log.Fatal(err)
-	}
-	conn.Restore()
-	entry, err := client.Get(context.Background(), "recipe")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Printf("after the crash: %s\n", entry.Value)
-	// Output:
-	// after the crash: 42
-}
 
 // patient requests wait for a store that is down.
 var patient = transport.ClientOptions{RequestTimeout: 2 * time.Hour}
@@ -154,28 +121,4 @@ func TestACrashAppliesNoWillAndTheNextStoreReleasesWhatItWouldHaveReleased(t *te
 			}
 		})
 	}
-}
-
-// A second store on the journal takes over, with the data. The first one answers nothing more:
-// neither a write nor a read.
-func TestASecondStoreTakesOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var journal transporttest.Journal
-		first := transporttest.StartDurable(t, &journal)
-		writer, _ := first.Client(t, "a", patient)
-		reader, _ := first.Client(t, "b", patient)
-		mustSet(t, writer, "k")
-		second := transporttest.StartDurable(t, &journal)
-		other, _ := second.Client(t, "c", patient)
-		if entry, err := other.Get(t.Context(), "k"); err != nil || !entry.Exists {
-			t.Errorf("the second store has %v, %v", entry, err)
-		}
-		if _, err := reader.Get(t.Context(), "k"); !errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Errorf("the first store reads: %v", err)
-		}
-		write := set(t, writer, "late")
-		if entry, err := other.Get(t.Context(), "late"); err != nil || entry.Exists || len(write) > 0 {
-			t.Errorf("the first store wrote: %v, %v", entry, err)
-		}
-	})
 }
