@@ -1,4 +1,4 @@
-package admin_test
+package admin
 
 import (
 	"bytes"
@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/internal/shown"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
@@ -30,19 +29,24 @@ var update = flag.Bool("update", false, "write the list of docs/metrics.md")
 // root is the root of the repository.
 const root = "../../../.."
 
-// scrape returns the families of metrics that a page has now.
-func (s *served) scrape(t *testing.T) map[string]*dto.MetricFamily {
+// scraped returns the families of metrics of a store.
+func scraped(t *testing.T, store Store) map[string]*dto.MetricFamily {
 	t.Helper()
-	answer, text := s.ask(t, "GET", "/metrics")
-	if answer.StatusCode != 200 {
-		t.Fatalf("%d %s", answer.StatusCode, text)
-	}
+	node := NewNode()
+	node.Serve(store)
+	got := answer(t, newGuard(Options{Node: node, About: about}, silent), "/metrics")
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
+	families, err := parser.TextToMetricFamilies(got.Body)
+	if err != nil || got.Code != 200 {
+		t.Fatal(got.Code, err)
 	}
 	return families
+}
+
+// scrapeState is scraped of a store that has a state alone.
+func scrapeState(t *testing.T, state activity.State) map[string]*dto.MetricFamily {
+	t.Helper()
+	return scraped(t, Store{State: func() activity.State { return state }})
 }
 
 // value returns the value of a metric, with labels as "name=value", or -1.
@@ -89,18 +93,13 @@ func fullState(now time.Time) activity.State {
 func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
 	long := strings.Repeat("x", 240) + strings.Repeat("\x01", 16) // too long when it is escaped
 	cut := shown.Printable(long)
-	s := serve(t, func(o *admin.Options) {
-		show(o, func(time.Time) activity.State {
-			state := activity.NewState()
-			for _, name := range []string{"a\x01", `a\x01`, "a\xff", "a\ufffd", long, cut} {
-				state.Leases = append(state.Leases, statestore.Lease{Name: name, Held: true})
-			}
-			state.Totals.Held = len(state.Leases)
-			state.Bound()
-			return state
-		})
-	})
-	families := s.scrape(t)
+	state := activity.NewState()
+	for _, name := range []string{"a\x01", `a\x01`, "a\xff", "a\ufffd", long, cut} {
+		state.Leases = append(state.Leases, statestore.Lease{Name: name, Held: true})
+	}
+	state.Totals.Held = len(state.Leases)
+	state.Bound()
+	families := scrapeState(t, state)
 	for _, name := range []string{`a\x01`, `a\\x01`, `a\xff`, "a\ufffd", cut, shown.Printable(cut)} {
 		if got := value(families, "tenure_lease_held", "name="+name); got != 1 {
 			t.Errorf("tenure_lease_held of %q is %v", name, got)
@@ -109,25 +108,20 @@ func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
 	if got := value(families, "tenure_leases_without_series"); got != 0 {
 		t.Errorf("%v leases are without a series", got)
 	}
-}
-
-// The hash that stands for a part of a long name may be the hash of another one.
-func TestTwoLeasesThatLookAlikeHaveOneSeries(t *testing.T) {
-	s := serve(t, func(o *admin.Options) {
-		show(o, func(time.Time) activity.State {
-			return activity.State{Leases: []statestore.Lease{{Name: "k", Held: true}, {Name: "k", Held: true, Turn: 1}}, Totals: activity.Totals{Totals: statestore.Totals{Held: 2}}}
-		})
+	// The hash that stands for a part of a long name may be the hash of another one.
+	families = scrapeState(t, activity.State{
+		Leases: []statestore.Lease{{Name: "k", Held: true}, {Name: "k", Held: true, Turn: 1}},
+		Totals: activity.Totals{Totals: statestore.Totals{Held: 2}},
 	})
-	families := s.scrape(t)
 	if value(families, "tenure_lease_held", "name=k") != 1 || value(families, "tenure_leases_without_series") != 1 {
-		t.Errorf("%v", families["tenure_lease_held"])
+		t.Errorf("two leases that look alike: %v", families["tenure_lease_held"])
 	}
 }
 
-// full serves a page with a value for each metric.
-func full(t *testing.T) *served {
-	s := serve(t, nil)
-	s.node.Serve(admin.Store{
+// full has a value for each metric.
+func full(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	return scraped(t, Store{
 		State: func() activity.State { return fullState(time.Now()) },
 		Usage: func() server.Usage { return server.Usage{Store: statestore.Usage{Keys: 11}, Sessions: 12} },
 		Server: func() server.Stats {
@@ -135,11 +129,10 @@ func full(t *testing.T) *served {
 		},
 		Attached: func() attach.Stats { return attach.Stats{Attached: true, Attachments: 18} },
 	})
-	return s
 }
 
 func TestMetricsHaveWhatThePageShows(t *testing.T) {
-	families := full(t).scrape(t)
+	families := full(t)
 	for _, test := range []struct {
 		want   float64
 		name   string
@@ -180,24 +173,19 @@ func TestMetricsHaveWhatThePageShows(t *testing.T) {
 }
 
 func TestClientsCannotMakeSeriesWithoutBound(t *testing.T) {
-	s := serve(t, func(o *admin.Options) {
-		show(o, func(time.Time) activity.State {
-			state := activity.State{Totals: activity.Totals{Totals: statestore.Totals{Held: 5000}}}
-			for i := range 1000 {
-				state.Leases = append(state.Leases, statestore.Lease{Name: fmt.Sprintf("\xff%04d", i), Held: true, Turn: i + 1})
-			}
-			state.Leases = append(state.Leases, statestore.Lease{Name: "z", Held: true}) // its turn comes first
-			return state
-		})
-	})
-	families := s.scrape(t)
-	if got := len(families["tenure_lease_held"].GetMetric()); got != admin.MaxNames {
-		t.Errorf("%d series for leases, want %d", got, admin.MaxNames)
+	state := activity.State{Totals: activity.Totals{Totals: statestore.Totals{Held: 5000}}}
+	for i := range 1000 {
+		state.Leases = append(state.Leases, statestore.Lease{Name: fmt.Sprintf("\xff%04d", i), Held: true, Turn: i + 1})
+	}
+	state.Leases = append(state.Leases, statestore.Lease{Name: "z", Held: true}) // its turn comes first
+	families := scrapeState(t, state)
+	if got := len(families["tenure_lease_held"].GetMetric()); got != maxNames {
+		t.Errorf("%d series for leases, want %d", got, maxNames)
 	}
 	if got := value(families, "tenure_lease_held", "name=z"); got != 1 {
 		t.Error("the lease with the first turn has no series")
 	}
-	if got := value(families, "tenure_leases_without_series"); got != 5000-admin.MaxNames {
+	if got := value(families, "tenure_leases_without_series"); got != 5000-maxNames {
 		t.Errorf("%v leases without series", got)
 	}
 	if got := value(families, "tenure_leases", "state=held"); got != 5000 {
@@ -230,7 +218,7 @@ func documented(families map[string]*dto.MetricFamily) (list string, names []str
 }
 
 func TestMetricsAreDocumentedAndNamedByConvention(t *testing.T) {
-	families := full(t).scrape(t)
+	families := full(t)
 	list, names := documented(families)
 	for _, name := range names {
 		family := families[name]
@@ -266,7 +254,7 @@ func TestMetricsAreDocumentedAndNamedByConvention(t *testing.T) {
 
 // Alert rules and the dashboard must not ask for what does not exist: they would be silent.
 func TestAlertsAndDashboardUseMetricsThatExist(t *testing.T) {
-	families := full(t).scrape(t)
+	families := full(t)
 	exists := make(map[string]bool)
 	for name, family := range families {
 		exists[name] = true
@@ -345,89 +333,4 @@ func expressions(document any, found []string) []string {
 		}
 	}
 	return found
-}
-
-// The alert rules name jobs, and docs/metrics.md says how a job is named.
-func TestTheAlertsAreAboutTheJobsOfTheDocumentation(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := regexp.MustCompile("(?s)```yaml\n(scrape_configs.*?)```").FindSubmatch(page)
-	if block == nil {
-		t.Fatal("docs/metrics.md has no scrape_configs")
-	}
-	var config struct {
-		Jobs []struct {
-			Name    string `yaml:"job_name"`
-			Targets []struct {
-				Targets []string
-			} `yaml:"static_configs"`
-		} `yaml:"scrape_configs"`
-		Rules []string `yaml:"rule_files"`
-	}
-	if err := yaml.Unmarshal(block[1], &config); err != nil {
-		t.Fatal(err)
-	}
-	if len(config.Jobs) != 1 || len(config.Jobs[0].Targets) != 1 || !slices.Equal(config.Rules, []string{"alerts.yaml"}) {
-		t.Fatalf("%+v", config)
-	}
-	rules, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", "alerts.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	matchers := regexp.MustCompile(`job(=~|=)"([^"]*)"`).FindAllSubmatch(rules, -1)
-	for _, matcher := range matchers {
-		// Prometheus anchors an expression at both ends.
-		expression := regexp.MustCompile("^(?:" + string(matcher[2]) + ")$")
-		for job, want := range map[string]bool{config.Jobs[0].Name: true, "tenure-plant-7": true, "gateway": false, "my-tenure-client": false} {
-			if expression.MatchString(job) != want {
-				t.Errorf("%s: a job named %s: %t", matcher[0], job, !want)
-			}
-		}
-	}
-	if len(matchers) < 3 {
-		t.Errorf("%d expressions name a job", len(matchers))
-	}
-}
-
-func TestEachAlertSaysWhatToDo(t *testing.T) {
-	content, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", "alerts.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rules struct {
-		Groups []struct {
-			Name  string
-			Rules []struct {
-				Alert, Expr, For    string
-				Labels, Annotations map[string]string
-			}
-		}
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(content))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&rules); err != nil {
-		t.Fatal(err)
-	}
-	count := 0
-	for _, group := range rules.Groups {
-		for _, rule := range group.Rules {
-			count++
-			if rule.Alert == "" || rule.Expr == "" || rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
-				t.Errorf("rule %+v lacks something", rule)
-			}
-			if severity := rule.Labels["severity"]; severity != "critical" && severity != "warning" {
-				t.Errorf("%s has the severity %q", rule.Alert, severity)
-			}
-			if rule.For != "" {
-				if _, err := model.ParseDuration(rule.For); err != nil {
-					t.Errorf("%s: for %q: %v", rule.Alert, rule.For, err)
-				}
-			}
-		}
-	}
-	if count < 8 {
-		t.Errorf("%d rules", count)
-	}
 }
