@@ -2,11 +2,8 @@ package supervise
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -175,35 +172,6 @@ func TestTheProgramDiesWithSupervisorAndGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.awaitGone()
-}
-
-// The kernel keeps PR_SET_PDEATHSIG for each thread. A program has the setting of the thread that called execve.
-func TestTheProgramDiesWithItsGuardWhateverThreadBecameIt(t *testing.T) {
-	gate, open, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer gate.Close()
-	tried, trying, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tried.Close()
-	if _, err := open.Write([]byte{1}); err != nil {
-		t.Fatal(err)
-	}
-	_ = open.Close()
-	runtime.LockOSThread() // the process dies with this thread
-	defer runtime.UnlockOSThread()
-	starter := exec.Command(os.Args[0], "3", "4", os.Args[0], "tenure", "became")
-	starter.ExtraFiles = []*os.File{gate, trying}
-	starter.Env = append(os.Environ(), "SUPERVISE_ROLE=starter")
-	starter.SysProcAttr = childAttributes()
-	out, err := starter.CombinedOutput()
-	_ = trying.Close()
-	if want := fmt.Sprintln("death signal", int(unix.SIGKILL)); err != nil || string(out) != want {
-		t.Errorf("%v: %s, want %s", err, out, want)
-	}
 }
 
 // A log that is not read stops the program, perhaps, but not its guard.

@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -38,23 +37,8 @@ var tenure string
 // zombie then.
 func headless() bool { return strings.HasPrefix(os.Getenv("SUPERVISE_ROLE"), "headless") }
 
-// asStarter becomes a program from a thread that is not the first one.
-func asStarter() {
-	if os.Args[1] == "became" {
-		fmt.Println("death signal", deathSignal)
-		return
-	}
-	code := make(chan int)
-	go func() { code <- becomeProgram() }()
-	os.Exit(await.Receive(code))
-}
-
-// deathSignal is the signal that a program gets when its guard dies.
-var deathSignal int32
-
-func init() { // on the first thread, the one that became the program
-	_, _, _ = syscall.Syscall(unix.SYS_PRCTL, unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&deathSignal)), 0)
-	if headless() || os.Getenv("SUPERVISE_ROLE") == "starter" {
+func init() {
+	if headless() {
 		runtime.LockOSThread() // main runs on the first thread from now on
 	}
 }
@@ -65,9 +49,6 @@ func loseHead() { _, _, _ = syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) }
 func TestMain(m *testing.M) {
 	switch role := os.Getenv("SUPERVISE_ROLE"); role {
 	case "":
-	case "starter":
-		asStarter()
-		return
 	default:
 		beProgram(role)
 		return
