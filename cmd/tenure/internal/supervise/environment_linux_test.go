@@ -97,6 +97,7 @@ echo $(ls /proc/self/fd)
 
 // What fits tenure alone may not fit with the variables of the lease. That is final.
 func TestAnEnvironmentThatIsTooLargeEndsTenure(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
 	defer cancel()

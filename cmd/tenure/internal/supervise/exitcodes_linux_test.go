@@ -15,6 +15,7 @@ import (
 )
 
 func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	for _, role := range []string{"leaves", "headless leaves"} {
 		for _, verb := range []string{"run", "lock"} {
@@ -32,6 +33,7 @@ func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
 // A program that has ended does not run again because its guard is killed while that ends what the
 // program left.
 func TestTheCodeOfTheProgramOutlivesItsGuard(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
 		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "leaves", verb, "--ttl", "10m", "--grace", "1m", "press")
@@ -54,20 +56,27 @@ func TestTheCodeOfTheProgramOutlivesItsGuard(t *testing.T) {
 	}
 }
 
-func TestAHolderThatWasFrozenEndsLockWithItsCode(t *testing.T) {
+func TestAHolderThatWasFrozenEndsLockAndLetsRunCampaignAgain(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
-	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", "lock", "--ttl", "1s", "--grace", "100ms", "press")
-	n.awaitStart()
-	n.signal(unix.SIGSTOP)
-	n.awaitGone()
-	n.signal(unix.SIGCONT)
-	if code := n.awaitExit(); code != 66 {
-		t.Errorf("exit code %d, want 66", code)
+	for _, verb := range []string{"run", "lock"} {
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", verb, "--ttl", "1s", "--grace", "100ms", "press")
+		n.awaitStart()
+		n.signal(unix.SIGSTOP)
+		n.awaitGone()
+		n.signal(unix.SIGCONT)
+		if verb == "run" {
+			awaitLogs(t, n, "the child starts", 2)
+			n.signal(unix.SIGTERM)
+			n.awaitExit()
+		} else if code := n.awaitExit(); code != 66 {
+			t.Errorf("exit code %d, want 66", code)
+		}
 	}
 }
 
 func TestExitCodesOfRunAndLock(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	held := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held")
 	held.awaitStart()

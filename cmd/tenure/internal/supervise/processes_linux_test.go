@@ -47,9 +47,7 @@ func init() {
 func loseHead() { _, _, _ = syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) }
 
 func TestMain(m *testing.M) {
-	switch role := os.Getenv("SUPERVISE_ROLE"); role {
-	case "":
-	default:
+	if role := os.Getenv("SUPERVISE_ROLE"); role != "" {
 		beProgram(role)
 		return
 	}
@@ -141,13 +139,6 @@ func beProgram(role string) {
 		leaf(nil)
 		leaf(&syscall.SysProcAttr{Setsid: true})
 	}
-	if role == "flood" { // fills standard error
-		go func() {
-			for {
-				_, _ = os.Stderr.WriteString(strings.Repeat("x", 1<<10) + "\n")
-			}
-		}()
-	}
 	say("start %d", now())
 	say("%s=%s", "TENURE_TOKEN", os.Getenv("TENURE_TOKEN"))
 	switch role {
@@ -232,12 +223,6 @@ type node struct {
 // startNode starts tenure with these arguments, and a program in a role behind them.
 func startNode(t *testing.T, lock, broker, role string, arguments ...string) *node {
 	t.Helper()
-	return startLogging(t, nil, lock, broker, role, arguments...)
-}
-
-// startLogging is startNode with another standard error than the node's log.
-func startLogging(t *testing.T, stderr *os.File, lock, broker, role string, arguments ...string) *node {
-	t.Helper()
 	n := &node{t: t, lockFile: lock, lines: make(chan string, 100), gone: make(chan time.Duration, 1), over: make(chan error, 1)}
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
@@ -246,9 +231,6 @@ func startLogging(t *testing.T, stderr *os.File, lock, broker, role string, argu
 	n.cmd = exec.Command(tenure, append(append([]string{arguments[0], "--broker", broker}, arguments[1:]...), "--", os.Args[0])...)
 	n.cmd.Env = append(os.Environ(), "SUPERVISE_ROLE="+role, "SUPERVISE_PIPE="+pipe, "SUPERVISE_LOCK="+lock)
 	n.cmd.Stderr = &n.log
-	if stderr != nil {
-		n.cmd.Stderr = stderr
-	}
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -390,45 +372,27 @@ func awaitLogs(t *testing.T, n *node, text string, times int) {
 	await.Until(func() bool { return strings.Count(n.log.String(), text) >= times })
 }
 
-// awaitTraffic waits until bytes were passed on so often from now on.
-func (p *proxy) awaitTraffic(t *testing.T, times int) {
-	t.Helper()
-	count := func() int {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.passed
-	}
-	end := count() + times
-	await.Until(func() bool { return count() >= end })
-}
-
-// freeze makes the present connections silent, and not those that follow.
-func (p *proxy) freeze() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range p.conns {
-		p.frozen[conn] = true
-	}
-}
-
-// proxy is a network between a node and the server, which can be cut.
+// proxy is a network between nodes and the server. It passes everything on, until it is cut.
 type proxy struct {
 	listener net.Listener
-	mu       sync.Mutex
-	cut      bool
-	conns    []net.Conn
-	frozen   map[net.Conn]bool
-	passed   int // how often bytes were passed on
+	cuts     func(sent []byte) bool // what cuts it, of what nodes send; nil: nothing does
+	closes   func(sent []byte) bool // what ends the connection of a node, with a refusal if it has a Will
+	isCut    chan struct{}          // closed when it was cut
 	tasks    sync.WaitGroup
+
+	mu     sync.Mutex
+	conns  []net.Conn
+	frozen map[net.Conn]bool
+	passed int // how often bytes were passed on
 }
 
-func startProxy(t *testing.T, broker string) *proxy {
+func startProxy(t *testing.T, broker string, cuts, closes func(sent []byte) bool) *proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, frozen: make(map[net.Conn]bool)}
+	p := &proxy{listener: listener, cuts: cuts, closes: closes, isCut: make(chan struct{}), frozen: make(map[net.Conn]bool)}
 	p.tasks.Go(func() {
 		for {
 			near, err := listener.Accept()
@@ -443,8 +407,8 @@ func startProxy(t *testing.T, broker string) *proxy {
 			p.mu.Lock()
 			p.conns = append(p.conns, near, far)
 			p.mu.Unlock()
-			p.tasks.Go(func() { p.copy(far, near) })
-			p.tasks.Go(func() { p.copy(near, far) })
+			p.tasks.Go(func() { p.pass(far, near, true) })
+			p.tasks.Go(func() { p.pass(near, far, false) })
 		}
 	})
 	t.Cleanup(func() {
@@ -459,19 +423,33 @@ func startProxy(t *testing.T, broker string) *proxy {
 	return p
 }
 
-// copy passes bytes on until the network is cut. From then on it drops them.
-func (p *proxy) copy(to, from net.Conn) {
-	buffer := make([]byte, 32<<10)
-	for {
+// pass passes bytes on, which a node sends or the server.
+func (p *proxy) pass(to, from net.Conn, sends bool) {
+	for buffer := make([]byte, 32<<10); ; {
 		n, err := from.Read(buffer)
 		if err != nil {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if !p.frozen[from] && !p.wasCut() {
+				_ = to.Close()
+			}
 			return
 		}
+		if sent := buffer[:n]; sends && p.closes != nil && p.closes(sent) {
+			if hasWill(sent) {
+				_, _ = from.Write([]byte{0x20, 3, 0, 0x83, 0}) // a CONNACK; the connection ends either way
+			}
+			_, _ = from.Close(), to.Close()
+			return
+		}
+		if sends && p.cuts != nil && p.cuts(buffer[:n]) {
+			p.partition()
+		}
 		p.mu.Lock()
-		cut := p.cut || p.frozen[from]
+		silent := p.frozen[from] || p.wasCut()
 		p.passed++
 		p.mu.Unlock()
-		if !cut {
+		if !silent {
 			_, _ = to.Write(buffer[:n])
 		}
 	}
@@ -479,10 +457,43 @@ func (p *proxy) copy(to, from net.Conn) {
 
 func (p *proxy) address() string { return "mqtt://" + p.listener.Addr().String() }
 
+// partition cuts the network: it drops everything, and keeps the connections open.
 func (p *proxy) partition() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cut = true
+	if !p.wasCut() {
+		close(p.isCut)
+	}
+}
+
+func (p *proxy) wasCut() bool {
+	select {
+	case <-p.isCut:
+		return true
+	default:
+		return false
+	}
+}
+
+// freeze makes the present connections silent, and not those that follow.
+func (p *proxy) freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range p.conns {
+		p.frozen[conn] = true
+	}
+}
+
+// awaitTraffic waits until bytes were passed on so often from now on.
+func (p *proxy) awaitTraffic(t *testing.T, times int) {
+	t.Helper()
+	count := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.passed
+	}
+	end := count() + times
+	await.Until(func() bool { return count() >= end })
 }
 
 // trySignal signals a supervisor that may be gone.

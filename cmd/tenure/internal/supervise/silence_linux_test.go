@@ -29,6 +29,7 @@ func awaitState(pid int, state byte) {
 // The program ends in time, but the supervisor is stopped, and reads what the guard said about it
 // when the guard is long overdue.
 func TestTheCodeOfTheProgramOutlivesAStopOfTheSupervisor(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	const grace = time.Second
 	var nodes sync.WaitGroup
@@ -89,6 +90,7 @@ func TestTheCodeOfTheProgramOutlivesAStopOfTheSupervisor(t *testing.T) {
 // A guard that has confirmed a renewal is not taken for one that does not answer because the
 // supervisor stood still before it read that.
 func TestAGuardThatAnsweredAStoppedSupervisorIsNotKilled(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	const ttl = 8 * time.Second
 	var tests sync.WaitGroup
