@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -81,6 +79,7 @@ func TestATermOfAnElectorIsCounted(t *testing.T) {
 			if _, err := term.Guard().Set(ctx, "k", nil); err != nil {
 				t.Error(err)
 			}
+			synctest.Wait() // the hooks are called a moment later
 			if held := values(t, registry)["tenure_client_lease_held{lease=press-7/active}"]; held != 1 {
 				t.Errorf("held: %v", held)
 			}
@@ -193,39 +192,5 @@ func TestNamesFollowTheConventions(t *testing.T) {
 	}
 	if got["tenure_client_lease_attempts_total{client=gateway-a,lease=l,result=held}"] != 1 {
 		t.Errorf("%v", got)
-	}
-}
-
-// A name that the metrics of a store have too would mean two things in one query.
-func TestNoMetricHasANameOfTheStoresMetricsAndAllAreDocumented(t *testing.T) {
-	stores, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented := strings.Fields(string(ours))
-	rows := regexp.MustCompile("(?m)^- `(tenure_[a-z_]+)`").FindAllStringSubmatch(string(stores), -1)
-	if len(rows) < 20 {
-		t.Fatalf("docs/metrics.md has %d metrics", len(rows))
-	}
-	ofStores := make(map[string]bool)
-	for _, row := range rows {
-		ofStores[row[1]] = true
-	}
-	metrics := tenureprom.New(tenureprom.Options{})
-	descriptions := make(chan *prometheus.Desc, 100)
-	metrics.Describe(descriptions)
-	close(descriptions)
-	for description := range descriptions {
-		name := regexp.MustCompile(`fqName: "([a-z_]+)"`).FindStringSubmatch(description.String())[1]
-		if ofStores[name] || !strings.HasPrefix(name, "tenure_client_") {
-			t.Errorf("%s: the store has a metric of that name, or it does not begin with tenure_client_", name)
-		}
-		if !slices.Contains(documented, name) {
-			t.Errorf("doc.go does not name %s", name)
-		}
 	}
 }
