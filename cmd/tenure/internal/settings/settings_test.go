@@ -197,27 +197,6 @@ func TestAValueIsRefusedWithTheSameWordsWhereverItIsGiven(t *testing.T) {
 	}
 }
 
-func TestAnErrorAboutAFlagSaysWhereItsValueComesFrom(t *testing.T) {
-	t.Setenv("TENURE_HOLD_OFF", "-1s")
-	var v values
-	root := command(&v)
-	root.SetArgs([]string{"serve", "--max-keys", "1"})
-	if err := root.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	serve, _, err := root.Find([]string{"serve"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const text = "--hold-off -1s is negative; --max-keys is right; --hold-off again"
-	if got, want := Explain(serve.Flags(), text), text+" (--hold-off comes from TENURE_HOLD_OFF)"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got := Explain(serve.Flags(), "no flag"); got != "no flag" {
-		t.Errorf("%q", got)
-	}
-}
-
 func FuzzFile(f *testing.F) {
 	f.Add([]byte("addr: a\nserve: {hold-off: 1s, lock-prefix: [a, b]}\n"))
 	f.Add([]byte("a: &a [*a]\naddr: *a\n"))
