@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -211,44 +210,6 @@ func TestAWebSocketOutlivesTheContextOfItsHandshake(t *testing.T) {
 		}
 		_ = conn.Close()
 		await.Receive(s.done)
-	})
-}
-
-// The client bounds each write by a deadline, and closes a connection from another goroutine than the
-// one that reads.
-func TestAWebSocketEndsAtItsDeadlineAndWithClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		near, far := net.Pipe()
-		defer far.Close()
-		handshake := make(chan struct{})
-		go func() { // then it reads nothing
-			defer close(handshake)
-			request, err := http.ReadRequest(bufio.NewReader(far))
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(far, answerTo(request, right))
-		}()
-		conn, err := tenurews.Upgrade(t.Context(), near, broker)
-		if err != nil {
-			t.Fatal(err)
-		}
-		await.Receive(handshake)
-		_ = conn.SetWriteDeadline(time.Now().Add(time.Minute))
-		began := time.Now()
-		if _, err := conn.Write(make([]byte, 1<<16)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Minute {
-			t.Errorf("after %v: %v, want a timeout after a minute", time.Since(began), err)
-		}
-		ended := make(chan error, 1)
-		go func() {
-			_, err := conn.Read(make([]byte, 1))
-			ended <- err
-		}()
-		synctest.Wait()
-		_ = conn.Close()
-		if err := await.Receive(ended); err == nil || time.Since(began) != time.Minute {
-			t.Errorf("after %v: %v, want an error at once", time.Since(began), err)
-		}
 	})
 }
 

@@ -138,6 +138,10 @@ func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
 		{"a request for help", "help: true\n", ":1: help is no command, and no setting"},
 		{"a value of a command", "get: true\n", ":1: get is a command: write its settings below it, indented"},
 		{"a value that the flag refuses", "\nhold-off: 10\n", `:2: hold-off: want a duration such as 5s, not "10"`},
+		{"no number", "max-keys: many\n", `:1: max-keys: want a whole number, not "many"`},
+		{"a number that is too large", "max-keys: 1000000000000000000000\n", "with fewer digits"},
+		{"a number that is too small", "max-packet-size: -1\n", "want a whole number from 0 to 4294967295"},
+		{"no number of bytes", "max-bytes: 12 apples\n", "want a number of bytes, like 536870912, 512MiB or 2GiB"},
 		{"no value", "addr:\n", ":1: addr: want one value"},
 		{"a list for one value", "addr: [a, b]\n", ":1: addr: want one value"},
 		{"a list of lists", "lock-prefix: [[a]]\n", ":1: lock-prefix: want a list of values"},
@@ -156,6 +160,9 @@ func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
 			}
 		})
 	}
+	if _, err := run(t, "", "serve", "--hold-off", "5"); err == nil || err.Error() != `--hold-off: want a duration such as 5s, not "5"` {
+		t.Errorf("a value on the command line: %v", err)
+	}
 	if _, err := run(t, "", "serve", "--config", "no.yaml"); err == nil || !strings.HasPrefix(err.Error(), "--config: ") {
 		t.Errorf("a file that is not there: %v", err)
 	}
@@ -167,33 +174,6 @@ func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
 	t.Setenv("TENURE_MEMORY", "perhaps")
 	if _, err := run(t, "", "serve"); err == nil || !strings.HasPrefix(err.Error(), "TENURE_MEMORY: want true or false") {
 		t.Errorf("a variable that the flag refuses: %v", err)
-	}
-}
-
-func TestAValueIsRefusedWithTheSameWordsWhereverItIsGiven(t *testing.T) {
-	for _, test := range []struct{ flag, value, want string }{
-		{"memory", "yes", `want true or false, not "yes"`},
-		{"max-keys", "many", `want a whole number, not "many"`},
-		{"max-keys", "1000000000000000000000", `want a whole number with fewer digits, not "1000000000000000000000"`},
-		{"max-packet-size", "-1", `want a whole number from 0 to 4294967295, not "-1"`},
-		{"max-bytes", "12 apples", `want a number of bytes, like 536870912, 512MiB or 2GiB, not "12 apples"`},
-		{"hold-off", "5", `want a duration such as 5s, not "5"`},
-	} {
-		t.Run(test.flag, func(t *testing.T) {
-			check := func(err error, prefix string) {
-				t.Helper()
-				if err == nil || !strings.HasSuffix(err.Error(), prefix+": "+test.want) {
-					t.Errorf("%v; want %s: %s", err, prefix, test.want)
-				}
-			}
-			_, err := run(t, "", "serve", "--"+test.flag+"="+test.value)
-			check(err, "--"+test.flag)
-			_, err = run(t, test.flag+": "+test.value+"\n", "serve")
-			check(err, "tenure.yaml:1: "+test.flag)
-			t.Setenv(Variable(test.flag), test.value)
-			_, err = run(t, "", "serve")
-			check(err, Variable(test.flag))
-		})
 	}
 }
 

@@ -133,38 +133,6 @@ func TestCtrlCEndsTheLoopOfAShell(t *testing.T) {
 	}
 }
 
-// A script goes on after a program that SIGINT ended, unless the key sent it: as without tenure, the
-// script did not get it.
-func TestAScriptGoesOnAfterASIGINTThatNoKeySent(t *testing.T) {
-	broker := server(t)
-	script := `"$0" lock --broker "$1" press -- sh -c "echo ready; exec sleep 1000"; echo "after $?"`
-	s := startSession(t, "/bin/sh", "-c", script, tenure, broker)
-	s.awaitText("ready", 1)
-	s.interrupt("tenure")
-	if err := await.Result(s.cmd.Wait); err != nil {
-		t.Fatalf("the script ended with %v", err)
-	}
-	s.awaitText("after 130", 1)
-}
-
-// interrupt sends SIGINT to the child of this name.
-func (s *session) interrupt(name string) {
-	s.t.Helper()
-	entries, err := descendants(s.cmd.Process.Pid, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for _, e := range entries {
-		if e.parent == s.cmd.Process.Pid && e.name == name {
-			if err := unix.Kill(e.pid, unix.SIGINT); err != nil {
-				s.t.Fatal(err)
-			}
-			return
-		}
-	}
-	s.t.Fatalf("%s does not run: %v", name, entries)
-}
-
 // A terminal that closes ends what waits in it, and passes SIGHUP on to a program.
 func TestATerminalThatClosesEndsACandidate(t *testing.T) {
 	broker := server(t)
