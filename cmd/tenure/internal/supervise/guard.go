@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"time"
 )
@@ -19,14 +18,6 @@ func Intercept() {
 	if os.Args[0] == guardName {
 		os.Exit(runGuard())
 	}
-}
-
-// startFailure returns the exit code for a program that cannot be started, as shells do.
-func startFailure(err error) int {
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
-		return CodeNotFound
-	}
-	return CodeNotExecutable
 }
 
 // guard is the state of the process that watches over one program. One goroutine has it.
@@ -40,6 +31,7 @@ type guard struct {
 	orphaned bool // the supervisor is gone
 
 	processTree      // the processes
+	late        bool // the program starts with the next renewal
 	stopping    bool // the child was told to end
 	childless   bool // this process has no children
 	killing     bool
@@ -158,7 +150,10 @@ func (g *guard) handle(r request) error {
 			g.bounds = *r.Arm
 		}
 		g.report(report{Armed: r.Arm.Kill})
-	case r.Signal != 0 && !g.ended:
+		if g.late {
+			return g.startProgram()
+		}
+	case r.Signal != 0 && g.pid != 0 && !g.ended:
 		g.signalChild(r.Signal)
 	case r.Stop != nil:
 		g.stop(r.Stop.Signal)
@@ -167,11 +162,12 @@ func (g *guard) handle(r request) error {
 	return nil
 }
 
-// startProgram starts the program, unless the lease ends too soon. A program that cannot be executed has ended, with
-// the code that a shell has for it.
+// startProgram starts the program, unless the lease ends too soon by what this guard knows: then it asks for the
+// present deadline. A program that cannot be executed has ended, with the code that a shell has for it.
 func (g *guard) startProgram() error {
-	if now() >= g.bounds.Stop {
-		return errors.New("it came too late to start the program")
+	if g.late = now() >= g.bounds.Stop; g.late {
+		g.report(report{Armed: g.bounds.Kill})
+		return nil
 	}
 	err := g.makeProcess(g.program, g.start.Foreground)
 	switch {
@@ -183,7 +179,11 @@ func (g *guard) startProgram() error {
 	}
 	g.say(fmt.Sprintf("tenure: cannot start %s: %v\n", g.program.path, errors.Unwrap(err)))
 	g.childless = true
-	g.end(Status{Code: startFailure(err)})
+	code := CodeNotExecutable
+	if errors.Is(err, os.ErrNotExist) {
+		code = CodeNotFound
+	}
+	g.end(Status{Code: code})
 	return nil
 }
 
@@ -208,10 +208,15 @@ func (g *guard) loseConnection() {
 // stop tells the group of the child to end. A child that a signal stopped continues, so that it
 // can end in order.
 func (g *guard) stop(s int) {
-	if g.stopping || g.pid == 0 {
+	if g.stopping {
 		return
 	}
 	g.stopping = true
+	if g.pid == 0 { // and there will be none
+		g.childless = true
+		g.end(Status{Code: -1})
+		return
+	}
 	g.signalGroup(s)
 }
 
