@@ -198,9 +198,10 @@ func answer(t *testing.T, handler http.Handler, path string) *httptest.ResponseR
 
 func TestAStoreThatIsStuckIsNotHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		node, stuck, probes := NewNode(), make(chan struct{}), 0
+		node, stuck := NewNode(), make(chan struct{})
+		var probes atomic.Int64
 		node.Serve(Store{Usage: func() server.Usage {
-			probes++
+			probes.Add(1)
 			<-stuck
 			return server.Usage{}
 		}})
@@ -215,8 +216,8 @@ func TestAStoreThatIsStuckIsNotHealthy(t *testing.T) {
 		if got := answer(t, pages, "/api/state"); got.Code != 503 || got.Header().Get("Retry-After") == "" {
 			t.Errorf("the state: %d %q", got.Code, got.Body)
 		}
-		if probes != 2 {
-			t.Errorf("%d goroutines", probes)
+		if probes.Load() != 2 {
+			t.Errorf("%d goroutines", probes.Load())
 		}
 		close(stuck)
 	})
