@@ -5,15 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	dto "github.com/prometheus/client_model/go"
 
 	"github.com/tenurelock/tenure/contrib/tenureprom"
 	"github.com/tenurelock/tenure/election"
@@ -24,29 +26,18 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// values returns the counters and gauges of a registry, and the counts of its histograms.
+// values returns the counters and gauges of a registry, and the counts of its histograms, by their names with labels.
 func values(t *testing.T, registry *prometheus.Registry) map[string]float64 {
 	t.Helper()
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
 	found := make(map[string]float64)
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			var labels []string
-			for _, label := range metric.GetLabel() {
-				labels = append(labels, label.GetName()+"="+label.GetValue())
-			}
-			name := family.GetName() + "{" + strings.Join(labels, ",") + "}"
-			switch family.GetType() {
-			case dto.MetricType_COUNTER:
-				found[name] = metric.GetCounter().GetValue()
-			case dto.MetricType_GAUGE:
-				found[name] = metric.GetGauge().GetValue()
-			case dto.MetricType_HISTOGRAM:
-				found[name] = float64(metric.GetHistogram().GetSampleCount())
-			}
+	for line := range strings.Lines(page.Body.String()) {
+		name, text, _ := strings.Cut(strings.TrimSpace(line), "} ")
+		if value, err := strconv.ParseFloat(text, 64); err == nil {
+			found[strings.Replace(strings.ReplaceAll(name, `"`, ""), "_count{", "{", 1)+"}"] = value
+		} else if name, text, _ := strings.Cut(strings.TrimSpace(line), " "); !strings.HasPrefix(name, "#") {
+			found[name+"{}"], _ = strconv.ParseFloat(text, 64)
 		}
 	}
 	return found

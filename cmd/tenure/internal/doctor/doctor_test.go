@@ -314,21 +314,6 @@ func TestEachOfSeveralBrokersIsExamined(t *testing.T) {
 	}
 }
 
-func TestTheExaminationEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	silent := listen(t, func(conn net.Conn) {
-		_, _ = conn.Read(make([]byte, 1)) // of a CONNECT
-		cancel()
-		_, _ = io.Copy(io.Discard, conn)
-	})
-	report := await.Result(func() doctor.Report {
-		return examine(ctx, doctor.Options{Address: "mqtt://" + silent, Timeout: time.Hour})
-	})
-	if report.FirstFailure() == nil {
-		t.Error(text(report))
-	}
-}
-
 // A mute drops what is written to a connection after the packet that contains a text. It calls silent each time
 // that it drops something. One goroutine at a time calls Write.
 type mute struct {

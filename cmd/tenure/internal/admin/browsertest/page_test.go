@@ -222,7 +222,6 @@ func TestThePageShowsEachThingThatNeedsAttention(t *testing.T) {
 		for _, cut := range eval[[]string](b, cutTexts) {
 			t.Errorf("cut off: %s", cut)
 		}
-		b.picture(fmt.Sprint("attention-", width))
 	}
 	b.mustBeQuiet()
 }
