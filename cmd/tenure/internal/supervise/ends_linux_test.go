@@ -2,10 +2,8 @@ package supervise
 
 import (
 	"bytes"
-	"encoding/binary"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +33,7 @@ func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
 		t.Run(verb+", acquiring", func(t *testing.T) {
-			network := startProxy(t, broker, cutsAt("SET"), nil)
+			network := startProxy(t, broker, cutsAt("SET"))
 			n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", verb, "--ttl", "1h", "--timeout", "1h", "press")
 			await.Next(network.isCut)
 			if code := n.interruptUntilItEnds(); code != 128+int(unix.SIGTERM) || strings.Count(n.log.String(), "level=WARN") != 1 ||
@@ -44,45 +42,13 @@ func TestAFurtherInterruptEndsTheWaitForABrokerThatIsAway(t *testing.T) {
 			}
 		})
 		t.Run(verb+", releasing", func(t *testing.T) {
-			network := startProxy(t, broker, cutsAt("VDEL"), nil)
+			network := startProxy(t, broker, cutsAt("VDEL"))
 			n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", verb, "--ttl", "1h", "--timeout", "1h", "press/"+verb)
 			n.awaitStart()
 			n.signal(unix.SIGTERM)
 			await.Next(network.isCut) // the program is gone
 			if code := n.interruptUntilItEnds(); code != 0 || !strings.Contains(n.log.String(), "the lease could not be released") {
 				t.Errorf("exit code %d, want 0, the code of the program, and a warning", code)
-			}
-		})
-	}
-}
-
-// hasWill reports whether bytes are a CONNECT with a Will [MQTT-3.1.2].
-func hasWill(sent []byte) bool {
-	const connect, protocolAndVersion, will = 0x10, 7, 0x04
-	_, size := binary.Uvarint(sent[1:]) // of the remaining length
-	flags := 1 + size + protocolAndVersion
-	return sent[0] == connect && flags < len(sent) && sent[flags]&will != 0
-}
-
-// A broker may refuse the Will of --instant. The guard watches the connection all the same, and the
-// tenure ends with it all the same: the two agree.
-func TestWithInstantAndWithoutAWillTheTenureEndsWithTheConnection(t *testing.T) {
-	broker := server(t)
-	for _, verb := range []string{"run", "lock"} {
-		t.Run(verb, func(t *testing.T) {
-			t.Parallel()
-			var drop atomic.Bool
-			network := startProxy(t, broker, nil, func(sent []byte) bool { return hasWill(sent) || drop.CompareAndSwap(true, false) })
-			n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "daemon", verb, "--instant", "--ttl", "3s", "press/"+verb)
-			n.awaitStart()
-			awaitLog(t, n, "there will be no instant failover")
-			drop.Store(true)
-			n.awaitGone()
-			awaitLog(t, n, "cause=\"the connection was lost\"")
-			if verb == "run" {
-				awaitLogs(t, n, "the child starts", 2)
-			} else if code := n.awaitExit(); code != 66 || !strings.Contains(n.log.String(), "the child was ended: lease: tenure of \"press/lock\": the connection was lost") {
-				t.Errorf("exit code %d, want 66 and the cause", code)
 			}
 		})
 	}

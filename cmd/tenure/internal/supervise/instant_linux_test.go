@@ -39,7 +39,7 @@ func TestWithInstantTheLeaseIsNotReleasedBeforeALateGuardHasActed(t *testing.T) 
 func TestWithInstantADeadConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
-	network := startProxy(t, broker, nil, nil)
+	network := startProxy(t, broker, nil)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "run", "--instant", "--ttl", "2s", "press")
 	n.awaitStart()
 	network.awaitTraffic(t, 6) // renewals: a read that waits now began after the guard got the connection

@@ -136,7 +136,7 @@ func TestTheProgramDiesWithSupervisorAndGuard(t *testing.T) {
 func TestAProgramRunsForManyTTLs(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
-	network := startProxy(t, broker, nil, nil)
+	network := startProxy(t, broker, nil)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "500ms", "press")
 	n.awaitStart()
 	network.awaitTraffic(t, 24) // twelve renewals: one each sixth of the TTL

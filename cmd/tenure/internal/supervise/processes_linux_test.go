@@ -376,7 +376,6 @@ func awaitLogs(t *testing.T, n *node, text string, times int) {
 type proxy struct {
 	listener net.Listener
 	cuts     func(sent []byte) bool // what cuts it, of what nodes send; nil: nothing does
-	closes   func(sent []byte) bool // what ends the connection of a node, with a refusal if it has a Will
 	isCut    chan struct{}          // closed when it was cut
 	tasks    sync.WaitGroup
 
@@ -386,13 +385,13 @@ type proxy struct {
 	passed int // how often bytes were passed on
 }
 
-func startProxy(t *testing.T, broker string, cuts, closes func(sent []byte) bool) *proxy {
+func startProxy(t *testing.T, broker string, cuts func(sent []byte) bool) *proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, cuts: cuts, closes: closes, isCut: make(chan struct{}), frozen: make(map[net.Conn]bool)}
+	p := &proxy{listener: listener, cuts: cuts, isCut: make(chan struct{}), frozen: make(map[net.Conn]bool)}
 	p.tasks.Go(func() {
 		for {
 			near, err := listener.Accept()
@@ -433,13 +432,6 @@ func (p *proxy) pass(to, from net.Conn, sends bool) {
 			if !p.frozen[from] && !p.wasCut() {
 				_ = to.Close()
 			}
-			return
-		}
-		if sent := buffer[:n]; sends && p.closes != nil && p.closes(sent) {
-			if hasWill(sent) {
-				_, _ = from.Write([]byte{0x20, 3, 0, 0x83, 0}) // a CONNACK; the connection ends either way
-			}
-			_, _ = from.Close(), to.Close()
 			return
 		}
 		if sends && p.cuts != nil && p.cuts(buffer[:n]) {
