@@ -55,7 +55,8 @@ func runGuard() int {
 		return CodeNotExecutable
 	}
 	g := &guard{socket: socket, reports: json.NewEncoder(socket), program: program{path: os.Args[3], args: os.Args[4:]}}
-	if err := g.prepare(); err != nil {
+	g.adopt()
+	if g.alarm, err = newAlarm(); err != nil {
 		g.report(report{Failed: err.Error()})
 		return 1
 	}
@@ -109,14 +110,6 @@ func (g *guard) say(text string) {
 	case <-written:
 	case <-time.After(100 * time.Millisecond):
 	}
-}
-
-func (g *guard) prepare() (err error) {
-	if err := g.adopt(); err != nil {
-		return err
-	}
-	g.alarm, err = newAlarm()
-	return err
 }
 
 // read passes requests on until the supervisor is gone.

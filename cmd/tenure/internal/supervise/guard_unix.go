@@ -31,11 +31,10 @@ type processTree struct {
 }
 
 // adopt makes this process the one that descendants without parents are left to.
-func (t *processTree) adopt() error {
+func (t *processTree) adopt() {
 	t.changed = make(chan os.Signal, 1)
 	signal.Notify(t.changed, unix.SIGCHLD)
 	becomeSubreaper()
-	return nil
 }
 
 // makeProcess starts the program. With PR_SET_PDEATHSIG it lives no longer than the thread that made it, so that
