@@ -72,9 +72,6 @@ func TestARequestWithoutACallersDeadlineEndsAtTheRequestTimeout(t *testing.T) {
 	})
 }
 
-// until returns a binding that ends so long from now.
-func until(timeout time.Duration) Binding { return Binding{Until: time.Now().Add(timeout)} }
-
 func TestABindingBoundsARequestWhereverItIs(t *testing.T) {
 	cause := errors.New("the tenure is over")
 	for _, test := range []struct {

@@ -10,9 +10,6 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// shows is clocks that show a reading.
-func shows(r Reading) func() Reading { return func() Reading { return r } }
-
 // machine has the clocks of a machine that can be suspended.
 type machine struct {
 	Reading
