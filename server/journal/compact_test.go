@@ -94,31 +94,25 @@ func TestTheFileStaysSmallThroughDaysOfChurn(t *testing.T) {
 	wantState(t, load(t, open(t, dir)), state)
 }
 
-// Records of a few bytes take more than their bytes in the file: it is not compacted with each commit.
-func TestTinyRecordsAreNotCompactedAllTheTime(t *testing.T) {
-	var log bytes.Buffer
-	file, err := journal.Open(t.TempDir(), journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+// growing opens a journal whose commits lead to compactions, and returns a function for the next one.
+func growing(t *testing.T, dir string) (file *journal.File, log *bytes.Buffer, state map[string]string, next func() error) {
+	t.Helper()
+	log, state = new(bytes.Buffer), make(map[string]string)
+	file, err := journal.Open(dir, journal.Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
 	load(t, file)
-	var all []statestore.Group
-	for i := range 1 << 18 {
-		all = append(all, statestore.Group{record(string([]byte{byte(i >> 16), byte(i >> 8), byte(i)}), "")})
-	}
-	commit(t, file, all...)
-	random := rand.New(rand.NewPCG(1, 1))
-	for range 60 {
-		var batch []statestore.Group
-		for range 300 {
-			batch = append(batch, all[random.IntN(len(all))])
+	i := 0
+	return file, log, state, func() error {
+		batch := []statestore.Group{{record(fmt.Sprint(i%4), strings.Repeat(fmt.Sprint(i%10), 200_000))}}
+		i++
+		err := file.Commit(t.Context(), batch)
+		if err == nil {
+			apply(state, batch)
+			err = await.Result(file.Settle)
 		}
-		commit(t, file, batch...)
-		settle(t, file)
-	}
-	if compactions := strings.Count(log.String(), "compacted"); compactions > 2 {
-		t.Errorf("%d compactions in 60 commits", compactions)
+		return err
 	}
 }
 
@@ -126,51 +120,64 @@ func TestTinyRecordsAreNotCompactedAllTheTime(t *testing.T) {
 // Windows renames no file that is open.
 func TestARenameThatFailsKeepsTheFile(t *testing.T) {
 	for _, closed := range []bool{false, true} {
-		t.Run(fmt.Sprintf("closed %t", closed), func(t *testing.T) {
-			dir := t.TempDir()
-			fails, renames := true, 0
-			defer journal.SetRename(closed, func(from, to string) error {
-				if renames++; fails {
-					return &os.LinkError{Op: "rename", Old: from, New: to, Err: errors.New("a virus scanner has it open")}
+		dir := t.TempDir()
+		fails, renames := true, 0
+		defer journal.SetRename(closed, func(from, to string) error {
+			if renames++; fails {
+				return &os.LinkError{Op: "rename", Old: from, New: to, Err: errors.New("a virus scanner has it open")}
+			}
+			return os.Rename(from, to)
+		})()
+		file, log, state, next := growing(t, dir)
+		commits := func(n int) {
+			for range n {
+				if err := next(); err != nil {
+					t.Fatal(err)
 				}
-				return os.Rename(from, to)
-			})()
-			var log bytes.Buffer
-			file, err := journal.Open(dir, journal.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			if err != nil {
-				t.Fatal(err)
 			}
-			load(t, file)
-			state := make(map[string]string)
-			submit := func(i int) {
-				batch := []statestore.Group{{record(fmt.Sprint(i%4), strings.Repeat(fmt.Sprint(i%10), 200_000))}}
-				commit(t, file, batch...)
-				settle(t, file)
-				apply(state, batch)
-			}
-			for i := range 12 {
-				submit(i)
-			}
-			if renames == 0 || renames > 3 || !strings.Contains(log.String(), "could not be compacted") ||
-				!strings.Contains(log.String(), "virus") {
-				t.Errorf("%d renames; the log is %s", renames, log.String())
-			}
-			if _, err := os.Stat(filepath.Join(dir, "tenure.log.new")); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the copy is left: %v", err)
-			}
-			before := size(t, dir)
-			fails = false
-			for i := 12; i < 40; i++ {
-				submit(i)
-			}
-			if after := size(t, dir); after > before+2_000_000 || !strings.Contains(log.String(), "msg=\"journal: compacted\"") {
-				t.Errorf("the file had %d bytes, and has %d; the log is %s", before, after, log.String())
-			}
-			if err := file.Close(); err != nil {
-				t.Fatal(err)
-			}
-			wantState(t, load(t, open(t, dir)), state)
-		})
+		}
+		commits(12)
+		if renames == 0 || renames > 3 || !strings.Contains(log.String(), "could not be compacted") ||
+			!strings.Contains(log.String(), "virus") {
+			t.Errorf("%d renames; the log is %s", renames, log)
+		}
+		if _, err := os.Stat(filepath.Join(dir, "tenure.log.new")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the copy is left: %v", err)
+		}
+		before := size(t, dir)
+		fails = false
+		commits(28)
+		if after := size(t, dir); after > before+2_000_000 || !strings.Contains(log.String(), "msg=\"journal: compacted\"") {
+			t.Errorf("the file had %d bytes, and has %d; the log is %s", before, after, log)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, load(t, open(t, dir)), state)
+	}
+}
+
+// The copy has its name, but a loss of power may bring the former file back, so no later commit may go into either.
+func TestInvariant34AJournalEndsIfTheNameOfACopyMayNotBeDurable(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		dir := filepath.Join(t.TempDir(), "data")
+		defer journal.SetRename(closed, func(from, to string) error {
+			return errors.Join(os.Rename(from, to), os.Rename(dir, dir+".moved")) // the directory cannot be synced
+		})()
+		file, _, state, next := growing(t, dir)
+		var err error
+		for i := 0; i < 12 && err == nil; i++ {
+			err = next()
+		}
+		again := file.Commit(t.Context(), []statestore.Group{{record("later", "x")}})
+		if err == nil || again == nil || !errors.Is(again, fs.ErrNotExist) {
+			t.Errorf("closed %t: the settled compaction has error %v, and the next commit %v", closed, err, again)
+		}
+		_ = file.Close()
+		if err := os.Rename(dir+".moved", dir); err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, load(t, open(t, dir)), state)
 	}
 }
 
@@ -238,8 +245,7 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 // Beside a copy of a large file commits go on as it does: more, but at most as much as the live data.
 func TestCommitsGoOnInProportionToTheCopy(t *testing.T) {
 	const live, size = 400 << 20, 1200 << 20
-	for passed, want := range map[int64]int64{0: 32 << 20, size: live / 4, 2 * size: live / 2, 2*size + live/2: live * 3 / 4,
-		2*size + live: live} {
+	for passed, want := range map[int64]int64{0: 32 << 20, size: live / 4, 2 * size: live / 2} {
 		if got := journal.Allowed(size, passed); got != want {
 			t.Errorf("after %d MiB of the copy %d bytes may be committed, want %d", passed>>20, got, want)
 		}

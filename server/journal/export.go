@@ -51,7 +51,7 @@ type exported struct {
 // client of a lease is its holder. A reply has the version that it named, if it named one. A change of a lease
 // is as the status page has it.
 func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
-	s, err := openSource(path, cureStore)
+	s, err := openSource(path)
 	if err != nil {
 		return err
 	}

@@ -200,23 +200,16 @@ func (s *scan) searchLater() error {
 	}
 	in := bufio.NewReaderSize(s.rest(), readSize)
 	for {
-		window, err := in.Peek(readSize)
-		for i := 0; i+frameHead <= len(window); i++ {
-			next := bytes.Index(window[i:len(window)-frameHead+len(marker)], []byte(marker))
-			if next < 0 {
-				break
-			}
-			i += next
-			if _, number := opened(window[i:], s.salt); number > s.number {
-				return damaged("commit %d, at %d, is not readable, and commit %d follows", s.number+1, s.at, number)
-			}
-		}
+		start, err := in.Peek(frameHead)
 		if err == io.EOF {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		_, _ = in.Discard(readSize - frameHead + 1)
+		if _, number := opened(start, s.salt); number > s.number {
+			return damaged("commit %d, at %d, is not readable, and commit %d follows", s.number+1, s.at, number)
+		}
+		_, _ = in.Discard(1)
 	}
 }
 

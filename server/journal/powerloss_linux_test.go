@@ -22,7 +22,6 @@ import (
 type call struct {
 	name     string // create, write, truncate, sync, rename, remove, syncdir, ack
 	file, to string // names in the directory
-	replaced bool   // it is about the file that had the name before
 	data     []byte
 	offset   int64
 	batches  int
@@ -31,7 +30,7 @@ type call struct {
 var (
 	straceCall   = regexp.MustCompile(`^\d+ +(\w+)\((.*)\) += (-?\d+)`)
 	straceString = regexp.MustCompile(`"((?:\\x[0-9a-f]{2})*)"`)
-	stracePath   = regexp.MustCompile(`^\d+<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?`)
+	stracePath   = regexp.MustCompile(`^\d+<((?:\\x[0-9a-f]{2})*)>`)
 )
 
 func unhex(t *testing.T, text string) string {
@@ -93,9 +92,8 @@ func recordCalls(t *testing.T, dir string, there []string) (calls []call) {
 			words = append(words, word[1])
 		}
 		var path string
-		replaced := false
 		if descriptor := stracePath.FindStringSubmatch(arguments); descriptor != nil {
-			path, replaced = unhex(t, descriptor[1]), descriptor[2] != ""
+			path = unhex(t, descriptor[1])
 		}
 		number := func(fromEnd int) int64 {
 			parts := strings.Split(arguments, ", ")
@@ -113,15 +111,15 @@ func recordCalls(t *testing.T, dir string, there []string) (calls []call) {
 			}
 		case "pwrite64":
 			if file, ok := ours(path); ok {
-				calls = append(calls, call{name: "write", file: file, replaced: replaced, data: []byte(unhex(t, words[0])), offset: number(1)})
+				calls = append(calls, call{name: "write", file: file, data: []byte(unhex(t, words[0])), offset: number(1)})
 			}
 		case "ftruncate", "ftruncate64":
 			if file, ok := ours(path); ok {
-				calls = append(calls, call{name: "truncate", file: file, replaced: replaced, offset: number(1)})
+				calls = append(calls, call{name: "truncate", file: file, offset: number(1)})
 			}
 		case "fsync", "fdatasync":
 			if file, ok := ours(path); ok {
-				calls = append(calls, call{name: "sync", file: file, replaced: replaced})
+				calls = append(calls, call{name: "sync", file: file})
 			} else if path == dir {
 				calls = append(calls, call{name: "syncdir"})
 			}
@@ -167,9 +165,8 @@ type disk struct {
 }
 
 type inode struct {
-	durable  []byte
-	pending  []call // at most a sector each
-	replaced *inode // which had its name before
+	durable []byte
+	pending []call // at most a sector each
 }
 
 // sector is what a disk writes whole or not at all.
@@ -181,15 +178,11 @@ func (d *disk) apply(c call) {
 		d.pending = append(d.pending, how)
 	}
 	node := d.names[c.file]
-	if c.replaced {
-		node = node.replaced
-	}
 	switch c.name {
 	case "create":
 		created := new(inode)
 		change(func(names map[string]*inode) { names[c.file] = created })
 	case "rename":
-		node.replaced = d.names[c.to]
 		change(func(names map[string]*inode) {
 			delete(names, c.file)
 			names[c.to] = node
@@ -273,7 +266,7 @@ func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
 	states := historyStates()
 	const seed = 1
 	random := rand.New(rand.NewPCG(seed, seed))
-	losses, opened, compactions, freed, undone := 0, 0, 0, 0, 0
+	losses, opened, compactions, undone := 0, 0, 0, 0
 	for i, c := range calls {
 		switch c.name {
 		case "ack":
@@ -281,10 +274,6 @@ func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
 		case "rename":
 			if c.to == "tenure.log" {
 				compactions++
-			}
-		case "truncate":
-			if c.replaced {
-				freed++
 			}
 		}
 		d.apply(c)
@@ -322,9 +311,9 @@ func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
 			}
 		}
 	}
-	t.Logf("%d calls, %d compactions, %d steps to free a file, %d losses of power; %d without the batch under way; %d files were opened",
-		len(calls), compactions, freed, losses, undone, opened)
-	if acknowledged != historyLength || compactions < 2 || freed < 2 || losses < 500 || undone == losses {
+	t.Logf("%d calls, %d compactions, %d losses of power; %d without the batch under way; %d files were opened",
+		len(calls), compactions, losses, undone, opened)
+	if acknowledged != historyLength || compactions < 2 || losses < 500 || undone == losses {
 		t.Errorf("too little happened: %d of %d batches were acknowledged", acknowledged, historyLength)
 	}
 }
