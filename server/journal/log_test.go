@@ -101,66 +101,70 @@ func TestAFileThatIsCutHasItsWholeCommits(t *testing.T) {
 	}
 }
 
-// What was on the disk when a process opened the file, or put a copy in its place, is not missing because of
-// a crash later.
+// What was on the disk when a process opened the file, or loaded it, or put a copy in its place, is not missing
+// because of a crash later.
 func TestACrashDoesNotExcuseWhatWasOnTheDiskBefore(t *testing.T) {
-	for _, test := range []struct {
-		name   string
+	cut := func(content []byte, before int) []byte { return content[:before-1] }
+	for name, test := range map[string]struct {
+		before func(t *testing.T, file *journal.File, dir string) (*journal.File, string)
 		damage func(content []byte, before int) []byte
 	}{
-		{"cut short", func(content []byte, before int) []byte { return content[:before-1] }},
-		{"two heads", func(content []byte, before int) []byte {
+		"opened": {reopened, cut},
+		"two heads": {reopened, func(content []byte, before int) []byte {
 			content[before]++
 			content[20]++
 			return content
 		}},
-	} {
-		for _, compacted := range []bool{false, true} {
-			dir := t.TempDir()
-			file := open(t, dir)
-			load(t, file)
-			for range 2 {
-				commit(t, file, statestore.Group{record("a", strings.Repeat("x", 600_000))})
-				settle(t, file)
-			}
-			before := int(size(t, dir))
-			if before > 700_000 {
-				t.Fatalf("the file was not compacted: it has %d bytes", before)
-			}
-			if !compacted {
-				if err := file.Close(); err != nil {
-					t.Fatal(err)
-				}
-				file = open(t, dir)
-			}
-			commit(t, file, statestore.Group{record("b", "2")})
+		"compacted": {func(_ *testing.T, file *journal.File, dir string) (*journal.File, string) { return file, dir }, cut},
+		"loaded after a crash": {func(t *testing.T, _ *journal.File, dir string) (*journal.File, string) {
 			left := killed(t, dir)
-			path := filepath.Join(left, "tenure.log")
-			content, err := os.ReadFile(path)
+			file := open(t, left)
+			load(t, file)
+			return file, left
+		}, cut},
+	} {
+		dir := t.TempDir()
+		file := open(t, dir)
+		load(t, file)
+		for range 2 {
+			commit(t, file, statestore.Group{record("a", strings.Repeat("x", 600_000))})
+			settle(t, file)
+		}
+		before := int(size(t, dir))
+		if before > 700_000 {
+			t.Fatalf("the file was not compacted: it has %d bytes", before)
+		}
+		file, dir = test.before(t, file, dir)
+		commit(t, file, statestore.Group{record("b", "2")})
+		left := killed(t, dir)
+		path := filepath.Join(left, "tenure.log")
+		if err := os.WriteFile(path, test.damage(must(os.ReadFile(path)), before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // a refusal does not make it sound
+			file, err := journal.Open(left, journal.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(path, test.damage(content, before), 0o600); err != nil {
-				t.Fatal(err)
+			_, err = file.Load(t.Context(), func(statestore.Record) error { return nil })
+			if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), "on the disk before the crash") {
+				t.Errorf("%s: Load has error %v", name, err)
 			}
-			for range 2 { // a refusal does not make it sound
-				file, err := journal.Open(left, journal.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, err = file.Load(t.Context(), func(statestore.Record) error { return nil })
-				if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), "on the disk before the crash") {
-					t.Errorf("%s, compacted %t: Load has error %v", test.name, compacted, err)
-				}
-				if err := file.Close(); err != nil {
-					t.Error(err)
-				}
-				if _, err := journal.Check(t.Context(), left, nil); !errors.Is(err, journal.ErrDamaged) {
-					t.Errorf("%s, compacted %t: Check has error %v", test.name, compacted, err)
-				}
+			if err := file.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := journal.Check(t.Context(), left, nil); !errors.Is(err, journal.ErrDamaged) {
+				t.Errorf("%s: Check has error %v", name, err)
 			}
 		}
 	}
+}
+
+func reopened(t *testing.T, file *journal.File, dir string) (*journal.File, string) {
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return open(t, dir), dir
 }
 
 // The start after a crash cuts off what is not whole, goes on behind it, and closes the file.

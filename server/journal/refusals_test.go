@@ -3,10 +3,8 @@ package journal_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -89,45 +87,26 @@ func TestOpenRefusesWhatIsNotItsFile(t *testing.T) {
 func TestWhatADeadProcessLeftIsRemoved(t *testing.T) {
 	t.Parallel()
 	dir := filled(t)
-	dead := exec.Command(os.Args[0], "-test.run=^$")
-	if err := dead.Run(); err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string]string{
-		"tenure.log.new": "half a copy",
-		"tenure.lock":    "whatever an older version wrote: 1",
-		"tenure.holder":  fmt.Sprintf(`{"pid":%d,"host":""}`, dead.Process.Pid),
-	} {
+	leave := func(name, content string) {
+		t.Helper()
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	leave("tenure.log.new", "half a copy")
+	leave("tenure.lock", "whatever an older version wrote: 1")
+	leave("tenure.holder", `{"pid":1,"host":""}`)
 	file := open(t, dir)
 	load(t, file)
 	if _, err := os.Stat(filepath.Join(dir, "tenure.log.new")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("tenure.log.new is still there: %v", err)
 	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	unlock := lockFile(t, filepath.Join(dir, "tenure.lock"))
-	content := fmt.Sprintf(`{"pid":%d,"host":"elsewhere"}`, dead.Process.Pid)
-	if err := os.WriteFile(filepath.Join(dir, "tenure.holder"), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := journal.Open(dir, journal.Options{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d on host elsewhere", dead.Process.Pid)) {
-		t.Errorf("Open has error %v; want the host", err)
-	}
-	for name, content := range map[string]string{"an empty name": "", "no JSON": "1"} {
-		if err := os.WriteFile(filepath.Join(dir, "tenure.holder"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := journal.Open(dir, journal.Options{}); !errors.Is(err, journal.ErrInUse) {
-			t.Errorf("%s: Open has error %v", name, err)
+	for content, want := range map[string]string{`{"pid":7,"host":"elsewhere"}`: "process 7 on host elsewhere", "": "another process", "1": "another process"} {
+		leave("tenure.holder", content)
+		if _, err := journal.Open(dir, journal.Options{}); !errors.Is(err, journal.ErrInUse) || !strings.Contains(err.Error(), "in use by "+want) {
+			t.Errorf("with %q Open has error %v, want %q", content, err, want)
 		}
 	}
-	unlock()
-	open(t, dir)
 }
 
 func must[T any](value T, err error) T {
