@@ -32,9 +32,16 @@ func attachedTo(t *testing.T, options Options) *Store {
 	return a
 }
 
+// isSettled reports whether a client has sent requests for more than settledAfter.
+func (s *Store) isSettled(client string) bool {
+	element := s.clients.clients[client]
+	return element != nil && element.Value.(*clientEntry).settled
+}
+
 // submit applies a command of a client to a store that is not attached.
 func submit(a *Store, command statestore.Command) {
-	a.clients.heard(&command, func() (statestore.Reply, bool) { return a.engine.Submit(command, nil) })
+	a.clients.heard(command.Client, command.Verb == statestore.VerbKeyNotify)
+	a.engine.Submit(command, nil)
 }
 
 // change makes the store notify the clients that watch a key, and returns what it queues.
@@ -42,7 +49,7 @@ func change(a *Store, key string) (queued []pendingNotification) {
 	ts := "0:0:writer"
 	submit(a, statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}))
 	for {
-		notification, ok := a.queue.take()
+		notification, ok := a.queue.pop()
 		if !ok {
 			return queued
 		}
@@ -110,7 +117,7 @@ func TestMadeUpClientsPushOutNoSettledOne(t *testing.T) {
 		if !isWatched("of settled") || isWatched("of once") {
 			t.Error("a settled client was forgotten, or one that is not was kept")
 		}
-		if !a.clients.isSettled("settled") || a.Stats().Clients != limit {
+		if !a.isSettled("settled") || a.Stats().Clients != limit {
 			t.Errorf("%d clients are remembered", a.Stats().Clients)
 		}
 	})
@@ -127,17 +134,17 @@ func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
 			}
 			time.Sleep(settledAfter + time.Second)
 		}
-		if !a.clients.isSettled("c") || a.clients.isSettled("d") {
+		if !a.isSettled("c") || a.isSettled("d") {
 			t.Fatal("not three of four clients are settled")
 		}
 		time.Sleep(idleAfter / 2)
 		heard("b")
 		heard("c")
-		if heard("d"); a.clients.isSettled("d") {
+		if heard("d"); a.isSettled("d") {
 			t.Error("a client has settled in the place of one that is not idle")
 		}
 		time.Sleep(idleAfter / 2)
-		if heard("d"); !a.clients.isSettled("d") || a.clients.isSettled("a") || !a.clients.isSettled("b") {
+		if heard("d"); !a.isSettled("d") || a.isSettled("a") || !a.isSettled("b") {
 			t.Error("the idle client has not given way")
 		}
 	})
@@ -147,7 +154,7 @@ func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
 func TestClientsOfTheJournalAreSettled(t *testing.T) {
 	a := attachedTo(t, Options{MaxClients: 4})
 	a.clients.restore([]string{"a", "b", "c", "d", "e"})
-	if !a.clients.isSettled("a") || !a.clients.isSettled("c") || a.clients.isSettled("d") || a.Stats().Clients != 4 {
+	if !a.isSettled("a") || !a.isSettled("c") || a.isSettled("d") || a.Stats().Clients != 4 {
 		t.Errorf("%d clients are remembered, not the first three of them as settled", a.Stats().Clients)
 	}
 }
@@ -160,8 +167,8 @@ func TestNotificationsBeyondTheQueueAreLostAndCounted(t *testing.T) {
 	if got := a.Stats().LostNotifications; got != 5 {
 		t.Errorf("%d were lost, want 5", got)
 	}
-	a.queue.clear()
-	if _, ok := a.queue.take(); ok {
+	a.queue.drain(a.unqueued)
+	if _, ok := a.queue.pop(); ok || a.queuedBytes.Load() != 0 {
 		t.Error("something is left")
 	}
 }
@@ -206,7 +213,7 @@ func TestAStoreThatHasYieldedAppliesNoMoreRequests(t *testing.T) {
 		t.Helper()
 		l.received(&mqtt.Publish{Topic: []byte(topic), Payload: []byte(payload)})
 	}
-	looked := func() uint64 { return a.Stats().Dropped[DroppedQoS] } // counted in any case: there is no connection to answer on
+	looked := func() uint64 { return a.Stats().Dropped[envelope.DroppedQoS] } // counted in any case: there is no connection to answer on
 	if arrives(protocol.InvokeTopic, ""); looked() != 1 {
 		t.Fatalf("%+v", a.Stats())
 	}
@@ -227,7 +234,7 @@ func TestAStoreTriesAgainOnlyWhereThatMayHelp(t *testing.T) {
 		0x84: false, 0x86: false, 0x87: false, 0x8A: false, 0x90: false, 0x9A: false,
 	} {
 		cause := errors.New("cause")
-		err := refused(code, cause)
+		err := finalUnless(code, cause)
 		var final finalError
 		if errors.As(err, &final) == again || !errors.Is(err, cause) {
 			t.Errorf("%#x: %v, want again: %v", code, err, again)

@@ -169,46 +169,6 @@ func TestInvariant34AnAttachedStoreEndsWithItsJournalAndAnswersNothing(t *testin
 	p.MustGet("k", "")
 }
 
-// The goroutine that takes requests from the broker goes on until as much waits as may.
-func TestAnAttachedStoreWithManyRepliesWaitingGoesOnAfterTheCommit(t *testing.T) {
-	const requests = 200
-	broker := mosquitto.Start(t, "")
-	journal := new(testsupport.Journal)
-	a := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open()})
-	p := testsupport.Connect(t, broker.Address, "p", nil)
-	value := strings.Repeat("v", 10_000)
-	release := journal.Hold()
-	defer release()
-	var sent []*paho.Publish
-	for i := range requests {
-		words := []string{"GET", "k"}
-		if i%10 == 0 {
-			words = []string{"SET", "k", value}
-		}
-		sent = append(sent, p.SendRequest(words...))
-	}
-	if len(p.Received) > 0 {
-		t.Error("a request is answered before its commit")
-	}
-	release()
-	for i, request := range sent {
-		want := fmt.Sprintf("$%d\r\n%s\r\n", len(value), value)
-		if i%10 == 0 {
-			want = "+OK\r\n"
-		}
-		p.MustBeAnswered(request, want)
-	}
-	if got := a.Stats().Requests; got < requests {
-		t.Errorf("%d requests are counted, want %d", got, requests)
-	}
-}
-
-func TestASpareHasNoJournal(t *testing.T) {
-	if _, err := attach.New("mqtt://localhost", attach.Options{Wait: true, Journal: new(testsupport.Journal).Open()}); err == nil || !strings.Contains(err.Error(), "Journal") {
-		t.Errorf("New: %v, want an error", err)
-	}
-}
-
 func TestAnAttachedStoreLoadsUntilItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -5,7 +5,6 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
@@ -83,55 +82,5 @@ func TestAStoreDoesNotBeginOnABrokerThatTakesSmallPacketsOnly(t *testing.T) {
 	const want = "the broker takes packets of 1000 bytes at most; a store needs 1024"
 	if err := store.Serve(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("Serve: %v; want %q", err, want)
-	}
-}
-
-// The acknowledgements of the broker are held back, while keys expire.
-func TestNotificationsKeepToTheReceiveMaximumOfTheBroker(t *testing.T) {
-	t.Parallel()
-	const allowed, keys = 2, 10
-	broker := mosquitto.Start(t, fmt.Sprintf("max_inflight_messages %d\n", allowed))
-	p := testsupport.Connect(t, broker.Address, "node-a", nil)
-	if got := p.Connack.Properties.ReceiveMaximum; got == nil || *got != allowed {
-		t.Fatalf("the broker has a Receive Maximum of %v", got)
-	}
-	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, p.ID))
-	through := testsupport.NewProxy(t, broker.Address)
-	a := testsupport.Attach(t, through.Address(), attach.Options{})
-	for k := range keys {
-		p.Do("KEYNOTIFY", fmt.Sprint(k))
-	}
-	// A machine that is busy may take longer than the keys last; then they last longer.
-	for lasts := time.Second; ; lasts *= 2 {
-		set := time.Now()
-		for k := range keys {
-			p.Do("SET", fmt.Sprint(k), "v", "PX", fmt.Sprint(lasts.Milliseconds()))
-		}
-		for range keys {
-			p.NextNotification()
-		}
-		p.Do("GET", "is everything acknowledged before me?")
-		through.Hold(testsupport.ToClient)
-		if time.Since(set) < lasts {
-			break
-		}
-		through.Release(testsupport.ToClient)
-		for range keys {
-			p.NextNotification()
-		}
-	}
-	for range allowed {
-		p.NextNotification()
-	}
-	time.Sleep(100 * time.Millisecond) // for what must not come
-	if got := len(p.Notified); got > 0 {
-		t.Errorf("%d notifications more than the broker wants", got)
-	}
-	through.Release(testsupport.ToClient)
-	for range keys - allowed {
-		p.NextNotification()
-	}
-	if stats := a.Stats(); stats.Attachments != 1 || stats.LostNotifications != 0 || stats.DroppedWatches != 0 {
-		t.Errorf("%+v", stats)
 	}
 }

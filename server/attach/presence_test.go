@@ -101,7 +101,7 @@ func TestWhatAStoreDoesAboutOthersThatShareItsData(t *testing.T) {
 		{"a store with other data is silent", claiming, []string{"*answers b", "claims me.g"}, ignore, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p := presence{me: "me.g", group: ".g", stage: test.stage, memory: presenceMemory{served: test.stage == answering}}
+			p := presence{me: "me.g", data: ".g", shared: true, stage: test.stage, memory: presenceMemory{served: test.stage == answering}}
 			var got reaction
 			for _, text := range test.heard {
 				text, replayed := strings.CutPrefix(text, "*")

@@ -3,9 +3,11 @@ package attach
 import (
 	"time"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -27,10 +29,11 @@ func (to *address) cost() int64 { return requestOverhead + int64(len(to.topic)+l
 // not have yet. It never waits for a commit: what needs one, and finds no room in the backlog, is
 // refused.
 func (l *link) submit(to address, command statestore.Command) {
-	clients, engine, backlog := l.store.clients, l.store.engine, l.store.backlog
-	reply, ok := clients.heard(&command, func() (statestore.Reply, bool) { return engine.TrySubmit(command) })
+	engine, backlog := l.store.engine, l.store.backlog
+	seen := l.store.clients.heard(command.Client, command.Verb == statestore.VerbKeyNotify)
+	reply, ok := engine.TrySubmit(command)
 	if ok {
-		l.store.note(&command, &reply)
+		l.store.note(seen, &command, &reply)
 		l.answer(to, command.Key, reply)
 		return
 	}
@@ -42,17 +45,16 @@ func (l *link) submit(to address, command statestore.Command) {
 		l.refuse(to)
 		return
 	}
-	reply, ok = clients.heard(&command, func() (statestore.Reply, bool) {
-		return engine.Submit(command, func(reply statestore.Reply) {
-			if reply.Outcome != statestore.Expired {
-				backlog.committed(waiting, reply)
-			}
-		})
+	reply, ok = engine.Submit(command, func(reply statestore.Reply) {
+		if reply.Outcome != statestore.Expired {
+			waiting.reply = reply
+			backlog.queue.push(waiting)
+		}
 	})
-	l.store.note(&command, &reply)
+	l.store.note(seen, &command, &reply)
 	if ok && reply.Outcome == statestore.Expired {
-		backlog.cancel(waiting)
-		l.store.drop(to.client, DroppedExpired)
+		backlog.release(waiting)
+		l.store.drop(to.client, envelope.DroppedExpired)
 		return
 	}
 	if value := envelope.ValueCost(command.Key, &reply); value > 0 && !backlog.grow(waiting, value) {
@@ -61,10 +63,8 @@ func (l *link) submit(to address, command statestore.Command) {
 }
 
 // note notes the reply to a request.
-func (s *Store) note(command *statestore.Command, reply *statestore.Reply) {
-	if seen := s.clients.seen(command.Client); seen != nil {
-		seen.Answered(command, reply, time.Now())
-	}
+func (s *Store) note(seen *events.Client, command *statestore.Command, reply *statestore.Reply) {
+	seen.Answered(command, reply, time.Now())
 	s.log.Answered(command, reply, "")
 }
 
@@ -72,7 +72,7 @@ func (s *Store) note(command *statestore.Command, reply *statestore.Reply) {
 // replies about one key reach a client in the order of the store.
 func (l *link) answer(to address, key string, reply statestore.Reply) {
 	if reply.Outcome == statestore.Expired {
-		l.store.drop(to.client, DroppedExpired)
+		l.store.drop(to.client, envelope.DroppedExpired)
 		return
 	}
 	l.later(&waitingReply{address: to, bytes: to.cost() + envelope.ValueCost(key, &reply), reply: reply})
@@ -82,7 +82,7 @@ func (l *link) answer(to address, key string, reply statestore.Reply) {
 // some of it, or the connection has ended: meanwhile the broker is not read.
 func (l *link) later(w *waitingReply) {
 	w.link, w.bytes = l, min(w.bytes, maxUnsent)
-	if l.sendRoom.Acquire(l.ctx, w.bytes) == nil {
+	if l.unsent.Acquire(l.ctx, w.bytes) == nil {
 		l.store.backlog.add(w)
 	}
 }
@@ -91,19 +91,18 @@ func (l *link) later(w *waitingReply) {
 // dropped, and a store that has yielded to another one no longer answers.
 func (l *link) sendReplies() {
 	backlog := l.store.backlog
-	forEach(l.ctx, backlog.wake, backlog.next, func(w *waitingReply) {
+	backlog.queue.serve(l.ctx, func(w *waitingReply) {
+		backlog.leaves(w)
 		switch {
-		case w.link != l || w.refused || l.hasYielded():
+		case w.link != l || w.refused || closed.Is(l.superseded):
 		case w.message != nil:
 			l.send(w.message)
 		default:
 			l.reply(w.address, w.reply)
 		}
-		backlog.sent(w)
+		backlog.release(w)
 	})
-	for w, ok := backlog.next(); ok; w, ok = backlog.next() {
-		backlog.sent(w)
-	}
+	backlog.queue.drain(backlog.release)
 }
 
 // reply sends a reply with QoS 0, as server.Server does: neither the store nor the broker waits

@@ -77,34 +77,6 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 	}
 }
 
-// No holder can renew while the broker is away, and the store lets time pass all the same.
-func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
-	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
-	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
-	tenure, first := mustAcquire(t, holder, lease.Options{TTL: testsupport.LeaseTTL})
-	broker.Kill()
-	testsupport.MustBeLost(t, tenure.Context().Done()) // a moment earlier, for what runs under it
-	testsupport.Eventually(t, "the token ends", func() bool {
-		_, err := tenure.Token()
-		return errors.Is(err, lease.ErrDeadlinePassed)
-	})
-	broker.Run()
-	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-	other, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"}), testsupport.LeaseKey, lease.Options{TTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	next, err := other.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if second, err := next.Token(); err != nil || second.Compare(first) <= 0 {
-		t.Errorf("the next token is %v (%v), not above %v", second, err, first)
-	}
-}
-
 func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
 	t.Parallel()
 	broker := mosquitto.Start(t, "")
