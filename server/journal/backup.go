@@ -96,7 +96,7 @@ func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (
 		return Report{}, err
 	}
 	defer func() { err = together(err, s.close()) }()
-	claimed, err := claim(ctx, dir, false)
+	claimed, err := claim(dir, false)
 	if err != nil {
 		return Report{}, err
 	}

@@ -1,10 +1,10 @@
 package journal
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -21,7 +21,7 @@ type directory struct {
 
 // claim takes the lock of a directory, and creates the directory if it does not exist. With owner,
 // another user must not own it. The error names the file and what to do.
-func claim(ctx context.Context, path string, owner bool) (*directory, error) {
+func claim(path string, owner bool) (*directory, error) {
 	if err := makeDirectory(path); err != nil {
 		return nil, about(path, err)
 	}
@@ -29,7 +29,7 @@ func claim(ctx context.Context, path string, owner bool) (*directory, error) {
 	if err != nil {
 		return nil, err
 	}
-	lock, err := acquire(ctx, path)
+	lock, err := acquire(path)
 	return &directory{path: path, warnings: warnings, lock: lock}, err
 }
 
@@ -39,22 +39,31 @@ func (d *directory) release() error { return about(d.lock.Path(), d.lock.Close()
 // join returns the path of a file in the directory.
 func (d *directory) join(name string) string { return filepath.Join(d.path, name) }
 
-// create makes the file of the journal, with what fill puts into it, and closes that. A crash leaves it whole or
-// not at all, and so does an error.
+// create makes the file of the journal, with what fill puts into it, and closes that.
 func (d *directory) create(fill func(*writer) error) error {
-	if err := removeIfThere(d.join(newName)); err != nil {
+	salt := rand.Uint32()
+	return d.replace(fileName, head(salt), func(file *os.File) error {
+		to := newWriter(file, salt)
+		return together(fill(to), to.close())
+	})
+}
+
+// replace puts a new file, with content and what write adds, in place of one of the directory, durably: an error, a
+// crash or a loss of power leaves the one before, or the new one.
+func (d *directory) replace(name string, content []byte, write func(*os.File) error) error {
+	path, made := d.join(name), d.join(name+".new")
+	if err := removeIfThere(made); err != nil {
 		return err
 	}
-	to, err := createLog(d.join(newName))
+	file, err := createFile(made, content)
 	if err != nil {
 		return err
 	}
-	err = together(fill(to), to.close(), to.file.Close())
-	if err == nil {
-		err = os.Rename(d.join(newName), d.join(fileName))
+	if err = together(write(file), file.Sync(), file.Close()); err == nil {
+		err = os.Rename(made, path)
 	}
 	if err != nil {
-		return together(err, to.discard())
+		return together(err, removeIfThere(made))
 	}
 	return syncDirectory(d.path)
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -52,9 +51,8 @@ type File struct {
 
 var _ statestore.Journal = (*File)(nil)
 
-// Open opens the journal in a directory, and creates both if they do not exist. It waits for a
-// second for another process that has the directory, and then returns an error that matches
-// [ErrInUse]. Other errors match [ErrUnsafe], [ErrForeign], [ErrNewer] or [ErrDamaged], or are those
+// Open opens the journal in a directory, and creates both if they do not exist. If another
+// process has the directory, the error matches [ErrInUse]. Other errors match [ErrUnsafe], [ErrForeign], [ErrNewer] or [ErrDamaged], or are those
 // of the system. All name the file and what to do.
 //
 // Close frees the directory.
@@ -62,10 +60,7 @@ func Open(dir string, options Options) (*File, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	if whole, err := filepath.Abs(dir); err == nil { // the process may change its directory
-		dir = whole
-	}
-	claimed, err := claim(context.Background(), dir, true)
+	claimed, err := claim(dir, true)
 	if err != nil {
 		return nil, err
 	}
@@ -173,9 +168,6 @@ func (f *File) load(ctx context.Context, each func(statestore.Record) error) err
 	// The next commit takes the place of the closing frame.
 	f.log = writer{file: f.log.file, salt: s.salt, size: s.last, number: s.number - 1, frame: make([]byte, frameHead)}
 	f.closed, f.limit = true, limitFor(s.live)
-	if f.self.Synced == f.log.size {
-		return nil
-	}
 	f.self.Synced = f.log.size // or the next crash would excuse the loss of what this start has found
 	return f.dir.writeHolder(f.self)
 }

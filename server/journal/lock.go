@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -12,15 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/gofrs/flock"
-)
-
-// lockTimeout is how long Open waits for a process that ends, such as the one before a restart.
-const (
-	lockTimeout = time.Second
-	lockRetry   = 25 * time.Millisecond
 )
 
 // maxHolder bounds the file that names the holder.
@@ -64,31 +56,26 @@ func newLock(dir string, flags int) (*flock.Flock, error) {
 	return flock.New(path, flock.SetFlag(flags), flock.SetPermissions(0o600)), nil
 }
 
-// acquire takes the lock of a directory. It waits for a moment for a process that ends. If another
-// process has it, the error matches ErrInUse.
-func acquire(ctx context.Context, dir string) (*flock.Flock, error) {
-	lock, err := newLock(dir, lockFlags()|os.O_CREATE)
+// acquire takes the lock of a directory. If another process has it, the error matches ErrInUse.
+func acquire(dir string) (*flock.Flock, error) {
+	lock, err := newLock(dir, os.O_RDWR|os.O_CREATE|noFollow)
 	if err != nil {
 		return nil, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, lockTimeout)
-	defer cancel()
-	locked, err := lock.TryLockContext(bounded, lockRetry)
-	switch {
-	case locked:
-		return lock, nil
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case bounded.Err() != nil:
-		return nil, fmt.Errorf("journal: %s: %w by %s; stop that process, or use another directory", dir, ErrInUse, holderOf(dir))
+	locked, err := lock.TryLock()
+	if err == nil && !locked {
+		err = fmt.Errorf("%w by %s; stop that process, or use another directory", ErrInUse, holderOf(dir))
 	}
-	return nil, about(lock.Path(), err)
+	if err != nil {
+		return nil, about(dir, err)
+	}
+	return lock, nil
 }
 
 // held reports whether a process has the lock of a directory. What such a process has committed can be
 // read all the same. It creates no lock: one of the superuser would keep the store out.
 func held(dir string) bool {
-	lock, err := newLock(dir, lockFlags())
+	lock, err := newLock(dir, os.O_RDONLY|noFollow)
 	if err != nil {
 		return false
 	}
@@ -115,23 +102,11 @@ func readHolder(dir string) (found holder, err error) {
 	return found, json.NewDecoder(io.LimitReader(file, maxHolder)).Decode(&found)
 }
 
-// writeHolder says which process has the lock, durably: at each moment the directory has this name or the
-// one before. The caller has the lock.
+// writeHolder says which process has the lock. The caller has the lock.
 func (d *directory) writeHolder(h holder) error {
 	content, err := json.Marshal(h)
 	if err != nil {
 		return err
 	}
-	path := d.join(holderName)
-	if err := removeIfThere(path + ".new"); err != nil {
-		return err
-	}
-	file, err := createFile(path+".new", append(content, '\n'))
-	if err != nil {
-		return err
-	}
-	if err := together(file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	return together(os.Rename(path+".new", path), syncDirectory(d.path))
+	return d.replace(holderName, append(content, '\n'), func(*os.File) error { return nil })
 }

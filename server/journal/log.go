@@ -311,7 +311,12 @@ type writer struct {
 func createLog(path string) (*writer, error) {
 	salt := rand.Uint32()
 	file, err := createFile(path, head(salt))
-	return &writer{file: file, salt: salt, size: headSize, frame: make([]byte, frameHead)}, err
+	return newWriter(file, salt), err
+}
+
+// newWriter returns a writer to a file that has its head.
+func newWriter(file *os.File, salt uint32) *writer {
+	return &writer{file: file, salt: salt, size: headSize, frame: make([]byte, frameHead)}
 }
 
 // discard closes the file, and removes it.

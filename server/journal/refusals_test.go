@@ -9,9 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -114,26 +112,4 @@ func must[T any](value T, err error) T {
 		panic(err)
 	}
 	return value
-}
-
-// The process before a restart may need a moment to end.
-func TestOpenWaitsForAProcessThatEnds(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	first := open(t, dir)
-	opened := make(chan error, 1)
-	go func() {
-		file, err := journal.Open(dir, journal.Options{})
-		if err == nil {
-			err = file.Close()
-		}
-		opened <- err
-	}()
-	time.Sleep(100 * time.Millisecond) // it fails only after a second
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := await.Receive(opened); err != nil {
-		t.Error(err)
-	}
 }

@@ -2,16 +2,10 @@
 
 package journal
 
-import (
-	"io/fs"
-	"os"
-)
+import "io/fs"
 
 // noFollow is no flag here. A file is checked before it is opened, and a link is refused then.
 const noFollow = 0
-
-// lockFlags are the flags with which a lock is opened.
-func lockFlags() int { return os.O_RDONLY }
 
 // rightsOf returns none: Windows has access control lists in place of mode bits, and a new
 // directory inherits the list of the directory above it.

@@ -7,21 +7,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 	"syscall"
 )
 
 // noFollow makes the opening of a symbolic link fail.
 const noFollow = syscall.O_NOFOLLOW
-
-// lockFlags are the flags with which a lock is opened.
-func lockFlags() int {
-	switch runtime.GOOS {
-	case "aix", "illumos", "solaris": // they lock no file that is open for reading only
-		return os.O_RDWR | noFollow
-	}
-	return os.O_RDONLY | noFollow
-}
 
 // rightsOf returns the rights of the owner, the group and all users.
 func rightsOf(info fs.FileInfo) fs.FileMode { return info.Mode().Perm() }
