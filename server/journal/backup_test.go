@@ -111,8 +111,7 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	if info, err := os.Stat(backup); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the backup has mode %v, error %v", info.Mode(), err)
 	}
-	content := must(os.ReadFile(backup))
-	found, err := journal.Scan(content, false)
+	found, err := journal.Scan(must(os.ReadFile(backup)), false)
 	if state := keys(t, found); err != nil || state["first"] != state["second"] || len(state["first"]) != 3000 {
 		t.Errorf("the backup has records of two commits, or error %v", err)
 	}
@@ -122,14 +121,22 @@ func TestABackupOfARunningJournalIsOneOfItsStates(t *testing.T) {
 	if entries := must(os.ReadDir(filepath.Dir(backup))); len(entries) != 1 {
 		t.Errorf("beside the backup there are %v", entries)
 	}
-	// Of a backup that was cut short nothing is believed: it has an end, whatever its journal had.
-	path := filepath.Join(t.TempDir(), "tenure.log")
-	for size := 0; size < len(content); size += 7 {
-		if err := os.WriteFile(path, content[:size], 0o600); err != nil {
+}
+
+// Of a backup that was cut short nothing is believed: it has an end, whatever its journal had.
+func TestACutBackupIsRefused(t *testing.T) {
+	dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
+	file := open(t, dir)
+	commit(t, file, statestore.Group{key("a", "1")}, statestore.Group{key("b", "1")})
+	if _, err := journal.Backup(t.Context(), dir, backup, nil); err != nil {
+		t.Fatal(err)
+	}
+	for size := must(os.Stat(backup)).Size() - 1; size >= 0; size-- {
+		if err := os.Truncate(backup, size); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := journal.Check(t.Context(), path, nil); !errors.Is(err, journal.ErrDamaged) {
-			t.Fatalf("cut to %d of %d bytes: Check has error %v", size, len(content), err)
+		if _, err := journal.Check(t.Context(), backup, nil); !errors.Is(err, journal.ErrDamaged) {
+			t.Fatalf("cut to %d bytes: Check has error %v", size, err)
 		}
 	}
 }

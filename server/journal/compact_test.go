@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,11 +36,9 @@ func TestTheFileStaysSmallThroughDaysOfChurn(t *testing.T) {
 	defer file.Close()
 	load(t, file)
 	random := rand.New(rand.NewPCG(7, 7))
-	var names []string // that exist
 	state := make(map[string]string)
-	compactions, live, largest := 0, int64(0), 0.0
+	compactions, live := 0, int64(0)
 	submit := func(batch []statestore.Group) {
-		t.Helper()
 		before := size(t, dir)
 		commit(t, file, batch...)
 		settle(t, file)
@@ -52,39 +49,32 @@ func TestTheFileStaysSmallThroughDaysOfChurn(t *testing.T) {
 		if limit := 3*live + 1<<20; size(t, dir) > max(limit, before) {
 			t.Fatalf("the file has %d bytes, more than %d, for %d bytes of live data", size(t, dir), limit, live)
 		}
-		if live > 1<<19 {
-			largest = max(largest, float64(size(t, dir))/float64(live))
-		}
 	}
-	for day := range 3 {
+	there := 0 // keys
+	for range 3 {
 		for _, want := range []int{12_000, 1_500} { // day and night
-			for len(names) != want {
+			for there != want {
 				var batch []statestore.Group
 				for range 1 + random.IntN(1<<(3+random.IntN(8))) {
 					switch change := random.IntN(10); {
-					case change < 3 && len(names) > 0: // another value
-						name := names[random.IntN(len(names))]
-						batch = append(batch, statestore.Group{key(name, strings.Repeat("v", random.IntN(1<<random.IntN(10))))})
-					case len(names) < want:
-						name := fmt.Sprintf("%x/%d/%d", random.Uint32(), day, len(names))
-						names = append(names, name)
-						batch = append(batch, statestore.Group{key(name, strings.Repeat("n", random.IntN(200)))})
-					case len(names) > want:
-						i := random.IntN(len(names))
-						batch = append(batch, statestore.Group{keyGone(names[i])})
-						names[i] = names[len(names)-1]
-						names = names[:len(names)-1]
+					case change < 3 && there > 0: // another value
+						value := strings.Repeat("v", random.IntN(1<<random.IntN(10)))
+						batch = append(batch, statestore.Group{key(fmt.Sprint(random.IntN(there)), value)})
+					case there < want:
+						batch = append(batch, statestore.Group{key(fmt.Sprint(there), strings.Repeat("n", random.IntN(200)))})
+						there++
+					case there > want:
+						there--
+						batch = append(batch, statestore.Group{keyGone(fmt.Sprint(there))})
 					}
 				}
 				submit(batch)
 			}
 		}
-		// The same few keys, hundreds of times: one key held by one node after another.
-		for range 300 {
-			submit([]statestore.Group{{key(names[random.IntN(5)], strings.Repeat("x", random.IntN(100)))}})
+		for range 300 { // the same few keys: one held by one node after another
+			submit([]statestore.Group{{key(fmt.Sprint(random.IntN(5)), strings.Repeat("x", random.IntN(100)))}})
 		}
 	}
-	t.Logf("%d compactions; the file was at most %.2f times the live data", compactions, largest)
 	if compactions < 3 || compactions > 100 {
 		t.Errorf("%d compactions", compactions)
 	}
@@ -181,15 +171,21 @@ func TestInvariant34AJournalEndsIfTheNameOfACopyMayNotBeDurable(t *testing.T) {
 	}
 }
 
-// A copy that cannot catch up makes commits wait, and takes the place of the file all the same.
-func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
-	began, goOn := make(chan struct{}), make(chan struct{})
+// pauseCompaction makes the next compaction wait in its middle, until goOn is called.
+func pauseCompaction(t *testing.T) (began chan struct{}, goOn func()) {
+	began, ended := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	t.Cleanup(failpoint.Set(func(at failpoint.Point) {
 		if at == failpoint.DuringCompaction {
-			once.Do(func() { close(began); await.Next(goOn) })
+			once.Do(func() { close(began); await.Next(ended) })
 		}
 	}))
+	return began, func() { close(ended) }
+}
+
+// A copy that cannot catch up makes commits wait, and takes the place of the file all the same.
+func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
+	began, goOn := pauseCompaction(t)
 	dir := t.TempDir()
 	file := open(t, dir)
 	load(t, file)
@@ -200,36 +196,35 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 	sixteenth, end := context.WithCancel(context.Background())
 	defer end()
 	go func() {
+		defer close(committed)
 		for i := range 20 {
-			group := statestore.Group{key("a", value), key("last", fmt.Sprint(i))}
 			ctx := context.Background()
 			if i == 15 {
 				ctx = sixteenth
 			}
-			committed <- file.Commit(ctx, []statestore.Group{group})
+			committed <- file.Commit(ctx, []statestore.Group{{key("a", value), key("last", fmt.Sprint(i))}})
 		}
-		close(committed)
 	}()
 	for range 15 {
 		if err := await.Receive(committed); err != nil {
 			t.Fatal(err)
 		}
 	}
-	select {
-	case <-committed:
-		t.Error("the commit after 32 MiB does not wait for the copy")
-	case <-time.After(50 * time.Millisecond):
+	waits := func(which string) {
+		t.Helper()
+		select {
+		case <-committed:
+			t.Errorf("the commit %s does not wait for the copy", which)
+		case <-time.After(50 * time.Millisecond):
+		}
 	}
+	waits("after 32 MiB")
 	end()
 	if err := await.Receive(committed); err != nil {
 		t.Errorf("a commit that the disk has ends with its wait: %v", err)
 	}
-	select {
-	case <-committed:
-		t.Error("the commit after it does not wait for the copy")
-	case <-time.After(50 * time.Millisecond):
-	}
-	close(goOn)
+	waits("after it")
+	goOn()
 	for err := range committed {
 		if err != nil {
 			t.Error(err)
@@ -255,13 +250,7 @@ func TestCommitsGoOnInProportionToTheCopy(t *testing.T) {
 // While a compaction is stopped in its middle, commits are answered: changes, removals and new records.
 // The copy then has them all.
 func TestCommitsAreAnsweredWhileTheFileIsCompacted(t *testing.T) {
-	reading, goOn := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	t.Cleanup(failpoint.Set(func(at failpoint.Point) {
-		if at == failpoint.DuringCompaction {
-			once.Do(func() { close(reading); await.Next(goOn) })
-		}
-	}))
+	reading, goOn := pauseCompaction(t)
 	dir := t.TempDir()
 	file := open(t, dir)
 	load(t, file)
@@ -288,7 +277,7 @@ func TestCommitsAreAnsweredWhileTheFileIsCompacted(t *testing.T) {
 		submit(key(fmt.Sprint(30+i%10), fmt.Sprint("changed ", i)), key(fmt.Sprint("new ", i), "made"))
 		submit(keyGone(fmt.Sprint("new ", i/2)))
 	}
-	close(goOn)
+	goOn()
 	settle(t, file)
 	if after := size(t, dir); after > large/2 {
 		t.Errorf("the file had %d bytes, and has %d after the compaction", large, after)
@@ -302,36 +291,21 @@ func TestCommitsAreAnsweredWhileTheFileIsCompacted(t *testing.T) {
 
 // A journal closes while a compaction is under way, and leaves no copy.
 func TestCloseEndsACompaction(t *testing.T) {
-	var compacts atomic.Bool
-	t.Cleanup(failpoint.Set(func(at failpoint.Point) {
-		if at == failpoint.DuringCompaction {
-			compacts.Store(true)
-			time.Sleep(time.Millisecond) // Close comes before the end
-		}
-	}))
+	began, goOn := pauseCompaction(t)
 	dir := t.TempDir()
 	file := open(t, dir)
 	load(t, file)
-	var small, large, gone statestore.Group
-	for i := range 60 {
-		small = append(small, key(fmt.Sprint(i), "kept"))
-	}
-	for i := range 40 {
-		large = append(large, key(fmt.Sprint("large ", i), strings.Repeat("x", 100_000)))
-		gone = append(gone, keyGone(fmt.Sprint("large ", i)))
-	}
-	commit(t, file, small, large)
-	commit(t, file, gone)
-	await.Until(compacts.Load)
+	value := strings.Repeat("x", 2<<20)
+	commit(t, file, statestore.Group{key("a", value), key("b", value)})
+	await.Receive(began)
+	time.AfterFunc(10*time.Millisecond, goOn) // Close has ended its context then
 	if err := await.Result(file.Close); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "tenure.log.new")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the copy is left: %v", err)
 	}
-	if found := load(t, open(t, dir)); len(found) != len(small) {
-		t.Errorf("%d records are left, want %d", len(found), len(small))
-	}
+	wantKeys(t, load(t, open(t, dir)), map[string]string{"a": value, "b": value})
 }
 
 // settle waits until no compaction is under way.
