@@ -51,9 +51,7 @@ func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer watch.Close()
-	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	mustSet(t, client, "k", "v")
 	testsupport.Eventually(t, "the client is notified", func() bool { return string((await.Receive(watch.Changes())).Value) == "v" })
 	if got := a.Stats().DroppedWatches; got != 0 {
 		t.Errorf("%d watches were dropped", got)
@@ -75,9 +73,7 @@ func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
 	request := other.Request("GET", "k")
 	request.Properties.ResponseTopic = "clients/node-a/other"
 	other.Subscribe("clients/node-a/other") // mosquitto judges each delivery instead
-	if _, err := other.Publish(request); err != nil {
-		t.Error(err)
-	}
+	mustPublish(t, other, request)
 	other.MustGet("k", "v") // the next message is this reply
 }
 

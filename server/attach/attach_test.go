@@ -135,9 +135,7 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 			before := a.Stats()
 			request := p.Request("SET", "k", test.name)
 			test.change(request)
-			if _, err := p.Publish(request); err != nil {
-				t.Fatal(err)
-			}
+			mustPublish(t, p, request)
 			if test.want == "" {
 				if reply := p.Next(); reply.Topic != request.Properties.ResponseTopic || string(reply.Payload) != "+OK\r\n" {
 					t.Errorf("reply %q on %q", reply.Payload, reply.Topic)
@@ -160,10 +158,9 @@ func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	writer := testsupport.Connect(t, broker.Address, "writer", nil)
-	filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
 
 	gone := testsupport.Connect(t, broker.Address, "node-a", nil)
-	gone.Subscribe(filter)
+	notificationsOf(gone)
 	watch := gone.Request("KEYNOTIFY", "k")
 	mustPublish(t, gone, watch)
 	gone.Next()
@@ -177,7 +174,7 @@ func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 	testsupport.Eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
 
 	again := testsupport.Connect(t, broker.Address, "node-a", nil)
-	again.Subscribe(filter)
+	notificationsOf(again)
 	writer.Do("SET", "k", "3") // watched no more
 	writer.Do("SET", "l", "1") // no client has found out
 	if got := testsupport.NotifiedKey(t, "node-a", again.NextNotification().Topic); got != "l" {
@@ -199,7 +196,7 @@ func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	testsupport.Attach(t, broker.Address, attach.Options{})
 	reader := testsupport.Connect(t, broker.Address, "reader", nil)
-	reader.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "reader"))
+	notificationsOf(reader)
 	reader.Do("KEYNOTIFY", "k")
 	writer := testsupport.Dial(t, broker.Address, transport.Options{})
 	const writes = 300 // more than may be unacknowledged by default
@@ -222,9 +219,7 @@ func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 	broker := mosquitto.Start(t, "")
 	first := testsupport.Attach(t, broker.Address, attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
-	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	mustSet(t, client, "k", "v")
 	for range 3 {
 		if err := testsupport.StartAttaching(t, broker.Address, attach.Options{}).Result(); !errors.Is(err, attach.ErrAnotherStore) {
 			t.Fatalf("a second store: %v, want ErrAnotherStore", err)
@@ -234,43 +229,9 @@ func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 	if stats := first.Stats(); !stats.Attached || stats.Attachments != 1 {
 		t.Errorf("%+v", stats)
 	}
-	first.Stop()
-	if err := first.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, first)
 	testsupport.Attach(t, broker.Address, attach.Options{})
 	testsupport.MustHold(t, client, "k", "")
-}
-
-func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
-	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	for range 2 {
-		var stores []*testsupport.Attachment
-		for range 4 {
-			stores = append(stores, testsupport.StartAttaching(t, broker.Address, attach.Options{}))
-		}
-		ready := 0
-		for _, a := range stores {
-			select {
-			case <-a.Ready():
-				ready++
-			case <-a.Ended():
-				if !errors.Is(a.Result(), attach.ErrAnotherStore) {
-					t.Errorf("Serve: %v", a.Result())
-				}
-			case <-time.After(testsupport.Patience):
-				t.Fatal("a store neither answers nor gives up")
-			}
-		}
-		if ready != 1 {
-			t.Errorf("%d stores answer", ready)
-		}
-		for _, a := range stores {
-			a.Stop()
-			_ = a.Result()
-		}
-	}
 }
 
 // Stores of another make do not know presenceTopic, and a client that reads requests need not be a
@@ -285,10 +246,7 @@ func TestAStoreThatAnswersAlreadyIsRecognizedWhateverItsMake(t *testing.T) {
 	if got := a.Stats(); got.Requests != 0 || len(got.Dropped) != 0 {
 		t.Errorf("it takes its own question for a request: %+v", got)
 	}
-	a.Stop()
-	if err := a.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, a)
 	if got := string(probe.Payload); got != string(testsupport.Command("GET", "is another store there?")) || len(probe.Properties.CorrelationData) != 16 {
 		t.Errorf("it asks %q, %+v", got, probe.Properties)
 	}
@@ -351,7 +309,7 @@ func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
 	through := testsupport.NewProxy(t, broker.Address)
 	a := testsupport.Attach(t, through.Address(), attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
-	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a"))
+	notificationsOf(p)
 	p.Do("KEYNOTIFY", "k")
 	p.Do("SET", "k", "1")
 	p.NextNotification()
@@ -377,9 +335,8 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 			}
 			broker := mosquitto.Start(t, config)
 			a := testsupport.Attach(t, broker.Address, attach.Options{})
-			filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
 			p := testsupport.Connect(t, broker.Address, "node-a", nil)
-			p.Subscribe(filter)
+			notificationsOf(p)
 			p.Do("KEYNOTIFY", "k")
 			p.Do("SET", "k", "1")
 			broker.Kill()
@@ -387,7 +344,7 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 			p.MustBeGone()
 			testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
 			again := testsupport.Connect(t, broker.Address, "node-a", nil)
-			again.Subscribe(filter)
+			notificationsOf(again)
 			again.MustGet("k", "1")
 			again.Do("SET", "k", "2")
 			again.Do("KEYNOTIFY", "k")
@@ -406,10 +363,7 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 	through := testsupport.NewProxy(t, broker.Address)
 	options := lease.Options{TTL: 2 * testsupport.Patience, InstantFailover: true}
 	acquire := func(client *transport.Client) (*lease.Tenure, error) {
-		l, err := lease.New(client, testsupport.LeaseKey, options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := leaseOf(t, client, testsupport.LeaseKey, options)
 		return l.Acquire(t.Context())
 	}
 	holder, err := acquire(testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * testsupport.Patience}))
@@ -507,9 +461,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 			p.Next() // retained
 			resume := a.Busy()
 			for i := range 3 {
-				if _, err := p.Publish(p.Request("SET", fmt.Sprint("k", i), "v")); err != nil {
-					t.Fatal(err)
-				}
+				mustPublish(t, p, p.Request("SET", fmt.Sprint("k", i), "v"))
 			}
 			a.Stop()
 			var got []string
@@ -525,9 +477,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 			}
 			end := p.Request("GET", "k")
 			end.Topic = end.Properties.ResponseTopic
-			if _, err := p.Publish(end); err != nil {
-				t.Fatal(err)
-			}
+			mustPublish(t, p, end)
 			for !slices.Contains(got, string(end.Payload)) {
 				got = append(got, string(p.Next().Payload))
 			}

@@ -18,13 +18,6 @@ func inTheNameOf(client string, request *paho.Publish) *paho.Publish {
 	return request
 }
 
-func mustPublish(t *testing.T, p *testsupport.PahoClient, message *paho.Publish) {
-	t.Helper()
-	if _, err := p.Publish(message); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestANameBeyondItsBoundIsDroppedAndLoggedShort(t *testing.T) {
 	broker, log := mosquitto.Start(t, ""), new(logbuffer.Buffer)
 	store := attachAlone(t, broker.Address, attach.Options{Logger: log.Logger()})

@@ -25,22 +25,13 @@ func TestInvariant47HoldOffBeginsWhenAnAttachedStoreBeginsToAnswer(t *testing.T)
 		t.Fatal(err)
 	}
 	time.Sleep(ttl) // in which it does not reach the broker
-	holder, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"}), "l", lease.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := leaseOf(t, testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"}), "l", lease.Options{TTL: ttl})
 	if _, err := holder.Acquire(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	first.Stop()
-	if err := first.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, first)
 	testsupport.ServeAttached(t, second).MustBeReady()
-	other, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "other"}), "l", lease.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := leaseOf(t, testsupport.Dial(t, broker.Address, transport.Options{ClientID: "other"}), "l", lease.Options{TTL: ttl})
 	if _, err := other.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
 		t.Errorf("TryAcquire: %v, want ErrHeld: the holder of the first store may believe still", err)
 	}

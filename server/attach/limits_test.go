@@ -28,9 +28,7 @@ func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 		p.Do("SET", "k", value)
 		request := p.Request("GET", "k")
 		request.Properties.ResponseTopic = long
-		if _, err := p.Publish(request); err != nil {
-			t.Fatal(err)
-		}
+		mustPublish(t, p, request)
 		reply := p.Next()
 		switch got := string(reply.Payload); {
 		case got == refusal:
@@ -59,7 +57,7 @@ func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
 	broker := mosquitto.Start(t, "max_packet_size 4096\n")
 	a := testsupport.Attach(t, broker.Address, attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
-	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a"))
+	notificationsOf(p)
 	long := strings.Repeat("k", 1400) // twice as long in the topic of its notifications
 	for _, key := range []string{long, "k"} {
 		p.Do("KEYNOTIFY", key)

@@ -61,10 +61,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 				_, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after"))
 				return err == nil
 			})
-			rival, err := lease.New(standby, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
-			if err != nil {
-				t.Fatal(err)
-			}
+			rival := leaseOf(t, standby, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
 			testsupport.Eventually(t, "the other asks the store", func() bool {
 				_, err := rival.TryAcquire(t.Context())
 				if err == nil {
@@ -85,10 +82,7 @@ func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
 	through.Cut()
 	second := testsupport.Attach(t, broker.Address, attach.Options{})
 	testsupport.MustHold(t, client, "k", "")
-	second.Stop()
-	if err := second.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, second)
 	through.Refuse(false)
 	if err := first.Result(); !errors.Is(err, attach.ErrAnotherStore) {
 		t.Errorf("the first store: %v, want ErrAnotherStore", err)

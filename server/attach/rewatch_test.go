@@ -52,19 +52,17 @@ func TestInvariant51AClientWatchesAgainAfterAnAttachedStoreHasEndedItsWatches(t 
 				t.Fatal(err)
 			}
 			writer := testsupport.Connect(t, broker.Address, "writer", nil)
-			for n, deadline := 0, time.After(testsupport.Patience); ; n++ {
+			n := 0
+			testsupport.Eventually(t, "the client sees a change", func() bool {
+				n++
 				writer.Do("SET", "k", fmt.Sprint(n)) // the client may not have watched again yet
 				select {
 				case change := <-watch.Changes():
-					if !change.Exists {
-						continue // read before the first SET
-					}
-					return
+					return change.Exists // or it was read before the first SET
 				case <-time.After(100 * time.Millisecond):
-				case <-deadline:
-					t.Fatal("the client never sees a change")
+					return false
 				}
-			}
+			})
 		})
 	}
 }
@@ -115,38 +113,19 @@ func outlivesARestart(t *testing.T, journal func() statestore.Journal) {
 			}
 			mustChange := func(value string) {
 				t.Helper()
-				for deadline := time.After(testsupport.Patience); ; {
-					select {
-					case change, open := <-watch.Changes():
-						if !open {
-							t.Fatalf("the watch ended: %v", watch.Err())
-						}
-						if string(change.Value) == value {
-							return
-						}
-					case <-deadline:
-						t.Fatalf("it never sees %q", value)
-					}
-				}
+				testsupport.Eventually(t, "it sees "+value, func() bool { return string(await.Receive(watch.Changes()).Value) == value })
 			}
 			mustChange("")
-			first.Stop()
-			if err := first.Result(); err != nil {
-				t.Fatal(err)
-			}
+			stop(t, first)
 			meanwhile(t, client)
 			testsupport.Attach(t, broker.Address, attach.Options{Journal: journal()})
-			if _, err := writer.Set(t.Context(), key, []byte("1"), transport.SetOptions{}); err != nil {
-				t.Fatal(err)
+			for _, value := range []string{"1", "2"} {
+				mustSet(t, writer, key, value)
+				if _, err := client.Get(t.Context(), "another"); err != nil {
+					t.Fatal(err)
+				}
+				mustChange(value)
 			}
-			if _, err := client.Get(t.Context(), "another"); err != nil {
-				t.Fatal(err)
-			}
-			mustChange("1")
-			if _, err := writer.Set(t.Context(), key, []byte("2"), transport.SetOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			mustChange("2")
 			if status := client.Connection(); status.Connections != 1 {
 				t.Errorf("the connection was lost: %+v", status)
 			}
