@@ -75,8 +75,7 @@ func (c *brokerClient) Drop() {
 }
 
 func TestAnAttachedStoreServesOurClient(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "", attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{TTL: time.Minute}); err != nil {
 		t.Fatal(err)
@@ -96,8 +95,7 @@ func TestAnAttachedStoreServesOurClient(t *testing.T) {
 
 // The broker passes on whatever is published to the topic of requests.
 func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "", attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	inHex := fmt.Sprintf("clients/%X/response", "node-a")
 	p.Subscribe(inHex)
@@ -155,8 +153,7 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 }
 
 func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "", attach.Options{})
 	writer := testsupport.Connect(t, broker.Address, "writer", nil)
 
 	gone := testsupport.Connect(t, broker.Address, "node-a", nil)
@@ -193,8 +190,7 @@ func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 }
 
 func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, _ := begin(t, "", attach.Options{})
 	reader := testsupport.Connect(t, broker.Address, "reader", nil)
 	notificationsOf(reader)
 	reader.Do("KEYNOTIFY", "k")
@@ -216,8 +212,7 @@ func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
 }
 
 func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	first := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, first := begin(t, "", attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	mustSet(t, client, "k", "v")
 	for range 3 {
@@ -333,8 +328,7 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 			if config != "" {
 				config = fmt.Sprintf(config, t.TempDir())
 			}
-			broker := mosquitto.Start(t, config)
-			a := testsupport.Attach(t, broker.Address, attach.Options{})
+			broker, a := begin(t, config, attach.Options{})
 			p := testsupport.Connect(t, broker.Address, "node-a", nil)
 			notificationsOf(p)
 			p.Do("KEYNOTIFY", "k")
@@ -358,8 +352,7 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 
 // The lease lasts longer than the test is patient, so only the Will can free it.
 func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, _ := begin(t, "", attach.Options{})
 	through := testsupport.NewProxy(t, broker.Address)
 	options := lease.Options{TTL: 2 * testsupport.Patience, InstantFailover: true}
 	acquire := func(client *transport.Client) (*lease.Tenure, error) {
@@ -394,8 +387,7 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 
 // The other store is a plain client, which says what a store would say.
 func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "", attach.Options{})
 	other := testsupport.Connect(t, broker.Address, "other", nil)
 	other.Subscribe(presenceTopic)
 	answers := string(other.Next().Payload) // retained
@@ -454,8 +446,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 	t.Parallel()
 	for name, inTime := range map[string]bool{"it keeps up": true, "it does not keep up": false} {
 		t.Run(name, func(t *testing.T) {
-			broker := mosquitto.Start(t, "")
-			a := testsupport.Attach(t, broker.Address, attach.Options{})
+			broker, a := begin(t, "", attach.Options{})
 			p := testsupport.Connect(t, broker.Address, "node-a", nil)
 			p.Subscribe(presenceTopic)
 			p.Next() // retained
@@ -495,29 +486,4 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The store must know which client asks and where it answers. Of a Will it learns both only from
-// what the broker publishes.
-func TestABrokerPublishesOurWillAsAWholeRequest(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	testsupport.Attach(t, broker.Address, attach.Options{})
-	monitor := testsupport.Connect(t, broker.Address, "monitor", nil)
-	through := testsupport.NewProxy(t, broker.Address)
-	_, set := testsupport.DialWithWill(t, through)
-	monitor.Subscribe(testsupport.InvokeTopic)
-	through.Cut()
-	testsupport.MustBeLost(t, set.Lost())
-	will := monitor.Next()
-	if got, want := string(will.Payload), string(testsupport.Command("VDEL", "k", "mine")); got != want {
-		t.Errorf("it asks for %q, want %q", got, want)
-	}
-	if will.QoS != 1 || will.Retain || len(will.Properties.CorrelationData) != 16 ||
-		will.Properties.ResponseTopic != "clients/node-a/services/statestore/_any_/command/invoke/response" ||
-		will.Properties.ContentType != "application/octet-stream" ||
-		will.Properties.User.Get("__srcId") != "node-a" || will.Properties.User.Get("__protVer") != "1.0" {
-		t.Errorf("%v, %+v", will, will.Properties)
-	}
-	observer := testsupport.Connect(t, broker.Address, "observer", nil)
-	testsupport.Eventually(t, "the key is deleted", func() bool { return observer.Do("GET", "k") == "$-1\r\n" })
 }

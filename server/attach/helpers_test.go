@@ -43,6 +43,13 @@ func attachThrough(t *testing.T, broker *mosquitto.Broker) (*testsupport.Proxy, 
 	return through, first, client
 }
 
+// begin starts a broker with settings, and a store on it that answers.
+func begin(t *testing.T, settings string, options attach.Options) (*mosquitto.Broker, *testsupport.Attachment) {
+	t.Helper()
+	broker := mosquitto.Start(t, settings)
+	return broker, testsupport.Attach(t, broker.Address, options)
+}
+
 // stop stops a store, which must end without an error.
 func stop(t *testing.T, store *testsupport.Attachment) {
 	t.Helper()

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -17,8 +16,7 @@ import (
 // first. What the first grants until it dies must run out before the second grants.
 func TestInvariant47HoldOffBeginsWhenAnAttachedStoreBeginsToAnswer(t *testing.T) {
 	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	first := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, first := begin(t, "", attach.Options{})
 	const ttl = 3 * time.Second
 	second, err := attach.New("mqtt://"+broker.Address, attach.Options{Store: statestore.Options{HoldOff: ttl}})
 	if err != nil {

@@ -15,8 +15,7 @@ import (
 // again, since the same request would come again.
 func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 	const limit = 2048
-	broker := mosquitto.Start(t, fmt.Sprintf("max_packet_size %d\n", limit))
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, fmt.Sprintf("max_packet_size %d\n", limit), attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	// What was asked for on a short way is answered on a long one.
 	long := "clients/node-a/" + strings.Repeat("x", 800)
@@ -54,8 +53,7 @@ func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 }
 
 func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
-	broker := mosquitto.Start(t, "max_packet_size 4096\n")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "max_packet_size 4096\n", attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	notificationsOf(p)
 	long := strings.Repeat("k", 1400) // twice as long in the topic of its notifications

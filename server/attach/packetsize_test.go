@@ -12,7 +12,6 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/logbuffer"
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
@@ -62,8 +61,7 @@ func TestInvariant44AHeaderMakesAnAttachedStoreAllocateNothing(t *testing.T) {
 
 func TestAnAttachedStoreSaysWhichPacketsItTakesAndNoLargerOneHarmsIt(t *testing.T) {
 	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{MaxPacketSize: 8192})
+	broker, a := begin(t, "", attach.Options{MaxPacketSize: 8192})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	fits := bytes.Repeat([]byte("v"), 7000)
 	if _, err := client.Set(t.Context(), "k", fits, transport.SetOptions{}); err != nil {

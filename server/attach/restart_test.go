@@ -29,8 +29,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 		{"the broker is stopped, instant failover", (*mosquitto.Broker).Stop, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			broker := mosquitto.Start(t, fmt.Sprintf("persistence true\npersistence_location %s/\n", t.TempDir()))
-			a := testsupport.Attach(t, broker.Address, attach.Options{})
+			broker, a := begin(t, fmt.Sprintf("persistence true\npersistence_location %s/\n", t.TempDir()), attach.Options{})
 			options := lease.Options{TTL: 3 * testsupport.Patience, InstantFailover: test.instant}
 			holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a", KeepAlive: 3 * testsupport.Patience})
 			standby := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})

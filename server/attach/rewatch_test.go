@@ -102,8 +102,7 @@ func outlivesARestart(t *testing.T, journal func() statestore.Journal) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			broker := mosquitto.Start(t, "")
-			first := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal()})
+			broker, first := begin(t, "", attach.Options{Journal: journal()})
 			client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "watcher"})
 			writer := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "writer"})
 			key := "k/" + name
