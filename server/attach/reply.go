@@ -45,18 +45,11 @@ func (l *link) submit(to address, command statestore.Command) {
 		l.refuse(to)
 		return
 	}
-	reply, ok = engine.Submit(command, func(reply statestore.Reply) {
-		if reply.Outcome != statestore.Expired {
-			waiting.reply = reply
-			backlog.queue.push(waiting)
-		}
+	reply, _ = engine.Submit(command, func(reply statestore.Reply) {
+		waiting.reply = reply
+		backlog.queue.push(waiting)
 	})
 	l.store.note(seen, &command, &reply)
-	if ok && reply.Outcome == statestore.Expired {
-		backlog.release(waiting)
-		l.store.drop(to.client, envelope.DroppedExpired)
-		return
-	}
 	if value := envelope.ValueCost(command.Key, &reply); value > 0 && !backlog.grow(waiting, value) {
 		l.refuse(to)
 	}
@@ -71,10 +64,6 @@ func (s *Store) note(seen *events.Client, command *statestore.Command, reply *st
 // answer answers a request with a reply that may leave at once: behind those that wait to be sent, because
 // replies about one key reach a client in the order of the store.
 func (l *link) answer(to address, key string, reply statestore.Reply) {
-	if reply.Outcome == statestore.Expired {
-		l.store.drop(to.client, envelope.DroppedExpired)
-		return
-	}
 	l.later(&waitingReply{address: to, bytes: to.cost() + envelope.ValueCost(key, &reply), reply: reply})
 }
 
@@ -105,9 +94,13 @@ func (l *link) sendReplies() {
 	backlog.queue.drain(backlog.release)
 }
 
-// reply sends a reply with QoS 0, as server.Server does: neither the store nor the broker waits
+// reply sends a reply, unless its request had expired, with QoS 0, as server.Server does: neither the store nor the broker waits
 // for a client that does not read.
 func (l *link) reply(to address, reply statestore.Reply) {
+	if reply.Outcome == statestore.Expired {
+		l.store.drop(to.client, envelope.DroppedExpired)
+		return
+	}
 	l.store.count(func(stats *Stats) { stats.Requests++ })
 	if l.send(l.response(to, reply)) || reply.Outcome != statestore.Found {
 		return
