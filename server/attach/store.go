@@ -385,11 +385,14 @@ func reasonOf(err error) string {
 // attached notes that the store answers.
 func (s *Store) attached() {
 	s.outage.Reset()
-	s.logger.Info("attached", "broker", s.broker.Host)
+	first := false
 	s.count(func(stats *Stats) {
-		stats.Attached = true
-		if stats.Attachments++; stats.Attachments == 1 {
-			close(s.ready)
-		}
+		stats.Attachments++
+		first, stats.Attached = stats.Attachments == 1, true
 	})
+	if first {
+		close(s.ready)
+	} else {
+		s.logger.Warn("attached again", "broker", s.broker.Host)
+	}
 }

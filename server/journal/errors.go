@@ -56,6 +56,7 @@ var cures = []struct {
 	{statestore.ErrDamaged, ""}, {statestore.ErrNewerFormat, ""}, // they say it
 	{syscall.ENOSPC, "; free space on the disk, or raise the quota, and try again"},
 	{syscall.EDQUOT, "; free space on the disk, or raise the quota, and try again"},
+	{syscall.ENOTDIR, "; a part of the path is a file: give a directory"},
 	{fs.ErrPermission, "; run it as the user that owns it, give this user the rights to it, or use another directory"},
 	{syscall.EIO, "; the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"},
 	{ErrExists, "; use another name, or move it away first"},
