@@ -26,7 +26,7 @@ type address struct {
 func (to *address) cost() int64 { return requestOverhead + int64(len(to.topic)+len(to.correlation)) }
 
 // submit applies a command and answers it, after its commit if the reply shows what the journal does
-// not have yet. It never waits for a commit: what needs one, and finds no room in the backlog, is
+// not have yet. It never waits for a commit: what needs one, and finds no place in the backlog, is
 // refused.
 func (l *link) submit(to address, command statestore.Command) {
 	engine, backlog := l.store.engine, l.store.backlog

@@ -25,9 +25,9 @@ const (
 	missedLimit = 32 << 20
 	// syncFrames is after how many frames of a copy the disk gets them: more at once would delay commits.
 	syncFrames = 16
-	// copyRoom is how many bytes of the disk a copy leaves, or what commits may take beside it, if that is
+	// leftFree is how many bytes of the disk a copy leaves, or what commits may take beside it, if that is
 	// more: if a commit finds no room, the store ends.
-	copyRoom = 4 << 20
+	leftFree = 4 << 20
 	// lastStep is for about how many bytes a commit waits until the copy has them.
 	lastStep = 64 << 10
 )
@@ -134,7 +134,7 @@ func (c *compaction) flushFull() {
 	if c.to.number%syncFrames == 0 {
 		_ = c.to.sync() // kept
 	}
-	need := max(copyRoom, c.size+c.size/spaceFactor-c.committed.Load())
+	need := max(leftFree, c.size+c.size/spaceFactor-c.committed.Load())
 	free, known := diskroom.Free(filepath.Dir(c.to.file.Name()))
 	if known && free < need && c.to.err == nil {
 		c.to.err = fmt.Errorf("the disk has %d KiB free, and commits need %d KiB beside a copy: %w",

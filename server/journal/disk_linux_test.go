@@ -89,17 +89,23 @@ func crashed(t *testing.T, without int64) (dir string, acknowledged int) {
 	return dir, strings.Count(output, "ack ")
 }
 
+// failing runs the history in a child, in which a call fails.
+func failing(t *testing.T, dir, inject string) (output string, code int) {
+	t.Helper()
+	output, code = runChild(t, child("commit", dir, prerequisite.Program(t, "strace", "strace"), "-f", "-qq", "-o", "/dev/null", "-e", "inject="+inject))
+	if strings.Contains(output, "Operation not permitted") && strings.Contains(output, "strace:") {
+		prerequisite.Missing(t, "this process may not trace another: "+output)
+	}
+	return output, code
+}
+
 func TestInvariant34AFailureOfTheRepairEndsTheJournal(t *testing.T) {
-	strace := prerequisite.Program(t, "strace", "strace")
 	for _, inject := range []string{
 		"ftruncate,?ftruncate64:error=EIO:when=1", "pwrite64:error=EIO:when=2", "pwrite64:error=EIO:when=3",
 		"fsync:error=EIO:when=3", "fsync:error=EIO:when=4",
 	} {
 		dir, acknowledged := crashed(t, 10)
-		output, code := runChild(t, child("commit", dir, strace, "-f", "-qq", "-o", "/dev/null", "-e", "inject="+inject))
-		if strings.Contains(output, "Operation not permitted") && strings.Contains(output, "strace:") {
-			prerequisite.Missing(t, "this process may not trace another: "+output)
-		}
+		output, code := failing(t, dir, inject)
 		wantFailure(t, output, code, "replace the disk")
 		if found := load(t, open(t, dir)); !maps.Equal(found, historyStates()[acknowledged-1]) {
 			t.Errorf("%s: the journal has the state after batch %s, not after %d batches", inject, found["last"], acknowledged-1)
@@ -109,7 +115,6 @@ func TestInvariant34AFailureOfTheRepairEndsTheJournal(t *testing.T) {
 
 // A call that fails once ends the journal, whatever call it is.
 func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
-	strace := prerequisite.Program(t, "strace", "strace")
 	for _, test := range []struct{ inject, says string }{
 		{"fsync:error=EIO:when=1", "replace the disk"}, // of a new file
 		{"fsync:error=EIO:when=2", "replace the disk"},
@@ -131,10 +136,7 @@ func TestInvariant34AFailedSystemCallEndsTheJournal(t *testing.T) {
 		t.Run(test.inject, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			output, code := runChild(t, child("commit", dir, strace, "-f", "-qq", "-o", "/dev/null", "-e", "inject="+test.inject))
-			if strings.Contains(output, "Operation not permitted") && strings.Contains(output, "strace:") {
-				prerequisite.Missing(t, "this process may not trace another: "+output)
-			}
+			output, code := failing(t, dir, test.inject)
 			// The writes are not the same in each run. One of the copy that a compaction makes may
 			// find no room, and nothing is lost then.
 			if roomless := strings.HasPrefix(test.inject, "pwrite64") && !strings.Contains(test.inject, "EIO"); !roomless || code != 0 {

@@ -1,7 +1,6 @@
 package journal_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -85,19 +84,30 @@ func wantState(t testing.TB, got, want map[string]string) {
 	}
 }
 
+// A batch that is larger than a part of a file may be is divided, between groups.
 func TestWhatWasCommittedIsLoaded(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "directory")
 	file := open(t, dir)
-	wantState(t, load(t, file), nil)
-	commit(t, file)
-	commit(t, file, statestore.Group{record("a", "1"), record("b", "2")}, statestore.Group{record("c", ""), record("a", "3")})
-	commit(t, file, statestore.Group{record("b"), record("never there")}, statestore.Group{record("\x00", string(bytes.Repeat([]byte("x"), 1<<20)))})
-	commit(t, file, statestore.Group{record("d", "4"), record("d"), record("e"), record("e", "5")})
+	state := make(map[string]string)
+	wantState(t, load(t, file), state)
+	var large []statestore.Group
+	for i := range 5 {
+		large = append(large, statestore.Group{record(fmt.Sprint(i), strings.Repeat("x", 700_000)), record(fmt.Sprint("beside ", i), "y")})
+	}
+	for _, batch := range [][]statestore.Group{
+		nil,
+		{{record("a", "1"), record("b", "2")}, {record("c", ""), record("a", "3")}},
+		{{record("b"), record("never there")}, {record("\x00", strings.Repeat("x", 1<<20))}},
+		{{record("d", "4"), record("d"), record("e"), record("e", "5")}},
+		large,
+	} {
+		commit(t, file, batch...)
+		apply(state, batch)
+	}
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"a": "3", "c": "", "e": "5", "\x00": string(bytes.Repeat([]byte("x"), 1<<20))}
-	wantState(t, load(t, open(t, dir)), want)
+	wantState(t, load(t, open(t, dir)), state)
 }
 
 func TestTheFileIsAJournal(t *testing.T) {
@@ -183,24 +193,6 @@ func TestInvariant34AFileThatIsCutShortEndsTheJournal(t *testing.T) {
 	if again := file.Commit(t.Context(), nil); !errors.Is(err, journal.ErrDamaged) || !errors.Is(again, err) {
 		t.Errorf("Commit has error %v, and then %v", err, again)
 	}
-}
-
-// A batch that is larger than a part of a file may be is divided, between groups.
-func TestALargeBatchIsKept(t *testing.T) {
-	dir := t.TempDir()
-	file := open(t, dir)
-	var batch []statestore.Group
-	want := make(map[string]string)
-	for i := range 5 {
-		large, small := record(fmt.Sprint(i), strings.Repeat("x", 700_000)), record(fmt.Sprint("beside ", i), "y")
-		batch = append(batch, statestore.Group{large, small})
-	}
-	commit(t, file, batch...)
-	apply(want, batch)
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, load(t, open(t, dir)), want)
 }
 
 func TestARecordWithoutAnIdentifierIsRefused(t *testing.T) {

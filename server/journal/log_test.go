@@ -83,24 +83,6 @@ func TestEachChangedByteIsFound(t *testing.T) {
 	}
 }
 
-// A file is cut after each byte. Without a process that could have crashed it is refused; otherwise it has
-// the commits that are whole.
-func TestAFileThatIsCutHasItsWholeCommits(t *testing.T) {
-	crashed, sizes, states := crashedFile(t)
-	whole := 0
-	for size := sizes[0]; size < len(crashed); size++ {
-		if whole < 6 && size == sizes[whole+1] {
-			whole++
-		}
-		if found, err := journal.Scan(crashed[:size], true); err != nil || !maps.Equal(found, states[whole]) {
-			t.Fatalf("cut to %d bytes: %d records, error %v; want the state after commit %d", size, len(found), err, whole)
-		}
-		if _, err := journal.Scan(crashed[:size], false); size > sizes[0] && !errors.Is(err, journal.ErrDamaged) {
-			t.Fatalf("cut to %d bytes without a crash: error %v", size, err)
-		}
-	}
-}
-
 // What was on the disk when a process opened the file, or loaded it, or put a copy in its place, is not missing
 // because of a crash later.
 func TestACrashDoesNotExcuseWhatWasOnTheDiskBefore(t *testing.T) {
