@@ -44,7 +44,6 @@ type waitingReply struct {
 	reply   statestore.Reply // after the commit
 	message *mqtt.Message    // in place of reply, if it is not nil
 	refused bool             // the backlog has no place for its value
-	left    bool             // it is being sent, or will not be
 }
 
 func newBacklog(maxPacket int64, committing func() int64) *backlog {
@@ -61,10 +60,10 @@ func newBacklog(maxPacket int64, committing func() int64) *backlog {
 
 // take takes bytes for a reply that has to wait for a commit, and for the change before it. It reports false
 // if too much waits.
-func (b *backlog) take(w *waitingReply) bool {
+func (b *backlog) take(w *waitingReply, bytes int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.committing() >= b.full || !b.growLocked(w, w.bytes) {
+	if b.committing() >= b.full || !b.growLocked(w, bytes) {
 		return false
 	}
 	w.shared = true
@@ -78,22 +77,17 @@ func (b *backlog) growLocked(w *waitingReply, bytes int64) bool {
 		return false
 	}
 	b.clients[strings.Clone(w.client)] = own + bytes // the id is a part of a longer topic
+	w.bytes += bytes
 	return true
 }
 
-// grow takes more bytes for a reply, for its value. It reports false if there are none: the reply will not be
-// sent then.
-func (b *backlog) grow(w *waitingReply, bytes int64) bool {
+// committed queues a reply after its commit. It is refused if its client has no place for its value. The engine
+// calls it with its lock held.
+func (b *backlog) committed(w *waitingReply, reply statestore.Reply, value int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if w.left {
-		return true
-	}
-	w.refused = !b.growLocked(w, bytes)
-	if !w.refused {
-		w.bytes += bytes
-	}
-	return !w.refused
+	w.reply, w.refused = reply, value > 0 && !b.growLocked(w, value)
+	b.queue.push(w)
 }
 
 // add queues what may leave at once.
@@ -102,13 +96,6 @@ func (b *backlog) add(w *waitingReply) {
 	b.unsent++
 	b.mu.Unlock()
 	b.queue.push(w)
-}
-
-// leaves notes that a reply is being sent, or will not be: it grows no more.
-func (b *backlog) leaves(w *waitingReply) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	w.left = true
 }
 
 // release gives back the bytes of a reply that was sent, or will not be.

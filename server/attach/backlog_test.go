@@ -7,17 +7,16 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/statestore"
 )
 
-func waitingOf(client string, bytes int64) *waitingReply {
-	return &waitingReply{address: address{client: client}, bytes: bytes}
-}
+func waitingOf(client string) *waitingReply { return &waitingReply{address: address{client: client}} }
 
 const large, small = 1 << 20, requestOverhead + 1<<10
 
 // takeAll takes bytes for as many large requests of a client as there are.
 func takeAll(b *backlog, client string) (taken int) {
-	for b.take(waitingOf(client, large)) {
+	for b.take(waitingOf(client), large) {
 		taken++
 	}
 	return taken
@@ -31,45 +30,39 @@ func TestAClientLeavesTheHalfOfTheBacklogToOthers(t *testing.T) {
 			t.Errorf("client %d has %d large changes, want %d", client, got, want)
 		}
 	}
-	if !b.take(waitingOf("one more", small)) {
+	if !b.take(waitingOf("one more"), small) {
 		t.Error("a small change is not taken beside them")
 	}
 	committing = b.full // by changes that many clients watch, and keys that expire
-	if b.take(waitingOf("another", small)) {
+	if b.take(waitingOf("another"), small) {
 		t.Error("a change is taken while too much is being committed")
 	}
 	const packet = 100 << 20
-	if b := newBacklog(packet, func() int64 { return 0 }); !b.take(waitingOf("a", packet+requestOverhead)) {
+	if b := newBacklog(packet, func() int64 { return 0 }); !b.take(waitingOf("a"), packet+requestOverhead) {
 		t.Error("one of the largest packets can never be taken")
 	}
 }
 
 func TestAReplyGrowsWithinTheShareOfItsClient(t *testing.T) {
 	b := newBacklog(1<<20, func() int64 { return 0 })
-	first, second := waitingOf("a", small), waitingOf("b", small)
-	b.take(first)
-	for b.grow(first, large) {
+	first, second, other := waitingOf("a"), waitingOf("a"), waitingOf("b")
+	for _, w := range []*waitingReply{first, second, other} {
+		b.take(w, small)
 	}
-	if first.bytes < b.full/2-2*large || first.bytes > b.full/2 || !first.refused {
-		t.Errorf("one client has %d bytes", first.bytes)
+	b.committed(first, statestore.Reply{}, b.full/2-3*small)
+	b.committed(second, statestore.Reply{}, large)
+	b.committed(other, statestore.Reply{}, large)
+	if first.refused || !second.refused || other.refused {
+		t.Errorf("refused: %t, %t, and of another client %t", first.refused, second.refused, other.refused)
 	}
-	b.take(second)
-	if !b.grow(second, large) || second.refused {
-		t.Error("another client has none")
-	}
-	b.leaves(second)
-	if !b.grow(second, 2*b.full) {
-		t.Error("a reply is refused that is being sent")
-	}
-	b.release(second)
-	b.release(first)
+	b.queue.drain(b.release)
 	if !b.isEmpty() || b.bytes.Used() != 0 || len(b.clients) > 0 {
 		t.Errorf("%d clients stay, with %d bytes", len(b.clients), b.bytes.Used())
 	}
 }
 
-// A store that leaves waits for all replies: those that wait for a commit, and those of an earlier connection or
-// without a place for their values, which are dropped. Then the next connection has the whole backlog.
+// A store that leaves waits for all replies: those that wait for a commit, and those of an earlier
+// connection, which are dropped. Then the next connection has the whole backlog.
 func TestTheBacklogIsEmptyWhenAllRepliesHaveLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := attachedTo(t, Options{})
@@ -77,12 +70,11 @@ func TestTheBacklogIsEmptyWhenAllRepliesHaveLeft(t *testing.T) {
 		former := s.newLink(t.Context())
 		ctx, end := context.WithCancel(t.Context())
 		present := s.newLink(ctx) // it has no connection, so it must send nothing
-		replies := []*waitingReply{waitingOf("a", small), waitingOf("b", small), waitingOf("c", small)}
-		replies[0].link, replies[1].link, replies[2].link = former, former, present
+		replies := []*waitingReply{waitingOf("a"), waitingOf("b"), waitingOf("c")}
 		for _, w := range replies {
-			b.take(w)
+			w.link = former
+			b.take(w, small)
 		}
-		b.grow(replies[2], 2*b.full)
 		sent := make(chan struct{})
 		go func() { defer close(sent); present.sendReplies() }()
 		for _, w := range replies {
@@ -91,7 +83,7 @@ func TestTheBacklogIsEmptyWhenAllRepliesHaveLeft(t *testing.T) {
 				t.Error("a reply that waits for a commit counts as sent")
 			}
 			cancel()
-			b.queue.push(w)
+			b.committed(w, statestore.Reply{}, 2*b.full)
 		}
 		if !b.flush(t.Context()) {
 			t.Error("replies stay")

@@ -37,22 +37,19 @@ func (l *link) submit(to address, command statestore.Command) {
 		l.answer(to, command.Key, reply)
 		return
 	}
-	waiting := &waitingReply{link: l, address: to, bytes: to.cost()}
+	bytes := to.cost()
 	if command.Verb != statestore.VerbGet && command.Verb != statestore.VerbKeyNotify {
-		waiting.bytes += int64(len(command.Key) + len(command.Value))
+		bytes += int64(len(command.Key) + len(command.Value))
 	}
-	if !backlog.take(waiting) {
-		l.refuse(to)
+	waiting := &waitingReply{link: l, address: to}
+	if !backlog.take(waiting, bytes) {
+		l.later(&waitingReply{address: to, bytes: to.cost(), message: l.busy(to)})
 		return
 	}
 	reply, _ = engine.Submit(command, func(reply statestore.Reply) {
-		waiting.reply = reply
-		backlog.queue.push(waiting)
+		backlog.committed(waiting, reply, envelope.ValueCost(command.Key, &reply))
 	})
 	l.store.note(seen, &command, &reply)
-	if value := envelope.ValueCost(command.Key, &reply); value > 0 && !backlog.grow(waiting, value) {
-		l.refuse(to)
-	}
 }
 
 // note notes the reply to a request.
@@ -81,9 +78,10 @@ func (l *link) later(w *waitingReply) {
 func (l *link) sendReplies() {
 	backlog := l.store.backlog
 	backlog.queue.serve(l.ctx, func(w *waitingReply) {
-		backlog.leaves(w)
 		switch {
-		case w.link != l || w.refused || closed.Is(l.superseded):
+		case w.link != l || closed.Is(l.superseded):
+		case w.refused:
+			l.send(l.busy(w.address))
 		case w.message != nil:
 			l.send(w.message)
 		default:
@@ -123,13 +121,13 @@ func (l *link) response(to address, reply statestore.Reply) *mqtt.Message {
 // journal. The request has no other effect.
 const storeBusy = "too much waits for the journal of the store; try again"
 
-// refuse answers a request that the store did not take. The reply says that the outcome is unknown
+// busy returns the reply to a request for which the backlog has no place. It says that the outcome is unknown
 // rather than that nothing changed: the request may be a redelivery of one that the store has applied.
-func (l *link) refuse(to address) {
+func (l *link) busy(to address) *mqtt.Message {
 	l.store.count(func(stats *Stats) { stats.Busy++ })
 	l.store.busy.Log("client", logs.Name(to.client), "waiting", l.store.engine.Waiting())
 	response := l.message(to.client, to.topic, protocol.PropertyStatus, protocol.StatusUnavailable)
 	response.User = append(response.User, mqtt.UserProperty{Name: protocol.PropertyStatusMessage, Value: storeBusy})
 	response.CorrelationData = to.correlation
-	l.later(&waitingReply{address: to, bytes: to.cost(), message: response})
+	return response
 }
