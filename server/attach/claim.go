@@ -22,11 +22,9 @@ const (
 	objectionTimeout = 200 * time.Millisecond
 )
 
-// silenceTimeout is how long to wait for a store that a retained message names and that does not
-// answer: longer than the broker takes to disconnect it, and may send it requests.
-func silenceTimeout(keepAlive uint16) time.Duration {
-	return 2*time.Duration(keepAlive)*time.Second + keepAliveDelay
-}
+// silenceTimeout is how long to wait for a store that a retained message names and that does not answer: longer
+// than the broker takes to disconnect it, and may send it requests. silent is when the broker may do so.
+func silenceTimeout(silent time.Duration) time.Duration { return silent*4/3 + keepAliveDelay }
 
 func (l *link) says(word string) string { return word + " " + l.store.instance }
 
@@ -126,7 +124,7 @@ func (l *link) claim(ctx context.Context) error {
 	}
 	echo := time.NewTimer(stepTimeout)
 	defer echo.Stop()
-	timeout := time.NewTimer(l.store.silence(l.keepAlive))
+	timeout := time.NewTimer(l.store.silence(l.client.Silence))
 	defer timeout.Stop()
 	var undisputed <-chan time.Time // receives when every objection to our claim would have come; nil: not claimed yet
 	certain := false

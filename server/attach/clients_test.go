@@ -173,30 +173,25 @@ func TestNotificationsBeyondTheQueueAreLostAndCounted(t *testing.T) {
 	}
 }
 
-// With a keep-alive of five seconds mosquitto 2.0.11 gives a client up after 7 to 13.
+// With a keep-alive of five seconds mosquitto 2.0.11 gives a client up after 7 to 13, and with one of a minute after
+// 96 at most.
 func TestASilentStoreIsWaitedForUntilTheBrokerHasGivenItUp(t *testing.T) {
-	of := func(seconds uint16) *paho.ConnackProperties {
-		return &paho.ConnackProperties{RetainAvailable: true, ServerKeepAlive: &seconds}
+	for seconds, most := range map[time.Duration]time.Duration{5: 13 * time.Second, 60: 96 * time.Second} {
+		if got := silenceTimeout(seconds * 3 / 2 * time.Second); got < most {
+			t.Errorf("with a keep-alive of %d s it waits for %v", seconds, got)
+		}
 	}
-	for _, test := range []struct {
-		name       string
-		conditions *paho.ConnackProperties
-		want       time.Duration // at least; 0: refused
-	}{
-		{"the keep-alive is ours", &paho.ConnackProperties{RetainAvailable: true}, 13 * time.Second},
-		{"the broker wants a minute", of(60), 96 * time.Second},
-		{"the broker turns it off", of(0), 0},
-		{"no retained messages", &paho.ConnackProperties{}, 0},
+}
+
+func TestAStoreDoesNotBeginOnABrokerThatLacksWhatItNeeds(t *testing.T) {
+	for want, l := range map[string]*link{
+		"retained":   {client: &mqtt.Client{MaxPacket: leastPacket, Silence: time.Second}},
+		"packets":    {client: &mqtt.Client{MaxPacket: leastPacket - 1, Silence: time.Second}},
+		"keep-alive": {client: &mqtt.Client{MaxPacket: leastPacket}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			l := &link{store: attachedTo(t, Options{}), keepAlive: requestedKeepAlive}
-			if err := l.accept(test.conditions); (err != nil) != (test.want == 0) {
-				t.Fatalf("accept: %v", err)
-			}
-			if got := l.store.silence(l.keepAlive); got < test.want {
-				t.Errorf("it waits for %v, want %v", got, test.want)
-			}
-		})
+		if err := l.check(&paho.ConnackProperties{RetainAvailable: want != "retained"}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
@@ -66,17 +65,5 @@ func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
 	}
 	if stats := a.Stats(); stats.Attachments != 1 || stats.Oversized != 1 || stats.DroppedWatches != 0 {
 		t.Errorf("%+v", stats)
-	}
-}
-
-func TestAStoreDoesNotBeginOnABrokerThatTakesSmallPacketsOnly(t *testing.T) {
-	broker := mosquitto.Start(t, "max_packet_size 1000\n")
-	store, err := attach.New("mqtt://"+broker.Address, attach.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const want = "the broker takes packets of 1000 bytes at most; a store needs 1024"
-	if err := store.Serve(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("Serve: %v; want %q", err, want)
 	}
 }

@@ -56,7 +56,6 @@ type link struct {
 	client     *mqtt.Client
 	ctx        context.Context // ends with the connection
 	clientID   string
-	keepAlive  uint16              // that counts for stores on the broker
 	unsent     *semaphore.Weighted // bytes of replies that need no commit
 	answered   chan struct{}       // has an item after a message to the store's own response topic: see probe and drain
 	changed    chan struct{}       // has an item after presence may have changed
@@ -72,7 +71,6 @@ func (s *Store) newLink(ctx context.Context) *link {
 		store:      s,
 		ctx:        ctx,
 		clientID:   "tenure-store-" + s.instance,
-		keepAlive:  requestedKeepAlive,
 		unsent:     semaphore.NewWeighted(maxUnsent),
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
@@ -115,7 +113,7 @@ func (s *Store) connect(ctx context.Context) error {
 	tasks.Go(l.sendReplies)
 	defer lost()
 	defer l.leave(conn)
-	if err := l.accept(connack.Properties); err != nil {
+	if err := l.check(connack.Properties); err != nil {
 		return finalError{err}
 	}
 	beginning, end := context.WithCancel(ctx)
@@ -162,19 +160,14 @@ func (l *link) connectPacket() *paho.Connect {
 	}
 }
 
-// accept stores the keep-alive in the broker's CONNACK. It returns an error if a store cannot work with what
-// that says.
-func (l *link) accept(conditions *paho.ConnackProperties) error {
-	if !conditions.RetainAvailable {
+// check returns an error if a store cannot work with what the broker's CONNACK says.
+func (l *link) check(conditions *paho.ConnackProperties) error {
+	switch {
+	case !conditions.RetainAvailable:
 		return errors.New("the broker keeps no retained messages, which stores need to find each other")
-	}
-	if size := conditions.MaximumPacketSize; size != nil && *size < leastPacket {
-		return fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", *size, leastPacket)
-	}
-	if conditions.ServerKeepAlive != nil {
-		l.keepAlive = *conditions.ServerKeepAlive
-	}
-	if l.keepAlive == 0 {
+	case l.client.MaxPacket < leastPacket:
+		return fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", l.client.MaxPacket, leastPacket)
+	case l.client.Silence == 0:
 		return errors.New("the broker turns off the keep-alive, which it needs to notice that a store is gone")
 	}
 	return nil

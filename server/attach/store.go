@@ -114,9 +114,9 @@ type Store struct {
 	seen             *events.Clients
 	log              *events.Log
 	ready            chan struct{}
-	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
-	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
-	memory           presenceMemory                       // of Serve's goroutine
+	objectionWait    time.Duration                     // objectionTimeout, but for tests that know that no store objects
+	silence          func(time.Duration) time.Duration // silenceTimeout, likewise
+	memory           presenceMemory                    // of Serve's goroutine
 	outage           loglimit.Limiter
 
 	once  sync.Once
