@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/diskroom"
 	"github.com/tenurelock/tenure/internal/failpoint"
 )
@@ -74,18 +75,14 @@ func (f *File) compactIfLarge(ctx context.Context) {
 	for f.log.size-c.size > c.allowed() && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	select {
-	case <-c.ended:
+	if closed.Is(c.ended) {
 		f.endCompaction()
-	default:
 	}
 }
 
 // allowed returns how much may be committed until the copy goes on: half of the live data, as large as it
 // was at the copy before, in the time of the copy, and then a part of what it gets. So it catches up.
-func (c *compaction) allowed() int64 {
-	return max(missedLimit, c.passed.Load()/(4*spaceFactor))
-}
+func (c *compaction) allowed() int64 { return max(missedLimit, c.passed.Load()/(4*spaceFactor)) }
 
 // beginCompaction starts the goroutine that makes the copy. It ends with the journal.
 func (f *File) beginCompaction() {

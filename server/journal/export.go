@@ -75,20 +75,18 @@ func exportedOf(item statestore.Item) exported {
 	if !item.Token.IsZero() {
 		out.Token = item.Token.String()
 	}
+	if item.Kind == statestore.KindKey || item.Kind == statestore.KindFence {
+		out.Key, out.KeyBase64 = textOrBytes(item.Key)
+	}
+	if item.Kind == statestore.KindReply || item.Kind == statestore.KindChange || item.Since != 0 {
+		out.Client, out.ClientBase64 = textOrBytes(item.Client)
+	}
 	switch item.Kind {
 	case statestore.KindKey:
-		out.Key, out.KeyBase64 = textOrBytes(item.Key)
 		out.Value, out.ValueBase64 = textOrBytes(item.Value)
-		if item.Since != 0 {
-			out.Client, out.ClientBase64 = textOrBytes(item.Client)
-		}
-	case statestore.KindFence:
-		out.Key, out.KeyBase64 = textOrBytes(item.Key)
 	case statestore.KindReply:
-		out.Client, out.ClientBase64 = textOrBytes(item.Client)
 		out.Sequence, out.Verb, out.Outcome = item.Sequence, &item.Verb, &item.Outcome
 	case statestore.KindChange:
-		out.Client, out.ClientBase64 = textOrBytes(item.Client)
 		out.Sequence, out.Change = item.Sequence, &item.Change
 	}
 	return out

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,9 +13,6 @@ import (
 
 	"github.com/gofrs/flock"
 )
-
-// maxHolder bounds the file that names the holder.
-const maxHolder = 16 << 10
 
 // A holder is what the process that has the lock says about itself. The lock alone decides who has it.
 type holder struct {
@@ -99,7 +95,7 @@ func readHolder(dir string) (found holder, err error) {
 		return found, err
 	}
 	defer file.Close()
-	return found, json.NewDecoder(io.LimitReader(file, maxHolder)).Decode(&found)
+	return found, json.NewDecoder(file).Decode(&found)
 }
 
 // writeHolder says which process has the lock. The caller has the lock.
