@@ -21,8 +21,47 @@ import (
 // its data, as another store, or with it, as another instance of the same store.
 func TestInvariant51AWatchOutlivesARestartOfAnAttachedStore(t *testing.T) {
 	t.Parallel()
-	t.Run("in memory", func(t *testing.T) { outlivesARestart(t, func() statestore.Journal { return nil }) })
-	t.Run("with a journal", func(t *testing.T) { outlivesARestart(t, new(testsupport.Journal).Open) })
+	for name, test := range map[string]struct {
+		journal func() statestore.Journal
+		noticed bool
+	}{
+		"in memory, and nothing notices it":        {func() statestore.Journal { return nil }, false},
+		"with a journal, and nothing notices it":   {new(testsupport.Journal).Open, false},
+		"with a journal, and a request notices it": {new(testsupport.Journal).Open, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			broker, first := begin(t, "", attach.Options{Journal: test.journal()})
+			client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "watcher"})
+			writer := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "writer"})
+			key := "k/" + name
+			watch, err := client.Watch(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustChange := func(value string) {
+				t.Helper()
+				testsupport.Eventually(t, "it sees "+value, func() bool { return string(await.Receive(watch.Changes()).Value) == value })
+			}
+			mustChange("")
+			stop(t, first)
+			if test.noticed {
+				if _, err := client.Get(t.Context(), "another"); !errors.Is(err, transport.ErrNoStore) {
+					t.Errorf("%v, want ErrNoStore", err)
+				}
+			}
+			testsupport.Attach(t, broker.Address, attach.Options{Journal: test.journal()})
+			for _, value := range []string{"1", "2"} {
+				mustSet(t, writer, key, value)
+				if _, err := client.Get(t.Context(), "another"); err != nil {
+					t.Fatal(err)
+				}
+				mustChange(value)
+			}
+			if status := client.Connection(); status.Connections != 1 {
+				t.Errorf("the connection was lost: %+v", status)
+			}
+		})
+	}
 }
 
 // The clients stay connected, and the store runs on: only its replies can say that the watches are gone.
@@ -89,45 +128,5 @@ func loseTheWill(t *testing.T, broker *mosquitto.Broker, through *testsupport.Pr
 func claimManyNames(t *testing.T, broker *mosquitto.Broker, _ *testsupport.Proxy, _ *testsupport.Attachment) {
 	for n := range 4 {
 		testsupport.Connect(t, broker.Address, fmt.Sprint("other-", n), nil).Do("GET", "k")
-	}
-}
-
-func outlivesARestart(t *testing.T, journal func() statestore.Journal) {
-	for name, meanwhile := range map[string]func(*testing.T, *transport.Client){
-		"which nothing noticed": func(*testing.T, *transport.Client) {},
-		"which a request noticed": func(t *testing.T, client *transport.Client) {
-			if _, err := client.Get(t.Context(), "another"); !errors.Is(err, transport.ErrNoStore) {
-				t.Errorf("%v, want ErrNoStore", err)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			broker, first := begin(t, "", attach.Options{Journal: journal()})
-			client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "watcher"})
-			writer := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "writer"})
-			key := "k/" + name
-			watch, err := client.Watch(key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			mustChange := func(value string) {
-				t.Helper()
-				testsupport.Eventually(t, "it sees "+value, func() bool { return string(await.Receive(watch.Changes()).Value) == value })
-			}
-			mustChange("")
-			stop(t, first)
-			meanwhile(t, client)
-			testsupport.Attach(t, broker.Address, attach.Options{Journal: journal()})
-			for _, value := range []string{"1", "2"} {
-				mustSet(t, writer, key, value)
-				if _, err := client.Get(t.Context(), "another"); err != nil {
-					t.Fatal(err)
-				}
-				mustChange(value)
-			}
-			if status := client.Connection(); status.Connections != 1 {
-				t.Errorf("the connection was lost: %+v", status)
-			}
-		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -214,13 +213,11 @@ func open(ctx context.Context, broker string, options Options) (*Store, error) {
 	if config == nil && len(options.Password) > 0 {
 		options.Logger.Warn("the connection is not encrypted, so the network can read the password: write mqtts or wss", "broker", address.Host)
 	}
-	instance := make([]byte, 8)
-	_, _ = rand.Read(instance) // never fails, says its documentation
 	s := &Store{
 		options:       options,
 		broker:        address,
 		tls:           config,
-		instance:      hex.EncodeToString(instance),
+		instance:      rand.Text(),
 		logger:        options.Logger,
 		queue:         newQueue[pendingNotification](),
 		ready:         make(chan struct{}),
@@ -238,7 +235,7 @@ func open(ctx context.Context, broker string, options Options) (*Store, error) {
 	}
 	if options.Journal != nil {
 		name := sha256.Sum256([]byte(s.engine.Identity()))
-		s.data = "." + hex.EncodeToString(name[:4])
+		s.data = fmt.Sprintf(".%x", name[:4])
 		s.instance += s.data
 	}
 	s.seen = events.NewClients(s.engine.RestoredUntil())
