@@ -195,7 +195,7 @@ func (m *monitoredStore) Serve(ctx context.Context) error {
 		Usage: func() server.Usage { return server.Usage{Store: m.Usage()} },
 	})
 	var tasks sync.WaitGroup
-	tasks.Go(func() { memory.Release(working, func() int64 { return heldByStore(m.Usage()) }) })
+	tasks.Go(func() { memory.Release(working) })
 	tasks.Go(func() {
 		select {
 		case <-m.Ready():
