@@ -237,16 +237,6 @@ func TestCommitsWaitForACopyThatLagsBehind(t *testing.T) {
 	wantKeys(t, load(t, open(t, dir)), map[string]string{"a": value, "last": "19"})
 }
 
-// Beside a copy of a large file commits go on as it does: more, but at most as much as the live data.
-func TestCommitsGoOnInProportionToTheCopy(t *testing.T) {
-	const live, size = 400 << 20, 1200 << 20
-	for passed, want := range map[int64]int64{0: 32 << 20, size: live / 4, 2 * size: live / 2} {
-		if got := journal.Allowed(size, passed); got != want {
-			t.Errorf("after %d MiB of the copy %d bytes may be committed, want %d", passed>>20, got, want)
-		}
-	}
-}
-
 // While a compaction is stopped in its middle, commits are answered: changes, removals and new records.
 // The copy then has them all.
 func TestCommitsAreAnsweredWhileTheFileIsCompacted(t *testing.T) {

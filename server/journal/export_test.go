@@ -84,13 +84,6 @@ func (f *File) LiveBytes() int64 {
 	return s.live
 }
 
-// Allowed returns how much may be committed beside a copy of a file, when so much was read for it.
-func Allowed(size, passed int64) int64 {
-	c := &compaction{size: size}
-	c.passed.Store(passed)
-	return c.allowed()
-}
-
 // Settle waits until no compaction is under way, as a commit does.
 func (f *File) Settle() error {
 	if c := f.compaction; c != nil {

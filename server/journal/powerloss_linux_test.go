@@ -103,50 +103,42 @@ func recordCalls(t *testing.T, dir string, there []string) (calls []call) {
 			}
 			return n
 		}
+		var text string // what is written, or the first name
+		if len(words) > 0 {
+			text = unhex(t, words[0])
+		}
+		add := func(ok bool, c call) {
+			if ok {
+				calls = append(calls, c)
+			}
+		}
+		written, isOurs := ours(path) // the file of a descriptor
+		named, isNamed := ours(text)  // of a name
 		switch name {
 		case "openat":
-			if file, ok := ours(unhex(t, words[0])); ok && strings.Contains(arguments, "O_CREAT") && !exists[file] {
-				exists[file] = true
-				calls = append(calls, call{name: "create", file: file})
-			}
+			add(isNamed && strings.Contains(arguments, "O_CREAT") && !exists[named], call{name: "create", file: named})
+			exists[named] = exists[named] || isNamed
 		case "pwrite64":
-			if file, ok := ours(path); ok {
-				calls = append(calls, call{name: "write", file: file, data: []byte(unhex(t, words[0])), offset: number(1)})
-			}
+			add(isOurs, call{name: "write", file: written, data: []byte(text), offset: number(1)})
 		case "ftruncate", "ftruncate64":
-			if file, ok := ours(path); ok {
-				calls = append(calls, call{name: "truncate", file: file, offset: number(1)})
-			}
+			add(isOurs, call{name: "truncate", file: written, offset: number(1)})
 		case "fsync", "fdatasync":
-			if file, ok := ours(path); ok {
-				calls = append(calls, call{name: "sync", file: file})
-			} else if path == dir {
-				calls = append(calls, call{name: "syncdir"})
-			}
+			add(isOurs, call{name: "sync", file: written})
+			add(path == dir, call{name: "syncdir"})
 		case "renameat", "rename", "renameat2":
-			from, ok := ours(unhex(t, words[0]))
 			to, _ := ours(unhex(t, words[1]))
-			if ok {
-				exists[from], exists[to] = false, true
-				calls = append(calls, call{name: "rename", file: from, to: to})
-			}
+			exists[named], exists[to] = false, true
+			add(isNamed, call{name: "rename", file: named, to: to})
 		case "unlinkat", "unlink":
-			if file, ok := ours(unhex(t, words[0])); ok && exists[file] {
-				exists[file] = false
-				calls = append(calls, call{name: "remove", file: file})
-			}
+			add(isNamed && exists[named], call{name: "remove", file: named})
+			exists[named] = false
 		case "write":
-			if text := unhex(t, words[0]); strings.HasPrefix(text, "ack ") {
-				n, err := strconv.Atoi(strings.TrimSpace(text[4:]))
-				if err != nil {
-					t.Fatal(err)
-				}
-				calls = append(calls, call{name: "ack", batches: n + 1})
-			} else if file, ok := ours(path); ok { // of the holder, which is written once
-				calls = append(calls, call{name: "write", file: file, data: []byte(text)})
+			if n, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(text, "ack "))); err == nil && strings.HasPrefix(text, "ack ") {
+				add(true, call{name: "ack", batches: n + 1})
 			}
+			add(isOurs, call{name: "write", file: written, data: []byte(text)}) // of the holder, which is written once
 		default:
-			if _, ok := ours(path); ok {
+			if isOurs {
 				t.Fatalf("a call that this test does not know: %.200s", line)
 			}
 		}
