@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -149,6 +150,9 @@ func TestARenameThatFailsKeepsTheFile(t *testing.T) {
 
 // The copy has its name, but a loss of power may bring the former file back, so no later commit may go into either.
 func TestInvariant34AJournalEndsIfTheNameOfACopyMayNotBeDurable(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there a directory with an open file cannot be moved")
+	}
 	for _, closed := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "data")
 		defer journal.SetRename(closed, func(from, to string) error {
@@ -158,15 +162,13 @@ func TestInvariant34AJournalEndsIfTheNameOfACopyMayNotBeDurable(t *testing.T) {
 		var err error
 		for i := 0; i < 12 && err == nil; i++ {
 			err = next()
+			_ = os.Rename(dir+".moved", dir) // if it was moved
 		}
 		again := file.Commit(t.Context(), []statestore.Group{{record("later", "x")}})
-		if err == nil || again == nil || !errors.Is(again, fs.ErrNotExist) {
-			t.Errorf("closed %t: the settled compaction has error %v, and the next commit %v", closed, err, again)
+		if !errors.Is(err, fs.ErrNotExist) || !errors.Is(again, fs.ErrNotExist) {
+			t.Errorf("closed %t: the compaction has error %v, and the next commit %v", closed, err, again)
 		}
 		_ = file.Close()
-		if err := os.Rename(dir+".moved", dir); err != nil {
-			t.Fatal(err)
-		}
 		wantState(t, load(t, open(t, dir)), state)
 	}
 }
