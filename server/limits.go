@@ -6,7 +6,6 @@ import (
 	"math"
 
 	"github.com/tenurelock/tenure/server/internal/defaults"
-	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
@@ -23,10 +22,10 @@ type Limits struct {
 	// AllOutgoingBytes bounds the same for all connections together. One may have at most
 	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
 	AllOutgoingBytes int64
-	// AllArrivingBytes bounds the room for packets of all connections that have begun to arrive,
-	// beyond 20 KiB that each has in any case. If it is short, the user that has the most gives
-	// some back: the client that waits longest for the rest of its packet is disconnected. Default
-	// 256 MiB, and at least two of the largest packets.
+	// AllArrivingBytes bounds the packets of all connections that have begun to arrive, beyond 20 KiB
+	// that each has in any case. One user may have at most as much as is left for all others; a
+	// client whose packet does not fit is disconnected. Default 256 MiB, and at least four of the
+	// largest packets.
 	AllArrivingBytes int64
 	// SessionBytes and SessionMessages bound the messages that wait for one client: those of QoS 1
 	// until it acknowledges them, also while it is not connected. Default 4 MiB and 10,000.
@@ -103,7 +102,7 @@ func (o *Options) completeLimits() error {
 	}
 	l.AllOutgoingBytes = cmp.Or(l.AllOutgoingBytes, share(8, 256<<20))
 	l.OutgoingBytes = cmp.Or(l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
-	l.AllArrivingBytes = cmp.Or(l.AllArrivingBytes, max(share(16, 256<<20), 2*int64(o.MaxPacketSize)))
+	l.AllArrivingBytes = cmp.Or(l.AllArrivingBytes, max(share(16, 256<<20), 4*int64(o.MaxPacketSize)))
 	messages := pubsub.DefaultLimits()
 	l.AllSessionBytes = cmp.Or(l.AllSessionBytes, share(8, messages.TotalBytes))
 	l.SessionBytes = cmp.Or(l.SessionBytes, min(messages.SessionBytes, l.AllSessionBytes))
@@ -136,13 +135,13 @@ func (o *Options) bounds() []any {
 // quotas are bounds that all connections share.
 type quotas struct {
 	outgoing *sharedquota.Quota // what waits to be written, and replies that wait for a commit
-	incoming *packetroom.Room   // large packets that are not complete
+	arriving *sharedquota.Users // large packets that are not handled
 }
 
 func newQuotas(limits *Limits) quotas {
 	return quotas{
 		outgoing: sharedquota.New(limits.AllOutgoingBytes),
-		incoming: packetroom.New(limits.AllArrivingBytes),
+		arriving: sharedquota.NewUsers(limits.AllArrivingBytes),
 	}
 }
 

@@ -105,7 +105,7 @@ type Usage struct {
 	WaitingMessages, WaitingBytes int64
 	// OutgoingBytes is what else waits to be written to connections, or will after a commit.
 	OutgoingBytes int64
-	// ArrivingBytes is the room taken for large packets that are not complete.
+	// ArrivingBytes is what large packets take that are not complete.
 	ArrivingBytes int64
 }
 
@@ -120,7 +120,7 @@ func (s *Server) Usage() Usage {
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
 		OutgoingBytes:     s.quotas.outgoing.Used(),
-		ArrivingBytes:     s.quotas.incoming.Used(),
+		ArrivingBytes:     s.quotas.arriving.Used(),
 	}
 }
 
