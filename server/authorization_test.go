@@ -91,11 +91,6 @@ func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 	}
 }
 
-// onlyTopics is an Authorizer that decides about topics and not about filters.
-type onlyTopics struct{ access.TopicAuthorizer }
-
-func (onlyTopics) Authorize(access.Identity, statestore.Verb, string) bool { return true }
-
 // The server publishes nothing on topics that begin with $, so it refuses subscriptions to them.
 func TestSysTopicsAreRefused(t *testing.T) {
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
