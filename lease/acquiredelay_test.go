@@ -10,26 +10,11 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 const acquireDelay = ttl / 4
-
-func TestAFreeLeaseIsAcquiredOnlyAfterTheAcquireDelay(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{AcquireDelay: acquireDelay})
-		began := time.Now()
-		tenure := n.mustAcquire(t)
-		if waited := time.Since(began); waited < acquireDelay || waited > acquireDelay+10*time.Millisecond {
-			t.Errorf("acquired after %v, want %v", waited, acquireDelay)
-		}
-		if left := tenure.Remaining(); left < ttl-ttl/10-10*time.Millisecond {
-			t.Errorf("%v are left: the wait was taken off the tenure", left)
-		}
-	})
-}
 
 func TestAWaiterWithAnAcquireDelayLeavesTheLeaseToOneWithout(t *testing.T) {
 	for _, silence := range []bool{false, true} {
@@ -70,40 +55,6 @@ func TestAWaiterWithAnAcquireDelayLeavesTheLeaseToOneWithout(t *testing.T) {
 				})
 			})
 		}
-	}
-}
-
-func TestInvariant25TheAcquireDelayIsAddedOnceToTheTimeWithoutAHolder(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		harm  func(node)
-		limit time.Duration
-	}{
-		{"notifications arrive", func(node) {}, ttl + 10*time.Millisecond + acquireDelay},
-		{"every notification is lost", func(n node) { n.conn.Silence(true) }, ttl + ttl/10 + acquireDelay},
-		{"no watch can be registered", func(n node) {
-			n.scripted("KEYNOTIFY", always(transporttest.Fault{LoseRequest: true}))
-		}, ttl + ttl/10 + acquireDelay},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			for _, lifetime := range []time.Duration{0, ttl / 2, 5*ttl + ttl/7, 20 * ttl} {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					a := newNode(t, store, "node-a", lease.Options{})
-					b := newNode(t, store, "node-b", lease.Options{AcquireDelay: acquireDelay})
-					test.harm(b)
-					a.mustAcquire(t)
-					acquired := acquireInBackground(t.Context(), t, b)
-					time.Sleep(lifetime)
-					synctest.Wait()
-					died := time.Now()
-					a.conn.Cut()
-					await.Receive(acquired)
-					if waited := time.Since(died); waited > test.limit {
-						t.Errorf("after a life of %v the successor came %v after the death, want at most %v", lifetime, waited, test.limit)
-					}
-				})
-			}
-		})
 	}
 }
 
@@ -181,50 +132,3 @@ func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiterWithAnAcquireDelay(t
 	})
 }
 
-func TestTheAcquireDelayEndsWithItsContextAndLeavesNothing(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		harm func(node)
-	}{
-		{"during the delay", func(node) {}},
-		{"while the connection is down", func(n node) { n.conn.Cut() }},
-		{"while answers are lost", func(n node) { n.scripted("GET", always(transporttest.Fault{LoseReply: true})) }},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				n := newNode(t, store, "node-a", lease.Options{AcquireDelay: acquireDelay})
-				test.harm(n)
-				ctx, cancel := context.WithTimeout(t.Context(), acquireDelay/2)
-				defer cancel()
-				_, err := n.Acquire(ctx)
-				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, transport.ErrOutcomeUnknown) {
-					t.Errorf("Acquire: %v, want DeadlineExceeded and a known outcome", err)
-				}
-				n.conn.Restore()
-				time.Sleep(ttl)
-				n.scripted("GET", harmless)
-				if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
-					t.Errorf("%+v, %v", holder, err)
-				}
-			})
-		})
-	}
-}
-
-func TestAnUnansweredReadIsRepeatedAndARefusedOneIsNot(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{AcquireDelay: acquireDelay})
-		n.scripted("GET", func(number int64) transporttest.Fault {
-			return transporttest.Fault{LoseReply: number <= 3}
-		})
-		if err := n.mustAcquire(t).Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbGet })
-		ctx, cancel := context.WithTimeout(t.Context(), ttl)
-		defer cancel()
-		if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrNotAuthorized) {
-			t.Errorf("Acquire: %v, want ErrNotAuthorized", err)
-		}
-	})
-}

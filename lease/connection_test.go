@@ -62,27 +62,6 @@ func TestTheContextEndsWithTheConnectionWithoutACallOfToken(t *testing.T) {
 	})
 }
 
-func TestATenureThatEndsOnDisconnectBeginsOnTheConnectionThatItWatches(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
-		if _, err := n.client.Get(t.Context(), name); err != nil { // so that it knows its store
-			t.Fatal(err)
-		}
-		n.conn.Cut()
-		acquired := acquireInBackground(t.Context(), t, n)
-		time.Sleep(ttl / 20)
-		n.conn.Restore()
-		tenure := await.Receive(acquired)
-		if left := tenure.Remaining(); left != ttl-ttl/10 {
-			t.Errorf("it begins with %v left", left)
-		}
-		n.conn.Cut()
-		if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
-			t.Errorf("Token: %v, want ErrConnectionLost", err)
-		}
-	})
-}
-
 func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -113,23 +92,6 @@ func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 	}
 }
 
-func TestAWillFreesNoOtherTenure(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		options := lease.Options{InstantFailover: true}
-		a, b := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
-		for range 3 { // with a will of its own each time
-			tenure := a.mustAcquire(t)
-			if err := tenure.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		successor := b.mustAcquire(t)
-		a.conn.Cut() // its will is about the tenure that was released
-		time.Sleep(ttl)
-		mustToken(t, successor)
-	})
-}
-
 func TestAWaiterSetsAnotherWillAfterALostConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		options := lease.Options{InstantFailover: true}
@@ -158,44 +120,6 @@ func TestAWaiterSetsAnotherWillAfterALostConnection(t *testing.T) {
 			t.Errorf("the successor of the waiter holds after %v", got)
 		}
 	})
-}
-
-func TestAnAcquisitionThatLosesItsConnectionLeavesNothingBehind(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		fault transporttest.Fault
-	}{
-		{"before the store got the request", transporttest.Fault{CutBefore: true}},
-		{"after it", transporttest.Fault{CutAfter: true}},
-	} {
-		for _, ignored := range []bool{false, true} {
-			t.Run(test.name, func(t *testing.T) {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-					n.conn.IgnoreWills(ignored)
-					n.scripted("SET", func(number int64) transporttest.Fault {
-						if number > 1 {
-							return transporttest.Fault{}
-						}
-						go func() { time.Sleep(ttl / 10); n.conn.Restore() }()
-						return test.fault
-					})
-					began := time.Now()
-					tenure, err := n.TryAcquire(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
-					if got := time.Since(began); got > ttl/2 {
-						t.Errorf("it took %v: the first attempt stood in the way", got)
-					}
-					n.conn.Cut()
-					if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
-						t.Errorf("Token: %v: the tenure does not rest on its connection", err)
-					}
-				})
-			})
-		}
-	}
 }
 
 func TestThereIsOneLeaseWithInstantFailoverForEachClient(t *testing.T) {
@@ -332,31 +256,6 @@ func TestInvariant52AcquiringAndReleasingOutlastAHalfOpenConnection(t *testing.T
 	}
 }
 
-func TestATenureThatEndsWithItsConnectionEndsWhenTheDeadOneIsGivenUp(t *testing.T) {
-	for name, options := range map[string]lease.Options{
-		"EndOnDisconnect": {EndOnDisconnect: true},
-		"InstantFailover": {InstantFailover: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				tenure := func() *lease.Tenure {
-					n := newNode(t, store, "a", options)
-					defer n.conn.Freeze()
-					return n.mustAcquire(t)
-				}()
-				select {
-				case <-tenure.Context().Done():
-				case <-time.After(ttl):
-					t.Fatal("it goes on")
-				}
-				if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrConnectionLost) {
-					t.Errorf("it ended with %v, want ErrConnectionLost", err)
-				}
-			})
-		})
-	}
-}
-
 // A store that takes over from one that fell silent releases the lease half of the TTL later.
 func TestInvariant62ATenureWithInstantFailoverEndsWithinHalfOfItsTTLOnASilentConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
@@ -398,29 +297,6 @@ func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 		defer mu.Unlock()
 		if urgent["SET"] < 3 || urgent["VDEL"] != 1 {
 			t.Errorf("%v", urgent)
-		}
-	})
-}
-
-// A request that its caller cancelled is no reason to doubt the connection.
-func TestACancelledAcquisitionProbesNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "a", lease.Options{})
-		lost := n.client.Lost()
-		n.conn.Freeze()
-		ctx, cancel := context.WithCancel(t.Context())
-		acquiring := make(chan error, 1)
-		go func() {
-			_, err := n.TryAcquire(ctx)
-			acquiring <- err
-		}()
-		synctest.Wait()
-		cancel()
-		await.Receive(acquiring)
-		select {
-		case <-lost:
-			t.Error("the connection was given up at once")
-		default:
 		}
 	})
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -128,21 +127,6 @@ func TestInvariant42TenuresThatBeginWhileTheClientClosesLeaveNothing(t *testing.
 	}
 }
 
-// A tenure that ends while the program has not asked for its contexts: they have ended when it does.
-func TestAContextThatIsAskedForLateHasEndedWithItsCause(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
-		tenure := n.mustAcquire(t)
-		n.conn.Cut()
-		synctest.Wait()
-		for name, ctx := range map[string]context.Context{"Context": tenure.Context(), "TokenContext": tenure.TokenContext()} {
-			if cause := context.Cause(ctx); cause == nil || cause.Error() != context.Cause(tenure.Context()).Error() {
-				t.Errorf("%s ended with %v, want %v", name, cause, context.Cause(tenure.Context()))
-			}
-		}
-	})
-}
-
 func TestAContextThatIsAskedForLateHasTheCauseThatCameFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
@@ -155,111 +139,6 @@ func TestAContextThatIsAskedForLateHasTheCauseThatCameFirst(t *testing.T) {
 		}
 		if cause := context.Cause(tenure.TokenContext()); !errors.Is(cause, lease.ErrFencedOut) {
 			t.Errorf("TokenContext ended with %v", cause)
-		}
-	})
-}
-
-// A tenure that begins late, because its process stood still, brings channels that are closed. They must not replace the channels of tenures that have begun meanwhile.
-func TestATenureThatBeginsLateHidesNoEndFromAnother(t *testing.T) {
-	for _, test := range []struct {
-		name    string
-		options lease.Options
-		end     func(*testing.T, *transporttest.Store, node) // of all tenures so far
-	}{
-		{"lost connection", lease.Options{NoWatch: true, EndOnDisconnect: true}, func(t *testing.T, _ *transporttest.Store, n node) {
-			n.conn.Cut()
-			n.conn.Restore()
-		}},
-		{"another store", lease.Options{NoWatch: true}, func(t *testing.T, store *transporttest.Store, n node) {
-			if err := store.Replace(statestore.Options{}); err != nil {
-				t.Fatal(err)
-			}
-			_, _ = n.client.Get(t.Context(), "any") // its answer shows the other store
-		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				n := newNode(t, store, "node-a", lease.Options{})
-				mustTryAcquire(t, n.Lease) // the client knows the store
-				g, slow := newGate(t), test.options
-				slow.Clock = atReading(beginning, g.pass)
-				g.shut.Store(true)
-				begun := make(chan struct{})
-				go func() {
-					defer close(begun)
-					tenure, err := n.another(t, "late", slow).TryAcquire(t.Context())
-					if err == nil && context.Cause(tenure.Context()) == nil {
-						t.Error("the late tenure begins, though what it holds has ended")
-					}
-				}()
-				await.Receive(g.reached)
-				test.end(t, store, n) // the late one is over before it begins
-				other := mustTryAcquire(t, n.another(t, "other", test.options))
-				g.open()
-				await.Receive(begun)
-				synctest.Wait()
-				if context.Cause(other.Context()) != nil {
-					t.Fatalf("the other tenure: %v", context.Cause(other.Context()))
-				}
-				ctx := other.Context()
-				test.end(t, store, n)
-				synctest.Wait()
-				if ctx.Err() == nil { // no method looks first: only its goroutine can have ended it
-					t.Error("the context of the other tenure goes on")
-				}
-			})
-		})
-	}
-}
-
-// slowToClose is a connection that is lost some time after its Close began.
-type slowToClose struct {
-	*transporttest.Conn
-	gate *gate
-}
-
-func (c slowToClose) Close() error {
-	c.gate.pass()
-	return c.Conn.Close()
-}
-
-// Invariant 42: no tenure begins at a client that is being closed, whether its connection is lost yet or not.
-func TestInvariant42CloseEndsATenureThatBeginsMeanwhile(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		disconnects, ends, begins := newGate(t), newGate(t), newGate(t)
-		client, err := transport.NewClient(slowToClose{store.Connect("node-a"), disconnects}, transport.ClientOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := node{client: client}
-		mustTryAcquire(t, n.another(t, "first", lease.Options{
-			EndOnDisconnect: true, // so that it waits for the end of the connection
-			Trace:           &lease.Trace{Ended: func(lease.TraceInfo) { ends.pass() }},
-		}))
-		for _, g := range []*gate{disconnects, ends, begins} {
-			g.shut.Store(true)
-		}
-		late := make(chan error, 1)
-		go func() {
-			_, err := n.another(t, "late", lease.Options{Clock: atReading(beginning, begins.pass)}).TryAcquire(t.Context())
-			late <- err
-		}()
-		await.Receive(begins.reached)
-		closing, closed := time.Now(), make(chan error, 1)
-		go func() { closed <- client.Close() }()
-		await.Receive(ends.reached) // the first tenure is over, because the client is closed
-		disconnects.open()
-		synctest.Wait()
-		begins.open()
-		if err := await.Receive(late); !errors.Is(err, transport.ErrClosed) {
-			t.Errorf("a tenure begins while the client closes: %v, want ErrClosed", err)
-		}
-		ends.open()
-		if err := await.Receive(closed); err != nil {
-			t.Error(err)
-		}
-		if waited := time.Since(closing); waited > 0 {
-			t.Errorf("Close took %v", waited)
 		}
 	})
 }

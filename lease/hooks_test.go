@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -303,25 +302,6 @@ func TestInvariant8ATenureThatAPauseOutlastsIsOverWhenAcquireReturnsIt(t *testin
 			if err := tenure.Release(t.Context()); err != nil {
 				t.Error(err)
 			}
-		}
-	})
-}
-
-func TestAFunctionThatEndsItsGoroutineEndsNoTenure(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var calls atomic.Int64
-		n := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{Renewed: func(lease.TraceInfo) {
-			if calls.Add(1) == 1 {
-				runtime.Goexit()
-			}
-		}}})
-		tenure := n.mustAcquire(t)
-		time.Sleep(10 * ttl)
-		if context.Cause(tenure.Context()) != nil || calls.Load() < 10 {
-			t.Errorf("after 10 TTLs and %d renewals the tenure is %v", calls.Load(), tenure)
-		}
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Error(err)
 		}
 	})
 }

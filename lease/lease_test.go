@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -89,35 +87,6 @@ func TestAnErrorNamesTheLeaseOnce(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestALeaseNeedsAName(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-		if _, err := lease.New(client, "", lease.Options{}); err == nil {
-			t.Error("an empty name was accepted")
-		}
-	})
-}
-
-func TestThePackageCommentListsEverySentinel(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("errors.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sentinels := regexp.MustCompile(`(?m)^(?:var|\t)\s*(Err\w+) +=`).FindAllSubmatch(source, -1)
-	if len(sentinels) < 8 {
-		t.Errorf("only %d sentinels were found", len(sentinels))
-	}
-	for _, sentinel := range sentinels {
-		if !regexp.MustCompile(`\b` + string(sentinel[1]) + `\b`).Match(doc) {
-			t.Errorf("doc.go does not mention %s", sentinel[1])
-		}
-	}
 }
 
 // A lock of the Go SDK of Azure IoT Operations is SET NEX PX and VDEL with the client id as the value,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -148,58 +147,6 @@ func TestObserveAsksAgainWithABackoffWhileItFails(t *testing.T) {
 		if got, want := o.String(), "[-!silent -]"; got != want {
 			t.Errorf("shown %v, want %v", got, want)
 		}
-	})
-}
-
-func TestObserveEndsWithItsContextOrItsClient(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		end    func(store *transporttest.Store, client *transport.Client, cancel func())
-		within time.Duration
-		want   []string
-	}{
-		{"the context ends", func(_ *transporttest.Store, _ *transport.Client, cancel func()) { cancel() }, 0, []string{"-"}},
-		{"the client is closed", func(_ *transporttest.Store, client *transport.Client, _ func()) { _ = client.Close() }, 0, []string{"-", "-!closed"}},
-		{"the client is taken over", func(store *transporttest.Store, _ *transport.Client, _ func()) { store.Connect("node-a") }, ttl, []string{"-", "-!taken"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				n := newNode(t, store, "node-a", lease.Options{})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				o := observe(ctx, n.Lease, map[string]error{"closed": transport.ErrClosed, "taken": transport.ErrSessionTakenOver})
-				synctest.Wait()
-				ended := time.Now()
-				test.end(store, n.client, cancel)
-				await.Receive(o.ended)
-				if took := time.Since(ended); took > test.within {
-					t.Errorf("it ended after %v", took)
-				}
-				if !slices.Equal(o.shown, test.want) {
-					t.Errorf("shown %q, want %q", o.shown, test.want)
-				}
-			})
-		})
-	}
-}
-
-func TestObserveAsksForAWatchAgainThatWasRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		store.Authorize(allButWatches)
-		n, observer := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "observer", lease.Options{})
-		ctx, cancel := context.WithCancel(t.Context())
-		o := observe(ctx, observer.Lease, nil)
-		time.Sleep(5 * ttl)
-		store.Authorize(nil)
-		time.Sleep(2*ttl + ttl/4)
-		n.mustAcquire(t)
-		time.Sleep(ttl / 10)
-		synctest.Wait()
-		if got, want := o.String(), "[- node-a]"; got != want {
-			t.Errorf("shown %v, want %v", got, want)
-		}
-		cancel()
-		await.Receive(o.ended)
 	})
 }
 

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -43,30 +41,6 @@ func promisesOf(o lease.Options) promises {
 		unheld:   max(renewEvery, requestTimeout) + requestTimeout + grace + margin + jitter + o.AcquireDelay,
 		handOver: min(jitter, 10*time.Millisecond) + o.AcquireDelay,
 		outage:   o.TTL - margin - grace - renewEvery,
-	}
-}
-
-func TestDocsShowWhatATTLMeans(t *testing.T) {
-	document, err := os.ReadFile("../docs/embed.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	row := func(share float64, limit time.Duration, of time.Duration) string {
-		if got := limit.Seconds() / of.Seconds(); math.Abs(got-share) > 0.0051 {
-			t.Errorf("a share of %.2f is %.4f", share, got)
-		}
-		return fmt.Sprintf("| %.2f | %.2f s |", share, limit.Seconds())
-	}
-	of := promisesOf(lease.Options{TTL: ttl})
-	for _, want := range []string{
-		row(1.10, of.crash, ttl) + " TTL + Jitter + AcquireDelay |",
-		row(0.63, of.unheld, ttl) + " the longer of RenewEvery and RequestTimeout, + RequestTimeout + GracePeriod + Margin + Jitter + AcquireDelay |",
-		row(0.63, of.outage, ttl) + " TTL − Margin − GracePeriod − RenewEvery |",
-		fmt.Sprintf("| | %v ms | the shorter of Jitter and 10 ms, + AcquireDelay |", of.handOver.Milliseconds()),
-	} {
-		if !strings.Contains(string(document), want) {
-			t.Errorf("docs/embed.md does not have %q", want)
-		}
 	}
 }
 
@@ -251,49 +225,3 @@ func TestInvariant7OptionsThatCannotSurviveOneLostReplyAreRefused(t *testing.T) 
 	}
 }
 
-// Advice that is followed must help, and no advice is better than one that cannot be followed.
-func TestTheAdviceForOptionsThatCannotWorkIsAcceptedWhenFollowed(t *testing.T) {
-	second := time.Second
-	for _, test := range []struct {
-		name       string
-		options    lease.Options
-		ttl, renew bool // which advice there is
-	}{
-		{"long timeouts", lease.Options{TTL: second, RequestTimeout: second / 2}, true, false},
-		{"rare renewals", lease.Options{TTL: second, RenewEvery: second}, true, true},
-		{"a margin that eats the TTL", lease.Options{TTL: 10 * second, Margin: 9 * second}, true, false},
-		{"a margin for which no TTL is long enough", lease.Options{TTL: second, Margin: lease.MaxTTL}, false, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			err := test.options.Validate()
-			if err == nil {
-				t.Fatal("accepted")
-			}
-			text := err.Error()
-			if strings.Contains(text, "at most 0s") || strings.Contains(text, "at most -") {
-				t.Errorf("nonsense: %v", err)
-			}
-			follow := func(name string, wanted bool, apply func(*lease.Options, time.Duration)) {
-				_, advice, found := strings.Cut(text, name)
-				if found != wanted {
-					t.Errorf("%q in the advice: %t, want %t: %v", name, found, wanted, err)
-				}
-				if !found {
-					return
-				}
-				advice, _, _ = strings.Cut(advice, ",")
-				value, err := time.ParseDuration(advice)
-				if err != nil {
-					t.Fatal(err)
-				}
-				followed := test.options
-				apply(&followed, value)
-				if err := followed.Validate(); err != nil {
-					t.Errorf("%s%v: %v", name, value, err)
-				}
-			}
-			follow("TTL at least ", test.ttl, func(o *lease.Options, value time.Duration) { o.TTL = value })
-			follow("RenewEvery at most ", test.renew, func(o *lease.Options, value time.Duration) { o.RenewEvery = value })
-		})
-	}
-}

@@ -1,9 +1,7 @@
 package lease_test
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -61,24 +59,3 @@ func TestAnOutageOfTheStoreAsLongAsPromisedCostsNoLease(t *testing.T) {
 	}
 }
 
-// A promise of less than is kept would make TTLs longer than they have to be.
-func TestTheOutageThatIsPromisedIsTheLongestThatCostsNoLease(t *testing.T) {
-	for _, options := range promised {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			outage := promisesOf(options.Options).outage
-			n := newNode(t, store, "node-a", options.Options)
-			tenure := n.mustAcquire(t)
-			close(hangRenewal(n)) // it is renewed now
-			// The next renewal is due a RenewEvery later, less a tenth of it.
-			time.Sleep(cmp.Or(options.RenewEvery, options.TTL/6) * 85 / 100)
-			n.conn.Cut()
-			// A request may be due the moment the outage ends, where the promise counts on the least pause and a reply.
-			time.Sleep(outage + options.TTL/400 + time.Millisecond + cmp.Or(options.RenewEvery, options.TTL/6)*15/100)
-			n.conn.Restore()
-			time.Sleep(options.TTL)
-			if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeadlinePassed) {
-				t.Errorf("%s: an outage of more than %v ended it with %v", options.name, outage, err)
-			}
-		})
-	}
-}

@@ -16,39 +16,6 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-func TestReleaseIsNilOnlyWhenTheStoreHoldsNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
-		other := newNode(t, store, "other", lease.Options{})
-		tenure := n.mustAcquire(t)
-		renewing := make(chan struct{}, 1)
-		n.conn.SetFault(func(r transport.Request) transporttest.Fault {
-			if strings.Contains(string(r.Payload), "VDEL") {
-				return transporttest.Fault{LoseRequest: true}
-			}
-			select {
-			case renewing <- struct{}{}:
-			default:
-			}
-			// Within RequestTimeout, which is ttl/6.
-			return transporttest.Fault{HoldRequest: ttl/6 - time.Millisecond, LoseReply: true}
-		})
-		await.Receive(renewing)
-		time.Sleep(time.Millisecond)
-		// No answer says that the lease is free, so time alone must not make it nil.
-		if err := tenure.Release(t.Context()); !errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Errorf("Release: %v, want ErrOutcomeUnknown", err)
-		}
-		if h, err := other.Holder(t.Context()); err != nil || h.Held {
-			t.Errorf("Release no longer waits, and the store holds %+v, %v", h, err)
-		}
-		n.conn.SetFault(nil)
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Errorf("Release: %v", err)
-		}
-	})
-}
-
 func TestInvariant18NothingIsSentAfterRelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
@@ -98,23 +65,6 @@ func TestInvariant18ReleaseComesAfterARenewalThatIsBeingSent(t *testing.T) {
 	})
 }
 
-func TestReleaseObeysItsContextWhileARenewalHangs(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		send := hangRenewal(n)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		if err := tenure.Release(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Release: %v, want DeadlineExceeded", err)
-		}
-		close(send)
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Errorf("another Release: %v", err)
-		}
-	})
-}
-
 func TestInvariant20ReleasingALostTenureFreesNoOtherHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
@@ -127,40 +77,6 @@ func TestInvariant20ReleasingALostTenureFreesNoOtherHolder(t *testing.T) {
 		}
 		time.Sleep(5 * ttl)
 		mustToken(t, successor)
-	})
-}
-
-func TestReleaseIsRepeatedUntilItsOutcomeIsKnown(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		tries := n.scripted("VDEL", func(number int64) transporttest.Fault {
-			return transporttest.Fault{LoseRequest: number <= 2}
-		})
-		if err := tenure.Release(t.Context()); err != nil || tries() != 3 {
-			t.Errorf("after %d tries: %v", tries(), err)
-		}
-	})
-}
-
-func TestReleaseWithoutAConnectionSaysThatTheLeaseFreesItself(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		n.conn.Cut()
-		ctx, cancel := context.WithTimeout(t.Context(), ttl/4)
-		defer cancel()
-		err := tenure.Release(ctx)
-		if !errors.Is(err, transport.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Release: %v, want ErrNotSent and DeadlineExceeded", err)
-		}
-		n.conn.Restore()
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Errorf("another Release: %v", err)
-		}
-		if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
-			t.Errorf("after the release: %+v, %v", holder, err)
-		}
 	})
 }
 
@@ -185,44 +101,6 @@ func TestReleaseDoesNotWaitForLongOnceTheTTLIsOver(t *testing.T) {
 		}
 		if !strings.Contains(tenure.Release(t.Context()).Error(), "expires within 0s, or within 2s of a restart of the store") {
 			t.Error("it does not say until when the store may hold the lease")
-		}
-	})
-}
-
-func TestTheTokenIsRefusedAsSoonAsReleaseIsCalled(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		n.scripted("VDEL", always(transporttest.Fault{HoldReply: ttl / 10}))
-		released := make(chan error, 1)
-		go func() { released <- tenure.Release(context.Background()) }()
-		synctest.Wait()
-		if len(released) > 0 {
-			t.Error("Release does not wait for the answer")
-		}
-		if _, err := tenure.Token(); !errors.Is(err, lease.ErrReleased) {
-			t.Errorf("Token during Release: %v, want ErrReleased", err)
-		}
-		if err := await.Receive(released); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-func TestATenureThatIsReleasedAtOnceSparesTheStoreAWatch(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		watches := n.scripted("KEYNOTIFY", harmless)
-		const tenures = 50
-		for range tenures {
-			tenure := n.mustAcquire(t)
-			synctest.Wait()
-			if err := tenure.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got := watches(); got > 0 {
-			t.Errorf("%d tenures cost %d requests to watch", tenures, got)
 		}
 	})
 }
@@ -274,19 +152,6 @@ func TestReleaseAfterTheTTLFreesTheLeaseInAStoreThatHasRestarted(t *testing.T) {
 	}
 }
 
-// Invariant 20: also of a tenure that Release could not free in time.
-func TestInvariant20ReleaseAfterTheTTLFreesNoOtherHolder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, store, tenure := crashed(t, lease.Options{}, func(*lease.Tenure) {})
-		successor := newNode(t, store, "node-b", lease.Options{}).mustAcquire(t)
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Errorf("Release: %v", err)
-		}
-		time.Sleep(3 * ttl)
-		mustToken(t, successor)
-	})
-}
-
 // A Release that failed while the store was down is made good by the next acquisition, which would
 // otherwise wait for the process's own lease.
 func TestAnAcquisitionFreesWhatAFailedReleaseLeft(t *testing.T) {
@@ -314,24 +179,6 @@ func TestAnAcquisitionFreesWhatAFailedReleaseLeft(t *testing.T) {
 			})
 		}
 	}
-}
-
-// Another holder's lease costs an acquisition no further request: what was left is gone.
-func TestWhatAFailedReleaseLeftIsFreedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, store, _ := crashed(t, lease.Options{}, func(tenure *lease.Tenure) { _ = tenure.Release(t.Context()) })
-		successor := newNode(t, store, "node-b", lease.Options{}).mustAcquire(t)
-		deleted := n.scripted("VDEL", harmless)
-		for range 3 {
-			if _, err := n.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
-				t.Errorf("TryAcquire: %v", err)
-			}
-		}
-		if got := deleted(); got != 1 {
-			t.Errorf("%d requests to free it, want 1", got)
-		}
-		mustToken(t, successor)
-	})
 }
 
 // Invariant 19: what an attempt may have left stays an unknown outcome, however long ago it was: a
@@ -400,17 +247,6 @@ func TestConfirmEndsATenureThatTheStoreDoesNotHave(t *testing.T) {
 	}
 }
 
-func TestATenureGoesOnIfTheStoreCannotConfirmIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
-		tenure := n.mustAcquire(t)
-		n.scripted("GET", always(transporttest.Fault{LoseReply: true}))
-		if err := tenure.Confirm(t.Context()); !errors.Is(err, transport.ErrOutcomeUnknown) || context.Cause(tenure.Context()) != nil {
-			t.Errorf("Confirm: %v, and the tenure: %v; want ErrOutcomeUnknown, and a tenure that goes on", err, context.Cause(tenure.Context()))
-		}
-	})
-}
-
 // The request that acquires is under way when the caller gives up and closes the client.
 func TestAnAcquisitionThatWasGivenUpIsFreedBeforeTheClientCloses(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
@@ -442,39 +278,3 @@ func TestAnAcquisitionThatWasGivenUpIsFreedBeforeTheClientCloses(t *testing.T) {
 	})
 }
 
-func TestAReleaseEndsWithTheConnectionOfItsWill(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-		tenure := n.mustAcquire(t)
-		n.scripted("VDEL", always(transporttest.Fault{LoseRequest: true}))
-		began := time.Now()
-		time.AfterFunc(ttl/100, func() {
-			n.conn.Cut()
-			n.conn.Restore()
-		})
-		err := tenure.Release(t.Context())
-		if took := time.Since(began); took > ttl/4 || !errors.Is(err, lease.ErrConnectionLost) {
-			t.Errorf("Release took %v: %v", took, err)
-		}
-	})
-}
-
-// A client that replaces its connection ends it with a DISCONNECT, which drops the Will.
-func TestAReleaseAfterItsConnectionWasReplacedDoesNotPromiseThatTheWillReleases(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-		tenure := n.mustAcquire(t)
-		tenure.FencedOut(errors.New("a newer token was seen"))
-		synctest.Wait()
-		if _, err := n.another(t, "another", lease.Options{InstantFailover: true}).Acquire(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		err := tenure.Release(t.Context())
-		if !errors.Is(err, lease.ErrConnectionLost) || !strings.Contains(err.Error(), "unless this client has replaced it") {
-			t.Errorf("Release: %v", err)
-		}
-		if holder, err := n.Holder(t.Context()); err != nil || holder.Value != tenure.Value() {
-			t.Errorf("the store holds %+v, %v; want the tenure that no Will released", holder, err)
-		}
-	})
-}

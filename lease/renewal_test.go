@@ -3,9 +3,7 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,55 +13,6 @@ import (
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
-
-func TestTheRenewalsOfManyLeasesAreSpreadFromTheBeginning(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		const leases, slices = 500, 10
-		every := ttl / 6
-		for i := range leases {
-			l, err := lease.New(n.client, fmt.Sprintf("%s/%d", name, i), lease.Options{TTL: ttl})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := l.Acquire(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		acquired := time.Now()
-		var renewals [slices]atomic.Int64
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if slice := int(time.Since(acquired) * slices / every); slice < slices && request.Timestamp != "" {
-				renewals[slice].Add(1)
-			}
-			return transporttest.Fault{}
-		})
-		time.Sleep(every)
-		for slice := slices / 2; slice < slices; slice++ {
-			if got, fair := renewals[slice].Load(), int64(leases*2/slices); got > 2*fair {
-				t.Errorf("%d of %d first renewals fall into the slice %d of %d; a fair share is %d", got, leases, slice, slices, fair)
-			}
-		}
-	})
-}
-
-func TestInvariant5AReplyPastTheDeadlineRevivesNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		n.scripted("SET", always(transporttest.Fault{HoldReply: ttl}))
-		await.Receive(tenure.Context().Done())
-		time.Sleep(ttl) // the deadline passes and late replies come in
-		if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
-			t.Errorf("Token: %v, want ErrDeadlinePassed", err)
-		}
-		n.conn.SetFault(nil)
-		time.Sleep(5 * ttl)
-		if tenure.Remaining() != 0 {
-			t.Error("the tenure came back")
-		}
-	})
-}
 
 func TestInvariant5ARenewalAnsweredAfterTheProcessStoodStillRevivesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
@@ -190,29 +139,6 @@ func TestInvariant43NothingWaitsForARenewalThatHangs(t *testing.T) {
 	})
 }
 
-func TestARenewalUnderWayExtendsNothingAfterStopRenewing(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		synctest.Wait()
-		const late = ttl / 10
-		renewals := n.scripted("SET", always(transporttest.Fault{HoldReply: late}))
-		for renewals() == 0 {
-			time.Sleep(time.Millisecond)
-		}
-		tenure.StopRenewing()
-		left := tenure.Remaining()
-		time.Sleep(2 * late)
-		if got, want := tenure.Remaining(), left-2*late; got != want {
-			t.Errorf("%v are left, want %v", got, want)
-		}
-		time.Sleep(ttl)
-		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeadlinePassed) || renewals() != 1 {
-			t.Errorf("after %d renewals: %v", renewals(), err)
-		}
-	})
-}
-
 // Otherwise the next connection would send it, and the lease would not be free when the tenure is over.
 func TestARenewalThatWaitsForAConnectionIsWithdrawn(t *testing.T) {
 	for name, withdraw := range map[string]func(*lease.Tenure){
@@ -238,28 +164,3 @@ func TestARenewalThatWaitsForAConnectionIsWithdrawn(t *testing.T) {
 	}
 }
 
-func TestARenewalThatIsDueWhenTheTenureStopsRenewingIsNotSent(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{RenewEvery: ttl / 10})
-		tenure := n.mustAcquire(t)
-		time.Sleep(ttl / 30) // by then it follows its key, and has not been renewed
-		synctest.Wait()
-		var renewals atomic.Int64
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if request.Timestamp == "" { // every SET has one, and the others here are GETs
-				return transporttest.Fault{HoldReply: ttl / 8}
-			}
-			renewals.Add(1)
-			return transporttest.Fault{}
-		})
-		// The tenure asks the store about this, and meanwhile the renewal falls due.
-		n.conn.Forge(transport.Notification{Key: name, Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Timestamp: "1:0:StateStore"})
-		time.Sleep(ttl / 9)
-		tenure.StopRenewing()
-		time.Sleep(ttl / 2)
-		mustToken(t, tenure)
-		if got := renewals.Load(); got > 0 {
-			t.Errorf("%d renewals were sent", got)
-		}
-	})
-}

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -71,31 +70,6 @@ func TestInvariant47ATenureEndsWithTheDataOfItsStore(t *testing.T) {
 			})
 		}
 	}
-}
-
-// The reply to any other request shows that another store answers. No goroutine of the
-// tenure has to run first.
-func TestInvariant47ATokenIsRefusedAsSoonAsAnotherStoreAnswers(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
-		tenure := n.mustAcquire(t)
-		if err := store.Restart(statestore.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		n.conn.Restore()
-		if _, err := tenure.Token(); err != nil {
-			t.Fatalf("before anything is known: %v", err)
-		}
-		if _, err := n.client.Get(t.Context(), "another key"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tenure.Token(); !errors.Is(err, lease.ErrStoreReplaced) {
-			t.Errorf("Token: %v, want ErrStoreReplaced", err)
-		}
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Errorf("Release: %v, and nothing of it is left", err)
-		}
-	})
 }
 
 // A store that keeps its data keeps its identity, so the tenure goes on.
@@ -258,21 +232,6 @@ func TestInvariant53ReleaseSendsNothingAfterTheConnectionOfTheWill(t *testing.T)
 	})
 }
 
-// Close drops the Will with its DISCONNECT.
-func TestReleaseAfterTheClientIsClosedPromisesNoWill(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-		tenure := n.mustAcquire(t)
-		if err := n.client.Close(); err != nil {
-			t.Fatal(err)
-		}
-		err := tenure.Release(t.Context())
-		if !errors.Is(err, transport.ErrClosed) || errors.Is(err, lease.ErrConnectionLost) {
-			t.Errorf("Release: %v, want ErrClosed alone", err)
-		}
-	})
-}
-
 // A store that was restarted without its data lets the earlier store's holders run out.
 func TestInvariant47NoLeaseIsGrantedDuringHoldOffAndWaitersGetItAfter(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
@@ -350,64 +309,6 @@ func TestInvariant47AGrantByAnEarlierStoreIsNotTakenForOneByThisStore(t *testing
 	})
 }
 
-// The first request that a waiter sends to a restarted store is bound to the earlier store and
-// refused. The next one can be granted.
-func TestAWaiterGoesOnAtOnceWithANewStore(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var heard waitingCauses
-		n := newNode(t, store, "node-a", lease.Options{OnWaiting: heard.hear})
-		if _, err := n.client.Get(t.Context(), "anything"); err != nil { // it knows the store
-			t.Fatal(err)
-		}
-		if err := store.Restart(statestore.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		var asked []time.Time // after the connection was back
-		store.Tap(func(a transporttest.Applied) {
-			if a.Command.Verb == statestore.VerbSet {
-				asked = append(asked, time.Now())
-			}
-		})
-		go func() {
-			time.Sleep(10 * ttl) // so that pauses between attempts are long
-			n.conn.Restore()
-		}()
-		n.mustAcquire(t)
-		if late := time.Since(asked[0]); late > 0 {
-			t.Errorf("it acquired the lease %v after its first request", late)
-		}
-		heard.mu.Lock()
-		defer heard.mu.Unlock()
-		if len(heard.causes) != 1 {
-			t.Errorf("it was told of %v, want the missing connection only", heard.causes)
-		}
-	})
-}
-
-// There is no holder during the hold-off of a new store, so an operator must not search for one.
-func TestARefusalInAHoldOffDoesNotSayThatTheLeaseIsHeld(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		if err := store.Restart(statestore.Options{HoldOff: time.Hour}); err != nil {
-			t.Fatal(err)
-		}
-		var told []error
-		n := newNode(t, store, "node-a", lease.Options{OnWaiting: func(cause error) { told = append(told, cause) }})
-		_, err := n.TryAcquire(t.Context())
-		ctx, cancel := context.WithTimeout(t.Context(), ttl)
-		defer cancel()
-		_, waited := n.Acquire(ctx)
-		synctest.Wait()
-		for _, err := range []error{err, waited} {
-			if !errors.Is(err, lease.ErrHeld) || !strings.Contains(err.Error(), "hold-off") || strings.Contains(err.Error(), "held by") {
-				t.Errorf("the error %q, want one that names the hold-off and no holder", err)
-			}
-		}
-		if len(told) != 1 || !strings.Contains(told[0].Error(), "hold-off") {
-			t.Errorf("OnWaiting was told %v, want the hold-off once", told)
-		}
-	})
-}
-
 // A store that kept its data in a journal keeps its identity and its leases: a tenure goes on if
 // the store is back in time. The last renewals cost no write, and are no loss: after the crash
 // the lease has its whole lifetime again.
@@ -446,118 +347,6 @@ func TestInvariant59ATenureSurvivesACrashOfADurableStore(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// If a durable store is down for too long, the tenure ends at its deadline. The next node gets
-// the lease when its whole lifetime has passed again: the store cannot know how long the
-// holder believes that it holds.
-func TestInvariant32AfterALongCrashTheLeaseHasItsWholeLifetimeAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var journal transporttest.Journal
-		store := transporttest.StartDurable(t, &journal)
-		holder, waiter := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-		tenure := holder.mustAcquire(t)
-		token := mustToken(t, tenure)
-		acquired := acquireInBackground(t.Context(), t, waiter)
-		time.Sleep(5 * ttl)
-		store.Crash(0)
-		awaitEnd(t, tenure)
-		if err := store.Recover(); err != nil {
-			t.Fatal(err)
-		}
-		back := time.Now()
-		waiter.conn.Restore()
-		next := await.Receive(acquired)
-		if after := time.Since(back); after < ttl || after > 2*ttl {
-			t.Errorf("the lease was free %v after the store was back; want %v", after, ttl)
-		}
-		if got := mustToken(t, next); got.Compare(token) <= 0 {
-			t.Errorf("the next token is %v; the former was %v", got, token)
-		}
-	})
-}
-
-// fickle makes each reply come from another store, which takes any request.
-type fickle struct {
-	transport.Conn
-	answers atomic.Int64
-	about   atomic.Int64 // requests about the lease, watches apart
-}
-
-func (f *fickle) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	request.Binding = transport.Binding{}
-	reply, err := f.Conn.RoundTrip(ctx, request)
-	if payload := string(request.Payload); strings.Contains(payload, name) && !strings.Contains(payload, "KEYNOTIFY") {
-		f.about.Add(1)
-	}
-	n := f.answers.Add(1)
-	if n > 2000 { // in virtual time a loop without a pause would never end
-		await.Receive(ctx.Done())
-	}
-	reply.Store = fmt.Sprint("store ", n)
-	return reply, err
-}
-
-func newFickle(t *testing.T, store *transporttest.Store, options lease.Options) (*lease.Lease, *transport.Client, *fickle) {
-	t.Helper()
-	conn := &fickle{Conn: store.Connect("node-a")}
-	client, err := transport.NewClient(conn, transport.ClientOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	options.TTL = ttl
-	l, err := lease.New(client, name, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l, client, conn
-}
-
-func TestAnObserverPausesWhileEachReplyComesFromAnotherStore(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		l, client, conn := newFickle(t, store, lease.Options{})
-		ctx, cancel := context.WithTimeout(t.Context(), 2*ttl)
-		defer cancel()
-		go func() {
-			for range l.Observe(ctx) {
-			}
-		}()
-		for range 500 {
-			if _, err := client.Get(ctx, "other"); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(2 * ttl / 1000)
-		}
-		if asked := conn.about.Load(); asked < 5 || asked > 100 {
-			t.Errorf("it asked %d times in %v", asked, ttl)
-		}
-	})
-}
-
-func TestAnAcquisitionPausesWhileEachReplyComesFromAnotherStore(t *testing.T) {
-	for method, acquire := range map[string]func(*lease.Lease, context.Context) (*lease.Tenure, error){
-		"Acquire": (*lease.Lease).Acquire, "TryAcquire": (*lease.Lease).TryAcquire,
-	} {
-		t.Run(method, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				var causes waitingCauses
-				l, _, conn := newFickle(t, store, lease.Options{OnWaiting: causes.hear})
-				ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
-				defer cancel()
-				tenure, err := acquire(l, ctx)
-				if tenure != nil || !errors.Is(err, transport.ErrOutcomeUnknown) {
-					t.Errorf("%v, %v", tenure, err)
-				}
-				if sets := conn.about.Load(); sets < 10 || sets > 100 {
-					t.Errorf("%d requests in %v", sets, 10*ttl)
-				}
-				if method == "Acquire" && (len(causes.all()) != 1 || !strings.Contains(err.Error(), "another store")) {
-					t.Errorf("it gave %v as its reasons to wait, and in the end %v", causes.all(), err)
-				}
-			})
-		})
 	}
 }
 

@@ -241,53 +241,6 @@ func TestTheCauseOfAPassedDeadlineNamesTheLatestFailureAndDoesNotMatchIt(t *test
 	}
 }
 
-// Whatever fails and however it is spread: from a renewal that fails on, another attempt
-// begins while there is time for a whole one.
-func TestAFailedRenewalIsRepeatedWhileThereIsTimeForAWholeAttempt(t *testing.T) {
-	options := scheduled
-	last := options.deadline(0) - options.GracePeriod - options.RequestTimeout
-	for _, random := range []float64{0, 0.3, 0.7, 0.999} {
-		for _, took := range []time.Duration{0, ms, 40 * ms, 150 * ms} {
-			s := newSchedule(&options, 0, random)
-			var latest time.Duration
-			attempts := 0
-			for now, e := time.Duration(0), (event{}); ; {
-				var next action
-				s, next = s.next(now, e)
-				e = event{}
-				if next.do == finish || s.warned != nil {
-					break
-				}
-				switch next.do {
-				case renew:
-					latest = now
-					attempts++
-					now += took
-					e = event{kind: failed, err: transport.ErrOutcomeUnknown, random: random}
-				case wait:
-					now = s.due(now)
-				}
-			}
-			if latest < last-took {
-				t.Errorf("random %v, attempts of %v: the last of %d attempts began at %v, want not before %v", random, took, attempts, latest, last-took)
-			}
-		}
-	}
-}
-
-func TestABackoffGrowsByHalfToItsLimit(t *testing.T) {
-	b := retryBackoff{first: 20 * ms, longest: 40 * ms}
-	for i, want := range []time.Duration{20 * ms, 30 * ms, 40 * ms, 40 * ms} {
-		if got := b.next(0.5); got != want {
-			t.Errorf("delay %d: %v, want %v", i, got, want)
-		}
-	}
-	b.reset()
-	if least, most := b.next(0), b.next(0.999); least != 10*ms || most < 44*ms || most > 45*ms {
-		t.Errorf("delays after a reset: %v and %v", least, most)
-	}
-}
-
 // A tenure waits until something is due, and may look at its clock meanwhile.
 func TestNothingHappensBeforeItIsDue(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
@@ -406,82 +359,6 @@ func clockedTenure(t *testing.T, client *transport.Client, name string, ttl time
 	return tenure
 }
 
-// Each look wakes the process. A tenure with a short TTL needs many, and only while it lasts.
-func TestTheClockIsReadAsOftenAsThePresentTenuresNeed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-		var looks atomic.Int64
-		steady := SystemClock
-		clock := func() time.Duration { looks.Add(1); return steady() }
-		const longTTL, shortTTL = 100 * time.Second, time.Second
-		in := func(d time.Duration) int64 {
-			time.Sleep(time.Second) // what was decided before it
-			before := looks.Load()
-			time.Sleep(d)
-			return looks.Load() - before
-		}
-		const long = int64(time.Minute / (longTTL / 20)) // half of GracePeriod
-		const short = int64(time.Minute / (shortTTL / 20))
-		clockedTenure(t, client, "long", longTTL, clock)
-		for range 3 {
-			if got := in(time.Minute); got < long || got > 5*long {
-				t.Errorf("%d looks for the long tenure, want about %d", got, long)
-			}
-			first := clockedTenure(t, client, "short", shortTTL, clock)
-			second := clockedTenure(t, client, "another short", shortTTL, clock)
-			for _, tenure := range []*Tenure{first, second} {
-				if got := in(time.Minute); got < short {
-					t.Errorf("%d looks for a short tenure, want at least %d", got, short)
-				}
-				if err := tenure.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	})
-}
-
-// Invariant 8: a tenure sleeps until a time, and not for as long as it was when it decided: its
-// goroutine may have stood still since.
-func TestInvariant8APauseOfATenuresGoroutineMakesNoContextEndLate(t *testing.T) {
-	const ttl, pause = time.Second, 5 * time.Millisecond
-	judged := 0
-	for reading := int64(1); reading < 100; reading++ {
-		var paused bool
-		synctest.Test(t, func(t *testing.T) {
-			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-			var readings, after, went atomic.Int64
-			steady := SystemClock
-			clock := func() time.Duration {
-				now := steady()
-				if readings.Add(1) == after.Load() {
-					time.Sleep(pause)
-					went.Store(time.Now().UnixNano())
-				}
-				return now
-			}
-			tenure := clockedTenure(t, client, "lease", ttl, clock)
-			due := time.Now().Add(ttl - ttl/10 - ttl/10)
-			tenure.StopRenewing() // only its own goroutine looks at the clock then
-			after.Store(readings.Load() + reading)
-			await.Receive(tenure.Context().Done())
-			if paused = went.Load() > 0; !paused || time.Unix(0, went.Load()).After(due) {
-				return
-			}
-			judged++
-			if late := time.Since(due); late > 0 {
-				t.Errorf("with a pause after reading %d, the context ends %v late", reading, late)
-			}
-		})
-		if !paused {
-			break
-		}
-	}
-	if judged < 5 {
-		t.Errorf("only %d readings of the clock were followed by a pause, so this tests little", judged)
-	}
-}
-
 // The goroutine of the tenure has decided to renew, and StopRenewing comes before it does.
 func TestARenewalThatBeginsWhenStopRenewingIsCalledIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -493,34 +370,6 @@ func TestARenewalThatBeginsWhenStopRenewingIsCalledIsNotSent(t *testing.T) {
 			t.Errorf("it is sent, and ends with %+v", result)
 		}
 	})
-}
-
-// Invariant 3: a machine that was suspended before a tenure hides no later suspend from it.
-func TestInvariant3ATenureThatBeginsAfterASuspendNoticesTheNext(t *testing.T) {
-	const ttl = 5 * time.Second
-	for _, held := range []time.Duration{0, 10 * ttl} {
-		synctest.Test(t, func(t *testing.T) {
-			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-			var suspended atomic.Int64
-			clock := func() time.Duration { return SystemClock() + time.Duration(suspended.Load()) }
-			if err := clockedTenure(t, client, "first", ttl, clock).Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(300 * time.Millisecond)
-			suspended.Add(int64(time.Hour))
-			second := clockedTenure(t, client, "second", ttl, clock)
-			time.Sleep(held)
-			if err := context.Cause(second.Context()); err != nil {
-				t.Fatalf("held for %v, before the machine is suspended: %v", held, err)
-			}
-			suspended.Add(int64(time.Hour))
-			woke := time.Now()
-			await.Receive(second.Context().Done())
-			if got, limit := time.Since(woke), ttl/20; got > limit {
-				t.Errorf("held for %v, the context ended %v after the machine woke up, want at most half of GracePeriod, %v", held, got, limit)
-			}
-		})
-	}
 }
 
 // Invariant 3: a suspend of the machine that the system's clock shows ends a tenure long before a timer does.

@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,63 +51,6 @@ func TestInvariants2And3TheDeadlineIsCheckedInsideTheCallAndCountsSuspendedTime(
 		if tenure.Context().Err() == nil {
 			t.Error("the context is alive after Token said that the tenure is over")
 		}
-	})
-}
-
-func TestInvariant3TheContextEndsSoonAfterTheMachineWokeUp(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var suspend skewed
-		options := lease.Options{Clock: suspend.clock(), GracePeriod: ttl / 10}
-		tenure := newNode(t, store, "node-a", options).mustAcquire(t)
-		time.Sleep(ttl / 20) // long before anything is due
-		suspend.jump(time.Hour)
-		woke := time.Now()
-		await.Receive(tenure.Context().Done())
-		if got, limit := time.Since(woke), options.GracePeriod/2; got > limit {
-			t.Errorf("the context ended %v after the machine woke up, want at most %v", got, limit)
-		}
-	})
-}
-
-func TestInvariant24ATokenThatIsRefusedHereLeavesNothingUnknown(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		n.scripted("SET", always(transporttest.Fault{LoseReply: true}))
-		time.Sleep(ttl)
-		if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) || errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Errorf("Token: %v; want ErrDeadlinePassed, and not the ErrOutcomeUnknown of the last renewal", err)
-		}
-	})
-}
-
-func TestInvariant4AStepOfTheWallClockMovesNeitherDeadlineNorRenewals(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		conn := store.Connect("node-a")
-		var step atomic.Int64
-		client, err := transport.NewClient(conn, transport.ClientOptions{
-			Now: func() time.Time { return time.Now().Add(time.Duration(step.Load())) },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		l, err := lease.New(client, name, lease.Options{TTL: ttl})
-		if err != nil {
-			t.Fatal(err)
-		}
-		tenure, err := l.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		before := tenure.Remaining()
-		step.Store(int64(-time.Hour))
-		if got := tenure.Remaining(); got != before {
-			t.Errorf("the step changed what remains from %v to %v", before, got)
-		}
-		time.Sleep(10 * ttl)
-		mustToken(t, tenure)
 	})
 }
 
@@ -197,50 +139,6 @@ func TestInvariants11And12TokensRiseFromTenureToTenureAndStayWithinOne(t *testin
 			if err := tenure.Release(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-		}
-	})
-}
-
-func TestInvariant42ClosingTheClientAtAnyMomentLeavesNothing(t *testing.T) {
-	// synctest.Test fails if a goroutine of the bubble is left.
-	for _, after := range []time.Duration{0, ttl / 6, ttl - ttl/5, ttl} {
-		t.Run(after.String(), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				n := newNode(t, store, "node-a", lease.Options{})
-				waiting := newNode(t, store, "node-b", lease.Options{})
-				tenure := n.mustAcquire(t)
-				ended := make(chan error, 1)
-				go func() {
-					_, err := waiting.Acquire(t.Context())
-					ended <- err
-				}()
-				n.scripted("SET", always(transporttest.Fault{LoseReply: true}))
-				time.Sleep(after)
-				for _, closing := range []node{n, waiting} {
-					if err := closing.client.Close(); err != nil {
-						t.Error(err)
-					}
-				}
-				await.Receive(tenure.Context().Done())
-				if err := await.Receive(ended); after < ttl && !errors.Is(err, transport.ErrClosed) {
-					t.Errorf("Acquire: %v, want ErrClosed", err)
-				}
-			})
-		})
-	}
-}
-
-func TestADeletionBeforeTheWatchBeginsIsFound(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n, other := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-		tenure := n.mustAcquire(t)
-		if _, err := other.client.Del(t.Context(), name, transport.DelOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(ttl / 10) // renewals begin later
-		synctest.Wait()
-		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeleted) {
-			t.Errorf("%v, want ErrDeleted", err)
 		}
 	})
 }
@@ -347,53 +245,6 @@ func TestATenureEndsAtOnceWhenItsKeyIsDeleted(t *testing.T) {
 	}
 }
 
-func TestADeletionWhileTheConnectionIsDownIsNoticedWhenItIsBack(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		other, _ := store.Client(t, "other", transport.ClientOptions{})
-		tenure := n.mustAcquire(t)
-		time.Sleep(ttl / 20)
-		synctest.Wait()
-		n.conn.Cut()
-		if _, err := other.Del(t.Context(), name, transport.DelOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		n.conn.Restore()
-		synctest.Wait()
-		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeleted) {
-			t.Errorf("cause %v, want ErrDeleted", err)
-		}
-	})
-}
-
-func TestATenureWithoutAWatchSendsNothingButItsRenewals(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
-		watching, reading := n.scripted("KEYNOTIFY", harmless), 0
-		n.mustAcquire(t)
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if request.Timestamp == "" { // every SET has one
-				reading++
-			}
-			return transporttest.Fault{}
-		})
-		time.Sleep(5 * ttl)
-		if watching() > 0 || reading > 0 {
-			t.Errorf("%d KEYNOTIFYs and %d other requests beside the renewals", watching(), reading)
-		}
-	})
-}
-
-func TestATenureIsRenewedAlsoIfTheStoreGrantsNoWatch(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		store.Authorize(allButWatches)
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		time.Sleep(5 * ttl)
-		mustToken(t, tenure)
-	})
-}
-
 func TestInvariant26AForgedDeletionEndsNothingAndAFloodOfThemAsksTheStoreSeldom(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
@@ -426,13 +277,3 @@ func TestSystemClockFollowsTheTimeOfABubble(t *testing.T) {
 	})
 }
 
-func TestSystemClockGoesOnAndNeverBack(t *testing.T) {
-	began := lease.SystemClock()
-	for last := began; last-began < 5*time.Millisecond; {
-		now := lease.SystemClock()
-		if now < last {
-			t.Fatalf("the clock went back from %v to %v", last, now)
-		}
-		last = now
-	}
-}

@@ -193,30 +193,6 @@ func TestTheNameOfAHolderFillsNoLog(t *testing.T) {
 	})
 }
 
-func TestCausesHaveShortNames(t *testing.T) {
-	for want, cause := range map[string]error{
-		"released": lease.ErrReleased, "lost": lease.ErrLost, "deadline_passed": fmt.Errorf("%w; more", lease.ErrDeadlinePassed),
-		"store_replaced": lease.ErrStoreReplaced, "fenced_out": lease.ErrFencedOut, "deleted": lease.ErrDeleted,
-		"connection_lost": lease.ErrConnectionLost, "session_taken_over": transport.ErrSessionTakenOver,
-		"client_closed": transport.ErrClosed, "other": errors.New("why"),
-	} {
-		if got := lease.CauseText(cause); got != want {
-			t.Errorf("the name of %v is %q, want %q", cause, got, want)
-		}
-	}
-}
-
-// A gateway with thousands of leases must not pay for metrics that it does not have.
-func TestARefusalWithoutATraceAllocatesNothingForOne(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		tenure := newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
-		if n := testing.AllocsPerRun(100, func() { tenure.NoteRefusal(t.Context(), "set", "k", true, lease.ErrReleased) }); n != 0 {
-			t.Errorf("a refusal without a Trace allocates %v times", n)
-		}
-		_ = tenure.Release(t.Context())
-	})
-}
-
 func TestAFailureThatLastsIsNoFloodOfWarnings(t *testing.T) {
 	for name, fault := range map[string]func(n node, store *transporttest.Store){
 		"no store": func(n node, _ *transporttest.Store) { n.scripted("SET", always(transporttest.Fault{LoseReply: true})) },
@@ -246,27 +222,3 @@ func TestAFailureThatLastsIsNoFloodOfWarnings(t *testing.T) {
 	}
 }
 
-func TestAcquiredSaysHowLongTheAcquisitionWaited(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var waited []time.Duration
-		a := newNode(t, store, "node-a", lease.Options{})
-		b := newNode(t, store, "node-b", lease.Options{Trace: &lease.Trace{
-			Acquired: func(_ context.Context, info lease.TraceInfo) { waited = append(waited, info.Lasted) },
-		}})
-		time.Sleep(10 * ttl) // the clock does not begin with the acquisition
-		if err := b.mustAcquire(t).Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		tenure := a.mustAcquire(t)
-		acquired := acquireInBackground(t.Context(), t, b)
-		time.Sleep(3 * ttl)
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		await.Receive(acquired)
-		synctest.Wait()
-		if len(waited) != 2 || waited[0] != 0 || waited[1].Round(time.Millisecond) != 3*ttl {
-			t.Errorf("two acquisitions waited %v, want 0s and %v", waited, 3*ttl)
-		}
-	})
-}

@@ -261,28 +261,6 @@ func TestInvariant28AFloodOfForgedDeletionsMakesAWaiterTryOnceAtOnce(t *testing.
 	})
 }
 
-func TestAWatchThatWasRefusedIsAskedForAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		store.Authorize(allButWatches)
-		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-		tenure := a.mustAcquire(t)
-		acquired := acquireInBackground(t.Context(), t, b)
-		time.Sleep(5 * ttl)
-		store.Authorize(nil)
-		time.Sleep(2 * ttl)
-		synctest.Wait()
-		tries := b.scripted("SET", harmless)
-		time.Sleep(10 * ttl)
-		if got := tries(); got > 0 {
-			t.Errorf("%d tries while the holder renewed and notifications arrived", got)
-		}
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		await.Receive(acquired)
-	})
-}
-
 func TestOnWaitingGetsAMissingConnectionForInstantFailover(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		var waiting waitingCauses
@@ -316,30 +294,3 @@ func TestAcquireStartsAgainEvenIfItCannotFreeItsEarlierAttempt(t *testing.T) {
 	})
 }
 
-func TestAReleaseWakesAWaiterThatWasRefusedOnAConnectionBefore(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		tenure := newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
-		l, _, conn := newFailing(t, store, "node-b", lease.Options{EndOnDisconnect: true})
-		conn.set(failing(refusal(transport.ErrNotAuthorized)))
-		acquired := make(chan error, 1)
-		go func() {
-			_, err := l.Acquire(t.Context())
-			acquired <- err
-		}()
-		time.Sleep(5 * ttl)
-		conn.set(nil)
-		conn.Cut()
-		conn.Restore()
-		synctest.Wait() // it asks, is told that another has the lease, and watches
-		released := time.Now()
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := await.Receive(acquired); err != nil {
-			t.Error(err)
-		}
-		if waited := time.Since(released); waited > 10*time.Millisecond {
-			t.Errorf("the waiter took over after %v, want within the jitter of a release", waited)
-		}
-	})
-}
