@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/transport"
@@ -116,7 +115,6 @@ func (o Options) Validate() error {
 // complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete(clientID string) error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
-	given := *o
 	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Millisecond != 0 {
 		return &transport.OptionError{Package: "lease", Field: "TTL", Value: o.TTL,
 			Problem: fmt.Sprintf("must be whole milliseconds, at least %v, and at most %v", MinTTL, MaxTTL)}
@@ -137,12 +135,11 @@ func (o *Options) complete(clientID string) error {
 	}
 	o.Trace = cmp.Or(o.Trace, &Trace{})
 	// A renewal whose reply is lost must leave room for another.
-	if spare := o.spare(); spare < 0 {
+	if o.spare() < 0 {
 		return fmt.Errorf("one lost reply would lose the lease: "+
 			"RenewEvery %v + RequestTimeout %v + a pause of %v + RequestTimeout %v "+
-			"is more than TTL %v − Margin %v − GracePeriod %v; %s",
-			o.RenewEvery, o.RequestTimeout, o.retryAfter, o.RequestTimeout,
-			o.TTL, o.Margin, o.GracePeriod, given.advice(o.RenewEvery+spare))
+			"is more than TTL %v − Margin %v − GracePeriod %v; make TTL longer, or the longest of the others shorter",
+			o.RenewEvery, o.RequestTimeout, o.retryAfter, o.RequestTimeout, o.TTL, o.Margin, o.GracePeriod)
 	}
 	if noticed := o.RenewEvery + o.RequestTimeout + o.probe(); o.InstantFailover && noticed > o.TTL/2 {
 		return fmt.Errorf("InstantFailover: if the machine of the store falls silent, the next store releases the lease after half of the TTL %v, "+
@@ -150,35 +147,6 @@ func (o *Options) complete(clientID string) error {
 			"make RenewEvery or RequestTimeout shorter, or TTL longer", o.TTL, o.RenewEvery, o.RequestTimeout, noticed)
 	}
 	return nil
-}
-
-// advice says which values would make the options acceptable, as the program gave them. renewEvery
-// is the longest RenewEvery that does so by itself; there may be none.
-func (o Options) advice(renewEvery time.Duration) string {
-	var would []string
-	if ttl := o.enoughTTL(); ttl <= MaxTTL {
-		would = append(would, fmt.Sprintf("TTL at least %v", ttl))
-	}
-	if renewEvery > 0 {
-		would = append(would, fmt.Sprintf("RenewEvery at most %v", renewEvery))
-	}
-	if len(would) == 0 {
-		return "make the longest of them shorter"
-	}
-	return "make " + strings.Join(would, ", or ")
-}
-
-// enoughTTL returns the shortest TTL that leaves room for a lost reply, or one above MaxTTL. A longer TTL makes the
-// durations longer that are shares of it, so each step looks again.
-func (o Options) enoughTTL() time.Duration {
-	for filled := o; ; filled = o {
-		filled.fill()
-		missing := -filled.spare()
-		if missing <= 0 || o.TTL > MaxTTL {
-			return o.TTL
-		}
-		o.TTL += (missing + time.Millisecond - 1).Truncate(time.Millisecond)
-	}
 }
 
 // fill gives the durations that are zero their defaults.

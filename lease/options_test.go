@@ -72,25 +72,23 @@ func TestAPromiseHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testi
 		limits := promisesOf(options.Options)
 		// The worst moment is just after a renewal; try many.
 		for part := range time.Duration(20) {
-			t.Run(fmt.Sprintf("%s, cut off after 3 TTL and %d %%", options.name, 5*part), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					a, b := newNode(t, store, "node-a", options.Options), newNode(t, store, "node-b", options.Options)
-					b.conn.Silence(true)
-					tenure := a.mustAcquire(t)
-					acquired := acquireInBackground(t.Context(), t, b)
-					time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals
-					cut := time.Now()
-					a.conn.Cut()
-					await.Receive(tenure.Context().Done())
-					stopped := time.Now()
-					await.Receive(acquired)
-					if got := time.Since(cut); got > limits.crash {
-						t.Errorf("the next one holds after %v, promised are %v", got, limits.crash)
-					}
-					if got := time.Since(stopped); got > limits.unheld {
-						t.Errorf("no holder works for %v, promised are %v", got, limits.unheld)
-					}
-				})
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				a, b := twoNodes(t, store, options.Options)
+				b.conn.Silence(true)
+				tenure := a.mustAcquire(t)
+				acquired := acquireInBackground(t.Context(), t, b)
+				time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals
+				cut := time.Now()
+				a.conn.Cut()
+				await.Receive(tenure.Context().Done())
+				stopped := time.Now()
+				await.Receive(acquired)
+				if got := time.Since(cut); got > limits.crash {
+					t.Errorf("%s: the next one holds after %v, promised are %v", options.name, got, limits.crash)
+				}
+				if got := time.Since(stopped); got > limits.unheld {
+					t.Errorf("%s: no holder works for %v, promised are %v", options.name, got, limits.unheld)
+				}
 			})
 		}
 	}
@@ -117,7 +115,7 @@ func TestAPromiseHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 			t.Run(options.name+", "+test.name, func(t *testing.T) {
 				for renewal := range int64(10) {
 					inBubble(t, func(t *testing.T, store *transporttest.Store) {
-						a, b := newNode(t, store, "node-a", options.Options), newNode(t, store, "node-b", options.Options)
+						a, b := twoNodes(t, store, options.Options)
 						b.conn.Silence(true)
 						tenure := a.mustAcquire(t)
 						acquired := acquireInBackground(t.Context(), t, b)
@@ -153,15 +151,13 @@ func TestAPromiseHoldsForAHandOver(t *testing.T) {
 			limit := test.limit(promisesOf(options.Options))
 			t.Run(test.name+" with "+options.name, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					a, b := newNode(t, store, "node-a", options.Options), newNode(t, store, "node-b", options.Options)
+					a, b := twoNodes(t, store, options.Options)
 					tenure := a.mustAcquire(t)
 					acquired := acquireInBackground(t.Context(), t, b)
 					time.Sleep(3*options.TTL + options.TTL/7)
 					b.conn.Silence(test.silent)
 					released := time.Now()
-					if err := tenure.Release(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					mustRelease(t, tenure)
 					await.Receive(acquired)
 					if got := time.Since(released); got > limit {
 						t.Errorf("the hand-over took %v, promised are %v", got, limit)
@@ -173,55 +169,83 @@ func TestAPromiseHoldsForAHandOver(t *testing.T) {
 }
 
 func TestInvariant7OptionsThatCannotSurviveOneLostReplyAreRefused(t *testing.T) {
-	second := time.Second
+	const second = time.Second
+	enough := lease.Options{TTL: 10 * second, Margin: second, GracePeriod: second, RenewEvery: 4 * second, RequestTimeout: 19 * second / 10}
+	tooLittle := enough
+	tooLittle.RenewEvery++
 	for _, test := range []struct {
-		name    string
 		options lease.Options
 		want    string // in the error; empty: accepted
 	}{
-		{"the zero value", lease.Options{}, ""},
-		{"a TTL alone", lease.Options{TTL: 100 * time.Millisecond}, ""},
-		{"the shortest TTL", lease.Options{TTL: lease.MinTTL}, ""},
-		{"a TTL that is too short", lease.Options{TTL: lease.MinTTL - time.Millisecond}, "at least 50ms"},
-		{"the longest TTL", lease.Options{TTL: lease.MaxTTL}, ""},
-		{"a TTL that is too long", lease.Options{TTL: lease.MaxTTL + time.Millisecond}, "at most 87600h0m0s"},
-		{"a jitter that is too long", lease.Options{Jitter: lease.MaxTTL + 1}, "Jitter 87600h0m0.000000001s is longer"},
-		{"a negative TTL", lease.Options{TTL: -second}, "TTL -1s"},
-		{"a TTL with a fraction of a millisecond", lease.Options{TTL: second + time.Microsecond}, "whole milliseconds"},
-		{"a negative margin", lease.Options{Margin: -1}, "Margin -1ns is negative"},
-		{"a negative grace period", lease.Options{GracePeriod: -1}, "GracePeriod -1ns is negative"},
-		{"a negative renewal interval", lease.Options{RenewEvery: -1}, "RenewEvery -1ns is negative"},
-		{"a negative timeout", lease.Options{RequestTimeout: -1}, "RequestTimeout -1ns is negative"},
-		{"a negative jitter", lease.Options{Jitter: -1}, "Jitter -1ns is negative"},
-		{"a negative acquire delay", lease.Options{AcquireDelay: -1}, "AcquireDelay -1ns is negative"},
-		{"exactly enough time for one lost reply", lease.Options{
-			TTL: 10 * second, Margin: second, GracePeriod: second,
-			RenewEvery: 4 * second, RequestTimeout: 19 * second / 10,
-		}, ""},
-		{"a nanosecond too little", lease.Options{
-			TTL: 10 * second, Margin: second, GracePeriod: second,
-			RenewEvery: 4*second + 1, RequestTimeout: 19 * second / 10,
-		}, "RenewEvery at most 4s"},
-		{"instant failover with requests that take as long as a connection may be silent", lease.Options{
-			TTL: 6 * second, RenewEvery: second, RequestTimeout: second + second/2, InstantFailover: true,
-		}, "make RenewEvery or RequestTimeout shorter, or TTL longer"},
-		{"a margin that eats the TTL", lease.Options{TTL: 10 * second, Margin: 9 * second}, "make TTL at least"},
+		{lease.Options{}, ""},
+		{lease.Options{TTL: lease.MinTTL}, ""},
+		{lease.Options{TTL: lease.MinTTL - time.Millisecond}, "at least 50ms"},
+		{lease.Options{TTL: lease.MaxTTL}, ""},
+		{lease.Options{TTL: lease.MaxTTL + time.Millisecond}, "at most 87600h0m0s"},
+		{lease.Options{TTL: second + time.Microsecond}, "whole milliseconds"},
+		{lease.Options{Jitter: lease.MaxTTL + 1}, "Jitter 87600h0m0.000000001s is longer"},
+		{lease.Options{Margin: -1}, "Margin -1ns is negative"},
+		{lease.Options{GracePeriod: -1}, "GracePeriod -1ns is negative"},
+		{lease.Options{RenewEvery: -1}, "RenewEvery -1ns is negative"},
+		{lease.Options{RequestTimeout: -1}, "RequestTimeout -1ns is negative"},
+		{lease.Options{AcquireDelay: -1}, "AcquireDelay -1ns is negative"},
+		{enough, ""},
+		{tooLittle, "make TTL longer, or"},
+		{lease.Options{TTL: 6 * second, RenewEvery: second, RequestTimeout: second + second/2, InstantFailover: true},
+			"make RenewEvery or RequestTimeout shorter, or TTL longer"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-				_, err := lease.New(client, name, test.options)
-				if valid := test.options.Validate(); (valid == nil) != (err == nil) {
-					t.Errorf("Validate: %v, and New: %v", valid, err)
-				}
-				switch {
-				case test.want == "" && err != nil:
-					t.Errorf("refused: %v", err)
-				case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
-					t.Errorf("error %v, want one that says %q", err, test.want)
-				}
-			})
+		synctest.Test(t, func(t *testing.T) {
+			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+			_, err := lease.New(client, name, test.options)
+			if valid := test.options.Validate(); (valid == nil) != (err == nil) {
+				t.Errorf("Validate: %v, and New: %v", valid, err)
+			}
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%+v: error %v, want one that says %q", test.options, err, test.want)
+			}
+			if _, err := lease.New(client, "", test.options); err == nil {
+				t.Error("an empty name was accepted")
+			}
 		})
 	}
 }
 
+// outlasts lets the store be away for some time, once from each of many moments on, and reports an error if
+// a tenure ends.
+func outlasts(t *testing.T, options lease.Options, away time.Duration) {
+	t.Helper()
+	for _, refuses := range []bool{false, true} { // requests at once, or clients are not connected
+		for part := range time.Duration(40) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", options)
+				tenure := n.mustAcquire(t)
+				time.Sleep(3*options.TTL + part*options.TTL/40 + time.Microsecond) // between two renewals
+				if refuses {
+					n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+				} else {
+					n.conn.Cut()
+				}
+				time.Sleep(away)
+				n.conn.SetFault(nil)
+				n.conn.Restore()
+				time.Sleep(3 * options.TTL)
+				if err := context.Cause(tenure.Context()); err != nil {
+					t.Errorf("an outage of %v, with refusals %t, after %v/40 of the TTL ended it: %v", away, refuses, part, err)
+				}
+			})
+		}
+	}
+}
+
+// A pair of gateways takes at most 2.5 s for the takeover of its store.
+func TestATTLOf4SecondsOutlastsATakeoverOfTheStore(t *testing.T) {
+	outlasts(t, lease.Options{TTL: 4 * time.Second}, 2500*time.Millisecond)
+}
+
+func TestAnOutageOfTheStoreAsLongAsPromisedCostsNoLease(t *testing.T) {
+	for _, options := range promised {
+		t.Run(options.name, func(t *testing.T) {
+			outlasts(t, options.Options, promisesOf(options.Options).outage-options.TTL/400-time.Millisecond) // the least pause, and a reply
+		})
+	}
+}

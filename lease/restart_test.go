@@ -13,62 +13,49 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
-	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// settings are the options with which a tenure meets a restarted store.
-var settings = []struct {
-	name    string
-	options lease.Options
-}{
-	{"as usual", lease.Options{}},
-	{"without a watch", lease.Options{NoWatch: true}},
-	{"that ends with its connection", lease.Options{EndOnDisconnect: true}},
-	{"with instant failover", lease.Options{InstantFailover: true}},
+func mustRestart(t *testing.T, store *transporttest.Store, options statestore.Options) {
+	t.Helper()
+	if err := store.Restart(options); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A renewal that reached the empty store would set the key again, and the tenure would go on
 // without the fences of the keys that it had claimed.
 func TestInvariant47ATenureEndsWithTheDataOfItsStore(t *testing.T) {
-	for _, identity := range []struct {
-		name   string
-		hidden bool
-		want   error
+	for _, test := range []struct {
+		hidden  bool // the store has no identity
+		options lease.Options
+		want    error
 	}{
-		{"a store with an identity", false, lease.ErrStoreReplaced},
-		{"a store without", true, lease.ErrDeleted},
+		{false, lease.Options{}, lease.ErrStoreReplaced},
+		{false, lease.Options{NoWatch: true}, lease.ErrStoreReplaced},
+		{false, lease.Options{EndOnDisconnect: true}, lease.ErrConnectionLost},
+		{true, lease.Options{}, lease.ErrDeleted},
+		{true, lease.Options{NoWatch: true}, lease.ErrDeleted},
+		{true, lease.Options{InstantFailover: true}, lease.ErrConnectionLost},
 	} {
-		for _, setting := range settings {
-			t.Run(identity.name+", a tenure "+setting.name, func(t *testing.T) {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					store.HideIdentity(identity.hidden)
-					n := newNode(t, store, "node-a", setting.options)
-					tenure := n.mustAcquire(t)
-					time.Sleep(5*ttl + ttl/7)
-					var set atomic.Bool
-					store.Tap(func(a transporttest.Applied) {
-						set.Store(set.Load() || a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.OK)
-					})
-					if err := store.Restart(statestore.Options{}); err != nil {
-						t.Fatal(err)
-					}
-					n.conn.Restore()
-					awaitEnd(t, tenure)
-					want := identity.want
-					if setting.options.EndOnDisconnect || setting.options.InstantFailover {
-						want = lease.ErrConnectionLost
-					}
-					if err := context.Cause(tenure.Context()); !errors.Is(err, want) {
-						t.Errorf("it ended with %v, want %v", err, want)
-					}
-					_ = tenure.Release(t.Context())
-					if set.Load() {
-						t.Error("the empty store took a renewal")
-					}
-				})
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			store.HideIdentity(test.hidden)
+			n := newNode(t, store, "node-a", test.options)
+			tenure := n.mustAcquire(t)
+			time.Sleep(5*ttl + ttl/7)
+			var set atomic.Bool
+			store.Tap(func(a transporttest.Applied) {
+				set.Store(set.Load() || a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.OK)
 			})
-		}
+			mustRestart(t, store, statestore.Options{})
+			n.conn.Restore()
+			await.Receive(tenure.Context().Done())
+			mustBeOver(t, tenure, test.want)
+			_ = tenure.Release(t.Context())
+			if set.Load() {
+				t.Error("the empty store took a renewal")
+			}
+		})
 	}
 }
 
@@ -125,7 +112,7 @@ func TestInvariant47ARenewalIsNotSentOverAnUnconfirmedConnection(t *testing.T) {
 		})
 		n.conn.Cut()
 		n.conn.Restore()
-		awaitEnd(t, tenure)
+		await.Receive(tenure.Context().Done())
 		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrDeleted) {
 			t.Errorf("it ended with %v, want ErrDeleted", err)
 		}
@@ -141,7 +128,6 @@ func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *tes
 	for _, options := range []lease.Options{{InstantFailover: true}, {EndOnDisconnect: true}} {
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
 			var acquired, cut atomic.Bool
-			var sent atomic.Int64
 			var n node
 			renewing, steady := make(chan struct{}, 1), lease.SystemClock
 			options.Clock = func() time.Duration {
@@ -156,19 +142,12 @@ func TestInvariant53ATenureThatEndsWithItsConnectionSendsNothingOnTheNext(t *tes
 			n = newNode(t, store, "node-a", options)
 			tenure := n.mustAcquire(t)
 			acquired.Store(true)
-			n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-				if strings.Contains(string(request.Payload), "SET") {
-					sent.Add(1)
-				}
-				return transporttest.Fault{}
-			})
+			sent := n.counted()
 			await.Receive(renewing)
 			time.Sleep(2 * ttl)
-			if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrConnectionLost) {
-				t.Errorf("it ended with %v, want ErrConnectionLost", err)
-			}
-			if sent.Load() > 0 {
-				t.Errorf("it sent %d renewals over the next connection", sent.Load())
+			mustBeOver(t, tenure, lease.ErrConnectionLost)
+			if sent("SET") > 0 {
+				t.Errorf("it sent %d renewals over the next connection", sent("SET"))
 			}
 		})
 	}
@@ -198,16 +177,14 @@ func TestInvariant53AnAcquisitionIsNotSentOnTheConnectionAfterItsWill(t *testing
 			}
 			return steady()
 		}})
-		if _, err := n.Holder(t.Context()); err != nil { // with the reply the client knows the store
-			t.Fatal(err)
-		}
-		sets, deletes := n.counted("SET", "VDEL")
+		n.knowsStore(t)
+		sent := n.counted()
 		tenure := n.mustAcquire(t)
 		if !cut.Load() {
 			t.Fatal("the connection was not cut")
 		}
-		if sets() != 1 || deletes() != 0 {
-			t.Errorf("%d SET and %d VDEL were sent, want the SET of an attempt with another Will alone", sets(), deletes())
+		if sets, deletions := sent("SET"), sent("VDEL"); sets != 1 || deletions != 0 {
+			t.Errorf("%d SET and %d VDEL were sent, want the SET of an attempt with another Will alone", sets, deletions)
 		}
 		n.conn.Cut()
 		if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
@@ -242,9 +219,7 @@ func TestInvariant47NoLeaseIsGrantedDuringHoldOffAndWaitersGetItAfter(t *testing
 		time.Sleep(ttl)
 		n.conn.Cut() // it is alive, and believes in its tenure
 		restarted := time.Now()
-		if err := store.Restart(statestore.Options{HoldOff: 2 * ttl}); err != nil {
-			t.Fatal(err)
-		}
+		mustRestart(t, store, statestore.Options{HoldOff: 2 * ttl})
 		waiting.conn.Restore()
 		if _, err := waiting.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
 			t.Errorf("TryAcquire during hold-off: %v, want ErrHeld", err)
@@ -260,15 +235,20 @@ func TestInvariant47NoLeaseIsGrantedDuringHoldOffAndWaitersGetItAfter(t *testing
 func TestAWaiterThatFirstAsksDuringHoldOffGetsTheLeaseSoonAfter(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		const hold = ttl / 2
-		n := newNode(t, store, "node-a", lease.Options{})
-		if err := store.Restart(statestore.Options{HoldOff: hold}); err != nil {
-			t.Fatal(err)
-		}
+		var waiting waitingCauses
+		n := newNode(t, store, "node-a", lease.Options{OnWaiting: waiting.hear})
+		mustRestart(t, store, statestore.Options{HoldOff: hold})
 		began := time.Now()
 		n.conn.Restore()
-		await.Receive(acquireInBackground(t.Context(), t, n))
+		_, err := n.TryAcquire(t.Context())
+		n.mustAcquire(t)
 		if after := time.Since(began); after < hold || after > hold+ttl/5 {
 			t.Errorf("the lease was granted after %v, want soon after the hold-off of %v", after, hold)
+		}
+		for _, err := range append(waiting.all(), err) { // there is no holder, so an operator must not search for one
+			if !errors.Is(err, lease.ErrHeld) || !strings.Contains(err.Error(), "hold-off") || strings.Contains(err.Error(), "held by") {
+				t.Errorf("the error %q, want one that names the hold-off and no holder", err)
+			}
 		}
 	})
 }
@@ -278,9 +258,7 @@ func TestAWaiterThatFirstAsksDuringHoldOffGetsTheLeaseSoonAfter(t *testing.T) {
 func TestInvariant47AGrantByAnEarlierStoreIsNotTakenForOneByThisStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{})
-		if _, err := n.client.Get(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
+		n.knowsStore(t)
 		// The request that acquires reaches the store after its restart.
 		n.scripted("SET", func(number int64) transporttest.Fault {
 			if number > 1 {
@@ -316,9 +294,8 @@ func TestInvariant59ATenureSurvivesACrashOfADurableStore(t *testing.T) {
 	for _, down := range []time.Duration{0, ttl / 10, ttl / 2} {
 		for _, options := range []lease.Options{{}, {NoWatch: true}} {
 			synctest.Test(t, func(t *testing.T) {
-				var journal transporttest.Journal
-				store := transporttest.StartDurable(t, &journal)
-				holder, waiter := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
+				store := transporttest.StartDurable(t, new(transporttest.Journal))
+				holder, waiter := twoNodes(t, store, options)
 				tenure := holder.mustAcquire(t)
 				token := mustToken(t, tenure)
 				acquired := acquireInBackground(t.Context(), t, waiter)
@@ -339,9 +316,7 @@ func TestInvariant59ATenureSurvivesACrashOfADurableStore(t *testing.T) {
 				if len(acquired) > 0 {
 					t.Fatal("two nodes hold the lease")
 				}
-				if err := tenure.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				mustRelease(t, tenure)
 				if next := mustToken(t, await.Receive(acquired)); next.Compare(token) <= 0 {
 					t.Errorf("the next token is %v; the former was %v", next, token)
 				}
@@ -351,7 +326,7 @@ func TestInvariant59ATenureSurvivesACrashOfADurableStore(t *testing.T) {
 }
 
 // The renewal has no answer, and another request of the client meets the new store.
-func TestATenureEndsWithItsStoreWhileARenewalWaitsForItsReply(t *testing.T) {
+func TestInvariant47ATenureEndsWithItsStoreWhileARenewalWaitsForItsReply(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{NoWatch: true})
 		tenure := n.mustAcquire(t)

@@ -68,9 +68,7 @@ func TestATenureIsTracedFromItsFirstAttemptToItsEnd(t *testing.T) {
 			return transporttest.Fault{LoseReply: number == 2}
 		})
 		time.Sleep(2 * ttl)
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		mustRelease(t, tenure)
 		synctest.Wait()
 		got := a.all()
 		// The client's first request cannot be bound to a store: it is sent again.
@@ -131,12 +129,10 @@ func TestTheBeginningTheEndAndTheHolderAreLoggedOnceForEachChange(t *testing.T) 
 		held := a.mustAcquire(t)
 		acquired := acquireInBackground(t.Context(), t, b)
 		time.Sleep(10 * ttl)
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		mustRelease(t, held)
 		tenure := await.Receive(acquired)
 		b.conn.Cut()
-		awaitEnd(t, tenure)
+		await.Receive(tenure.Context().Done())
 		time.Sleep(ttl)
 		synctest.Wait()
 		var got []string
@@ -221,4 +217,3 @@ func TestAFailureThatLastsIsNoFloodOfWarnings(t *testing.T) {
 		})
 	}
 }
-
