@@ -150,14 +150,6 @@ func TestMissingRepeatedAndMalformedTokensHaveDifferentErrors(t *testing.T) {
 	}
 }
 
-func TestAPaddedTokenIsRead(t *testing.T) {
-	for _, carrier := range carriers {
-		if got, err := carrier.take([]string{"001696374425000:00000:StateStore"}); err != nil || got != at(1696374425000) {
-			t.Errorf("%s: %v, %v", carrier.name, got, err)
-		}
-	}
-}
-
 // fuzzCarrier gives a carrier up to two texts.
 func fuzzCarrier(f *testing.F, carrier carrier) {
 	f.Fuzz(func(t *testing.T, of uint8, first, second string) {

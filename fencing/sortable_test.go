@@ -1,7 +1,6 @@
 package fencing_test
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -32,21 +31,6 @@ func TestTheSortableTextHasOneWidth(t *testing.T) {
 	longest := hlc.Token{Wall: 1, Node: strings.Repeat("n", 983)}
 	if got, err := hlc.ParseToken(sortable(t, longest)); err != nil || got != longest {
 		t.Errorf("the longest node does not parse back: %v", err)
-	}
-}
-
-func TestAnInvalidTokenHasNoSortableText(t *testing.T) {
-	for _, test := range []struct {
-		token hlc.Token
-		want  error
-	}{
-		{hlc.Token{}, fencing.ErrMissingToken},
-		{hlc.Token{Wall: -1, Node: "n"}, hlc.ErrMalformed},
-		{hlc.Token{Wall: 1}, hlc.ErrMalformed},
-	} {
-		if text, err := fencing.SortableText(test.token); !errors.Is(err, test.want) || text != "" {
-			t.Errorf("%v: %q, %v; want %v", test.token, text, err, test.want)
-		}
 	}
 }
 
