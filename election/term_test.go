@@ -361,7 +361,7 @@ func TestTheStandbyFunctionRunsWhileTheNodeWaitsAndReturnsBeforeAnythingIsClaime
 		happened := func(want ...string) {
 			t.Helper()
 			for _, event := range want {
-				if len(events) == 0 || <-events != event {
+				if len(events) == 0 || await.Receive(events) != event {
 					t.Errorf("it did not do %q in the order %q", event, want)
 				}
 			}
