@@ -143,8 +143,7 @@ func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 		want    string // in the error; empty: it works
 	}{
 		{"just in time", ttl, ttl, nil, ""},
-		{"too early", ttl, ttl - time.Millisecond, nil, "make TTL at most 1.999s, or the client's KeepAlive at least 2s"},
-		{"too early for any keep-alive", 48 * time.Hour, 7500 * time.Millisecond, nil, "KeepAlive at least 32h0m0s, which can be 18h12m15s at most"},
+		{"too early", ttl, ttl - time.Millisecond, nil, "make TTL at most 1.999s, or the client's KeepAlive longer"},
 		{"the broker allows no wills, so the TTL decides", ttl, 0, &transport.ConnectionError{Code: 0x87}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

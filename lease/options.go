@@ -66,8 +66,8 @@ type Options struct {
 	// the kind of cause changes, not for each attempt. It gets nil when the store answers
 	// again and Acquire waits for the holder. It is not called when Acquire returns.
 	//
-	// Acquire calls OnWaiting in its own goroutine, and waits for it. No tenure does. It must return: after a
-	// panic in it the store keeps what Acquire may have acquired for a TTL.
+	// Acquire waits for OnWaiting. No tenure does. It must return: after a panic in it the store keeps what Acquire
+	// may have acquired for a TTL.
 	OnWaiting func(cause error)
 	// Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
 	// It must never go back, and must go on while the machine is suspended. In a TTL it may
@@ -84,8 +84,7 @@ type Options struct {
 
 	// retryAfter is the pause after the first failed attempt: TTL/50. It grows exponentially, to RenewEvery at
 	// most, and is shorter when a tenure is about to end: a store that is back is found in time.
-	retryAfter  time.Duration
-	systemClock bool // Clock was not set
+	retryAfter time.Duration
 }
 
 // MinTTL is the shortest TTL. A shorter one would be decided by network round trips and
@@ -119,23 +118,36 @@ func (o *Options) complete(clientID string) error {
 		return &transport.OptionError{Package: "lease", Field: "TTL", Value: o.TTL,
 			Problem: fmt.Sprintf("must be whole milliseconds, at least %v, and at most %v", MinTTL, MaxTTL)}
 	}
-	for _, duration := range o.durations() {
+	for _, duration := range []struct {
+		name   string
+		value  *time.Duration
+		ifZero time.Duration
+	}{
+		{"Margin", &o.Margin, o.TTL / 10},
+		{"GracePeriod", &o.GracePeriod, o.TTL / 10},
+		{"RenewEvery", &o.RenewEvery, o.TTL / 6},
+		{"RequestTimeout", &o.RequestTimeout, o.TTL / 6},
+		{"the pause", &o.retryAfter, o.TTL / 50},
+		{"Jitter", &o.Jitter, o.TTL / 10},
+		{"AcquireDelay", &o.AcquireDelay, 0},
+	} {
 		switch value := *duration.value; {
 		case value < 0:
 			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: "is negative"}
 		case value > MaxTTL:
 			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
+		case value == 0:
+			*duration.value = duration.ifZero
 		}
 	}
-	o.fill()
 	o.Holder = cmp.Or(o.Holder, clientID)
 	o.EndOnDisconnect = o.EndOnDisconnect || o.InstantFailover
 	if o.Clock == nil {
-		o.Clock, o.systemClock = SystemClock, true
+		o.Clock = SystemClock
 	}
 	o.Trace = cmp.Or(o.Trace, &Trace{})
-	// A renewal whose reply is lost must leave room for another.
-	if o.spare() < 0 {
+	// A renewal whose reply is lost must leave room for another, before the owner's context ends.
+	if o.RenewEvery+2*o.RequestTimeout+o.retryAfter > o.TTL-o.Margin-o.GracePeriod {
 		return fmt.Errorf("one lost reply would lose the lease: "+
 			"RenewEvery %v + RequestTimeout %v + a pause of %v + RequestTimeout %v "+
 			"is more than TTL %v − Margin %v − GracePeriod %v; make TTL longer, or the longest of the others shorter",
@@ -147,38 +159,6 @@ func (o *Options) complete(clientID string) error {
 			"make RenewEvery or RequestTimeout shorter, or TTL longer", o.TTL, o.RenewEvery, o.RequestTimeout, noticed)
 	}
 	return nil
-}
-
-// fill gives the durations that are zero their defaults.
-func (o *Options) fill() {
-	for _, duration := range o.durations() {
-		*duration.value = cmp.Or(*duration.value, duration.ifZero)
-	}
-}
-
-// spare is what is left of the time from a renewal to the end of the owner's context if the reply to the next one
-// is lost, and the one after it takes long.
-func (o *Options) spare() time.Duration {
-	return o.TTL - o.Margin - o.GracePeriod - o.RenewEvery - 2*o.RequestTimeout - o.retryAfter
-}
-
-type duration struct {
-	name   string
-	value  *time.Duration
-	ifZero time.Duration
-}
-
-// durations are all durations but TTL.
-func (o *Options) durations() []duration {
-	return []duration{
-		{"Margin", &o.Margin, o.TTL / 10},
-		{"GracePeriod", &o.GracePeriod, o.TTL / 10},
-		{"RenewEvery", &o.RenewEvery, o.TTL / 6},
-		{"RequestTimeout", &o.RequestTimeout, o.TTL / 6},
-		{"the pause", &o.retryAfter, o.TTL / 50},
-		{"Jitter", &o.Jitter, o.TTL / 10},
-		{"AcquireDelay", &o.AcquireDelay, 0},
-	}
 }
 
 // probe is how long the broker has for a sign of life after a request was not answered.

@@ -338,7 +338,7 @@ func TestInvariant3ATenureOnTheSystemsClockNoticesASuspendSoon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond) // its ticker has looked at it once
+	time.Sleep(200 * time.Millisecond) // it has looked at its clock since it began
 	shown := readClocks()
 	system.Read(func() steady.Reading {
 		return steady.Reading{Monotonic: shown.Monotonic, Wall: shown.Wall + time.Hour, Boot: shown.Monotonic + system.Suspended() + time.Hour, BootOK: true}
