@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -173,32 +172,6 @@ func increment(old transport.Entry) ([]byte, error) {
 	return strconv.AppendInt(nil, int64(n+1), 10), nil
 }
 
-// trace lists the requests for key from now on, as "GET", "SET NEX" (of a claim) and so on.
-func (n node) trace() (list func() []string) {
-	var mu sync.Mutex
-	var requests []string
-	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-		if !bytes.Contains(request.Payload, []byte(key)) {
-			return transporttest.Fault{}
-		}
-		words := strings.Split(string(request.Payload), "\r\n") // $3 GET $16 press-7/setpoint …
-		name := words[2]
-		if slices.Contains(words, "NEX") {
-			name += " NEX"
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		requests = append(requests, name)
-		return transporttest.Fault{}
-	})
-	return func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		defer func() { requests = nil }()
-		return requests
-	}
-}
-
 // An update waits for its turn as long as the tenure lasts, not only for the time that remained
 // when it began to wait.
 func TestUpdatesMayWaitForLongerThanTheTTLWhileTheTenureIsRenewed(t *testing.T) {
@@ -228,41 +201,6 @@ func TestUpdatesMayWaitForLongerThanTheTTLWhileTheTenureIsRenewed(t *testing.T) 
 	})
 }
 
-func TestUpdateClaimsAKeyOnceAndAgainWhenItsFenceIsGone(t *testing.T) {
-	first, later := []string{"GET", "SET NEX", "SET"}, []string{"GET", "SET"}
-	inBubble(t, func(t *testing.T, former, present node, _ staleTenure, guard *fencing.Guard) {
-		requests := present.trace()
-		deletes := func(g *fencing.Guard) error { _, err := g.Del(t.Context(), key); return err }
-		for _, step := range []struct {
-			name string
-			do   func() error
-			want []string
-		}{
-			{"the first", func() error { return nil }, first},
-			{"the second", func() error { return nil }, later},
-			{"after Set", func() error { _, err := guard.Set(t.Context(), key, []byte("7")); return err }, later},
-			{"after Del", func() error { return deletes(guard) }, first},
-			{"after a VDel", func() error { _, err := guard.VDel(t.Context(), key, []byte("1")); return err }, first},
-			{"after Del and Claim", func() error {
-				return errors.Join(deletes(guard), methodOf("Claim").call(t.Context(), guard))
-			}, later},
-			{"after it was deleted past the guard", func() error {
-				past, _ := leadWith(t, former.Client, "press-7/later", lease.Options{})
-				return deletes(past)
-			}, append([]string{"GET"}, first...)},
-		} {
-			must(t, 0, step.do())
-			requests()
-			if _, err := guard.Update(t.Context(), key, increment); err != nil {
-				t.Errorf("%s: %v", step.name, err)
-			}
-			if got := requests(); !slices.Equal(got, step.want) {
-				t.Errorf("%s: it sent %q, want %q", step.name, got, step.want)
-			}
-		}
-	})
-}
-
 func TestInvariant24AnUpdateOfUnknownOutcomeIsNotRepeated(t *testing.T) {
 	for holds, fault := range map[string]transporttest.Fault{"1": {LoseRequest: true}, "2": {LoseReply: true}} {
 		inBubble(t, func(t *testing.T, former, present node, _ staleTenure, guard *fencing.Guard) {
@@ -288,45 +226,40 @@ func TestInvariant24AnUpdateOfUnknownOutcomeIsNotRepeated(t *testing.T) {
 }
 
 func TestAnUpdateSurvivesALostReadAndSetsNothingIfAllAreLost(t *testing.T) {
-	for _, claimed := range []bool{false, true} {
-		for _, lost := range []int64{1, 2, 1000} {
-			inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
-				if claimed {
-					must(t, 0, methodOf("Claim").call(t.Context(), guard))
+	for _, lost := range []int64{1, 2, 1000} {
+		inBubble(t, func(t *testing.T, _, present node, _ staleTenure, guard *fencing.Guard) {
+			var number atomic.Int64
+			present.conn.SetFault(func(request transport.Request) transporttest.Fault {
+				reads := !bytes.Contains(request.Payload, []byte("SET")) || bytes.Contains(request.Payload, []byte("NEX"))
+				n := int64(0)
+				if bytes.Contains(request.Payload, []byte(key)) && reads {
+					n = number.Add(1)
 				}
-				var number atomic.Int64
-				present.conn.SetFault(func(request transport.Request) transporttest.Fault {
-					reads := !bytes.Contains(request.Payload, []byte("SET")) || bytes.Contains(request.Payload, []byte("NEX"))
-					n := int64(0)
-					if bytes.Contains(request.Payload, []byte(key)) && reads {
-						n = number.Add(1)
-					}
-					return transporttest.Fault{LoseReply: n > 0 && (n == lost || lost == 1000)}
-				})
-				cause := errors.New("no more time")
-				ctx, cancel := context.WithTimeoutCause(t.Context(), ttl*3/4, cause)
-				defer cancel()
-				calls := 0
-				_, err := guard.Update(ctx, key, func(old transport.Entry) ([]byte, error) {
-					calls++
-					return increment(old)
-				})
-				present.conn.SetFault(nil)
-				if lost < 1000 {
-					if err != nil || calls != 1 {
-						t.Errorf("claimed before %t, message %d lost: %v, %d calls", claimed, lost, err, calls)
-					}
-					present.mustHold(t, key, "1")
-					return
-				}
-				if !errors.Is(err, transport.ErrNotSent) || errors.Is(err, transport.ErrOutcomeUnknown) || !errors.Is(err, cause) || calls > 0 {
-					t.Errorf("error %v after %d calls, want ErrNotSent with the cause, and not ErrOutcomeUnknown", err, calls)
-				}
-				if entry, err := present.Get(t.Context(), key); err != nil || len(entry.Value) > 0 {
-					t.Errorf("the key holds %q, %v", entry.Value, err)
-				}
+				return transporttest.Fault{LoseReply: n > 0 && (n == lost || lost == 1000)}
 			})
-		}
+			cause := errors.New("no more time")
+			ctx, cancel := context.WithTimeoutCause(t.Context(), ttl*3/4, cause)
+			defer cancel()
+			calls := 0
+			_, err := guard.Update(ctx, key, func(old transport.Entry) ([]byte, error) {
+				calls++
+				return increment(old)
+			})
+			present.conn.SetFault(nil)
+			if lost < 1000 {
+				if err != nil || calls != 1 {
+					t.Errorf("message %d lost: %v, %d calls", lost, err, calls)
+				}
+				present.mustHold(t, key, "1")
+				return
+			}
+			if !errors.Is(err, transport.ErrNotSent) || errors.Is(err, transport.ErrOutcomeUnknown) || !errors.Is(err, cause) || calls > 0 {
+				t.Errorf("error %v after %d calls, want ErrNotSent with the cause, and not ErrOutcomeUnknown", err, calls)
+			}
+			if entry, err := present.Get(t.Context(), key); err != nil || len(entry.Value) > 0 {
+				t.Errorf("the key holds %q, %v", entry.Value, err)
+			}
+		})
 	}
 }
 
@@ -417,11 +350,11 @@ func TestAnUpdateWaitsForItsTurnNoLongerThanItMay(t *testing.T) {
 		if !errors.Is(err, lease.ErrReleased) || time.Since(began) != ttl/2 {
 			t.Errorf("%v after %v, want ErrReleased after %v", err, time.Since(began), ttl/2)
 		}
-		during, _ := guard.Kept()
+		during := guard.Turns()
 		close(free)
 		await.Done(all.Wait)
 		n.mustHold(t, key, "")
-		if after, _ := guard.Kept(); during != 1 || after != 0 {
+		if after := guard.Turns(); during != 1 || after != 0 {
 			t.Errorf("the guard keeps %d turns while one is taken, and then %d", during, after)
 		}
 	})
@@ -440,20 +373,5 @@ func TestInvariant17AnUpdateThatMeetsANewerTokenEndsTheTenure(t *testing.T) {
 			t.Errorf("error %v, the tenure ended with %v; want ErrStaleToken", err, cause)
 		}
 		present.mustHold(t, key, "41")
-	})
-}
-
-// A tenure may write any number of keys.
-func TestTheStateOfAGuardIsBounded(t *testing.T) {
-	withStore(t, func(t *testing.T, _ *transporttest.Store, n node) {
-		guard, _ := n.lead(t)
-		for i := range fencing.MaxClaims + 100 {
-			if _, err := guard.Update(t.Context(), fmt.Sprint(i), increment); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if turns, claims := guard.Kept(); turns != 0 || claims != fencing.MaxClaims {
-			t.Errorf("it keeps %d turns and %d claims, want 0 and %d", turns, claims, fencing.MaxClaims)
-		}
 	})
 }

@@ -86,6 +86,7 @@ func (t *Tenure) step(e event) (do actionKind, until time.Time) {
 // look looks at the clock and at the store, whatever the goroutine does. A timer runs it when something is due: it
 // ends the contexts in time, and wakes the goroutine.
 func (t *Tenure) look() {
+	defer t.looks.Done()
 	began := time.Now() // as in step
 	now := t.lease.options.Clock()
 	t.mu.Lock()
@@ -100,9 +101,10 @@ func (t *Tenure) sleepLocked(began time.Time, pause time.Duration) {
 	pause = max(time.Until(began.Add(min(pause, t.lease.options.lookEvery()))), 0)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(pause, t.look)
-	} else {
-		t.timer.Reset(pause)
+	} else if t.timer.Reset(pause) {
+		return
 	}
+	t.looks.Add(1)
 }
 
 // finish ends what a tenure that is over has left. From then on the tenure sends nothing but what a
@@ -111,11 +113,10 @@ func (t *Tenure) finish() {
 	t.closeWill()
 	t.reportEnded() // before Release returns
 	t.released <- false
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.timer != nil { // a look that is under way makes no other one come
-		t.timer.Stop()
+	if t.timer != nil && t.timer.Stop() {
+		t.looks.Done()
 	}
+	t.looks.Wait()
 }
 
 // renew makes one attempt to renew. StopRenewing and the end of the tenure withdraw it, also while it waits

@@ -22,8 +22,9 @@ type Tenure struct {
 	token    hlc.Token
 	acquired time.Duration // when the tenure began, on the lease's clock
 
-	wake     chan struct{} // holds an item if the goroutine of the tenure has to look at the schedule
-	released chan bool     // a semaphore of Release, which holds an item from the end of run on: is the tenure known to be gone from the store?
+	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
+	looks    sync.WaitGroup // calls of look that are due or under way
+	released chan bool      // a semaphore of Release, which holds an item from the end of run on: is the tenure known to be gone from the store?
 
 	usable context.Context // TokenContext
 	expire context.CancelCauseFunc
