@@ -16,7 +16,6 @@ import (
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -330,26 +329,6 @@ func TestStatusFollowsTheWholeLifeOfANode(t *testing.T) {
 					t.Errorf("%s: %v, and the observer got %v", step.name, status, last)
 				}
 			}
-		}
-	})
-}
-
-// A leader with a clock that says that the tenure is over does not lead, though no timer of it
-// has fired.
-func TestStatusNamesNoLeaderWhoseTenureIsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var machine suspendedClock
-		c := newCandidate(t, transporttest.Start(t), "node-a", election.Options{
-			Lease: lease.Options{Clock: machine.clock(), Holder: "press 7"},
-		})
-		c.run(t, serve)
-		synctest.Wait()
-		if leader := c.Status().Leader; leader != "press 7" {
-			t.Errorf("%q leads, want press 7", leader)
-		}
-		machine.suspend(ttl)
-		if status := c.Status(); status.Leader != "" || status.Phase != election.Active {
-			t.Errorf("after the deadline: %v", status)
 		}
 	})
 }

@@ -88,33 +88,6 @@ func TestInvariant54TheKeyOfTheElectionCannotBeClaimed(t *testing.T) {
 	})
 }
 
-func TestAResignedLeaderIsSucceededAtOnceAndStaysOutForAWhile(t *testing.T) {
-	options := election.Options{HoldOff: 3 * ttl}
-	pair(t, options, options, func(t *testing.T, first, second *candidate) {
-		if first.Resign() {
-			t.Error("Resign of an elector that does not run reported a term")
-		}
-		runBoth(t, first, second)
-		resigned := time.Now()
-		if !first.Resign() {
-			t.Error("Resign reported no term")
-		}
-		time.Sleep(20 * time.Millisecond)
-		active, _ := second.last(election.Active)
-		if gap := active.Since.Sub(resigned); active.Since.IsZero() || gap > 10*time.Millisecond {
-			t.Errorf("the successor led after %v", gap)
-		}
-		if drained, _ := first.last(election.Draining); !errors.Is(drained.Cause, election.ErrResigned) {
-			t.Errorf("cause %v, want ErrResigned", drained.Cause)
-		}
-		_ = second.stop() // now no node leads, and the first is still out
-		time.Sleep(2 * ttl)
-		first.mustBeFree(t)
-		time.Sleep(2 * ttl)
-		first.mustLead(t)
-	})
-}
-
 func TestInvariant8TheNextTermBeginsOnlyAfterTheFunctionReturned(t *testing.T) {
 	pair(t, election.Options{}, election.Options{}, func(t *testing.T, first, second *candidate) {
 		var running atomic.Int64
@@ -245,53 +218,6 @@ func TestInvariant29ANodeThatKeepsFailingLeavesOthersTheirTurn(t *testing.T) {
 	})
 }
 
-func TestTheCauseOfATermIsTheEndOfItsTenureIfThatCameFirst(t *testing.T) {
-	for _, test := range []struct {
-		end  func(ctx context.Context, c *candidate) error
-		also error // part of the cause
-	}{
-		{func(context.Context, *candidate) error { return nil }, nil},
-		{func(ctx context.Context, c *candidate) error {
-			c.Resign()
-			await.Receive(ctx.Done())
-			return errJammed
-		}, election.ErrResigned},
-	} {
-		withStore(t, func(t *testing.T, store *transporttest.Store) {
-			var machine suspendedClock
-			first := newCandidate(t, store, "node-a", election.Options{Lease: lease.Options{Clock: machine.clock()}})
-			first.run(t, func(ctx context.Context, _ *election.Term) error {
-				time.Sleep(3 * ttl)
-				machine.suspend(ttl)
-				return test.end(ctx, first)
-			})
-			time.Sleep(3*ttl + ttl/100)
-			for _, phase := range []election.Phase{election.Draining, election.Released} {
-				transition, _ := first.last(phase)
-				cause := transition.Cause
-				if !errors.Is(cause, lease.ErrDeadlinePassed) || test.also != nil && !errors.Is(cause, test.also) || errors.Is(cause, election.ErrReturned) {
-					t.Errorf("%v because of %v, want ErrDeadlinePassed and %v", phase, cause, test.also)
-				}
-			}
-		})
-	}
-}
-
-func TestANodeThatLostTheLeaseAfterALongTermCampaignsAtOnce(t *testing.T) {
-	pair(t, election.Options{}, election.Options{}, func(t *testing.T, first, second *candidate) {
-		first.run(t, serve)
-		time.Sleep(3*ttl + time.Millisecond) // renewals leave at even milliseconds, and one after the deletion would set the key anew
-		lost := time.Now()
-		if _, err := second.client.Del(t.Context(), name, transport.DelOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(ttl)
-		if active, terms := first.last(election.Active); terms != 2 || active.Since.Sub(lost) > 10*time.Millisecond {
-			t.Errorf("%d terms, the latest %v after the first was lost", terms, active.Since.Sub(lost))
-		}
-	})
-}
-
 // If the store is down for longer than the TTL, the term ends, and the release fails. The store
 // then has the former lease for a whole lifetime. The next campaign of the node frees it, so that
 // no node waits for that.
@@ -316,29 +242,6 @@ func TestTheLeaseOfAFormerTermDoesNotKeepANodeFromLeading(t *testing.T) {
 			active, terms := node.last(election.Active)
 			if waited := active.Since.Sub(back); terms != 2 || waited > ttl*3/4 {
 				t.Errorf("rank %d: %d terms, the latest %v after the store was back", rank, terms, waited)
-			}
-		})
-	}
-}
-
-// The term is over when the function fails, so no cause has its error.
-func TestWhatALeaderFunctionFailsWithWhileItDrainsIsLogged(t *testing.T) {
-	for logged, end := range map[string]func(context.Context) error{
-		"the leader function panicked: cold": func(context.Context) error { panic("cold") },
-		"the press is jammed":                func(context.Context) error { return errJammed },
-		"":                                   context.Cause,
-	} {
-		var log logbuffer.Buffer
-		pair(t, election.Options{Logger: log.Logger()}, election.Options{}, func(t *testing.T, first, _ *candidate) {
-			first.run(t, func(ctx context.Context, _ *election.Term) error {
-				await.Receive(ctx.Done())
-				return end(ctx)
-			})
-			time.Sleep(ttl)
-			first.Resign()
-			time.Sleep(ttl)
-			if failed := strings.Contains(log.String(), "failed while it drained"); failed != (logged != "") || !strings.Contains(log.String(), logged) {
-				t.Errorf("the log says\n%s\nwant %q", log.String(), logged)
 			}
 		})
 	}

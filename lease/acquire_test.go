@@ -182,29 +182,6 @@ func TestInvariant28AFloodOfForgedDeletionsHastensNoTry(t *testing.T) {
 	}
 }
 
-func TestAWaiterWithAnAcquireDelayLeavesTheLeaseToOneWithout(t *testing.T) {
-	for _, silence := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			holder, hasty := twoNodes(t, store, lease.Options{})
-			polite := newNode(t, store, "polite", lease.Options{AcquireDelay: acquireDelay})
-			tenure := holder.mustAcquire(t)
-			late := acquireInBackground(t.Context(), t, polite)
-			acquired := acquireInBackground(t.Context(), t, hasty)
-			for _, n := range []node{polite, hasty} {
-				n.conn.Silence(silence)
-			}
-			time.Sleep(5 * ttl)
-			tries := polite.scripted("SET", harmless)
-			mustRelease(t, tenure)
-			await.Receive(acquired)
-			time.Sleep(5 * ttl)
-			if len(late) > 0 || tries() > 0 && !silence {
-				t.Errorf("the waiter with the delay tried %d times, and has the lease: %t", tries(), len(late) > 0)
-			}
-		})
-	}
-}
-
 func TestInvariant26ForgedNotificationsDoNotHoldUpAWaiterWithAnAcquireDelay(t *testing.T) {
 	for _, words := range [][]string{{"NOTIFY", "SET", "VALUE", "forger:1"}, {"NOTIFY", "DELETE"}} {
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {

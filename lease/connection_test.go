@@ -13,7 +13,6 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -171,22 +170,6 @@ func TestOnWaitingGetsAMissingConnectionForInstantFailover(t *testing.T) {
 		}
 		n.conn.Restore()
 		await.Receive(acquired)
-	})
-}
-
-func TestAcquireStartsAgainEvenIfItCannotFreeItsEarlierAttempt(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-		store.Authorize(func(_ string, verb statestore.Verb, _ string) bool { return verb != statestore.VerbVDel })
-		n.scripted("SET", func(number int64) transporttest.Fault { return transporttest.Fault{CutAfter: number == 1} })
-		acquired := acquireInBackground(t.Context(), t, n)
-		synctest.Wait()
-		n.conn.Restore()
-		began := time.Now()
-		mustToken(t, await.Receive(acquired))
-		if took := time.Since(began); took > 2*ttl {
-			t.Errorf("it took %v until what it had left was gone", took)
-		}
 	})
 }
 

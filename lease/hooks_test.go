@@ -3,7 +3,6 @@ package lease_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -196,60 +195,6 @@ func TestInvariant8ATenureEndsInTimeWhateverItsConnDoes(t *testing.T) {
 		}
 		g.open()
 		mustRelease(t, tenure)
-	})
-}
-
-// The broker may have released the lease when the connection ended.
-func TestInvariant8ATenureEndsWithItsConnectionWhateverAFunctionOfTheProgramDoes(t *testing.T) {
-	cut := func(n node) { n.conn.Cut() }
-	for _, test := range []struct {
-		name    string
-		instant bool
-		end     func(node)
-		want    error
-	}{
-		{"EndOnDisconnect", false, cut, lease.ErrConnectionLost},
-		{"InstantFailover", true, cut, lease.ErrConnectionLost},
-		{"its client is closed", false, func(n node) { go n.client.Close() }, transport.ErrClosed},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				h := &hooked{gate: newGate(t)}
-				options, clientOptions := h.options()
-				options.EndOnDisconnect, options.InstantFailover, options.NoWatch = true, test.instant, true
-				n := nodeOn(t, store.Connect("node-a"), clientOptions, options)
-				t.Cleanup(h.open)
-				tenure := n.mustAcquire(t)
-				h.shut.Store(true)
-				await.Receive(h.reached)
-				lost := time.Now()
-				test.end(n)
-				await.Receive(tenure.TokenContext().Done())
-				await.Receive(tenure.Context().Done())
-				if after := time.Since(lost); after > 0 {
-					t.Errorf("the tenure ended %v after its connection", after)
-				}
-				mustBeOver(t, tenure, test.want)
-			})
-		})
-	}
-}
-
-// The process stands still before the tenure renews itself.
-func TestInvariant8ATenureThatAPauseOutlastsIsOverWhenAcquireReturnsIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		for i, pause := range []time.Duration{ttl * 8 / 10, ttl} {
-			n := newNode(t, store, "node-a", lease.Options{})
-			n.knowsStore(t)
-			tenure := mustTryAcquire(t, n.another(t, fmt.Sprint(i), lease.Options{Clock: atReading(beginning, func() { time.Sleep(pause) })}))
-			if context.Cause(tenure.Context()) == nil {
-				t.Errorf("the process stood still for %v of %v, and the tenure's context goes on", pause, ttl)
-			}
-			if isOver := tenure.TokenContext().Err() != nil; isOver != (pause == ttl) {
-				t.Errorf("the process stood still for %v of %v: the context of the token has ended: %t", pause, ttl, isOver)
-			}
-			mustRelease(t, tenure)
-		}
 	})
 }
 

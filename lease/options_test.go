@@ -3,8 +3,6 @@ package lease_test
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,18 +14,16 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// promised are the options with which the promises of docs/embed.md are tested. As many renewals in a row may go
-// unanswered as there is room for before the tenure's context ends.
+// promised are the options with which the promises of docs/embed.md are tested.
 var promised = []struct {
 	name string
 	lease.Options
-	unanswered int
 }{
-	{"the defaults", lease.Options{TTL: ttl}, 2},
-	{"short requests", lease.Options{TTL: ttl, RequestTimeout: ttl / 20}, 5},
-	{"frequent renewals", lease.Options{TTL: ttl, RenewEvery: ttl / 10}, 2},
-	{"acquire delay", lease.Options{TTL: ttl, AcquireDelay: ttl / 5}, 2},
-	{"a short TTL", lease.Options{TTL: 100 * time.Millisecond}, 2},
+	{"the defaults", lease.Options{TTL: ttl}},
+	{"short requests", lease.Options{TTL: ttl, RequestTimeout: ttl / 20}},
+	{"frequent renewals", lease.Options{TTL: ttl, RenewEvery: ttl / 10}},
+	{"acquire delay", lease.Options{TTL: ttl, AcquireDelay: ttl / 5}},
+	{"a short TTL", lease.Options{TTL: 100 * time.Millisecond}},
 }
 
 // promises are the formulas of docs/embed.md.
@@ -41,29 +37,6 @@ func promisesOf(o lease.Options) promises {
 		unheld:   max(renewEvery, requestTimeout) + requestTimeout + grace + margin + jitter + o.AcquireDelay,
 		handOver: min(jitter, 10*time.Millisecond) + o.AcquireDelay,
 		outage:   o.TTL - margin - grace - renewEvery,
-	}
-}
-
-func TestAsManyRenewalsAsPromisedMayGoUnanswered(t *testing.T) {
-	for _, options := range promised {
-		for _, test := range []struct {
-			lost  int
-			lives bool
-		}{{options.unanswered, true}, {100, false}} {
-			t.Run(fmt.Sprintf("%s and %d lost replies", options.name, test.lost), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					n := newNode(t, store, "node-a", options.Options)
-					tenure := n.mustAcquire(t)
-					n.scripted("SET", func(number int64) transporttest.Fault {
-						return transporttest.Fault{LoseReply: number <= int64(test.lost)}
-					})
-					time.Sleep(options.TTL)
-					if err := context.Cause(tenure.Context()); errors.Is(err, lease.ErrDeadlinePassed) == test.lives {
-						t.Errorf("the cause of its end is %v; is it to live: %t", err, test.lives)
-					}
-				})
-			})
-		}
 	}
 }
 

@@ -162,37 +162,6 @@ func calledBy(method string) bool {
 	return strings.HasSuffix(frame.Function, method)
 }
 
-// The connection of the Will is lost between the decision to ask for the lease and the request.
-// On the next connection nothing would delete the key if the process crashed there.
-func TestInvariant53AnAcquisitionIsNotSentOnTheConnectionAfterItsWill(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var cut atomic.Bool
-		var n node
-		steady := lease.SystemClock
-		n = newNode(t, store, "node-a", lease.Options{InstantFailover: true, Clock: func() time.Duration {
-			// attempt.try reads the clock last before the request leaves.
-			if calledBy(".try") && !cut.Swap(true) {
-				n.conn.Cut()
-				n.conn.Restore()
-			}
-			return steady()
-		}})
-		n.knowsStore(t)
-		sent := n.counted()
-		tenure := n.mustAcquire(t)
-		if !cut.Load() {
-			t.Fatal("the connection was not cut")
-		}
-		if sets, deletions := sent("SET"), sent("VDEL"); sets != 1 || deletions != 0 {
-			t.Errorf("%d SET and %d VDEL were sent, want the SET of an attempt with another Will alone", sets, deletions)
-		}
-		n.conn.Cut()
-		if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
-			t.Errorf("Token: %v, want ErrConnectionLost", err)
-		}
-	})
-}
-
 func TestInvariant53ReleaseSendsNothingAfterTheConnectionOfTheWill(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
@@ -249,40 +218,6 @@ func TestAWaiterThatFirstAsksDuringHoldOffGetsTheLeaseSoonAfter(t *testing.T) {
 			if !errors.Is(err, lease.ErrHeld) || !strings.Contains(err.Error(), "hold-off") || strings.Contains(err.Error(), "held by") {
 				t.Errorf("the error %q, want one that names the hold-off and no holder", err)
 			}
-		}
-	})
-}
-
-// The versions of a restarted store may be below the versions of the earlier store, if their clocks
-// differ by less than a minute. The old holder must not fence the new one out.
-func TestInvariant47AGrantByAnEarlierStoreIsNotTakenForOneByThisStore(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		n.knowsStore(t)
-		// The request that acquires reaches the store after its restart.
-		n.scripted("SET", func(number int64) transporttest.Fault {
-			if number > 1 {
-				return transporttest.Fault{}
-			}
-			time.AfterFunc(time.Millisecond, func() {
-				_ = store.Restart(statestore.Options{})
-				n.conn.Restore()
-			})
-			return transporttest.Fault{HoldRequest: 2 * time.Millisecond}
-		})
-		var applied atomic.Int64
-		store.Tap(func(a transporttest.Applied) {
-			if a.Command.Verb == statestore.VerbSet && a.Reply.Outcome == statestore.OK {
-				applied.Add(1)
-			}
-		})
-		tenure := n.mustAcquire(t)
-		synctest.Wait()
-		if _, err := tenure.Token(); err != nil {
-			t.Errorf("Token: %v", err)
-		}
-		if applied.Load() != 1 {
-			t.Errorf("the new store took %d requests, want the one that was meant for it", applied.Load())
 		}
 	})
 }

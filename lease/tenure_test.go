@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -165,22 +164,6 @@ func TestInvariant9ATenureEndsOnceWithItsFirstCause(t *testing.T) {
 	}
 }
 
-func TestAContextThatIsAskedForLateHasTheCauseThatCameFirst(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		n.conn.Cut()
-		time.Sleep(ttl * 85 / 100) // past GracePeriod, and before the deadline
-		tenure.FencedOut(errors.New("a newer token was seen"))
-		if cause := context.Cause(tenure.Context()); !errors.Is(cause, lease.ErrDeadlinePassed) {
-			t.Errorf("Context ended with %v, want the renewals that failed before", cause)
-		}
-		if cause := context.Cause(tenure.TokenContext()); !errors.Is(cause, lease.ErrFencedOut) {
-			t.Errorf("TokenContext ended with %v", cause)
-		}
-	})
-}
-
 func TestInvariants11And12TokensRiseFromTenureToTenureAndStayWithinOne(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		a, b := twoNodes(t, store, lease.Options{})
@@ -197,32 +180,6 @@ func TestInvariants11And12TokensRiseFromTenureToTenureAndStayWithinOne(t *testin
 				t.Fatalf("renewals changed the token from %v to %v", token, got)
 			}
 			mustRelease(t, tenure)
-		}
-	})
-}
-
-func TestInvariant24ARetryOfARenewalIsANewRequest(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		n.mustAcquire(t)
-		var sent, applied []string
-		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			if !hasVerb(request, "SET") {
-				return transporttest.Fault{}
-			}
-			sent = append(sent, request.Timestamp)
-			return transporttest.Fault{LoseReply: len(sent) == 1}
-		})
-		store.Tap(func(a transporttest.Applied) {
-			if a.Request.Timestamp != "" && !a.Again {
-				applied = append(applied, a.Request.Timestamp)
-			}
-		})
-		time.Sleep(ttl)
-		synctest.Wait()
-		store.Tap(nil)
-		if len(sent) < 2 || sent[0] == sent[1] || !slices.Equal(sent, applied) {
-			t.Errorf("sent %q, and the store applied as new %q", sent, applied)
 		}
 	})
 }
@@ -400,25 +357,6 @@ func TestInvariant19ACloseWhileATenureBeginsLeavesNoSilentHolder(t *testing.T) {
 	}
 }
 
-func TestInvariant43NothingWaitsForARenewalThatHangs(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		tenure := n.mustAcquire(t)
-		defer close(hangRenewal(n))
-		began := time.Now()
-		mustToken(t, tenure)
-		if left := tenure.Remaining(); left <= 0 || context.Cause(tenure.Context()) != nil {
-			t.Errorf("%v are left; %v", left, context.Cause(tenure.Context()))
-		}
-		tenure.StopRenewing()
-		tenure.FencedOut(errors.New("a newer token was seen"))
-		await.Receive(tenure.Context().Done())
-		if waited := time.Since(began); waited > 0 {
-			t.Errorf("that took %v", waited)
-		}
-	})
-}
-
 // Otherwise the next connection would send it, and the lease would not be free when the tenure is over.
 func TestARenewalThatWaitsForAConnectionIsWithdrawn(t *testing.T) {
 	for name, withdraw := range map[string]func(*lease.Tenure){
@@ -514,21 +452,12 @@ func TestSystemClockFollowsTheTimeOfABubble(t *testing.T) {
 	})
 }
 
-func TestATenureAndAHolderAreShownInWords(t *testing.T) {
+func TestATenureIsShownInWords(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		tenure := newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
-		lasting, token := tenure.String(), mustToken(t, tenure)
-		mustRelease(t, tenure)
-		for _, test := range []struct{ shown, want string }{
-			{lasting, fmt.Sprintf("press-7/active, token %v, 1.8s remaining", token)},
-			{tenure.String(), ", ended: given up by its holder"},
-			{(*lease.Tenure)(nil).String(), "<nil>"},
-			{(&lease.HeldError{Holder: lease.Holder{Held: true, Name: "node-a"}}).Error(), `held by "node-a"`},
-			{(&lease.HeldError{}).Error(), "not granted: "},
-		} {
-			if !strings.Contains(test.shown, test.want) {
-				t.Errorf("%q, want %q", test.shown, test.want)
-			}
+		got := fmt.Sprint(tenure, "; ", (*lease.Tenure)(nil))
+		if want := fmt.Sprintf("press-7/active, token %v, 1.8s remaining; <nil>", mustToken(t, tenure)); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	})
 }
