@@ -114,38 +114,6 @@ func TestInvariant10AProcessThatStoodStillDuringItsAcquisitionAsksAgain(t *testi
 	})
 }
 
-func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiter(t *testing.T) {
-	for _, delay := range []time.Duration{0, acquireDelay} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			tenure := newNode(t, store, "holder", lease.Options{}).mustAcquire(t)
-			const waiters = 10
-			var counts [waiters]func(string) int64
-			for i := range waiters {
-				n := newNode(t, store, fmt.Sprint("waiter-", i), lease.Options{AcquireDelay: delay})
-				go func() { _, _ = n.Acquire(t.Context()) }()
-				synctest.Wait()
-				counts[i] = n.counted()
-			}
-			total := func(verb string) (sum int64) {
-				for _, count := range counts {
-					sum += count(verb)
-				}
-				return sum
-			}
-			time.Sleep(10 * ttl)
-			if tries, looks := total("SET"), total("GET"); tries+looks != 0 {
-				t.Errorf("%d tries and %d looks while the holder renewed, want none", tries, looks)
-			}
-			mustRelease(t, tenure)
-			time.Sleep(delay + ttl/16) // before the winner's first renewal
-			// With a delay each looks once when it became free, and once when it was taken.
-			if tries, looks := total("SET"), total("GET"); tries < 1 || tries > waiters || looks > 2*waiters {
-				t.Errorf("%d tries and %d looks by %d waiters after one release", tries, looks, waiters)
-			}
-		})
-	}
-}
-
 func TestInvariant28AFloodOfForgedDeletionsHastensNoTry(t *testing.T) {
 	for _, test := range []struct {
 		name        string

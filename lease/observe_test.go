@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -142,36 +141,6 @@ func TestObserveYieldsChangesThoughNoNotificationComes(t *testing.T) {
 			}
 			if got := o.String(); got != "[- node-a - node-b -]" {
 				t.Errorf("%s: shown %s", name, got)
-			}
-		})
-	}
-}
-
-// Each way to learn the holder is enough.
-func TestLastHolderIsTheHolderNamedLast(t *testing.T) {
-	for name, hear := range map[string]func(ctx context.Context, n node){
-		"Acquire":    func(ctx context.Context, n node) { _, _ = n.Acquire(ctx) },
-		"TryAcquire": func(ctx context.Context, n node) { _, _ = n.TryAcquire(ctx) },
-		"Observe": func(ctx context.Context, n node) {
-			for range n.Observe(ctx) {
-				return
-			}
-		},
-	} {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			a, b := twoNodes(t, store, lease.Options{})
-			holders := []lease.Holder{b.LastHolder()}
-			tenure := a.mustAcquire(t)
-			ctx, cancel := context.WithTimeout(t.Context(), ttl)
-			defer cancel()
-			hear(ctx, b)
-			holders = append(holders, b.LastHolder())
-			mustRelease(t, tenure)
-			b.mustAcquire(t)
-			holders = append(holders, b.LastHolder())
-			names := []string{holders[0].Name, holders[1].Name, holders[2].Name}
-			if !slices.Equal(names, []string{"", "node-a", ""}) || !holders[1].Held {
-				t.Errorf("%s: before, while node-a held the lease, and while it holds it itself: %+v", name, holders)
 			}
 		})
 	}

@@ -266,21 +266,14 @@ func TestRenewalsOfOneProcessLeaveTogetherAndInTime(t *testing.T) {
 // Invariant 3: Go's timers stand still while the machine is suspended, and SystemClock does not.
 func TestInvariant3EachTenureNoticesASuspendedMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		const ttl = 2 * time.Second
+		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		var suspended atomic.Int64
-		clock := func() time.Duration { return SystemClock() + time.Duration(suspended.Load()) }
 		var tenures []*Tenure
 		for i := range 50 {
-			l, err := New(client, fmt.Sprint("lease ", i), Options{TTL: ttl, Clock: clock})
-			if err != nil {
-				t.Fatal(err)
-			}
-			tenure, err := l.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			tenures = append(tenures, tenure)
+			tenures = append(tenures, clockedTenure(t, client, fmt.Sprint("lease ", i), ttl, func() time.Duration {
+				return SystemClock() + time.Duration(suspended.Load())
+			}))
 		}
 		time.Sleep(10 * ttl)
 		for _, tenure := range tenures {

@@ -202,24 +202,17 @@ func TestInvariant26AForgedDeletionEndsNothingAndAFloodOfThemAsksTheStoreSeldom(
 }
 
 func TestATenureEndsAtOnceWhenItsKeyIsDeleted(t *testing.T) {
-	deletes := func(ctx context.Context, other node) error {
-		_, err := other.client.Del(ctx, name, transport.DelOptions{})
-		return err
-	}
 	for _, test := range []struct {
 		name  string
 		after time.Duration // of its life, before the first renewal
 		cut   bool          // it has no connection meanwhile
-		meet  func(context.Context, node) error
+		by    string        // another value; empty: it is deleted
 		want  error
 	}{
-		{"deleted", ttl / 10, false, deletes, lease.ErrDeleted},
-		{"deleted before the watch begins", 0, false, deletes, lease.ErrDeleted},
-		{"deleted while the connection is down", ttl / 20, true, deletes, lease.ErrDeleted},
-		{"overwritten", ttl / 10, false, func(ctx context.Context, other node) error {
-			_, err := other.client.Set(ctx, name, []byte("other:1"), transport.SetOptions{})
-			return err
-		}, lease.ErrLost},
+		{"deleted", ttl / 10, false, "", lease.ErrDeleted},
+		{"deleted before the watch begins", 0, false, "", lease.ErrDeleted},
+		{"deleted while the connection is down", ttl / 20, true, "", lease.ErrDeleted},
+		{"overwritten", ttl / 10, false, "other:1", lease.ErrLost},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
@@ -229,7 +222,11 @@ func TestATenureEndsAtOnceWhenItsKeyIsDeleted(t *testing.T) {
 				if test.cut {
 					n.conn.Cut()
 				}
-				if err := test.meet(t.Context(), other); err != nil {
+				_, err := other.client.Del(t.Context(), name, transport.DelOptions{})
+				if test.by != "" {
+					_, err = other.client.Set(t.Context(), name, []byte(test.by), transport.SetOptions{})
+				}
+				if err != nil {
 					t.Fatal(err)
 				}
 				n.conn.Restore()

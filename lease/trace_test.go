@@ -89,33 +89,6 @@ func TestATenureIsTracedFromItsFirstAttemptToItsEnd(t *testing.T) {
 	})
 }
 
-// Also where Acquire fails: a gauge of the tenures that are held would be wrong for ever.
-func TestEachAcquiredIsFollowedByOneEndedAlsoWhenTheClientIsClosed(t *testing.T) {
-	for reading := int64(beginning - 1); reading <= beginning+1; reading++ {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			var calls traced
-			n := newNode(t, store, "node-a", lease.Options{})
-			mustTryAcquire(t, n.Lease) // the client knows the store
-			closed := make(chan struct{})
-			l := n.another(t, "another", lease.Options{Trace: calls.trace(), Clock: atReading(reading, func() {
-				go func() { // not in the goroutine of a tenure, for which Close waits
-					defer close(closed)
-					_ = n.client.Close()
-				}()
-				time.Sleep(time.Millisecond)
-			})})
-			if tenure, err := l.TryAcquire(t.Context()); (err == nil) != (tenure != nil) || err != nil && !errors.Is(err, transport.ErrClosed) {
-				t.Errorf("%v, %v, want a tenure or ErrClosed", tenure, err)
-			}
-			await.Receive(closed)
-			got := strings.Join(calls.all(), "\n")
-			if acquired := strings.Count(got, "acquired"); acquired > 1 || strings.Count(got, "ended client_closed") != acquired {
-				t.Errorf("with a pause after reading %d of the clock it traced\n%s", reading, got)
-			}
-		})
-	}
-}
-
 func TestTheBeginningTheEndAndTheHolderAreLoggedOnceForEachChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		var log strings.Builder
