@@ -126,9 +126,8 @@ func TestInvariant42RunReleasesTheLeaseAndThenWaitsForTheObserver(t *testing.T) 
 	}
 }
 
-// What keeps the node from the lease changes all the time, and the queue for the slow observer
-// does not grow.
-func TestASlowObserverGetsOnlyTheLatestCauseOfStandby(t *testing.T) {
+// What keeps the node from the lease changes all the time, and no queue for the slow observer grows.
+func TestACampaignWaitsForItsObserver(t *testing.T) {
 	withStore(t, func(t *testing.T, store *transporttest.Store) {
 		var first atomic.Bool
 		unblock := make(chan struct{})
