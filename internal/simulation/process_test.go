@@ -227,7 +227,6 @@ func (p *process) elect() {
 	}
 	options.Observer = func(t election.Status) {
 		p.node.sim.tracef("%s: %v", p.name, t)
-		p.node.sim.checker.phase(p, t)
 		p.node.block("the observer")
 	}
 	e, err := election.New(p.client, lockKey, options)
