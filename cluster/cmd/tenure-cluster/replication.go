@@ -96,8 +96,7 @@ func (r *replication) Examples() string {
 		return "attach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
 	}
 	return `serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
-serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 \
-    --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
+serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
 }
 
 // Start implements command.Replication.
@@ -105,7 +104,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 	options := cluster.Options{
 		Address: settings.Address, TTL: r.etcd.ttl, Standing: r.etcd.standing, Logger: settings.Logger,
 	}
-	c := &candidate{logger: settings.Logger, failed: make(chan error, 1)}
+	c := &candidate{logger: settings.Logger}
 	if r.KeepsData() {
 		m, where, err := r.member.start(settings.Dir, settings.Logger, settings.Flush)
 		if err != nil {
@@ -116,7 +115,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 		c.tasks.Go(func() {
 			<-m.Done()
 			if err := m.Err(); err != nil {
-				c.failed <- err
+				settings.Fail(err)
 			}
 		})
 	} else {

@@ -1,19 +1,19 @@
+//go:build unix
+
 package command
 
 import (
-	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,14 +24,12 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server/access"
 )
 
-const (
-	patience    = 20 * time.Second
-	invokeTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
-)
+const invokeTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
 
 // writeCertificate makes a certificate that is its own authority, and returns it with the names of
 // its files.
@@ -106,41 +104,6 @@ func (a *asker) ask(words ...string) string {
 	}
 }
 
-// A serveProcess is a running tenure serve.
-type serveProcess struct {
-	t       *testing.T
-	cmd     *exec.Cmd
-	address string
-	log     *bufio.Scanner
-}
-
-func startServe(t *testing.T, flags ...string) *serveProcess {
-	t.Helper()
-	p := &serveProcess{t: t, cmd: exec.Command(build(t), append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, flags...)...)}
-	stderr, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.address, _ = launch(t, p.cmd, "listening on mqtts://")
-	p.log = bufio.NewScanner(stderr)
-	return p
-}
-
-// hangUp sends SIGHUP and waits for lines in the log, in order.
-func (p *serveProcess) hangUp(wants ...string) {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-		p.t.Fatal(err)
-	}
-	for _, want := range wants {
-		for found := false; !found; found = strings.Contains(p.log.Text(), want) {
-			if !p.log.Scan() {
-				p.t.Fatalf("the log ends without %q", want)
-			}
-		}
-	}
-}
-
 func TestUsersAndCertificatesAreReadAgainOnSIGHUP(t *testing.T) {
 	dir := t.TempDir()
 	leaf, certificate, key := writeCertificate(t, dir, "server")
@@ -148,8 +111,8 @@ func TestUsersAndCertificatesAreReadAgainOnSIGHUP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	users := filepath.Join(dir, "users.yaml")
-	write := func(text string) {
+	users := write(t, "users.yaml", "")
+	rewrite := func(text string) {
 		t.Helper()
 		if err := os.WriteFile(users, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -157,18 +120,25 @@ func TestUsersAndCertificatesAreReadAgainOnSIGHUP(t *testing.T) {
 	}
 	allow := func(right, key string) {
 		t.Helper()
-		write(fmt.Sprintf("users:\n  - name: alice\n    password: %s\n    clients: [press-7]\nrules:\n  - users: [alice]\n    %s: [%q]\n", hash, right, key))
+		rewrite(fmt.Sprintf("users:\n  - name: alice\n    password: %s\n    clients: [press-7]\nrules:\n  - users: [alice]\n    %s: [%q]\n", hash, right, key))
 	}
 	allow("write", "press-7/*")
-	p := startServe(t, "--tls-cert", certificate, "--tls-key", key, "--auth", users)
+	p := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", key, "--auth", users)
+	address := p.mustPrint(`listening on mqtts://(\S+) .*`)
+	hangUp := func(want string) {
+		t.Helper()
+		seen := len(p.stderr.String())
+		p.signal(syscall.SIGHUP)
+		await.Until(func() bool { return regexp.MustCompile(want).MatchString(p.stderr.String()[seen:]) })
+	}
 	for _, test := range []struct{ name, user, password string }{
 		{"a client without a user", "", ""}, {"a wrong password", "alice", "guess"}, {"an unknown user", "bob", "secret"},
 	} {
-		if _, err := connectTLS(t, p.address, test.user, test.password, leaf); err == nil {
+		if _, err := connectTLS(t, address, test.user, test.password, leaf); err == nil {
 			t.Errorf("%s was admitted", test.name)
 		}
 	}
-	alice, err := connectTLS(t, p.address, "alice", "secret", leaf)
+	alice, err := connectTLS(t, address, "alice", "secret", leaf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,19 +153,19 @@ func TestUsersAndCertificatesAreReadAgainOnSIGHUP(t *testing.T) {
 	expect(denied, "GET", "press-7/active")
 	expect(denied, "SET", "press-8/active", "v")
 
-	write("users: [")
-	p.hangUp("stays in force", `again" flag=--tls-cert`)
+	rewrite("users: [")
+	hangUp(`(?s)stays in force.*again" flag=--tls-cert`)
 	expect("+OK\r\n", "SET", "press-7/active", "v")
 
 	allow("read", "press-*")
 	renewed, _, _ := writeCertificate(t, dir, "server")
-	p.hangUp(`again" flag=--auth`, `again" flag=--tls-cert`)
+	hangUp(`(?s)again" flag=--auth.*again" flag=--tls-cert`)
 	expect("$1\r\nv\r\n", "GET", "press-7/active")
 	expect(denied, "SET", "press-7/active", "w")
-	if _, err := connectTLS(t, p.address, "alice", "secret", renewed); err != nil {
+	if _, err := connectTLS(t, address, "alice", "secret", renewed); err != nil {
 		t.Errorf("with the new certificate: %v", err)
 	}
-	if _, err := connectTLS(t, p.address, "alice", "secret", leaf); err == nil {
+	if _, err := connectTLS(t, address, "alice", "secret", leaf); err == nil {
 		t.Error("the server still has the old certificate")
 	}
 }
@@ -208,36 +178,31 @@ func TestAClientCertificateOfAGivenAuthoritySuffices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := startServe(t, "--tls-cert", certificate, "--tls-key", key, "--client-ca", clientCertificate)
-	press, err := connectTLS(t, p.address, "", "", leaf, pair)
+	p := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", key, "--client-ca", clientCertificate)
+	address := p.mustPrint(`listening on mqtts://(\S+) .*`)
+	press, err := connectTLS(t, address, "", "", leaf, pair)
 	if err != nil {
 		t.Fatalf("%s: %v", client.Subject, err)
 	}
 	if got := press.ask("SET", "k", "v"); got != "+OK\r\n" {
 		t.Errorf("SET: %q", got)
 	}
-	if _, err := connectTLS(t, p.address, "", "", leaf); err == nil {
+	if _, err := connectTLS(t, address, "", "", leaf); err == nil {
 		t.Error("a client without a certificate was admitted")
 	}
 }
 
 func TestServeWarnsIfOthersMayReadTheFileOfUsers(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("Windows has no mode bits for the group and for others")
-	}
-	users := filepath.Join(t.TempDir(), "users.yaml")
-	if err := os.WriteFile(users, []byte("users:\n  - name: alice\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	users := write(t, "users.yaml", "users:\n  - name: alice\n")
 	for _, test := range []struct {
 		mode os.FileMode
 		warn bool
-	}{{0o600, false}, {0o400, false}, {0o700, false}, {0o640, true}, {0o604, true}, {0o644, true}, {0o620, true}, {0o602, true}, {0o611, false}} {
+	}{{0o600, false}, {0o700, false}, {0o640, true}, {0o604, true}, {0o620, true}, {0o602, true}, {0o611, false}} {
 		if err := os.Chmod(users, test.mode); err != nil {
 			t.Fatal(err)
 		}
 		var log strings.Builder
-		settings := serveSettings{auth: users}
+		settings := serveFlags{auth: users}
 		settings.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		reloads, err := settings.readFiles()
 		if err != nil {
@@ -259,124 +224,44 @@ func TestServeWarnsIfOthersMayReadTheFileOfUsers(t *testing.T) {
 	}
 }
 
-func TestAnEncryptedKeyOfACertificateIsRefusedWithTheCure(t *testing.T) {
-	key := filepath.Join(t.TempDir(), "key.pem")
-	text := pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: []byte("unreadable")})
-	if err := os.WriteFile(key, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	flags := certificateFlags{key, key}
-	if _, err := flags.read(); err == nil || !strings.HasPrefix(err.Error(), "--tls-key: ") || !strings.Contains(err.Error(), "openssl pkey -in "+key) {
-		t.Errorf("%v", err)
-	}
-}
-
-// password runs the command and returns what it prints.
-func password(stdin io.Reader, arguments ...string) (stdout, stderr string, err error) {
-	var out, faults strings.Builder
-	command := passwordCommand()
-	command.SilenceUsage, command.SilenceErrors = true, true
-	command.SetIn(stdin)
-	command.SetOut(&out)
-	command.SetErr(&faults)
-	command.SetArgs(append([]string{}, arguments...))
-	err = command.ExecuteContext(context.Background())
-	return out.String(), faults.String(), err
-}
-
 func TestTheUserOfAPrintedHashIsAdmitted(t *testing.T) {
 	longest := strings.Repeat("x", 72)
-	for _, test := range []struct{ name, stdin, password string }{
-		{"a line", "let me in\n", "let me in"},
-		{"a line without its end", "let me in", "let me in"},
-		{"a line as Windows ends it", "let me in\r\n", "let me in"},
-		{"the first of several lines", "let me in\nor not\n", "let me in"},
-		{"spaces around it are part of it", "  let me in \n", "  let me in "},
-		{"what is not ASCII", "gr\u00fc\u00df\n", "gr\u00fc\u00df"},
-		{"the longest", longest + "\r\n", longest},
+	for stdin, password := range map[string]string{
+		"let me in\n": "let me in", "let me in": "let me in", "let me in\r\n": "let me in", "let me in\nor not\n": "let me in",
+		"  let me in \n": "  let me in ", "gr\u00fc\u00df\n": "gr\u00fc\u00df", longest + "\r\n": longest,
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			stdout, stderr, err := password(strings.NewReader(test.stdin), "--cost", "4")
-			if err != nil || stderr != "" || strings.Count(stdout, "\n") != 1 {
-				t.Fatalf("%v; printed %q and %q", err, stdout, stderr)
-			}
-			users, err := access.Parse(fmt.Appendf(nil, "users:\n  - name: a\n    password: %s", stdout))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := users.Authenticate(access.Credentials{User: "a", Password: []byte(test.password)}); err != nil {
-				t.Error(err)
-			}
-		})
+		got := invoke(t, stdin, "password", "--cost", "4")
+		if cost, err := bcrypt.Cost(bytes.TrimSpace([]byte(got.stdout))); got.code != 0 || got.stderr != "" || cost != 4 || err != nil {
+			t.Errorf("%q: %+v, %v", stdin, got, err)
+		}
+		users, err := access.Parse(fmt.Appendf(nil, "users:\n  - name: a\n    password: %s", got.stdout))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := users.Authenticate(access.Credentials{User: "a", Password: []byte(password)}); err != nil {
+			t.Errorf("%q: %v", stdin, err)
+		}
 	}
 }
 
-func TestAHashIsInJSON(t *testing.T) {
-	stdout, _, err := password(strings.NewReader("let me in\n"), "--cost", "4", "--json")
-	hash, found := strings.CutPrefix(stdout, `{"hash":"`)
-	hash, ended := strings.CutSuffix(hash, "\"}\n")
-	if err != nil || !found || !ended || bcrypt.CompareHashAndPassword([]byte(hash), []byte("let me in")) != nil {
-		t.Errorf("%v; printed %q", err, stdout)
-	}
-}
-
-func TestAHashThatCannotBePrintedIsAnError(t *testing.T) {
-	command := passwordCommand()
-	command.SilenceUsage, command.SilenceErrors = true, true
-	command.SetIn(strings.NewReader("let me in\n"))
-	full := errors.New("the disk is full")
-	reader, writer := io.Pipe()
-	reader.CloseWithError(full)
-	command.SetOut(writer)
-	command.SetArgs([]string{"--cost", "4"})
-	if err := command.ExecuteContext(t.Context()); !errors.Is(err, full) {
-		t.Errorf("Execute: %v, want %v", err, full)
-	}
-}
-
-func TestPasswordUsesTheGivenCost(t *testing.T) {
+func TestWhatIsNoPasswordIsRefused(t *testing.T) {
 	for _, test := range []struct {
-		name      string
-		arguments []string
-		want      int
+		stdin io.Reader
+		want  string
 	}{
-		{"none", nil, 10},
-		{"the lowest", []string{"--cost", "4"}, 4},
-		{"another", []string{"--cost=5"}, 5},
+		{strings.NewReader(""), "1 to 72 bytes"},
+		{strings.NewReader("\nlet me in\n"), "1 to 72 bytes"},
+		{strings.NewReader(strings.Repeat("x", 73) + "\n"), "1 to 72 bytes"},
+		{strings.NewReader(strings.Repeat("x", 1<<20)), "1 to 72 bytes"},
+		{iotest.ErrReader(errors.New("pipe burst")), "standard input: pipe burst"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			stdout, _, err := password(strings.NewReader("let me in\n"), test.arguments...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if cost, err := bcrypt.Cost([]byte(strings.TrimSpace(stdout))); cost != test.want || err != nil {
-				t.Errorf("cost %d, %v; want %d", cost, err, test.want)
-			}
-		})
-	}
-}
-
-func TestPasswordRefusesWrongInputAndNamesTheCure(t *testing.T) {
-	for _, test := range []struct {
-		name      string
-		stdin     io.Reader
-		arguments []string
-		want      string
-	}{
-		{"nothing", strings.NewReader(""), nil, "no password"},
-		{"an empty line", strings.NewReader("\nlet me in\n"), nil, "no password"},
-		{"a byte too many", strings.NewReader(strings.Repeat("x", 73) + "\n"), nil, "only 72 bytes"},
-		{"no end", strings.NewReader(strings.Repeat("x", 1<<20)), nil, "only 72 bytes"},
-		{"an input that breaks", iotest.ErrReader(errors.New("pipe burst")), nil, "standard input: pipe burst"},
-		{"a cost that is too low", strings.NewReader("x\n"), []string{"--cost", "3"}, "choose 4 to 16"},
-		{"a cost that is too high", strings.NewReader("x\n"), []string{"--cost", "17"}, "choose 4 to 16"},
-		{"the password as an argument, where others can see it", strings.NewReader("x\n"), []string{"x"}, "takes no arguments"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			stdout, _, err := password(test.stdin, test.arguments...)
-			if err == nil || stdout != "" || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%v, want %q; printed %q", err, test.want, stdout)
-			}
-		})
+		command := passwordCommand()
+		command.SilenceUsage, command.SilenceErrors = true, true
+		command.SetIn(test.stdin)
+		command.SetArgs(nil)
+		command.SetContext(t.Context())
+		if err := command.RunE(command, nil); err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%v, want %q", err, test.want)
+		}
 	}
 }

@@ -45,7 +45,7 @@ func TestTheReadmesSessionFailsOver(t *testing.T) {
 	broker, web, data := freePort(t), freePort(t), filepath.Join(t.TempDir(), "data")
 	// The program of this test comes before one that was installed.
 	environment := append(os.Environ(), "TENURE_ADDR="+broker, "TENURE_BROKER=mqtt://"+broker, "PYTHONUNBUFFERED=1",
-		"PATH="+filepath.Dir(build(t))+string(filepath.ListSeparator)+os.Getenv("PATH"))
+		"PATH="+filepath.Dir(built.Path(t))+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	_, webPort, _ := net.SplitHostPort(web)
 	replace := strings.NewReplacer("8000", webPort, "127.0.0.1:1883", broker, "/tmp/tenure", data).Replace
 
@@ -57,7 +57,7 @@ func TestTheReadmesSessionFailsOver(t *testing.T) {
 	first.next(replace(printed[1]))
 	second.enter(commands[4])
 	second.enter(replace(commands[5]))
-	observer := exec.Command(build(t), "holder", "web")
+	observer := exec.Command(built.Path(t), "holder", "web")
 	observer.Env = environment
 	if out, err := observer.Output(); err != nil || len(out) == 0 {
 		t.Fatalf("%v: %s", err, out)

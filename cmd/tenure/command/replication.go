@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
-	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/standby"
 )
 
@@ -39,7 +36,8 @@ type ReplicaSettings struct {
 	Address    string // of clients, as host:port; empty: the store is attached to a broker
 	PacketSize uint32 // of the largest packet
 	Logger     *slog.Logger
-	Flush      func() // waits a moment until the log is written, for the last line of a process that does not return
+	Flush      func()      // waits a moment until the log is written, for the last line of a process that does not return
+	Fail       func(error) // ends the command, because the process cannot go on
 }
 
 // Candidate is a process that may become the active one.
@@ -56,20 +54,17 @@ type Candidate interface {
 	StandByAfter(err error) bool
 	// Where says where the data is.
 	Where() string
-	// Failed receives why the process cannot go on, at most once.
-	Failed() <-chan error
 	// Close ends it.
 	Close() error
 }
 
 // addReplication adds the texts and flags of replication to a command, unless it is nil.
 func addReplication(cmd *cobra.Command, replication Replication) {
-	if replication == nil {
-		return
+	if replication != nil {
+		cmd.Long += "\n\n" + replication.Help()
+		cmd.Example += "\n" + replication.Examples()
+		replication.Register(cmd.Flags())
 	}
-	cmd.Long += "\n\n" + replication.Help()
-	cmd.Example += "\n" + replication.Examples()
-	replication.Register(cmd.Flags())
 }
 
 // isReplicated reports whether the flags ask for replication, which may be nil.
@@ -83,38 +78,35 @@ func isReplicated(replication Replication) (bool, error) {
 
 // directoryFor returns the directory for what replication keeps, or an empty string if it keeps
 // nothing on this machine.
-func (d *dataFlags) directoryFor(replication Replication, flags *pflag.FlagSet, folder string) (string, error) {
+func (s *storeFlags) directoryFor(replication Replication) (string, error) {
 	switch {
-	case flags.Changed("memory") && d.memory:
+	case s.memory:
 		return "", usage(errors.New("--memory is for a store of one process; leave it out"))
 	case replication.KeepsData():
-		return d.directory(folder)
-	case flags.Changed("data"):
+		return dataDirectory(s.dir, serveFolder)
+	case s.flags.Changed("data"):
 		return "", usage(errors.New("--data is for data on this machine, and this store has it in etcd; leave it out"))
 	}
 	return "", nil
 }
 
-// campaign runs a replica that stands by at url until the command is interrupted. prepare says how it opens a
-// store, and explain adds to why it cannot.
-func campaign(cmd *cobra.Command, process *process, replication Replication, settings ReplicaSettings, url string, reloads []reload,
-	prepare func(Candidate, *standby.Replica), explain func(error) error,
-) error {
-	settings.Logger, settings.Flush = process.logger, process.flush
-	candidate, err := replication.Start(cmd.Context(), settings)
+// campaign runs a replica that stands by at url until the command is interrupted.
+func (s *storeFlags) campaign(cmd *cobra.Command, process *process, replication Replication, settings ReplicaSettings,
+	url string, reloads []reload, replica *standby.Replica, open openStore,
+) (err error) {
+	if settings.Dir, err = s.directoryFor(replication); err != nil {
+		return err
+	}
+	ctx, fail := context.WithCancelCause(cmd.Context())
+	defer fail(nil)
+	settings.Logger, settings.Flush, settings.Fail = process.logger, process.flush, fail
+	candidate, err := replication.Start(ctx, settings)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(cmd.Context())
-	var tasks sync.WaitGroup
-	tasks.Go(func() {
-		select {
-		case err := <-candidate.Failed():
-			cancel(err)
-		case <-ctx.Done():
-		}
-	})
-	replica := &standby.Replica{StandByAfter: candidate.StandByAfter, Campaign: func(ctx context.Context) (standby.Journal, error) {
+	replica.Options.Logger, replica.Options.Active = process.logger, candidate.Active
+	replica.StandByAfter = candidate.StandByAfter
+	replica.Campaign = func(ctx context.Context) (standby.Journal, error) {
 		process.node.Describe(url, candidate.Where())
 		process.node.StandBy(candidate.Active)
 		if err := candidate.Open(ctx); err != nil {
@@ -122,111 +114,17 @@ func campaign(cmd *cobra.Command, process *process, replication Replication, set
 		}
 		process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
 		return candidate.Campaign(ctx)
-	}}
-	prepare(candidate, replica)
-	if err = process.run(ctx, reloads, replica.Run); err != nil {
-		err = explain(err)
 	}
-	cancel(nil)
-	tasks.Wait()
-	if failure := context.Cause(ctx); failure != nil && !errors.Is(failure, context.Canceled) {
-		err = failure // what ends the candidate is not about the flags of the store
+	replica.Open = func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
+		process.node.Loading()
+		return open(ctx, candidate.Where(), journal, socket)
+	}
+	err = process.run(ctx, reloads, replica.Run)
+	if ctx.Err() != nil && cmd.Context().Err() == nil {
+		err = context.Cause(ctx) // what the candidate says
 	}
 	if failure := candidate.Close(); err == nil {
 		err = failure
 	}
-	if err != nil {
-		return err
-	}
-	return sayStopped(cmd)
-}
-
-// serveReplicated stands by and serves until the command is interrupted.
-func (s *serveSettings) serveReplicated(cmd *cobra.Command, process *process, reloads []reload) (err error) {
-	settings := ReplicaSettings{PacketSize: s.MaxPacketSize}
-	if err := s.Check(); err != nil {
-		return explainServe(err)
-	}
-	if settings.Dir, err = s.store.data.directoryFor(s.replication, cmd.Flags(), serveFolder); err != nil {
-		return err
-	}
-	socket, err := standby.Listen(s.Addr)
-	if err != nil {
-		return explainServe(err)
-	}
-	defer socket.Close()
-	if settings.Address, err = s.clientAddress(socket.Addr()); err != nil {
-		return err
-	}
-	url := s.url(socket.Addr())
-	return campaign(cmd, process, s.replication, settings, url, reloads, func(candidate Candidate, replica *standby.Replica) {
-		replica.Listener = socket
-		replica.Options = standby.Options{
-			TLS: s.TLS, Active: candidate.Active, Logger: s.Logger,
-			MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
-		}
-		replica.Open = func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
-			process.node.Loading()
-			options := s.Options
-			options.Journal, options.Listener = journal, socket
-			listening, err := s.open(ctx, process, options)
-			if err != nil {
-				return nil, err
-			}
-			process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", url, candidate.Where()))
-			return &monitoredServer{listening, process}, nil
-		}
-	}, explainServe)
-}
-
-// clientAddress returns where other processes refer clients to: --advertise, or where the server
-// listens.
-func (s *serveSettings) clientAddress(listening net.Addr) (string, error) {
-	host, port, err := net.SplitHostPort(listening.String())
-	if err != nil {
-		return "", err
-	}
-	if s.advertise != "" {
-		if _, _, err := net.SplitHostPort(s.advertise); err != nil {
-			return "", usage(fmt.Errorf("--advertise %q is not host:port", s.advertise))
-		}
-		return s.advertise, nil
-	}
-	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
-		if host, err = os.Hostname(); err != nil {
-			return "", fmt.Errorf("%w; give --advertise with the host and port at which clients reach this server", err)
-		}
-	}
-	return net.JoinHostPort(host, port), nil
-}
-
-// serveReplicated stands by and serves until the command is interrupted.
-func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, options attach.Options) (err error) {
-	if s.wait {
-		return usage(errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it"))
-	}
-	settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
-	if settings.Dir, err = s.store.data.directoryFor(s.replication, cmd.Flags(), serveFolder); err != nil {
-		return err
-	}
-	return campaign(cmd, process, s.replication, settings, s.broker, nil, func(candidate Candidate, replica *standby.Replica) {
-		replica.Options = standby.Options{Logger: process.logger}
-		replica.Open = func(ctx context.Context, journal standby.Journal, _ net.Listener) (standby.Store, error) {
-			process.node.Loading()
-			options := options
-			options.Journal, options.Shared = journal, true
-			store, err := attach.Open(ctx, s.broker, options)
-			if err != nil {
-				return nil, err
-			}
-			return &monitoredStore{Store: store, process: process, broker: s.broker, where: candidate.Where(), onReady: func() {
-				process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, candidate.Where()))
-			}}, nil
-		}
-	}, func(err error) error {
-		if errors.Is(err, attach.ErrAnotherStore) {
-			return fmt.Errorf("%w, which does not share the data of this one; one broker has one store", err)
-		}
-		return err
-	})
+	return stopped(cmd, err)
 }

@@ -1,0 +1,165 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/tenurelock/tenure/contrib/tenurews"
+	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/transport"
+)
+
+const (
+	defaultBroker  = "mqtt://localhost:1883"
+	defaultTimeout = 10 * time.Second
+	// maxValue bounds a value in bytes: what a command reads from standard input, and the largest
+	// packet that it takes from a broker. Servers allow less.
+	maxValue = 64 << 20
+	// timeLayout is RFC 3339 with milliseconds.
+	timeLayout = "2006-01-02T15:04:05.000Z07:00"
+)
+
+// connection is the flags of commands that are clients of a store.
+type connection struct {
+	credentials
+	broker, clientID string
+	timeout          time.Duration
+	flags            *pflag.FlagSet
+}
+
+// register adds the flags.
+func (c *connection) register(flags *pflag.FlagSet) {
+	c.flags = flags
+	flags.StringVar(&c.broker, "broker", defaultBroker, "address of the broker (mqtt, mqtts, ws or wss), or several with "+
+		"commas between them; where nothing gives it, AIO_BROKER_HOSTNAME and the other variables of Azure IoT Operations count")
+	flags.StringVar(&c.clientID, "client-id", "",
+		"MQTT client id, which one process at a time may use; default: the host name and a random number")
+	c.credentials.register(flags)
+	flags.DurationVar(&c.timeout, "timeout", defaultTimeout,
+		"how long to wait for the broker, and then for each answer of the store")
+}
+
+// options returns what the flags and the environment say, for transport.Dial.
+func (c *connection) options(logger *slog.Logger) (address string, options transport.Options, err error) {
+	if c.timeout <= 0 {
+		return "", options, usage(fmt.Errorf("--timeout %v is not positive", c.timeout))
+	}
+	address = c.broker
+	if !c.flags.Changed("broker") && os.Getenv("AIO_BROKER_HOSTNAME") != "" {
+		// A broker ends the older of two connections with one id, and the workload of this pod has that id.
+		address, options, err = transport.FromEnv(fmt.Sprintf("-tenure-%08x", rand.Uint32()))
+		if err != nil {
+			return "", options, usage(err)
+		}
+	}
+	options.ClientID = cmp.Or(c.clientID, options.ClientID)
+	if c.username != "" || c.passwordFile != "" {
+		options.Username, options.PasswordFile, options.TokenFile = c.username, c.passwordFile, ""
+	}
+	options.TLS.CAFile = cmp.Or(c.ca, options.TLS.CAFile)
+	if c.certificate.given() {
+		options.TLS.CertFile, options.TLS.KeyFile = c.certificate.certificate, c.certificate.key
+	}
+	options.WebSocket = tenurews.Upgrade
+	options.RequestTimeout = c.timeout
+	options.Logger = logger
+	if logger.Enabled(context.Background(), slog.LevelDebug) {
+		options.Trace = &transport.Trace{Request: logRequest(logger)}
+	}
+	return address, options, nil
+}
+
+// logRequest returns a hook that logs each request, as the store does.
+func logRequest(logger *slog.Logger) func(context.Context, transport.RequestInfo) {
+	return func(ctx context.Context, info transport.RequestInfo) {
+		attributes := []any{
+			"verb", info.Verb, "key", fmt.Sprintf("%.256s", info.Key),
+			"outcome", transport.OutcomeText(info.Err), "took", info.Duration,
+		}
+		if info.Err != nil {
+			attributes = append(attributes, "error", info.Err)
+		}
+		logger.DebugContext(ctx, "request", attributes...)
+	}
+}
+
+// dial connects to the broker within --timeout. It waits for one to start if waits is set, and fails at once
+// otherwise if nothing listens at any address.
+func (c *connection) dial(
+	ctx context.Context, address string, options transport.Options, waits bool,
+) (*transport.Client, error) {
+	dialing, cancel := within(ctx, "timeout", c.timeout)
+	defer cancel()
+	dialing, giveUp := context.WithCancelCause(dialing)
+	defer giveUp(nil)
+	if !waits {
+		options.Trace = withoutServer(address, options.Trace, func() {
+			giveUp(exitWith(exitUnreachable, errors.New("there is no server at any address")))
+		})
+	}
+	client, err := transport.Dial(dialing, address, options)
+	if err == nil || dialing.Err() != nil || errors.As(err, new(*transport.ConnectionError)) {
+		return client, err // the text has the latest refusal
+	}
+	// Before the first attempt. An option has a flag of its own.
+	if !errors.As(err, new(*transport.OptionError)) {
+		err = fmt.Errorf("--broker: %s", strings.TrimPrefix(err.Error(), "transport: "))
+	}
+	return nil, usage(err)
+}
+
+// withoutServer returns trace with a call of giveUp when nothing listens at any address.
+func withoutServer(address string, trace *transport.Trace, giveUp func()) *transport.Trace {
+	servers, _ := mqtt.ParseAddresses(address) // Dial reports an error
+	missing := make(map[string]bool)
+	traced := *cmp.Or(trace, &transport.Trace{})
+	traced.ConnectFailed = func(failed transport.ConnectionStatus) {
+		if !mqtt.IsNoServer(failed.Err) {
+			delete(missing, failed.Broker)
+			return
+		}
+		missing[failed.Broker] = true
+		if len(missing) == len(servers) {
+			giveUp()
+		}
+	}
+	return &traced
+}
+
+// A clientRun is what a command does when it is connected. Each request has the time of --timeout.
+type clientRun func(cmd *cobra.Command, client *transport.Client, arguments []string) error
+
+// clientCommand returns cmd as a command that connects, and then calls run.
+func clientCommand(cmd *cobra.Command, c *connection, run clientRun) *cobra.Command {
+	c.register(cmd.Flags())
+	cmd.Args = Arguments
+	cmd.RunE = func(cmd *cobra.Command, arguments []string) error { return c.with(cmd, arguments, run) }
+	return cmd
+}
+
+// with connects, and calls run.
+func (c *connection) with(cmd *cobra.Command, arguments []string, run clientRun) error {
+	logger, _, stop := startLog(cmd, slog.LevelWarn)
+	defer stop()
+	address, options, err := c.options(logger)
+	if err != nil {
+		return err
+	}
+	options.MaxPacketSize = maxValue
+	client, err := c.dial(cmd.Context(), address, options, false)
+	if err != nil {
+		return err
+	}
+	defer client.Close() // the answer is there; a DISCONNECT that fails changes nothing
+	return run(cmd, client, arguments)
+}
