@@ -88,7 +88,7 @@ func startNode(s settings, name string, events chan<- event) (*process, error) {
 	}
 	ended := func() { events <- event{At: time.Now(), Node: name, Kind: kindExit} }
 	return start(name, line, ended, "--node", name, "--run", s.run, "--broker", s.broker,
-		"--ttl", s.ttl.String(), fmt.Sprintf("--instant=%t", s.instant))
+		"--ttl", s.ttl.String(), fmt.Sprintf("--verbose=%t", s.verbose), fmt.Sprintf("--instant=%t", s.instant))
 }
 
 // stopNode asks a node to end, kills it if it does not, and handles its last events
