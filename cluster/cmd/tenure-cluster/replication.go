@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cluster"
@@ -24,7 +25,13 @@ type replication struct {
 var _ command.Replication = (*replication)(nil)
 
 // Register implements command.Replication.
-func (r *replication) Register(flags *pflag.FlagSet) {
+func (r *replication) Register(cmd *cobra.Command) {
+	cmd.Long += "\n\n" + r.help()
+	cmd.Example += "\n" + r.examples()
+	r.registerFlags(cmd.Flags())
+}
+
+func (r *replication) registerFlags(flags *pflag.FlagSet) {
 	r.etcd.register(flags)
 	if r.member != nil {
 		r.member.register(flags)
@@ -67,8 +74,8 @@ func (r *replication) Chosen() (bool, error) {
 // KeepsData implements command.Replication.
 func (r *replication) KeepsData() bool { return r.member != nil && r.member.name != "" }
 
-// Help implements command.Replication.
-func (r *replication) Help() string {
+// help is for --help of the command.
+func (r *replication) help() string {
 	help := `With --etcd the data is in etcd, and any number of processes share it: one is
 active, and the others stand by. When the active one is gone, another takes over
 with all keys, leases and fences: at once after a clean end, and after --etcd-ttl
@@ -90,8 +97,8 @@ connections between members need TLS (--peer-ca, --peer-cert, --peer-key),
 unless the URLs of --cluster are http. docs/pair.md shows it step by step.`
 }
 
-// Examples implements command.Replication.
-func (r *replication) Examples() string {
+// examples are for --help of the command.
+func (r *replication) examples() string {
 	if r.member == nil {
 		return "attach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
 	}

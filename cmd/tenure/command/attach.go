@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
@@ -41,14 +40,11 @@ func attachCommand(replication Replication) *cobra.Command {
 	attach := &cobra.Command{
 		Use:   "attach URL",
 		Short: "Run a state store on an MQTT broker that runs already, until interrupted",
-		Long: `Run a state store as a client of the MQTT 5 broker at a URL, until SIGINT or SIGTERM:
-mqtt://host:1883, mqtts://host:8883 for TLS, ws://host/mqtt or wss://host/mqtt.
-docs/attach.md says which rules the broker needs, and how long its queues must be. One
-broker has one store; with --wait this one stands by while another one answers.
+		Long: `Run a state store as a client of the MQTT 5 broker at a URL: mqtt://host:1883,
+mqtts://host:8883 for TLS, ws://host/mqtt or wss://host/mqtt. One broker has one store.
+docs/attach.md says which rules the broker needs, and how long its queues must be.
 
-` + storeHelp + `
-By default each broker has a directory of its own. If another store has answered on the
-broker since, begin with an empty one, and with --hold-off.`,
+` + storeHelp,
 		Example: "attach mqtts://broker:8883 --username store --password-file secret",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
@@ -61,15 +57,16 @@ broker since, begin with an empty one, and with --hold-off.`,
 			return s.run(cmd)
 		},
 	}
-	addReplication(attach, replication)
+	if replication != nil {
+		replication.Register(attach)
+	}
 	flags := attach.Flags()
 	s.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	s.page.register(flags)
 	s.credentials.register(flags)
 	flags.StringVar(&s.broker, "broker", "", "the URL, where no argument gives it: for TENURE_BROKER and the file of --config")
-	flags.BoolVar(&s.wait, "wait", false, "stand by while another store answers on the broker, and answer when it is gone; "+
-		"begin empty then, in memory, and with a hold-off of 10s unless --hold-off says otherwise")
-	flags.IntVar(&s.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
+	flags.BoolVar(&s.wait, "wait", false, "stand by while another store answers, and begin empty when it is gone")
+	flags.IntVar(&s.maxClients, "max-clients", 0, "clients that the store remembers; 0 means 10000")
 	return attach
 }
 
@@ -112,7 +109,15 @@ func (s *attachFlags) run(cmd *cobra.Command) (err error) {
 		if err != nil {
 			return nil, err
 		}
-		return &monitoredStore{store, s, cmd, process, where}, nil
+		return servedStore(func(ctx context.Context) error {
+			working, cancel := context.WithCancel(ctx)
+			var tasks sync.WaitGroup
+			tasks.Go(func() { s.announce(working, cmd, process, store, where) })
+			err := withMemory(ctx, store.Serve, func() int64 { return heldBy(store.Usage()) })
+			cancel()
+			tasks.Wait()
+			return explainAttach(err, where)
+		}), nil
 	}
 	replicated, err := isReplicated(s.replication)
 	switch {
@@ -139,49 +144,37 @@ func (s *attachFlags) run(cmd *cobra.Command) (err error) {
 	}
 }
 
-// monitoredStore is an attached store that says when it stands by and when it answers.
-type monitoredStore struct {
-	*attach.Store
-	flags   *attachFlags
-	cmd     *cobra.Command
-	process *process
-	where   string
+// announce says when a store stands by, and when it answers, until ctx ends.
+func (s *attachFlags) announce(ctx context.Context, cmd *cobra.Command, process *process, store *attach.Store, where string) {
+	status := admin.Store{
+		Identity: store.Identity(), State: store.State, Attached: store.Stats,
+		Usage: func() server.Usage { return server.Usage{Store: store.Usage()} },
+	}
+	process.node.Describe(s.broker, where)
+	process.node.Serve(status)
+	select {
+	case <-store.Waiting():
+		process.node.StandBy(nil)
+		process.ready(cmd, "standing by on "+s.broker)
+	case <-store.Ready():
+	case <-ctx.Done():
+	}
+	select {
+	case <-store.Ready():
+		process.node.Serve(status)
+		process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, where))
+		s.store.warnOfMemory(process.logger)
+	case <-ctx.Done():
+	}
 }
 
-// Serve serves until ctx ends.
-func (m *monitoredStore) Serve(ctx context.Context) error {
-	working, cancel := context.WithCancel(ctx)
-	broker, node := m.flags.broker, m.process.node
-	usage := func() server.Usage { return server.Usage{Store: m.Usage()} }
-	status := admin.Store{Identity: m.Identity(), State: m.State, Attached: m.Stats, Usage: usage}
-	node.Describe(broker, m.where)
-	node.Serve(status)
-	var tasks sync.WaitGroup
-	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(m.Usage()) }) })
-	tasks.Go(func() {
-		select {
-		case <-m.Waiting():
-			node.StandBy(nil)
-			m.process.ready(m.cmd, "standing by on "+broker)
-		case <-m.Ready():
-		case <-working.Done():
-		}
-		select {
-		case <-m.Ready():
-			node.Serve(status)
-			m.process.ready(m.cmd, fmt.Sprintf("attached to %s with data in %s", broker, m.where))
-			m.flags.store.warnOfMemory(m.process.logger)
-		case <-working.Done():
-		}
-	})
-	err := m.Store.Serve(ctx)
-	cancel()
-	tasks.Wait()
+// explainAttach adds to why a store ended what to do about it.
+func explainAttach(err error, where string) error {
 	switch {
 	case errors.Is(err, attach.ErrAnotherStore):
-		err = fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)
+		return fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)
 	case errors.Is(err, attach.ErrStaleData):
-		err = fmt.Errorf("%w. The data is in %s: move it away, or give another directory with --data, and give --hold-off", err, m.where)
+		return fmt.Errorf("%w. The data is in %s: move it away, or give another directory with --data, and give --hold-off", err, where)
 	}
 	return err
 }

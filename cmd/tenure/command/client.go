@@ -3,6 +3,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,19 +42,14 @@ type connection struct {
 func (c *connection) register(flags *pflag.FlagSet) {
 	c.flags = flags
 	flags.StringVar(&c.broker, "broker", defaultBroker, "address of the broker (mqtt, mqtts, ws or wss), or several with "+
-		"commas between them; where nothing gives it, AIO_BROKER_HOSTNAME and the other variables of Azure IoT Operations count")
-	flags.StringVar(&c.clientID, "client-id", "",
-		"MQTT client id, which one process at a time may use; default: the host name and a random number")
+		"commas; without it the variables of Azure IoT Operations count (AIO_BROKER_HOSTNAME)")
+	flags.StringVar(&c.clientID, "client-id", "", "MQTT client id, for one process at a time; default: host name and number")
 	c.credentials.register(flags)
-	flags.DurationVar(&c.timeout, "timeout", defaultTimeout,
-		"how long to wait for the broker, and then for each answer of the store")
+	flags.DurationVar(&c.timeout, "timeout", defaultTimeout, "how long to wait for the broker, and then for each answer")
 }
 
 // options returns what the flags and the environment say, for transport.Dial.
 func (c *connection) options(logger *slog.Logger) (address string, options transport.Options, err error) {
-	if c.timeout <= 0 {
-		return "", options, usage(fmt.Errorf("--timeout %v is not positive", c.timeout))
-	}
 	address = c.broker
 	if !c.flags.Changed("broker") && os.Getenv("AIO_BROKER_HOSTNAME") != "" {
 		// A broker ends the older of two connections with one id, and the workload of this pod has that id.
@@ -82,14 +78,8 @@ func (c *connection) options(logger *slog.Logger) (address string, options trans
 // logRequest returns a hook that logs each request, as the store does.
 func logRequest(logger *slog.Logger) func(context.Context, transport.RequestInfo) {
 	return func(ctx context.Context, info transport.RequestInfo) {
-		attributes := []any{
-			"verb", info.Verb, "key", fmt.Sprintf("%.256s", info.Key),
-			"outcome", transport.OutcomeText(info.Err), "took", info.Duration,
-		}
-		if info.Err != nil {
-			attributes = append(attributes, "error", info.Err)
-		}
-		logger.DebugContext(ctx, "request", attributes...)
+		logger.DebugContext(ctx, "request", "verb", info.Verb, "key", fmt.Sprintf("%.256s", info.Key),
+			"outcome", transport.OutcomeText(info.Err), "took", info.Duration, "error", info.Err)
 	}
 }
 
@@ -162,4 +152,63 @@ func (c *connection) with(cmd *cobra.Command, arguments []string, run clientRun)
 	}
 	defer client.Close() // the answer is there; a DISCONNECT that fails changes nothing
 	return run(cmd, client, arguments)
+}
+
+// credentials are the flags of a client of a broker: how the two know each other.
+type credentials struct {
+	username, passwordFile, ca string
+	certificate                certificateFlags
+}
+
+func (c *credentials) register(flags *pflag.FlagSet) {
+	flags.StringVar(&c.username, "username", "", "user name at the broker")
+	flags.StringVar(&c.passwordFile, "password-file", "", "file with the password for the broker, without a last newline")
+	flags.StringVar(&c.ca, "tls-ca", "", "file with the authorities to trust, in PEM; default: the system's")
+	c.certificate.register(flags, "file with the certificate to show the broker, in PEM")
+}
+
+// certificateFlags are the flags for a certificate to show: of serve to its clients, and of attach and of
+// the commands that are clients to their broker.
+type certificateFlags struct{ certificate, key string }
+
+func (f *certificateFlags) register(flags *pflag.FlagSet, certificate string) {
+	flags.StringVar(&f.certificate, "tls-cert", "", certificate)
+	flags.StringVar(&f.key, "tls-key", "", "file with the key of the certificate, in PEM and not encrypted")
+}
+
+// given reports whether any of the flags is.
+func (f *certificateFlags) given() bool { return *f != certificateFlags{} }
+
+// read reads the files. The error names the flag.
+func (f *certificateFlags) read() (*tls.Certificate, error) {
+	if f.certificate == "" || f.key == "" {
+		return nil, errors.New("a certificate needs both --tls-cert and --tls-key")
+	}
+	pair, err := mqtt.ReadCertificate(f.certificate, f.key)
+	return &pair, nameFlag(err)
+}
+
+// ClientTLS returns the configuration for connections to a server. ca is the file with the
+// authorities to trust, and caFlag the flag that gives it, which begins the error; an empty ca means
+// the authorities of the system. read reads the certificate to show; nil means none. It is called now, so
+// that its errors come at the start, and for each connection, because certificates are replaced
+// before they expire. ClientTLS returns nil if there is neither ca nor read.
+func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (*tls.Config, error) {
+	if ca == "" && read == nil {
+		return nil, nil
+	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		var err error
+		if config.RootCAs, err = mqtt.ReadCertPool(ca); err != nil {
+			return nil, fmt.Errorf("%s: %w", caFlag, err)
+		}
+	}
+	if read != nil {
+		if _, err := read(); err != nil {
+			return nil, err
+		}
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
+	}
+	return config, nil
 }

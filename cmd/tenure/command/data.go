@@ -16,9 +16,8 @@ func checkCommand() *cobra.Command {
 	return dataCommand(&cobra.Command{
 		Use:   "check PATH",
 		Short: "Check the data of a store, and say what it holds",
-		Long: `Check all data of a store. PATH is the directory that the store names when it starts, or
-the file of a backup. Nothing is changed, and a store that uses the directory goes on.
-The exit code is 1 if the data is damaged, and 2 if there is none.`,
+		Long: `Check all data in a directory, which a store may use, or in the file of a backup. The exit
+code is 1 if it is damaged, and 2 if there is none.`,
 		Example: "check /var/lib/tenure\ncheck --json /backups/tenure-monday | jq .keys",
 	}, "sound", func(ctx context.Context, arguments []string) (journal.Report, error) {
 		return journal.Check(ctx, arguments[0], nil)
@@ -29,9 +28,8 @@ func backupCommand() *cobra.Command {
 	return dataCommand(&cobra.Command{
 		Use:   "backup DIR FILE",
 		Short: "Back up the data of a store, which may be running",
-		Long: `Write a copy of the data of a store, as it was at one moment, to a new file. DIR is the
-directory that the store names when it starts; a store that uses it goes on. Run the
-command as the user of the store or as root. The file has the values of all keys.`,
+		Long: `Write a copy of the data in a directory, which a store may use, to a new file. Run this as
+the user of the store or as root. The file has the values of all keys.`,
 		Example: `backup /var/lib/tenure /backups/tenure-$(date +%F)`,
 	}, "a sound backup", func(ctx context.Context, arguments []string) (journal.Report, error) {
 		return journal.Backup(ctx, arguments[0], arguments[1], nil)
@@ -42,9 +40,8 @@ func restoreCommand() *cobra.Command {
 	return dataCommand(&cobra.Command{
 		Use:   "restore FILE DIR",
 		Short: "Restore a backup into a directory without data",
-		Long: `Make the data of a store from a backup. DIR must have no data. What changed after the
-backup is lost, and tenures that clients still have end. Leases that were granted
-later are not in it: start the store with --hold-off and the longest TTL in use.`,
+		Long: `Make the data of a store from a backup. What changed later is lost, and tenures that clients
+still have end: start the store with --hold-off and the longest TTL in use.`,
 		Example: `restore /backups/tenure-monday /var/lib/tenure`,
 	}, "restored", func(ctx context.Context, arguments []string) (journal.Report, error) {
 		return journal.RestoreBackup(ctx, arguments[0], arguments[1], nil)
@@ -55,11 +52,9 @@ func exportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "export PATH",
 		Short: "Print the data of a store as lines of JSON",
-		Long: `Print all records of a store, one JSON object on each line. PATH is the directory that
-the store names when it starts, or the file of a backup. "kind" is key, fence (of a
-key that is gone), reply (remembered for requests that come again), identity, or bound
-(no version above it was issued). What is not UTF-8 is in base64, in keyBase64,
-valueBase64 and clientBase64. The output has the values of all keys.`,
+		Long: `Print all records of a store, one JSON object on each line. "kind" is key, fence (of a key
+that is gone), reply (remembered for requests that come again), identity, or bound (no
+version above it was issued). What is not UTF-8 is in base64.`,
 		Example: `export /var/lib/tenure | jq 'select(.kind == "key")'`,
 		Args:    Arguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {

@@ -3,7 +3,6 @@ package command
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -11,19 +10,17 @@ func delCommand() *cobra.Command {
 	return deleteCommand(&cobra.Command{
 		Use:   "del KEY",
 		Short: "Delete a key",
-		Long: `Delete a key. If there is no such key, the exit code is 69. The protection by a fencing
-token goes with the key, unless the store is strict; an empty value keeps it. To take
-a lease from its holder, use release, which cannot hit a later holder.`,
+		Long: `Delete a key, and its protection by a fencing token unless the store is strict. Without the
+key, the exit code is 69. To take a lease, use release, which cannot hit a later holder.`,
 		Example: `del setpoint --fence "$TENURE_TOKEN"`,
 	})
 }
 
 func vdelCommand() *cobra.Command {
 	return deleteCommand(&cobra.Command{
-		Use:   "vdel KEY VALUE",
-		Short: "Delete a key if it holds a value",
-		Long: `Delete a key if it holds the value; "-" is standard input, and what begins with a dash
-goes after --. Otherwise nothing changes and the exit code is 69.`,
+		Use:     "vdel KEY VALUE",
+		Short:   "Delete a key if it holds a value",
+		Long:    `Delete a key if it holds the value; "-" is standard input. Otherwise the exit code is 69.`,
 		Example: `vdel jobs/7 "$HOSTNAME"`,
 	})
 }
@@ -42,11 +39,6 @@ func deleteCommand(cmd *cobra.Command) *cobra.Command {
 		} else {
 			deleted, err = client.VDel(cmd.Context(), key, value, options)
 		}
-		if err == nil && k.asJSON {
-			report := reportOf(key)
-			report.Deleted = &deleted
-			err = output.JSON(cmd.OutOrStdout(), report)
-		}
 		if err == nil && !deleted {
 			err = k.missing(key)
 		}
@@ -56,7 +48,6 @@ func deleteCommand(cmd *cobra.Command) *cobra.Command {
 		options.FencingToken, err = k.token()
 		return err
 	}
-	k.register(cmd.Flags())
 	k.registerFence(cmd.Flags())
 	return cmd
 }

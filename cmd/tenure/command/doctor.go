@@ -49,13 +49,10 @@ func (f *doctorFlags) run(cmd *cobra.Command) (err error) {
 	defer stop()
 	options := doctor.Options{
 		Timeout: f.timeout, ReadOnly: f.readOnly, Prefix: strings.TrimSuffix(f.prefix, "/"),
-		Named: func(err error) error { return nameFlag(err, nil) },
+		Named: nameFlag,
 	}
 	if options.Address, options.Client, err = f.options(logger); err != nil {
 		return err
-	}
-	if options.Prefix == "" {
-		return usage(errors.New("--prefix is empty: the key needs a name of its own"))
 	}
 	w := cmd.OutOrStdout()
 	var failed error // of the output

@@ -15,10 +15,9 @@ import (
 func getCommand() *cobra.Command {
 	var k keyFlags
 	get := clientCommand(&cobra.Command{
-		Use:   "get KEY",
-		Short: "Print the value of a key",
-		Long: `Print the value of a key, as it is and without a newline. A terminal gets a newline,
-and control characters as \xNN. If there is no such key, the exit code is 69.`,
+		Use:     "get KEY",
+		Short:   "Print the value of a key",
+		Long:    "Print the value of a key as it is; to a terminal, control characters as \\xNN. Without the key, the exit code is 69.",
 		Example: "get recipe\nget recipe --json | jq -r .version",
 	}, &k.connection, func(cmd *cobra.Command, client *transport.Client, arguments []string) error {
 		entry, err := client.Get(cmd.Context(), arguments[0])
@@ -34,7 +33,7 @@ and control characters as \xNN. If there is no such key, the exit code is 69.`,
 // print prints what get found.
 func (k *keyFlags) print(w io.Writer, key string, entry transport.Entry) (err error) {
 	if k.asJSON {
-		err = output.JSON(w, reportOf(key).with(entry))
+		err = output.JSON(w, reportOf(key, entry))
 	} else if entry.Exists && output.IsTerminal(w) {
 		// Any client may have set the value. A terminal would obey the sequences in it: as ls does with
 		// names, it is shown there, and is exact everywhere else.
@@ -68,29 +67,22 @@ func (k *keyFlags) missing(key string) error {
 	return exitWith(exitMissing, fmt.Errorf("the key %q does not exist", key))
 }
 
-// An entryReport is what the commands for one key print as JSON.
+// An entryReport is what the get and watch print as JSON.
 type entryReport struct {
 	Time        string  `json:"time,omitempty"` // of watch
 	Key         *string `json:"key,omitempty"`
 	KeyBase64   []byte  `json:"keyBase64,omitempty"`
-	Exists      *bool   `json:"exists,omitempty"`
+	Exists      bool    `json:"exists"`
 	Value       *string `json:"value,omitempty"`
 	ValueBase64 []byte  `json:"valueBase64,omitempty"`
 	Version     string  `json:"version,omitempty"`
-	Deleted     *bool   `json:"deleted,omitempty"` // of del and vdel
-	Missed      bool    `json:"missed,omitempty"`  // of watch
+	Missed      bool    `json:"missed,omitempty"` // of watch
 }
 
-// reportOf returns a report about a key alone.
-func reportOf(key string) entryReport {
-	var r entryReport
+// reportOf returns a report about what a key holds.
+func reportOf(key string, entry transport.Entry) entryReport {
+	r := entryReport{Exists: entry.Exists}
 	r.Key, r.KeyBase64 = output.Text(key)
-	return r
-}
-
-// with returns r with what the key holds.
-func (r entryReport) with(entry transport.Entry) entryReport {
-	r.Exists = &entry.Exists
 	if entry.Exists {
 		r.Value, r.ValueBase64 = output.Text(entry.Value)
 		r.Version = versionOf(entry.Version)

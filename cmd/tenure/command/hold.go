@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -31,12 +30,9 @@ import (
 )
 
 // childHelp is for the help of run and lock.
-const childHelp = `When the child must end, its process group gets SIGTERM, and after --grace SIGKILL,
-while the lease still stands. If the lease is lost at once, or with --instant the
-connection, it is killed at once. It also ends if this process is killed or stopped.
-The child has TENURE_NAME, TENURE_TOKEN (for --fence of set), TENURE_HOLDER, and
-TENURE_DEADLINE, when the lease would end without another renewal. docs/run.md says
-what becomes of each signal, and what cannot be guaranteed.`
+const childHelp = `When the child must end, its process group gets SIGTERM, and after --grace SIGKILL, while
+the lease still stands; with --instant, or if the lease is lost at once, SIGKILL. It has
+TENURE_NAME, TENURE_TOKEN, TENURE_HOLDER and TENURE_DEADLINE. docs/run.md says more.`
 
 // holdFlags are the flags that run and lock share: a lease, and a child while it is held.
 type holdFlags struct {
@@ -48,12 +44,10 @@ type holdFlags struct {
 
 func (h *holdFlags) register(flags *pflag.FlagSet) {
 	h.connection.register(flags)
-	flags.DurationVar(&h.ttl, "ttl", 10*time.Second,
-		"how long the store keeps the lease after the last renewal: how long others wait after a crash")
+	flags.DurationVar(&h.ttl, "ttl", 10*time.Second, "how long others wait after a crash: since the last renewal")
 	flags.DurationVar(&h.grace, "grace", 0, "how long the child has from SIGTERM to SIGKILL; default: a tenth of --ttl")
 	flags.StringVar(&h.holder, "holder", "", "name of the holder that others see, such as an address; default: the client id")
-	flags.BoolVar(&h.instant, "instant", false,
-		"let the broker release the lease the moment the connection is lost; the child is killed then")
+	flags.BoolVar(&h.instant, "instant", false, "release the lease, and kill the child, once the connection is lost")
 }
 
 // leaseOptions returns the options of the lease, or which flags do not fit.
@@ -78,14 +72,9 @@ func (h *holdFlags) leaseOptions() (lease.Options, error) {
 
 // keepAlive returns the shortest keep-alive with which --instant is safe: a broker takes a connection
 // for lost after one and a half of it, and must not release a lease in which its holder still believes.
-func (h *holdFlags) keepAlive() (time.Duration, error) {
+func (h *holdFlags) keepAlive() time.Duration {
 	whole := (h.ttl + time.Second - 1) / time.Second
-	needed := (whole*2 + 2) / 3 * time.Second
-	if longest := math.MaxUint16 * time.Second; needed > longest {
-		return 0, usage(fmt.Errorf("--instant needs a keep-alive of two thirds of --ttl %v, and MQTT has none above %v: "+
-			"make --ttl at most %v", h.ttl, longest, longest*3/2))
-	}
-	return needed, nil
+	return (whole*2 + 2) / 3 * time.Second
 }
 
 // brief returns a context for what this process still asks the store at its end.
@@ -152,11 +141,7 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, wait time.Durat
 		return err
 	}
 	if h.instant {
-		keepAlive, err := h.keepAlive()
-		if err != nil {
-			return err
-		}
-		dialing.KeepAlive, dialing.Dialer = max(dialing.KeepAlive, keepAlive), p.dial
+		dialing.KeepAlive, dialing.Dialer = max(dialing.KeepAlive, h.keepAlive()), p.dial
 	}
 	defer supervise.Adopt()()
 	ctx, release := p.catchSignals(cmd.Context())
@@ -215,16 +200,6 @@ func findProgram(name string) (path string, err error) {
 	return "", exitWith(supervise.CodeNotExecutable, fmt.Errorf("cannot start %s: %w", name, err))
 }
 
-// signalUse is what becomes of a signal.
-type signalUse int
-
-const (
-	forChild signalUse = iota // it is passed on
-	endsWork                  // it is the first that asks this process to end
-	repeated                  // it is the first one once more
-	givesUp                   // it ends what still waits for the broker
-)
-
 // endSignals are the signals that ask this process to end.
 type endSignals struct{ first time.Time }
 
@@ -232,26 +207,21 @@ type endSignals struct{ first time.Time }
 // signals its command, and then its whole group. The child keeps its grace then.
 const sameSignal = 100 * time.Millisecond
 
-// use returns what becomes of a signal that comes now. end says that it asks this process to end. ended
-// is when the child ended by itself, or nil: from then on only the broker is waited for. A signal that
-// comes right after that may be the one that has ended the child, as where a service manager signals
-// all processes at once, and the lease is still released.
-func (e *endSignals) use(end, hasChild bool, ended *time.Time, now time.Time) signalUse {
+// use returns whether a signal that comes now is passed on to the child, and whether it ends what still waits for
+// the broker; it ends the work otherwise. end says that it asks this process to end. ended is when the child ended by
+// itself, or nil: from then on only the broker is waited for. A signal that comes right after that may be the one
+// that has ended the child, as where a service manager signals all processes at once, and the lease is still released.
+func (e *endSignals) use(end, hasChild bool, ended *time.Time, now time.Time) (pass, giveUp bool) {
 	switch {
 	case !end:
-		return forChild
+		return true, false
 	case e.first.IsZero():
 		e.first = now
-		if ended != nil && now.Sub(*ended) >= sameSignal {
-			return givesUp
-		}
-		return endsWork
+		return false, ended != nil && now.Sub(*ended) >= sameSignal
 	case now.Sub(e.first) < sameSignal:
-		return repeated
-	case hasChild:
-		return forChild // package supervise kills it
+		return false, false
 	}
-	return givesUp
+	return hasChild, !hasChild // package supervise kills a child
 }
 
 // catchSignals returns a context that ends with the first signal that asks this process to end. All
@@ -273,17 +243,17 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 				// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
 				hasChild := h.hasChild.Load()
 				end := supervise.IsEnd(s) || supervise.IsHangup(s) && terminal && !hasChild
-				switch ends.use(end, hasChild, h.ended.Load(), time.Now()) {
-				case endsWork:
-					cancel(&interruptedError{signal: s}) // ctx may have ended with parent, by the same signal
-				case givesUp:
-					cancel(&interruptedError{signal: s}) // it may be the first one
-					giveUp()
-				case forChild:
+				pass, late := ends.use(end, hasChild, h.ended.Load(), time.Now())
+				if pass {
 					select {
 					case h.signals <- s:
 					default: // sixteen wait: the child is not reading them
 					}
+					continue
+				}
+				cancel(&interruptedError{signal: s}) // ctx may have ended with parent, by the same signal
+				if late {
+					giveUp()
 				}
 			case <-finished:
 				return

@@ -23,10 +23,8 @@ func holderCommand() *cobra.Command {
 	holder := clientCommand(&cobra.Command{
 		Use:   "holder NAME",
 		Short: "Print which holder a lease has, and with --watch each change",
-		Long: `Print the name of the holder that a lease has: of an election, the leader. By default
-that is an MQTT client id. If no process holds it, the exit code is 69. --watch prints
-a line with the time and the holder, or "none", and another at each change. A new
-tenure of the same holder is a change.`,
+		Long: `Print the holder of a lease, such as the leader of an election. Without one, the exit code
+is 69. --watch prints the time and the holder, or "none", and again at each change.`,
 		Example: "holder press-7/active\nholder press-7/active --watch --json | jq --unbuffered -r .holder",
 	}, &h.connection, h.run)
 	holder.Flags().BoolVar(&h.watch, "watch", false, "go on, and print each change")

@@ -25,8 +25,8 @@ func lockCommand() *cobra.Command {
 		Use:   "lock [flags] NAME -- COMMAND [ARGUMENT…]",
 		Short: "Wait for a lease, run a command once while it is held, and release it",
 		Long: `Wait for a lease, run a command once while it is held, and release it: flock across
-machines. It ends with the child's exit code, or with 64 if the lease is held
-(--wait 0), 65 after --wait, and 66 if the lease was lost.
+machines. It ends with the child's exit code, 64 or 65 without the lease, or 66 if it
+was lost.
 
 ` + childHelp,
 		Example: "lock --wait 0 jobs/nightly -- backup || echo \"it runs elsewhere\"\n" +

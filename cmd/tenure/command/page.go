@@ -22,14 +22,10 @@ type pageFlags struct {
 }
 
 func (f *pageFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&f.addr, "admin", "", "TCP address for a status page with metrics and probes, such as 127.0.0.1:8080; "+
-		"port 0 takes a free one; default: no page")
-	flags.StringSliceVar(&f.hosts, "admin-host", nil,
-		"name, beside localhost and IP addresses, for which the status page answers; may be repeated")
-	flags.BoolVar(&f.insecure, "admin-insecure", false,
-		"let other machines read the status page, which has no encryption and no login")
-	flags.BoolVar(&f.values, "admin-values", false,
-		"show the values of leases on the status page; they contain what holders chose to tell")
+	flags.StringVar(&f.addr, "admin", "", "TCP address for a status page with metrics and probes, such as 127.0.0.1:8080")
+	flags.StringSliceVar(&f.hosts, "admin-host", nil, "name, beside localhost, for which the status page answers")
+	flags.BoolVar(&f.insecure, "admin-insecure", false, "let other machines read the status page, which has no login")
+	flags.BoolVar(&f.values, "admin-values", false, "show the values of leases on the status page")
 }
 
 // start begins to serve the page. stop ends it: the last thing that a process does,
@@ -48,10 +44,9 @@ func (f *pageFlags) start(cmd *cobra.Command, process *process, mode string) (st
 	if err := admin.CheckAddress(addr, f.insecure); err != nil {
 		return nil, usage(err)
 	}
-	version, commit := programVersion()
 	listening, err := admin.Listen(admin.Options{
 		Addr: addr, AllowInsecure: f.insecure, Hosts: f.hosts, Node: process.node, Logger: process.logger,
-		About: admin.About{Mode: mode, Version: version, Commit: commit, Values: f.values},
+		About: admin.About{Mode: mode, Version: programVersion(), Commit: commit, Values: f.values},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--admin: %w", err)

@@ -2,7 +2,6 @@ package command
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 
@@ -26,7 +25,7 @@ func passwordCommand() *cobra.Command {
 		Use:   "password",
 		Short: "Hash a password for the file of users",
 		Long: `Read a password from one line of standard input, and print its bcrypt hash for the file
-of users and rules. At a terminal it asks twice and does not show the password.`,
+of users and rules. A terminal does not show the password.`,
 		Example: "password --cost 12 < password.txt",
 		Args:    Arguments,
 	}
@@ -60,25 +59,12 @@ func readPassword(cmd *cobra.Command) ([]byte, error) {
 		line, err := readLine(cmd)
 		return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), err
 	}
-	password, err := ask(cmd, file, "Password: ")
-	if err != nil {
-		return nil, err
-	}
-	again, err := ask(cmd, file, "Again: ")
-	if err == nil && !bytes.Equal(password, again) {
-		err = errors.New("the two passwords differ: try again")
-	}
-	return password, err
-}
-
-// ask prompts on standard error and reads a line without showing it.
-func ask(cmd *cobra.Command, terminal *os.File, prompt string) ([]byte, error) {
-	fd := int(terminal.Fd())
+	fd := int(file.Fd())
 	before, err := term.GetState(fd)
 	if err != nil {
 		return nil, fmt.Errorf("terminal: %w", err)
 	}
-	fmt.Fprint(cmd.ErrOrStderr(), prompt)
+	fmt.Fprint(cmd.ErrOrStderr(), "Password: ")
 	defer fmt.Fprintln(cmd.ErrOrStderr()) // the terminal does not show the newline that was typed
 	line, err := fromInput(cmd.Context(), func() ([]byte, error) { return term.ReadPassword(fd) })
 	if cmd.Context().Err() != nil {

@@ -14,16 +14,13 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
@@ -75,50 +72,6 @@ func TestLimitsOfFlagsAndThoseDerivedFromMaxMemoryAreLogged(t *testing.T) {
 			t.Errorf("%q is not in %s", want, lines[0])
 		}
 	}
-}
-
-func TestTheLogReportsDropsAtIntervals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log logbuffer.Buffer // timers of virtual time are no order to the race detector
-		logger := log.Logger()
-		var mu sync.Mutex
-		dropped := uint64(0)
-		ctx, cancel := context.WithCancel(t.Context())
-		var task sync.WaitGroup
-		task.Go(func() {
-			reportDrops(ctx, logger, func() server.Stats {
-				mu.Lock()
-				defer mu.Unlock()
-				return server.Stats{DroppedMessages: map[server.MessageDropReason]uint64{server.MessageSessionFull: dropped, server.MessageExpired: 7}}
-			})
-		})
-		check := func(messages int, what string) {
-			t.Helper()
-			synctest.Wait()
-			if strings.Count(log.String(), "messages were dropped: session full") != messages || strings.Contains(log.String(), "expired") {
-				t.Errorf("%s: %s", what, log.String())
-			}
-		}
-		time.Sleep(119 * time.Second)
-		check(0, "nothing was dropped")
-		for range 5000 { // each millisecond
-			mu.Lock()
-			dropped++
-			mu.Unlock()
-			time.Sleep(time.Millisecond)
-		}
-		time.Sleep(10 * time.Second)
-		check(2, "5,000 were dropped")
-		if !strings.Contains(log.String(), `flag="--max-session-bytes, --max-session-messages"`) {
-			t.Errorf("the log does not name the flag: %s", log.String())
-		}
-		mu.Lock()
-		dropped++
-		mu.Unlock()
-		cancel()
-		await.Done(task.Wait)
-		check(3, "at the end")
-	})
 }
 
 func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
@@ -420,45 +373,36 @@ func TestTheDeadlineMayPassWhileTheStoreIsAskedOnceMore(t *testing.T) {
 }
 
 func TestWhatBecomesOfASignal(t *testing.T) {
-	const end, child = true, true
+	const end, child, pass, giveUp = true, true, true, true
+	began := time.Now()
 	type step struct {
 		after         time.Duration // the first one
 		end, hasChild bool
-		want          signalUse
+		pass, giveUp  bool
 	}
 	for name, steps := range map[string][]step{
-		"the child's":                        {{0, !end, child, forChild}, {time.Second, !end, !child, forChild}},
-		"once":                               {{0, end, child, endsWork}, {0, !end, child, forChild}},
-		"twice at once, as from timeout(1)":  {{0, end, child, endsWork}, {sameSignal - 1, end, child, repeated}},
-		"the second one kills the child":     {{0, end, child, endsWork}, {sameSignal, end, child, forChild}},
-		"twice at once without a child":      {{0, end, !child, endsWork}, {sameSignal - 1, end, !child, repeated}},
-		"a further one without a child":      {{0, end, !child, endsWork}, {sameSignal, end, !child, givesUp}, {time.Hour, end, !child, givesUp}},
-		"the child has ended after the kill": {{0, end, child, endsWork}, {time.Second, end, child, forChild}, {2 * time.Second, end, !child, givesUp}},
+		"the child's":                        {{0, !end, child, pass, !giveUp}, {time.Second, !end, !child, pass, !giveUp}},
+		"once":                               {{0, end, child, !pass, !giveUp}, {0, !end, child, pass, !giveUp}},
+		"twice at once, as from timeout(1)":  {{0, end, child, !pass, !giveUp}, {sameSignal - 1, end, child, !pass, !giveUp}},
+		"the second one kills the child":     {{0, end, child, !pass, !giveUp}, {sameSignal, end, child, pass, !giveUp}},
+		"twice at once without a child":      {{0, end, !child, !pass, !giveUp}, {sameSignal - 1, end, !child, !pass, !giveUp}},
+		"a further one without a child":      {{0, end, !child, !pass, !giveUp}, {sameSignal, end, !child, !pass, giveUp}},
+		"the child has ended after the kill": {{0, end, child, !pass, !giveUp}, {time.Second, end, child, pass, !giveUp}, {time.Minute, end, !child, !pass, giveUp}},
 	} {
 		var ends endSignals
-		began := time.Now()
 		for i, step := range steps {
-			if got := ends.use(step.end, step.hasChild, nil, began.Add(step.after)); got != step.want {
-				t.Errorf("%s: %d: %v, want %v", name, i, got, step.want)
+			if pass, giveUp := ends.use(step.end, step.hasChild, nil, began.Add(step.after)); pass != step.pass || giveUp != step.giveUp {
+				t.Errorf("%s: %d: pass %v, give up %v", name, i, pass, giveUp)
 			}
 		}
 	}
-}
-
-func TestWhatBecomesOfASignalAfterTheChildEnded(t *testing.T) {
-	ended := time.Now()
-	for after, want := range map[time.Duration]signalUse{
-		0:              endsWork, // it may have ended the child, too
-		sameSignal - 1: endsWork,
-		sameSignal:     givesUp,
-		time.Hour:      givesUp,
-	} {
+	// After the child ended by itself, at once: the signal may have ended the child, too.
+	for after, want := range map[time.Duration]bool{0: false, sameSignal - 1: false, sameSignal: true, time.Hour: true} {
 		var ends endSignals
-		if got := ends.use(true, false, &ended, ended.Add(after)); got != want {
-			t.Errorf("after %v: %v, want %v", after, got, want)
-		}
-		if got := ends.use(true, false, &ended, ended.Add(after+sameSignal)); got != givesUp {
-			t.Errorf("another one, after %v: %v, want %v", after, got, givesUp)
+		_, giveUp := ends.use(end, !child, &began, began.Add(after))
+		_, again := ends.use(end, !child, &began, began.Add(after+sameSignal))
+		if giveUp != want || !again {
+			t.Errorf("after %v: give up %v, want %v; another one: %v", after, giveUp, want, again)
 		}
 	}
 }

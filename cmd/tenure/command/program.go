@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"runtime"
@@ -119,7 +120,7 @@ func (p Program) execute(ctx context.Context, root *cobra.Command) (code int, te
 	if errors.As(err, new(*pflag.NotExistError)) {
 		err = fmt.Errorf("%w; usage: %s", err, cmd.UseLine()) // a flag of the child goes after --
 	}
-	err = afterSignal(ctx, nameFlag(err, p.OptionFlags))
+	err = afterSignal(ctx, nameFlag(err))
 	if text = err.Error(); entered {
 		text = oneLine(text)
 	} else {
@@ -129,19 +130,14 @@ func (p Program) execute(ctx context.Context, root *cobra.Command) (code int, te
 	return exitCode(err), output.CleanLines(settings.Explain(cmd.Flags(), text)), err
 }
 
-// nameFlag returns err with the name of a flag, if a package has refused the option of one. more adds to
-// optionFlags.
-func nameFlag(err error, more map[string]string) error {
-	var refused *optionerror.Error
-	if !errors.As(err, &refused) {
-		return err
+// nameFlag returns err with the name of a flag, if a package has refused the option of one.
+func nameFlag(err error) error {
+	if refused := (*optionerror.Error)(nil); errors.As(err, &refused) {
+		if flag := optionFlags[refused.Package+"."+refused.Field]; flag != "" {
+			return usage(errors.New(refused.Text("--" + flag)))
+		}
 	}
-	option := refused.Package + "." + refused.Field
-	flag := cmp.Or(optionFlags[option], more[option])
-	if flag == "" {
-		return err
-	}
-	return usage(errors.New(refused.Text("--" + flag)))
+	return err
 }
 
 // oneLine returns the text of an error as one line that a terminal can show: a broker or a store may
@@ -156,16 +152,14 @@ func (p Program) Command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   p.Name,
 		Short: "Leases, fencing tokens and a state store over MQTT 5",
-		Long: `Leases, fencing tokens and a state store over MQTT 5.
-
-A flag that is not given has the value of its variable, such as TENURE_BROKER
-for --broker, or else of its key in the file of --config (TENURE_CONFIG):
-
-` + settings.Example,
+		Long: "Leases, fencing tokens and a state store over MQTT 5.\n\n" +
+			"A flag that is not given has the value of its variable, such as TENURE_BROKER for\n" +
+			"--broker, or else of its key in the file of --config (TENURE_CONFIG):\n\n" + settings.Example,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       versionText(),
 	}
+	maps.Copy(optionFlags, p.OptionFlags)
 	settings.Register(root)
 	registerLogFlags(root.PersistentFlags())
 	root.AddCommand(
@@ -241,25 +235,17 @@ func Arguments(cmd *cobra.Command, arguments []string) error {
 // toolchain says what was built.
 var version, commit string
 
-// programVersion returns the version, and the commit with a mark if files were changed since that.
-func programVersion() (release, revision string) {
-	release, revision = version, commit
-	if info, ok := debug.ReadBuildInfo(); ok {
-		release = cmp.Or(release, info.Main.Version)
-		for _, setting := range info.Settings {
-			switch {
-			case setting.Key == "vcs.revision":
-				revision = cmp.Or(revision, setting.Value)
-			case setting.Key == "vcs.modified" && setting.Value == "true" && commit == "":
-				revision += ", modified"
-			}
-		}
+// programVersion returns the version. A build that is no release has its commit in that.
+func programVersion() string {
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		info = new(debug.BuildInfo)
 	}
-	return cmp.Or(release, "(devel)"), cmp.Or(revision, "unknown")
+	return cmp.Or(version, info.Main.Version, "(devel)")
 }
 
 // versionText is what --version prints after the name of the program.
 func versionText() string {
-	release, revision := programVersion()
-	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", release, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", programVersion(), cmp.Or(commit, "unknown"),
+		runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

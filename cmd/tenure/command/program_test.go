@@ -187,9 +187,8 @@ func TestTheKeysOfAllReportsHaveOneConvention(t *testing.T) {
 		report  any
 		keys    string // empty: only the convention is tested
 	}{
-		{"get, set, del, vdel, watch", entryReport{}, "time key keyBase64 exists value valueBase64 version deleted missed"},
+		{"get, watch", entryReport{}, "time key keyBase64 exists value valueBase64 version missed"},
 		{"holder", holderReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version"},
-		{"switchover", switchoverReport{}, "time name nameBase64 held holder holderBase64 value valueBase64 version from fromBase64 gapMillis"},
 		{"doctor", doctor.Report{}, "address clientId steps steps.name steps.broker steps.status steps.found steps.cure steps.kind identity clockOffsetMillis " +
 			"roundTrips roundTrips.count roundTrips.minMillis roundTrips.medianMillis roundTrips.maxMillis certificateExpires"},
 		{"check, backup, restore", journal.Report{}, "file online bytes liveBytes records keys fences replies changes identity bound warnings clean"},

@@ -28,11 +28,9 @@ func releaseCommand() *cobra.Command {
 	release := clientCommand(&cobra.Command{
 		Use:   "release NAME",
 		Short: "Take a lease from its holder",
-		Long: `Take a lease from its holder, after showing it and asking. The next process may acquire
-the lease at once, while the holder goes on until it notices; only work that carries
-its fencing token is refused meanwhile. So stop the holder first if it can be reached.
-If the lease has another holder since it was shown, nothing changes, and the exit code
-is 69. A store of Tenure logs the client, its user, its address and --reason.`,
+		Long: `Take a lease from its holder, after showing it and asking. Another process may acquire it
+at once, while the holder goes on until it notices: stop the holder first if it can be
+reached. If the lease has passed on meanwhile, nothing changes, and the exit code is 69.`,
 		Example: `release press-7/active --force --reason "gateway-a lost its disk"`,
 	}, &r.connection, r.run)
 	release.PreRunE = func(cmd *cobra.Command, _ []string) error {

@@ -8,7 +8,6 @@ import (
 	"net"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/server/standby"
 )
@@ -16,8 +15,8 @@ import (
 // Replication makes several processes share the data of a store. A program that has it gives it
 // to its [Program].
 type Replication interface {
-	// Register adds flags to serve, or to attach. It is called for one of them.
-	Register(flags *pflag.FlagSet)
+	// Register adds flags to serve or attach, and to its texts of help. It is called for one of them.
+	Register(cmd *cobra.Command)
 	// Chosen reports whether the flags ask for it. The error says which contradict each other.
 	Chosen() (bool, error)
 	// KeepsData reports whether it keeps data below the directory of --data, rather than
@@ -25,9 +24,6 @@ type Replication interface {
 	KeepsData() bool
 	// Start begins. ctx ends with the command.
 	Start(ctx context.Context, settings ReplicaSettings) (Candidate, error)
-	// Help is text for --help, and Examples are lines for it.
-	Help() string
-	Examples() string
 }
 
 // ReplicaSettings are what a Candidate needs.
@@ -56,15 +52,6 @@ type Candidate interface {
 	Where() string
 	// Close ends it.
 	Close() error
-}
-
-// addReplication adds the texts and flags of replication to a command, unless it is nil.
-func addReplication(cmd *cobra.Command, replication Replication) {
-	if replication != nil {
-		cmd.Long += "\n\n" + replication.Help()
-		cmd.Example += "\n" + replication.Examples()
-		replication.Register(cmd.Flags())
-	}
 }
 
 // isReplicated reports whether the flags ask for replication, which may be nil.

@@ -26,14 +26,12 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME -- COMMAND [ARGUMENT…]",
 		Short: "Run a command on one machine at a time, and on another one after a failure",
-		Long: `Run a command on one machine at a time, and on another one after a failure. Each machine
-runs this with the same name. One leads, and runs the command as its child. When it
-cannot renew the lease, or is unhealthy, it ends the child and stands by. When the
-child ends by itself, run ends with its exit code.
+		Long: `Run a command on one machine at a time: each runs this with the same name. One leads, and
+runs the command as its child. When it cannot renew the lease, or is unhealthy, it ends
+the child and stands by. When the child ends by itself, run ends with its exit code.
 
 ` + childHelp,
 		Example: "run web -- python3 -m http.server 8000\n" +
-			"run --health 'test -e /srv/ready' web -- ./server\n" +
 			"run --rank 1 --ttl 2s plc -- ./gateway   # the other node has --rank 0 --fail-back 1m",
 		Args: programArguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
@@ -47,13 +45,10 @@ child ends by itself, run ends with its exit code.
 	r.register(flags)
 	e := &r.election
 	flags.IntVar(&e.Rank, "rank", 0, "0 is the preferred node; a node waits a while for nodes of a lower rank")
-	flags.DurationVar(&e.FailBackAfter, "fail-back", 0,
-		"how long this node waits, healthy, before it asks a leader of a worse rank to hand over; 0: it never asks")
-	flags.StringVar(&r.health, "health", "", "command line for "+supervise.Shell+" that ends with 0 while this node can lead; "+
-		"a node that cannot ends its child and stands by")
+	flags.DurationVar(&e.FailBackAfter, "fail-back", 0, "after how long, healthy, to ask a leader of a worse rank to hand over")
+	flags.StringVar(&r.health, "health", "", "command line for "+supervise.Shell+" that ends with 0 while this node can lead")
 	flags.DurationVar(&e.HealthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
-	flags.DurationVar(&e.HealthTimeout, "health-timeout", 0,
-		"how long --health may take; then it is killed, and counts as failed; default: a third of --ttl")
+	flags.DurationVar(&e.HealthTimeout, "health-timeout", 0, "how long --health may take; default: a third of --ttl")
 	return cmd
 }
 
@@ -85,9 +80,8 @@ func (r *runFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options
 	}
 	electing, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	var last *supervise.Status // of the child that ended the election, or ended because of a signal
-	var lost error             // with an exit code, of the child that ended the election
-	cutOff := false            // the child was ended with the client
+	var last *error // of the child that ended the election, or ended because of a signal
+	cutOff := false // the child was ended with the client
 	err = elector.Run(electing, func(term context.Context, t *election.Term) error {
 		token, err := t.Token()
 		if err != nil {
@@ -96,15 +90,17 @@ func (r *runFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options
 		status, err := p.runChild(term, t.Tenure(), token)
 		switch {
 		case errors.As(err, new(*exitError)):
-			lost = err
+			last = &err
 			end(errChildEnded)
 		case err != nil:
 			return err
 		case !status.Stopped:
-			last = &status
+			err = exitOf(status)
+			last = &err
 			end(errChildEnded)
 		case ctx.Err() != nil && !status.NeverStarted():
-			last = &status
+			err = exitOf(status)
+			last = &err
 		default:
 			if term.Err() == nil { // the guard has ended the child; the client may not know why yet
 				_ = p.lossOf(t.Tenure())
@@ -114,10 +110,8 @@ func (r *runFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options
 		return nil
 	})
 	switch {
-	case lost != nil:
-		return lost
 	case last != nil:
-		return exitOf(*last)
+		return *last
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case cutOff && err != nil: // no campaign can follow: another client has this client id

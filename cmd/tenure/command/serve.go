@@ -11,7 +11,6 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +18,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
@@ -47,43 +45,35 @@ func serveCommand(replication Replication) *cobra.Command {
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Run an MQTT broker with a state store inside, until interrupted",
-		Long: `Run an MQTT 5 broker with a state store inside, until SIGINT or SIGTERM.
-Where a broker runs already, use the command attach instead.
-
-` + storeHelp + `
+		Long: "Run an MQTT 5 broker with a state store inside. Where a broker runs already, use attach.\n\n" + storeHelp + `
 
 An address that other machines can reach needs TLS (--tls-cert, --tls-key) and
-authentication (--auth or --client-ca), or --insecure. SIGHUP reads the users, the rules
-and the certificate again; if a file is invalid, its previous content stays.`,
+authentication (--auth or --client-ca), or --insecure. SIGHUP reads the files again.`,
 		Example: "serve --memory --admin 127.0.0.1:8080\n" +
 			"serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml",
 		Args: Arguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
 	}
-	addReplication(serve, replication)
 	s.register(serve.Flags())
+	if replication != nil {
+		replication.Register(serve)
+		serve.Flags().StringVar(&s.advertise, "advertise", "", "host:port at which clients reach this server, for those that "+
+			"stand by; default: --addr, with the name of this machine if that is no address")
+	}
 	return serve
 }
 
 // register adds the flags.
 func (s *serveFlags) register(flags *pflag.FlagSet) {
-	if s.replication != nil {
-		flags.StringVar(&s.advertise, "advertise", "",
-			"host:port at which clients reach this server; servers that stand by refer them to it; "+
-				"default: --addr, with the name of this machine if that is no address")
-	}
 	s.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
 	s.page.register(flags)
 	s.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
 	flags.StringVar(&s.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
-	flags.StringVar(&s.clientCA, "client-ca", "", "file with the authorities that issue the accepted client certificates, "+
-		"in PEM; without --auth every client needs one")
+	flags.StringVar(&s.clientCA, "client-ca", "", "file with the authorities of client certificates, in PEM")
 	flags.StringVar(&s.auth, "auth", "", "file with users and rules, in YAML; the command password makes the hashes for it")
-	flags.BoolVar(&s.AllowInsecure, "insecure", false,
-		"let other machines reach the server without TLS or without authentication")
+	flags.BoolVar(&s.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or authentication")
 	flags.BoolVar(&s.Retain, "retain", false, "allow retained messages")
-	flags.DurationVar(&s.PacketTimeout, "packet-timeout", 30*time.Second,
-		"how long a packet may take to arrive, from its first byte")
+	flags.DurationVar(&s.PacketTimeout, "packet-timeout", 30*time.Second, "how long a packet may take to arrive")
 	flags.Uint32Var(&s.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes; at least 1024")
 	settings.Bytes(flags, &s.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; "+
 		"limits that are not given are derived from it; 0 means no limit")
@@ -103,10 +93,8 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 	number(&l.RetainedMessages, "max-retained", "messages that may be retained, with --retain; 0 means 10000")
 	bytes(&l.RetainedBytes, "max-retained-bytes", "what retained messages may have together", "64MiB")
 	number(&s.PasswordChecks, "password-checks", "passwords that are checked at once; 0 means half of the processors")
-	number(&s.MaxUnauthenticated, "max-unauthenticated",
-		"open connections that may be unauthenticated; a new one closes the oldest; each has 5s; 0 means 256")
-	number(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address",
-		"the same for one remote address; 0 means 64, and no separate limit for this machine")
+	number(&s.MaxUnauthenticated, "max-unauthenticated", "open connections that may be unauthenticated; 0 means 256")
+	number(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", "the same for one address; 0 means 64")
 }
 
 func (s *serveFlags) run(cmd *cobra.Command) (err error) {
@@ -146,7 +134,15 @@ func (s *serveFlags) run(cmd *cobra.Command) (err error) {
 		process.node.Describe(s.url(listening.Addr()), where)
 		process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", s.url(listening.Addr()), where))
 		s.store.warnOfMemory(s.Logger)
-		return &monitoredServer{listening, process}, nil
+		return servedStore(func(ctx context.Context) error {
+			process.node.Serve(admin.Store{
+				Identity: listening.Identity(), State: listening.State, Server: listening.Stats, Usage: listening.Usage,
+			})
+			return withMemory(ctx, listening.Serve, func() int64 {
+				u := listening.Usage()
+				return heldBy(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes + u.ArrivingBytes + u.RetainedBytes
+			})
+		}), nil
 	}
 	replicated, err := isReplicated(s.replication)
 	switch {
@@ -194,30 +190,6 @@ func (s *serveFlags) clientAddress(listening net.Addr) (string, error) {
 		}
 	}
 	return net.JoinHostPort(host, port), err
-}
-
-// monitoredServer is a server that logs what it drops, and that the status page and the watchdog of systemd know.
-type monitoredServer struct {
-	*server.Server
-	process *process
-}
-
-// Serve serves until ctx ends.
-func (m *monitoredServer) Serve(ctx context.Context) error {
-	working, cancel := context.WithCancel(ctx)
-	var tasks sync.WaitGroup
-	tasks.Go(func() { reportDrops(working, m.process.logger, m.Stats) })
-	tasks.Go(func() {
-		memory.Release(working, func() int64 {
-			u := m.Usage()
-			return heldBy(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes + u.ArrivingBytes + u.RetainedBytes
-		})
-	})
-	m.process.node.Serve(admin.Store{Identity: m.Identity(), State: m.State, Server: m.Stats, Usage: m.Usage})
-	err := m.Server.Serve(ctx)
-	cancel()
-	tasks.Wait()
-	return err
 }
 
 // url returns the URL of a server at an address.
@@ -289,43 +261,4 @@ func (s *serveFlags) warnOfReaders() {
 	}
 	s.Logger.Warn("other users of this machine may read or change the file with users and password hashes; chmod 600 prevents that",
 		"flag", "--auth", "file", s.auth, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
-}
-
-// dropInterval is how often the log reports dropped messages. One line for many messages needs no rate limit.
-const dropInterval = 10 * time.Second
-
-// dropFlags gives the flags that raise the limit behind a reason to drop messages.
-var dropFlags = map[server.MessageDropReason]string{
-	server.MessageConnectionFull: "--max-outgoing-bytes, --max-all-outgoing-bytes",
-	server.MessageSessionFull:    "--max-session-bytes, --max-session-messages",
-	server.MessageSessionsFull:   "--max-all-session-bytes",
-	server.MessageNotRetained:    "--max-retained, --max-retained-bytes",
-}
-
-// reportDrops logs which messages a server dropped because of a limit, until ctx ends.
-func reportDrops(ctx context.Context, logger *slog.Logger, stats func() server.Stats) {
-	ticks := time.NewTicker(dropInterval)
-	defer ticks.Stop()
-	reported := make(map[server.MessageDropReason]uint64)
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done(): // for the last time
-		case <-ticks.C:
-		}
-		dropped := stats().DroppedMessages
-		for reason, flags := range dropFlags {
-			if more := dropped[reason] - reported[reason]; more > 0 {
-				logger.Warn("messages were dropped: "+string(reason), "messages", more, "flag", flags)
-				reported[reason] += more
-			}
-		}
-	}
-}
-
-// goroutineMemory is roughly the memory that one goroutine of a connection accounts for.
-const goroutineMemory = 16 << 10
-
-// heldBy estimates how many bytes a store and the goroutines of connections hold.
-func heldBy(u statestore.Usage) int64 {
-	return u.Bytes + u.WatchBytes + u.DedupBytes + int64(runtime.NumGoroutine())*goroutineMemory
 }

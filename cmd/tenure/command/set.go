@@ -21,13 +21,10 @@ func setCommand() *cobra.Command {
 	set := clientCommand(&cobra.Command{
 		Use:   "set KEY VALUE",
 		Short: "Set a key, and print its new version",
-		Long: `Set a key, and print the version that the store gave it. The value "-" is standard
-input, byte for byte; what begins with a dash goes after --. If the condition of
---nx or --nex is not met, nothing changes and the exit code is 69. After a request
-with --fence, the store refuses writes without a token, or with an older one.`,
-		Example: `set recipe - < recipe.bin
-set jobs/7 "$HOSTNAME" --nx --px 30s     # only if the key is free
-set setpoint 21.5 --fence "$TENURE_TOKEN"`,
+		Long: `Set a key, and print its version. "-" is standard input; what begins with a dash goes
+after --. If a condition is not met, nothing changes and the exit code is 69. After a
+request with --fence, the store refuses writes without a token, or with an older one.`,
+		Example: "set jobs/7 \"$HOSTNAME\" --nx --px 30s\nset setpoint 21.5 --fence \"$TENURE_TOKEN\"",
 	}, &k.connection, func(cmd *cobra.Command, client *transport.Client, arguments []string) error {
 		value, err := readValue(cmd, arguments[1])
 		if err != nil {
@@ -39,10 +36,6 @@ set setpoint 21.5 --fence "$TENURE_TOKEN"`,
 			return fmt.Errorf("%w (the key has version %s)", err, version)
 		case err != nil:
 			return err
-		case k.asJSON:
-			report := reportOf(arguments[0])
-			report.Version = versionOf(version)
-			return output.JSON(cmd.OutOrStdout(), report)
 		}
 		_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Clean(version.String()))
 		return err
@@ -62,19 +55,16 @@ set setpoint 21.5 --fence "$TENURE_TOKEN"`,
 		return err
 	}
 	flags := set.Flags()
-	k.register(flags)
 	k.registerFence(flags)
 	flags.BoolVar(&ifMissing, "nx", false, "set the key only if it does not exist")
 	flags.BoolVar(&ifMissingOrEqual, "nex", false, "set the key only if it does not exist or holds VALUE already")
 	flags.DurationVar(&options.TTL, "px", 0, "how long the key lives, like 30s; by default it does not expire")
-	flags.BoolVar(&options.Persist, "persist", false,
-		"ask the store to keep the key on disk (aio-persistence); a store of Tenure treats all keys alike")
+	flags.BoolVar(&options.Persist, "persist", false, "ask a store of Azure IoT Operations to keep the key on disk")
 	return set
 }
 
 func (k *keyFlags) registerFence(flags *pflag.FlagSet) {
-	flags.StringVar(&k.fence, "fence", "", `fencing token, such as "$TENURE_TOKEN" in the child of run: `+
-		"the store refuses the request if the key has seen a newer one")
+	flags.StringVar(&k.fence, "fence", "", `fencing token, as "$TENURE_TOKEN" in the child of run, against a newer one`)
 	settings.NotEmpty(flags, "fence") // of an unset variable: the request must not go unprotected
 }
 

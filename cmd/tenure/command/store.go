@@ -11,10 +11,12 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/server/standby"
@@ -22,10 +24,8 @@ import (
 )
 
 const (
-	storeHelp = `The data is in the directory of --data: a restart goes on with all keys, leases and
-fences, and each lease gets its whole TTL again. With --memory a restart forgets them;
---hold-off with the longest TTL in use keeps a store without data from granting a lease
-that an earlier one has granted.`
+	storeHelp = `A restart goes on with all keys, leases and fences in --data, and forgets them with
+--memory: give --hold-off with the longest TTL in use then.`
 	// inMemory is what the first line says in place of a directory.
 	inMemory = "memory only"
 	// serveFolder is where serve keeps its data by default, in the user's directory for state.
@@ -50,20 +50,16 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
 	s.flags, s.dialect = flags, dialects[0]
 	directoryFlag(flags, &s.dir, "directory for the data, made if it is missing", folder)
 	flags.BoolVar(&s.memory, "memory", false, "keep the data in memory: a restart forgets every key, lease and fence")
-	flags.BoolVar(&s.Strict, "strict", false, "close gaps of the protocol: fences of protected keys stay after deletion and "+
-		"expiry, a token above all versions is refused, and keys under a --lock-prefix need an expiry and a holder's value")
-	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict; may be repeated")
-	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store that starts without data, or from a restored backup, "+
-		"grants no lease; give it the longest TTL in use")
+	flags.BoolVar(&s.Strict, "strict", false, "keep fences after deletion and expiry, refuse tokens above all versions, "+
+		"and take only locks under a --lock-prefix")
+	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict")
+	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store without data, or from a backup, grants no lease")
 	flags.IntVar(&s.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means "+noLimit)
-	settings.Bytes(flags, &s.MaxBytes, "max-bytes",
-		"how many bytes keys, values and fencing tokens may have together; 0 means "+noLimit)
+	settings.Bytes(flags, &s.MaxBytes, "max-bytes", "what keys, values and tokens may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
-	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow,
-		"how many requests of each client are remembered, so that none is applied twice; serve: also how many it may send at once")
-	settings.Choice(flags, &s.dialect, "dialect", dialects,
-		"how to write replies where deployed stores differ from their documentation; auto: as each client does")
+	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "requests of each client that are remembered")
+	settings.Choice(flags, &s.dialect, "dialect", dialects, "how to write replies where deployed stores differ")
 }
 
 // check refuses values that no flag type refuses.
@@ -127,6 +123,23 @@ func (s *storeFlags) serve(cmd *cobra.Command, process *process, folder string, 
 	return stopped(cmd, err)
 }
 
+// A servedStore is a store that is a function.
+type servedStore func(context.Context) error
+
+// Serve implements standby.Store.
+func (s servedStore) Serve(ctx context.Context) error { return s(ctx) }
+
+// withMemory calls serve, and returns unused memory to the system meanwhile.
+func withMemory(ctx context.Context, serve func(context.Context) error, held func() int64) error {
+	working, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() { memory.Release(working, held) })
+	err := serve(ctx)
+	cancel()
+	tasks.Wait()
+	return err
+}
+
 // stopped ends the output of a store that was asked to stop, if there was no error.
 func stopped(cmd *cobra.Command, err error) error {
 	if err == nil {
@@ -154,20 +167,14 @@ func dataDirectory(dir, folder string) (string, error) {
 // userStateDirectory returns where programs keep what must outlive them and is neither
 // configuration nor cache: package os knows only these two.
 func userStateDirectory() (string, error) {
-	switch runtime.GOOS {
-	case "windows":
+	if runtime.GOOS == "windows" {
 		return os.UserCacheDir() // %LocalAppData%
-	case "darwin", "ios":
-		return os.UserConfigDir() // ~/Library/Application Support
 	}
 	// The XDG Base Directory Specification: a relative path is to be ignored.
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return dir, nil
 	}
 	home, err := os.UserHomeDir()
-	if err == nil && !filepath.IsAbs(home) {
-		err = errors.New("$HOME is a relative path")
-	}
 	return filepath.Join(home, ".local", "state"), err
 }
 
@@ -188,3 +195,11 @@ func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {
 
 // Directory returns where a store keeps its data: dir, or the default if that is empty.
 func Directory(dir string) (string, error) { return dataDirectory(dir, serveFolder) }
+
+// goroutineMemory is roughly the memory that one goroutine of a connection accounts for.
+const goroutineMemory = 16 << 10
+
+// heldBy estimates how many bytes a store and the goroutines of connections hold.
+func heldBy(u statestore.Usage) int64 {
+	return u.Bytes + u.WatchBytes + u.DedupBytes + int64(runtime.NumGoroutine())*goroutineMemory
+}

@@ -16,9 +16,8 @@ import (
 // switchoverFlags are the flags of switchover.
 type switchoverFlags struct {
 	connection
-	to     string
-	wait   time.Duration
-	asJSON bool
+	to   string
+	wait time.Duration
 }
 
 func switchoverCommand() *cobra.Command {
@@ -35,17 +34,8 @@ refuses, and 69 if none leads. The client needs the right to write the key NAME/
 	flags := cmd.Flags()
 	flags.StringVar(&s.to, "to", "", "name of the holder that is to lead; default: any other candidate")
 	flags.DurationVar(&s.wait, "wait", 30*time.Second, "how long to wait until the other candidate leads")
-	flags.BoolVar(&s.asJSON, "json", false, "print JSON")
 	settings.CommandLineOnly(flags, "to")
 	return cmd
-}
-
-// A switchoverReport is what switchover prints as JSON: the leader, and what was before.
-type switchoverReport struct {
-	holderReport
-	From       *string       `json:"from,omitempty"`
-	FromBase64 []byte        `json:"fromBase64,omitempty"`
-	Gap        output.Millis `json:"gapMillis"`
 }
 
 func (s *switchoverFlags) run(cmd *cobra.Command, client *transport.Client, arguments []string) error {
@@ -63,18 +53,12 @@ func (s *switchoverFlags) run(cmd *cobra.Command, client *transport.Client, argu
 		return exitWith(exitTimeout, err)
 	case err != nil:
 		return err
-	case s.asJSON:
-		report := switchoverReport{holderReport: reportHolder(arguments[0], switched.To)}
-		report.From, report.FromBase64 = output.Text(switched.From.Name)
-		report.Gap.Duration = switched.Gap
-		return output.JSON(cmd.OutOrStdout(), report)
 	}
-	to := output.Clean(switched.To.Name)
-	if switched.To.Value == switched.From.Value {
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s leads already\n", to)
-		return err
+	text := output.Clean(switched.To.Name) + " leads already"
+	if switched.To.Value != switched.From.Value {
+		text = fmt.Sprintf("%s leads; %s handed over, and none led for %v", output.Clean(switched.To.Name),
+			output.Clean(switched.From.Name), switched.Gap.Round(100*time.Microsecond))
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s leads; %s handed over, and none led for %v\n", to,
-		output.Clean(switched.From.Name), switched.Gap.Round(100*time.Microsecond))
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
 	return err
 }

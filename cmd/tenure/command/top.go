@@ -109,11 +109,6 @@ func leaseTable(ctx context.Context, page *adminclient.Page, names []string) (st
 			fmt.Fprintln(table, leaseRow(lease, state.At))
 		}
 	}
-	for _, name := range names {
-		if !slices.ContainsFunc(state.Leases, func(l adminclient.Lease) bool { return l.Name == name }) {
-			fmt.Fprintf(table, "%s\tnot known\t-\t-\n", output.Clean(name))
-		}
-	}
 	_ = table.Flush() // to memory
 	if state.LeasesHidden > 0 {
 		fmt.Fprintf(&text, "%d more\n", state.LeasesHidden)

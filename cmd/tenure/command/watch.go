@@ -17,8 +17,7 @@ func watchCommand() *cobra.Command {
 		Use:   "watch KEY",
 		Short: "Print a key and then each change of it, until interrupted",
 		Long: `Print what a key holds and then each change, a line each: the time, "set" and the value
-as a quoted string, or "missing". After a lost connection the line says "missed":
-changes may lie before it.`,
+as a quoted string, or "missing". "missed" says that changes may lie before the line.`,
 		Example: `watch recipe --json | jq --unbuffered .value`,
 	}, &k.connection, k.watch)
 	k.register(watch.Flags())
@@ -53,7 +52,7 @@ func (k *keyFlags) watch(cmd *cobra.Command, client *transport.Client, arguments
 func (k *keyFlags) printChange(w io.Writer, key string, change transport.Change) error {
 	now := time.Now().Format(timeLayout)
 	if k.asJSON {
-		report := reportOf(key).with(change.Entry)
+		report := reportOf(key, change.Entry)
 		report.Time, report.Missed = now, change.Missed
 		return output.JSON(w, report)
 	}
