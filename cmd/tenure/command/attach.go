@@ -52,7 +52,7 @@ docs/attach.md says which rules the broker needs, and how long its queues must b
 				s.broker = arguments[0]
 			}
 			if s.broker == "" {
-				return usage(errors.New("give the URL of the broker, like mqtt://localhost:1883"))
+				return usagef("give the URL of the broker, like mqtt://localhost:1883")
 			}
 			return s.run(cmd)
 		},
@@ -64,7 +64,7 @@ docs/attach.md says which rules the broker needs, and how long its queues must b
 	s.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	s.page.register(flags)
 	s.credentials.register(flags)
-	flags.StringVar(&s.broker, "broker", "", "the URL, where no argument gives it: for TENURE_BROKER and the file of --config")
+	flags.StringVar(&s.broker, "broker", "", "the URL, for TENURE_BROKER and the file of --config")
 	flags.BoolVar(&s.wait, "wait", false, "stand by while another store answers, and begin empty when it is gone")
 	flags.IntVar(&s.maxClients, "max-clients", 0, "clients that the store remembers; 0 means 10000")
 	return attach
@@ -124,7 +124,7 @@ func (s *attachFlags) run(cmd *cobra.Command) (err error) {
 	case err != nil:
 		return err
 	case replicated && s.wait:
-		return usage(errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it"))
+		return usagef("--wait is for a spare without data; processes that share a store take turns without it")
 	case replicated:
 		options.Shared = true
 		settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
@@ -145,7 +145,9 @@ func (s *attachFlags) run(cmd *cobra.Command) (err error) {
 }
 
 // announce says when a store stands by, and when it answers, until ctx ends.
-func (s *attachFlags) announce(ctx context.Context, cmd *cobra.Command, process *process, store *attach.Store, where string) {
+func (s *attachFlags) announce(
+	ctx context.Context, cmd *cobra.Command, process *process, store *attach.Store, where string,
+) {
 	status := admin.Store{
 		Identity: store.Identity(), State: store.State, Attached: store.Stats,
 		Usage: func() server.Usage { return server.Usage{Store: store.Usage()} },
@@ -174,7 +176,7 @@ func explainAttach(err error, where string) error {
 	case errors.Is(err, attach.ErrAnotherStore):
 		return fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)
 	case errors.Is(err, attach.ErrStaleData):
-		return fmt.Errorf("%w. The data is in %s: move it away, or give another directory with --data, and give --hold-off", err, where)
+		return fmt.Errorf("%w. The data is in %s: move it away, or give another --data, and give --hold-off", err, where)
 	}
 	return err
 }
@@ -183,7 +185,7 @@ func explainAttach(err error, where string) error {
 func (s *attachFlags) options() (options attach.Options, err error) {
 	if s.wait {
 		if s.store.dir != "" {
-			return options, errors.New("--wait begins without data, because what the other store has granted is not in --data; give one of them")
+			return options, errors.New("--wait begins without data; give it or --data")
 		}
 		s.store.memory = true
 		if s.store.HoldOff == 0 {

@@ -1,11 +1,13 @@
 package command
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -43,7 +45,7 @@ func (c *connection) register(flags *pflag.FlagSet) {
 	c.flags = flags
 	flags.StringVar(&c.broker, "broker", defaultBroker, "address of the broker (mqtt, mqtts, ws or wss), or several with "+
 		"commas; without it the variables of Azure IoT Operations count (AIO_BROKER_HOSTNAME)")
-	flags.StringVar(&c.clientID, "client-id", "", "MQTT client id, for one process at a time; default: host name and number")
+	flags.StringVar(&c.clientID, "client-id", "", "MQTT client id, for one process at a time; default: a random one")
 	c.credentials.register(flags)
 	flags.DurationVar(&c.timeout, "timeout", defaultTimeout, "how long to wait for the broker, and then for each answer")
 }
@@ -211,4 +213,54 @@ func ClientTLS(caFlag, ca string, read func() (*tls.Certificate, error)) (*tls.C
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return read() }
 	}
 	return config, nil
+}
+
+// maxLine bounds a line that a command reads, in bytes.
+const maxLine = 1 << 10
+
+// fromInput returns what read reads from standard input, or the cause of ctx when that ends. The goroutine
+// that reads stays blocked then, because a read from a terminal cannot be cancelled; the process ends next.
+func fromInput(ctx context.Context, read func() ([]byte, error)) (content []byte, err error) {
+	done := make(chan struct{})
+	var got []byte
+	var failure error
+	go func() {
+		defer close(done)
+		got, failure = read()
+	}()
+	select {
+	case <-done:
+		if failure != nil {
+			return nil, fmt.Errorf("standard input: %w", failure)
+		}
+		return got, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// readLine reads the first line of standard input, with its line break if it has one. An endless line is cut at
+// maxLine bytes.
+func readLine(cmd *cobra.Command) ([]byte, error) {
+	return fromInput(cmd.Context(), func() ([]byte, error) {
+		line, err := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), maxLine)).ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return line, err
+	})
+}
+
+// readValue returns the value that an argument names: itself, or standard input for "-".
+func readValue(cmd *cobra.Command, argument string) ([]byte, error) {
+	if argument != "-" {
+		return []byte(argument), nil
+	}
+	return fromInput(cmd.Context(), func() ([]byte, error) {
+		content, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), maxValue+1))
+		if err == nil && len(content) > maxValue {
+			return nil, fmt.Errorf("it has more than %d bytes, and no store takes such a value", maxValue)
+		}
+		return content, err
+	})
 }

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -69,7 +70,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) (err error) {
 	case f.asJSON:
 		failed = output.JSON(w, report)
 	case failure == nil:
-		_, err := fmt.Fprintf(w, "\nThe store can be used; warnings: %d, in %v.\n", report.Warnings(), time.Since(began).Round(time.Millisecond))
+		took := time.Since(began).Round(time.Millisecond)
+		_, err := fmt.Fprintf(w, "\nThe store can be used; warnings: %d, in %v.\n", report.Warnings(), took)
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil || failure == nil {
@@ -83,8 +85,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) (err error) {
 
 // printStep prints a step, with its cure in a line below.
 func printStep(w io.Writer, step doctor.Step) error {
-	mark := map[doctor.Status]string{doctor.OK: "ok", doctor.Failed: "FAILED", doctor.Warning: "warning", doctor.Skipped: "-"}[step.Status]
-	text := fmt.Sprintf("%-8s%-13s%s\n", mark, step.Name, output.Clean(step.Found))
+	mark := map[doctor.Status]string{doctor.Failed: "FAILED", doctor.Skipped: "-"}[step.Status]
+	text := fmt.Sprintf("%-8s%-13s%s\n", cmp.Or(mark, string(step.Status)), step.Name, output.Clean(step.Found))
 	if step.Cure != "" {
 		text += fmt.Sprintf("%21sdo: %s\n", "", output.Clean(step.Cure))
 	}

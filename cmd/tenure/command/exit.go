@@ -18,7 +18,7 @@ import (
 // commonly use, because run and lock end with the code of their child.
 const (
 	exitFailure     = 1  // a failure that no other code names
-	exitUsage       = 2  // the command line, a variable, the configuration file, or a file or directory that one of them names is wrong
+	exitUsage       = 2  // the command line, a variable, a file of settings, or what one of them names is wrong
 	exitHeld        = 64 // the lease is held by another
 	exitTimeout     = 65 // the wait timed out
 	exitLost        = 66 // the lease was lost while the child ran, or before it started
@@ -65,6 +65,9 @@ func usage(err error) error {
 	}
 	return &exitError{code: exitUsage, err: err}
 }
+
+// usagef is usage for an error of its own.
+func usagef(format string, arguments ...any) error { return usage(fmt.Errorf(format, arguments...)) }
 
 // Usage is usage for the further commands of a Program.
 func Usage(err error) error { return usage(err) }

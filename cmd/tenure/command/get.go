@@ -17,7 +17,7 @@ func getCommand() *cobra.Command {
 	get := clientCommand(&cobra.Command{
 		Use:     "get KEY",
 		Short:   "Print the value of a key",
-		Long:    "Print the value of a key as it is; to a terminal, control characters as \\xNN. Without the key, the exit code is 69.",
+		Long:    "Print the value of a key as it is; to a terminal, control characters as \\xNN.",
 		Example: "get recipe\nget recipe --json | jq -r .version",
 	}, &k.connection, func(cmd *cobra.Command, client *transport.Client, arguments []string) error {
 		entry, err := client.Get(cmd.Context(), arguments[0])

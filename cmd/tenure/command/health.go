@@ -40,7 +40,7 @@ of --broker, or with --admin on the status page of serve or attach.`,
 		cmd.SetContext(ctx)
 		switch {
 		case h.standbyOK && h.live, h.admin == "" && (h.standbyOK || h.live):
-			return usage(errors.New("--standby-ok and --live need --admin, and exclude each other"))
+			return usagef("--standby-ok and --live need --admin, and exclude each other")
 		case h.admin != "":
 			return h.askPage(cmd)
 		}

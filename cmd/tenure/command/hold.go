@@ -46,14 +46,14 @@ func (h *holdFlags) register(flags *pflag.FlagSet) {
 	h.connection.register(flags)
 	flags.DurationVar(&h.ttl, "ttl", 10*time.Second, "how long others wait after a crash: since the last renewal")
 	flags.DurationVar(&h.grace, "grace", 0, "how long the child has from SIGTERM to SIGKILL; default: a tenth of --ttl")
-	flags.StringVar(&h.holder, "holder", "", "name of the holder that others see, such as an address; default: the client id")
+	flags.StringVar(&h.holder, "holder", "", "name of the holder that others see; default: the client id")
 	flags.BoolVar(&h.instant, "instant", false, "release the lease, and kill the child, once the connection is lost")
 }
 
 // leaseOptions returns the options of the lease, or which flags do not fit.
 func (h *holdFlags) leaseOptions() (lease.Options, error) {
 	if h.ttl <= 0 || h.grace < 0 {
-		return lease.Options{}, usage(fmt.Errorf("--ttl %v must be positive, and --grace %v not negative", h.ttl, h.grace))
+		return lease.Options{}, usagef("--ttl %v must be positive, and --grace %v not negative", h.ttl, h.grace)
 	}
 	if err := (lease.Options{TTL: h.ttl}).Validate(); err != nil {
 		return lease.Options{}, err
@@ -63,9 +63,9 @@ func (h *holdFlags) leaseOptions() (lease.Options, error) {
 	period := h.grace + supervise.Margin(h.ttl)
 	options := lease.Options{TTL: h.ttl, GracePeriod: period, Holder: h.holder, InstantFailover: h.instant}
 	if options.Validate() != nil {
-		return options, usage(fmt.Errorf("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for "+
-			"another one, then for --grace, and then %v for the kill; make --ttl longer, four times --grace and at least 500ms, "+
-			"or --grace shorter", h.ttl, h.grace, supervise.Margin(h.ttl)))
+		return options, usagef("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for "+
+			"another one, --grace, and %v for the kill; make --ttl longer, four times --grace and at least 500ms, "+
+			"or --grace shorter", h.ttl, h.grace, supervise.Margin(h.ttl))
 	}
 	return options, nil
 }
@@ -129,7 +129,8 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, wait time.Durat
 	if err != nil {
 		return err
 	}
-	p := &holderProcess{holdFlags: h, name: arguments[0], args: arguments[1:], logger: logger, signals: make(chan os.Signal, 16)}
+	p := &holderProcess{holdFlags: h, logger: logger, name: arguments[0], args: arguments[1:]}
+	p.signals = make(chan os.Signal, 16)
 	if p.path, err = findProgram(p.args[0]); err != nil {
 		return err
 	}
@@ -301,7 +302,7 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 	h.hasChild.Store(false)
 	if supervise.IsTooLarge(err) { // another try would end the same way
 		err = exitWith(supervise.CodeNotExecutable,
-			fmt.Errorf("cannot start %s: its arguments and its environment are too large with those that tenure adds: %w", h.args[0], err))
+			fmt.Errorf("cannot start %s: its arguments and its environment are too large: %w", h.args[0], err))
 	}
 	if err != nil {
 		return status, err
@@ -313,7 +314,8 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 	ended := time.Now()
 	h.ended.Store(&ended)
 	if err := h.confirm(tenure); err != nil {
-		return status, exitWith(exitLost, fmt.Errorf("the lease was lost while the child ran, which ended by itself (%v): %w", status, err))
+		err = fmt.Errorf("the lease was lost while the child ran, which ended by itself (%v): %w", status, err)
+		return status, exitWith(exitLost, err)
 	}
 	return status, nil
 }

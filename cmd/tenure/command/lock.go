@@ -34,7 +34,7 @@ was lost.
 		Args: programArguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if l.wait < 0 {
-				return usage(fmt.Errorf("--wait %v is negative", l.wait))
+				return usagef("--wait %v is negative", l.wait)
 			}
 			l.once = l.wait == 0 && cmd.Flags().Changed("wait")
 			return l.hold(cmd, arguments, l.wait, l.run)

@@ -31,7 +31,7 @@ of users and rules. A terminal does not show the password.`,
 	}
 	password.RunE = func(cmd *cobra.Command, _ []string) error {
 		if cost < bcrypt.MinCost || cost > maxCost {
-			return usage(fmt.Errorf("--cost %d: choose %d to %d; each step doubles the time to log in", cost, bcrypt.MinCost, maxCost))
+			return usagef("--cost %d: choose %d to %d; each doubles the time to log in", cost, bcrypt.MinCost, maxCost)
 		}
 		password, err := readPassword(cmd)
 		if err != nil {
@@ -48,7 +48,7 @@ of users and rules. A terminal does not show the password.`,
 		return err
 	}
 	password.Flags().IntVar(&cost, "cost", bcrypt.DefaultCost, fmt.Sprintf(
-		"how much work each guess of the password takes, %d to %d; give all users of a file the same", bcrypt.MinCost, maxCost))
+		"how much work each guess takes, %d to %d; give all users of a file the same", bcrypt.MinCost, maxCost))
 	return password
 }
 

@@ -134,7 +134,7 @@ func (p Program) execute(ctx context.Context, root *cobra.Command) (code int, te
 func nameFlag(err error) error {
 	if refused := (*optionerror.Error)(nil); errors.As(err, &refused) {
 		if flag := optionFlags[refused.Package+"."+refused.Field]; flag != "" {
-			return usage(errors.New(refused.Text("--" + flag)))
+			return usagef("%s", refused.Text("--"+flag))
 		}
 	}
 	return err

@@ -36,11 +36,11 @@ reached. If the lease has passed on meanwhile, nothing changes, and the exit cod
 	release.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case !r.force:
-			return usage(errors.New("release takes a lease from a process that may be working: give --force"))
+			return usagef("release takes a lease from a process that may be working: give --force")
 		case !r.yes && !output.IsTerminal(cmd.InOrStdin()):
-			return usage(errors.New("standard input is no terminal to ask at: give --yes"))
+			return usagef("standard input is no terminal to ask at: give --yes")
 		case len(output.Clean(r.reason)) > protocol.MaxForced:
-			return usage(fmt.Errorf("--reason is longer than %d bytes", protocol.MaxForced))
+			return usagef("--reason is longer than %d bytes", protocol.MaxForced)
 		}
 		return nil
 	}

@@ -45,8 +45,8 @@ the child and stands by. When the child ends by itself, run ends with its exit c
 	r.register(flags)
 	e := &r.election
 	flags.IntVar(&e.Rank, "rank", 0, "0 is the preferred node; a node waits a while for nodes of a lower rank")
-	flags.DurationVar(&e.FailBackAfter, "fail-back", 0, "after how long, healthy, to ask a leader of a worse rank to hand over")
-	flags.StringVar(&r.health, "health", "", "command line for "+supervise.Shell+" that ends with 0 while this node can lead")
+	flags.DurationVar(&e.FailBackAfter, "fail-back", 0, "after how long to ask a leader of a worse rank to hand over")
+	flags.StringVar(&r.health, "health", "", "line for "+supervise.Shell+" that ends with 0 while this node can lead")
 	flags.DurationVar(&e.HealthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
 	flags.DurationVar(&e.HealthTimeout, "health-timeout", 0, "how long --health may take; default: a third of --ttl")
 	return cmd

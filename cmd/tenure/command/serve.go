@@ -57,8 +57,8 @@ authentication (--auth or --client-ca), or --insecure. SIGHUP reads the files ag
 	s.register(serve.Flags())
 	if replication != nil {
 		replication.Register(serve)
-		serve.Flags().StringVar(&s.advertise, "advertise", "", "host:port at which clients reach this server, for those that "+
-			"stand by; default: --addr, with the name of this machine if that is no address")
+		serve.Flags().StringVar(&s.advertise, "advertise", "",
+			"host:port at which clients reach this server; default: --addr, with the name of this machine for no address")
 	}
 	return serve
 }
@@ -70,7 +70,7 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 	s.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
 	flags.StringVar(&s.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
 	flags.StringVar(&s.clientCA, "client-ca", "", "file with the authorities of client certificates, in PEM")
-	flags.StringVar(&s.auth, "auth", "", "file with users and rules, in YAML; the command password makes the hashes for it")
+	flags.StringVar(&s.auth, "auth", "", "file with users and rules, in YAML; password makes the hashes for it")
 	flags.BoolVar(&s.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or authentication")
 	flags.BoolVar(&s.Retain, "retain", false, "allow retained messages")
 	flags.DurationVar(&s.PacketTimeout, "packet-timeout", 30*time.Second, "how long a packet may take to arrive")
@@ -82,7 +82,7 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 		settings.Bytes(flags, at, name, usage+"; 0 means "+otherwise+", or less as --max-memory allows")
 	}
 	l := &s.Limits
-	number(&s.MaxClients, "max-clients", "clients that are connected or have a kept session; 0 means 10000, or as --max-memory allows")
+	number(&s.MaxClients, "max-clients", "clients connected or with a session; 0 means 10000, or as --max-memory allows")
 	bytes(&l.OutgoingBytes, "max-outgoing-bytes", "what may wait to be written to one connection", "8MiB")
 	bytes(&l.AllOutgoingBytes, "max-all-outgoing-bytes", "what may wait to be written to all connections", "256MiB")
 	bytes(&l.SessionBytes, "max-session-bytes", "QoS 1 messages that may wait for one client, connected or not", "4MiB")
@@ -105,11 +105,11 @@ func (s *serveFlags) run(cmd *cobra.Command) (err error) {
 	}
 	// Before the data is opened: that makes a directory, and can take long.
 	if _, err := net.ResolveTCPAddr("tcp", s.Addr); err != nil {
-		return usage(fmt.Errorf("--addr: %w; write it like :1883 or 127.0.0.1:1883", err))
+		return usagef("--addr: %w; write it like :1883 or 127.0.0.1:1883", err)
 	}
 	s.Store, s.Logger = s.store.options(), process.logger
 	if !s.Retain && (s.Limits.RetainedMessages != 0 || s.Limits.RetainedBytes != 0) {
-		return usage(errors.New("--max-retained and --max-retained-bytes limit retained messages; give --retain too"))
+		return usagef("--max-retained and --max-retained-bytes limit retained messages; give --retain too")
 	}
 	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		// At the memory in use, the collector would take much of the processors: so the limit is a quarter higher.
@@ -124,7 +124,9 @@ func (s *serveFlags) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer stopPage()
-	open := func(ctx context.Context, where string, journal statestore.Journal, socket net.Listener) (standby.Store, error) {
+	open := func(
+		ctx context.Context, where string, journal statestore.Journal, socket net.Listener,
+	) (standby.Store, error) {
 		options := s.Options
 		options.Journal, options.Listener = journal, socket
 		listening, err := server.Open(ctx, options)
@@ -155,7 +157,9 @@ func (s *serveFlags) run(cmd *cobra.Command) (err error) {
 }
 
 // serveReplicated stands by and serves until the command is interrupted.
-func (s *serveFlags) serveReplicated(cmd *cobra.Command, process *process, reloads []reload, open openStore) (err error) {
+func (s *serveFlags) serveReplicated(
+	cmd *cobra.Command, process *process, reloads []reload, open openStore,
+) (err error) {
 	if err := s.Check(); err != nil {
 		return explainServe(err)
 	}
@@ -179,7 +183,7 @@ func (s *serveFlags) serveReplicated(cmd *cobra.Command, process *process, reloa
 func (s *serveFlags) clientAddress(listening net.Addr) (string, error) {
 	if s.advertise != "" {
 		if _, _, err := net.SplitHostPort(s.advertise); err != nil {
-			return "", usage(fmt.Errorf("--advertise %q is not host:port", s.advertise))
+			return "", usagef("--advertise %q is not host:port", s.advertise)
 		}
 		return s.advertise, nil
 	}
@@ -203,7 +207,7 @@ func (s *serveFlags) url(address net.Addr) string {
 // explainServe adds to why a server cannot run what to do about it.
 func explainServe(err error) error {
 	if errors.Is(err, server.ErrInsecure) {
-		err = usage(fmt.Errorf("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err))
+		err = usagef("%w; give --tls-cert and --tls-key with --auth or --client-ca, or say --insecure", err)
 	}
 	return err
 }
@@ -259,6 +263,6 @@ func (s *serveFlags) warnOfReaders() {
 	if err != nil || runtime.GOOS == "windows" || info.Mode().Perm()&0o066 == 0 {
 		return // reading a missing file is an error elsewhere
 	}
-	s.Logger.Warn("other users of this machine may read or change the file with users and password hashes; chmod 600 prevents that",
+	s.Logger.Warn("other users of this machine may read or change the file with password hashes; chmod 600 prevents that",
 		"flag", "--auth", "file", s.auth, "mode", fmt.Sprintf("%04o", info.Mode().Perm()))
 }

@@ -43,9 +43,9 @@ request with --fence, the store refuses writes without a token, or with an older
 	set.PreRunE = func(cmd *cobra.Command, _ []string) (err error) {
 		switch {
 		case ifMissing && ifMissingOrEqual:
-			return usage(errors.New("give --nx or --nex, not both"))
+			return usagef("give --nx or --nex, not both")
 		case cmd.Flags().Changed("px") && (options.TTL < time.Millisecond || options.TTL%time.Millisecond != 0):
-			return usage(fmt.Errorf("--px %v must be whole milliseconds, at least one", options.TTL))
+			return usagef("--px %v must be whole milliseconds, at least one", options.TTL)
 		case ifMissing:
 			options.Condition = transport.IfMissing
 		case ifMissingOrEqual:
@@ -74,7 +74,7 @@ func (k *keyFlags) token() (token hlc.Token, err error) {
 		return token, nil
 	}
 	if token, err = hlc.ParseToken(k.fence); err != nil {
-		err = usage(fmt.Errorf("--fence %.64q is no token; one looks like 1795363097601:1:StateStore, as in $TENURE_TOKEN", k.fence))
+		err = usagef("--fence %.64q is no token; one looks like 1795363097601:1:StateStore", k.fence)
 	}
 	return token, err
 }

@@ -3,7 +3,6 @@ package command
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -58,7 +57,7 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
 	settings.Bytes(flags, &s.MaxBytes, "max-bytes", "what keys, values and tokens may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
-	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "requests of each client that are remembered")
+	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "requests remembered of each client")
 	settings.Choice(flags, &s.dialect, "dialect", dialects, "how to write replies where deployed stores differ")
 }
 
@@ -66,13 +65,13 @@ func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
 func (s *storeFlags) check() error {
 	switch {
 	case s.HoldOff < 0 || min(s.MaxKeys, s.MaxValue, s.MaxWatches) < 0:
-		return usage(errors.New("--hold-off, --max-keys, --max-value and --max-watches cannot be negative; 0 means none, or no limit"))
+		return usagef("--hold-off, --max-keys, --max-value and --max-watches cannot be negative; 0: none, no limit")
 	case len(s.LockPrefixes) > 0 && !s.Strict:
-		return usage(errors.New("--lock-prefix needs --strict"))
+		return usagef("--lock-prefix needs --strict")
 	case s.memory && s.flags.Changed("data"):
-		return usage(errors.New("--memory keeps nothing, and --data says where to keep it; give one of them"))
+		return usagef("--memory keeps nothing, and --data says where to keep it; give one of them")
 	case s.flags.Changed("data") && s.dir == "":
-		return usage(errors.New("--data is empty; give a directory, or --memory to keep nothing"))
+		return usagef("--data is empty; give a directory, or --memory to keep nothing")
 	}
 	return nil
 }
@@ -94,18 +93,20 @@ func (s *storeFlags) warnOfMemory(logger *slog.Logger) {
 
 // An openStore opens a store on a journal, which is nil for a store in memory, and says that on standard output. where
 // names the place of the data. socket is nil, unless the store is to listen on it.
-type openStore func(ctx context.Context, where string, journal statestore.Journal, socket net.Listener) (standby.Store, error)
+type openStore func(_ context.Context, where string, _ statestore.Journal, socket net.Listener) (standby.Store, error)
 
 // serve runs a store with its data in the directory of the flags, or in memory, until the command is interrupted.
-func (s *storeFlags) serve(cmd *cobra.Command, process *process, folder string, reloads []reload, open openStore) (err error) {
+func (s *storeFlags) serve(
+	cmd *cobra.Command, process *process, folder string, reloads []reload, open openStore,
+) (err error) {
 	where, data := inMemory, statestore.Journal(nil)
 	if !s.memory {
 		if where, err = dataDirectory(s.dir, folder); err != nil {
 			return err
 		}
 		if _, err := os.Stat(filepath.Join(where, "member")); err == nil {
-			return usage(fmt.Errorf("%s has a member of etcd, with data that this store would not read: it would begin empty; "+
-				"start tenure-cluster serve with --member and --cluster, or give --data with another directory", where))
+			return usagef("%s has a member of etcd, with data that this store would not read: it would begin empty; "+
+				"start tenure-cluster serve with --member and --cluster, or give --data with another directory", where)
 		}
 		var file *journal.File
 		if file, err = journal.Open(where, journal.Options{Logger: process.logger}); err != nil {
@@ -159,7 +160,7 @@ func dataDirectory(dir, folder string) (string, error) {
 	}
 	state, err := userStateDirectory()
 	if err != nil {
-		return "", usage(fmt.Errorf("no directory for the data: %w; give --data, or --memory to keep nothing", err))
+		return "", usagef("no directory for the data: %w; give --data, or --memory to keep nothing", err)
 	}
 	return filepath.Join(state, folder), nil
 }
@@ -180,7 +181,7 @@ func userStateDirectory() (string, error) {
 
 // directoryFlag adds the flag --data, with usage and what dataDirectory takes by default.
 func directoryFlag(flags *pflag.FlagSet, dir *string, usage, folder string) {
-	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, else "+folder+" in the user's directory for state")
+	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, else "+folder+" in the user's state")
 }
 
 // BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.
@@ -202,4 +203,108 @@ const goroutineMemory = 16 << 10
 // heldBy estimates how many bytes a store and the goroutines of connections hold.
 func heldBy(u statestore.Usage) int64 {
 	return u.Bytes + u.WatchBytes + u.DedupBytes + int64(runtime.NumGoroutine())*goroutineMemory
+}
+
+// Replication makes several processes share the data of a store. A program that has it gives it
+// to its [Program].
+type Replication interface {
+	// Register adds flags to serve or attach, and to its texts of help. It is called for one of them.
+	Register(cmd *cobra.Command)
+	// Chosen reports whether the flags ask for it. The error says which contradict each other.
+	Chosen() (bool, error)
+	// KeepsData reports whether it keeps data below the directory of --data, rather than
+	// elsewhere.
+	KeepsData() bool
+	// Start begins. ctx ends with the command.
+	Start(ctx context.Context, settings ReplicaSettings) (Candidate, error)
+}
+
+// ReplicaSettings are what a Candidate needs.
+type ReplicaSettings struct {
+	Dir        string // of --data, if Replication.KeepsData
+	Address    string // of clients, as host:port; empty: the store is attached to a broker
+	PacketSize uint32 // of the largest packet
+	Logger     *slog.Logger
+	Flush      func()      // waits a moment until the log is written, for the last line of a process that does not return
+	Fail       func(error) // ends the command, because the process cannot go on
+}
+
+// Candidate is a process that may become the active one.
+type Candidate interface {
+	// Open waits until it could: it has joined the others, and has the data that they have. Later calls
+	// return at once.
+	Open(ctx context.Context) error
+	// Campaign waits until it is, and returns its journal.
+	Campaign(ctx context.Context) (standby.Journal, error)
+	// Active returns the address of the active one, or an empty string if it is unknown. It
+	// returns at once.
+	Active() string
+	// StandByAfter reports whether the process stands by again after a journal has ended with err.
+	StandByAfter(err error) bool
+	// Where says where the data is.
+	Where() string
+	// Close ends it.
+	Close() error
+}
+
+// isReplicated reports whether the flags ask for replication, which may be nil.
+func isReplicated(replication Replication) (bool, error) {
+	if replication == nil {
+		return false, nil
+	}
+	chosen, err := replication.Chosen()
+	return chosen, usage(err)
+}
+
+// directoryFor returns the directory for what replication keeps, or an empty string if it keeps
+// nothing on this machine.
+func (s *storeFlags) directoryFor(replication Replication) (string, error) {
+	switch {
+	case s.memory:
+		return "", usagef("--memory is for a store of one process; leave it out")
+	case replication.KeepsData():
+		return dataDirectory(s.dir, serveFolder)
+	case s.flags.Changed("data"):
+		return "", usagef("--data is for data on this machine, and this store has it in etcd; leave it out")
+	}
+	return "", nil
+}
+
+// campaign runs a replica that stands by at url until the command is interrupted.
+func (s *storeFlags) campaign(cmd *cobra.Command, process *process, replication Replication, settings ReplicaSettings,
+	url string, reloads []reload, replica *standby.Replica, open openStore,
+) (err error) {
+	if settings.Dir, err = s.directoryFor(replication); err != nil {
+		return err
+	}
+	ctx, fail := context.WithCancelCause(cmd.Context())
+	defer fail(nil)
+	settings.Logger, settings.Flush, settings.Fail = process.logger, process.flush, fail
+	candidate, err := replication.Start(ctx, settings)
+	if err != nil {
+		return err
+	}
+	replica.Options.Logger, replica.Options.Active = process.logger, candidate.Active
+	replica.StandByAfter = candidate.StandByAfter
+	replica.Campaign = func(ctx context.Context) (standby.Journal, error) {
+		process.node.Describe(url, candidate.Where())
+		process.node.StandBy(candidate.Active)
+		if err := candidate.Open(ctx); err != nil {
+			return nil, err
+		}
+		process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
+		return candidate.Campaign(ctx)
+	}
+	replica.Open = func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
+		process.node.Loading()
+		return open(ctx, candidate.Where(), journal, socket)
+	}
+	err = process.run(ctx, reloads, replica.Run)
+	if ctx.Err() != nil && cmd.Context().Err() == nil {
+		err = context.Cause(ctx) // what the candidate says
+	}
+	if failure := candidate.Close(); err == nil {
+		err = failure
+	}
+	return stopped(cmd, err)
 }

@@ -51,11 +51,11 @@ const statusHelp = "address of a status page, as serve and attach have in the sa
 // statusPage returns the page at the address of --admin. The caller closes it.
 func statusPage(address string) (*adminclient.Page, error) {
 	if address == "" {
-		return nil, usage(errors.New("give --admin with the address of a status page"))
+		return nil, usagef("give --admin with the address of a status page")
 	}
 	page, err := adminclient.New(address)
 	if err != nil {
-		return nil, usage(fmt.Errorf("--admin: %w", err))
+		return nil, usagef("--admin: %w", err)
 	}
 	return page, nil
 }
