@@ -29,7 +29,6 @@ type attachFlags struct {
 	store       storeFlags
 	broker      string // in place of the argument
 	maxClients  int
-	wait        bool
 	page        pageFlags
 	replication Replication // nil: there is none
 }
@@ -65,7 +64,6 @@ docs/attach.md says which rules the broker needs, and how long its queues must b
 	s.page.register(flags)
 	s.credentials.register(flags)
 	flags.StringVar(&s.broker, "broker", "", "the URL, for TENURE_BROKER and the file of --config")
-	flags.BoolVar(&s.wait, "wait", false, "stand by while another store answers, and begin empty when it is gone")
 	flags.IntVar(&s.maxClients, "max-clients", 0, "clients that the store remembers; 0 means 10000")
 	return attach
 }
@@ -123,8 +121,6 @@ func (s *attachFlags) run(cmd *cobra.Command) (err error) {
 	switch {
 	case err != nil:
 		return err
-	case replicated && s.wait:
-		return usagef("--wait is for a spare without data; processes that share a store take turns without it")
 	case replicated:
 		options.Shared = true
 		settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
@@ -134,36 +130,20 @@ func (s *attachFlags) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	for {
-		err = s.store.serve(cmd, process, folder, nil, open)
-		if !s.wait || !errors.Is(err, attach.ErrAnotherStore) {
-			return err
-		}
-		process.logger.Warn("another store has taken the place of this one, so the data of this one is void; "+
-			"standing by again, with an empty store", "reason", err)
-	}
+	return s.store.serve(cmd, process, folder, nil, open)
 }
 
-// announce says when a store stands by, and when it answers, until ctx ends.
+// announce says when a store answers, unless ctx ends before.
 func (s *attachFlags) announce(
 	ctx context.Context, cmd *cobra.Command, process *process, store *attach.Store, where string,
 ) {
-	status := admin.Store{
+	process.node.Describe(s.broker, where)
+	process.node.Serve(admin.Store{
 		Identity: store.Identity(), State: store.State, Attached: store.Stats,
 		Usage: func() server.Usage { return server.Usage{Store: store.Usage()} },
-	}
-	process.node.Describe(s.broker, where)
-	process.node.Serve(status)
-	select {
-	case <-store.Waiting():
-		process.node.StandBy(nil)
-		process.ready(cmd, "standing by on "+s.broker)
-	case <-store.Ready():
-	case <-ctx.Done():
-	}
+	})
 	select {
 	case <-store.Ready():
-		process.node.Serve(status)
 		process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, where))
 		s.store.warnOfMemory(process.logger)
 	case <-ctx.Done():
@@ -174,7 +154,7 @@ func (s *attachFlags) announce(
 func explainAttach(err error, where string) error {
 	switch {
 	case errors.Is(err, attach.ErrAnotherStore):
-		return fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)
+		return fmt.Errorf("%w; one broker has one store", err)
 	case errors.Is(err, attach.ErrStaleData):
 		return fmt.Errorf("%w. The data is in %s: move it away, or give another --data, and give --hold-off", err, where)
 	}
@@ -183,17 +163,8 @@ func explainAttach(err error, where string) error {
 
 // options reads the files that flags name, and returns the options of the store.
 func (s *attachFlags) options() (options attach.Options, err error) {
-	if s.wait {
-		if s.store.dir != "" {
-			return options, errors.New("--wait begins without data; give it or --data")
-		}
-		s.store.memory = true
-		if s.store.HoldOff == 0 {
-			s.store.HoldOff = attach.SpareHoldOff
-		}
-	}
 	options = attach.Options{
-		Username: s.username, WebSocket: tenurews.Upgrade, Store: s.store.options(), MaxClients: s.maxClients, Wait: s.wait,
+		Username: s.username, WebSocket: tenurews.Upgrade, Store: s.store.options(), MaxClients: s.maxClients,
 	}
 	if s.passwordFile != "" {
 		if options.Password, err = mqtt.ReadSecret(s.passwordFile); err != nil {

@@ -3,12 +3,10 @@
 package command
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,7 +21,7 @@ func TestAttachSaysWhenItAnswersAndASecondStoreEnds(t *testing.T) {
 	attach := startAttached(t, broker, "--log-level", "warn")
 	mustSet(t, dialTest(t, broker, "client"), "k", "v")
 	got := tenure(t, "", nil, "attach", "--memory", broker)
-	if got.code == 0 || !strings.Contains(got.stderr, "another state store answers on this broker") || !strings.Contains(got.stderr, "with --wait this one stands by") {
+	if got.code == 0 || !strings.Contains(got.stderr, "another state store answers on this broker") || !strings.Contains(got.stderr, "one broker has one store") {
 		t.Errorf("a second store: %+v", got)
 	}
 	attach.mustEndAfter(syscall.SIGTERM, 0, "stopped")
@@ -62,63 +60,21 @@ func TestAttachGoesOnWithItsDataUnlessAnotherStoreHasAnswered(t *testing.T) {
 	}
 }
 
-func TestAttachWithWaitIsASpareAgainAfterAnotherStoreTookItsPlace(t *testing.T) {
-	t.Parallel()
-	url := "mqtt://" + mosquitto.Start(t, "").Address
-	first := startAttached(t, url, "--wait", "--hold-off", "1ms")
-	second := begin(t, "attach", url, "--wait", "--hold-off", "1ms")
-	attached, standingBy := "attached to "+regexp.QuoteMeta(url)+".*", "standing by on "+regexp.QuoteMeta(url)
-	second.mustPrint(standingBy)
-	client := dialTest(t, url, "client")
-	mustSet(t, client, "k", "of the first")
-	// The broker gives up the first store after a while, and the second answers.
-	first.signal(syscall.SIGSTOP)
-	second.mustPrint(attached)
-	first.signal(syscall.SIGCONT)
-	first.mustPrint(standingBy)
-	second.signal(os.Kill)
-	first.mustPrint(attached)
-	if entry, err := client.Get(t.Context(), "k"); err != nil || entry.Exists {
-		t.Errorf("the first store has its old data: %q, %v", entry.Value, err)
-	}
-}
-
 // The broker asks for a certificate and takes its subject for the user name.
 func TestAttachOverTLSShowsItsCertificateAndTrustsOnlyTheGivenAuthority(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	leaf, certificate, key := writeCertificate(t, dir, "broker")
-	_, storeCertificate, storeKey := writeCertificate(t, dir, "store")
-	_, otherCertificate, _ := writeCertificate(t, dir, "other")
-	_, clientCertificate, clientKey := writeCertificate(t, dir, "press-7")
-	trusted := filepath.Join(dir, "trusted.pem")
-	var authorities []byte
-	for _, name := range []string{storeCertificate, clientCertificate} {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		authorities = append(authorities, text...)
-	}
-	if err := os.WriteFile(trusted, authorities, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	certificate, key := writeCertificate(t, "broker")
+	storeCertificate, storeKey := writeCertificate(t, "store")
+	other, _ := writeCertificate(t, "other")
 	broker := mosquitto.Start(t, fmt.Sprintf("cafile %s\ncertfile %s\nkeyfile %s\nrequire_certificate true\nuse_identity_as_username true\n",
-		trusted, certificate, key))
+		storeCertificate, certificate, key))
 	url := "mqtts://" + broker.Address
 	flags := []string{"--tls-cert", storeCertificate, "--tls-key", storeKey, "--tls-ca"}
-	refused := begin(t, append([]string{"attach", "--memory", url}, append(flags, otherCertificate)...)...)
+	refused := begin(t, append([]string{"attach", "--memory", url}, append(flags, other)...)...)
 	await.Until(func() bool { return strings.Contains(refused.stderr.String(), "signed by an unknown authority") })
 	startAttached(t, url, append(flags, certificate)...)
-	pair, err := tls.LoadX509KeyPair(clientCertificate, clientKey)
-	if err != nil {
-		t.Fatal(err)
-	}
-	press, err := connectTLS(t, broker.Address, "", "", leaf, pair)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := press.ask("SET", "k", "v"); got != "+OK\r\n" {
-		t.Errorf("SET: %q", got)
+	got := invoke(t, "", append(append([]string{"set", "k", "v", "--broker", url}, flags...), certificate)...)
+	if got.code != 0 {
+		t.Errorf("%+v", got)
 	}
 }

@@ -5,14 +5,12 @@ package command
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
+	"os/exec"
 	"regexp"
 	"strings"
 	"syscall"
@@ -20,93 +18,47 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
-	"github.com/eclipse/paho.golang/paho"
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/transport"
 )
 
-const invokeTopic = "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke"
-
-// writeCertificate makes a certificate that is its own authority, and returns it with the names of
-// its files.
-func writeCertificate(t *testing.T, dir, name string) (leaf *x509.Certificate, certificate, key string) {
+// writeCertificate makes a certificate that is its own authority, and returns the names of its files.
+func writeCertificate(t *testing.T, name string) (certificate, key string) {
 	t.Helper()
-	made := certificates.New(t, name).Own
-	certificate, key = filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key")
-	certificates.Write(t, made, certificate, key)
-	return made.Leaf, certificate, key
+	certificate = write(t, name+".pem", "")
+	key = certificate + ".key"
+	certificates.Write(t, certificates.New(t, name).Own, certificate, key)
+	return certificate, key
 }
 
-// An asker is a plain MQTT client over TLS that sends requests to the store.
-type asker struct {
-	t       *testing.T
-	client  *paho.Client
-	replies chan string
-}
-
-func connectTLS(t *testing.T, address, user, password string, trust *x509.Certificate, certificates ...tls.Certificate) (*asker, error) {
+// dialTLS returns a client that trusts a certificate, until the test ends, or why it is not admitted.
+func dialTLS(t *testing.T, address, trust string, options transport.Options) (*transport.Client, error) {
 	t.Helper()
-	pool := x509.NewCertPool()
-	pool.AddCert(trust)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	dialer := tls.Dialer{Config: &tls.Config{RootCAs: pool, Certificates: certificates}}
-	conn, err := dialer.DialContext(ctx, "tcp", address)
-	if err != nil {
-		return nil, err
+	options.ClientID, options.TLS.CAFile = "press-7", trust
+	client, err := transport.Dial(ctx, address, options)
+	if err == nil {
+		t.Cleanup(func() { _ = client.Close() })
 	}
-	a := &asker{t: t, replies: make(chan string, 1)}
-	a.client = paho.NewClient(paho.ClientConfig{
-		Conn: packets.NewThreadSafeConn(conn),
-		OnPublishReceived: []func(paho.PublishReceived) (bool, error){func(r paho.PublishReceived) (bool, error) {
-			a.replies <- string(r.Packet.Payload)
-			return true, nil
-		}},
-	})
-	connect := &paho.Connect{ClientID: "press-7", CleanStart: true, KeepAlive: 60}
-	if user != "" {
-		connect.UsernameFlag, connect.Username, connect.PasswordFlag, connect.Password = true, user, true, []byte(password)
-	}
-	if _, err := a.client.Connect(ctx, connect); err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	t.Cleanup(func() { _ = a.client.Disconnect(&paho.Disconnect{}) })
-	_, err = a.client.Subscribe(ctx, &paho.Subscribe{Subscriptions: []paho.SubscribeOptions{{Topic: "clients/press-7/response", QoS: 1}}})
-	return a, err
-}
-
-func (a *asker) ask(words ...string) string {
-	a.t.Helper()
-	payload := fmt.Sprintf("*%d\r\n", len(words))
-	for _, word := range words {
-		payload += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
-	}
-	request := &paho.Publish{QoS: 1, Topic: invokeTopic, Payload: []byte(payload), Properties: &paho.PublishProperties{
-		ResponseTopic: "clients/press-7/response", CorrelationData: fmt.Appendf(nil, "%016d", time.Now().UnixNano()),
-	}}
-	request.Properties.User.Add("__ts", "0:0:press-7")
-	ctx, cancel := context.WithTimeout(a.t.Context(), patience)
-	defer cancel()
-	if _, err := a.client.Publish(ctx, request); err != nil {
-		a.t.Fatal(err)
-	}
-	select {
-	case reply := <-a.replies:
-		return reply
-	case <-ctx.Done():
-		a.t.Fatal("no reply")
-		return ""
-	}
+	return client, err
 }
 
 func TestUsersAndCertificatesAreReadAgainOnSIGHUP(t *testing.T) {
-	dir := t.TempDir()
-	leaf, certificate, key := writeCertificate(t, dir, "server")
+	t.Parallel()
+	certificate, key := writeCertificate(t, "server")
+	served, servedKey := certificate+".served", key+".served"
+	install := func(certificate, key string) {
+		t.Helper()
+		if out, err := exec.Command("sh", "-c", `cp "$0" "$1" && cp "$2" "$3"`, certificate, served, key, servedKey).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	install(certificate, key)
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
 	if err != nil {
 		t.Fatal(err)
@@ -123,71 +75,72 @@ func TestUsersAndCertificatesAreReadAgainOnSIGHUP(t *testing.T) {
 		rewrite(fmt.Sprintf("users:\n  - name: alice\n    password: %s\n    clients: [press-7]\nrules:\n  - users: [alice]\n    %s: [%q]\n", hash, right, key))
 	}
 	allow("write", "press-7/*")
-	p := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", key, "--auth", users)
-	address := p.mustPrint(`listening on mqtts://(\S+) .*`)
+	p := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--tls-cert", served, "--tls-key", servedKey, "--auth", users)
+	address := p.mustPrint(`listening on (mqtts://\S+) .*`)
 	hangUp := func(want string) {
 		t.Helper()
 		seen := len(p.stderr.String())
 		p.signal(syscall.SIGHUP)
 		await.Until(func() bool { return regexp.MustCompile(want).MatchString(p.stderr.String()[seen:]) })
 	}
-	for _, test := range []struct{ name, user, password string }{
-		{"a client without a user", "", ""}, {"a wrong password", "alice", "guess"}, {"an unknown user", "bob", "secret"},
-	} {
-		if _, err := connectTLS(t, address, test.user, test.password, leaf); err == nil {
-			t.Errorf("%s was admitted", test.name)
+	for user, password := range map[string]string{"": "", "alice": "guess", "bob": "secret"} {
+		options := transport.Options{Username: user, Password: []byte(password)}
+		if _, err := dialTLS(t, address, certificate, options); !errors.Is(err, transport.ErrNotAuthorized) && exitCode(err) != exitRefused {
+			t.Errorf("%q with password %q: %v", user, password, err)
 		}
 	}
-	alice, err := connectTLS(t, address, "alice", "secret", leaf)
+	withPassword := transport.Options{Username: "alice", Password: []byte("secret")}
+	alice, err := dialTLS(t, address, certificate, withPassword)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const denied = "-ERR not authorized\r\n"
-	expect := func(want string, words ...string) {
+	may := func(read, write bool, key string) {
 		t.Helper()
-		if got := alice.ask(words...); got != want {
-			t.Errorf("%q: %q, want %q", words, got, want)
+		_, got := alice.Get(t.Context(), key)
+		_, set := alice.Set(t.Context(), key, []byte("v"), transport.SetOptions{})
+		for what, test := range map[string]struct {
+			err error
+			may bool
+		}{"GET": {got, read}, "SET": {set, write}} {
+			if (test.err == nil) != test.may || test.err != nil && !errors.Is(test.err, transport.ErrNotAuthorized) {
+				t.Errorf("%s %s: %v, want %v", what, key, test.err, test.may)
+			}
 		}
 	}
-	expect("+OK\r\n", "SET", "press-7/active", "v")
-	expect(denied, "GET", "press-7/active")
-	expect(denied, "SET", "press-8/active", "v")
+	may(false, true, "press-7/active")
+	may(false, false, "press-8/active")
 
 	rewrite("users: [")
 	hangUp(`(?s)stays in force.*again" flag=--tls-cert`)
-	expect("+OK\r\n", "SET", "press-7/active", "v")
+	may(false, true, "press-7/active")
 
 	allow("read", "press-*")
-	renewed, _, _ := writeCertificate(t, dir, "server")
+	renewed, renewedKey := writeCertificate(t, "server")
+	install(renewed, renewedKey)
 	hangUp(`(?s)again" flag=--auth.*again" flag=--tls-cert`)
-	expect("$1\r\nv\r\n", "GET", "press-7/active")
-	expect(denied, "SET", "press-7/active", "w")
-	if _, err := connectTLS(t, address, "alice", "secret", renewed); err != nil {
+	may(true, false, "press-7/active")
+	_ = alice.Close()
+	if _, err := dialTLS(t, address, renewed, withPassword); err != nil {
 		t.Errorf("with the new certificate: %v", err)
 	}
-	if _, err := connectTLS(t, address, "alice", "secret", leaf); err == nil {
+	if _, err := dialTLS(t, address, certificate, withPassword); err == nil {
 		t.Error("the server still has the old certificate")
 	}
 }
 
 func TestAClientCertificateOfAGivenAuthoritySuffices(t *testing.T) {
-	dir := t.TempDir()
-	leaf, certificate, key := writeCertificate(t, dir, "server")
-	client, clientCertificate, clientKey := writeCertificate(t, dir, "press-7")
-	pair, err := tls.LoadX509KeyPair(clientCertificate, clientKey)
+	t.Parallel()
+	certificate, key := writeCertificate(t, "server")
+	clientCertificate, clientKey := writeCertificate(t, "press-7")
+	p := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", key, "--client-ca", clientCertificate)
+	address := p.mustPrint(`listening on (mqtts://\S+) .*`)
+	withCertificate := transport.Options{TLS: transport.TLSOptions{CertFile: clientCertificate, KeyFile: clientKey}}
+	press, err := dialTLS(t, address, certificate, withCertificate)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", key, "--client-ca", clientCertificate)
-	address := p.mustPrint(`listening on mqtts://(\S+) .*`)
-	press, err := connectTLS(t, address, "", "", leaf, pair)
-	if err != nil {
-		t.Fatalf("%s: %v", client.Subject, err)
-	}
-	if got := press.ask("SET", "k", "v"); got != "+OK\r\n" {
-		t.Errorf("SET: %q", got)
-	}
-	if _, err := connectTLS(t, address, "", "", leaf); err == nil {
+	mustSet(t, press, "k", "v")
+	if _, err := dialTLS(t, address, certificate, transport.Options{}); err == nil {
 		t.Error("a client without a certificate was admitted")
 	}
 }

@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -249,29 +248,6 @@ func TestTheDataOfAStoreIsCheckedBackedUpRestoredAndExported(t *testing.T) {
 	await.Receive(tenure.Context().Done())
 	if cause := context.Cause(tenure.Context()); !errors.Is(cause, lease.ErrStoreReplaced) {
 		t.Errorf("the tenure of the lost data ended with %v", cause)
-	}
-}
-
-func TestDamagedDataIsRefusedWithTheCure(t *testing.T) {
-	dir, backup := emptyData(t), filepath.Join(t.TempDir(), "backup")
-	if got := invoke(t, "", "backup", dir, backup); got.code != 0 {
-		t.Fatalf("%+v", got)
-	}
-	content, err := os.ReadFile(backup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cut := write(t, "cut", string(bytes.Repeat([]byte("garbage"), 10_000)))
-	half := write(t, "tenure.log", string(content[:len(content)/2]))
-	for line, want := range map[string]string{
-		"check " + cut:                              cut,
-		"check " + filepath.Dir(half):               "stop the store, and restore a backup into an empty directory",
-		"restore " + half + " " + t.TempDir() + "/": "this backup cannot be used: take another one",
-		"backup " + dir + " " + backup:              "it exists already",
-	} {
-		if got := invoke(t, "", strings.Fields(line)...); got.code != exitFailure || !strings.Contains(got.stderr, want) || strings.Count(got.stderr, "\n") != 1 {
-			t.Errorf("%s: %+v, want %q", line, got, want)
-		}
 	}
 }
 

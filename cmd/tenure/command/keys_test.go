@@ -137,27 +137,3 @@ func TestWatchPrintsEachChangeUntilItIsInterrupted(t *testing.T) {
 	text.mustEndAfter(os.Interrupt, 0)
 	asJSON.mustEndAfter(syscall.SIGTERM, 0)
 }
-
-// As "tenure watch k | head -1": the first line after the reader has gone ends the command.
-func TestAClosedStandardOutputEndsAWatch(t *testing.T) {
-	address := startMemory(t)
-	cmd := exec.Command(built.Path(t), "watch", "k", "--broker", address)
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout = writer
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	_ = writer.Close()
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
-	if _, err := reader.Read(make([]byte, 100)); err != nil {
-		t.Fatal(err)
-	}
-	_ = reader.Close()
-	mustSet(t, dialTest(t, address, "writer"), "k", "v")
-	if err := await.Result(cmd.Wait); err == nil {
-		t.Error("it ended with success")
-	}
-}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
+	"net/http/httptest"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -86,7 +86,7 @@ func TestTheStatusPageShowsLeasesOfServeAndEndsWithIt(t *testing.T) {
 	serve.mustEndAfter(syscall.SIGTERM, 0, "stopped")
 }
 
-func TestTheStatusPageShowsTheLeasesAndTheRoleOfAttachedStores(t *testing.T) {
+func TestTheStatusPageShowsTheLeasesOfAnAttachedStore(t *testing.T) {
 	t.Parallel()
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
 	_, _, page := beginWithPage(t, "attach", broker, "--memory")
@@ -94,45 +94,24 @@ func TestTheStatusPageShowsTheLeasesAndTheRoleOfAttachedStores(t *testing.T) {
 	if state := eventually(t, page, "press-7", "gateway-a"); !state.Node.Ready || state.Info.Mode != "attach" || state.Info.Address != broker {
 		t.Errorf("the page shows %+v, %+v", state.Node, state.Info)
 	}
-	_, _, spare := beginWithPage(t, "attach", broker, "--wait")
-	if state := eventually(t, spare, "", ""); state.Node.Ready || state.Node.Role != "standby" {
-		t.Errorf("the page of the spare shows %+v", state.Node)
-	}
-	for flags, want := range map[string]outcome{
-		"":             {exitUnreachable, "", "tenure: not ready: standby"},
-		"--standby-ok": {0, "ready: standby", ""},
-		"--live":       {0, "ok", ""},
-	} {
-		got := invoke(t, "", append([]string{"health", "--admin", spare}, strings.Fields(flags)...)...)
-		if got.code != want.code || !strings.HasPrefix(got.stdout, want.stdout) || !strings.HasPrefix(got.stderr, want.stderr) {
-			t.Errorf("health %s of a spare: %+v", flags, got)
-		}
-	}
-}
-
-// A pod, a unit or a shell has one TENURE_ADMIN for the process and the commands that ask it.
-func TestOneAddressOfTheStatusPageIsForAllCommands(t *testing.T) {
-	t.Parallel()
-	for _, form := range []string{"http://localhost:%s/", ":%s"} {
-		_, port, _ := net.SplitHostPort(freePort(t))
-		environment := []string{"TENURE_ADMIN=" + fmt.Sprintf(form, port), "HTTP_PROXY=http://127.0.0.1:1"}
-		serve := exec.Command(built.Path(t), "serve", "--memory", "--addr", "127.0.0.1:0", "--admin-insecure")
-		serve.Env = append(os.Environ(), environment...)
-		start(t, serve).mustPrint("listening on .*")
-		for command, want := range map[string]string{"health": "ready: active", "top": "serve active memory only"} {
-			if got := tenure(t, "", environment, command); got.code != 0 || !strings.Contains(got.stdout, want) {
-				t.Errorf("%s: %+v, not %q", command, got, want)
-			}
-		}
-	}
 }
 
 func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 	t.Parallel()
 	_, address, page := beginWithPage(t, "serve", "--memory", "--addr", "127.0.0.1:0")
-	other := listen(t, func(conn net.Conn) {
-		_, _ = conn.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nwelcome\n"))
-	})
+	standby := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.RequestURI {
+		case "/readyz":
+			http.Error(w, "not ready: standby", http.StatusServiceUnavailable)
+		case "/readyz?standby=ok":
+			fmt.Fprintln(w, "ready: standby")
+		case "/healthz":
+			fmt.Fprintln(w, "ok")
+		default:
+			fmt.Fprintln(w, "welcome")
+		}
+	}))
+	defer standby.Close()
 	silent, withoutStore := listen(t, func(net.Conn) {}), "mqtt://"+mosquitto.Start(t, "").Address
 	for _, test := range []struct {
 		line string
@@ -140,10 +119,13 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		want string
 	}{
 		{"--admin " + page, 0, "ready: active"},
+		{"--admin " + standby.URL, exitUnreachable, "not ready: standby"},
+		{"--standby-ok --admin " + standby.URL, 0, "ready: standby"},
+		{"--live --admin " + standby.URL, 0, "ok"},
 		{"--admin 127.0.0.1:1", exitUnreachable, "does not answer"},
 		{"--admin " + silent + " --timeout 100ms", exitUnreachable, "gave up after --timeout 100ms"},
 		{"--admin " + strings.TrimPrefix(address, "mqtt://"), exitUnreachable, "is that the status page of tenure?"},
-		{"--admin " + other, exitUnreachable, "is that the status page of tenure?"},
+		{"--admin " + standby.URL + "/other", exitUnreachable, "is that the status page of tenure?"},
 		{"--broker " + address, 0, "ready: the store answers"},
 		{"--broker mqtt://127.0.0.1:1", exitUnreachable, ""},
 		{"--broker " + withoutStore + " --timeout 2s", exitUnreachable, ""},

@@ -100,7 +100,6 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"attach mqtt://localhost --password-file " + empty, "is empty"},
 		{"attach mqtts://localhost --tls-ca " + empty, "no certificate in PEM"},
 		{"attach mqtts://localhost --tls-cert x.pem", "both --tls-cert and --tls-key"},
-		{"attach mqtt://localhost --wait --data " + dir, "--wait begins without data"},
 		{"attach mqtt://localhost --admin 8080", "is not the address of a status page"},
 		{"backup /var/lib/tenure", "usage: tenure backup DIR FILE"},
 		{"check " + filepath.Join(dir, "no"), filepath.Join(dir, "no")},
