@@ -111,7 +111,7 @@ func (s *attachFlags) run(cmd *cobra.Command) (err error) {
 			working, cancel := context.WithCancel(ctx)
 			var tasks sync.WaitGroup
 			tasks.Go(func() { s.announce(working, cmd, process, store, where) })
-			err := withMemory(ctx, store.Serve, func() int64 { return heldBy(store.Usage()) })
+			err := store.Serve(ctx)
 			cancel()
 			tasks.Wait()
 			return explainAttach(err, where)
@@ -132,6 +132,12 @@ func (s *attachFlags) run(cmd *cobra.Command) (err error) {
 	}
 	return s.store.serve(cmd, process, folder, nil, open)
 }
+
+// A servedStore is a store that is a function.
+type servedStore func(context.Context) error
+
+// Serve implements standby.Store.
+func (s servedStore) Serve(ctx context.Context) error { return s(ctx) }
 
 // announce says when a store answers, unless ctx ends before.
 func (s *attachFlags) announce(

@@ -124,8 +124,8 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		{"--live --admin " + standby.URL, 0, "ok"},
 		{"--admin 127.0.0.1:1", exitUnreachable, "does not answer"},
 		{"--admin " + silent + " --timeout 100ms", exitUnreachable, "gave up after --timeout 100ms"},
-		{"--admin " + strings.TrimPrefix(address, "mqtt://"), exitUnreachable, "is that the status page of tenure?"},
-		{"--admin " + standby.URL + "/other", exitUnreachable, "is that the status page of tenure?"},
+		{"--admin " + strings.TrimPrefix(address, "mqtt://"), exitUnreachable, "the status page of tenure?"},
+		{"--admin " + standby.URL + "/other", exitUnreachable, "the status page of tenure?"},
 		{"--broker " + address, 0, "ready: the store answers"},
 		{"--broker mqtt://127.0.0.1:1", exitUnreachable, ""},
 		{"--broker " + withoutStore + " --timeout 2s", exitUnreachable, ""},
@@ -153,12 +153,12 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 	}{
 		{"--broker " + store, 0, "The store can be used", ""},
 		{"--read-only --broker " + store, 0, "because of --read-only", ""},
-		{"--broker mqtt://127.0.0.1:1", exitUnreachable, "tenure serve", "TCP: no connection"},
+		{"--broker mqtt://127.0.0.1:1", exitUnreachable, "tenure serve", "connection: connection refused"},
 		{"--broker " + withoutStore, exitUnreachable, "tenure attach " + withoutStore, "no store is subscribed"},
 		{"--timeout 2s --broker " + noReplies, exitUnreachable, "docs/attach.md", "no reply came within 2s"},
-		{"--username x --password-file nowhere --broker " + store, exitUsage, "correct the file", "nowhere"},
-		{"--tls-ca nowhere --broker mqtts" + strings.TrimPrefix(store, "mqtt"), exitUsage, "correct the file", "nowhere"},
-		{"--tls-ca nowhere --broker " + store, exitUsage, "write mqtts", "does not encrypt"},
+		{"--username x --password-file nowhere --broker " + store, exitUsage, "correct the flag, or the file", "nowhere"},
+		{"--tls-ca nowhere --broker mqtts" + strings.TrimPrefix(store, "mqtt"), exitUsage, "correct the flag, or the file", "nowhere"},
+		{"--tls-ca nowhere --broker " + store, exitUsage, "correct the flag", "write mqtts"},
 		{"--broker http://localhost", exitUsage, "correct --broker", "write it like"},
 	} {
 		got := invoke(t, "", append([]string{"doctor"}, strings.Fields(test.line)...)...)

@@ -17,6 +17,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
@@ -94,12 +95,13 @@ type reload struct {
 	read func() error
 }
 
-// run calls work, and reads the files again on SIGHUP meanwhile. The context of work ends with ctx.
+// run calls work. Meanwhile it reads the files again on SIGHUP, and returns unused memory to the system. The context of work ends with ctx.
 // The watchdog of systemd hears of the process until work has returned.
 func (p *process) run(ctx context.Context, reloads []reload, work func(context.Context) error) error {
 	working, cancel := context.WithCancel(ctx)
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // what hangs while it stops hangs too
 	var tasks sync.WaitGroup
+	tasks.Go(func() { memory.Release(working) })
 	tasks.Go(func() { p.reloadOnHangup(working, reloads) })
 	tasks.Go(func() { p.manager.Watch(watching, p.answers) })
 	tasks.Go(func() {

@@ -134,17 +134,12 @@ func (s *serveFlags) run(cmd *cobra.Command) (err error) {
 			return nil, explainServe(err)
 		}
 		process.node.Describe(s.url(listening.Addr()), where)
+		process.node.Serve(admin.Store{
+			Identity: listening.Identity(), State: listening.State, Server: listening.Stats, Usage: listening.Usage,
+		})
 		process.ready(cmd, fmt.Sprintf("listening on %s with data in %s", s.url(listening.Addr()), where))
 		s.store.warnOfMemory(s.Logger)
-		return servedStore(func(ctx context.Context) error {
-			process.node.Serve(admin.Store{
-				Identity: listening.Identity(), State: listening.State, Server: listening.Stats, Usage: listening.Usage,
-			})
-			return withMemory(ctx, listening.Serve, func() int64 {
-				u := listening.Usage()
-				return heldBy(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes + u.ArrivingBytes + u.RetainedBytes
-			})
-		}), nil
+		return listening, nil
 	}
 	replicated, err := isReplicated(s.replication)
 	switch {

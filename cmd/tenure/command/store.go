@@ -10,12 +10,10 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/server/standby"
@@ -124,23 +122,6 @@ func (s *storeFlags) serve(
 	return stopped(cmd, err)
 }
 
-// A servedStore is a store that is a function.
-type servedStore func(context.Context) error
-
-// Serve implements standby.Store.
-func (s servedStore) Serve(ctx context.Context) error { return s(ctx) }
-
-// withMemory calls serve, and returns unused memory to the system meanwhile.
-func withMemory(ctx context.Context, serve func(context.Context) error, held func() int64) error {
-	working, cancel := context.WithCancel(ctx)
-	var tasks sync.WaitGroup
-	tasks.Go(func() { memory.Release(working, held) })
-	err := serve(ctx)
-	cancel()
-	tasks.Wait()
-	return err
-}
-
 // stopped ends the output of a store that was asked to stop, if there was no error.
 func stopped(cmd *cobra.Command, err error) error {
 	if err == nil {
@@ -196,14 +177,6 @@ func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {
 
 // Directory returns where a store keeps its data: dir, or the default if that is empty.
 func Directory(dir string) (string, error) { return dataDirectory(dir, serveFolder) }
-
-// goroutineMemory is roughly the memory that one goroutine of a connection accounts for.
-const goroutineMemory = 16 << 10
-
-// heldBy estimates how many bytes a store and the goroutines of connections hold.
-func heldBy(u statestore.Usage) int64 {
-	return u.Bytes + u.WatchBytes + u.DedupBytes + int64(runtime.NumGoroutine())*goroutineMemory
-}
 
 // Replication makes several processes share the data of a store. A program that has it gives it
 // to its [Program].
