@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/url"
 	"path/filepath"
@@ -26,16 +25,14 @@ import (
 // attachFlags are the flags of attach.
 type attachFlags struct {
 	credentials
-	store       storeFlags
-	broker      string // in place of the argument
-	maxClients  int
-	page        pageFlags
-	replication Replication // nil: there is none
+	store      storeFlags
+	broker     string // in place of the argument
+	maxClients int
 }
 
 // attachCommand returns the command attach, with replication unless that is nil.
 func attachCommand(replication Replication) *cobra.Command {
-	s := attachFlags{replication: replication}
+	s := attachFlags{store: storeFlags{replication: replication}}
 	attach := &cobra.Command{
 		Use:   "attach URL",
 		Short: "Run a state store on an MQTT broker that runs already, until interrupted",
@@ -53,15 +50,11 @@ docs/attach.md says which rules the broker needs, and how long its queues must b
 			if s.broker == "" {
 				return usagef("give the URL of the broker, like mqtt://localhost:1883")
 			}
-			return s.run(cmd)
+			return s.store.run(cmd, "attach", s.prepare)
 		},
 	}
-	if replication != nil {
-		replication.Register(attach)
-	}
 	flags := attach.Flags()
-	s.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
-	s.page.register(flags)
+	s.store.register(attach, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	s.credentials.register(flags)
 	flags.StringVar(&s.broker, "broker", "", "the URL, for TENURE_BROKER and the file of --config")
 	flags.IntVar(&s.maxClients, "max-clients", 0, "clients that the store remembers; 0 means 10000")
@@ -77,30 +70,29 @@ var attachFolder = filepath.Join(serveFolder, "attach")
 func brokerFolder(broker string) (string, error) {
 	address, err := mqtt.ParseAddress(broker)
 	if err != nil {
-		return "", usage(err)
+		return "", err
 	}
 	name := url.QueryEscape(strings.ToLower(address.Hostname())) + "_" + address.Port()
 	return filepath.Join(attachFolder, name+url.QueryEscape(strings.TrimSuffix(address.Path, "/"))), nil
 }
 
-func (s *attachFlags) run(cmd *cobra.Command) (err error) {
-	process, stop := startProcess(cmd, slog.LevelInfo)
-	defer stop()
-	if err := s.store.check(); err != nil {
-		return err
-	}
+// prepare reads the files that flags name.
+func (s *attachFlags) prepare(cmd *cobra.Command, process *process) (run storeRun, err error) {
 	options, err := s.options()
 	if err != nil {
-		return usage(err)
+		return run, err
 	}
 	options.Logger = process.logger
-	stopPage, err := s.page.start(cmd, process, "attach")
-	if err != nil {
-		return err
+	if run.folder, err = brokerFolder(s.broker); err != nil {
+		return run, err
 	}
-	defer stopPage()
+	run.replicate = func() error {
+		options.Shared = true
+		settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
+		return s.store.campaign(cmd, process, run, settings, s.broker, new(standby.Replica))
+	}
 	// SIGHUP reloads nothing: the certificate is read for each connection anyway.
-	open := func(ctx context.Context, where string, journal statestore.Journal, _ net.Listener) (standby.Store, error) {
+	run.open = func(ctx context.Context, where string, journal statestore.Journal, _ net.Listener) (standby.Store, error) {
 		options := options
 		options.Journal = journal
 		store, err := attach.Open(ctx, s.broker, options)
@@ -117,20 +109,7 @@ func (s *attachFlags) run(cmd *cobra.Command) (err error) {
 			return explainAttach(err, where)
 		}), nil
 	}
-	replicated, err := isReplicated(s.replication)
-	switch {
-	case err != nil:
-		return err
-	case replicated:
-		options.Shared = true
-		settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
-		return s.store.campaign(cmd, process, s.replication, settings, s.broker, nil, new(standby.Replica), open)
-	}
-	folder, err := brokerFolder(s.broker)
-	if err != nil {
-		return err
-	}
-	return s.store.serve(cmd, process, folder, nil, open)
+	return run, nil
 }
 
 // A servedStore is a store that is a function.

@@ -135,25 +135,22 @@ type clientRun func(cmd *cobra.Command, client *transport.Client, arguments []st
 func clientCommand(cmd *cobra.Command, c *connection, run clientRun) *cobra.Command {
 	c.register(cmd.Flags())
 	cmd.Args = Arguments
-	cmd.RunE = func(cmd *cobra.Command, arguments []string) error { return c.with(cmd, arguments, run) }
+	cmd.RunE = func(cmd *cobra.Command, arguments []string) error {
+		logger, _, stop := startLog(cmd, slog.LevelWarn)
+		defer stop()
+		address, options, err := c.options(logger)
+		if err != nil {
+			return err
+		}
+		options.MaxPacketSize = maxValue
+		client, err := c.dial(cmd.Context(), address, options, false)
+		if err != nil {
+			return err
+		}
+		defer client.Close() // the answer is there; a DISCONNECT that fails changes nothing
+		return run(cmd, client, arguments)
+	}
 	return cmd
-}
-
-// with connects, and calls run.
-func (c *connection) with(cmd *cobra.Command, arguments []string, run clientRun) error {
-	logger, _, stop := startLog(cmd, slog.LevelWarn)
-	defer stop()
-	address, options, err := c.options(logger)
-	if err != nil {
-		return err
-	}
-	options.MaxPacketSize = maxValue
-	client, err := c.dial(cmd.Context(), address, options, false)
-	if err != nil {
-		return err
-	}
-	defer client.Close() // the answer is there; a DISCONNECT that fails changes nothing
-	return run(cmd, client, arguments)
 }
 
 // credentials are the flags of a client of a broker: how the two know each other.

@@ -338,9 +338,6 @@ func (h *holderProcess) confirm(tenure *lease.Tenure) error {
 	return err
 }
 
-// errStoodStill: the lease was held, and too little of it was left for the child.
-var errStoodStill = errors.New("this process, or its machine, stood still for too long")
-
 // lossPatience bounds how long this process waits to hear of the end of a connection, which the guard
 // has seen.
 const lossPatience = time.Second
@@ -353,7 +350,8 @@ func (h *holderProcess) lossOf(tenure *lease.Tenure) error {
 		case <-time.After(lossPatience):
 		}
 	}
-	return cmp.Or(context.Cause(tenure.Context()), errStoodStill)
+	stoodStill := errors.New("this process, or its machine, stood still for too long")
+	return cmp.Or(context.Cause(tenure.Context()), stoodStill)
 }
 
 // exitOf returns the error with which the process exits after a child with this status.

@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 
@@ -12,12 +13,8 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 )
 
-const (
-	// maxPassword is the number of bytes of a password that bcrypt reads.
-	maxPassword = 72
-	// maxCost is the highest cost that package access accepts in a file.
-	maxCost = 16
-)
+// maxCost is the highest cost that package access accepts in a file.
+const maxCost = 16
 
 func passwordCommand() *cobra.Command {
 	var cost int
@@ -37,8 +34,8 @@ of users and rules. A terminal does not show the password.`,
 		if err != nil {
 			return err
 		}
-		if len(password) == 0 || len(password) > maxPassword {
-			return fmt.Errorf("a password has 1 to %d bytes, because bcrypt reads no more", maxPassword)
+		if len(password) == 0 {
+			return errors.New("the password is empty")
 		}
 		hash, err := bcrypt.GenerateFromPassword(password, cost)
 		if err != nil {

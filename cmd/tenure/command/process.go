@@ -95,7 +95,8 @@ type reload struct {
 	read func() error
 }
 
-// run calls work. Meanwhile it reads the files again on SIGHUP, and returns unused memory to the system. The context of work ends with ctx.
+// run calls work. Meanwhile it reads the files again on SIGHUP, and returns unused memory to the system. The context
+// of work ends with ctx.
 // The watchdog of systemd hears of the process until work has returned.
 func (p *process) run(ctx context.Context, reloads []reload, work func(context.Context) error) error {
 	working, cancel := context.WithCancel(ctx)

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
 	"os"
@@ -35,13 +34,11 @@ type serveFlags struct {
 	clientCA    string
 	auth        string
 	advertise   string
-	page        pageFlags
-	replication Replication // nil: there is none
 }
 
 // serveCommand returns the command serve, with replication unless that is nil.
 func serveCommand(replication Replication) *cobra.Command {
-	s := serveFlags{replication: replication}
+	s := serveFlags{store: storeFlags{replication: replication}}
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Run an MQTT broker with a state store inside, until interrupted",
@@ -52,11 +49,11 @@ authentication (--auth or --client-ca), or --insecure. SIGHUP reads the files ag
 		Example: "serve --memory --admin 127.0.0.1:8080\n" +
 			"serve --addr :8883 --tls-cert server.pem --tls-key server.key --auth users.yaml",
 		Args: Arguments,
-		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.store.run(cmd, "serve", s.prepare) },
 	}
+	s.store.register(serve, "as --max-memory allows, or no limit", serveFolder)
 	s.register(serve.Flags())
 	if replication != nil {
-		replication.Register(serve)
 		serve.Flags().StringVar(&s.advertise, "advertise", "",
 			"host:port at which clients reach this server; default: --addr, with the name of this machine for no address")
 	}
@@ -65,8 +62,6 @@ authentication (--auth or --client-ca), or --insecure. SIGHUP reads the files ag
 
 // register adds the flags.
 func (s *serveFlags) register(flags *pflag.FlagSet) {
-	s.store.register(flags, "as --max-memory allows, or no limit", serveFolder)
-	s.page.register(flags)
 	s.certificate.register(flags, "file with the server's certificate and its chain, in PEM")
 	flags.StringVar(&s.Addr, "addr", server.DefaultAddr, "TCP address to listen on; port 0 takes a free one")
 	flags.StringVar(&s.clientCA, "client-ca", "", "file with the authorities of client certificates, in PEM")
@@ -97,34 +92,26 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 	number(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", "the same for one address; 0 means 64")
 }
 
-func (s *serveFlags) run(cmd *cobra.Command) (err error) {
-	process, stop := startProcess(cmd, slog.LevelInfo)
-	defer stop()
-	if err := s.store.check(); err != nil {
-		return err
-	}
+// prepare reads the files that flags name, and refuses what makes no sense.
+func (s *serveFlags) prepare(cmd *cobra.Command, process *process) (run storeRun, err error) {
 	// Before the data is opened: that makes a directory, and can take long.
 	if _, err := net.ResolveTCPAddr("tcp", s.Addr); err != nil {
-		return usagef("--addr: %w; write it like :1883 or 127.0.0.1:1883", err)
+		return run, fmt.Errorf("--addr: %w; write it like :1883 or 127.0.0.1:1883", err)
 	}
 	s.Store, s.Logger = s.store.options(), process.logger
 	if !s.Retain && (s.Limits.RetainedMessages != 0 || s.Limits.RetainedBytes != 0) {
-		return usagef("--max-retained and --max-retained-bytes limit retained messages; give --retain too")
+		return run, errors.New("--max-retained and --max-retained-bytes limit retained messages; give --retain too")
 	}
 	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		// At the memory in use, the collector would take much of the processors: so the limit is a quarter higher.
 		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory/4, math.MaxInt64-s.MaxMemory))
 	}
-	reloads, err := s.readFiles()
-	if err != nil {
-		return usage(err)
+	if run.reloads, err = s.readFiles(); err != nil {
+		return run, err
 	}
-	stopPage, err := s.page.start(cmd, process, "serve")
-	if err != nil {
-		return err
-	}
-	defer stopPage()
-	open := func(
+	run.folder = serveFolder
+	run.replicate = func() error { return s.replicate(cmd, process, run) }
+	run.open = func(
 		ctx context.Context, where string, journal statestore.Journal, socket net.Listener,
 	) (standby.Store, error) {
 		options := s.Options
@@ -141,20 +128,11 @@ func (s *serveFlags) run(cmd *cobra.Command) (err error) {
 		s.store.warnOfMemory(s.Logger)
 		return listening, nil
 	}
-	replicated, err := isReplicated(s.replication)
-	switch {
-	case err != nil:
-		return err
-	case replicated:
-		return s.serveReplicated(cmd, process, reloads, open)
-	}
-	return s.store.serve(cmd, process, serveFolder, reloads, open)
+	return run, nil
 }
 
-// serveReplicated stands by and serves until the command is interrupted.
-func (s *serveFlags) serveReplicated(
-	cmd *cobra.Command, process *process, reloads []reload, open openStore,
-) (err error) {
+// replicate stands by and serves until the command is interrupted.
+func (s *serveFlags) replicate(cmd *cobra.Command, process *process, run storeRun) (err error) {
 	if err := s.Check(); err != nil {
 		return explainServe(err)
 	}
@@ -170,7 +148,7 @@ func (s *serveFlags) serveReplicated(
 	replica := &standby.Replica{Listener: socket, Options: standby.Options{
 		TLS: s.TLS, MaxUnauthenticated: s.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.MaxUnauthenticatedPerAddress,
 	}}
-	return s.store.campaign(cmd, process, s.replication, settings, s.url(socket.Addr()), reloads, replica, open)
+	return s.store.campaign(cmd, process, run, settings, s.url(socket.Addr()), replica)
 }
 
 // clientAddress returns where other processes refer clients to: --advertise, or where the server
@@ -184,9 +162,7 @@ func (s *serveFlags) clientAddress(listening net.Addr) (string, error) {
 	}
 	host, port, err := net.SplitHostPort(listening.String())
 	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
-		if host, err = os.Hostname(); err != nil {
-			err = fmt.Errorf("%w; give --advertise with the host and port at which clients reach this server", err)
-		}
+		host, err = os.Hostname()
 	}
 	return net.JoinHostPort(host, port), err
 }

@@ -36,6 +36,9 @@ type storeFlags struct {
 	dir     string // of the data
 	memory  bool
 	flags   *pflag.FlagSet
+
+	page        pageFlags
+	replication Replication // nil: there is none
 }
 
 // dialects are the names of the dialects, in the order of their values; the first one is the default.
@@ -43,8 +46,13 @@ var dialects = []string{statestore.Auto.String(), statestore.Deployed.String(), 
 
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means; folder is
 // where the data is by default, in the user's directory for state.
-func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
+func (s *storeFlags) register(cmd *cobra.Command, noLimit, folder string) {
+	flags := cmd.Flags()
 	s.flags, s.dialect = flags, dialects[0]
+	if s.replication != nil {
+		s.replication.Register(cmd)
+	}
+	s.page.register(flags)
 	directoryFlag(flags, &s.dir, "directory for the data, made if it is missing", folder)
 	flags.BoolVar(&s.memory, "memory", false, "keep the data in memory: a restart forgets every key, lease and fence")
 	flags.BoolVar(&s.Strict, "strict", false, "keep fences after deletion and expiry, refuse tokens above all versions, "+
@@ -93,13 +101,47 @@ func (s *storeFlags) warnOfMemory(logger *slog.Logger) {
 // names the place of the data. socket is nil, unless the store is to listen on it.
 type openStore func(_ context.Context, where string, _ statestore.Journal, socket net.Listener) (standby.Store, error)
 
-// serve runs a store with its data in the directory of the flags, or in memory, until the command is interrupted.
-func (s *storeFlags) serve(
-	cmd *cobra.Command, process *process, folder string, reloads []reload, open openStore,
-) (err error) {
+// A storeRun is what serve or attach runs.
+type storeRun struct {
+	folder    string // of the data by default
+	reloads   []reload
+	open      openStore
+	replicate func() error // runs it with replication
+}
+
+// run runs what prepare returns until the command is interrupted. The error of prepare is about usage.
+func (s *storeFlags) run(
+	cmd *cobra.Command, mode string, prepare func(*cobra.Command, *process) (storeRun, error),
+) error {
+	process, stop := startProcess(cmd, slog.LevelInfo)
+	defer stop()
+	if err := s.check(); err != nil {
+		return err
+	}
+	run, err := prepare(cmd, process)
+	if err != nil {
+		return usage(err)
+	}
+	stopPage, err := s.page.start(cmd, process, mode)
+	if err != nil {
+		return err
+	}
+	defer stopPage()
+	if s.replication != nil {
+		if chosen, err := s.replication.Chosen(); err != nil {
+			return usage(err)
+		} else if chosen {
+			return run.replicate()
+		}
+	}
+	return s.serve(cmd, process, run)
+}
+
+// serve runs a store with its data in the directory of the flags, or in memory.
+func (s *storeFlags) serve(cmd *cobra.Command, process *process, run storeRun) (err error) {
 	where, data := inMemory, statestore.Journal(nil)
 	if !s.memory {
-		if where, err = dataDirectory(s.dir, folder); err != nil {
+		if where, err = dataDirectory(s.dir, run.folder); err != nil {
 			return err
 		}
 		if _, err := os.Stat(filepath.Join(where, "member")); err == nil {
@@ -113,9 +155,9 @@ func (s *storeFlags) serve(
 		defer func() { err = cmp.Or(err, file.Close()) }()
 		data = file
 	}
-	store, err := open(cmd.Context(), where, data, nil)
+	store, err := run.open(cmd.Context(), where, data, nil)
 	if err == nil {
-		err = process.run(cmd.Context(), reloads, store.Serve)
+		err = process.run(cmd.Context(), run.reloads, store.Serve)
 	} else if cmd.Context().Err() != nil {
 		err = nil // interrupted while the data was loaded
 	}
@@ -220,22 +262,13 @@ type Candidate interface {
 	Close() error
 }
 
-// isReplicated reports whether the flags ask for replication, which may be nil.
-func isReplicated(replication Replication) (bool, error) {
-	if replication == nil {
-		return false, nil
-	}
-	chosen, err := replication.Chosen()
-	return chosen, usage(err)
-}
-
-// directoryFor returns the directory for what replication keeps, or an empty string if it keeps
+// replicaDirectory returns the directory for what replication keeps, or an empty string if it keeps
 // nothing on this machine.
-func (s *storeFlags) directoryFor(replication Replication) (string, error) {
+func (s *storeFlags) replicaDirectory() (string, error) {
 	switch {
 	case s.memory:
 		return "", usagef("--memory is for a store of one process; leave it out")
-	case replication.KeepsData():
+	case s.replication.KeepsData():
 		return dataDirectory(s.dir, serveFolder)
 	case s.flags.Changed("data"):
 		return "", usagef("--data is for data on this machine, and this store has it in etcd; leave it out")
@@ -244,16 +277,16 @@ func (s *storeFlags) directoryFor(replication Replication) (string, error) {
 }
 
 // campaign runs a replica that stands by at url until the command is interrupted.
-func (s *storeFlags) campaign(cmd *cobra.Command, process *process, replication Replication, settings ReplicaSettings,
-	url string, reloads []reload, replica *standby.Replica, open openStore,
+func (s *storeFlags) campaign(
+	cmd *cobra.Command, process *process, run storeRun, settings ReplicaSettings, url string, replica *standby.Replica,
 ) (err error) {
-	if settings.Dir, err = s.directoryFor(replication); err != nil {
+	if settings.Dir, err = s.replicaDirectory(); err != nil {
 		return err
 	}
 	ctx, fail := context.WithCancelCause(cmd.Context())
 	defer fail(nil)
 	settings.Logger, settings.Flush, settings.Fail = process.logger, process.flush, fail
-	candidate, err := replication.Start(ctx, settings)
+	candidate, err := s.replication.Start(ctx, settings)
 	if err != nil {
 		return err
 	}
@@ -270,9 +303,9 @@ func (s *storeFlags) campaign(cmd *cobra.Command, process *process, replication 
 	}
 	replica.Open = func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
 		process.node.Loading()
-		return open(ctx, candidate.Where(), journal, socket)
+		return run.open(ctx, candidate.Where(), journal, socket)
 	}
-	err = process.run(ctx, reloads, replica.Run)
+	err = process.run(ctx, run.reloads, replica.Run)
 	if ctx.Err() != nil && cmd.Context().Err() == nil {
 		err = context.Cause(ctx) // what the candidate says
 	}
