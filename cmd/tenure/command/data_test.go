@@ -148,8 +148,7 @@ func TestAValueAFenceAndALeaseSurviveTheEndOfTheStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			store.signal(test.signal)
-			for range store.lines { // until it has ended
-			}
+			store.rest()
 			if err := await.Result(store.cmd.Wait); (err == nil) != (test.signal == syscall.SIGTERM) {
 				t.Errorf("the store ended with %v", err)
 			}

@@ -80,8 +80,7 @@ func start(t *testing.T, cmd *exec.Cmd) *running {
 	}()
 	t.Cleanup(func() {
 		_ = r.cmd.Process.Kill()
-		for range r.lines { // until the pipe is closed
-		}
+		r.rest()
 		_ = await.Result(r.cmd.Wait)
 	})
 	return r
@@ -99,6 +98,14 @@ func (r *running) mustPrint(want string) string {
 	return found[len(found)-1]
 }
 
+// rest returns what else it prints, until it and all that it started have closed standard output.
+func (r *running) rest() (printed []string) {
+	for line, open := await.Next(r.lines); open; line, open = await.Next(r.lines) {
+		printed = append(printed, line)
+	}
+	return printed
+}
+
 // signal sends a signal.
 func (r *running) signal(signal os.Signal) {
 	r.t.Helper()
@@ -112,10 +119,7 @@ func (r *running) signal(signal os.Signal) {
 func (r *running) mustEndAfter(signal os.Signal, code int, last ...string) {
 	r.t.Helper()
 	r.signal(signal)
-	var printed []string
-	for line, open := await.Next(r.lines); open; line, open = await.Next(r.lines) {
-		printed = append(printed, line)
-	}
+	printed := r.rest()
 	_ = await.Result(r.cmd.Wait)
 	got := r.cmd.ProcessState.ExitCode()
 	if status, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
@@ -191,6 +195,7 @@ func tenure(t *testing.T, stdin string, environment []string, arguments ...strin
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, built.Path(t), arguments...)
+	cmd.WaitDelay = patience // for what it has started
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
 	cmd.Env = append(os.Environ(), environment...)

@@ -139,8 +139,8 @@ func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
 		}
 		acknowledged++
 	}
-	for line := range limited.lines {
-		t.Errorf("standard output has %q", line)
+	if printed := limited.rest(); printed != nil {
+		t.Errorf("standard output has %q", printed)
 	}
 	err := await.Result(limited.cmd.Wait)
 	lines := strings.Split(strings.TrimSpace(limited.stderr.String()), "\n")
