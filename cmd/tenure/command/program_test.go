@@ -45,7 +45,7 @@ func TestSettingsReachAllCommands(t *testing.T) {
 		{"variables of Azure IoT Operations", operations, "get k", 0, "v", ""},
 		{"ours go before those", operations + " TENURE_BROKER=" + other, "get k", exitMissing, "", ""},
 		{"one of those that makes no sense", operations + " AIO_BROKER_TCP_PORT=x", "get k", exitUsage, "", "AIO_BROKER_TCP_PORT"},
-		{"attach", "TENURE_BROKER=" + address, "attach --memory", exitRefused, "", "the broker is a tenure serve, which has a store of its own"},
+		{"attach", "TENURE_BROKER=" + address, "attach --memory", exitRefused, "", "belongs to the state store of this server"},
 		{"a variable that no flag has", "TENURE_BROKKER=x TENURE_BROKER=" + address, "get k", 0, "v", `level=WARN msg="TENURE_BROKKER is not a setting`},
 		{"the source of a refused value", "TENURE_HOLD_OFF=-1s", "serve --memory", exitUsage, "", "--hold-off comes from TENURE_HOLD_OFF"},
 	} {

@@ -67,7 +67,6 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&s.clientCA, "client-ca", "", "file with the authorities of client certificates, in PEM")
 	flags.StringVar(&s.auth, "auth", "", "file with users and rules, in YAML; password makes the hashes for it")
 	flags.BoolVar(&s.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or authentication")
-	flags.BoolVar(&s.Retain, "retain", false, "allow retained messages")
 	flags.DurationVar(&s.PacketTimeout, "packet-timeout", 30*time.Second, "how long a packet may take to arrive")
 	flags.Uint32Var(&s.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes; at least 1024")
 	settings.Bytes(flags, &s.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; "+
@@ -80,13 +79,11 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 	number(&s.MaxClients, "max-clients", "clients connected or with a session; 0 means 10000, or as --max-memory allows")
 	bytes(&l.OutgoingBytes, "max-outgoing-bytes", "what may wait to be written to one connection", "8MiB")
 	bytes(&l.AllOutgoingBytes, "max-all-outgoing-bytes", "what may wait to be written to all connections", "256MiB")
-	bytes(&l.SessionBytes, "max-session-bytes", "QoS 1 messages that may wait for one client, connected or not", "4MiB")
-	number(&l.SessionMessages, "max-session-messages", "QoS 1 messages that may wait for one client; 0 means 10000")
-	bytes(&l.AllSessionBytes, "max-all-session-bytes", "QoS 1 messages that may wait for all clients", "256MiB")
+	bytes(&l.SessionBytes, "max-session-bytes", "messages that may wait for one client", "4MiB")
+	number(&l.SessionMessages, "max-session-messages", "messages that may wait for one client; 0 means 10000")
+	bytes(&l.AllSessionBytes, "max-all-session-bytes", "messages that may wait for all clients", "256MiB")
 	number(&l.SessionsPerUser, "max-sessions-per-user", "sessions kept for one user's disconnected clients; 0 means 100")
 	number(&l.Subscriptions, "max-subscriptions", "subscriptions of a client; 0 means 1000")
-	number(&l.RetainedMessages, "max-retained", "messages that may be retained, with --retain; 0 means 10000")
-	bytes(&l.RetainedBytes, "max-retained-bytes", "what retained messages may have together", "64MiB")
 	number(&s.PasswordChecks, "password-checks", "passwords that are checked at once; 0 means half of the processors")
 	number(&s.MaxUnauthenticated, "max-unauthenticated", "open connections that may be unauthenticated; 0 means 256")
 	number(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", "the same for one address; 0 means 64")
@@ -99,9 +96,6 @@ func (s *serveFlags) prepare(cmd *cobra.Command, process *process) (run storeRun
 		return run, fmt.Errorf("--addr: %w; write it like :1883 or 127.0.0.1:1883", err)
 	}
 	s.Store, s.Logger = s.store.options(), process.logger
-	if !s.Retain && (s.Limits.RetainedMessages != 0 || s.Limits.RetainedBytes != 0) {
-		return run, errors.New("--max-retained and --max-retained-bytes limit retained messages; give --retain too")
-	}
 	if s.MaxMemory > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		// At the memory in use, the collector would take much of the processors: so the limit is a quarter higher.
 		debug.SetMemoryLimit(s.MaxMemory + min(s.MaxMemory/4, math.MaxInt64-s.MaxMemory))

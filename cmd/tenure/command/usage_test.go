@@ -74,8 +74,6 @@ func TestWrongUsageEndsWithTheCodeForItAndNamesTheCure(t *testing.T) {
 		{"serve --max-packet-size 5", "tenure: --max-packet-size 5 is below 1024"},
 		{"serve --max-memory 1MiB", "--max-memory 1048576 is below 33554432"},
 		{"serve --max-memory 512MB", "like 536870912, 512MiB or 2GiB"},
-		{"serve --max-retained 1", "give --retain too"},
-		{"serve --max-retained-bytes 1", "give --retain too"},
 		{"serve --addr 0.0.0.0:0", "or say --insecure"},
 		{"serve --addr localhost", "write it like :1883"},
 		{"serve --addr localhost:mqttt", "write it like :1883"},
