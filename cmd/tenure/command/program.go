@@ -52,6 +52,7 @@ var optionFlags = map[string]string{
 	"attach.MaxClients":                   "max-clients",
 	"attach.TLS":                          "tls-ca, --tls-cert or --tls-key",
 	"transport.ClientID":                  "client-id",
+	"transport.KeepAlive":                 "instant, for two thirds of --ttl:",
 	"transport.PasswordFile":              "password-file",
 	"transport.TLS":                       "tls-ca, --tls-cert or --tls-key",
 	"transport.TLS.CAFile":                "tls-ca",

@@ -103,7 +103,7 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 		{"the TTL of the cure", []string{"lock", "--ttl", "6.061s", "--grace", "2s", "free", "--", "true"}, 0, ""},
 		{"the grace of the cure", []string{"lock", "--ttl", "5s", "--grace", "1.65s", "free", "--", "true"}, 0, ""},
 		{"instant, with the default TTL", []string{"lock", "--instant", "free", "--", "true"}, 0, "the child ended"},
-		{"instant, with a TTL that no keep-alive carries", []string{"run", "--instant", "--ttl", "48h", "free", "--", "true"}, 2, "make --ttl at most 27h18m"},
+		{"instant, with a TTL that no keep-alive carries", []string{"run", "--instant", "--ttl", "48h", "free", "--", "true"}, 2, "--instant, for two thirds of --ttl: 32h0m0s is not"},
 		{"taken by force from lock", []string{"lock", "--ttl", "1m", "taken", "--", tenure, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
 		{"taken by force from run", []string{"run", "--ttl", "1m", "taken", "--", tenure, "del", "--broker", broker, "taken"}, 66, "was lost while the child ran"},
 		{"the client id taken over from lock", []string{"lock", "--client-id", "one", "two", "--", "sh", "-c", tenure + " get --broker " + broker + " --client-id one x; exec sleep 1000"}, 66, "took over this client id"},
