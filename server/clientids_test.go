@@ -247,17 +247,17 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 	p.MustBeGone()
 	known := func() bool { return s.HasSession("p") }
 	testsupport.Eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
-	release := s.LockClientID("p", "")
-	await.Done(func() { s.EndSessions(time.Now().Add(time.Hour)) })
+	release := s.LockClientID("p")
+	await.Done(func() { s.Sweep(time.Now().Add(time.Hour)) })
 	if !known() || s.ResponseTopics() != 1 {
 		t.Error("the session ended under a client that takes it over")
 	}
 	release()
-	s.EndSessions(time.Now().Add(50 * time.Second))
+	s.Sweep(time.Now().Add(50 * time.Second))
 	if !known() {
 		t.Error("the session ended too soon")
 	}
-	testsupport.Eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour)); return !known() })
+	testsupport.Eventually(t, "the session ends", func() bool { s.Sweep(time.Now().Add(time.Hour)); return !known() })
 	if s.ResponseTopics() != 0 {
 		t.Error("response topics of the session are left")
 	}
@@ -273,11 +273,11 @@ func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
 	}
 	known := func() bool { return s.HasSession("p") }
 	testsupport.Eventually(t, "p is away", func() bool { return s.Stats().Connected == 0 })
-	s.EndSessions(time.Now().Add(55 * time.Minute))
+	s.Sweep(time.Now().Add(55 * time.Minute))
 	if !known() {
 		t.Error("the session ended before its time")
 	}
-	testsupport.Eventually(t, "the session ends", func() bool { s.EndSessions(time.Now().Add(time.Hour + 2*time.Second)); return !known() })
+	testsupport.Eventually(t, "the session ends", func() bool { s.Sweep(time.Now().Add(time.Hour + 2*time.Second)); return !known() })
 }
 
 func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
@@ -325,7 +325,7 @@ func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
 func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	for _, other := range []string{"3730", "70", "p2"} { // the hex of the hex of "p", and the hex, which is not admitted yet
-		defer s.LockClientID(other, "")()
+		defer s.LockClientID(other)()
 	}
 	for range 2 { // the second takes over
 		if _, err := testsupport.TryConnect(t, address, "p", nil); err != nil {
@@ -339,7 +339,7 @@ func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
 func TestAnAdmittedClientExcludesOthersBeforeItIsEstablished(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	for _, names := range [][2]string{{"70", "p"}, {"p", "70"}} {
-		release := s.LockClientID(names[0], "")
+		release := s.LockClientID(names[0])
 		if !s.ClaimClientID(names[0]) {
 			t.Fatalf("%q is not admitted", names[0])
 		}
@@ -390,7 +390,7 @@ func TestAClientThatIsNotEstablishedLeavesItsIDToOthers(t *testing.T) {
 // After a link has failed and come back, only the latest connection has a client at its other end.
 func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
-	release := s.LockClientID("p", "")
+	release := s.LockClientID("p")
 	latest := testsupport.StartLogin(t, address, "p", "")
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	for range 10 {
@@ -413,7 +413,7 @@ func TestOfConnectionsOfOneClientTheLatestWaits(t *testing.T) {
 
 func TestOneClientCannotHaveManyConnectionsByWaiting(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, MaxUnauthenticated: 1000})
-	release := s.LockClientID("p", "")
+	release := s.LockClientID("p")
 	for range 200 {
 		testsupport.StartLogin(t, address, "p", "")
 	}
@@ -424,7 +424,7 @@ func TestOneClientCannotHaveManyConnectionsByWaiting(t *testing.T) {
 
 func TestAConnectionDoesNotWaitForItsClientIdWithoutEnd(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard}, func(s *server.Server) { s.SetClientIDTimeout(50 * time.Millisecond) })
-	release := s.LockClientID("p", "")
+	release := s.LockClientID("p")
 	if code := testsupport.StartLogin(t, address, "p", "").ReasonCode(); code != packets.ConnackServerBusy {
 		t.Errorf("MQTT 5: %#x", code)
 	}
@@ -454,32 +454,12 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 	defer stop()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
-	s.LockClientID("p", "") // and never gives it back
+	s.LockClientID("p") // and never gives it back
 	testsupport.StartLogin(t, s.Addr().String(), "p", "")
 	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
 	stop()
 	if err := await.Receive(served); err != nil {
 		t.Error(err)
-	}
-}
-
-// Otherwise it could close the connection of another user with that client id.
-func TestAConnectionDoesNotWaitForTheClientIdOfAnotherUser(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Authenticator: testsupport.Rules{}})
-	release := s.LockClientID("p", "alice")
-	waits := testsupport.StartLogin(t, address, "p", "alice")
-	testsupport.Eventually(t, "a connection waits", func() bool { return s.Waits("p") })
-	if code := testsupport.StartLogin(t, address, "p", "bob").ReasonCode(); code != packets.ConnackServerBusy { // alice has no session yet
-		t.Errorf("another user's connection gets %#x", code)
-	}
-	release()
-	if code := waits.ReasonCode(); code != packets.ConnackSuccess {
-		t.Fatalf("the user's own gets %#x", code)
-	}
-	testsupport.Eventually(t, "no client id is taken", func() bool { return s.LockedClientIDs() == 0 })
-	defer s.LockClientID("p", "bob")() // the user's client is known, so that this one waits for nothing either
-	if code := testsupport.StartLogin(t, address, "p", "bob").ReasonCode(); code != packets.ConnackNotAuthorized {
-		t.Errorf("another user's connection gets %#x", code)
 	}
 }
 

@@ -40,7 +40,6 @@ var optionFlags = map[string]string{
 	"server.MaxMemory":                    "max-memory",
 	"server.MaxClients":                   "max-clients",
 	"server.MaxPacketSize":                "max-packet-size",
-	"server.PacketTimeout":                "packet-timeout",
 	"server.PasswordChecks":               "password-checks",
 	"server.MaxUnauthenticated":           "max-unauthenticated",
 	"server.MaxUnauthenticatedPerAddress": "max-unauthenticated-per-address",

@@ -121,8 +121,6 @@ func (s *serveSettings) register(flags *pflag.FlagSet) {
 		"how many open connections may be unauthenticated; a new one closes the oldest; each has 5s")
 	flags.IntVar(&s.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", 0,
 		"the same for one remote address; 0 means 64, and no separate limit for this machine")
-	flags.DurationVar(&s.PacketTimeout, "packet-timeout", 30*time.Second,
-		"how long a packet may take to arrive, from its first byte")
 	flags.Uint32Var(&s.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes; at least 1024")
 }
 

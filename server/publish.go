@@ -1,7 +1,6 @@
 package server
 
 import (
-	"strings"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -14,18 +13,18 @@ import (
 	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
-// handle handles a packet of an established client, which the gate has checked. It reports false if the
+// dispatch handles a packet of an established client, which the gate has checked. It reports false if the
 // connection is over. The goroutine that reads the connection calls it, in its turn (see package fairqueue), so
 // that a client that sends without pause does not slow down others. Nothing is written in a turn. The answers
 // to all packets that one read returned leave in one write.
-func (c *connection) handle(packet []byte) (goOn bool) {
+func (c *connection) dispatch(packet []byte) (goOn bool) {
 	kind := mqtt.Type(packet)
 	if kind == packets.DISCONNECT {
 		c.left()
 		return false
 	}
 	c.handled = true
-	if c.closed.Load() {
+	if c.isClosed() {
 		return true // no more requests are applied, and no answer would arrive; a DISCONNECT may follow
 	}
 	switch kind {
@@ -41,15 +40,13 @@ func (c *connection) handle(packet []byte) (goOn bool) {
 		c.gate.Subscribe = nil
 	case packets.PINGREQ: // costs as much as a request, so it waits for a turn too
 		c.answer(func(held []byte) []byte { return append(held, packets.PINGRESP<<4, 0) })
-	case packets.PUBREC:
-		c.answerQoS2(packets.PUBREL<<4 | 2)
-	case packets.PUBREL:
-		c.answerQoS2(packets.PUBCOMP << 4)
+	case packets.PUBREC, packets.PUBREL, packets.PUBCOMP: // of a message that there cannot be
+		c.refusePacket(refusal(mqtt.ProtocolError, noQoS2))
 	}
 	if c.answers >= heldEnough || c.readTurn.Spent() {
 		c.pause()
 	}
-	return c.fault == nil
+	return !c.why.Load().isFault()
 }
 
 // answer lets encode append to the packets that are held back.
@@ -74,7 +71,7 @@ func (c *connection) handlePublish() {
 
 // handleRequest applies a request to the store, and answers it.
 func (c *connection) handleRequest() {
-	fault := c.server.handle(c, c.texts.request(c.gate.Publish()))
+	fault := c.server.request(c, c.texts.request(c.gate.Publish()))
 	c.writeOwn()
 	if fault != nil {
 		if c.gate.Version < mqtt.Version5 {
@@ -168,17 +165,6 @@ func (c *connection) acknowledge(code *mqtt.Refusal) {
 	})
 }
 
-// answerQoS2 answers an acknowledgement of a message with QoS 2: there is no such message.
-func (c *connection) answerQoS2(answer byte) {
-	id := c.gate.Puback().PacketID
-	c.answer(func(held []byte) []byte {
-		if c.gate.Version < mqtt.Version5 { // which have no reason code for an unknown message
-			return append(held, answer, 2, byte(id>>8), byte(id))
-		}
-		return append(held, answer, 3, byte(id>>8), byte(id), mqtt.UnknownPacketID)
-	})
-}
-
 func (c *connection) handleSubscribe(asked *wire.Subscribe) {
 	codes := make([]byte, len(asked.Filters))
 	existed := make([]bool, len(asked.Filters))
@@ -187,8 +173,8 @@ func (c *connection) handleSubscribe(asked *wire.Subscribe) {
 		if codes[i] < mqtt.Failure {
 			continue
 		}
-		c.server.refusedSubscriptions.Log("client", logs.Name(c.identity.Client), "remote", c.remote,
-			"filter", logs.Name(filter.Topic), "reason", whyNotSubscribed(filter.Topic, codes[i]))
+		c.server.log(lineSubscription, "client", logs.Name(c.identity.Client), "remote", c.remote,
+			"filter", logs.Name(filter.Topic), "reason", whyNotSubscribed(codes[i]))
 		if c.gate.Version < mqtt.Version5 {
 			codes[i] = mqtt.Failure // the only one that they have
 		}
@@ -235,21 +221,16 @@ func (c *connection) subscribe(asked pubsub.Subscription) (existed bool, code by
 }
 
 // whyNotSubscribed returns the reason for a code of SUBACK, for the log.
-func whyNotSubscribed(filter string, code byte) string {
-	_, _, shared := wire.Share(filter)
-	switch {
-	case code == mqtt.QuotaExceeded:
+func whyNotSubscribed(code byte) string {
+	switch code {
+	case mqtt.QuotaExceeded:
 		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"
-	case code == mqtt.InvalidFilter:
+	case mqtt.NotAuthorized:
+		return "the client may not read these topics; none has messages that begins with $"
+	case mqtt.InvalidFilter:
 		return "topic filter invalid"
-	case code != mqtt.NotAuthorized:
-		return "the session is over"
-	case shared:
-		return "the client may not read every topic that the shared filter matches: a/# matches a too, # and + match clients/, and topics that begin with $ are not published"
-	case strings.HasPrefix(filter, "$"):
-		return "nothing is published on topics that begin with $"
 	}
-	return "the client may not read these topics"
+	return "the session is over"
 }
 
 func (c *connection) handleUnsubscribe(asked *wire.Subscribe) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -52,25 +51,13 @@ func (c *connection) handshake() error {
 		return nil
 	}
 	err := c.encrypted.Handshake(c.socket.(*tls.Conn), c.pendingAuth)
-	if err != nil {
-		c.refuse(err)
-		c.close()
+	if err == nil {
+		return nil
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		c.server.listener.countRefused(c.address(), RefusedSlow)
+		c.server.listener.countClosed(c.socket, RefusedSlow)
 	}
-	return err
-}
-
-// failedHandshake reports whether err means that one side has refused the TLS handshake, because
-// the client has another authority or no TLS. A client that only disconnects does not count.
-func (c *connection) failedHandshake(err error) bool {
-	encrypted, ok := c.socket.(*tls.Conn)
-	if !ok || encrypted.ConnectionState().HandshakeComplete || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return false
-	}
-	var socket *net.OpError
-	return !errors.As(err, &socket) || socket.Op == "remote error" || socket.Op == "local error"
+	return c.readFailed(err)
 }
 
 // remoteOf returns the remote address of a connection, or one without a name if it has none.
@@ -97,18 +84,6 @@ func (c *connection) send(packet []byte) error {
 		return err
 	}
 	return c.write(packet)
-}
-
-// sendLast writes a packet, unless it is empty, and closes the connection. It waits for a client that does
-// not read for disconnectTimeout at most, also for a write that is under way.
-func (c *connection) sendLast(packet []byte) {
-	deadline := time.Now().Add(disconnectTimeout)
-	c.lastWriteBy.Store(&deadline)
-	_ = c.socket.SetWriteDeadline(deadline) // if it fails, so does the write
-	if len(packet) > 0 {
-		_ = c.send(packet) // the connection ends either way
-	}
-	c.close()
 }
 
 const (
@@ -168,7 +143,7 @@ func (c *connection) write(p []byte) error {
 	_, err := c.socket.Write(p)
 	if err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) && c.lastWriteBy.Load() == nil {
-			c.slow.Store(true)
+			c.why.CompareAndSwap(nil, endSlow)
 		}
 		c.close()
 	}
