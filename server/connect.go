@@ -96,12 +96,14 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 // announce returns what CONNACK says about the server [MQTT-3.2.2.3].
 func (s *Server) announce(conn *connection) *packets.Properties {
 	qos, none, longest := byte(1), byte(0), uint32(maxSessionExpiry)
-	announced := &packets.Properties{MaximumQOS: &qos, MaximumPacketSize: &s.options.MaxPacketSize}
+	announced := &packets.Properties{
+		MaximumQOS:         &qos,
+		MaximumPacketSize:  &s.options.MaxPacketSize,
+		RetainAvailable:    &none,
+		SharedSubAvailable: &none,
+	}
 	if window := uint16(max(s.options.Store.DedupWindow, 0)); window > 0 {
 		announced.ReceiveMaximum = &window // the store recognizes as many redeliveries
-	}
-	if !s.options.Retain {
-		announced.RetainAvailable = &none
 	}
 	if conn.gate.SessionExpiry > longest {
 		announced.SessionExpiryInterval = &longest

@@ -14,7 +14,6 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
-	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
@@ -49,8 +48,7 @@ type connection struct {
 	// Of the goroutine that reads the connection.
 	input          *mqtt.Filter // what the client sends, without what the gate refuses
 	readTurn       *fairqueue.Place
-	place          *packetroom.Place           // its room for a large packet
-	placed         int64                       // bytes of it
+	arriving       int64                       // bytes of the packet that arrives, beyond those of a small one
 	pendingAuth    *unauthenticated.Connection // set before anything is read
 	authenticated  bool                        // its client
 	silenceAllowed time.Duration               // one and a half keep-alives
@@ -93,7 +91,6 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 	}
 	c.open, c.cancel = context.WithCancel(context.Background())
 	c.outbox = newOutbox(s.options.Limits.OutgoingBytes, s.outgoing, s.processors, s.writers)
-	c.place = s.incoming.NewPlace(c.displace)
 	if s.options.TLS != nil {
 		c.encrypted = &encryptedSocket{Socket: unauthenticated.Socket{Conn: socket}, conn: c}
 		socket = tls.Server(c.encrypted, s.options.TLS)
@@ -104,7 +101,7 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 		First: limits.FirstPacket,
 		Check: c.check,
 		Pause: c.pause,
-		Room:  c.takeRoom,
+		Room:  c.takeArriving,
 	})
 	return c
 }
@@ -147,8 +144,8 @@ func (c *connection) finish() {
 	if c.client != nil {
 		c.server.endConnection(c)
 	}
-	c.unlockID()                   // after endConnection, which must not end what the next connection of the client keeps
-	_ = c.takeRoom(-int(c.placed)) // nothing more is read
+	c.unlockID()                         // after endConnection, which must not end what the next connection of the client keeps
+	_ = c.takeArriving(-int(c.arriving)) // nothing more is read
 	c.outbox.close()
 	close(c.over)
 }
@@ -156,9 +153,6 @@ func (c *connection) finish() {
 // check checks a packet in a turn, since a large one takes long. The turn ends in pause, or before anything
 // is written.
 func (c *connection) check(packet []byte) error {
-	if c.placed > 0 {
-		c.place.Finished()
-	}
 	c.readTurn.Begin()
 	return c.gate.Check(packet)
 }
@@ -203,38 +197,20 @@ func limitKeepAlive(asked uint16, version byte) (seconds uint16) {
 // extendDeadline gives the client one and a half keep-alives for its next packet [MQTT-3.1.2-22].
 func (c *connection) extendDeadline() { c.setReadDeadline(time.Now().Add(c.silenceAllowed)) }
 
-// longAgo is a deadline that has passed.
-var longAgo = time.Unix(1, 0)
-
-// setReadDeadline limits reads, unless displace has ended them.
 func (c *connection) setReadDeadline(t time.Time) {
 	_ = c.socket.SetReadDeadline(t) // fails on a closed connection, as the read will
-	if c.why.Load() == endDisplaced {
-		_ = c.socket.SetReadDeadline(longAgo)
-	}
 }
 
-// takeRoom takes room for a large packet that arrives, or gives it back if bytes is negative. It
-// returns errNoRoom if the client may have no more.
-func (c *connection) takeRoom(bytes int) error {
-	more := int64(bytes)
-	switch {
-	case more <= 0:
-		c.place.Release(-more)
-	case !c.place.Take(c.identity.User, more):
-		return errNoRoom
+// arrivingAssured is how many bytes of a packet that arrives do not count for its user.
+const arrivingAssured = 16 << 10
+
+// takeArriving takes bytes for a large packet that arrives, or gives them back if more is negative. It
+// returns errArriving if the client's user may have no more.
+func (c *connection) takeArriving(more int) error {
+	after := c.arriving + int64(more)
+	if !c.server.arriving.Change(c.identity.User, max(0, after-arrivingAssured)-max(0, c.arriving-arrivingAssured)) {
+		return errArriving
 	}
-	c.placed += more
+	c.arriving = after
 	return nil
-}
-
-// displace ends the connection because it has lost its room. If it waits for the rest of a packet, its own
-// goroutine tells the client why.
-func (c *connection) displace(waiting bool) {
-	c.why.CompareAndSwap(nil, endDisplaced)
-	if waiting {
-		_ = c.socket.SetReadDeadline(longAgo) // fails on a closed connection
-	} else {
-		c.abort()
-	}
 }

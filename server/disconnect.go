@@ -32,8 +32,6 @@ var (
 	endTakenOver = &ending{shown: activity.ReasonTakenOver, told: mqtt.Refuse(mqtt.TakenOver, "session takeover")}
 	// endStopped: "server unavailable" is for CONNACK only, also after a failure of the journal.
 	endStopped = &ending{shown: activity.ReasonStopped, told: mqtt.Refuse(mqtt.ShuttingDown, "server shutting down")}
-	// endDisplaced: a large packet of another user needs the room of this one.
-	endDisplaced = fault(errNoRoom)
 	// endSlow: a write took too long, or a notification did not fit.
 	endSlow = &ending{shown: activity.ReasonSlow, cause: errors.New("the client did not read what was written to it")}
 	// endLost: the connection broke, or too many others have not authenticated.
@@ -42,8 +40,8 @@ var (
 	endPanicked = &ending{shown: activity.ReasonLost, cause: errors.New("the server panicked while it handled the connection")}
 )
 
-var errNoRoom = mqtt.Refuse(mqtt.QuotaExceeded,
-	"large packets take up all the room that there is for them, and this one waits longest for its rest")
+var errArriving = mqtt.Refuse(mqtt.QuotaExceeded,
+	"large packets of this user take as much as they may while they arrive: send fewer at a time")
 
 // The reasons for refusing a message or a Will, beside those of topics.go.
 const noQoS2 = "this server has no QoS 2: publish with QoS 1"
@@ -91,7 +89,7 @@ func (c *connection) end(why *ending) {
 	})
 }
 
-// readFailed ends the connection after a read has failed, perhaps because of endDisplaced.
+// readFailed ends the connection after a read has failed.
 func (c *connection) readFailed(err error) error {
 	c.why.CompareAndSwap(nil, c.readEnding(err))
 	why := c.why.Load()

@@ -90,9 +90,6 @@ type Options struct {
 	// value. At least 1,024: less has no room for the packets that every client needs.
 	// Default 1 MiB.
 	MaxPacketSize uint32
-	// Retain allows retained messages. Without it CONNACK says that there are none, and a
-	// client that publishes one is disconnected with that reason.
-	Retain bool
 	// MaxClients bounds how many clients may be connected or have a session that is kept while
 	// they are away. Default 10,000.
 	MaxClients int
@@ -112,20 +109,20 @@ type Options struct {
 // with the reason code of the standard if there is one; a message that does not fit is dropped,
 // and counted in Stats.DroppedMessages. All sizes are in bytes.
 type Limits struct {
-	// OutgoingBytes bounds what waits to be written to one connection: replies, notifications, and
-	// messages of QoS 0. A client for which a notification does not fit is disconnected. While half
-	// of it is taken, the server reads nothing more from the client. Default 8 MiB.
+	// OutgoingBytes bounds the replies and notifications that wait to be written to one connection. A
+	// client for which a notification does not fit is disconnected. While half of it is taken, the
+	// server reads nothing more from the client. Default 8 MiB.
 	OutgoingBytes int64
 	// AllOutgoingBytes bounds the same for all connections together. One may have at most
 	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
 	AllOutgoingBytes int64
-	// AllArrivingBytes bounds the room for packets of all connections that have begun to arrive,
-	// beyond 20 KiB that each has in any case. If it is short, the user that has the most gives
-	// some back: the client that waits longest for the rest of its packet is disconnected. Default
-	// 256 MiB, and at least two of the largest packets.
+	// AllArrivingBytes bounds the packets of all connections that have begun to arrive, beyond 20 KiB
+	// that each has in any case. One user may have at most as much as is left for all others; a
+	// client whose packet does not fit is disconnected. Default 256 MiB, and at least four of the
+	// largest packets.
 	AllArrivingBytes int64
-	// SessionBytes and SessionMessages bound the messages of QoS 1 that wait for one client,
-	// connected or not, until it acknowledges them. Default 4 MiB and 10,000.
+	// SessionBytes and SessionMessages bound the messages that wait for one client: those of QoS 1
+	// until it acknowledges them, also while it is not connected. Default 4 MiB and 10,000.
 	SessionBytes    int64
 	SessionMessages int
 	// AllSessionBytes bounds the same for all clients together. One may have at most as much
@@ -143,10 +140,6 @@ type Limits struct {
 	// connected. For one client more, the session ends with the connection. Clients without a
 	// user name count as one user. Default 100.
 	SessionsPerUser int
-	// RetainedMessages and RetainedBytes bound the retained messages, where Options.Retain
-	// allows them. Default 10,000 and 64 MiB.
-	RetainedMessages int
-	RetainedBytes    int64
 }
 
 // DefaultAddr is the default of Options.Addr.
@@ -239,9 +232,8 @@ const (
 //
 // Of MaxMemory, a quarter is for keys and values. An eighth each is for what waits for
 // connections, for what waits in sessions, for watches, and for clients with their
-// deduplication windows. A sixteenth each is for subscriptions, for retained messages and for
-// packets that arrive. The rest is for overhead, and for what each client is assured even if
-// others have reached a limit.
+// deduplication windows. A sixteenth each is for subscriptions and for packets that arrive. The rest is
+// for overhead, and for what each client is assured even if others have reached a limit.
 func (o *Options) completeLimits() (wrong error) {
 	refuse := func(field string, value any, problem string) {
 		if wrong == nil {
@@ -289,15 +281,13 @@ func (o *Options) completeLimits() (wrong error) {
 	defaults.FillWatches(&o.Store, share(8, defaults.AllWatchBytes))
 	set(&l.AllOutgoingBytes, share(8, 256<<20))
 	set(&l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
-	set(&l.AllArrivingBytes, max(share(16, 256<<20), 2*packet))
+	set(&l.AllArrivingBytes, max(share(16, 256<<20), 4*packet))
 	set(&l.AllSessionBytes, share(8, messages.TotalBytes))
 	set(&l.SessionBytes, min(messages.SessionBytes, l.AllSessionBytes))
 	set(&l.SessionMessages, messages.SessionMessages)
 	set(&l.Subscriptions, messages.Subscriptions)
 	set(&l.AllSubscriptionBytes, share(16, messages.SubscriptionBytes))
 	set(&l.SessionsPerUser, 100)
-	set(&l.RetainedMessages, messages.RetainedMessages)
-	set(&l.RetainedBytes, share(16, messages.RetainedBytes))
 	return nil
 }
 
@@ -326,15 +316,11 @@ func (o *Options) bounds() []any {
 
 // messageLimits returns the limits for package pubsub.
 func (o *Options) messageLimits() pubsub.Limits {
-	limits := pubsub.Limits{
+	return pubsub.Limits{
 		Subscriptions:     o.Limits.Subscriptions,
 		SubscriptionBytes: o.Limits.AllSubscriptionBytes,
 		SessionMessages:   o.Limits.SessionMessages,
 		SessionBytes:      o.Limits.SessionBytes,
 		TotalBytes:        o.Limits.AllSessionBytes,
 	}
-	if o.Retain {
-		limits.RetainedMessages, limits.RetainedBytes = o.Limits.RetainedMessages, o.Limits.RetainedBytes
-	}
-	return limits
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // outbox is what the store and other clients cause to be written to one connection: a queue of replies and
-// notifications, and the room for ordinary messages, which are queued in the client's session. All of it has
-// one budget of bytes.
+// notifications with a budget of bytes, and whether ordinary messages wait, which are queued in the client's
+// session.
 //
 // The goroutine that reads the connection writes what its own requests cause, each before the next.
 // Otherwise a goroutine writes that is started in a turn of Server.writers. So neither a publisher nor a
@@ -20,8 +20,7 @@ import (
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
 // reads again, and so misses nothing. If the notification were dropped, the client would keep an
-// outdated state. While replies have no room, the server reads nothing more from the client. An ordinary
-// message of QoS 0 that does not fit is dropped.
+// outdated state. While replies have no room, the server reads nothing more from the client.
 type outbox struct {
 	limit int64              // bytes
 	all   *sharedquota.Quota // Server.outgoing
@@ -180,13 +179,6 @@ func (o *outbox) takeMessages() (any bool) {
 	return any
 }
 
-// Reserve takes room for a message, and reports false if there is not enough.
-func (o *outbox) Reserve(bytes int) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return !o.closed && o.reserveLocked(int64(bytes))
-}
-
 func (o *outbox) reserveLocked(bytes int64) bool {
 	if o.used+bytes > o.limit || !o.all.Take(o.used, bytes, assured) {
 		return false
@@ -250,13 +242,6 @@ func (o *outbox) awaitedReplies() int {
 	return o.replies
 }
 
-// Release gives room back that Reserve took.
-func (o *outbox) Release(bytes int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.freeLocked(int64(bytes))
-}
-
 // release gives back the room of a packet that is not used any more.
 func (o *outbox) release(p packet) {
 	o.mu.Lock()
@@ -265,21 +250,17 @@ func (o *outbox) release(p packet) {
 }
 
 func (o *outbox) releaseLocked(p packet) {
-	o.freeLocked(p.size())
-	if p.reply != nil {
-		o.replies--
-		p.reply.free()
-	}
-}
-
-func (o *outbox) freeLocked(bytes int64) {
 	if o.behindLocked() {
 		o.read = time.Now()
 	}
-	o.used -= bytes
-	o.all.Release(bytes)
+	o.used -= p.size()
+	o.all.Release(p.size())
 	if o.blocked {
 		o.signalLocked()
+	}
+	if p.reply != nil {
+		o.replies--
+		p.reply.free()
 	}
 }
 

@@ -189,7 +189,7 @@ func (c *connection) hold(message *encodedPublish) (added int) {
 // publishReply publishes a reply on a topic that other clients may read, in turns.
 func (s *Server) publishReply(reply *encodedPublish, turn *fairqueue.Place) {
 	turn.Begin()
-	_, _ = s.messages.PublishInTurns(&pubsub.Message{ // fails for retained messages only
+	s.messages.Publish(&pubsub.Message{
 		Topic:      reply.Topic,
 		Properties: reply.Properties,
 		Payload:    reply.Payload,

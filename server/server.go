@@ -20,7 +20,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
-	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
@@ -41,7 +40,7 @@ type Server struct {
 	listener *listener
 	messages *pubsub.Broker     // passes ordinary messages on
 	outgoing *sharedquota.Quota // what waits to be written, and replies that wait for a commit
-	incoming *packetroom.Room   // large packets that are not complete
+	arriving *sharedquota.Users // large packets that are not handled
 
 	processors *fairqueue.Scheduler // the turns in which packets are processed
 	writers    *fairqueue.Scheduler // the turns in which connections are written to
@@ -136,7 +135,7 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		seed:            maphash.MakeSeed(),
 		messages:        pubsub.New(options.messageLimits()),
 		outgoing:        sharedquota.New(options.Limits.AllOutgoingBytes),
-		incoming:        packetroom.New(options.Limits.AllArrivingBytes),
+		arriving:        sharedquota.NewUsers(options.Limits.AllArrivingBytes),
 		journalTurns:    semaphore.New(1, math.MaxInt, unlimited), // each connection waits with one request
 		processors:      fairqueue.New(0),
 		writers:         fairqueue.New(0),

@@ -28,10 +28,8 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 		return s.setWillRequest(conn, will)
 	case !s.mayLeaveWill(conn.identity, topic): // when the Will is due, the client can no longer be told
 		return refusal(mqtt.NotAuthorized, envelope.WillNotAllowed)
-	case will.Retain && !s.options.Retain:
-		return refusal(mqtt.RetainNotSupported, noneRetained)
-	case will.Retain && envelope.IsClientTopic(topic):
-		return refusal(mqtt.NotAuthorized, notRetained)
+	case will.Retain:
+		return refusal(mqtt.RetainNotSupported, noneRetained) // [MQTT-3.2.2-13]
 	}
 	setOrdinaryWill(conn, will)
 	return nil
@@ -222,9 +220,6 @@ func (s *Server) publishOrdinaryWill(will *ordinaryWill, turn *fairqueue.Place) 
 		message.Expires = time.Now().Add(time.Duration(will.expiry) * time.Second)
 	}
 	turn.Begin()
-	_, err := s.messages.PublishInTurns(&message, turn.Yield)
+	s.messages.Publish(&message, turn.Yield)
 	turn.End()
-	if err != nil {
-		s.logger.Debug("a Will was not retained", "client", logs.Name(will.identity.Client), "error", logs.Error(err))
-	}
 }

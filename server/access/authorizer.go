@@ -18,21 +18,8 @@ type Authorizer interface {
 type TopicAuthorizer interface {
 	// AuthorizeTopic reports whether a client may publish to a topic (write), or subscribe to
 	// a topic and receive messages on it. For a filter with a wildcard it is not called at
-	// SUBSCRIBE but for the topic of each message; for shared subscriptions see
-	// FilterAuthorizer.
+	// SUBSCRIBE but for the topic of each message.
 	AuthorizeTopic(identity Identity, topic string, write bool) bool
-}
-
-// FilterAuthorizer is an optional interface of a TopicAuthorizer. It decides about shared
-// subscriptions with a wildcard: a message that the server sends to one member of such a group
-// is lost for the others, so each member must be allowed to read every message that could come.
-// Without a FilterAuthorizer, such subscriptions are refused. It is safe for concurrent use; it
-// is called once for each subscription.
-type FilterAuthorizer interface {
-	// AuthorizeFilter reports whether AuthorizeTopic allows a client to read every topic that a
-	// filter matches. The filter has + or #, and no $share. If that cannot be decided, it
-	// returns false.
-	AuthorizeFilter(identity Identity, filter string) bool
 }
 
 // AllowKeys is the default Authorizer: every client may use every key.

@@ -11,8 +11,7 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// File has users and rules from a YAML file. It is a QuickAuthenticator, a TopicAuthorizer and a
-// FilterAuthorizer. Its methods are safe for concurrent use; each call follows one version of
+// File has users and rules from a YAML file. It is a QuickAuthenticator and a TopicAuthorizer. Its methods are safe for concurrent use; each call follows one version of
 // the file. The zero File admits no client and allows nothing.
 type File struct {
 	path   string
@@ -27,7 +26,6 @@ var (
 	_ QuickAuthenticator = (*File)(nil)
 	_ Authorizer         = (*File)(nil)
 	_ TopicAuthorizer    = (*File)(nil)
-	_ FilterAuthorizer   = (*File)(nil)
 )
 
 // Open reads a file. The error names the file, the wrong user or rule, and what to do about it.
@@ -106,19 +104,10 @@ func (f *File) Authorize(identity Identity, verb statestore.Verb, key string) bo
 }
 
 // AuthorizeTopic reports whether a rule allows a user to publish to a topic (write), or to
-// subscribe to a filter or receive messages on a topic. A shared subscription counts as one to
-// its filter. If no rule of the file is about topics, all topics are allowed. It does not
+// subscribe to a filter or receive messages on a topic. If no rule of the file is about topics, all topics are allowed. It does not
 // allocate.
 func (f *File) AuthorizeTopic(identity Identity, topic string, write bool) bool {
 	return f.inForce().authorizeTopic(identity.User, topic, write)
-}
-
-// AuthorizeFilter reports whether the rules allow a user to read every topic that a filter
-// matches. A single glob must allow all of them: factory/* allows factory/+/state and
-// factory/a/#, and allows factory/# only together with factory, which that filter matches too. If
-// no rule of the file is about topics, all filters are allowed.
-func (f *File) AuthorizeFilter(identity Identity, filter string) bool {
-	return f.inForce().authorizeFilter(identity.User, filter)
 }
 
 func (f *File) inForce() *policy {

@@ -234,11 +234,6 @@ func TestAuthorizeTopic(t *testing.T) {
 		{"subscribe allows a filter that the glob covers", "gateway-a", "factory/#", subscribe, true},
 		{"subscribe does not allow a filter beyond the glob", "gateway-a", "#", subscribe, false},
 		{"subscribe does not allow a filter that begins with a wildcard", "gateway-a", "+/line-1", subscribe, false},
-		{"subscribe allows a share of a filter", "gateway-a", "$share/workers/factory/#", subscribe, true},
-		{"subscribe allows a share in capitals", "gateway-a", "$SHARE/workers/factory/#", subscribe, true},
-		{"subscribe does not allow a share of another filter", "gateway-a", "$share/factory/#", subscribe, false},
-		{"subscribe does not allow a share without a filter", "gateway-a", "$share/factory", subscribe, false},
-		{"publish does not know shares", "gateway-a", "$share/workers/factory/x", publish, false},
 		{"a user with rules for keys alone", "auditor", "factory/line-1", subscribe, false},
 		{"a user no rule is for", "*", "factory/line-1", subscribe, false},
 		{"a stranger whose name a glob of a rule matches", "gateway-c", "factory/line-1", publish, false},
@@ -277,7 +272,7 @@ func TestTheZeroFileAllowsNothing(t *testing.T) {
 	identity := Identity{Client: "a", User: "a"}
 	if f.Authenticate(Credentials{Client: "a", User: "a", Password: []byte("x")}) == nil ||
 		f.Authenticate(Credentials{Client: "a", User: "a", Certified: true}) == nil ||
-		f.Authorize(identity, statestore.VerbGet, "k") || f.AuthorizeTopic(identity, "t", false) || f.AuthorizeFilter(identity, "#") {
+		f.Authorize(identity, statestore.VerbGet, "k") || f.AuthorizeTopic(identity, "t", false) {
 		t.Error("it does")
 	}
 	if err := f.Reload(); err == nil || !strings.Contains(err.Error(), "use Open") {
@@ -409,7 +404,7 @@ func TestDecisionsDoNotAllocate(t *testing.T) {
 	identity := Identity{Client: "gateway-a", User: "gateway-a"}
 	if n := testing.AllocsPerRun(100, func() {
 		f.Authorize(identity, statestore.VerbGet, "oven/1")
-		f.AuthorizeTopic(identity, "$share/workers/factory/#", false)
+		f.AuthorizeTopic(identity, "factory/#", false)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"sync/atomic"
 
-	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -102,22 +101,6 @@ func (p *policy) authorizeTopic(name, topic string, write bool) bool {
 	case write:
 		return u.publish.match(topic)
 	default:
-		return u.subscribe.match(filterOfShare(topic))
+		return u.subscribe.match(topic)
 	}
-}
-
-func (p *policy) authorizeFilter(name, filter string) bool {
-	if !p.topics {
-		return true
-	}
-	u := p.users[name]
-	return u != nil && u.subscribe.cover(filter)
-}
-
-// filterOfShare returns the filter of a shared subscription, and everything else as it is.
-func filterOfShare(filter string) string {
-	if _, shared, ok := wire.Share(filter); ok && shared != "" {
-		return shared
-	}
-	return filter
 }

@@ -82,9 +82,6 @@ type responder struct {
 	panics   *loglimit.Lines
 
 	tasks sync.WaitGroup // one for each connection
-
-	mu    sync.Mutex
-	conns map[net.Conn]struct{}
 }
 
 // Serve answers the clients that connect to socket until ctx ends. Then it closes socket and the
@@ -109,14 +106,14 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 		refused:  loglimit.NewLines(options.Logger, slog.LevelWarn, "closed a connection"),
 		failures: loglimit.NewLines(options.Logger, slog.LevelError, "cannot accept a connection"),
 		panics:   loglimit.NewLines(options.Logger, slog.LevelError, "the standby recovered from a panic"),
-		conns:    make(map[net.Conn]struct{}),
 	}
-	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
-	err := r.bound.Accept(socket, ctx.Done(), r.failures, r.handle)
+	open, end := context.WithCancel(ctx)
+	stop := context.AfterFunc(open, func() { _ = socket.Close() })
+	err := r.bound.Accept(socket, ctx.Done(), r.failures, func(conn net.Conn) { r.handle(open, conn) })
 	if stop() {
 		_ = socket.Close()
 	}
-	r.closeAll()
+	end()
 	r.tasks.Wait()
 	for _, limiter := range []*loglimit.Lines{r.answered, r.refused, r.failures, r.panics} {
 		limiter.Close()
@@ -127,8 +124,8 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 	return nil
 }
 
-// handle answers one client in a goroutine of its own, within the bounds.
-func (r *responder) handle(socket net.Conn) {
+// handle answers one client in a goroutine of its own, within the bounds, until ctx ends.
+func (r *responder) handle(ctx context.Context, socket net.Conn) {
 	remote := socket.RemoteAddr()
 	if remote == nil {
 		remote = new(net.IPAddr)
@@ -143,12 +140,11 @@ func (r *responder) handle(socket net.Conn) {
 		return
 	}
 	_ = socket.SetDeadline(place.Deadline())
-	r.mu.Lock()
-	r.conns[socket] = struct{}{}
-	r.mu.Unlock()
 	r.tasks.Go(func() {
+		stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 		answered := false
 		defer func() {
+			stop()
 			if value := recover(); value != nil { // what one client sent must not end the process
 				stack := debug.Stack()
 				r.panics.Log("remote", remote.String(), "panic", fmt.Sprint(value), "stack", string(stack[:min(len(stack), maxStack)]))
@@ -157,9 +153,6 @@ func (r *responder) handle(socket net.Conn) {
 			if !place.Done() && !answered {
 				r.refused.Log("reason", logs.Error(unauthenticated.ErrTooMany), "remote", remote.String(), "hint", unauthenticated.Hint)
 			}
-			r.mu.Lock()
-			delete(r.conns, socket)
-			r.mu.Unlock()
 		}()
 		answered = r.answer(socket, remote, place)
 	})
@@ -205,15 +198,6 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 		_, _ = io.CopyN(io.Discard, socket, lingerBytes)
 	}
 	return true
-}
-
-// closeAll ends the connections.
-func (r *responder) closeAll() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for conn := range r.conns {
-		_ = conn.Close()
-	}
 }
 
 // reference returns what Options.Active returned, or an empty string if it cannot be a Server

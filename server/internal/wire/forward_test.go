@@ -30,7 +30,7 @@ func TestAForwardedMessageIsReadAsItWasWritten(t *testing.T) {
 		"QoS 0":         {MQTT5: true, Topic: "a/b", Payload: []byte("p")},
 		"QoS 1":         {MQTT5: true, Topic: "a/b", QoS: 1, PacketID: math.MaxUint16, Payload: []byte("p")},
 		"its topic":     {MQTT5: true, TopicBytes: []byte("a/b"), QoS: 1, PacketID: 1, Payload: []byte("p")},
-		"sent again":    {MQTT5: true, Topic: "a/b", QoS: 1, PacketID: 1, Duplicate: true, Retain: true},
+		"sent again":    {MQTT5: true, Topic: "a/b", QoS: 1, PacketID: 1, Duplicate: true},
 		"properties":    {MQTT5: true, Topic: "a/b", Properties: properties, Expires: true, MessageExpiry: 7},
 		"a long expiry": {MQTT5: true, Topic: "a/b", Expires: true, MessageExpiry: math.MaxUint32, Payload: make([]byte, 1<<20)},
 	} {
@@ -47,11 +47,11 @@ func TestAForwardedMessageIsReadAsItWasWritten(t *testing.T) {
 				t.Fatal("it is not understood")
 			}
 			got := wire.Forward{
-				MQTT5: true, Topic: string(p.Topic), QoS: p.QoS, PacketID: p.PacketID, Duplicate: p.Duplicate, Retain: p.Retain,
+				MQTT5: true, Topic: string(p.Topic), QoS: p.QoS, PacketID: p.PacketID, Duplicate: p.Duplicate,
 				MessageExpiry: p.MessageExpiry, Payload: p.Payload,
 			}
 			if got.Topic != f.Topic+string(f.TopicBytes) || got.QoS != f.QoS || got.PacketID != f.PacketID || got.Duplicate != f.Duplicate ||
-				got.Retain != f.Retain || got.MessageExpiry != f.MessageExpiry || !bytes.Equal(got.Payload, f.Payload) {
+				got.MessageExpiry != f.MessageExpiry || !bytes.Equal(got.Payload, f.Payload) {
 				t.Errorf("got %+v\nwant %+v", got, f)
 			}
 			if f.Properties != nil && !bytes.Equal(p.CorrelationData, original.CorrelationData) {

@@ -20,20 +20,15 @@ type Subscribe struct {
 // Subscription is one topic filter, and of a SUBSCRIBE its options. Versions of MQTT before 5
 // have the QoS only.
 type Subscription struct {
-	Topic             string // the topic filter
-	QoS               byte   // the highest QoS of delivered messages: 0, 1 or 2
-	NoLocal           bool   // no messages from the same client
-	RetainAsPublished bool
-	// RetainHandling says when retained messages are delivered: 0 always, 1 if the
-	// subscription is a new one, 2 never.
-	RetainHandling byte
+	Topic   string // the topic filter
+	QoS     byte   // the highest QoS of delivered messages: 0, 1 or 2
+	NoLocal bool   // no messages from the same client
 }
 
 // Options of a subscription, as SUBSCRIBE holds them [MQTT-3.8.3.1].
 const (
 	qosMask             = 0x03
 	noLocal             = 0x04
-	retainAsPublished   = 0x08
 	retainHandlingShift = 4
 	retainHandlingMask  = 0x03
 	reservedOptions     = 0xc0
@@ -102,9 +97,7 @@ func (s *Subscribe) readProperties(in *mqtt.Reader, subscribes bool, limits *Lim
 // readOptions reads the options that follow a topic filter in a SUBSCRIBE.
 func (s *Subscription) readOptions(in *mqtt.Reader, version byte) *mqtt.Refusal {
 	options, ok := in.Byte()
-	s.QoS, s.NoLocal, s.RetainAsPublished = options&qosMask, options&noLocal != 0, options&retainAsPublished != 0
-	s.RetainHandling = options >> retainHandlingShift & retainHandlingMask
-	_, _, shared := Share(s.Topic)
+	s.QoS, s.NoLocal = options&qosMask, options&noLocal != 0
 	switch {
 	case !ok:
 		return mqtt.Refuse(mqtt.Malformed, "a topic filter has no options") // [MQTT-3.8.3-1]
@@ -112,10 +105,8 @@ func (s *Subscription) readOptions(in *mqtt.Reader, version byte) *mqtt.Refusal 
 		return mqtt.Refuse(mqtt.Malformed, "the options of a topic filter have reserved bits") // [MQTT-3.8.3-5]
 	case s.QoS > 2:
 		return mqtt.Refuse(mqtt.ProtocolError, "the QoS of a topic filter is 3")
-	case s.RetainHandling > 2:
+	case options>>retainHandlingShift&retainHandlingMask > 2:
 		return mqtt.Refuse(mqtt.ProtocolError, "the Retain Handling of a topic filter is 3")
-	case shared && s.NoLocal:
-		return mqtt.Refuse(mqtt.ProtocolError, "a shared subscription has No Local") // [MQTT-3.8.3-4]
 	}
 	return nil
 }

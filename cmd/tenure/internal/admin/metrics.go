@@ -357,14 +357,11 @@ var refusalReasons = map[server.RefusalReason]string{
 }
 
 var messageReasons = map[server.MessageDropReason]string{
-	server.MessageConnectionFull: "connection_full",
 	server.MessageSessionFull:    "session_full",
 	server.MessageSessionsFull:   "sessions_full",
 	server.MessageExpired:        "expired",
 	server.MessageTooLarge:       "too_large",
 	server.MessageNotReadable:    "not_readable",
-	server.MessageNoReceiver:     "no_receiver",
-	server.MessageNotRetained:    "not_retained",
 }
 
 // ofServer reads what only a server has.
@@ -462,7 +459,7 @@ func usageMetrics() []metric {
 			func(u *server.Usage) float64 { return float64(u.Sessions) }),
 		ofServer("tenure_subscriptions", "Subscriptions of all clients",
 			func(u *server.Usage) float64 { return float64(u.Subscriptions) }),
-		ofServer("tenure_session_messages", "Messages of QoS 1 that wait in sessions",
+		ofServer("tenure_session_messages", "Messages that wait in sessions",
 			func(u *server.Usage) float64 { return float64(u.WaitingMessages) }),
 		ofServer("tenure_session_bytes", "Bytes of the messages that wait in sessions",
 			func(u *server.Usage) float64 { return float64(u.WaitingBytes) }),
@@ -470,9 +467,5 @@ func usageMetrics() []metric {
 			func(u *server.Usage) float64 { return float64(u.OutgoingBytes) }),
 		ofServer("tenure_arriving_bytes", "Room taken for large packets that are not complete, in bytes",
 			func(u *server.Usage) float64 { return float64(u.ArrivingBytes) }),
-		ofServer("tenure_retained_messages", "Messages that are retained",
-			func(u *server.Usage) float64 { return float64(u.RetainedMessages) }),
-		ofServer("tenure_retained_bytes", "Bytes of the messages that are retained",
-			func(u *server.Usage) float64 { return float64(u.RetainedBytes) }),
 	}
 }
