@@ -60,6 +60,7 @@ type connection struct {
 	reserved       string                      // the response topic of the latest request
 	handled        bool                        // it has handled a packet since the last pause
 	answers        int                         // bytes that wait to be written
+	journalTurn    func()                      // ends its turn of Server.journalTurns; nil: it has none
 	seen           *events.Client              // nil: it has not entered Server.clients
 	unlock         func()                      // unlocks the client id; nil: it is not locked
 

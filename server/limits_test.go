@@ -347,55 +347,6 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 	}
 }
 
-// A client beyond the limit is served, but its session ends with its connection.
-func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Limits: server.Limits{SessionsPerUser: 2}})
-	login := func(id, user string) testsupport.ConnectPacket {
-		return testsupport.ConnectPacket{ID: id, User: user, Resume: true, Expiry: 600}
-	}
-	var ids []string
-	var clients []*testsupport.RawClient
-	for i := range 4 { // connected clients are not limited
-		ids = append(ids, fmt.Sprint("c", i))
-		c := login(ids[i], "alice").Connect(t, address)
-		c.Subscribe("t")
-		clients = append(clients, c)
-	}
-	for i, c := range clients {
-		if i%2 == 0 {
-			c.Disconnect()
-		} else {
-			_ = c.Conn.Close()
-		}
-		testsupport.MustHaveClients(t, s, len(clients)-i-1)
-	}
-	bob := login("b", "bob").Connect(t, address)
-	bob.Subscribe("t")
-	bob.Disconnect()
-	testsupport.MustHaveClients(t, s, 0)
-	if got := s.Usage(); got.Sessions != 3 || got.Subscriptions != 3 {
-		t.Errorf("kept: %+v", got)
-	}
-	if !login("b", "bob").Connect(t, address).Present {
-		t.Error("the session of another user was not kept")
-	}
-	for i, id := range ids {
-		if got := login(id, "alice").Connect(t, address).Present; got != (i < 2) {
-			t.Errorf("the session of client %d is present: %v", i, got)
-		}
-	}
-	testsupport.MustHaveClients(t, s, 5)
-	// A session that was taken up again, or has ended, makes room.
-	testsupport.ConnectPacket{ID: "c0", User: "alice"}.Connect(t, address).Disconnect()
-	testsupport.MustHaveClients(t, s, 4)
-	c := login("c4", "alice").Connect(t, address)
-	c.Disconnect()
-	testsupport.MustHaveClients(t, s, 4)
-	if !login("c4", "alice").Connect(t, address).Present {
-		t.Error("there was no room")
-	}
-}
-
 func TestSharedSubscriptionsAreNeitherAnnouncedNorGranted(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	_, connack := testsupport.ConnectPacket{ID: "p"}.TryConnect(t, address)

@@ -136,10 +136,6 @@ type Limits struct {
 	// much as is left for all others, and 16 KiB in any case, like AllSessionBytes.
 	// Default 256 MiB.
 	AllSubscriptionBytes int64
-	// SessionsPerUser bounds how many sessions are kept for clients of one user that are not
-	// connected. For one client more, the session ends with the connection. Clients without a
-	// user name count as one user. Default 100.
-	SessionsPerUser int
 }
 
 // DefaultAddr is the default of Options.Addr.
@@ -287,7 +283,6 @@ func (o *Options) completeLimits() (wrong error) {
 	set(&l.SessionMessages, messages.SessionMessages)
 	set(&l.Subscriptions, messages.Subscriptions)
 	set(&l.AllSubscriptionBytes, share(16, messages.SubscriptionBytes))
-	set(&l.SessionsPerUser, 100)
 	return nil
 }
 
@@ -300,18 +295,6 @@ func (l *Limits) each(do func(name string, value int64)) {
 	for i := range fields.NumField() {
 		do(fields.Type().Field(i).Name, fields.Field(i).Int())
 	}
-}
-
-// bounds returns all limits as attributes of a log line. 0 means no limit.
-func (o *Options) bounds() []any {
-	bounds := []any{
-		"memory", o.MaxMemory, "clients", o.MaxClients,
-		"keys", o.Store.MaxKeys, "key-bytes", o.Store.MaxBytes,
-		"watches", o.Store.MaxWatches, "watch-bytes", o.Store.MaxWatchBytes, "all-watch-bytes", o.Store.MaxAllWatchBytes,
-		"dedup-window", o.Store.DedupWindow,
-	}
-	o.Limits.each(func(name string, value int64) { bounds = append(bounds, name, value) })
-	return bounds
 }
 
 // messageLimits returns the limits for package pubsub.

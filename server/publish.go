@@ -52,62 +52,54 @@ func (c *connection) dispatch(packet []byte) (goOn bool) {
 // answer lets encode append to the packets that are held back.
 func (c *connection) answer(encode func(held []byte) []byte) { c.answers += c.holdBack(encode) }
 
+// handlePublish applies a request, or passes a message on. A fault is told in the acknowledgement. Before MQTT 5
+// these have no reasons, so that it ends the connection.
 func (c *connection) handlePublish() {
-	p := c.gate.Publish()
-	isRequest := string(p.Topic) == protocol.InvokeTopic
-	switch {
-	case p.QoS > 1:
-		// CONNACK has announced a Maximum QoS of 1 [MQTT-3.2.2-11].
-		if isRequest {
-			c.server.drop(c, DroppedQoS)
-		}
-		c.refusePacket(refusal(mqtt.QoSNotSupported, noQoS2))
-	case isRequest:
-		c.handleRequest()
-	default:
-		c.handleMessage()
-	}
-}
-
-// handleRequest applies a request to the store, and answers it.
-func (c *connection) handleRequest() {
-	fault := c.server.request(c, c.texts.request(c.gate.Publish()))
-	c.writeOwn()
-	if fault != nil {
-		if c.gate.Version < mqtt.Version5 {
-			// An acknowledgement would say that the request was accepted.
-			c.refusePacket(fault)
-			return
-		}
-		c.acknowledge(fault)
-		return
-	}
-	c.acknowledge(accepted) // does not wait for a commit: it says that the server has the request
-}
-
-// handleMessage publishes an ordinary message.
-func (c *connection) handleMessage() {
 	p, s := c.gate.Publish(), c.server
 	topic := string(p.Topic)
+	isRequest := topic == protocol.InvokeTopic
+	answer := accepted
 	switch {
+	case p.QoS > 1:
+		if isRequest {
+			s.drop(c, DroppedQoS)
+		}
+		c.refusePacket(refusal(mqtt.QoSNotSupported, noQoS2)) // CONNACK has announced it [MQTT-3.2.2-11]
+		return
+	case isRequest:
+		// An acknowledgement does not wait for a commit: it says that the server has the request.
+		if fault := s.request(c, c.texts.request(p)); fault != nil {
+			answer = fault
+		}
+		c.writeOwn()
 	case p.Retain:
-		// CONNACK has announced it. A client of an earlier version can be told in no other way.
-		c.refusePacket(refusal(mqtt.RetainNotSupported, noneRetained))
+		c.refusePacket(refusal(mqtt.RetainNotSupported, noneRetained)) // CONNACK has announced it, too
 		return
 	case !s.mayPublish(c.identity, topic):
-		c.refuseMessage(mqtt.NotAuthorized, "this client may not publish to this topic")
-		return
+		answer = refusal(mqtt.NotAuthorized, "this client may not publish to this topic")
+	case !s.passOn(c, topic, p):
+		answer = unmatched
 	}
+	switch {
+	case p.QoS == 0 && !isRequest:
+	case c.gate.Version < mqtt.Version5 && answer.Code >= mqtt.Failure:
+		c.refusePacket(answer)
+	case p.QoS > 0:
+		c.acknowledge(answer)
+	}
+}
+
+// The reason codes of acknowledgements that report no fault.
+var accepted, unmatched = new(mqtt.Refusal), &mqtt.Refusal{Code: mqtt.NoMatchingSubscribers}
+
+// passOn publishes an ordinary message, and reports whether a subscription matches it.
+func (s *Server) passOn(c *connection, topic string, p *mqtt.Publish) (matched bool) {
 	message := c.message(topic, p)
 	message.Borrowed = true
 	if p.MessageExpiry > 0 {
 		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
 	}
-	if !s.messages.Publish(&message, c.readTurn.Yield) && c.gate.Version >= mqtt.Version5 {
-		c.acknowledge(&mqtt.Refusal{Code: mqtt.NoMatchingSubscribers})
-		return
-	}
-	c.acknowledge(accepted)
+	return s.messages.Publish(&message, c.readTurn.Yield)
 }
 
 // message returns what is passed on of a PUBLISH or a Will, whose payload it shares.
@@ -121,30 +113,11 @@ func (c *connection) message(topic string, p *mqtt.Publish) pubsub.Message {
 	}
 }
 
-// refuseMessage acknowledges a message with a reason code for not publishing it. Before MQTT 5,
-// acknowledgements have no reason codes, so it ends the connection. A message of QoS 0 has no
-// acknowledgement.
-func (c *connection) refuseMessage(code byte, reason string) {
-	switch {
-	case c.gate.Publish().QoS == 0:
-	case c.gate.Version < mqtt.Version5:
-		c.refusePacket(refusal(code, reason))
-	default:
-		c.acknowledge(refusal(code, reason))
-	}
-}
-
-// accepted is the reason code of an acknowledgement that reports no fault.
-var accepted = new(mqtt.Refusal)
-
-// acknowledge adds a PUBACK to the packets that are held back, unless the message has QoS 0.
+// acknowledge adds a PUBACK to the packets that are held back.
 func (c *connection) acknowledge(code *mqtt.Refusal) {
 	id := c.gate.Publish().PacketID
-	if c.gate.Publish().QoS == 0 {
-		return
-	}
 	c.answer(func(held []byte) []byte {
-		if code.Code == mqtt.Success {
+		if code.Code == mqtt.Success || c.gate.Version < mqtt.Version5 {
 			return mqtt.AppendPuback(held, id)
 		}
 		full := wire.AppendPubackReason(held, id, code.Code, code.Reason)

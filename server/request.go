@@ -75,6 +75,10 @@ func (s *Server) request(conn *connection, r request) *mqtt.Refusal {
 		return fault
 	}
 	reply, fault := s.submit(conn, command, answer.arrive)
+	if conn.journalTurn != nil {
+		conn.journalTurn()
+		conn.journalTurn = nil
+	}
 	if value := envelope.ValueCost(command.Key, &reply); value > 0 {
 		conn.outbox.overdraw(value)
 	}
@@ -154,18 +158,20 @@ func (c *connection) admitRequest(r *request, answer *pendingReply) *mqtt.Refusa
 
 // awaitJournal waits until not too much waits for a commit, and reports false if the connection or the store
 // ends before. Users take turns, and clients without a user by their addresses, so that one with a thousand
-// connections does not keep the others waiting.
+// connections does not keep the others waiting. A turn ends when the store has the request, so that no more
+// goes in than there is room for.
 func (c *connection) awaitJournal() bool {
 	source := c.identity.User
 	if source == "" {
 		source = unauthenticated.SourceOf(remoteOf(c.socket)).String()
 	}
 	end, err := c.server.journalTurns.Acquire(c.open, source)
-	if err != nil {
+	if err == nil && c.server.engine.Room(c.open) != nil {
+		end()
 		return false
 	}
-	defer end()
-	return c.server.engine.Room(c.open) == nil
+	c.journalTurn = end
+	return err == nil
 }
 
 // parse parses the command in a request that arrives now.

@@ -71,7 +71,6 @@ type Server struct {
 	clients   map[string]*client // by client id
 	ids       map[string]*idLock // by client id
 	connected int                // of clients
-	kept      map[string]int     // by user: sessions of clients that are away
 	stats     Stats              // but Connected
 	restored  []string           // clients with a session in the journal, which may come back
 }
@@ -86,7 +85,6 @@ const (
 	lineDenied
 	lineSubscription
 	lineSlow
-	lineNotKept
 	linePanic
 )
 
@@ -99,7 +97,6 @@ var lineTexts = [...]string{
 	lineDenied:       "refused a request",
 	lineSubscription: "refused a subscription",
 	lineSlow:         "disconnected a client that did not read what was written to it",
-	lineNotKept:      "a session was not kept: its user has as many as it may",
 	linePanic:        "the server recovered from a panic",
 }
 
@@ -130,7 +127,6 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		logger:          options.Logger,
 		clients:         make(map[string]*client),
 		ids:             make(map[string]*idLock),
-		kept:            make(map[string]int),
 		stats:           Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
 		seed:            maphash.MakeSeed(),
 		messages:        pubsub.New(options.messageLimits()),
@@ -220,7 +216,8 @@ func (s *Server) serve(ctx context.Context) error {
 	s.engine.Begin()
 	s.listener.start()
 	s.logger.Info("listening", "address", s.Addr().String())
-	s.logger.Info("limits", s.options.bounds()...)
+	s.logger.Info("limits", "memory", s.options.MaxMemory, "clients", s.options.MaxClients,
+		"store", fmt.Sprintf("%+v", s.options.Store), "others", fmt.Sprintf("%+v", s.options.Limits))
 	var failure error
 	select {
 	case <-ctx.Done():

@@ -87,7 +87,6 @@ func TestLimitsFollowFromMaxMemory(t *testing.T) {
 			"SessionMessages":         {int64(o.Limits.SessionMessages), 10_000},
 			"Subscriptions":           {int64(o.Limits.Subscriptions), 1000},
 			"AllSubscriptionBytes":    {o.Limits.AllSubscriptionBytes, test.subscriptions},
-			"SessionsPerUser":         {int64(o.Limits.SessionsPerUser), 100},
 			"Store.MaxAllWatchBytes":  {o.Store.MaxAllWatchBytes, test.watches},
 			"Store.MaxWatchBytes":     {o.Store.MaxWatchBytes, min(4*mebibyte, test.watches)},
 			"Store.MaxWatches":        {int64(o.Store.MaxWatches), 10_000},
@@ -213,12 +212,6 @@ func TestInvariant57WillsArePublishedInTurns(t *testing.T) {
 			next.identity.Client = "p"
 			s.enter(next, true)
 		})},
-		{"when its session is not kept", func(conn *connection) {
-			conn.gate.SessionExpiry, conn.ordinaryWill.delay = 60, time.Second
-			conn.server.options.Limits.SessionsPerUser = 0
-			ends(conn)
-			conn.server.endConnection(conn)
-		}},
 		{"the reply to a request", func(conn *connection) {
 			conn.ordinaryWill = nil
 			refused := conn.server.setWillRequest(conn, &mqtt.Publish{

@@ -403,7 +403,7 @@ func TestTheLogSaysWhichLimitsFollowFromMaxMemory(t *testing.T) {
 	testsupport.Start(t, server.Options{MaxMemory: 64 << 20, Logger: log.Logger()})
 	testsupport.Eventually(t, "the log has the limits", func() bool {
 		return strings.Contains(log.String(), "msg=limits memory=67108864 clients=102 ") &&
-			strings.Contains(log.String(), " keys=16384 key-bytes=16777216 ")
+			strings.Contains(log.String(), " MaxKeys:16384 MaxBytes:16777216 ")
 	})
 }
 

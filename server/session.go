@@ -21,7 +21,6 @@ type client struct {
 	conn     *connection   // nil: it is away
 	lost     time.Time     // since when
 	expiry   time.Duration // how long its session is kept then
-	kept     bool          // its session counts in Server.kept
 	will     *ordinaryWill // waits for its delay; nil: none
 
 	// Hashes of the response topics that are reserved for it: of its requests, and of its latest Will.
@@ -40,12 +39,10 @@ func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 	defer s.mu.Unlock()
 	c := s.clients[id]
 	if c == nil || cleanStart {
-		s.forgetLocked(id)
 		c = &client{identity: conn.identity}
 		s.clients[id] = c
 	} else {
 		present = true
-		s.uncountLocked(c)
 		c.will = nil // [MQTT-3.1.3-9]
 	}
 	c.conn, conn.client = conn, c
@@ -79,9 +76,7 @@ func (c *connection) sessionExpiry() time.Duration {
 // kept. No other connection of the client is established before it returns.
 func (s *Server) endConnection(conn *connection) {
 	id, expiry, why := conn.identity.Client, conn.sessionExpiry(), conn.why.Load()
-	// If the client is back, its session does not count as one of a client that is away.
-	kept := expiry > 0 && (why == endTakenOver || s.keepSession(conn))
-	if !kept {
+	if expiry == 0 {
 		s.endSession(id, conn.readTurn)
 	} else {
 		s.engine.Disconnect(id)
@@ -94,8 +89,8 @@ func (s *Server) endConnection(conn *connection) {
 	s.mu.Lock()
 	conn.client.conn, conn.client.lost, conn.client.expiry = nil, time.Now(), expiry
 	s.connected--
-	if !kept {
-		s.forgetLocked(id)
+	if expiry == 0 {
+		delete(s.clients, id)
 	}
 	if why == endSlow {
 		s.stats.SlowReaders++
@@ -104,23 +99,6 @@ func (s *Server) endConnection(conn *connection) {
 	if why == endSlow {
 		s.log(lineSlow, "client", logs.Name(id), "remote", conn.remote)
 	}
-}
-
-// keepSession counts the session of a connection as one of a client that is away. It reports
-// false if the client's user has as many of these as Limits.SessionsPerUser allows.
-func (s *Server) keepSession(conn *connection) bool {
-	user, limit := conn.identity.User, s.options.Limits.SessionsPerUser
-	s.mu.Lock()
-	kept := s.kept[user] < limit
-	if conn.client.kept = kept; kept {
-		s.kept[user]++
-	}
-	s.mu.Unlock()
-	if !kept {
-		s.log(lineNotKept, "client", logs.Name(conn.identity.Client), "user", logs.Name(user), "limit", limit,
-			"hint", "raise Options.Limits.SessionsPerUser, --max-sessions-per-user, or let clients ask for no Session Expiry Interval")
-	}
-	return kept
 }
 
 // endSession deletes what the server keeps for a session, except for its client in Server.clients: until it
@@ -132,24 +110,6 @@ func (s *Server) endSession(id string, turn *fairqueue.Place) {
 		session.End()
 	}
 	s.publishDelayedWill(id, turn) // its delay ends with the session at the latest [MQTT-3.1.2-8]
-}
-
-// forgetLocked removes a client, if there is one.
-func (s *Server) forgetLocked(id string) {
-	if c := s.clients[id]; c != nil {
-		s.uncountLocked(c)
-		delete(s.clients, id)
-	}
-}
-
-// uncountLocked ends what keepSession has begun.
-func (s *Server) uncountLocked(c *client) {
-	if user := c.identity.User; c.kept {
-		c.kept = false
-		if s.kept[user]--; s.kept[user] == 0 {
-			delete(s.kept, user)
-		}
-	}
 }
 
 // connectionOf returns the connection of a client, or nil.
@@ -259,7 +219,7 @@ func (s *Server) sweepClient(id string, now time.Time, turn *fairqueue.Place) {
 		s.endSession(id, turn)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.forgetLocked(id)
+		delete(s.clients, id)
 	case will:
 		s.publishDelayedWill(id, turn)
 	}

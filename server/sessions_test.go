@@ -229,27 +229,6 @@ func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
 	}
 }
 
-// A client that takes over its own connection was never disconnected.
-func TestATakeOverKeepsTheSessionOfAUserThatHasAsManyAsItMay(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Logger: testsupport.Discard, Limits: server.Limits{SessionsPerUser: 1}})
-	away := testsupport.Connect(t, address, "away", testsupport.KeepSession(true))
-	_ = away.Conn.Close()
-	testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
-	before := testsupport.Connect(t, address, "p", testsupport.KeepSession(true))
-	before.Subscribe("factory/x")
-	chat := testsupport.Connect(t, address, "chat", nil)
-	p, err := testsupport.TryConnect(t, address, "p", testsupport.KeepSession(false)) // and before is still open
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !p.Connack.SessionPresent {
-		t.Error("the session is gone")
-	}
-	if _, err := chat.Publish(&paho.Publish{Topic: "factory/x", QoS: 1, Payload: []byte("x")}); err != nil {
-		t.Errorf("the subscription is gone: %v", err)
-	}
-}
-
 func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
 	dup, kept := testsupport.Again, testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: 3600}
 	for _, test := range []struct {

@@ -215,7 +215,7 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 		"serve": {"--addr", "--hold-off", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose",
 			"--tls-cert", "--tls-key", "--client-ca", "--auth", "--insecure", "--strict", "--lock-prefix", "--max-value", "--max-watches",
 			"--max-clients", "--max-memory", "--max-outgoing-bytes", "--max-all-outgoing-bytes",
-			"--max-session-bytes", "--max-session-messages", "--max-all-session-bytes", "--max-sessions-per-user", "--max-subscriptions",
+			"--max-session-bytes", "--max-session-messages", "--max-all-session-bytes", "--max-subscriptions",
 			"--password-checks", "--max-unauthenticated", "--max-unauthenticated-per-address", "--dedup-window", "SIGHUP", "the command attach"},
 		"attach": {"--username", "--password-file", "--tls-ca", "--tls-cert", "--tls-key", "--max-clients",
 			"--hold-off", "--max-keys", "--max-bytes", "--dialect", "--verbose", "--strict", "--lock-prefix", "--max-value", "--max-watches",
@@ -375,8 +375,8 @@ func TestLimitsAreDerivedFromMaxMemoryAndLoggedOnce(t *testing.T) {
 	if len(lines) != 1 {
 		t.Fatalf("%d lines about limits in\n%s", len(lines), log)
 	}
-	for _, want := range []string{" memory=536870912 ", " clients=819 ", " keys=77 ", " key-bytes=134217728 ", " session-bytes=1048576 ",
-		" all-session-bytes=2147483648 ", " all-outgoing-bytes=67108864 "} {
+	for _, want := range []string{" memory=536870912 ", " clients=819 ", "MaxKeys:77 ", "MaxBytes:134217728 ", " SessionBytes:1048576 ",
+		" AllSessionBytes:2147483648 ", " AllOutgoingBytes:67108864 "} {
 		if !strings.Contains(lines[0], want) {
 			t.Errorf("%q is not in %s", want, lines[0])
 		}
@@ -394,7 +394,6 @@ func TestLimitsWithoutEffectAreRefused(t *testing.T) {
 		{[]string{"--max-bytes", "-1"}, "that is not negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "tenure: --max-subscriptions -1 is negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-clients", "-1"}, "tenure: --max-clients -1 is negative"},
-		{[]string{"--addr", "127.0.0.1:0", "-1s"}, "tenure: --packet-timeout -1s is negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-unauthenticated-per-address", "-1"}, "tenure: --max-unauthenticated-per-address -1 is negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-packet-size", "5"}, "tenure: --max-packet-size 5 is below 1024"},
 	} {

@@ -45,7 +45,6 @@ var optionFlags = map[string]string{
 	"server.MaxUnauthenticatedPerAddress": "max-unauthenticated-per-address",
 	"server.Store.DedupWindow":            "dedup-window",
 	"server.Limits.SessionMessages":       "max-session-messages",
-	"server.Limits.SessionsPerUser":       "max-sessions-per-user",
 	"server.Limits.Subscriptions":         "max-subscriptions",
 	"attach.MaxClients":                   "max-clients",
 	"attach.TLS":                          "tls-ca, --tls-cert or --tls-key",

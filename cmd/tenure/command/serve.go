@@ -107,8 +107,6 @@ func (s *serveSettings) register(flags *pflag.FlagSet) {
 		"how many messages may wait for one client; 0 means 10000")
 	settings.Bytes(flags, &limits.AllSessionBytes, "max-all-session-bytes",
 		"how many bytes of messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
-	flags.IntVar(&limits.SessionsPerUser, "max-sessions-per-user", 0,
-		"how many sessions are kept for disconnected clients of one user; 0 means 100")
 	flags.IntVar(&limits.Subscriptions, "max-subscriptions", 0, "how many subscriptions a client may have; 0 means 1000")
 	flags.IntVar(&s.PasswordChecks, "password-checks", 0,
 		"how many passwords are checked at once; others wait, in turns by address; 0 means half of the processors")
