@@ -47,6 +47,37 @@ func (c *connection) establish() error {
 	return c.server.connect(c, connect)
 }
 
+// encryptedSocket is below TLS. TLS also writes of its own accord, in the goroutine that reads: its
+// handshake, and the answer to KeyUpdate. Such a write has a deadline of its own, because the present one
+// is of the latest packet, which may have left long ago.
+type encryptedSocket struct {
+	unauthenticated.Socket
+	conn *connection
+}
+
+func (e *encryptedSocket) Write(p []byte) (int, error) {
+	if e.conn.writing.TryLock() { // else a packet is being written, and its deadline is set
+		_ = e.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a closed connection, as the write will
+		e.conn.writing.Unlock()
+	}
+	return e.Socket.Write(p)
+}
+
+// handshake does the TLS handshake, if there is TLS. If it fails, the connection ends.
+func (c *connection) handshake() error {
+	if c.encrypted == nil {
+		return nil
+	}
+	err := c.encrypted.Handshake(c.socket.(*tls.Conn), c.pendingAuth)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		c.server.listener.countClosed(c.socket, RefusedSlow)
+	}
+	return c.readFailed(err)
+}
+
 // connect does the steps of a CONNECT in the order of the standard [MQTT-3.1.4]: checks, take-over, session,
 // CONNACK. The client id is locked from the check that it is free until the session is established.
 func (s *Server) connect(conn *connection, asked *wire.Connect) error {
