@@ -17,31 +17,9 @@ import (
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
-
-// A Will declares the holder of a lock dead. A late Will would declare its successor dead.
-func TestTheWillOfATakenOverConnectionComesOnceAndBeforeTheNewOneActs(t *testing.T) {
-	t.Parallel()
-	address, s := testsupport.StartServer(t, server.Options{})
-	observer := testsupport.Connect(t, address, "observer", nil)
-	observer.Subscribe("factory/p/#")
-	old := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", "end of 0"))
-	for i := range 50 {
-		present := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", fmt.Sprintf("end of %d", i+1)))
-		present.Send("factory/p/news", fmt.Sprintf("begin of %d", i+1))
-		old.MustBeDisconnected(testsupport.ReasonTakenOver)
-		observer.MustReceive(fmt.Sprintf("end of %d", i))
-		observer.MustReceive(fmt.Sprintf("begin of %d", i+1))
-		old = present
-	}
-	_ = old.Paho.Disconnect(&paho.Disconnect{})
-	testsupport.MustHaveClients(t, s, 1) // a take-over might close the socket before the DISCONNECT was read
-	testsupport.Connect(t, address, "p", nil).Send("factory/p/news", "last")
-	observer.MustReceive("last")
-}
 
 func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
 	t.Parallel()
@@ -82,64 +60,6 @@ func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
 		await.Done(group.Wait)
 		_ = present.Paho.Disconnect(&paho.Disconnect{})
 	}
-}
-
-// [MQTT-3.1.2-8] and [MQTT-3.1.2-10]: a Will is published whenever a connection ends
-// without a DISCONNECT of the client, and then once.
-func TestAWillComesOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing.T) {
-	raw := func(data []byte) func(*testsupport.PahoClient) {
-		return func(p *testsupport.PahoClient) { _, _ = p.Conn.Write(data) }
-	}
-	forbidden := &packets.Publish{QoS: 1, PacketID: 9, Topic: testsupport.InvokeTopic, Payload: testsupport.Command("GET", "k"),
-		Properties: &packets.Properties{ResponseTopic: testsupport.InvokeTopic, CorrelationData: []byte("0123456789abcdef")}}
-	exactlyTwo := &packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}
-	again := &packets.Connect{ProtocolName: "MQTT", ProtocolVersion: 5, ClientID: "p", Properties: &packets.Properties{}}
-	for _, test := range []struct {
-		name string
-		end  func(*testsupport.PahoClient)
-		will bool
-	}{
-		{"closed", func(p *testsupport.PahoClient) { _ = p.Conn.Close() }, true},
-		{"reset", func(p *testsupport.PahoClient) { _ = p.Conn.(*net.TCPConn).SetLinger(0); _ = p.Conn.Close() }, true},
-		{"a second CONNECT", raw(testsupport.Encode(again)), true},
-		{"a malformed packet", raw([]byte("\x30\x02\xff\xff")), true},
-		{"a packet that is too large", raw([]byte("\x30\xff\xff\xff\x7f")), true},
-		{"a publish with QoS 2", raw(testsupport.Encode(exactlyTwo)), true},
-		{"a forbidden response topic", raw(testsupport.Encode(forbidden)), true},
-		{"DISCONNECT with Will", func(p *testsupport.PahoClient) { _ = p.Paho.Disconnect(&paho.Disconnect{ReasonCode: 4}) }, true},
-		{"DISCONNECT with Will and no properties", raw([]byte("\xe0\x01\x04")), true},
-		{"DISCONNECT for an error", raw([]byte("\xe0\x02\x82\x00")), true},
-		{"DISCONNECT", func(p *testsupport.PahoClient) { _ = p.Paho.Disconnect(&paho.Disconnect{}) }, false},
-		{"DISCONNECT with a reason and no properties", raw([]byte("\xe0\x01\x00")), false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{})
-			observer := testsupport.Connect(t, address, "observer", nil)
-			observer.Subscribe("factory/p/#")
-			p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", "gone"))
-			test.end(p)
-			if test.will {
-				observer.MustReceive("gone")
-			}
-			testsupport.Eventually(t, "the connection ends", func() bool { return s.Sockets() == 1 })
-			testsupport.Connect(t, address, "p", nil).Send("factory/p/news", "last")
-			observer.MustReceive("last")
-		})
-	}
-}
-
-func TestTheWillOfAClientOfAnOlderMQTTComesWhenItsRequestEndsTheConnection(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	observer := testsupport.Connect(t, address, "observer", nil)
-	observer.Subscribe("factory/#")
-	conn := testsupport.DialTCP(t, address)
-	testsupport.Send(t, conn, "\x10\x22\x00\x04MQTT\x04\x0e\x00\x3c\x00\x03old\x00\x0bfactory/old\x00\x04gone")
-	connack := make([]byte, 4)
-	if _, err := io.ReadFull(conn, connack); err != nil || connack[3] != 0 {
-		t.Fatalf("CONNACK %x, %v", connack, err)
-	}
-	testsupport.Send(t, conn, fmt.Sprintf("\x32%c\x00%c%s\x00\x07", len(testsupport.InvokeTopic)+4, len(testsupport.InvokeTopic), testsupport.InvokeTopic))
-	observer.MustReceive("gone")
 }
 
 // A packet is decoded in place, so a part of it that is kept without a copy keeps all of it.
@@ -189,9 +109,7 @@ func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T
 		why            server.MessageDropReason
 	}{
 		{"QoS 0", 0, 600, 32 << 10, server.Limits{SessionBytes: 1 << 20}, (1 << 20) / (32 << 10), "session full"},
-		{"bytes of QoS 1", 1, 80, 200 << 10, server.Limits{}, (4 << 20) / (200 << 10), "session full"},
 		{"bytes of QoS 1, with a limit", 1, 80, 200 << 10, server.Limits{SessionBytes: 1 << 20}, (1 << 20) / (200 << 10), "session full"},
-		{"messages of QoS 1", 1, 10_100, 1, server.Limits{}, 10_000, "session full"},
 		{"messages of QoS 1, with a limit", 1, 200, 1, server.Limits{SessionMessages: 100}, 100, "session full"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -283,146 +201,6 @@ func TestUserPropertiesArriveWithoutRequestProblemInformation(t *testing.T) {
 	must("a message", p.Next(), "said")
 }
 
-func TestTheBrokerAddsNoMessageExpiry(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	p, q := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "q", nil)
-	q.Subscribe("factory/news")
-	given := uint32(100_000) // more than the broker's own limit
-	for _, test := range []struct {
-		name   string
-		expiry *uint32
-	}{
-		{"without", nil}, {"with", &given},
-	} {
-		p.SendMessage(&paho.Publish{QoS: 1, Topic: "factory/news", Payload: []byte("x"), Properties: &paho.PublishProperties{MessageExpiry: test.expiry}})
-		got := q.Next().Properties.MessageExpiry
-		if test.expiry == nil && got != nil {
-			t.Errorf("%s: it expires after %d s", test.name, *got)
-		}
-		// The rest of it: the time in the server is subtracted.
-		if test.expiry != nil && (got == nil || *got > given || *got < given-uint32(testsupport.Patience.Seconds())) {
-			t.Errorf("%s: expiry %v, want %d", test.name, got, given)
-		}
-	}
-	// Replies of the store have no expiry.
-	if _, err := p.Publish(p.Request("GET", "k")); err != nil {
-		t.Fatal(err)
-	}
-	if got := p.Next().Properties.MessageExpiry; got != nil {
-		t.Errorf("a reply expires after %d s", *got)
-	}
-}
-
-// overhear subscribes inside the server, past the rules about topics. It receives up to 4 MiB.
-func overhear(t *testing.T, s *server.Server) *eavesdropper {
-	t.Helper()
-	e := &eavesdropper{woken: make(chan struct{}, 1), session: s.Messages().Session("eavesdropper")}
-	e.session.Attach(pubsub.Receiver{Link: e, MQTT5: true})
-	if err := e.session.Subscribe(pubsub.Subscription{Filter: "#", QoS: 1}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.session.End)
-	return e
-}
-
-// eavesdropper is a subscriber without a connection.
-type eavesdropper struct {
-	session *pubsub.Session
-	woken   chan struct{}
-	heard   []mqtt.Publish
-}
-
-func (e *eavesdropper) Wake() {
-	select {
-	case e.woken <- struct{}{}:
-	default:
-	}
-}
-
-// until calls each with all messages until the first on a topic.
-func (e *eavesdropper) until(t *testing.T, topic string, each func(mqtt.Publish)) {
-	t.Helper()
-	for {
-		for len(e.heard) > 0 {
-			message := e.heard[0]
-			e.heard = e.heard[1:]
-			if string(message.Topic) == topic {
-				return
-			}
-			each(message)
-		}
-		select {
-		case <-e.woken:
-		case <-time.After(testsupport.Patience):
-			t.Fatalf("there is no message on %q", topic)
-		}
-		for more := true; more; {
-			var packet []byte
-			packet, more = e.session.Append(e, nil, 1)
-			for len(packet) > 0 {
-				size, _, _ := mqtt.Size(packet)
-				message, _ := testsupport.ParsePublish(packet[:size])
-				e.heard = append(e.heard, message)
-				if message.QoS > 0 {
-					e.session.Acknowledge(message.PacketID)
-				}
-				packet = packet[size:]
-			}
-		}
-	}
-}
-
-// Several checks keep a request from subscribers. This test looks behind the first.
-func TestNoRequestIsPublishedWhateverItLacks(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	heard := overhear(t, s)
-	p := testsupport.Connect(t, address, "p", nil)
-	for _, qos := range []byte{0, 1} {
-		for name, change := range map[string]func(*paho.Publish){
-			"nothing":                   func(*paho.Publish) {},
-			"a response topic":          func(m *paho.Publish) { m.Properties.ResponseTopic = "" },
-			"correlation data":          func(m *paho.Publish) { m.Properties.CorrelationData = nil },
-			"a possible response topic": func(m *paho.Publish) { m.Properties.ResponseTopic = "$SYS/broker" },
-			"a response topic of its own": func(m *paho.Publish) {
-				m.Properties.ResponseTopic = "clients/q/response"
-			},
-			"sense": func(m *paho.Publish) { m.Payload = []byte("nonsense") },
-		} {
-			request := p.Request("GET", "k")
-			request.QoS = qos
-			change(request)
-			if ack, err := p.Publish(request); err != nil && ack == nil {
-				t.Fatalf("a request that lacks %s: %v", name, err)
-			}
-		}
-	}
-	p.Send("last", "last")
-	heard.until(t, "last", func(message mqtt.Publish) {
-		if string(message.Topic) == testsupport.InvokeTopic {
-			t.Errorf("a request was published: %q, QoS %d", message.Payload, message.QoS)
-		}
-	})
-}
-
-// A reply must not wait for the reader of another connection.
-func TestAStuckReaderOfItsRepliesDoesNotDelayARequester(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	stuck := testsupport.DialPacketClient(t, address, "stuck", func(conn *net.TCPConn) { _ = conn.SetReadBuffer(4096) })
-	if err := stuck.Subscribe("factory/answers", 1); err != nil {
-		t.Fatal(err)
-	}
-	p := testsupport.Connect(t, address, "p", nil)
-	p.Do("SET", "k", strings.Repeat("x", 64<<10))
-	for range 500 { // more than sockets hold
-		request := p.Request("GET", "k")
-		request.Properties.ResponseTopic = "factory/answers"
-		if _, err := p.Publish(request); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p.MustGet("nothing", "")
-}
-
 // The broker waits for a client that does not read when it publishes to it with QoS 1,
 // whether it publishes a message or the Will of a client that is being taken over.
 func TestAStuckSubscriberDelaysATakeOverForSecondsAtMost(t *testing.T) {
@@ -445,35 +223,6 @@ func TestAStuckSubscriberDelaysATakeOverForSecondsAtMost(t *testing.T) {
 	}
 	present.Subscribe(present.ReplyTo)
 	present.MustGet("k", "")
-}
-
-func TestASessionIsKeptForAnHourAtMost(t *testing.T) {
-	for _, asked := range []uint32{3601, 1<<32 - 1} {
-		p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &asked })
-		if got := p.Connack.Properties.SessionExpiryInterval; got == nil || *got != 3600 {
-			t.Errorf("asked for %d s: got %v", asked, got)
-		}
-	}
-}
-
-func TestAnExpiredSessionLeavesNoSubscriptions(t *testing.T) {
-	t.Parallel()
-	address, s := testsupport.StartServer(t, server.Options{})
-	p := testsupport.Connect(t, address, "p", func(c *paho.Connect) { second := uint32(1); c.Properties.SessionExpiryInterval = &second })
-	p.Subscribe("factory/#")
-	_ = p.Conn.Close()
-	testsupport.Eventually(t, "the connection ends", func() bool { return s.Sockets() == 0 })
-	session, ok := s.Messages().Find("p")
-	if !ok {
-		t.Fatal("the session is not kept")
-	}
-	if _, subscribed := session.Matches("factory/news"); !subscribed {
-		t.Error("the subscription is gone while the session is kept")
-	}
-	testsupport.Eventually(t, "the session runs out", func() bool { return s.Clients() == 0 })
-	if left := s.Usage(); left.Subscriptions > 0 || left.Sessions > 0 {
-		t.Errorf("left are %+v", left)
-	}
 }
 
 // Clients that could not be sent a CONNACK must not count against MaxClients until no other can connect.
@@ -535,16 +284,6 @@ func TestASessionSurvivesAConnectionLostBeforeItsCONNACK(t *testing.T) {
 	}
 }
 
-// [MQTT-3.1.3.3]: the payload of a Will may be empty.
-func TestAWillWithoutAPayloadIsPublished(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	observer := testsupport.Connect(t, address, "observer", nil)
-	observer.Subscribe("factory/p/#")
-	p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", ""))
-	_ = p.Conn.Close()
-	observer.MustReceive("")
-}
-
 // [MQTT-3.1.3-6, MQTT-3.1.3-7]: a client without an id gets one of its own.
 func TestAClientWithoutAnIDGetsOne(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
@@ -565,21 +304,6 @@ func TestAClientWithoutAnIDGetsOne(t *testing.T) {
 		conn := testsupport.DialTCP(t, address)
 		testsupport.Send(t, conn, "\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
 		mustBeAccepted(t, conn)
-	}
-}
-
-// [MQTT-3.1.2-24]: a client that takes no CONNACK is not connected, and leaves nothing.
-func TestAClientThatTakesNoConnackIsNotConnected(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	five, kept := uint32(5), uint32(60)
-	conn := testsupport.DialTCP(t, address)
-	testsupport.Send(t, conn, string(testsupport.EncodeConnect("p", func(c *packets.Connect) {
-		c.Properties.MaximumPacketSize, c.Properties.SessionExpiryInterval = &five, &kept
-	})))
-	testsupport.MustBeClosed(t, conn)
-	testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
-	if got := s.Stats().Connected; got != 0 {
-		t.Errorf("%d clients are connected", got)
 	}
 }
 

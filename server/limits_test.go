@@ -110,51 +110,6 @@ func TestInvariant38AClientMayRenewManyWatchedLeasesInOneWrite(t *testing.T) {
 	}
 }
 
-func TestAClientMayWatchTenThousandKeysUnlessOptionsSayOtherwise(t *testing.T) {
-	t.Parallel()
-	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
-	for i := range 10_000 {
-		if got := p.Do("KEYNOTIFY", strconv.Itoa(i)); got != "+OK\r\n" {
-			t.Fatalf("watch %d: %q", i, got)
-		}
-	}
-	if got, want := p.Do("KEYNOTIFY", "one more"), "-ERR the quota has been exceeded\r\n"; got != want {
-		t.Errorf("one more: %q, want %q", got, want)
-	}
-}
-
-func TestTheWatchesOfAClientMayTakeUpFourMebibytesUnlessOptionsSayOtherwise(t *testing.T) {
-	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
-	long := strings.Repeat("k", 30_000)
-	watches := 0
-	for ; p.Do("KEYNOTIFY", long+strconv.Itoa(watches)) == "+OK\r\n"; watches++ {
-		if watches > 200 {
-			break
-		}
-	}
-	if watches != 138 { // of 30,259 bytes at most, with what a watch counts beside its key
-		t.Errorf("%d watches of 30 kB were begun", watches)
-	}
-}
-
-func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
-	for _, options := range []server.Options{
-		{Addr: "127.0.0.1:0", MaxClients: -1},
-		{Addr: "127.0.0.1:0", PasswordChecks: -1},
-		{Addr: "127.0.0.1:0", MaxUnauthenticated: -1},
-		{Addr: "127.0.0.1:0", MaxUnauthenticatedPerAddress: -1},
-		{Addr: "127.0.0.1:0", Store: statestore.Options{DedupWindow: 1 << 16}},
-		{Addr: "127.0.0.1:0", Store: statestore.Options{MaxWatches: -1}},
-		{Addr: "127.0.0.1:0", Store: statestore.Options{LockPrefixes: []string{"lock/"}}},
-		{Addr: "127.0.0.1:0", Store: statestore.Options{Strict: true, LockPrefixes: []string{""}}},
-	} {
-		if s, err := server.New(options); err == nil {
-			_ = s.Close()
-			t.Errorf("%s was accepted", fmt.Sprintf("%+v", options))
-		}
-	}
-}
-
 // nothingWaits waits until no data waits for any connection.
 func nothingWaits(t *testing.T, s *server.Server) {
 	t.Helper()
@@ -189,40 +144,6 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 		t.Errorf("%d slow readers", got)
 	}
 	reader.MustBeSilent()
-}
-
-// A message of QoS 0 that does not fit is dropped. Its client stays connected, and its room is free
-// again when the client is gone.
-func TestMessagesOfQoS0BeyondTheBoundOfASessionAreDropped(t *testing.T) {
-	const limit = 4 * large
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{SessionBytes: limit}})
-	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
-	publisher, reader := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address), testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
-	deaf.Subscribe("t")
-	reader.Subscribe("t")
-	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
-	for i := 0; s.Stats().DroppedMessages["session full"] == 0; i++ {
-		publisher.Send(message)
-		reader.Next()
-		if got := s.Usage().WaitingBytes; got > 2*limit {
-			t.Fatalf("%d bytes wait", got)
-		}
-		if i > 1000 {
-			t.Fatal("nothing is dropped")
-		}
-	}
-	if got := s.Stats(); got.Connected != 3 {
-		t.Errorf("%+v", got)
-	}
-	_ = deaf.Conn.Close()
-	testsupport.MustHaveClients(t, s, 2)
-	nothingWaits(t, s)
-	before := s.Stats().DroppedMessages["session full"]
-	publisher.Send(message)
-	reader.Next()
-	if got := s.Stats().DroppedMessages["session full"]; got != before {
-		t.Errorf("%d messages were dropped for a client that is gone", got-before)
-	}
 }
 
 // One client may take only a part of the room that is left for all others.

@@ -1,12 +1,7 @@
 package server_test
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
-	"net"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,315 +11,46 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// load is a number of clients of several kinds that connect at once.
-type load struct {
-	name                                 string // part of all client ids and keys
-	connections, takeOvers, stuck, liars int
-}
-
-const requestsEach, window = 100, 10
-
-// demands returns the requests of one client, from first on: renewals of a key of its
-// own, reads of it in between, and its release at last.
-func demands(c *testsupport.PacketClient, first, count int) []testsupport.Exchange {
-	key, holder := "lock/"+c.ID, "holder:"+c.ID
-	list := make([]testsupport.Exchange, count)
-	for i := range list {
-		switch n := first + i; {
-		case n == requestsEach-1:
-			list[i] = testsupport.Exchange{Words: []string{"VDEL", key, holder}, Want: ":1\r\n"}
-		case n%4 == 3:
-			list[i] = testsupport.Exchange{Words: []string{"GET", key}, Want: fmt.Sprintf("$%d\r\n%s\r\n", len(holder), holder)}
-		default:
-			list[i] = testsupport.Exchange{Words: []string{"SET", key, holder, "NEX", "PX", "600000"}, Want: "+OK\r\n"}
-		}
-	}
-	return list
-}
-
-// work performs a client's requests from first to before end.
-func work(c *testsupport.PacketClient, first, end int) error {
-	for ; first < end; first += window {
-		if err := c.Do(first, nil, demands(c, first, window)...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// behave runs a well-behaved client.
-func (w load) behave(address string, number int) error {
-	c, err := testsupport.TryDialPacketClient(address, fmt.Sprintf("%s-good-%d", w.name, number), nil)
-	if err != nil {
-		return err
-	}
-	defer c.Conn.Close()
-	if err := work(c, 0, requestsEach); err != nil {
-		return fmt.Errorf("%s: %w", c.ID, err)
-	}
-	if err := c.Disconnect(); err != nil {
-		return fmt.Errorf("%s: %w", c.ID, err)
-	}
-	return nil
-}
-
-// beTakenOver runs a client that connects again while its first connection waits for replies. The
-// second connection sends those requests again.
-func (w load) beTakenOver(address string, number int) error {
-	id := fmt.Sprintf("%s-twice-%d", w.name, number)
-	old, err := testsupport.TryDialPacketClient(address, id, nil)
-	if err != nil {
-		return err
-	}
-	defer old.Conn.Close()
-	half := requestsEach / 2
-	if err := work(old, 0, half); err != nil {
-		return fmt.Errorf("%s: %w", id, err)
-	}
-	if err := old.SendRequests(half, nil, demands(old, half, window)...); err != nil {
-		return fmt.Errorf("%s: %w", id, err)
-	}
-	present, err := testsupport.TryDialPacketClient(address, id, nil)
-	if err != nil {
-		return err
-	}
-	defer present.Conn.Close()
-	if err := work(present, half, requestsEach); err != nil {
-		return fmt.Errorf("%s, the new connection: %w", id, err)
-	}
-	// The old one may have got any number of its replies, in order, and then its end.
-	err = old.ReadReplies(half, demands(old, half, window)...)
-	if err == nil {
-		_, err = old.Receive()
-	}
-	var failure net.Error
-	switch reset := errors.As(err, &failure) && !failure.Timeout(); {
-	case errors.Is(err, testsupport.ErrSentAway), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), reset:
-		return present.Disconnect()
-	default:
-		return fmt.Errorf("%s, the old connection: %w", id, err)
-	}
-}
-
-// beStuck returns a client that watches a key and then reads nothing more.
-func (w load) beStuck(address string, number int) (*testsupport.PacketClient, error) {
-	c, err := testsupport.TryDialPacketClient(address, fmt.Sprintf("%s-stuck-%d", w.name, number), func(conn *net.TCPConn) {
-		if number%2 == 0 {
-			_ = conn.SetReadBuffer(4096) // and half of them leave much in their sockets
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return c, c.Do(0, nil, testsupport.Exchange{Words: []string{"KEYNOTIFY", w.hotKey()}, Want: "+OK\r\n"})
-}
-
-func (w load) hotKey() string { return "hot/" + w.name }
-
-// heat writes the key that the stuck ones watch, until enough is true.
-func (w load) heat(address string, enough func() bool) error {
-	c, err := testsupport.TryDialPacketClient(address, w.name+"-writer", nil)
-	if err != nil {
-		return err
-	}
-	defer c.Conn.Close()
-	value := strings.Repeat("x", 64<<10)
-	for n := 0; !enough(); n++ {
-		if err := c.Do(n, nil, testsupport.Exchange{Words: []string{"SET", w.hotKey(), value}, Want: "+OK\r\n"}); err != nil {
-			return fmt.Errorf("%s: write %d: %w", c.ID, n, err)
-		}
-		time.Sleep(time.Millisecond) // the others want to be served too
-	}
-	if err := c.Do(50_000, nil, testsupport.Exchange{Words: []string{"DEL", w.hotKey()}, Want: ":1\r\n"}); err != nil {
-		return fmt.Errorf("%s: %w", c.ID, err)
-	}
-	return c.Disconnect()
-}
-
-// lie sends malformed and incomplete requests until done, and ignores the replies.
-func (w load) lie(address string, number int, done <-chan struct{}) {
-	random := rand.New(rand.NewPCG(42, uint64(number)))
-	noise := func(most int) []byte {
-		data := make([]byte, 1+random.IntN(most))
-		for i := range data {
-			data[i] = byte(random.Uint32())
-		}
-		return data
-	}
-	id := fmt.Sprintf("%s-liar-%d", w.name, number)
-	for round := number; ; round++ {
-		select {
-		case <-done:
-			return
-		case <-time.After(2 * time.Millisecond): // ten clients, not a machine full
-		}
-		if round%4 < 2 {
-			conn, err := net.Dial("tcp", address)
-			if err != nil {
-				continue
-			}
-			c := &testsupport.PacketClient{ID: id, Conn: conn, ReplyTo: "clients/" + id + "/response"}
-			hello := testsupport.Encode(testsupport.NewConnect(id, nil))
-			switch request := testsupport.Encode(c.Request(round, nil, "GET", "k")); random.IntN(5) {
-			case 0:
-				_, _ = conn.Write(noise(4096))
-			case 1:
-				_, _ = conn.Write(hello[:random.IntN(len(hello))])
-			case 2:
-				_, _ = conn.Write([]byte("\x10\xff\xff\xff\x7f\x00\x04MQTT\x05"))
-			case 3: // almost a client
-				all := append(hello, request...)
-				for range 1 + random.IntN(3) {
-					all[random.IntN(len(all))] ^= 1 << random.IntN(8)
+// Maps and pools keep their size after the first clients. Others, with new client ids, must not add to that.
+func TestClientsThatComeAndGoLeaveNothingBehind(t *testing.T) {
+	const clients, growth = 300, 2 << 20
+	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 4096})
+	load := func(name string) {
+		var group sync.WaitGroup
+		for i := range clients {
+			group.Go(func() {
+				c, err := testsupport.TryDialPacketClient(address, fmt.Sprint(name, i/2), nil) // half of them are taken over
+				for n, words := range [][]string{{"KEYNOTIFY", "hot"}, {"SET", "hot", name}, {"GET", name}} {
+					if err == nil {
+						_ = c.Do(n, nil, testsupport.Exchange{Words: words})
+					}
 				}
-				_, _ = conn.Write(all)
-			case 4: // no CONNECT
-				_, _ = conn.Write(request)
-			}
-			if random.IntN(2) == 0 {
-				_ = conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-				_, _ = io.Copy(io.Discard, conn)
-			}
-			c.Reset()
-			continue
-		}
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			continue
-		}
-		// All in one write: a client that waits for its CONNACK among many others is no flood.
-		c := &testsupport.PacketClient{ID: id, Conn: conn, ReplyTo: "clients/" + id + "/response"}
-		flood := testsupport.Encode(testsupport.NewConnect(id, nil))
-		for n := range 100 {
-			request := c.Request(n, nil, "SET", "lie", "v", "NX", "PX", "1")
-			switch random.IntN(8) {
-			case 0:
-				request.Payload = noise(256)
-			case 1:
-				request.Payload = []byte("*3\r\n$3\r\nSET\r\n$1000000000\r\nk\r\n")
-			case 2:
-				request.Properties.ResponseTopic = ""
-			case 3:
-				request.Properties.CorrelationData = nil
-			case 4:
-				request.Properties.ResponseTopic = "clients/+/#"
-			case 5:
-				request.Retain, request.QoS = true, byte(random.IntN(2))
-			case 6:
-				request.Properties.User = []packets.User{{Key: "__ts", Value: fmt.Sprintf("%x", noise(64))}}
-			case 7:
-				if n > 90 {
-					request.Properties.ResponseTopic = testsupport.InvokeTopic // which ends the connection
+				switch {
+				case err != nil:
+				case i%3 == 0:
+					_ = c.Disconnect()
+				default:
+					c.Reset()
 				}
-			}
-			data := testsupport.Encode(request)
-			flood = append(flood, data...)
+			})
 		}
-		_, _ = conn.Write(flood)
-		_ = conn.(*net.TCPConn).CloseWrite()
-		_ = conn.SetReadDeadline(time.Now().Add(testsupport.Patience))
-		_, _ = io.Copy(io.Discard, conn) // until all of that was looked at
-		c.Reset()
-	}
-}
-
-// run runs the clients of a load, and returns when all have ended.
-func (w load) run(t *testing.T, address string, s *server.Server) {
-	t.Helper()
-	sentAway := s.Stats().SlowReaders
-	var stuck []*testsupport.PacketClient
-	for i := range w.stuck {
-		c, err := w.beStuck(address, i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stuck = append(stuck, c)
-	}
-	var good, others sync.WaitGroup
-	done := make(chan struct{})
-	for i := range w.liars {
-		others.Go(func() { w.lie(address, i, done) })
-	}
-	others.Go(func() {
-		deadline := time.Now().Add(3 * testsupport.Patience)
-		err := w.heat(address, func() bool {
-			if time.Now().After(deadline) {
-				t.Errorf("%d of %d clients that do not read were sent away", s.Stats().SlowReaders-sentAway, w.stuck)
-				return true
-			}
-			return s.Stats().SlowReaders-sentAway == uint64(w.stuck) && testsupport.IsDone(done)
-		})
-		if err != nil {
-			t.Error(err)
-		}
-	})
-	for i := range w.connections - w.takeOvers {
-		good.Go(func() {
-			if err := w.behave(address, i); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	for i := range w.takeOvers {
-		good.Go(func() {
-			if err := w.beTakenOver(address, i); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	await.Done(good.Wait)
-	close(done)
-	await.Done(others.Wait)
-	for _, c := range stuck {
-		c.Reset()
-	}
-}
-
-func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
-	first := load{name: "first", connections: 250, takeOvers: 20, stuck: 20, liars: 10}
-	second := load{name: "second", connections: 100, takeOvers: 20, stuck: 5, liars: 5}
-	if prerequisite.LongRun() && !testsupport.UnderRace { // the detector takes several times as long for each
-		first.connections, second.connections = 1000, 300
-	}
-	// On a busy machine a login of many at once may take longer than the default bounds allow.
-	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 4096},
-		func(s *server.Server) { s.SetAuthenticationTimeout(testsupport.Patience) })
-	probe, err := testsupport.TryDialPacketClient(address, "probe", nil) // what the server starts late is started now
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := probe.Disconnect(); err != nil {
-		t.Fatal(err)
-	}
-	mustBeEmpty(t, s)
-	goroutines := runtime.NumGoroutine()
-	var heap [3]uint64
-	heap[0] = testsupport.HeapInUse()
-	for i, w := range []load{first, second} {
-		w.run(t, address, s)
+		await.Done(group.Wait)
 		mustBeEmpty(t, s)
-		testsupport.MustEndGoroutines(t, goroutines)
-		w.mustHaveNoWatches(t, address)
-		mustBeEmpty(t, s)
-		testsupport.MustEndGoroutines(t, goroutines)
-		heap[i+1] = testsupport.HeapInUse()
 	}
-	t.Logf("heap: %d KiB before, %d KiB after the first load, %d KiB after the second; %d requests; dropped %v",
-		heap[0]>>10, heap[1]>>10, heap[2]>>10, s.Stats().Requests, s.Stats().Dropped)
-	// Maps and pools keep their size after the first load. A second load with new client ids must
-	// not add to that.
-	const tables, growth = 16 << 20, 2 << 20
-	if heap[1] > heap[0]+tables {
-		t.Errorf("the first load left %d KiB", (heap[1]-heap[0])>>10)
+	load("first")
+	before, heap := runtime.NumGoroutine(), testsupport.HeapInUse()
+	load("second")
+	testsupport.MustEndGoroutines(t, before)
+	if grown := int64(testsupport.HeapInUse()) - int64(heap); grown > growth {
+		t.Errorf("%d KiB are left", grown>>10)
 	}
-	if heap[2] > heap[1]+growth {
-		t.Errorf("the second load left %d KiB", (heap[2]-heap[1])>>10)
+	if left := s.Usage().Store.Watches; left > 0 {
+		t.Errorf("%d watches are left", left)
 	}
 }
 
@@ -336,29 +62,6 @@ func mustBeEmpty(t *testing.T, s *server.Server) {
 	})
 	if usage := s.Usage(); usage.Subscriptions != 0 || usage.Sessions != 0 || usage.OutgoingBytes != 0 || usage.WaitingBytes != 0 {
 		t.Errorf("the server still holds %+v", usage)
-	}
-}
-
-// mustHaveNoWatches checks for each former watcher that its watch has ended. It connects without
-// Clean Start, which would itself end a watch that was left.
-func (w load) mustHaveNoWatches(t *testing.T, address string) {
-	t.Helper()
-	for i := range w.stuck {
-		id := fmt.Sprintf("%s-stuck-%d", w.name, i)
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &testsupport.PacketClient{ID: id, Conn: conn, In: bufio.NewReader(conn), ReplyTo: "clients/" + id + "/response"}
-		if err := c.Connect(func(connect *packets.Connect) { connect.CleanStart = false }); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Do(1, nil, testsupport.Exchange{Words: []string{"KEYNOTIFY", w.hotKey(), "STOP"}, Want: ":0\r\n"}); err != nil {
-			t.Error(err)
-		}
-		if err := c.Disconnect(); err != nil {
-			t.Error(err)
-		}
 	}
 }
 

@@ -49,23 +49,6 @@ func TestTwoApplicationsAnswerEachOther(t *testing.T) {
 	}
 }
 
-// Every client may publish to the topics of a client, and only that client may read them.
-func TestOthersPublishBelowAClientsNameAndDoNotReadThere(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	stranger := testsupport.Connect(t, address, "stranger", nil)
-	for _, topic := range []string{"clients/p/rpc/x", "clients/70/rpc/x", "clients/absent/rpc/x"} {
-		if !stranger.MayPublish(topic) {
-			t.Errorf("publish to %q is refused", topic)
-		}
-		if stranger.MaySubscribe(topic) {
-			t.Errorf("subscribe to %q is granted", topic)
-		}
-		if stranger.MayBeAnswered(topic) {
-			t.Errorf("the store answers the stranger on %q", topic)
-		}
-	}
-}
-
 // Rules can restrict the topics of other clients, but not the own topics of a client.
 func TestTheRulesDecideWhetherAClientPublishesBelowTheNameOfAnother(t *testing.T) {
 	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
@@ -155,22 +138,9 @@ func TestAResponseTopicIsReservedUntilTheSessionOfItsClientEnds(t *testing.T) {
 		{"the session ends with the connection", nil, func(t *testing.T, _ string, p *testsupport.PahoClient) {
 			_ = p.Paho.Disconnect(&paho.Disconnect{})
 		}, false},
-		{"the connection breaks", nil, func(t *testing.T, _ string, p *testsupport.PahoClient) { _ = p.Conn.Close() }, false},
 		{"the session is kept", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &keep }, func(t *testing.T, _ string, p *testsupport.PahoClient) {
 			_ = p.Paho.Disconnect(&paho.Disconnect{})
 		}, true},
-		{"the session is resumed by a take-over", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &keep }, func(t *testing.T, address string, p *testsupport.PahoClient) {
-			if _, err := testsupport.TryConnect(t, address, "p", func(c *paho.Connect) {
-				c.CleanStart, c.Properties.SessionExpiryInterval = false, &keep
-			}); err != nil {
-				t.Fatal(err)
-			}
-		}, true},
-		{"a take-over begins a new session", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &keep }, func(t *testing.T, address string, p *testsupport.PahoClient) {
-			if _, err := testsupport.TryConnect(t, address, "p", nil); err != nil {
-				t.Fatal(err)
-			}
-		}, false},
 		{"a kept session is replaced", func(c *paho.Connect) { c.Properties.SessionExpiryInterval = &keep }, func(t *testing.T, address string, p *testsupport.PahoClient) {
 			_ = p.Paho.Disconnect(&paho.Disconnect{})
 			if _, err := testsupport.TryConnect(t, address, "p", nil); err != nil {
@@ -229,64 +199,28 @@ func TestInvariant56AClientMayBeAnsweredOnAtMost64Topics(t *testing.T) {
 	}
 }
 
-// A Will that could never be published is refused at CONNECT, where its client learns it.
-func TestNoWillForgesAReplyOfTheStore(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	for _, test := range []struct {
-		client, topic string
-		delay         uint32
-	}{
-		{"p", "clients/q/rpc", 0}, // may be a response topic when the Will is due
-		{"p", "clients/71/rpc", 0},
-		{"p", testsupport.RecommendedResponseTopics("p")[0], 0},
-		{"p", testsupport.RecommendedResponseTopics("70")[0], 0},
-		{"p", testsupport.RecommendedResponseTopics("q")[0], 0},
-		{"p", testsupport.ReservedPrefix + "/71/command/notify/6B", 0},
-	} {
-		c, err := testsupport.TryConnect(t, address, test.client, func(c *paho.Connect) {
-			c.WillMessage = &paho.WillMessage{Topic: test.topic, Payload: []byte("x"), QoS: 1}
-			c.WillProperties = &paho.WillProperties{WillDelayInterval: &test.delay}
-		})
-		if err == nil || c.Connack == nil || c.Connack.ReasonCode != packets.ConnackNotAuthorized {
-			t.Errorf("%q may leave a Will on %q: %+v", test.client, test.topic, c.Connack)
-		}
-	}
-}
-
-// The reply to a Will that is a request goes to its response topic, which is reserved
-// from CONNECT on.
+// The reply to a Will that is a request goes to its response topic, which is reserved from CONNECT on. The next
+// Will replaces it: a kept session does not collect them. What requests have reserved as well stays.
 func TestTheResponseTopicOfAWillIsReserved(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	stranger := testsupport.Connect(t, address, "stranger", nil)
-	first := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
-	first.Session = 600
-	c := first.Connect(t, address, "p")
-	if stranger.MayPublish("clients/p/response") {
-		t.Error("a reply to the Will can be forged")
-	}
-	c.Reset()
-	// The next Will replaces it: a kept session does not collect them.
-	second := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
-	second.Session, second.Response, second.Correlation = 600, "clients/p/other", "another"
-	second.Connect(t, address, "p")
-	if stranger.MayPublish("clients/p/other") || !stranger.MayPublish("clients/p/response") {
-		t.Error("not the response topic of the present Will is reserved")
-	}
-}
-
-// A topic that both a Will and requests reserved stays reserved when the Will changes.
-func TestAResponseTopicStaysReservedWhenTheWillThatHadItIsReplaced(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	stranger := testsupport.Connect(t, address, "stranger", nil)
-	first := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
-	first.Session = 600
-	c := first.Connect(t, address, "p")
-	c.MustDo(t, 1, "$-1\r\n", "GET", "k") // on the topic of the Will
-	c.Reset()
-	second := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
-	second.Session, second.Response, second.Correlation = 600, "clients/p/other", "another"
-	second.Connect(t, address, "p")
-	if stranger.MayPublish("clients/p/response") {
-		t.Error("a reply to a request of this session can be forged")
+	for _, asked := range []bool{false, true} {
+		t.Run(fmt.Sprint("requests name it: ", asked), func(t *testing.T) {
+			address := testsupport.Start(t, server.Options{})
+			stranger := testsupport.Connect(t, address, "stranger", nil)
+			will := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
+			will.Session = 600
+			c := will.Connect(t, address, "p")
+			if stranger.MayPublish("clients/p/response") {
+				t.Error("a reply to the Will can be forged")
+			}
+			if asked {
+				c.MustDo(t, 1, "$-1\r\n", "GET", "k")
+			}
+			c.Reset()
+			will.Response, will.Correlation = "clients/p/other", "another"
+			will.Connect(t, address, "p")
+			if stranger.MayPublish("clients/p/other") || stranger.MayPublish("clients/p/response") == asked {
+				t.Error("not the response topics of the present Will, and of requests, are reserved")
+			}
+		})
 	}
 }

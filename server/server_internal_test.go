@@ -22,6 +22,7 @@ import (
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
@@ -648,4 +649,34 @@ func TestRoomOfAReplyThatWaitsIsTakenUntilItsCommit(t *testing.T) {
 	if o.reserveReply(1, 10) || o.awaitReply(1, 10) {
 		t.Error("a closed connection has room")
 	}
+}
+
+func TestAKeepAliveIsAtMostFiveMinutes(t *testing.T) {
+	for asked, want := range map[uint16][2]uint16{ // of MQTT 5, and 3.1.1, whose CONNACK cannot tell
+		0: {60, 60}, 1: {1, 1}, 300: {300, 300}, 301: {300, 301}, 65535: {300, 65535},
+	} {
+		if got := [2]uint16{limitKeepAlive(asked, mqtt.Version5), limitKeepAlive(asked, mqtt.Version5-1)}; got != want {
+			t.Errorf("%d s become %v, want %v", asked, got, want)
+		}
+	}
+}
+
+// TLS answers new keys of a client of its own accord, long after the last packet, and perhaps to a client that
+// does not read.
+func TestAWriteOfTLSItselfHasADeadlineOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		conn := newTestServer().newConnection(near)
+		socket := &encryptedSocket{Socket: unauthenticated.Socket{Conn: near}, conn: conn}
+		_ = near.SetWriteDeadline(time.Now().Add(-time.Hour)) // of the last packet
+		go func() { _, _ = far.Read(make([]byte, 1)) }()
+		if _, err := socket.Write([]byte("x")); err != nil {
+			t.Error(err)
+		}
+		began := time.Now()
+		if _, err := socket.Write([]byte("not read")); err == nil || time.Since(began) != writeTimeout {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
 }
