@@ -56,8 +56,7 @@ func (c *connection) answer(encode func(held []byte) []byte) { c.answers += c.ho
 // these have no reasons, so that it ends the connection.
 func (c *connection) handlePublish() {
 	p, s := c.gate.Publish(), c.server
-	topic := string(p.Topic)
-	isRequest := topic == protocol.InvokeTopic
+	isRequest := string(p.Topic) == protocol.InvokeTopic // which allocates nothing
 	answer := accepted
 	switch {
 	case p.QoS > 1:
@@ -75,9 +74,9 @@ func (c *connection) handlePublish() {
 	case p.Retain:
 		c.refusePacket(refusal(mqtt.RetainNotSupported, noneRetained)) // CONNACK has announced it, too
 		return
-	case !s.mayPublish(c.identity, topic):
+	case !s.mayPublish(c.identity, string(p.Topic)):
 		answer = refusal(mqtt.NotAuthorized, "this client may not publish to this topic")
-	case !s.passOn(c, topic, p):
+	case !s.passOn(c, p):
 		answer = unmatched
 	}
 	switch {
@@ -93,8 +92,8 @@ func (c *connection) handlePublish() {
 var accepted, unmatched = new(mqtt.Refusal), &mqtt.Refusal{Code: mqtt.NoMatchingSubscribers}
 
 // passOn publishes an ordinary message, and reports whether a subscription matches it.
-func (s *Server) passOn(c *connection, topic string, p *mqtt.Publish) (matched bool) {
-	message := c.message(topic, p)
+func (s *Server) passOn(c *connection, p *mqtt.Publish) (matched bool) {
+	message := c.message(string(p.Topic), p)
 	message.Borrowed = true
 	if p.MessageExpiry > 0 {
 		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
