@@ -42,13 +42,3 @@ type globs []glob
 func (gs globs) match(text string) bool {
 	return slices.ContainsFunc(gs, func(g glob) bool { return g.match(text) })
 }
-
-// with returns gs and more, without duplicates.
-func (gs globs) with(more globs) globs {
-	for _, g := range more {
-		if !slices.Contains(gs, g) {
-			gs = append(gs, g)
-		}
-	}
-	return gs
-}

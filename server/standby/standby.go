@@ -130,42 +130,41 @@ func (r *responder) handle(ctx context.Context, socket net.Conn) {
 	if remote == nil {
 		remote = new(net.IPAddr)
 	}
-	place, oldest, err := r.bound.Add(unauthenticated.SourceOf(remote), func() { _ = socket.Close() })
+	refuse := func(err error) {
+		r.refused.Log("reason", logs.Error(err), "remote", remote.String(), "hint", unauthenticated.Hint)
+		_ = socket.Close()
+	}
+	place, oldest, err := r.bound.Add(unauthenticated.SourceOf(remote), func() { refuse(unauthenticated.ErrTooMany) })
 	if oldest != nil {
 		oldest.Drop()
 	}
 	if err != nil {
-		r.refused.Log("reason", logs.Error(err), "remote", remote.String(), "hint", unauthenticated.Hint)
-		_ = socket.Close()
+		refuse(err)
 		return
 	}
 	_ = socket.SetDeadline(place.Deadline())
 	r.tasks.Go(func() {
-		stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
-		answered := false
+		defer place.Done()
+		defer socket.Close()
+		defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
 		defer func() {
-			stop()
 			if value := recover(); value != nil { // what one client sent must not end the process
 				stack := debug.Stack()
 				r.panics.Log("remote", remote.String(), "panic", fmt.Sprint(value), "stack", string(stack[:min(len(stack), maxStack)]))
 			}
-			_ = socket.Close()
-			if !place.Done() && !answered {
-				r.refused.Log("reason", logs.Error(unauthenticated.ErrTooMany), "remote", remote.String(), "hint", unauthenticated.Hint)
-			}
 		}()
-		answered = r.answer(socket, remote, place)
+		r.answer(socket, remote, place)
 	})
 }
 
-// answer reads the CONNECT of a client and answers it. It reports whether it did.
-func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthenticated.Connection) (answered bool) {
+// answer reads the CONNECT of a client and answers it.
+func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthenticated.Connection) {
 	conn := socket
 	if r.options.TLS != nil {
 		below := &unauthenticated.Socket{Conn: socket}
 		encrypted := tls.Server(below, r.options.TLS)
 		if below.Handshake(encrypted, place) != nil {
-			return false // no client, or one that left or could not agree about TLS
+			return // no client, or one that left or could not agree about TLS
 		}
 		conn = encrypted
 	}
@@ -176,7 +175,7 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 	if _, err := input.Next(); err != nil {
 		var refused bool
 		if answer, refused = check.AppendRefusal(nil, err); !refused {
-			return false // no client, or one that left
+			return // no client, or one that left
 		}
 		r.refused.Log("reason", logs.Error(err), "remote", remote.String())
 	} else {
@@ -191,13 +190,12 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 	}
 	_ = socket.SetDeadline(end)
 	if _, err := conn.Write(answer); err != nil {
-		return false
+		return
 	}
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 		_, _ = io.CopyN(io.Discard, socket, lingerBytes)
 	}
-	return true
 }
 
 // reference returns what Options.Active returned, or an empty string if it cannot be a Server

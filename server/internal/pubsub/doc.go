@@ -33,9 +33,8 @@
 //
 // # Locks
 //
-// Session.changing guards the subscriptions of a session, Session.mu its queue. Broker.filters guards
-// the index of all subscriptions, and may be taken under Session.changing. Broker.mu, for the list of
-// sessions, and Session.mu are taken alone. A search in the index releases its lock every few hundred
+// Session.mu guards a session, and Broker.filters the index of all subscriptions, which may be taken under
+// it. Broker.mu, for the list of sessions, is taken alone. A search in the index releases its lock every few hundred
 // steps, so that a long search does not delay others. No lock is held while a message is encoded or
 // Receiver.MayRead is called.
 package pubsub

@@ -102,7 +102,7 @@ func checkIndex(t *testing.T, script []byte) {
 }
 
 func TestTheIndexFindsWhatANaiveMatcherFinds(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(3) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		script := make([]byte, 4000)
 		for i := range script {
@@ -153,44 +153,5 @@ func TestMatchesGivesAllIdentifiersAndFollowsChanges(t *testing.T) {
 	s.Unsubscribe("a/b")
 	if _, ok := s.Matches("a/b"); ok {
 		t.Error("it matches still")
-	}
-}
-
-func BenchmarkPublish(b *testing.B) {
-	for _, subscribers := range []int{1, 1000} {
-		b.Run(fmt.Sprint(subscribers), func(b *testing.B) {
-			broker := newBroker(Limits{})
-			sessions := make(map[*Session]*testLink)
-			for i := range subscribers {
-				s := broker.Session(fmt.Sprint(i))
-				sessions[s] = attach(s)
-				_ = s.Subscribe(Subscription{Filter: "press/+/state"})
-			}
-			m := message("press/7/state", "0123456789abcdef", 0)
-			buffer := make([]byte, 0, 4096)
-			b.ReportAllocs()
-			for b.Loop() {
-				broker.Publish(m, func() {})
-				for s, link := range sessions {
-					_, _ = s.Append(link, buffer, 4096)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkMatches(b *testing.B) {
-	for _, wild := range []int{0, 1000} {
-		b.Run(fmt.Sprint(wild), func(b *testing.B) {
-			s := newBroker(Limits{Subscriptions: 2000}).Session("s")
-			_ = s.Subscribe(Subscription{Filter: "clients/s/reply"})
-			for i := range wild {
-				_ = s.Subscribe(Subscription{Filter: fmt.Sprint("clients/+/", i)})
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				_, _ = s.Matches("clients/s/reply")
-			}
-		})
 	}
 }

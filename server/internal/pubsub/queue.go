@@ -3,7 +3,6 @@ package pubsub
 import (
 	"container/list"
 	"math"
-	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
@@ -46,14 +45,12 @@ func (w *waiting) isOver(now time.Time) bool {
 	return w.packetID == 0 && !w.Expires.IsZero() && !now.Before(w.Expires) // one that was sent must be sent again [MQTT-4.4.0-1]
 }
 
-// queue has the messages that wait for a client: first those that are sent, which have QoS 1, then the others.
+// queue has the messages that wait for a client, guarded by Session.mu: first those that are sent, which have QoS 1, then the others.
 type queue struct {
-	mu       sync.Mutex
 	receiver Receiver // of the latest connection
 	link     Link     // nil: not connected
 	epoch    uint64   // counts Attach
-	closed   bool
-	awake    bool // the link was woken and has not sent everything
+	awake    bool     // the link was woken and has not sent everything
 
 	messages list.List     // of *waiting, the oldest first
 	unsent   *list.Element // the next one to send
@@ -68,7 +65,7 @@ type queue struct {
 // messages that were not acknowledged are sent again.
 func (s *Session) Attach(r Receiver) {
 	s.mu.Lock()
-	if s.closed {
+	if s.ended {
 		s.mu.Unlock()
 		return
 	}
@@ -103,22 +100,20 @@ func (s *Session) detachLocked() {
 	s.sent, s.unsent = 0, s.messages.Front()
 }
 
-// close drops all messages.
-func (s *Session) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// clearLocked drops all messages.
+func (s *Session) clearLocked() {
 	s.broker.waiting.Add(-int64(s.messages.Len()))
 	s.broker.waitingBytes.Release(s.bytes)
 	s.messages.Init()
 	s.unsent, s.bytes, s.sentOnce, s.sent = nil, 0, nil, 0
-	s.closed, s.link, s.receiver = true, nil, Receiver{}
+	s.link, s.receiver = nil, Receiver{}
 }
 
 // unlockAndWake releases mu, and wakes the link if that has something to send.
-func (q *queue) unlockAndWake() {
-	link, wake := q.link, q.link != nil && !q.awake && q.due() != nil
-	q.awake = q.awake || wake
-	q.mu.Unlock()
+func (s *Session) unlockAndWake() {
+	link, wake := s.link, s.link != nil && !s.awake && s.due() != nil
+	s.awake = s.awake || wake
+	s.mu.Unlock()
 	if wake {
 		link.Wake()
 	}
@@ -154,7 +149,7 @@ func (s *Session) offer(m *Message, d delivery) {
 	s.mu.Lock()
 	defer s.unlockAndWake()
 	switch {
-	case s.closed || s.link == nil && d.qos == 0:
+	case s.ended || s.link == nil && d.qos == 0:
 	case s.messages.Len() >= limits.SessionMessages || s.bytes+size > limits.SessionBytes:
 		s.broker.dropped[SessionFull].Add(1)
 	case !s.broker.waitingBytes.Take(s.bytes, size, assured):

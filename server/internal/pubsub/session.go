@@ -22,11 +22,10 @@ type Session struct {
 	broker *Broker
 	client string
 
-	changing      sync.Mutex
+	mu            sync.Mutex
 	ended         bool
 	subscriptions index[*Subscription]
 	bytesOf       int64 // what these take up
-
 	queue
 }
 
@@ -43,8 +42,8 @@ var (
 // ErrTooManySubscriptions or ErrSessionOver.
 func (s *Session) Subscribe(sub Subscription) error {
 	sub.QoS = min(sub.QoS, 1)
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	b := s.broker
 	_, existed := s.subscriptions.values[sub.Filter]
 	switch {
@@ -72,8 +71,8 @@ func (s *Session) Subscribe(sub Subscription) error {
 // Unsubscribe removes the subscription with a filter, and reports whether there was one. Messages
 // that wait stay.
 func (s *Session) Unsubscribe(filter string) (existed bool) {
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.unsubscribeLocked(filter)
 }
 
@@ -99,8 +98,8 @@ func (s *Session) unsubscribeLocked(filter string) (existed bool) {
 // Matches reports whether a subscription of the session matches a topic, and returns the identifiers of
 // all that do. It is for messages that the server writes directly to the client.
 func (s *Session) Matches(topic string) (identifiers []int, ok bool) {
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.subscriptions.search(topic, func() {}, func(sub *Subscription) {
 		ok = true
 		if sub.Identifier > 0 {
@@ -114,10 +113,10 @@ func (s *Session) Matches(topic string) (identifiers []int, ok bool) {
 // create a new session for the client. Only the first call has an effect.
 func (s *Session) End() {
 	s.broker.leave(s)
-	s.close()
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.ended = true
+	s.clearLocked()
 	for filter := range s.subscriptions.values {
 		s.unsubscribeLocked(filter) // one at a time, so that others can take the lock of the index in between
 	}

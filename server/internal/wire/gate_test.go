@@ -318,32 +318,6 @@ func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
 	}
 }
 
-func TestAReferralFitsThePeer(t *testing.T) {
-	const reference, reason = "b:1883", "because"
-	sized := func(size string) string {
-		return packet(0x10, start(5, 2), properties("\x27\x00\x00\x00"+size), text("c"))
-	}
-	whole := packet(0x20, "\x00\x9c", properties("\x1c", text(reference), "\x1f", text(reason)))
-	short := packet(0x20, "\x00\x9c", properties("\x1c", text(reference)))
-	for _, test := range []struct{ name, connect, want string }{
-		{"MQTT 5", connect5, whole},
-		{"MQTT 3.1.1", connect311, "\x20\x02\x00\x03"},
-		{"room for all of it", sized(string(rune(len(whole)))), whole},
-		{"room for the reference", sized(string(rune(len(whole) - 1))), short},
-		{"room for nothing", sized(string(rune(len(short) - 1))), "\x20\x03\x00\x9c\x00"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			g := open(t, limits, test.connect)
-			if got := g.AppendRefused([]byte("before"), &mqtt.Refusal{Code: mqtt.UseAnotherServer, Reason: reason}, reference); string(got) != "before"+test.want {
-				t.Errorf("%q\nwant %q", got, "before"+test.want)
-			}
-		})
-	}
-	if got, want := open(t, limits, connect5).AppendRefused(nil, &mqtt.Refusal{Code: mqtt.UseAnotherServer}, ""), "\x20\x03\x00\x9c\x00"; string(got) != want {
-		t.Errorf("without texts %q, want %q", got, want)
-	}
-}
-
 // request is a typical request of a lease.
 func request() []byte {
 	m := mqtt.Message{
@@ -370,18 +344,6 @@ func TestARequestAndItsAcknowledgementAreCheckedWithoutAllocating(t *testing.T) 
 			}
 		}); n != 0 {
 			t.Errorf("%v allocations for % .3x", n, packet)
-		}
-	}
-}
-
-func BenchmarkCheckOfARequest(b *testing.B) {
-	g := open(b, wire.DefaultLimits(), connect5)
-	packet := request()
-	b.SetBytes(int64(len(packet)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := g.Check(packet); err != nil {
-			b.Fatal(err)
 		}
 	}
 }
