@@ -181,7 +181,6 @@ func (s *Server) authenticate(conn *connection, asked *wire.Connect) error {
 	if !conn.pendingAuth.Done() {
 		return net.ErrClosed // dropped for a newer one; the listener counts it
 	}
-	conn.authenticated = true
 	return nil
 }
 

@@ -50,7 +50,6 @@ type connection struct {
 	readTurn       *fairqueue.Place
 	arriving       int64                       // bytes of the packet that arrives, beyond those of a small one
 	pendingAuth    *unauthenticated.Connection // set before anything is read
-	authenticated  bool                        // its client
 	silenceAllowed time.Duration               // one and a half keep-alives
 	client         *client                     // nil: it has not entered Server.clients
 	will           *request                    // to apply when the connection ends; nil: none
@@ -167,7 +166,7 @@ func (c *connection) pause() {
 	}
 	c.handled, c.answers = false, 0
 	*c.gate.Publish() = mqtt.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
-	c.flush()
+	_ = c.flush()
 	c.extendDeadline()
 }
 
@@ -176,7 +175,7 @@ func (c *connection) pause() {
 func (c *connection) waitOutsideTurn(wait func() bool) bool {
 	c.writeOwn()
 	c.readTurn.End()
-	c.flush()
+	_ = c.flush()
 	c.answers = 0
 	defer c.readTurn.Begin()
 	return wait()

@@ -67,7 +67,10 @@ func (l *listener) begin(socket net.Conn) {
 	conn := l.server.newConnection(socket)
 	l.accepted++
 	conn.number = l.accepted
-	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(remoteOf(socket)), func() { conn.end(endLost) })
+	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(remoteOf(socket)), func() {
+		l.countClosed(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
+		conn.end(endLost)
+	})
 	if oldest != nil {
 		oldest.Drop()
 	}
@@ -95,10 +98,7 @@ func (l *listener) serve(conn *connection) {
 
 // finish ends what the server keeps for a connection that is over.
 func (l *listener) finish(conn *connection) {
-	if !conn.pendingAuth.Done() && !conn.authenticated {
-		// It was dropped for a newer one. It is counted here, which every connection reaches.
-		l.countClosed(conn.socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
-	}
+	conn.pendingAuth.Done()
 	conn.finish()
 	why := conn.why.Load()
 	if why.isFault() {

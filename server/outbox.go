@@ -355,7 +355,7 @@ func (s *Server) writeWaiting(conn *connection) {
 	o := conn.outbox
 	write := func() {
 		o.turn.End()
-		conn.flush()
+		_ = conn.flush()
 		o.task.Yield()
 	}
 	conn.guard(o.turn, func() error {
@@ -371,7 +371,7 @@ func (s *Server) writeWaiting(conn *connection) {
 func (c *connection) writeOwn() {
 	c.answers += c.writePackets(readerWrites, c.readTurn, func() {
 		c.readTurn.End()
-		c.flush()
+		_ = c.flush()
 	})
 	c.outbox.rest(readerWrites)
 }
@@ -469,12 +469,8 @@ func closeSocket(conn net.Conn) {
 
 // send writes a whole packet, after those that are held back.
 func (c *connection) send(packet []byte) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if err := c.writeHeld(); err != nil {
-		return err
-	}
-	return c.write(packet)
+	c.holdBack(func(held []byte) []byte { return append(held, packet...) })
+	return c.flush()
 }
 
 const (
@@ -500,15 +496,10 @@ func (c *connection) holdBack(encode func(held []byte) []byte) (added int) {
 	return len(c.held) - before
 }
 
-// flush writes the packets that are held back.
-func (c *connection) flush() {
+// flush writes the packets that are held back. If it fails, it closes the connection.
+func (c *connection) flush() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	_ = c.writeHeld() // if it fails, it closes the connection
-}
-
-// writeHeld is flush for a caller that has locked writing.
-func (c *connection) writeHeld() error {
 	c.holding.Lock()
 	held := c.held
 	c.held = nil
