@@ -146,34 +146,6 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 	reader.MustBeSilent()
 }
 
-// One client may take only a part of the room that is left for all others.
-func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
-	const all = 8 * large
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllSessionBytes: all}})
-	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
-	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	deaf.Subscribe("t")
-	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
-	for i := 0; s.Stats().DroppedMessages["sessions full"] == 0; i++ {
-		publisher.Send(message)
-		publisher.Write([]byte{0xc0, 0})
-		publisher.Read()
-		if i > 1000 {
-			t.Fatal("nothing is dropped")
-		}
-	}
-	if got := s.Usage().WaitingBytes; got > all/2 {
-		t.Errorf("one session has %d bytes of %d", got, all)
-	}
-	reader := testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
-	reader.Subscribe("u")
-	message.Topic = "u"
-	publisher.Send(message)
-	if got := reader.Next(); len(got.Payload) != large {
-		t.Errorf("%d bytes came", len(got.Payload))
-	}
-}
-
 // Messages that fit wait, in order, for a client that is not connected. The others are dropped and
 // counted.
 func TestASessionHoldsALimitedNumberOfMessages(t *testing.T) {
@@ -309,29 +281,6 @@ func TestAServerRetainsNothing(t *testing.T) {
 		if _, connack := (testsupport.ConnectPacket{ID: "p", Old: old, Will: will}).TryConnect(t, address); connack == nil || codeOf(connack) != want {
 			t.Errorf("MQTT 3.1.1: %v, CONNACK %x for a retained Will", old, connack)
 		}
-	}
-}
-
-// The watches of all clients have a bound that one client cannot use up.
-func TestAllWatchesHaveABound(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Store: statestore.Options{MaxWatches: 1000, MaxAllWatchBytes: 100_000, MaxWatchBytes: 100_000}})
-	greedy, modest := testsupport.DialRaw(t, address, "greedy"), testsupport.DialRaw(t, address, "modest")
-	n := 0
-	for ; greedy.Do("KEYNOTIFY", fmt.Sprint("k", n)) == "+OK\r\n"; n++ {
-		if n > 1000 {
-			t.Fatal("there is no bound")
-		}
-	}
-	if got := s.Usage().Store; got.Watches != n || got.WatchBytes > 100_000 {
-		t.Errorf("%d watches: %+v", n, got)
-	}
-	_ = greedy.Conn.Close()
-	testsupport.MustHaveClients(t, s, 1)
-	if got := modest.Do("KEYNOTIFY", "k"); got != "+OK\r\n" {
-		t.Errorf("after the client is gone: %q", got)
-	}
-	if got := s.Usage().Store.Watches; got != 1 {
-		t.Errorf("%d watches", got)
 	}
 }
 

@@ -408,30 +408,6 @@ func TestEachPacketIsWrittenByTheReaderOrByAnother(t *testing.T) {
 	}
 }
 
-func TestAnOutboxThatIsClosedWhileItWaitsHoldsUpNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		var written atomic.Bool
-		outboxes := outboxesOf(
-			func() { _, _ = await.Next(release) },
-			func() { t.Error("it writes when it is closed") },
-			func() { written.Store(true) },
-		)
-		for _, o := range outboxes {
-			o.Wake()
-		}
-		outboxes[1].close()
-		close(release)
-		synctest.Wait()
-		if !written.Load() {
-			t.Error("the next one has not written")
-		}
-		for _, o := range []*outbox{outboxes[0], outboxes[2]} {
-			o.close()
-		}
-	})
-}
-
 // The engine delivers with its lock held, so a wait for one client delays all. Closing a TLS
 // connection sends an alert first, and waits up to five seconds for the client to read it.
 func TestInvariant38DisconnectingASlowReaderDelaysNoOtherClient(t *testing.T) {

@@ -1,11 +1,14 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -13,9 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
@@ -295,4 +302,354 @@ func TestANotificationLeavesWithTheReplyThatCausesIt(t *testing.T) {
 	if writes := counted.writes.Load() - before; writes != renewals {
 		t.Errorf("%d writes for %d renewals", writes, renewals)
 	}
+}
+
+// fragile returns rules that panic while on is true: for the key "boom", the topic "boom", and reads of
+// the topic "aching" by the client "victim".
+func fragile(on *atomic.Bool) testsupport.Rules {
+	return testsupport.Rules{
+		Key: func(_ access.Identity, _ statestore.Verb, key string) bool {
+			if key == "boom" && on.Load() {
+				panic("the rules are broken")
+			}
+			return true
+		},
+		Topic: func(identity access.Identity, topic string, write bool) bool {
+			if on.Load() && (topic == "boom" && write || topic == "aching" && !write && identity.Client == "victim") {
+				panic("the rules are broken")
+			}
+			return true
+		},
+	}
+}
+
+func broken() *atomic.Bool {
+	on := new(atomic.Bool)
+	on.Store(true)
+	return on
+}
+
+// Each panic ends one connection, and nothing shared stays locked or taken: there are more panics than
+// turns and places.
+// Invariant 55: no sequence of bytes from one connection affects anything beyond it.
+func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
+	const often = 15 // more than are logged at once
+	for name, cause := range map[string]func(*testsupport.PacketClient){
+		"a request": func(c *testsupport.PacketClient) {
+			c.WriteString(string(testsupport.RequestWill(c.ID).Request("SET", "boom", "v")))
+		},
+		"a publication": func(c *testsupport.PacketClient) {
+			c.WriteString(string(rawmqtt.Message{Topic: "boom", QoS: 1, ID: 5}.Packet()))
+		},
+		"a subscription": func(c *testsupport.PacketClient) { c.WriteString(string(rawmqtt.SubscribeTo(5, 0, "aching"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log logbuffer.Buffer
+			authorizer := fragile(broken())
+			address, s := testsupport.StartServer(t, server.Options{
+				Authenticator: authorizer, Authorizer: authorizer, Logger: log.Logger(), Store: statestore.Options{Identity: "s"},
+			})
+			other := testsupport.WatchKey(t, address, "left")
+			for n := range often {
+				will := testsupport.RequestWill("victim", "SET", "left", fmt.Sprint(n))
+				will.Ts = testsupport.InAMinute()
+				will.User = "u"
+				c := will.Connect(t, address, "victim")
+				c.MustDo(t, 1, "+OK\r\n", "KEYNOTIFY", "watched")
+				cause(c)
+				for {
+					if _, err := c.Receive(); err != nil {
+						break
+					}
+				}
+				other.MustBeNotified("SET", "VALUE", fmt.Sprint(n))
+				testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+				if got := s.Usage().Store.Watches; got != 1 {
+					t.Errorf("%d watches are left", got)
+				}
+			}
+			if got := s.Stats(); got.Panics != often || got.AppliedWills != often {
+				t.Errorf("%+v", got)
+			}
+			if got := strings.Count(log.String(), "recovered from a panic"); got == 0 || got >= often || !strings.Contains(log.String(), "server_test.go:") {
+				t.Errorf("%d panics are logged: %.1000s", got, log.String())
+			}
+			again := testsupport.Connect(t, address, "victim", testsupport.As("u"))
+			if got := again.Do("SET", "left", "well"); got != "+OK\r\n" {
+				t.Error(got)
+			}
+			other.MustBeNotified("SET", "VALUE", "well")
+		})
+	}
+}
+
+// runtime.Goexit runs what is deferred, and returns to nothing. t.FailNow in the rules of a test calls it.
+func TestARuleThatEndsItsGoroutineEndsTheConnectionOnly(t *testing.T) {
+	rules := testsupport.Rules{Key: func(_ access.Identity, _ statestore.Verb, key string) bool {
+		if key == "exit" {
+			runtime.Goexit()
+		}
+		return true
+	}}
+	options := server.Options{Authenticator: rules, Authorizer: rules, Store: statestore.Options{Identity: "s"}}
+	address, s := testsupport.StartServer(t, options)
+	other := testsupport.WatchKey(t, address, "left")
+	for n := range 5 {
+		will := testsupport.RequestWill("victim", "SET", "left", fmt.Sprint(n))
+		will.Ts = testsupport.InAMinute()
+		will.User = "u"
+		c := will.Connect(t, address, "victim")
+		c.WriteString(string(will.Request("DEL", "exit")))
+		other.MustBeNotified("SET", "VALUE", fmt.Sprint(n))
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+		if got := s.Stats().Panics; got != uint64(n)+1 {
+			t.Errorf("after %d connections, %d panics", n+1, got)
+		}
+	}
+	other.MustGet("k", "")
+}
+
+// The Will is applied by the goroutine that recovered from the panic of the request.
+func TestAPanicInAWillAfterThatOfARequestEndsOnlyItsConnection(t *testing.T) {
+	authorizer := fragile(broken())
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	other := testsupport.Connect(t, address, "other", testsupport.As("u"))
+	for n := range 5 {
+		will := testsupport.RequestWill("victim", "DEL", "boom")
+		will.User = "u"
+		c := will.Connect(t, address, "victim")
+		c.WriteString(string(will.Request("DEL", "boom")))
+		testsupport.Eventually(t, "both panics are counted", func() bool { return s.Stats().Panics == 2*uint64(n+1) })
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+	}
+	other.MustGet("k", "")
+}
+
+// nowhere is a listener with connections that have no remote address, as net.Conn allows.
+type nowhere struct{ net.Listener }
+
+func (l nowhere) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return distant{conn, nil}, err
+}
+
+func TestAConnectionWithoutRemoteAddressIsServedAndRefused(t *testing.T) {
+	t.Parallel()
+	address, s := testsupport.StartServer(t, server.Options{Listener: nowhere{testsupport.Listen(t)}, MaxUnauthenticated: 1})
+	testsupport.DialTCP(t, address)
+	testsupport.DialTCP(t, address)
+	testsupport.Eventually(t, "the first is dropped for the second", func() bool { return s.Stats().RefusedConnections == 1 })
+	testsupport.Connect(t, address, "c", nil).MustGet("k", "")
+}
+
+// fragileListener returns connections that panic when the server writes the text to them.
+type fragileListener struct {
+	net.Listener
+	text string
+}
+
+func (l fragileListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return fragileConn{conn, l.text}, err
+}
+
+type fragileConn struct {
+	net.Conn
+	text string
+}
+
+func (c fragileConn) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(c.text)) {
+		panic("the connection is broken")
+	}
+	return c.Conn.Write(p)
+}
+
+// A goroutine of the receiver's connection writes notifications.
+func TestAPanicInTheGoroutineThatWritesEndsItsConnectionOnly(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Listener: fragileListener{testsupport.Listen(t), "the text"}})
+	other := testsupport.Connect(t, address, "other", nil)
+	for n := range 5 {
+		victim := testsupport.WatchKey(t, address, "k")
+		if got := other.Do("SET", "k", fmt.Sprint("the text ", n)); got != "+OK\r\n" {
+			t.Fatal(got)
+		}
+		victim.MustBeGone()
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+		if got := s.Stats().Panics; got != uint64(n)+1 {
+			t.Errorf("after %d connections, %d panics", n+1, got)
+		}
+	}
+	if got := s.Usage().Store.Watches; got != 0 {
+		t.Errorf("%d watches are left", got)
+	}
+}
+
+// careless is an Authenticator that panics for one client.
+type careless struct{ testsupport.Rules }
+
+func (careless) Authenticate(c access.Credentials) error {
+	if c.Client == "victim" {
+		panic("the passwords are gone")
+	}
+	return nil
+}
+
+func TestAnAuthenticatorThatPanicsTakesNoPlaceOfOthers(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: careless{}, PasswordChecks: 1})
+	for range 5 {
+		if _, connack := (testsupport.ConnectPacket{ID: "victim", User: "u"}).TryConnect(t, address); connack != nil {
+			t.Errorf("CONNACK %x", connack)
+		}
+	}
+	testsupport.ConnectPacket{ID: "other", User: "u"}.Connect(t, address)
+	testsupport.Eventually(t, "the panics are counted", func() bool { return s.Stats().Panics == 5 })
+}
+
+// The goroutine of the publisher evaluates the rules about a receiver, and must survive their panic.
+func TestAPanicInADeliveryEndsTheConnectionOfTheReceiverOnly(t *testing.T) {
+	on := new(atomic.Bool)
+	authorizer := fragile(on)
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	others := []*testsupport.RawClient{testsupport.ConnectPacket{ID: "a", User: "u"}.Connect(t, address), nil}
+	victim := testsupport.ConnectPacket{ID: "victim", User: "u", Resume: true, Expiry: 600}
+	c := victim.Connect(t, address)
+	others[1] = testsupport.ConnectPacket{ID: "z", User: "u"}.Connect(t, address)
+	publisher := testsupport.ConnectPacket{ID: "publisher", User: "u"}.Connect(t, address)
+	c.Subscribe("+")
+	for _, other := range others {
+		other.Subscribe("+")
+	}
+	on.Store(true)
+	publisher.MustPublish("aching", "while it is connected")
+	c.MustBeClosed()
+	testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 3 })
+	publisher.MustPublish("aching", "while it is away")
+	on.Store(false)
+	publisher.MustPublish("aching", "while all is well")
+	on.Store(true)
+	c = victim.Connect(t, address) // its goroutine that writes asks again
+	c.MustBeClosed()
+	if !c.Present {
+		t.Error("the session is gone")
+	}
+	testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 3 })
+	on.Store(false)
+	c = victim.Connect(t, address)
+	publisher.MustPublish("aching", "at last")
+	dropped := uint64(3)
+	if h := c.Next(); h.Payload == "while all is well" { // its connection was gone before the answer
+		c.Ack(h)
+		dropped--
+		h = c.Next()
+		c.Ack(h)
+	} else if h.Payload != "at last" {
+		t.Errorf("heard %q", h.Payload)
+	}
+	for _, other := range others {
+		other.MustReceive("while it is connected", "while it is away", "while all is well", "at last")
+	}
+	if got := s.Stats().Panics; got != 3 {
+		t.Errorf("%d panics", got)
+	}
+	if got := s.Stats().DroppedMessages["not readable"]; got != dropped {
+		t.Errorf("%d messages were not readable", got)
+	}
+}
+
+// A goroutine of the server publishes a delayed Will, or the connection that ends the session.
+func TestAPanicInADelayedWillHarmsNothing(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*testing.T, string){
+		"when it is due": func(*testing.T, string) {},
+		"when the session ends": func(t *testing.T, address string) {
+			testsupport.ConnectPacket{ID: "victim", User: "u"}.Connect(t, address)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on := new(atomic.Bool)
+			authorizer := fragile(on)
+			options := server.Options{Authenticator: authorizer, Authorizer: authorizer}
+			delay := uint32(600)
+			if name == "when it is due" {
+				delay = 1
+			}
+			address, s := testsupport.StartServer(t, options)
+			kept := testsupport.ConnectPacket{ID: "kept", User: "u", Expiry: 600}.Connect(t, address)
+			kept.Disconnect()
+			testsupport.Eventually(t, "one session is kept", func() bool { return s.Stats().Connected == 0 })
+			c := testsupport.ConnectPacket{ID: "victim", User: "u", Expiry: 600, Will: &rawmqtt.Message{
+				Topic: "boom", Payload: []byte("gone"), Properties: rawmqtt.Body{packets.PropWillDelayInterval}.Uint32(delay),
+			}}.Connect(t, address)
+			on.Store(true)
+			_ = c.Conn.Close()
+			testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 0 })
+			end(t, address)
+			testsupport.Eventually(t, "the panic is counted", func() bool { return s.Stats().Panics == 1 })
+			testsupport.ConnectPacket{ID: "victim", User: "u"}.Connect(t, address)
+		})
+	}
+}
+
+// A store that panicked during a change must not go on. The test runs it in a child process.
+func TestAPanicInTheStoreEndsTheProcess(t *testing.T) {
+	const variable = "TENURE_TEST_PANIC_IN_STORE"
+	for _, where := range []string{"a request", "a delivery", "a Will"} {
+		t.Run(where, func(t *testing.T) {
+			if os.Getenv(variable) == where {
+				breakStore(t, where)
+				return
+			}
+			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAPanicInTheStoreEndsTheProcess$/^"+strings.ReplaceAll(where, " ", "_")+"$")
+			child.Env = append(os.Environ(), variable+"="+where)
+			type result struct {
+				output []byte
+				err    error
+			}
+			got := await.Result(func() result {
+				output, err := child.CombinedOutput()
+				return result{output, err}
+			})
+			if got.err == nil || !strings.Contains(string(got.output), "the state of the store is in doubt after a panic: half a change") {
+				t.Errorf("the process ended with %v:\n%.2000s", got.err, got.output)
+			}
+		})
+	}
+}
+
+// breakStore makes the store panic.
+func breakStore(t *testing.T, where string) {
+	var s *server.Server
+	on := new(atomic.Bool)
+	hurt := func() bool {
+		if on.Load() {
+			s.PanicInStore("half a change")
+		}
+		return true
+	}
+	authorizer := testsupport.Rules{
+		Key:   func(access.Identity, statestore.Verb, string) bool { return hurt() },
+		Topic: func(_ access.Identity, _ string, write bool) bool { return write == (where == "a delivery") || hurt() },
+	}
+	if where == "a Will" {
+		authorizer.Topic = nil
+	}
+	var address string
+	address, s = testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	will := testsupport.RequestWill("p", "DEL", "k")
+	will.User = "u"
+	c := will.Connect(t, address, "p")
+	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
+	listener.Subscribe("+")
+	on.Store(true)
+	switch where {
+	case "a request":
+		c.WriteString(string(will.Request("DEL", "k")))
+	case "a Will":
+		_ = c.Conn.Close()
+	case "a delivery":
+		c.WriteString(string(rawmqtt.Message{Topic: "news", QoS: 1, ID: 5}.Packet()))
+	}
+	listener.MustBeClosed()
+	t.Log("the server lives on")
 }

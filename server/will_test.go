@@ -513,14 +513,13 @@ func TestInvariant62ALeaderWithInstantFailoverIsThereAgainAsSoonAsItsServer(t *t
 	const ttl = time.Minute
 	for _, end := range []struct {
 		name    string
-		dir     string
 		restart func(*durable)
 	}{
-		{"stopped, on a file", t.TempDir(), (*durable).restart},
-		{"crashed", "", (*durable).crash},
+		{"stopped", (*durable).restart},
+		{"crashed", (*durable).crash},
 	} {
 		t.Run(end.name, func(t *testing.T) {
-			d := &durable{t: t, journal: new(testsupport.Journal), dir: end.dir, stays: true}
+			d := &durable{t: t, journal: new(testsupport.Journal), stays: true}
 			d.start()
 			t.Cleanup(func() { d.stop() })
 			leads := make(chan *election.Term)
