@@ -271,7 +271,7 @@ func TestInvariant57WillsArePublishedInTurns(t *testing.T) {
 				}
 				other.End()
 				await.Receive(over)
-				s.tasks.Wait() // a goroutine publishes the reply
+				await.Done(s.tasks.Wait) // a goroutine publishes the reply
 				if offered != subscriptions {
 					t.Errorf("%d of %d clients were offered the Will", offered, subscriptions)
 				}
