@@ -259,42 +259,55 @@ func (s *Server) checkID(identity access.Identity) *mqtt.Refusal {
 		return refusal(mqtt.InvalidClientID, "no reply can reach this client id on clients/{client id}/…: "+
 			"choose one that is not \"statestore\" and has no / + or #")
 	}
-	if user, known := s.userOf(identity.Client); known && user != identity.User {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checkUserLocked(identity)
+}
+
+func (s *Server) checkUserLocked(identity access.Identity) *mqtt.Refusal {
+	if c := s.clients[identity.Client]; c != nil && c.identity.User != identity.User {
 		// The session, and the messages in it, belong to the other user.
 		return refusal(mqtt.NotAuthorized, "this client id is in use by another user")
 	}
 	return nil
 }
 
-// admit returns why a client may not connect, or nil. It stores the Will with the connection, which has
-// locked the client id.
+// admit returns why a client may not connect, or nil. Then the connection, which has locked the client id, has
+// claimed it and has the Will.
 func (s *Server) admit(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
-	id := conn.identity.Client
-	if refused := s.checkID(conn.identity); refused != nil {
+	if refused := s.claimID(conn); refused != nil || will == nil {
 		return refused
 	}
-	if present := s.connectionOf(id); present != nil && present.number > conn.number {
+	return s.admitWill(conn, will)
+}
+
+// claimID claims a client id unless its client may not connect.
+func (s *Server) claimID(conn *connection) *mqtt.Refusal {
+	id := conn.identity.Client
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused := s.checkUserLocked(conn.identity); refused != nil {
+		return refused
+	}
+	c := s.clients[id]
+	switch {
+	case c != nil && c.conn != nil && c.conn.number > conn.number:
 		// A CONNECT that waited, for its password or in a server that was frozen. Its client has given up, and
 		// must not lose the connection that it has opened since.
 		return refusal(mqtt.ServerBusy, "this client has opened another connection since")
-	}
-	if !s.claimID(id) {
+	case s.collidesLocked(id):
 		return refusal(mqtt.InvalidClientID, "another client, connected or with a session that is kept, has an id of which "+
 			"this one is the upper-case hex, or the reverse: both would own the same topics below clients/; "+
 			"choose another client id, or end that session")
-	}
-	if s.options.Journal != nil && len(id) > maxDurableClientID {
+	case s.options.Journal != nil && len(id) > maxDurableClientID:
 		return mqtt.Refuse(mqtt.InvalidClientID, "the client id has %d bytes; a server that keeps its data takes at most %d",
 			len(id), maxDurableClientID)
-	}
-	if !s.hasSession(id) && s.isFull() {
+	case c == nil && len(s.clients) >= s.options.MaxClients:
 		return mqtt.Refuse(mqtt.QuotaExceeded, "the server has its %d clients, connected or with a session that is kept; "+
 			"Options.MaxClients, --max-clients or --max-memory allows more", s.options.MaxClients)
 	}
-	if will == nil {
-		return nil
-	}
-	return s.admitWill(conn, will)
+	s.ids[id].claimed = true // so of two clients that would own the same topics and connect at once, one is refused
+	return nil
 }
 
 // takeOver ends a connection because its client has opened another one, next, and returns when it is over

@@ -11,7 +11,11 @@ import (
 // These methods give tests access to internals.
 
 // HasSession reports whether a client is connected or has a session.
-func (s *Server) HasSession(client string) bool { return s.hasSession(client) }
+func (s *Server) HasSession(client string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clients[client] != nil
+}
 
 // Lost returns when the last connection of a client ended.
 func (s *Server) Lost(client string) time.Time {
@@ -57,7 +61,9 @@ func (s *Server) LockClientID(client string) (release func()) {
 }
 
 // ClaimClientID claims a locked client id like a connection that is admitted.
-func (s *Server) ClaimClientID(client string) bool { return s.claimID(client) }
+func (s *Server) ClaimClientID(client string) bool {
+	return s.claimID(&connection{identity: access.Identity{Client: client}}) == nil
+}
 
 // Waits reports whether a connection waits for a client id.
 func (s *Server) Waits(client string) bool {

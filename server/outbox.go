@@ -43,7 +43,8 @@ type outbox struct {
 	used     int64
 	blocked  bool // there was no room for a reply
 	closed   bool
-	read     time.Time // when something has left while the outbox was behind
+	moved    bool      // something has left since isBehind was called last
+	read     time.Time // when isBehind saw that last
 }
 
 var _ pubsub.Link = (*outbox)(nil)
@@ -81,14 +82,10 @@ func (o *outbox) notify(notification packet) (queued, behind bool) {
 	if o.closed {
 		return true, false
 	}
-	before := o.behindLocked()
 	if queued = o.reserveLocked(notification.size()); queued {
 		o.queue = append(o.queue, notification)
 	}
-	if behind = o.behindLocked(); behind && !before {
-		o.read = time.Now()
-	}
-	return queued, behind
+	return queued, o.behindLocked()
 }
 
 // answer queues a reply that has room.
@@ -254,9 +251,7 @@ func (o *outbox) release(p packet) {
 }
 
 func (o *outbox) releaseLocked(p packet) {
-	if o.behindLocked() {
-		o.read = time.Now()
-	}
+	o.moved = true
 	o.used -= p.size()
 	o.all.Release(p.size())
 	if o.blocked {
@@ -342,6 +337,9 @@ func (s *Server) letRead() {
 func (o *outbox) isBehind() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.moved || o.read.IsZero() {
+		o.moved, o.read = false, time.Now()
+	}
 	return o.behindLocked() && time.Since(o.read) < unreadAfter
 }
 

@@ -133,7 +133,7 @@ func TestALargeDedupWindowLeavesRoomForAClient(t *testing.T) {
 func TestAClaimDoesNotPassToTheConnectionThatWaits(t *testing.T) {
 	s := newTestServer()
 	release, err := s.lockID(t.Context(), "p")
-	if err != nil || !s.claimID("p") || !s.collides("70") {
+	if err != nil || !s.ClaimClientID("p") || !s.collides("70") {
 		t.Fatalf("the client id is not free, or its claim not seen: %v", err)
 	}
 	next := make(chan func())
@@ -300,7 +300,7 @@ func (freeLink) Wake() {}
 // newTestServer returns what a connection needs of a server.
 func newTestServer() *Server {
 	return &Server{
-		options:    Options{MaxPacketSize: 1 << 20, Limits: Limits{OutgoingBytes: 1 << 20}},
+		options:    Options{MaxPacketSize: 1 << 20, MaxClients: 10, Limits: Limits{OutgoingBytes: 1 << 20}},
 		outgoing:   sharedquota.New(1 << 30),
 		arriving:   sharedquota.NewUsers(1 << 30),
 		processors: fairqueue.New(1),

@@ -122,29 +122,6 @@ func (s *Server) connectionOf(id string) *connection {
 	return nil
 }
 
-// userOf returns the user of a client that is connected or has a session.
-func (s *Server) userOf(id string) (user string, known bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.clients[id]; c != nil {
-		return c.identity.User, true
-	}
-	return "", false
-}
-
-// hasSession reports whether a client is connected or has a session.
-func (s *Server) hasSession(id string) bool {
-	_, known := s.userOf(id)
-	return known
-}
-
-// isFull reports whether as many clients as may be are connected or have a session.
-func (s *Server) isFull() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.clients) >= s.options.MaxClients
-}
-
 // sweepSessions calls sweep once a second, until ctx ends.
 func (s *Server) sweepSessions(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
@@ -300,18 +277,6 @@ func (s *Server) unlockID(client string, id *idLock, held bool) {
 		id.claimed = false
 		<-id.held
 	}
-}
-
-// claimID reports whether no other client that would own the same topics has claimed its id or has a session, and
-// if so claims the id, which the caller has locked. So of two such clients that connect at once, one is refused.
-func (s *Server) claimID(client string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.collidesLocked(client) {
-		return false
-	}
-	s.ids[client].claimed = true
-	return true
 }
 
 // collides reports whether another client, which is connecting or has a session, owns a level
