@@ -3,7 +3,6 @@ package server_test
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"io"
@@ -161,8 +160,11 @@ func TestASessionDoesNotEndWhileItsClientComesBack(t *testing.T) {
 // A session lasts an hour at most, also if the DISCONNECT asks for more.
 func TestADisconnectMakesNoSessionLongerThanAnHour(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
-	p := testsupport.Connect(t, address, "p", keeping(60))
 	forever := uint32(1<<32 - 1)
+	p := testsupport.Connect(t, address, "p", keeping(forever))
+	if got := p.Connack.Properties.SessionExpiryInterval; got == nil || *got != 3600 {
+		t.Errorf("CONNACK says %v", got)
+	}
 	if err := p.Paho.Disconnect(&paho.Disconnect{Properties: &paho.DisconnectProperties{SessionExpiryInterval: &forever}}); err != nil {
 		t.Fatal(err)
 	}
@@ -212,43 +214,6 @@ func TestAClientIDThatAnotherUserGotDuringALoginIsNotTakenOver(t *testing.T) {
 	}
 	if (early == nil) == (late == nil) {
 		t.Errorf("of two users that want one client id one must get it: got %v and %v", early != nil, late != nil)
-	}
-}
-
-// It does not wait either if one id is the hex of the other. Such ids are kept apart, but the server
-// decides that without waiting.
-func TestAClientDoesNotWaitForAnotherClientId(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	for _, other := range []string{"3730", "70", "p2"} { // the hex of the hex of "p", and the hex, which is not admitted yet
-		defer s.LockClientID(other)()
-	}
-	for range 2 { // the second takes over
-		if _, err := testsupport.TryConnect(t, address, "p", nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// A client id is locked from the check that it is free until the connection is established or has
-// ended.
-func TestAnAdmittedClientExcludesOthersBeforeItIsEstablished(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	for _, names := range [][2]string{{"70", "p"}, {"p", "70"}} {
-		release := s.LockClientID(names[0])
-		if !s.ClaimClientID(names[0]) {
-			t.Fatalf("%q is not admitted", names[0])
-		}
-		mustCollide(t, address, names[1], nil)
-		if may := s.MayPublishWill(access.Identity{Client: names[1]}, "clients/"+names[1]+"/x"); may {
-			t.Errorf("a Will of %q may be published where %q owns the level", names[1], names[0])
-		}
-		release()
-		p, err := testsupport.TryConnect(t, address, names[1], nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = p.Paho.Disconnect(&paho.Disconnect{})
-		testsupport.Eventually(t, "it is gone", func() bool { return s.Clients() == 0 })
 	}
 }
 
@@ -585,43 +550,6 @@ func TestRunningOutOfDescriptorsIsLoggedWithItsCureAtABoundedRate(t *testing.T) 
 	}
 }
 
-func TestTheMaximumPacketSizeHoldsForCONNECT(t *testing.T) {
-	const limit = 4096
-	address := testsupport.Start(t, server.Options{MaxPacketSize: limit})
-	of := func(size int) []byte {
-		packet := testsupport.EncodeConnect("p", func(c *packets.Connect) {
-			c.Properties.User = []packets.User{{Key: "padding"}}
-		})
-		packet = testsupport.EncodeConnect("p", func(c *packets.Connect) {
-			// Two bytes more, in the lengths of the packet and of its properties.
-			c.Properties.User = []packets.User{{Key: "padding", Value: strings.Repeat("x", size-len(packet)-2)}}
-		})
-		if len(packet) != size {
-			t.Fatalf("made a CONNECT of %d bytes instead of %d", len(packet), size)
-		}
-		return packet
-	}
-	for _, test := range []struct {
-		size     int
-		accepted bool
-	}{{limit, true}, {limit + 8, false}, {2 * limit, false}} {
-		conn := testsupport.DialTCP(t, address)
-		testsupport.Send(t, conn, string(of(test.size)))
-		got, err := packets.ReadPacket(conn)
-		if err != nil {
-			t.Errorf("a CONNECT of %d bytes: %v", test.size, err)
-			continue
-		}
-		want := byte(packets.ConnackSuccess)
-		if !test.accepted {
-			want = packets.ConnackPacketTooLarge
-		}
-		if connack, ok := got.Content.(*packets.Connack); !ok || connack.ReasonCode != want {
-			t.Errorf("a CONNECT of %d bytes: %v", test.size, got)
-		}
-	}
-}
-
 // handshakes makes each TLS handshake of a server wait for the test while it is computed.
 type handshakes struct {
 	ca    *certificates.Authority
@@ -727,29 +655,4 @@ func TestAHandshakeThatGetsNoTurnInTimeIsCounted(t *testing.T) {
 		t.Error("its handshake succeeded")
 	}
 	testsupport.Eventually(t, "it is counted", func() bool { return s.Stats().Refused[server.RefusedSlow] == 1 })
-}
-
-// The size is bounded before anything is parsed, and the number before anything is verified.
-func TestTheLogSaysThatAClientShowsTooManyCertificates(t *testing.T) {
-	ca := certificates.New(t, "authority")
-	for _, test := range []struct {
-		certificates int
-		want         string
-	}{{7, "the client shows 7 certificates, and may show 5"}, {200, "the client sent more than 32 KiB in its TLS handshake"}} {
-		t.Run(test.want, func(t *testing.T) {
-			log := new(logbuffer.Buffer)
-			address := testsupport.Start(t, server.Options{
-				TLS:    &tls.Config{Certificates: []tls.Certificate{ca.Own}, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert},
-				Logger: log.Logger(),
-			})
-			certificate := ca.Issue(pkix.Name{CommonName: "p"})
-			for len(certificate.Certificate) < test.certificates {
-				certificate.Certificate = append(certificate.Certificate, ca.Own.Certificate[0])
-			}
-			if _, err := connectTLS(t, address, "p", ca, certificate); err == nil {
-				t.Error("it is admitted")
-			}
-			testsupport.Eventually(t, "the log has it", func() bool { return strings.Contains(log.String(), test.want) })
-		})
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -34,21 +33,6 @@ func (s *Server) Clients() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.clients)
-}
-
-// SilenceAllowed returns for how long a client may be silent that is connected.
-func (s *Server) SilenceAllowed(client string) time.Duration {
-	return s.connectionOf(client).silenceAllowed
-}
-
-// MaySubscribe reports whether a client may subscribe to a filter.
-func (s *Server) MaySubscribe(identity access.Identity, filter string) bool {
-	return s.maySubscribe(identity, filter)
-}
-
-// MayPublishWill reports whether a Will may be published now.
-func (s *Server) MayPublishWill(identity access.Identity, topic string) bool {
-	return s.mayPublishWill(identity, topic)
 }
 
 // LockClientID locks a client id like a connection that is established.
@@ -89,9 +73,6 @@ func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 func (s *Server) PanicInStore(value any) {
 	s.engine.Submit(statestore.Parse(statestore.Request{Client: "p", Correlation: []byte("x"), Payload: []byte("*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n")}), func(statestore.Reply) { panic(value) })
 }
-
-// Messages returns the broker of ordinary messages.
-func (s *Server) Messages() *pubsub.Broker { return s.messages }
 
 // ResponseTopics returns the number of sessions with reserved response topics.
 func (s *Server) ResponseTopics() (sessions int) {

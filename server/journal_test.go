@@ -518,32 +518,6 @@ func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 	}
 }
 
-// A value is a part of the memory of its key, so a reply that waits keeps both, though the key is gone.
-func TestAReplyThatWaitsCountsForItsKey(t *testing.T) {
-	const gets = 4
-	d := startDurable(t, server.Options{})
-	p := testsupport.DialPacketClient(t, d.address, "p", nil)
-	key := strings.Repeat("k", 100<<10)
-	requests := []testsupport.Exchange{{Words: []string{"SET", key, ""}, Want: "+OK\r\n"}}
-	for range gets {
-		requests = append(requests, testsupport.Exchange{Words: []string{"GET", key}, Want: "$0\r\n\r\n"})
-	}
-	requests = append(requests, testsupport.Exchange{Words: []string{"DEL", key}, Want: ":1\r\n"})
-	release := d.journal.Hold()
-	defer release()
-	if err := p.SendRequests(0, nil, requests...); err != nil {
-		t.Fatal(err)
-	}
-	testsupport.Eventually(t, "the values that wait count with their keys", func() bool {
-		return d.server.Usage().OutgoingBytes >= gets*int64(len(key))
-	})
-	release()
-	if err := p.ReadReplies(0, requests...); err != nil {
-		t.Fatal(err)
-	}
-	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
-}
-
 func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
 	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 16 << 10, AllOutgoingBytes: 16 << 10}})
 	p := testsupport.Connect(t, d.address, "p", nil)

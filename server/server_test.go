@@ -256,15 +256,6 @@ func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheLogSaysWhichLimitsFollowFromMaxMemory(t *testing.T) {
-	log := new(logbuffer.Buffer)
-	testsupport.Start(t, server.Options{MaxMemory: 64 << 20, Logger: log.Logger()})
-	testsupport.Eventually(t, "the log has the limits", func() bool {
-		return strings.Contains(log.String(), "msg=limits memory=67108864 clients=102 ") &&
-			strings.Contains(log.String(), " MaxKeys:16384 MaxBytes:16777216 ")
-	})
-}
-
 // countedWrites counts the writes on the connections of a listener.
 type countedWrites struct {
 	net.Listener

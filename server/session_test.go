@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net"
@@ -194,37 +193,6 @@ func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {
 	sender := testsupport.ConnectPacket{ID: "sender"}.Connect(t, address)
 	sender.MustPublish("z", "the end")
 	listener.MustReceive("the end")
-}
-
-// When a server stops, it publishes neither delayed Wills nor the Wills of connected clients.
-func TestAServerThatStopsPublishesNoOrdinaryWill(t *testing.T) {
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	address := s.Addr().String()
-	listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-	listener.Subscribe("#")
-	waits := testsupport.ConnectPacket{ID: "waits", Expiry: 3600, Will: testsupport.OrdinaryWill("a", 600)}.Connect(t, address)
-	_ = waits.Conn.Close()
-	testsupport.MustHaveClients(t, s, 1)
-	for i := range 10 {
-		testsupport.ConnectPacket{ID: fmt.Sprint("c", i), Expiry: 3600, Will: testsupport.OrdinaryWill("b", 0)}.Connect(t, address)
-	}
-	stop()
-	testsupport.MustReturn(t, served, nil)
-	for {
-		packet, err := listener.TryRead()
-		if err != nil {
-			break
-		}
-		if packet[0]>>4 == packets.PUBLISH {
-			t.Errorf("got %q", packet)
-		}
-	}
 }
 
 func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
@@ -510,30 +478,6 @@ func TestUserPropertiesArriveWithoutRequestProblemInformation(t *testing.T) {
 		User: paho.UserProperties{{Key: "said", Value: "so"}},
 	}})
 	must("a message", p.Next(), "said")
-}
-
-// The broker waits for a client that does not read when it publishes to it with QoS 1,
-// whether it publishes a message or the Will of a client that is being taken over.
-func TestAStuckSubscriberDelaysATakeOverForSecondsAtMost(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	stuck := testsupport.DialPacketClient(t, address, "stuck", nil)
-	if err := stuck.Subscribe("factory/#", 1); err != nil {
-		t.Fatal(err)
-	}
-	chat := testsupport.Connect(t, address, "chat", nil)
-	testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", "gone"))
-	for range 800 { // with QoS 0, which does not wait, until every buffer on the way is full
-		if _, err := chat.Publish(&paho.Publish{Topic: "factory/x", Payload: []byte(strings.Repeat("x", 32<<10))}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	chat.Do("GET", "k")
-	present, err := testsupport.TryConnect(t, address, "p", nil) // gives up after ten seconds
-	if err != nil {
-		t.Fatalf("the take-over: %v", err)
-	}
-	present.Subscribe(present.ReplyTo)
-	present.MustGet("k", "")
 }
 
 // Clients that could not be sent a CONNACK must not count against MaxClients until no other can connect.
