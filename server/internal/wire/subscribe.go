@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -63,7 +64,7 @@ func (s *Subscribe) Decode(packet []byte, version byte, limits *Limits) (refusal
 		if !ok {
 			return mqtt.Refuse(mqtt.Malformed, "a topic filter is malformed") // [MQTT-3.8.3-1, MQTT-3.10.3-1]
 		}
-		if refusal := CheckFilter(filter, &limits.Limits); refusal != nil {
+		if refusal := checkFilter(filter, &limits.Limits); refusal != nil {
 			return refusal
 		}
 		subscription := Subscription{Topic: string(filter)}
@@ -107,6 +108,26 @@ func (s *Subscription) readOptions(in *mqtt.Reader, version byte) *mqtt.Refusal 
 		return mqtt.Refuse(mqtt.ProtocolError, "the QoS of a topic filter is 3")
 	case options>>retainHandlingShift&retainHandlingMask > 2:
 		return mqtt.Refuse(mqtt.ProtocolError, "the Retain Handling of a topic filter is 3")
+	}
+	return nil
+}
+
+// checkFilter returns what is wrong with a topic filter, or nil.
+func checkFilter(filter []byte, limits *mqtt.Limits) *mqtt.Refusal {
+	switch hash := bytes.IndexByte(filter, '#'); {
+	case len(filter) == 0:
+		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter is empty") // [MQTT-4.7.3-1]
+	case mqtt.Over(len(filter), limits.TopicLength):
+		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter has %d bytes, and at most %d are accepted", len(filter), limits.TopicLength)
+	case mqtt.Over(bytes.Count(filter, []byte("/"))+1, limits.TopicLevels):
+		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter has more than %d levels", limits.TopicLevels)
+	case hash >= 0 && hash < len(filter)-1:
+		return mqtt.Refuse(mqtt.InvalidFilter, "# is not the end of a topic filter") // [MQTT-4.7.1-1]
+	}
+	for level := range bytes.SplitSeq(filter, []byte("/")) {
+		if len(level) > 1 && bytes.ContainsAny(level, "+#") {
+			return mqtt.Refuse(mqtt.InvalidFilter, "a wildcard in a topic filter is not a whole level") // [MQTT-4.7.1-1, MQTT-4.7.1-2]
+		}
 	}
 	return nil
 }

@@ -298,7 +298,7 @@ func (s *scrape) serverMetrics() {
 	}
 	gauge(s, "tenure_sessions", "Clients that are connected or have a session that is kept (serve).", use.Sessions)
 	gauge(s, "tenure_subscriptions", "Subscriptions of all clients (serve).", use.Subscriptions)
-	gauge(s, "tenure_session_messages", "Messages of QoS 1 that wait in sessions (serve).", use.WaitingMessages)
+	gauge(s, "tenure_session_messages", "Messages that wait in sessions (serve).", use.WaitingMessages)
 	gauge(s, "tenure_session_bytes", "Bytes of the messages that wait in sessions (serve).", use.WaitingBytes)
 	gauge(s, "tenure_outgoing_bytes", "Bytes that wait to be written to connections (serve).", use.OutgoingBytes)
 	gauge(s, "tenure_arriving_bytes",
