@@ -144,7 +144,7 @@ func (c *connection) finish() {
 	if c.client != nil {
 		c.server.endConnection(c)
 	}
-	c.unlockID()                         // after endConnection, which must not end what the next connection of the client keeps
+	c.unlockID()                         // after endConnection, which must not end what the next one keeps
 	_ = c.takeArriving(-int(c.arriving)) // nothing more is read
 	c.outbox.close()
 	close(c.over)

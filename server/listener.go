@@ -121,7 +121,8 @@ func (l *listener) isFull() bool {
 
 // countClosed counts and logs a connection that is closed before its client has authenticated.
 func (l *listener) countClosed(socket net.Conn, why RefusalReason, attributes ...any) {
-	l.server.refused(why, lineClosed, append([]any{"reason", string(why), "remote", remoteOf(socket).String()}, attributes...)...)
+	remote := remoteOf(socket).String()
+	l.server.refused(why, lineClosed, append([]any{"reason", string(why), "remote", remote}, attributes...)...)
 }
 
 // track registers a goroutine, for a connection or for accept. It reports false if the listener

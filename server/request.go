@@ -103,7 +103,9 @@ func (s *Server) command(conn *connection, r *request) statestore.Command {
 }
 
 // submit gives a command to the store, and notes what becomes of it.
-func (s *Server) submit(conn *connection, command statestore.Command, done func(statestore.Reply)) (statestore.Reply, *mqtt.Refusal) {
+func (s *Server) submit(
+	conn *connection, command statestore.Command, done func(statestore.Reply),
+) (statestore.Reply, *mqtt.Refusal) {
 	reply, now := s.engine.Submit(command, done)
 	conn.seen.Answered(&command, &reply, time.Now())
 	s.events.Answered(&command, &reply, conn.remote)

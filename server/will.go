@@ -110,7 +110,8 @@ func (c *connection) settleWill() error {
 	return nil
 }
 
-// willPatience bounds how long a Will waits while too much waits for a commit. The next connection of its client waits meanwhile, and the journal may never go on.
+// willPatience bounds how long a Will waits while too much waits for a commit. The next connection of its client
+// waits meanwhile, and the journal may never go on.
 const willPatience = 5 * time.Second
 
 // applyWill applies the request that a client set as its Will, as if the client had sent it last:
