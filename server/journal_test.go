@@ -284,7 +284,7 @@ func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T)
 // It runs alone: a watcher that gets no processor reads too slowly.
 func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
 	const writers = 60
-	each := 250
+	each := 220
 	if testsupport.UnderRace {
 		each = 100 // the race detector slows down writing more than queueing
 	}

@@ -134,8 +134,8 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 		if got := s.Usage().OutgoingBytes; got > 2*limit {
 			t.Fatalf("%d bytes wait", got)
 		}
-		if i > 1000 {
-			t.Fatal("after 64 MB that were not read, the client is still connected")
+		if i > 100 {
+			t.Fatal("after 6 MB that were not read, the client is still connected")
 		}
 	}
 	testsupport.MustHaveClients(t, s, 2)
