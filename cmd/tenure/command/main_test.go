@@ -283,7 +283,7 @@ func TestSettingsReachAllCommands(t *testing.T) {
 	if got := tenure(t, "", append(operations, "AIO_BROKER_TCP_PORT=x"), "get", "k"); got.code != exitUsage || !strings.Contains(got.stderr, "AIO_BROKER_TCP_PORT") {
 		t.Errorf("a variable that makes no sense: %+v", got)
 	}
-	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory"); got.code != exitRefused || !strings.Contains(got.stderr, "the broker is a tenure serve, which has a store of its own: point the clients at it, and leave attach out") {
+	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory"); got.code != exitRefused || !strings.Contains(got.stderr, "belongs to the state store of this server") {
 		t.Errorf("attach: %+v", got)
 	}
 	misspelled := []string{"TENURE_BROKER=" + address, "TENURE_BROKKER=" + other}
