@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
