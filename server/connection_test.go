@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -49,22 +48,16 @@ func TestTheWillOfABusyConnectionSurvivesATakeOver(t *testing.T) {
 	observer := testsupport.Connect(t, address, "observer", nil)
 	observer.Subscribe("factory/p/#")
 	for i := range 50 {
-		busy := &testsupport.PacketClient{ID: "p", Conn: testsupport.DialTCP(t, address), ReplyTo: "clients/p/response"}
-		busy.In = bufio.NewReader(busy.Conn)
-		err := busy.Connect(func(c *packets.Connect) {
-			c.WillFlag, c.WillTopic, c.WillMessage = true, "factory/p/gone", fmt.Appendf(nil, "end of %d", i)
-			c.WillProperties = &packets.Properties{}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		get := testsupport.Encode(busy.Request(0, nil, "GET", "k"))
+		will := &rawmqtt.Message{Topic: "factory/p/gone", Payload: fmt.Appendf(nil, "end of %d", i)}
+		busy := testsupport.ConnectPacket{ID: "p", Will: will}.Connect(t, address)
+		busy.Subscribe(busy.ReplyTo)
+		get := testsupport.PacketOf(t, busy.Request("GET", "k"))
 		reading := make(chan struct{})
 		var group sync.WaitGroup
 		group.Go(func() {
-			_, _ = busy.In.ReadByte()
+			_, _ = busy.Input.ReadByte()
 			close(reading)
-			_, _ = io.Copy(io.Discard, busy.In)
+			_, _ = io.Copy(io.Discard, busy.Input)
 		})
 		group.Go(func() {
 			for {
@@ -101,11 +94,11 @@ func TestAWillComesOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing
 	}{
 		{"closed", func(p *testsupport.PahoClient) { _ = p.Conn.Close() }, true},
 		{"reset", func(p *testsupport.PahoClient) { _ = p.Conn.(*net.TCPConn).SetLinger(0); _ = p.Conn.Close() }, true},
-		{"a second CONNECT", raw(testsupport.Encode(again)), true},
+		{"a second CONNECT", raw(mqtt.Encode(again)), true},
 		{"a malformed packet", raw([]byte("\x30\x02\xff\xff")), true},
 		{"a packet that is too large", raw([]byte("\x30\xff\xff\xff\x7f")), true},
-		{"a publish with QoS 2", raw(testsupport.Encode(exactlyTwo)), true},
-		{"a forbidden response topic", raw(testsupport.Encode(forbidden)), true},
+		{"a publish with QoS 2", raw(mqtt.Encode(exactlyTwo)), true},
+		{"a forbidden response topic", raw(mqtt.Encode(forbidden)), true},
 		{"DISCONNECT with Will", func(p *testsupport.PahoClient) { _ = p.Paho.Disconnect(&paho.Disconnect{ReasonCode: 4}) }, true},
 		{"DISCONNECT with Will and no properties", raw([]byte("\xe0\x01\x04")), true},
 		{"DISCONNECT for an error", raw([]byte("\xe0\x02\x82\x00")), true},
@@ -145,13 +138,13 @@ func TestTheWillOfAClientOfAnOlderMQTTComesWhenItsRequestEndsTheConnection(t *te
 // A packet is decoded in place, so a part of it that is kept without a copy keeps all of it.
 func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
-	c := testsupport.DialPacketClient(t, address, "p", nil)
+	c := testsupport.DialRaw(t, address, "p")
 	const requests, padding = 200, 60 << 10
 	ask := func(i int, want string, words ...string) {
 		t.Helper()
-		err := c.Do(i, func(message *packets.Publish) {
-			message.Properties.ContentType = strings.Repeat("x", padding)
-			message.Properties.User = append(message.Properties.User, packets.User{Key: "__ft", Value: fmt.Sprintf("%d:0:node-%03d", time.Now().UnixMilli(), i)})
+		err := c.Exchange(i, func(message *mqtt.Message) {
+			message.ContentType = strings.Repeat("x", padding)
+			message.User = append(message.User, mqtt.UserProperty{Name: "__ft", Value: fmt.Sprintf("%d:0:node-%03d", time.Now().UnixMilli(), i)})
 		}, testsupport.Exchange{Words: words, Want: want})
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +166,7 @@ func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	if grown, all := int64(after)-int64(before), int64(requests*padding); grown > all/8 {
 		t.Errorf("%d bytes are kept of %d bytes of requests with next to nothing in them", grown, all)
 	}
-	if err := c.Disconnect(); err != nil { // only now: all of it was in use
+	if err := c.TryDisconnect(); err != nil { // only now: all of it was in use
 		t.Fatal(err)
 	}
 }
@@ -446,10 +439,8 @@ func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
 // A reply must not wait for the reader of another connection.
 func TestAStuckReaderOfItsRepliesDoesNotDelayARequester(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
-	stuck := testsupport.DialPacketClient(t, address, "stuck", func(conn *net.TCPConn) { _ = conn.SetReadBuffer(4096) })
-	if err := stuck.Subscribe("factory/answers", 1); err != nil {
-		t.Fatal(err)
-	}
+	stuck := testsupport.DialRaw(t, address, "stuck").ShrinkReadBuffer()
+	stuck.Subscribe("factory/answers")
 	p := testsupport.Connect(t, address, "p", nil)
 	p.Do("SET", "k", strings.Repeat("x", 64<<10))
 	for range 500 { // more than sockets hold
@@ -466,10 +457,8 @@ func TestAStuckReaderOfItsRepliesDoesNotDelayARequester(t *testing.T) {
 // whether it publishes a message or the Will of a client that is being taken over.
 func TestAStuckSubscriberDelaysATakeOverForSecondsAtMost(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
-	stuck := testsupport.DialPacketClient(t, address, "stuck", nil)
-	if err := stuck.Subscribe("factory/#", 1); err != nil {
-		t.Fatal(err)
-	}
+	stuck := testsupport.DialRaw(t, address, "stuck")
+	stuck.Subscribe("factory/#")
 	chat := testsupport.Connect(t, address, "chat", nil)
 	testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", "gone"))
 	for range 800 { // with QoS 0, which does not wait, until every buffer on the way is full
@@ -521,7 +510,7 @@ func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
 	for i := range 5 {
 		conn := testsupport.DialTCP(t, address)
-		testsupport.Send(t, conn, string(testsupport.EncodeConnect(fmt.Sprint("p-", i), nil)))
+		testsupport.Send(t, conn, string(testsupport.ConnectPacket{ID: fmt.Sprint("p-", i)}.Packet()))
 		await.Receive(turnstile.Reached)
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
@@ -543,9 +532,7 @@ func TestASessionSurvivesAConnectionLostBeforeItsCONNACK(t *testing.T) {
 		subscribe string
 	}{
 		{"MQTT 3.1.1", "\x10\x0d\x00\x04MQTT\x04\x00\x00\x3c\x00\x01p", "\x82\x0e\x00\x07\x00\x09factory/x\x01"},
-		{"MQTT 5", string(testsupport.EncodeConnect("p", func(c *packets.Connect) {
-			c.CleanStart, c.Properties.SessionExpiryInterval = false, &kept
-		})), "\x82\x0f\x00\x07\x00\x00\x09factory/x\x01"},
+		{"MQTT 5", string(testsupport.ConnectPacket{ID: "p", Resume: true, Expiry: kept}.Packet()), "\x82\x0f\x00\x07\x00\x00\x09factory/x\x01"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			turnstile := testsupport.Turnstile{Reached: make(chan struct{}), Open: make(chan struct{})}
@@ -610,11 +597,9 @@ func TestAClientWithoutAnIDGetsOne(t *testing.T) {
 // [MQTT-3.1.2-24]: a client that takes no CONNACK is not connected, and leaves nothing.
 func TestAClientThatTakesNoConnackIsNotConnected(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
-	five, kept := uint32(5), uint32(60)
 	conn := testsupport.DialTCP(t, address)
-	testsupport.Send(t, conn, string(testsupport.EncodeConnect("p", func(c *packets.Connect) {
-		c.Properties.MaximumPacketSize, c.Properties.SessionExpiryInterval = &five, &kept
-	})))
+	hello := testsupport.ConnectPacket{ID: "p", Expiry: 60, Properties: rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(5)}
+	testsupport.Send(t, conn, string(hello.Packet()))
 	testsupport.MustBeClosed(t, conn)
 	testsupport.Eventually(t, "the connection is over", func() bool { return s.Sockets() == 0 })
 	if got := s.Stats().Connected; got != 0 {
@@ -673,7 +658,7 @@ func TestADisconnectBehindAForbiddenPacketDoesNotWithdrawTheWill(t *testing.T) {
 	observer := testsupport.Connect(t, address, "observer", nil)
 	observer.Subscribe("factory/p/#")
 	for name, packet := range map[string][]byte{
-		"QoS 2":              testsupport.Encode(&packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}),
+		"QoS 2":              mqtt.Encode(&packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}),
 		"a malformed packet": []byte("\x30\x02\xff\xff"),
 	} {
 		p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", name))

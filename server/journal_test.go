@@ -1,13 +1,11 @@
 package server_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -230,7 +228,7 @@ func TestEverythingButWatchesSurvivesARestart(t *testing.T) {
 			connect := testsupport.ConnectPacket{ID: "again", Resume: true, Expiry: 3600}
 			resumes := func() *testsupport.RawClient {
 				c := connect.Connect(t, d.address)
-				c.Subscribe(c.Topic())
+				c.Subscribe(c.ReplyTo)
 				return c
 			}
 			again := resumes()
@@ -304,9 +302,9 @@ func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T)
 	value := strings.Repeat("v", 900<<10)
 	release := d.journal.Hold()
 	defer release()
-	var writers []*testsupport.PacketClient
+	var writers []*testsupport.RawClient
 	for i := range 20 {
-		w := testsupport.DialPacketClient(t, d.address, fmt.Sprintf("writer%d", i), nil)
+		w := testsupport.DialRaw(t, d.address, fmt.Sprintf("writer%d", i))
 		if err := w.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), value}}); err != nil {
 			t.Fatal(err)
 		}
@@ -340,7 +338,7 @@ func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
 		each = 100 // the race detector slows down writing more than queueing
 	}
 	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 3 << 20, AllOutgoingBytes: 32 << 20}})
-	watcher := testsupport.DialPacketClient(t, d.address, "watcher", nil)
+	watcher := testsupport.DialRaw(t, d.address, "watcher")
 	watcher.MustDo(t, 0, "+OK\r\n", "KEYNOTIFY", "k")
 	requests := make([]testsupport.Exchange, each)
 	for i := range requests {
@@ -348,9 +346,9 @@ func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
 	}
 	release := d.journal.Hold()
 	defer release()
-	all := make([]*testsupport.PacketClient, writers)
+	all := make([]*testsupport.RawClient, writers)
 	for i := range all {
-		all[i] = testsupport.DialPacketClient(t, d.address, fmt.Sprintf("c%d", i), nil)
+		all[i] = testsupport.DialRaw(t, d.address, fmt.Sprintf("c%d", i))
 		if err := all[i].SendRequests(0, nil, requests...); err != nil {
 			t.Fatal(err)
 		}
@@ -387,9 +385,9 @@ func TestAServerWithAJournalStopsAtAnyMoment(t *testing.T) {
 		var clients sync.WaitGroup
 		for i := range 4 {
 			clients.Go(func() {
-				c, err := testsupport.TryDialPacketClient(d.address, fmt.Sprintf("c%d", i), nil)
+				c, err := testsupport.TryDialRaw(d.address, fmt.Sprintf("c%d", i))
 				for n := 0; err == nil; n++ {
-					err = c.Do(n, nil, testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), fmt.Sprint(n)}, Want: "+OK\r\n"})
+					err = c.Exchange(n, nil, testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), fmt.Sprint(n)}, Want: "+OK\r\n"})
 				}
 			})
 		}
@@ -444,18 +442,10 @@ func TestOneUserDoesNotKeepTheChangesOfOthersFromASlowJournal(t *testing.T) {
 	steps := &steppedJournal{Journal: new(transporttest.Journal).Open(), step: make(chan struct{}, 6)}
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Journal: steps})
 	t.Cleanup(func() { close(steps.step) }) // before the server stops, which commits
-	dial := func(client, user string) *testsupport.PacketClient {
+	dial := func(client, user string) *testsupport.RawClient {
 		t.Helper()
-		c := &testsupport.PacketClient{ID: client, ReplyTo: "clients/" + client + "/response"}
-		var err error
-		if c.Conn, err = net.Dial("tcp", address); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Conn.Close() })
-		c.In = bufio.NewReader(c.Conn)
-		if err := c.Connect(func(p *packets.Connect) { p.UsernameFlag, p.Username = true, user }); err != nil {
-			t.Fatal(err)
-		}
+		c := testsupport.ConnectPacket{ID: client, User: user}.Connect(t, address)
+		c.Subscribe(c.ReplyTo)
 		return c
 	}
 	victim := dial("victim", "alice")

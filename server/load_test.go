@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -32,7 +32,7 @@ const requestsEach, window = 100, 10
 
 // demands returns the requests of one client, from first on: renewals of a key of its
 // own, reads of it in between, and its release at last.
-func demands(c *testsupport.PacketClient, first, count int) []testsupport.Exchange {
+func demands(c *testsupport.RawClient, first, count int) []testsupport.Exchange {
 	key, holder := "lock/"+c.ID, "holder:"+c.ID
 	list := make([]testsupport.Exchange, count)
 	for i := range list {
@@ -49,9 +49,9 @@ func demands(c *testsupport.PacketClient, first, count int) []testsupport.Exchan
 }
 
 // work performs a client's requests from first to before end.
-func work(c *testsupport.PacketClient, first, end int) error {
+func work(c *testsupport.RawClient, first, end int) error {
 	for ; first < end; first += window {
-		if err := c.Do(first, nil, demands(c, first, window)...); err != nil {
+		if err := c.Exchange(first, nil, demands(c, first, window)...); err != nil {
 			return err
 		}
 	}
@@ -60,7 +60,7 @@ func work(c *testsupport.PacketClient, first, end int) error {
 
 // behave runs a well-behaved client.
 func (w load) behave(address string, number int) error {
-	c, err := testsupport.TryDialPacketClient(address, fmt.Sprintf("%s-good-%d", w.name, number), nil)
+	c, err := testsupport.TryDialRaw(address, fmt.Sprintf("%s-good-%d", w.name, number))
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func (w load) behave(address string, number int) error {
 	if err := work(c, 0, requestsEach); err != nil {
 		return fmt.Errorf("%s: %w", c.ID, err)
 	}
-	if err := c.Disconnect(); err != nil {
+	if err := c.TryDisconnect(); err != nil {
 		return fmt.Errorf("%s: %w", c.ID, err)
 	}
 	return nil
@@ -78,7 +78,7 @@ func (w load) behave(address string, number int) error {
 // second connection sends those requests again.
 func (w load) beTakenOver(address string, number int) error {
 	id := fmt.Sprintf("%s-twice-%d", w.name, number)
-	old, err := testsupport.TryDialPacketClient(address, id, nil)
+	old, err := testsupport.TryDialRaw(address, id)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (w load) beTakenOver(address string, number int) error {
 	if err := old.SendRequests(half, nil, demands(old, half, window)...); err != nil {
 		return fmt.Errorf("%s: %w", id, err)
 	}
-	present, err := testsupport.TryDialPacketClient(address, id, nil)
+	present, err := testsupport.TryDialRaw(address, id)
 	if err != nil {
 		return err
 	}
@@ -106,45 +106,44 @@ func (w load) beTakenOver(address string, number int) error {
 	var failure net.Error
 	switch reset := errors.As(err, &failure) && !failure.Timeout(); {
 	case errors.Is(err, testsupport.ErrSentAway), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), reset:
-		return present.Disconnect()
+		return present.TryDisconnect()
 	default:
 		return fmt.Errorf("%s, the old connection: %w", id, err)
 	}
 }
 
 // beStuck returns a client that watches a key and then reads nothing more.
-func (w load) beStuck(address string, number int) (*testsupport.PacketClient, error) {
-	c, err := testsupport.TryDialPacketClient(address, fmt.Sprintf("%s-stuck-%d", w.name, number), func(conn *net.TCPConn) {
-		if number%2 == 0 {
-			_ = conn.SetReadBuffer(4096) // and half of them leave much in their sockets
-		}
-	})
+func (w load) beStuck(address string, number int) (*testsupport.RawClient, error) {
+	c, err := testsupport.TryDialRaw(address, fmt.Sprintf("%s-stuck-%d", w.name, number))
 	if err != nil {
 		return nil, err
 	}
-	return c, c.Do(0, nil, testsupport.Exchange{Words: []string{"KEYNOTIFY", w.hotKey()}, Want: "+OK\r\n"})
+	if number%2 == 0 {
+		c.ShrinkReadBuffer() // and half of them leave much in their sockets
+	}
+	return c, c.Exchange(0, nil, testsupport.Exchange{Words: []string{"KEYNOTIFY", w.hotKey()}, Want: "+OK\r\n"})
 }
 
 func (w load) hotKey() string { return "hot/" + w.name }
 
 // heat writes the key that the stuck ones watch, until enough is true.
 func (w load) heat(address string, enough func() bool) error {
-	c, err := testsupport.TryDialPacketClient(address, w.name+"-writer", nil)
+	c, err := testsupport.TryDialRaw(address, w.name+"-writer")
 	if err != nil {
 		return err
 	}
 	defer c.Conn.Close()
 	value := strings.Repeat("x", 64<<10)
 	for n := 0; !enough(); n++ {
-		if err := c.Do(n, nil, testsupport.Exchange{Words: []string{"SET", w.hotKey(), value}, Want: "+OK\r\n"}); err != nil {
+		if err := c.Exchange(n, nil, testsupport.Exchange{Words: []string{"SET", w.hotKey(), value}, Want: "+OK\r\n"}); err != nil {
 			return fmt.Errorf("%s: write %d: %w", c.ID, n, err)
 		}
 		time.Sleep(time.Millisecond) // the others want to be served too
 	}
-	if err := c.Do(50_000, nil, testsupport.Exchange{Words: []string{"DEL", w.hotKey()}, Want: ":1\r\n"}); err != nil {
+	if err := c.Exchange(50_000, nil, testsupport.Exchange{Words: []string{"DEL", w.hotKey()}, Want: ":1\r\n"}); err != nil {
 		return fmt.Errorf("%s: %w", c.ID, err)
 	}
-	return c.Disconnect()
+	return c.TryDisconnect()
 }
 
 // lie sends malformed and incomplete requests until done, and ignores the replies.
@@ -169,9 +168,11 @@ func (w load) lie(address string, number int, done <-chan struct{}) {
 			if err != nil {
 				continue
 			}
-			c := &testsupport.PacketClient{ID: id, Conn: conn, ReplyTo: "clients/" + id + "/response"}
-			hello := testsupport.Encode(testsupport.NewConnect(id, nil))
-			switch request := testsupport.Encode(c.Request(round, nil, "GET", "k")); random.IntN(5) {
+			c := testsupport.NewRaw(nil, conn, id)
+			hello := testsupport.ConnectPacket{ID: id}.Packet()
+			get := c.RequestNumber(round, "GET", "k")
+			request, _ := get.Append(nil)
+			switch random.IntN(5) {
 			case 0:
 				_, _ = conn.Write(noise(4096))
 			case 1:
@@ -199,32 +200,31 @@ func (w load) lie(address string, number int, done <-chan struct{}) {
 			continue
 		}
 		// All in one write: a client that waits for its CONNACK among many others is no flood.
-		c := &testsupport.PacketClient{ID: id, Conn: conn, ReplyTo: "clients/" + id + "/response"}
-		flood := testsupport.Encode(testsupport.NewConnect(id, nil))
+		c := testsupport.NewRaw(nil, conn, id)
+		flood := testsupport.ConnectPacket{ID: id}.Packet()
 		for n := range 100 {
-			request := c.Request(n, nil, "SET", "lie", "v", "NX", "PX", "1")
+			request := c.RequestNumber(n, "SET", "lie", "v", "NX", "PX", "1")
 			switch random.IntN(8) {
 			case 0:
 				request.Payload = noise(256)
 			case 1:
 				request.Payload = []byte("*3\r\n$3\r\nSET\r\n$1000000000\r\nk\r\n")
 			case 2:
-				request.Properties.ResponseTopic = ""
+				request.ResponseTopic = ""
 			case 3:
-				request.Properties.CorrelationData = nil
+				request.CorrelationData = nil
 			case 4:
-				request.Properties.ResponseTopic = "clients/+/#"
+				request.ResponseTopic = "clients/+/#"
 			case 5:
 				request.Retain, request.QoS = true, byte(random.IntN(2))
 			case 6:
-				request.Properties.User = []packets.User{{Key: "__ts", Value: fmt.Sprintf("%x", noise(64))}}
+				request.User = []mqtt.UserProperty{{Name: "__ts", Value: fmt.Sprintf("%x", noise(64))}}
 			case 7:
 				if n > 90 {
-					request.Properties.ResponseTopic = testsupport.InvokeTopic // which ends the connection
+					request.ResponseTopic = testsupport.InvokeTopic // which ends the connection
 				}
 			}
-			data := testsupport.Encode(request)
-			flood = append(flood, data...)
+			flood, _ = request.Append(flood)
 		}
 		_, _ = conn.Write(flood)
 		_ = conn.(*net.TCPConn).CloseWrite()
@@ -238,7 +238,7 @@ func (w load) lie(address string, number int, done <-chan struct{}) {
 func (w load) run(t *testing.T, address string, s *server.Server) {
 	t.Helper()
 	sentAway := s.Stats().SlowReaders
-	var stuck []*testsupport.PacketClient
+	var stuck []*testsupport.RawClient
 	for i := range w.stuck {
 		c, err := w.beStuck(address, i)
 		if err != nil {
@@ -295,11 +295,11 @@ func TestManyClientsLoseNoReplyAndLeaveNothingBehind(t *testing.T) {
 	// On a busy machine a login of many at once may take longer than the default bounds allow.
 	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 4096},
 		func(s *server.Server) { s.SetAuthenticationTimeout(testsupport.Patience) })
-	probe, err := testsupport.TryDialPacketClient(address, "probe", nil) // what the server starts late is started now
+	probe, err := testsupport.TryDialRaw(address, "probe") // what the server starts late is started now
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := probe.Disconnect(); err != nil {
+	if err := probe.TryDisconnect(); err != nil {
 		t.Fatal(err)
 	}
 	mustBeEmpty(t, s)
@@ -345,18 +345,12 @@ func (w load) mustHaveNoWatches(t *testing.T, address string) {
 	t.Helper()
 	for i := range w.stuck {
 		id := fmt.Sprintf("%s-stuck-%d", w.name, i)
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c := &testsupport.PacketClient{ID: id, Conn: conn, In: bufio.NewReader(conn), ReplyTo: "clients/" + id + "/response"}
-		if err := c.Connect(func(connect *packets.Connect) { connect.CleanStart = false }); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Do(1, nil, testsupport.Exchange{Words: []string{"KEYNOTIFY", w.hotKey(), "STOP"}, Want: ":0\r\n"}); err != nil {
+		c := testsupport.ConnectPacket{ID: id, Resume: true}.Connect(t, address)
+		c.Subscribe(c.ReplyTo)
+		if err := c.Exchange(1, nil, testsupport.Exchange{Words: []string{"KEYNOTIFY", w.hotKey(), "STOP"}, Want: ":0\r\n"}); err != nil {
 			t.Error(err)
 		}
-		if err := c.Disconnect(); err != nil {
+		if err := c.TryDisconnect(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -375,9 +369,9 @@ func TestManyClientsWhoseRepliesWaitStayWithinTheBounds(t *testing.T) {
 		Store:  statestore.Options{DedupWindow: window},
 		Limits: server.Limits{AllOutgoingBytes: 64 << 20},
 	})
-	all := make([]*testsupport.PacketClient, clients)
+	all := make([]*testsupport.RawClient, clients)
 	for i := range all {
-		all[i] = testsupport.DialPacketClient(t, d.address, fmt.Sprintf("c%d", i), nil)
+		all[i] = testsupport.DialRaw(t, d.address, fmt.Sprintf("c%d", i))
 	}
 	requests := make([]testsupport.Exchange, each)
 	for i := range requests {
@@ -417,7 +411,7 @@ func TestManyClientsWhoseRepliesWaitStayWithinTheBounds(t *testing.T) {
 func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 	const limit = 1 << 20
 	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
-	p := testsupport.DialPacketClient(t, d.address, "p", nil)
+	p := testsupport.DialRaw(t, d.address, "p")
 	value := strings.Repeat("v", 100<<10)
 	requests := []testsupport.Exchange{{Words: []string{"SET", "k", value}, Want: "+OK\r\n"}}
 	for range 100 {
@@ -448,7 +442,7 @@ func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 func TestAReplyThatWaitsCountsForItsKey(t *testing.T) {
 	const gets = 4
 	d := startDurable(t, server.Options{})
-	p := testsupport.DialPacketClient(t, d.address, "p", nil)
+	p := testsupport.DialRaw(t, d.address, "p")
 	key := strings.Repeat("k", 100<<10)
 	requests := []testsupport.Exchange{{Words: []string{"SET", key, ""}, Want: "+OK\r\n"}}
 	for range gets {
@@ -517,12 +511,12 @@ func TestAClientThatLeavesWhileItsRepliesWaitLeavesNothingBehind(t *testing.T) {
 	release := d.journal.Hold()
 	defer release()
 	for range 50 {
-		p := testsupport.DialPacketClient(t, d.address, "p", nil)
+		p := testsupport.DialRaw(t, d.address, "p")
 		if err := p.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", "k", "v"}}, testsupport.Exchange{Words: []string{"GET", "k"}}); err != nil {
 			t.Fatal(err)
 		}
-		if packet, err := p.Receive(); err != nil || packet.Type != packets.PUBACK {
-			t.Fatalf("%v, %v; want PUBACK", packet, err)
+		if packet, err := p.Receive(); err != nil || packet[0]>>4 != packets.PUBACK {
+			t.Fatalf("%x, %v; want PUBACK", packet, err)
 		}
 		p.Reset()
 	}

@@ -283,13 +283,13 @@ func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
 		for i := range each {
 			conns = append(conns, testsupport.DialTCP(t, address)) // says nothing
 			half := testsupport.DialTCP(t, address)
-			packet := testsupport.EncodeConnect("half", nil)
+			packet := testsupport.ConnectPacket{ID: "half"}.Packet()
 			testsupport.Send(t, half, string(packet[:1+i%(len(packet)-1)]))
 			conns = append(conns, half)
 		}
-		leaving := make([]*testsupport.PacketClient, each)
+		leaving := make([]*testsupport.RawClient, each)
 		for i := range leaving {
-			leaving[i] = testsupport.DialPacketClient(t, address, fmt.Sprint("leaving-", i), nil)
+			leaving[i] = testsupport.DialRaw(t, address, fmt.Sprint("leaving-", i))
 			conns = append(conns, leaving[i].Conn)
 		}
 		testsupport.Eventually(t, "all are accepted", func() bool { return s.Sockets() == 3*each })

@@ -311,7 +311,7 @@ func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
 			address := testsupport.Start(t, server.Options{})
 			connect := func(packet testsupport.ConnectPacket) *testsupport.RawClient {
 				c := packet.Connect(t, address)
-				c.Subscribe(c.Topic())
+				c.Subscribe(c.ReplyTo)
 				return c
 			}
 			p := connect(test.first)
@@ -391,15 +391,13 @@ func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testi
 	will := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
 	will.Session = 600
 	p := will.Connect(t, address, "p")
-	var first *packets.Publish
+	var first []byte
 	for i := range window { // all of them unacknowledged, as far as the client knows
-		request := p.Request(i, nil, "SET", fmt.Sprint("k", i), "v", "NX")
+		request := testsupport.PacketOf(t, p.RequestNumber(i, "SET", fmt.Sprint("k", i), "v", "NX"))
 		if i == 0 {
 			first = request
 		}
-		if err := p.Send(request); err != nil {
-			t.Fatal(err)
-		}
+		p.Write(request)
 	}
 	testsupport.Eventually(t, "all are applied", func() bool { return s.Stats().Requests == window })
 	_ = p.Conn.Close()
@@ -407,10 +405,7 @@ func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testi
 	other := testsupport.Connect(t, address, "other", nil)
 	other.Do("DEL", "k0")
 	p = will.Connect(t, address, "p")
-	first.Duplicate = true
-	if err := p.Send(first); err != nil {
-		t.Fatal(err)
-	}
+	p.Write(testsupport.Again(first))
 	if err := p.ReadReplies(0, testsupport.Exchange{Want: "+OK\r\n"}); err != nil {
 		t.Error(err)
 	}

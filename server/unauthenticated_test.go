@@ -23,6 +23,7 @@ import (
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
@@ -463,7 +464,7 @@ func TestAStormOfBrokenConnectionsHarmsNoClient(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	p := testsupport.Connect(t, address, "p", nil)
 	before := runtime.NumGoroutine()
-	hello := testsupport.EncodeConnect("storm", nil)
+	hello := testsupport.ConnectPacket{ID: "storm"}.Packet()
 	var group sync.WaitGroup
 	for i := range 8 {
 		group.Go(func() {
@@ -521,13 +522,10 @@ func TestTheMaximumPacketSizeHoldsForCONNECT(t *testing.T) {
 	const limit = 4096
 	address := testsupport.Start(t, server.Options{MaxPacketSize: limit})
 	of := func(size int) []byte {
-		packet := testsupport.EncodeConnect("p", func(c *packets.Connect) {
-			c.Properties.User = []packets.User{{Key: "padding"}}
-		})
-		packet = testsupport.EncodeConnect("p", func(c *packets.Connect) {
-			// Two bytes more, in the lengths of the packet and of its properties.
-			c.Properties.User = []packets.User{{Key: "padding", Value: strings.Repeat("x", size-len(packet)-2)}}
-		})
+		padded := func(by int) []byte {
+			return testsupport.ConnectPacket{ID: "p", Properties: rawmqtt.Body(nil).User("padding", strings.Repeat("x", by))}.Packet()
+		}
+		packet := padded(size - len(padded(0)) - 2) // two bytes more, in the lengths of the packet and of its properties
 		if len(packet) != size {
 			t.Fatalf("made a CONNECT of %d bytes instead of %d", len(packet), size)
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
@@ -165,10 +166,10 @@ func connectBare(address, id string) (leave func() error, err error) {
 	}
 	err = syscall.Connect(socket, &syscall.SockaddrInet4{Port: int(broker.Port()), Addr: broker.Addr().As4()})
 	if err == nil {
-		err = converse(socket, testsupport.NewConnect(id, nil), packets.CONNACK)
+		err = converse(socket, testsupport.ConnectPacket{ID: id}.Packet(), packets.CONNACK)
 	}
 	if err == nil {
-		err = converse(socket, subscribe, packets.SUBACK)
+		err = converse(socket, mqtt.Encode(subscribe), packets.SUBACK)
 	}
 	if err != nil {
 		return nil, errors.Join(err, leave())
@@ -178,8 +179,8 @@ func connectBare(address, id string) (leave func() error, err error) {
 
 // converse sends a packet and takes the answer to it, which is small enough to come in one
 // piece.
-func converse(socket int, packet packets.Packet, answer byte) error {
-	if _, err := syscall.Write(socket, testsupport.Encode(packet)); err != nil {
+func converse(socket int, packet []byte, answer byte) error {
+	if _, err := syscall.Write(socket, packet); err != nil {
 		return err
 	}
 	var received [256]byte

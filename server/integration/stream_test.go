@@ -150,10 +150,9 @@ func TestADisconnectedClientGetsTheRepliesToItsEarlierRequests(t *testing.T) {
 
 func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
-	c := &testsupport.RawClient{T: t, ID: "p", Conn: testsupport.DialTCP(t, address), Stamp: testsupport.InAMinute()}
-	c.Input = bufio.NewReader(c.Conn)
+	c := testsupport.NewRaw(t, testsupport.DialTCP(t, address), "p")
 	connect := testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{5, 2, 0, 60, 0}, testsupport.Text("p"))
-	subscribe := testsupport.Packet(0x82, []byte{0, 9, 0}, testsupport.Text(c.Topic()), []byte{1})
+	subscribe := testsupport.Packet(0x82, []byte{0, 9, 0}, testsupport.Text(c.ReplyTo), []byte{1})
 	c.Write(connect, subscribe, testsupport.PacketOf(t, c.Request("SET", "k", "v")))
 	if connack, suback := c.Read(), c.Read(); connack[0] != 0x20 || suback[0] != 0x90 {
 		t.Fatalf("read %x and %x", connack, suback)
@@ -161,8 +160,7 @@ func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
 	if got := string(c.ReadReply().Payload); got != "+OK\r\n" {
 		t.Errorf("reply %q", got)
 	}
-	early := &testsupport.RawClient{T: t, ID: "early", Conn: testsupport.DialTCP(t, address), Stamp: testsupport.InAMinute()}
-	early.Input = bufio.NewReader(early.Conn)
+	early := testsupport.NewRaw(t, testsupport.DialTCP(t, address), "early")
 	early.Write(testsupport.PacketOf(t, early.Request("SET", "k", "w")), connect)
 	if packet, err := early.TryRead(); err == nil {
 		t.Errorf("read %q", packet)
@@ -279,7 +277,7 @@ func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	for range 3 {
 		packet, _ := testsupport.ParsePublish(c.Read())
 		switch string(packet.Topic) {
-		case c.Topic():
+		case c.ReplyTo:
 			seen[0] = string(packet.Payload) == "+OK\r\n"
 		case testsupport.ReservedPrefix + "/70/command/notify/6B657941":
 			seen[1] = string(packet.Payload) == string(testsupport.Command("NOTIFY", "SET", "VALUE", "valB"))
@@ -356,7 +354,7 @@ func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {
 			observer, other := testsupport.DialRaw(t, address, "observer"), testsupport.DialRaw(t, address, "other")
 			observer.Subscribe("gone")
 			conn := testsupport.DialTCP(t, address)
-			c := &testsupport.RawClient{T: t, ID: "p", Conn: conn, Stamp: testsupport.InAMinute()}
+			c := testsupport.NewRaw(t, conn, "p")
 			c.Write(testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{5, 2 | 4 | 8, 0, 60, 0}, testsupport.Text("p"), []byte{0}, testsupport.Text("gone"), testsupport.Text("will")))
 			c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.PacketOf(t, c.Request("SET", "k", "w")), []byte(test.disconnect))
 			if test.disconnect == "" {
@@ -447,7 +445,7 @@ func TestARequestThatComesWithTheEndOfATLSStreamIsAnsweredAndItsTurnEnds(t *test
 		socket := &corked{Conn: testsupport.DialTCP(t, address)}
 		conn := tls.Client(socket, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1", MaxVersion: tls.VersionTLS12})
 		in := bufio.NewReader(conn)
-		testsupport.Send(t, conn, string(testsupport.EncodeConnect(id, nil)))
+		testsupport.Send(t, conn, string(testsupport.ConnectPacket{ID: id}.Packet()))
 		if _, err := packets.ReadPacket(in); err != nil {
 			t.Fatal(err)
 		}

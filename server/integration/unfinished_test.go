@@ -52,7 +52,7 @@ func TestUnfinishedPacketsKeepNoClientFromSending(t *testing.T) {
 				c.Write(unfinished(test.old))
 			}
 			other := testsupport.ConnectPacket{ID: "other", User: test.other}.Connect(t, address)
-			other.Subscribe(other.Topic())
+			other.Subscribe(other.ReplyTo)
 			for n := range 12 {
 				leave(n)
 			}
@@ -92,7 +92,7 @@ func TestACompletePacketGoesForAnotherUserOnly(t *testing.T) {
 			})
 			connect := func(id, user string) *testsupport.RawClient {
 				c := testsupport.ConnectPacket{ID: id, User: user}.Connect(t, address)
-				c.Subscribe(c.Topic())
+				c.Subscribe(c.ReplyTo)
 				return c
 			}
 			slow, next := connect("slow", "alice"), connect("next", test.next)
