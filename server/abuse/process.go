@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,16 +25,20 @@ const taskVariable = "TENURE_ABUSE_TASK"
 
 // A task is what a child process does: it attacks, or with a Folder it is a slow server.
 type task struct {
-	Folder string // for its data
-	Commit time.Duration
-
-	Attack  string // its name
-	Address string // of the server, host:port
-	Users   bool   // the server checks passwords
-	Short   bool
-	// Duration is how long the attack goes on, and Limit when it is cut off.
-	Duration, Limit time.Duration
+	Attack   string // its name
+	Folder   string // for the data of the server
+	Address  string // of the server, host:port
+	Short    bool
+	Duration time.Duration // how long the attack goes on
 }
+
+// The users of a server with passwords.
+const (
+	healthyUser     = "healthy"
+	healthyPassword = "the password of the healthy client"
+	malloryUser     = "mallory"
+	malloryPassword = "the password of mallory"
+)
 
 // beChild returns at once, unless this process has a task: then it does that, and exits.
 func beChild() {
@@ -45,13 +48,15 @@ func beChild() {
 	}
 	var t task
 	err := json.Unmarshal([]byte(text), &t)
-	switch {
-	case err != nil:
-	case t.Folder != "":
-		err = beServer(t)
-	default:
-		runtime.GOMAXPROCS(1) // see the comment of the command
-		err = beAttacker(t)
+	if err == nil {
+		all := attacks()
+		a := all[slices.IndexFunc(all, func(a attack) bool { return a.name == t.Attack })]
+		if t.Folder != "" {
+			err = a.beServer(t.Folder)
+		} else {
+			runtime.GOMAXPROCS(1) // see the comment of the command
+			err = a.beAttacker(&target{address: t.Address, users: a.users, short: t.Short, duration: t.Duration})
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -76,13 +81,7 @@ func childCommand(ctx context.Context, t task) (*exec.Cmd, error) {
 }
 
 // beAttacker prints which limit the attack passed, if it passed one.
-func beAttacker(t task) (err error) {
-	i := slices.IndexFunc(attacks(), func(a attack) bool { return a.name == t.Attack })
-	if i < 0 {
-		return fmt.Errorf("there is no attack %q", t.Attack)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), t.Limit)
-	defer cancel()
+func (a attack) beAttacker(t *target) (err error) {
 	defer func() {
 		switch end := recover().(type) {
 		case nil:
@@ -94,18 +93,16 @@ func beAttacker(t task) (err error) {
 			panic(end)
 		}
 	}()
-	attacks()[i].run(ctx, &target{address: t.Address, users: t.Users, short: t.Short, duration: t.Duration})
+	a.run(t)
 	return nil
 }
 
 // attack runs the attacker until it ends, and returns which limit it passed. It kills an attacker that
 // does not end, and returns an error.
 func (r *runner) attack(ctx context.Context, a attack, s *serverProcess) (breach string, err error) {
-	limit := 4*r.duration + 20*time.Second
-	t := task{Attack: a.name, Address: s.address, Users: a.users, Short: r.short, Duration: r.duration, Limit: limit}
-	bounded, cancel := context.WithTimeout(ctx, limit+10*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, 5*r.duration+30*time.Second)
 	defer cancel()
-	cmd, err := childCommand(bounded, t)
+	cmd, err := childCommand(bounded, task{Attack: a.name, Address: s.address, Short: r.short, Duration: r.duration})
 	if err != nil {
 		return "", err
 	}
@@ -174,18 +171,19 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 
 func (r *runner) serverCommand(ctx context.Context, a attack, folder string) (*exec.Cmd, error) {
 	if a.commit > 0 {
-		return childCommand(ctx, task{Folder: folder, Commit: a.commit, Users: a.users})
+		return childCommand(ctx, task{Attack: a.name, Folder: folder})
 	}
 	arguments := append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, a.serve...)
 	if a.users {
+		users, err := a.usersFile()
 		path := filepath.Join(folder, "users.yaml")
-		if err := a.writeUsers(path); err != nil {
+		if err := errors.Join(err, os.WriteFile(path, users, 0o600)); err != nil {
 			return nil, err
 		}
 		arguments = append(arguments, "--auth", path)
 	}
-	if a.key != "" {
-		flags, err := a.writeCertificate(folder)
+	if a.tls {
+		flags, err := writeCertificate(folder)
 		if err != nil {
 			return nil, err
 		}
@@ -201,22 +199,20 @@ func (r *runner) serverCommand(ctx context.Context, a attack, folder string) (*e
 	return exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", script, r.tenure}, arguments...)...), nil
 }
 
-// writeUsers writes the file with the users and the rules.
-func (a attack) writeUsers(path string) error {
-	cost := bcrypt.MinCost
+// usersFile returns the file with the users, who may do everything.
+func (a attack) usersFile() ([]byte, error) {
+	text, cost := "users:\n", bcrypt.MinCost
 	if a.costly {
 		cost = bcrypt.DefaultCost
 	}
-	text := "users:\n"
 	for user, password := range map[string]string{healthyUser: healthyPassword, malloryUser: malloryPassword} {
 		hash, err := bcrypt.GenerateFromPassword([]byte(password), cost)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		text += fmt.Sprintf("  - {name: %s, password: %s}\n", user, hash)
 	}
-	text += "rules:\n" + cmp.Or(a.rules, `  - {users: ["*"], read: ["*"], write: ["*"]}`+"\n")
-	return os.WriteFile(path, []byte(text), 0o600)
+	return []byte(text + `rules: [{users: ["*"], read: ["*"], write: ["*"]}]` + "\n"), nil
 }
 
 // stop asks the server to end, and kills it if it does not.
@@ -241,10 +237,9 @@ func (s *serverProcess) death() string {
 	}
 	log, _ := os.ReadFile(s.log)
 	for line := range strings.Lines(string(log)) {
-		for _, sign := range []string{"panic:", "fatal error:", "runtime: out of memory", "SIGSEGV"} {
-			if strings.HasPrefix(strings.TrimPrefix(line, "["), sign) {
-				return fmt.Sprintf("%.80s", line)
-			}
+		line = strings.TrimPrefix(line, "[")
+		if strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") || strings.HasPrefix(line, "SIGSEGV") {
+			return fmt.Sprintf("%.80s", line)
 		}
 	}
 	return s.cmd.ProcessState.String()

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+)
+
+// Attacks by clients that have not logged in, or with what a login says.
+var connectionAttacks = []attack{{
+	name:   "password flood",
+	what:   "tries wrong passwords for the healthy user on eight connections at a time, as fast as it gets answers.",
+	costly: true,
+	run: func(t *target) {
+		ctx := t.lasting()
+		concurrently(8, 8, func(worker int) {
+			for i := 0; ctx.Err() == nil; i++ {
+				id := fmt.Sprintf("guess-%d-%d", worker, i)
+				_, err := t.login(rawmqtt.Login{ClientID: id, User: healthyUser, Password: "wrong"})
+				if !errors.Is(err, errRefused) {
+					sleep.For(ctx, 5*time.Millisecond)
+				}
+			}
+		})
+	},
+}, {
+	name:   "half-open logins",
+	what:   "sends 500 logins with a victim's client id and a wrong password, and leaves; the victim then logs in.",
+	limit:  "victim is in within 2 s",
+	costly: true,
+	run: func(t *target) {
+		for range t.n(500) {
+			p, err := t.connect(rawmqtt.Login{ClientID: "victim", User: malloryUser, Password: "wrong"})
+			if err != nil {
+				continue
+			}
+			// Closing at once with a reset would take back what has not been read.
+			_ = p.Conn.(*net.TCPConn).SetLinger(-1)
+			hangUp(p)
+		}
+		t.admits("victim", 2*time.Second)
+	},
+}, {
+	name: "five bytes",
+	what: "opens 3,000 connections, sends on each the five bytes that announce a CONNECT of 1 MiB, and begins again after a while.",
+	run: func(t *target) {
+		// A runtime that gets fresh memory from the system need not touch it. What it uses
+		// again it has to clear.
+		for range 4 {
+			round, cancel := context.WithTimeout(context.Background(), t.duration/4)
+			t.holdSilent(round, t.n(3_000), []byte{0x10, 0xf0, 0xff, 0x3f, 0})
+			cancel()
+		}
+	},
+}, {
+	name:  "file descriptors",
+	what:  "opens more connections than the server may have file descriptors (256), and holds them.",
+	limit: "a client can log in within 6 s of the end",
+	files: 256,
+	run: func(t *target) {
+		t.holdSilent(t.lasting(), 400, nil)
+		t.admits("after", 6*time.Second)
+	},
+}, {
+	name: "connection churn",
+	what: "connects, logs in and hangs up as fast as it can, with 16 connections at a time.",
+	run:  func(t *target) { t.again(t.lasting(), 16, "churn-", func(*peer) {}) },
+}, {
+	name:  "refused names of 64 KiB",
+	what:  "makes 300 logins that are refused, with client id and user name of 65,000 bytes.",
+	users: true,
+	run: func(t *target) {
+		concurrently(t.n(300), 4, func(i int) {
+			for _, size := range []int{32_000, 1_500} { // too large for a first packet of 8 KiB, and small enough
+				name := fmt.Sprint(i, strings.Repeat("\u0080", size)) // a log writes each byte as four
+				_, _ = t.login(rawmqtt.Login{ClientID: name, User: name, Password: "wrong"})
+			}
+		})
+	},
+}, {
+	name:  "one name on 2,000 connections",
+	what:  "logs in on 2,000 connections with one client id.",
+	limit: "no more than --max-clients stay open",
+	serve: []string{"--max-clients", "20"},
+	run: func(t *target) {
+		var open atomic.Int64
+		var conns sync.WaitGroup
+		for range t.n(2000) {
+			p, err := t.connect(rawmqtt.Login{ClientID: "one"})
+			t.need(err)
+			conns.Go(func() {
+				_ = p.Conn.SetReadDeadline(time.Now().Add(t.duration))
+				if _, err := io.Copy(io.Discard, p.Input); errors.Is(err, os.ErrDeadlineExceeded) {
+					open.Add(1)
+				}
+			})
+		}
+		conns.Wait()
+		if open.Load() > 20 {
+			t.breach("%d connections are open after %v", open.Load(), t.duration)
+		}
+	},
+}, {
+	name:  "colliding client ids",
+	what:  "logs in as \"p\", whose hex is the client id of another user, \"70\".",
+	limit: "refused; \"70\" is still answered",
+	users: true,
+	run: func(t *target) {
+		victim := t.as("70")
+		t.need(victim.subscribe(1, protocol.ResponseTopic("70")))
+		_, err := t.login(rawmqtt.Login{ClientID: "p"})
+		if err := victim.ask(protocol.VerbGet, "key"); err != nil {
+			t.breach("the request of the victim is refused, or its connection is lost: %v", err)
+		}
+		if !errors.Is(err, errRefused) {
+			t.breach("the login is accepted (%v)", err)
+		}
+	},
+}, {
+	name: "Wills of 500 clients",
+	what: "logs in 500 clients with a Will of 4 KiB for one topic, which 20 clients read, and cuts them all at once, again and again.",
+	run: func(t *target) {
+		t.each(20, 20, "reader-", func(p *peer) { t.need(p.subscribe(1, "wills")); p.drain() })
+		will := &rawmqtt.Message{Topic: "wills", QoS: 1, Payload: make([]byte, 4<<10)}
+		for ctx := t.lasting(); ctx.Err() == nil; {
+			hangUp(t.eachOf(t.n(500), 1, rawmqtt.Login{ClientID: "will-", Will: will}, func(*peer) {})...)
+		}
+	},
+}, {
+	name: "replayed ClientHellos",
+	what: "sends one ClientHello, which offers P-521 only, on 64 connections at a time to a server with a key of RSA-4096, as fast as it gets answers.",
+	tls:  true,
+	p99:  20 * time.Millisecond,
+	run: func(t *target) {
+		near, far := net.Pipe()
+		go func() { // ends with the pipe
+			_ = tls.Client(near, &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{tls.CurveP521}}).Handshake()
+		}()
+		hello := make([]byte, 8<<10)
+		n, err := far.Read(hello)
+		_ = far.Close()
+		t.need(err)
+		t.keepConnecting(t.lasting(), 64, func(conn *net.TCPConn) {
+			if _, err := conn.Write(hello[:n]); err == nil {
+				_, _ = io.ReadFull(conn, make([]byte, 6))
+			}
+		})
+	},
+}, {
+	name: "made-up authorities",
+	what: "shows, on 16 connections at a time, a client certificate and a hundred authorities with keys of P-521 that could have issued it, to a server with --client-ca.",
+	tls:  true,
+	p99:  20 * time.Millisecond,
+	run: func(t *target) {
+		key, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+		t.need(err)
+		certificate := tls.Certificate{PrivateKey: key}
+		for serial := range 101 { // the client's, and authorities; the server's own authority has signed none
+			der, err := selfSigned(key, serial)
+			t.need(err)
+			certificate.Certificate = append(certificate.Certificate, der)
+		}
+		config := &tls.Config{InsecureSkipVerify: true, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &certificate, nil
+		}}
+		t.keepConnecting(t.lasting(), 16, func(conn *net.TCPConn) {
+			_, _ = tls.Client(conn, config).Read(make([]byte, 1)) // ends when the server has verified it
+		})
+	},
+}}
+
+// holdSilent opens connections, sends a few bytes on each, and holds them until ctx ends.
+// It replaces each connection that the server closes.
+func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
+	t.keepConnecting(ctx, n, func(conn *net.TCPConn) {
+		_, _ = conn.Write(opening)
+		_, _ = conn.Read(make([]byte, 1)) // ends with the connection
+		sleep.For(ctx, 250*time.Millisecond)
+	})
+}
+
+// admits reports a breach if the healthy user cannot log in in time.
+func (t *target) admits(id string, within time.Duration) {
+	login := rawmqtt.Login{ClientID: id}
+	if t.users {
+		login.User, login.Password = healthyUser, healthyPassword
+	}
+	begin := time.Now()
+	for {
+		_, err := t.login(login)
+		took := time.Since(begin)
+		if took > t.within(within) {
+			t.breach("the login of %s took %.1f s (%v)", id, took.Seconds(), err)
+		}
+		if err == nil {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// selfSigned returns a certificate of an authority that has signed itself.
+func selfSigned(key crypto.Signer, serial int) ([]byte, error) {
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(int64(1 + serial)),
+		Subject:               pkix.Name{CommonName: "authority"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}
+	return x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+}
+
+// writeCertificate writes a certificate and its key to one file, and returns flags for it.
+func writeCertificate(folder string) ([]string, error) {
+	key, err := rsa.GenerateKey(rand.Reader, 4096)
+	if err != nil {
+		return nil, err
+	}
+	certificate, err := selfSigned(key, 0)
+	if err != nil {
+		return nil, err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	path, both := filepath.Join(folder, "tls.pem"), new(bytes.Buffer)
+	_ = pem.Encode(both, &pem.Block{Type: "CERTIFICATE", Bytes: certificate}) // a Buffer takes everything
+	_ = pem.Encode(both, &pem.Block{Type: "PRIVATE KEY", Bytes: secret})
+	return []string{"--tls-cert", path, "--tls-key", path, "--client-ca", path}, os.WriteFile(path, both.Bytes(), 0o600)
+}
