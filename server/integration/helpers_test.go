@@ -4,17 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
+	"crypto/x509/pkix"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/mochi-mqtt/server/v2/listeners"
 
@@ -29,59 +25,36 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
-// folder is a directory with files for a client. It is removed when the test ends.
-type folder struct {
-	t    *testing.T
-	path string
+// writePair writes a certificate and its key to a folder, and returns options with their paths.
+func writePair(t *testing.T, folder string, pair tls.Certificate) (options transport.TLSOptions) {
+	t.Helper()
+	options.CertFile, options.KeyFile = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
+	certificates.Write(t, pair, options.CertFile, options.KeyFile)
+	return options
 }
 
-func newFolder(t *testing.T) folder { return folder{t: t, path: t.TempDir()} }
-
-// write replaces a file as a whole, and returns its path.
-func (f folder) write(name string, content []byte) (path string) {
-	f.t.Helper()
-	path = filepath.Join(f.path, name)
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		f.t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		f.t.Fatal(err)
-	}
-	return path
+// certified returns the configuration of a server, and the file with its authority's certificate.
+func certified(t *testing.T) (config *tls.Config, caFile string) {
+	t.Helper()
+	ca := certificates.New(t, "authority")
+	config = &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
+	return config, writePair(t, t.TempDir(), ca.Own).CertFile
 }
 
-// writePair writes a certificate and its key.
-func (f folder) writePair(pair tls.Certificate) (certificate, key string) {
-	f.t.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return f.write("cert.pem", certificates.PEM(pair)), f.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-}
-
-// tryDial is transport.Dial, within patience.
-func tryDial(t *testing.T, addresses string, options transport.Options) (*transport.Client, error) {
+// mustDial is transport.Dial, within patience.
+func mustDial(t *testing.T, addresses string, options transport.Options) *transport.Client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
 	client, err := transport.Dial(ctx, addresses, options)
-	if err == nil {
-		t.Cleanup(func() {
-			if err := client.Close(); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-		})
-	}
-	return client, err
-}
-
-func mustDial(t *testing.T, addresses string, options transport.Options) *transport.Client {
-	t.Helper()
-	client, err := tryDial(t, addresses, options)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
 	return client
 }
 
@@ -111,30 +84,6 @@ func mustWork(t *testing.T, client *transport.Client) {
 	}
 }
 
-// awaitStatus waits until the status of a client is as wanted.
-func awaitStatus(t *testing.T, client *transport.Client, what string, wanted func(transport.ConnectionStatus) bool) transport.ConnectionStatus {
-	t.Helper()
-	deadline := time.Now().Add(testsupport.Patience)
-	for {
-		status := client.Connection()
-		if wanted(status) {
-			return status
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not so: %+v", what, status)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// mustReconnect waits for one more connection than there were.
-func mustReconnect(t *testing.T, client *transport.Client, before int) transport.ConnectionStatus {
-	t.Helper()
-	return awaitStatus(t, client, "connected again", func(status transport.ConnectionStatus) bool {
-		return status.State == transport.Connected && status.Connections > before
-	})
-}
-
 // streamProxy is a proxy of bytes, which need not be MQTT.
 type streamProxy struct {
 	listener net.Listener
@@ -148,10 +97,7 @@ type streamProxy struct {
 
 func newStreamProxy(t *testing.T, target string) *streamProxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testsupport.Listen(t)
 	p := &streamProxy{listener: listener, target: target}
 	p.tasks.Go(func() {
 		for {
@@ -256,16 +202,6 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 		await.Done(p.tasks.Wait)
 	})
 	return address
-}
-
-// passwords admits one user, with a password that may change.
-type passwords struct{ present atomic.Value }
-
-func (p *passwords) Authenticate(credentials access.Credentials) error {
-	if credentials.User != "gateway" || string(credentials.Password) != p.present.Load() {
-		return errors.New("not this one")
-	}
-	return nil
 }
 
 // gate is an Authorizer that blocks requests for one key until it is opened.

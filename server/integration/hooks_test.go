@@ -10,6 +10,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -45,18 +46,12 @@ func TestInvariant8NoFunctionOfTheProgramDelaysTheEndOfATenureWithItsConnection(
 		{"Logger, and the connection is cut", false, func(h *heldLogger) transport.ClientOptions {
 			return transport.ClientOptions{Logger: slog.New(h)}
 		}},
-		{"Logger, and the broker disconnects", true, func(h *heldLogger) transport.ClientOptions {
-			return transport.ClientOptions{Logger: slog.New(h)}
-		}},
-		{"Trace.Lost", false, func(h *heldLogger) transport.ClientOptions {
-			return transport.ClientOptions{Trace: &transport.Trace{Lost: func(transport.ConnectionStatus) { h.pass() }}}
-		}},
 		{"Trace.Lost, and the broker disconnects", true, func(h *heldLogger) transport.ClientOptions {
 			return transport.ClientOptions{Trace: &transport.Trace{Lost: func(transport.ConnectionStatus) { h.pass() }}}
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			address, stop := testsupport.StartStoppable(t)
+			address, _, stop := testsupport.StartStoppable(t, server.Options{})
 			through := testsupport.NewProxy(t, address)
 			h := &heldLogger{open: make(chan struct{})}
 			client := mustDial(t, "mqtt://"+through.Address(), transport.Options{ClientID: "node-a", ClientOptions: test.options(h)})

@@ -14,30 +14,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-func TestTheReceiveMaximumOfASubscriberIsHonoured(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	subscriber := testsupport.ConnectPacket{ID: "subscriber", Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(3)}.Connect(t, address)
-	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	subscriber.Subscribe("t")
-	publisher.MustPublish("t", testsupport.Numbered(10)...)
-	var waiting []testsupport.Message
-	for i := range 3 {
-		waiting = append(waiting, subscriber.Next())
-		if got := waiting[i].Payload; got != fmt.Sprintf("%05d", i) {
-			t.Errorf("message %d is %q", i, got)
-		}
-	}
-	// A message of QoS 0 does not count, and arrives while the others wait.
-	publisher.Send(rawmqtt.Message{Topic: "t", Payload: []byte("QoS 0")})
-	if got := subscriber.Next(); got.Payload != "QoS 0" {
-		t.Errorf("beyond the Receive Maximum came %+v", got)
-	}
-	subscriber.Ack(waiting[1])
-	if got := subscriber.Next(); got.Payload != "00003" {
-		t.Errorf("after an acknowledgement came %+v", got)
-	}
-}
-
 // What was sent before comes with DUP and its packet identifier, what was not comes without.
 func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
 	for name, leave := range map[string]func(*testsupport.RawClient, func() *testsupport.RawClient) *testsupport.RawClient{
@@ -224,55 +200,6 @@ func TestAReplyHasTheSubscriptionIdentifiersOfItsClient(t *testing.T) {
 	}
 	if ack := c.Read(); ack[0] != 0x40 {
 		t.Errorf("%x", ack)
-	}
-}
-
-func TestASharedSubscriptionGivesEachMessageToOneMember(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	members := []*testsupport.RawClient{testsupport.ConnectPacket{ID: "a"}.Connect(t, address), testsupport.ConnectPacket{ID: "b", Old: true}.Connect(t, address)}
-	alone, publisher := testsupport.ConnectPacket{ID: "c"}.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	for _, c := range members {
-		c.Subscribe("$share/g/t", "end")
-	}
-	alone.Subscribe("t")
-	const messages = 20
-	publisher.MustPublish("t", testsupport.Numbered(messages)...)
-	publisher.MustPublish("end", "end")
-	alone.MustReceive(testsupport.Numbered(messages)...)
-	var all []string
-	for _, c := range members {
-		var got []string
-		for h := c.Next(); h.Payload != "end"; h = c.Next() {
-			c.Ack(h)
-			got = append(got, h.Payload)
-		}
-		if len(got) == 0 || !slices.IsSorted(got) {
-			t.Errorf("%s gets %q", c.ID, got)
-		}
-		all = append(all, got...)
-	}
-	if slices.Sort(all); strings.Join(all, " ") != strings.Join(testsupport.Numbered(messages), " ") {
-		t.Errorf("the members get %q", all)
-	}
-}
-
-func TestADelayedMessageHasItsRemainingExpiry(t *testing.T) {
-	t.Parallel()
-	address, s := testsupport.StartServer(t, server.Options{})
-	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600}
-	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	c.Subscribe("t")
-	c.Disconnect()
-	testsupport.Eventually(t, "it is away", func() bool { return s.Stats().Connected == 1 })
-	for _, m := range []struct { // the long one first: it is a second old when the other has expired
-		payload string
-		expiry  uint32
-	}{{"long", 100}, {"short", 1}} {
-		publisher.Publish(rawmqtt.Message{Topic: "t", Payload: []byte(m.payload), Properties: rawmqtt.Body{packets.PropMessageExpiry}.Uint32(m.expiry)})
-	}
-	testsupport.Eventually(t, "the short one has expired", func() bool { return s.Stats().DroppedMessages["expired"] == 1 })
-	if got := login.Connect(t, address).MustReceive("long")[0]; got.Expiry < 60 || got.Expiry > 99 {
-		t.Errorf("it is good for %d s", got.Expiry)
 	}
 }
 

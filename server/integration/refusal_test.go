@@ -4,15 +4,27 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
+
+// passwords admits one user, with a password that may change.
+type passwords struct{ present atomic.Value }
+
+func (p *passwords) Authenticate(credentials access.Credentials) error {
+	if credentials.User != "gateway" || string(credentials.Password) != p.present.Load() {
+		return errors.New("not this one")
+	}
+	return nil
+}
 
 func TestInvariant50AnElectionOutlastsABrokerThatRefusesTheCredentialsForAWhile(t *testing.T) {
 	t.Parallel()

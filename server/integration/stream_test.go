@@ -8,7 +8,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -210,34 +209,6 @@ func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 
 }
 
-func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAndHarmsNoOther(t *testing.T) {
-	t.Parallel() // it is given up after seconds
-	address, s := testsupport.StartServer(t, server.Options{})
-	other, slow := testsupport.DialRaw(t, address, "other"), testsupport.DialRaw(t, address, "slow")
-	const size = 64 << 10
-	slow.Do("SET", "k", strings.Repeat("v", size))
-	before := s.Stats().Requests
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			if _, err := slow.Conn.Write(testsupport.PacketOf(t, slow.Request("GET", "k"))); err != nil {
-				return
-			}
-		}
-	}()
-	asked := uint64(0)
-	for s.Stats().SlowReaders == 0 {
-		other.Do("GET", "nothing")
-		asked++
-	}
-	await.Receive(ended)
-	// The socket buffers hold a few megabytes, and the server little more.
-	if served := s.Stats().Requests - before - asked; served > 64<<20/size {
-		t.Errorf("%d replies of %d bytes each were made for a client that did not read", served, size)
-	}
-}
-
 // The buffer of a request is reused for the next one.
 func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
@@ -288,18 +259,6 @@ func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	}
 }
 
-// [MQTT-3.3.4-3]
-func TestAReplyHasTheIdentifierOfItsSubscription(t *testing.T) {
-	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
-	c.Change(testsupport.Packet(0x82, []byte{0, 9, 2, 0x0b, 5}, testsupport.Text("clients/p/identified"), []byte{1}))
-	request := c.Request("GET", "k")
-	request.ResponseTopic = "clients/p/identified"
-	c.Write(testsupport.PacketOf(t, request))
-	if reply := c.Read(); reply[0] != 0x30 || !bytes.Contains(reply, []byte{0x0b, 5}) {
-		t.Errorf("got %q, want a reply with the identifier 5", reply)
-	}
-}
-
 func TestAReplyGoesToTheSubscribersAtThatMoment(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	c, reader := testsupport.DialRaw(t, address, "p"), testsupport.DialRaw(t, address, "reader")
@@ -333,73 +292,6 @@ func TestAReplyGoesToTheSubscribersAtThatMoment(t *testing.T) {
 	check("the requester, the reader being gone", c)
 	c.Unsubscribe(topic)
 	check("none again")
-}
-
-func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {
-	for _, test := range []struct {
-		name       string
-		disconnect string
-		will       bool
-	}{
-		{"normal", "\xe0\x00", false},
-		{"normal, with a reason", "\xe0\x01\x00", false},
-		{"normal, with all", "\xe0\x02\x00\x00", false},
-		{"with the Will", "\xe0\x01\x04", true},
-		{"with the Will and all", "\xe0\x02\x04\x00", true},
-		{"for another reason", "\xe0\x01\x80", true},
-		{"none", "", true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{})
-			observer, other := testsupport.DialRaw(t, address, "observer"), testsupport.DialRaw(t, address, "other")
-			observer.Subscribe("gone")
-			conn := testsupport.DialTCP(t, address)
-			c := testsupport.NewRaw(t, conn, "p")
-			c.Write(testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{5, 2 | 4 | 8, 0, 60, 0}, testsupport.Text("p"), []byte{0}, testsupport.Text("gone"), testsupport.Text("will")))
-			c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.PacketOf(t, c.Request("SET", "k", "w")), []byte(test.disconnect))
-			if test.disconnect == "" {
-				_ = conn.(*net.TCPConn).CloseWrite()
-			}
-			_, _ = io.Copy(io.Discard, conn) // until the server has closed it
-			_ = conn.Close()
-			for s.Stats().Connected > 2 {
-				time.Sleep(time.Millisecond)
-			}
-			if got := other.Do("GET", "k"); got != "$1\r\nw\r\n" {
-				t.Errorf("k holds %q", got)
-			}
-			other.Write(testsupport.Packet(0x30, testsupport.Text("gone"), []byte{0}, []byte("last")))
-			if got, _ := testsupport.ParsePublish(observer.Read()); (string(got.Payload) == "will") != test.will {
-				t.Errorf("the observer got %q", got.Payload)
-			}
-		})
-	}
-}
-
-// Every renewal is a SET, so its cost matters.
-func TestTheServersSideOfASETAllocatesLittle(t *testing.T) {
-	if testsupport.UnderRace {
-		t.Skip("the race detector allocates")
-	}
-	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
-	request := testsupport.PacketOf(t, c.Request("SET", "lock", "p:0001", "NEX", "PX", "10000"))
-	at := bytes.Index(request, fmt.Appendf(nil, "%016d", c.Sent))
-	answer := make([]byte, 4096)
-	answered := func() {
-		binary.BigEndian.PutUint32(request[at:], binary.BigEndian.Uint32(request[at:])+1)
-		if _, err := c.Conn.Write(request); err != nil {
-			t.Fatal(err)
-		}
-		if n, err := io.ReadAtLeast(c.Conn, answer, 100); err != nil || answer[n-4] != 0x40 {
-			t.Fatalf("read %q, %v", answer[:n], err)
-		}
-	}
-	for range 1000 {
-		answered()
-	}
-	if got := testing.AllocsPerRun(1000, answered); got > 5 {
-		t.Errorf("a SET allocates %v times; want 5 at most", got)
-	}
 }
 
 // An acknowledgement that has no reply beside it, as for a request with a reply that is too large for its

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -109,33 +108,6 @@ func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
 		t.Errorf("SetWill: %v", err)
 	}
 	testsupport.MustBeLost(t, lost)
-}
-
-func TestAWillGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) {
-	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
-	client := testsupport.Dial(t, through.Address(), transport.Options{})
-	through.Refuse(true)
-	through.Cut()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := client.SetWill(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("without a broker: %v, want DeadlineExceeded", err)
-	}
-	waiting := make(chan error, 1)
-	go func() {
-		_, err := client.SetWill(t.Context(), "k", nil)
-		waiting <- err
-	}()
-	through.Refuse(false)
-	if err := await.Receive(waiting); err != nil {
-		t.Errorf("when the broker is back: %v", err)
-	}
-	if err := client.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := client.SetWill(t.Context(), "k", nil); err == nil {
-		t.Error("a closed client sets a Will")
-	}
 }
 
 func TestInstantFailoverOverMQTT(t *testing.T) {
