@@ -19,7 +19,6 @@ var skipExceptions = map[string]string{
 	"release/snapshot_test.go TestTheSnapshotInstallsRunsAndIsRemoved": "the gate runs it by its flag",
 	"server/access/glob_test.go FuzzGlob":                              "inputs of a fuzz target that take too long",
 	"server/bench/connections_test.go TestServerOfConnections":         "no test: a process of a benchmark",
-	"server/bench/handover_test.go TestHolderThatIsKilled":             "no test: a process of a benchmark",
 	"statestore/statestoretest/table.go check":                         "what a store does not have is not tested on it",
 }
 
