@@ -352,7 +352,7 @@ func withRecordPeer(t *testing.T, test func(t *testing.T, p *recordPeer)) {
 		}()
 		p := connectRecords(t, listener, ca)
 		defer p.conn.Close()
-		p.send(dataRecord, string(rawmqtt.Login{ClientID: "p", KeepAlive: 60}.Packet()))
+		p.send(dataRecord, string(rawmqtt.Login{ID: "p", KeepAlive: 60}.Packet()))
 		p.mustReceive(dataRecord, "\x20")
 		test(t, p)
 	})

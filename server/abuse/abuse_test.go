@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"runtime"
 	"testing"
 	"time"
 
@@ -40,9 +39,6 @@ func TestAServerOutlivesItsAttackersAndFreesTheirMemory(t *testing.T) {
 				continue // all of them take a minute
 			}
 			t.Run(a.name, func(t *testing.T) {
-				if a.files > 0 && runtime.GOOS == "windows" {
-					t.Skip("the system has no limit of file descriptors")
-				}
 				t.Parallel() // most of it is waiting
 				row, err := r.run(ctx, a)
 				if err != nil {

@@ -124,14 +124,14 @@ var errRefused = errors.New("refused")
 // connect sends a CONNECT, as mallory if the server has users and the login names none.
 func (t *target) connect(login rawmqtt.Login) (*peer, error) {
 	if t.users && login.User == "" {
-		login.User, login.Password = malloryUser, malloryPassword
+		login.User, login.Password = malloryUser, password
 	}
 	login.KeepAlive = cmp.Or(login.KeepAlive, 60)
 	conn, err := t.dial()
 	if err != nil {
 		return nil, err
 	}
-	p := &peer{RawClient: testsupport.NewRaw(nil, conn, login.ClientID), target: t}
+	p := &peer{RawClient: testsupport.NewRaw(nil, conn, login.ID), target: t}
 	t.open.Store(p, nil)
 	if err := p.send(login.Packet()); err != nil {
 		hangUp(p)
@@ -160,9 +160,9 @@ func (t *target) login(login rawmqtt.Login) (*peer, error) {
 // as logs in a client for an attack that cannot go on without it, as the healthy user if the server has
 // users.
 func (t *target) as(id string) *peer {
-	login := rawmqtt.Login{ClientID: id}
+	login := rawmqtt.Login{ID: id}
 	if t.users {
-		login.User, login.Password = healthyUser, healthyPassword
+		login.User, login.Password = healthyUser, password
 	}
 	p, err := t.login(login)
 	t.need(err)
@@ -172,14 +172,14 @@ func (t *target) as(id string) *peer {
 // each logs in n clients with ids that begin with a prefix, and then calls do with each that succeeds,
 // together at a time.
 func (t *target) each(n, together int, prefix string, do func(p *peer)) []*peer {
-	return t.eachOf(n, together, rawmqtt.Login{ClientID: prefix}, do)
+	return t.eachOf(n, together, rawmqtt.Login{ID: prefix}, do)
 }
 
 func (t *target) eachOf(n, together int, login rawmqtt.Login, do func(p *peer)) (peers []*peer) {
 	var mu sync.Mutex
 	concurrently(n, 32, func(i int) {
 		numbered := login
-		numbered.ClientID += strconv.Itoa(i)
+		numbered.ID += strconv.Itoa(i)
 		if p, err := t.login(numbered); err == nil {
 			mu.Lock()
 			defer mu.Unlock()
@@ -195,7 +195,7 @@ func (t *target) eachOf(n, together int, login rawmqtt.Login, do func(p *peer)) 
 func (t *target) again(ctx context.Context, n int, prefix string, do func(p *peer)) {
 	concurrently(n, n, func(i int) {
 		for ctx.Err() == nil {
-			p, err := t.login(rawmqtt.Login{ClientID: prefix + strconv.Itoa(i)})
+			p, err := t.login(rawmqtt.Login{ID: prefix + strconv.Itoa(i)})
 			if err != nil {
 				sleep.For(ctx, 50*time.Millisecond)
 				continue

@@ -100,7 +100,7 @@ func startHealthy(ctx context.Context, a attack, address string, short bool) (*h
 	options := transport.Options{ClientID: "healthy"}
 	options.Logger = slog.New(slog.DiscardHandler)
 	if a.users {
-		options.Username, options.Password = healthyUser, []byte(healthyPassword)
+		options.Username, options.Password = healthyUser, []byte(password)
 	}
 	first, stop := context.WithTimeout(ctx, patience)
 	defer stop()

@@ -81,7 +81,7 @@ var memoryAttacks = []attack{{
 	memory: 2*20*4 + 64, // the collector comes when it has doubled
 	run: func(t *target) {
 		n := t.n(20)
-		hangUp(t.eachOf(n, n, rawmqtt.Login{ClientID: "offline-", Expiry: 3600}, func(p *peer) { t.need(p.subscribe(1, "queue/"+p.ID)) })...)
+		hangUp(t.eachOf(n, n, rawmqtt.Login{ID: "offline-", Expiry: 3600}, func(p *peer) { t.need(p.subscribe(1, "queue/"+p.ID)) })...)
 		message := rawmqtt.Message{Payload: make([]byte, 64<<10)}
 		_ = t.as("publisher").messages(context.Background(), 256*n, 8, func(i int) rawmqtt.Message {
 			message.Topic = "queue/offline-" + strconv.Itoa(i%n)
@@ -151,27 +151,16 @@ var memoryAttacks = []attack{{
 		time.Sleep(2 * time.Second) // for what the end of the connection costs
 	},
 }, {
-	name:  "long tokens",
-	what:  "sets 200,000 keys of a few bytes, each under a fencing token of 983 bytes, in a store of 2 MiB (--max-bytes).",
+	name:  "long tokens and correlation data",
+	what:  "sets keys of a few bytes in a store of 2 MiB (--max-bytes), each under a fencing token of 983 bytes and by a request with correlation data of 20,000.",
 	serve: []string{"--max-bytes=2MiB"},
 	run: func(t *target) {
 		t.each(20, 20, "", func(p *peer) {
 			p.token = "1:0:" + strings.Repeat("n", 983)
-			_ = p.requests(context.Background(), t.n(10_000), 100, func(i int) []string {
-				return []string{protocol.VerbSet, p.ID + "-" + strconv.Itoa(i), "", protocol.OptionPX, "8000"}
-			})
-		})
-		time.Sleep(t.duration / 2)
-	},
-}, {
-	name: "large correlation data",
-	what: "sends requests with correlation data of 60,000 bytes on ten connections: the store remembers requests.",
-	run: func(t *target) {
-		t.each(10, 10, "correlation-", func(p *peer) {
-			data := make([]byte, 60_000)
-			_ = p.pipeline(t.lasting(), t.n(1_000), 4, func(i int, id uint16) []byte {
-				binary.BigEndian.PutUint64(data, uint64(i))
-				return p.requestWith(id, data, protocol.VerbSet, "correlation", "value")
+			correlation := make([]byte, 20_000)
+			_ = p.pipeline(t.lasting(), 0, 20, func(i int, id uint16) []byte {
+				binary.BigEndian.PutUint64(correlation, uint64(i))
+				return p.requestWith(id, correlation, protocol.VerbSet, p.ID+"-"+strconv.Itoa(i), "", protocol.OptionPX, "8000")
 			})
 		})
 	},

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -52,20 +51,9 @@ var messageAttacks = []attack{{
 	run: keepSending(100, rawmqtt.Message{Topic: "unread", Properties: rawmqtt.Body{packets.PropPayloadFormat, 1},
 		Payload: bytes.Repeat([]byte("\u00e4"), 1<<19-100)}.Packet()),
 }, {
-	name: "dropped requests",
-	what: "sends requests without a response topic, on four connections, as fast as it gets answers.",
-	run: func(t *target) {
-		ctx := t.lasting()
-		t.again(ctx, 4, "dropped-", func(p *peer) {
-			_ = p.messages(ctx, 0, 50, func(int) rawmqtt.Message {
-				return rawmqtt.Message{Topic: protocol.InvokeTopic, Payload: []byte("*1\r\n$1\r\nX\r\n")}
-			})
-		})
-	},
-}, {
 	name:  "packets beyond limits",
-	what:  "publishes and subscribes with 9,000 user properties, topics of 65,000 levels and 200,000 filters, while another client subscribes to plain ones.",
-	limit: "refused; another's SUBSCRIBE is answered within 1 s",
+	what:  "publishes and subscribes with 9,000 user properties, topics of 65,000 levels and 200,000 filters.",
+	limit: "refused",
 	run: func(t *target) {
 		filters := make([]string, 200_000)
 		for i := range filters {
@@ -87,21 +75,8 @@ var messageAttacks = []attack{{
 			{rawmqtt.SubscribeTo(1, 0, levels), packets.SUBACK},
 			{rawmqtt.SubscribeTo(1, 0, filters...), packets.SUBACK},
 		}
-		other, ctx := t.as("other"), t.lasting()
-		t.need(other.subscribe(0, "#"))
-		var longest time.Duration
-		var others sync.WaitGroup
-		others.Go(func() {
-			for i := 0; ctx.Err() == nil; i++ {
-				begin := time.Now()
-				if other.subscribe(0, "plain/"+strconv.Itoa(i%50)) != nil {
-					return
-				}
-				longest = max(longest, time.Since(begin))
-				sleep.For(ctx, 5*time.Millisecond)
-			}
-		})
 		granted := make([]int, len(beyond))
+		ctx := t.lasting()
 		t.again(ctx, len(beyond), "beyond-", func(p *peer) {
 			i := int(p.ID[len(p.ID)-1] - '0')
 			if p.exchange(beyond[i].packet, beyond[i].answer) == nil {
@@ -109,9 +84,8 @@ var messageAttacks = []attack{{
 			}
 			sleep.For(ctx, 5*time.Millisecond)
 		})
-		others.Wait()
-		if longest > t.within(time.Second) || fmt.Sprint(granted) != "[0 0 0 0 0]" {
-			t.breach("%v of each are granted; another client waited %.1f s", granted, longest.Seconds())
+		if fmt.Sprint(granted) != "[0 0 0 0 0]" {
+			t.breach("%v of each are granted", granted)
 		}
 	},
 }, {
@@ -134,7 +108,7 @@ var messageAttacks = []attack{{
 }}
 
 // neverAcknowledges is for clients that are sent one message and no more.
-var neverAcknowledges = rawmqtt.Login{ClientID: "s-", Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(1)}
+var neverAcknowledges = rawmqtt.Login{ID: "s-", Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(1)}
 
 // keepSending returns an attack that sends a packet on many connections as fast as it can.
 func keepSending(connections int, packet []byte) func(*target) {

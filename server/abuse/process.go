@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -16,8 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/crypto/bcrypt"
 )
 
 // taskVariable is the environment variable with the task of a child process, as JSON.
@@ -32,12 +29,18 @@ type task struct {
 	Duration time.Duration // how long the attack goes on
 }
 
-// The users of a server with passwords.
+// A server with passwords has two users, who may do everything, and one password.
 const (
-	healthyUser     = "healthy"
-	healthyPassword = "the password of the healthy client"
-	malloryUser     = "mallory"
-	malloryPassword = "the password of mallory"
+	healthyUser = "healthy"
+	malloryUser = "mallory"
+	password    = "secret"
+	users       = `
+users: [{name: healthy, password: "%[1]s"}, {name: mallory, password: "%[1]s"}]
+rules: [{users: ["*"], read: ["*"], write: ["*"]}]
+`
+	// Hashes of the password by bcrypt, with the least cost and with the default.
+	cheapHash  = "$2a$04$nQVZ.SoKhIk1Rzg/jOjejeWQNAQ66bzf8.bYTTyOEp/aTdVGVI2Ey"
+	costlyHash = "$2a$10$4DPeZ6FvskUa1TU5ODxHSOD85B8er4Ehpt17c3DZnPEKlAKPpU9uK"
 )
 
 // beChild returns at once, unless this process has a task: then it does that, and exits.
@@ -175,9 +178,11 @@ func (r *runner) serverCommand(ctx context.Context, a attack, folder string) (*e
 	}
 	arguments := append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, a.serve...)
 	if a.users {
-		users, err := a.usersFile()
-		path := filepath.Join(folder, "users.yaml")
-		if err := errors.Join(err, os.WriteFile(path, users, 0o600)); err != nil {
+		hash, path := cheapHash, filepath.Join(folder, "users.yaml")
+		if a.costly {
+			hash = costlyHash
+		}
+		if err := os.WriteFile(path, fmt.Appendf(nil, users, hash), 0o600); err != nil {
 			return nil, err
 		}
 		arguments = append(arguments, "--auth", path)
@@ -189,30 +194,7 @@ func (r *runner) serverCommand(ctx context.Context, a attack, folder string) (*e
 		}
 		arguments = append(arguments, flags...)
 	}
-	if a.files == 0 {
-		return exec.CommandContext(ctx, r.tenure, arguments...), nil
-	}
-	if runtime.GOOS == "windows" { // it has no such limit
-		return nil, errors.ErrUnsupported
-	}
-	script := "ulimit -n " + strconv.Itoa(a.files) + ` && exec "$0" "$@"`
-	return exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", script, r.tenure}, arguments...)...), nil
-}
-
-// usersFile returns the file with the users, who may do everything.
-func (a attack) usersFile() ([]byte, error) {
-	text, cost := "users:\n", bcrypt.MinCost
-	if a.costly {
-		cost = bcrypt.DefaultCost
-	}
-	for user, password := range map[string]string{healthyUser: healthyPassword, malloryUser: malloryPassword} {
-		hash, err := bcrypt.GenerateFromPassword([]byte(password), cost)
-		if err != nil {
-			return nil, err
-		}
-		text += fmt.Sprintf("  - {name: %s, password: %s}\n", user, hash)
-	}
-	return []byte(text + `rules: [{users: ["*"], read: ["*"], write: ["*"]}]` + "\n"), nil
+	return exec.CommandContext(ctx, r.tenure, arguments...), nil
 }
 
 // stop asks the server to end, and kills it if it does not.

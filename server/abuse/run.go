@@ -30,8 +30,6 @@ type attack struct {
 	// commit is how long each commit of the store takes besides what a file takes; 0: the store is
 	// in memory.
 	commit time.Duration
-	// files is how many file descriptors the server may have; 0: no limit.
-	files int
 
 	// p99 is how long one in a hundred renewals of the healthy client may take during the
 	// attack; 0: 50 ms.

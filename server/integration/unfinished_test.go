@@ -23,7 +23,7 @@ import (
 
 // unfinished is a message of 120 kB without its end.
 func unfinished(old bool) []byte {
-	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 120_000), MQTT3: old}.Packet()
+	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 120_000), Old: old}.Packet()
 	return packet[:len(packet)-1]
 }
 

@@ -167,8 +167,8 @@ func (g *generator) login() []byte {
 		g.id = pick(g, clients...)
 	}
 	connect := rawmqtt.Login{
-		ClientID: g.id, KeepAlive: pick[uint16](g, 0, 1, 60, 65535), Resume: g.oneIn(2), Properties: g.properties(loginProperties),
-		MQTT3: g.wildly(15),
+		ID: g.id, KeepAlive: pick[uint16](g, 0, 1, 60, 65535), Resume: g.oneIn(2), Properties: g.properties(loginProperties),
+		Old: g.wildly(15),
 	}
 	if g.oneIn(3) {
 		connect.User = "user"

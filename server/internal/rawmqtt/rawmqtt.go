@@ -51,8 +51,8 @@ func (b Body) Text(text string) Body { return append(b.Uint16(uint16(len(text)))
 // Properties appends a list of properties after its length.
 func (b Body) Properties(list Body) Body { return append(b.Variable(len(list)), list...) }
 
-func (b Body) propertiesUnless(mqtt3 bool, list Body) Body {
-	if mqtt3 {
+func (b Body) propertiesUnless(old bool, list Body) Body {
+	if old {
 		return b
 	}
 	return b.Properties(list)
@@ -69,8 +69,8 @@ func Packet(kind, flags byte, body Body) []byte {
 
 // Login is a CONNECT packet.
 type Login struct {
-	// ClientID may be empty: the server then assigns one.
-	ClientID string
+	// ID may be empty: the server then assigns one.
+	ID string
 	// User and Password are left out where they are empty.
 	User, Password string
 	// KeepAlive is in seconds; 0 asks for none.
@@ -83,14 +83,14 @@ type Login struct {
 	Properties Body
 	// Will is nil for none.
 	Will *Message
-	// MQTT3 leaves out all properties, as MQTT 3.1.1 does.
-	MQTT3 bool
+	// Old leaves out all properties, as MQTT 3.1.1 does.
+	Old bool
 }
 
 // Packet returns the CONNECT packet.
 func (l Login) Packet() []byte {
 	version, flags := byte(5), byte(0)
-	if l.MQTT3 {
+	if l.Old {
 		version = 4
 	}
 	if !l.Resume {
@@ -110,9 +110,9 @@ func (l Login) Packet() []byte {
 		properties = properties.Byte(packets.PropSessionExpiryInterval).Uint32(l.Expiry)
 	}
 	properties = append(properties, l.Properties...)
-	body := Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(l.KeepAlive).propertiesUnless(l.MQTT3, properties).Text(l.ClientID)
+	body := Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(l.KeepAlive).propertiesUnless(l.Old, properties).Text(l.ID)
 	if w := l.Will; w != nil {
-		body = body.propertiesUnless(l.MQTT3, w.Properties).Text(w.Topic).Text(string(w.Payload))
+		body = body.propertiesUnless(l.Old, w.Properties).Text(w.Topic).Text(string(w.Payload))
 	}
 	if l.User != "" {
 		body = body.Text(l.User)
@@ -140,7 +140,7 @@ type Message struct {
 	Retain     bool
 	Properties Body
 	Payload    []byte
-	MQTT3      bool // leave out the properties, as MQTT 3.1.1 does
+	Old        bool // leave out the properties, as MQTT 3.1.1 does
 }
 
 // Packet returns the PUBLISH packet.
@@ -149,7 +149,7 @@ func (m Message) Packet() []byte {
 	if m.QoS > 0 {
 		body = body.Uint16(m.ID)
 	}
-	body = append(body.propertiesUnless(m.MQTT3, m.Properties), m.Payload...)
+	body = append(body.propertiesUnless(m.Old, m.Properties), m.Payload...)
 	return Packet(packets.PUBLISH, m.QoS<<1|retainFlag(m.Retain), body)
 }
 

@@ -17,7 +17,7 @@ import (
 // What is meant to be right must be right, or an attack shows only that the server refuses
 // nonsense.
 func TestValidPacketsAreWhatTheirFieldsSay(t *testing.T) {
-	login := read(t, rawmqtt.Login{ClientID: "a", User: "u", Password: "p", KeepAlive: 7, Expiry: 9, Resume: true}.Packet())
+	login := read(t, rawmqtt.Login{ID: "a", User: "u", Password: "p", KeepAlive: 7, Expiry: 9, Resume: true}.Packet())
 	if err := login.ConnectDecode(body(t, login.raw)); err != nil {
 		t.Fatal(err)
 	}

@@ -12,27 +12,17 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// ConnectPacket is a CONNECT packet of MQTT 5 or MQTT 3.1.1.
-type ConnectPacket struct {
-	ID, User   string
-	Old        bool   // MQTT 3.1.1
-	Resume     bool   // Clean Start, or Clean Session, is 0
-	Expiry     uint32 // of the session, in seconds
-	KeepAlive  uint16 // default 600
-	Properties rawmqtt.Body
-	Will       *rawmqtt.Message
-}
+// ConnectPacket is a Login with a keep-alive of 600 s, unless it says another, and the password "secret"
+// if it has a user.
+type ConnectPacket rawmqtt.Login
 
 // Packet encodes the packet.
 func (h ConnectPacket) Packet() []byte {
-	login := rawmqtt.Login{
-		ClientID: h.ID, User: h.User, KeepAlive: cmp.Or(h.KeepAlive, 600), Resume: h.Resume, Expiry: h.Expiry,
-		Properties: h.Properties, Will: h.Will, MQTT3: h.Old,
-	}
+	h.KeepAlive = cmp.Or(h.KeepAlive, 600)
 	if h.User != "" {
-		login.Password = "secret"
+		h.Password = "secret"
 	}
-	return login.Packet()
+	return rawmqtt.Login(h).Packet()
 }
 
 // Start sends the packet, and does not wait for the CONNACK.

@@ -431,7 +431,7 @@ func (c *RawClient) Send(m rawmqtt.Message) {
 	if m.QoS > 0 && m.ID == 0 {
 		m.ID = c.nextID()
 	}
-	m.MQTT3 = c.old
+	m.Old = c.old
 	c.Write(m.Packet())
 }
 
