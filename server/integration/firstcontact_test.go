@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -84,7 +86,8 @@ func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T)
 	hasty, _ := answering(t, "HTTP/1.1 400 Bad Request\r\n\r\n") // net/http waits for a whole line
 	ssh, _ := answering(t, "SSH-2.0-OpenSSH_9.9\r\n")
 	old, _ := answering(t, "\x20\x02\x00\x01")
-	secret := testsupport.Start(t, server.Options{Authenticator: new(passwords)})
+	refuses := testsupport.Credentials{Came: make(chan access.Credentials, 1), Refuse: errors.New("not this one")}
+	secret := testsupport.Start(t, server.Options{Authenticator: refuses})
 
 	for _, test := range []struct {
 		name, address string
