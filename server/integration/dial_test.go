@@ -59,7 +59,7 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 	} {
 		for _, reads := range []bool{true, false} {
 			t.Run(scheme, func(t *testing.T) {
-				through := newStreamProxy(t, target)
+				through := testsupport.NewProxy(t, target)
 				hung, taken := answering(t, "")
 				// A write must not time out before Close.
 				options := transport.Options{KeepAlive: time.Hour, WebSocket: tenurews.Upgrade, ClientOptions: transport.ClientOptions{RequestTimeout: time.Hour}}
@@ -68,13 +68,14 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 				}
 				testsupport.SettleGoroutines(t)
 				before := runtime.NumGoroutine()
-				client := mustDial(t, scheme+"://"+through.address()+","+scheme+"://"+hung, options)
+				client := mustDial(t, scheme+"://"+through.Address()+","+scheme+"://"+hung, options)
 				mustWork(t, client)
 				if reads {
-					through.stop()
+					through.Refuse(true)
+					through.Cut()
 					await.Receive(taken)
 				} else {
-					through.gate.Lock()
+					through.Hold(testsupport.ToServer)
 				}
 				const requests = 30 // with more bytes than sockets hold
 				failed := make(chan error, requests)
@@ -94,9 +95,9 @@ func TestInvariant42CloseWhileTheBrokerNoLongerReadsLeavesNothing(t *testing.T) 
 					}
 				}
 				if !reads {
-					through.gate.Unlock()
+					through.Release(testsupport.ToServer)
 				}
-				through.cut()
+				through.Cut()
 				testsupport.MustEndGoroutines(t, before)
 			})
 		}
@@ -147,17 +148,17 @@ func TestCertificatesThatAreReplacedCountFromTheNextConnection(t *testing.T) {
 			},
 		},
 	})
-	through := newStreamProxy(t, address)
+	through := testsupport.NewProxy(t, address)
 	authority, own := t.TempDir(), t.TempDir()
 	options := writePair(t, own, first.Issue(pkix.Name{CommonName: "first"}))
 	options.CAFile = writePair(t, authority, first.Own).CertFile
-	client := mustDial(t, "mqtts://"+through.address(), transport.Options{TLS: options})
+	client := mustDial(t, "mqtts://"+through.Address(), transport.Options{TLS: options})
 	if credentials := await.Receive(authenticator.Came); credentials.User != "CN=first" || !credentials.Certified {
 		t.Errorf("the server sees %+v", credentials)
 	}
 
 	present.Store(second)
-	through.cut()
+	through.Cut()
 	testsupport.Eventually(t, "the client refuses the new certificate", func() bool {
 		status := client.Connection()
 		return status.State == transport.Connecting && status.Err != nil && strings.Contains(status.Err.Error(), "unknown authority")

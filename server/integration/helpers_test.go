@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -84,87 +83,6 @@ func mustWork(t *testing.T, client *transport.Client) {
 	}
 }
 
-// streamProxy is a proxy of bytes, which need not be MQTT.
-type streamProxy struct {
-	listener net.Listener
-	target   string
-	tasks    sync.WaitGroup
-	gate     sync.RWMutex // while a test holds it, nothing more is read from clients
-
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-func newStreamProxy(t *testing.T, target string) *streamProxy {
-	t.Helper()
-	listener := testsupport.Listen(t)
-	p := &streamProxy{listener: listener, target: target}
-	p.tasks.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			p.tasks.Go(func() { _ = p.join(conn) })
-		}
-	})
-	t.Cleanup(func() { p.stop(); await.Done(p.tasks.Wait) })
-	return p
-}
-
-func (p *streamProxy) address() string { return p.listener.Addr().String() }
-
-// join connects a connection with the target, until one of them ends.
-func (p *streamProxy) join(conn net.Conn) error {
-	defer conn.Close()
-	target, err := net.Dial("tcp", p.target)
-	if err != nil {
-		return err
-	}
-	defer target.Close()
-	p.mu.Lock()
-	p.conns = append(p.conns, conn, target)
-	p.mu.Unlock()
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		_, _ = io.Copy(conn, target)
-		_ = conn.Close()
-	}()
-	_, err = io.Copy(target, gated{Conn: conn, gate: &p.gate})
-	_ = target.Close()
-	await.Receive(answered)
-	return err
-}
-
-type gated struct {
-	net.Conn
-	gate *sync.RWMutex
-}
-
-func (g gated) Read(p []byte) (int, error) {
-	n, err := g.Conn.Read(p)
-	g.gate.RLock() // waits as long as a test holds it
-	defer g.gate.RUnlock()
-	return n, err
-}
-
-// cut ends all connections.
-func (p *streamProxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range p.conns {
-		_ = conn.Close()
-	}
-	p.conns = nil
-}
-
-// stop refuses new connections.
-func (p *streamProxy) stop() {
-	_ = p.listener.Close()
-	p.cut()
-}
-
 // startWebSocket runs the WebSocket listener of mochi in front of a server until the test ends.
 func startWebSocket(t *testing.T, target string, config *tls.Config) (address string) {
 	t.Helper()
@@ -178,13 +96,11 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 	if err := front.Init(testsupport.Discard); err != nil {
 		t.Fatal(err)
 	}
-	p := &streamProxy{target: target}
+	p := testsupport.NewProxy(t, target)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
 		front.Serve(func(_ string, conn net.Conn) error {
-			p.tasks.Add(1)
-			defer p.tasks.Done()
-			_ = p.join(conn)
+			p.Join(conn)
 			return nil
 		})
 	})
@@ -196,10 +112,9 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 		return err == nil
 	})
 	t.Cleanup(func() {
-		p.cut()
+		p.Cut()
 		front.Close(func(string) {})
 		await.Done(tasks.Wait)
-		await.Done(p.tasks.Wait)
 	})
 	return address
 }

@@ -1,18 +1,16 @@
 package testsupport
 
 import (
-	"bufio"
 	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// Proxy is a TCP proxy between clients and a server. It delays or drops whole MQTT packets, so
-// that the rest of the stream stays readable. Its methods may be called concurrently.
+// Proxy is a TCP proxy between clients and a server, which delays or drops what passes. Its methods may be called
+// concurrently.
 type Proxy struct {
 	listener net.Listener
 	Target   atomic.Pointer[string]
@@ -20,9 +18,9 @@ type Proxy struct {
 	tasks    sync.WaitGroup
 
 	mu      sync.Mutex
-	conns   map[net.Conn]bool         // true: all its packets are dropped
-	holding [directions]chan struct{} // while not nil, packets are held back until it is closed
-	held    [directions]int           // packets that wait for that now
+	conns   map[net.Conn]bool         // true: all that it sends is dropped
+	holding [directions]chan struct{} // while not nil, data is held back until it is closed
+	held    [directions]int           // pieces of data that wait for that now
 	refuse  bool
 }
 
@@ -61,16 +59,23 @@ func (p *Proxy) serve() {
 			return
 		}
 		p.Accepted.Add(1)
-		server, err := net.Dial("tcp", *p.Target.Load())
-		if err != nil || !p.track(client, server) {
-			_ = client.Close()
-			if server != nil {
-				_ = server.Close()
-			}
-			continue
-		}
-		p.tasks.Go(func() { p.pass(server, client, ToServer) })
-		p.tasks.Go(func() { p.pass(client, server, ToClient) })
+		p.tasks.Go(func() { p.Join(client) })
+	}
+}
+
+// Join links a connection with the server until both have ended.
+func (p *Proxy) Join(client net.Conn) {
+	defer client.Close()
+	server, err := net.Dial("tcp", *p.Target.Load())
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	if p.track(client, server) {
+		var ways sync.WaitGroup
+		ways.Go(func() { p.pass(server, client, ToServer) })
+		p.pass(client, server, ToClient)
+		ways.Wait()
 	}
 }
 
@@ -86,31 +91,29 @@ func (p *Proxy) track(conns ...net.Conn) bool {
 	return true
 }
 
-// pass copies packets from one side to the other. Packets to the server are read even while they are
-// held, so that they outlive the connection of their client; those to the client wait unread.
+// pass copies from one side to the other. What is for the server is read even while it is held, up to a bound, so
+// that it outlives the connection of its client; what is for the client waits unread.
 func (p *Proxy) pass(to, from net.Conn, way Direction) {
-	room := 0
+	queue := 0
 	if way == ToServer {
-		room = 1000
+		queue = 100
 	}
-	packets := make(chan []byte, room)
-	p.tasks.Go(func() { p.write(to, from, way, packets) })
-	defer close(packets)
-	reader := bufio.NewReader(from)
-	for {
-		packet, err := ReadPacket(reader)
-		if err != nil {
-			return
+	data := make(chan []byte, queue)
+	go func() { // ends with the channel
+		defer close(data)
+		for {
+			piece := make([]byte, 4<<10)
+			n, err := from.Read(piece)
+			if n > 0 {
+				data <- piece[:n]
+			}
+			if err != nil {
+				return
+			}
 		}
-		packets <- packet
-	}
-}
-
-// write writes packets until there are no more.
-func (p *Proxy) write(to, from net.Conn, way Direction, packets <-chan []byte) {
-	defer to.Close()
+	}()
 	broken := false
-	for packet := range packets {
+	for piece := range data {
 		if broken {
 			continue
 		}
@@ -118,28 +121,20 @@ func (p *Proxy) write(to, from net.Conn, way Direction, packets <-chan []byte) {
 		if p.isDeaf(from) {
 			continue
 		}
-		if _, err := to.Write(packet); err != nil {
+		if _, err := to.Write(piece); err != nil {
 			broken = true
 			if way == ToServer {
 				_ = from.Close() // which ends the reading
 			}
-			// A client that is gone ends its own reading. Its packets to the server must
-			// outlive it, so the connection to the server stays until they are written.
+			// A client that is gone ends its own reading. What it sent must
+			// outlive it, so the connection to the server stays until that is written.
 		}
 	}
 	_ = from.Close()
+	_ = to.Close()
 }
 
-// ReadPacket returns the next packet as it was sent [MQTT-2.1].
-func ReadPacket(from *bufio.Reader) ([]byte, error) {
-	first, body, err := rawmqtt.Read(from, 256<<20)
-	if err != nil {
-		return nil, err
-	}
-	return rawmqtt.Packet(first>>4, first, body), nil
-}
-
-// wait returns when a packet may pass.
+// wait returns when data may pass.
 func (p *Proxy) wait(way Direction) {
 	p.mu.Lock()
 	holding := p.holding[way]
@@ -159,7 +154,7 @@ func (p *Proxy) isDeaf(conn net.Conn) bool {
 }
 
 // Swallow makes the present connections half-open: both ends stay connected, and the proxy drops
-// all their packets.
+// all that they send.
 func (p *Proxy) Swallow() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,14 +173,14 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Hold keeps the packets of a direction back until Release.
+// Hold keeps the data of a direction back until Release.
 func (p *Proxy) Hold(way Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.holding[way], p.held[way] = make(chan struct{}), 0
 }
 
-// Release lets the packets of a direction pass again.
+// Release lets the data of a direction pass again.
 func (p *Proxy) Release(way Direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,7 +190,7 @@ func (p *Proxy) Release(way Direction) {
 	}
 }
 
-// Holds reports whether a packet is held back.
+// Holds reports whether data is held back.
 func (p *Proxy) Holds(way Direction) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
