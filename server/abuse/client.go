@@ -16,9 +16,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
-	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/sleep"
-	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
@@ -67,14 +65,6 @@ func (t *target) n(full int) int {
 	return full
 }
 
-// within returns a time limit. Short attacks run in tests, where even a busy machine must keep to it.
-func (t *target) within(limit time.Duration) time.Duration {
-	if t.short {
-		return 4 * limit
-	}
-	return limit
-}
-
 // lasting returns a context that ends after the duration of the attack.
 func (t *target) lasting() context.Context {
 	lasting, cancel := context.WithTimeout(context.Background(), t.duration)
@@ -113,9 +103,8 @@ func (t *target) keepConnecting(ctx context.Context, together int, use func(*net
 // A peer is a connection that has sent its CONNECT. One goroutine may write while another reads.
 type peer struct {
 	*testsupport.RawClient
-	target  *target
-	counter uint64
-	token   string // of requests; empty: none
+	target *target
+	change func(*mqtt.Message) // of each request; may be nil
 }
 
 // errRefused is the error of what the server refuses.
@@ -282,25 +271,16 @@ func (p *peer) drain() {
 	go func() { _, _ = io.Copy(io.Discard, p.Input) }()
 }
 
-// request returns the packet of a request to the store, with correlation data of its own.
+// request returns the packet of a request to the store.
 func (p *peer) request(id uint16, command ...string) []byte {
-	p.counter++
-	return p.requestWith(id, fmt.Appendf(nil, "%016d", p.counter), command...)
-}
-
-// requestWith returns the packet of a request to the store.
-func (p *peer) requestWith(id uint16, correlation []byte, command ...string) []byte {
-	properties := rawmqtt.Body(nil).Byte(packets.PropResponseTopic).Text(protocol.ResponseTopic(p.ID)).
-		Byte(packets.PropCorrelationData).Text(string(correlation)).
-		User(protocol.PropertyTimestamp, strconv.FormatInt(time.Now().UnixMilli(), 10)+":0:"+p.ID)
-	if p.token != "" {
-		properties = properties.User(protocol.PropertyFencingToken, p.token)
+	m := p.Request(command...)
+	m.PacketID = id
+	if p.change != nil {
+		p.change(&m)
 	}
-	return rawmqtt.Message{
-		Topic: protocol.InvokeTopic, QoS: 1, ID: id,
-		Properties: properties,
-		Payload:    resp3.AppendCommand(nil, command...),
-	}.Packet()
+	packet, err := m.Append(nil)
+	p.target.need(err)
+	return packet
 }
 
 // requests sends requests to the store with pipeline.

@@ -3,14 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -140,27 +136,6 @@ var connectionAttacks = []attack{{
 			}
 		})
 	},
-}, {
-	name: "made-up authorities",
-	what: "shows, on 16 connections at a time, a client certificate and a hundred authorities with keys of P-521 that could have issued it, to a server with --client-ca.",
-	tls:  true,
-	p99:  20 * time.Millisecond,
-	run: func(t *target) {
-		key, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
-		t.need(err)
-		certificate := tls.Certificate{PrivateKey: key}
-		for serial := range 101 { // the client's, and authorities; the server's own authority has signed none
-			der, err := selfSigned(key, serial)
-			t.need(err)
-			certificate.Certificate = append(certificate.Certificate, der)
-		}
-		config := &tls.Config{InsecureSkipVerify: true, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return &certificate, nil
-		}}
-		t.keepConnecting(t.lasting(), 16, func(conn *net.TCPConn) {
-			_, _ = tls.Client(conn, config).Read(make([]byte, 1)) // ends when the server has verified it
-		})
-	},
 }}
 
 // holdSilent opens connections, sends a few bytes on each, and holds them until ctx ends.
@@ -173,27 +148,14 @@ func (t *target) holdSilent(ctx context.Context, n int, opening []byte) {
 	})
 }
 
-// selfSigned returns a certificate of an authority that has signed itself.
-func selfSigned(key crypto.Signer, serial int) ([]byte, error) {
-	template := &x509.Certificate{
-		SerialNumber:          big.NewInt(int64(1 + serial)),
-		Subject:               pkix.Name{CommonName: "authority"},
-		NotBefore:             time.Now().Add(-time.Hour),
-		NotAfter:              time.Now().Add(time.Hour),
-		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		BasicConstraintsValid: true,
-		IsCA:                  true,
-	}
-	return x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-}
-
-// writeCertificate writes a certificate and its key to one file, and returns flags for it.
+// writeCertificate writes a certificate that has signed itself and its key to one file, and returns flags for it.
 func writeCertificate(folder string) ([]string, error) {
 	key, err := rsa.GenerateKey(rand.Reader, 4096)
 	if err != nil {
 		return nil, err
 	}
-	certificate, err := selfSigned(key, 0)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, err
 	}
@@ -204,5 +166,5 @@ func writeCertificate(folder string) ([]string, error) {
 	path, both := filepath.Join(folder, "tls.pem"), new(bytes.Buffer)
 	_ = pem.Encode(both, &pem.Block{Type: "CERTIFICATE", Bytes: certificate}) // a Buffer takes everything
 	_ = pem.Encode(both, &pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-	return []string{"--tls-cert", path, "--tls-key", path, "--client-ca", path}, os.WriteFile(path, both.Bytes(), 0o600)
+	return []string{"--tls-cert", path, "--tls-key", path}, os.WriteFile(path, both.Bytes(), 0o600)
 }

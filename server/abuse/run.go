@@ -23,7 +23,7 @@ type attack struct {
 	// users makes the server check passwords, with a bcrypt cost of 10 where costly, and
 	// else with the least there is.
 	users, costly bool
-	// tls makes the server speak TLS, with a key of RSA-4096, and ask clients for certificates.
+	// tls makes the server speak TLS, with a key of RSA-4096.
 	tls bool
 	// serve are more flags for `tenure serve`.
 	serve []string
@@ -52,7 +52,7 @@ func attacks() []attack {
 	for i := range all {
 		a := &all[i]
 		a.p99, a.memory, a.log = cmp.Or(a.p99, 50*time.Millisecond), cmp.Or(a.memory, 64), cmp.Or(a.log, 256)
-		a.users = a.users || a.costly || a.tls
+		a.users = a.users || a.costly
 	}
 	return all
 }
