@@ -12,9 +12,8 @@ SNAPSHOT ?= linux_amd64
 # Modules outside of go.work: they need etcd, and bench also NATS and clients of Redis, which the
 # others must not have to download and compile. They have the workspaces cluster/go.work and
 # bench/go.work.
-APART := cluster cluster/cmd/tenure-cluster bench
-APART_PACKAGES := ./... ./cmd/tenure-cluster/...
-MODULES := . server cluster cluster/cmd/tenure-cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/tenureotel contrib/tenureprom contrib/tenurews examples internal/mutants release bench
+APART := cluster bench
+MODULES := . server cluster cmd/tenure cmd/tenure/internal/admin/browsertest contrib/tenureotel contrib/tenureprom contrib/tenurews examples internal/mutants release bench
 FUZZTIME ?= 10s
 COUNT ?= 1
 SEEDS ?= 2000
@@ -43,7 +42,7 @@ help: ## List the targets
 .PHONY: check
 check: lint ## Format, vet, lint, tidy and test, the long tests too: what must be green before a commit
 	LONG_TESTS=1 go test work
-	cd cluster && LONG_TESTS=1 go test $(APART_PACKAGES)
+	cd cluster && LONG_TESTS=1 go test ./...
 	cd bench && go test ./...
 
 .PHONY: lint
@@ -67,7 +66,7 @@ race: ## Run the tests under the race detector, except in packages without gorou
 	packages=$$(echo "$$all" | grep -vxF "$$sequential"); \
 	echo "go test -race: $$(echo "$$packages" | wc -l) packages"; \
 	go test -race -count=$(COUNT) $$packages
-	cd cluster && go test -race -count=$(COUNT) $(APART_PACKAGES)
+	cd cluster && go test -race -count=$(COUNT) ./...
 	cd bench && go test -race -count=$(COUNT) ./...
 
 .PHONY: test-386

@@ -70,7 +70,6 @@ require (
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/tenurelock/tenure/cluster v0.0.0 // indirect
-	github.com/tenurelock/tenure/cluster/cmd/tenure-cluster v0.0.0-00010101000000-000000000000 // indirect
 	github.com/tenurelock/tenure/cmd/tenure v0.0.0 // indirect
 	github.com/tenurelock/tenure/contrib/tenurews v0.0.0 // indirect
 	github.com/tenurelock/tenure/server v0.0.0 // indirect
@@ -113,7 +112,6 @@ require (
 replace (
 	github.com/tenurelock/tenure => ../
 	github.com/tenurelock/tenure/cluster => ../cluster
-	github.com/tenurelock/tenure/cluster/cmd/tenure-cluster => ../cluster/cmd/tenure-cluster
 	github.com/tenurelock/tenure/cmd/tenure => ../cmd/tenure
 	github.com/tenurelock/tenure/contrib/tenurews => ../contrib/tenurews
 	github.com/tenurelock/tenure/server => ../server

@@ -1,4 +1,4 @@
-package main
+package release
 
 import (
 	"bytes"
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,10 +57,7 @@ func checkCommand(t *testing.T, where string, arguments ...string) {
 // named, and not be set.
 func checkVariables(t *testing.T, where, text, command string) {
 	t.Helper()
-	help, err := tree{dir: "."}.run(t.Context(), built.Path(t), command, "--help")
-	if err != nil {
-		t.Fatal(err)
-	}
+	help := shell{}.run(t, built.Path(t), command, "--help")
 	environment, err := os.ReadFile("../transport/env.go")
 	if err != nil {
 		t.Fatal(err)
@@ -179,197 +175,81 @@ func TestSystemdTakesTheUnits(t *testing.T) {
 	}
 }
 
-// The parts of manifests that are used here. A field that these types do not have is an error, so a
-// typing mistake is noticed.
-type (
-	object struct {
-		APIVersion string `yaml:"apiVersion"`
-		Kind       string
-		Metadata   metadata
-		Spec       yaml.Node
-	}
-	metadata struct {
-		Name, Namespace string
-		Labels          map[string]string
-	}
-	selector struct {
-		MatchLabels map[string]string `yaml:"matchLabels"`
-	}
-	deployment struct {
-		Replicas int
-		Strategy struct {
-			Type          string
-			RollingUpdate struct {
-				MaxSurge       int `yaml:"maxSurge"`
-				MaxUnavailable int `yaml:"maxUnavailable"`
-			} `yaml:"rollingUpdate"`
-		}
-		Selector selector
-		Template struct {
-			Metadata metadata
-			Spec     pod
-		}
-	}
-	pod struct {
-		ServiceAccountName            string `yaml:"serviceAccountName"`
-		AutomountServiceAccountToken  *bool  `yaml:"automountServiceAccountToken"`
-		EnableServiceLinks            *bool  `yaml:"enableServiceLinks"`
-		TerminationGracePeriodSeconds int    `yaml:"terminationGracePeriodSeconds"`
-		SecurityContext               struct {
-			RunAsNonRoot   bool                  `yaml:"runAsNonRoot"`
-			User           int                   `yaml:"runAsUser"`
-			Group          int                   `yaml:"runAsGroup"`
-			FSGroup        int                   `yaml:"fsGroup"`
-			SeccompProfile struct{ Type string } `yaml:"seccompProfile"`
-		} `yaml:"securityContext"`
-		TopologySpreadConstraints []struct {
-			MaxSkew           int      `yaml:"maxSkew"`
-			TopologyKey       string   `yaml:"topologyKey"`
-			WhenUnsatisfiable string   `yaml:"whenUnsatisfiable"`
-			LabelSelector     selector `yaml:"labelSelector"`
-		} `yaml:"topologySpreadConstraints"`
-		Containers []container
-		Volumes    []struct {
-			Name                  string
-			PersistentVolumeClaim struct {
-				ClaimName string `yaml:"claimName"`
-			} `yaml:"persistentVolumeClaim"`
-			Secret struct {
-				SecretName  string `yaml:"secretName"`
-				DefaultMode int    `yaml:"defaultMode"`
-			}
-			ConfigMap struct{ Name string } `yaml:"configMap"`
-			Projected struct {
-				Sources []struct {
-					ServiceAccountToken struct {
-						Path, Audience    string
-						ExpirationSeconds int `yaml:"expirationSeconds"`
-					} `yaml:"serviceAccountToken"`
-				}
-			}
-		}
-	}
-	container struct {
-		Name, Image   string
-		Command, Args []string
-		Env           []struct {
-			Name, Value string
-			ValueFrom   struct {
-				FieldRef struct {
-					FieldPath string `yaml:"fieldPath"`
-				} `yaml:"fieldRef"`
-			} `yaml:"valueFrom"`
-		}
-		Ports []struct {
-			Name          string
-			ContainerPort int `yaml:"containerPort"`
-		}
-		StartupProbe    *probe `yaml:"startupProbe"`
-		ReadinessProbe  *probe `yaml:"readinessProbe"`
-		LivenessProbe   *probe `yaml:"livenessProbe"`
-		Resources       map[string]map[string]string
-		SecurityContext struct {
-			AllowPrivilegeEscalation *bool `yaml:"allowPrivilegeEscalation"`
-			ReadOnlyRootFilesystem   bool  `yaml:"readOnlyRootFilesystem"`
-			Capabilities             struct{ Drop []string }
-		} `yaml:"securityContext"`
-		VolumeMounts []struct {
-			Name      string
-			MountPath string `yaml:"mountPath"`
-			ReadOnly  bool   `yaml:"readOnly"`
-		} `yaml:"volumeMounts"`
-	}
-	probe struct {
-		Exec             struct{ Command []string }
-		PeriodSeconds    int `yaml:"periodSeconds"`
-		TimeoutSeconds   int `yaml:"timeoutSeconds"`
-		FailureThreshold int `yaml:"failureThreshold"`
-	}
-	service struct {
-		Selector map[string]string
-		Ports    []struct {
-			Name       string
-			Port       int
-			TargetPort string `yaml:"targetPort"`
-		}
-	}
-	claim struct {
-		AccessModes []string `yaml:"accessModes"`
-		Resources   map[string]map[string]string
-	}
-)
+// A container is the part of a manifest that is looked at here.
+type container struct {
+	Name          string
+	Command, Args []string
+	Env           []struct{ Name, Value string }
+	Resources     map[string]map[string]string
 
-// decode decodes a YAML value into a type that must have all its fields.
-func decode(t *testing.T, where string, node *yaml.Node, into any) {
-	t.Helper()
-	text, err := yaml.Marshal(node)
-	if err != nil {
-		t.Fatal(err)
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(into); err != nil {
-		t.Errorf("%s: %v", where, err)
-	}
+	StartupProbe, ReadinessProbe, LivenessProbe *probe
 }
 
-func TestTheManifestsAreConsistentAndNameFlagsThatExist(t *testing.T) {
+type probe struct{ Exec struct{ Command []string } }
+
+// UnmarshalYAML takes the names of fields as Kubernetes writes them.
+func (c *container) UnmarshalYAML(node *yaml.Node) error {
+	var all map[string]any
+	if err := node.Decode(&all); err != nil {
+		return err
+	}
+	text, err := json.Marshal(all) // which reads names in any case
+	if err != nil {
+		return err
+	}
+	type plain container
+	return json.Unmarshal(text, (*plain)(c))
+}
+
+func TestTheManifestsNameFlagsThatExistAndBoundTheirMemory(t *testing.T) {
 	files, err := filepath.Glob("../deploy/kubernetes/*.yaml")
 	if err != nil || len(files) != 3 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
 	for _, name := range files {
-		t.Run(filepath.Base(name), func(t *testing.T) {
-			content, err := os.ReadFile(name)
-			if err != nil {
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		containers := 0
+		for decoder := yaml.NewDecoder(bytes.NewReader(content)); ; {
+			var o struct {
+				Spec struct {
+					Template struct{ Spec struct{ Containers []container } }
+				}
+			}
+			if err := decoder.Decode(&o); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
 				t.Fatal(err)
 			}
-			decoder := yaml.NewDecoder(bytes.NewReader(content))
-			decoder.KnownFields(true)
-			labels, ports, claims, accounts := map[string]string(nil), []string(nil), []string(nil), []string{""}
-			deployments := 0
-			for {
-				var o object
-				if err := decoder.Decode(&o); errors.Is(err, io.EOF) {
-					break
-				} else if err != nil {
-					t.Fatal(err)
-				}
-				where := o.Kind + " " + o.Metadata.Name
-				switch o.APIVersion + " " + o.Kind {
-				case "v1 ServiceAccount":
-					accounts = append(accounts, o.Metadata.Name)
-				case "v1 PersistentVolumeClaim":
-					var c claim
-					decode(t, where, &o.Spec, &c)
-					claims = append(claims, o.Metadata.Name)
-				case "v1 Service":
-					var s service
-					decode(t, where, &o.Spec, &s)
-					if !maps.Equal(s.Selector, labels) || len(s.Ports) != 1 || !slices.Contains(ports, s.Ports[0].TargetPort) {
-						t.Errorf("%s leads to no port of the pods", where)
-					}
-				case "apps/v1 Deployment":
-					var d deployment
-					decode(t, where, &o.Spec, &d)
-					deployments++
-					labels = d.Template.Metadata.Labels
-					for _, port := range d.Template.Spec.Containers[0].Ports {
-						ports = append(ports, port.Name)
-					}
-					if !maps.Equal(d.Selector.MatchLabels, labels) {
-						t.Errorf("%s: the selector does not match its pods", where)
-					}
-					checkPod(t, where, d, claims, accounts)
-				default:
-					t.Errorf("%s %s: add its type to this test", o.APIVersion, o.Kind)
-				}
+			for _, c := range o.Spec.Template.Spec.Containers {
+				containers++
+				checkContainer(t, filepath.Base(name), c)
 			}
-			if deployments != 1 {
-				t.Errorf("%d deployments", deployments)
-			}
-			checkImages(t, string(content))
-		})
+		}
+		if containers == 0 {
+			t.Errorf("%s: no container is found", name)
+		}
+		checkImages(t, string(content))
+	}
+}
+
+func checkContainer(t *testing.T, where string, c container) {
+	t.Helper()
+	arguments := c.Args
+	if len(c.Command) > 0 {
+		arguments = c.Command[1:]
+	}
+	checkCommand(t, where, arguments...)
+	checkMemory(t, where, c, arguments)
+	for _, variable := range c.Env {
+		checkVariables(t, where, variable.Name, arguments[0])
+	}
+	for _, probe := range []*probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
+		if probe != nil {
+			checkCommand(t, where, probe.Exec.Command[1:]...)
+		}
 	}
 }
 
@@ -442,73 +322,6 @@ func bytesOf(t *testing.T, where, text string) int64 {
 		t.Errorf("%s: %q is no number of bytes", where, text)
 	}
 	return n * unit
-}
-
-func checkPod(t *testing.T, where string, d deployment, claims, accounts []string) {
-	t.Helper()
-	p := d.Template.Spec
-	if !slices.Contains(accounts, p.ServiceAccountName) {
-		t.Errorf("%s: there is no service account %s", where, p.ServiceAccountName)
-	}
-	if !p.SecurityContext.RunAsNonRoot || p.AutomountServiceAccountToken == nil || *p.AutomountServiceAccountToken {
-		t.Errorf("%s: the pod has rights that it does not need", where)
-	}
-	volumes := make(map[string]bool) // whether a container mounts it
-	for _, volume := range p.Volumes {
-		volumes[volume.Name] = false
-		if name := volume.PersistentVolumeClaim.ClaimName; name != "" {
-			if !slices.Contains(claims, name) {
-				t.Errorf("%s: there is no claim %s", where, name)
-			}
-			// Two pods with one volume would fight for the data.
-			if d.Replicas != 1 || d.Strategy.Type != "Recreate" {
-				t.Errorf("%s has data, %d replicas and the strategy %s", where, d.Replicas, d.Strategy.Type)
-			}
-		}
-	}
-	for _, c := range p.Containers {
-		mounted := func(path string) bool {
-			for _, mount := range c.VolumeMounts {
-				if strings.HasPrefix(path, mount.MountPath+"/") || path == mount.MountPath {
-					return true
-				}
-			}
-			return false
-		}
-		for _, mount := range c.VolumeMounts {
-			if _, ok := volumes[mount.Name]; !ok {
-				t.Errorf("%s: there is no volume %s", where, mount.Name)
-			}
-			volumes[mount.Name] = true
-		}
-		arguments := c.Args
-		if len(c.Command) > 0 {
-			arguments = c.Command[1:]
-		}
-		checkCommand(t, where, arguments...)
-		checkMemory(t, where, c, arguments)
-		for _, argument := range arguments {
-			if _, path, ok := strings.Cut(argument, "=/"); ok && !mounted("/"+path) {
-				t.Errorf("%s: %s is in no volume", where, argument)
-			}
-		}
-		for _, variable := range c.Env {
-			checkVariables(t, where, variable.Name, arguments[0])
-			if strings.HasPrefix(variable.Value, "/") && !mounted(variable.Value) {
-				t.Errorf("%s: %s=%s is in no volume", where, variable.Name, variable.Value)
-			}
-		}
-		for _, probe := range []*probe{c.StartupProbe, c.ReadinessProbe, c.LivenessProbe} {
-			if probe != nil {
-				checkCommand(t, where, probe.Exec.Command[1:]...)
-			}
-		}
-	}
-	for name, used := range volumes {
-		if !used {
-			t.Errorf("%s: nothing mounts %s", where, name)
-		}
-	}
 }
 
 // Other files of YAML in deploy, such as alert rules, have tests of their own; here they parse.

@@ -1,6 +1,6 @@
 //go:build unix
 
-package main
+package release
 
 import (
 	"bytes"
@@ -59,9 +59,8 @@ func TestTheSnapshotInstallsRunsAndIsRemoved(t *testing.T) {
 	install("--install", packages[0])
 	installed := filepath.Join(root, "usr/bin/tenure")
 	checkStatic(t, installed)
-	out, err := tree{dir: root}.run(t.Context(), installed, "--version")
-	if err != nil || !strings.Contains(out, "snapshot") || !strings.Contains(out, "commit") {
-		t.Errorf("tenure --version says %q, %v", out, err)
+	if out := (shell{dir: root}).run(t, installed, "--version"); !strings.Contains(out, "snapshot") || !strings.Contains(out, "commit") {
+		t.Errorf("tenure --version says %q", out)
 	}
 	for _, name := range []string{"usr/share/doc/tenure/copyright", "usr/share/bash-completion/completions/tenure", "usr/share/doc/tenure/examples/mosquitto/tenure.acl", "etc/tenure"} {
 		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
