@@ -194,24 +194,3 @@ func (l *panicLog) panics() string {
 	defer l.mu.Unlock()
 	return l.kept.String()
 }
-
-func TestASeedMakesTheSamePackets(t *testing.T) {
-	first, second := newGenerator(7), newGenerator(7)
-	kinds := make(map[byte]bool)
-	for i := range 5_000 {
-		make := (*generator).packet
-		if i%50 == 0 {
-			make = (*generator).login
-		}
-		a, b := make(first), make(second)
-		if !bytes.Equal(a, b) {
-			t.Fatalf("%x\n%x", a, b)
-		}
-		if len(a) > 0 {
-			kinds[a[0]>>4] = true
-		}
-	}
-	if len(kinds) < 16 {
-		t.Errorf("only %d types of packets", len(kinds))
-	}
-}
