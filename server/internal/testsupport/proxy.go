@@ -50,12 +50,5 @@ func NewProxy(t *testing.T, target string) *Proxy {
 	return p
 }
 
-// Join links a connection that another listener has accepted, and returns when it has ended.
-func (p *Proxy) Join(client net.Conn) {
-	if ended, linked := p.Link(client); linked {
-		<-ended // Close ends it at the latest
-	}
-}
-
 // Address is where the proxy listens.
 func (p *Proxy) Address() string { return p.listener.Addr().String() }

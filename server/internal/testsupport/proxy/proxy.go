@@ -85,6 +85,13 @@ func (p *Proxy) Link(client net.Conn) (ended <-chan struct{}, linked bool) {
 	return both, true
 }
 
+// Join is Link, and returns when both connections have ended.
+func (p *Proxy) Join(client net.Conn) {
+	if ended, linked := p.Link(client); linked {
+		<-ended // Close ends it at the latest
+	}
+}
+
 // pass copies one direction until its end. A queue between reading and writing takes the place of the buffers of
 // sockets: what has been sent is on its way, and outlives the connection that it was sent on.
 func (p *Proxy) pass(l *link, to, from net.Conn, way Direction) {
