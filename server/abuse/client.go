@@ -40,12 +40,9 @@ const (
 	readWithin = 20 * time.Second
 )
 
-// An attack that has passed a limit of the server panics with a breach, and one that cannot go on with a
-// stopped. Either ends the attack, as t.FailNow ends a test.
-type (
-	breach  string
-	stopped struct{ reason error }
-)
+// An attack that has passed a limit of the server panics with a breach, and one that cannot go on with an
+// error. Either ends the attack, as t.FailNow ends a test.
+type breach string
 
 // breach ends the attack: it has passed a limit.
 func (t *target) breach(format string, args ...any) { panic(breach(fmt.Sprintf(format, args...))) }
@@ -53,7 +50,7 @@ func (t *target) breach(format string, args ...any) { panic(breach(fmt.Sprintf(f
 // need ends the attack if there is an error: it cannot go on.
 func (t *target) need(err error) {
 	if err != nil {
-		panic(stopped{err})
+		panic(err)
 	}
 }
 

@@ -2,14 +2,15 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -90,8 +91,8 @@ func (a attack) beAttacker(t *target) (err error) {
 		case nil:
 		case breach:
 			fmt.Print(string(end))
-		case stopped:
-			err = end.reason
+		case error:
+			err = end
 		default:
 			panic(end)
 		}
@@ -109,11 +110,9 @@ func (r *runner) attack(ctx context.Context, a attack, s *serverProcess) (breach
 	if err != nil {
 		return "", err
 	}
-	var failure bytes.Buffer
-	cmd.Stderr = &failure
 	out, err := cmd.Output()
-	if err != nil && s.death() == "" {
-		return "", fmt.Errorf("the attacker failed: %w\n%s", err, failure.String())
+	if exit := new(exec.ExitError); errors.As(err, &exit) && s.death() == "" {
+		return "", fmt.Errorf("the attacker failed: %w\n%s", err, exit.Stderr)
 	}
 	return string(out), nil
 }
@@ -210,6 +209,9 @@ func (s *serverProcess) stop() {
 	<-s.ended // bounded: it is killed
 }
 
+// deathLine is the line that the runtime of Go prints.
+var deathLine = regexp.MustCompile(`(?m)^\[?(panic:|fatal error:|SIGSEGV).{0,70}`)
+
 // death returns why the server has ended, or "" while it runs.
 func (s *serverProcess) death() string {
 	select {
@@ -217,12 +219,8 @@ func (s *serverProcess) death() string {
 	default:
 		return ""
 	}
-	log, _ := os.ReadFile(s.log)
-	for line := range strings.Lines(string(log)) {
-		line = strings.TrimPrefix(line, "[")
-		if strings.HasPrefix(line, "panic:") || strings.HasPrefix(line, "fatal error:") || strings.HasPrefix(line, "SIGSEGV") {
-			return fmt.Sprintf("%.80s", line)
-		}
+	if log, _ := os.ReadFile(s.log); deathLine.Match(log) {
+		return string(deathLine.Find(log))
 	}
 	return s.cmd.ProcessState.String()
 }

@@ -1,5 +1,5 @@
 // Package rawmqtt writes MQTT 5 packets that may be wrong, and reads whole packets from a
-// socket. The attacks of server/abuse and the fuzzer of servers speak with it: a real MQTT
+// socket. The raw client of the tests and the fuzzer of servers speak with it: a real MQTT
 // client refuses to send what they send.
 //
 // A [Body] grows by one field after the other, and [Packet] puts a fixed header before it:
@@ -15,7 +15,6 @@ package rawmqtt
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 
@@ -38,10 +37,7 @@ func (b Body) Uint32(value uint32) Body { return binary.BigEndian.AppendUint32(b
 // Variable appends a variable byte integer [MQTT-1.5.5]. A value that four bytes cannot
 // hold gets a fifth, which no packet may have.
 func (b Body) Variable(value int) Body {
-	for ; value > 0x7f; value >>= 7 {
-		b = append(b, byte(value)|0x80)
-	}
-	return append(b, byte(value))
+	return binary.AppendUvarint(b, uint64(value))
 }
 
 // Text appends a string, or binary data, after its length in two bytes. Of a text of more
@@ -160,39 +156,21 @@ func retainFlag(retain bool) byte {
 	return 0
 }
 
-// ErrTooLarge is the error of Read for a packet that is longer than its limit.
-var ErrTooLarge = errors.New("the packet is longer than the limit")
-
 // Read reads one packet, whose body may have limit bytes at most, and returns its first
 // byte and its body.
-func Read(from *bufio.Reader, limit int) (first byte, body []byte, err error) {
+func Read(from *bufio.Reader, limit uint64) (first byte, body []byte, err error) {
 	first, err = from.ReadByte()
 	if err != nil {
 		return 0, nil, err
 	}
-	length, err := readVariable(from)
+	length, err := binary.ReadUvarint(from)
 	if err != nil {
 		return 0, nil, err
 	}
 	if length > limit {
-		return first, nil, fmt.Errorf("%d bytes, at most %d: %w", length, limit, ErrTooLarge)
+		return first, nil, fmt.Errorf("a packet of %d bytes, and %d at most are read", length, limit)
 	}
 	body = make([]byte, length)
 	_, err = io.ReadFull(from, body)
 	return first, body, err
-}
-
-func readVariable(from *bufio.Reader) (int, error) {
-	value := 0
-	for shift := 0; shift < 28; shift += 7 {
-		b, err := from.ReadByte()
-		if err != nil {
-			return 0, err
-		}
-		value |= int(b&0x7f) << shift
-		if b < 0x80 {
-			return value, nil
-		}
-	}
-	return 0, errors.New("the length of a packet has more than four bytes")
 }

@@ -300,14 +300,11 @@ func (c *RawClient) MustDisconnect(code byte, reason string) {
 }
 
 // Unsubscribe ends a subscription.
-func (c *RawClient) Unsubscribe(topic string) { c.Change(Packet(0xa2, []byte{0, 9, 0}, Text(topic))) }
-
-// Change sends a SUBSCRIBE or UNSUBSCRIBE packet and reads its acknowledgement.
-func (c *RawClient) Change(request []byte) {
+func (c *RawClient) Unsubscribe(topic string) {
 	c.T.Helper()
-	c.Write(request)
-	if ack := c.Read(); ack[len(ack)-1] > 1 {
-		c.T.Fatalf("%s: %x for %q", c.ID, ack, request)
+	c.Write(Packet(0xa2, []byte{0, 9, 0}, Text(topic)))
+	if ack := c.Read(); ack[0] != 0xb0 || ack[len(ack)-1] > 0 {
+		c.T.Fatalf("%s: got %x, want an UNSUBACK for %q", c.ID, ack, topic)
 	}
 }
 
