@@ -8,7 +8,6 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -190,47 +189,5 @@ func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		}
-	}
-}
-
-// A waiting message goes to the new connection and not to the old one.
-func TestATakeOverLosesNothingThatWaits(t *testing.T) {
-	t.Parallel()
-	address, s := testsupport.StartServer(t, server.Options{})
-	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600, Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(5)}
-	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	c.Subscribe("t")
-	const messages = 300
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		publisher.MustPublish("t", testsupport.Numbered(messages)...)
-	}()
-	heardOf := make(map[string]bool)
-	for len(heardOf) < messages {
-		for range 7 {
-			if len(heardOf) == messages {
-				break
-			}
-			h := c.Next()
-			heardOf[h.Payload] = true
-			c.Ack(h)
-		}
-		c = login.Connect(t, address)
-		if !c.Present {
-			t.Fatal("the session is not present")
-		}
-		for len(heardOf) < messages { // what was acknowledged in vain
-			h := c.Next()
-			c.Ack(h)
-			if isNew := !heardOf[h.Payload]; isNew {
-				heardOf[h.Payload] = true
-				break
-			}
-		}
-	}
-	await.Receive(told)
-	if got := s.Stats().DroppedMessages; got["session full"]+got["no receiver"] != 0 {
-		t.Errorf("dropped: %v", got)
 	}
 }

@@ -6,10 +6,8 @@ import (
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -101,37 +99,6 @@ func TestARequestMayComeInPieces(t *testing.T) {
 		}
 		if pong := c.Read(); pong[0] != 0xd0 {
 			t.Errorf("read %x, want PINGRESP", pong)
-		}
-	}
-}
-
-func TestWhatIsNotMQTTEndsTheConnectionAfterTheRequestsBeforeIt(t *testing.T) {
-	for _, garbage := range []string{
-		"\x00\x00",                 // no type
-		"\x30\xff\xff\xff\xff\xff", // no length
-		"\x3f\x00GET / HTTP/1.1\r\n\r\n",
-	} {
-		address := testsupport.Start(t, server.Options{})
-		c := testsupport.DialRaw(t, address, "p")
-		c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.PacketOf(t, c.Request("GET", "k")), []byte(garbage), testsupport.PacketOf(t, c.Request("SET", "k", "w")))
-		c.ReadReply()
-		if got := string(c.ReadReply().Payload); got != "$1\r\nv\r\n" {
-			t.Errorf("%q: reply %q", garbage, got)
-		}
-		for {
-			packet, err := c.TryRead()
-			if err != nil {
-				if errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Errorf("%q: the connection goes on", garbage)
-				}
-				break
-			}
-			if packet[0] != 0xe0 {
-				t.Errorf("%q: read %q", garbage, packet)
-			}
-		}
-		if got := testsupport.DialRaw(t, address, "other").Do("GET", "k"); got != "$1\r\nv\r\n" {
-			t.Errorf("%q: k holds %q", garbage, got)
 		}
 	}
 }
