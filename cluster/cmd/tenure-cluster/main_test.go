@@ -471,7 +471,6 @@ func TestFlagsThatMakeNoSenseAreRefused(t *testing.T) {
 		{"serve --etcd 127.0.0.1:1 --addr 127.0.0.1:0", "--etcd \"127.0.0.1:1\" is not"},
 		{"serve --etcd http://127.0.0.1:1 --addr 127.0.0.1:0 --etcd-ttl 1500ms", "whole seconds"},
 		{"serve --member a --cluster " + members + " --data " + dir, "another directory"},
-		{"attach mqtt://127.0.0.1:1 --etcd http://127.0.0.1:1 --wait", "--wait"},
 		{"attach mqtt://127.0.0.1:1 --member a", "unknown flag: --member"},
 		{"witness", "--member"},
 		{"replace c", "give the name"},

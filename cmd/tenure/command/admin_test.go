@@ -142,10 +142,6 @@ func TestTheStatusPageShowsTheLeasesAndTheRoleOfAttachedStores(t *testing.T) {
 	if state := eventually(t, page, isHeldBy("press-7", "gateway-a")); !state.Node.Ready || state.Info.Mode != "attach" || state.Info.Address != broker {
 		t.Errorf("the page shows %+v, %+v", state.Node, state.Info)
 	}
-	spare, _, _ := launchWithPage(t, exec.Command(path, "attach", broker, "--wait"), "standing by on ")
-	if state := stateOf(t, spare); state.Node.Ready || state.Node.Role != "standby" {
-		t.Errorf("the page of the spare shows %+v", state.Node)
-	}
 }
 
 func TestAFlagOfTheStatusPageThatIsWrongIsRefused(t *testing.T) {
@@ -221,8 +217,6 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 	page = strings.TrimPrefix(page, "http://")
 	_, port, _ := net.SplitHostPort(page)
 	broker := "mqtt://" + mosquitto.Start(t, "").Address // without a store
-	spare, _, _ := launchWithPage(t, exec.Command(path, "attach", attachedBroker(t, path), "--wait"), "standing by on ")
-	spare = strings.TrimPrefix(spare, "http://")
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -243,9 +237,6 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 	}{
 		{"a page that is ready", []string{"--admin", page}, 0, "ready: active"},
 		{"the same by the address of all interfaces", []string{"--admin", ":" + port}, 0, "ready: active"},
-		{"a page of a standby", []string{"--admin", spare}, exitUnreachable, "not ready: standby"},
-		{"a standby that is allowed", []string{"--admin", spare, "--standby-ok"}, 0, "ready: standby"},
-		{"a standby that works", []string{"--admin", spare, "--live"}, 0, "ok"},
 		{"no page", []string{"--admin", unused}, exitUnreachable, "does not answer"},
 		{"a page that hangs", []string{"--admin", silent.Addr().String(), "--timeout", "100ms"}, exitUnreachable, "no answer within --timeout 100ms"},
 		{"a broker in place of a page", []string{"--admin", strings.TrimPrefix(address, "mqtt://")}, exitUnreachable, "the status page of tenure?"},
@@ -273,18 +264,10 @@ func TestHealthSaysWithItsExitCodeWhetherAStoreAnswers(t *testing.T) {
 		})
 	}
 	// A script has the reason as JSON, and an operator has it on standard error.
-	got := tenure(t, "", nil, "health", "--admin", spare, "--json")
-	if got.code != exitUnreachable || !strings.HasPrefix(got.stdout, `{"healthy":false,"answer":"not ready: standby: `) || !strings.HasPrefix(got.stderr, "tenure: not ready: standby: ") {
-		t.Errorf("a standby as JSON: %+v", got)
+	got := tenure(t, "", nil, "health", "--admin", unused, "--json")
+	if got.code != exitUnreachable || !strings.HasPrefix(got.stdout, `{"healthy":false,"answer":"`) || !strings.HasPrefix(got.stderr, "tenure: ") {
+		t.Errorf("no page as JSON: %+v", got)
 	}
-}
-
-// attachedBroker returns the URL of a broker with a store.
-func attachedBroker(t *testing.T, path string) string {
-	t.Helper()
-	broker := "mqtt://" + mosquitto.Start(t, "").Address
-	launch(t, exec.Command(path, "attach", broker, "--memory"), "attached to ")
-	return broker
 }
 
 // otherPage returns the address of a server that says 200 to everything.

@@ -28,7 +28,6 @@ type attachSettings struct {
 	store       storeFlags
 	broker      string // in place of the argument
 	maxClients  int
-	wait        bool
 	admin       adminFlags
 	replication Replication // nil: there is none
 }
@@ -46,9 +45,7 @@ ws://host/mqtt or wss://host/mqtt for WebSocket.
 The store does not learn which user sent a request, so users and rules are the
 broker's; docs/attach.md says which it needs, and how long its queues must be. One
 broker has one store: the command ends with an error when another one answers.
-With --wait it stands by in that case, and answers when the other store is gone. It
-begins empty then and in memory, with a hold-off of 10 s unless --hold-off gives
-the longest TTL in use. SIGHUP does not stop a store.
+SIGHUP does not stop a store.
 
 ` + dataHelp + `
 By default each broker has a directory of its own. If another store has answered on
@@ -82,7 +79,6 @@ func (s *attachSettings) register(flags *pflag.FlagSet) {
 	s.admin.register(flags)
 	flags.StringVar(&s.broker, "broker", "", "the URL, where no argument gives it: for TENURE_BROKER and the file of --config")
 	s.credentials.register(flags)
-	flags.BoolVar(&s.wait, "wait", false, "stand by while another store answers on the broker, and answer when it is gone; its data is gone with it")
 	flags.IntVar(&s.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
 }
 
@@ -144,15 +140,9 @@ func (s *attachSettings) run(cmd *cobra.Command) (err error) {
 		defer closeJournal(data, &err)
 		options.Journal = data
 	}
-	for {
-		err = s.serve(cmd, process, where, options)
-		if !s.wait || !errors.Is(err, attach.ErrAnotherStore) {
-			break
-		}
-		process.logger.Warn("another store has taken the place of this one, so the data of this one is void; standing by again, with an empty store", "reason", err)
-	}
+	err = s.serve(cmd, process, where, options)
 	if errors.Is(err, attach.ErrAnotherStore) {
-		return fmt.Errorf("%w; one broker has one store; with --wait this one stands by until the other is gone", err)
+		return fmt.Errorf("%w; one broker has one store", err)
 	}
 	if errors.Is(err, attach.ErrStaleData) {
 		return fmt.Errorf("%w. The data is in %s: move it away, or give another directory with --data, and give --hold-off", err, where)
@@ -174,11 +164,10 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, where strin
 		return err
 	}
 	monitored := &monitoredStore{
-		Store:     store,
-		process:   process,
-		where:     where,
-		broker:    s.broker,
-		onWaiting: func() { process.ready(cmd, "standing by on "+s.broker) },
+		Store:   store,
+		process: process,
+		where:   where,
+		broker:  s.broker,
 		onReady: func() {
 			process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, where))
 			s.store.warnOfMemory(process.logger)
@@ -188,12 +177,11 @@ func (s *attachSettings) serve(cmd *cobra.Command, process *process, where strin
 	return process.run(cmd.Context(), nil, monitored.Serve)
 }
 
-// monitoredStore is an attached store that says when it stands by and when it answers.
+// monitoredStore is an attached store that says when it answers.
 type monitoredStore struct {
 	*attach.Store
 	process       *process
 	broker, where string
-	onWaiting     func() // with attach.Options.Wait
 	onReady       func()
 }
 
@@ -201,22 +189,16 @@ type monitoredStore struct {
 func (m *monitoredStore) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
 	node := m.process.node
-	status := admin.Store{Identity: m.Identity(), State: m.State, Attached: m.Stats, Usage: func() server.Usage { return server.Usage{Store: m.Usage()} }}
 	node.Describe(m.broker, m.where)
-	node.Serve(status)
+	node.Serve(admin.Store{
+		Identity: m.Identity(), State: m.State, Attached: m.Stats,
+		Usage: func() server.Usage { return server.Usage{Store: m.Usage()} },
+	})
 	var tasks sync.WaitGroup
 	tasks.Go(func() { memory.Release(working) })
 	tasks.Go(func() {
 		select {
-		case <-m.Waiting():
-			node.StandBy(nil)
-			m.onWaiting()
 		case <-m.Ready():
-		case <-working.Done():
-		}
-		select {
-		case <-m.Ready():
-			node.Serve(status)
 			m.onReady()
 		case <-working.Done():
 		}
@@ -234,15 +216,6 @@ func (s *attachSettings) options() (attach.Options, error) {
 		WebSocket:  tenurews.Upgrade,
 		Store:      s.store.options(),
 		MaxClients: s.maxClients,
-		Wait:       s.wait,
-	}
-	if s.wait && s.store.data.dir != "" {
-		return options, usage(errors.New("--wait begins without data, because what the other store has granted is not in --data; give one of them"))
-	}
-	s.store.data.memory = s.store.data.memory || s.wait
-	if s.wait && options.Store.HoldOff == 0 {
-		s.store.HoldOff = attach.SpareHoldOff
-		options.Store = s.store.options()
 	}
 	var err error
 	if s.passwordFile != "" {

@@ -194,7 +194,6 @@ func TestAttachRefusesWrongUsageAndNamesTheCure(t *testing.T) {
 		{"credentials in the URL", []string{"mqtt://store:secret@localhost"}, exitUsage, "like mqtt://host:1883"},
 		{"a negative limit", []string{"mqtt://localhost", "--max-keys", "-1"}, exitUsage, "0 means no limit"},
 		{"a negative hold-off", []string{"mqtt://localhost", "--hold-off", "-1s"}, exitUsage, "0 means none"},
-		{"a spare with data", []string{"mqtt://localhost", "--wait", "--data", empty}, exitUsage, "--wait begins without data"},
 		{"a dialect that does not exist", []string{"mqtt://localhost", "--dialect", "klingon"}, exitUsage, "choose auto, deployed or documented"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

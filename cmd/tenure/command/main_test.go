@@ -214,7 +214,7 @@ func TestHelpShowsEveryFlagAndAnExample(t *testing.T) {
 	for name, wants := range map[string][]string{
 		"serve": {"--addr", "--hold-off", "--max-keys", "--max-bytes", "--max-packet-size", "--dialect", "--verbose",
 			"--tls-cert", "--tls-key", "--client-ca", "--auth", "--insecure", "--strict", "--lock-prefix", "--max-value", "--max-watches",
-			"--max-clients", "--max-memory", "--retain", "--max-retained", "--max-retained-bytes", "--max-outgoing-bytes", "--max-all-outgoing-bytes",
+			"--max-clients", "--max-memory", "--max-outgoing-bytes", "--max-all-outgoing-bytes",
 			"--max-session-bytes", "--max-session-messages", "--max-all-session-bytes", "--max-sessions-per-user", "--max-subscriptions",
 			"--password-checks", "--packet-timeout", "--max-unauthenticated", "--max-unauthenticated-per-address", "--dedup-window", "SIGHUP", "the command attach"},
 		"attach": {"--username", "--password-file", "--tls-ca", "--tls-cert", "--tls-key", "--max-clients",
@@ -283,7 +283,7 @@ func TestSettingsReachAllCommands(t *testing.T) {
 	if got := tenure(t, "", append(operations, "AIO_BROKER_TCP_PORT=x"), "get", "k"); got.code != exitUsage || !strings.Contains(got.stderr, "AIO_BROKER_TCP_PORT") {
 		t.Errorf("a variable that makes no sense: %+v", got)
 	}
-	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory"); got.code != exitRefused || !strings.Contains(got.stderr, "the broker is a tenure serve, which has a store of its own: point the clients at it, and leave attach out") {
+	if got := tenure(t, "", []string{"TENURE_BROKER=" + address}, "attach", "--memory"); got.code != exitRefused || !strings.Contains(got.stderr, "belongs to the state store of this server") {
 		t.Errorf("attach: %+v", got)
 	}
 	misspelled := []string{"TENURE_BROKER=" + address, "TENURE_BROKKER=" + other}
@@ -376,7 +376,7 @@ func TestLimitsAreDerivedFromMaxMemoryAndLoggedOnce(t *testing.T) {
 		t.Fatalf("%d lines about limits in\n%s", len(lines), log)
 	}
 	for _, want := range []string{" memory=536870912 ", " clients=819 ", " keys=77 ", " key-bytes=134217728 ", " session-bytes=1048576 ",
-		" all-session-bytes=2147483648 ", " all-outgoing-bytes=67108864 ", " retain=false "} {
+		" all-session-bytes=2147483648 ", " all-outgoing-bytes=67108864 "} {
 		if !strings.Contains(lines[0], want) {
 			t.Errorf("%q is not in %s", want, lines[0])
 		}
@@ -397,8 +397,6 @@ func TestLimitsWithoutEffectAreRefused(t *testing.T) {
 		{[]string{"--addr", "127.0.0.1:0", "--packet-timeout", "-1s"}, "tenure: --packet-timeout -1s is negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-unauthenticated-per-address", "-1"}, "tenure: --max-unauthenticated-per-address -1 is negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-packet-size", "5"}, "tenure: --max-packet-size 5 is below 1024"},
-		{[]string{"--max-retained", "1"}, "--max-retained limits retained messages; give --retain too"},
-		{[]string{"--max-retained-bytes", "1"}, "give --retain too"},
 	} {
 		out, err := exec.Command(path, append([]string{"serve", "--memory"}, test.arguments...)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), test.want) {

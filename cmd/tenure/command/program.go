@@ -48,7 +48,6 @@ var optionFlags = map[string]string{
 	"server.Limits.SessionMessages":       "max-session-messages",
 	"server.Limits.SessionsPerUser":       "max-sessions-per-user",
 	"server.Limits.Subscriptions":         "max-subscriptions",
-	"server.Limits.RetainedMessages":      "max-retained",
 	"attach.MaxClients":                   "max-clients",
 	"attach.TLS":                          "tls-ca, --tls-cert or --tls-key",
 	"transport.ClientID":                  "client-id",

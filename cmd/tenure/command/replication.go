@@ -202,9 +202,6 @@ func (s *serveSettings) clientAddress(listening net.Addr) (string, error) {
 
 // serveReplicated stands by and serves until the command is interrupted.
 func (s *attachSettings) serveReplicated(cmd *cobra.Command, process *process, options attach.Options) (err error) {
-	if s.wait {
-		return usage(errors.New("--wait is for a spare without data; the processes of a store that they share take turns without it"))
-	}
 	settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
 	if settings.Dir, err = s.store.data.directoryFor(s.replication, cmd.Flags(), serveFolder); err != nil {
 		return err

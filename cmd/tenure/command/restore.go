@@ -12,7 +12,7 @@ func restoreCommand() *cobra.Command {
 	task := &dataTask{
 		doing: "restoring",
 		done:  "restored",
-		left:  func(arguments []string) string { return "nothing was left in " + arguments[1] },
+		left:  func(arguments []string) string { return "no data was left in " + arguments[1] },
 		do: func(ctx context.Context, arguments []string, progress journal.Progress) (journal.Report, error) {
 			return journal.RestoreBackup(ctx, arguments[0], arguments[1], progress)
 		},

@@ -100,20 +100,15 @@ func (s *serveSettings) register(flags *pflag.FlagSet) {
 	settings.Bytes(flags, &limits.AllOutgoingBytes, "max-all-outgoing-bytes",
 		"how many bytes may wait to be written to all connections; 0 means 256MiB, or less as --max-memory allows")
 	settings.Bytes(flags, &limits.SessionBytes, "max-session-bytes",
-		"how many bytes of QoS 1 messages may wait for one client, connected or not; "+
+		"how many bytes of messages may wait for one client; "+
 			"0 means 4MiB, or less as --max-memory allows")
 	flags.IntVar(&limits.SessionMessages, "max-session-messages", 0,
-		"how many QoS 1 messages may wait for one client; 0 means 10000")
+		"how many messages may wait for one client; 0 means 10000")
 	settings.Bytes(flags, &limits.AllSessionBytes, "max-all-session-bytes",
-		"how many bytes of QoS 1 messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
+		"how many bytes of messages may wait for all clients; 0 means 256MiB, or less as --max-memory allows")
 	flags.IntVar(&limits.SessionsPerUser, "max-sessions-per-user", 0,
 		"how many sessions are kept for disconnected clients of one user; 0 means 100")
 	flags.IntVar(&limits.Subscriptions, "max-subscriptions", 0, "how many subscriptions a client may have; 0 means 1000")
-	flags.BoolVar(&s.Retain, "retain", false, "allow retained messages")
-	flags.IntVar(&limits.RetainedMessages, "max-retained", 0,
-		"how many messages may be retained, with --retain; 0 means 10000")
-	settings.Bytes(flags, &limits.RetainedBytes, "max-retained-bytes",
-		"how many bytes retained messages may have together; 0 means 64MiB, or less as --max-memory allows")
 	flags.IntVar(&s.PasswordChecks, "password-checks", 0,
 		"how many passwords are checked at once; others wait, in turns by address; 0 means half of the processors")
 	flags.IntVar(&s.MaxUnauthenticated, "max-unauthenticated", 256,
@@ -149,9 +144,6 @@ func (s *serveSettings) run(cmd *cobra.Command) (err error) {
 	}
 	s.limitCollector()
 	s.Store, s.Logger = s.store.options(), process.logger
-	if err := s.checkRetained(cmd.Flags().Changed); err != nil {
-		return usage(err)
-	}
 	reloads, err := s.readFiles()
 	if err != nil {
 		return usage(err)
@@ -272,16 +264,6 @@ func sayStopped(cmd *cobra.Command) error {
 	return nil
 }
 
-// checkRetained refuses limits of retained messages where none are allowed.
-func (s *serveSettings) checkRetained(changed func(name string) bool) error {
-	for _, name := range []string{"max-retained", "max-retained-bytes"} {
-		if changed(name) && !s.Retain {
-			return fmt.Errorf("--%s limits retained messages; give --retain too", name)
-		}
-	}
-	return nil
-}
-
 // readFiles reads the files that flags name, and returns how to read them again.
 func (s *serveSettings) readFiles() ([]reload, error) {
 	var reloads []reload
@@ -340,10 +322,8 @@ const (
 
 // dropFlags gives the flags that raise the limit behind a reason to drop messages.
 var dropFlags = map[server.MessageDropReason]string{
-	server.MessageConnectionFull: "--max-outgoing-bytes, --max-all-outgoing-bytes",
-	server.MessageSessionFull:    "--max-session-bytes, --max-session-messages",
-	server.MessageSessionsFull:   "--max-all-session-bytes",
-	server.MessageNotRetained:    "--max-retained, --max-retained-bytes",
+	server.MessageSessionFull:  "--max-session-bytes, --max-session-messages",
+	server.MessageSessionsFull: "--max-all-session-bytes",
 }
 
 // reportUsage logs what a server holds and which messages it dropped because of a limit,
@@ -385,6 +365,5 @@ func reportHeld(logger *slog.Logger, u server.Usage) {
 		"dedup-entries", u.Store.DedupEntries,
 		"sessions", u.Sessions, "subscriptions", u.Subscriptions, "subscription-bytes", u.SubscriptionBytes,
 		"session-messages", u.WaitingMessages, "session-bytes", u.WaitingBytes,
-		"outgoing-bytes", u.OutgoingBytes, "arriving-bytes", u.ArrivingBytes,
-		"retained", u.RetainedMessages, "retained-bytes", u.RetainedBytes)
+		"outgoing-bytes", u.OutgoingBytes, "arriving-bytes", u.ArrivingBytes)
 }
