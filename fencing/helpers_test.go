@@ -12,6 +12,7 @@ import (
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -22,31 +23,52 @@ const (
 	ttl       = 2 * time.Second
 )
 
-// node is one process: its client, its connection, and the lease it campaigns for.
+func must[T any](t *testing.T, value T, err error) T {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// node is one process: its client and its connection.
 type node struct {
 	*transport.Client
-	conn  *transporttest.Conn
-	lease *lease.Lease
+	conn *transporttest.Conn
 }
 
 func newNode(t *testing.T, store *transporttest.Store, id string) node {
 	t.Helper()
 	client, conn := store.Client(t, id, transport.ClientOptions{})
-	l, err := lease.New(client, leaseName, lease.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return node{Client: client, conn: conn, lease: l}
+	return node{client, conn}
 }
 
-// lead acquires the lease and returns a guard on it.
-func (n node) lead(t *testing.T) (*fencing.Guard, *lease.Tenure) {
+// leadWith acquires a lease and returns a guard on it.
+func leadWith(t *testing.T, client *transport.Client, name string, options lease.Options) (*fencing.Guard, *lease.Tenure) {
 	t.Helper()
-	tenure, err := n.lease.Acquire(t.Context())
+	if options.TTL == 0 {
+		options.TTL = ttl
+	}
+	l, err := lease.New(client, name, options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fencing.NewGuard(n.Client, tenure), tenure
+	tenure, err := l.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fencing.NewGuard(client, tenure), tenure
+}
+
+func (n node) lead(t *testing.T) (*fencing.Guard, *lease.Tenure) {
+	t.Helper()
+	return leadWith(t, n.Client, leaseName, lease.Options{})
+}
+
+func mustSet(t *testing.T, g *fencing.Guard, key, value string) hlc.Timestamp {
+	t.Helper()
+	version, err := g.Set(t.Context(), key, []byte(value))
+	return must(t, version, err)
 }
 
 func (n node) mustHold(t *testing.T, key, want string) {
@@ -57,11 +79,35 @@ func (n node) mustHold(t *testing.T, key, want string) {
 	}
 }
 
-// count returns a counter of the requests from now on for which these returns true.
+func (n node) mustLack(t *testing.T, key string) {
+	t.Helper()
+	if entry, err := n.Get(t.Context(), key); err != nil || entry.Exists {
+		t.Errorf("the store holds %+v, %v", entry, err)
+	}
+}
+
+// mustLast checks that a tenure has not ended.
+func mustLast(t *testing.T, tenure *lease.Tenure) {
+	t.Helper()
+	if err := context.Cause(tenure.Context()); err != nil {
+		t.Errorf("the tenure has ended: %v", err)
+	}
+}
+
+func mustRestart(t *testing.T, store *transporttest.Store, back node) {
+	t.Helper()
+	if err := store.Restart(statestore.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	back.conn.Restore()
+}
+
+// count returns a counter of the requests from now on for which these returns true, watches apart: a tenure
+// watches its own key.
 func (n node) count(these func(transport.Request) bool) *atomic.Int64 {
 	counter := new(atomic.Int64)
 	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-		if these(request) {
+		if these(request) && !bytes.Contains(request.Payload, []byte("KEYNOTIFY")) {
 			counter.Add(1)
 		}
 		return transporttest.Fault{}
@@ -69,16 +115,10 @@ func (n node) count(these func(transport.Request) bool) *atomic.Int64 {
 	return counter
 }
 
-// countAll returns a counter of the requests from now on, except those about watches: a tenure
-// watches its own key.
-func (n node) countAll() *atomic.Int64 {
-	return n.count(func(request transport.Request) bool { return !bytes.Contains(request.Payload, []byte("KEYNOTIFY")) })
-}
+func anyRequest(transport.Request) bool { return true }
 
-// countTokens returns a counter of the requests from now on that carry a token.
-func (n node) countTokens() *atomic.Int64 {
-	return n.count(func(request transport.Request) bool { return request.FencingToken != "" })
-}
+// carriesToken reports whether a request carries a token.
+func carriesToken(request transport.Request) bool { return request.FencingToken != "" }
 
 // stoppedClock is the clock of a process that stands still.
 type stoppedClock struct {
@@ -96,6 +136,7 @@ func (c *stoppedClock) read() time.Duration {
 // between the check and the write. Its goroutines do not learn that its time is over.
 type staleTenure struct {
 	*lease.Tenure
+	guard *fencing.Guard
 	clock *stoppedClock
 	token hlc.Token
 }
@@ -104,14 +145,7 @@ type staleTenure struct {
 func stop(t *testing.T, client *transport.Client, lasts time.Duration) staleTenure {
 	t.Helper()
 	clock := new(stoppedClock)
-	l, err := lease.New(client, leaseName, lease.Options{TTL: lasts, Clock: clock.read, NoWatch: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tenure, err := l.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard, tenure := leadWith(t, client, leaseName, lease.Options{TTL: lasts, Clock: clock.read, NoWatch: true})
 	tenure.StopRenewing()
 	token, err := tenure.Token()
 	if err != nil {
@@ -120,21 +154,7 @@ func stop(t *testing.T, client *transport.Client, lasts time.Duration) staleTenu
 	if _, err := client.Del(t.Context(), leaseName, transport.DelOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	return staleTenure{tenure, clock, token}
-}
-
-// leadLater returns a guard of another lease. All tokens of a store have one order, so it has the newest.
-func leadLater(t *testing.T, client *transport.Client) *fencing.Guard {
-	t.Helper()
-	l, err := lease.New(client, "press-7/later", lease.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tenure, err := l.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fencing.NewGuard(client, tenure)
+	return staleTenure{tenure, guard, clock, token}
 }
 
 // altered is a connection that changes requests and replies.
@@ -165,13 +185,21 @@ func (a altered) client(t *testing.T) *transport.Client {
 	return client
 }
 
+// withStore runs a test in virtual time, with a store and a node.
+func withStore(t *testing.T, test func(t *testing.T, store *transporttest.Store, n node)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		test(t, store, newNode(t, store, "node-a"))
+	})
+}
+
 // inBubble runs a test in virtual time with two nodes: the second leads, and the first led
 // before.
 func inBubble(t *testing.T, test func(t *testing.T, former, present node, stale staleTenure, guard *fencing.Guard)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		former, present := newNode(t, store, "node-a"), newNode(t, store, "node-b")
+	withStore(t, func(t *testing.T, store *transporttest.Store, former node) {
+		present := newNode(t, store, "node-b")
 		stale := stop(t, former.Client, time.Minute)
 		guard, _ := present.lead(t)
 		test(t, former, present, stale, guard)
@@ -205,7 +233,24 @@ var methods = []guardMethod{
 	}},
 }
 
-// writingMethods are the methods that send the token.
-func writingMethods() []guardMethod {
-	return slices.DeleteFunc(slices.Clone(methods), func(m guardMethod) bool { return !m.writes })
+// methodOf returns the method of a name.
+func methodOf(name string) guardMethod {
+	return methods[slices.IndexFunc(methods, func(m guardMethod) bool { return m.name == name })]
+}
+
+func eachMethod(t *testing.T, test func(t *testing.T, method guardMethod)) {
+	t.Helper()
+	for _, method := range methods {
+		t.Run(method.name, func(t *testing.T) { test(t, method) })
+	}
+}
+
+// eachWritingMethod is eachMethod for the methods that send the token.
+func eachWritingMethod(t *testing.T, test func(t *testing.T, method guardMethod)) {
+	t.Helper()
+	eachMethod(t, func(t *testing.T, method guardMethod) {
+		if method.writes {
+			test(t, method)
+		}
+	})
 }
