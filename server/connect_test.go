@@ -310,8 +310,8 @@ func TestAConnectionThatIsClosedWaitsForNoClientId(t *testing.T) {
 func TestAClientWithALongIDDoesNotFillTheDisk(t *testing.T) {
 	d := startDurable(t, server.Options{})
 	testsupport.Connect(t, d.address, strings.Repeat("i", 256), nil)
-	if c, err := testsupport.TryDialPacketClient(d.address, strings.Repeat("i", 257), nil); err == nil {
-		_ = c.Disconnect()
+	if c, err := testsupport.TryDialRaw(d.address, strings.Repeat("i", 257)); err == nil {
+		_ = c.TryDisconnect()
 		t.Error("a client with an id of 257 bytes is connected")
 	} else if !strings.Contains(err.Error(), "257 bytes; a server that keeps its data takes at most 256") {
 		t.Errorf("%v; want the reason", err)

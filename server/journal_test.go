@@ -1,12 +1,10 @@
 package server_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -198,7 +196,7 @@ func TestEverythingButWatchesSurvivesARestart(t *testing.T) {
 			connect := testsupport.ConnectPacket{ID: "again", Resume: true, Expiry: 3600}
 			resumes := func() *testsupport.RawClient {
 				c := connect.Connect(t, d.address)
-				c.Subscribe(c.Topic())
+				c.Subscribe(c.ReplyTo)
 				return c
 			}
 			again := resumes()
@@ -253,9 +251,9 @@ func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T)
 	value := strings.Repeat("v", 900<<10)
 	release := d.journal.Hold()
 	defer release()
-	var writers []*testsupport.PacketClient
+	var writers []*testsupport.RawClient
 	for i := range 20 {
-		w := testsupport.DialPacketClient(t, d.address, fmt.Sprintf("writer%d", i), nil)
+		w := testsupport.DialRaw(t, d.address, fmt.Sprintf("writer%d", i))
 		if err := w.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), value}}); err != nil {
 			t.Fatal(err)
 		}
@@ -289,7 +287,7 @@ func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
 		each = 100 // the race detector slows down writing more than queueing
 	}
 	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 3 << 20, AllOutgoingBytes: 32 << 20}})
-	watcher := testsupport.DialPacketClient(t, d.address, "watcher", nil)
+	watcher := testsupport.DialRaw(t, d.address, "watcher")
 	watcher.MustDo(t, 0, "+OK\r\n", "KEYNOTIFY", "k")
 	requests := make([]testsupport.Exchange, each)
 	for i := range requests {
@@ -297,9 +295,9 @@ func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
 	}
 	release := d.journal.Hold()
 	defer release()
-	all := make([]*testsupport.PacketClient, writers)
+	all := make([]*testsupport.RawClient, writers)
 	for i := range all {
-		all[i] = testsupport.DialPacketClient(t, d.address, fmt.Sprintf("c%d", i), nil)
+		all[i] = testsupport.DialRaw(t, d.address, fmt.Sprintf("c%d", i))
 		if err := all[i].SendRequests(0, nil, requests...); err != nil {
 			t.Fatal(err)
 		}
@@ -367,18 +365,10 @@ func TestOneUserDoesNotKeepTheChangesOfOthersFromASlowJournal(t *testing.T) {
 	steps := &steppedJournal{Journal: new(transporttest.Journal).Open(), step: make(chan struct{}, 6)}
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Journal: steps})
 	t.Cleanup(func() { close(steps.step) }) // before the server stops, which commits
-	dial := func(client, user string) *testsupport.PacketClient {
+	dial := func(client, user string) *testsupport.RawClient {
 		t.Helper()
-		c := &testsupport.PacketClient{ID: client, ReplyTo: "clients/" + client + "/response"}
-		var err error
-		if c.Conn, err = net.Dial("tcp", address); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Conn.Close() })
-		c.In = bufio.NewReader(c.Conn)
-		if err := c.Connect(func(p *packets.Connect) { p.UsernameFlag, p.Username = true, user }); err != nil {
-			t.Fatal(err)
-		}
+		c := testsupport.ConnectPacket{ID: client, User: user}.Connect(t, address)
+		c.Subscribe(c.ReplyTo)
 		return c
 	}
 	victim := dial("victim", "alice")
@@ -446,16 +436,16 @@ func TestClientsThatComeAndGoLeaveNothingBehind(t *testing.T) {
 		var group sync.WaitGroup
 		for i := range clients {
 			group.Go(func() {
-				c, err := testsupport.TryDialPacketClient(address, fmt.Sprint(name, i/2), nil) // half of them are taken over
+				c, err := testsupport.TryDialRaw(address, fmt.Sprint(name, i/2)) // half of them are taken over
 				for n, words := range [][]string{{"KEYNOTIFY", "hot"}, {"SET", "hot", name}, {"GET", name}} {
 					if err == nil {
-						_ = c.Do(n, nil, testsupport.Exchange{Words: words})
+						_ = c.Exchange(n, nil, testsupport.Exchange{Words: words})
 					}
 				}
 				switch {
 				case err != nil:
 				case i%3 == 0:
-					_ = c.Disconnect()
+					_ = c.TryDisconnect()
 				default:
 					c.Reset()
 				}
@@ -491,7 +481,7 @@ func mustBeEmpty(t *testing.T, s *server.Server) {
 func TestLongRepliesThatWaitAreBounded(t *testing.T) {
 	const limit = 1 << 20
 	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
-	p := testsupport.DialPacketClient(t, d.address, "p", nil)
+	p := testsupport.DialRaw(t, d.address, "p")
 	value := strings.Repeat("v", 100<<10)
 	requests := []testsupport.Exchange{{Words: []string{"SET", "k", value}, Want: "+OK\r\n"}}
 	for range 100 {
@@ -565,12 +555,12 @@ func TestAClientThatLeavesWhileItsRepliesWaitLeavesNothingBehind(t *testing.T) {
 	release := d.journal.Hold()
 	defer release()
 	for range 50 {
-		p := testsupport.DialPacketClient(t, d.address, "p", nil)
+		p := testsupport.DialRaw(t, d.address, "p")
 		if err := p.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", "k", "v"}}, testsupport.Exchange{Words: []string{"GET", "k"}}); err != nil {
 			t.Fatal(err)
 		}
-		if packet, err := p.Receive(); err != nil || packet.Type != packets.PUBACK {
-			t.Fatalf("%v, %v; want PUBACK", packet, err)
+		if packet, err := p.Receive(); err != nil || packet[0]>>4 != packets.PUBACK {
+			t.Fatalf("%x, %v; want PUBACK", packet, err)
 		}
 		p.Reset()
 	}

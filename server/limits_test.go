@@ -294,7 +294,7 @@ func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
 		in := bufio.NewReaderSize(conn, 16)
-		for _, packet := range [][]byte{rawmqtt.Login{ClientID: "idle-" + strconv.Itoa(i), KeepAlive: 60}.Packet(), packet} {
+		for _, packet := range [][]byte{rawmqtt.Login{ID: "idle-" + strconv.Itoa(i), KeepAlive: 60}.Packet(), packet} {
 			if _, err := conn.Write(packet); err != nil {
 				t.Fatal(err)
 			}

@@ -325,14 +325,14 @@ func broken() *atomic.Bool {
 // Invariant 55: no sequence of bytes from one connection affects anything beyond it.
 func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
 	const often = 15 // more than are logged at once
-	for name, cause := range map[string]func(*testsupport.PacketClient){
-		"a request": func(c *testsupport.PacketClient) {
+	for name, cause := range map[string]func(*testsupport.RawClient){
+		"a request": func(c *testsupport.RawClient) {
 			c.WriteString(string(testsupport.RequestWill(c.ID).Request("SET", "boom", "v")))
 		},
-		"a publication": func(c *testsupport.PacketClient) {
+		"a publication": func(c *testsupport.RawClient) {
 			c.WriteString(string(rawmqtt.Message{Topic: "boom", QoS: 1, ID: 5}.Packet()))
 		},
-		"a subscription": func(c *testsupport.PacketClient) { c.WriteString(string(rawmqtt.SubscribeTo(5, 0, "aching"))) },
+		"a subscription": func(c *testsupport.RawClient) { c.WriteString(string(rawmqtt.SubscribeTo(5, 0, "aching"))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log logbuffer.Buffer

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -214,7 +215,7 @@ func TestInvariant23ARequestThatIsDeliveredAgainIsAppliedOnce(t *testing.T) {
 			address := testsupport.Start(t, server.Options{})
 			connect := func(packet testsupport.ConnectPacket) *testsupport.RawClient {
 				c := packet.Connect(t, address)
-				c.Subscribe(c.Topic())
+				c.Subscribe(c.ReplyTo)
 				return c
 			}
 			p := connect(test.first)
@@ -294,15 +295,13 @@ func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testi
 	will := testsupport.RequestWill("p", "VDEL", "lock", "p:1")
 	will.Session = 600
 	p := will.Connect(t, address, "p")
-	var first *packets.Publish
+	var first []byte
 	for i := range window { // all of them unacknowledged, as far as the client knows
-		request := p.Request(i, nil, "SET", fmt.Sprint("k", i), "v", "NX")
+		request := testsupport.PacketOf(t, p.RequestNumber(i, "SET", fmt.Sprint("k", i), "v", "NX"))
 		if i == 0 {
 			first = request
 		}
-		if err := p.Send(request); err != nil {
-			t.Fatal(err)
-		}
+		p.Write(request)
 	}
 	testsupport.Eventually(t, "all are applied", func() bool { return s.Stats().Requests == window })
 	_ = p.Conn.Close()
@@ -310,10 +309,7 @@ func TestInvariant23ARequestThatIsDeliveredAgainAfterAWillIsAppliedOnce(t *testi
 	other := testsupport.Connect(t, address, "other", nil)
 	other.Do("DEL", "k0")
 	p = will.Connect(t, address, "p")
-	first.Duplicate = true
-	if err := p.Send(first); err != nil {
-		t.Fatal(err)
-	}
+	p.Write(testsupport.Again(first))
 	if err := p.ReadReplies(0, testsupport.Exchange{Want: "+OK\r\n"}); err != nil {
 		t.Error(err)
 	}
@@ -413,13 +409,13 @@ func TestASweepEndsNoSessionThatHasBegunToBeKeptAgain(t *testing.T) {
 // A packet is decoded in place, so a part of it that is kept without a copy keeps all of it.
 func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
-	c := testsupport.DialPacketClient(t, address, "p", nil)
+	c := testsupport.DialRaw(t, address, "p")
 	const requests, padding = 200, 60 << 10
 	ask := func(i int, want string, words ...string) {
 		t.Helper()
-		err := c.Do(i, func(message *packets.Publish) {
-			message.Properties.ContentType = strings.Repeat("x", padding)
-			message.Properties.User = append(message.Properties.User, packets.User{Key: "__ft", Value: fmt.Sprintf("%d:0:node-%03d", time.Now().UnixMilli(), i)})
+		err := c.Exchange(i, func(message *mqtt.Message) {
+			message.ContentType = strings.Repeat("x", padding)
+			message.User = append(message.User, mqtt.UserProperty{Name: "__ft", Value: fmt.Sprintf("%d:0:node-%03d", time.Now().UnixMilli(), i)})
 		}, testsupport.Exchange{Words: words, Want: want})
 		if err != nil {
 			t.Fatal(err)
@@ -441,7 +437,7 @@ func TestAStoredValueDoesNotRetainItsPacket(t *testing.T) {
 	if grown, all := int64(after)-int64(before), int64(requests*padding); grown > all/8 {
 		t.Errorf("%d bytes are kept of %d bytes of requests with next to nothing in them", grown, all)
 	}
-	if err := c.Disconnect(); err != nil { // only now: all of it was in use
+	if err := c.TryDisconnect(); err != nil { // only now: all of it was in use
 		t.Fatal(err)
 	}
 }
@@ -486,7 +482,7 @@ func TestAClientLostBeforeItsCONNACKIsForgotten(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{MaxClients: 3, Authenticator: turnstile})
 	for i := range 5 {
 		conn := testsupport.DialTCP(t, address)
-		testsupport.Send(t, conn, string(testsupport.EncodeConnect(fmt.Sprint("p-", i), nil)))
+		testsupport.Send(t, conn, string(testsupport.ConnectPacket{ID: fmt.Sprint("p-", i)}.Packet()))
 		await.Receive(turnstile.Reached)
 		_ = conn.(*net.TCPConn).SetLinger(0)
 		_ = conn.Close()
@@ -573,7 +569,7 @@ func TestADisconnectBehindAForbiddenPacketDoesNotWithdrawTheWill(t *testing.T) {
 	observer := testsupport.Connect(t, address, "observer", nil)
 	observer.Subscribe("factory/p/#")
 	for name, packet := range map[string][]byte{
-		"QoS 2":              testsupport.Encode(&packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}),
+		"QoS 2":              mqtt.Encode(&packets.Publish{QoS: 2, PacketID: 9, Topic: "factory/p/x", Properties: &packets.Properties{}}),
 		"a malformed packet": []byte("\x30\x02\xff\xff"),
 	} {
 		p := testsupport.Connect(t, address, "p", testsupport.WithWill("factory/p/gone", name))

@@ -20,6 +20,7 @@ import (
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -31,25 +32,27 @@ import (
 )
 
 func TestAWillThatIsARequestIsAppliedOnceHoweverTheConnectionEndsButNotAfterADisconnect(t *testing.T) {
-	raw := func(data string) func(*testsupport.PacketClient) {
-		return func(c *testsupport.PacketClient) { c.WriteString(data) }
+	raw := func(data string) func(*testsupport.RawClient) {
+		return func(c *testsupport.RawClient) { c.WriteString(data) }
 	}
-	request := func(change func(*packets.Publish)) func(*testsupport.PacketClient) {
-		return func(c *testsupport.PacketClient) { _ = c.Send(c.Request(1, change, "GET", "k")) }
+	request := func(change func(*mqtt.Message)) func(*testsupport.RawClient) {
+		return func(c *testsupport.RawClient) {
+			_ = c.SendRequests(1, change, testsupport.Exchange{Words: []string{"GET", "k"}})
+		}
 	}
 	for _, test := range []struct {
 		name    string
-		end     func(*testsupport.PacketClient)
+		end     func(*testsupport.RawClient)
 		applied bool
 	}{
-		{"closed", func(c *testsupport.PacketClient) { _ = c.Conn.Close() }, true},
-		{"reset", (*testsupport.PacketClient).Reset, true},
-		{"keep-alive timeout", func(*testsupport.PacketClient) {}, true},
+		{"closed", func(c *testsupport.RawClient) { _ = c.Conn.Close() }, true},
+		{"reset", (*testsupport.RawClient).Reset, true},
+		{"keep-alive timeout", func(*testsupport.RawClient) {}, true},
 		{"a second CONNECT", raw(testsupport.RequestWill("p", "VDEL", "lock", "p:1").Packet("p")), true},
 		{"a malformed packet", raw("\x30\x02\xff\xff"), true},
 		{"a packet that is too large", raw("\x30\xff\xff\xff\x7f"), true},
-		{"a publish with QoS 2", request(func(m *packets.Publish) { m.QoS = 2 }), true},
-		{"a forbidden response topic", request(func(m *packets.Publish) { m.Properties.ResponseTopic = testsupport.InvokeTopic }), true},
+		{"a publish with QoS 2", request(func(m *mqtt.Message) { m.QoS = 2 }), true},
+		{"a forbidden response topic", request(func(m *mqtt.Message) { m.ResponseTopic = testsupport.InvokeTopic }), true},
 		{"DISCONNECT with Will", raw("\xe0\x02\x04\x00"), true},
 		{"DISCONNECT for an error", raw("\xe0\x02\x82\x00"), true},
 		{"DISCONNECT", raw("\xe0\x00"), false},
@@ -77,11 +80,9 @@ func TestAWillThatIsARequestIsAppliedOnceHoweverTheConnectionEndsButNotAfterADis
 			testsupport.Eventually(t, "the connection ends", func() bool { return s.Sockets() == 1 })
 			watcher.Do("SET", "lock", "p:1") // what a second application would delete
 			watcher.MustBeNotified("SET", "VALUE", "p:1")
-			next := testsupport.DialPacketClient(t, address, "p", nil)
+			next := testsupport.DialRaw(t, address, "p")
 			next.MustDo(t, 0, "$3\r\np:1\r\n", "GET", "lock")
-			if err := next.Disconnect(); err != nil {
-				t.Fatal(err)
-			}
+			next.Disconnect()
 			testsupport.Eventually(t, "the next connection ends", func() bool { return s.Sockets() == 1 })
 			watcher.MustGet("lock", "p:1")
 			watcher.MustBeSilent()
@@ -122,7 +123,7 @@ func TestSimultaneousTakeOversWithWillsComeToAnEnd(t *testing.T) {
 			w := testsupport.RequestWill("p", "VDEL", "lock", fmt.Sprint("p:", i))
 			// A connection may be taken over before that.
 			if c, err := w.TryConnect(t, address, "p"); err == nil {
-				_ = c.Do(0, nil, testsupport.Exchange{Words: []string{"SET", "lock", fmt.Sprint("p:", i), "NEX"}, Want: "+OK\r\n"})
+				_ = c.Exchange(0, nil, testsupport.Exchange{Words: []string{"SET", "lock", fmt.Sprint("p:", i), "NEX"}, Want: "+OK\r\n"})
 				c.Reset()
 			}
 		})
@@ -150,7 +151,7 @@ func TestAWillIsAppliedAfterAllThatItsClientSent(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = c.Conn.(*net.TCPConn).CloseWrite() // and still reads, so that nothing is reset
-		go func() { _, _ = io.Copy(io.Discard, c.In) }()
+		go func() { _, _ = io.Copy(io.Discard, c.Input) }()
 		testsupport.Eventually(t, "the connection ends", func() bool { return s.Sockets() == 1 })
 		observer.MustGet("k-98", "v")
 		observer.MustGet(key, "")

@@ -15,7 +15,7 @@ import (
 
 // unfinished is a message of 120 kB without its end.
 func unfinished(old bool) []byte {
-	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 120_000), MQTT3: old}.Packet()
+	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 120_000), Old: old}.Packet()
 	return packet[:len(packet)-1]
 }
 
@@ -41,7 +41,7 @@ func TestUnfinishedPacketsKeepNoOtherUserFromSending(t *testing.T) {
 				c.Write(unfinished(test.old))
 			}
 			other := testsupport.ConnectPacket{ID: "other", User: test.other}.Connect(t, address)
-			other.Subscribe(other.Topic())
+			other.Subscribe(other.ReplyTo)
 			for n := range 12 {
 				leave(n)
 			}
