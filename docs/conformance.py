@@ -110,24 +110,23 @@ class Row:
         client.watches |= words[:1] == [b"KEYNOTIFY"]
         payload = encode_command(words) if words else step["payload"].encode("latin-1")
         payload, version = client.ask(payload, user, step.get("correlation", "").encode())
-        expect(payload == step["reply"]["payload"].encode("latin-1"), f"{step}: {payload}")
-        self.compare(step["reply"], version)
+        expect(payload == step["reply"].encode("latin-1"), f"{step}: {payload}")
+        self.compare(step, version)
 
-    def stamp(self, stamp):
-        if "ahead_ms" in stamp:
-            return f"{self.wall + stamp['ahead_ms']}:{stamp['counter']}:{stamp['node']}"
-        return stamp["text"] if "text" in stamp else self.names[stamp["named"]]
+    def stamp(self, text):
+        if text.startswith("+"):
+            ahead, rest = text.split(":", 1)
+            return f"{self.wall + int(ahead[1:])}:{rest}"
+        return self.names[text[1:]] if text.startswith("@") else text
 
     def compare(self, wanted, version):
-        rule = wanted.get("version", {})
-        wall, counter, node = decode_hlc(version or "0:0:none")
-        expect(not ("none" in rule and version
-                    or rule and "none" not in rule and not version
-                    or "now" in rule and (abs(wall - self.wall) > 1000 * PATIENCE or counter != 0)
-                    or "named" in rule and self.names.setdefault(rule["named"], version) != version
-                    or "above" in rule and (wall, counter, node) <= decode_hlc(self.names[rule["above"]])
-                    or "counter" in rule and (wall - self.wall, counter) != (rule["ahead_ms"], rule["counter"])),
-               f"{wanted}: the version is {version}")
+        rule, (wall, counter, node) = wanted.get("version"), decode_hlc(version or "0:0:none")
+        right = not rule or (not version if rule == "none" else version and (
+            rule == "any" or rule == f"+{wall - self.wall}:{counter}"
+            or rule == "now" and abs(wall - self.wall) < 1000 * PATIENCE and counter == 0
+            or rule[:2] == ">@" and (wall, counter, node) > decode_hlc(self.names[rule[2:]])
+            or rule[0] == "@" and version == self.names.setdefault(rule[1:], version)))
+        expect(right, f"{wanted}: the version is {version}")
 
 
 def check(rows, number, address):

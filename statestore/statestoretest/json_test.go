@@ -16,115 +16,95 @@ import (
 
 var update = flag.Bool("update", false, "write docs/conformance.json")
 
-// For programs in other languages the table is in docs too, without a language of its own. The test of
-// server/integration reads it from there and has a client in Python run it.
-func TestTheTableInDocsIsThatOfTheTests(t *testing.T) {
-	const path = "../../docs/conformance.json"
-	rows, err := loadRows()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := []byte("{\n\"about\": [\n" + lines(t, about) + "\n],\n\"rows\": [")
-	for i, r := range rows {
-		var steps []documentedStep
-		for i, s := range r.steps {
-			if s.kind == stepRequest || s.kind == stepPass || s.kind == stepDrop {
-				steps = append(steps, documented(t, s, r.steps[i+1:]))
-			}
-		}
-		text = append(text, strings.Repeat(",", min(i, 1))+"\n{\"section\": "+line(t, r.section)+",\n\"sentence\": "+
-			line(t, r.sentence)+",\n\"options\": "+line(t, options(r))+",\n\"steps\": [\n"+lines(t, steps)+"\n]}"...)
-	}
-	text = append(text, "\n]}\n"...)
-	if *update {
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if written, err := os.ReadFile(path); err != nil || !bytes.Equal(written, text) {
-		t.Errorf("%s is not what the rows say (%v): go test ./statestore/statestoretest -update", path, err)
-	}
-}
-
-// A line for each element makes a change of the table a change of few lines.
-func lines[T any](t *testing.T, list []T) string {
-	var all []string
-	for _, element := range list {
-		all = append(all, line(t, element))
-	}
-	return strings.Join(all, ",\n")
-}
-
-func line(t *testing.T, value any) string {
-	t.Helper()
-	var text strings.Builder
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSuffix(text.String(), "\n")
-}
-
-var about = []string{
-	"The rules of docs/protocol.md, each with a script that a store must follow: go test ./statestore/statestoretest -update writes it.",
-	"docs/conformance.py is a client that runs it. Each row wants an empty store with these options (fields of statestore.Options).",
-	"Payloads, keys and words are bytes: each character is the byte of that number, as in ISO 8859-1.",
-	"A step with a client is a request. It has the words of an array, or else the whole payload; the reply; and the notifications that",
-	"have come to each client when the step is over, in order, and no others. A client connects when it is first named.",
-	"__ts and __ft are the user properties: a text; the version that was given a name; or wall:counter:node, with the time of day when the",
-	"row began, or after the last pass, and ahead_ms for the wall clock. Where there is none, the property is not sent.",
-	"Each request has __protVer 1.0 unless it is published. Correlation data that a row does not give is new for each request. denied: the",
-	"store must not authorize this client. again: the request before with this correlation data is delivered again, in the same session.",
-	"drop ends the connection of a client as a network failure does, and not its session. pass_ms is a time to wait.",
-	"The version of a reply or notification is its __ts: none; any; now, the time of day with the counter 0; a name, which the first such",
-	"version gets and later ones equal; above one that has a name; or ahead_ms and a counter. Where it is not given, it does not matter.",
-}
-
-// options returns the fields that a row has set.
-func options(r row) map[string]any {
-	set := make(map[string]any)
-	for value, i := reflect.ValueOf(r.options), 0; i < value.NumField(); i++ {
-		if !value.Field(i).IsZero() {
-			set[value.Type().Field(i).Name] = value.Field(i).Interface()
-		}
-	}
-	return set
-}
+// about is for readers who do not know the language of the rows.
+const about = `Scripts that a store must follow, one for each rule of docs/protocol.md; docs/conformance.py is a client that runs them.
+Each row begins with an empty store that has its options: fields of statestore.Options.
+A step with a client is a request: an array of words or a whole payload, and its reply.
+Words, keys and payloads are bytes: each character has the number of its byte, as in ISO 8859-1.
+A client connects when it is named first; drop ends its connection as a network failure does, and not its session.
+__ts and __ft are sent as they are, but @name is the version with that name, and +1000:0:a is 1000 ms after the row began.
+After a pass, a wait, the end of the wait counts as the beginning.
+What is not given is not sent, but __protVer is 1.0 unless the request is published, and correlation data is new for each request.
+denied: the store must not authorize this client; store: the user property tenure-store.
+again: the request with this correlation data is delivered again, in the same session.
+version is the __ts of a reply or notification: none, any, now (the time of day and 0), +1000:6, @name or >@name (greater).
+The first version with a name gets it; where none is given, each will do.
+notifications are all that came until the step was over, for each client in order.`
 
 type (
+	documentedRow struct {
+		Section  string           `json:"section"`
+		Sentence string           `json:"sentence"`
+		Options  map[string]any   `json:"options"`
+		Steps    []documentedStep `json:"steps"`
+	}
 	documentedStep struct {
 		Pass          int64          `json:"pass_ms,omitempty"`
 		Drop          string         `json:"drop,omitempty"`
 		Client        string         `json:"client,omitempty"`
 		Words         []string       `json:"words,omitempty"`
 		Payload       *string        `json:"payload,omitempty"`
-		Timestamp     document       `json:"__ts,omitempty"`
-		FencingToken  document       `json:"__ft,omitempty"`
+		Timestamp     *string        `json:"__ts,omitempty"`
+		FencingToken  *string        `json:"__ft,omitempty"`
 		Correlation   string         `json:"correlation,omitempty"`
 		Store         string         `json:"store,omitempty"`
 		Denied        bool           `json:"denied,omitempty"`
 		Again         bool           `json:"again,omitempty"`
 		Published     bool           `json:"published,omitempty"`
-		Reply         *reply         `json:"reply,omitempty"`
+		Reply         string         `json:"reply,omitempty"`
+		Version       string         `json:"version,omitempty"`
 		Notifications []notification `json:"notifications,omitempty"`
-	}
-	reply struct {
-		Payload string   `json:"payload"`
-		Version document `json:"version,omitempty"`
 	}
 	notification struct {
 		Client  string   `json:"client"`
 		Key     string   `json:"key"`
 		Words   []string `json:"words"`
-		Version document `json:"version,omitempty"`
+		Version string   `json:"version,omitempty"`
 	}
-	document map[string]any
 )
 
-// documented returns a step and what must follow it.
-func documented(t *testing.T, s step, rest []step) documentedStep {
-	t.Helper()
+// For programs in other languages docs have the table, too. A test of server/integration has a client in Python run it.
+func TestDocsHaveTheTable(t *testing.T) {
+	const path = "../../docs/conformance.json"
+	rows, err := loadRows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []documentedRow
+	for _, r := range rows {
+		d := documentedRow{Section: r.section, Sentence: r.sentence, Options: make(map[string]any)}
+		for options, i := reflect.ValueOf(r.options), 0; i < options.NumField(); i++ {
+			if !options.Field(i).IsZero() {
+				d.Options[options.Type().Field(i).Name] = options.Field(i).Interface()
+			}
+		}
+		for i, s := range r.steps {
+			if s.kind == stepRequest || s.kind == stepPass || s.kind == stepDrop {
+				d.Steps = append(d.Steps, document(s, r.steps[i+1:]))
+			}
+		}
+		documented = append(documented, d)
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(map[string]any{"about": strings.Split(about, "\n"), "rows": documented}); err != nil {
+		t.Fatal(err)
+	}
+	// With a line for each step, a change of a few steps is one of a few lines.
+	lines := strings.NewReplacer(`{"`, "\n{\"", `.","`, ".\",\n\"", `","`, `", "`).Replace(text.String())[1:]
+	if *update {
+		if err := os.WriteFile(path, []byte(lines), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if written, err := os.ReadFile(path); err != nil || string(written) != lines {
+		t.Errorf("%s is not the table (%v): go test ./statestore/statestoretest -update", path, err)
+	}
+}
+
+// document returns a step with what must follow it.
+func document(s step, rest []step) documentedStep {
 	if s.kind == stepDrop {
 		return documentedStep{Drop: s.client}
 	}
@@ -133,102 +113,77 @@ func documented(t *testing.T, s step, rest []step) documentedStep {
 		Denied: s.denied, Again: s.again, Published: s.published,
 	}
 	if s.kind == stepRequest {
-		if d.Words = allCharacters(s.words); s.raw {
-			text := characters(s.words[0])
-			d.Words, d.Payload = nil, &text
+		if d.Words = characters(s.words...); s.raw {
+			d.Words, d.Payload = nil, &d.Words[0]
 		} else if s.ts == "" && strings.EqualFold(s.words[0], "SET") {
 			s.ts = "+0s:0:" + s.client // as a player does
 		}
-		d.Timestamp, d.FencingToken = documentedStamp(t, s.ts), documentedStamp(t, s.ft)
-		if len(rest) == 0 || rest[0].kind != stepReply {
-			t.Fatalf("no reply follows %q", s.text)
-		}
-		d.Reply = &reply{characters(payloadOf(t, strings.Join(rest[0].words, " "))), documentedVersion(t, rest[0].version)}
+		d.Timestamp, d.FencingToken = documentStamp(s.ts), documentStamp(s.ft)
+		d.Reply, d.Version = characters(payloadOf(strings.Join(rest[0].words, " ")))[0], documentVersion(rest[0].version)
 		rest = rest[1:]
 	}
 	for _, n := range notificationsAfter(rest) {
-		words := append([]string{"NOTIFY"}, allCharacters(n.words[1:])...)
-		d.Notifications = append(d.Notifications, notification{n.client, characters(n.words[0]), words, documentedVersion(t, n.version)})
+		words := characters(append([]string{"NOTIFY"}, n.words[1:]...)...)
+		d.Notifications = append(d.Notifications, notification{n.client, characters(n.words[0])[0], words, documentVersion(n.version)})
 	}
 	return d
 }
 
-func documentedStamp(t *testing.T, written string) document {
-	t.Helper()
-	if written == "" || written == "none" {
-		return nil
-	}
-	switch written[0] {
-	case '"':
-		text, err := strconv.Unquote(written)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return document{"text": text}
-	case '@':
-		return document{"named": written[1:]}
-	}
-	return relative(t, written)
-}
-
-// relative returns +30s:5:CLIENT, or +30s:5, in its parts.
-func relative(t *testing.T, written string) document {
-	t.Helper()
-	parts := strings.SplitN(written, ":", 3)
-	ahead, err := time.ParseDuration(parts[0])
-	counter, notANumber := strconv.Atoi(parts[1])
-	if err != nil || notANumber != nil {
-		t.Fatalf("%q: %v, %v", written, err, notANumber)
-	}
-	d := document{"ahead_ms": ahead.Milliseconds(), "counter": counter}
-	if len(parts) == 3 {
-		d["node"] = parts[2]
-	}
-	return d
-}
-
-func documentedVersion(t *testing.T, written string) document {
-	t.Helper()
+func documentStamp(written string) *string {
+	text, err := strconv.Unquote(written)
 	switch {
-	case written == "":
+	case written == "" || written == "none":
 		return nil
-	case written == "-", written == "*", written == "now":
-		return document{map[string]string{"-": "none", "*": "any", "now": "now"}[written]: true}
-	case written[0] == '>':
-		return document{"above": written[1:]}
-	case written[0] == '+':
-		return relative(t, written)
+	case written[0] == '@':
+		text = written
+	case err != nil:
+		text = relative(written)
 	}
-	return document{"named": written}
+	return &text
+}
+
+func documentVersion(written string) string {
+	switch {
+	case written == "" || written == "now":
+		return written
+	case written == "-":
+		return "none"
+	case written == "*":
+		return "any"
+	case written[0] == '+':
+		return relative(written)
+	case written[0] == '>':
+		return ">@" + written[1:]
+	}
+	return "@" + written
+}
+
+// relative returns +30s:5 as +30000:5. The text after + may have a sign.
+func relative(written string) string {
+	ahead, rest, _ := strings.Cut(written, ":")
+	d, _ := time.ParseDuration(ahead) // each test that plays the rows knows that it is one
+	return "+" + strconv.FormatInt(d.Milliseconds(), 10) + ":" + rest
 }
 
 // payloadOf returns the reply that replyText writes so.
-func payloadOf(t *testing.T, text string) string {
-	t.Helper()
-	payload := text + "\r\n"
-	if value, bulk := strings.CutPrefix(text, "$ "); bulk {
-		payload = string(resp3.AppendBulk(nil, []byte(value)))
-	} else if unquoted, err := strconv.Unquote(text); err == nil {
-		payload = unquoted
+func payloadOf(text string) string {
+	if value, isBulk := strings.CutPrefix(text, "$ "); isBulk {
+		return string(resp3.AppendBulk(nil, value))
 	}
-	if got := replyText([]byte(payload)); got != text {
-		t.Fatalf("a reply %q reads %q", text, got)
+	if unquoted, err := strconv.Unquote(text); err == nil {
+		return unquoted
 	}
-	return payload
+	return text + "\r\n"
 }
 
-// characters returns bytes as the characters of these numbers: JSON has no bytes.
-func characters(text string) string {
-	runes := make([]rune, len(text))
-	for i := range len(text) {
-		runes[i] = rune(text[i])
-	}
-	return string(runes)
-}
-
-func allCharacters(words []string) (all []string) {
-	for _, w := range words {
-		all = append(all, characters(w))
+// characters returns each byte as the character of this number: JSON has no bytes.
+func characters(words ...string) (all []string) {
+	for _, word := range words {
+		var text []rune
+		for _, b := range []byte(word) {
+			text = append(text, rune(b))
+		}
+		all = append(all, string(text))
 	}
 	return all
 }
