@@ -25,7 +25,7 @@ func lockCommand() *cobra.Command {
 		Use:   "lock [flags] NAME -- COMMAND [ARGUMENT…]",
 		Short: "Wait for a lease, run a command once while it is held, and release it",
 		Long: `Wait for a lease, run a command once while it is held, and release it: flock across
-machines. It ends with the child's exit code, 64 or 65 without the lease, or 66 if it
+machines. It ends with the child's exit code, 100 or 101 without the lease, or 102 if it
 was lost.
 
 ` + childHelp,
