@@ -187,29 +187,6 @@ func TestEachRequestHasASpanIfThatIsAskedFor(t *testing.T) {
 	})
 }
 
-func TestLossesHaveCauses(t *testing.T) {
-	hooks, r := record(t, tenureotel.Options{})
-	trace := hooks.Transport()
-	trace.ConnectFailed(transport.ConnectionStatus{})
-	for _, err := range []error{transport.ErrClosed, transport.ErrSessionTakenOver, &transport.ConnectionError{Ended: true}, errors.New("why")} {
-		trace.Lost(transport.ConnectionStatus{Err: err})
-	}
-	got := r.sums(t)
-	for _, cause := range []string{"client_closed", "session_taken_over", "broker", "network"} {
-		if got["tenure.client.connection.losses{tenure.cause="+cause+"}"] != 1 {
-			t.Errorf("no loss with the cause %s in %v", cause, got)
-		}
-	}
-	if got["tenure.client.connect.failures{}"] != 1 {
-		t.Errorf("%v", got)
-	}
-	for name := range got { // as a Prometheus server sees it, a store's tenure_lease_held must be another one
-		if !strings.HasPrefix(name, "tenure.client.") {
-			t.Errorf("%s does not begin with tenure.client.", name)
-		}
-	}
-}
-
 // refusing is a provider that has no counters.
 type refusing struct{ noop.MeterProvider }
 

@@ -205,7 +205,7 @@ func (m *monitoredStore) Serve(ctx context.Context) error {
 	node.Describe(m.broker, m.where)
 	node.Serve(status)
 	var tasks sync.WaitGroup
-	tasks.Go(func() { memory.Release(working, func() int64 { return heldByStore(m.Usage()) }) })
+	tasks.Go(func() { memory.Release(working) })
 	tasks.Go(func() {
 		select {
 		case <-m.Waiting():

@@ -28,7 +28,7 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find out why a client cannot use a store",
 		Long: `Go the way of a request, step by step, and say what to do about what is wrong: the
-name in DNS, TCP, TLS with its certificates, MQTT 5, the credentials, the store and
+name in DNS, TCP, TLS with its certificate, MQTT 5, the credentials, the store and
 its identity, the time of 20 round trips, the rights of this client, and the clocks.
 
 A key of the command's own is set, watched and deleted; it expires within a minute if

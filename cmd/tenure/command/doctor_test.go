@@ -45,13 +45,13 @@ func TestDoctorEndsWithTheCodeOfTheFirstFailureAndItsCure(t *testing.T) {
 	}{
 		{"a store", []string{"--broker", store}, 0, "The store can be used", ""},
 		{"a store, read only", []string{"--broker", store, "--read-only"}, 0, "because of --read-only", ""},
-		{"no broker", []string{"--broker", "mqtt://127.0.0.1:1"}, exitUnreachable, "tenure serve", "TCP: no connection"},
+		{"no broker", []string{"--broker", "mqtt://127.0.0.1:1"}, exitUnreachable, "tenure serve", "connection: connection refused"},
 		{"a broker without a store", []string{"--broker", withoutStore}, exitUnreachable, "tenure attach " + withoutStore, "no store is subscribed"},
 		{"replies that may not be read", []string{"--broker", noReplies, "--timeout", "2s"}, exitUnreachable, "docs/attach.md", "no reply came within 2s"},
 		{"requests that may not be sent", []string{"--broker", noRequests}, exitRefused, "docs/attach.md", "send requests"},
-		{"a file that is not there", []string{"--broker", store, "--username", "x", "--password-file", "nowhere"}, exitUsage, "correct the file", "nowhere"},
-		{"a file of TLS that is not there", []string{"--broker", "mqtts" + strings.TrimPrefix(store, "mqtt"), "--tls-ca", "nowhere"}, exitUsage, "correct the file", "nowhere"},
-		{"flags of TLS without TLS", []string{"--broker", store, "--tls-ca", "nowhere"}, exitUsage, "write mqtts", "does not encrypt"},
+		{"a file that is not there", []string{"--broker", store, "--username", "x", "--password-file", "nowhere"}, exitUsage, "correct the flag, or the file", "nowhere"},
+		{"a file of TLS that is not there", []string{"--broker", "mqtts" + strings.TrimPrefix(store, "mqtt"), "--tls-ca", "nowhere"}, exitUsage, "correct the flag, or the file", "nowhere"},
+		{"flags of TLS without TLS", []string{"--broker", store, "--tls-ca", "nowhere"}, exitUsage, "correct the flag", "write mqtts"},
 		{"an address that is none", []string{"--broker", "http://localhost"}, exitUsage, "correct --broker", "write it like"},
 		{"an argument", []string{"it"}, exitUsage, "", "doctor takes no arguments"},
 	} {

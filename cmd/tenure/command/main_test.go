@@ -391,7 +391,7 @@ func TestLimitsWithoutEffectAreRefused(t *testing.T) {
 	}{
 		{[]string{"--addr", "127.0.0.1:0", "--max-memory", "1MiB"}, "--max-memory 1048576 is below 33554432"},
 		{[]string{"--max-memory", "512MB"}, "like 536870912, 512MiB or 2GiB"},
-		{[]string{"--max-bytes", "-1"}, "that is not negative"},
+		{[]string{"--max-bytes", "-1"}, "want a number of bytes"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-subscriptions", "-1"}, "tenure: --max-subscriptions -1 is negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--max-clients", "-1"}, "tenure: --max-clients -1 is negative"},
 		{[]string{"--addr", "127.0.0.1:0", "--packet-timeout", "-1s"}, "tenure: --packet-timeout -1s is negative"},

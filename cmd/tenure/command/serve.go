@@ -24,7 +24,6 @@ import (
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/statestore"
 )
 
 // serveSettings are the flags of serve. The fields Store and Logger of Options are set from store and
@@ -213,7 +212,7 @@ func (m *monitoredServer) Serve(ctx context.Context) error {
 	working, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	tasks.Go(func() { reportUsage(working, m.process.logger, m.Usage, m.Stats) })
-	tasks.Go(func() { memory.Release(working, func() int64 { return heldBy(m.Usage()) }) })
+	tasks.Go(func() { memory.Release(working) })
 	m.process.node.Serve(admin.Store{Identity: m.Identity(), State: m.State, Server: m.Stats, Usage: m.Usage})
 	err := m.Server.Serve(ctx)
 	cancel()
@@ -388,18 +387,4 @@ func reportHeld(logger *slog.Logger, u server.Usage) {
 		"session-messages", u.WaitingMessages, "session-bytes", u.WaitingBytes,
 		"outgoing-bytes", u.OutgoingBytes, "arriving-bytes", u.ArrivingBytes,
 		"retained", u.RetainedMessages, "retained-bytes", u.RetainedBytes)
-}
-
-// goroutineMemory is roughly the memory that one goroutine of a connection accounts for.
-const goroutineMemory = 16 << 10
-
-// heldBy estimates how many bytes a server holds for its clients.
-func heldBy(u server.Usage) int64 {
-	return heldByStore(u.Store) + u.SubscriptionBytes + u.WaitingBytes + u.OutgoingBytes +
-		u.ArrivingBytes + u.RetainedBytes
-}
-
-// heldByStore is heldBy for a store without a broker; it includes the goroutines of connections.
-func heldByStore(u statestore.Usage) int64 {
-	return u.Bytes + u.WatchBytes + u.DedupBytes + int64(runtime.NumGoroutine())*goroutineMemory
 }

@@ -3,7 +3,6 @@
 //
 //	/             the page, one HTML file
 //	/api/state    what the page shows, as JSON
-//	/api/events   the same when it changes, as server-sent events
 //	/healthz      200 while the process works
 //	/readyz       200 while it answers requests; with ?standby=ok also while it stands by
 //	/metrics      metrics in the format of Prometheus
@@ -48,29 +47,20 @@ type About struct {
 }
 
 const (
-	// maxConnections bounds the connections, of which a page has two. maxProtected bounds those that
-	// keep their place when a new one comes: all that stream, answer or scrape, and as many probes.
-	maxConnections = 128
-	maxProtected   = 2 * (maxStreams + maxAnswers + maxScrapes)
-	// leastAge is how long each connection keeps its place.
-	leastAge = 50 * time.Millisecond
 	// maxHeader bounds a request, in bytes.
 	maxHeader = 16 << 10
-	// readTimeout bounds how long a request may take to arrive, and idleTimeout how long a
-	// connection may have none.
-	readTimeout, idleTimeout = 5 * time.Second, time.Minute
+	// readTimeout bounds how long a request may take to arrive, writeTimeout how long a client may take to
+	// read an answer, and idleTimeout how long a connection may have no request.
+	readTimeout, writeTimeout, idleTimeout = 5 * time.Second, 10 * time.Second, time.Minute
 	// stopTimeout bounds how long requests may go on when the server stops.
 	stopTimeout = 2 * time.Second
 )
 
 // Server answers requests about a process. Listen makes one.
 type Server struct {
-	socket   net.Listener
-	guard    *guard
-	http     *http.Server
-	readings *readings
-	streams  *streams
-	end      context.CancelFunc // of what waits for readings
+	socket net.Listener
+	guard  *guard
+	http   *http.Server
 }
 
 // Listen takes the address, so that an error comes before anything else starts. The caller calls
@@ -87,46 +77,35 @@ func Listen(options Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--admin: %w", err)
 	}
-	ending, end := context.WithCancel(context.Background())
-	view := &view{options: options, started: time.Now()}
-	readings := newReadings(view.read, ending.Done())
-	streams := newStreams(readings, ending.Done())
+	guard := newGuard(options, logger)
+	return &Server{
+		guard:  guard,
+		socket: &boundedListener{Listener: socket},
+		http: &http.Server{
+			Handler:        guard,
+			ReadTimeout:    readTimeout,
+			WriteTimeout:   writeTimeout,
+			IdleTimeout:    idleTimeout,
+			MaxHeaderBytes: maxHeader,
+			ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		},
+	}, nil
+}
+
+// newGuard returns the handler of all requests.
+func newGuard(options Options, logger *slog.Logger) *guard {
+	view := newView(options)
 	routes := http.NewServeMux()
-	routes.HandleFunc("/{$}", servePage)
-	routes.Handle("/api/state", newAnswers(readings))
-	routes.Handle("/api/events", streams)
-	routes.Handle("/healthz", protected(newHealth(options.Node.Probe)))
-	routes.Handle("/readyz", protected(http.HandlerFunc(view.serveReady)))
-	metrics, err := newMetrics(readings, logger)
-	if err != nil {
-		end()
-		_ = socket.Close()
-		return nil, fmt.Errorf("--admin: %w", err)
-	}
-	routes.Handle("/metrics", metrics)
+	routes.HandleFunc("GET /{$}", servePage)
+	routes.Handle("GET /api/state", limited(maxAnswers, view.serveState))
+	routes.Handle("GET /metrics", limited(maxScrapes, newMetrics(view, logger).serve))
+	routes.HandleFunc("GET /healthz", newHealth(options.Node.Probe).serve)
+	routes.HandleFunc("GET /readyz", view.serveReady)
 	hosts := make([]string, 0, len(options.Hosts))
 	for _, host := range options.Hosts {
 		hosts = append(hosts, strings.ToLower(host))
 	}
-	guard := &guard{hosts: hosts, next: routes}
-	return &Server{
-		guard:  guard,
-		socket: newBoundedListener(socket),
-		http: &http.Server{
-			Handler:           guard,
-			ReadTimeout:       readTimeout,
-			ReadHeaderTimeout: readTimeout,
-			WriteTimeout:      writeTimeout,
-			IdleTimeout:       idleTimeout,
-			MaxHeaderBytes:    maxHeader,
-			ConnContext:       withConn,
-			ConnState:         answered,
-			ErrorLog:          slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
-		},
-		readings: readings,
-		streams:  streams,
-		end:      end,
-	}, nil
+	return &guard{hosts: hosts, next: routes}
 }
 
 // Addr returns where the server listens.
@@ -136,35 +115,29 @@ func (s *Server) Addr() net.Addr { return s.socket.Addr() }
 func (s *Server) URL() string { return "http://" + s.Addr().String() + "/" }
 
 // Serve answers requests until ctx ends. Then it ends all connections, and returns nil when no
-// goroutine of it is left. Any other error says why it could not go on. It is called once.
+// request is left. Any other error says why it could not go on. It is called once.
 func (s *Server) Serve(ctx context.Context) error {
-	working, cancel := context.WithCancel(ctx)
-	var tasks sync.WaitGroup
-	tasks.Go(func() { s.readings.run(working) })
-	tasks.Go(func() { s.streams.run(working) })
-	served := make(chan error, 1)
-	go func() { served <- s.http.Serve(s.socket) }()
-	var err error
-	select {
-	case <-ctx.Done():
+	var stopping sync.WaitGroup
+	stopping.Add(1)
+	stop := context.AfterFunc(ctx, func() {
+		defer stopping.Done()
 		s.stop()
-		<-served
-	case err = <-served:
-		s.stop()
-		err = fmt.Errorf("the status page cannot be served any more: %w", err)
+	})
+	err := s.http.Serve(s.socket)
+	if !stop() {
+		stopping.Wait()
+		return nil
 	}
-	cancel()
-	tasks.Wait()
-	return err
+	s.stop()
+	return fmt.Errorf("the status page cannot be served any more: %w", err)
 }
 
-// stop ends the streams, and gives other requests a moment to end.
+// stop gives requests a moment to end.
 func (s *Server) stop() {
-	s.end()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	if err := s.http.Shutdown(ctx); err != nil {
 		_ = s.http.Close()
 	}
-	s.guard.tasks.Wait()
+	s.guard.requests.Wait()
 }

@@ -40,36 +40,26 @@ var errForeignHost = errors.New("this server does not answer for that host name;
 
 // guard refuses what a status page must not answer, and sets the headers of every answer.
 type guard struct {
-	hosts []string // names beside localhost and IP addresses, in lower case
-	next  http.Handler
-	tasks sync.WaitGroup // requests
+	hosts    []string // names beside localhost and IP addresses, in lower case
+	next     http.Handler
+	requests sync.WaitGroup
 }
 
 // ServeHTTP implements http.Handler.
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	g.tasks.Add(1) // the server still accepts, so Wait has not begun or another request runs
-	defer g.tasks.Done()
+	g.requests.Add(1) // the server still accepts, so Wait has not begun or another request runs
+	defer g.requests.Done()
 	header := w.Header()
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Referrer-Policy", "no-referrer")
 	header.Set("X-Content-Type-Options", "nosniff")
-	header.Set("X-Frame-Options", "DENY")
-	switch {
-	case !g.isOurs(r.Host):
+	if !g.isOurs(r.Host) {
 		http.Error(w, errForeignHost.Error(), http.StatusMisdirectedRequest)
-	case isForeignRead(r):
-		http.Error(w, "a page of another site may not read this", http.StatusForbidden)
-	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		header.Set("Allow", "GET, HEAD")
-		http.Error(w, "this server is read-only: GET and HEAD", http.StatusMethodNotAllowed)
-	case r.ContentLength != 0:
-		http.Error(w, "a request of this server has no body", http.StatusRequestEntityTooLarge)
-	default:
-		g.next.ServeHTTP(w, r)
+		return
 	}
+	g.next.ServeHTTP(w, r)
 }
 
 // isOurs reports whether a Host header names this server. An IP address does: a browser sends it
@@ -85,11 +75,4 @@ func (g *guard) isOurs(host string) bool {
 	}
 	name = strings.ToLower(strings.TrimSuffix(name, "."))
 	return name == "localhost" || slices.Contains(g.hosts, name)
-}
-
-// isForeignRead reports whether a page of another site asks for more than to show ours. It could
-// not read the answer, but it could take all streams of events.
-func isForeignRead(r *http.Request) bool {
-	site := r.Header.Get("Sec-Fetch-Site")
-	return (site == "cross-site" || site == "same-site") && r.Header.Get("Sec-Fetch-Mode") != "navigate"
 }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"time"
@@ -22,35 +23,25 @@ func newHealth(probe func()) *health {
 	return &health{probe: probe, running: make(chan struct{}, 1)}
 }
 
-// ServeHTTP implements http.Handler.
-func (h *health) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	timer := time.NewTimer(probeTimeout)
-	defer timer.Stop()
+func (h *health) serve(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), probeTimeout)
+	defer cancel()
+	done := make(chan struct{})
 	select {
 	case h.running <- struct{}{}:
-	case <-timer.C:
-		h.refuse(w)
-		return
-	case <-r.Context().Done():
-		return
+		go func() {
+			defer func() { <-h.running }()
+			defer close(done)
+			h.probe()
+		}()
+	case <-ctx.Done():
 	}
-	done := make(chan struct{})
-	go func() {
-		defer func() { <-h.running }()
-		defer close(done)
-		h.probe()
-	}()
 	select {
 	case <-done:
 		_, _ = fmt.Fprintln(w, "ok")
-	case <-timer.C:
-		h.refuse(w)
-	case <-r.Context().Done():
+	case <-ctx.Done():
+		refuse(w, fmt.Sprintf("not healthy: the store has not answered this process for %v; restart the process", probeTimeout))
 	}
-}
-
-func (h *health) refuse(w http.ResponseWriter) {
-	http.Error(w, fmt.Sprintf("not healthy: the store has not answered this process for %v; restart the process", probeTimeout), http.StatusServiceUnavailable)
 }
 
 // serveReady answers /readyz: whether requests are answered here. A load balancer sends clients to
@@ -62,5 +53,5 @@ func (v *view) serveReady(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprintf(w, "ready: %s\n", status.Role)
 		return
 	}
-	http.Error(w, fmt.Sprintf("not ready: %s: %s", status.Role, status.Detail), http.StatusServiceUnavailable)
+	refuse(w, fmt.Sprintf("not ready: %s: %s", status.Role, status.Detail))
 }

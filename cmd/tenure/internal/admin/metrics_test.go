@@ -1,4 +1,4 @@
-package admin_test
+package admin
 
 import (
 	"bytes"
@@ -12,12 +12,8 @@ import (
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/internal/shown"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
@@ -30,57 +26,31 @@ var update = flag.Bool("update", false, "write the list of docs/metrics.md")
 // root is the root of the repository.
 const root = "../../../.."
 
-// scrape returns the families of metrics that a page has now.
-func (s *served) scrape(t *testing.T) map[string]*dto.MetricFamily {
+// scraped returns the metrics of a store, as text.
+func scraped(t *testing.T, store Store) string {
 	t.Helper()
-	answer, text := s.ask(t, "GET", "/metrics")
-	if answer.StatusCode != 200 {
-		t.Fatalf("%d %s", answer.StatusCode, text)
+	node := NewNode()
+	node.Serve(store)
+	got := answer(t, newGuard(Options{Node: node, About: about}, silent), "/metrics")
+	if got.Code != 200 {
+		t.Fatal(got.Code, got.Body)
 	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return families
+	return got.Body.String()
 }
 
-// value returns the value of a metric, with labels as "name=value", or -1.
-func value(families map[string]*dto.MetricFamily, name string, labels ...string) float64 {
-	for _, m := range families[name].GetMetric() {
-		var has []string
-		for _, label := range m.GetLabel() {
-			has = append(has, label.GetName()+"="+label.GetValue())
-		}
-		if slices.Sort(has); slices.Equal(has, labels) {
-			switch {
-			case m.Gauge != nil:
-				return m.GetGauge().GetValue()
-			case m.Counter != nil:
-				return m.GetCounter().GetValue()
-			case m.Histogram != nil:
-				return float64(m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	return -1
+// scrapedState is scraped of a store that has a state alone.
+func scrapedState(t *testing.T, state activity.State) string {
+	t.Helper()
+	return scraped(t, Store{State: func() activity.State { return state }})
 }
 
-func fullState(now time.Time) activity.State {
-	offset := int64(-2500)
-	return activity.State{
-		Leases: []statestore.Lease{
-			{Name: "press-8", NoHolderMillis: 4500, Waiting: []statestore.Waiter{{Client: "c"}}, WaitingHidden: 2},
-			{Name: "press-7", Held: true, LeftMillis: 1500, TTLMillis: 10_000, Since: now.Add(-time.Hour), Changes: 3},
-		},
-		Clients: []activity.Client{{Client: "gateway-a", ClockOffsetMillis: &offset}},
-		Totals: activity.Totals{
-			Totals: statestore.Totals{
-				Held: 1, Free: 1, Acquired: 4, Renewed: 50, EndsBy: map[statestore.Cause]uint64{statestore.CauseExpired: 9},
-			},
-			StaleWrites: 6, TakeOvers: 7, Flapping: 1, RequestsBy: []activity.RequestCount{{Verb: "SET", Outcome: "ok", Count: 8}},
-			Durations: []activity.Durations{{Verb: "GET"}, {Verb: "SET", Count: 1, Seconds: 0.003, Buckets: map[float64]uint64{0.0025: 0, 0.005: 1}}},
-		},
+func mustHave(t *testing.T, metrics string, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		if !strings.Contains(metrics, "\n"+line+"\n") {
+			name, _, _ := strings.Cut(line, "{")
+			t.Errorf("no %s in\n%s", line, strings.Join(regexp.MustCompile(`(?m)^`+name+`.*`).FindAllString(metrics, -1), "\n"))
+		}
 	}
 }
 
@@ -89,158 +59,122 @@ func fullState(now time.Time) activity.State {
 func TestNoNameOfALeaseMakesAScrapeFail(t *testing.T) {
 	long := strings.Repeat("x", 240) + strings.Repeat("\x01", 16) // too long when it is escaped
 	cut := shown.Printable(long)
-	s := serve(t, func(o *admin.Options) {
-		show(o, func(time.Time) activity.State {
-			state := activity.NewState()
-			for _, name := range []string{"a\x01", `a\x01`, "a\xff", "a\ufffd", long, cut} {
-				state.Leases = append(state.Leases, statestore.Lease{Name: name, Held: true})
-			}
-			state.Totals.Held = len(state.Leases)
-			state.Bound()
-			return state
-		})
-	})
-	families := s.scrape(t)
+	state := activity.NewState()
+	for _, name := range []string{"a\x01", `a\x01`, "a\xff", "a\ufffd", long, cut} {
+		state.Leases = append(state.Leases, statestore.Lease{Name: name, Held: true})
+	}
+	state.Totals.Held = len(state.Leases)
+	state.Bound()
+	metrics := scrapedState(t, state)
 	for _, name := range []string{`a\x01`, `a\\x01`, `a\xff`, "a\ufffd", cut, shown.Printable(cut)} {
-		if got := value(families, "tenure_lease_held", "name="+name); got != 1 {
-			t.Errorf("tenure_lease_held of %q is %v", name, got)
-		}
+		mustHave(t, metrics, `tenure_lease_held{name="`+strings.ReplaceAll(name, `\`, `\\`)+`"} 1`)
 	}
-	if got := value(families, "tenure_leases_without_series"); got != 0 {
-		t.Errorf("%v leases are without a series", got)
-	}
+	mustHave(t, metrics, "tenure_leases_without_series 0")
+	// The hash that stands for a part of a long name may be the hash of another one.
+	mustHave(t, scrapedState(t, activity.State{
+		Leases: []statestore.Lease{{Name: "k", Held: true}, {Name: "k", Held: true, Turn: 1}},
+		Totals: activity.Totals{Totals: statestore.Totals{Held: 2}},
+	}), `tenure_lease_held{name="k"} 1`, "tenure_leases_without_series 1")
 }
 
-// The hash that stands for a part of a long name may be the hash of another one.
-func TestTwoLeasesThatLookAlikeHaveOneSeries(t *testing.T) {
-	s := serve(t, func(o *admin.Options) {
-		show(o, func(time.Time) activity.State {
-			return activity.State{Leases: []statestore.Lease{{Name: "k", Held: true}, {Name: "k", Held: true, Turn: 1}}, Totals: activity.Totals{Totals: statestore.Totals{Held: 2}}}
-		})
-	})
-	families := s.scrape(t)
-	if value(families, "tenure_lease_held", "name=k") != 1 || value(families, "tenure_leases_without_series") != 1 {
-		t.Errorf("%v", families["tenure_lease_held"])
+func TestClientsCannotMakeSeriesWithoutBound(t *testing.T) {
+	state := activity.State{Totals: activity.Totals{Totals: statestore.Totals{Held: 5000}}}
+	for i := range 1000 {
+		state.Leases = append(state.Leases, statestore.Lease{Name: fmt.Sprintf("\xff%04d", i), Held: true, Turn: i + 1})
 	}
+	state.Leases = append(state.Leases, statestore.Lease{Name: "z", Held: true}) // its turn comes first
+	metrics := scrapedState(t, state)
+	if got := strings.Count(metrics, "\ntenure_lease_held{"); got != maxNames {
+		t.Errorf("%d series for leases, want %d", got, maxNames)
+	}
+	mustHave(t, metrics, `tenure_lease_held{name="z"} 1`, "tenure_leases_without_series 4900", `tenure_leases{state="held"} 5000`)
 }
 
-// full serves a page with a value for each metric.
-func full(t *testing.T) *served {
-	s := serve(t, nil)
-	s.node.Serve(admin.Store{
-		State: func() activity.State { return fullState(time.Now()) },
+// full returns a scrape with a value for each metric.
+func full(t *testing.T) string {
+	t.Helper()
+	offset := int64(-2500)
+	state := activity.State{
+		Leases: []statestore.Lease{
+			{Name: "press-8", NoHolderMillis: 4500, Waiting: []statestore.Waiter{{Client: "c"}}, WaitingHidden: 2},
+			{Name: "press-7", Held: true, LeftMillis: 1500, TTLMillis: 10_000, Since: time.Unix(1e9, 0), Changes: 3},
+		},
+		Clients: []activity.Client{{Client: "gateway-a", ClockOffsetMillis: &offset}},
+		Totals: activity.Totals{
+			Totals:      statestore.Totals{Held: 1, Free: 1, EndsBy: map[statestore.Cause]uint64{statestore.CauseExpired: 9}},
+			StaleWrites: 6, RequestsBy: []activity.RequestCount{{Verb: "SET", Outcome: "quota exceeded", Count: 8}},
+			Durations: []activity.Durations{{Verb: "GET"}, {Verb: "SET", Count: 1, Seconds: 0.003, Buckets: map[float64]uint64{0.005: 1}}},
+		},
+	}
+	return scraped(t, Store{
+		State: func() activity.State { return state },
 		Usage: func() server.Usage { return server.Usage{Store: statestore.Usage{Keys: 11}, Sessions: 12} },
 		Server: func() server.Stats {
 			return server.Stats{Connected: 13, Dropped: map[server.DropReason]uint64{server.DroppedQoS: 14, "new": 15, "newer": 16}, Panics: 17}
 		},
 		Attached: func() attach.Stats { return attach.Stats{Attached: true, Attachments: 18} },
 	})
-	return s
 }
 
 func TestMetricsHaveWhatThePageShows(t *testing.T) {
-	families := full(t).scrape(t)
-	for _, test := range []struct {
-		want   float64
-		name   string
-		labels []string
-	}{
-		{1, "tenure_ready", nil},
-		{1, "tenure_role", []string{"role=active"}},
-		{0, "tenure_role", []string{"role=standby"}},
-		{1, "tenure_lease_held", []string{"name=press-7"}},
-		{0, "tenure_lease_held", []string{"name=press-8"}},
-		{4.5, "tenure_lease_no_holder_seconds", []string{"name=press-8"}},
-		{0, "tenure_lease_no_holder_seconds", []string{"name=press-7"}},
-		{1.5, "tenure_lease_left_seconds", []string{"name=press-7"}},
-		{-1, "tenure_lease_left_seconds", []string{"name=press-8"}},
-		{3, "tenure_lease_waiting", []string{"name=press-8"}},
-		{3, "tenure_lease_holder_changes_total", []string{"name=press-7"}},
-		{4.5, "tenure_leases_no_holder_max_seconds", nil},
-		{0, "tenure_leases_without_series", nil},
-		{9, "tenure_lease_ends_total", []string{"cause=expired"}},
-		{0, "tenure_lease_ends_total", []string{"cause=will"}},
-		{8, "tenure_requests_total", []string{"outcome=ok", "verb=SET"}},
-		{2.5, "tenure_clients_clock_offset_max_seconds", nil},
-		{14, "tenure_requests_dropped_total", []string{"reason=qos"}},
-		{31, "tenure_requests_dropped_total", []string{"reason=other"}},
-		{0, "tenure_requests_dropped_total", []string{"reason=expired"}},
-		{11, "tenure_store_keys", nil},
-		{12, "tenure_sessions", nil},
-		{13, "tenure_clients_connected", nil},
-		{17, "tenure_panics_total", nil},
-		{18, "tenure_attachments_total", nil},
-		{1, "tenure_request_duration_seconds", []string{"verb=SET"}},
-		{0, "tenure_request_duration_seconds", []string{"verb=GET"}},
-	} {
-		if got := value(families, test.name, test.labels...); got != test.want {
-			t.Errorf("%s%v is %v, want %v", test.name, test.labels, got, test.want)
-		}
+	metrics := full(t)
+	mustHave(t, metrics,
+		"tenure_ready 1", `tenure_role{role="active"} 1`, `tenure_role{role="standby"} 0`,
+		`tenure_lease_held{name="press-7"} 1`, `tenure_lease_held{name="press-8"} 0`,
+		`tenure_lease_no_holder_seconds{name="press-8"} 4.5`, `tenure_lease_no_holder_seconds{name="press-7"} 0`,
+		`tenure_lease_left_seconds{name="press-7"} 1.5`, `tenure_lease_ttl_seconds{name="press-7"} 10`,
+		`tenure_lease_held_since_timestamp_seconds{name="press-7"} 1e+09`, `tenure_lease_waiting{name="press-8"} 3`,
+		`tenure_lease_holder_changes_total{name="press-7"} 3`, "tenure_leases_no_holder_max_seconds 4.5", "tenure_leases_without_series 0",
+		`tenure_lease_ends_total{cause="expired"} 9`, `tenure_lease_ends_total{cause="will"} 0`, "tenure_stale_writes_total 6",
+		`tenure_requests_total{outcome="quota_exceeded",verb="SET"} 8`, "tenure_clients_clock_offset_max_seconds 2.5",
+		`tenure_requests_dropped_total{reason="qos"} 14`, `tenure_requests_dropped_total{reason="other"} 31`, `tenure_requests_dropped_total{reason="expired"} 0`,
+		"tenure_store_keys 11", "tenure_sessions 12", "tenure_clients_connected 13", "tenure_panics_total 17", "tenure_attachments_total 18",
+		`tenure_request_duration_seconds_bucket{verb="SET",le="0.005"} 1`, `tenure_request_duration_seconds_count{verb="GET"} 0`)
+	if strings.Contains(metrics, `tenure_lease_left_seconds{name="press-8"}`) {
+		t.Error("a lease without a holder has time left")
 	}
 }
 
-func TestClientsCannotMakeSeriesWithoutBound(t *testing.T) {
-	s := serve(t, func(o *admin.Options) {
-		show(o, func(time.Time) activity.State {
-			state := activity.State{Totals: activity.Totals{Totals: statestore.Totals{Held: 5000}}}
-			for i := range 1000 {
-				state.Leases = append(state.Leases, statestore.Lease{Name: fmt.Sprintf("\xff%04d", i), Held: true, Turn: i + 1})
+// family is what a scrape says of a metric.
+type family struct {
+	help, kind string
+	labels     []string
+}
+
+// familiesOf returns the families of a scrape.
+func familiesOf(metrics string) map[string]family {
+	families := make(map[string]family)
+	for _, found := range regexp.MustCompile(`(?m)^# HELP (\S+) (.*)\n# TYPE \S+ (\w+)\n\w+(?:{(.*)})? `).FindAllStringSubmatch(metrics, -1) {
+		of := family{help: found[2], kind: found[3]}
+		for _, label := range regexp.MustCompile(`(\w+)="`).FindAllStringSubmatch(found[4], -1) {
+			if label[1] != "le" {
+				of.labels = append(of.labels, label[1])
 			}
-			state.Leases = append(state.Leases, statestore.Lease{Name: "z", Held: true}) // its turn comes first
-			return state
-		})
-	})
-	families := s.scrape(t)
-	if got := len(families["tenure_lease_held"].GetMetric()); got != admin.MaxNames {
-		t.Errorf("%d series for leases, want %d", got, admin.MaxNames)
-	}
-	if got := value(families, "tenure_lease_held", "name=z"); got != 1 {
-		t.Error("the lease with the first turn has no series")
-	}
-	if got := value(families, "tenure_leases_without_series"); got != 5000-admin.MaxNames {
-		t.Errorf("%v leases without series", got)
-	}
-	if got := value(families, "tenure_leases", "state=held"); got != 5000 {
-		t.Errorf("%v leases are held", got)
-	}
-}
-
-// documented is the list in docs/metrics.md.
-func documented(families map[string]*dto.MetricFamily) (list string, names []string) {
-	var lines strings.Builder
-	for name := range families {
-		if strings.HasPrefix(name, "tenure_") {
-			names = append(names, name)
 		}
+		families[found[1]] = of
 	}
-	slices.Sort(names)
-	for _, name := range names {
-		family := families[name]
-		var labels []string
-		for _, label := range family.GetMetric()[0].GetLabel() {
-			labels = append(labels, "`"+label.GetName()+"`")
-		}
-		of := ""
-		if len(labels) > 0 {
-			of = " by " + strings.Join(labels, ", ")
-		}
-		fmt.Fprintf(&lines, "- `%s`%s: %s\n", name, of, family.GetHelp())
-	}
-	return lines.String(), names
+	return families
 }
 
 func TestMetricsAreDocumentedAndNamedByConvention(t *testing.T) {
-	families := full(t).scrape(t)
-	list, names := documented(families)
+	families := familiesOf(full(t))
+	var names []string
+	for name, of := range families {
+		if strings.HasPrefix(name, "tenure_") {
+			names = append(names, name)
+		}
+		if strings.HasPrefix(name, "tenure_") && (of.kind == "counter") != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is a %v: counters, and only they, end with _total", name, of.kind)
+		}
+	}
+	slices.Sort(names)
+	list := ""
 	for _, name := range names {
-		family := families[name]
-		isCounter := family.GetType() == dto.MetricType_COUNTER
-		if isCounter != strings.HasSuffix(name, "_total") {
-			t.Errorf("%s is a %v: counters, and only they, end with _total", name, family.GetType())
+		of := ""
+		if labels := families[name].labels; len(labels) > 0 {
+			of = " by `" + strings.Join(labels, "`, `") + "`"
 		}
-		if regexp.MustCompile(`_(ms|millis|minutes|kb)(_|$)`).MatchString(name) || !strings.HasSuffix(family.GetHelp(), ".") {
-			t.Errorf("%s: base units, and a sentence as help: %q", name, family.GetHelp())
-		}
+		list += fmt.Sprintf("- `%s`%s: %s\n", name, of, families[name].help)
 	}
 	path := filepath.Join(root, "docs", "metrics.md")
 	content, err := os.ReadFile(path)
@@ -250,44 +184,23 @@ func TestMetricsAreDocumentedAndNamedByConvention(t *testing.T) {
 	before, rest, _ := bytes.Cut(content, []byte("<!-- metrics -->\n"))
 	_, after, found := bytes.Cut(rest, []byte("<!-- end -->\n"))
 	want := slices.Concat(before, []byte("<!-- metrics -->\n"+list+"<!-- end -->\n"), after)
-	if !found {
+	switch {
+	case !found:
 		t.Fatal("docs/metrics.md has no marks for the list")
-	}
-	if *update {
+	case *update:
 		if err := os.WriteFile(path, want, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		return
-	}
-	if !bytes.Equal(content, want) {
+	case !bytes.Equal(content, want):
 		t.Error("docs/metrics.md is not up to date: go test ./cmd/tenure/internal/admin -run Documented -update")
 	}
 }
 
 // Alert rules and the dashboard must not ask for what does not exist: they would be silent.
 func TestAlertsAndDashboardUseMetricsThatExist(t *testing.T) {
-	families := full(t).scrape(t)
-	exists := make(map[string]bool)
-	for name, family := range families {
-		exists[name] = true
-		if family.GetType() == dto.MetricType_HISTOGRAM {
-			exists[name+"_bucket"], exists[name+"_count"], exists[name+"_sum"] = true, true, true
-		}
-	}
-	labels := make(map[string]map[string]bool)
-	for name, family := range families {
-		for _, m := range family.GetMetric() {
-			for _, label := range m.GetLabel() {
-				if labels[name] == nil {
-					labels[name] = make(map[string]bool)
-				}
-				labels[name][label.GetName()] = true
-			}
-		}
-	}
-	dir := filepath.Join(root, "deploy", "grafana")
+	families := familiesOf(full(t))
 	for _, file := range []string{"tenure.json", "alerts.yaml"} {
-		content, err := os.ReadFile(filepath.Join(dir, file))
+		content, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,35 +213,31 @@ func TestAlertsAndDashboardUseMetricsThatExist(t *testing.T) {
 			t.Errorf("%s has %d expressions", file, len(expressions))
 		}
 		for _, expression := range expressions {
-			found := regexp.MustCompile(`\b(tenure_[a-z0-9_]+)(?:\{([^}]*)\})?`).FindAllStringSubmatch(expression, -1)
+			found := regexp.MustCompile(`(rate\(|increase\()?\b(tenure_[a-z0-9_]+)(?:\{([^}]*)\})?`).FindAllStringSubmatch(expression, -1)
 			if len(found) == 0 && !strings.Contains(expression, "up{") && !strings.Contains(expression, "process_") {
 				t.Errorf("%s: no metric of tenure in %q", file, expression)
 			}
 			for _, match := range found {
-				if !exists[match[1]] {
-					t.Errorf("%s: there is no metric %s", file, match[1])
+				name := match[2]
+				of, exists := families[name]
+				if !exists {
+					name = regexp.MustCompile(`_(bucket|count|sum)$`).ReplaceAllString(name, "")
+					of, exists = families[name]
 				}
-				base := strings.TrimSuffix(match[1], "_bucket")
-				for _, label := range regexp.MustCompile(`([a-z_]+)\s*[=!]`).FindAllStringSubmatch(match[2], -1) {
-					if name := label[1]; name != "job" && name != "instance" && !labels[base][name] {
-						t.Errorf("%s: %s has no label %s", file, base, name)
+				if !exists || match[1] != "" && of.kind == "gauge" {
+					t.Errorf("%s: there is no metric %s, or it is no counter, and %q has its rate", file, match[2], expression)
+				}
+				for _, label := range regexp.MustCompile(`([a-z_]+)\s*[=!]`).FindAllStringSubmatch(match[3], -1) {
+					if !slices.Contains(append(of.labels, "job", "instance"), label[1]) {
+						t.Errorf("%s: %s has no label %s", file, name, label[1])
 					}
 				}
-			}
-			for _, call := range regexp.MustCompile(`\b(?:rate|increase)\((tenure_[a-z0-9_]+)`).FindAllStringSubmatch(expression, -1) {
-				base := strings.TrimSuffix(call[1], "_bucket")
-				if kind := families[base].GetType(); kind != dto.MetricType_COUNTER && kind != dto.MetricType_HISTOGRAM {
-					t.Errorf("%s: %s is no counter, and %q has its rate", file, base, expression)
-				}
-			}
-			if open, shut := strings.Count(expression, "("), strings.Count(expression, ")"); open != shut {
-				t.Errorf("%s: parentheses in %q", file, expression)
 			}
 		}
 	}
 }
 
-// expressions returns the values of keys "expr" and "query" anywhere in a document.
+// expressions returns the values of keys "expr" anywhere in a document.
 func expressions(document any, found []string) []string {
 	switch node := document.(type) {
 	case map[string]any:
@@ -345,89 +254,4 @@ func expressions(document any, found []string) []string {
 		}
 	}
 	return found
-}
-
-// The alert rules name jobs, and docs/metrics.md says how a job is named.
-func TestTheAlertsAreAboutTheJobsOfTheDocumentation(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root, "docs", "metrics.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := regexp.MustCompile("(?s)```yaml\n(scrape_configs.*?)```").FindSubmatch(page)
-	if block == nil {
-		t.Fatal("docs/metrics.md has no scrape_configs")
-	}
-	var config struct {
-		Jobs []struct {
-			Name    string `yaml:"job_name"`
-			Targets []struct {
-				Targets []string
-			} `yaml:"static_configs"`
-		} `yaml:"scrape_configs"`
-		Rules []string `yaml:"rule_files"`
-	}
-	if err := yaml.Unmarshal(block[1], &config); err != nil {
-		t.Fatal(err)
-	}
-	if len(config.Jobs) != 1 || len(config.Jobs[0].Targets) != 1 || !slices.Equal(config.Rules, []string{"alerts.yaml"}) {
-		t.Fatalf("%+v", config)
-	}
-	rules, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", "alerts.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	matchers := regexp.MustCompile(`job(=~|=)"([^"]*)"`).FindAllSubmatch(rules, -1)
-	for _, matcher := range matchers {
-		// Prometheus anchors an expression at both ends.
-		expression := regexp.MustCompile("^(?:" + string(matcher[2]) + ")$")
-		for job, want := range map[string]bool{config.Jobs[0].Name: true, "tenure-plant-7": true, "gateway": false, "my-tenure-client": false} {
-			if expression.MatchString(job) != want {
-				t.Errorf("%s: a job named %s: %t", matcher[0], job, !want)
-			}
-		}
-	}
-	if len(matchers) < 3 {
-		t.Errorf("%d expressions name a job", len(matchers))
-	}
-}
-
-func TestEachAlertSaysWhatToDo(t *testing.T) {
-	content, err := os.ReadFile(filepath.Join(root, "deploy", "grafana", "alerts.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var rules struct {
-		Groups []struct {
-			Name  string
-			Rules []struct {
-				Alert, Expr, For    string
-				Labels, Annotations map[string]string
-			}
-		}
-	}
-	decoder := yaml.NewDecoder(bytes.NewReader(content))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(&rules); err != nil {
-		t.Fatal(err)
-	}
-	count := 0
-	for _, group := range rules.Groups {
-		for _, rule := range group.Rules {
-			count++
-			if rule.Alert == "" || rule.Expr == "" || rule.Annotations["summary"] == "" || rule.Annotations["description"] == "" {
-				t.Errorf("rule %+v lacks something", rule)
-			}
-			if severity := rule.Labels["severity"]; severity != "critical" && severity != "warning" {
-				t.Errorf("%s has the severity %q", rule.Alert, severity)
-			}
-			if rule.For != "" {
-				if _, err := model.ParseDuration(rule.For); err != nil {
-					t.Errorf("%s: for %q: %v", rule.Alert, rule.For, err)
-				}
-			}
-		}
-	}
-	if count < 8 {
-		t.Errorf("%d rules", count)
-	}
 }

@@ -2,25 +2,31 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
+	"github.com/tenurelock/tenure/server/attach"
 )
 
-// maxAnswers bounds how many clients read /api/state at once: each may hold an answer of its own for
-// as long as it reads slowly.
-const maxAnswers = 8
-
-// view is what the page, the probes and the metrics have in common: what they show.
-type view struct {
-	options Options
-	started time.Time // the process
-}
+const (
+	// maxAnswers and maxScrapes bound how many clients read /api/state and /metrics at once: each may hold
+	// an answer of its own for as long as it reads slowly.
+	maxAnswers, maxScrapes = 16, 4
+	// answerTimeout bounds how long a request waits for a reading.
+	answerTimeout = 5 * time.Second
+	// readingPause is how long no reading is made after one, as a multiple of the time that it took:
+	// whatever clients ask, readings take a tenth of one processor. maxPause bounds the pause, because
+	// on a busy machine a reading takes long and costs little.
+	readingPause = 9
+	maxPause     = time.Second
+)
 
 // State is what the page shows, as JSON has it: what the store has, and what this process is.
 type State struct {
@@ -31,113 +37,113 @@ type State struct {
 	Values bool `json:"values"`
 }
 
-// at returns the state at a time, and the store that runs.
-func (v *view) at(now time.Time) (State, Store) {
+// reading is what the process was at one time. Requests share it, and do not change it.
+type reading struct {
+	State
+	text     []byte        // the state as JSON
+	usage    *server.Usage // nil: there is no store
+	server   *server.Stats // nil: there is no server
+	attached *attach.Stats // nil: there is no attached store
+}
+
+// view makes readings, one at a time.
+type view struct {
+	options Options
+	started time.Time // the process
+
+	turn  chan struct{} // has one entry while a request has what follows
+	last  *reading
+	until time.Time // no reading begins earlier
+}
+
+func newView(options Options) *view {
+	return &view{options: options, started: time.Now(), turn: make(chan struct{}, 1)}
+}
+
+// read returns a reading that begins now or later. All requests that wait get the same one: ten readers cost as
+// much as one. It waits until ctx ends.
+func (v *view) read(ctx context.Context) (*reading, error) {
+	asked := time.Now()
+	select {
+	case v.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-v.turn }()
+	if v.last != nil && !v.last.At.Before(asked) {
+		return v.last, nil
+	}
+	if !sleep.For(ctx, time.Until(v.until)) {
+		return nil, context.Cause(ctx)
+	}
+	begun := time.Now()
+	made, err := v.at(begun)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	v.last, v.until = made, now.Add(min(readingPause*now.Sub(begun), maxPause))
+	return made, nil
+}
+
+// at makes a reading.
+func (v *view) at(now time.Time) (*reading, error) {
 	status, store := v.options.Node.status()
 	about := v.options.About
-	state := State{State: activity.NewState(), Node: status, Commit: about.Commit, Values: about.Values}
+	r := &reading{State: State{State: activity.NewState(), Node: status, Commit: about.Commit, Values: about.Values}}
 	if store.State != nil {
-		state.State = store.State()
+		r.State.State = store.State()
 	}
-	state.At = now
-	state.Info = activity.Info{
+	r.usage, r.server, r.attached = store.stats()
+	r.At = now
+	r.Info = activity.Info{
 		Mode: about.Mode, Role: string(status.Role), Active: status.Active, Version: about.Version,
 		Identity: store.Identity, Address: status.address, Data: status.data, Started: v.started,
 	}
 	if !about.Values {
-		for i := range state.Leases {
-			state.Leases[i].Value = ""
+		for i := range r.Leases {
+			r.Leases[i].Value = ""
 		}
 	}
-	return state, store
-}
-
-// read returns what the page shows at a time. Its answer is the state as JSON. Its event is the same
-// without what changes only because time passes: the page finds that from the deadlines. So two
-// events are equal if nothing happened between them.
-func (v *view) read(now time.Time, forms form) (*reading, error) {
-	state, store := v.at(now)
-	r := &reading{now: now, state: state, store: store}
-	var err error
-	if forms&asAnswer != 0 {
-		if r.answer, err = encode(state); err != nil {
-			return nil, err
-		}
-	}
-	if forms&asEvent != 0 {
-		if r.event, err = encode(timeless(state)); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
-}
-
-// timeless returns a state without what time alone changes. It does not change the one that it gets.
-func timeless(state State) State {
-	state.At = time.Time{}
-	state.Leases = slices.Clone(state.Leases)
-	for i := range state.Leases {
-		lease := &state.Leases[i]
-		lease.LeftMillis, lease.NoHolderMillis = 0, 0
-		if last := lease.LastChange; last != nil && last.Began.IsZero() {
-			open := *last
-			open.GapMillis = 0
-			lease.LastChange = &open
-		}
-	}
-	state.Timeline = slices.Clone(state.Timeline)
-	for i := range state.Timeline {
-		if entry := &state.Timeline[i]; entry.Began.IsZero() {
-			entry.GapMillis = 0
-		}
-	}
-	return state
-}
-
-// encode returns a value as JSON on one line. No answer is HTML, so < and > stay as they are, which
-// would take six times the bytes.
-func encode(value any) ([]byte, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		return nil, err
-	}
-	return text.Bytes(), nil
+	encoder.SetEscapeHTML(false) // it is no HTML, and an escape takes six times the bytes
+	err := encoder.Encode(r.State)
+	r.text = text.Bytes()
+	return r, err
 }
 
-// answers serves /api/state.
-type answers struct {
-	readings *readings
-	places   chan struct{} // one entry for each answer that is made or written
-}
-
-func newAnswers(readings *readings) *answers {
-	return &answers{readings: readings, places: make(chan struct{}, maxAnswers)}
-}
-
-// ServeHTTP implements http.Handler.
-func (a *answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	select {
-	case a.places <- struct{}{}:
-	default:
-		refuseReader(w, fmt.Sprintf("%d clients read /api/state already; ask again", maxAnswers))
-		return
-	}
-	defer func() { <-a.places }()
-	protect(r)
-	reading, err := a.readings.fresh(r.Context(), asAnswer)
+// serveState answers /api/state.
+func (v *view) serveState(w http.ResponseWriter, r *http.Request) {
+	reading, err := v.read(r.Context())
 	if err != nil {
-		refuseReader(w, err.Error())
+		refuse(w, err.Error())
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", strconv.Itoa(len(reading.answer)))
-	_, _ = w.Write(reading.answer)
+	w.Header().Set("Content-Length", strconv.Itoa(len(reading.text)))
+	_, _ = w.Write(reading.text)
 }
 
-// refuseReader refuses a request that may succeed later.
-func refuseReader(w http.ResponseWriter, reason string) {
+// limited returns a handler of as many requests at once as there are places, with a bound for their time.
+func limited(places int, next http.HandlerFunc) http.Handler {
+	taken := make(chan struct{}, places)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case taken <- struct{}{}:
+		default:
+			refuse(w, fmt.Sprintf("%d clients read %s already; ask again", places, r.URL.Path))
+			return
+		}
+		defer func() { <-taken }()
+		ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
+		defer cancel()
+		next(w, r.WithContext(ctx))
+	})
+}
+
+// refuse refuses a request that may succeed later.
+func refuse(w http.ResponseWriter, reason string) {
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, reason, http.StatusServiceUnavailable)
 }

@@ -21,7 +21,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/tenurelock/tenure/server/activity"
@@ -31,9 +30,25 @@ const (
 	// maxState and maxLine bound what is read of an answer, in bytes.
 	maxState = 2 * activity.MaxJSON
 	maxLine  = 4 << 10
-	// maxQuoted bounds what an error repeats of an answer that is not understood.
-	maxQuoted = 200
 )
+
+// State is what commands read of what a page shows.
+type State struct {
+	At           time.Time     `json:"at"`
+	Info         activity.Info `json:"info"`
+	Leases       []Lease       `json:"leases"`
+	LeasesHidden int           `json:"leasesHidden"`
+}
+
+// Lease is a name that one client at a time holds. Its texts are escaped, as package activity does it.
+type Lease struct {
+	Name           string    `json:"name"`
+	Held           bool      `json:"held"`
+	Holder         string    `json:"holder"` // or the last one
+	Since          time.Time `json:"since"`  // it is held
+	LeftMillis     int64     `json:"leftMillis"`
+	NoHolderMillis int64     `json:"noHolderMillis"`
+}
 
 // A Probe is a question about a process.
 type Probe string
@@ -45,28 +60,25 @@ const (
 	Live           Probe = "/healthz"           // does it work?
 )
 
-// parse returns the parts of an address.
+const examples = "write it like 127.0.0.1:8080 or http://127.0.0.1:8080"
+
+// parse returns the parts of an address. Its errors repeat no password.
 func parse(address string) (*url.URL, error) {
 	text := address
+	var noPort error
 	if !strings.Contains(text, "://") {
 		text = "http://" + text
-		if _, _, err := net.SplitHostPort(address); err != nil || strings.Contains(address, "/") {
-			return nil, badAddress(address)
-		}
+		_, _, noPort = net.SplitHostPort(address)
 	}
 	page, err := url.Parse(text)
 	switch {
-	case err != nil, page.Host == "", page.Scheme != "http" && page.Scheme != "https", page.User != nil, page.RawQuery != "", page.Fragment != "":
-		return nil, badAddress(address)
+	case strings.Contains(address, "@"):
+		return nil, errors.New("the address of a status page has no user and no password; " + examples)
+	case err != nil, noPort != nil, page.Host == "", page.Scheme != "http" && page.Scheme != "https",
+		page.RawQuery != "", page.Fragment != "", text != address && page.Path != "":
+		return nil, fmt.Errorf("%q is not the address of a status page; %s", address, examples)
 	}
 	return page, nil
-}
-
-func badAddress(address string) error {
-	if strings.Contains(address, "@") {
-		return errors.New("the address of a status page has no user and no password; write it like 127.0.0.1:8080 or http://127.0.0.1:8080")
-	}
-	return fmt.Errorf("%q is not the address of a status page; write it like 127.0.0.1:8080 or http://127.0.0.1:8080", address)
 }
 
 // ListenAddress returns host:port of an address, for the process that serves the page.
@@ -78,7 +90,7 @@ func ListenAddress(address string) (string, error) {
 	case page.Scheme != "http":
 		return "", fmt.Errorf("%q: the status page has no encryption; listen on 127.0.0.1 and put a proxy before it", address)
 	case strings.Trim(page.Path, "/") != "" || page.Port() == "":
-		return "", fmt.Errorf("%q is not an address to listen on; write it like 127.0.0.1:8080 or http://127.0.0.1:8080", address)
+		return "", fmt.Errorf("%q is not an address to listen on; %s", address, examples)
 	}
 	return page.Host, nil
 }
@@ -141,26 +153,18 @@ func (p *Page) get(ctx context.Context, path string, limit int64) (*http.Respons
 
 // failure returns why a request failed: the cause of its context if that has ended.
 func (p *Page) failure(ctx context.Context, err error) error {
-	switch {
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		return context.Cause(ctx)
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET): // as a broker does
-		return fmt.Errorf("%s has closed the connection: is that the status page of tenure?", p)
 	}
-	var request *url.Error
-	if errors.As(err, &request) { // it repeats the URL
-		return request.Err
+	if request := (*url.Error)(nil); errors.As(err, &request) { // it repeats the URL
+		err = request.Err
 	}
-	return err
+	return fmt.Errorf("%w: is %s the status page of tenure?", err, p)
 }
 
 // unexpected is the error for an answer that is none of a status page.
 func (p *Page) unexpected(answer *http.Response, text []byte) error {
-	line := firstLine(text)
-	if len(line) > maxQuoted {
-		line = line[:maxQuoted]
-	}
-	return fmt.Errorf("%s answers %q: is that the status page of tenure? %q", p, answer.Status, line)
+	return fmt.Errorf("%s answers %q: is that the status page of tenure? %.200q", p, answer.Status, firstLine(text))
 }
 
 func firstLine(text []byte) string {

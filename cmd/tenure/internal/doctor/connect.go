@@ -2,10 +2,13 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
+	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 
@@ -14,14 +17,24 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
+const (
+	// expiresSoon is when a certificate counts as about to expire.
+	expiresSoon = 14 * 24 * time.Hour
+	networkCure = "check the address, the way to it, and that a broker runs there (tenure serve, mosquitto); " +
+		"usual ports are 1883 for mqtt and 8883 for mqtts"
+	certificateCure = "the broker's certificate needs a name of the address, a time that has not passed on this machine's clock, " +
+		"and an authority that --tls-ca or this system has"
+	ownCure = "the broker wants another certificate of this client: give --tls-cert and --tls-key of an authority that it trusts"
+)
+
 // hasSecret reports whether the client sends a password or a token.
 func (d *doctor) hasSecret() bool {
 	o := d.options.Client
 	return len(o.Password) > 0 || o.PasswordFile != "" || o.TokenFile != ""
 }
 
-// isLoopback reports whether a broker is on this machine, by its name.
-func isLoopback(server *url.URL) bool {
+// isLocal reports whether a broker is on this machine, by its name.
+func isLocal(server *url.URL) bool {
 	address, err := netip.ParseAddr(server.Hostname())
 	return err == nil && address.IsLoopback() || server.Hostname() == "localhost"
 }
@@ -34,70 +47,111 @@ func (d *doctor) connect(ctx context.Context, server *url.URL) *transport.Client
 	defer giveUp(nil)
 	options := d.options.Client
 	options.Trace = &transport.Trace{ConnectFailed: func(status transport.ConnectionStatus) { giveUp(status.Err) }}
+	dial := options.Dialer
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
+	var reached string
+	options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
+		began := time.Now()
+		conn, err := dial(ctx, network, address)
+		if err == nil {
+			d.network = time.Since(began)
+			reached = conn.RemoteAddr().String()
+		}
+		return conn, err
+	}
+	var encryption tls.ConnectionState
+	if mqtt.IsEncrypted(server) {
+		config := options.TLS.Config.Clone()
+		if config == nil {
+			config = new(tls.Config)
+		}
+		config.VerifyConnection = func(state tls.ConnectionState) error {
+			encryption = state
+			return nil
+		}
+		options.TLS.Config = config
+	}
 	client, err := transport.Dial(dialing, server.String(), options)
 	if err != nil {
 		if dialing.Err() != nil && step.Err() == nil {
 			err = context.Cause(dialing)
 		}
-		d.explainRefusal(server, err)
+		d.add(d.explain(err))
 		return nil
 	}
-	found := "the broker accepts this client without credentials"
-	switch {
-	case options.Username != "":
-		found = fmt.Sprintf("the broker accepts the user %q", options.Username)
-	case options.TokenFile != "":
-		found = "the broker accepts the token of the service account"
-	case options.TLS.CertFile != "":
-		found = "the broker accepts this client with its certificate"
+	d.add(d.encrypted(server, reached, encryption))
+	who := "this client without credentials"
+	if options.Username != "" {
+		who = fmt.Sprintf("the user %q", options.Username)
 	}
-	d.at(server, ok("MQTT 5", "the broker speaks MQTT 5"))
-	d.at(server, ok("credentials", fmt.Sprintf("%s; client id %q", found, options.ClientID)))
+	d.add(ok("MQTT 5", fmt.Sprintf("the broker speaks MQTT 5, and accepts %s; client id %q", who, options.ClientID)))
 	return client
 }
 
-const (
-	certificateCure = "the broker wants another certificate of this client: give --tls-cert and --tls-key of an authority that it trusts"
-	fileCure        = "correct the file that the text names"
-)
+// encrypted says how a connection is encrypted.
+func (d *doctor) encrypted(server *url.URL, reached string, state tls.ConnectionState) Step {
+	const name = "connection"
+	found := fmt.Sprintf("%s answers in %v", reached, rounded(d.network))
+	if len(state.PeerCertificates) == 0 {
+		if d.hasSecret() && !isLocal(server) {
+			return warning(name, found+"; the network can read the password", "write mqtts or wss in --broker")
+		}
+		return ok(name, found+", without encryption")
+	}
+	expires := state.PeerCertificates[0].NotAfter
+	for _, certificate := range state.PeerCertificates {
+		if certificate.NotAfter.Before(expires) {
+			expires = certificate.NotAfter
+		}
+	}
+	d.report.CertificateExpires = &expires
+	found = fmt.Sprintf("%s; %s, a certificate for %s that expires %s", found, tls.VersionName(state.Version),
+		mqtt.CertificateNames(state.PeerCertificates[0]), expires.UTC().Format(time.RFC3339))
+	if expires.Sub(d.options.Now()) < expiresSoon {
+		return warning(name, found, "renew the broker's certificate soon")
+	}
+	return ok(name, found)
+}
 
-// explainRefusal adds the step at which a connection failed.
-func (d *doctor) explainRefusal(server *url.URL, err error) {
+// explain returns the step at which a connection failed. The errors of the library say what to do, in part.
+func (d *doctor) explain(err error) Step {
+	const name = "connection"
 	var option *optionerror.Error
 	var refused *transport.ConnectionError
+	var certificate *tls.CertificateVerificationError
+	found := err.Error()
 	switch {
 	case errors.As(err, &option):
-		d.at(server, failed(Usage, "credentials", d.options.Named(err).Error(), fileCure))
+		return failed(Usage, name, d.options.Named(err).Error(), "correct the flag, or the file that it names")
 	case errors.As(err, &refused):
-		d.at(server, ok("MQTT 5", "the broker answers"))
-		d.at(server, d.refusal(refused))
+		return d.refusal(refused)
 	case isRejected(err):
-		d.at(server, failed(Refused, "store", fmt.Sprintf("the broker does not let this client subscribe to its replies: %v", err),
-			"allow each client to read its own topics clients/{client id}/#: "+aclCure))
+		return failed(Refused, "store", "the broker does not let this client subscribe to its replies: "+found,
+			"allow each client to read its own topics clients/{client id}/#: "+aclCure)
 	case errors.Is(err, mqtt.ErrClientCertificate):
-		d.at(server, failed(Refused, "TLS", err.Error(), certificateCure))
-	default:
-		d.at(server, failed(Unreachable, "MQTT 5", err.Error(), "is this the port of a broker, with its path for WebSocket, and does the broker allow MQTT 5?"))
+		return failed(Refused, name, found, ownCure)
+	case errors.As(err, &certificate):
+		return failed(Unreachable, name, found, certificateCure)
 	}
+	return failed(Unreachable, name, found, networkCure)
 }
 
 // refusal explains a CONNACK that refuses the client.
 func (d *doctor) refusal(refused *transport.ConnectionError) Step {
 	const name = "credentials"
 	switch found := refused.Error(); refused.Code {
-	case packets.ConnackUnsupportedProtocolVersion:
-		return failed(Unreachable, "MQTT 5", found, "use a newer version of the broker, or allow protocol version 5 in its configuration")
-	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized, packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
-		cure := "check --username and --password-file, and the broker's rules for this client id"
+	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized, packets.ConnackBanned,
+		packets.ConnackBadAuthenticationMethod, packets.ConnackInvalidClientID:
+		cure := "check --username and --password-file, and the broker's rules for this client id, which may have to be the user name"
 		if !d.hasSecret() && d.options.Client.Username == "" {
 			cure = "the broker does not accept anonymous clients: give --username and --password-file, or --tls-cert and --tls-key"
 		}
 		return failed(Refused, name, found, cure)
-	case packets.ConnackInvalidClientID:
-		return failed(Refused, name, found, "choose another --client-id: perhaps it must be the user name")
 	case packets.ConnackUseAnotherServer, packets.ConnackServerMoved:
 		return warning(name, found, "this server stands by: have the active server in --broker too, with a comma between the addresses")
 	default:
-		return failed(Unreachable, name, found, "look at the broker's log: it may be at its limits, then try again")
+		return failed(Unreachable, name, found, "look at the broker's log: it may be at its limits, then try again; it must allow MQTT 5")
 	}
 }

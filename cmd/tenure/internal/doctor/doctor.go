@@ -1,3 +1,9 @@
+// Package doctor finds out why a client cannot use a state store. It goes the way of a request, step by
+// step: the connection to each broker, the credentials, the store and its identity, the round-trip times,
+// the rights of the client, and the clocks. Each failure has its cure.
+//
+// It does no harm: its key is below a prefix of its own, expires within a minute, and is removed; with ReadOnly
+// it sets none.
 package doctor
 
 import (
@@ -5,7 +11,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -45,12 +50,12 @@ type doctor struct {
 	key     string       // of the doctor's own
 	behind  atomic.Int64 // how far the timestamps of the client are behind this machine's clock
 
-	// network is how long the network took for a round trip: a TCP connection of the broker that answers.
-	network time.Duration
+	broker  string        // that is examined, as host:port
+	network time.Duration // how long the network took for a round trip: a TCP connection
 }
 
-// Run examines the way to the store. It ends with the first step without which the others are
-// impossible. It returns when all its connections are closed. When ctx ends, it first removes its key, for a
+// Run examines the way to the store over each broker. It leaves a broker at the first step without which the others
+// are impossible. It returns when all its connections are closed. When ctx ends, it first removes its key, for a
 // second at most, and its steps from there on fail.
 func Run(ctx context.Context, options Options) Report {
 	if options.Now == nil {
@@ -77,18 +82,12 @@ func Run(ctx context.Context, options Options) Report {
 
 // add adds a step to the report, and reports whether the next ones are possible.
 func (d *doctor) add(step Step) bool {
-	step.Found, step.Cure = oneLine(step.Found), oneLine(step.Cure)
+	step.Broker, step.Found, step.Cure = d.broker, oneLine(step.Found), oneLine(step.Cure)
 	d.report.Steps = append(d.report.Steps, step)
 	if d.options.OnStep != nil {
 		d.options.OnStep(step)
 	}
 	return step.Status != Failed
-}
-
-// at adds a step of one broker.
-func (d *doctor) at(server *url.URL, step Step) bool {
-	step.Broker = server.Host
-	return d.add(step)
 }
 
 // oneLine returns text without line breaks.
@@ -99,39 +98,21 @@ func (d *doctor) step(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, d.options.Timeout)
 }
 
-// examine goes from the address to the store.
+// examine goes from each address to the store.
 func (d *doctor) examine(ctx context.Context) {
 	servers, err := mqtt.ParseAddresses(d.options.Address)
 	if err != nil {
 		d.add(failed(Usage, "address", err.Error(), "correct --broker"))
 		return
 	}
-	var client *transport.Client
 	for _, server := range servers {
 		if ctx.Err() != nil {
-			break
+			return
 		}
-		connected := d.reach(ctx, server, client == nil)
-		if client == nil {
-			client = connected
+		d.broker = server.Host
+		if client := d.connect(ctx, server); client != nil {
+			d.examineStore(ctx, client)
+			_ = client.Close() // before the next one: a client id has one connection at a time
 		}
 	}
-	if client == nil {
-		return
-	}
-	defer client.Close()
-	d.examineStore(ctx, client)
-}
-
-// reach goes from a name to an accepted MQTT connection, which it returns if there is one; else nil. Of
-// several brokers only the first that accepts the client gets a connection.
-func (d *doctor) reach(ctx context.Context, server *url.URL, first bool) *transport.Client {
-	if !d.resolve(ctx, server) || !d.dialTCP(ctx, server) || !d.handshake(ctx, server) {
-		return nil
-	}
-	if !first {
-		d.at(server, skipped("MQTT 5", "not tried: this client is connected to another broker, and a client id has one connection at a time"))
-		return nil
-	}
-	return d.connect(ctx, server)
 }

@@ -30,7 +30,7 @@ const (
 
 // Step is one step.
 type Step struct {
-	// Name is what was looked at, such as "TLS", and Broker where; empty: at the store.
+	// Name is what was looked at, such as "connection", and Broker where.
 	Name   string `json:"name"`
 	Broker string `json:"broker,omitempty"`
 	Status Status `json:"status"`

@@ -72,11 +72,8 @@ func (d *doctor) find(ctx context.Context, client *transport.Client) bool {
 		return d.add(failed(Unreachable, name, "the broker works, and no store is subscribed to requests",
 			fmt.Sprintf("start one beside this broker (tenure attach %s), or connect to the address of tenure serve", client.Connection().Broker)))
 	case silent:
-		cure := "either no store reads requests on this broker (tenure attach), or its rules drop the request or the reply without a word: " + aclCure
-		if user := d.options.Client.Username; user != "" && user != d.options.Client.ClientID {
-			cure += "; or the broker makes the user name the client id (mosquitto: use_username_as_clientid): give --client-id " + user +
-				", but not while another process has it, because the broker would end that connection"
-		}
+		cure := "either no store reads requests on this broker (tenure attach), or its rules drop the request or the reply " +
+			"without a word, for this client id perhaps (--client-id): " + aclCure
 		return d.add(failed(Unreachable, name, fmt.Sprintf("a request was taken, and no reply came within %v", d.options.Timeout), cure))
 	}
 	return d.add(failed(Unreachable, name, fmt.Sprintf("the request failed: %v", err), "look at the logs of the broker and of the store"))

@@ -13,29 +13,6 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-func TestLinesArriveInOrder(t *testing.T) {
-	log := new(strings.Builder)
-	w := New(log, 1<<20)
-	var want strings.Builder
-	for i := range 1000 {
-		line := fmt.Sprintln("line", i)
-		want.WriteString(line)
-		if n, err := w.Write([]byte(line)); n != len(line) || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	if !await.Result(func() bool { return w.Close(await.Patience) }) {
-		t.Error("Close gave up")
-	}
-	if log.String() != want.String() {
-		t.Error("the log differs from the lines written")
-	}
-	_, _ = w.Write([]byte("too late\n"))
-	if log.String() != want.String() {
-		t.Error("a line was written after Close")
-	}
-}
-
 // The pipe is a real one: a write to it blocks once it holds 64 KiB.
 func TestAnUnreadPipeDelaysNoWriteAndDroppedLinesAreCounted(t *testing.T) {
 	reader, writer, err := os.Pipe()

@@ -2,6 +2,7 @@ package settings
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -45,17 +46,7 @@ func read(name string) (*file, error) {
 	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("%s has several documents; remove all but one", name)
 	}
-	resolve(f.keys)
 	return f, nil
-}
-
-// resolve puts what an alias refers to in its place.
-func resolve(keys map[string]yaml.Node) {
-	for name, value := range keys {
-		if value.Kind == yaml.AliasNode {
-			keys[name] = *value.Alias
-		}
-	}
 }
 
 // errorf returns an error about a line of the file.
@@ -74,8 +65,8 @@ func (f *file) bind(cmd *cobra.Command) error {
 	for _, name := range slices.Sorted(maps.Keys(f.keys)) {
 		value := f.keys[name]
 		switch command := commands[name]; {
-		case value.Kind == yaml.MappingNode:
-			section, err := f.section(command, name, value)
+		case command != nil && value.Kind == yaml.MappingNode:
+			section, err := f.section(command, value)
 			if err != nil {
 				return err
 			}
@@ -84,7 +75,7 @@ func (f *file) bind(cmd *cobra.Command) error {
 			}
 		case slices.ContainsFunc(all, func(c *cobra.Command) bool { return isFlagOf(c, name) }):
 		case command == nil:
-			return f.noSetting(value, name, "no command has the flag --"+name, all...)
+			return f.errorf(value, "%s is no command, and no setting of any: no such flag, or one for the command line only", name)
 		case value.Tag != "!!null": // as of a section with nothing but comments
 			return f.errorf(value, "%s is a command: write its settings below it, indented", name)
 		}
@@ -92,43 +83,24 @@ func (f *file) bind(cmd *cobra.Command) error {
 	return errors.Join(f.set(cmd.Flags(), own), f.set(cmd.Flags(), f.keys))
 }
 
-// section returns the keys for one command; nil: there is no such command.
-func (f *file) section(cmd *cobra.Command, name string, value yaml.Node) (section map[string]yaml.Node, err error) {
-	if cmd == nil {
-		return nil, fmt.Errorf("%s: there is no command %q", f.name, name)
-	}
+// section returns the keys for one command.
+func (f *file) section(cmd *cobra.Command, value yaml.Node) (section map[string]yaml.Node, err error) {
 	if err := value.Decode(&section); err != nil {
-		return nil, fmt.Errorf("%s: %s: %w", f.name, name, err)
+		return nil, fmt.Errorf("%s: %s: %w", f.name, cmd.Name(), err)
 	}
-	resolve(section)
 	for key, value := range section {
 		if !isFlagOf(cmd, key) {
-			return nil, f.noSetting(value, key, cmd.CommandPath()+" has no flag --"+key, cmd)
-		}
-		if value.Kind == yaml.MappingNode {
-			return nil, f.errorf(value, "%s: want a value", key)
+			return nil, f.errorf(value, "%s is no setting of %s: no such flag, or one for the command line only", key, cmd.CommandPath())
 		}
 	}
 	return section, nil
 }
 
-// noSetting returns why a name cannot be in the file. unknown is the text if no command has a flag of that name.
-func (f *file) noSetting(at yaml.Node, name, unknown string, commands ...*cobra.Command) error {
-	hasFlag := func(cmd *cobra.Command) bool { return flagOf(cmd, name) != nil }
-	switch {
-	case name == configFlag:
-		return f.errorf(at, "--%s comes from the command line or %s only", name, Variable(name))
-	case name == "help" || slices.ContainsFunc(commands, hasFlag):
-		return f.errorf(at, "--%s comes from the command line only", name)
-	}
-	return f.errorf(at, "%s", unknown)
-}
-
-// set gives the flags that have no value yet what keys say. Sections are no values.
+// set gives the flags that have no value yet what keys say.
 func (f *file) set(flags *pflag.FlagSet, keys map[string]yaml.Node) error {
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
 		value, flag := keys[name], flags.Lookup(name)
-		if flag == nil || !isOpen(flag) || value.Kind == yaml.MappingNode {
+		if flag == nil || !isOpen(flag) {
 			continue
 		}
 		if err := f.setFlag(flags, flag, value); err != nil {
@@ -139,25 +111,19 @@ func (f *file) set(flags *pflag.FlagSet, keys map[string]yaml.Node) error {
 }
 
 func (f *file) setFlag(flags *pflag.FlagSet, flag *pflag.Flag, value yaml.Node) error {
+	list, isList := flag.Value.(pflag.SliceValue)
 	switch {
-	case value.Tag == "!!null":
-		return errors.New("there is no value; give one, or remove the line")
-	case value.Kind == yaml.ScalarNode:
+	case value.Kind == yaml.ScalarNode && value.Tag != "!!null":
 		return set(flags, flag, f.at(value), value.Value)
-	}
-	list, ok := flag.Value.(pflag.SliceValue)
-	if !ok {
-		return errors.New("want one value, and this is a list")
+	case value.Kind != yaml.SequenceNode || !isList:
+		return errors.New("want one value")
 	}
 	var texts []string
 	if err := value.Decode(&texts); err != nil {
 		return errors.New("want a list of values")
 	}
-	if err := list.Replace(texts); err != nil {
-		return err
-	}
 	note(flag, f.at(value))
-	return nil
+	return list.Replace(texts)
 }
 
 // commandsOf returns the commands below root by name, without those that cobra adds (help, completion).
@@ -171,16 +137,8 @@ func commandsOf(root *cobra.Command) map[string]*cobra.Command {
 	return commands
 }
 
-// flagOf returns a flag of a command; nil: it has none of that name.
-func flagOf(cmd *cobra.Command, name string) *pflag.Flag {
-	if flag := cmd.Flags().Lookup(name); flag != nil {
-		return flag
-	}
-	return cmd.InheritedFlags().Lookup(name)
-}
-
 // isFlagOf reports whether a command has a flag that may be in a file.
 func isFlagOf(cmd *cobra.Command, name string) bool {
-	flag := flagOf(cmd, name)
+	flag := cmp.Or(cmd.Flags().Lookup(name), cmd.InheritedFlags().Lookup(name))
 	return flag != nil && isSetting(flag) && name != configFlag
 }

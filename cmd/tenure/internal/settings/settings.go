@@ -13,6 +13,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -93,10 +94,7 @@ func Bind(cmd *cobra.Command) error {
 	}
 	file, err := read(flag.Value.String())
 	if err != nil {
-		if origin := Origin(flag); origin != "" {
-			return fmt.Errorf("%s: %w", origin, err)
-		}
-		return fmt.Errorf("--%s: %w", configFlag, err)
+		return fmt.Errorf("%s: %w", cmp.Or(origin(flag), "--"+configFlag), err)
 	}
 	return file.bind(cmd)
 }
@@ -132,8 +130,7 @@ func Variable(flag string) string {
 var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // Unused returns, as sentences for a log, which variables of the environment look like settings and are
-// none: a name that no flag of any command has, perhaps misspelled, and a variable for the child of run
-// where this process is no such child.
+// none: a name that no flag of any command has, perhaps misspelled.
 func Unused(cmd *cobra.Command) (sentences []string) {
 	commands := commandsOf(cmd.Root())
 	names := []string{prefix + strings.ToUpper(configFlag)}
@@ -146,17 +143,9 @@ func Unused(cmd *cobra.Command) (sentences []string) {
 			})
 		}
 	}
-	isChild := os.Getenv("TENURE_TOKEN") != ""
 	for _, setting := range os.Environ() {
 		name, _, _ := strings.Cut(setting, "=")
-		switch {
-		case !strings.HasPrefix(name, prefix) || ofService.MatchString(name):
-		case slices.Contains(childVariables, name):
-			flag := strings.ToLower(strings.TrimPrefix(name, prefix))
-			if !isChild && cmd.Flags().Lookup(flag) != nil {
-				sentences = append(sentences, fmt.Sprintf("%s is not a setting, because run gives it to its child: give --%s, or the key %s in a configuration file", name, flag, flag))
-			}
-		case !slices.Contains(names, name):
+		if strings.HasPrefix(name, prefix) && !ofService.MatchString(name) && !slices.Contains(childVariables, name) && !slices.Contains(names, name) {
 			sentences = append(sentences, name+" is not a setting: no command has a flag of that name, or the flag is for the command line only")
 		}
 	}
@@ -214,36 +203,22 @@ func note(f *pflag.Flag, origin string) {
 	f.Annotations[originKey] = []string{origin}
 }
 
-// Origin returns the variable, or the file and the line, from which Bind took the value of a flag;
+// origin returns the variable, or the file and the line, from which Bind took the value of a flag;
 // empty if it took none.
-func Origin(f *pflag.Flag) string {
-	if origin := f.Annotations[originKey]; len(origin) > 0 {
-		return origin[0]
-	}
-	return ""
-}
+func origin(f *pflag.Flag) string { return strings.Join(f.Annotations[originKey], "") }
 
 // Explain adds to the text of an error where those flags have their values from that the text
 // names and the command line does not give. So a refused value is found.
 func Explain(flags *pflag.FlagSet, text string) string {
 	var origins []string
 	flags.VisitAll(func(f *pflag.Flag) {
-		if Origin(f) != "" && names(text, "--"+f.Name) {
-			origins = append(origins, "--"+f.Name+" comes from "+Origin(f))
+		named := regexp.MustCompile(`--` + f.Name + `([^-\w]|$)`)
+		if origin(f) != "" && named.MatchString(text) {
+			origins = append(origins, "--"+f.Name+" comes from "+origin(f))
 		}
 	})
 	if len(origins) == 0 {
 		return text
 	}
 	return text + " (" + strings.Join(origins, "; ") + ")"
-}
-
-// names reports whether a text has a flag, and not only a longer one that begins like it.
-func names(text, flag string) bool {
-	for word := range strings.FieldsSeq(text) {
-		if strings.TrimRight(strings.TrimLeft(word, "(\"'"), ".,;:)\"'") == flag {
-			return true
-		}
-	}
-	return false
 }

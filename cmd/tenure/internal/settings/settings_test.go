@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // values are what the flags of the commands in these tests have.
@@ -81,16 +82,15 @@ func TestAFlagGoesBeforeItsVariableAndThatBeforeTheFile(t *testing.T) {
 func TestTheFileHasListsBooleansAndSectionsForOneCommand(t *testing.T) {
 	const content = `
 # shared
-tls-cert: &pem shared.pem
+tls-cert: shared.pem
 broker: mqtt://broker
 get: {tls-cert: client.pem}
 serve:
   lock-prefix: [a/, "b,c/"]
   memory: true
-  addr: *pem
 `
 	v, err := run(t, content, "serve")
-	if err != nil || v.cert != "shared.pem" || !v.memory || v.addr != "shared.pem" || !slices.Equal(v.prefixes, []string{"a/", "b,c/"}) {
+	if err != nil || v.cert != "shared.pem" || !v.memory || !slices.Equal(v.prefixes, []string{"a/", "b,c/"}) {
 		t.Errorf("serve: %+v, %v", v, err)
 	}
 	if v, err = run(t, content, "get"); err != nil || v.cert != "client.pem" || v.broker != "mqtt://broker" || v.memory {
@@ -128,22 +128,25 @@ func TestSomeFlagsHaveNoVariableAndNoKey(t *testing.T) {
 
 func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
 	for _, test := range []struct{ name, content, want string }{
-		{"a flag that no command has", "addr: x\nadress: y\n", ":2: no command has the flag --adress"},
-		{"a flag of another command", "serve:\n  addr: x\n  broker: y\n", ":3: tenure serve has no flag --broker"},
-		{"a command that does not exist", "sreve:\n  addr: x\n", `: there is no command "sreve"`},
-		{"a mistake in the section of another command", "get:\n  bro: x\n", ":2: tenure get has no flag --bro"},
-		{"another file", "config: other.yaml\n", ":1: --config comes from the command line or TENURE_CONFIG only"},
-		{"another file, for one command", "get: {config: other.yaml}\n", ":1: --config comes from the command line or TENURE_CONFIG only"},
-		{"a confirmation", "force: true\n", ":1: --force comes from the command line only"},
-		{"a confirmation for one command", "get:\n  force: true\n", ":2: --force comes from the command line only"},
-		{"a request for help", "help: true\n", ":1: --help comes from the command line only"},
+		{"a flag that no command has", "addr: x\nadress: y\n", ":2: adress is no command, and no setting of any"},
+		{"a flag of another command", "serve:\n  addr: x\n  broker: y\n", ":3: broker is no setting of tenure serve"},
+		{"a command that does not exist", "sreve:\n  addr: x\n", ":2: sreve is no command"},
+		{"a mistake in the section of another command", "get:\n  bro: x\n", ":2: bro is no setting of tenure get"},
+		{"another file", "config: other.yaml\n", ":1: config is no command, and no setting"},
+		{"another file, for one command", "get: {config: other.yaml}\n", ":1: config is no setting of tenure get"},
+		{"a confirmation", "force: true\n", ":1: force is no command, and no setting"},
+		{"a request for help", "help: true\n", ":1: help is no command, and no setting"},
 		{"a value of a command", "get: true\n", ":1: get is a command: write its settings below it, indented"},
 		{"a value that the flag refuses", "\nhold-off: 10\n", `:2: hold-off: want a duration such as 5s, not "10"`},
-		{"no value", "addr:\n", ":1: addr: there is no value"},
+		{"no number", "max-keys: many\n", `:1: max-keys: want a whole number, not "many"`},
+		{"a number that is too large", "max-keys: 1000000000000000000000\n", "with fewer digits"},
+		{"a number that is too small", "max-packet-size: -1\n", "want a whole number from 0 to 4294967295"},
+		{"no number of bytes", "max-bytes: 12 apples\n", "want a number of bytes, like 536870912, 512MiB or 2GiB"},
+		{"no value", "addr:\n", ":1: addr: want one value"},
 		{"a list for one value", "addr: [a, b]\n", ":1: addr: want one value"},
 		{"a list of lists", "lock-prefix: [[a]]\n", ":1: lock-prefix: want a list of values"},
 		{"the same key twice", "addr: a\naddr: b\n", `line 2: mapping key "addr" already defined at line 1`},
-		{"a section in a section", "serve:\n  addr: {a: b}\n", ":2: addr: want a value"},
+		{"a section in a section", "serve:\n  addr: {a: b}\n", ":2: addr: want one value"},
 		{"a list in place of a mapping", "- addr\n", "; write lines like max-keys: 1000"},
 		{"a key that is no name", "[a]: b\n", "line 1: cannot unmarshal"},
 		{"no YAML", "addr: [\n", "yaml: line"},
@@ -156,6 +159,9 @@ func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
 				t.Errorf("%v, want the file and %q", err, test.want)
 			}
 		})
+	}
+	if _, err := run(t, "", "serve", "--hold-off", "5"); err == nil || err.Error() != `--hold-off: want a duration such as 5s, not "5"` {
+		t.Errorf("a value on the command line: %v", err)
 	}
 	if _, err := run(t, "", "serve", "--config", "no.yaml"); err == nil || !strings.HasPrefix(err.Error(), "--config: ") {
 		t.Errorf("a file that is not there: %v", err)
@@ -171,57 +177,9 @@ func TestAnErrorNamesTheVariableOrTheFileAndTheLine(t *testing.T) {
 	}
 }
 
-func TestAValueIsRefusedWithTheSameWordsWhereverItIsGiven(t *testing.T) {
-	for _, test := range []struct{ flag, value, want string }{
-		{"memory", "yes", `want true or false, not "yes"`},
-		{"max-keys", "many", `want a whole number, not "many"`},
-		{"max-keys", "1000000000000000000000", `want a whole number with fewer digits, not "1000000000000000000000"`},
-		{"max-packet-size", "-1", `want a whole number from 0 to 4294967295, not "-1"`},
-		{"max-bytes", "12 apples", `want a number of bytes, like 536870912, 512MiB or 2GiB, not "12 apples"`},
-		{"hold-off", "5", `want a duration such as 5s, not "5"`},
-	} {
-		t.Run(test.flag, func(t *testing.T) {
-			check := func(err error, prefix string) {
-				t.Helper()
-				if err == nil || !strings.HasSuffix(err.Error(), prefix+": "+test.want) {
-					t.Errorf("%v; want %s: %s", err, prefix, test.want)
-				}
-			}
-			_, err := run(t, "", "serve", "--"+test.flag+"="+test.value)
-			check(err, "--"+test.flag)
-			_, err = run(t, test.flag+": "+test.value+"\n", "serve")
-			check(err, "tenure.yaml:1: "+test.flag)
-			t.Setenv(Variable(test.flag), test.value)
-			_, err = run(t, "", "serve")
-			check(err, Variable(test.flag))
-		})
-	}
-}
-
-func TestAnErrorAboutAFlagSaysWhereItsValueComesFrom(t *testing.T) {
-	t.Setenv("TENURE_HOLD_OFF", "-1s")
-	var v values
-	root := command(&v)
-	root.SetArgs([]string{"serve", "--max-keys", "1"})
-	if err := root.ExecuteContext(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	serve, _, err := root.Find([]string{"serve"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const text = "--hold-off -1s is negative; --max-keys is right; --hold-off again"
-	if got, want := Explain(serve.Flags(), text), text+" (--hold-off comes from TENURE_HOLD_OFF)"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got := Explain(serve.Flags(), "no flag"); got != "no flag" {
-		t.Errorf("%q", got)
-	}
-}
-
 func FuzzFile(f *testing.F) {
 	f.Add([]byte("addr: a\nserve: {hold-off: 1s, lock-prefix: [a, b]}\n"))
-	f.Add([]byte("a: &a [*a]\n"))
+	f.Add([]byte("a: &a [*a]\naddr: *a\n"))
 	f.Add([]byte("<<: {addr: x}\n"))
 	f.Fuzz(func(t *testing.T, content []byte) {
 		file := filepath.Join(t.TempDir(), "tenure.yaml")
@@ -276,15 +234,51 @@ func TestAVariableThatIsNoSettingIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"TENURE_BROKKER is not a setting", "TENURE_FORCE is not a setting", "TENURE_HOLDER is not a setting, because run gives it to its child: give --holder"}
-	check := func(want []string) {
-		t.Helper()
-		found := Unused(get)
-		if !slices.EqualFunc(found, want, strings.HasPrefix) {
-			t.Errorf("found %q, want %q", found, want)
+	want := []string{"TENURE_BROKKER is not a setting", "TENURE_FORCE is not a setting"}
+	if found := Unused(get); !slices.EqualFunc(found, want, strings.HasPrefix) {
+		t.Errorf("found %q, want %q", found, want)
+	}
+}
+
+func TestANumberOfBytesMayHaveAUnit(t *testing.T) {
+	for text, want := range map[string]int64{
+		"0": 0, "1": 1, "536870912": 512 << 20, "512MiB": 512 << 20, "2GiB": 2 << 30,
+		"64 KiB": 64 << 10, "100B": 100, "8191TiB": 8191 << 40, "9223372036854775807": 1<<63 - 1,
+	} {
+		var got byteSize
+		if err := got.Set(text); err != nil || int64(got) != want {
+			t.Errorf("%q: %d, %v", text, got, err)
+		}
+		var again byteSize
+		if err := again.Set(got.String()); err != nil || again != got {
+			t.Errorf("%q becomes %q, which is %d, %v", text, got.String(), again, err)
 		}
 	}
-	check(want)
-	t.Setenv("TENURE_TOKEN", "1:0:x") // now this process is a child of run
-	check(want[:2])
+	for _, text := range []string{"", "MiB", "512MB", "512m", "0.5GiB", "-1", "-1MiB", "-0.5MiB", "1.5", "1.5B", "1 2", "NaNMiB", "InfGiB", "1e300GiB",
+		"9223372036854775808", "8388608TiB", "8388607.9TiB", "ten"} {
+		if got := byteSize(7); got.Set(text) == nil || got != 7 {
+			t.Errorf("%q: %d was accepted", text, got)
+		}
+	}
+}
+
+func TestAChoiceTakesItsValuesAndNamesThem(t *testing.T) {
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	format, level := "text", ""
+	Choice(flags, &format, "format", []string{"text", "json"}, "how to write")
+	Choice(flags, &level, "level", []string{"debug", "info", "warn"}, "what to write")
+	if format != "text" || level != "" {
+		t.Errorf("the defaults are %q and %q", format, level)
+	}
+	if err := flags.Parse([]string{"--format", "json", "--level", "warn"}); err != nil || format != "json" || level != "warn" {
+		t.Errorf("%q, %q, %v", format, level, err)
+	}
+	for _, text := range []string{"", "Text", "xml"} {
+		if err := flags.Set("format", text); err == nil || !strings.Contains(err.Error(), "choose text or json") || format != "json" {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if help := flags.FlagUsages(); !strings.Contains(help, "how to write: text or json (default text)") || !strings.Contains(help, "what to write: debug, info or warn\n") {
+		t.Errorf("the help is\n%s", help)
+	}
 }

@@ -14,9 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// channelArguments is how many arguments of the guard say where its end of the channel is.
-const channelArguments = 1
-
 // channel is one end of a socket between supervisor and guard.
 type channel struct {
 	*net.UnixConn
@@ -133,37 +130,24 @@ func connect(cmd *exec.Cmd) (ours *channel, theirs []*os.File, err error) {
 
 // openChannel returns the guard's end of the channel.
 func openChannel() (*channel, error) {
-	if len(os.Args) <= 1+channelArguments {
-		return nil, errors.New("there is no socket")
+	if len(os.Args) < 5 { // its name, the socket, the lease, the file of the program and its name
+		return nil, errors.New("there is no program")
 	}
-	file, err := inherited(os.Args[1], "supervisor")
+	fd, err := strconv.ParseUint(os.Args[1], 10, 31)
 	if err != nil {
 		return nil, err
 	}
-	return newChannel(file)
+	unix.CloseOnExec(int(fd)) // the program does not inherit it
+	return newChannel(os.NewFile(uintptr(fd), "supervisor"))
 }
 
-// inherited returns the file of a number in the arguments. No further process inherits it.
-func inherited(number, name string) (*os.File, error) {
-	fd, err := strconv.ParseUint(number, 10, 31)
-	if err != nil {
-		return nil, err
-	}
-	unix.CloseOnExec(int(fd))
-	return os.NewFile(uintptr(fd), name), nil
-}
-
-// letInherit lets the processes that are started from now on inherit a file, and returns the
-// number that it has there.
-func letInherit(file *os.File) (number string, err error) {
+// letInherit lets the processes that are started from now on inherit a file.
+func letInherit(file *os.File) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
-		return "", err
+		return err
 	}
 	var failed error
-	err = raw.Control(func(fd uintptr) {
-		number = strconv.FormatUint(uint64(fd), 10)
-		_, failed = unix.FcntlInt(fd, unix.F_SETFD, 0)
-	})
-	return number, errors.Join(err, failed)
+	err = raw.Control(func(fd uintptr) { _, failed = unix.FcntlInt(fd, unix.F_SETFD, 0) })
+	return errors.Join(err, failed)
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sort"
 	"strings"
 	"testing"
 	"time"
@@ -91,39 +90,6 @@ echo $(ls /proc/self/fd)
 		text, err := io.ReadAll(read)
 		if want := strings.Repeat("three\nfour\nnine\n", 2); err != nil || string(text) != want {
 			t.Errorf("%s: the program wrote %q to inherited descriptors, want %q: %v", verb, text, want, err)
-		}
-	}
-}
-
-// What fits tenure alone may not fit with the variables of the lease. That is final.
-func TestAnEnvironmentThatIsTooLargeEndsTenure(t *testing.T) {
-	broker := server(t)
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
-	command := func(verb string, size int) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, tenure, verb, "--broker", broker, "press", "--", "true")
-		cmd.Env = os.Environ()
-		for i := 0; size > 0; i++ {
-			part := min(size, 100_000)
-			cmd.Env = append(cmd.Env, fmt.Sprintf("PAD_%02d=%s", i, strings.Repeat("x", part)))
-			size -= part
-		}
-		return cmd
-	}
-	for _, verb := range []string{"run", "lock"} {
-		tooLarge := sort.Search(8<<20, func(size int) bool {
-			cmd := command(verb, size)
-			if err := cmd.Start(); err != nil {
-				return true
-			}
-			_ = cmd.Process.Kill()
-			_ = await.Result(cmd.Wait)
-			return false
-		})
-		cmd := command(verb, tooLarge-1)
-		out, _ := cmd.CombinedOutput()
-		if code := cmd.ProcessState.ExitCode(); code != 126 || !strings.Contains(string(out), "too large") {
-			t.Errorf("%s: exit code %d, want 126 and the cause in\n%s", verb, code, out)
 		}
 	}
 }

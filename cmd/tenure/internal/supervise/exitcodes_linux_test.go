@@ -2,12 +2,9 @@ package supervise
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +15,7 @@ import (
 )
 
 func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	for _, role := range []string{"leaves", "headless leaves"} {
 		for _, verb := range []string{"run", "lock"} {
@@ -35,6 +33,7 @@ func TestTheCodeOfTheProgramIsKeptAndWhatItLeftIsEnded(t *testing.T) {
 // A program that has ended does not run again because its guard is killed while that ends what the
 // program left.
 func TestTheCodeOfTheProgramOutlivesItsGuard(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	for _, verb := range []string{"run", "lock"} {
 		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "leaves", verb, "--ttl", "10m", "--grace", "1m", "press")
@@ -57,20 +56,27 @@ func TestTheCodeOfTheProgramOutlivesItsGuard(t *testing.T) {
 	}
 }
 
-func TestAHolderThatWasFrozenEndsLockWithItsCode(t *testing.T) {
+func TestAHolderThatWasFrozenEndsLockAndLetsRunCampaignAgain(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
-	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", "lock", "--ttl", "1s", "--grace", "100ms", "press")
-	n.awaitStart()
-	n.signal(unix.SIGSTOP)
-	n.awaitGone()
-	n.signal(unix.SIGCONT)
-	if code := n.awaitExit(); code != 66 {
-		t.Errorf("exit code %d, want 66", code)
+	for _, verb := range []string{"run", "lock"} {
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "daemon", verb, "--ttl", "1s", "--grace", "100ms", "press")
+		n.awaitStart()
+		n.signal(unix.SIGSTOP)
+		n.awaitGone()
+		n.signal(unix.SIGCONT)
+		if verb == "run" {
+			awaitLogs(t, n, "the child starts", 2)
+			n.signal(unix.SIGTERM)
+			n.awaitExit()
+		} else if code := n.awaitExit(); code != 66 {
+			t.Errorf("exit code %d, want 66", code)
+		}
 	}
 }
 
 func TestExitCodesOfRunAndLock(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	held := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "held")
 	held.awaitStart()
@@ -127,118 +133,4 @@ func TestExitCodesOfRunAndLock(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A process that ends before it becomes the program has no code of the program's: 2 would say that another try
-// is no use.
-func TestTheEndOfAProcessThatDidNotBecomeTheProgramIsAFailure(t *testing.T) {
-	for name, test := range map[string]struct {
-		program string
-		signal  unix.Signal // before it may become the program; 0: it may
-		failed  bool
-		code    int
-	}{
-		"its runtime ended it":      {"true", unix.SIGQUIT, true, 2}, // as when it gets no thread
-		"it was killed":             {"true", unix.SIGKILL, true, -1},
-		"the program ends":          {"exit 2", 0, false, 2},
-		"the program cannot be run": {"", 0, false, CodeNotFound},
-	} {
-		t.Run(name, func(t *testing.T) {
-			path := "/bin/sh"
-			if test.program == "" {
-				path = filepath.Join(t.TempDir(), "no-program")
-			}
-			cmd := &exec.Cmd{Path: tenure, Args: []string{guardName, "free", path, "sh", "-c", test.program}}
-			socket, theirs, err := connect(cmd)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := helpers.start(cmd, theirs...); err != nil {
-				t.Fatal(err)
-			}
-			g := &guardProcess{cmd: cmd, socket: socket, encoder: json.NewEncoder(socket), reports: make(chan report), stopped: make(chan struct{})}
-			g.tasks.Go(g.read)
-			defer await.Result(func() bool { g.kill(); return true })
-			latest := now() + 10*await.Patience
-			g.send(request{Start: &start{Grace: time.Second, Bounds: bounds{Stop: latest, Kill: latest}}})
-			made := await.Receive(g.reports)
-			if made.Made == 0 {
-				t.Fatalf("%+v", made)
-			}
-			if test.signal != 0 {
-				await.Until(func() bool { // before that, SIGQUIT has its usual effect
-					line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", made.Made))
-					caught, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", made.Made))
-					return err == nil && strings.HasPrefix(string(line), starterName) && catchesQuit(string(caught))
-				})
-				_ = unix.Kill(made.Made, test.signal)
-			} else {
-				g.send(request{Run: true})
-			}
-			ended := await.Receive(g.reports)
-			if ended.Ended == nil || ended.Ended.Code != test.code || (ended.Failed != "") != test.failed {
-				t.Errorf("%+v, failed %q", ended.Ended, ended.Failed)
-			}
-			if r := await.Receive(g.reports); !r.Gone {
-				t.Errorf("%+v", r)
-			}
-		})
-	}
-}
-
-// catchesQuit reports whether a process catches SIGQUIT, by its status in /proc.
-func catchesQuit(status string) bool {
-	_, line, _ := strings.Cut(status, "SigCgt:")
-	line, _, _ = strings.Cut(strings.TrimSpace(line), "\n")
-	caught, err := strconv.ParseUint(line, 16, 64)
-	return err == nil && caught&(1<<(unix.SIGQUIT-1)) != 0
-}
-
-// starterOf returns the process of a supervisor that becomes the program, 0 if there is none.
-func starterOf(supervisor int) int {
-	find := func(parent int, name string) int {
-		task := fmt.Sprintf("/proc/%d/task", parent)
-		threads, _ := os.ReadDir(task)
-		for _, thread := range threads {
-			children, _ := os.ReadFile(filepath.Join(task, thread.Name(), "children"))
-			for _, child := range strings.Fields(string(children)) {
-				arguments, _ := os.ReadFile("/proc/" + child + "/cmdline")
-				if pid, err := strconv.Atoi(child); err == nil && strings.HasPrefix(string(arguments), name) {
-					return pid
-				}
-			}
-		}
-		return 0
-	}
-	if guard := find(supervisor, guardName); guard != 0 {
-		return find(guard, starterName)
-	}
-	return 0
-}
-
-// The process is killed as soon as it can be seen. Often it is the program by then, so there are many tries.
-func TestALockWhoseProgramDidNotStartFailsAndReleasesTheLease(t *testing.T) {
-	broker := server(t)
-	for range 100 {
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "plain", "lock", "--ttl", "10m", "--grace", "1m", "press")
-		starter := 0
-		await.Until(func() bool { // or it ran, and was not seen
-			starter = starterOf(n.cmd.Process.Pid)
-			return starter != 0 || len(n.lines) > 0
-		})
-		if starter == 0 {
-			n.signal(unix.SIGTERM)
-		} else {
-			_ = unix.Kill(starter, unix.SIGKILL)
-		}
-		code := n.awaitExit()
-		awaitFree(t, broker, "press", await.Patience)
-		if strings.Contains(n.log.String(), "before it became the program") {
-			if code != 1 {
-				t.Errorf("exit code %d, want 1", code)
-			}
-			return
-		}
-	}
-	t.Error("no process that was killed at its start counts as one that did not become the program")
 }

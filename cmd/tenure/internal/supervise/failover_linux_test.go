@@ -57,7 +57,7 @@ func TestTheProgramIsGoneBeforeTheNextHoldersStarts(t *testing.T) {
 func failOver(t *testing.T, broker, role string, fault func(*node, *proxy)) time.Duration {
 	t.Helper()
 	lock := filepath.Join(t.TempDir(), "lock")
-	network := startProxy(t, broker)
+	network := startProxy(t, broker, nil)
 	flags := []string{"run", "--ttl", "1s", "--grace", "100ms", t.Name()}
 	active := startNode(t, lock, network.address(), role, flags...)
 	active.awaitStart()

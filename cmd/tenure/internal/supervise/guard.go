@@ -8,28 +8,16 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"time"
 )
 
-// Intercept runs the guard, or the process that becomes the program, if that is what this process
-// was started for. Then it does not return. Each program that calls Run calls Intercept first.
+// Intercept runs the guard if that is what this process was started for. Then it does not return. Each
+// program that calls Run calls Intercept first.
 func Intercept() {
-	switch os.Args[0] {
-	case guardName:
+	if os.Args[0] == guardName {
 		os.Exit(runGuard())
-	case starterName:
-		os.Exit(becomeProgram())
 	}
-}
-
-// startFailure returns the exit code for a program that cannot be started, as shells do.
-func startFailure(err error) int {
-	if errors.Is(err, os.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
-		return CodeNotFound
-	}
-	return CodeNotExecutable
 }
 
 // guard is the state of the process that watches over one program. One goroutine has it.
@@ -43,7 +31,7 @@ type guard struct {
 	orphaned bool // the supervisor is gone
 
 	processTree      // the processes
-	waiting     bool // the process has not become the program yet
+	late        bool // the program starts with the next renewal
 	stopping    bool // the child was told to end
 	childless   bool // this process has no children
 	killing     bool
@@ -66,13 +54,9 @@ func runGuard() int {
 		fmt.Fprintf(os.Stderr, "%s is a part of tenure run and tenure lock, and no command\n", guardName)
 		return CodeNotExecutable
 	}
-	arguments := os.Args[1+channelArguments:]
-	if len(arguments) < 3 {
-		fmt.Fprintf(os.Stderr, "%s has no program\n", guardName)
-		return CodeNotExecutable
-	}
-	g := &guard{socket: socket, reports: json.NewEncoder(socket), program: program{path: arguments[1], args: arguments[2:]}}
-	if err := g.prepare(); err != nil {
+	g := &guard{socket: socket, reports: json.NewEncoder(socket), program: program{path: os.Args[3], args: os.Args[4:]}}
+	g.adopt()
+	if g.alarm, err = newAlarm(); err != nil {
 		g.report(report{Failed: err.Error()})
 		return 1
 	}
@@ -122,20 +106,10 @@ func (g *guard) say(text string) {
 		defer close(written)
 		_, _ = io.WriteString(os.Stderr, text)
 	}()
-	patience := time.NewTimer(100 * time.Millisecond)
-	defer patience.Stop()
 	select {
 	case <-written:
-	case <-patience.C:
+	case <-time.After(100 * time.Millisecond):
 	}
-}
-
-func (g *guard) prepare() (err error) {
-	if err := g.adopt(); err != nil {
-		return err
-	}
-	g.alarm, err = newAlarm()
-	return err
 }
 
 // read passes requests on until the supervisor is gone.
@@ -163,25 +137,46 @@ func (g *guard) handle(r request) error {
 	switch {
 	case r.Start != nil:
 		g.start, g.bounds = *r.Start, r.Start.Bounds
-		if err := g.makeProcess(g.program); err != nil {
-			return err
-		}
-		g.waiting = true
-		g.report(report{Made: g.pid})
-	case r.Run && g.waiting && !g.stopping:
-		g.waiting = false
-		g.startProgram()
+		return g.startProgram()
 	case r.Arm != nil:
 		if !g.stopping {
 			g.bounds = *r.Arm
 		}
 		g.report(report{Armed: r.Arm.Kill})
-	case r.Signal != 0 && !g.ended:
+		if g.late {
+			return g.startProgram()
+		}
+	case r.Signal != 0 && g.pid != 0 && !g.ended:
 		g.signalChild(r.Signal)
 	case r.Stop != nil:
 		g.stop(r.Stop.Signal)
 		g.bounds.Kill = min(g.bounds.Kill, r.Stop.Kill)
 	}
+	return nil
+}
+
+// startProgram starts the program, unless the lease ends too soon by what this guard knows: then it asks for the
+// present deadline. A program that cannot be executed has ended, with the code that a shell has for it.
+func (g *guard) startProgram() error {
+	if g.late = now() >= g.bounds.Stop; g.late {
+		g.report(report{Armed: g.bounds.Kill})
+		return nil
+	}
+	err := g.makeProcess(g.program, g.start.Foreground)
+	switch {
+	case err == nil:
+		g.report(report{Made: g.pid})
+		return nil
+	case isShortage(err):
+		return fmt.Errorf("cannot start a process: %w: is a limit of processes, threads or memory reached?", err)
+	}
+	g.say(fmt.Sprintf("tenure: cannot start %s: %v\n", g.program.path, errors.Unwrap(err)))
+	g.childless = true
+	code := CodeNotExecutable
+	if errors.Is(err, os.ErrNotExist) {
+		code = CodeNotFound
+	}
+	g.end(Status{Code: code})
 	return nil
 }
 
@@ -191,8 +186,8 @@ func (g *guard) loseSupervisor() {
 		return
 	}
 	g.bounds.Kill = min(g.bounds.Kill, now()+g.start.Grace)
-	if g.start.Instant || g.waiting {
-		g.bounds.Kill = 0 // the broker has released the lease, perhaps; or nothing runs yet
+	if g.start.Instant {
+		g.bounds.Kill = 0 // the broker has released the lease, perhaps
 	}
 	g.stop(terminateSignal)
 }
@@ -206,12 +201,13 @@ func (g *guard) loseConnection() {
 // stop tells the group of the child to end. A child that a signal stopped continues, so that it
 // can end in order.
 func (g *guard) stop(s int) {
-	if g.stopping || g.pid == 0 {
+	if g.stopping {
 		return
 	}
 	g.stopping = true
-	if g.waiting { // it is not the program yet, and must not become it
-		g.bounds.Kill = 0
+	if g.pid == 0 { // and there will be none
+		g.childless = true
+		g.end(Status{Code: -1})
 		return
 	}
 	g.signalGroup(s)
@@ -267,15 +263,15 @@ func (g *guard) advance() {
 
 // isOver reports whether the program and all that it started are gone.
 func (g *guard) isOver() bool {
-	if g.pid == 0 {
-		return g.orphaned
+	if g.pid == 0 && g.orphaned {
+		return true
 	}
 	return g.ended && g.childless
 }
 
-// end notes that the child ended, and reports it. If failed is not empty, it says why there was no program.
-func (g *guard) end(s Status, failed string) {
+// end notes that the child ended, and reports it.
+func (g *guard) end(s Status) {
 	g.ended = true
 	s.Stopped = g.stopping || g.killing
-	g.report(report{Ended: &s, Failed: failed})
+	g.report(report{Ended: &s})
 }

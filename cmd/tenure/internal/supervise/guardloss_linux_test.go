@@ -1,12 +1,9 @@
 package supervise
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,49 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/prerequisite"
 )
-
-// killGuardAtStart kills the guard of a supervisor as soon as it can be seen.
-func (n *node) killGuardAtStart() {
-	n.t.Helper()
-	task := "/proc/" + strconv.Itoa(n.cmd.Process.Pid) + "/task"
-	await.Until(func() bool {
-		threads, _ := os.ReadDir(task)
-		for _, thread := range threads {
-			children, _ := os.ReadFile(filepath.Join(task, thread.Name(), "children"))
-			for _, child := range strings.Fields(string(children)) {
-				arguments, _ := os.ReadFile("/proc/" + child + "/cmdline")
-				if pid, err := strconv.Atoi(child); err == nil && bytes.HasPrefix(arguments, []byte(guardName)) {
-					return unix.Kill(pid, unix.SIGKILL) == nil
-				}
-			}
-		}
-		return false
-	})
-}
-
-// A guard that is killed before it has read its first request leaves that unread, so the next read
-// of its supervisor fails. The supervisor says what happened, and releases the lease.
-func TestAGuardThatIsKilledAtItsStartIsAnErrorOfTheSupervisor(t *testing.T) {
-	broker := server(t)
-	for i := range 20 {
-		verb, want := "lock", 1
-		if i%2 == 0 {
-			verb, want = "run", 128+int(unix.SIGTERM)
-		}
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "session", verb, "--ttl", "10m", "--grace", "1m", "press")
-		n.killGuardAtStart()
-		if verb == "run" { // it campaigns again after a while
-			awaitLog(t, n, "staying out of the election for a while")
-			n.signal(unix.SIGTERM)
-		}
-		if code := n.awaitExit(); code != want || !strings.Contains(n.log.String(), ErrGuard.Error()) {
-			t.Errorf("%s: exit code %d, want %d, and the cause", verb, code, want)
-		}
-		awaitFree(t, broker, "press", await.Patience)
-	}
-}
 
 // What stands unread at the other end of a channel makes a read fail. An io.Reader returns a
 // length with that, too.
@@ -79,60 +34,6 @@ func TestAChannelWhoseOtherEndHasNotReadFails(t *testing.T) {
 	}
 	if n, err := ours.Read(make([]byte, 1)); n != 0 || !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("read %d bytes: %v; want 0, and an error of the connection", n, err)
-	}
-}
-
-// takeChannel keeps a copy of the guard's end of its channel, as a process can that may trace it.
-func takeChannel(t *testing.T, guard int) {
-	t.Helper()
-	folder := "/proc/" + strconv.Itoa(guard) + "/fd"
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	process, err := unix.PidfdOpen(guard, 0)
-	if err != nil {
-		prerequisite.Missing(t, fmt.Sprintf("there is no descriptor of a process: %v", err))
-	}
-	defer unix.Close(process)
-	taken := 0
-	for _, entry := range entries {
-		target, _ := os.Readlink(filepath.Join(folder, entry.Name()))
-		number, err := strconv.Atoi(entry.Name())
-		if err != nil || !strings.HasPrefix(target, "socket:") {
-			continue
-		}
-		socket, err := unix.PidfdGetfd(process, number, 0)
-		if err != nil {
-			prerequisite.Missing(t, fmt.Sprintf("there is no right to copy the descriptor of another process: %v", err))
-		}
-		t.Cleanup(func() { _ = unix.Close(socket) })
-		taken++
-	}
-	if taken == 0 {
-		t.Fatal("the guard has no socket")
-	}
-}
-
-// The channel to a guard that was killed does not end while another process has its other end. The
-// supervisor waits for the guard alone, and ends what the program left.
-func TestAChannelThatDoesNotEndKeepsNoProgramAlive(t *testing.T) {
-	t.Parallel()
-	broker := server(t)
-	for _, verb := range []string{"run", "lock"} {
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "session", verb, "--ttl", "2s", "--grace", "100ms", "press/"+verb)
-		n.awaitStart()
-		guard := n.guard()
-		takeChannel(t, guard)
-		if err := unix.Kill(guard, unix.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		n.awaitGone()
-		if verb == "run" {
-			awaitLog(t, n, "staying out of the election for a while")
-		} else if code := n.awaitExit(); code != 1 {
-			t.Errorf("exit code %d, want 1", code)
-		}
 	}
 }
 
@@ -160,28 +61,4 @@ func TestAGroupThatOthersGotIsSparedWhereTheGuardTookTheResult(t *testing.T) {
 	}
 	await.Done(func() { killLeft(group, false, func(stuck string) { t.Error(stuck) }) })
 	mustLive(t, other)
-}
-
-// Until the result is taken, no other process has the id: the group is killed.
-func TestAGroupIsKilledWhereNothingTookTheResultOfItsProgram(t *testing.T) {
-	helpers.mu.Lock() // else the result is taken elsewhere
-	defer helpers.mu.Unlock()
-	process, err := os.StartProcess("/bin/sleep", []string{"sleep", "1000"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{Setpgid: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if resultTaken(process.Pid) {
-		t.Error("the result of a process that runs is taken")
-	}
-	if err := process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	await.Until(func() bool { e, ok := readProcess(process.Pid); return ok && e.isZombie() })
-	if resultTaken(process.Pid) {
-		t.Error("the result of a process that has ended is taken already")
-	}
-	await.Until(func() bool { return takeResult(process.Pid) })
-	if !resultTaken(process.Pid) {
-		t.Error("the result is not taken")
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -91,27 +90,4 @@ func TestACheckThatHangsIsKilled(t *testing.T) {
 		t.Errorf("%v, want killed, why, and what it said", err)
 	}
 	await.Until(func() bool { return reapLeft(0, helpers.pids) }) // it takes results, and kills nothing
-}
-
-// What a check left in its group is killed while the check still has the id of the group. Later the id
-// may be another one's.
-func TestTheGroupOfACheckIsKilledBeforeItsIDIsFree(t *testing.T) {
-	cmd := exec.Command("/bin/sh", "-c", "exit 3")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	called := false
-	err := await.Result(func() error {
-		return waitFor(cmd, func() {
-			e, ok := readProcess(cmd.Process.Pid)
-			called = ok && e.isZombie() && e.parent == os.Getpid()
-		})
-	})
-	if !called {
-		t.Error("the result of the command was taken before the group could be killed")
-	}
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != 3 {
-		t.Errorf("%v, want exit status 3", err)
-	}
 }

@@ -2,11 +2,8 @@ package supervise
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +18,7 @@ import (
 // Ctrl-C at any moment leaves no child and no lease: while tenure starts, connects, campaigns,
 // starts its guard, and while the program runs.
 func TestAnInterruptAtAnyMomentLeavesNoProgramAndNoLease(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	client := dial(t, broker)
 	for i, after := 0, time.Duration(0); after < 120*time.Millisecond; i++ {
@@ -72,6 +70,7 @@ func TestSignalsArePassedOn(t *testing.T) {
 }
 
 func TestASecondInterruptKillsAProgramThatIgnoresTheFirst(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", "run", "--ttl", "10m", "--grace", "1m", "press")
 	n.awaitStart()
@@ -86,32 +85,7 @@ func TestASecondInterruptKillsAProgramThatIgnoresTheFirst(t *testing.T) {
 	awaitFree(t, broker, "press", await.Patience)
 }
 
-// A lease that was deleted may have another holder at once, so there is no time for a grace.
-func TestAProgramWhoseLeaseWasTakenIsKilledAtOnce(t *testing.T) {
-	t.Parallel()
-	broker := server(t)
-	client := dial(t, broker)
-	const grace = 3 * time.Second // much longer than a kill takes
-	n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", "lock", "--ttl", "20s", "--grace", grace.String(), "press")
-	n.awaitStart()
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
-	await.Until(func() bool { // it begins to watch its key a while after it was acquired
-		if _, err := client.Del(ctx, "press", transport.DelOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		return strings.Contains(n.log.String(), "tenure has ended")
-	})
-	ended := now()
-	if gone := n.awaitGone(); gone-ended >= grace {
-		t.Errorf("the program was gone %v after its lease, and had its whole grace", gone-ended)
-	}
-	if code := n.awaitExit(); code != 66 || !strings.Contains(n.log.String(), "the lease was deleted") {
-		t.Errorf("exit code %d, want 66 and the cause", code)
-	}
-}
-
-// The same while the program is being stopped: what is left of its grace is not inside the lease any more.
+// A lease that was deleted may have another holder at once, so there is no time for what is left of a grace.
 func TestAProgramThatIsBeingStoppedIsKilledWhenItsLeaseIsTaken(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
@@ -142,25 +116,6 @@ func TestAProgramThatIsBeingStoppedIsKilledWhenItsLeaseIsTaken(t *testing.T) {
 	}
 }
 
-func TestARunThatWasFrozenCampaignsAgain(t *testing.T) {
-	t.Parallel()
-	broker := server(t)
-	lock := filepath.Join(t.TempDir(), "lock")
-	n := startNode(t, lock, broker, "daemon", "run", "--ttl", "1s", "--grace", "100ms", "press")
-	n.awaitStart()
-	n.signal(unix.SIGSTOP)
-	n.awaitGone()
-	n.signal(unix.SIGCONT)
-	// Its next program has the same pipe, which this test no longer reads; the lease shows it.
-	client := dial(t, broker)
-	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
-	defer cancel()
-	awaitLogs(t, n, "the child starts", 2)
-	if _, err := client.Get(ctx, "press"); err != nil {
-		t.Error(err)
-	}
-}
-
 // PR_SET_PDEATHSIG is what is left then. (What the program started can live on.)
 func TestTheProgramDiesWithSupervisorAndGuard(t *testing.T) {
 	broker := server(t)
@@ -177,59 +132,11 @@ func TestTheProgramDiesWithSupervisorAndGuard(t *testing.T) {
 	n.awaitGone()
 }
 
-// The kernel keeps PR_SET_PDEATHSIG for each thread. A program has the setting of the thread that called execve.
-func TestTheProgramDiesWithItsGuardWhateverThreadBecameIt(t *testing.T) {
-	gate, open, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer gate.Close()
-	tried, trying, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tried.Close()
-	if _, err := open.Write([]byte{1}); err != nil {
-		t.Fatal(err)
-	}
-	_ = open.Close()
-	runtime.LockOSThread() // the process dies with this thread
-	defer runtime.UnlockOSThread()
-	starter := exec.Command(os.Args[0], "3", "4", os.Args[0], "tenure", "became")
-	starter.ExtraFiles = []*os.File{gate, trying}
-	starter.Env = append(os.Environ(), "SUPERVISE_ROLE=starter")
-	starter.SysProcAttr = childAttributes()
-	out, err := starter.CombinedOutput()
-	_ = trying.Close()
-	if want := fmt.Sprintln("death signal", int(unix.SIGKILL)); err != nil || string(out) != want {
-		t.Errorf("%v: %s, want %s", err, out, want)
-	}
-}
-
-// A log that is not read stops the program, perhaps, but not its guard.
-func TestAnUnreadLogKeepsNoProgramAlive(t *testing.T) {
-	broker := server(t)
-	unread, stderr, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unread.Close()
-	n := startLogging(t, stderr, filepath.Join(t.TempDir(), "lock"), broker, "flood", "run", "--ttl", "10m", "--grace", "100ms", "press")
-	n.awaitStart()
-	await.Until(func() bool { // until the pipe is full
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(stderr.Fd()), Events: unix.POLLOUT}}, 0)
-		return n == 0 && err == nil
-	})
-	_ = stderr.Close()
-	n.signal(unix.SIGKILL)
-	n.awaitGone()
-}
-
 // The guard hears of renewals: a program outlives the first deadlines by far.
 func TestAProgramRunsForManyTTLs(t *testing.T) {
 	t.Parallel()
 	broker := server(t)
-	network := startProxy(t, broker)
+	network := startProxy(t, broker, nil)
 	n := startNode(t, filepath.Join(t.TempDir(), "lock"), network.address(), "polite", "lock", "--ttl", "500ms", "press")
 	n.awaitStart()
 	network.awaitTraffic(t, 24) // twelve renewals: one each sixth of the TTL

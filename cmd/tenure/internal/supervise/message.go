@@ -4,17 +4,12 @@ package supervise
 
 import "time"
 
-// guardName and starterName are the first arguments by which the executable knows that it is not
-// to be a command.
-const (
-	guardName   = "tenure-guard"
-	starterName = "tenure-start"
-)
+// guardName is the first argument by which the executable knows that it is not to be a command.
+const guardName = "tenure-guard"
 
 // A request is what the supervisor tells the guard. Exactly one field is set.
 type request struct {
-	Start  *start  `json:",omitempty"` // make a process for the program; the first request
-	Run    bool    `json:",omitempty"` // let the process become the program
+	Start  *start  `json:",omitempty"` // start the program; the first request
 	Arm    *bounds `json:",omitempty"` // the lease was renewed
 	Signal int     `json:",omitempty"` // pass a signal on to the child
 	Stop   *stop   `json:",omitempty"` // end the program
@@ -23,9 +18,10 @@ type request struct {
 // start is what the guard does from its beginning. The program, and its environment, are in the
 // guard's own arguments and environment: they are as large as the system allows, and any bytes.
 type start struct {
-	Grace   time.Duration
-	Instant bool // kill at once when the supervisor is gone
-	Bounds  bounds
+	Grace      time.Duration
+	Instant    bool // kill at once when the supervisor is gone
+	Foreground bool // give the program the terminal
+	Bounds     bounds
 }
 
 // program is what the guard starts, with the guard's environment.
@@ -48,11 +44,10 @@ type stop struct {
 
 // A report is what the guard tells the supervisor. Exactly one field is set.
 type report struct {
-	Made   int           `json:",omitempty"` // the id of the process that waits for Run
+	Made   int           `json:",omitempty"` // the id of the program
 	Armed  time.Duration `json:",omitempty"` // the guard will kill at this time
-	Paused int           `json:",omitempty"` // the terminal stopped the program with this signal
 	Ended  *Status       `json:",omitempty"` // the program ended
 	Stuck  string        `json:",omitempty"` // what cannot be killed, and why
 	Gone   bool          `json:",omitempty"` // the program and all that it started are gone; the last report
-	Failed string        `json:",omitempty"` // why the guard could not start, in its last report; or, with Ended, why there was no program
+	Failed string        `json:",omitempty"` // why the guard could not start the program, in its last report
 }

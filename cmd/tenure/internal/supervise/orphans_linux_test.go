@@ -181,50 +181,6 @@ func TestAsTheFirstProcessTheOrphansOfOtherSessionsAreSpared(t *testing.T) {
 	}
 }
 
-// What waits for a helper gets its result, and the id of the program stays its own until its group is
-// killed. All other results are taken.
-func TestOnlyTheResultsOfOrphansAreTaken(t *testing.T) {
-	start := func(start func(*exec.Cmd) error) *exec.Cmd {
-		cmd := exec.Command("/bin/sh", "-c", "exit 3")
-		if err := start(cmd); err != nil {
-			t.Fatal(err)
-		}
-		await.Until(func() bool {
-			e, ok := readProcess(cmd.Process.Pid)
-			return ok && e.isZombie()
-		})
-		return cmd
-	}
-	taken := func(cmd *exec.Cmd) bool {
-		e, ok := readProcess(cmd.Process.Pid)
-		return !ok || e.parent != os.Getpid()
-	}
-	helper := start(func(cmd *exec.Cmd) error { return helpers.start(cmd) })
-	program, orphan, earlier := start((*exec.Cmd).Start), start((*exec.Cmd).Start), start((*exec.Cmd).Start)
-	helpers.setProgram(program.Process.Pid)
-	helpers.mu.Lock()
-	helpers.pids[earlier.Process.Pid], helpers.earlier[earlier.Process.Pid] = true, true
-	helpers.mu.Unlock()
-	helpers.reap()
-	if taken(helper) || taken(program) || !taken(orphan) || !taken(earlier) {
-		t.Errorf("taken: helper %v, program %v, orphan %v, earlier child %v; want the last two",
-			taken(helper), taken(program), taken(orphan), taken(earlier))
-	}
-	if helpers.pids[earlier.Process.Pid] || helpers.earlier[earlier.Process.Pid] {
-		t.Error("a process with the id of the earlier child would be spared")
-	}
-	helpers.setProgram(0)
-	helpers.reap()
-	if !taken(program) {
-		t.Error("the result of the program stays")
-	}
-	_ = await.Result(helper.Wait)
-	helpers.forget(helper.Process.Pid)
-	if code := helper.ProcessState.ExitCode(); code != 3 {
-		t.Errorf("the helper ended with %d, want 3", code)
-	}
-}
-
 // The results of processes that are left to tenure are taken, whatever it does meanwhile. As zombies
 // they would fill the machine, or reach the limit of a container.
 func TestNoZombiesStay(t *testing.T) {

@@ -16,7 +16,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -38,23 +37,8 @@ var tenure string
 // zombie then.
 func headless() bool { return strings.HasPrefix(os.Getenv("SUPERVISE_ROLE"), "headless") }
 
-// asStarter becomes a program from a thread that is not the first one.
-func asStarter() {
-	if os.Args[1] == "became" {
-		fmt.Println("death signal", deathSignal)
-		return
-	}
-	code := make(chan int)
-	go func() { code <- becomeProgram() }()
-	os.Exit(await.Receive(code))
-}
-
-// deathSignal is the signal that a program gets when its guard dies.
-var deathSignal int32
-
-func init() { // on the first thread, the one that became the program
-	_, _, _ = syscall.Syscall(unix.SYS_PRCTL, unix.PR_GET_PDEATHSIG, uintptr(unsafe.Pointer(&deathSignal)), 0)
-	if headless() || os.Getenv("SUPERVISE_ROLE") == "starter" {
+func init() {
+	if headless() {
 		runtime.LockOSThread() // main runs on the first thread from now on
 	}
 }
@@ -63,12 +47,7 @@ func init() { // on the first thread, the one that became the program
 func loseHead() { _, _, _ = syscall.Syscall(unix.SYS_EXIT, 0, 0, 0) }
 
 func TestMain(m *testing.M) {
-	switch role := os.Getenv("SUPERVISE_ROLE"); role {
-	case "":
-	case "starter":
-		asStarter()
-		return
-	default:
+	if role := os.Getenv("SUPERVISE_ROLE"); role != "" {
 		beProgram(role)
 		return
 	}
@@ -160,13 +139,6 @@ func beProgram(role string) {
 		leaf(nil)
 		leaf(&syscall.SysProcAttr{Setsid: true})
 	}
-	if role == "flood" { // fills standard error
-		go func() {
-			for {
-				_, _ = os.Stderr.WriteString(strings.Repeat("x", 1<<10) + "\n")
-			}
-		}()
-	}
 	say("start %d", now())
 	say("%s=%s", "TENURE_TOKEN", os.Getenv("TENURE_TOKEN"))
 	switch role {
@@ -251,12 +223,6 @@ type node struct {
 // startNode starts tenure with these arguments, and a program in a role behind them.
 func startNode(t *testing.T, lock, broker, role string, arguments ...string) *node {
 	t.Helper()
-	return startLogging(t, nil, lock, broker, role, arguments...)
-}
-
-// startLogging is startNode with another standard error than the node's log.
-func startLogging(t *testing.T, stderr *os.File, lock, broker, role string, arguments ...string) *node {
-	t.Helper()
 	n := &node{t: t, lockFile: lock, lines: make(chan string, 100), gone: make(chan time.Duration, 1), over: make(chan error, 1)}
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
@@ -265,9 +231,6 @@ func startLogging(t *testing.T, stderr *os.File, lock, broker, role string, argu
 	n.cmd = exec.Command(tenure, append(append([]string{arguments[0], "--broker", broker}, arguments[1:]...), "--", os.Args[0])...)
 	n.cmd.Env = append(os.Environ(), "SUPERVISE_ROLE="+role, "SUPERVISE_PIPE="+pipe, "SUPERVISE_LOCK="+lock)
 	n.cmd.Stderr = &n.log
-	if stderr != nil {
-		n.cmd.Stderr = stderr
-	}
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := n.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -409,45 +372,26 @@ func awaitLogs(t *testing.T, n *node, text string, times int) {
 	await.Until(func() bool { return strings.Count(n.log.String(), text) >= times })
 }
 
-// awaitTraffic waits until bytes were passed on so often from now on.
-func (p *proxy) awaitTraffic(t *testing.T, times int) {
-	t.Helper()
-	count := func() int {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		return p.passed
-	}
-	end := count() + times
-	await.Until(func() bool { return count() >= end })
-}
-
-// freeze makes the present connections silent, and not those that follow.
-func (p *proxy) freeze() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range p.conns {
-		p.frozen[conn] = true
-	}
-}
-
-// proxy is a network between a node and the server, which can be cut.
+// proxy is a network between nodes and the server. It passes everything on, until it is cut.
 type proxy struct {
 	listener net.Listener
-	mu       sync.Mutex
-	cut      bool
-	conns    []net.Conn
-	frozen   map[net.Conn]bool
-	passed   int // how often bytes were passed on
+	cuts     func(sent []byte) bool // what cuts it, of what nodes send; nil: nothing does
+	isCut    chan struct{}          // closed when it was cut
 	tasks    sync.WaitGroup
+
+	mu     sync.Mutex
+	conns  []net.Conn
+	frozen map[net.Conn]bool
+	passed int // how often bytes were passed on
 }
 
-func startProxy(t *testing.T, broker string) *proxy {
+func startProxy(t *testing.T, broker string, cuts func(sent []byte) bool) *proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, frozen: make(map[net.Conn]bool)}
+	p := &proxy{listener: listener, cuts: cuts, isCut: make(chan struct{}), frozen: make(map[net.Conn]bool)}
 	p.tasks.Go(func() {
 		for {
 			near, err := listener.Accept()
@@ -462,8 +406,8 @@ func startProxy(t *testing.T, broker string) *proxy {
 			p.mu.Lock()
 			p.conns = append(p.conns, near, far)
 			p.mu.Unlock()
-			p.tasks.Go(func() { p.copy(far, near) })
-			p.tasks.Go(func() { p.copy(near, far) })
+			p.tasks.Go(func() { p.pass(far, near, true) })
+			p.tasks.Go(func() { p.pass(near, far, false) })
 		}
 	})
 	t.Cleanup(func() {
@@ -478,19 +422,26 @@ func startProxy(t *testing.T, broker string) *proxy {
 	return p
 }
 
-// copy passes bytes on until the network is cut. From then on it drops them.
-func (p *proxy) copy(to, from net.Conn) {
-	buffer := make([]byte, 32<<10)
-	for {
+// pass passes bytes on, which a node sends or the server.
+func (p *proxy) pass(to, from net.Conn, sends bool) {
+	for buffer := make([]byte, 32<<10); ; {
 		n, err := from.Read(buffer)
 		if err != nil {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if !p.frozen[from] && !p.wasCut() {
+				_ = to.Close()
+			}
 			return
 		}
+		if sends && p.cuts != nil && p.cuts(buffer[:n]) {
+			p.partition()
+		}
 		p.mu.Lock()
-		cut := p.cut || p.frozen[from]
+		silent := p.frozen[from] || p.wasCut()
 		p.passed++
 		p.mu.Unlock()
-		if !cut {
+		if !silent {
 			_, _ = to.Write(buffer[:n])
 		}
 	}
@@ -498,10 +449,43 @@ func (p *proxy) copy(to, from net.Conn) {
 
 func (p *proxy) address() string { return "mqtt://" + p.listener.Addr().String() }
 
+// partition cuts the network: it drops everything, and keeps the connections open.
 func (p *proxy) partition() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.cut = true
+	if !p.wasCut() {
+		close(p.isCut)
+	}
+}
+
+func (p *proxy) wasCut() bool {
+	select {
+	case <-p.isCut:
+		return true
+	default:
+		return false
+	}
+}
+
+// freeze makes the present connections silent, and not those that follow.
+func (p *proxy) freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range p.conns {
+		p.frozen[conn] = true
+	}
+}
+
+// awaitTraffic waits until bytes were passed on so often from now on.
+func (p *proxy) awaitTraffic(t *testing.T, times int) {
+	t.Helper()
+	count := func() int {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.passed
+	}
+	end := count() + times
+	await.Until(func() bool { return count() >= end })
 }
 
 // trySignal signals a supervisor that may be gone.

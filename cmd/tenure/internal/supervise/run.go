@@ -27,8 +27,6 @@ type child struct {
 	pid    int     // of the program; 0 before it was made
 	status *Status // nil before the program ended
 
-	failed      error         // why there was no program although it was allowed
-	ran         bool          // the process was allowed to become the program
 	stopping    bool          // the program was told to end
 	interrupted bool          // SIGINT was sent to it
 	killAt      time.Duration // once stopping
@@ -36,6 +34,7 @@ type child struct {
 	sent        time.Duration // the latest time that it was sent
 	silent      time.Duration // how long this process has waited for the answer
 	terminal    *terminal
+	foreground  bool // the guard gives the terminal to the program
 }
 
 // IsTooLarge reports whether an error of Run says that the arguments and the environment of the
@@ -71,7 +70,8 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 			return Status{Code: -1, Stopped: true}, nil // it was lost, and the lease with it
 		}
 	}
-	c.guard, err = startGuard(o, connection, start{Grace: o.Grace, Instant: o.Instant, Bounds: bounds})
+	foreground := c.terminal.isForeground()
+	c.guard, err = startGuard(o, connection, start{Grace: o.Grace, Instant: o.Instant, Foreground: foreground, Bounds: bounds})
 	switch {
 	case errors.Is(err, errConnectionLost):
 		return Status{Code: -1, Stopped: true}, nil
@@ -82,22 +82,23 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	for len(o.Signals) > 0 {
 		<-o.Signals // they came before there was a program
 	}
+	c.foreground = foreground
 	defer c.terminal.take()
 	defer helpers.setProgram(0)
 	err = c.supervise(ctx)
 	if err == nil {
 		c.guard.end()
-		return c.ended(), c.failed
+		return c.ended(), nil
 	}
 	// The guard does not do its work, so this process does.
 	if gone := c.killGuard(); gone {
-		return c.ended(), c.failed
+		return c.ended(), nil
 	}
 	killLeft(c.pid, c.status != nil, func(stuck string) { c.stuck(stuck) })
 	switch {
 	case c.status != nil: // it must not run again because of its guard
 		c.Logger.Warn("what the program left was killed without its guard", "lease", c.Name, "error", err)
-		err = c.failed
+		err = nil
 	case c.stopping:
 		c.Logger.Warn("the program was killed without its guard", "lease", c.Name, "error", err)
 		err = nil
@@ -108,12 +109,12 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 // ended returns the status once all is gone.
 func (c *child) ended() Status {
 	switch {
-	case !c.ran:
+	case c.status != nil:
+		return *c.status
+	case c.pid == 0:
 		return Status{Code: -1, Stopped: true}
-	case c.status == nil: // killed with its guard
-		return Status{Code: -1, Signal: killSignal, Stopped: true}
 	}
-	return *c.status
+	return Status{Code: -1, Signal: killSignal, Stopped: true} // with its guard
 }
 
 // killGuard kills the guard, and notes what it reported before: the program may have ended, and only
@@ -161,8 +162,12 @@ func (c *child) supervise(ctx context.Context) error {
 			if !open {
 				return ErrGuard
 			}
-			if over, err := c.handle(ctx, r); over || err != nil {
-				return err
+			c.note(r)
+			if r.Failed != "" {
+				return fmt.Errorf("the guard of the program: %s", r.Failed)
+			}
+			if r.Gone {
+				return nil
 			}
 		case s := <-c.Signals:
 			c.signal(s)
@@ -177,39 +182,20 @@ func (c *child) supervise(ctx context.Context) error {
 	}
 }
 
-// handle handles a report. It returns whether all is gone.
-func (c *child) handle(ctx context.Context, r report) (over bool, err error) {
-	c.note(r)
-	switch {
-	case r.Made != 0 && ctx.Err() == nil:
-		c.terminal.give(r.Made)
-		c.ran = true
-		c.guard.send(request{Run: true})
-	case r.Paused != 0:
-		c.terminal.pause()
-	case r.Failed != "" && r.Ended == nil:
-		return false, failure(r)
-	}
-	return r.Gone, nil
-}
-
-// failure returns the error of a report of one.
-func failure(r report) error { return fmt.Errorf("the guard of the program: %s", r.Failed) }
-
 // note notes what a report says, and logs what cannot be killed.
 func (c *child) note(r report) {
 	switch {
 	case r.Made != 0:
 		c.pid, c.armed = r.Made, c.sent
 		helpers.setProgram(c.pid)
+		if c.foreground {
+			c.terminal.isGiven(c.pid)
+		}
 	case r.Armed != 0:
 		c.armed = r.Armed
 	case r.Ended != nil:
 		c.status = r.Ended
-		if r.Failed != "" {
-			c.failed = failure(r)
-		}
-		c.status.ByKey = c.status.Signal == int(syscall.SIGINT) && !c.interrupted && c.terminal.sendsInterrupts()
+		c.status.ByKey = c.status.Signal == int(syscall.SIGINT) && !c.interrupted && c.terminal.hasProgram()
 		c.terminal.take()
 	case r.Stuck != "":
 		c.stuck(r.Stuck)
@@ -259,9 +245,8 @@ func (c *child) signal(s os.Signal) {
 		c.killAt = now()
 		c.guard.send(request{Stop: &stop{Signal: number, Kill: c.killAt}})
 	case kind == continues:
-		if c.terminal.resume() {
-			c.guard.send(request{Signal: continueSignal})
-		}
+		c.terminal.give(c.pid)
+		c.guard.send(request{Signal: continueSignal})
 	case kind == passes:
 		c.guard.send(request{Signal: number})
 	}
@@ -271,9 +256,6 @@ func (c *child) signal(s os.Signal) {
 func (c *child) check(ctx context.Context) error {
 	bounds, left := c.bounds()
 	at := now()
-	if c.terminal.isPausedInVain() && c.terminal.resume() {
-		c.guard.send(request{Signal: continueSignal})
-	}
 	if left <= 0 {
 		// The lease was lost, or this process stood still. Another node may start the program at once.
 		c.kill(ctx, at)

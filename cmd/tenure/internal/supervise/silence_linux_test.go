@@ -1,10 +1,7 @@
 package supervise
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -14,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 )
 
@@ -29,103 +25,51 @@ func awaitState(pid int, state byte) {
 // The program ends in time, but the supervisor is stopped, and reads what the guard said about it
 // when the guard is long overdue.
 func TestTheCodeOfTheProgramOutlivesAStopOfTheSupervisor(t *testing.T) {
+	t.Parallel()
 	broker := server(t)
 	const grace = time.Second
-	var nodes sync.WaitGroup
-	for i := range 6 { // it is a matter of chance which of two things the supervisor sees first
-		nodes.Go(func() {
-			verb := []string{"run", "lock"}[i%2]
-			cmd := exec.Command(tenure, verb, "--broker", broker, "--ttl", "10s", "--grace", grace.String(), fmt.Sprint("press-", i), "--",
-				"/bin/sh", "-c", `trap 'echo stopping; read line; exit 3' TERM; echo started; while :; do sleep 0.01; done`)
-			var log logbuffer.Buffer
-			cmd.Stderr = &log
-			in, err := cmd.StdinPipe()
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			read, out := io.Pipe()
-			cmd.Stdout = out
-			lines := make(chan string, 2)
-			go func() { // ends with out
-				defer close(lines)
-				for scanner := bufio.NewScanner(read); scanner.Scan(); {
-					lines <- scanner.Text()
-				}
-			}()
-			if err := cmd.Start(); err != nil {
-				t.Error(err)
-				return
-			}
-			say := func(s unix.Signal) {
-				if err := cmd.Process.Signal(s); err != nil {
-					t.Error(err)
-				}
-			}
-			await.Receive(lines) // started
-			guards, err := descendants(cmd.Process.Pid, nil)
-			if err != nil || len(guards) == 0 {
-				t.Errorf("there is no guard: %v", err)
-			}
-			say(unix.SIGTERM)
-			await.Receive(lines) // stopping
-			overdue := time.Now().Add(grace + guardPatience)
-			say(unix.SIGSTOP)
-			awaitState(cmd.Process.Pid, 'T')
-			_, _ = io.WriteString(in, "\n")
-			awaitState(guards[0].pid, 'Z')
-			time.Sleep(time.Until(overdue)) // the time is what is tested
-			say(unix.SIGCONT)
-			_ = await.Result(cmd.Wait)
-			_ = out.Close()
-			if code := cmd.ProcessState.ExitCode(); code != 3 || strings.Contains(log.String(), "without its guard") {
-				t.Errorf("%s: exit code %d, want 3, the code of the program, and no guard that failed, in\n%s", verb, code, log.String())
-			}
-		})
-	}
-	await.Done(nodes.Wait)
-}
-
-// A guard that has confirmed a renewal is not taken for one that does not answer because the
-// supervisor stood still before it read that.
-func TestAGuardThatAnsweredAStoppedSupervisorIsNotKilled(t *testing.T) {
-	broker := server(t)
-	const ttl = 8 * time.Second
 	var tests sync.WaitGroup
-	var nodes []*node
-	for i := range 6 {
-		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "lock", "--ttl", ttl.String(), "--log-level", "debug", fmt.Sprint("press-", i))
+	for i := range 6 { // it is a matter of chance which of two things the supervisor sees first
+		verb := []string{"run", "lock"}[i%2]
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "obstinate", verb, "--ttl", "10s", "--grace", grace.String(), fmt.Sprint("press-", i))
 		n.awaitStart()
-		nodes = append(nodes, n)
-	}
-	for _, n := range nodes {
+		guard := n.guard()
+		programs, err := descendants(guard, nil)
+		if err != nil || len(programs) != 1 {
+			t.Fatal(programs, err)
+		}
 		tests.Go(func() {
-			guard := n.guard()
-			renewals := func() int { return strings.Count(n.log.String(), "verb=SET") }
-			if err := unix.Kill(guard, unix.SIGSTOP); err != nil {
-				t.Error(err)
-			}
-			before := renewals()
-			await.Until(func() bool { return renewals() > before })
-			sent := time.Now()
-			time.Sleep(ttl / 40) // the supervisor tells the guard of the renewal
-			n.signal(unix.SIGSTOP)
+			n.trySignal(unix.SIGTERM)
+			n.awaitLine("got terminated")
+			overdue := time.Now().Add(grace + guardPatience)
+			n.trySignal(unix.SIGSTOP)
 			awaitState(n.cmd.Process.Pid, 'T')
-			if err := unix.Kill(guard, unix.SIGCONT); err != nil {
-				t.Error(err)
-			}
-			time.Sleep(time.Until(sent.Add(ttl * 3 / 10))) // longer than a guard may be silent
-			n.signal(unix.SIGCONT)
-			before = renewals()
-			await.Until(func() bool { return renewals() > before || strings.Contains(n.log.String(), "does not answer") })
-			n.signal(unix.SIGTERM)
-			n.awaitExit()
-			if strings.Contains(n.log.String(), "does not answer") {
-				t.Errorf("the guard was killed:\n%s", n.log.String())
+			_ = unix.Kill(programs[0].pid, unix.SIGKILL)
+			awaitState(guard, 'Z')
+			time.Sleep(time.Until(overdue)) // the time is what is tested
+			n.trySignal(unix.SIGCONT)
+			if code := n.awaitExit(); code != 128+int(unix.SIGKILL) || strings.Contains(n.log.String(), "without its guard") {
+				t.Errorf("%s: exit code %d, want that of the program, and no guard that failed, in\n%s", verb, code, n.log.String())
 			}
 		})
 	}
 	await.Done(tests.Wait)
+}
+
+// A guard that has confirmed a renewal is not taken for one that does not answer because the
+// supervisor stood still before it read that: only calls count.
+func TestAGuardThatAnsweredAStoppedSupervisorIsNotKilled(t *testing.T) {
+	c := &child{Options: Options{TTL: 8 * time.Second, Grace: 2 * time.Second}, sent: 2}
+	if c.isOverdue(now() + time.Hour) {
+		t.Error("one look, an hour late, and the guard is taken for silent")
+	}
+	calls := 1
+	for !c.isOverdue(now()) {
+		calls++
+	}
+	if silent := time.Duration(calls) * c.interval(); silent < 2*time.Second || silent > 3*time.Second {
+		t.Errorf("a guard may be silent for %v", silent)
+	}
 }
 
 // A guard that does not kill is seen within the margin, whatever part of the TTL the grace is: the

@@ -29,8 +29,12 @@ var errConnectionLost = errors.New("the connection is lost")
 
 // startGuard starts the guard of a program. The guard keeps connection open; nil for none.
 func startGuard(o Options, connection syscall.RawConn, s start) (*guardProcess, error) {
+	self, err := executable()
+	if err != nil {
+		return nil, err
+	}
 	cmd := &exec.Cmd{
-		Path:  executable(),
+		Path:  self,
 		Args:  append([]string{guardName, o.Name, o.Path}, o.Args...),
 		Env:   o.Env,
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
@@ -54,7 +58,7 @@ func startGuard(o Options, connection syscall.RawConn, s start) (*guardProcess, 
 		err = socket.writeWith(append(first, '\n'), connection)
 	}
 	if err != nil {
-		g.kill()
+		g.killAndRead(func(report) {})
 		return nil, fmt.Errorf("%w: %w", errConnectionLost, err)
 	}
 	return g, nil
@@ -83,13 +87,8 @@ func (g *guardProcess) send(r request) { _ = g.encoder.Encode(r) }
 func (g *guardProcess) end() {
 	overdue := time.AfterFunc(time.Second, func() { _ = g.cmd.Process.Kill() })
 	defer overdue.Stop()
-	g.wait()
-}
-
-// kill ends the guard. On Linux the program ends with it.
-func (g *guardProcess) kill() {
-	_ = g.cmd.Process.Kill()
-	g.wait()
+	g.reap()
+	g.close()
 }
 
 // killAndRead kills the guard, and calls note with each report that it has left. Another process may
@@ -102,11 +101,6 @@ func (g *guardProcess) killAndRead(note func(report)) {
 	for r := range g.reports {
 		note(r)
 	}
-	g.close()
-}
-
-func (g *guardProcess) wait() {
-	g.reap()
 	g.close()
 }
 
@@ -161,7 +155,7 @@ func (h *helperProcesses) start(cmd *exec.Cmd, files ...*os.File) error {
 	defer h.mu.Unlock()
 	for _, file := range files {
 		defer file.Close()
-		if _, err := letInherit(file); err != nil {
+		if err := letInherit(file); err != nil {
 			return err
 		}
 	}

@@ -15,13 +15,7 @@ import (
 // pollPeerClosed is for Linux: elsewhere a poll tells only that both directions are closed.
 const pollPeerClosed = 0
 
-func executable() string {
-	path, err := os.Executable()
-	if err != nil {
-		return os.Args[0]
-	}
-	return path
-}
+func executable() (string, error) { return os.Executable() }
 
 // becomeSubreaper does nothing: only Linux gives orphans to an ancestor.
 func becomeSubreaper() {}
@@ -48,8 +42,6 @@ func waitFor(cmd *exec.Cmd, ended func()) error {
 // endReading bounds the time in which what the guard, which has ended, has written is read. To shut
 // the channel down would lose that here.
 func (s *channel) endReading() { _ = s.SetReadDeadline(time.Now().Add(time.Second)) }
-
-func dieWithParent() {} // this system has no signal for that
 
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 

@@ -17,40 +17,23 @@ import (
 const pollPeerClosed = unix.POLLRDHUP
 
 // executable is this program, even after an upgrade has replaced its file.
-func executable() string {
-	const self = "/proc/self/exe"
-	if _, err := os.Stat(self); err == nil {
-		return self
-	}
-	path, err := os.Executable()
-	if err != nil {
-		return os.Args[0]
-	}
-	return path
-}
+func executable() (string, error) { return "/proc/self/exe", nil }
 
 // becomeSubreaper makes descendants whose parents ended children of this process.
 func becomeSubreaper() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } // Linux 3.4 and later
 
 // checkTree returns why the descendants of this process cannot be found, and the cure.
 func checkTree() error {
-	const cure = "mount the /proc of this PID namespace: \"mount -t proc proc /proc\", or \"unshare --mount-proc\""
 	status, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		return fmt.Errorf("/proc, in which tenure finds what a program leaves behind, does not show this process: %w; %s", err, cure)
-	}
+	has := func(line string) bool { return bytes.Contains(status, []byte("\n"+line)) }
+	pid := fmt.Sprintf(":\t%d\n", os.Getpid())
 	// NSpid has the id of this process in each namespace, from the one of /proc down to its own.
-	// Linux before 4.1 has only Pid.
-	for line := range bytes.Lines(status) {
-		name, ids, _ := bytes.Cut(line, []byte(":"))
-		if string(name) != "Pid" && string(name) != "NSpid" {
-			continue
-		}
-		if pids := bytes.Fields(ids); len(pids) != 1 || string(pids[0]) != strconv.Itoa(os.Getpid()) {
-			return fmt.Errorf("/proc, in which tenure finds what a program leaves behind, belongs to another PID namespace; %s", cure)
-		}
+	// Linux before 4.1, or without namespaces, has only Pid.
+	if err == nil && has("Pid"+pid) && (has("NSpid"+pid) || !has("NSpid")) {
+		return nil
 	}
-	return nil
+	return errors.New("/proc, in which tenure finds what a program leaves behind, does not belong to this PID namespace; " +
+		"mount its own: \"mount -t proc proc /proc\", or \"unshare --mount-proc\"")
 }
 
 // children returns the children of this process.
@@ -87,27 +70,14 @@ func resultTaken(pid int) bool {
 // waitFor is Wait of a command. It calls ended once the command has ended, and before its result is
 // taken: until then no other process or group has its id.
 func waitFor(cmd *exec.Cmd, ended func()) error {
-	for {
-		err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil: // this system does not let a result wait
-			defer ended()
-		default:
-			ended()
-		}
-		return cmd.Wait()
+	for errors.Is(unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
 	}
+	ended()
+	return cmd.Wait()
 }
 
 // endReading lets a read return what the guard, which has ended, has written, and then the end.
 func (s *channel) endReading() { _ = s.CloseRead() }
-
-// dieWithParent gives the present thread the signal of childAttributes, which the first thread of this
-// process has: if another thread becomes a program, the program has the signal of that one. At each moment a
-// thread has it, so a parent that dies meanwhile is not missed.
-func dieWithParent() { _ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0) }
 
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -122,23 +121,6 @@ func (b *browser) show(width int64, colours string) {
 	b.t.Helper()
 	b.do(chromedp.EmulateViewport(width, 900),
 		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: colours}}))
-}
-
-// picture writes screenshots of the whole page and of the window to the directory $PICTURES, if
-// that is set.
-func (b *browser) picture(name string) {
-	b.t.Helper()
-	dir := os.Getenv("PICTURES")
-	if dir == "" {
-		return
-	}
-	var page, window []byte
-	b.do(chromedp.CaptureScreenshot(&window), chromedp.FullScreenshot(&page, 100))
-	for file, png := range map[string][]byte{name + ".png": page, name + "-window.png": window} {
-		if err := os.WriteFile(filepath.Join(dir, file), png, 0o600); err != nil {
-			b.t.Fatal(err)
-		}
-	}
 }
 
 // rowOf is an expression for the row of a lease.

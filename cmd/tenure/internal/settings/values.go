@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
 )
 
-// A byteSize is a flag for a number of bytes, such as 536870912, 512MiB or 0.5GiB.
+// A byteSize is a flag for a number of bytes, such as 536870912 or 512MiB.
 type byteSize int64
 
 var _ pflag.Value = (*byteSize)(nil)
@@ -36,21 +37,11 @@ func (b *byteSize) Set(text string) error {
 			continue
 		}
 		digits = strings.TrimSpace(digits)
-		if whole, err := strconv.ParseInt(digits, 10, 64); err == nil {
-			if whole < 0 {
-				return errors.New("want a number of bytes that is not negative")
-			}
-			if whole > math.MaxInt64/unit.bytes {
-				return errors.New("want a smaller number of bytes")
-			}
-			*b = byteSize(whole * unit.bytes)
-			return nil
+		whole, err := strconv.ParseUint(digits, 10, 63)
+		if err != nil || whole > math.MaxInt64/uint64(unit.bytes) {
+			break
 		}
-		part, err := strconv.ParseFloat(digits, 64)
-		if err != nil || unit.bytes == 1 || !(part >= 0 && part*float64(unit.bytes) < 1<<62) {
-			return errByteSize
-		}
-		*b = byteSize(part * float64(unit.bytes))
+		*b = byteSize(whole) * byteSize(unit.bytes)
 		return nil
 	}
 	return errByteSize
@@ -68,3 +59,43 @@ func (b *byteSize) String() string {
 
 // Type is the kind of value in --help.
 func (b *byteSize) Type() string { return "bytes" }
+
+// choice is a flag that has one of several values.
+type choice struct {
+	value *string
+	of    []string
+}
+
+var _ pflag.Value = (*choice)(nil)
+
+// Choice adds a flag that has one of several values. The default is what at points to, which may be empty.
+// The help has the values.
+func Choice(flags *pflag.FlagSet, at *string, name string, of []string, usage string) {
+	flags.Var(&choice{at, of}, name, usage+": "+list(of))
+}
+
+// Set takes one of the values.
+func (c *choice) Set(text string) error {
+	if !slices.Contains(c.of, text) {
+		return errors.New("choose " + list(c.of))
+	}
+	*c.value = text
+	return nil
+}
+
+// String returns the value.
+func (c *choice) String() string {
+	if c.value == nil { // pflag asks a zero value for the default of the type
+		return ""
+	}
+	return *c.value
+}
+
+// Type is the kind of value in --help.
+func (c *choice) Type() string { return "name" }
+
+// list returns values as a sentence has them, such as "a, b or c".
+func list(of []string) string {
+	last := len(of) - 1
+	return strings.Join(of[:last], ", ") + " or " + of[last]
+}
