@@ -88,7 +88,7 @@ func (r *runFlags) electionOptions(o lease.Options) election.Options {
 	options.Lease.TTL = 0
 	if r.health != "" {
 		options.Health = func(ctx context.Context) error {
-			return supervise.Check(ctx, r.health, childEnvironment())
+			return supervise.Check(ctx, "--health", r.health, childEnvironment())
 		}
 	}
 	return options
