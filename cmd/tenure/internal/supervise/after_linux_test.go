@@ -17,7 +17,7 @@ import (
 // startTestGuard starts a guard, which has no supervisor but the test. close kills it.
 func startTestGuard(t *testing.T, dog *watchdog.Dog, s start, program ...string) (g *guardProcess) {
 	t.Helper()
-	cmd := &exec.Cmd{Path: tenure, Args: append([]string{guardName, "free", program[0]}, program...), Stderr: t.Output()}
+	cmd := &exec.Cmd{Path: tenure, Args: append([]string{guardName, "free", program[0]}, program...), Stderr: os.Stderr}
 	socket, theirs, err := connect(cmd)
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestAGuardThatIsKilledDoesNotStopTheWatchdog(t *testing.T) {
 	}
 	defer device.Close()
 	far := now() + time.Hour
-	g := startTestGuard(t, &watchdog.Dog{File: device, Timeout: time.Second}, start{Grace: time.Second, Bounds: bounds{Stop: far, Kill: far}}, "/bin/sh", "-c", "sleep 600")
+	g := startTestGuard(t, &watchdog.Dog{File: device, Timeout: time.Second}, start{Grace: time.Second, Bounds: bounds{Stop: far, Kill: far}}, "/bin/sh", "-c", "exec sleep 600")
 	checkReports(t, g, "made")
 	g.kill()
 	if got, err := os.ReadFile(device.Name()); err != nil || strings.Contains(string(got), "V") {
