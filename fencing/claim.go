@@ -32,7 +32,6 @@ func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, e
 			return err
 		})
 		if err == nil {
-			g.keys.setClaimed(key, true)
 			return entry, nil
 		}
 		_, over := g.token()

@@ -44,12 +44,12 @@ var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be 
 type Guard struct {
 	client *transport.Client
 	tenure *lease.Tenure
-	keys   keys // of Update
+	turns  turns // of Update
 }
 
 // NewGuard returns a guard that reads and writes through client while tenure lasts.
 func NewGuard(client *transport.Client, tenure *lease.Tenure) *Guard {
-	return &Guard{client: client, tenure: tenure, keys: keys{turns: make(map[string]*turn), claimed: make(map[string]struct{})}}
+	return &Guard{client: client, tenure: tenure, turns: turns{of: make(map[string]*turn)}}
 }
 
 // Get returns the entry of a key; a missing key is not an error.
@@ -107,7 +107,6 @@ func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted boo
 }
 
 func (g *Guard) delete(ctx context.Context, key string, request func(transport.DelOptions) (bool, error)) (deleted bool, err error) {
-	defer g.keys.setClaimed(key, false)
 	err = g.write(ctx, "delete", key, func(token hlc.Token, binding transport.Binding) error {
 		deleted, err = request(transport.DelOptions{FencingToken: token, Binding: binding})
 		return err

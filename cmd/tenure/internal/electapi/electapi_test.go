@@ -29,10 +29,10 @@ const ttl = 2 * time.Second
 // start runs an election of one node, and returns what ends it and waits for it.
 func start(t *testing.T) (e *Election, conn *transporttest.Conn, stop func()) {
 	t.Helper()
-	return startWith(t, func() (*watchdog.Dog, bool, error) { return nil, false, nil })
+	return startWith(t, func() (*watchdog.Dog, error) { return nil, nil })
 }
 
-func startWith(t *testing.T, open func() (*watchdog.Dog, bool, error)) (e *Election, conn *transporttest.Conn, stop func()) {
+func startWith(t *testing.T, open func() (*watchdog.Dog, error)) (e *Election, conn *transporttest.Conn, stop func()) {
 	t.Helper()
 	store, err := transporttest.NewStore(statestore.Options{})
 	if err != nil {
@@ -168,8 +168,8 @@ func TestTheWatchdogIsFedUntilTheProgramHasDrainedOrTheLeaseRunsOut(t *testing.T
 				t.Fatal(err)
 			}
 			defer file.Close()
-			e, conn, stop := startWith(t, func() (*watchdog.Dog, bool, error) {
-				return &watchdog.Dog{File: file, Timeout: ttl / 4}, true, nil
+			e, conn, stop := startWith(t, func() (*watchdog.Dog, error) {
+				return &watchdog.Dog{File: file, Timeout: ttl / 4}, nil
 			})
 			leading := until(e, leads)
 			time.Sleep(ttl)
@@ -203,17 +203,15 @@ func TestTheWatchdogIsFedUntilTheProgramHasDrainedOrTheLeaseRunsOut(t *testing.T
 	}
 }
 
-func TestANodeWithoutItsRequiredWatchdogDoesNotLead(t *testing.T) {
-	for _, required := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			e, _, stop := startWith(t, func() (*watchdog.Dog, bool, error) { return nil, required, os.ErrNotExist })
-			time.Sleep(ttl)
-			if state, _ := e.State(); state.Leading == required || required && !strings.Contains(state.Cause, os.ErrNotExist.Error()) {
-				t.Errorf("required %v: %+v", required, state)
-			}
-			stop()
-		})
-	}
+func TestANodeWithoutItsWatchdogDoesNotLead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, _, stop := startWith(t, func() (*watchdog.Dog, error) { return nil, os.ErrNotExist })
+		time.Sleep(ttl)
+		if state, _ := e.State(); state.Leading || !strings.Contains(state.Cause, os.ErrNotExist.Error()) {
+			t.Errorf("%+v", state)
+		}
+		stop()
+	})
 }
 
 // serve serves an election on a socket, and returns a client and what ends the server.

@@ -45,9 +45,9 @@ type State struct {
 
 // Options of an Election.
 type Options struct {
-	// Watchdog opens a device that resets the machine if the lease ends before the program has drained: see
-	// [watchdog.Setting.Open].
-	Watchdog func() (dog *watchdog.Dog, required bool, err error)
+	// Watchdog opens a device that resets the machine if the lease ends before the program has drained, or
+	// returns nil. After an error the term does not start.
+	Watchdog func() (*watchdog.Dog, error)
 	Logger   *slog.Logger
 }
 
@@ -98,11 +98,9 @@ func (e *Election) Lead(ctx context.Context, t *election.Term) error {
 	if err != nil {
 		return err
 	}
-	dog, required, err := e.Watchdog()
-	if err != nil && required {
+	dog, err := e.Watchdog()
+	if err != nil {
 		return err
-	} else if err != nil {
-		e.Logger.Warn("leading without a watchdog", "error", err)
 	}
 	current := &term{Term: t, ctx: ctx, drained: make(chan struct{}), token: token.String()}
 	e.change(func() { e.term = current })
