@@ -150,7 +150,7 @@ func (s *switching) ask(ctx context.Context) error {
 
 // read reads what became of the request. What fails is asked again soon.
 func (s *switching) read(ctx context.Context) request {
-	entry, _ := s.client.GetWith(ctx, s.key, transport.GetOptions{Binding: s.bounded()})
+	entry, _ := s.client.GetWith(ctx, s.key, s.bounded())
 	return parseRequest(entry)
 }
 

@@ -55,7 +55,7 @@ const (
 func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining()/claimAttempts)
 	defer cancel()
-	entry, err := g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding})
+	entry, err := g.client.GetWith(ctx, key, binding)
 	if err != nil {
 		return transport.Entry{}, err
 	}

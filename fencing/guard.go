@@ -60,7 +60,7 @@ func NewGuard(client *transport.Client, tenure *lease.Tenure) *Guard {
 // written. Claim the key first, or use the entry that Claim returns.
 func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err error) {
 	err = g.do(ctx, "get", key, func(_ hlc.Token, binding transport.Binding) error {
-		if entry, err = g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding}); err == nil {
+		if entry, err = g.client.GetWith(ctx, key, binding); err == nil {
 			_, err = g.token() // the tenure may have ended before the reply came
 		}
 		return err
@@ -143,7 +143,7 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 			err = operror.Inner(request(token, binding)) // guardError names the key
 		}
 		switch {
-		case transport.TokenRefused(err):
+		case protocol.TokenRefused(err):
 			g.tenure.FencedOut(err)
 			g.tenure.NoteRefusal(ctx, name, key, false, err)
 		case errors.Is(err, transport.ErrNotSent):

@@ -244,9 +244,9 @@ func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 		var sets, deletions, others int
 		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
 			switch {
-			case request.Urgent && hasVerb(request, "SET"):
+			case request.Binding.Urgent && hasVerb(request, "SET"):
 				sets++
-			case request.Urgent && hasVerb(request, "VDEL"):
+			case request.Binding.Urgent && hasVerb(request, "VDEL"):
 				deletions++
 			default:
 				others++
