@@ -24,7 +24,7 @@ type electFlags struct {
 func electCommand() *cobra.Command {
 	e := electFlags{candidateFlags: candidateFlags{holdFlags: holdFlags{warn: true}}}
 	cmd := &cobra.Command{
-		Use:   "elect [flags] NAME --listen unix:PATH",
+		Use:   "elect NAME",
 		Short: "Take part in an election for programs that stay up, and tell them who leads",
 		Long: `Take part in an election for programs that stay up, in any language. They ask on a socket of
 this machine: GET / says whether this node leads, with the token and the time that is left,
@@ -32,7 +32,7 @@ GET /events tells each change, and POST /drained says that the program has stopp
 docs/elect.md has the rules, and clients in Python, Node and C#.`,
 		Example: "elect press-7/active --listen unix:/run/press/elect --ttl 4s --warn 1s\n" +
 			"elect press-7/active --listen 127.0.0.1:8090 --watchdog /dev/watchdog",
-		Args: oneArgument,
+		Args: Arguments,
 		RunE: func(cmd *cobra.Command, arguments []string) (err error) {
 			if err := e.check(); err != nil {
 				return usage(err)
@@ -47,7 +47,6 @@ docs/elect.md has the rules, and clients in Python, Node and C#.`,
 	e.register(cmd.Flags())
 	cmd.Flags().DurationVar(&e.grace, "warn", 0, "how long before the deadline programs must drain; default: a tenth of --ttl")
 	cmd.Flags().StringVar(&e.listen, "listen", "", "where programs ask: unix:PATH, or host:port of this machine")
-	_ = cmd.MarkFlagRequired("listen") // there is such a flag
 	return cmd
 }
 

@@ -29,6 +29,9 @@ const (
 // Listen opens an address: "unix:" and a path, or host:port with an address of this machine. Only the user of
 // this process, and its group, may use a Unix socket. A socket that a killed process left is replaced.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
+	if address == "" {
+		return nil, errors.New("give unix:PATH, or host:port of this machine, where programs ask")
+	}
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		return listenUnix(ctx, path)
 	}
