@@ -54,6 +54,7 @@ job a second time: until then the lease is renewed, and a signal lets it run out
 	}
 	flags := cmd.Flags()
 	l.register(flags)
+	l.registerGrace(flags)
 	flags.DurationVar(&l.wait, "wait", 0, "how long to wait for the lease; 0 tries once; default: for ever")
 	flags.DurationVar(&l.atLeast, "at-least", 0, "how long to hold the lease at least, if the child ends earlier")
 	flags.Uint8VarP(&l.conflictCode, "conflict-exit-code", "E", 0,
@@ -97,7 +98,7 @@ func (l *lockFlags) run(ctx, waiting context.Context, p *holderProcess, o lease.
 	defer context.AfterFunc(tenure.Context(), func() { cancel(context.Cause(tenure.Context())) })()
 	// From a signal on, the deadline stands, as it would for a leader that hands over.
 	defer context.AfterFunc(ctx, tenure.StopRenewing)()
-	status, err := p.runChild(working, tenure, token)
+	status, err := p.runChild(working, tenure, token, nil)
 	switch {
 	case err != nil:
 		return err
