@@ -192,7 +192,6 @@ func TestLockIsQuietWithoutATerminal(t *testing.T) {
 	}{
 		{"--wait 0 free -- true", false},
 		{"--wait 0 -E 0 held -- true", false},
-		{"--wait 10ms -E 0 held -- true", false},
 		{"--quiet=false free -- true", true},
 		{"--log-level info --quiet free -- true", true},
 	} {
