@@ -34,12 +34,6 @@ type Candidate struct {
 	vain    int           // standings that passed soon after they began, one after the other
 }
 
-// Active describes the active store.
-type Active struct {
-	Name    string // Options.Name of the process; empty if there is no active store, or none is known yet
-	Address string // Options.Address of the process
-}
-
 // observation is what was last read of the election.
 type observation struct {
 	known    bool
@@ -49,14 +43,6 @@ type observation struct {
 	// alive says that the lease of the process has not expired. Without Options.Member only.
 	alive         bool
 	aliveRevision int64
-}
-
-// active returns the process that is active, as far as that was seen.
-func (c *Candidate) active(seen observation) Active {
-	if seen.claim.Resigned || c.options.Member == nil && !seen.alive {
-		return Active{}
-	}
-	return Active{Name: seen.claim.Name, Address: seen.claim.Address}
 }
 
 // Open checks the options, waits until etcd answers, and checks the prefix and etcd's limits.
@@ -81,33 +67,40 @@ func Open(ctx context.Context, options Options) (*Candidate, error) {
 	return c, nil
 }
 
-// Active returns the active store as far as this process knows, and a channel that is closed
-// when that changes. It does not wait. What it returns can be old: only Journal.Standing says
-// whether this process is the active one.
-func (c *Candidate) Active() (active Active, changed <-chan struct{}) {
+// Active returns Options.Address of the active store as far as this process knows. It is empty if there is none, or none
+// is known yet. It does not wait. What it returns can be old: only Journal.Standing says whether this process is the
+// active one.
+func (c *Candidate) Active() (address string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.active(c.seen), c.changed
+	if c.seen.claim.Resigned || c.options.Member == nil && !c.seen.alive {
+		return ""
+	}
+	return c.seen.claim.Address
 }
 
 // Campaign waits until this process is the active store and returns its journal. It returns an
 // error when ctx ends, with its cause; when the candidate is closed, with ErrClosed; and when
 // etcd refuses what a candidate must do, with the reason. Other failures of etcd are waited
 // out. Before a second Campaign, close the journal of the first.
-func (c *Candidate) Campaign(ctx context.Context) (*Journal, error) {
+func (c *Candidate) Campaign(ctx context.Context) (journal *Journal, err error) {
 	if err := c.beginCampaign(); err != nil {
 		return nil, fmt.Errorf("cluster: campaign: %w", err)
 	}
+	defer c.tasks.Done()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })()
 	defer cancel(nil)
 	c.rest(ctx)
-	journal, err := c.campaign(ctx)
-	c.endCampaign(journal)
+	journal, err = c.campaign(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: campaign: %w", err)
+		c.setEligible(false)
+		err = fmt.Errorf("cluster: campaign: %w", err)
 	}
-	return journal, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running, c.journal = false, journal
+	return journal, err
 }
 
 func (c *Candidate) beginCampaign() error {
@@ -116,10 +109,8 @@ func (c *Candidate) beginCampaign() error {
 	switch {
 	case c.life.Err() != nil:
 		return ErrClosed
-	case c.running:
-		return errors.New("another Campaign is under way")
-	case c.journal != nil:
-		return errors.New("the journal of the last Campaign was not closed")
+	case c.running || c.journal != nil:
+		return errors.New("the journal of the last Campaign was not closed, or another Campaign is under way")
 	}
 	c.running = true
 	c.tasks.Add(1) // with the lock, so Close waits for it or it sees the end
@@ -167,16 +158,6 @@ func (c *Candidate) rest(ctx context.Context) {
 	c.setEligible(true)
 }
 
-func (c *Candidate) endCampaign(journal *Journal) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.running, c.journal = false, journal
-	if journal == nil {
-		c.setEligible(false)
-	}
-	c.tasks.Done()
-}
-
 // setEligible says to the member of this process, if there is one, whether the process can serve.
 func (c *Candidate) setEligible(can bool) {
 	if c.options.Member != nil {
@@ -219,7 +200,7 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 		}
 		var warn, yield bool
 		if effort, warn, yield = effort.after(err); warn {
-			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", plain(err)))
+			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", err))
 		}
 		if yield {
 			c.setEligible(false) // another process may be able to: the member hands leadership on
@@ -281,8 +262,8 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	if may, _ := c.mayTake(); !may {
 		return nil, nil
 	}
-	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, term: term{keys: c.keys}, database: database{wake: make(chan struct{}, 1)}, stop: func() {}}
-	j.claim = claim{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}
+	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, stop: func() {}}
+	j.term = term{keys: c.keys, claim: claim{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}}
 	wait := j.claim.inherit(seen, c.remember(j.claim), c.options.Standing)
 	if c.options.Member == nil {
 		if err := j.grant(ctx); err != nil {
@@ -361,7 +342,7 @@ func (c *Candidate) observe() {
 			if !unknown {
 				unknown = true
 				c.options.Logger.Warn("etcd does not answer, so the active store is not known; "+
-					"a majority of the members of etcd must run", slog.Any("reason", plain(err)))
+					"a majority of the members of etcd must run", slog.Any("reason", err))
 				c.see(observation{}) // clients must not be sent to a process that may be gone
 			}
 			if !sleep.For(c.life, c.options.requestLimit()/8) {

@@ -65,9 +65,8 @@
 //
 // Below the prefix: "format", which says what the rest is; "active", the election key;
 // "alive", under a lease, without Options.Member; "sequence", the number of the last transaction; and
-// "r/" with the identifier of a record. A prefix that holds other keys is refused, and so is one among the records of another
-// store. A user of etcd that is restricted needs permission to read and write the range of the
-// prefix.
+// "r/" with the identifier of a record. A prefix that holds other keys is refused. A user of etcd that is restricted
+// needs permission to read and write the range of the prefix.
 //
 // Each user of etcd that may write below the prefix is trusted, like an administrator: it can change
 // and delete keys, leases and fences, or depose the active process. A foreign write is noticed where it

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -23,9 +22,6 @@ func (j *Journal) grant(ctx context.Context) error {
 		return fmt.Errorf("grant a lease: %w", err)
 	}
 	j.lease = granted.ID
-	if ttl := time.Duration(granted.TTL) * time.Second; ttl != j.options.TTL {
-		j.options.Logger.Warn("etcd's election timeout makes the TTL of the active store longer", slog.Duration("TTL", ttl))
-	}
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package member
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -55,10 +54,9 @@ type peers struct {
 // listenPeers listens at own. Connections wait until answer is called.
 func listenPeers(own url.URL, info transport.TLSInfo, logger *slog.Logger) (p *peers, err error) {
 	p = &peers{
-		limit: unauthenticated.New(maxHandshakes, maxHandshakesPerAddress, descriptors.MaxSockets()),
-		refused: loglimit.NewLines(cmp.Or(logger, slog.New(slog.DiscardHandler)), slog.LevelWarn,
-			"closed a connection at the port of the members"),
-		proved: make(chan net.Conn),
+		limit:   unauthenticated.New(maxHandshakes, maxHandshakesPerAddress, descriptors.MaxSockets()),
+		refused: loglimit.NewLines(logger, slog.LevelWarn, "closed a connection at the port of the members"),
+		proved:  make(chan net.Conn),
 	}
 	p.server = &http.Server{
 		Handler:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*p.handler.Load()).ServeHTTP(w, r) }),
