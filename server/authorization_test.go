@@ -66,11 +66,6 @@ func TestAClientReadsItsOwnTopicsAndNoOthers(t *testing.T) {
 			if got := p.MaySubscribe(test.topic); got != test.own {
 				t.Errorf("client %q may subscribe to %q: %v", test.client, test.topic, got)
 			}
-			for _, share := range []string{"$share", "$SHARE", "$Share"} {
-				if got := p.MaySubscribe(share + "/group/" + test.topic); got != test.own {
-					t.Errorf("client %q may subscribe to %q, with %s: %v", test.client, test.topic, share, got)
-				}
-			}
 		})
 	}
 }
@@ -96,110 +91,10 @@ func TestAWildcardNeverDeliversWhatItsClientMayNotRead(t *testing.T) {
 	}
 }
 
-// onlyTopics is an Authorizer that decides about topics and not about filters.
-type onlyTopics struct{ access.TopicAuthorizer }
-
-func (onlyTopics) Authorize(access.Identity, statestore.Verb, string) bool { return true }
-
-// A shared subscription takes messages from the other members of its group, so it needs
-// the right to each of them.
-func TestASharedSubscriptionNeedsTheRightToAllThatCouldCome(t *testing.T) {
-	file, err := access.Parse([]byte(`
-users: [{name: alice}]
-rules: [{users: [alice], subscribe: ["factory/*", "news"]}]
-`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct {
-		filter                       string
-		unruled, ruled, topicsByRule bool // without rules; by the rules of a file; by rules for topics only
-	}{
-		{"factory/x", true, true, true},
-		{"elsewhere", true, false, false},
-		{"news", true, true, true},
-		{"factory/+", true, true, false},
-		{"factory/a/#", true, true, false},
-		{"factory/#", true, false, false}, // matches the topic factory
-		{"fac/+/x", true, false, false},
-		{"statestore/+/x", true, false, false},
-		{"clients/p/response", true, true, true},
-		{"clients/p/#", true, true, true},
-		{"clients/70/+/x", true, true, true},
-		{"clients/p/services/statestore/_any_/command/invoke/response", true, true, true},
-		{"clients/q/response", false, false, false},
-		{"clients/q/#", false, false, false},
-		{"clients/+/response", false, false, false},
-		{"clients/#", false, false, false},
-		{"clients/+", false, false, false},
-		{"clients/statestore/#", false, false, false},
-		{"+", false, false, false},
-		{"+/p/response", false, false, false},
-		{"+/#", false, false, false},
-		{"#", false, false, false},
-		{"/#", true, false, false},
-		{"statestore/#", false, false, false},
-		{"statestore/+/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/command/invoke", false, false, false},
-		{"statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/#", false, false, false},
-		{testsupport.InvokeTopic, false, false, false},
-		{"$SYS/#", false, false, false},
-		{"$SYS/broker/uptime", false, false, false},
-		{"$share/group/factory/x", false, false, false},
-		{"$share/group/#", false, false, false},
-		{"", false, false, false},
-	} {
-		identity := access.Identity{Client: "p", User: "alice"}
-		for name, rule := range map[string]struct {
-			authorizer access.Authorizer
-			want       bool
-		}{
-			"no rules": {nil, test.unruled}, "a file": {file, test.ruled}, "rules for topics only": {onlyTopics{file}, test.topicsByRule},
-		} {
-			_, s := testsupport.StartServer(t, server.Options{Authorizer: rule.authorizer})
-			for _, share := range []string{"$share", "$SHARE", "$sHaRe"} {
-				if got := s.MaySubscribe(identity, share+"/group/"+test.filter); got != rule.want {
-					t.Errorf("%s: %s/group/%s: %v", name, share, test.filter, got)
-				}
-			}
-			if rule.want && !s.MaySubscribe(identity, test.filter) {
-				t.Errorf("%s: %s is granted only where it is shared", name, test.filter)
-			}
-		}
-	}
-	_, s := testsupport.StartServer(t, server.Options{})
-	for _, malformed := range []string{"$share", "$share/", "$share/group", "$share/group/", "$SHARE//"} {
-		if s.MaySubscribe(access.Identity{Client: "p"}, malformed) {
-			t.Errorf("%q is granted", malformed)
-		}
-	}
-}
-
-// A client that may not read a topic is no member of the group, so the group loses no message.
-func TestASpyTakesNoMessagesFromAGroup(t *testing.T) {
-	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
-		return write || identity.User == "worker"
-	}}
-	address := testsupport.Start(t, server.Options{Authenticator: authorizer, Authorizer: onlyTopics{authorizer}})
-	worker, spy := testsupport.Connect(t, address, "w", testsupport.As("worker")), testsupport.Connect(t, address, "spy", testsupport.As("spy"))
-	worker.Subscribe("$share/group/jobs/a")
-	for _, filter := range []string{"$share/group/jobs/a", "$SHARE/group/jobs/a", "$share/group/jobs/+", "$SHARE/group/#", "$Share/group/clients/+/rpc"} {
-		if spy.MaySubscribe(filter) {
-			t.Errorf("subscribe to %q is granted", filter)
-		}
-	}
-	for range 20 {
-		spy.MayPublish("jobs/a")
-		if message := worker.Next(); message.Topic != "jobs/a" {
-			t.Fatalf("the worker received %v", message)
-		}
-	}
-	spy.MustBeSilent()
-}
-
 // The server publishes nothing on topics that begin with $, so it refuses subscriptions to them.
 func TestSysTopicsAreRefused(t *testing.T) {
 	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
-	for _, filter := range []string{"$SYS/#", "$SYS/broker/clients/connected", "$sys/+", "$other"} {
+	for _, filter := range []string{"$SYS/#", "$SYS/broker/clients/connected", "$sys/+", "$other", "$SHARE/g/t"} {
 		if p.MaySubscribe(filter) {
 			t.Errorf("subscribe to %q is granted", filter)
 		}

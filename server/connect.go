@@ -87,12 +87,14 @@ var errSmallPackets = errors.New("the client takes no packet of the size of a CO
 // announce returns what CONNACK says about the server [MQTT-3.2.2.3].
 func (s *Server) announce(conn *connection) *packets.Properties {
 	qos, none, longest := byte(1), byte(0), uint32(maxSessionExpiry)
-	announced := &packets.Properties{MaximumQOS: &qos, MaximumPacketSize: &s.options.MaxPacketSize}
+	announced := &packets.Properties{
+		MaximumQOS:         &qos,
+		MaximumPacketSize:  &s.options.MaxPacketSize,
+		RetainAvailable:    &none,
+		SharedSubAvailable: &none,
+	}
 	if window := uint16(max(s.options.Store.DedupWindow, 0)); window > 0 {
 		announced.ReceiveMaximum = &window // the store recognizes as many redeliveries
-	}
-	if !s.options.Retain {
-		announced.RetainAvailable = &none
 	}
 	if conn.gate.SessionExpiry > longest {
 		announced.SessionExpiryInterval = &longest
@@ -192,10 +194,8 @@ func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
 		return s.setWillRequest(conn, will)
 	case !s.mayLeaveWill(conn.identity, topic): // when the Will is due, the client can no longer be told
 		return mqtt.Refuse(mqtt.NotAuthorized, envelope.WillNotAllowed)
-	case will.Retain && !s.options.Retain:
-		return mqtt.Refuse(mqtt.RetainNotSupported, noneRetained)
-	case will.Retain && envelope.IsClientTopic(topic):
-		return mqtt.Refuse(mqtt.NotAuthorized, notRetained)
+	case will.Retain:
+		return mqtt.Refuse(mqtt.RetainNotSupported, noneRetained) // [MQTT-3.2.2-13]
 	}
 	setOrdinaryWill(conn, will)
 	return nil

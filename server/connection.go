@@ -17,7 +17,6 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
-	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
@@ -41,8 +40,7 @@ type connection struct {
 	// Of the goroutine that reads the connection.
 	input          *mqtt.Filter // what the client sends, without what the gate refuses
 	readTurn       *fairqueue.Place
-	place          *packetroom.Place           // its room for a large packet
-	placed         int64                       // bytes of it
+	arriving       int64                       // bytes of the packet that arrives, beyond those of a small one
 	readBy         time.Time                   // the deadline of reads
 	hurried        bool                        // readBy is the end of Options.PacketTimeout
 	pendingAuth    *unauthenticated.Connection // set before anything is read
@@ -64,7 +62,6 @@ type connection struct {
 	replaced    atomic.Bool               // the next connection of the client waits for the end of this one
 	lastWriteBy atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
 	slow        atomic.Bool               // a write took too long, or a notification did not fit
-	displaced   atomic.Bool               // it has lost its room to another packet
 	closed      atomic.Bool
 
 	// writing is held during a write, and only for that: it keeps writes in order, as the
@@ -97,7 +94,6 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 		readTurn: s.processors.NewPlace(),
 		over:     make(chan struct{}),
 	}
-	c.place = s.quotas.incoming.NewPlace(c.displace)
 	if s.options.Journal != nil {
 		c.open, c.endWaits = context.WithCancel(context.Background())
 	}
@@ -111,7 +107,7 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 		First: limits.FirstPacket,
 		Check: c.check,
 		Pause: c.pause,
-		Room:  c.takeRoom,
+		Room:  c.takeArriving,
 
 		Partial: c.awaitRest,
 	})
@@ -157,8 +153,8 @@ func (c *connection) finish() {
 	if c.client != nil {
 		c.server.endConnection(c)
 	}
-	c.unlockID()                   // after endConnection, which must not end what the next connection of the client keeps
-	_ = c.takeRoom(-int(c.placed)) // nothing more is read
+	c.unlockID()                         // after endConnection, which must not end what the next connection of the client keeps
+	_ = c.takeArriving(-int(c.arriving)) // nothing more is read
 	c.outbox.close()
 	close(c.over)
 }
@@ -167,9 +163,6 @@ func (c *connection) finish() {
 // is written.
 func (c *connection) check(packet []byte) error {
 	c.hurried = false // what extends the deadline comes before the next read
-	if c.placed > 0 {
-		c.place.Finished()
-	}
 	c.readTurn.Begin()
 	return c.gate.Check(packet)
 }
@@ -213,16 +206,9 @@ func limitKeepAlive(asked uint16, version byte) (seconds uint16) {
 // extendDeadline gives the client one and a half keep-alives for its next packet [MQTT-3.1.2-22].
 func (c *connection) extendDeadline() { c.setReadDeadline(time.Now().Add(c.silenceAllowed)) }
 
-// longAgo is a deadline that has passed.
-var longAgo = time.Unix(1, 0)
-
-// setReadDeadline limits reads, unless displace has ended them.
 func (c *connection) setReadDeadline(t time.Time) {
 	c.readBy = t
 	_ = c.socket.SetReadDeadline(t) // fails on a closed connection, as the read will
-	if c.displaced.Load() {
-		_ = c.socket.SetReadDeadline(longAgo)
-	}
 }
 
 // awaitRest is called before the connection waits for the rest of a packet. A client with a Will for the store
@@ -237,29 +223,18 @@ func (c *connection) awaitRest() {
 	}
 }
 
-// takeRoom takes room for a large packet that arrives, or gives it back if bytes is negative. It
-// returns errNoRoom if the client may have no more.
-func (c *connection) takeRoom(bytes int) error {
-	more := int64(bytes)
-	switch {
-	case more <= 0:
-		c.place.Release(-more)
-	case !c.place.Take(c.identity.User, more):
-		return errNoRoom
-	}
-	c.placed += more
-	return nil
-}
+// arrivingAssured is how many bytes of a packet that arrives do not count for its user.
+const arrivingAssured = 16 << 10
 
-// displace ends the connection because it has lost its room. If it waits for the rest of a packet, it
-// tells the client why.
-func (c *connection) displace(waiting bool) {
-	c.displaced.Store(true)
-	if waiting {
-		_ = c.socket.SetReadDeadline(longAgo) // fails on a closed connection
-	} else {
-		c.abort()
+// takeArriving takes bytes for a large packet that arrives, or gives them back if more is negative. It
+// returns errArriving if the client's user may have no more.
+func (c *connection) takeArriving(more int) error {
+	after := c.arriving + int64(more)
+	if !c.server.quotas.arriving.Change(c.identity.User, max(0, after-arrivingAssured)-max(0, c.arriving-arrivingAssured)) {
+		return errArriving
 	}
+	c.arriving = after
+	return nil
 }
 
 // What follows ends a connection, with DISCONNECT if its client can get one [MQTT-3.14].
@@ -274,17 +249,13 @@ func (c *connection) left() {
 }
 
 var (
-	errNoRoom     = mqtt.Refuse(mqtt.QuotaExceeded, "large packets take up all the room that there is for them, and this one waits longest for its rest")
+	errArriving   = mqtt.Refuse(mqtt.QuotaExceeded, "large packets of this user take as much as they may while they arrive: send fewer at a time")
 	errUnfinished = mqtt.Refuse(mqtt.QuotaExceeded, "a packet was not complete in time: Options.PacketTimeout, --packet-timeout")
 )
 
 // failed returns why a read failed. If a packet is refused, it tells the client, and ends the connection.
 func (c *connection) failed(err error) error {
-	switch {
-	case !errors.Is(err, os.ErrDeadlineExceeded):
-	case c.displaced.Load():
-		err = errNoRoom
-	case c.hurried:
+	if c.hurried && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errUnfinished
 	}
 	c.refuse(err)

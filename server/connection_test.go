@@ -188,8 +188,7 @@ func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T
 		most           int // that wait, besides those in the sockets
 		why            server.MessageDropReason
 	}{
-		{"QoS 0", 0, 600, 32 << 10, server.Limits{}, (8 << 20) / (32 << 10), "connection full"},
-		{"QoS 0, with a limit", 0, 600, 32 << 10, server.Limits{OutgoingBytes: 1 << 20}, (1 << 20) / (32 << 10), "connection full"},
+		{"QoS 0", 0, 600, 32 << 10, server.Limits{SessionBytes: 1 << 20}, (1 << 20) / (32 << 10), "session full"},
 		{"bytes of QoS 1", 1, 80, 200 << 10, server.Limits{}, (4 << 20) / (200 << 10), "session full"},
 		{"bytes of QoS 1, with a limit", 1, 80, 200 << 10, server.Limits{SessionBytes: 1 << 20}, (1 << 20) / (200 << 10), "session full"},
 		{"messages of QoS 1", 1, 10_100, 1, server.Limits{}, 10_000, "session full"},
@@ -213,8 +212,8 @@ func TestALimitedNumberOfMessagesWaitsForASubscriberThatDoesNotRead(t *testing.T
 			}
 			writer.MustGet("k", "") // all of them were handled
 			usage := s.Usage()
-			if usage.OutgoingBytes > int64(test.most*test.size) || usage.WaitingMessages > int64(test.most) {
-				t.Errorf("%d bytes, and %d messages of QoS 1, wait; %d messages may wait", usage.OutgoingBytes, usage.WaitingMessages, test.most)
+			if usage.WaitingMessages > int64(test.most) {
+				t.Errorf("%d messages wait; %d may", usage.WaitingMessages, test.most)
 			}
 			dropped := int(s.Stats().DroppedMessages[test.why])
 			if dropped == 0 {
@@ -285,33 +284,24 @@ func TestUserPropertiesArriveWithoutRequestProblemInformation(t *testing.T) {
 }
 
 func TestTheBrokerAddsNoMessageExpiry(t *testing.T) {
-	address := testsupport.Start(t, server.Options{Retain: true})
+	address := testsupport.Start(t, server.Options{})
 	p, q := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "q", nil)
 	q.Subscribe("factory/news")
 	given := uint32(100_000) // more than the broker's own limit
 	for _, test := range []struct {
 		name   string
 		expiry *uint32
-		retain bool
 	}{
-		{"without", nil, false}, {"with", &given, false}, {"retained without", nil, true}, {"retained with", &given, true},
+		{"without", nil}, {"with", &given},
 	} {
-		p.SendMessage(&paho.Publish{QoS: 1, Topic: "factory/news", Payload: []byte("x"), Retain: test.retain, Properties: &paho.PublishProperties{MessageExpiry: test.expiry}})
-		messages := []*paho.Publish{q.Next()}
-		if test.retain {
-			late := testsupport.Connect(t, address, "late", nil)
-			late.Subscribe("factory/news")
-			messages = append(messages, late.Next())
+		p.SendMessage(&paho.Publish{QoS: 1, Topic: "factory/news", Payload: []byte("x"), Properties: &paho.PublishProperties{MessageExpiry: test.expiry}})
+		got := q.Next().Properties.MessageExpiry
+		if test.expiry == nil && got != nil {
+			t.Errorf("%s: it expires after %d s", test.name, *got)
 		}
-		for _, message := range messages {
-			got := message.Properties.MessageExpiry
-			if test.expiry == nil && got != nil {
-				t.Errorf("%s: it expires after %d s", test.name, *got)
-			}
-			// The rest of it: the time in the server is subtracted.
-			if test.expiry != nil && (got == nil || *got > given || *got < given-uint32(testsupport.Patience.Seconds())) {
-				t.Errorf("%s: expiry %v, want %d", test.name, got, given)
-			}
+		// The rest of it: the time in the server is subtracted.
+		if test.expiry != nil && (got == nil || *got > given || *got < given-uint32(testsupport.Patience.Seconds())) {
+			t.Errorf("%s: expiry %v, want %d", test.name, got, given)
 		}
 	}
 	// Replies of the store have no expiry.
@@ -328,7 +318,7 @@ func overhear(t *testing.T, s *server.Server) *eavesdropper {
 	t.Helper()
 	e := &eavesdropper{woken: make(chan struct{}, 1), session: s.Messages().Session("eavesdropper")}
 	e.session.Attach(pubsub.Receiver{Link: e, MQTT5: true})
-	if _, err := e.session.Subscribe(pubsub.Subscription{Filter: "#", QoS: 1}); err != nil {
+	if err := e.session.Subscribe(pubsub.Subscription{Filter: "#", QoS: 1}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(e.session.End)
@@ -348,9 +338,6 @@ func (e *eavesdropper) Wake() {
 	default:
 	}
 }
-
-func (*eavesdropper) Reserve(int) bool { return true }
-func (*eavesdropper) Release(int)      {}
 
 // until calls each with all messages until the first on a topic.
 func (e *eavesdropper) until(t *testing.T, topic string, each func(mqtt.Publish)) {
@@ -386,61 +373,35 @@ func (e *eavesdropper) until(t *testing.T, topic string, each func(mqtt.Publish)
 }
 
 // Several checks keep a request from subscribers. This test looks behind the first.
-func TestNoRequestIsPublishedOrRetainedWhateverItLacks(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Retain: true})
+func TestNoRequestIsPublishedWhateverItLacks(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{})
 	heard := overhear(t, s)
 	p := testsupport.Connect(t, address, "p", nil)
 	for _, qos := range []byte{0, 1} {
-		for _, retain := range []bool{false, true} {
-			for name, change := range map[string]func(*paho.Publish){
-				"nothing":                   func(*paho.Publish) {},
-				"a response topic":          func(m *paho.Publish) { m.Properties.ResponseTopic = "" },
-				"correlation data":          func(m *paho.Publish) { m.Properties.CorrelationData = nil },
-				"a possible response topic": func(m *paho.Publish) { m.Properties.ResponseTopic = "$SYS/broker" },
-				"a response topic of its own": func(m *paho.Publish) {
-					m.Properties.ResponseTopic = "clients/q/response"
-				},
-				"sense": func(m *paho.Publish) { m.Payload = []byte("nonsense") },
-			} {
-				request := p.Request("GET", "k")
-				request.QoS, request.Retain = qos, retain
-				change(request)
-				if ack, err := p.Publish(request); err != nil && ack == nil {
-					t.Fatalf("a request that lacks %s: %v", name, err)
-				}
+		for name, change := range map[string]func(*paho.Publish){
+			"nothing":                   func(*paho.Publish) {},
+			"a response topic":          func(m *paho.Publish) { m.Properties.ResponseTopic = "" },
+			"correlation data":          func(m *paho.Publish) { m.Properties.CorrelationData = nil },
+			"a possible response topic": func(m *paho.Publish) { m.Properties.ResponseTopic = "$SYS/broker" },
+			"a response topic of its own": func(m *paho.Publish) {
+				m.Properties.ResponseTopic = "clients/q/response"
+			},
+			"sense": func(m *paho.Publish) { m.Payload = []byte("nonsense") },
+		} {
+			request := p.Request("GET", "k")
+			request.QoS = qos
+			change(request)
+			if ack, err := p.Publish(request); err != nil && ack == nil {
+				t.Fatalf("a request that lacks %s: %v", name, err)
 			}
 		}
 	}
 	p.Send("last", "last")
 	heard.until(t, "last", func(message mqtt.Publish) {
 		if string(message.Topic) == testsupport.InvokeTopic {
-			t.Errorf("a request was published: %q, QoS %d, retain %v", message.Payload, message.QoS, message.Retain)
+			t.Errorf("a request was published: %q, QoS %d", message.Payload, message.QoS)
 		}
 	})
-	testsupport.MustRetainNothing(t, s)
-}
-
-// Clients may not retain messages on the topics of the store, neither by a publish nor by a Will.
-func TestNothingIsRetainedOnTheStoresTopics(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Retain: true})
-	p := testsupport.Connect(t, address, "p", nil)
-	for _, topic := range []string{testsupport.InvokeTopic, testsupport.ReservedPrefix + "/70/command/notify/6B", "statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE8/x"} {
-		for _, qos := range []byte{0, 1} {
-			_, _ = p.Publish(&paho.Publish{QoS: qos, Retain: true, Topic: topic, Payload: testsupport.Command("SET", "k", "v")})
-		}
-		willing, err := testsupport.TryConnect(t, address, "willing", func(c *paho.Connect) {
-			c.WillMessage = &paho.WillMessage{Topic: topic, Payload: testsupport.Command("SET", "k", "v"), Retain: true}
-		})
-		if err == nil {
-			_ = willing.Conn.Close()
-		}
-	}
-	testsupport.Eventually(t, "the Wills are done", func() bool { return s.Sockets() == 1 })
-	late := testsupport.Connect(t, address, "p", nil)
-	late.Subscribe("#")
-	late.Subscribe(testsupport.ReservedPrefix + "/70/command/notify/+")
-	late.MustBeSilent()
-	testsupport.MustRetainNothing(t, s)
 }
 
 // A reply must not wait for the reader of another connection.

@@ -27,17 +27,16 @@
 //   - all topics below clients/statestore, where the store publishes notifications;
 //   - topics that an access.TopicAuthorizer forbids.
 //
-// Only the store publishes to these, so no client can forge a reply or a notification. Nothing
-// below clients/ is retained, and a Will below clients/ must be on a topic of its own client.
+// Only the store publishes to these, so no client can forge a reply or a notification. A Will below clients/
+// must be on a topic of its own client.
 //
 // Two clients would own the same topics if the id of one is the upper-case hex of the id of the
 // other. While one of them is connected or has a session, the server refuses the other at
 // CONNECT (0x85).
 //
-// A subscription with a wildcard is granted, and delivers what its client may read. A shared one,
-// $share/{group}/{filter}, is refused (0x87) unless its client may read every topic that the
-// filter matches: the other members of the group would lose the messages that it may not read. A
-// subscription to topics that begin with $ is refused too: nothing is published there.
+// A subscription with a wildcard is granted, and delivers what its client may read. A subscription to
+// topics that begin with $ is refused: nothing is published there. There are no retained messages (0x9A), no
+// shared subscriptions (0x9E) and no QoS 2 (0x9B), as CONNACK announces.
 // Server.Stats has the figures of this server.
 //
 // Package access decides which clients may connect (Options.Authenticator) and what they may do
@@ -148,7 +147,7 @@
 // # What it does not do
 //
 // Without Options.Journal the store is in memory: a restart begins empty, and a redelivery from
-// before is new. Watches, retained messages, and sessions with their subscriptions and messages
+// before is new. Watches, and sessions with their subscriptions and messages
 // are always in memory. The message expiry counts from when the server read a request: the server
 // cannot know how long it lay in the buffers of a machine that was stopped.
 //

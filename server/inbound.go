@@ -8,7 +8,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/wire"
@@ -93,12 +92,9 @@ func (c *connection) handleMessage() {
 	p, s := c.gate.Publish(), c.server
 	topic := string(p.Topic)
 	switch {
-	case p.Retain && !s.options.Retain:
+	case p.Retain:
 		// CONNACK has announced it. A client of an earlier version can be told in no other way.
 		c.refusePacket(refusal(mqtt.RetainNotSupported, noneRetained))
-		return
-	case p.Retain && envelope.IsClientTopic(topic):
-		c.refuseMessage(mqtt.NotAuthorized, notRetained)
 		return
 	case !s.mayPublish(c.identity, topic):
 		c.refuseMessage(mqtt.NotAuthorized, "this client may not publish to this topic")
@@ -109,17 +105,11 @@ func (c *connection) handleMessage() {
 	if p.MessageExpiry > 0 {
 		message.Expires = time.Now().Add(time.Duration(p.MessageExpiry) * time.Second)
 	}
-	switch matched, err := s.messages.PublishInTurns(&message, c.readTurn.Yield); {
-	case p.QoS == 0:
-	case c.gate.Version < mqtt.Version5:
-		c.acknowledge(accepted)
-	case err != nil:
-		c.acknowledge(refusal(mqtt.QuotaExceeded, err.Error()))
-	case !matched:
+	if !s.messages.Publish(&message, c.readTurn.Yield) && c.gate.Version >= mqtt.Version5 {
 		c.acknowledge(&mqtt.Refusal{Code: mqtt.NoMatchingSubscribers})
-	default:
-		c.acknowledge(accepted)
+		return
 	}
+	c.acknowledge(accepted)
 }
 
 // message returns what is passed on of a PUBLISH or a Will, whose payload it shares.
@@ -127,7 +117,6 @@ func (c *connection) message(topic string, p *mqtt.Publish) pubsub.Message {
 	return pubsub.Message{
 		Topic:      topic,
 		QoS:        p.QoS,
-		Retain:     p.Retain,
 		Properties: wire.AppendForwarded(nil, p),
 		Payload:    p.Payload,
 		Publisher:  c.identity.Client,
@@ -181,9 +170,8 @@ func (c *connection) answerQoS2(answer byte) {
 
 func (c *connection) handleSubscribe(asked *wire.Subscribe) {
 	codes := make([]byte, len(asked.Filters))
-	existed := make([]bool, len(asked.Filters))
 	for i, filter := range asked.Filters {
-		existed[i], codes[i] = c.subscribe(subscriptionTo(filter, asked.Identifier))
+		codes[i] = c.subscribe(filter, asked.Identifier)
 		if codes[i] < mqtt.Failure {
 			continue
 		}
@@ -196,56 +184,35 @@ func (c *connection) handleSubscribe(asked *wire.Subscribe) {
 	c.answer(func(held []byte) []byte {
 		return wire.AppendGranted(held, packets.SUBACK, c.gate.Version, asked.PacketID, codes)
 	})
-	if !c.server.options.Retain {
-		return
-	}
-	for i, filter := range asked.Filters {
-		if codes[i] < mqtt.Failure {
-			c.session.SendRetained(subscriptionTo(filter, asked.Identifier), existed[i], c.readTurn.Yield)
-		}
-	}
 }
 
-func subscriptionTo(filter wire.Subscription, identifier int) pubsub.Subscription {
-	return pubsub.Subscription{
-		Filter:            filter.Topic,
-		QoS:               min(filter.QoS, 1),
-		NoLocal:           filter.NoLocal,
-		RetainAsPublished: filter.RetainAsPublished,
-		RetainHandling:    filter.RetainHandling,
-		Identifier:        identifier,
+// subscribe adds a subscription, and returns the reason code for SUBACK.
+func (c *connection) subscribe(asked wire.Subscription, identifier int) (code byte) {
+	switch {
+	case strings.HasPrefix(asked.Topic, "$share/"):
+		return mqtt.SharedNotSupported // as CONNACK has announced
+	case !c.server.maySubscribe(c.identity, asked.Topic):
+		return mqtt.NotAuthorized
 	}
-}
-
-// subscribe adds a subscription. It returns whether it existed, and the reason code for SUBACK.
-func (c *connection) subscribe(asked pubsub.Subscription) (existed bool, code byte) {
-	if !c.server.maySubscribe(c.identity, asked.Filter) {
-		return false, mqtt.NotAuthorized
-	}
-	existed, err := c.session.Subscribe(asked)
-	switch err {
+	qos := min(asked.QoS, 1)
+	switch c.session.Subscribe(pubsub.Subscription{Filter: asked.Topic, QoS: qos, NoLocal: asked.NoLocal, Identifier: identifier}) {
 	case nil:
-		return existed, asked.QoS
+		return qos
 	case pubsub.ErrTooManySubscriptions:
-		return false, mqtt.QuotaExceeded
-	case pubsub.ErrFilter:
-		return false, mqtt.InvalidFilter
+		return mqtt.QuotaExceeded
 	}
-	return false, mqtt.Failure
+	return mqtt.Failure
 }
 
 // whyNotSubscribed returns the reason for a code of SUBACK, for the log.
 func whyNotSubscribed(filter string, code byte) string {
-	_, _, shared := wire.Share(filter)
 	switch {
 	case code == mqtt.QuotaExceeded:
 		return "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"
-	case code == mqtt.InvalidFilter:
-		return "topic filter invalid"
+	case code == mqtt.SharedNotSupported:
+		return "this server has no shared subscriptions"
 	case code != mqtt.NotAuthorized:
 		return "the session is over"
-	case shared:
-		return "the client may not read every topic that the shared filter matches: a/# matches a too, # and + match clients/, and topics that begin with $ are not published"
 	case strings.HasPrefix(filter, "$"):
 		return "nothing is published on topics that begin with $"
 	}

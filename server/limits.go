@@ -6,7 +6,6 @@ import (
 	"math"
 
 	"github.com/tenurelock/tenure/server/internal/defaults"
-	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
 	"github.com/tenurelock/tenure/statestore"
@@ -17,20 +16,19 @@ import (
 // with the reason code of the standard if there is one; a message that does not fit is dropped,
 // and counted in Stats.DroppedMessages. All sizes are in bytes.
 type Limits struct {
-	// OutgoingBytes bounds what waits to be written to one connection: replies, notifications, and
-	// messages of QoS 0. A client for which a notification does not fit is disconnected. While half
+	// OutgoingBytes bounds the replies and notifications that wait to be written to one connection. A client for which a notification does not fit is disconnected. While half
 	// of it is taken, the server reads nothing more from the client. Default 8 MiB.
 	OutgoingBytes int64
 	// AllOutgoingBytes bounds the same for all connections together. One may have at most
 	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
 	AllOutgoingBytes int64
-	// AllArrivingBytes bounds the room for packets of all connections that have begun to arrive,
-	// beyond 20 KiB that each has in any case. If it is short, the user that has the most gives
-	// some back: the client that waits longest for the rest of its packet is disconnected. Default
-	// 256 MiB, and at least two of the largest packets.
+	// AllArrivingBytes bounds the packets of all connections that have begun to arrive, beyond 20 KiB
+	// that each has in any case. One user may have at most as much as is left for all others; a
+	// client whose packet does not fit is disconnected. Default 256 MiB, and at least four of the
+	// largest packets.
 	AllArrivingBytes int64
-	// SessionBytes and SessionMessages bound the messages of QoS 1 that wait for one client,
-	// connected or not, until it acknowledges them. Default 4 MiB and 10,000.
+	// SessionBytes and SessionMessages bound the messages that wait for one client: those of QoS 1
+	// until it acknowledges them, also while it is not connected. Default 4 MiB and 10,000.
 	SessionBytes    int64
 	SessionMessages int
 	// AllSessionBytes bounds the same for all clients together. One may have at most as much
@@ -48,10 +46,6 @@ type Limits struct {
 	// connected. For one client more, the session ends with the connection. Clients without a
 	// user name count as one user. Default 100.
 	SessionsPerUser int
-	// RetainedMessages and RetainedBytes bound the retained messages, where Options.Retain
-	// allows them. Default 10,000 and 64 MiB.
-	RetainedMessages int
-	RetainedBytes    int64
 }
 
 const (
@@ -70,9 +64,8 @@ const (
 //
 // Of MaxMemory, a quarter is for keys and values. An eighth each is for what waits for
 // connections, for what waits in sessions, for watches, and for clients with their
-// deduplication windows. A sixteenth each is for subscriptions, for retained messages and for
-// packets that arrive. The rest is for overhead, and for what each client is assured even if
-// others have reached a limit.
+// deduplication windows. A sixteenth each is for subscriptions and for packets that arrive. The rest is
+// for overhead, and for what each client is assured even if others have reached a limit.
 func (o *Options) completeLimits() error {
 	l := &o.Limits
 	for _, limit := range []struct {
@@ -87,7 +80,6 @@ func (o *Options) completeLimits() error {
 		{"Limits.AllSessionBytes", l.AllSessionBytes}, {"Limits.Subscriptions", int64(l.Subscriptions)},
 		{"Limits.AllSubscriptionBytes", l.AllSubscriptionBytes},
 		{"Limits.SessionsPerUser", int64(l.SessionsPerUser)},
-		{"Limits.RetainedMessages", int64(l.RetainedMessages)}, {"Limits.RetainedBytes", l.RetainedBytes},
 	} {
 		if limit.value < 0 {
 			return &OptionError{Package: "server", Field: limit.name, Value: limit.value, Problem: "is negative; 0 means the default"}
@@ -110,7 +102,7 @@ func (o *Options) completeLimits() error {
 	}
 	l.AllOutgoingBytes = cmp.Or(l.AllOutgoingBytes, share(8, 256<<20))
 	l.OutgoingBytes = cmp.Or(l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
-	l.AllArrivingBytes = cmp.Or(l.AllArrivingBytes, max(share(16, 256<<20), 2*int64(o.MaxPacketSize)))
+	l.AllArrivingBytes = cmp.Or(l.AllArrivingBytes, max(share(16, 256<<20), 4*int64(o.MaxPacketSize)))
 	messages := pubsub.DefaultLimits()
 	l.AllSessionBytes = cmp.Or(l.AllSessionBytes, share(8, messages.TotalBytes))
 	l.SessionBytes = cmp.Or(l.SessionBytes, min(messages.SessionBytes, l.AllSessionBytes))
@@ -118,8 +110,6 @@ func (o *Options) completeLimits() error {
 	l.Subscriptions = cmp.Or(l.Subscriptions, messages.Subscriptions)
 	l.AllSubscriptionBytes = cmp.Or(l.AllSubscriptionBytes, share(16, messages.SubscriptionBytes))
 	l.SessionsPerUser = cmp.Or(l.SessionsPerUser, 100)
-	l.RetainedMessages = cmp.Or(l.RetainedMessages, messages.RetainedMessages)
-	l.RetainedBytes = cmp.Or(l.RetainedBytes, share(16, messages.RetainedBytes))
 	window := int64(min(max(o.Store.DedupWindow, 0), math.MaxUint16)) // complete refuses others
 	o.MaxClients = cmp.Or(o.MaxClients, int(max(1, share(8*(clientMemory+window*dedupEntryMemory), defaults.Clients))))
 	defaults.FillWatches(&o.Store, share(8, defaults.AllWatchBytes))
@@ -139,34 +129,29 @@ func (o *Options) bounds() []any {
 		"session-messages", l.SessionMessages, "session-bytes", l.SessionBytes, "all-session-bytes", l.AllSessionBytes,
 		"sessions-per-user", l.SessionsPerUser,
 		"subscriptions", l.Subscriptions, "all-subscription-bytes", l.AllSubscriptionBytes,
-		"retain", o.Retain, "retained", l.RetainedMessages, "retained-bytes", l.RetainedBytes,
 	}
 }
 
 // quotas are bounds that all connections share.
 type quotas struct {
 	outgoing *sharedquota.Quota // what waits to be written, and replies that wait for a commit
-	incoming *packetroom.Room   // large packets that are not complete
+	arriving *sharedquota.Users // large packets that are not handled
 }
 
 func newQuotas(limits *Limits) quotas {
 	return quotas{
 		outgoing: sharedquota.New(limits.AllOutgoingBytes),
-		incoming: packetroom.New(limits.AllArrivingBytes),
+		arriving: sharedquota.NewUsers(limits.AllArrivingBytes),
 	}
 }
 
 // messageLimits returns the limits for package pubsub.
 func (o *Options) messageLimits() pubsub.Limits {
-	limits := pubsub.Limits{
+	return pubsub.Limits{
 		Subscriptions:     o.Limits.Subscriptions,
 		SubscriptionBytes: o.Limits.AllSubscriptionBytes,
 		SessionMessages:   o.Limits.SessionMessages,
 		SessionBytes:      o.Limits.SessionBytes,
 		TotalBytes:        o.Limits.AllSessionBytes,
 	}
-	if o.Retain {
-		limits.RetainedMessages, limits.RetainedBytes = o.Limits.RetainedMessages, o.Limits.RetainedBytes
-	}
-	return limits
 }

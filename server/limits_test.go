@@ -193,18 +193,18 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 
 // A message of QoS 0 that does not fit is dropped. Its client stays connected, and its room is free
 // again when the client is gone.
-func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
+func TestMessagesOfQoS0BeyondTheBoundOfASessionAreDropped(t *testing.T) {
 	const limit = 4 * large
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{SessionBytes: limit}})
 	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
 	publisher, reader := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address), testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
 	deaf.Subscribe("t")
 	reader.Subscribe("t")
 	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
-	for i := 0; s.Stats().DroppedMessages["connection full"] == 0; i++ {
+	for i := 0; s.Stats().DroppedMessages["session full"] == 0; i++ {
 		publisher.Send(message)
 		reader.Next()
-		if got := s.Usage().OutgoingBytes; got > 2*limit {
+		if got := s.Usage().WaitingBytes; got > 2*limit {
 			t.Fatalf("%d bytes wait", got)
 		}
 		if i > 1000 {
@@ -217,10 +217,10 @@ func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 	_ = deaf.Conn.Close()
 	testsupport.MustHaveClients(t, s, 2)
 	nothingWaits(t, s)
-	before := s.Stats().DroppedMessages["connection full"]
+	before := s.Stats().DroppedMessages["session full"]
 	publisher.Send(message)
 	reader.Next()
-	if got := s.Stats().DroppedMessages["connection full"]; got != before {
+	if got := s.Stats().DroppedMessages["session full"]; got != before {
 		t.Errorf("%d messages were dropped for a client that is gone", got-before)
 	}
 }
@@ -228,12 +228,12 @@ func TestMessagesOfQoS0BeyondTheRoomOfAConnectionAreDropped(t *testing.T) {
 // One client may take only a part of the room that is left for all others.
 func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 	const all = 8 * large
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllOutgoingBytes: all}})
+	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllSessionBytes: all}})
 	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
 	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
 	deaf.Subscribe("t")
 	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
-	for i := 0; s.Stats().DroppedMessages["connection full"] == 0; i++ {
+	for i := 0; s.Stats().DroppedMessages["sessions full"] == 0; i++ {
 		publisher.Send(message)
 		publisher.Write([]byte{0xc0, 0})
 		publisher.Read()
@@ -241,8 +241,8 @@ func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
 			t.Fatal("nothing is dropped")
 		}
 	}
-	if got := s.Usage().OutgoingBytes; got > all/2 {
-		t.Errorf("one connection has %d bytes of %d", got, all)
+	if got := s.Usage().WaitingBytes; got > all/2 {
+		t.Errorf("one session has %d bytes of %d", got, all)
 	}
 	reader := testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
 	reader.Subscribe("u")
@@ -328,7 +328,7 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 					t.Errorf("SUBACK %#x for %q, want %#x", codes[0], filter, want)
 				}
 			}
-			if codes := c.Filter(1, 0, "more", "00000", "$share/g/more"); !bytes.Equal(codes, []byte{test.code, 1, test.code}) {
+			if codes := c.Filter(1, 0, "more", "00000"); !bytes.Equal(codes, []byte{test.code, 1}) {
 				t.Errorf("SUBACK %x", codes)
 			}
 			if got := s.Usage().Subscriptions; got != test.most {
@@ -396,11 +396,28 @@ func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
 	}
 }
 
-func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	unavailable := []byte{packets.PropRetainAvailable, 0}
+func TestSharedSubscriptionsAreNeitherAnnouncedNorGranted(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
 	_, connack := testsupport.ConnectPacket{ID: "p"}.TryConnect(t, address)
-	if !bytes.Contains(connack, unavailable) {
+	if !bytes.Contains(connack, []byte{packets.PropSharedSubAvailable, 0}) {
+		t.Errorf("CONNACK %x", connack)
+	}
+	for _, old := range []bool{false, true} {
+		c := testsupport.ConnectPacket{ID: "p", Old: old}.Connect(t, address)
+		want := []byte{0x9e, 1}
+		if old {
+			want[0] = 0x80
+		}
+		if codes := c.Filter(1, 0, "$share/g/t", "t"); !bytes.Equal(codes, want) {
+			t.Errorf("MQTT 3.1.1: %v, SUBACK %x, want %x", old, codes, want)
+		}
+	}
+}
+
+func TestAServerRetainsNothing(t *testing.T) {
+	address := testsupport.Start(t, server.Options{})
+	_, connack := testsupport.ConnectPacket{ID: "p"}.TryConnect(t, address)
+	if !bytes.Contains(connack, []byte{packets.PropRetainAvailable, 0}) {
 		t.Errorf("CONNACK %x", connack)
 	}
 	for _, old := range []bool{false, true} {
@@ -421,83 +438,6 @@ func TestAServerRetainsNothingUnlessOptionsSaySo(t *testing.T) {
 			t.Errorf("MQTT 3.1.1: %v, CONNACK %x for a retained Will", old, connack)
 		}
 	}
-	if got := s.Usage().RetainedMessages; got != 0 {
-		t.Errorf("%d messages are retained", got)
-	}
-	retaining := testsupport.Start(t, server.Options{Retain: true})
-	if _, connack := (testsupport.ConnectPacket{ID: "p"}).TryConnect(t, retaining); bytes.Contains(connack, unavailable) {
-		t.Errorf("a server that retains says CONNACK %x", connack)
-	}
-}
-
-func TestRetainedMessagesHaveBoundsAndHandling(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 3, RetainedBytes: 4000}})
-	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	retain := func(want byte, topic, payload string, properties ...byte) {
-		t.Helper()
-		got := publisher.Publish(rawmqtt.Message{Topic: topic, Payload: []byte(payload), Retain: true, Properties: properties})
-		if got == 0x10 { // no subscriber
-			got = 0
-		}
-		if got != want {
-			t.Errorf("PUBACK %#x for %q, want %#x", got, topic, want)
-		}
-	}
-	retain(0, "a/1", "one", rawmqtt.Body(nil).User("u", "v")...)
-	retain(0, "a/2", "two")
-	retain(0, "b", "three", rawmqtt.Body{packets.PropMessageExpiry}.Uint32(100)...)
-	retain(0x97, "c", "one over")
-	retain(0, "b", "four", rawmqtt.Body{packets.PropMessageExpiry}.Uint32(100)...)
-	retain(0x97, "a/2", strings.Repeat("x", 4000)) // and nothing is left of what it replaces
-	retain(0, "a/2", "two")
-	old := testsupport.ConnectPacket{ID: "old", Old: true}.Connect(t, address)
-	old.Send(rawmqtt.Message{Topic: "c", QoS: 1, ID: 3, Retain: true, Payload: []byte("x")})
-	if got := old.Read(); string(got) != "\x40\x02\x00\x03" {
-		t.Errorf("PUBACK %x", got)
-	}
-	if got := s.Usage(); got.RetainedMessages != 3 || s.Stats().DroppedMessages["not retained"] != 3 {
-		t.Errorf("%+v", got)
-	}
-	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
-	c.Subscribe("end")
-	hear := func(options byte, filter string, want ...string) {
-		t.Helper()
-		c.Filter(options, 0, filter)
-		publisher.MustPublish("end", "the end")
-		for _, h := range c.MustReceive(append(want, "the end")...) {
-			if h.Retain != (h.Topic != "end") {
-				t.Errorf("%+v", h)
-			}
-			if h.Topic == "b" && (h.Expiry > 100 || h.Expiry < 60) {
-				t.Errorf("good for %d s", h.Expiry)
-			}
-		}
-	}
-	hear(1, "a/+", "one", "two")
-	hear(1, "a/+", "one", "two")           // asked again
-	hear(1|testsupport.RetainIfNew, "a/+") // not new
-	hear(0|testsupport.RetainIfNew, "#", "one", "two", "four")
-	hear(1|testsupport.RetainNever, "b")
-	hear(1, "$share/g/b")
-	c.Unsubscribe("#")
-	c.Unsubscribe("a/+")
-	retain(0, "a/1", "")
-	hear(1, "a/#", "two")
-	if got := s.Usage().RetainedMessages; got != 2 {
-		t.Errorf("%d messages are retained", got)
-	}
-}
-
-func TestAnExpiredRetainedMessageIsNotDelivered(t *testing.T) {
-	t.Parallel()
-	address, s := testsupport.StartServer(t, server.Options{Retain: true, Limits: server.Limits{RetainedMessages: 1}})
-	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	publisher.Publish(rawmqtt.Message{Topic: "t", Retain: true, Payload: []byte("x"), Properties: rawmqtt.Body{packets.PropMessageExpiry}.Uint32(1)})
-	testsupport.Eventually(t, "it is freed", func() bool { return s.Usage().RetainedMessages == 0 && s.Usage().RetainedBytes == 0 })
-	c := testsupport.ConnectPacket{ID: "p"}.Connect(t, address)
-	c.Subscribe("t", "z")
-	publisher.MustPublish("z", "the end")
-	c.MustReceive("the end")
 }
 
 // The watches of all clients have a bound that one client cannot use up.

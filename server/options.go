@@ -92,9 +92,6 @@ type Options struct {
 	// store has one and a half keep-alives instead, for which its holder may believe in a lease. A client that takes
 	// longer is disconnected. Default 30 s.
 	PacketTimeout time.Duration
-	// Retain allows retained messages. Without it CONNACK says that there are none, and a
-	// client that publishes one is disconnected with that reason.
-	Retain bool
 	// MaxClients bounds how many clients may be connected or have a session that is kept while
 	// they are away. Default 10,000.
 	MaxClients int

@@ -10,8 +10,8 @@ import (
 )
 
 // outbox is what the store and other clients cause to be written to one connection: a queue of replies and
-// notifications, and the room for ordinary messages, which are queued in the client's session. All of it has
-// one budget of bytes.
+// notifications with a budget of bytes, and whether ordinary messages wait, which are queued in the client's
+// session.
 //
 // The goroutine that reads the connection writes what its own requests cause, each before the next.
 // Otherwise a goroutine writes that is started in a turn of Server.writers. So neither a publisher nor a
@@ -19,8 +19,7 @@ import (
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
 // reads again, and so misses nothing. If the notification were dropped, the client would keep an
-// outdated state. While replies have no room, the server reads nothing more from the client. An ordinary
-// message of QoS 0 that does not fit is dropped.
+// outdated state. While replies have no room, the server reads nothing more from the client.
 type outbox struct {
 	limit int64              // bytes
 	all   *sharedquota.Quota // quotas.outgoing
@@ -188,13 +187,6 @@ func (o *outbox) takeMessages() (any bool) {
 	return any
 }
 
-// Reserve takes room, and reports false if there is not enough.
-func (o *outbox) Reserve(bytes int) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return !o.closed && o.reserveLocked(int64(bytes))
-}
-
 func (o *outbox) reserveLocked(bytes int64) bool {
 	if o.used+bytes > o.limit || !o.all.Take(o.used, bytes, assured) {
 		return false
@@ -273,13 +265,6 @@ func (o *outbox) awaitedReplies() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.replies
-}
-
-// Release gives room back that Reserve took.
-func (o *outbox) Release(bytes int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.releaseLocked(int64(bytes))
 }
 
 // release gives back the room of packets that are not used any more.

@@ -273,7 +273,8 @@ func TestInvariant57ClientsThatDoNotReadLeaveRoomForTheNotificationsOfOthers(t *
 	for range 1000 { // each takes as much as it gets, in pieces of all sizes
 		deaf := newOutbox(64<<10, all, fairqueue.New(1), fairqueue.New(1))
 		for size := 64 << 10; size > 0; size /= 2 {
-			for deaf.Reserve(size) {
+			for queued := true; queued; {
+				queued, _ = deaf.notify(&sharedNotification{Change: &statestore.Change{Value: string(make([]byte, size))}})
 			}
 		}
 	}

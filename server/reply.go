@@ -99,7 +99,7 @@ func (s *Server) holdReply(conn *connection, reply *encodedPublish) (added int) 
 // publishReply publishes a reply on a topic that other clients may read. It calls yield now and
 // then if that takes long.
 func (s *Server) publishReply(reply *encodedPublish, yield func()) {
-	_, _ = s.messages.PublishInTurns(&pubsub.Message{ // fails for retained messages only
+	s.messages.Publish(&pubsub.Message{
 		Topic:      reply.Topic,
 		Properties: reply.Properties,
 		Payload:    reply.Payload,

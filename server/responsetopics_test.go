@@ -229,47 +229,22 @@ func TestInvariant56AClientMayBeAnsweredOnAtMost64Topics(t *testing.T) {
 	}
 }
 
-// A topic below clients/ may have another owner by the time a retained message is read.
-func TestNothingBelowClientsIsRetained(t *testing.T) {
-	address := testsupport.Start(t, server.Options{Retain: true})
-	p := testsupport.Connect(t, address, "p", nil)
-	for _, topic := range []string{"clients/q/x", "clients/p/x", "clients/70/x"} {
-		ack, err := p.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: topic, Payload: []byte("x")})
-		if err == nil || ack == nil || ack.ReasonCode != packets.PubackNotAuthorized || !strings.Contains(ack.Properties.ReasonString, "retained") {
-			t.Errorf("%s: %+v, %v", topic, ack, err)
-		}
-		if _, err := p.Publish(&paho.Publish{Retain: true, Topic: topic, Payload: []byte("x")}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p.MustBeSilent() // all was read
-	p.Subscribe("clients/p/#")
-	p.Subscribe("clients/70/#")
-	testsupport.Connect(t, address, "q", nil).Subscribe("clients/q/#")
-	p.MustBeSilent()
-	if _, err := p.Publish(&paho.Publish{QoS: 1, Retain: true, Topic: "factory/x", Payload: []byte("x")}); err != nil {
-		t.Errorf("elsewhere: %v", err)
-	}
-}
-
 // A Will that could never be published is refused at CONNECT, where its client learns it.
 func TestNoWillForgesAReplyOfTheStore(t *testing.T) {
-	address := testsupport.Start(t, server.Options{Retain: true})
+	address := testsupport.Start(t, server.Options{})
 	for _, test := range []struct {
 		client, topic string
-		retain        bool
 		delay         uint32
 	}{
-		{"p", "clients/q/rpc", false, 0}, // may be a response topic when the Will is due
-		{"p", "clients/71/rpc", false, 0},
-		{"p", testsupport.RecommendedResponseTopics("p")[0], false, 0},
-		{"p", testsupport.RecommendedResponseTopics("70")[0], false, 0},
-		{"p", testsupport.RecommendedResponseTopics("q")[0], false, 0},
-		{"p", testsupport.ReservedPrefix + "/71/command/notify/6B", false, 0},
-		{"p", "clients/p/gone", true, 0},
+		{"p", "clients/q/rpc", 0}, // may be a response topic when the Will is due
+		{"p", "clients/71/rpc", 0},
+		{"p", testsupport.RecommendedResponseTopics("p")[0], 0},
+		{"p", testsupport.RecommendedResponseTopics("70")[0], 0},
+		{"p", testsupport.RecommendedResponseTopics("q")[0], 0},
+		{"p", testsupport.ReservedPrefix + "/71/command/notify/6B", 0},
 	} {
 		c, err := testsupport.TryConnect(t, address, test.client, func(c *paho.Connect) {
-			c.WillMessage = &paho.WillMessage{Topic: test.topic, Payload: []byte("x"), QoS: 1, Retain: test.retain}
+			c.WillMessage = &paho.WillMessage{Topic: test.topic, Payload: []byte("x"), QoS: 1}
 			c.WillProperties = &paho.WillProperties{WillDelayInterval: &test.delay}
 		})
 		if err == nil || c.Connack == nil || c.Connack.ReasonCode != packets.ConnackNotAuthorized {

@@ -20,7 +20,6 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
-	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -147,8 +146,12 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		s.certified = unauthenticated.RestrictTLS(s.options.TLS)
 	}
 	var err error
-	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
+	began := time.Now()
+	if s.engine, err = engine.Open(ctx, options.Store, options.Journal, s.deliver); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
+	}
+	if options.Journal != nil {
+		options.Logger.Info("loaded the journal", "keys", s.engine.Usage().Keys, "took", time.Since(began))
 	}
 	s.seen = events.NewClients(s.engine.RestoredUntil())
 	s.replyProperties = encodeReplyProperties(s.engine.Identity())

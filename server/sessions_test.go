@@ -102,22 +102,16 @@ func TestAWillBringsItsPropertiesAndExpiry(t *testing.T) {
 	properties = properties.User("b", "1").User("a", "2").User("b", "3")
 	for _, delay := range []uint32{0, 1} {
 		t.Run(fmt.Sprint(delay), func(t *testing.T) {
-			address := testsupport.Start(t, server.Options{Retain: true})
+			address := testsupport.Start(t, server.Options{})
 			listener := testsupport.ConnectPacket{ID: "listener"}.Connect(t, address)
-			listener.Filter(1|testsupport.RetainAsPublished, 5, "#")
+			listener.Filter(1, 5, "#")
 			will := testsupport.OrdinaryWill("factory/p", delay, append(properties, rawmqtt.Body{packets.PropMessageExpiry}.Uint32(50)...)...)
-			will.Retain = true
 			c := testsupport.ConnectPacket{ID: "p", Expiry: 600, Will: will}.Connect(t, address)
 			_ = c.Conn.Close()
 			got := listener.MustReceive("gone")[0]
 			// The expiry counts from the time of publication.
-			if got.Topic != "factory/p" || got.QoS != 1 || !got.Retain || got.Expiry != 50 || got.Properties != string(properties) || len(got.Identifiers) != 1 {
+			if got.Topic != "factory/p" || got.QoS != 1 || got.Expiry != 50 || got.Properties != string(properties) || len(got.Identifiers) != 1 {
 				t.Errorf("%+v", got)
-			}
-			late := testsupport.ConnectPacket{ID: "late", Old: true}.Connect(t, address)
-			late.Subscribe("factory/+")
-			if got := late.MustReceive("gone")[0]; !got.Retain || got.Properties != "" {
-				t.Errorf("retained: %+v", got)
 			}
 		})
 	}
@@ -187,35 +181,6 @@ func TestADueWillIsNotPublishedIfItsClientCameBack(t *testing.T) {
 	listener.MustReceive("gone")
 	testsupport.ConnectPacket{ID: "sender", User: "u"}.Connect(t, address).MustPublish("z", "the end")
 	listener.MustReceive("the end")
-}
-
-// The end of a session may take long, since its unacknowledged messages go to other group members.
-func TestADueWillDoesNotWaitForExpiringSessions(t *testing.T) {
-	t.Parallel()
-	var armed atomic.Bool
-	blocked, goOn := make(chan string, 1), make(chan struct{})
-	authorizer := testsupport.Rules{Topic: func(identity access.Identity, topic string, write bool) bool {
-		if !write && topic == "t" && identity.Client == "stays" && armed.CompareAndSwap(true, false) {
-			blocked <- topic
-			await.Receive(goOn)
-		}
-		return true
-	}}
-	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
-	defer close(goOn)
-	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
-	listener.Subscribe("will")
-	leaves := testsupport.ConnectPacket{ID: "leaves", User: "u", Expiry: 1}.Connect(t, address)
-	leaves.Subscribe("$share/g/t")
-	_ = leaves.Conn.Close()
-	testsupport.MustHaveClients(t, s, 1)
-	listener.MustPublish("t", "left over")
-	stays := testsupport.ConnectPacket{ID: "stays", User: "u"}.Connect(t, address)
-	stays.Subscribe("$share/g/t")
-	armed.Store(true)
-	_ = await.Receive(blocked) // the session ends
-	_ = testsupport.ConnectPacket{ID: "p", User: "u", Expiry: 600, Will: testsupport.OrdinaryWill("will", 1)}.Connect(t, address).Conn.Close()
-	listener.MustReceive("gone")
 }
 
 func TestADueWillWaitsWhileItsClientConnects(t *testing.T) {

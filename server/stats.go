@@ -52,14 +52,9 @@ type MessageDropReason string
 
 // The reasons why a message is dropped.
 const (
-	// MessageConnectionFull: it has QoS 0, and as much waits for the connection as
-	// Limits.OutgoingBytes or Limits.AllOutgoingBytes allow.
-	MessageConnectionFull MessageDropReason = "connection full"
-	// MessageSessionFull: it has QoS 1, and as much waits in the session as
-	// Limits.SessionMessages or Limits.SessionBytes allow.
+	// MessageSessionFull: as much waits in the session as Limits.SessionMessages or Limits.SessionBytes allow.
 	MessageSessionFull MessageDropReason = "session full"
-	// MessageSessionsFull: it has QoS 1, and as much waits in all sessions as
-	// Limits.AllSessionBytes allows.
+	// MessageSessionsFull: as much waits in all sessions as Limits.AllSessionBytes allows.
 	MessageSessionsFull MessageDropReason = "sessions full"
 	// MessageExpired: its Message Expiry Interval was over before it could be sent.
 	MessageExpired MessageDropReason = "expired"
@@ -67,11 +62,6 @@ const (
 	MessageTooLarge MessageDropReason = "too large"
 	// MessageNotReadable: the subscriber may not read the topic.
 	MessageNotReadable MessageDropReason = "not readable"
-	// MessageNoReceiver: no member of a shared subscription could take it.
-	MessageNoReceiver MessageDropReason = "no receiver"
-	// MessageNotRetained: as much is retained as Limits.RetainedMessages or
-	// Limits.RetainedBytes allow.
-	MessageNotRetained MessageDropReason = "not retained"
 )
 
 // Stats counts what happened since the server was made.
@@ -110,16 +100,13 @@ type Usage struct {
 	// up.
 	Subscriptions     int
 	SubscriptionBytes int64
-	// WaitingMessages is how many messages of QoS 1 wait in sessions, and WaitingBytes their
+	// WaitingMessages is how many messages wait in sessions, and WaitingBytes their
 	// size.
 	WaitingMessages, WaitingBytes int64
 	// OutgoingBytes is what else waits to be written to connections, or will after a commit.
 	OutgoingBytes int64
-	// ArrivingBytes is the room taken for large packets that are not complete.
+	// ArrivingBytes is what large packets take that are not complete.
 	ArrivingBytes int64
-	// RetainedMessages is how many messages are retained, and RetainedBytes their size.
-	RetainedMessages int
-	RetainedBytes    int64
 }
 
 // Usage returns what the server holds now. It is cheap to call.
@@ -133,9 +120,7 @@ func (s *Server) Usage() Usage {
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
 		OutgoingBytes:     s.quotas.outgoing.Used(),
-		ArrivingBytes:     s.quotas.incoming.Used(),
-		RetainedMessages:  messages.RetainedMessages,
-		RetainedBytes:     messages.RetainedBytes,
+		ArrivingBytes:     s.quotas.arriving.Used(),
 	}
 }
 
@@ -149,14 +134,11 @@ func (s *Server) Stats() Stats {
 	stats.Dropped = maps.Clone(s.stats.Dropped)
 	stats.Refused = maps.Clone(s.stats.Refused)
 	stats.DroppedMessages = map[MessageDropReason]uint64{
-		MessageConnectionFull: dropped[pubsub.LinkFull],
-		MessageSessionFull:    dropped[pubsub.SessionFull],
-		MessageSessionsFull:   dropped[pubsub.TotalFull],
-		MessageExpired:        dropped[pubsub.Expired],
-		MessageTooLarge:       dropped[pubsub.TooLarge],
-		MessageNotReadable:    dropped[pubsub.Forbidden],
-		MessageNoReceiver:     dropped[pubsub.Absent],
-		MessageNotRetained:    dropped[pubsub.NotRetained],
+		MessageSessionFull:  dropped[pubsub.SessionFull],
+		MessageSessionsFull: dropped[pubsub.TotalFull],
+		MessageExpired:      dropped[pubsub.Expired],
+		MessageTooLarge:     dropped[pubsub.TooLarge],
+		MessageNotReadable:  dropped[pubsub.Forbidden],
 	}
 	return stats
 }

@@ -6,7 +6,6 @@ import (
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
-	"github.com/tenurelock/tenure/server/internal/wire"
 )
 
 // The rules in this file say which client may use which topic. The protocol separates clients by
@@ -73,14 +72,8 @@ func (s *Server) mayUse(identity access.Identity, topic string) bool {
 
 // maySubscribe reports whether a client may subscribe to a filter. It is called at SUBSCRIBE, and
 // mayRead for each message. A filter with a wildcard that also matches topics which the client
-// may not read is granted, and delivers no messages on these. A shared one is refused: messages
-// that mayRead withholds from its client would be lost for the other members of the group.
+// may not read is granted, and delivers no messages on these.
 func (s *Server) maySubscribe(identity access.Identity, filter string) bool {
-	// MQTT has $share in lower case. Libraries take it in any, so a filter that only looks like
-	// a shared one is judged as one.
-	if _, shared, ok := wire.Share(filter); ok {
-		return s.mayShare(identity, shared)
-	}
 	first, rest, _ := strings.Cut(filter, "/")
 	second, _, _ := strings.Cut(rest, "/")
 	switch {
@@ -94,25 +87,6 @@ func (s *Server) maySubscribe(identity access.Identity, filter string) bool {
 		return owns(identity.Client, filter)
 	}
 	return true
-}
-
-// mayShare reports whether a client may join a group with a shared filter: only if it may read every
-// topic that the filter matches.
-func (s *Server) mayShare(identity access.Identity, filter string) bool {
-	switch {
-	case filter == "" || strings.HasPrefix(filter, "$"): // a group in a group among them
-		return false
-	case !hasWildcard(filter):
-		return s.mayRead(identity, filter)
-	case owns(identity.Client, filter):
-		return true // it owns the level, and so all topics below it
-	case reaches(filter, strings.TrimSuffix(envelope.ClientTopics, "/")) || reaches(filter, protocol.Service):
-		return false
-	case s.topics == nil:
-		return true
-	}
-	filters, ok := s.topics.(access.FilterAuthorizer)
-	return ok && filters.AuthorizeFilter(identity, filter)
 }
 
 // mayRead reports whether a client may receive messages on a topic, or subscribe to that topic
@@ -137,24 +111,6 @@ func isNotified(identity access.Identity, filter string) bool {
 
 func hasWildcard(filter string) bool { return strings.ContainsAny(filter, "+#") }
 
-// reaches reports whether a filter matches a level, given with all levels above it, or any topic
-// below it.
-func reaches(filter, level string) bool {
-	for more := true; more; {
-		if filter == "#" {
-			return true
-		}
-		var f, l string
-		var deeper bool
-		f, filter, deeper = strings.Cut(filter, "/")
-		l, level, more = strings.Cut(level, "/")
-		if f != "+" && f != l || more && !deeper {
-			return false
-		}
-	}
-	return true
-}
-
 // owns reports whether a topic below clients/ is a client's own: clients/{id}/… or, as one deployed
 // client writes it, clients/{upper-case hex of id}/….
 //
@@ -175,12 +131,8 @@ func owns(client, topic string) bool {
 // returns; a connection that is being established calls clientIDs.claim instead.
 func (s *Server) collides(client string) bool { return s.clientIDs.collides(client, s.hasSession) }
 
-// notRetained is the reason for refusing a retained message below clients/: when it is delivered,
-// the topic may be a response topic, or have another owner.
-const notRetained = "nothing below clients/ is retained; publish it without the retain flag"
-
-// noneRetained is the reason for refusing a retained message without Options.Retain.
-const noneRetained = "this server retains no messages: publish without the retain flag, or start the server with --retain (Options.Retain)"
+// noneRetained is the reason for refusing a retained message.
+const noneRetained = "this server retains no messages: publish without the retain flag"
 
 // noQoS2 is the reason for refusing a message or a Will with QoS 2.
 const noQoS2 = "this server has no QoS 2: publish with QoS 1"

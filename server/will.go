@@ -217,9 +217,6 @@ func (s *Server) publishOrdinaryWill(will *ordinaryWill, turn *fairqueue.Place) 
 		message.Expires = time.Now().Add(time.Duration(will.expiry) * time.Second)
 	}
 	turn.Begin()
-	_, err := s.messages.PublishInTurns(&message, turn.Yield)
+	s.messages.Publish(&message, turn.Yield)
 	turn.End()
-	if err != nil {
-		s.logger.Debug("a Will was not retained", "client", logs.Name(will.identity.Client), "error", logs.Error(err))
-	}
 }

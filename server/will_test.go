@@ -363,7 +363,7 @@ func TestProtocol1AWillOfAnMQTT311ClientIsNotARequest(t *testing.T) {
 }
 
 func TestAWillThatIsARequestIsNotPublished(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Retain: true})
+	address, s := testsupport.StartServer(t, server.Options{})
 	heard := overhear(t, s)
 	spy := testsupport.Connect(t, address, "spy", nil)
 	for _, filter := range []string{"#", "statestore/#", "+/+/+/+/+"} {
@@ -383,7 +383,6 @@ func TestAWillThatIsARequestIsNotPublished(t *testing.T) {
 			t.Errorf("the spy received %v", message)
 		}
 	}
-	testsupport.MustRetainNothing(t, s)
 }
 
 // The clients of a server that stops are alive. A lease that their Wills released could go to a client

@@ -7,7 +7,6 @@ import (
 	"net"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -175,17 +174,6 @@ func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
 	}
 }
 
-func TestAFilterGivesTheErrorThatCameWithTheLastBytes(t *testing.T) {
-	source := iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7)))
-	filter := NewFilter(source, FilterOptions{})
-	if packet, err := filter.Next(); err != nil || len(packet) != 4 {
-		t.Errorf("Next = %x, %v", packet, err)
-	}
-	if packet, err := filter.Next(); err != io.EOF {
-		t.Errorf("Next = %x, %v, after the last packet", packet, err)
-	}
-}
-
 // A TLS connection gives the end together with the last bytes where the client's farewell
 // came with them.
 func TestAFilterPausesAfterWhatCameWithTheEnd(t *testing.T) {
@@ -214,20 +202,6 @@ func FuzzFilter(f *testing.F) {
 			checkFilter(t, stream, sizes, limit, len(stream)/3)
 		}
 	})
-}
-
-func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) {
-	m := request()
-	publish, _ := m.Append(nil)
-	filter := NewFilter(io.MultiReader(bytes.NewReader(publish), bytes.NewReader([]byte{0x30, 0xff, 0xff, 0xff, 0x7f})),
-		FilterOptions{Limit: len(publish)})
-	if packet, err := filter.Next(); err != nil || len(packet) != len(publish) {
-		t.Fatalf("Next = %x, %v", packet, err)
-	}
-	const want = "a packet of 268435460 bytes, and at most"
-	if packet, err := filter.Next(); err == nil || len(packet) > 0 || !strings.Contains(err.Error(), want) {
-		t.Errorf("Next = %x, %v; want %q", packet, err, want)
-	}
 }
 
 // The answer depends on the version of MQTT, and must not wait for more than shows that.
@@ -281,19 +255,6 @@ func TestInvariant44WhatIsNoMessageMayHaveALimitOfItsOwn(t *testing.T) {
 				return
 			}
 		})
-	}
-}
-
-// A reader of MQTT that goes on at the fifth byte of a length allocates up to 4 GiB, and
-// on 32 bits, where that is negative, panics.
-func TestInvariant44AFilterEndsAtALengthThatIsMalformed(t *testing.T) {
-	for _, header := range [][]byte{{0x30, 0x80, 0x80, 0x80, 0x80, 0x0f}, {0x30, 0x80, 0x00}, {0x30, 0x80, 0x80, 0x80, 0x00}} {
-		for _, limit := range []int{0, 1000} {
-			filter := NewFilter(bytes.NewReader(header), FilterOptions{Limit: limit})
-			if packet, err := filter.Next(); err != ErrHeader {
-				t.Errorf("% x with a limit of %d: %x is passed on (%v)", header, limit, packet, err)
-			}
-		}
 	}
 }
 

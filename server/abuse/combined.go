@@ -41,20 +41,6 @@ var combinedAttacks = []attack{{
 	memory: 512,
 	run:    starveWatcher,
 }, {
-	name:   "many groups",
-	what:   "has 200 clients join 1,000 groups each for one topic, with no room for messages, and publishes there on 20 connections.",
-	memory: 1024,
-	run: func(ctx context.Context, t *target) {
-		groups := make([]string, 990) // a client may have 1,000 subscriptions: this leaves some for "fill"
-		for i := range groups {
-			groups[i] = fmt.Sprintf("$share/%d/g", i)
-		}
-		peers := t.subscribers(ctx, t.n(200, 30), 1, func(*peer) []string { return groups })
-		concurrently(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "fill"); peers[i].drain() })
-		t.flood(ctx, 8, 1<<20-100, 1, func(int) string { return "fill" })
-		t.publishOn(ctx, 20, "g")
-	},
-}, {
 	name:   "overlapping filters",
 	what:   "has 300 clients subscribe with 1,000 filters each that match one topic, and publishes there on 20 connections.",
 	memory: 1024,

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
-
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
@@ -20,9 +18,9 @@ import (
 var fillAttacks = []attack{{
 	name: "everything at once",
 	what: "fills a server with 128 MiB (--max-memory) with small keys, watches, long filters, small messages that wait in sessions, " +
-		"large ones that wait for connections, retained messages, and packets of 1 MiB that do not end.",
+		"large ones that wait for connections, and packets of 1 MiB that do not end.",
 	limit:  "192 MiB in all",
-	serve:  []string{"--max-memory=128MiB", "--retain"},
+	serve:  []string{"--max-memory=128MiB"},
 	memory: 192 - 12,               // what a server has at first
 	p99:    200 * time.Millisecond, // a server that is full collects often
 	run: func(ctx context.Context, t *target) {
@@ -52,12 +50,6 @@ var fillAttacks = []attack{{
 		})
 		fill(16, "session-", func(p *peer) { _, _ = p.subscribe(1, "session/"+p.id) })
 		fill(8, "outgoing-", func(p *peer) { _, _ = p.subscribe(0, "outgoing/"+p.id) })
-		fill(1, "retainer-", func(p *peer) {
-			expiry := rawmqtt.Body(nil).Byte(packets.PropMessageExpiry).Uint32(10)
-			_ = p.messages(bounded, 10_000, 16, func(i int) rawmqtt.Message {
-				return rawmqtt.Message{Topic: "retained/" + strconv.Itoa(i), Retain: true, Properties: expiry, Payload: make([]byte, 500)}
-			})
-		})
 		fillers.Wait()
 		fill(2, "sender-", func(p *peer) {
 			_ = p.messages(bounded, 60_000, 200, func(i int) rawmqtt.Message {

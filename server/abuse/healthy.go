@@ -157,7 +157,7 @@ func (h *healthyClient) renewal(ctx context.Context, due time.Time) {
 	bounded, cancel := context.WithDeadline(ctx, due.Add(renewalTimeout))
 	defer cancel()
 	_, err := h.client.Set(bounded, "healthy/renewed", []byte("healthy"),
-		transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: leaseTTL, Urgent: true})
+		transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: leaseTTL, Binding: transport.Binding{Urgent: true}})
 	took := time.Since(due)
 	switch {
 	case ctx.Err() != nil:

@@ -1,69 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// Attacks on the memory of subscriptions, watches and retained messages.
+// Attacks on the memory of subscriptions and watches.
 var subscriptionAttacks = []attack{{
-	name:  "retained messages",
-	what:  "sets and clears retained messages on four connections, while four more subscribe to everything again and again.",
-	serve: []string{"--retain"},
-	run: func(ctx context.Context, t *target) {
-		ctx = t.lasting(ctx)
-		concurrently(8, 8, func(worker int) {
-			login := named("retain-")(worker)
-			// Room for SUBACK and not for a message: what is looked up need not be sent.
-			login.Properties = rawmqtt.Body(nil).Byte(packets.PropMaximumPacketSize).Uint32(16)
-			// SUBSCRIBE packets for which a server looks up all retained messages.
-			burst := bytes.Repeat(rawmqtt.SubscribeTo(1, 0, "#", "+", "#", "+", "#", "+", "#", "+"), 50)
-			opening := burst
-			if worker < 4 {
-				topic := "retained-" + strconv.Itoa(worker)
-				// A tree of topics keeps the place of one that has a subscription.
-				opening = rawmqtt.SubscribeTo(1, 0, topic)
-				set := rawmqtt.Message{Topic: topic, Retain: true, Payload: []byte("set")}.Packet()
-				clearing := rawmqtt.Message{Topic: topic, Retain: true}.Packet()
-				burst = bytes.Repeat(slices.Concat(set, clearing), 200)
-			}
-			t.again(ctx, login, func(p *peer) {
-				p.drain()
-				err := p.send(opening)
-				for err == nil {
-					err = p.send(burst)
-				}
-			})
-		})
-	},
-}, {
-	name:   "many retained messages",
-	what:   "sets 2,000 retained messages of 64 KiB, each on a topic of its own, and clears them.",
-	serve:  []string{"--retain"},
-	memory: 2*64 + 64, // 64 MiB may be retained, and the collector comes when it has doubled
-	run: func(ctx context.Context, t *target) {
-		n := t.n(2_000, 500)
-		for _, payload := range [][]byte{make([]byte, 64<<10), nil} {
-			p := t.as(ctx, "retainer")
-			_ = p.messages(ctx, n, 8, func(i int) rawmqtt.Message { // the server may refuse it
-				return rawmqtt.Message{Topic: "retained/" + strconv.Itoa(i), Retain: true, Payload: payload}
-			})
-			hangUp(p)
-		}
-	},
-}, {
 	name:  "filter of 65,000 levels",
 	what:  "subscribes to filters of 65,000 levels, while another client subscribes to plain ones.",
 	limit: "refused; another's SUBSCRIBE is answered within 1 s",

@@ -42,47 +42,8 @@ func startGuardedMosquitto(t *testing.T, change func(rules string) string, more 
 
 func unchanged(rules string) string { return rules }
 
+// The rules of the broker, with the one for applications of docs/attach.md.
 func TestTheRulesOfTheDocumentLetClientsUseTheStoreAndNoMore(t *testing.T) {
-	broker := startGuardedMosquitto(t, unchanged)
-	a := testsupport.Attach(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret")})
-	client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
-	watch, err := client.Watch("k")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer watch.Close()
-	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	testsupport.Eventually(t, "the client is notified", func() bool { return string((await.Receive(watch.Changes())).Value) == "v" })
-	if got := a.Stats().DroppedWatches; got != 0 {
-		t.Errorf("%d watches were dropped", got)
-	}
-
-	other := testsupport.Connect(t, broker.Address, "node-b", nil)
-	for _, topic := range []string{
-		"clients/node-a/services/statestore/_any_/command/invoke/response",
-		fmt.Sprintf("%s/%X/command/notify/%X", testsupport.ReservedPrefix, "node-a", "k"),
-		presenceTopic,
-		"factory/valve",
-	} {
-		ack, err := other.Publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("forged")})
-		if err == nil || ack == nil || ack.ReasonCode != 0x87 {
-			t.Errorf("a client publishes to %s: %v", topic, err)
-		}
-	}
-	// In another's name it is not answered.
-	request := other.Request("GET", "k")
-	request.Properties.ResponseTopic = "clients/node-a/other"
-	other.Subscribe("clients/node-a/other") // mosquitto judges each delivery instead
-	if _, err := other.Publish(request); err != nil {
-		t.Error(err)
-	}
-	other.MustGet("k", "v") // the next message is this reply
-}
-
-// With the rule for them, and no more.
-func TestTheRuleOfTheDocumentLetsAnApplicationAnswerAnother(t *testing.T) {
 	document, err := os.ReadFile("../../docs/attach.md")
 	if err != nil {
 		t.Fatal(err)
@@ -94,21 +55,49 @@ func TestTheRuleOfTheDocumentLetsAnApplicationAnswerAnother(t *testing.T) {
 	broker := startGuardedMosquitto(t, func(rules string) string {
 		return fmt.Sprintf("%s\n%s\n%s\n", rules, rule[1], rule[2])
 	})
-	testsupport.Attach(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret")})
-	invoker, executor := testsupport.Connect(t, broker.Address, "node-a", nil), testsupport.Connect(t, broker.Address, "press-1", testsupport.As("press"))
-	invoker.Subscribe("clients/node-a/services/press/increment")
-	answer := &paho.Publish{QoS: 1, Topic: "clients/node-a/services/press/increment", Payload: []byte("42")}
-	if _, err := executor.Publish(answer); err != nil {
+	a := testsupport.Attach(t, broker.Address, attach.Options{Username: "store", Password: []byte("secret")})
+	client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
+	watch, err := client.Watch("k")
+	if err != nil {
 		t.Fatal(err)
 	}
-	if got := invoker.Next(); string(got.Payload) != "42" {
-		t.Errorf("the answer is %v", got)
+	defer watch.Close()
+	mustSet(t, client, "k", "v")
+	testsupport.Eventually(t, "the client is notified", func() bool { return string((await.Receive(watch.Changes())).Value) == "v" })
+	if got := a.Stats().DroppedWatches; got != 0 {
+		t.Errorf("%d watches were dropped", got)
 	}
-	for _, topic := range testsupport.RecommendedResponseTopics("node-a") {
-		ack, err := executor.Publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("forged")})
-		if err == nil || ack == nil || ack.ReasonCode != 0x87 {
-			t.Errorf("an application publishes to %s: %v", topic, err)
+
+	other := testsupport.Connect(t, broker.Address, "node-b", nil)
+	press := testsupport.Connect(t, broker.Address, "press-1", testsupport.As("press"))
+	forbidden := map[*testsupport.PahoClient][]string{
+		press: testsupport.RecommendedResponseTopics("node-a"),
+		other: {
+			"clients/node-a/services/statestore/_any_/command/invoke/response",
+			fmt.Sprintf("%s/%X/command/notify/%X", testsupport.ReservedPrefix, "node-a", "k"),
+			presenceTopic,
+			"factory/valve",
+		},
+	}
+	for p, topics := range forbidden {
+		for _, topic := range topics {
+			ack, err := p.Publish(&paho.Publish{QoS: 1, Topic: topic, Payload: []byte("forged")})
+			if err == nil || ack == nil || ack.ReasonCode != 0x87 {
+				t.Errorf("%s publishes to %s: %v", p.ID, topic, err)
+			}
 		}
+	}
+	// In another's name it is not answered.
+	request := other.Request("GET", "k")
+	request.Properties.ResponseTopic = "clients/node-a/other"
+	other.Subscribe("clients/node-a/other") // mosquitto judges each delivery instead
+	mustPublish(t, other, request)
+	other.MustGet("k", "v") // the next message is this reply
+	// An application answers another.
+	other.Subscribe("clients/node-b/services/press/increment")
+	mustPublish(t, press, &paho.Publish{Topic: "clients/node-b/services/press/increment", Payload: []byte("42")})
+	if got := other.Next(); string(got.Payload) != "42" {
+		t.Errorf("the answer is %v", got)
 	}
 }
 

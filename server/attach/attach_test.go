@@ -13,9 +13,9 @@ import (
 
 	"github.com/eclipse/paho.golang/paho"
 
-	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/statestore/statestoretest"
@@ -75,8 +75,7 @@ func (c *brokerClient) Drop() {
 }
 
 func TestAnAttachedStoreServesOurClient(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "", attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{TTL: time.Minute}); err != nil {
 		t.Fatal(err)
@@ -96,8 +95,7 @@ func TestAnAttachedStoreServesOurClient(t *testing.T) {
 
 // The broker passes on whatever is published to the topic of requests.
 func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "", attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	inHex := fmt.Sprintf("clients/%X/response", "node-a")
 	p.Subscribe(inHex)
@@ -112,32 +110,30 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 			m.Properties.User.Add("__srcId", "node-a")
 		}, ""},
 		{"the response topic has the id as it is", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-a") }, ""},
-		{"QoS 0", func(m *paho.Publish) { m.QoS = 0 }, attach.DroppedQoS},
-		{"retained", func(m *paho.Publish) { m.Retain = true }, attach.DroppedRetained},
-		{"no properties", func(m *paho.Publish) { m.Properties = nil }, attach.DroppedNoResponse},
-		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, attach.DroppedNoResponse},
-		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, attach.DroppedNoCorrelation},
+		{"QoS 0", func(m *paho.Publish) { m.QoS = 0 }, envelope.DroppedQoS},
+		{"retained", func(m *paho.Publish) { m.Retain = true }, envelope.DroppedRetained},
+		{"no properties", func(m *paho.Publish) { m.Properties = nil }, envelope.DroppedNoResponse},
+		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, envelope.DroppedNoResponse},
+		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, envelope.DroppedNoCorrelation},
 		{"a notification topic", func(m *paho.Publish) {
 			m.Properties.ResponseTopic = testsupport.ReservedPrefix + "/70/command/notify/70"
-		}, attach.DroppedForbiddenTopic},
-		{"the topic of requests", func(m *paho.Publish) { m.Properties.ResponseTopic = testsupport.InvokeTopic }, attach.DroppedForbiddenTopic},
-		{"a topic of the store's name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/statestore/x" }, attach.DroppedForeignTopic},
-		{"a topic that is no client's", func(m *paho.Publish) { m.Properties.ResponseTopic = "factory/valve" }, attach.DroppedForeignTopic},
-		{"a topic of a client without name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients//response" }, attach.DroppedForeignTopic},
-		{"a topic of a client and no more", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/node-a" }, attach.DroppedForeignTopic},
-		{"another client in __srcId", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-b") }, attach.DroppedForeignTopic},
+		}, envelope.DroppedForbiddenTopic},
+		{"the topic of requests", func(m *paho.Publish) { m.Properties.ResponseTopic = testsupport.InvokeTopic }, envelope.DroppedForbiddenTopic},
+		{"a topic of the store's name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/statestore/x" }, envelope.DroppedForeignTopic},
+		{"a topic that is no client's", func(m *paho.Publish) { m.Properties.ResponseTopic = "factory/valve" }, envelope.DroppedForeignTopic},
+		{"a topic of a client without name", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients//response" }, envelope.DroppedForeignTopic},
+		{"a topic of a client and no more", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/node-a" }, envelope.DroppedForeignTopic},
+		{"another client in __srcId", func(m *paho.Publish) { m.Properties.User.Add("__srcId", "node-b") }, envelope.DroppedForeignTopic},
 		{"a lower-case hex of __srcId", func(m *paho.Publish) {
 			m.Properties.ResponseTopic = fmt.Sprintf("clients/%x/response", "node-a")
 			m.Properties.User.Add("__srcId", "node-a")
-		}, attach.DroppedForeignTopic},
+		}, envelope.DroppedForeignTopic},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := a.Stats()
 			request := p.Request("SET", "k", test.name)
 			test.change(request)
-			if _, err := p.Publish(request); err != nil {
-				t.Fatal(err)
-			}
+			mustPublish(t, p, request)
 			if test.want == "" {
 				if reply := p.Next(); reply.Topic != request.Properties.ResponseTopic || string(reply.Payload) != "+OK\r\n" {
 					t.Errorf("reply %q on %q", reply.Payload, reply.Topic)
@@ -157,18 +153,15 @@ func TestAnAttachedStoreDropsWhatIsNotARequest(t *testing.T) {
 }
 
 func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "", attach.Options{})
 	writer := testsupport.Connect(t, broker.Address, "writer", nil)
-	filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
 
 	gone := testsupport.Connect(t, broker.Address, "node-a", nil)
-	gone.Subscribe(filter)
-	for _, key := range []string{"k", "l"} {
-		if got := gone.Do("KEYNOTIFY", key); got != "+OK\r\n" {
-			t.Fatalf("KEYNOTIFY: %q", got)
-		}
-	}
+	notificationsOf(gone)
+	watch := gone.Request("KEYNOTIFY", "k")
+	mustPublish(t, gone, watch)
+	gone.Next()
+	gone.Do("KEYNOTIFY", "l")
 	writer.Do("SET", "k", "1")
 	gone.NextNotification()
 	_ = gone.Paho.Disconnect(&paho.Disconnect{})
@@ -178,14 +171,15 @@ func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 	testsupport.Eventually(t, "the watch ends", func() bool { return a.Stats().DroppedWatches == 1 })
 
 	again := testsupport.Connect(t, broker.Address, "node-a", nil)
-	again.Subscribe(filter)
+	notificationsOf(again)
 	writer.Do("SET", "k", "3") // watched no more
 	writer.Do("SET", "l", "1") // no client has found out
 	if got := testsupport.NotifiedKey(t, "node-a", again.NextNotification().Topic); got != "l" {
 		t.Errorf("notified of %q", got)
 	}
 	again.MustBeSilent()
-	again.Do("KEYNOTIFY", "k")
+	mustPublish(t, again, watch) // sent again over a new connection, in a session that was kept: it is no repetition
+	again.Next()
 	writer.Do("SET", "k", "4")
 	if got := testsupport.NotifiedKey(t, "node-a", again.NextNotification().Topic); got != "k" {
 		t.Errorf("notified of %q", got)
@@ -196,10 +190,9 @@ func TestAWatchEndsWhenNoClientReadsItsNotifications(t *testing.T) {
 }
 
 func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, _ := begin(t, "", attach.Options{})
 	reader := testsupport.Connect(t, broker.Address, "reader", nil)
-	reader.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "reader"))
+	notificationsOf(reader)
 	reader.Do("KEYNOTIFY", "k")
 	writer := testsupport.Dial(t, broker.Address, transport.Options{})
 	const writes = 300 // more than may be unacknowledged by default
@@ -219,12 +212,9 @@ func TestNotificationsOfAKeyComeInTheOrderOfItsChanges(t *testing.T) {
 }
 
 func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	first := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, first := begin(t, "", attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
-	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	mustSet(t, client, "k", "v")
 	for range 3 {
 		if err := testsupport.StartAttaching(t, broker.Address, attach.Options{}).Result(); !errors.Is(err, attach.ErrAnotherStore) {
 			t.Fatalf("a second store: %v, want ErrAnotherStore", err)
@@ -234,43 +224,9 @@ func TestASecondAttachedStoreStopsAndTheFirstGoesOn(t *testing.T) {
 	if stats := first.Stats(); !stats.Attached || stats.Attachments != 1 {
 		t.Errorf("%+v", stats)
 	}
-	first.Stop()
-	if err := first.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, first)
 	testsupport.Attach(t, broker.Address, attach.Options{})
 	testsupport.MustHold(t, client, "k", "")
-}
-
-func TestOfStoresThatBeginAtTheSameMomentAtMostOneAnswers(t *testing.T) {
-	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	for range 10 {
-		var stores []*testsupport.Attachment
-		for range 4 {
-			stores = append(stores, testsupport.StartAttaching(t, broker.Address, attach.Options{}))
-		}
-		ready := 0
-		for _, a := range stores {
-			select {
-			case <-a.Ready():
-				ready++
-			case <-a.Ended():
-				if !errors.Is(a.Result(), attach.ErrAnotherStore) {
-					t.Errorf("Serve: %v", a.Result())
-				}
-			case <-time.After(testsupport.Patience):
-				t.Fatal("a store neither answers nor gives up")
-			}
-		}
-		if ready != 1 {
-			t.Errorf("%d stores answer", ready)
-		}
-		for _, a := range stores {
-			a.Stop()
-			_ = a.Result()
-		}
-	}
 }
 
 // Stores of another make do not know presenceTopic, and a client that reads requests need not be a
@@ -285,10 +241,7 @@ func TestAStoreThatAnswersAlreadyIsRecognizedWhateverItsMake(t *testing.T) {
 	if got := a.Stats(); got.Requests != 0 || len(got.Dropped) != 0 {
 		t.Errorf("it takes its own question for a request: %+v", got)
 	}
-	a.Stop()
-	if err := a.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, a)
 	if got := string(probe.Payload); got != string(testsupport.Command("GET", "is another store there?")) || len(probe.Properties.CorrelationData) != 16 {
 		t.Errorf("it asks %q, %+v", got, probe.Properties)
 	}
@@ -301,20 +254,6 @@ func TestAStoreThatAnswersAlreadyIsRecognizedWhateverItsMake(t *testing.T) {
 	}
 	if err := next.Result(); !errors.Is(err, attach.ErrAnotherStore) {
 		t.Errorf("Serve: %v, want ErrAnotherStore", err)
-	}
-}
-
-func TestAStoreThatStopsSaysSo(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
-	a.Stop()
-	if err := a.Result(); err != nil {
-		t.Fatal(err)
-	}
-	other := testsupport.Connect(t, broker.Address, "other", nil)
-	other.Subscribe(presenceTopic)
-	if got := other.Next(); !got.Retain || !strings.HasPrefix(string(got.Payload), "gone ") {
-		t.Errorf("%v: %q", got, got.Payload)
 	}
 }
 
@@ -365,7 +304,7 @@ func TestWatchesOutliveALossOfTheStoresConnection(t *testing.T) {
 	through := testsupport.NewProxy(t, broker.Address)
 	a := testsupport.Attach(t, through.Address(), attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
-	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a"))
+	notificationsOf(p)
 	p.Do("KEYNOTIFY", "k")
 	p.Do("SET", "k", "1")
 	p.NextNotification()
@@ -389,11 +328,9 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 			if config != "" {
 				config = fmt.Sprintf(config, t.TempDir())
 			}
-			broker := mosquitto.Start(t, config)
-			a := testsupport.Attach(t, broker.Address, attach.Options{})
-			filter := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a")
+			broker, a := begin(t, config, attach.Options{})
 			p := testsupport.Connect(t, broker.Address, "node-a", nil)
-			p.Subscribe(filter)
+			notificationsOf(p)
 			p.Do("KEYNOTIFY", "k")
 			p.Do("SET", "k", "1")
 			broker.Kill()
@@ -401,7 +338,7 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 			p.MustBeGone()
 			testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
 			again := testsupport.Connect(t, broker.Address, "node-a", nil)
-			again.Subscribe(filter)
+			notificationsOf(again)
 			again.MustGet("k", "1")
 			again.Do("SET", "k", "2")
 			again.Do("KEYNOTIFY", "k")
@@ -413,60 +350,13 @@ func TestAfterABrokerRestartKeysAreThereAndWatchesAreNot(t *testing.T) {
 	}
 }
 
-func TestAnElectionGoesOnOverARestartOfTheBroker(t *testing.T) {
-	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	testsupport.Attach(t, broker.Address, attach.Options{})
-	observer := testsupport.Dial(t, broker.Address, transport.Options{})
-	nodes := []*testsupport.Candidate{
-		testsupport.Campaign(t, "node-a", broker.Address, 10*time.Second),
-		testsupport.Campaign(t, "node-b", broker.Address, 10*time.Second),
-	}
-	leads := func() *election.Term {
-		select {
-		case term := <-nodes[0].Leads:
-			return term
-		case term := <-nodes[1].Leads:
-			return term
-		case <-time.After(testsupport.Patience):
-			t.Fatal("no candidate leads")
-			return nil
-		}
-	}
-	term := leads()
-	resign := func() {
-		for _, node := range nodes {
-			node.Resign()
-		}
-	}
-	first := testsupport.TokenOf(t, term)
-	resign()
-	term = leads()
-	second := testsupport.TokenOf(t, term)
-	broker.Kill()
-	broker.Run()
-	resign() // the leader may have come back in time to renew
-	third := testsupport.TokenOf(t, leads())
-	if second.Compare(first) <= 0 || third.Compare(second) <= 0 {
-		t.Errorf("tokens %v, %v, %v do not rise", first, second, third)
-	}
-	testsupport.Eventually(t, "the leader writes", func() bool {
-		entry, err := observer.Get(t.Context(), testsupport.FencedKey)
-		return err == nil && entry.Exists
-	})
-}
-
 // The lease lasts longer than the test is patient, so only the Will can free it.
 func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, _ := begin(t, "", attach.Options{})
 	through := testsupport.NewProxy(t, broker.Address)
 	options := lease.Options{TTL: 2 * testsupport.Patience, InstantFailover: true}
 	acquire := func(client *transport.Client) (*lease.Tenure, error) {
-		l, err := lease.New(client, testsupport.LeaseKey, options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := leaseOf(t, client, testsupport.LeaseKey, options)
 		return l.Acquire(t.Context())
 	}
 	holder, err := acquire(testsupport.Dial(t, through.Address(), transport.Options{ClientID: "node-a", KeepAlive: 2 * testsupport.Patience}))
@@ -497,8 +387,7 @@ func TestInstantFailoverThroughAnAttachedStore(t *testing.T) {
 
 // The other store is a plain client, which says what a store would say.
 func TestAStoreHoldsItsPlaceAgainstAClaimAndGivesItUpToASuccessor(t *testing.T) {
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "", attach.Options{})
 	other := testsupport.Connect(t, broker.Address, "other", nil)
 	other.Subscribe(presenceTopic)
 	answers := string(other.Next().Payload) // retained
@@ -557,16 +446,13 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 	t.Parallel()
 	for name, inTime := range map[string]bool{"it keeps up": true, "it does not keep up": false} {
 		t.Run(name, func(t *testing.T) {
-			broker := mosquitto.Start(t, "")
-			a := testsupport.Attach(t, broker.Address, attach.Options{})
+			broker, a := begin(t, "", attach.Options{})
 			p := testsupport.Connect(t, broker.Address, "node-a", nil)
 			p.Subscribe(presenceTopic)
 			p.Next() // retained
 			resume := a.Busy()
 			for i := range 3 {
-				if _, err := p.Publish(p.Request("SET", fmt.Sprint("k", i), "v")); err != nil {
-					t.Fatal(err)
-				}
+				mustPublish(t, p, p.Request("SET", fmt.Sprint("k", i), "v"))
 			}
 			a.Stop()
 			var got []string
@@ -582,9 +468,7 @@ func TestAStoreThatStopsSaysSoWhenItAnswersNothingAnyMore(t *testing.T) {
 			}
 			end := p.Request("GET", "k")
 			end.Topic = end.Properties.ResponseTopic
-			if _, err := p.Publish(end); err != nil {
-				t.Fatal(err)
-			}
+			mustPublish(t, p, end)
 			for !slices.Contains(got, string(end.Payload)) {
 				got = append(got, string(p.Next().Payload))
 			}

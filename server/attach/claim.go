@@ -22,11 +22,9 @@ const (
 	objectionTimeout = 200 * time.Millisecond
 )
 
-// silenceTimeout is how long to wait for a store that a retained message names and that does not
-// answer: longer than the broker takes to disconnect it, and may send it requests.
-func silenceTimeout(keepAlive uint16) time.Duration {
-	return 2*time.Duration(keepAlive)*time.Second + keepAliveDelay
-}
+// silenceTimeout is how long to wait for a store that a retained message names and that does not answer: longer
+// than the broker takes to disconnect it, and may send it requests. silent is when the broker may do so.
+func silenceTimeout(silent time.Duration) time.Duration { return silent*4/3 + keepAliveDelay }
 
 func (l *link) says(word string) string { return word + " " + l.store.instance }
 
@@ -55,7 +53,7 @@ func (l *link) begin(ctx context.Context) error {
 	if !survived {
 		// The broker was restarted, which ended all connections and with them the watches.
 		l.store.clients.endWatches()
-		l.store.queue.clear()
+		l.store.queue.drain(l.store.unqueued)
 	}
 	if !l.store.begun {
 		l.store.engine.Begin() // until now another store may have granted leases
@@ -126,7 +124,7 @@ func (l *link) claim(ctx context.Context) error {
 	}
 	echo := time.NewTimer(stepTimeout)
 	defer echo.Stop()
-	timeout := time.NewTimer(l.store.silence(l.keepAlive))
+	timeout := time.NewTimer(l.store.silence(l.client.Silence))
 	defer timeout.Stop()
 	var undisputed <-chan time.Time // receives when every objection to our claim would have come; nil: not claimed yet
 	certain := false
@@ -181,26 +179,27 @@ func (l *link) publish(ctx context.Context, message *mqtt.Message) (readers bool
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	ack, err := l.client.Publish(ctx, message)
-	switch {
-	case err != nil && ack != nil:
-		return false, refused(ack.ReasonCode, fmt.Errorf("the broker refuses a message to %s (MQTT reason code 0x%02X): "+
-			"its rules must let a store write there", message.Topic, ack.ReasonCode))
-	case err != nil:
+	if ack == nil {
 		return false, fmt.Errorf("publish to %s: %w", message.Topic, err)
 	}
-	return ack.ReasonCode != packets.PubackNoMatchingSubscribers, nil
+	return ack.ReasonCode != packets.PubackNoMatchingSubscribers, refused(ack.ReasonCode, err, "message", message.Topic, "write there")
 }
 
 func (l *link) subscribe(ctx context.Context, subscription packets.SubOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	suback, err := l.client.Subscribe(ctx, subscription)
-	switch {
-	case err != nil && suback != nil:
-		return refused(suback.Reasons[0], fmt.Errorf("the broker refuses a subscription to %s (MQTT reason code 0x%02X): "+
-			"its rules must let a store read that topic", subscription.Topic, suback.Reasons[0]))
-	case err != nil:
+	if suback == nil {
 		return fmt.Errorf("subscribe to %s: %w", subscription.Topic, err)
 	}
-	return nil
+	return refused(suback.Reasons[0], err, "subscription", subscription.Topic, "read that topic")
+}
+
+// refused returns the error for an answer of the broker; nil if err is nil.
+func refused(code byte, err error, what, topic, right string) error {
+	if err == nil {
+		return nil
+	}
+	return finalUnless(code, fmt.Errorf("the broker refuses a %s to %s (MQTT reason code 0x%02X): its rules must let a store %s",
+		what, topic, code, right))
 }

@@ -72,18 +72,16 @@ func (c *clientLRU) restore(clients []string) {
 	}
 }
 
-// heard notes that the client of a command is there, and calls apply, which submits the command. If there are too
-// many clients, it forgets another one.
-func (c *clientLRU) heard(command *statestore.Command, apply func() (statestore.Reply, bool)) (statestore.Reply, bool) {
+// heard notes that a client is there, and returns what the store has seen of it. If there are too many clients, it
+// forgets another one. watches says that the client asks to watch: what its earlier watches missed no longer counts.
+func (c *clientLRU) heard(client string, watches bool) *events.Client {
 	c.mu.Lock()
-	entry := c.heardLocked(command.Client)
-	if command.Verb != statestore.VerbKeyNotify {
-		c.mu.Unlock()
-		return apply()
-	}
 	defer c.mu.Unlock()
-	defer func() { entry.watched = c.count.Add(1) }()
-	return apply()
+	entry := c.heardLocked(client)
+	if watches {
+		entry.watched = c.count.Add(1)
+	}
+	return entry.seen
 }
 
 func (c *clientLRU) heardLocked(client string) *clientEntry {
@@ -138,14 +136,6 @@ func (c *clientLRU) forgetLocked(of *list.List) {
 	delete(c.clients, silent.client)
 	c.engine.EndSession(silent.client)
 	silent.seen.Go(activity.ReasonForgotten)
-}
-
-// isSettled reports whether a client has sent requests for more than settledAfter.
-func (c *clientLRU) isSettled(client string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	element := c.clients[client]
-	return element != nil && element.Value.(*clientEntry).settled
 }
 
 // seen returns what the store has seen of a client; nil: it does not remember that.

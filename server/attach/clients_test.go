@@ -32,9 +32,16 @@ func attachedTo(t *testing.T, options Options) *Store {
 	return a
 }
 
+// isSettled reports whether a client has sent requests for more than settledAfter.
+func (s *Store) isSettled(client string) bool {
+	element := s.clients.clients[client]
+	return element != nil && element.Value.(*clientEntry).settled
+}
+
 // submit applies a command of a client to a store that is not attached.
 func submit(a *Store, command statestore.Command) {
-	a.clients.heard(&command, func() (statestore.Reply, bool) { return a.engine.Submit(command, nil) })
+	a.clients.heard(command.Client, command.Verb == statestore.VerbKeyNotify)
+	a.engine.Submit(command, nil)
 }
 
 // change makes the store notify the clients that watch a key, and returns what it queues.
@@ -42,7 +49,7 @@ func change(a *Store, key string) (queued []pendingNotification) {
 	ts := "0:0:writer"
 	submit(a, statestore.Parse(statestore.Request{Client: "writer", Payload: resp3.AppendCommand(nil, "SET", key, "v"), Timestamp: &ts}))
 	for {
-		notification, ok := a.queue.take()
+		notification, ok := a.queue.pop()
 		if !ok {
 			return queued
 		}
@@ -110,7 +117,7 @@ func TestMadeUpClientsPushOutNoSettledOne(t *testing.T) {
 		if !isWatched("of settled") || isWatched("of once") {
 			t.Error("a settled client was forgotten, or one that is not was kept")
 		}
-		if !a.clients.isSettled("settled") || a.Stats().Clients != limit {
+		if !a.isSettled("settled") || a.Stats().Clients != limit {
 			t.Errorf("%d clients are remembered", a.Stats().Clients)
 		}
 	})
@@ -127,17 +134,17 @@ func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
 			}
 			time.Sleep(settledAfter + time.Second)
 		}
-		if !a.clients.isSettled("c") || a.clients.isSettled("d") {
+		if !a.isSettled("c") || a.isSettled("d") {
 			t.Fatal("not three of four clients are settled")
 		}
 		time.Sleep(idleAfter / 2)
 		heard("b")
 		heard("c")
-		if heard("d"); a.clients.isSettled("d") {
+		if heard("d"); a.isSettled("d") {
 			t.Error("a client has settled in the place of one that is not idle")
 		}
 		time.Sleep(idleAfter / 2)
-		if heard("d"); !a.clients.isSettled("d") || a.clients.isSettled("a") || !a.clients.isSettled("b") {
+		if heard("d"); !a.isSettled("d") || a.isSettled("a") || !a.isSettled("b") {
 			t.Error("the idle client has not given way")
 		}
 	})
@@ -147,7 +154,7 @@ func TestAnIdleClientGivesWayToOneThatSettles(t *testing.T) {
 func TestClientsOfTheJournalAreSettled(t *testing.T) {
 	a := attachedTo(t, Options{MaxClients: 4})
 	a.clients.restore([]string{"a", "b", "c", "d", "e"})
-	if !a.clients.isSettled("a") || !a.clients.isSettled("c") || a.clients.isSettled("d") || a.Stats().Clients != 4 {
+	if !a.isSettled("a") || !a.isSettled("c") || a.isSettled("d") || a.Stats().Clients != 4 {
 		t.Errorf("%d clients are remembered, not the first three of them as settled", a.Stats().Clients)
 	}
 }
@@ -160,36 +167,31 @@ func TestNotificationsBeyondTheQueueAreLostAndCounted(t *testing.T) {
 	if got := a.Stats().LostNotifications; got != 5 {
 		t.Errorf("%d were lost, want 5", got)
 	}
-	a.queue.clear()
-	if _, ok := a.queue.take(); ok {
+	a.queue.drain(a.unqueued)
+	if _, ok := a.queue.pop(); ok || a.queuedBytes.Load() != 0 {
 		t.Error("something is left")
 	}
 }
 
-// With a keep-alive of five seconds mosquitto 2.0.11 gives a client up after 7 to 13.
+// With a keep-alive of five seconds mosquitto 2.0.11 gives a client up after 7 to 13, and with one of a minute after
+// 96 at most.
 func TestASilentStoreIsWaitedForUntilTheBrokerHasGivenItUp(t *testing.T) {
-	of := func(seconds uint16) *paho.ConnackProperties {
-		return &paho.ConnackProperties{RetainAvailable: true, ServerKeepAlive: &seconds}
+	for seconds, most := range map[time.Duration]time.Duration{5: 13 * time.Second, 60: 96 * time.Second} {
+		if got := silenceTimeout(seconds * 3 / 2 * time.Second); got < most {
+			t.Errorf("with a keep-alive of %d s it waits for %v", seconds, got)
+		}
 	}
-	for _, test := range []struct {
-		name       string
-		conditions *paho.ConnackProperties
-		want       time.Duration // at least; 0: refused
-	}{
-		{"the keep-alive is ours", &paho.ConnackProperties{RetainAvailable: true}, 13 * time.Second},
-		{"the broker wants a minute", of(60), 96 * time.Second},
-		{"the broker turns it off", of(0), 0},
-		{"no retained messages", &paho.ConnackProperties{}, 0},
+}
+
+func TestAStoreDoesNotBeginOnABrokerThatLacksWhatItNeeds(t *testing.T) {
+	for want, l := range map[string]*link{
+		"retained":   {client: &mqtt.Client{MaxPacket: leastPacket, Silence: time.Second}},
+		"packets":    {client: &mqtt.Client{MaxPacket: leastPacket - 1, Silence: time.Second}},
+		"keep-alive": {client: &mqtt.Client{MaxPacket: leastPacket}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			l := &link{store: attachedTo(t, Options{}), keepAlive: requestedKeepAlive}
-			if err := l.accept(test.conditions); (err != nil) != (test.want == 0) {
-				t.Fatalf("accept: %v", err)
-			}
-			if got := l.store.silence(l.keepAlive); got < test.want {
-				t.Errorf("it waits for %v, want %v", got, test.want)
-			}
-		})
+		if err := l.check(&paho.ConnackProperties{RetainAvailable: want != "retained"}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
 	}
 }
 
@@ -206,7 +208,7 @@ func TestAStoreThatHasYieldedAppliesNoMoreRequests(t *testing.T) {
 		t.Helper()
 		l.received(&mqtt.Publish{Topic: []byte(topic), Payload: []byte(payload)})
 	}
-	looked := func() uint64 { return a.Stats().Dropped[DroppedQoS] } // counted in any case: there is no connection to answer on
+	looked := func() uint64 { return a.Stats().Dropped[envelope.DroppedQoS] } // counted in any case: there is no connection to answer on
 	if arrives(protocol.InvokeTopic, ""); looked() != 1 {
 		t.Fatalf("%+v", a.Stats())
 	}
@@ -227,7 +229,7 @@ func TestAStoreTriesAgainOnlyWhereThatMayHelp(t *testing.T) {
 		0x84: false, 0x86: false, 0x87: false, 0x8A: false, 0x90: false, 0x9A: false,
 	} {
 		cause := errors.New("cause")
-		err := refused(code, cause)
+		err := finalUnless(code, cause)
 		var final finalError
 		if errors.As(err, &final) == again || !errors.Is(err, cause) {
 			t.Errorf("%#x: %v, want again: %v", code, err, again)
@@ -235,35 +237,26 @@ func TestAStoreTriesAgainOnlyWhereThatMayHelp(t *testing.T) {
 	}
 }
 
+// A password in the URL is not repeated.
 func TestAttachRefusesNonsense(t *testing.T) {
-	for _, broker := range []string{"", "http://localhost", "mqtt://", "mqtt://user@localhost", "mqtt://localhost/path", "mqtt://localhost?x=y", "mqtt://local host"} {
-		if _, err := New(broker, Options{}); err == nil {
-			t.Errorf("%q is taken for a broker", broker)
+	refused := func(broker string, options Options, says string) {
+		t.Helper()
+		if _, err := New(broker, options); err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: %v, want %q", broker, err, says)
 		}
 	}
-	if _, err := New("ws://localhost", Options{}); err == nil || !strings.Contains(err.Error(), "tenurews.Upgrade") {
-		t.Errorf("WebSocket without its function: %v", err)
-	}
-	if _, err := New("mqtt://localhost", Options{MaxClients: -1}); err == nil {
-		t.Error("a negative MaxClients is taken")
-	}
-	if _, err := New("mqtt://localhost", Options{TLS: new(tls.Config)}); err == nil || !strings.Contains(err.Error(), "mqtts") {
-		t.Errorf("TLS for a broker without encryption: %v", err)
-	}
-}
-
-func TestAPasswordInTheURLOfABrokerIsNotRepeated(t *testing.T) {
-	for _, text := range []string{
+	for _, broker := range []string{
+		"", "http://localhost", "mqtt://", "mqtt://user@localhost", "mqtt://localhost/path", "mqtt://localhost?x=y", "mqtt://local host",
 		"mqtt://user:secret@broker", "mqtt://user:secret/2@broker", "mqtt://user:secret#2@broker", "mqtt://user:2#secret@broker",
 		"mqtt://user:%secret@broker", "user:secret@broker", "mqtt//user:secret@broker", "mqtt://user:secret@bro ker",
 	} {
-		for _, config := range []*tls.Config{nil, {}} {
-			_, err := New(text, Options{TLS: config})
-			if err == nil || strings.Contains(err.Error(), "secret") {
-				t.Errorf("%q: %v", text, err)
-			}
-		}
+		refused(broker, Options{}, "attach: ")
 	}
+	refused("ws://localhost", Options{}, "tenurews.Upgrade")
+	refused("mqtt://localhost", Options{MaxClients: -1}, "MaxClients -1")
+	refused("mqtt://localhost", Options{MaxPacketSize: 1023}, "MaxPacketSize 1023")
+	refused("mqtt://localhost", Options{TLS: new(tls.Config)}, "mqtts")
+	refused("mqtt://localhost", Options{Shared: true}, "Journal")
 }
 
 func TestAPasswordThatTravelsInTheClearIsWarnedAbout(t *testing.T) {

@@ -1,8 +1,11 @@
 package attach_test
 
 import (
+	"fmt"
 	"os"
 	"testing"
+
+	"github.com/eclipse/paho.golang/paho"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mosquitto"
@@ -36,20 +39,59 @@ func attachThrough(t *testing.T, broker *mosquitto.Broker) (*testsupport.Proxy, 
 	through := testsupport.NewProxy(t, broker.Address)
 	first := testsupport.Attach(t, through.Address(), attach.Options{})
 	client := testsupport.Dial(t, broker.Address, transport.Options{})
-	if _, err := client.Set(t.Context(), "k", []byte("of the first"), transport.SetOptions{}); err != nil {
+	mustSet(t, client, "k", "of the first")
+	return through, first, client
+}
+
+// begin starts a broker with settings, and a store on it that answers.
+func begin(t *testing.T, settings string, options attach.Options) (*mosquitto.Broker, *testsupport.Attachment) {
+	t.Helper()
+	broker := mosquitto.Start(t, settings)
+	return broker, testsupport.Attach(t, broker.Address, options)
+}
+
+// stop stops a store, which must end without an error.
+func stop(t *testing.T, store *testsupport.Attachment) {
+	t.Helper()
+	store.Stop()
+	if err := store.Result(); err != nil {
 		t.Fatal(err)
 	}
-	return through, first, client
+}
+
+// notificationsOf makes a client subscribe to its notifications.
+func notificationsOf(p *testsupport.PahoClient) {
+	p.T.Helper()
+	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, p.ID))
+}
+
+func mustPublish(t *testing.T, p *testsupport.PahoClient, message *paho.Publish) {
+	t.Helper()
+	if _, err := p.Publish(message); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustSet(t *testing.T, client *transport.Client, key, value string) {
+	t.Helper()
+	if _, err := client.Set(t.Context(), key, []byte(value), transport.SetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func leaseOf(t *testing.T, client *transport.Client, name string, options lease.Options) *lease.Lease {
+	t.Helper()
+	l, err := lease.New(client, name, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
 }
 
 // mustAcquire takes the lease testsupport.LeaseKey for a client.
 func mustAcquire(t *testing.T, client *transport.Client, options lease.Options) (*lease.Tenure, hlc.Token) {
 	t.Helper()
-	l, err := lease.New(client, testsupport.LeaseKey, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tenure, err := l.TryAcquire(t.Context())
+	tenure, err := leaseOf(t, client, testsupport.LeaseKey, options).TryAcquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

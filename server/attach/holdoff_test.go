@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
@@ -17,30 +16,20 @@ import (
 // first. What the first grants until it dies must run out before the second grants.
 func TestInvariant47HoldOffBeginsWhenAnAttachedStoreBeginsToAnswer(t *testing.T) {
 	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	first := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, first := begin(t, "", attach.Options{})
 	const ttl = 3 * time.Second
 	second, err := attach.New("mqtt://"+broker.Address, attach.Options{Store: statestore.Options{HoldOff: ttl}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(ttl) // in which it does not reach the broker
-	holder, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"}), "l", lease.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
+	holder := leaseOf(t, testsupport.Dial(t, broker.Address, transport.Options{ClientID: "holder"}), "l", lease.Options{TTL: ttl})
 	if _, err := holder.Acquire(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	first.Stop()
-	if err := first.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, first)
 	testsupport.ServeAttached(t, second).MustBeReady()
-	other, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "other"}), "l", lease.Options{TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := leaseOf(t, testsupport.Dial(t, broker.Address, transport.Options{ClientID: "other"}), "l", lease.Options{TTL: ttl})
 	if _, err := other.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
 		t.Errorf("TryAcquire: %v, want ErrHeld: the holder of the first store may believe still", err)
 	}

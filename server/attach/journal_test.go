@@ -36,10 +36,7 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _ := holder.Store()
-	first.Stop()
-	if err := first.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, first)
 	again := options()
 	again.Store.HoldOff = time.Hour
 	testsupport.Attach(t, broker.Address, again)
@@ -54,17 +51,11 @@ func TestATenureGoesOnOverARestartOfAnAttachedStoreWithAJournal(t *testing.T) {
 		t.Errorf("its token: %v, %v; want %v", got, err, token)
 	}
 	other := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})
-	rival, err := lease.New(other, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rival := leaseOf(t, other, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
 	if _, err := rival.TryAcquire(t.Context()); err == nil {
 		t.Error("the lease is granted twice")
 	}
-	fresh, err := lease.New(other, "another lease", lease.Options{TTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	fresh := leaseOf(t, other, "another lease", lease.Options{TTL: time.Minute})
 	if _, err := fresh.TryAcquire(t.Context()); err != nil {
 		t.Errorf("a store with data holds off: %v", err)
 	}
@@ -80,7 +71,7 @@ func TestInvariant33AnAttachedStoreAnswersAfterTheCommitAndOthersMeanwhile(t *te
 	writer := testsupport.Connect(t, broker.Address, "writer", nil)
 	holder := testsupport.Connect(t, broker.Address, "holder", nil)
 	watcher := testsupport.Connect(t, broker.Address, "watcher", nil)
-	watcher.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "watcher"))
+	notificationsOf(watcher)
 	watcher.Do("KEYNOTIFY", "k")
 	holder.Do("SET", "lease", "holder:1", "NEX", "PX", "600000")
 	commits := journal.Attempts()
@@ -117,10 +108,7 @@ func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
 		requests[i] = clients[i].SendRequest("SET", fmt.Sprint(i), "v", "NX")
 		versions[i] = clients[i].Next().Properties.User.Get("__ts")
 	}
-	first.Stop()
-	if err := first.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, first)
 	second := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open(), MaxClients: 4})
 	if got := second.Stats().Clients; got != 4 {
 		t.Errorf("the store remembers %d clients, want 4", got)
@@ -131,10 +119,7 @@ func TestAnAttachedStoreAnswersARedeliveryFromBeforeItsRestart(t *testing.T) {
 			t.Errorf("redelivery %d is answered %q %v", i, reply.Payload, reply.Properties)
 		}
 	}
-	second.Stop()
-	if err := second.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, second)
 	third := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open(), MaxClients: 3})
 	if got := third.Stats().Clients; got != 3 {
 		t.Errorf("the store remembers %d clients, and may remember 3", got)
@@ -169,46 +154,6 @@ func TestInvariant34AnAttachedStoreEndsWithItsJournalAndAnswersNothing(t *testin
 	p.MustGet("k", "")
 }
 
-// The goroutine that takes requests from the broker goes on until as much waits as may.
-func TestAnAttachedStoreWithManyRepliesWaitingGoesOnAfterTheCommit(t *testing.T) {
-	const requests = 200
-	broker := mosquitto.Start(t, "")
-	journal := new(testsupport.Journal)
-	a := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal.Open()})
-	p := testsupport.Connect(t, broker.Address, "p", nil)
-	value := strings.Repeat("v", 10_000)
-	release := journal.Hold()
-	defer release()
-	var sent []*paho.Publish
-	for i := range requests {
-		words := []string{"GET", "k"}
-		if i%10 == 0 {
-			words = []string{"SET", "k", value}
-		}
-		sent = append(sent, p.SendRequest(words...))
-	}
-	if len(p.Received) > 0 {
-		t.Error("a request is answered before its commit")
-	}
-	release()
-	for i, request := range sent {
-		want := fmt.Sprintf("$%d\r\n%s\r\n", len(value), value)
-		if i%10 == 0 {
-			want = "+OK\r\n"
-		}
-		p.MustBeAnswered(request, want)
-	}
-	if got := a.Stats().Requests; got < requests {
-		t.Errorf("%d requests are counted, want %d", got, requests)
-	}
-}
-
-func TestASpareHasNoJournal(t *testing.T) {
-	if _, err := attach.New("mqtt://localhost", attach.Options{Wait: true, Journal: new(testsupport.Journal).Open()}); err == nil || !strings.Contains(err.Error(), "Journal") {
-		t.Errorf("New: %v, want an error", err)
-	}
-}
-
 func TestAnAttachedStoreLoadsUntilItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -226,10 +171,7 @@ func TestAStoreDoesNotGoOnWithDataThatAnotherHasMadeStale(t *testing.T) {
 		t.Helper()
 		store := testsupport.Attach(t, broker.Address, options)
 		testsupport.Connect(t, broker.Address, "p", nil).Do("SET", "k", "v")
-		store.Stop()
-		if err := store.Result(); err != nil {
-			t.Fatal(err)
-		}
+		stop(t, store)
 	}
 	serve(attach.Options{})
 	for range 2 { // begins after another store, and goes on

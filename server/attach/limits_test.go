@@ -5,9 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
@@ -16,8 +14,7 @@ import (
 // again, since the same request would come again.
 func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 	const limit = 2048
-	broker := mosquitto.Start(t, fmt.Sprintf("max_packet_size %d\n", limit))
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, fmt.Sprintf("max_packet_size %d\n", limit), attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
 	// What was asked for on a short way is answered on a long one.
 	long := "clients/node-a/" + strings.Repeat("x", 800)
@@ -29,9 +26,7 @@ func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 		p.Do("SET", "k", value)
 		request := p.Request("GET", "k")
 		request.Properties.ResponseTopic = long
-		if _, err := p.Publish(request); err != nil {
-			t.Fatal(err)
-		}
+		mustPublish(t, p, request)
 		reply := p.Next()
 		switch got := string(reply.Payload); {
 		case got == refusal:
@@ -57,10 +52,9 @@ func TestAReplyThatIsLargerThanTheBrokerTakesIsARefusal(t *testing.T) {
 }
 
 func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
-	broker := mosquitto.Start(t, "max_packet_size 4096\n")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
+	broker, a := begin(t, "max_packet_size 4096\n", attach.Options{})
 	p := testsupport.Connect(t, broker.Address, "node-a", nil)
-	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, "node-a"))
+	notificationsOf(p)
 	long := strings.Repeat("k", 1400) // twice as long in the topic of its notifications
 	for _, key := range []string{long, "k"} {
 		p.Do("KEYNOTIFY", key)
@@ -70,68 +64,6 @@ func TestANotificationThatIsLargerThanTheBrokerTakesIsSkipped(t *testing.T) {
 		t.Errorf("notified of %.10q", got)
 	}
 	if stats := a.Stats(); stats.Attachments != 1 || stats.Oversized != 1 || stats.DroppedWatches != 0 {
-		t.Errorf("%+v", stats)
-	}
-}
-
-func TestAStoreDoesNotBeginOnABrokerThatTakesSmallPacketsOnly(t *testing.T) {
-	broker := mosquitto.Start(t, "max_packet_size 1000\n")
-	store, err := attach.New("mqtt://"+broker.Address, attach.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const want = "the broker takes packets of 1000 bytes at most; a store needs 1024"
-	if err := store.Serve(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("Serve: %v; want %q", err, want)
-	}
-}
-
-// The acknowledgements of the broker are held back, while keys expire.
-func TestNotificationsKeepToTheReceiveMaximumOfTheBroker(t *testing.T) {
-	t.Parallel()
-	const allowed, keys = 2, 10
-	broker := mosquitto.Start(t, fmt.Sprintf("max_inflight_messages %d\n", allowed))
-	p := testsupport.Connect(t, broker.Address, "node-a", nil)
-	if got := p.Connack.Properties.ReceiveMaximum; got == nil || *got != allowed {
-		t.Fatalf("the broker has a Receive Maximum of %v", got)
-	}
-	p.Subscribe(fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, p.ID))
-	through := testsupport.NewProxy(t, broker.Address)
-	a := testsupport.Attach(t, through.Address(), attach.Options{})
-	for k := range keys {
-		p.Do("KEYNOTIFY", fmt.Sprint(k))
-	}
-	// A machine that is busy may take longer than the keys last; then they last longer.
-	for lasts := time.Second; ; lasts *= 2 {
-		set := time.Now()
-		for k := range keys {
-			p.Do("SET", fmt.Sprint(k), "v", "PX", fmt.Sprint(lasts.Milliseconds()))
-		}
-		for range keys {
-			p.NextNotification()
-		}
-		p.Do("GET", "is everything acknowledged before me?")
-		through.Hold(testsupport.ToClient)
-		if time.Since(set) < lasts {
-			break
-		}
-		through.Release(testsupport.ToClient)
-		for range keys {
-			p.NextNotification()
-		}
-	}
-	for range allowed {
-		p.NextNotification()
-	}
-	time.Sleep(100 * time.Millisecond) // for what must not come
-	if got := len(p.Notified); got > 0 {
-		t.Errorf("%d notifications more than the broker wants", got)
-	}
-	through.Release(testsupport.ToClient)
-	for range keys - allowed {
-		p.NextNotification()
-	}
-	if stats := a.Stats(); stats.Attachments != 1 || stats.LostNotifications != 0 || stats.DroppedWatches != 0 {
 		t.Errorf("%+v", stats)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,9 +13,9 @@ import (
 	"github.com/eclipse/paho.golang/paho"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -57,39 +56,31 @@ type link struct {
 	client     *mqtt.Client
 	ctx        context.Context // ends with the connection
 	clientID   string
-	keepAlive  uint16              // that counts for stores on the broker
-	sendRoom   *semaphore.Weighted // bytes of replies that need no commit
+	unsent     *semaphore.Weighted // bytes of replies that need no commit
 	answered   chan struct{}       // has an item after a message to the store's own response topic: see probe and drain
 	changed    chan struct{}       // has an item after presence may have changed
 	superseded chan struct{}       // closed when this store has yielded to another
-	gone       chan struct{}       // of a spare: has an item after a store said that it is gone; nil: this is no spare
 
 	mu       sync.Mutex
 	presence presence
 	claims   bool // announced on this connection
 }
 
-func (s *Store) newLink(ctx context.Context, spare bool) *link {
-	l := &link{
+func (s *Store) newLink(ctx context.Context) *link {
+	return &link{
 		store:      s,
 		ctx:        ctx,
 		clientID:   "tenure-store-" + s.instance,
-		keepAlive:  requestedKeepAlive,
-		sendRoom:   semaphore.NewWeighted(maxUnsent),
+		unsent:     semaphore.NewWeighted(maxUnsent),
 		answered:   make(chan struct{}, 1),
 		changed:    make(chan struct{}, 1),
 		superseded: make(chan struct{}),
-		presence:   presence{me: s.instance, group: s.group, data: s.data, continues: s.engine.Continues(), memory: s.memory},
+		presence:   presence{me: s.instance, data: s.data, shared: s.options.Shared, continues: s.engine.Continues(), memory: s.memory},
 	}
-	if spare {
-		l.gone = make(chan struct{}, 1)
-	}
-	return l
 }
 
-// connect makes one connection and answers requests until it is lost or ctx ends. The error is
-// nil only for a spare, which answers nothing: then no other store seems to answer any more.
-func (s *Store) connect(ctx context.Context, spare bool) error {
+// connect makes one connection and answers requests until it is lost or ctx ends.
+func (s *Store) connect(ctx context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := mqtt.Dial(attempt, s.broker, s.tls, mqtt.DialOptions{
@@ -102,16 +93,16 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	}
 	linkCtx, lost := context.WithCancel(context.Background())
 	defer lost()
-	l := s.newLink(linkCtx, spare)
+	l := s.newLink(linkCtx)
 	client, connack, err := mqtt.Connect(attempt, conn, l.connectPacket(), mqtt.ClientOptions{
 		Received: l.received,
 		Lost:     func(*packets.Disconnect) { lost() },
 	})
 	if err != nil {
 		if connack != nil {
-			return refused(connack.ReasonCode, explained(&transport.ConnectionError{
+			return finalUnless(connack.ReasonCode, &transport.ConnectionError{
 				Code: connack.ReasonCode, Reason: connack.Properties.ReasonString, ServerReference: connack.Properties.ServerReference,
-			}))
+			})
 		}
 		return cmp.Or(conn.CloseCause(), err)
 	}
@@ -122,21 +113,17 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	tasks.Go(l.sendReplies)
 	defer lost()
 	defer l.leave(conn)
-	if err := l.accept(connack.Properties); err != nil {
+	if err := l.check(connack.Properties); err != nil {
 		return finalError{err}
 	}
-	begin := l.begin
-	if spare {
-		begin = l.awaitVacancy
-	}
-	if err := l.during(ctx, begin); err != nil {
+	beginning, end := context.WithCancel(ctx)
+	defer context.AfterFunc(linkCtx, end)()
+	err = l.begin(beginning)
+	if end(); err != nil {
 		return cmp.Or(conn.CloseCause(), err)
 	}
-	if spare {
-		return nil
-	}
 	s.attached()
-	defer s.connected.Store(false)
+	defer s.count(func(stats *Stats) { stats.Attached = false })
 	tasks.Go(l.notify)
 	select {
 	case <-ctx.Done():
@@ -148,17 +135,9 @@ func (s *Store) connect(ctx context.Context, spare bool) error {
 	}
 }
 
-// during calls do with a context that ends with ctx and with the connection.
-func (l *link) during(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(l.ctx, cancel)()
-	return do(ctx)
-}
-
 func (l *link) connectPacket() *paho.Connect {
 	maximum := uint16(receiveMaximum)
-	packet := &paho.Connect{
+	return &paho.Connect{
 		ClientID:     l.clientID,
 		CleanStart:   true, // requests that waited while the store was away are too old
 		KeepAlive:    requestedKeepAlive,
@@ -179,50 +158,24 @@ func (l *link) connectPacket() *paho.Connect {
 		},
 		WillProperties: &paho.WillProperties{},
 	}
-	if l.gone != nil { // its loss says nothing about the store that answers
-		packet.WillMessage, packet.WillProperties = nil, nil
-	}
-	return packet
 }
 
-// accept stores the keep-alive in the broker's CONNACK. It returns an error if a store cannot work with what
-// that says.
-func (l *link) accept(conditions *paho.ConnackProperties) error {
-	if !conditions.RetainAvailable {
+// check returns an error if a store cannot work with what the broker's CONNACK says.
+func (l *link) check(conditions *paho.ConnackProperties) error {
+	switch {
+	case !conditions.RetainAvailable:
 		return errors.New("the broker keeps no retained messages, which stores need to find each other")
-	}
-	if size := conditions.MaximumPacketSize; size != nil && *size < leastPacket {
-		return fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", *size, leastPacket)
-	}
-	if conditions.ServerKeepAlive != nil {
-		l.keepAlive = *conditions.ServerKeepAlive
-	}
-	if l.keepAlive == 0 {
+	case l.client.MaxPacket < leastPacket:
+		return fmt.Errorf("the broker takes packets of %d bytes at most; a store needs %d", l.client.MaxPacket, leastPacket)
+	case l.client.Silence == 0:
 		return errors.New("the broker turns off the keep-alive, which it needs to notice that a store is gone")
 	}
 	return nil
 }
 
-// An ownStoreError is the refusal of a broker that has a store of its own.
-type ownStoreError struct{ cause error }
-
-func (e ownStoreError) Error() string {
-	return "the broker is a tenure serve, which has a store of its own: point the clients at it, and leave attach out"
-}
-
-func (e ownStoreError) Unwrap() error { return e.cause }
-
-// explained returns why a broker refuses the connection.
-func explained(err *transport.ConnectionError) error {
-	if err.Code == packets.ConnackNotAuthorized && err.Reason == envelope.WillNotAllowed {
-		return ownStoreError{err}
-	}
-	return err
-}
-
-// refused makes an error final unless the reason code means that a later attempt may succeed.
+// finalUnless makes an error final unless the reason code means that a later attempt may succeed.
 // CONNACK, PUBACK and SUBACK use the same codes for the same reasons.
-func refused(code byte, err error) error {
+func finalUnless(code byte, err error) error {
 	switch code {
 	case packets.ConnackUnspecifiedError, packets.ConnackImplementationSpecificError, packets.ConnackServerUnavailable,
 		packets.ConnackServerBusy, packets.ConnackQuotaExceeded, packets.ConnackConnectionRateExceeded:
@@ -236,7 +189,7 @@ func refused(code byte, err error) error {
 func (l *link) received(message *mqtt.Publish) {
 	switch string(message.Topic) {
 	case protocol.InvokeTopic:
-		if !l.hasYielded() {
+		if !closed.Is(l.superseded) {
 			l.handle(message.Clone())
 		}
 	case presenceTopic:
@@ -246,19 +199,7 @@ func (l *link) received(message *mqtt.Publish) {
 	}
 }
 
-func (l *link) hasYielded() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.presence.stage == yielded
-}
-
 func (l *link) heard(text string, replayed bool) {
-	if l.gone != nil {
-		if strings.HasPrefix(text, saysGone+" ") && !replayed {
-			signalOne(l.gone)
-		}
-		return
-	}
 	l.mu.Lock()
 	reaction := l.presence.hear(text, replayed)
 	insists := l.presence.insists()
@@ -271,13 +212,6 @@ func (l *link) heard(text string, replayed bool) {
 		l.later(&waitingReply{bytes: requestOverhead, message: says})
 	}
 	signalOne(l.changed)
-}
-
-func signalOne(to chan<- struct{}) {
-	select {
-	case to <- struct{}{}:
-	default:
-	}
 }
 
 // send sends a message with QoS 0. It reports false if the message is too large for the broker.

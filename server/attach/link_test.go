@@ -37,7 +37,7 @@ func pipedLink(t *testing.T) (*link, net.Conn) {
 		_, _ = far.Write(mqtt.Encode(&packets.Connack{Properties: &packets.Properties{}}))
 	}()
 	ctx, lost := context.WithCancel(context.Background())
-	l := s.newLink(ctx, false)
+	l := s.newLink(ctx)
 	client, _, err := mqtt.Connect(t.Context(), conn, l.connectPacket(), mqtt.ClientOptions{
 		Received: l.received, Lost: func(*packets.Disconnect) { lost() },
 	})

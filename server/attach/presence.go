@@ -23,10 +23,11 @@ const (
 // hear takes every message on presenceTopic, in order, and returns how to react. It is not safe
 // for concurrent use.
 type presence struct {
-	me    string
-	group string // how the names of stores end that share the data of this one; empty: none does
-	data  string // how the names of stores end that have, or had, the data of this one; empty: it has no journal
-	stage stage
+	me   string
+	data string // how the names of stores end that have, or had, the data of this one; empty: it has no journal
+	// shared: they run at the same time, and their journal decides which of them answers.
+	shared bool
+	stage  stage
 	// continues: this store goes on with its data, so no other one may have answered since.
 	continues bool
 	// successor is a store with other data that has answered since, if continues; or empty.
@@ -87,22 +88,18 @@ func (p *presence) hear(text string, replayed bool) reaction {
 			p.stage = claimed
 		}
 		p.survived = p.survived || replayed && word == saysGone
-	case p.group != "" && strings.HasSuffix(instance, p.group):
+	case p.shared && strings.HasSuffix(instance, p.data):
 		// Their journal decides which of them answers, so this one neither yields nor waits. Only
 		// the retained message must not say that none does. One says so once, so two that both
 		// believe that they answer do not go on for ever.
 		if word == saysGone && !replayed && p.stage == answering {
 			return insist
 		}
-	case replayed && p.memory.served && instance != p.memory.predecessor && (word == saysAnswers || word == saysGone):
-		// It answered requests while this store was disconnected. The data of this store is
-		// older, even if the other one is gone by now.
+	case replayed && (word == saysAnswers || word == saysGone) && p.isOlder(instance):
 		p.stage, p.vacant = yielded, word == saysGone
-		return yield
-	case replayed && p.continues && !p.memory.served && !strings.HasSuffix(instance, p.data) && (word == saysAnswers || word == saysGone):
-		// The same, and this store is a new process: its journal lacks the changes and the leases of
-		// the other store. Names of stores with the same data end alike.
-		p.stage, p.vacant, p.successor = yielded, word == saysGone, instance
+		if !p.memory.served {
+			p.successor = instance
+		}
 		return yield
 	case replayed:
 		if !p.memory.served {
@@ -123,6 +120,16 @@ func (p *presence) hear(text string, replayed bool) reaction {
 		}
 	}
 	return ignore
+}
+
+// isOlder reports whether the data of this store is older than those of a store that has answered, even if that is
+// gone by now: it did while this store was disconnected, or before this process began. Then the journal lacks the
+// changes and the leases of the other store. Names of stores with the same data end alike.
+func (p *presence) isOlder(instance string) bool {
+	if p.memory.served {
+		return instance != p.memory.predecessor
+	}
+	return p.continues && !strings.HasSuffix(instance, p.data)
 }
 
 // insists returns the word to announce for the reaction insist.

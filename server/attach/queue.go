@@ -3,88 +3,63 @@ package attach
 import (
 	"context"
 	"sync"
-
-	"github.com/tenurelock/tenure/server/internal/envelope"
-	"github.com/tenurelock/tenure/statestore"
 )
 
-// maxQueued bounds the notifications that wait for the broker, in bytes.
-const maxQueued = 64 << 20
+// queue is what waits to be sent, in order. It is safe for concurrent use.
+type queue[T any] struct {
+	wake chan struct{} // has an item after one was added
 
-// pendingNotification is a notification that waits for the broker or its acknowledgement.
-type pendingNotification struct {
-	statestore.Notification
-	queued uint64 // when, by clientLRU.count
+	mu    sync.Mutex
+	items []T
 }
 
-// notificationQueue is the queue of notifications to the broker, for all clients. It is safe for
-// concurrent use.
-type notificationQueue struct {
-	wake chan struct{}
+func newQueue[T any]() *queue[T] { return &queue[T]{wake: make(chan struct{}, 1)} }
 
-	mu      sync.Mutex
-	waiting []pendingNotification
-	bytes   int64 // of waiting
-}
-
-func newNotificationQueue() *notificationQueue {
-	return &notificationQueue{wake: make(chan struct{}, 1)}
-}
-
-// push queues a notification. It reports false if too many wait, and drops it then.
-func (q *notificationQueue) push(notification pendingNotification) bool {
+func (q *queue[T]) push(item T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	cost := envelope.NotificationCost(notification.Change)
-	if q.bytes+cost > maxQueued {
-		return false
-	}
-	q.bytes += cost
-	q.waiting = append(q.waiting, notification)
+	q.items = append(q.items, item)
 	signalOne(q.wake)
-	return true
 }
 
-// take removes the oldest notification.
-func (q *notificationQueue) take() (pendingNotification, bool) {
+// pop removes the oldest item, and keeps no memory for it.
+func (q *queue[T]) pop() (first T, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	first, ok := pop(&q.waiting)
-	if ok {
-		q.bytes -= envelope.NotificationCost(first.Change)
-	}
-	return first, ok
-}
-
-// pop removes the first item of a queue, and keeps no memory for it.
-func pop[T any](queue *[]T) (first T, ok bool) {
-	if len(*queue) == 0 {
-		*queue = nil
+	if len(q.items) == 0 {
+		q.items = nil
 		return first, false
 	}
 	var none T
-	first, (*queue)[0] = (*queue)[0], none
-	*queue = (*queue)[1:]
+	first, q.items[0] = q.items[0], none
+	q.items = q.items[1:]
 	return first, true
 }
 
-// forEach calls do with each item of a queue, in order, until ctx ends. wake has an item after one was added.
-func forEach[T any](ctx context.Context, wake <-chan struct{}, next func() (T, bool), do func(T)) {
+// drain removes all items, and calls do with each.
+func (q *queue[T]) drain(do func(T)) {
+	for item, ok := q.pop(); ok; item, ok = q.pop() {
+		do(item)
+	}
+}
+
+// serve calls do with each item, in order, until ctx ends.
+func (q *queue[T]) serve(ctx context.Context, do func(T)) {
 	for ctx.Err() == nil {
-		if item, ok := next(); ok {
+		if item, ok := q.pop(); ok {
 			do(item)
 			continue
 		}
 		select {
 		case <-ctx.Done():
-		case <-wake:
+		case <-q.wake:
 		}
 	}
 }
 
-// clear removes all.
-func (q *notificationQueue) clear() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.waiting, q.bytes = nil, 0
+func signalOne(to chan<- struct{}) {
+	select {
+	case to <- struct{}{}:
+	default:
+	}
 }

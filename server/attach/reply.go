@@ -3,9 +3,11 @@ package attach
 import (
 	"time"
 
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -24,57 +26,41 @@ type address struct {
 func (to *address) cost() int64 { return requestOverhead + int64(len(to.topic)+len(to.correlation)) }
 
 // submit applies a command and answers it, after its commit if the reply shows what the journal does
-// not have yet. It never waits for a commit: what needs one, and finds no room in the backlog, is
+// not have yet. It never waits for a commit: what needs one, and finds no place in the backlog, is
 // refused.
 func (l *link) submit(to address, command statestore.Command) {
-	clients, engine, backlog := l.store.clients, l.store.engine, l.store.backlog
-	reply, ok := clients.heard(&command, func() (statestore.Reply, bool) { return engine.TrySubmit(command) })
+	engine, backlog := l.store.engine, l.store.backlog
+	seen := l.store.clients.heard(command.Client, command.Verb == statestore.VerbKeyNotify)
+	reply, ok := engine.TrySubmit(command)
 	if ok {
-		l.store.note(&command, &reply)
+		l.store.note(seen, &command, &reply)
 		l.answer(to, command.Key, reply)
 		return
 	}
-	waiting := &waitingReply{link: l, address: to, bytes: to.cost()}
+	bytes := to.cost()
 	if command.Verb != statestore.VerbGet && command.Verb != statestore.VerbKeyNotify {
-		waiting.bytes += int64(len(command.Key) + len(command.Value))
+		bytes += int64(len(command.Key) + len(command.Value))
 	}
-	if !backlog.take(waiting) {
-		l.refuse(to)
+	waiting := &waitingReply{link: l, address: to}
+	if !backlog.take(waiting, bytes) {
+		l.later(&waitingReply{address: to, bytes: to.cost(), message: l.busy(to)})
 		return
 	}
-	reply, ok = clients.heard(&command, func() (statestore.Reply, bool) {
-		return engine.Submit(command, func(reply statestore.Reply) {
-			if reply.Outcome != statestore.Expired {
-				backlog.committed(waiting, reply)
-			}
-		})
+	reply, _ = engine.Submit(command, func(reply statestore.Reply) {
+		backlog.committed(waiting, reply, envelope.ValueCost(command.Key, &reply))
 	})
-	l.store.note(&command, &reply)
-	if ok && reply.Outcome == statestore.Expired {
-		backlog.cancel(waiting)
-		l.store.drop(to.client, DroppedExpired)
-		return
-	}
-	if value := envelope.ValueCost(command.Key, &reply); value > 0 && !backlog.grow(waiting, value) {
-		l.refuse(to)
-	}
+	l.store.note(seen, &command, &reply)
 }
 
 // note notes the reply to a request.
-func (s *Store) note(command *statestore.Command, reply *statestore.Reply) {
-	if seen := s.clients.seen(command.Client); seen != nil {
-		seen.Answered(command, reply, time.Now())
-	}
+func (s *Store) note(seen *events.Client, command *statestore.Command, reply *statestore.Reply) {
+	seen.Answered(command, reply, time.Now())
 	s.log.Answered(command, reply, "")
 }
 
 // answer answers a request with a reply that may leave at once: behind those that wait to be sent, because
 // replies about one key reach a client in the order of the store.
 func (l *link) answer(to address, key string, reply statestore.Reply) {
-	if reply.Outcome == statestore.Expired {
-		l.store.drop(to.client, DroppedExpired)
-		return
-	}
 	l.later(&waitingReply{address: to, bytes: to.cost() + envelope.ValueCost(key, &reply), reply: reply})
 }
 
@@ -82,7 +68,7 @@ func (l *link) answer(to address, key string, reply statestore.Reply) {
 // some of it, or the connection has ended: meanwhile the broker is not read.
 func (l *link) later(w *waitingReply) {
 	w.link, w.bytes = l, min(w.bytes, maxUnsent)
-	if l.sendRoom.Acquire(l.ctx, w.bytes) == nil {
+	if l.unsent.Acquire(l.ctx, w.bytes) == nil {
 		l.store.backlog.add(w)
 	}
 }
@@ -91,24 +77,28 @@ func (l *link) later(w *waitingReply) {
 // dropped, and a store that has yielded to another one no longer answers.
 func (l *link) sendReplies() {
 	backlog := l.store.backlog
-	forEach(l.ctx, backlog.wake, backlog.next, func(w *waitingReply) {
+	backlog.queue.serve(l.ctx, func(w *waitingReply) {
 		switch {
-		case w.link != l || w.refused || l.hasYielded():
+		case w.link != l || closed.Is(l.superseded):
+		case w.refused:
+			l.send(l.busy(w.address))
 		case w.message != nil:
 			l.send(w.message)
 		default:
 			l.reply(w.address, w.reply)
 		}
-		backlog.sent(w)
+		backlog.release(w)
 	})
-	for w, ok := backlog.next(); ok; w, ok = backlog.next() {
-		backlog.sent(w)
-	}
+	backlog.queue.drain(backlog.release)
 }
 
-// reply sends a reply with QoS 0, as server.Server does: neither the store nor the broker waits
+// reply sends a reply, unless its request had expired, with QoS 0, as server.Server does: neither the store nor the broker waits
 // for a client that does not read.
 func (l *link) reply(to address, reply statestore.Reply) {
+	if reply.Outcome == statestore.Expired {
+		l.store.drop(to.client, envelope.DroppedExpired)
+		return
+	}
 	l.store.count(func(stats *Stats) { stats.Requests++ })
 	if l.send(l.response(to, reply)) || reply.Outcome != statestore.Found {
 		return
@@ -131,13 +121,13 @@ func (l *link) response(to address, reply statestore.Reply) *mqtt.Message {
 // journal. The request has no other effect.
 const storeBusy = "too much waits for the journal of the store; try again"
 
-// refuse answers a request that the store did not take. The reply says that the outcome is unknown
+// busy returns the reply to a request for which the backlog has no place. It says that the outcome is unknown
 // rather than that nothing changed: the request may be a redelivery of one that the store has applied.
-func (l *link) refuse(to address) {
+func (l *link) busy(to address) *mqtt.Message {
 	l.store.count(func(stats *Stats) { stats.Busy++ })
 	l.store.busy.Log("client", logs.Name(to.client), "waiting", l.store.engine.Waiting())
 	response := l.message(to.client, to.topic, protocol.PropertyStatus, protocol.StatusUnavailable)
 	response.User = append(response.User, mqtt.UserProperty{Name: protocol.PropertyStatusMessage, Value: storeBusy})
 	response.CorrelationData = to.correlation
-	l.later(&waitingReply{address: to, bytes: to.cost(), message: response})
+	return response
 }

@@ -24,7 +24,7 @@ func (l *link) handle(message *mqtt.Publish) {
 	switch {
 	case dropped != "":
 	case !known:
-		dropped = DroppedForeignTopic
+		dropped = envelope.DroppedForeignTopic
 	case len(client) > maxClientID:
 		dropped = DroppedLongClient
 	}
@@ -113,10 +113,36 @@ func (l *link) message(client, topic, name, value string) *mqtt.Message {
 	}
 }
 
+// maxQueued bounds the notifications that wait for the broker, in bytes.
+const maxQueued = 64 << 20
+
+// pendingNotification is a notification that waits for the broker or its acknowledgement.
+type pendingNotification struct {
+	statestore.Notification
+	queued uint64 // when, by clientLRU.count
+}
+
+// deliver queues a notification. The engine calls it with its lock held.
+func (s *Store) deliver(notification statestore.Notification) {
+	cost := envelope.NotificationCost(notification.Change)
+	if s.queuedBytes.Add(cost) > maxQueued {
+		s.queuedBytes.Add(-cost)
+		s.count(func(stats *Stats) { stats.LostNotifications++ })
+		return
+	}
+	s.queue.push(pendingNotification{notification, s.clients.count.Add(1)})
+}
+
+// unqueued notes that a notification is no longer in the queue.
+func (s *Store) unqueued(notification pendingNotification) {
+	s.queuedBytes.Add(-envelope.NotificationCost(notification.Change))
+}
+
 // notify sends the queued notifications in order, until the connection ends. It waits for
 // acknowledgements only if the broker allows no more messages in flight.
 func (l *link) notify() {
-	forEach(l.ctx, l.store.queue.wake, l.store.queue.take, func(notification pendingNotification) {
+	l.store.queue.serve(l.ctx, func(notification pendingNotification) {
+		l.store.unqueued(notification)
 		topic := protocol.NotifyTopic(notification.Client, notification.Key)
 		message := l.message(notification.Client, topic, protocol.PropertyTimestamp, notification.Version.String())
 		message.Payload = notification.Append(nil)

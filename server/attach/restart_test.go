@@ -29,8 +29,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 		{"the broker is stopped, instant failover", (*mosquitto.Broker).Stop, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			broker := mosquitto.Start(t, fmt.Sprintf("persistence true\npersistence_location %s/\n", t.TempDir()))
-			a := testsupport.Attach(t, broker.Address, attach.Options{})
+			broker, a := begin(t, fmt.Sprintf("persistence true\npersistence_location %s/\n", t.TempDir()), attach.Options{})
 			options := lease.Options{TTL: 3 * testsupport.Patience, InstantFailover: test.instant}
 			holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a", KeepAlive: 3 * testsupport.Patience})
 			standby := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"})
@@ -61,10 +60,7 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 				_, err := guard.Set(t.Context(), testsupport.FencedKey, []byte("after"))
 				return err == nil
 			})
-			rival, err := lease.New(standby, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
-			if err != nil {
-				t.Fatal(err)
-			}
+			rival := leaseOf(t, standby, testsupport.LeaseKey, lease.Options{TTL: time.Minute})
 			testsupport.Eventually(t, "the other asks the store", func() bool {
 				_, err := rival.TryAcquire(t.Context())
 				if err == nil {
@@ -77,34 +73,6 @@ func TestATenureOutlivesARestartOfTheBrokerUnlessItsConnectionReleasesIt(t *test
 	}
 }
 
-// No holder can renew while the broker is away, and the store lets time pass all the same.
-func TestALeaseEndsWhileTheBrokerIsAwayAndItsHolderKnows(t *testing.T) {
-	t.Parallel()
-	broker := mosquitto.Start(t, "")
-	a := testsupport.Attach(t, broker.Address, attach.Options{})
-	holder := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-a"})
-	tenure, first := mustAcquire(t, holder, lease.Options{TTL: testsupport.LeaseTTL})
-	broker.Kill()
-	testsupport.MustBeLost(t, tenure.Context().Done()) // a moment earlier, for what runs under it
-	testsupport.Eventually(t, "the token ends", func() bool {
-		_, err := tenure.Token()
-		return errors.Is(err, lease.ErrDeadlinePassed)
-	})
-	broker.Run()
-	testsupport.Eventually(t, "the store is back", func() bool { return a.Stats().Attachments == 2 })
-	other, err := lease.New(testsupport.Dial(t, broker.Address, transport.Options{ClientID: "node-b"}), testsupport.LeaseKey, lease.Options{TTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	next, err := other.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if second, err := next.Token(); err != nil || second.Compare(first) <= 0 {
-		t.Errorf("the next token is %v (%v), not above %v", second, err, first)
-	}
-}
-
 func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
 	t.Parallel()
 	broker := mosquitto.Start(t, "")
@@ -113,10 +81,7 @@ func TestAStoreDoesNotComeBackWhereAnotherHasServedMeanwhile(t *testing.T) {
 	through.Cut()
 	second := testsupport.Attach(t, broker.Address, attach.Options{})
 	testsupport.MustHold(t, client, "k", "")
-	second.Stop()
-	if err := second.Result(); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, second)
 	through.Refuse(false)
 	if err := first.Result(); !errors.Is(err, attach.ErrAnotherStore) {
 		t.Errorf("the first store: %v, want ErrAnotherStore", err)

@@ -21,8 +21,47 @@ import (
 // its data, as another store, or with it, as another instance of the same store.
 func TestInvariant51AWatchOutlivesARestartOfAnAttachedStore(t *testing.T) {
 	t.Parallel()
-	t.Run("in memory", func(t *testing.T) { outlivesARestart(t, func() statestore.Journal { return nil }) })
-	t.Run("with a journal", func(t *testing.T) { outlivesARestart(t, new(testsupport.Journal).Open) })
+	for name, test := range map[string]struct {
+		journal func() statestore.Journal
+		noticed bool
+	}{
+		"in memory, and nothing notices it":        {func() statestore.Journal { return nil }, false},
+		"with a journal, and nothing notices it":   {new(testsupport.Journal).Open, false},
+		"with a journal, and a request notices it": {new(testsupport.Journal).Open, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			broker, first := begin(t, "", attach.Options{Journal: test.journal()})
+			client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "watcher"})
+			writer := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "writer"})
+			key := "k/" + name
+			watch, err := client.Watch(key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			mustChange := func(value string) {
+				t.Helper()
+				testsupport.Eventually(t, "it sees "+value, func() bool { return string(await.Receive(watch.Changes()).Value) == value })
+			}
+			mustChange("")
+			stop(t, first)
+			if test.noticed {
+				if _, err := client.Get(t.Context(), "another"); !errors.Is(err, transport.ErrNoStore) {
+					t.Errorf("%v, want ErrNoStore", err)
+				}
+			}
+			testsupport.Attach(t, broker.Address, attach.Options{Journal: test.journal()})
+			for _, value := range []string{"1", "2"} {
+				mustSet(t, writer, key, value)
+				if _, err := client.Get(t.Context(), "another"); err != nil {
+					t.Fatal(err)
+				}
+				mustChange(value)
+			}
+			if status := client.Connection(); status.Connections != 1 {
+				t.Errorf("the connection was lost: %+v", status)
+			}
+		})
+	}
 }
 
 // The clients stay connected, and the store runs on: only its replies can say that the watches are gone.
@@ -52,19 +91,17 @@ func TestInvariant51AClientWatchesAgainAfterAnAttachedStoreHasEndedItsWatches(t 
 				t.Fatal(err)
 			}
 			writer := testsupport.Connect(t, broker.Address, "writer", nil)
-			for n, deadline := 0, time.After(testsupport.Patience); ; n++ {
+			n := 0
+			testsupport.Eventually(t, "the client sees a change", func() bool {
+				n++
 				writer.Do("SET", "k", fmt.Sprint(n)) // the client may not have watched again yet
 				select {
 				case change := <-watch.Changes():
-					if !change.Exists {
-						continue // read before the first SET
-					}
-					return
+					return change.Exists // or it was read before the first SET
 				case <-time.After(100 * time.Millisecond):
-				case <-deadline:
-					t.Fatal("the client never sees a change")
+					return false
 				}
-			}
+			})
 		})
 	}
 }
@@ -91,65 +128,5 @@ func loseTheWill(t *testing.T, broker *mosquitto.Broker, through *testsupport.Pr
 func claimManyNames(t *testing.T, broker *mosquitto.Broker, _ *testsupport.Proxy, _ *testsupport.Attachment) {
 	for n := range 4 {
 		testsupport.Connect(t, broker.Address, fmt.Sprint("other-", n), nil).Do("GET", "k")
-	}
-}
-
-func outlivesARestart(t *testing.T, journal func() statestore.Journal) {
-	for name, meanwhile := range map[string]func(*testing.T, *transport.Client){
-		"which nothing noticed": func(*testing.T, *transport.Client) {},
-		"which a request noticed": func(t *testing.T, client *transport.Client) {
-			if _, err := client.Get(t.Context(), "another"); !errors.Is(err, transport.ErrNoStore) {
-				t.Errorf("%v, want ErrNoStore", err)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			broker := mosquitto.Start(t, "")
-			first := testsupport.Attach(t, broker.Address, attach.Options{Journal: journal()})
-			client := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "watcher"})
-			writer := testsupport.Dial(t, broker.Address, transport.Options{ClientID: "writer"})
-			key := "k/" + name
-			watch, err := client.Watch(key)
-			if err != nil {
-				t.Fatal(err)
-			}
-			mustChange := func(value string) {
-				t.Helper()
-				for deadline := time.After(testsupport.Patience); ; {
-					select {
-					case change, open := <-watch.Changes():
-						if !open {
-							t.Fatalf("the watch ended: %v", watch.Err())
-						}
-						if string(change.Value) == value {
-							return
-						}
-					case <-deadline:
-						t.Fatalf("it never sees %q", value)
-					}
-				}
-			}
-			mustChange("")
-			first.Stop()
-			if err := first.Result(); err != nil {
-				t.Fatal(err)
-			}
-			meanwhile(t, client)
-			testsupport.Attach(t, broker.Address, attach.Options{Journal: journal()})
-			if _, err := writer.Set(t.Context(), key, []byte("1"), transport.SetOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := client.Get(t.Context(), "another"); err != nil {
-				t.Fatal(err)
-			}
-			mustChange("1")
-			if _, err := writer.Set(t.Context(), key, []byte("2"), transport.SetOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			mustChange("2")
-			if status := client.Connection(); status.Connections != 1 {
-				t.Errorf("the connection was lost: %+v", status)
-			}
-		})
 	}
 }

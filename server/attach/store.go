@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -85,34 +84,15 @@ type Options struct {
 	// does not wait for another one with the same data that is silent, and takes its place at
 	// once.
 	Shared bool
-	// Wait makes the store a spare where another store answers: Serve waits until that is gone,
-	// and then answers in its place, where it would otherwise end with ErrAnotherStore. The spare
-	// begins empty: the data of the other store is gone with it, and so are the leases that it
-	// granted. So with Wait, Store.HoldOff is SpareHoldOff unless it is set: give it the longest TTL
-	// in use. Wait excludes Journal: what a spare had kept would be older than what the other store
-	// has granted.
-	Wait bool
 	// Logger receives what happens; nil keeps silent.
 	Logger *slog.Logger
 }
 
-// DropReason is why a request was not given to the store.
+// DropReason is why a request was not given to the store, as server.DropReason. Its text says it.
 type DropReason = envelope.DropReason
 
-// The reasons why a request is dropped.
-const (
-	DroppedRetained       = envelope.DroppedRetained       // it is retained
-	DroppedQoS            = envelope.DroppedQoS            // its QoS is not 1
-	DroppedNoResponse     = envelope.DroppedNoResponse     // it has no response topic
-	DroppedNoCorrelation  = envelope.DroppedNoCorrelation  // it has no correlation data
-	DroppedForbiddenTopic = envelope.DroppedForbiddenTopic // its response topic belongs to the store
-	DroppedInvalidTopic   = envelope.DroppedInvalidTopic   // its response topic has a wildcard or begins with $
-	DroppedForeignTopic   = envelope.DroppedForeignTopic   // its response topic belongs to another client
-	DroppedExpired        = envelope.DroppedExpired        // its Message Expiry Interval was over
-
-	// DroppedLongClient: the response topic names a client id of more than 256 bytes.
-	DroppedLongClient DropReason = "the client id has more than 256 bytes"
-)
+// DroppedLongClient: the response topic names a client id of more than 256 bytes.
+const DroppedLongClient DropReason = "the client id has more than 256 bytes"
 
 // Store is a state store without a broker of its own: it is a client of one. Its methods are
 // safe for concurrent use.
@@ -122,29 +102,27 @@ type Store struct {
 	tls              *tls.Config // of the broker; nil: not encrypted
 	instance         string      // its name on presenceTopic; it ends with data
 	data             string      // names the data of a journal; empty without one
-	group            string      // data, with Options.Shared; or empty
 	logger           *slog.Logger
 	engine           *engine.Engine
 	clients          *clientLRU
-	queue            *notificationQueue
+	queue            *queue[pendingNotification]
+	queuedBytes      atomic.Int64 // of them
 	backlog          *backlog
 	drops, oversized *loglimit.Lines
 	busy             *loglimit.Lines
 	seen             *events.Clients
 	log              *events.Log
-	ready, waiting   chan struct{}
-	objectionWait    time.Duration                        // objectionTimeout, but for tests that know that no store objects
-	silence          func(keepAlive uint16) time.Duration // silenceTimeout, likewise
-	memory           presenceMemory                       // of Serve's goroutine
-	outage           *outage                              // likewise
+	ready            chan struct{}
+	objectionWait    time.Duration                     // objectionTimeout, but for tests that know that no store objects
+	silence          func(time.Duration) time.Duration // silenceTimeout, likewise
+	memory           presenceMemory                    // of Serve's goroutine
+	outage           loglimit.Limiter
 
-	once        sync.Once
-	waitingOnce sync.Once
-	begun       bool // it has subscribed to requests; of the goroutine that connects
-	connected   atomic.Bool
+	once  sync.Once
+	begun bool // it has subscribed to requests; of the goroutine that connects
 
 	mu    sync.Mutex
-	stats Stats // but Attached and Clients
+	stats Stats // but Clients
 }
 
 // Stats counts what happened since the store was made.
@@ -176,7 +154,7 @@ type Stats struct {
 type OptionError = optionerror.Error
 
 func optionError(field string, value any, problem string) error {
-	return fmt.Errorf("attach: %w", &OptionError{Package: "attach", Field: field, Value: value, Problem: problem})
+	return &OptionError{Package: "attach", Field: field, Value: value, Problem: problem}
 }
 
 // New returns a store for an MQTT 5 broker at a URL, with the schemes of transport.Dial:
@@ -193,17 +171,25 @@ func New(broker string, options Options) (*Store, error) {
 // each million keys, and the log says how far it is. After Open, ctx has no effect. If Open
 // returns an error, the journal cannot be used again, except for its Close.
 func Open(ctx context.Context, broker string, options Options) (*Store, error) {
-	address, err := mqtt.ParseAddress(broker)
+	s, err := open(ctx, broker, options)
 	if err != nil {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
+	return s, nil
+}
+
+func open(ctx context.Context, broker string, options Options) (*Store, error) {
+	address, err := mqtt.ParseAddress(broker)
+	if err != nil {
+		return nil, err
+	}
 	if err := mqtt.CheckWebSocket(address, options.WebSocket != nil); err != nil {
-		return nil, fmt.Errorf("attach: %w", err)
+		return nil, err
 	}
 	var config *tls.Config
 	if mqtt.IsEncrypted(address) {
 		if config, err = (mqtt.TLS{Config: options.TLS}).ClientConfig(address); err != nil {
-			return nil, fmt.Errorf("attach: %w", err)
+			return nil, err
 		}
 	} else if options.TLS != nil {
 		return nil, optionError("TLS", nil, fmt.Sprintf("is set, and %s does not encrypt: write mqtts or wss", address))
@@ -221,53 +207,43 @@ func Open(ctx context.Context, broker string, options Options) (*Store, error) {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
 	if options.Shared && options.Journal == nil {
-		return nil, errors.New("attach: Options.Shared needs a Journal that several processes share")
-	}
-	if options.Wait && options.Journal != nil {
-		return nil, errors.New("attach: Options.Wait needs a store without a Journal: the data that a spare had kept would be older than what the other store grants")
-	}
-	if options.Wait {
-		options.Store.HoldOff = cmp.Or(options.Store.HoldOff, SpareHoldOff)
+		return nil, errors.New("Options.Shared needs a Journal that several processes share")
 	}
 	defaults.FillWatches(&options.Store, defaults.AllWatchBytes)
 	if config == nil && len(options.Password) > 0 {
 		options.Logger.Warn("the connection is not encrypted, so the network can read the password: write mqtts or wss", "broker", address.Host)
 	}
-	instance := make([]byte, 8)
-	_, _ = rand.Read(instance) // never fails, says its documentation
 	s := &Store{
 		options:       options,
 		broker:        address,
 		tls:           config,
-		instance:      hex.EncodeToString(instance),
+		instance:      rand.Text(),
 		logger:        options.Logger,
-		queue:         newNotificationQueue(),
+		queue:         newQueue[pendingNotification](),
 		ready:         make(chan struct{}),
-		waiting:       make(chan struct{}),
 		drops:         loglimit.NewLines(options.Logger, slog.LevelWarn, "dropped a request"),
 		oversized:     loglimit.NewLines(options.Logger, slog.LevelWarn, "a message is larger than the broker takes; not sent"),
 		busy:          loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a request: too much waits for the journal; is the disk slow?"),
 		log:           events.NewLog(options.Logger),
 		objectionWait: objectionTimeout,
 		silence:       silenceTimeout,
-		outage:        newOutage(options.Logger, address.Host),
+		outage:        loglimit.Limiter{Min: outageRepeat, Max: outageRepeatMax},
 		stats:         Stats{Dropped: make(map[DropReason]uint64)},
 	}
-	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
-		return nil, fmt.Errorf("attach: %w", err)
+	began := time.Now()
+	if s.engine, err = engine.Open(ctx, options.Store, options.Journal, s.deliver); err != nil {
+		return nil, err
 	}
 	if options.Journal != nil {
+		options.Logger.Info("loaded the journal", "keys", s.engine.Usage().Keys, "took", time.Since(began))
 		name := sha256.Sum256([]byte(s.engine.Identity()))
-		s.data = "." + hex.EncodeToString(name[:4])
+		s.data = fmt.Sprintf(".%x", name[:4])
 		s.instance += s.data
-	}
-	if options.Shared {
-		s.group = s.data
 	}
 	s.seen = events.NewClients(s.engine.RestoredUntil())
 	s.clients = newClientLRU(s.engine, options.MaxClients, s.seen)
 	s.clients.restore(s.engine.RestoredClients())
-	s.backlog = newBacklog(int64(options.MaxPacketSize), s.clients.isSettled, s.engine.Waiting)
+	s.backlog = newBacklog(int64(options.MaxPacketSize), s.engine.Waiting)
 	return s, nil
 }
 
@@ -290,7 +266,6 @@ func (s *Store) Stats() Stats {
 	stats := s.stats
 	stats.Dropped = maps.Clone(s.stats.Dropped)
 	s.mu.Unlock()
-	stats.Attached = s.connected.Load()
 	stats.Clients = s.clients.size()
 	return stats
 }
@@ -309,28 +284,22 @@ func (s *Store) drop(client string, why DropReason) {
 	s.drops.Log("client", logs.Name(client), "reason", string(why))
 }
 
-// deliver queues a notification. The engine calls it with its lock held.
-func (s *Store) deliver(notification statestore.Notification) {
-	if !s.queue.push(pendingNotification{Notification: notification, queued: s.clients.count.Add(1)}) {
-		s.count(func(stats *Stats) { stats.LostNotifications++ })
-	}
-}
-
 const (
 	reattachMin = 100 * time.Millisecond
 	reattachMax = 5 * time.Second
 	// stableAfter is how long a connection must have lasted for the pauses to start short again.
 	stableAfter = 10 * time.Second
+	// outageRepeat and outageRepeatMax are how long an outage lasts before the log repeats why: first,
+	// and at most. A store may try for days, ten times a minute.
+	outageRepeat    = 30 * time.Second
+	outageRepeatMax = 15 * time.Minute
 )
 
 // Serve connects to the broker and answers requests until ctx ends. Then it announces on the
 // broker that the store is gone, disconnects, and returns nil when no goroutine of the store
 // is left. It connects again whenever the connection is lost, and keeps the keys meanwhile.
 //
-// With Options.Wait, it first stands by while another store answers.
-//
-// Another error means that it cannot go on: ErrAnotherStore, also with Options.Wait if another
-// store has taken the place of this one and made its data void; ErrStaleData; a broker that
+// Another error means that it cannot go on: ErrAnotherStore; ErrStaleData; a broker that
 // refuses what the store needs; or a journal that has failed. After a failure of the journal the
 // store answers nothing; all that clients were told is in the journal. A store can be served once.
 func (s *Store) Serve(ctx context.Context) error {
@@ -378,12 +347,7 @@ func (s *Store) stayAttached(ctx context.Context) error {
 	)
 	for {
 		began := time.Now()
-		err := s.connect(ctx, false)
-		if s.mayWait(err) {
-			if err = s.standBy(ctx); err == nil {
-				s.logger.Warn("the other store seems to be gone, and its data with it; taking its place", "broker", s.broker.Host)
-			}
-		}
+		err := s.connect(ctx)
 		var final finalError
 		switch {
 		case errors.As(err, &final):
@@ -391,12 +355,13 @@ func (s *Store) stayAttached(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			s.outage.failed(err)
+			level := s.outage.Level(slog.LevelWarn, reasonOf(err))
+			s.logger.Log(ctx, level, "not attached; will try again", "broker", s.broker.Host, "error", err)
 		}
 		if time.Since(began) > stableAfter {
 			policy.Reset()
 		}
-		if !sleep.For(ctx, policy.NextBackOff()) { // also before taking a place: another spare may be about to answer
+		if !sleep.For(ctx, policy.NextBackOff()) {
 			return nil
 		}
 	}
@@ -407,13 +372,26 @@ type finalError struct{ error }
 
 func (e finalError) Unwrap() error { return e.error }
 
+// reasonOf returns the text of an error without what differs each time: the local port.
+func reasonOf(err error) string {
+	var operation *net.OpError
+	if errors.As(err, &operation) && operation.Err != nil {
+		return operation.Op + ": " + operation.Err.Error()
+	}
+	return err.Error()
+}
+
 // attached notes that the store answers.
 func (s *Store) attached() {
-	s.connected.Store(true)
-	s.outage.over()
+	s.outage.Reset()
+	first := false
 	s.count(func(stats *Stats) {
-		if stats.Attachments++; stats.Attachments == 1 {
-			close(s.ready)
-		}
+		stats.Attachments++
+		first, stats.Attached = stats.Attachments == 1, true
 	})
+	if first {
+		close(s.ready)
+	} else {
+		s.logger.Warn("attached again", "broker", s.broker.Host)
+	}
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"io"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/tenurelock/tenure/internal/prerequisite"
@@ -29,7 +31,19 @@ func serve(ctx context.Context, task crashtest.Task) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(crashtest.Serve(ctx, task, file), file.Close())
+	return errors.Join(crashtest.Serve(ctx, task, backedUp{file, task.Dir}), file.Close())
+}
+
+// backedUp is a journal of which backups are made while it is in use.
+type backedUp struct {
+	*journal.File
+	dir string
+}
+
+func (b backedUp) Backup(ctx context.Context, _ io.Writer) error {
+	backup := filepath.Join(b.dir, "backup")
+	_, err := journal.Backup(ctx, b.dir, backup, nil)
+	return errors.Join(err, os.Remove(backup))
 }
 
 // Invariants 11, 13, 15, 30, 32, 33, 36, 37: a server on a file, killed again and again.

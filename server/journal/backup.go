@@ -2,9 +2,7 @@ package journal
 
 import (
 	"context"
-	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -23,20 +21,6 @@ func (p Progress) call(done, total uint64) {
 	if p != nil {
 		p(done, total)
 	}
-}
-
-// Backup writes a copy of the file to w, as it is after one of the commits: the last one, or
-// one that is under way. Commits go on meanwhile. It needs the file only: Close does not end it.
-//
-// A program can call it by a timer, for instance. To get a backup of a running store from
-// another process, use the function [Backup].
-func (f *File) Backup(ctx context.Context, w io.Writer) error {
-	file, err := openRegular(f.path, os.O_RDONLY)
-	s, err := newSource(&source{name: f.path, cure: cureStore, open: true}, file, err)
-	if err != nil {
-		return err
-	}
-	return together(s.copyTo(ctx, w, nil), about(f.path, s.err), s.close())
 }
 
 // copyTo copies the commits that are whole, checks them, and returns the error of w. The copy has a frame
@@ -67,7 +51,7 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 	if _, err := os.Lstat(file); err == nil {
 		return Report{}, about(file, ErrExists)
 	}
-	s, err := openSource(filepath.Join(dir, fileName), cureStore)
+	s, err := openSource(filepath.Join(dir, fileName))
 	if err != nil {
 		return Report{}, err
 	}
@@ -80,30 +64,13 @@ func Backup(ctx context.Context, dir, file string, progress Progress) (report Re
 	written := s.copyTo(ctx, copied, progress)
 	err = together(s.about(s.err), about(file, together(written, copied.Sync(), copied.Close())))
 	if err == nil {
-		report, err = inspectFile(ctx, copied.Name(), file, progress)
+		report, err = Check(ctx, copied.Name(), progress)
 	}
 	if err == nil {
-		err = about(file, publish(copied.Name(), file))
+		err = about(file, together(os.Rename(copied.Name(), file), syncDirectory(filepath.Dir(file))))
 	}
-	report.Online = s.online
+	report.File, report.Online = file, s.online
 	return report, err
-}
-
-// publish gives a file another name, unless there is one with that name.
-func publish(temporary, name string) error {
-	err := os.Link(temporary, name)
-	if err != nil && !errors.Is(err, fs.ErrExist) { // a file system without hard links
-		if _, there := os.Lstat(name); there != nil {
-			err = os.Rename(temporary, name)
-		}
-	}
-	if _, there := os.Lstat(name); err != nil && there == nil {
-		return ErrExists
-	}
-	if err == nil {
-		err = syncDirectory(filepath.Dir(name))
-	}
-	return err
 }
 
 // RestoreBackup makes a journal in dir from a backup. dir must have none; it is created if it
@@ -119,61 +86,44 @@ func publish(temporary, name string) error {
 // of the lost store by more than the minute. A fence that was raised after the backup is as it
 // was in the backup; new tokens are above it all the same.
 //
-// After an error it leaves nothing in dir, and no directory that it created. progress gets records.
+// After an error it leaves no data in dir. progress gets records.
 // The report is about the new journal. It has a warning if the bound of the versions is more than
 // two minutes ahead of the clock: either this machine's clock is behind, and then versions may be
 // issued twice, or the clock of the lost store was ahead.
 func RestoreBackup(ctx context.Context, backup, dir string, progress Progress) (report Report, err error) {
-	file, err := openGiven(backup)
-	s, err := newSource(&source{name: backup, cure: cureBackup}, file, err)
+	s, err := openBackup(backup)
 	if err != nil {
 		return Report{}, err
 	}
 	defer func() { err = together(err, s.close()) }()
-	claimed, err := claim(ctx, dir, false)
+	claimed, err := claim(dir, false)
 	if err != nil {
 		return Report{}, err
 	}
-	if report, err = s.restoreIn(ctx, claimed, progress); err != nil {
-		claimed.abandon()
-		return Report{}, err
-	}
-	report.Warnings = append(report.Warnings, claimed.warnings...)
-	return report, claimed.release()
-}
-
-// restoreIn makes a journal in a directory that has none. After an error it has left nothing.
-func (s *source) restoreIn(ctx context.Context, dir *directory, progress Progress) (report Report, err error) {
-	path := filepath.Join(dir.path, fileName)
+	defer func() { err = together(err, claimed.release()) }()
+	path := claimed.join(fileName)
 	if _, err := os.Lstat(path); err == nil {
 		return Report{}, about(path, ErrExists)
 	}
-	created := filepath.Join(dir.path, newName)
-	if err := os.RemoveAll(created); err != nil {
-		return Report{}, about(created, err)
+	var unsound error
+	err = claimed.create(func(to *writer) error {
+		unsound = s.restoreTo(ctx, to, progress)
+		return unsound
+	})
+	if unsound != nil {
+		return Report{}, s.about(unsound)
 	}
-	to, err := createLog(created)
 	if err != nil {
 		return Report{}, about(path, err)
 	}
-	err = s.about(s.restoreTo(ctx, to, progress))
-	if err = together(err, about(path, to.err), about(path, to.file.Close())); err == nil {
-		report, err = inspectFile(ctx, created, path, nil)
+	if report, err = Check(ctx, dir, nil); err != nil {
+		err = together(err, removeIfThere(path))
 	}
-	if err == nil {
-		err = about(path, os.Rename(created, path))
-	}
-	if err == nil {
-		created, err = path, about(path, syncDirectory(dir.path))
-	}
-	if err != nil {
-		err = together(err, about(created, removeIfThere(created)))
-	}
+	report.Online = false // it is this process
 	return report, err
 }
 
-// restoreTo writes the records to a new file, with a new identity and a higher bound. An error of that is
-// in the writer.
+// restoreTo writes the records to a new file, with a new identity and a higher bound.
 func (s *source) restoreTo(ctx context.Context, to *writer, progress Progress) error {
 	if err := s.complete(ctx); err != nil {
 		return err
@@ -192,6 +142,5 @@ func (s *source) restoreTo(ctx context.Context, to *writer, progress Progress) e
 	bound.Node = ""
 	to.put(statestore.Item{Kind: statestore.KindIdentity, Identity: engine.NewIdentity(), HoldOff: true}.Record())
 	to.put(statestore.Item{Kind: statestore.KindBound, Version: bound}.Record())
-	_ = to.close() // kept
 	return err
 }

@@ -45,24 +45,13 @@ type Report struct {
 // a file of the directory. Other rights that [Open] would refuse are a warning in the report. The report
 // is complete if there is no error. progress gets records.
 func Check(ctx context.Context, path string, progress Progress) (report Report, err error) {
-	s, err := openSource(path, cureChecked)
+	s, err := openSource(path)
 	if err != nil {
 		return Report{}, err
 	}
 	defer func() { err = together(err, s.close()) }()
 	report, err = s.inspect(ctx, progress)
 	return report, s.about(err)
-}
-
-// inspectFile inspects a file that was made just now. The report and errors call it name.
-func inspectFile(ctx context.Context, path, name string, progress Progress) (Report, error) {
-	file, err := os.Open(path)
-	s, err := newSource(&source{name: name, cure: cureStore}, file, err)
-	if err != nil {
-		return Report{}, err
-	}
-	report, err := s.inspect(ctx, progress)
-	return report, together(s.about(err), s.close())
 }
 
 // inspect decodes every record.
@@ -73,7 +62,7 @@ func (s *source) inspect(ctx context.Context, progress Progress) (Report, error)
 	}
 	if rest := s.size - s.at; rest > 0 && !s.online {
 		report.Warnings = append(report.Warnings, fmt.Sprintf(
-			"%s: a crash left its last commit unfinished; the next start cuts off %d bytes", s.name, rest))
+			"a crash left its last commit unfinished; the next start cuts off %d bytes", rest))
 	}
 	err := s.items(ctx, progress, func(_ statestore.Record, item statestore.Item) error {
 		report.Records++
@@ -91,8 +80,8 @@ func (s *source) inspect(ctx context.Context, progress Progress) (Report, error)
 		case statestore.KindBound:
 			report.Bound = item.Version.String()
 			if ahead := time.Duration(item.Version.Wall-time.Now().UnixMilli()) * time.Millisecond; ahead > farAhead {
-				report.Warnings = append(report.Warnings, fmt.Sprintf("%s: its versions are %v ahead of the clock of this machine: if this clock is wrong, set it, and restore again; "+
-					"otherwise clients refuse the versions until the clock has caught up", report.File, ahead.Round(time.Second)))
+				report.Warnings = append(report.Warnings, fmt.Sprintf("its versions are %v ahead of the clock of this machine: if this clock is wrong, set it, and restore again; "+
+					"otherwise clients refuse the versions until the clock has caught up", ahead.Round(time.Second)))
 			}
 		}
 		return nil
@@ -158,17 +147,15 @@ func (s *source) checkEnd() {
 }
 
 // openSource returns the journal in the directory path, or the backup path. A process that has the
-// journal, or takes it, only appends to it. cure is what can be done about a damaged journal.
-func openSource(path, cure string) (*source, error) {
+// journal, or takes it, only appends to it.
+func openSource(path string) (*source, error) {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		path = filepath.Join(path, fileName)
 	}
-	s := &source{name: path, cure: cure}
 	if filepath.Base(path) != fileName {
-		s.cure = cureBackup
-		file, err := openGiven(path)
-		return newSource(s, file, err)
+		return openBackup(path)
 	}
+	s := &source{name: path, cure: cureStore}
 	file, err := openRegular(path, os.O_RDONLY) // of a store, or a backup with the same name
 	if err == nil {
 		dir := filepath.Dir(path)
@@ -181,11 +168,22 @@ func openSource(path, cure string) (*source, error) {
 		s.online = held(dir)
 		s.open = s.online || !errors.Is(left, fs.ErrNotExist)
 	}
-	return newSource(s, file, err)
+	return s.begin(file, err)
 }
 
-// newSource completes a source with its file, or returns why that cannot be opened.
-func newSource(s *source, file *os.File, err error) (*source, error) {
+// openBackup returns the backup path, which may be a link.
+func openBackup(path string) (*source, error) {
+	s := &source{name: path, cure: cureBackup}
+	_, err := regular(path, os.Stat)
+	if err != nil {
+		return s.begin(nil, err)
+	}
+	file, err := os.Open(path)
+	return s.begin(file, err)
+}
+
+// begin returns s with its file, or why that cannot be read.
+func (s *source) begin(file *os.File, err error) (*source, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("journal: %s: %w: it does not exist; "+
 			"give the directory of a durable store, or the file of a backup", s.name, ErrNoData)

@@ -3,6 +3,7 @@ package journal
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -11,8 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/closed"
+	"github.com/tenurelock/tenure/internal/diskroom"
 	"github.com/tenurelock/tenure/internal/failpoint"
-	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // A file only grows. A copy of the records that count takes its place when it is larger than spaceFactor
@@ -24,9 +26,9 @@ const (
 	missedLimit = 32 << 20
 	// syncFrames is after how many frames of a copy the disk gets them: more at once would delay commits.
 	syncFrames = 16
-	// copyRoom is how many bytes of the disk a copy leaves, or what commits may take beside it, if that is
+	// leftFree is how many bytes of the disk a copy leaves, or what commits may take beside it, if that is
 	// more: if a commit finds no room, the store ends.
-	copyRoom = 4 << 20
+	leftFree = 4 << 20
 	// lastStep is for about how many bytes a commit waits until the copy has them.
 	lastStep = 64 << 10
 )
@@ -34,11 +36,7 @@ const (
 // They are others in a test.
 var (
 	spaceConstant int64 = 1 << 20
-	// freeStep is how many bytes of a file that was replaced the system frees in freePause: it makes commits
-	// wait while it frees the blocks of a large file.
-	freeStep  int64 = 16 << 20
-	freePause       = 10 * time.Millisecond
-	rename          = os.Rename
+	rename              = os.Rename
 	// closeToRename says that the system renames no file that is open.
 	closeToRename = runtime.GOOS == "windows"
 )
@@ -77,20 +75,14 @@ func (f *File) compactIfLarge(ctx context.Context) {
 	for f.log.size-c.size > c.allowed() && ctx.Err() == nil {
 		time.Sleep(time.Millisecond)
 	}
-	select {
-	case <-c.ended:
+	if closed.Is(c.ended) {
 		f.endCompaction()
-	default:
 	}
 }
 
 // allowed returns how much may be committed until the copy goes on: half of the live data, as large as it
-// was at the copy before, in the time of the copy, and then half of what it gets. So it catches up.
-func (c *compaction) allowed() int64 {
-	passed := c.passed.Load()
-	first := min(passed, 2*c.size)
-	return max(missedLimit, first/(4*spaceFactor)+(passed-first)/2)
-}
+// was at the copy before, in the time of the copy, and then a part of what it gets. So it catches up.
+func (c *compaction) allowed() int64 { return max(missedLimit, c.passed.Load()/(4*spaceFactor)) }
 
 // beginCompaction starts the goroutine that makes the copy. It ends with the journal.
 func (f *File) beginCompaction() {
@@ -101,7 +93,7 @@ func (f *File) beginCompaction() {
 	f.tasks.Go(func() {
 		defer close(c.ended)
 		defer c.passed.Store(math.MaxInt64)
-		c.err = c.copy(f.life, source, filepath.Join(f.dir.path, newName))
+		c.err = c.copy(f.life, source, f.dir.join(newName))
 	})
 }
 
@@ -139,9 +131,11 @@ func (c *compaction) flushFull() {
 	if c.to.number%syncFrames == 0 {
 		_ = c.to.sync() // kept
 	}
-	if c.to.err == nil {
-		room := max(copyRoom, c.size+c.size/spaceFactor-c.committed.Load())
-		c.to.err = checkRoom(filepath.Dir(c.to.file.Name()), room, "commits need %d KiB beside a copy")
+	need := max(leftFree, c.size+c.size/spaceFactor-c.committed.Load())
+	free, known := diskroom.Free(filepath.Dir(c.to.file.Name()))
+	if known && free < need && c.to.err == nil {
+		c.to.err = fmt.Errorf("the disk has %d KiB free, and commits need %d KiB beside a copy: %w",
+			free>>10, need>>10, syscall.ENOSPC)
 	}
 }
 
@@ -196,41 +190,23 @@ func (f *File) replace(to *writer) error {
 	if err := f.dir.writeHolder(f.self); err != nil {
 		return err
 	}
-	from := f.log.file
+	from, file := f.log.file, to.file
 	if closeToRename {
-		_, _ = from.Close(), to.file.Close() // they are synced
+		_, _ = from.Close(), file.Close() // they are synced
 	}
-	kept := rename(to.file.Name(), f.path)
-	file, failed := to.file, error(nil)
-	switch {
-	case closeToRename:
-		file, failed = openRegular(f.path, os.O_RDWR)
-	case kept != nil:
+	kept := rename(file.Name(), f.path)
+	if kept == nil {
+		f.log = *to
+	} else {
 		file = from
 	}
+	if closeToRename {
+		file, f.log.err = openRegular(f.path, os.O_RDWR)
+	}
+	f.log.file = file
 	if kept == nil {
-		size := f.log.size
-		f.log = *to
-		failed = together(failed, syncDirectory(f.dir.path))
-		switch {
-		case closeToRename:
-		case failed != nil: // a loss of power may bring it back
-			_ = from.Close()
-		default:
-			f.tasks.Go(func() { free(f.life, from, size) })
-		}
+		f.log.err = together(f.log.err, syncDirectory(f.dir.path)) // or a loss of power may bring the old one back
+		f.tasks.Go(func() { _ = from.Close() })                    // the system frees it, which may take a while
 	}
-	f.log.file, f.log.err = file, failed
 	return kept
-}
-
-// free closes a file that has no name any more, in steps, unless another process or a backup reads it.
-func free(ctx context.Context, file *os.File, size int64) {
-	for alone := isAlone(file); alone && size > freeStep && sleep.For(ctx, freePause); {
-		size -= freeStep
-		if file.Truncate(size) != nil {
-			break
-		}
-	}
-	_ = file.Close()
 }

@@ -1,88 +1,90 @@
 package journal
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
+
+	"github.com/gofrs/flock"
 )
 
 // A directory has the data of one journal, and this process has its lock.
 type directory struct {
 	path     string
-	made     []string // what was created for it: the directory and those above it, the deepest first
 	warnings []string // what its owner should change
-	root     *os.Root // stays the same directory when that is moved
-	lock     *directoryLock
+	lock     *flock.Flock
 }
 
 // claim takes the lock of a directory, and creates the directory if it does not exist. With owner,
 // another user must not own it. The error names the file and what to do.
-func claim(ctx context.Context, path string, owner bool) (_ *directory, err error) {
-	d := &directory{path: path}
-	defer func() {
-		if err != nil {
-			d.abandon()
-		}
-	}()
-	if d.made, err = makeDirectory(path); err != nil {
+func claim(path string, owner bool) (*directory, error) {
+	if err := makeDirectory(path); err != nil {
 		return nil, about(path, err)
 	}
-	if d.warnings, err = inspectRights(path, owner); err != nil {
+	warnings, err := inspectRights(path, owner)
+	if err != nil {
 		return nil, err
 	}
-	if d.root, err = os.OpenRoot(path); err != nil {
-		return nil, about(path, err)
-	}
-	if d.lock, err = acquire(ctx, path); err != nil {
-		return nil, err
-	}
-	return d, nil
+	lock, err := acquire(path)
+	return &directory{path: path, warnings: warnings, lock: lock}, err
 }
 
 // release frees the directory.
-func (d *directory) release() error {
-	return together(about(d.lock.Path(), d.lock.Close()), about(d.path, d.root.Close()))
+func (d *directory) release() error { return about(d.lock.Path(), d.lock.Close()) }
+
+// join returns the path of a file in the directory.
+func (d *directory) join(name string) string { return filepath.Join(d.path, name) }
+
+// create makes the file of the journal, with what fill puts into it, and closes that.
+func (d *directory) create(fill func(*writer) error) error {
+	salt := rand.Uint32()
+	return d.replace(fileName, head(salt), func(file *os.File) error {
+		to := newWriter(file, salt)
+		return together(fill(to), to.close())
+	})
 }
 
-// abandon frees the directory, and removes what claim created, because no data came to it. What it
-// cannot remove stays: that harms nothing.
-func (d *directory) abandon() {
-	if d.lock != nil {
-		d.lock.closeAndRemove()
+// replace puts a new file, with content and what write adds, in place of one of the directory, durably: an error, a
+// crash or a loss of power leaves the one before, or the new one.
+func (d *directory) replace(name string, content []byte, write func(*os.File) error) error {
+	path, made := d.join(name), d.join(name+".new")
+	if err := removeIfThere(made); err != nil {
+		return err
 	}
-	if d.root != nil {
-		_ = d.root.Close()
+	file, err := createFile(made, content)
+	if err != nil {
+		return err
 	}
-	for _, made := range d.made {
-		_ = os.Remove(made) // only if it is empty
+	if err = together(write(file), file.Sync(), file.Close()); err == nil {
+		err = os.Rename(made, path)
 	}
+	if err != nil {
+		return together(err, removeIfThere(made))
+	}
+	return syncDirectory(d.path)
 }
 
-// makeDirectory creates a directory, and those above it, for their owner only, durably. It returns
-// what it created, the deepest first, also with an error.
-func makeDirectory(dir string) (made []string, err error) {
-	path := dir
-	info, err := os.Stat(path)
-	for errors.Is(err, fs.ErrNotExist) && filepath.Dir(path) != path { // a drive may be missing
-		made, path = append(made, path), filepath.Dir(path)
-		info, err = os.Stat(path)
-	}
+// makeDirectory creates a directory, and those above it, for their owner only, durably.
+func makeDirectory(dir string) error {
+	info, err := os.Stat(dir)
+	above := filepath.Dir(dir)
 	switch {
-	case err != nil:
-		return nil, err
-	case !info.IsDir():
-		return nil, syscall.ENOTDIR
+	case errors.Is(err, fs.ErrNotExist) && above != dir: // a drive may be missing
+		if err := makeDirectory(above); err != nil {
+			return err
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		return syncDirectory(above)
+	case err == nil && !info.IsDir():
+		return syscall.ENOTDIR
 	}
-	err = os.MkdirAll(dir, 0o700)
-	for i := 0; i < len(made) && err == nil; i++ {
-		err = syncDirectory(filepath.Dir(made[i]))
-	}
-	return made, err
+	return err
 }
 
 // inspectRights refuses a directory of data, or a file in it, that another user can change: that
@@ -96,58 +98,45 @@ func inspectRights(dir string, owner bool) (warnings []string, err error) {
 	if err != nil {
 		return nil, about(dir, err)
 	}
-	mode, ok := rightsOf(info)
-	if !ok {
-		return nil, nil
+	if err := checkRights(dir, info, owner, "chmod go-w it, or use a directory in it, which is made for its owner only"); err != nil {
+		return nil, err
 	}
-	if err := checkOwner(info); err != nil && owner {
-		return nil, about(dir, err)
-	}
-	if mode&0o002 != 0 {
-		return nil, about(dir, fmt.Errorf("%w: all users may write to it (mode %04o); chmod go-w it, or use a directory in it, which is made for its owner only", ErrUnsafe, mode))
-	}
+	mode := rightsOf(info)
 	if mode&0o020 != 0 {
 		warnings = append(warnings, fmt.Sprintf("%s: its group may write to it (mode %04o), and replace the data; chmod g-w it", dir, mode))
 	}
 	path := filepath.Join(dir, fileName)
-	info, err = lstatRegular(path)
+	info, err = regular(path, os.Lstat)
 	if errors.Is(err, fs.ErrNotExist) {
 		return warnings, nil
 	}
 	if err != nil {
 		return warnings, about(path, err)
 	}
-	if err := checkOwner(info); err != nil && owner {
-		return warnings, about(path, err)
+	if err := checkRights(path, info, owner, "chmod 600 it"); err != nil {
+		return warnings, err
 	}
-	file, _ := rightsOf(info)
-	switch reachable := mode&0o010*0o7 | mode&0o001*0o7; { // by those that may enter the directory
-	case file&0o002 != 0:
-		return warnings, about(path, fmt.Errorf("%w: all users may write to it (mode %04o); chmod 600 it", ErrUnsafe, file))
-	case file&reachable&0o066 != 0:
+	if file := rightsOf(info); mode&0o011 != 0 && file&0o044 != 0 {
 		warnings = append(warnings, fmt.Sprintf("%s: other users may read it (mode %04o), and it has the values of all keys; chmod 600 it", path, file))
 	}
 	return warnings, nil
 }
 
-// checkEmpty refuses a directory without a journal that has other files: these may be the data of a store.
-func (d *directory) checkEmpty() error {
-	entries, err := os.ReadDir(d.path)
-	own := []string{lockName, newName, holderName, holderName + ".new"}
-	for _, entry := range entries {
-		if entry.Type().IsRegular() && !slices.Contains(own, entry.Name()) {
-			return fmt.Errorf("%w: it does not exist, and a new one begins in a directory without other files; %s is there",
-				ErrForeign, filepath.Join(d.path, entry.Name()))
-		}
+func checkRights(path string, info fs.FileInfo, owner bool, cure string) error {
+	if err := checkOwner(info); err != nil && owner {
+		return about(path, err)
 	}
-	return err
+	if mode := rightsOf(info); mode&0o002 != 0 {
+		return about(path, fmt.Errorf("%w: all users may write to it (mode %04o); %s", ErrUnsafe, mode, cure))
+	}
+	return nil
 }
 
-// lstatRegular returns what is known about a file in a directory of data. It refuses whatever is
-// no regular file: opening a named pipe waits for another process, and no signal ends that; a
-// symbolic link may lead to a file that is not of the journal.
-func lstatRegular(path string) (fs.FileInfo, error) {
-	info, err := os.Lstat(path)
+// regular returns what stat knows about a file, and refuses whatever is no regular file: opening a named pipe
+// waits for another process, and no signal ends that; a symbolic link in a directory of data may lead to a file
+// that is not of the journal.
+func regular(path string, stat func(string) (fs.FileInfo, error)) (fs.FileInfo, error) {
+	info, err := stat(path)
 	switch {
 	case err != nil:
 		return nil, err
@@ -161,24 +150,22 @@ func lstatRegular(path string) (fs.FileInfo, error) {
 
 // openRegular opens a file in a directory of data. It follows no symbolic link.
 func openRegular(path string, flag int) (*os.File, error) {
-	if _, err := lstatRegular(path); err != nil {
+	if _, err := regular(path, os.Lstat); err != nil {
 		return nil, err
 	}
 	return os.OpenFile(path, flag|noFollow, 0)
 }
 
-// openGiven opens a file that the user named, such as a backup, to read it. It may be a link.
-func openGiven(path string) (*os.File, error) {
-	info, err := os.Stat(path)
-	switch {
-	case err != nil:
+// createFile creates a file for its owner only. It must not be there.
+func createFile(path string, content []byte) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
 		return nil, err
-	case info.IsDir():
-		return nil, syscall.EISDIR
-	case !info.Mode().IsRegular(): // such as a named pipe
-		return nil, fmt.Errorf("%w: it is not a regular file (%v)", ErrForeign, info.Mode().Type())
 	}
-	return os.Open(path)
+	if _, err = file.WriteAt(content, 0); err != nil {
+		return nil, together(err, file.Close(), os.Remove(path))
+	}
+	return file, nil
 }
 
 func removeIfThere(path string) error {

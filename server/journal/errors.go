@@ -56,27 +56,18 @@ var cures = []struct {
 	{statestore.ErrDamaged, ""}, {statestore.ErrNewerFormat, ""}, // they say it
 	{syscall.ENOSPC, "; free space on the disk, or raise the quota, and try again"},
 	{syscall.EDQUOT, "; free space on the disk, or raise the quota, and try again"},
-	{syscall.EFBIG, "; raise the limit on the size of files, and try again"},
-	{syscall.EROFS, "; mount the disk writable, or use a directory on another one"},
-	{fs.ErrPermission, "; run it as the user that owns it, give this user the rights to it, or use another directory"},
-	{syscall.ELOOP, "; a symbolic link points to itself, or is not followed: give a real directory"},
-	{syscall.EISDIR, "; give the file, not its directory"},
 	{syscall.ENOTDIR, "; a part of the path is a file: give a directory"},
-	{fs.ErrExist, "; there is something else with that name: use another directory"},
+	{fs.ErrPermission, "; run it as the user that owns it, give this user the rights to it, or use another directory"},
 	{syscall.EIO, "; the disk reports errors: look at the log of the system, and replace the disk or restore a backup on another one"},
-	{syscall.EMFILE, "; raise the limit on open files"}, {syscall.ENFILE, "; raise the limit on open files"},
 	{ErrExists, "; use another name, or move it away first"},
 	{ErrForeign, "; use another directory"},
 	{ErrNewer, "; use that version or a newer one"},
 }
 
-// What an operator can do about ErrDamaged, see source.
+// What an operator can do about ErrDamaged: of the file of a store, and of a backup.
 const (
-	restoreOne = `restore a backup into an empty directory with "tenure restore"`
-	// cureStore is for the file of a store, cureChecked for one that Check has read, and cureBackup for a backup.
-	cureStore   = `; stop the store, see "tenure check", and ` + restoreOne
-	cureChecked = "; stop the store, and " + restoreOne
-	cureBackup  = "; this backup cannot be used: take another one"
+	cureStore  = `; stop the store, and restore a backup into an empty directory with "tenure restore"`
+	cureBackup = "; this backup cannot be used: take another one"
 )
 
 // about returns err with the file of a store that it is about and what to do.

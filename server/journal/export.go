@@ -51,7 +51,7 @@ type exported struct {
 // client of a lease is its holder. A reply has the version that it named, if it named one. A change of a lease
 // is as the status page has it.
 func Export(ctx context.Context, path string, w io.Writer, progress Progress) (err error) {
-	s, err := openSource(path, cureStore)
+	s, err := openSource(path)
 	if err != nil {
 		return err
 	}
@@ -75,20 +75,18 @@ func exportedOf(item statestore.Item) exported {
 	if !item.Token.IsZero() {
 		out.Token = item.Token.String()
 	}
+	if item.Kind == statestore.KindKey || item.Kind == statestore.KindFence {
+		out.Key, out.KeyBase64 = textOrBytes(item.Key)
+	}
+	if item.Kind == statestore.KindReply || item.Kind == statestore.KindChange || item.Since != 0 {
+		out.Client, out.ClientBase64 = textOrBytes(item.Client)
+	}
 	switch item.Kind {
 	case statestore.KindKey:
-		out.Key, out.KeyBase64 = textOrBytes(item.Key)
 		out.Value, out.ValueBase64 = textOrBytes(item.Value)
-		if item.Since != 0 {
-			out.Client, out.ClientBase64 = textOrBytes(item.Client)
-		}
-	case statestore.KindFence:
-		out.Key, out.KeyBase64 = textOrBytes(item.Key)
 	case statestore.KindReply:
-		out.Client, out.ClientBase64 = textOrBytes(item.Client)
 		out.Sequence, out.Verb, out.Outcome = item.Sequence, &item.Verb, &item.Outcome
 	case statestore.KindChange:
-		out.Client, out.ClientBase64 = textOrBytes(item.Client)
 		out.Sequence, out.Change = item.Sequence, &item.Change
 	}
 	return out

@@ -5,16 +5,12 @@ import (
 	"context"
 	"errors"
 	"hash/crc32"
-	"os"
 
 	"github.com/tenurelock/tenure/internal/await"
 )
 
 // SetSpaceConstant makes smaller files be compacted.
 func SetSpaceConstant(size int64) { spaceConstant = size }
-
-// SetFreeStep makes a file that was replaced be freed in smaller steps, without a pause.
-func SetFreeStep(size int64) { freeStep, freePause = size, 0 }
 
 // Scan returns the records of a file. It refuses one without its end, unless open.
 func Scan(content []byte, open bool) (map[string]string, error) {
@@ -88,27 +84,6 @@ func (f *File) LiveBytes() int64 {
 	return s.live
 }
 
-// TakeLock takes the lock of a directory while meanwhile happens, frees it, and reports whether it
-// was taken.
-func TakeLock(dir string, meanwhile func() error) (bool, error) {
-	lock, err := newLock(dir)
-	if err != nil {
-		return false, err
-	}
-	defer lock.Close()
-	return lock.take(func() (bool, error) {
-		locked, err := lock.TryLock()
-		return locked, together(err, meanwhile())
-	})
-}
-
-// Allowed returns how much may be committed beside a copy of a file, when so much was read for it.
-func Allowed(size, passed int64) int64 {
-	c := &compaction{size: size}
-	c.passed.Store(passed)
-	return c.allowed()
-}
-
 // Settle waits until no compaction is under way, as a commit does.
 func (f *File) Settle() error {
 	if c := f.compaction; c != nil {
@@ -131,6 +106,3 @@ func SetRename(closed bool, call func(from, to string) error) (restore func()) {
 	closeToRename, rename = closed, call
 	return func() { closeToRename, rename = formerClosed, formerCall }
 }
-
-// Free closes a file, as a file that a copy has replaced.
-func Free(ctx context.Context, file *os.File, size int64) { free(ctx, file, size) }

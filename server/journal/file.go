@@ -7,12 +7,9 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
-	"github.com/tenurelock/tenure/internal/diskroom"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -23,10 +20,6 @@ const (
 	lockName   = "tenure.lock"
 	holderName = "tenure.holder"
 )
-
-// startRoom is how many bytes a disk must have free, so that a store that says that it runs can also
-// make some small changes.
-const startRoom = 64 << 10
 
 // Options are the options of Open. The zero value works.
 type Options struct {
@@ -58,9 +51,8 @@ type File struct {
 
 var _ statestore.Journal = (*File)(nil)
 
-// Open opens the journal in a directory, and creates both if they do not exist. It waits for a
-// second for another process that has the directory, and then returns an error that matches
-// [ErrInUse]. Other errors match [ErrUnsafe], [ErrForeign], [ErrNewer] or [ErrDamaged], or are those
+// Open opens the journal in a directory, and creates both if they do not exist. If another
+// process has the directory, the error matches [ErrInUse]. Other errors match [ErrUnsafe], [ErrForeign], [ErrNewer] or [ErrDamaged], or are those
 // of the system. All name the file and what to do.
 //
 // Close frees the directory.
@@ -68,45 +60,32 @@ func Open(dir string, options Options) (*File, error) {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	if whole, err := filepath.Abs(dir); err == nil { // the process may change its directory
-		dir = whole
-	}
-	claimed, err := claim(context.Background(), dir, true)
+	claimed, err := claim(dir, true)
 	if err != nil {
 		return nil, err
 	}
 	for _, warning := range claimed.warnings {
 		options.Logger.Warn("journal: " + warning)
 	}
-	f := &File{dir: claimed, path: filepath.Join(dir, fileName), logger: options.Logger, began: time.Now()}
+	f := &File{dir: claimed, path: claimed.join(fileName), logger: options.Logger, began: time.Now()}
 	f.life, f.end = context.WithCancel(context.Background())
 	if err := f.prepare(); err != nil {
-		claimed.abandon()
-		return nil, about(f.path, err)
+		return nil, together(about(f.path, err), claimed.release())
 	}
 	return f, nil
 }
 
 // prepare removes what an interrupted compaction left, creates the file if there is none, opens it if
-// it is a journal that has its end, and names this process as its holder. It refuses a disk without room.
+// it is a journal that has its end, and names this process as its holder.
 func (f *File) prepare() error {
-	if err := removeIfThere(filepath.Join(f.dir.path, newName)); err != nil {
-		return err
-	}
-	_, err := lstatRegular(f.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := checkRoom(f.dir.path, startRoom, "a store needs %d KiB to start"); err != nil {
-		return err
+	_, err := os.Lstat(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = f.dir.create(func(*writer) error { return nil })
+	} else if err == nil {
+		err = removeIfThere(f.dir.join(newName))
 	}
 	if err != nil {
-		if err := f.dir.checkEmpty(); err != nil {
-			return err
-		}
-		if err := f.create(); err != nil {
-			return err
-		}
+		return err
 	}
 	file, err := openRegular(f.path, os.O_RDWR)
 	if err != nil {
@@ -121,30 +100,6 @@ func (f *File) prepare() error {
 	}
 	if err != nil {
 		_ = file.Close()
-	}
-	return err
-}
-
-// checkRoom returns an error if a disk has less room than there must be.
-func checkRoom(dir string, need int64, why string) error {
-	if free, known := diskroom.Free(dir); known && free < need {
-		return fmt.Errorf("the disk has %d KiB free, and "+why+": %w", free>>10, need>>10, syscall.ENOSPC)
-	}
-	return nil
-}
-
-// create makes a file without records. A crash leaves it whole or not at all; writeHolder makes its name
-// durable.
-func (f *File) create() error {
-	w, err := createLog(filepath.Join(f.dir.path, newName))
-	if err != nil {
-		return err
-	}
-	if err = together(w.close(), w.file.Close()); err == nil {
-		err = os.Rename(w.file.Name(), f.path)
-	}
-	if err != nil {
-		err = together(err, w.discard())
 	}
 	return err
 }
@@ -213,9 +168,6 @@ func (f *File) load(ctx context.Context, each func(statestore.Record) error) err
 	// The next commit takes the place of the closing frame.
 	f.log = writer{file: f.log.file, salt: s.salt, size: s.last, number: s.number - 1, frame: make([]byte, frameHead)}
 	f.closed, f.limit = true, limitFor(s.live)
-	if f.self.Synced == f.log.size {
-		return nil
-	}
 	f.self.Synced = f.log.size // or the next crash would excuse the loss of what this start has found
 	return f.dir.writeHolder(f.self)
 }
@@ -336,10 +288,11 @@ func (f *File) Close() error {
 		f.closed = f.log.close() == nil
 		errs = append(errs, about(f.path, f.log.err))
 	}
-	errs = append(errs, about(f.path, f.log.file.Close()))
-	// The next process must know of a loss of power for as long, and that a commit may be unfinished.
-	if f.closed && (!f.self.Silent || time.Since(f.began) > statestore.SilentFor) {
-		errs = append(errs, f.dir.remove(holderName))
+	// The next process must know of a loss of power for as long, and that a commit may be unfinished. If the
+	// directory was moved, what is in its place belongs to another journal.
+	if f.closed && (!f.self.Silent || time.Since(f.began) > statestore.SilentFor) && f.checkPlace() == nil {
+		errs = append(errs, about(f.path, removeIfThere(f.dir.join(holderName))))
 	}
+	errs = append(errs, about(f.path, f.log.file.Close()))
 	return together(append(errs, f.dir.release())...)
 }

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gofrs/flock"
-
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
@@ -83,19 +81,5 @@ func wantKeys(t testing.TB, records, want map[string]string) {
 	t.Helper()
 	if got := keys(t, records); !maps.Equal(got, want) {
 		t.Fatalf("the journal has the keys %.300q, want %.300q", got, want)
-	}
-}
-
-// lockFile takes the lock that a journal takes.
-func lockFile(t *testing.T, path string) (unlock func()) {
-	t.Helper()
-	lock := flock.New(path)
-	if locked, err := lock.TryLock(); !locked {
-		t.Fatalf("the lock is taken: %v", err)
-	}
-	return func() {
-		if err := lock.Close(); err != nil {
-			t.Error(err)
-		}
 	}
 }

@@ -200,23 +200,16 @@ func (s *scan) searchLater() error {
 	}
 	in := bufio.NewReaderSize(s.rest(), readSize)
 	for {
-		window, err := in.Peek(readSize)
-		for i := 0; i+frameHead <= len(window); i++ {
-			next := bytes.Index(window[i:len(window)-frameHead+len(marker)], []byte(marker))
-			if next < 0 {
-				break
-			}
-			i += next
-			if _, number := opened(window[i:], s.salt); number > s.number {
-				return damaged("commit %d, at %d, is not readable, and commit %d follows", s.number+1, s.at, number)
-			}
-		}
+		start, err := in.Peek(frameHead)
 		if err == io.EOF {
 			return nil
 		} else if err != nil {
 			return err
 		}
-		_, _ = in.Discard(readSize - frameHead + 1)
+		if _, number := opened(start, s.salt); number > s.number {
+			return damaged("commit %d, at %d, is not readable, and commit %d follows", s.number+1, s.at, number)
+		}
+		_, _ = in.Discard(1)
 	}
 }
 
@@ -318,7 +311,12 @@ type writer struct {
 func createLog(path string) (*writer, error) {
 	salt := rand.Uint32()
 	file, err := createFile(path, head(salt))
-	return &writer{file: file, salt: salt, size: headSize, frame: make([]byte, frameHead)}, err
+	return newWriter(file, salt), err
+}
+
+// newWriter returns a writer to a file that has its head.
+func newWriter(file *os.File, salt uint32) *writer {
+	return &writer{file: file, salt: salt, size: headSize, frame: make([]byte, frameHead)}
 }
 
 // discard closes the file, and removes it.

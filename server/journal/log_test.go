@@ -83,84 +83,70 @@ func TestEachChangedByteIsFound(t *testing.T) {
 	}
 }
 
-// A file is cut after each byte. Without a process that could have crashed it is refused; otherwise it has
-// the commits that are whole.
-func TestAFileThatIsCutHasItsWholeCommits(t *testing.T) {
-	crashed, sizes, states := crashedFile(t)
-	whole := 0
-	for size := sizes[0]; size < len(crashed); size++ {
-		if whole < 6 && size == sizes[whole+1] {
-			whole++
-		}
-		if found, err := journal.Scan(crashed[:size], true); err != nil || !maps.Equal(found, states[whole]) {
-			t.Fatalf("cut to %d bytes: %d records, error %v; want the state after commit %d", size, len(found), err, whole)
-		}
-		if _, err := journal.Scan(crashed[:size], false); size > sizes[0] && !errors.Is(err, journal.ErrDamaged) {
-			t.Fatalf("cut to %d bytes without a crash: error %v", size, err)
-		}
-	}
-}
-
-// What was on the disk when a process opened the file, or put a copy in its place, is not missing because of
-// a crash later.
+// What was on the disk when a process opened the file, or loaded it, or put a copy in its place, is not missing
+// because of a crash later.
 func TestACrashDoesNotExcuseWhatWasOnTheDiskBefore(t *testing.T) {
-	for _, test := range []struct {
-		name   string
+	cut := func(content []byte, before int) []byte { return content[:before-1] }
+	for name, test := range map[string]struct {
+		before func(t *testing.T, file *journal.File, dir string) (*journal.File, string)
 		damage func(content []byte, before int) []byte
 	}{
-		{"cut short", func(content []byte, before int) []byte { return content[:before-1] }},
-		{"two heads", func(content []byte, before int) []byte {
+		"opened": {reopened, cut},
+		"two heads": {reopened, func(content []byte, before int) []byte {
 			content[before]++
 			content[20]++
 			return content
 		}},
-	} {
-		for _, compacted := range []bool{false, true} {
-			dir := t.TempDir()
-			file := open(t, dir)
-			load(t, file)
-			for range 2 {
-				commit(t, file, statestore.Group{record("a", strings.Repeat("x", 600_000))})
-				settle(t, file)
-			}
-			before := int(size(t, dir))
-			if before > 700_000 {
-				t.Fatalf("the file was not compacted: it has %d bytes", before)
-			}
-			if !compacted {
-				if err := file.Close(); err != nil {
-					t.Fatal(err)
-				}
-				file = open(t, dir)
-			}
-			commit(t, file, statestore.Group{record("b", "2")})
+		"compacted": {func(_ *testing.T, file *journal.File, dir string) (*journal.File, string) { return file, dir }, cut},
+		"loaded after a crash": {func(t *testing.T, _ *journal.File, dir string) (*journal.File, string) {
 			left := killed(t, dir)
-			path := filepath.Join(left, "tenure.log")
-			content, err := os.ReadFile(path)
+			file := open(t, left)
+			load(t, file)
+			return file, left
+		}, cut},
+	} {
+		dir := t.TempDir()
+		file := open(t, dir)
+		load(t, file)
+		for range 2 {
+			commit(t, file, statestore.Group{record("a", strings.Repeat("x", 600_000))})
+			settle(t, file)
+		}
+		before := int(size(t, dir))
+		if before > 700_000 {
+			t.Fatalf("the file was not compacted: it has %d bytes", before)
+		}
+		file, dir = test.before(t, file, dir)
+		commit(t, file, statestore.Group{record("b", "2")})
+		left := killed(t, dir)
+		path := filepath.Join(left, "tenure.log")
+		if err := os.WriteFile(path, test.damage(must(os.ReadFile(path)), before), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // a refusal does not make it sound
+			file, err := journal.Open(left, journal.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(path, test.damage(content, before), 0o600); err != nil {
-				t.Fatal(err)
+			_, err = file.Load(t.Context(), func(statestore.Record) error { return nil })
+			if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), "on the disk before the crash") {
+				t.Errorf("%s: Load has error %v", name, err)
 			}
-			for range 2 { // a refusal does not make it sound
-				file, err := journal.Open(left, journal.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, err = file.Load(t.Context(), func(statestore.Record) error { return nil })
-				if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), "on the disk before the crash") {
-					t.Errorf("%s, compacted %t: Load has error %v", test.name, compacted, err)
-				}
-				if err := file.Close(); err != nil {
-					t.Error(err)
-				}
-				if _, err := journal.Check(t.Context(), left, nil); !errors.Is(err, journal.ErrDamaged) {
-					t.Errorf("%s, compacted %t: Check has error %v", test.name, compacted, err)
-				}
+			if err := file.Close(); err != nil {
+				t.Error(err)
+			}
+			if _, err := journal.Check(t.Context(), left, nil); !errors.Is(err, journal.ErrDamaged) {
+				t.Errorf("%s: Check has error %v", name, err)
 			}
 		}
 	}
+}
+
+func reopened(t *testing.T, file *journal.File, dir string) (*journal.File, string) {
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return open(t, dir), dir
 }
 
 // The start after a crash cuts off what is not whole, goes on behind it, and closes the file.
@@ -223,44 +209,32 @@ func TestFramesInAValueAreNoLaterCommits(t *testing.T) {
 // What a frame and its records say about their sizes is not believed, and there is no memory for it before.
 // A file can have any size on a disk that has a few bytes.
 func TestAForgedFileTakesLittleMemory(t *testing.T) {
-	sound, err := os.ReadFile(filepath.Join(filled(t), "tenure.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var records [][]byte
-	for _, text := range []string{
+	sound := must(os.ReadFile(filepath.Join(filled(t), "tenure.log")))
+	long := journal.FrameThatFollows(sound, make([]byte, 289<<20))[:20] // more than a commit may have
+	forged := [][]byte{long, long[:10]}
+	for _, record := range []string{
 		"\x00", "\x01", "\x01\x00", "\x01\x03ka", "\x02\x01k", "\x00\x00k", "\x80", "\x01\x80",
 		"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01k", "\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01k",
 		"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "\xcd\x08\x01" + strings.Repeat("x", 1101),
 	} {
-		records = append(records, slices.Concat(sound, journal.FrameThatFollows(sound, []byte(text))))
+		forged = append(forged, journal.FrameThatFollows(sound, []byte(record)))
 	}
-	long := journal.FrameThatFollows(sound, make([]byte, 289<<20))[:20] // more than a commit may have
-	for name, forged := range map[string][][]byte{
-		"a record that is none":    records,
-		"a frame that is too long": {slices.Concat(sound, long)},
-		"no frame":                 {slices.Concat(sound, long[:10])},
-	} {
-		for i, content := range forged {
-			path := filepath.Join(t.TempDir(), "forged")
-			if err := os.WriteFile(path, content, 0o600); err != nil {
-				t.Fatal(err)
+	for i, frame := range forged {
+		path := filepath.Join(t.TempDir(), "forged")
+		if err := os.WriteFile(path, slices.Concat(sound, frame), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if i < 2 && runtime.GOOS != "windows" {
+			if err := os.Truncate(path, 1<<42); err != nil {
+				prerequisite.Missing(t, fmt.Sprintf("this disk has no files of this size: %v", err))
 			}
-			if name != "a record that is none" && runtime.GOOS != "windows" {
-				if err := os.Truncate(path, 1<<42); err != nil {
-					prerequisite.Missing(t, fmt.Sprintf("this disk has no files of this size: %v", err))
-				}
-			}
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			_, err := journal.Check(t.Context(), path, nil)
-			runtime.ReadMemStats(&after)
-			if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 2<<20 {
-				t.Errorf("%s: Check allocates %d KiB", name, allocated>>10)
-			}
-			if !errors.Is(err, journal.ErrDamaged) {
-				t.Errorf("%s, %d: Check has error %v", name, i, err)
-			}
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := journal.Check(t.Context(), path, nil)
+		runtime.ReadMemStats(&after)
+		if allocated := after.TotalAlloc - before.TotalAlloc; allocated > 2<<20 || !errors.Is(err, journal.ErrDamaged) {
+			t.Errorf("%d: Check allocates %d KiB, and has error %v", i, allocated>>10, err)
 		}
 	}
 }

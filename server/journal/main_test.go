@@ -92,7 +92,6 @@ func historyStates() []map[string]string {
 // batch end.
 func commitUntilFailure(dir string, end int) int {
 	journal.SetSpaceConstant(16 << 10)
-	journal.SetFreeStep(4 << 10)
 	file, err := journal.Open(dir, journal.Options{})
 	if err != nil {
 		fmt.Println("failed:", err)

@@ -22,7 +22,6 @@ import (
 type call struct {
 	name     string // create, write, truncate, sync, rename, remove, syncdir, ack
 	file, to string // names in the directory
-	replaced bool   // it is about the file that had the name before
 	data     []byte
 	offset   int64
 	batches  int
@@ -31,7 +30,7 @@ type call struct {
 var (
 	straceCall   = regexp.MustCompile(`^\d+ +(\w+)\((.*)\) += (-?\d+)`)
 	straceString = regexp.MustCompile(`"((?:\\x[0-9a-f]{2})*)"`)
-	stracePath   = regexp.MustCompile(`^\d+<((?:\\x[0-9a-f]{2})*)>(\(deleted\))?`)
+	stracePath   = regexp.MustCompile(`^\d+<((?:\\x[0-9a-f]{2})*)>`)
 )
 
 func unhex(t *testing.T, text string) string {
@@ -93,9 +92,8 @@ func recordCalls(t *testing.T, dir string, there []string) (calls []call) {
 			words = append(words, word[1])
 		}
 		var path string
-		replaced := false
 		if descriptor := stracePath.FindStringSubmatch(arguments); descriptor != nil {
-			path, replaced = unhex(t, descriptor[1]), descriptor[2] != ""
+			path = unhex(t, descriptor[1])
 		}
 		number := func(fromEnd int) int64 {
 			parts := strings.Split(arguments, ", ")
@@ -105,50 +103,42 @@ func recordCalls(t *testing.T, dir string, there []string) (calls []call) {
 			}
 			return n
 		}
+		var text string // what is written, or the first name
+		if len(words) > 0 {
+			text = unhex(t, words[0])
+		}
+		add := func(ok bool, c call) {
+			if ok {
+				calls = append(calls, c)
+			}
+		}
+		written, isOurs := ours(path) // the file of a descriptor
+		named, isNamed := ours(text)  // of a name
 		switch name {
 		case "openat":
-			if file, ok := ours(unhex(t, words[0])); ok && strings.Contains(arguments, "O_CREAT") && !exists[file] {
-				exists[file] = true
-				calls = append(calls, call{name: "create", file: file})
-			}
+			add(isNamed && strings.Contains(arguments, "O_CREAT") && !exists[named], call{name: "create", file: named})
+			exists[named] = exists[named] || isNamed
 		case "pwrite64":
-			if file, ok := ours(path); ok {
-				calls = append(calls, call{name: "write", file: file, replaced: replaced, data: []byte(unhex(t, words[0])), offset: number(1)})
-			}
+			add(isOurs, call{name: "write", file: written, data: []byte(text), offset: number(1)})
 		case "ftruncate", "ftruncate64":
-			if file, ok := ours(path); ok {
-				calls = append(calls, call{name: "truncate", file: file, replaced: replaced, offset: number(1)})
-			}
+			add(isOurs, call{name: "truncate", file: written, offset: number(1)})
 		case "fsync", "fdatasync":
-			if file, ok := ours(path); ok {
-				calls = append(calls, call{name: "sync", file: file, replaced: replaced})
-			} else if path == dir {
-				calls = append(calls, call{name: "syncdir"})
-			}
+			add(isOurs, call{name: "sync", file: written})
+			add(path == dir, call{name: "syncdir"})
 		case "renameat", "rename", "renameat2":
-			from, ok := ours(unhex(t, words[0]))
 			to, _ := ours(unhex(t, words[1]))
-			if ok {
-				exists[from], exists[to] = false, true
-				calls = append(calls, call{name: "rename", file: from, to: to})
-			}
+			exists[named], exists[to] = false, true
+			add(isNamed, call{name: "rename", file: named, to: to})
 		case "unlinkat", "unlink":
-			if file, ok := ours(unhex(t, words[0])); ok && exists[file] {
-				exists[file] = false
-				calls = append(calls, call{name: "remove", file: file})
-			}
+			add(isNamed && exists[named], call{name: "remove", file: named})
+			exists[named] = false
 		case "write":
-			if text := unhex(t, words[0]); strings.HasPrefix(text, "ack ") {
-				n, err := strconv.Atoi(strings.TrimSpace(text[4:]))
-				if err != nil {
-					t.Fatal(err)
-				}
-				calls = append(calls, call{name: "ack", batches: n + 1})
-			} else if file, ok := ours(path); ok { // of the holder, which is written once
-				calls = append(calls, call{name: "write", file: file, data: []byte(text)})
+			if n, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(text, "ack "))); err == nil && strings.HasPrefix(text, "ack ") {
+				add(true, call{name: "ack", batches: n + 1})
 			}
+			add(isOurs, call{name: "write", file: written, data: []byte(text)}) // of the holder, which is written once
 		default:
-			if _, ok := ours(path); ok {
+			if isOurs {
 				t.Fatalf("a call that this test does not know: %.200s", line)
 			}
 		}
@@ -167,9 +157,8 @@ type disk struct {
 }
 
 type inode struct {
-	durable  []byte
-	pending  []call // at most a sector each
-	replaced *inode // which had its name before
+	durable []byte
+	pending []call // at most a sector each
 }
 
 // sector is what a disk writes whole or not at all.
@@ -181,15 +170,11 @@ func (d *disk) apply(c call) {
 		d.pending = append(d.pending, how)
 	}
 	node := d.names[c.file]
-	if c.replaced {
-		node = node.replaced
-	}
 	switch c.name {
 	case "create":
 		created := new(inode)
 		change(func(names map[string]*inode) { names[c.file] = created })
 	case "rename":
-		node.replaced = d.names[c.to]
 		change(func(names map[string]*inode) {
 			delete(names, c.file)
 			names[c.to] = node
@@ -273,7 +258,7 @@ func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
 	states := historyStates()
 	const seed = 1
 	random := rand.New(rand.NewPCG(seed, seed))
-	losses, opened, compactions, freed, undone := 0, 0, 0, 0, 0
+	losses, opened, compactions, undone := 0, 0, 0, 0
 	for i, c := range calls {
 		switch c.name {
 		case "ack":
@@ -281,10 +266,6 @@ func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
 		case "rename":
 			if c.to == "tenure.log" {
 				compactions++
-			}
-		case "truncate":
-			if c.replaced {
-				freed++
 			}
 		}
 		d.apply(c)
@@ -322,9 +303,9 @@ func loseThePower(t *testing.T, dir string, d *disk, acknowledged int) {
 			}
 		}
 	}
-	t.Logf("%d calls, %d compactions, %d steps to free a file, %d losses of power; %d without the batch under way; %d files were opened",
-		len(calls), compactions, freed, losses, undone, opened)
-	if acknowledged != historyLength || compactions < 2 || freed < 2 || losses < 500 || undone == losses {
+	t.Logf("%d calls, %d compactions, %d losses of power; %d without the batch under way; %d files were opened",
+		len(calls), compactions, losses, undone, opened)
+	if acknowledged != historyLength || compactions < 2 || losses < 500 || undone == losses {
 		t.Errorf("too little happened: %d of %d batches were acknowledged", acknowledged, historyLength)
 	}
 }

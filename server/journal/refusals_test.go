@@ -3,19 +3,13 @@ package journal_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -87,180 +81,30 @@ func TestOpenRefusesWhatIsNotItsFile(t *testing.T) {
 	}
 }
 
-// A file without its end, as a crash leaves it, is no backup: what came last may be missing.
-// They may be the data of another store, which would seem to be lost.
-func TestOpenBeginsNoJournalBesideOtherFiles(t *testing.T) {
-	dir := t.TempDir()
-	other := filepath.Join(dir, "tenure.db")
-	if err := errors.Join(os.WriteFile(other, []byte("data"), 0o600), os.Mkdir(filepath.Join(dir, "lost+found"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
-	_, err := journal.Open(dir, journal.Options{})
-	if !errors.Is(err, journal.ErrForeign) || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), "use another directory") {
-		t.Errorf("Open: %v; want ErrForeign, the file and the cure", err)
-	}
-	if err := os.Remove(other); err != nil {
-		t.Fatal(err)
-	}
-	file, err := journal.Open(dir, journal.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(file.Close(), os.WriteFile(other, []byte("later"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	if file, err = journal.Open(dir, journal.Options{}); err != nil {
-		t.Fatalf("a journal that is there: %v", err)
-	}
-	if err := file.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestAFileWithoutItsEndIsNotRestored(t *testing.T) {
-	dir := t.TempDir()
-	file := open(t, dir)
-	commit(t, file, statestore.Group{key("a", "1")})
-	content, err := os.ReadFile(filepath.Join(dir, "tenure.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "tenure.log")
-	for _, left := range []int{len(content), len(content) - 1} {
-		if err := os.WriteFile(path, content[:left], 0o600); err != nil {
-			t.Fatal(err)
-		}
-		into := filepath.Join(t.TempDir(), "new")
-		_, err := journal.RestoreBackup(t.Context(), path, into, nil)
-		if !errors.Is(err, journal.ErrDamaged) || !strings.Contains(err.Error(), "it does not have its end") {
-			t.Errorf("RestoreBackup of %d bytes has error %v", left, err)
-		}
-		if _, err := os.Lstat(into); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("RestoreBackup left something: %v", err)
-		}
-	}
-}
-
-func TestOpenRefusesWhereItCannotWrite(t *testing.T) {
-	loop := filepath.Join(t.TempDir(), "loop")
-	if err := os.Symlink(loop, loop); err != nil {
-		prerequisite.Missing(t, err.Error()) // Windows asks for a right
-	}
-	plain := filepath.Join(t.TempDir(), "plain")
-	if err := os.WriteFile(plain, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	linked := t.TempDir()
-	if err := os.Symlink(plain, filepath.Join(linked, "tenure.log")); err != nil {
-		t.Fatal(err)
-	}
-	folder := t.TempDir()
-	if err := os.Mkdir(filepath.Join(folder, "tenure.log"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct{ name, dir, says string }{
-		{"a symbolic link to itself", loop, "a symbolic link points to itself"},
-		{"a file", plain, "give a directory"},
-		{"below a file", filepath.Join(plain, "below"), "give a directory"},
-		{"a symbolic link in place of the file", linked, "a symbolic link"},
-		{"a directory in place of the file", folder, "not a regular file"},
-	} {
-		_, err := journal.Open(test.dir, journal.Options{})
-		if err == nil || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), test.dir) {
-			t.Errorf("%s: Open has error %v, want one with %q", test.name, err, test.says)
-		}
-	}
-}
-
-func TestOpenRefusesWithoutRights(t *testing.T) {
-	if os.Geteuid() == 0 || runtime.GOOS == "windows" {
-		t.Skip("this user may do everything: another test runs this one as another user")
-	}
-	testWithoutRights(t)
-}
-
-func testWithoutRights(t *testing.T) {
-	dir := filled(t)
-	for _, test := range []struct {
-		path string
-		mode fs.FileMode
-	}{
-		{filepath.Join(dir, "tenure.log"), 0},
-		{filepath.Join(dir, "tenure.log"), 0o400},
-		{filepath.Join(dir, "tenure.lock"), 0},
-		{dir, 0},
-		{dir, 0o500},
-	} {
-		info, err := os.Stat(test.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(test.path, test.mode); err != nil {
-			t.Fatal(err)
-		}
-		_, err = journal.Open(dir, journal.Options{})
-		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "the rights") {
-			t.Errorf("%s with mode %v: Open has error %v", test.path, test.mode, err)
-		}
-		if err := os.Chmod(test.path, info.Mode()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	open(t, dir)
-}
-
 // What a process left that was killed refuses nothing.
 func TestWhatADeadProcessLeftIsRemoved(t *testing.T) {
 	t.Parallel()
 	dir := filled(t)
-	dead := exec.Command(os.Args[0], "-test.run=^$")
-	if err := dead.Run(); err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string]string{
-		"tenure.log.new": "half a copy",
-		"tenure.lock":    "whatever an older version wrote: 1",
-		"tenure.holder":  fmt.Sprintf(`{"pid":%d,"host":""}`, dead.Process.Pid),
-	} {
+	leave := func(name, content string) {
+		t.Helper()
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	leave("tenure.log.new", "half a copy")
+	leave("tenure.lock", "whatever an older version wrote: 1")
+	leave("tenure.holder", `{"pid":1,"host":""}`)
 	file := open(t, dir)
 	load(t, file)
 	if _, err := os.Stat(filepath.Join(dir, "tenure.log.new")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("tenure.log.new is still there: %v", err)
 	}
-	if err := file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	// A process that left no name, beside a stale name of another process.
-	content := fmt.Sprintf(`{"pid":%d,"host":%q}`, dead.Process.Pid, must(os.Hostname()))
-	if err := os.WriteFile(filepath.Join(dir, "tenure.holder"), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	unlock := lockFile(t, filepath.Join(dir, "tenure.lock"))
-	_, err := journal.Open(dir, journal.Options{})
-	if !errors.Is(err, journal.ErrInUse) || strings.Contains(err.Error(), fmt.Sprint(dead.Process.Pid)) {
-		t.Errorf("Open has error %v; it must not name the dead process", err)
-	}
-	content = fmt.Sprintf(`{"pid":%d,"host":"elsewhere"}`, dead.Process.Pid)
-	if err := os.WriteFile(filepath.Join(dir, "tenure.holder"), []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := journal.Open(dir, journal.Options{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("process %d on host elsewhere", dead.Process.Pid)) {
-		t.Errorf("Open has error %v; want the host", err)
-	}
-	for name, content := range map[string]string{"an empty name": "", "no JSON": "1", "no pid": "{}"} {
-		if err := os.WriteFile(filepath.Join(dir, "tenure.holder"), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := journal.Open(dir, journal.Options{}); !errors.Is(err, journal.ErrInUse) {
-			t.Errorf("%s: Open has error %v", name, err)
+	for content, want := range map[string]string{`{"pid":7,"host":"elsewhere"}`: "process 7 on host elsewhere", "": "another process", "1": "another process"} {
+		leave("tenure.holder", content)
+		if _, err := journal.Open(dir, journal.Options{}); !errors.Is(err, journal.ErrInUse) || !strings.Contains(err.Error(), "in use by "+want) {
+			t.Errorf("with %q Open has error %v, want %q", content, err, want)
 		}
 	}
-	unlock()
-	open(t, dir)
 }
 
 func must[T any](value T, err error) T {
@@ -268,33 +112,4 @@ func must[T any](value T, err error) T {
 		panic(err)
 	}
 	return value
-}
-
-// The process before a restart may need a moment to end.
-func TestOpenWaitsForAProcessThatEnds(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	first := open(t, dir)
-	opened := make(chan error, 1)
-	go func() {
-		file, err := journal.Open(dir, journal.Options{})
-		if err == nil {
-			err = file.Close()
-		}
-		opened <- err
-	}()
-	time.Sleep(100 * time.Millisecond) // it fails only after a second
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := await.Receive(opened); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestRestoreSaysThatADirectoryIsNoBackup(t *testing.T) {
-	dir := filled(t)
-	if _, err := journal.RestoreBackup(t.Context(), dir, filepath.Join(t.TempDir(), "new"), nil); err == nil || !strings.Contains(err.Error(), "give the file") && runtime.GOOS != "windows" {
-		t.Errorf("RestoreBackup has error %v", err)
-	}
 }

@@ -7,25 +7,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 	"syscall"
 )
 
 // noFollow makes the opening of a symbolic link fail.
 const noFollow = syscall.O_NOFOLLOW
 
-// lockFlags are the flags with which a lock is opened, and created.
-func lockFlags() int {
-	switch runtime.GOOS {
-	case "aix", "illumos", "solaris": // they lock no file that is open for reading only
-		return os.O_CREATE | os.O_RDWR | noFollow
-	}
-	return os.O_CREATE | os.O_RDONLY | noFollow
-}
-
-// rightsOf returns the rights of the owner, the group and all users; ok is false where the system
-// has none.
-func rightsOf(info fs.FileInfo) (mode fs.FileMode, ok bool) { return info.Mode().Perm(), true }
+// rightsOf returns the rights of the owner, the group and all users.
+func rightsOf(info fs.FileInfo) fs.FileMode { return info.Mode().Perm() }
 
 // checkOwner refuses a file of another user, who could change it at any time.
 func checkOwner(info fs.FileInfo) error {
@@ -35,12 +24,6 @@ func checkOwner(info fs.FileInfo) error {
 			ErrUnsafe, stat.Uid, own)
 	}
 	return nil
-}
-
-// alive reports whether a process of this machine exists.
-func alive(pid int) bool {
-	err := syscall.Kill(pid, 0)
-	return err == nil || errors.Is(err, syscall.EPERM)
 }
 
 // syncDirectory makes the names in a directory durable.

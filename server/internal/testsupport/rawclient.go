@@ -223,13 +223,8 @@ func (c *RawClient) ShrinkReadBuffer() *RawClient {
 	return c
 }
 
-// Options of a subscription.
-const (
-	NoLocal           = 0x04
-	RetainAsPublished = 0x08
-	RetainIfNew       = 0x10
-	RetainNever       = 0x20
-)
+// NoLocal is an option of a subscription.
+const NoLocal = 0x04
 
 // Filter subscribes to filters and returns the reason codes. Identifier 0 stands for none.
 func (c *RawClient) Filter(options byte, identifier int, filters ...string) (codes []byte) {

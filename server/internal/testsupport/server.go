@@ -67,14 +67,6 @@ func StartServer(t testing.TB, options server.Options, before ...func(*server.Se
 	return s.Addr().String(), s
 }
 
-// MustRetainNothing fails if the server has a retained message.
-func MustRetainNothing(t *testing.T, s *server.Server) {
-	t.Helper()
-	if got := s.Usage().RetainedMessages; got > 0 {
-		t.Errorf("%d messages are retained", got)
-	}
-}
-
 // MustHaveClients waits until so many clients are connected.
 func MustHaveClients(t testing.TB, s *server.Server, clients int) {
 	t.Helper()

@@ -202,7 +202,7 @@ func TestAStoreThatIsStuckIsNotHealthy(t *testing.T) {
 		var probes atomic.Int64
 		node.Serve(Store{Usage: func() server.Usage {
 			probes.Add(1)
-			<-stuck
+			await.Receive(stuck)
 			return server.Usage{}
 		}})
 		pages := newGuard(Options{Node: node}, silent)
@@ -244,7 +244,7 @@ func TestReadersShareAReadingThatBeginsAfterTheirRequests(t *testing.T) {
 				}
 			})
 		}
-		tasks.Wait()
+		await.Done(tasks.Wait)
 		// The first at 0 ms, then one each 100 ms: they take a tenth of the time.
 		if readings != 2 {
 			t.Errorf("%d readings for 100 requests", readings)
@@ -254,7 +254,7 @@ func TestReadersShareAReadingThatBeginsAfterTheirRequests(t *testing.T) {
 
 func TestAnswersThatAreNotReadAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := limited(2, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		slow := limited(2, func(_ http.ResponseWriter, r *http.Request) { await.Receive(r.Context().Done()) })
 		for range 2 {
 			go answer(t, slow, "/")
 		}
