@@ -181,8 +181,7 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 			effort.failures = 0
 			c.setEligible(true)
 			select {
-			case <-changed.election:
-			case <-changed.leader:
+			case <-changed:
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
@@ -232,21 +231,17 @@ const maxTries = 3
 // tryPause is how long a candidate waits on average before it tries again.
 const tryPause = 100 * time.Millisecond
 
-// changes are closed when what mayTake returned may have changed.
-type changes struct{ election, leader <-chan struct{} }
-
 // mayTake reports whether this process may take the election key now: because its member leads
 // etcd, or else because no other process is alive, as far as this one knows. Nothing but the moment
-// of a takeover rests on it.
-func (c *Candidate) mayTake() (bool, changes) {
-	c.mu.Lock()
-	seen, election, own := c.seen, c.changed, c.last.Term != "" && c.seen.claim.Term == c.last.Term
-	c.mu.Unlock()
+// of a takeover rests on it. changed is closed when that may have changed.
+func (c *Candidate) mayTake() (may bool, changed <-chan struct{}) {
 	if c.options.Member != nil {
-		leads, leader := c.options.Member.Leads()
-		return leads, changes{leader: leader}
+		return c.options.Member.Leads()
 	}
-	return seen.known && (!seen.alive || own), changes{election: election}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own := c.last.Term != "" && c.seen.claim.Term == c.last.Term
+	return c.seen.known && (!c.seen.alive || own), c.changed
 }
 
 // try tries to take the election key once. It returns nil and no error if another process
@@ -277,7 +272,6 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	from := answersFrom(j.began, wait)
 	began, err := j.firstProof(ctx)
 	j.standing = newStanding(c.options.Clock, c.options.Standing, began, from)
-	j.slow = j.warnOfSlowProof
 	if err != nil {
 		_ = j.Close() // the next process must not wait for an end that has come
 		return nil, err

@@ -227,12 +227,12 @@ func TestSlowProofsAreLoggedNowAndThen(t *testing.T) {
 			handler := blocked{slog.NewTextHandler(&log, nil), make(chan struct{})}
 			clock := func() time.Duration { return lease.SystemClock() }
 			j := &Journal{options: &Options{Standing: testValidity, Logger: slog.New(handler)}, standing: newStanding(clock, testValidity, clock(), 0)}
-			j.slow = j.warnOfSlowProof
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 			defer cancel()
 			j.keep(ctx, func(ctx context.Context, n uint32) proof {
 				p := proof{began: j.clock()}
 				p.err = takes(test.takes)(ctx, j.standing, n)
+				j.warnIfSlow(j.clock() - p.began)
 				return p
 			})
 			if err := j.lasts(); err != nil || ctx.Err() == nil {
