@@ -203,22 +203,32 @@ func TestLoadReadsManyPagesWhileEtcdIsCompacted(t *testing.T) {
 	}
 }
 
-func TestAPrefixWithOtherDataIsRefused(t *testing.T) {
+func TestAnEtcdThatCannotKeepTheStoreIsRefusedAtTheStart(t *testing.T) {
 	e := sharedEtcd(t)
-	client := e.client(t)
-	for name, pairs := range map[string][2]string{
-		"a foreign key":  {"some", "thing"},
-		"a later format": {"format", "tenure store 2"},
-		"no format":      {"r/record", "of a store whose format key is gone"},
+	put := func(key, value string) func(t *testing.T, o *cluster.Options) {
+		return func(t *testing.T, o *cluster.Options) {
+			if _, err := e.client(t).Put(bounded(t), o.Prefix+key, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, test := range map[string]struct {
+		change func(*testing.T, *cluster.Options)
+		says   string
+	}{
+		"a foreign key":        {put("some", "thing"), "another prefix"},
+		"a later format":       {put("format", "tenure store 2"), "another prefix"},
+		"records of no format": {put("r/record", "1"), "another prefix"},
+		"few operations":       {func(_ *testing.T, o *cluster.Options) { o.MaxOperations = 5000 }, "--max-txn-ops"},
+		"few bytes":            {func(_ *testing.T, o *cluster.Options) { o.MaxTransactionBytes = 5 << 20 }, "--max-request-bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := e.candidateOptions(t, "a")
-			if _, err := client.Put(bounded(t), options.Prefix+pairs[0], pairs[1]); err != nil {
-				t.Fatal(err)
-			}
+			test.change(t, &options)
 			_, err := cluster.Open(bounded(t), options)
-			if !errors.Is(err, cluster.ErrForeignData) || !strings.Contains(err.Error(), "another prefix") {
-				t.Errorf("Open: %v", err)
+			isForeign := errors.Is(err, cluster.ErrForeignData)
+			if err == nil || !strings.Contains(err.Error(), test.says) || isForeign != (test.says == "another prefix") {
+				t.Errorf("Open: %v; want %s", err, test.says)
 			}
 		})
 	}
@@ -248,25 +258,6 @@ func TestWhatAnotherProgramWroteIsNoticed(t *testing.T) {
 	_, err := campaign(t, candidate).Load(bounded(t), decode)
 	if !errors.Is(err, statestore.ErrDamaged) || !strings.Contains(err.Error(), prefix(t)+"r/intruder") {
 		t.Errorf("Load: %v", err)
-	}
-}
-
-func TestAnEtcdWithLowerLimitsIsRefusedAtTheStart(t *testing.T) {
-	e := sharedEtcd(t)
-	for name, test := range map[string]struct {
-		change func(*cluster.Options)
-		says   string
-	}{
-		"operations": {func(o *cluster.Options) { o.MaxOperations = 5000 }, "--max-txn-ops"},
-		"bytes":      {func(o *cluster.Options) { o.MaxTransactionBytes = 5 << 20 }, "--max-request-bytes"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			options := e.candidateOptions(t, "a")
-			test.change(&options)
-			if _, err := cluster.Open(bounded(t), options); err == nil || !strings.Contains(err.Error(), test.says) {
-				t.Errorf("Open: %v; want %s", err, test.says)
-			}
-		})
 	}
 }
 

@@ -122,11 +122,6 @@ func TestInvariants32And33And35And37ATakeoverLosesNothingThatWasAcknowledged(t *
 			p := newPair(t, way)
 			// A takeover takes longer than a restart, and leases must outlast it on a busy machine.
 			o := crashtest.Options{Cycles: *cycles, Seed: *seed, TTL: 8 * time.Second}
-			o.Progress = func(report *crashtest.Report) {
-				if report.Cycles%10 == 0 {
-					t.Log(report)
-				}
-			}
 			report, err := crashtest.Run(t.Context(), p, o)
 			if err := errors.Join(err, p.close(), report.Err()); err != nil {
 				t.Error(err)
