@@ -91,7 +91,7 @@ func (c *Candidate) Campaign(ctx context.Context) (journal *Journal, err error) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })()
 	defer cancel(nil)
-	c.rest(ctx)
+	c.standAside(ctx)
 	journal, err = c.campaign(ctx)
 	if err != nil {
 		c.setEligible(false)
@@ -134,16 +134,16 @@ func (c *Candidate) note(why error, lasted time.Duration) {
 	}
 }
 
-// rest leaves the store to another process when the standing of this one has passed maxTries times, soon
+// standAside leaves the store to another process when the standing of this one has passed maxTries times, soon
 // each time: it waits until its member no longer leads etcd, or for longer than members elect another one.
-func (c *Candidate) rest(ctx context.Context) {
+func (c *Candidate) standAside(ctx context.Context) {
 	c.mu.Lock()
-	tired := c.vain >= maxTries
-	if tired {
+	vain := c.vain >= maxTries
+	if vain {
 		c.vain = 0
 	}
 	c.mu.Unlock()
-	if tired && c.options.Member != nil {
+	if vain && c.options.Member != nil {
 		c.options.Logger.Warn("the proofs of this process come too late again and again, so another one is to be the active store: " +
 			"look at the network between the members and at their disks, or raise --election-timeout")
 		ctx, cancel := context.WithTimeout(ctx, c.options.commitLimit())
@@ -233,7 +233,7 @@ const tryPause = 100 * time.Millisecond
 
 // mayTake reports whether this process may take the election key now: because its member leads
 // etcd, or else because no other process is alive, as far as this one knows. Nothing but the moment
-// of a takeover rests on it. changed is closed when that may have changed.
+// of a takeover depends on it. changed is closed when that may have changed.
 func (c *Candidate) mayTake() (may bool, changed <-chan struct{}) {
 	if c.options.Member != nil {
 		return c.options.Member.Leads()

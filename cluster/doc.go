@@ -26,8 +26,8 @@
 // goroutine has to run for it to pass. The process that takes the key next waits, from the reply to
 // its transaction, for the Standing of the process before and a tenth more, which allows for clocks
 // whose rates differ. A read that still found the old claim began before that transaction took
-// effect, so every deadline that rests on such a read has passed when the wait is over. Nothing
-// rests on leases of etcd, on its ticks and votes, or on who leads it: these decide when a takeover
+// effect, so every deadline that depends on such a read has passed when the wait is over. Nothing
+// depends on leases of etcd, on its ticks and votes, or on who leads it: these decide when a takeover
 // happens, never whether it is safe.
 //
 // A process that resigns says so in the key, and then the next one does not wait. Like a lease, the

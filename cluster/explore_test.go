@@ -36,7 +36,7 @@ import (
 //
 // What is abstracted: a store is one number, which each write raises by one. Attempts at several endpoints are attempts at one
 // etcd. A request is repeated, or given up, one tick after its last attempt was held: to give up sooner than the real limits do
-// allows more, not less. There is no lease of etcd and no page size: nothing of this rests on them. Nor is there the rest of a process whose
+// allows more, not less. There is no lease of etcd and no page size: nothing of this depends on them. Nor does a process stand aside whose
 // standing passed several times in a row: it only delays, and needs more faults. Times that cannot matter any more are the same time in key.
 
 // Standings are in units of a process's clock. A slow clock shows 10 in a tick and a fast one 11, which is the margin.

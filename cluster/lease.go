@@ -25,7 +25,7 @@ func (j *Journal) grant(ctx context.Context) error {
 	return nil
 }
 
-// keepAlive renews the lease until ctx or the standing ends. Nothing rests on it but when
+// keepAlive renews the lease until ctx or the standing ends. Nothing depends on it but when
 // another process may begin to take over.
 func (j *Journal) keepAlive(ctx context.Context) {
 	ctx, cancel := j.living(ctx)

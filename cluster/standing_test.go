@@ -255,7 +255,7 @@ func TestAProcessWhoseStandingPassesAgainAndAgainGivesLeadershipUp(t *testing.T)
 		name    string
 		ends    []end
 		follows time.Duration // after which another member leads
-		rests   time.Duration
+		aside   time.Duration
 	}{
 		{"two in vain", []end{vain, vain}, time.Hour, 0},
 		{"three in vain", []end{vain, vain, vain}, time.Hour, minCommitLimit},
@@ -271,12 +271,12 @@ func TestAProcessWhoseStandingPassesAgainAndAgainGivesLeadershipUp(t *testing.T)
 			}
 			defer time.AfterFunc(test.follows, func() { close(member.changed) }).Stop()
 			began := time.Now()
-			c.rest(t.Context())
-			if took := time.Since(began); took != test.rests || !member.eligible {
-				t.Errorf("%s: after %v its member may lead: %t; want %v", test.name, took, member.eligible, test.rests)
+			c.standAside(t.Context())
+			if took := time.Since(began); took != test.aside || !member.eligible {
+				t.Errorf("%s: after %v its member may lead: %t; want %v", test.name, took, member.eligible, test.aside)
 			}
-			if c.rest(t.Context()); time.Since(began) != test.rests {
-				t.Errorf("%s: it rests twice", test.name)
+			if c.standAside(t.Context()); time.Since(began) != test.aside {
+				t.Errorf("%s: it stands aside twice", test.name)
 			}
 		})
 	}

@@ -62,7 +62,7 @@ func Start(options Options) (*Member, error) {
 	if err := os.MkdirAll(options.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("member: %w", explain(err))
 	}
-	if err := checkRoom(options.Dir); err != nil {
+	if err := checkSpace(options.Dir); err != nil {
 		return nil, fmt.Errorf("member: %w", err)
 	}
 	m.others, m.limit, m.config, m.logger = options.others(), options.MaxDatabase, config, options.Logger

@@ -97,7 +97,7 @@ func (p *peers) end() {
 
 // handshake begins the handshake of a connection that was accepted now, in a goroutine of its own.
 func (p *peers) handshake(socket net.Conn) {
-	place, oldest, err := p.limit.Add(unauthenticated.SourceOf(socket.RemoteAddr()), func() { _ = socket.Close() })
+	pending, oldest, err := p.limit.Add(unauthenticated.SourceOf(socket.RemoteAddr()), func() { _ = socket.Close() })
 	if oldest != nil {
 		oldest.Drop()
 	}
@@ -106,11 +106,11 @@ func (p *peers) handshake(socket net.Conn) {
 		return
 	}
 	p.tasks.Go(func() {
-		ctx, cancel := context.WithCancel(place.Context())
+		ctx, cancel := context.WithCancel(pending.Context())
 		defer cancel()
 		defer context.AfterFunc(p.life, cancel)()
-		conn, err := p.prove(ctx, socket, place)
-		if !place.Done() {
+		conn, err := p.prove(ctx, socket, pending)
+		if !pending.Done() {
 			err = unauthenticated.ErrTooMany // it was dropped for a newer one
 		}
 		if err == nil {
@@ -127,14 +127,14 @@ func (p *peers) handshake(socket net.Conn) {
 }
 
 // prove returns a connection whose other end has shown that it is a member. ctx bounds that.
-func (p *peers) prove(ctx context.Context, socket net.Conn, place *unauthenticated.Connection) (net.Conn, error) {
+func (p *peers) prove(ctx context.Context, socket net.Conn, pending *unauthenticated.Connection) (net.Conn, error) {
 	if p.tls == nil {
 		return socket, nil
 	}
 	defer context.AfterFunc(ctx, func() { _ = socket.Close() })() // ends the handshake
 	below := &unauthenticated.Socket{Conn: socket}
 	conn := tls.Server(below, p.tls)
-	if err := below.Handshake(conn, place); err != nil {
+	if err := below.Handshake(conn, pending); err != nil {
 		return nil, err
 	}
 	return conn, comesFrom(ctx, socket.RemoteAddr(), conn.ConnectionState().PeerCertificates[0])
