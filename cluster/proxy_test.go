@@ -130,7 +130,7 @@ func (p *proxy) allow(w way, n int) int {
 		case p.closed:
 			return 0
 		case p.held:
-			p.changed.Wait()
+			await.Done(p.changed.Wait)
 		case p.budget[w] == 0:
 			p.budget[w] = -1
 			p.then()
