@@ -41,6 +41,7 @@ was lost.
 		},
 	}
 	l.register(cmd.Flags())
+	l.registerGrace(cmd.Flags())
 	cmd.Flags().DurationVar(&l.wait, "wait", 0, "how long to wait for the lease; 0 tries once; default: for ever")
 	return cmd
 }
@@ -75,7 +76,7 @@ func (l *lockFlags) run(ctx, waiting context.Context, p *holderProcess, o lease.
 	defer context.AfterFunc(tenure.Context(), func() { cancel(context.Cause(tenure.Context())) })()
 	// From a signal on, the deadline stands, as it would for a leader that hands over.
 	defer context.AfterFunc(ctx, tenure.StopRenewing)()
-	status, err := p.runChild(working, tenure, token)
+	status, err := p.runChild(working, tenure, token, nil)
 	switch {
 	case err != nil:
 		return err
