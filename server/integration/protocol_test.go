@@ -120,7 +120,10 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 func TestTheStoresTopicsAreItsOwn(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
-	for _, topic := range []string{testsupport.InvokeTopic, testsupport.ReservedPrefix + "/70/command/notify/+", testsupport.ReservedPrefix + "/#"} {
+	for _, topic := range []string{
+		testsupport.InvokeTopic,
+		testsupport.ReservedPrefix + "/70/command/notify/+", testsupport.ReservedPrefix + "/p/command/notify", testsupport.ReservedPrefix + "/#",
+	} {
 		if code, err := spy.TrySubscribe(topic); err == nil || code != packets.SubackNotauthorized {
 			t.Errorf("subscribe to %q: code %#x, %v; want %#x", topic, code, err, packets.SubackNotauthorized)
 		}
