@@ -121,7 +121,7 @@ func TestAfterRunsAtTheStartAndWhenTheChildIsGone(t *testing.T) {
 	if err := os.WriteFile(log, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run := begin(t, "run", "press", "--broker", startMemory(t), "--after", `echo "after $TENURE_NAME $TENURE_TOKEN" >>`+log, "--",
+	run := begin(t, "run", "cleaned", "--broker", startMemory(t), "--after", `echo "after $TENURE_NAME $TENURE_TOKEN" >>`+log, "--",
 		"/bin/sh", "-c", `echo "child $TENURE_TOKEN" >>`+log)
 	_ = await.Result(run.cmd.Wait)
 	written, err := os.ReadFile(log)
@@ -132,8 +132,8 @@ func TestAfterRunsAtTheStartAndWhenTheChildIsGone(t *testing.T) {
 	for scanner := bufio.NewScanner(strings.NewReader(string(written))); scanner.Scan(); {
 		lines = append(lines, strings.TrimSpace(scanner.Text()))
 	}
-	if len(lines) != 3 || lines[0] != "after press" || !strings.HasPrefix(lines[1], "child ") ||
-		lines[2] != fmt.Sprintf("after press %s", strings.TrimPrefix(lines[1], "child ")) {
+	if len(lines) != 3 || lines[0] != "after cleaned" || !strings.HasPrefix(lines[1], "child ") ||
+		lines[2] != fmt.Sprintf("after cleaned %s", strings.TrimPrefix(lines[1], "child ")) {
 		t.Errorf("the log is %q; standard error: %s", lines, run.stderr)
 	}
 }

@@ -304,8 +304,13 @@ func (h *holderProcess) environment() []string {
 	return append(childEnvironment(), "TENURE_NAME="+h.name, "TENURE_HOLDER="+cmp.Or(h.holder, h.client.ClientID()))
 }
 
-// cleanUp runs --after where no child runs.
+// cleanUp runs --after where no child runs. The guard of an earlier run may still end its child.
 func (h *holderProcess) cleanUp(ctx context.Context) error {
+	lock, err := supervise.Lock(h.name)
+	if err != nil {
+		return fmt.Errorf("another run of this lease works on this machine: %w", err)
+	}
+	defer lock.Close()
 	ctx, cancel := context.WithTimeout(ctx, h.grace)
 	defer cancel()
 	return supervise.Check(ctx, "--after", h.after, h.environment())

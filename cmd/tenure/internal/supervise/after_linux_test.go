@@ -2,39 +2,35 @@ package supervise
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// startTestGuard starts a guard, which has no supervisor but the test. close kills it.
+// startTestGuard starts a guard, and its program. It has no supervisor but the test.
 func startTestGuard(t *testing.T, dog *watchdog.Dog, s start, program ...string) (g *guardProcess) {
 	t.Helper()
-	cmd := &exec.Cmd{Path: tenure, Args: append([]string{guardName, "free", program[0]}, program...), Stderr: os.Stderr}
-	socket, theirs, err := connect(cmd)
+	g = startWaitingGuard(t, dog, nil, s, program...)
+	g.send(request{Arm: &bounds{Stop: s.Kill, Kill: s.Kill}})
+	checkReports(t, g, "armed", "armed", "made")
+	return g
+}
+
+// startWaitingGuard starts a guard, which waits for Arm.
+func startWaitingGuard(t *testing.T, dog *watchdog.Dog, connection syscall.RawConn, s start, program ...string) (g *guardProcess) {
+	t.Helper()
+	g, err := startGuard(Options{Name: t.Name(), Path: program[0], Args: program, Watchdog: dog}, connection, s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if dog != nil {
-		device, fd, err := duplicate(dog.File)
-		if err != nil {
-			t.Fatal(err)
-		}
-		theirs, s.Watchdog, s.Timeout = append(theirs, device), fd, dog.Timeout
-	}
-	if err := helpers.start(cmd, theirs...); err != nil {
-		t.Fatal(err)
-	}
-	g = &guardProcess{cmd: cmd, socket: socket, encoder: json.NewEncoder(socket), reports: make(chan report), stopped: make(chan struct{})}
-	g.tasks.Go(g.read)
-	g.send(request{Start: &s})
 	return g
 }
 
@@ -42,16 +38,19 @@ func (g *guardProcess) kill() {
 	await.Result(func() bool { g.killAndRead(func(report) {}); return true })
 }
 
-// The rest of the reports are these, in this order; numbers that a test cannot know are left out.
-func checkReports(t *testing.T, g *guardProcess, want ...string) {
+// The next reports are these, in this order; numbers that a test cannot know are left out. It returns the last one.
+func checkReports(t *testing.T, g *guardProcess, want ...string) (last report) {
 	t.Helper()
 	for _, kind := range want {
 		r := await.Receive(g.reports)
-		got := map[bool]string{r.Made != 0: "made", r.Ended != nil: "ended", r.Gone: "gone", r.After != "": "after: " + r.After}[true]
+		got := map[bool]string{r.Armed != 0: "armed", r.Made != 0: "made", r.Ended != nil: "ended", r.Gone: "gone", r.Clean != nil: "clean",
+			r.After != "": "after: " + r.After}[true]
 		if got != kind {
 			t.Fatalf("the guard reports %+v, want %s", r, kind)
 		}
+		last = r
 	}
+	return last
 }
 
 func TestTheCommandAfterAProgramRunsWhenAllOfItIsGoneAndIsBounded(t *testing.T) {
@@ -61,16 +60,16 @@ func TestTheCommandAfterAProgramRunsWhenAllOfItIsGoneAndIsBounded(t *testing.T) 
 		want           []string
 	}{
 		"it sees that the program and what it left are gone": {
-			`trap "" TERM; sleep 600 & exit 0`, `! flock -n "$LOCK" true || exit 7`, time.Second, []string{"made", "ended", "after: exit status 7", "gone"}},
-		"success says nothing":       {"exit 3", "exit 0", await.Patience, []string{"made", "ended", "gone"}},
-		"a failure is reported":      {"exit 0", "exit 5", await.Patience, []string{"made", "ended", "after: exit status 5", "gone"}},
-		"it is killed after a while": {"exit 0", `trap "" TERM; sleep 600`, time.Second, []string{"made", "ended", "after: signal 9 (killed)", "gone"}},
+			`trap "" TERM; sleep 600 & exit 0`, `! flock -n "$LOCK" true || exit 7`, time.Second, []string{"ended", "clean", "after: exit status 7", "gone"}},
+		"success says nothing":       {"exit 3", "exit 0", await.Patience, []string{"ended", "clean", "gone"}},
+		"a failure is reported":      {"exit 0", "exit 5", await.Patience, []string{"ended", "clean", "after: exit status 5", "gone"}},
+		"it is killed after a while": {"exit 0", `trap "" TERM; sleep 600`, time.Second, []string{"ended", "clean", "after: signal 9 (killed)", "gone"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			far := now() + time.Hour
 			lock := filepath.Join(t.TempDir(), "lock")
 			t.Setenv("LOCK", lock)
-			g := startTestGuard(t, nil, start{Grace: test.grace, After: test.after, Bounds: bounds{Stop: far, Kill: far}},
+			g := startTestGuard(t, nil, start{Grace: test.grace, After: test.after, Kill: far},
 				"/bin/sh", "-c", `exec 9>"$LOCK"; flock 9; `+test.program)
 			defer g.kill()
 			checkReports(t, g, test.want...)
@@ -87,10 +86,10 @@ func TestTheWatchdogIsFedUntilTheCommandAfterTheProgramHasEnded(t *testing.T) {
 			}
 			defer device.Close()
 			end := now() + lasts
-			s := start{Grace: await.Patience, After: "sleep 0.2", Bounds: bounds{Stop: end, Kill: end}, Last: time.Second}
+			s := start{Grace: await.Patience, After: "sleep 0.2", Kill: end, Last: time.Second}
 			g := startTestGuard(t, &watchdog.Dog{File: device, Timeout: 3 * time.Second}, s, "/bin/sh", "-c", "sleep 0.2")
 			defer g.kill()
-			checkReports(t, g, "made", "ended", "gone")
+			checkReports(t, g, "ended", "clean", "gone")
 			got, err := os.ReadFile(device.Name())
 			if fed := strings.Count(string(got), "\x00"); err != nil || (fed > 1) != (lasts == time.Hour) || !bytes.HasSuffix(got, []byte("V")) {
 				t.Errorf("the device got %q, %v", got, err)
@@ -107,10 +106,105 @@ func TestAGuardThatIsKilledDoesNotStopTheWatchdog(t *testing.T) {
 	}
 	defer device.Close()
 	far := now() + time.Hour
-	g := startTestGuard(t, &watchdog.Dog{File: device, Timeout: time.Second}, start{Grace: time.Second, Bounds: bounds{Stop: far, Kill: far}}, "/bin/sh", "-c", "exec sleep 600")
-	checkReports(t, g, "made")
+	g := startTestGuard(t, &watchdog.Dog{File: device, Timeout: time.Second}, start{Grace: time.Second, Kill: far}, "/bin/sh", "-c", "exec sleep 600")
 	g.kill()
 	if got, err := os.ReadFile(device.Name()); err != nil || strings.Contains(string(got), "V") {
 		t.Errorf("the device got %q, %v", got, err)
+	}
+}
+
+// The clean-up ends before the lease can pass, also where the program was killed late. If the lease is gone, the
+// clean-up has its time, and the watchdog is not fed, whatever renewal comes late.
+func TestTheCommandAfterAProgramHasTheTimeThatIsLeftOfTheLease(t *testing.T) {
+	const grace = await.Patience
+	for name, lost := range map[string]bool{"the lease lasts": false, "the lease is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			device, err := os.Create(filepath.Join(t.TempDir(), "watchdog"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer device.Close()
+			at := now()
+			s := start{Grace: grace, Kill: at + time.Hour, Last: grace + time.Second, After: "exec sleep 600"}
+			g := startTestGuard(t, &watchdog.Dog{File: device, Timeout: time.Second}, s, "/bin/sh", "-c", "exec sleep 600")
+			defer g.kill()
+			if !lost {
+				late := at - grace/2
+				g.send(request{Arm: &bounds{Stop: late, Kill: late}})
+				if kill := checkReports(t, g, "armed", "ended", "clean").Clean.Kill; kill != late+grace {
+					t.Errorf("it is killed %v after the latest time", kill-late-grace)
+				}
+				return
+			}
+			g.send(request{Stop: &stop{Signal: terminateSignal, Kill: at, Lost: true}})
+			if kill := checkReports(t, g, "ended", "clean").Clean.Kill; kill < at+grace {
+				t.Errorf("it is killed %v early", at+grace-kill)
+			}
+			g.send(request{Arm: &bounds{Stop: at + time.Hour, Kill: at + time.Hour}})
+			checkReports(t, g, "armed")
+			if fed := feeds(t, device); fed > 0 {
+				t.Errorf("the device was fed %d times", fed)
+			}
+		})
+	}
+}
+
+// A guard that waits for Arm feeds: no program acts.
+func TestTheWatchdogIsFedBeforeTheProgramStarts(t *testing.T) {
+	device, err := os.Create(filepath.Join(t.TempDir(), "watchdog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer device.Close()
+	s := start{Grace: time.Second, Kill: now() + time.Hour}
+	g := startWaitingGuard(t, &watchdog.Dog{File: device, Timeout: time.Second}, nil, s, "/bin/sh", "-c", "exec sleep 600")
+	defer g.kill()
+	checkReports(t, g, "armed")
+	await.Until(func() bool { return feeds(t, device) > 0 })
+}
+
+// feeds returns how often a device is fed in a while.
+func feeds(t *testing.T, device *os.File) int {
+	t.Helper()
+	size := func() int64 {
+		info, err := device.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	before := size()
+	time.Sleep(200 * time.Millisecond)
+	return int(size() - before)
+}
+
+// The command would undo what a program needs that still works on this machine, under its guard or another supervisor.
+// And it does not run a second time where its guard is killed.
+func TestTheCommandAfterAProgramRunsOnce(t *testing.T) {
+	t.Parallel()
+	broker, ran := server(t), filepath.Join(t.TempDir(), "ran")
+	start := func(name string) *node {
+		return startNode(t, filepath.Join(t.TempDir(), "lock"), broker, "polite", "run", "--ttl", "5m", "--grace", "10s",
+			"--after", `echo "$TENURE_TOKEN" >>`+ran+`; test -z "$TENURE_TOKEN" || exec sleep 600`, name)
+	}
+	lines := func() int {
+		text, _ := os.ReadFile(ran)
+		return strings.Count(string(text), "\n")
+	}
+	n := start(t.Name())
+	n.awaitStart()
+	awaitLog(t, start(t.Name()), "another run of this lease works on this machine")
+	if lines() != 1 {
+		t.Errorf("it ran %d times, once for each start", lines())
+	}
+	guard := n.guard()
+	n.signal(unix.SIGTERM)
+	await.Until(func() bool { return lines() == 2 })
+	if err := unix.Kill(guard, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	n.awaitExit()
+	if lines() != 2 {
+		t.Errorf("it ran %d times, with the start", lines())
 	}
 }

@@ -86,19 +86,32 @@ func (s *channel) Read(p []byte) (int, error) {
 	return max(n, 0), err // an io.Reader returns no -1, as ReadMsgUnix does with an error
 }
 
-// awaitLoss returns when the peer has closed the connection that came through the channel, or
-// when it failed. It reads nothing. Without a connection it does not return.
+// isLost reports whether the peer has closed the connection that came through the channel, or it failed.
+func (s *channel) isLost() (lost bool) {
+	if s.connection == nil {
+		return false
+	}
+	if raw, err := s.connection.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { lost = isClosed(fd) })
+	}
+	return lost
+}
+
+// isClosed reports whether the peer has closed a connection, or it failed.
+func isClosed(fd uintptr) bool {
+	state := []unix.PollFd{{Fd: int32(fd), Events: pollPeerClosed}}
+	_, err := unix.Poll(state, 0)
+	return err == nil && state[0].Revents&(pollPeerClosed|unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
+}
+
+// awaitLoss returns when isLost is true. It reads nothing. Without a connection it does not return.
 func (s *channel) awaitLoss() {
 	if s.connection == nil {
 		select {}
 	}
 	raw, err := s.connection.SyscallConn()
 	if err == nil {
-		err = raw.Read(func(fd uintptr) bool { // called again when the state of the connection changes
-			state := []unix.PollFd{{Fd: int32(fd), Events: pollPeerClosed}}
-			_, err := unix.Poll(state, 0)
-			return err == nil && state[0].Revents&(pollPeerClosed|unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
-		})
+		err = raw.Read(isClosed) // called again when the state of the connection changes
 	}
 	if err != nil {
 		select {} // it cannot be watched; the deadline stands

@@ -3,6 +3,7 @@
 package supervise
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,10 +34,10 @@ type guard struct {
 	orphaned bool // the supervisor is gone
 
 	processTree               // the processes
-	late        bool          // the program starts with the next renewal
 	stopping    bool          // the child was told to end
 	cleaning    bool          // the child is the command that runs after the program
-	leaseEnd    time.Duration // without another renewal
+	leaseEnd    time.Duration // without another renewal; 0 once the lease is lost
+	lock        io.Closer     // says that this guard works under its lease; nil: another process has it
 	dog         *watchdog.Dog // nil: there is none
 	childless   bool          // this process has no children
 	killing     bool
@@ -69,6 +70,9 @@ func runGuard() int {
 	go g.read(requests) // ends with the process
 	lost := make(chan struct{})
 	for !g.isOver() {
+		if g.lock == nil {
+			g.lock, _ = Lock(os.Args[2])
+		}
 		g.alarm.at(min(g.next(), g.feed()))
 		select {
 		case r, open := <-requests:
@@ -128,6 +132,8 @@ func (g *guard) read(to chan<- request) {
 		if requests.Decode(&r) != nil {
 			return
 		}
+		rest, _ := io.ReadAll(requests.Buffered())
+		r.more = len(bytes.TrimSpace(rest)) > 0
 		to <- r
 	}
 }
@@ -144,37 +150,43 @@ func (g *guard) report(r report) {
 func (g *guard) handle(r request) error {
 	switch {
 	case r.Start != nil:
-		g.start, g.bounds = *r.Start, r.Start.Bounds
-		g.leaseEnd = g.bounds.Kill + g.start.Last
+		g.start, g.leaseEnd = *r.Start, r.Start.Kill+r.Start.Last
 		if fd := g.start.Watchdog; fd != 0 {
 			g.dog = &watchdog.Dog{File: inherited(fd), Timeout: g.start.Timeout}
 		}
-		return g.startProgram()
+		g.report(report{Armed: g.start.Kill})
 	case r.Arm != nil:
-		g.leaseEnd = r.Arm.Kill + g.start.Last
+		if g.leaseEnd != 0 {
+			g.leaseEnd = r.Arm.Kill + g.start.Last
+		}
 		if !g.stopping {
 			g.bounds = *r.Arm
 		}
 		g.report(report{Armed: r.Arm.Kill})
-		if g.late {
-			return g.startProgram()
-		}
 	case r.Signal != 0 && g.pid != 0 && !g.ended && !g.cleaning:
 		g.signalChild(r.Signal)
-	case r.Stop != nil && !g.cleaning:
-		g.stop(r.Stop.Signal)
-		g.bounds.Kill = min(g.bounds.Kill, r.Stop.Kill)
+	case r.Stop != nil:
+		if r.Stop.Lost {
+			g.leaseEnd = 0
+		}
+		if !g.cleaning {
+			g.stop(r.Stop.Signal)
+			g.bounds.Kill = min(g.bounds.Kill, r.Stop.Kill)
+		}
 	}
-	return nil
-}
-
-// startProgram starts the program, unless the lease ends too soon by what this guard knows: then it asks for the
-// present deadline. A program that cannot be executed has ended, with the code that a shell has for it.
-func (g *guard) startProgram() error {
-	if g.late = now() >= g.bounds.Stop; g.late {
-		g.report(report{Armed: g.bounds.Kill})
+	// A program starts by a deadline that has just come, and by nothing older: the lease may have been lost since.
+	if g.pid != 0 || g.ended || r.more || now() >= g.bounds.Stop {
 		return nil
 	}
+	if g.socket.isLost() {
+		g.loseConnection()
+		return nil
+	}
+	return g.startProgram()
+}
+
+// startProgram starts the program. One that cannot be executed has ended, with the code that a shell has for it.
+func (g *guard) startProgram() error {
 	err := g.makeProcess(g.program, []*os.File{os.Stdin, os.Stdout, os.Stderr}, g.start.Foreground)
 	switch {
 	case err == nil:
@@ -214,21 +226,28 @@ func (g *guard) loseConnection() {
 	}
 }
 
-// cleanUp starts the command that runs after the program. From then on it is what this guard has to end.
+// cleanUp starts the command that runs after the program. From then on it is what this guard has to end, before the
+// lease can pass. If that is too late already, it still has its time.
 func (g *guard) cleanUp() {
 	g.cleaning, g.killing, g.stopping, g.ended, g.childless = true, false, true, false, false
-	g.bounds.Kill = now() + g.start.Grace
+	at := now()
+	g.bounds.Kill = at + g.start.Grace
+	if latest := g.leaseEnd - g.start.Last + g.start.Grace; latest > at {
+		g.bounds.Kill = min(g.bounds.Kill, latest)
+	}
 	err := g.makeProcess(program{Shell, []string{Shell, "-c", g.start.After}}, []*os.File{nil, os.Stderr, os.Stderr}, false)
 	if err != nil {
 		g.ended, g.childless = true, true
 		g.report(report{After: err.Error()})
+		return
 	}
+	g.report(report{Clean: &cleanUp{g.pid, g.bounds.Kill}})
 }
 
 // feed feeds the watchdog, and returns when to do so again.
 func (g *guard) feed() (next time.Duration) {
 	at := now()
-	if g.dog == nil || g.pid == 0 {
+	if g.dog == nil {
 		return at + time.Hour
 	}
 	_ = g.dog.Feed(g.leaseEnd - at) // a device that fails resets the machine, at worst

@@ -1,42 +1,82 @@
 package supervise
 
 import (
+	"encoding/json"
+	"net"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/tenurelock/tenure/internal/await"
 )
 
-// A guard that was slow to start does not start the program on an old deadline: it asks for the present one.
-func TestAGuardThatComesLateStartsTheProgramWithTheNextRenewal(t *testing.T) {
-	for name, renews := range map[string]bool{"the lease was renewed": true, "it is stopped": false} {
+// A guard that was slow does not start the program on an old deadline, nor after a request to stop that has come
+// behind the deadline.
+func TestAGuardStartsTheProgramWithADeadlineThatLastsAndStandsAlone(t *testing.T) {
+	old, latest := &bounds{Stop: now(), Kill: now() + time.Hour}, &bounds{Stop: now() + time.Hour, Kill: now() + time.Hour}
+	ends := &stop{Signal: terminateSignal, Kill: now()}
+	for name, test := range map[string]struct {
+		requests []request
+		want     string
+		status   Status
+	}{
+		"the lease lasts":             {[]request{{Arm: latest}}, "armed armed made ended", Status{Code: 3}},
+		"the lease was renewed":       {[]request{{Arm: old}, {Arm: latest}}, "armed armed armed made ended", Status{Code: 3}},
+		"a signal behind it":          {[]request{{Arm: latest}, {Signal: continueSignal}}, "armed armed made ended", Status{Code: 3}},
+		"it is stopped":               {[]request{{Stop: ends}}, "armed ended", Status{Code: -1, Stopped: true}},
+		"it is stopped after a while": {[]request{{Arm: old}, {Stop: ends}}, "armed armed ended", Status{Code: -1, Stopped: true}},
+		"it is stopped behind it":     {[]request{{Arm: latest}, {Stop: ends}}, "armed armed ended", Status{Code: -1, Stopped: true}},
+	} {
 		t.Run(name, func(t *testing.T) {
-			old := bounds{Stop: now(), Kill: now() + time.Minute}
-			g := startTestGuard(t, nil, start{Grace: time.Second, Bounds: old}, "/bin/sh", "-c", "exit 3")
+			g := startWaitingGuard(t, nil, nil, start{Grace: time.Second, Kill: old.Kill}, "/bin/sh", "-c", "exit 3")
 			defer g.kill()
-			if r := await.Receive(g.reports); r.Armed != old.Kill {
-				t.Fatalf("%+v", r)
-			}
-			want := Status{Code: -1, Stopped: true}
-			if renews {
-				latest := now() + time.Hour
-				g.send(request{Arm: &bounds{Stop: latest, Kill: latest}})
-				if r := await.Receive(g.reports); r.Armed != latest {
-					t.Fatalf("%+v", r)
+			var text []byte // at once, as a guard finds it that stood still
+			for _, r := range test.requests {
+				line, err := json.Marshal(r)
+				if err != nil {
+					t.Fatal(err)
 				}
-				if r := await.Receive(g.reports); r.Made == 0 {
-					t.Fatalf("%+v", r)
-				}
-				want = Status{Code: 3}
-			} else {
-				g.send(request{Stop: &stop{Signal: terminateSignal, Kill: now()}})
+				text = append(append(text, line...), '\n')
 			}
-			if r := await.Receive(g.reports); r.Ended == nil || *r.Ended != want {
-				t.Errorf("%+v, want %+v", r.Ended, want)
+			if _, err := g.socket.Write(text); err != nil {
+				t.Fatal(err)
 			}
-			if r := await.Receive(g.reports); !r.Gone {
-				t.Errorf("%+v", r)
+			if ended := checkReports(t, g, strings.Fields(test.want)...).Ended; *ended != test.status {
+				t.Errorf("%+v, want %+v", *ended, test.status)
 			}
+			checkReports(t, g, "gone")
 		})
+	}
+}
+
+// With --instant: the connection has ended, and the lease with it, before the guard gets to its work.
+func TestAGuardWhoseConnectionIsLostDoesNotStartTheProgram(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	latest := now() + time.Hour
+	for range 10 {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		accepted, err := listener.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = accepted.Close()
+		if n, err := conn.Read(make([]byte, 1)); err == nil { // the end has come
+			t.Fatalf("read %d bytes", n)
+		}
+		raw, err := conn.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := startWaitingGuard(t, nil, raw, start{Grace: time.Second, Kill: latest}, "/bin/sh", "-c", "exit 3")
+		g.send(request{Arm: &bounds{Stop: latest, Kill: latest}})
+		checkReports(t, g, "armed", "armed", "ended", "gone")
+		g.kill()
+		_ = conn.Close()
 	}
 }

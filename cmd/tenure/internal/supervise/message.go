@@ -9,22 +9,23 @@ const guardName = "tenure-guard"
 
 // A request is what the supervisor tells the guard. Exactly one field is set.
 type request struct {
-	Start  *start  `json:",omitempty"` // start the program; the first request
-	Arm    *bounds `json:",omitempty"` // the lease was renewed
+	Start  *start  `json:",omitempty"` // the first request; the program starts with Arm
+	Arm    *bounds `json:",omitempty"` // the lease lasts, or was renewed
 	Signal int     `json:",omitempty"` // pass a signal on to the child
 	Stop   *stop   `json:",omitempty"` // end the program
+
+	more bool // another one has come behind it
 }
 
 // start is what the guard does from its beginning. The program, and its environment, are in the
 // guard's own arguments and environment: they are as large as the system allows, and any bytes.
 type start struct {
 	Grace      time.Duration
-	Instant    bool // kill at once when the supervisor is gone
-	Foreground bool // give the program the terminal
-	Bounds     bounds
-	After      string `json:",omitempty"` // command line to run when the program is gone; it has Grace
-	// Watchdog is the descriptor of a watchdog, which waits for Timeout; 0: there is none. The lease lasts for
-	// Last after Bounds.Kill.
+	Instant    bool          // kill at once when the supervisor is gone
+	Foreground bool          // give the program the terminal
+	Kill       time.Duration // as in bounds; the lease lasts for Last after that
+	After      string        `json:",omitempty"` // command line to run when the program is gone
+	// Watchdog is the descriptor of a watchdog, which waits for Timeout; 0: there is none.
 	Watchdog      int `json:",omitempty"`
 	Timeout, Last time.Duration
 }
@@ -45,15 +46,23 @@ type bounds struct {
 type stop struct {
 	Signal int
 	Kill   time.Duration
+	Lost   bool // the lease is gone
 }
 
 // A report is what the guard tells the supervisor. Exactly one field is set.
 type report struct {
 	Made   int           `json:",omitempty"` // the id of the program
-	Armed  time.Duration `json:",omitempty"` // the guard will kill at this time
+	Armed  time.Duration `json:",omitempty"` // the guard will kill at this time; the answer to Start and Arm
 	Ended  *Status       `json:",omitempty"` // the program ended
 	Stuck  string        `json:",omitempty"` // what cannot be killed, and why
-	After  string        `json:",omitempty"` // how the command failed that runs after the program
+	Clean  *cleanUp      `json:",omitempty"` // the command that runs after the program has started
+	After  string        `json:",omitempty"` // how that command failed
 	Gone   bool          `json:",omitempty"` // the program and all that it started are gone; the last report
 	Failed string        `json:",omitempty"` // why the guard could not start the program, in its last report
+}
+
+// cleanUp is the process of the command that runs after the program, and when the guard kills it.
+type cleanUp struct {
+	PID  int
+	Kill time.Duration
 }

@@ -5,6 +5,7 @@ package supervise
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"os/signal"
 )
@@ -26,6 +27,9 @@ func Run(context.Context, Lease, Options) (Status, error) { return Status{}, err
 
 // Check returns the error of CanSupervise.
 func Check(context.Context, string, string, []string) error { return errOther }
+
+// Lock returns the error of CanSupervise.
+func Lock(string) (io.Closer, error) { return nil, errOther }
 
 // IsTooLarge returns false.
 func IsTooLarge(error) bool { return false }

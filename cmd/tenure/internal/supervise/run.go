@@ -28,6 +28,8 @@ type child struct {
 	status *Status // nil before the program ended
 
 	stopping    bool          // the program was told to end
+	lost        bool          // the guard was told that the lease is gone
+	cleaning    bool          // pid is that of the command that runs after the program
 	interrupted bool          // SIGINT was sent to it
 	killAt      time.Duration // once stopping
 	armed       time.Duration // the time at which the guard will kill, by its latest report
@@ -53,17 +55,17 @@ func CanSupervise() error { return checkTree() }
 // could not be started or supervised: then the program is gone too, except for what Logger got.
 // Calls must not overlap.
 func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
+	if o.Watchdog != nil {
+		defer o.Watchdog.Close()
+	}
 	if err := CanSupervise(); err != nil {
 		return Status{}, err
 	}
 	helpers.adopt()
-	if o.Watchdog != nil {
-		defer o.Watchdog.Close()
-	}
 	c := &child{Options: o, lease: lease}
 	c.terminal = openTerminal()
 	bounds, left := c.bounds()
-	if left <= c.reserve() || ctx.Err() != nil {
+	if left <= c.reserve() || o.Watchdog != nil && left < o.Watchdog.Timeout || ctx.Err() != nil {
 		return Status{Code: -1, Stopped: true}, nil
 	}
 	var connection syscall.RawConn
@@ -75,7 +77,7 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	}
 	foreground := c.terminal.isForeground()
 	c.guard, err = startGuard(o, connection, start{
-		Grace: o.Grace, Instant: o.Instant, Foreground: foreground, Bounds: bounds, After: o.After, Last: c.reserve(),
+		Grace: o.Grace, Instant: o.Instant, Foreground: foreground, Kill: bounds.Kill, After: o.After, Last: c.reserve(),
 	})
 	switch {
 	case errors.Is(err, errConnectionLost):
@@ -83,7 +85,6 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	case err != nil:
 		return Status{}, err
 	}
-	c.sent = bounds.Kill
 	for len(o.Signals) > 0 {
 		<-o.Signals // they came before there was a program
 	}
@@ -99,9 +100,13 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 	if gone := c.killGuard(); gone {
 		return c.ended(), nil
 	}
-	killLeft(c.pid, c.status != nil, func(stuck string) { c.stuck(stuck) })
-	if o.After != "" && c.pid != 0 {
-		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Grace)
+	killLeft(c.pid, c.status != nil && !c.cleaning, func(stuck string) { c.stuck(stuck) })
+	if o.After != "" && c.pid != 0 && !c.cleaning {
+		period := o.Grace
+		if left := lease.Remaining() - Margin(o.TTL); left > 0 { // else it is too late already
+			period = min(period, left)
+		}
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), period)
 		defer cancel()
 		if err := Check(after, "--after", o.After, o.Env); err != nil {
 			c.afterFailed(err.Error())
@@ -189,6 +194,12 @@ func (c *child) supervise(ctx context.Context) error {
 			if r.Gone {
 				return nil
 			}
+			if r.Armed == 0 {
+				continue
+			}
+			if err := c.check(ctx); err != nil { // the program may wait for it
+				return err
+			}
 		case s := <-c.Signals:
 			c.signal(s)
 		case <-ended:
@@ -206,7 +217,7 @@ func (c *child) supervise(ctx context.Context) error {
 func (c *child) note(r report) {
 	switch {
 	case r.Made != 0:
-		c.pid, c.armed = r.Made, c.sent
+		c.pid = r.Made
 		helpers.setProgram(c.pid)
 		if c.foreground {
 			c.terminal.isGiven(c.pid)
@@ -219,6 +230,9 @@ func (c *child) note(r report) {
 		c.terminal.take()
 	case r.Stuck != "":
 		c.stuck(r.Stuck)
+	case r.Clean != nil:
+		c.pid, c.killAt, c.cleaning, c.stopping = r.Clean.PID, r.Clean.Kill, true, true
+		helpers.setProgram(c.pid)
 	case r.After != "":
 		c.afterFailed(r.After)
 	}
@@ -235,37 +249,31 @@ func (c *child) stuck(process string) {
 }
 
 // stop tells the guard to end the program, and to kill it after Grace or before the lease is over,
-// if that is earlier.
+// if that is earlier. If the lease is gone, the program has no time, though it may be stopping already.
 func (c *child) stop(signal int) {
-	if c.stopping {
-		return
-	}
 	at := now()
 	bounds, left := c.bounds()
-	c.stopping, c.killAt = true, min(at+c.Grace, bounds.Kill)
-	if left <= 0 {
-		c.killAt = at // another node may have the lease
+	lost := left <= 0
+	if c.stopping && (c.lost || !lost) {
+		return
 	}
+	kill := min(at+c.Grace, bounds.Kill)
+	if lost {
+		kill = at // another node may have the lease
+	}
+	if !c.stopping || !c.cleaning && kill < c.killAt {
+		c.killAt = kill
+	}
+	c.stopping, c.lost = true, lost
 	c.interrupted = c.interrupted || signal == int(syscall.SIGINT)
-	c.guard.send(request{Stop: &stop{Signal: signal, Kill: c.killAt}})
-}
-
-// kill tells the guard to kill the program now, though it is being stopped and has some of its grace
-// left.
-func (c *child) kill(ctx context.Context, at time.Duration) {
-	switch {
-	case !c.stopping:
-		c.stop(stopSignal(ctx)) // which gives it no time
-	case c.killAt > at:
-		c.killAt = at
-		c.guard.send(request{Stop: &stop{Signal: killSignal, Kill: at}})
-	}
+	c.guard.send(request{Stop: &stop{Signal: signal, Kill: kill, Lost: lost}})
 }
 
 // signal passes a signal on. The program that is being stopped is killed when it is interrupted again.
 func (c *child) signal(s os.Signal) {
 	number, kind := numberOf(s)
 	switch {
+	case c.cleaning: // which has its time
 	case kind == terminates:
 		c.stopping = true
 		c.killAt = now()
@@ -284,9 +292,9 @@ func (c *child) check(ctx context.Context) error {
 	at := now()
 	if left <= 0 {
 		// The lease was lost, or this process stood still. Another node may start the program at once.
-		c.kill(ctx, at)
+		c.stop(stopSignal(ctx))
 	}
-	if !c.stopping && bounds.Kill > c.sent+time.Millisecond && (c.armed >= c.sent || c.sent == 0) {
+	if !c.stopping && ctx.Err() == nil && c.hasAnswered() && bounds.Kill > c.sent+time.Millisecond {
 		c.sent, c.silent = bounds.Kill, 0
 		c.guard.send(request{Arm: &bounds})
 	}
@@ -296,14 +304,17 @@ func (c *child) check(ctx context.Context) error {
 	return nil
 }
 
+// hasAnswered reports whether the guard has answered what it was sent last: Start, or the latest deadline.
+func (c *child) hasAnswered() bool { return c.armed > 0 && c.armed >= c.sent }
+
 // isOverdue reports whether the guard has not done in time what it should have done. The time for
 // its kill is on the clock, because the lease is. The time for its answer to a renewal, which is not
 // urgent, is counted in calls: after this process stood still, the answer may be there, unread.
 func (c *child) isOverdue(at time.Duration) bool {
 	switch {
 	case c.stopping:
-		return at > c.killAt+c.patience()+c.reserve()-Margin(c.TTL)
-	case c.armed < c.sent:
+		return at > c.killAt+c.patience()
+	case !c.hasAnswered():
 		c.silent += c.interval()
 		return c.silent > max(c.TTL/4, time.Second)
 	}

@@ -72,6 +72,20 @@ func TestAGuardThatAnsweredAStoppedSupervisorIsNotKilled(t *testing.T) {
 	}
 }
 
+// The command that runs after the program has its time when it has started, and not before.
+func TestAGuardThatDoesNotKillIsSeenWhateverRunsAfterTheProgram(t *testing.T) {
+	c := &child{Options: Options{TTL: 10 * time.Second, Grace: time.Second, After: "true"}, stopping: true, killAt: time.Second}
+	late := c.killAt + c.patience() + 1
+	if !c.isOverdue(late) {
+		t.Error("the program lives on, and its guard is not late")
+	}
+	c.note(report{Clean: &cleanUp{PID: 1 << 30, Kill: late}})
+	helpers.setProgram(0)
+	if c.isOverdue(late) || !c.isOverdue(late+c.patience()+1) {
+		t.Error("the command after the program has no time, or has too much")
+	}
+}
+
 // A guard that does not kill is seen within the margin, whatever part of the TTL the grace is: the
 // supervisor's own kill must not come after the lease.
 func TestALateKillFallsIntoTheMargin(t *testing.T) {

@@ -3,9 +3,13 @@
 package supervise
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -42,6 +46,20 @@ func waitFor(cmd *exec.Cmd, ended func()) error {
 // endReading bounds the time in which what the guard, which has ended, has written is read. To shut
 // the channel down would lose that here.
 func (s *channel) endReading() { _ = s.SetReadDeadline(time.Now().Add(time.Second)) }
+
+// Lock makes this process the one of its user and machine that works under a lease, until it is closed or the
+// process ends.
+func Lock(name string) (io.Closer, error) {
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("tenure-%d-%x", os.Getuid(), sha256.Sum256([]byte(name))))
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
 
 func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 

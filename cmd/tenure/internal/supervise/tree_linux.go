@@ -2,8 +2,11 @@ package supervise
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -78,6 +81,12 @@ func waitFor(cmd *exec.Cmd, ended func()) error {
 
 // endReading lets a read return what the guard, which has ended, has written, and then the end.
 func (s *channel) endReading() { _ = s.CloseRead() }
+
+// Lock makes this process the one of its user and machine that works under a lease, until it is closed or the
+// process ends.
+func Lock(name string) (io.Closer, error) {
+	return net.Listen("unix", fmt.Sprintf("@tenure-%d-%x", os.Getuid(), sha256.Sum256([]byte(name))))
+}
 
 func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
