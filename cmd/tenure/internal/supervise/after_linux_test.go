@@ -208,3 +208,25 @@ func TestTheCommandAfterAProgramRunsOnce(t *testing.T) {
 		t.Errorf("it ran %d times, with the start", lines())
 	}
 }
+
+// remains is a lease that is not renewed.
+type remains time.Duration
+
+func (r remains) Remaining() time.Duration { return time.Duration(r) }
+
+// The device would reset the machine only after the lease has passed; it is stopped.
+func TestAProgramDoesNotStartWhereTheWatchdogOutlastsTheLease(t *testing.T) {
+	device, err := os.Create(filepath.Join(t.TempDir(), "watchdog"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dog := &watchdog.Dog{File: device, Timeout: 3 * time.Second}
+	o := Options{Path: "/bin/sh", Args: []string{"sh", "-c", "exit 3"}, TTL: 10 * time.Second, Grace: time.Second, Watchdog: dog}
+	status, err := Run(t.Context(), remains(2*time.Second), o)
+	if err != nil || !status.NeverStarted() {
+		t.Errorf("%v, %v", status, err)
+	}
+	if got, err := os.ReadFile(device.Name()); err != nil || string(got) != "V" {
+		t.Errorf("the device got %q, %v", got, err)
+	}
+}
