@@ -4,16 +4,19 @@ package events
 import (
 	"context"
 	"log/slog"
+	"time"
 
+	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/loglimit"
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // Log writes lines about requests and clients. Close ends it. It is safe for concurrent use.
 type Log struct {
-	logger        *slog.Logger
-	forced, flaps *loglimit.Fair
+	logger                 *slog.Logger
+	forced, flaps, changes *loglimit.Fair
 }
 
 // NewLog returns a log that a logger writes.
@@ -21,6 +24,7 @@ func NewLog(logger *slog.Logger) *Log {
 	return &Log{
 		logger: logger,
 		forced: loglimit.NewFair(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
+		changes: loglimit.NewFair(logger, slog.LevelInfo, "the holder of a lease has changed"),
 		flaps: loglimit.NewFair(logger, slog.LevelWarn,
 			"connections with one client id end each other again and again: two programs probably use the same client id"),
 	}
@@ -63,8 +67,35 @@ func (l *Log) TakenOver(client *Client, id, user, remote, previous string) {
 	}
 }
 
+// followEvery is how often the changes of holders are read: most hand-overs are one line then.
+const followEvery = time.Second
+
+// Follow writes a line about each change of a holder, until ctx ends.
+func (l *Log) Follow(ctx context.Context, store *engine.Engine) {
+	for more := true; more; {
+		more = sleep.For(ctx, followEvery)
+		for _, n := range store.News() {
+			l.changed(&n)
+		}
+	}
+}
+
+// changed writes the line of a change.
+func (l *Log) changed(n *statestore.News) {
+	attributes := []any{"lease", logs.Name(n.Name), "cause", string(n.Cause)}
+	if n.From != "" {
+		without := time.Duration(n.GapMillis) * time.Millisecond
+		attributes = append(attributes, "from", logs.Name(n.From), "without_holder", without)
+	}
+	if n.To != "" {
+		attributes = append(attributes, "to", logs.Name(n.To), "token", n.Token)
+	}
+	l.changes.Log(n.Client, n.User, attributes...)
+}
+
 // Close writes the counts of the lines that were left out.
 func (l *Log) Close() {
 	l.forced.Close()
 	l.flaps.Close()
+	l.changes.Close()
 }
