@@ -53,6 +53,23 @@
 //	comes over MQTT 3.1.1                       answered by closing the connection
 //	has a message expiry that passed            refused in its PUBACK
 //
+// # How a connection ends
+//
+// disconnect.go has each reason, and the one function that ends a connection. The first reason counts; the status
+// page, the log and the client get it:
+//
+//	the client sends DISCONNECT 0x00              nothing is answered, and the Will is dropped
+//	the client has opened another connection      DISCONNECT 0x8E, after 50 ms
+//	the server stops                              DISCONNECT 0x8B
+//	a packet that is malformed or forbidden,      DISCONNECT with the reason, or CONNACK before the
+//	or larger than the user may send now          session; logged. Before MQTT 5 it is only closed
+//	a notification that does not fit, or a        closed, counted in Stats.SlowReaders, logged
+//	write that waits for 5 s
+//	a panic                                       closed, counted in Stats.Panics, logged
+//	silence, or a packet that is not complete,    closed
+//	for one and a half keep-alives
+//	too many that have not authenticated          closed, counted in Stats.Refused, logged
+//
 // # Wills
 //
 // A Will is refused at CONNECT if its client may not publish it, and dropped if that is so when
@@ -131,7 +148,7 @@
 //
 // With Options.Journal the keys, versions, tokens, fences and remembered replies survive a restart;
 // docs/operate.md says what that means for leases. A reply or a notification leaves after its
-// change is in the journal (it waits in internal/engine, and comes back in pendingReply.arrived), and the
+// change is in the journal (it waits in internal/engine, and comes back in pendingReply.arrived, packet.go), and the
 // request is acknowledged (PUBACK) before. Requests that change
 // nothing, renewals above all, are answered at once meanwhile. Beyond these bounds the server reads no
 // more from a connection until a commit is over:
@@ -154,13 +171,12 @@
 // # Goroutines and locks
 //
 // A connection has one goroutine, from its CONNECT to its Will (connection.serve, docs/adr/0010). It
-// checks each packet (gate, in an mqtt.Filter), and applies and answers it (connection.handle), in
+// checks each packet (gate, in an mqtt.Filter), and applies and answers it (connection.dispatch), in
 // turns (package fairqueue) so that no client can monopolize the processors. Another one, while there is
 // something to write that its own requests have not caused, writes replies, notifications (outbox) and messages
 // (package pubsub) to the client, in turns too. CONTRIBUTING.md has the order of the
 // locks.
 //
-// Two kinds of locks are not in that order: clientIDs.mu is held for a moment, and only Server.mu is
-// taken under it; connection.writing is held for a write, and connection.holding and, when a write fails, what
-// connection.end takes are taken under it.
+// Another lock is not in that order: connection.writing is held for a write, and connection.holding and, when a
+// write fails, what connection.endWaits takes are taken under it.
 package server

@@ -110,51 +110,6 @@ func TestInvariant38AClientMayRenewManyWatchedLeasesInOneWrite(t *testing.T) {
 	}
 }
 
-func TestAClientMayWatchTenThousandKeysUnlessOptionsSayOtherwise(t *testing.T) {
-	t.Parallel()
-	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
-	for i := range 10_000 {
-		if got := p.Do("KEYNOTIFY", strconv.Itoa(i)); got != "+OK\r\n" {
-			t.Fatalf("watch %d: %q", i, got)
-		}
-	}
-	if got, want := p.Do("KEYNOTIFY", "one more"), "-ERR the quota has been exceeded\r\n"; got != want {
-		t.Errorf("one more: %q, want %q", got, want)
-	}
-}
-
-func TestTheWatchesOfAClientMayTakeUpFourMebibytesUnlessOptionsSayOtherwise(t *testing.T) {
-	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
-	long := strings.Repeat("k", 30_000)
-	watches := 0
-	for ; p.Do("KEYNOTIFY", long+strconv.Itoa(watches)) == "+OK\r\n"; watches++ {
-		if watches > 200 {
-			break
-		}
-	}
-	if watches != 138 { // of 30,259 bytes at most, with what a watch counts beside its key
-		t.Errorf("%d watches of 30 kB were begun", watches)
-	}
-}
-
-func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
-	for _, options := range []server.Options{
-		{Addr: "127.0.0.1:0", MaxClients: -1},
-		{Addr: "127.0.0.1:0", PasswordChecks: -1},
-		{Addr: "127.0.0.1:0", MaxUnauthenticated: -1},
-		{Addr: "127.0.0.1:0", MaxUnauthenticatedPerAddress: -1},
-		{Addr: "127.0.0.1:0", Store: statestore.Options{DedupWindow: 1 << 16}},
-		{Addr: "127.0.0.1:0", Store: statestore.Options{MaxWatches: -1}},
-		{Addr: "127.0.0.1:0", Store: statestore.Options{LockPrefixes: []string{"lock/"}}},
-		{Addr: "127.0.0.1:0", Store: statestore.Options{Strict: true, LockPrefixes: []string{""}}},
-	} {
-		if s, err := server.New(options); err == nil {
-			_ = s.Close()
-			t.Errorf("%s was accepted", fmt.Sprintf("%+v", options))
-		}
-	}
-}
-
 // nothingWaits waits until no data waits for any connection.
 func nothingWaits(t *testing.T, s *server.Server) {
 	t.Helper()
@@ -179,8 +134,8 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 		if got := s.Usage().OutgoingBytes; got > 2*limit {
 			t.Fatalf("%d bytes wait", got)
 		}
-		if i > 1000 {
-			t.Fatal("after 64 MB that were not read, the client is still connected")
+		if i > 100 {
+			t.Fatal("after 6 MB that were not read, the client is still connected")
 		}
 	}
 	testsupport.MustHaveClients(t, s, 2)
@@ -189,68 +144,6 @@ func TestAClientThatFallsBehindOnNotificationsIsDisconnectedAndFreesItsRoom(t *t
 		t.Errorf("%d slow readers", got)
 	}
 	reader.MustBeSilent()
-}
-
-// A message of QoS 0 that does not fit is dropped. Its client stays connected, and its room is free
-// again when the client is gone.
-func TestMessagesOfQoS0BeyondTheBoundOfASessionAreDropped(t *testing.T) {
-	const limit = 4 * large
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{SessionBytes: limit}})
-	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
-	publisher, reader := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address), testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
-	deaf.Subscribe("t")
-	reader.Subscribe("t")
-	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
-	for i := 0; s.Stats().DroppedMessages["session full"] == 0; i++ {
-		publisher.Send(message)
-		reader.Next()
-		if got := s.Usage().WaitingBytes; got > 2*limit {
-			t.Fatalf("%d bytes wait", got)
-		}
-		if i > 1000 {
-			t.Fatal("nothing is dropped")
-		}
-	}
-	if got := s.Stats(); got.Connected != 3 {
-		t.Errorf("%+v", got)
-	}
-	_ = deaf.Conn.Close()
-	testsupport.MustHaveClients(t, s, 2)
-	nothingWaits(t, s)
-	before := s.Stats().DroppedMessages["session full"]
-	publisher.Send(message)
-	reader.Next()
-	if got := s.Stats().DroppedMessages["session full"]; got != before {
-		t.Errorf("%d messages were dropped for a client that is gone", got-before)
-	}
-}
-
-// One client may take only a part of the room that is left for all others.
-func TestAClientThatDoesNotReadLeavesRoomForOthers(t *testing.T) {
-	const all = 8 * large
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllSessionBytes: all}})
-	deaf := testsupport.ConnectPacket{ID: "deaf"}.Connect(t, address).ShrinkReadBuffer()
-	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	deaf.Subscribe("t")
-	message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
-	for i := 0; s.Stats().DroppedMessages["sessions full"] == 0; i++ {
-		publisher.Send(message)
-		publisher.Write([]byte{0xc0, 0})
-		publisher.Read()
-		if i > 1000 {
-			t.Fatal("nothing is dropped")
-		}
-	}
-	if got := s.Usage().WaitingBytes; got > all/2 {
-		t.Errorf("one session has %d bytes of %d", got, all)
-	}
-	reader := testsupport.ConnectPacket{ID: "reader"}.Connect(t, address)
-	reader.Subscribe("u")
-	message.Topic = "u"
-	publisher.Send(message)
-	if got := reader.Next(); len(got.Payload) != large {
-		t.Errorf("%d bytes came", len(got.Payload))
-	}
 }
 
 // Messages that fit wait, in order, for a client that is not connected. The others are dropped and
@@ -315,24 +208,15 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 		limit, most int
 		old         bool
 		code        byte
-	}{{0, 1000, false, 0x97}, {0, 1000, true, 0x80}, {7, 7, false, 0x97}} {
+	}{{0, 1000, false, 0x97}, {7, 7, true, 0x80}} {
 		t.Run(fmt.Sprintf("%+v", test), func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{Subscriptions: test.limit}})
+			address := testsupport.Start(t, server.Options{Limits: server.Limits{Subscriptions: test.limit}})
 			c := testsupport.ConnectPacket{ID: "p", Old: test.old}.Connect(t, address)
 			for _, filters := range slices.Collect(slices.Chunk(testsupport.Numbered(test.most), 100)) {
 				c.Subscribe(filters...)
 			}
-			mustGet := func(want byte, filter string) {
-				t.Helper()
-				if codes := c.Filter(1, 0, filter); codes[0] != want {
-					t.Errorf("SUBACK %#x for %q, want %#x", codes[0], filter, want)
-				}
-			}
 			if codes := c.Filter(1, 0, "more", "00000"); !bytes.Equal(codes, []byte{test.code, 1}) {
 				t.Errorf("SUBACK %x", codes)
-			}
-			if got := s.Usage().Subscriptions; got != test.most {
-				t.Errorf("%d subscriptions", got)
 			}
 			testsupport.ConnectPacket{ID: "q"}.Connect(t, address).Subscribe("more") // each client has its own
 			body := rawmqtt.Body(nil).Uint16(9)
@@ -341,58 +225,8 @@ func TestAClientMayHaveAThousandSubscriptionsUnlessOptionsSayOtherwise(t *testin
 			}
 			c.Write(rawmqtt.Packet(packets.UNSUBSCRIBE, 2, body.Text("00000")))
 			c.Read()
-			mustGet(1, "more")
-			mustGet(test.code, "00000")
+			c.Subscribe("more")
 		})
-	}
-}
-
-// A client beyond the limit is served, but its session ends with its connection.
-func TestAUserHasALimitedNumberOfKeptSessions(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Limits: server.Limits{SessionsPerUser: 2}})
-	login := func(id, user string) testsupport.ConnectPacket {
-		return testsupport.ConnectPacket{ID: id, User: user, Resume: true, Expiry: 600}
-	}
-	var ids []string
-	var clients []*testsupport.RawClient
-	for i := range 4 { // connected clients are not limited
-		ids = append(ids, fmt.Sprint("c", i))
-		c := login(ids[i], "alice").Connect(t, address)
-		c.Subscribe("t")
-		clients = append(clients, c)
-	}
-	for i, c := range clients {
-		if i%2 == 0 {
-			c.Disconnect()
-		} else {
-			_ = c.Conn.Close()
-		}
-		testsupport.MustHaveClients(t, s, len(clients)-i-1)
-	}
-	bob := login("b", "bob").Connect(t, address)
-	bob.Subscribe("t")
-	bob.Disconnect()
-	testsupport.MustHaveClients(t, s, 0)
-	if got := s.Usage(); got.Sessions != 3 || got.Subscriptions != 3 {
-		t.Errorf("kept: %+v", got)
-	}
-	if !login("b", "bob").Connect(t, address).Present {
-		t.Error("the session of another user was not kept")
-	}
-	for i, id := range ids {
-		if got := login(id, "alice").Connect(t, address).Present; got != (i < 2) {
-			t.Errorf("the session of client %d is present: %v", i, got)
-		}
-	}
-	testsupport.MustHaveClients(t, s, 5)
-	// A session that was taken up again, or has ended, makes room.
-	testsupport.ConnectPacket{ID: "c0", User: "alice"}.Connect(t, address).Disconnect()
-	testsupport.MustHaveClients(t, s, 4)
-	c := login("c4", "alice").Connect(t, address)
-	c.Disconnect()
-	testsupport.MustHaveClients(t, s, 4)
-	if !login("c4", "alice").Connect(t, address).Present {
-		t.Error("there was no room")
 	}
 }
 
@@ -440,29 +274,6 @@ func TestAServerRetainsNothing(t *testing.T) {
 	}
 }
 
-// The watches of all clients have a bound that one client cannot use up.
-func TestAllWatchesHaveABound(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Store: statestore.Options{MaxWatches: 1000, MaxAllWatchBytes: 100_000, MaxWatchBytes: 100_000}})
-	greedy, modest := testsupport.DialRaw(t, address, "greedy"), testsupport.DialRaw(t, address, "modest")
-	n := 0
-	for ; greedy.Do("KEYNOTIFY", fmt.Sprint("k", n)) == "+OK\r\n"; n++ {
-		if n > 1000 {
-			t.Fatal("there is no bound")
-		}
-	}
-	if got := s.Usage().Store; got.Watches != n || got.WatchBytes > 100_000 {
-		t.Errorf("%d watches: %+v", n, got)
-	}
-	_ = greedy.Conn.Close()
-	testsupport.MustHaveClients(t, s, 1)
-	if got := modest.Do("KEYNOTIFY", "k"); got != "+OK\r\n" {
-		t.Errorf("after the client is gone: %q", got)
-	}
-	if got := s.Usage().Store.Watches; got != 1 {
-		t.Errorf("%d watches", got)
-	}
-}
-
 // codeOf returns the return code or reason code in a CONNACK.
 func codeOf(connack []byte) byte {
 	_, header, _ := mqtt.Size(connack)
@@ -483,7 +294,7 @@ func TestInvariant56AnIdleConnectionDoesNotKeepItsLatestMessage(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
 		in := bufio.NewReaderSize(conn, 16)
-		for _, packet := range [][]byte{rawmqtt.Login{ClientID: "idle-" + strconv.Itoa(i), KeepAlive: 60}.Packet(), packet} {
+		for _, packet := range [][]byte{rawmqtt.Login{ID: "idle-" + strconv.Itoa(i), KeepAlive: 60}.Packet(), packet} {
 			if _, err := conn.Write(packet); err != nil {
 				t.Fatal(err)
 			}

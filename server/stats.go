@@ -3,7 +3,9 @@ package server
 import (
 	"maps"
 
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -119,8 +121,8 @@ func (s *Server) Usage() Usage {
 		SubscriptionBytes: messages.SubscriptionBytes,
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
-		OutgoingBytes:     s.quotas.outgoing.Used(),
-		ArrivingBytes:     s.quotas.arriving.Used(),
+		OutgoingBytes:     s.outgoing.Used(),
+		ArrivingBytes:     s.arriving.Used(),
 	}
 }
 
@@ -143,11 +145,13 @@ func (s *Server) Stats() Stats {
 	return stats
 }
 
-func (s *Server) countRefused(why RefusalReason) {
+// refused counts a connection that is refused, and logs a line about it.
+func (s *Server) refused(why RefusalReason, line int, attributes ...any) {
 	s.count(func(stats *Stats) {
 		stats.RefusedConnections++
 		stats.Refused[why]++
 	})
+	s.log(line, attributes...)
 }
 
 // count changes the statistics.
@@ -156,3 +160,7 @@ func (s *Server) count(change func(*Stats)) {
 	defer s.mu.Unlock()
 	change(&s.stats)
 }
+
+// State returns what the status page of the server shows. It takes milliseconds, and holds up requests for
+// less than one. Values of leases, which may be secret, are a part of it.
+func (s *Server) State() activity.State { return events.State(s.engine, s.seen) }

@@ -298,30 +298,6 @@ func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *test
 	}
 }
 
-func TestAFilterSaysOnceThatItWaitsForTheRestOfAPacket(t *testing.T) {
-	ping, publish := []byte{0xc0, 0}, []byte{0x30, 3, 0, 1, 'a'}
-	partial := 0
-	for _, test := range []struct {
-		name  string
-		reads [][]byte
-		want  int
-	}{
-		{"whole packets", [][]byte{ping, publish, slices.Concat(ping, publish)}, 0},
-		{"byte for byte", [][]byte{publish[:1], publish[1:2], publish[2:4], publish[4:]}, 1},
-		{"two in parts", [][]byte{publish[:2], slices.Concat(publish[2:], ping, publish[:3]), publish[3:]}, 2},
-	} {
-		partial = 0
-		var sources []io.Reader
-		for _, part := range test.reads {
-			sources = append(sources, bytes.NewReader(part))
-		}
-		f := NewFilter(io.MultiReader(sources...), FilterOptions{Partial: func() { partial++ }})
-		if err := drain(f); err != io.EOF || partial != test.want {
-			t.Errorf("%s: it said so %d times, want %d (%v)", test.name, partial, test.want, err)
-		}
-	}
-}
-
 func TestALargePacketNeedsRoomAndGivesItBack(t *testing.T) {
 	const size = 100_000
 	packet := append([]byte{0x30, 0xa0, 0x8d, 0x06}, make([]byte, size)...)

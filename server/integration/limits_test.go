@@ -1,89 +1,19 @@
 package integration_test
 
 import (
-	"bufio"
-	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"errors"
-	"fmt"
-	"io"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
-
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
-	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
-
-func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
-	t.Parallel()
-	const receiveMaximum, requests = 3, 20
-	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: receiveMaximum}}))
-	client := testsupport.Dial(t, through.Address(), transport.Options{})
-	through.Hold(testsupport.ToClient) // acknowledgements among them
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	results := make(chan error, requests)
-	for i := range requests {
-		go func() {
-			_, err := client.Set(ctx, fmt.Sprint("k", i), nil, transport.SetOptions{})
-			results <- err
-		}()
-	}
-	sent := 0
-	for range requests {
-		switch err := await.Receive(results); {
-		case errors.Is(err, transport.ErrOutcomeUnknown):
-			sent++
-		case !errors.Is(err, transport.ErrNotSent) || !strings.Contains(err.Error(), fmt.Sprint("Receive Maximum ", receiveMaximum)):
-			t.Errorf("%v, want ErrNotSent for the Receive Maximum", err)
-		}
-	}
-	if sent != receiveMaximum {
-		t.Errorf("%d requests were sent, and none is acknowledged", sent)
-	}
-	through.Release(testsupport.ToClient)
-	for i := range requests {
-		if _, err := client.Set(t.Context(), fmt.Sprint("k", i), nil, transport.SetOptions{}); err != nil {
-			t.Errorf("after the acknowledgements: %v", err)
-		}
-	}
-	if status := client.Connection(); status.Connections != 1 {
-		t.Errorf("the connection was lost: %+v", status)
-	}
-}
-
-func TestAnUnreadWatchDelaysNoReply(t *testing.T) {
-	t.Parallel()
-	address := testsupport.Start(t, server.Options{})
-	client, other := testsupport.Dial(t, address, transport.Options{}), testsupport.Dial(t, address, transport.Options{})
-	if _, err := client.Watch("k"); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 3000 { // more than are queued anywhere
-		if _, err := other.Set(t.Context(), "k", fmt.Append(nil, i), transport.SetOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if i%100 == 0 {
-			if _, err := client.Get(t.Context(), "k"); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if status := client.Connection(); status.Connections != 1 {
-		t.Errorf("the connection was lost: %+v", status)
-	}
-}
 
 func TestAValueThatIsLargerThanItsReaderTakesIsAnErrorAtOnce(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
@@ -121,61 +51,6 @@ func TestAValueThatIsLargerThanItsReaderTakesIsAnErrorAtOnce(t *testing.T) {
 	if status := reader.Connection(); status.Connections != 1 {
 		t.Errorf("the connection was lost: %+v", status)
 	}
-}
-
-func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllArrivingBytes: 48 << 10}})
-	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 40_000)}.Packet()
-	send := func(id string) (net.Conn, *bufio.Reader) {
-		t.Helper()
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
-		if _, err := conn.Write(rawmqtt.Login{ClientID: id, KeepAlive: 60}.Packet()); err != nil {
-			t.Fatal(err)
-		}
-		in := bufio.NewReader(conn)
-		if first, _, err := rawmqtt.Read(in, 1<<10); err != nil || first>>4 != packets.CONNACK {
-			t.Fatalf("%s: %x, %v", id, first, err)
-		}
-		_, _ = conn.Write(packet[:20_000]) // it has a buffer of 32 KiB then, of which 12 count
-		return conn, in
-	}
-	use := func(want func(int64) bool, what string) {
-		t.Helper()
-		for deadline := time.Now().Add(testsupport.Patience); !want(s.Usage().ArrivingBytes); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %d bytes are in use", what, s.Usage().ArrivingBytes)
-			}
-		}
-	}
-	first, _ := send("first")
-	use(func(used int64) bool { return used == 12<<10 }, "a packet has begun to arrive")
-	second, _ := send("second")
-	use(func(used int64) bool { return used == 24<<10 }, "another has begun")
-	_, inOfThird := send("third")
-	reason := "large packets of this user take as much as they may while they arrive: send fewer at a time"
-	// The rest of its packet may reset the connection.
-	if rest, err := io.ReadAll(inOfThird); string(rest) != string(mqtt.Encode(&packets.Disconnect{ReasonCode: 0x97, Properties: &packets.Properties{ReasonString: reason}})) {
-		t.Errorf("the third is told %q, %v", rest, err)
-	}
-	use(func(used int64) bool { return used == 24<<10 }, "the third is refused")
-	if got := testsupport.Connect(t, address, "small", nil).Do("SET", "k", "v"); got != "+OK\r\n" {
-		t.Errorf("a small request: %q", got)
-	}
-	_ = first.Close()
-	_ = second.Close()
-	use(func(used int64) bool { return used == 0 }, "the connections are over")
-	conn, in := send("fourth")
-	_, _ = conn.Write(packet[20_000:])
-	_, _ = conn.Write(rawmqtt.Packet(packets.PINGREQ, 0, nil))
-	if kind, _, err := rawmqtt.Read(in, 1<<10); err != nil || kind>>4 != packets.PINGRESP {
-		t.Errorf("afterwards there is no room for one: %x, %v", kind, err)
-	}
-	use(func(used int64) bool { return used == 0 }, "it was handled")
 }
 
 // By itself the kernel takes megabytes for a client that does not read.

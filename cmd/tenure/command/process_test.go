@@ -67,7 +67,7 @@ func TestLimitsOfFlagsAndThoseDerivedFromMaxMemoryAreLogged(t *testing.T) {
 	if len(lines) != 1 {
 		t.Fatalf("%d lines about limits in\n%s", len(lines), serve.stderr)
 	}
-	for _, want := range []string{" memory=536870912 ", " clients=819 ", " keys=77 ", " key-bytes=134217728 ", " session-bytes=1048576 "} {
+	for _, want := range []string{" memory=536870912 ", " clients=819 ", "MaxKeys:77 ", "MaxBytes:134217728 ", " SessionBytes:1048576 "} {
 		if !strings.Contains(lines[0], want) {
 			t.Errorf("%q is not in %s", want, lines[0])
 		}

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -67,7 +66,6 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&s.clientCA, "client-ca", "", "file with the authorities of client certificates, in PEM")
 	flags.StringVar(&s.auth, "auth", "", "file with users and rules, in YAML; password makes the hashes for it")
 	flags.BoolVar(&s.AllowInsecure, "insecure", false, "let other machines reach the server without TLS or authentication")
-	flags.DurationVar(&s.PacketTimeout, "packet-timeout", 30*time.Second, "how long a packet may take to arrive")
 	flags.Uint32Var(&s.MaxPacketSize, "max-packet-size", 1<<20, "largest MQTT packet in bytes; at least 1024")
 	settings.Bytes(flags, &s.MaxMemory, "max-memory", "how much memory the server should use at most, like 512MiB; "+
 		"limits that are not given are derived from it; 0 means no limit")
@@ -82,7 +80,6 @@ func (s *serveFlags) register(flags *pflag.FlagSet) {
 	bytes(&l.SessionBytes, "max-session-bytes", "messages that may wait for one client", "4MiB")
 	number(&l.SessionMessages, "max-session-messages", "messages that may wait for one client; 0 means 10000")
 	bytes(&l.AllSessionBytes, "max-all-session-bytes", "messages that may wait for all clients", "256MiB")
-	number(&l.SessionsPerUser, "max-sessions-per-user", "sessions kept for one user's disconnected clients; 0 means 100")
 	number(&l.Subscriptions, "max-subscriptions", "subscriptions of a client; 0 means 1000")
 	number(&s.PasswordChecks, "password-checks", "passwords that are checked at once; 0 means half of the processors")
 	number(&s.MaxUnauthenticated, "max-unauthenticated", "open connections that may be unauthenticated; 0 means 256")

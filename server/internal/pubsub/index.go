@@ -84,7 +84,11 @@ func (x *index[V]) search(topic string, step func(), found func(V)) {
 	if len(x.forms) == 0 {
 		return
 	}
-	levels := strings.Split(topic, "/")
+	var usual [16]string // so that most topics allocate nothing
+	levels := usual[:0]
+	for level := range strings.SplitSeq(topic, "/") {
+		levels = append(levels, level)
+	}
 	system := strings.HasPrefix(topic, "$") // matched by no wildcard at the beginning [MQTT-4.7.2-1]
 	try := func(f form) {
 		for plus := range x.forms[f] {

@@ -1,13 +1,14 @@
-// Package packetfuzz makes MQTT 5 packets that are right, or nearly, from a seed.
+// Package packetfuzz_test sends a server MQTT 5 packets that are right, or nearly, from a seed.
 //
-// Random bytes seldom get past the first check of a decoder. So a [Generator] knows the
+// Random bytes seldom get past the first check of a decoder. So a generator knows the
 // fields and the properties of each type of packet, and draws their values from small pools:
 // packets of different connections meet on the same topics, keys and client ids. Some of the
-// packets are then damaged, in a field or in their bytes. Its test sends them to a server
-// that runs under the race detector.
-package packetfuzz
+// packets are then damaged, in a field or in their bytes. `make fuzz-server` runs it under the race
+// detector.
+package packetfuzz_test
 
 import (
+	"bytes"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -19,9 +20,9 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// A Generator makes packets. The same seed makes the same ones in the same order. It serves
+// A generator makes packets. The same seed makes the same ones in the same order. It serves
 // one goroutine.
-type Generator struct {
+type generator struct {
 	random *rand.Rand
 	own    string // a client id that no other generator has
 	id     string // the client id of the last login
@@ -30,110 +31,98 @@ type Generator struct {
 	wild bool
 }
 
-// New returns a generator.
-func New(seed uint64) *Generator {
-	return &Generator{own: "own-" + strconv.FormatUint(seed, 36), random: rand.New(rand.NewPCG(seed, 0x7e47))}
+// newGenerator returns a generator.
+func newGenerator(seed uint64) *generator {
+	return &generator{own: "own-" + strconv.FormatUint(seed, 36), random: rand.New(rand.NewPCG(seed, 0x7e47))}
 }
 
 // clients are the client ids that take turns. The hex of "p" is "70".
 var clients = []string{"a", "b", "p", "70", "C2", "long-" + strings.Repeat("x", 60), ""}
 
 // oneIn reports true once in n times.
-func (g *Generator) oneIn(n int) bool { return g.random.IntN(n) == 0 }
+func (g *generator) oneIn(n int) bool { return g.random.IntN(n) == 0 }
 
 // wildly is oneIn on wild connections, and false on others.
-func (g *Generator) wildly(n int) bool { return g.wild && g.oneIn(n) }
+func (g *generator) wildly(n int) bool { return g.wild && g.oneIn(n) }
 
-func pick[T any](g *Generator, from ...T) T { return from[g.random.IntN(len(from))] }
+func pick[T any](g *generator, from ...T) T { return from[g.random.IntN(len(from))] }
 
 // tamely picks from values, and once in n times on wild connections from others.
-func tamely[T any](g *Generator, n int, values, wild []T) T {
+func tamely[T any](g *generator, n int, values, wild []T) T {
 	if g.wildly(n) {
 		return pick(g, wild...)
 	}
 	return pick(g, values...)
 }
 
-// Chance returns a number from 0 to n-1, for what else the user of a generator decides.
-func (g *Generator) Chance(n int) int { return g.random.IntN(n) }
+// chance returns a number from 0 to n-1, for what else the user of a generator decides.
+func (g *generator) chance(n int) int { return g.random.IntN(n) }
 
-// property is a property that a packet may have.
-type property struct {
-	oneIn int // how often it has it
-	wild  bool
-	value func(*Generator, rawmqtt.Body) rawmqtt.Body // appends it
-}
+// A property has the encoded forms of a property that a packet may have.
+type property []rawmqtt.Body
 
 // properties returns some of a list.
-func (g *Generator) properties(list ...property) (chosen rawmqtt.Body) {
-	for _, p := range list {
-		if g.oneIn(p.oneIn) && (g.wild || !p.wild) {
-			chosen = p.value(g, chosen)
+func (g *generator) properties(list []property) (chosen rawmqtt.Body) {
+	for _, forms := range list {
+		if g.oneIn(4) {
+			chosen = append(chosen, pick(g, forms...)...)
 		}
 	}
 	return chosen
 }
 
-// number is a property with a number of four bytes; byteOf, shortOf and textOf have others.
-func number(id byte, values ...uint32) func(*Generator, rawmqtt.Body) rawmqtt.Body {
-	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.Byte(id).Uint32(pick(g, values...)) }
+func numbers(id byte, values ...uint32) (forms property) {
+	for _, value := range values {
+		forms = append(forms, rawmqtt.Body{id}.Uint32(value))
+	}
+	return forms
 }
 
-func byteOf(id byte, values ...byte) func(*Generator, rawmqtt.Body) rawmqtt.Body {
-	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.Byte(id).Byte(pick(g, values...)) }
+func shorts(id byte, values ...uint16) (forms property) {
+	for _, value := range values {
+		forms = append(forms, rawmqtt.Body{id}.Uint16(value))
+	}
+	return forms
 }
 
-func shortOf(id byte, values ...uint16) func(*Generator, rawmqtt.Body) rawmqtt.Body {
-	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.Byte(id).Uint16(pick(g, values...)) }
+func manyUsers(counts ...int) (forms property) {
+	for _, n := range counts {
+		forms = append(forms, bytes.Repeat(rawmqtt.Body(nil).User("name", "value"), n))
+	}
+	return forms
 }
 
-func textOf(id byte, value func(*Generator) string) func(*Generator, rawmqtt.Body) rawmqtt.Body {
-	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.Byte(id).Text(value(g)) }
+func identifiers(values ...int) (forms property) {
+	for _, value := range values {
+		forms = append(forms, rawmqtt.Body{packets.PropSubscriptionIdentifier}.Variable(value))
+	}
+	return forms
 }
-
-func user(name string, value func(*Generator) string) func(*Generator, rawmqtt.Body) rawmqtt.Body {
-	return func(g *Generator, b rawmqtt.Body) rawmqtt.Body { return b.User(name, value(g)) }
-}
-
-func always(text string) func(*Generator) string { return func(*Generator) string { return text } }
 
 var (
-	userProperty = property{6, false, user("k", always("v"))}
-
 	loginProperties = []property{
-		{2, false, number(packets.PropSessionExpiryInterval, 0, 1, 1, 3600, 1<<32-1)},
-		{3, false, shortOf(packets.PropReceiveMaximum, 1, 2, 100, 65535)},
-		{4, false, number(packets.PropMaximumPacketSize, 1, 50, 400, 1<<20)},
-		{6, false, shortOf(packets.PropTopicAliasMaximum, 10)},
-		{6, false, byteOf(packets.PropRequestProblemInfo, 0, 1)},
-		{20, true, textOf(packets.PropAuthMethod, always("K8S-SAT"))},
-		userProperty,
+		numbers(packets.PropSessionExpiryInterval, 0, 1, 1, 3600, 1<<32-1),
+		shorts(packets.PropReceiveMaximum, 1, 2, 100, 65535),
+		numbers(packets.PropMaximumPacketSize, 1, 50, 400, 1<<20),
+		shorts(packets.PropTopicAliasMaximum, 10),
+		{{packets.PropRequestProblemInfo, 0}, {packets.PropRequestProblemInfo, 1}},
+		manyUsers(1),
 	}
 	messageProperties = []property{
-		{4, false, number(packets.PropMessageExpiry, 0, 1, 10, 1<<32-1)},
-		{4, false, textOf(packets.PropContentType, always("application/octet-stream"))},
-		{8, false, byteOf(packets.PropPayloadFormat, 0, 1)},
-		{8, false, func(g *Generator, b rawmqtt.Body) rawmqtt.Body {
-			for range pick(g, 1, 2, 30, 64, 65, 200) {
-				b = b.User("name", "value")
-			}
-			return b
-		}},
-		{40, true, shortOf(packets.PropTopicAlias, 0, 1, 65535)},
-		{40, true, func(_ *Generator, b rawmqtt.Body) rawmqtt.Body {
-			return b.Byte(packets.PropSubscriptionIdentifier).Variable(5)
-		}},
+		numbers(packets.PropMessageExpiry, 0, 1, 10, 1<<32-1),
+		{rawmqtt.Body{packets.PropContentType}.Text("application/octet-stream")},
+		{{packets.PropPayloadFormat, 0}, {packets.PropPayloadFormat, 1}},
+		manyUsers(1, 2, 30, 64, 65, 200),
 	}
-	subscribeProperties = []property{
-		{4, false, func(g *Generator, b rawmqtt.Body) rawmqtt.Body {
-			return b.Byte(packets.PropSubscriptionIdentifier).Variable(tamely(g, 5, []int{1, 127, 128, 268_435_455}, []int{0}))
-		}},
-		userProperty,
+	subscribeProperties = []property{identifiers(1, 127, 128, 268_435_455), manyUsers(1)}
+	// wildProperties are those that a server refuses.
+	wildProperties = []property{
+		{rawmqtt.Body{packets.PropAuthMethod}.Text("K8S-SAT")}, shorts(packets.PropTopicAlias, 0, 1, 65535), identifiers(0, 5),
 	}
 )
 
 // requestProperties are those of a request to the store, and often of other messages.
-func (g *Generator) requestProperties() rawmqtt.Body {
+func (g *generator) requestProperties() rawmqtt.Body {
 	topic := protocol.ResponseTopic(g.id)
 	if g.oneIn(6) {
 		topic = g.topic()
@@ -145,41 +134,53 @@ func (g *Generator) requestProperties() rawmqtt.Body {
 	if !g.oneIn(20) {
 		b = b.Byte(packets.PropCorrelationData).Text(pick(g, "0123456789abcdef", "0123456789abcdeg", strconv.Itoa(g.random.IntN(1_000)), strings.Repeat("c", 3_000)))
 	}
-	return append(append(b, g.properties(
-		property{3, false, user(protocol.PropertyTimestamp, (*Generator).timestamp)},
-		property{5, false, user(protocol.PropertyFencingToken, (*Generator).timestamp)},
-		property{10, false, user(protocol.PropertyStore, always("another"))},
-	)...), g.properties(messageProperties...)...)
+	for _, name := range []string{protocol.PropertyTimestamp, protocol.PropertyFencingToken} {
+		if g.oneIn(4) {
+			b = b.User(name, g.timestamp())
+		}
+	}
+	if g.oneIn(10) {
+		b = b.User(protocol.PropertyStore, "another")
+	}
+	return append(b, g.messageProperties()...)
+}
+
+func (g *generator) messageProperties() rawmqtt.Body {
+	list := g.properties(messageProperties)
+	if g.wildly(20) {
+		list = append(list, g.properties(wildProperties)...)
+	}
+	return list
 }
 
 // timestamp returns a hybrid logical clock as text, far from now or not one at times.
-func (g *Generator) timestamp() string {
+func (g *generator) timestamp() string {
 	wall := pick(g, "1000000000000", "1700000000000", "9000000000000000", "-1", "x")
 	return wall + ":" + strconv.Itoa(g.random.IntN(3)) + ":" + pick(g, "a", "b", "StateStore")
 }
 
-// Login returns a CONNECT, which is damaged less often than other packets: all that follows
+// login returns a CONNECT, which is damaged less often than other packets: all that follows
 // depends on it.
-func (g *Generator) Login() []byte {
+func (g *generator) login() []byte {
 	g.id, g.wild = g.own, g.oneIn(2)
 	if g.oneIn(2) {
 		g.id = pick(g, clients...)
 	}
-	login := rawmqtt.Login{
-		ClientID: g.id, KeepAlive: pick[uint16](g, 0, 1, 60, 65535), Resume: g.oneIn(2), Properties: g.properties(loginProperties...),
-		MQTT3: g.wildly(15),
+	connect := rawmqtt.Login{
+		ID: g.id, KeepAlive: pick[uint16](g, 0, 1, 60, 65535), Resume: g.oneIn(2), Properties: g.properties(loginProperties),
+		Old: g.wildly(15),
 	}
 	if g.oneIn(3) {
-		login.User = "user"
-		login.Password = pick(g, "", "password")
+		connect.User = "user"
+		connect.Password = pick(g, "", "password")
 	}
 	if g.oneIn(3) {
-		login.Will = &rawmqtt.Message{
+		connect.Will = &rawmqtt.Message{
 			Topic: pick(g, protocol.InvokeTopic, "a/b", g.topic()), QoS: g.qos(), Retain: g.wildly(4), Payload: g.command(),
-			Properties: append(g.requestProperties(), g.properties(property{3, false, number(packets.PropWillDelayInterval, 0, 1, 60)})...),
+			Properties: append(g.requestProperties(), g.properties([]property{numbers(packets.PropWillDelayInterval, 0, 1, 60)})...),
 		}
 	}
-	packet := login.Packet()
+	packet := connect.Packet()
 	if g.wildly(8) { // the version, which follows the name, is right for another form
 		packet = []byte(strings.Replace(string(packet), "MQTT\x05", "MQTT"+pick(g, "\x03", "\x04", "\x06", "\x84"), 1))
 	}
@@ -189,9 +190,9 @@ func (g *Generator) Login() []byte {
 	return packet
 }
 
-// Packet returns a packet as a client sends it after its login, or what a damaged client
+// packet returns a packet as a client sends it after its login, or what a damaged client
 // might.
-func (g *Generator) Packet() []byte {
+func (g *generator) packet() []byte {
 	packet := g.valid()
 	if g.wildly(4) {
 		packet = g.damaged(packet)
@@ -199,7 +200,7 @@ func (g *Generator) Packet() []byte {
 	return packet
 }
 
-func (g *Generator) valid() []byte {
+func (g *generator) valid() []byte {
 	n := g.random.IntN(100)
 	if !g.wild {
 		n = g.random.IntN(94)
@@ -217,9 +218,9 @@ func (g *Generator) valid() []byte {
 		return rawmqtt.Packet(packets.PINGREQ, 0, nil)
 	case n < 96:
 		return rawmqtt.Packet(packets.DISCONNECT, 0, pick(g, nil, rawmqtt.Body(nil).Byte(pick[byte](g, 0, 4, 0x81, 1)).
-			Properties(g.properties(property{2, false, number(packets.PropSessionExpiryInterval, 0, 1, 3600, 1<<32-1)}))))
+			Properties(g.properties(loginProperties[:1]))))
 	case n < 97:
-		return g.Login()
+		return g.login()
 	case n < 98:
 		return rawmqtt.Packet(packets.AUTH, 0, rawmqtt.Body(nil).Byte(0x19).Properties(rawmqtt.Body{packets.PropAuthMethod}.Text("K8S-SAT")))
 	default: // what only a server sends
@@ -228,13 +229,13 @@ func (g *Generator) valid() []byte {
 	}
 }
 
-func (g *Generator) packetID() uint16 { return pick[uint16](g, 1, 1, 2, 3, 4, 100, 65535) }
+func (g *generator) packetID() uint16 { return pick[uint16](g, 1, 1, 2, 3, 4, 100, 65535) }
 
 // qos is 1 mostly, and 2 on wild connections only: the server takes no more than 1.
-func (g *Generator) qos() byte { return tamely(g, 8, []byte{0, 1, 1, 1, 1, 1}, []byte{2, 2, 3}) }
+func (g *generator) qos() byte { return tamely(g, 8, []byte{0, 1, 1, 1, 1, 1}, []byte{2, 2, 3}) }
 
 // message returns a request to the store, or another message.
-func (g *Generator) message(request bool) []byte {
+func (g *generator) message(request bool) []byte {
 	m := rawmqtt.Message{
 		Topic: protocol.InvokeTopic, QoS: g.qos(), ID: g.packetID(), Retain: g.wildly(5),
 		Properties: g.requestProperties(), Payload: g.command(),
@@ -244,7 +245,7 @@ func (g *Generator) message(request bool) []byte {
 		m.QoS &= byte(g.random.IntN(4))
 	}
 	if !request && !g.oneIn(6) {
-		m.Properties = g.properties(messageProperties...)
+		m.Properties = g.messageProperties()
 	}
 	packet := m.Packet()
 	if m.QoS == 1 && g.oneIn(10) || g.wildly(20) {
@@ -254,7 +255,7 @@ func (g *Generator) message(request bool) []byte {
 }
 
 // topic returns the name of a topic, mostly one that may be published to.
-func (g *Generator) topic() string {
+func (g *generator) topic() string {
 	n := g.random.IntN(20)
 	if !g.wild && n >= 6 && n < 10 {
 		n = 10
@@ -283,10 +284,10 @@ func (g *Generator) topic() string {
 	}
 }
 
-func (g *Generator) level() string { return pick(g, "a", "b", "c", "1", "2") }
+func (g *generator) level() string { return pick(g, "a", "b", "c", "1", "2") }
 
 // filter returns what a client might subscribe to.
-func (g *Generator) filter() string {
+func (g *generator) filter() string {
 	levels := strings.Split(g.topic(), "/")
 	for range g.random.IntN(3) {
 		levels[g.random.IntN(len(levels))] = "+"
@@ -307,8 +308,8 @@ func (g *Generator) filter() string {
 	return filter
 }
 
-func (g *Generator) subscribe() []byte {
-	body := rawmqtt.Body(nil).Uint16(g.packetID()).Properties(g.properties(subscribeProperties...))
+func (g *generator) subscribe() []byte {
+	body := rawmqtt.Body(nil).Uint16(g.packetID()).Properties(g.properties(subscribeProperties))
 	for range tamely(g, 10, []int{1, 1, 1, 2, 3, 50, 101}, []int{0}) {
 		options := pick[byte](g, 0, 1, 2) | pick[byte](g, 0, 0, 0x04) | pick[byte](g, 0, 0, 0x08) | pick[byte](g, 0, 0, 0x10, 0x20)
 		if g.wildly(20) {
@@ -319,7 +320,7 @@ func (g *Generator) subscribe() []byte {
 	return rawmqtt.Packet(packets.SUBSCRIBE, 2, body)
 }
 
-func (g *Generator) unsubscribe() []byte {
+func (g *generator) unsubscribe() []byte {
 	body := rawmqtt.Body(nil).Uint16(g.packetID()).Properties(nil)
 	for range tamely(g, 10, []int{1, 1, 2, 10}, []int{0}) {
 		body = body.Text(g.filter())
@@ -327,7 +328,7 @@ func (g *Generator) unsubscribe() []byte {
 	return rawmqtt.Packet(packets.UNSUBSCRIBE, 2, body)
 }
 
-func (g *Generator) acknowledgement() []byte {
+func (g *generator) acknowledgement() []byte {
 	kind := tamely(g, 2, []byte{packets.PUBACK}, []byte{packets.PUBREC, packets.PUBREL, packets.PUBCOMP})
 	var flags byte
 	if kind == packets.PUBREL {
@@ -335,15 +336,15 @@ func (g *Generator) acknowledgement() []byte {
 	}
 	body := rawmqtt.Body(nil).Uint16(uint16(g.random.IntN(20)))
 	if g.oneIn(3) {
-		body = body.Byte(pick[byte](g, 0, 0x10, 0x80, 0x97)).Properties(g.properties(userProperty))
+		body = body.Byte(pick[byte](g, 0, 0x10, 0x80, 0x97)).Properties(g.properties(subscribeProperties[1:]))
 	}
 	return rawmqtt.Packet(kind, flags, body)
 }
 
-func (g *Generator) key() string { return pick(g, "k1", "k2", "k3", "locks/1", "", "\x00\xff") }
+func (g *generator) key() string { return pick(g, "k1", "k2", "k3", "locks/1", "", "\x00\xff") }
 
 // command returns the payload of a request to the store.
-func (g *Generator) command() []byte {
+func (g *generator) command() []byte {
 	key, value := g.key(), pick(g, "v", "w", g.id, g.id+":1", strings.Repeat("v", 5_000))
 	words := pick(g, []string{protocol.VerbSet, key, value}, []string{protocol.VerbSet, key, value}, []string{protocol.VerbGet, key},
 		[]string{protocol.VerbDel, key}, []string{protocol.VerbVDel, key, value}, []string{protocol.VerbKeyNotify, key})
@@ -365,7 +366,7 @@ func (g *Generator) command() []byte {
 
 // damaged changes a packet as a broken or hostile client would. Most changes leave a correct
 // header, so that the code that reads the fields finds the fault.
-func (g *Generator) damaged(packet []byte) []byte {
+func (g *generator) damaged(packet []byte) []byte {
 	if len(packet) < 2 {
 		return packet // it was damaged already
 	}
@@ -398,7 +399,7 @@ func (g *Generator) damaged(packet []byte) []byte {
 }
 
 // mangled changes some bytes.
-func (g *Generator) mangled(b []byte) []byte {
+func (g *generator) mangled(b []byte) []byte {
 	for range 1 + g.random.IntN(3) {
 		if len(b) == 0 {
 			return b
