@@ -96,6 +96,9 @@ func (s *Server) command(conn *connection, r *request) statestore.Command {
 	if r.forced != nil {
 		command.Forced = strings.Clone(shown.Cut(*r.forced))
 	}
+	if command.Verb == statestore.VerbKeyNotify {
+		_, command.Waits = r.User(protocol.PropertyWaiting)
+	}
 	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
 		command = command.Deny()
 	}

@@ -216,6 +216,7 @@ func (s *Server) serve(ctx context.Context) error {
 	s.tasks.Go(func() { stored <- s.engine.Run(expiry) })
 	s.began, s.restored = time.Now(), s.engine.RestoredClients()
 	s.tasks.Go(func() { s.sweepSessions(expiry) })
+	s.tasks.Go(func() { s.events.Follow(expiry, s.engine) })
 	s.engine.Begin()
 	s.listener.start()
 	s.logger.Info("listening", "address", s.Addr().String())

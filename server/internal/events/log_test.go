@@ -1,12 +1,17 @@
 package events
 
 import (
+	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/statestore"
@@ -52,6 +57,67 @@ func TestAFloodOfTakeOversIsABoundedNumberOfLines(t *testing.T) {
 				t.Errorf("%s: the client id of another user is not in the log", name)
 			}
 		}
+	})
+}
+
+// Each change of a holder is a line, a quick hand-over one, and no renewal is any. A flood of one user hides no other.
+func TestTheLogTellsEachChangeOfAHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		buffer := new(logbuffer.Buffer)
+		log := NewLog(buffer.Logger())
+		store, err := engine.Open(t.Context(), statestore.Options{Node: "s"}, nil, func(statestore.Notification) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		var tasks sync.WaitGroup
+		tasks.Go(func() { log.Follow(ctx, store) })
+		tasks.Go(func() { _ = store.Run(ctx) })
+		do := func(client string, words ...string) {
+			c := command(time.Now(), words...)
+			c.Client, c.User = client, client
+			store.Submit(*c, nil)
+		}
+		read := 0
+		told := func(want ...string) {
+			t.Helper()
+			time.Sleep(followEvery)
+			synctest.Wait()
+			var got []string
+			for line := range strings.Lines(buffer.String()[read:]) {
+				if strings.Contains(line, "lease=k") {
+					line = regexp.MustCompile(`\d+:\d:s`).ReplaceAllString(line, "T")
+					_, fields, _ := strings.Cut(strings.TrimSpace(line), `level=INFO msg="the holder of a lease has changed" lease=k `)
+					got = append(got, fields)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%q; want %q", got, want)
+			}
+			read = len(buffer.String())
+		}
+		do("a", "SET", "k", "a:1", "NX", "PX", "10000")
+		told("cause=acquired to=a token=T")
+		do("a", "SET", "k", "a:1", "NEX", "PX", "10000")
+		told()
+		do("a", "VDEL", "k", "a:1")
+		do("b", "SET", "k", "b:1", "NX", "PX", "10000")
+		told("cause=released from=a without_holder=0s to=b token=T")
+		time.Sleep(10 * time.Second)
+		told("cause=expired from=b without_holder=10s")
+		for i := range 1000 {
+			do("mallory", "SET", fmt.Sprint("x", i%200), "v", "NX", "PX", "1")
+			time.Sleep(10 * time.Millisecond)
+		}
+		do("c", "SET", "k", "c:1", "NX", "PX", "10000")
+		time.Sleep(followEvery)
+		if lines := strings.Count(buffer.String()[read:], "\n"); lines > 3*loglimit.Burst {
+			t.Errorf("%d lines of a flood", lines)
+		}
+		told("cause=expired from=b without_holder=22s to=c token=T")
+		stop()
+		tasks.Wait()
+		log.Close()
 	})
 }
 
