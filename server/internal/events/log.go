@@ -22,8 +22,8 @@ type Log struct {
 // NewLog returns a log that a logger writes.
 func NewLog(logger *slog.Logger) *Log {
 	return &Log{
-		logger: logger,
-		forced: loglimit.NewFair(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
+		logger:  logger,
+		forced:  loglimit.NewFair(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
 		changes: loglimit.NewFair(logger, slog.LevelInfo, "the holder of a lease has changed"),
 		flaps: loglimit.NewFair(logger, slog.LevelWarn,
 			"connections with one client id end each other again and again: two programs probably use the same client id"),
