@@ -24,6 +24,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
@@ -40,14 +41,20 @@ type holdFlags struct {
 	ttl, grace time.Duration
 	holder     string
 	instant    bool
+	after      string     // runs when the child is gone
+	warn       bool       // grace is a warning for programs that are no children
+	level      slog.Level // of the log
 }
 
 func (h *holdFlags) register(flags *pflag.FlagSet) {
 	h.connection.register(flags)
 	flags.DurationVar(&h.ttl, "ttl", 10*time.Second, "how long others wait after a crash: since the last renewal")
-	flags.DurationVar(&h.grace, "grace", 0, "how long the child has from SIGTERM to SIGKILL; default: a tenth of --ttl")
 	flags.StringVar(&h.holder, "holder", "", "name of the holder that others see; default: the client id")
 	flags.BoolVar(&h.instant, "instant", false, "release the lease, and kill the child, once the connection is lost")
+}
+
+func (h *holdFlags) registerGrace(flags *pflag.FlagSet) {
+	flags.DurationVar(&h.grace, "grace", 0, "how long the child has from SIGTERM to SIGKILL; default: a tenth of --ttl")
 }
 
 // leaseOptions returns the options of the lease, or which flags do not fit.
@@ -60,11 +67,22 @@ func (h *holdFlags) leaseOptions() (lease.Options, error) {
 	}
 	h.grace = cmp.Or(h.grace, h.ttl/10)
 	// The child gets SIGTERM when the tenure's context ends, and SIGKILL a margin before its deadline at the latest.
-	period := h.grace + supervise.Margin(h.ttl)
+	period := h.grace
+	switch {
+	case h.warn:
+	case h.after != "":
+		period += h.grace + supervise.Margin(h.ttl)
+	default:
+		period += supervise.Margin(h.ttl)
+	}
 	options := lease.Options{TTL: h.ttl, GracePeriod: period, Holder: h.holder, InstantFailover: h.instant}
-	if options.Validate() != nil {
+	switch err := options.Validate(); {
+	case err != nil && h.warn:
+		return options, usagef("--ttl %v cannot carry --warn %v: a renewal without an answer must leave time for another one "+
+			"and for --warn; make --ttl longer, or --warn shorter", h.ttl, h.grace)
+	case err != nil:
 		return options, usagef("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for "+
-			"another one, --grace, and %v for the kill; make --ttl longer, four times --grace and at least 500ms, "+
+			"another one, --grace (with --after twice), and %v for the kill; make --ttl longer, four times --grace and at least 500ms, "+
 			"or --grace shorter", h.ttl, h.grace, supervise.Margin(h.ttl))
 	}
 	return options, nil
@@ -123,7 +141,7 @@ type work func(ctx, waiting context.Context, p *holderProcess, o lease.Options) 
 // hold connects, and calls work with a context that ends with a signal. wait bounds the time until the lease is
 // held; 0: --timeout bounds the connection only.
 func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, wait time.Duration, work work) error {
-	logger, _, stop := startLog(cmd, slog.LevelInfo)
+	logger, _, stop := startLog(cmd, h.level)
 	defer stop()
 	o, err := h.leaseOptions()
 	if err != nil {
@@ -131,11 +149,13 @@ func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, wait time.Durat
 	}
 	p := &holderProcess{holdFlags: h, logger: logger, name: arguments[0], args: arguments[1:]}
 	p.signals = make(chan os.Signal, 16)
-	if p.path, err = findProgram(p.args[0]); err != nil {
-		return err
-	}
-	if err := supervise.CanSupervise(); err != nil {
-		return err
+	if !h.warn {
+		if p.path, err = findProgram(p.args[0]); err != nil {
+			return err
+		}
+		if err := supervise.CanSupervise(); err != nil {
+			return err
+		}
 	}
 	address, dialing, err := h.connection.options(logger)
 	if err != nil {
@@ -279,19 +299,30 @@ func childEnvironment() []string {
 	})
 }
 
+// environment is what the child and --after have, without a tenure.
+func (h *holderProcess) environment() []string {
+	return append(childEnvironment(), "TENURE_NAME="+h.name, "TENURE_HOLDER="+cmp.Or(h.holder, h.client.ClientID()))
+}
+
+// cleanUp runs --after where no child runs.
+func (h *holderProcess) cleanUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, h.grace)
+	defer cancel()
+	return supervise.Check(ctx, "--after", h.after, h.environment())
+}
+
 // runChild runs the child until it and all that it started are gone. ctx ends it. If the lease was
 // lost while the child ran, and nothing else ended the child, the error has exitLost.
-func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, token hlc.Token) (supervise.Status, error) {
+func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, token hlc.Token, dog *watchdog.Dog) (
+	supervise.Status, error) {
 	holder := cmp.Or(h.holder, h.client.ClientID())
 	h.logger.Info("the child starts", "lease", h.name, "token", token, "holder", holder, "command", h.args[0])
 	h.manager.Status("holding the lease " + h.name + " with token " + token.String() + ", and running " + h.args[0])
 	options := supervise.Options{
 		Name: h.name, Path: h.path, Args: h.args, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
-		Signals: h.signals, Logger: h.logger,
-		Env: append(childEnvironment(),
-			"TENURE_NAME="+h.name,
+		Signals: h.signals, Logger: h.logger, After: h.after, Watchdog: dog,
+		Env: append(h.environment(),
 			"TENURE_TOKEN="+token.String(),
-			"TENURE_HOLDER="+holder,
 			"TENURE_DEADLINE="+time.Now().Add(tenure.Remaining()).UTC().Format(time.RFC3339Nano)),
 	}
 	if h.instant {

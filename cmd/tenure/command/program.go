@@ -163,7 +163,7 @@ func (p Program) Command() *cobra.Command {
 	root.AddCommand(
 		serveCommand(p.Serve), attachCommand(p.Attach), passwordCommand(),
 		getCommand(), setCommand(), delCommand(), vdelCommand(), watchCommand(),
-		runCommand(), lockCommand(), holderCommand(), switchoverCommand(), releaseCommand(),
+		runCommand(), electCommand(), lockCommand(), holderCommand(), switchoverCommand(), releaseCommand(),
 		doctorCommand(), topCommand(), healthCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand(),
 		&cobra.Command{Use: "exit-codes", Short: "What the exit code of a command says", Long: exitHelp},

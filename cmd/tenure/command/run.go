@@ -4,21 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// runFlags are the flags of run: those of an election, and of a lease and a child.
-type runFlags struct {
+// candidateFlags are the flags that run and elect share: those of an election, and of its lease.
+type candidateFlags struct {
 	holdFlags
 	election election.Options
 	health   string
+	watchdog watchdog.Setting
 }
+
+func (c *candidateFlags) register(flags *pflag.FlagSet) {
+	c.holdFlags.register(flags)
+	e := &c.election
+	flags.IntVar(&e.Rank, "rank", 0, "0 is the preferred node; a node waits a while for nodes of a lower rank")
+	flags.DurationVar(&e.FailBackAfter, "fail-back", 0, "after how long to ask a leader of a worse rank to hand over")
+	flags.StringVar(&c.health, "health", "", "line for "+supervise.Shell+" that ends with 0 while this node can lead")
+	flags.DurationVar(&e.HealthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
+	flags.DurationVar(&e.HealthTimeout, "health-timeout", 0, "how long --health may take; default: a third of --ttl")
+	flags.Var(&c.watchdog, "watchdog", "device that resets a leader that hangs: off, /dev/watchdog, or auto:/dev/watchdog")
+}
+
+// runFlags are the flags of run.
+type runFlags struct{ candidateFlags }
 
 // runCommand is "tenure run".
 func runCommand() *cobra.Command {
@@ -41,29 +59,46 @@ the child and stands by. When the child ends by itself, run ends with its exit c
 			return r.hold(cmd, arguments, 0, r.run)
 		},
 	}
-	flags := cmd.Flags()
-	r.register(flags)
-	e := &r.election
-	flags.IntVar(&e.Rank, "rank", 0, "0 is the preferred node; a node waits a while for nodes of a lower rank")
-	flags.DurationVar(&e.FailBackAfter, "fail-back", 0, "after how long to ask a leader of a worse rank to hand over")
-	flags.StringVar(&r.health, "health", "", "line for "+supervise.Shell+" that ends with 0 while this node can lead")
-	flags.DurationVar(&e.HealthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
-	flags.DurationVar(&e.HealthTimeout, "health-timeout", 0, "how long --health may take; default: a third of --ttl")
+	r.register(cmd.Flags())
+	r.registerGrace(cmd.Flags())
+	cmd.Flags().StringVar(&r.after, "after", "", "line for "+supervise.Shell+" that runs when the child is gone, and at the start")
 	return cmd
 }
 
 // check refuses values that no flag type refuses.
-func (r *runFlags) check() error {
-	e := &r.election
+func (c *candidateFlags) check() error {
+	e := &c.election
 	switch {
 	case e.Rank < 0 || min(e.FailBackAfter, e.HealthEvery, e.HealthTimeout) < 0:
 		return errors.New("--rank, --fail-back, --health-every and --health-timeout cannot be negative")
-	case r.health == "" && (e.HealthEvery != 0 || e.HealthTimeout != 0):
+	case c.watchdog.Device != "" && c.ttl < watchdog.LeastTTL:
+		return fmt.Errorf("--watchdog needs a --ttl of %v at least: devices count in seconds", watchdog.LeastTTL)
+	case c.health == "" && (e.HealthEvery != 0 || e.HealthTimeout != 0):
 		return errors.New("--health-every and --health-timeout need --health")
-	case r.health != "":
-		e.Health = func(ctx context.Context) error { return supervise.Check(ctx, r.health, childEnvironment()) }
+	case c.health != "":
+		e.Health = func(ctx context.Context) error {
+			return supervise.Check(ctx, "--health", c.health, childEnvironment())
+		}
 	}
 	return nil
+}
+
+// options are the options of the election.
+func (c *candidateFlags) options(o lease.Options) election.Options {
+	options := c.election
+	options.TTL, options.Lease, options.Logger = o.TTL, o, o.Logger
+	options.Lease.TTL = 0
+	return options
+}
+
+// openWatchdog opens the watchdog of a term. A term does not start without a device that is required.
+func (c *candidateFlags) openWatchdog(logger *slog.Logger) (*watchdog.Dog, error) {
+	dog, required, err := c.watchdog.Open(c.ttl)
+	if err != nil && !required {
+		logger.Warn("leading without a watchdog", "error", err)
+		return nil, nil
+	}
+	return dog, err
 }
 
 // errChildEnded is the cause of the end of an election whose child ended by itself.
@@ -71,12 +106,14 @@ var errChildEnded = errors.New("the child ended")
 
 // run campaigns, and runs the child while this node leads.
 func (r *runFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options) error {
-	options := r.election
-	options.TTL, options.Lease, options.Logger = o.TTL, o, o.Logger
-	options.Lease.TTL = 0
-	elector, err := election.New(p.client, p.name, options)
+	elector, err := election.New(p.client, p.name, r.options(o))
 	if err != nil {
 		return err
+	}
+	if r.after != "" { // a crash may have left what it removes
+		if err := p.cleanUp(ctx); err != nil {
+			p.logger.Warn("what an earlier run may have left is not removed", "lease", p.name, "error", err)
+		}
 	}
 	electing, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -87,7 +124,11 @@ func (r *runFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options
 		if err != nil {
 			return err
 		}
-		status, err := p.runChild(term, t.Tenure(), token)
+		dog, err := r.openWatchdog(p.logger)
+		if err != nil {
+			return err
+		}
+		status, err := p.runChild(term, t.Tenure(), token, dog)
 		switch {
 		case errors.As(err, new(*exitError)):
 			last = &err
