@@ -242,7 +242,7 @@ func TestTheClientsThatWouldTakeOverAreShown(t *testing.T) {
 		giveUp()
 		shown("b has given up", "ranked")
 		stop()
-		tasks.Wait()
+		await.Done(tasks.Wait)
 	})
 }
 

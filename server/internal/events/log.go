@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/loglimit"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
@@ -17,12 +18,14 @@ import (
 type Log struct {
 	logger                 *slog.Logger
 	forced, flaps, changes *loglimit.Fair
+	denied                 *loglimit.Lines
 }
 
 // NewLog returns a log that a logger writes.
 func NewLog(logger *slog.Logger) *Log {
 	return &Log{
 		logger:  logger,
+		denied:  loglimit.NewLines(logger, slog.LevelWarn, "refused a request"),
 		forced:  loglimit.NewFair(logger, slog.LevelWarn, "a client has taken a lease from its holder by force"),
 		changes: loglimit.NewFair(logger, slog.LevelInfo, "the holder of a lease has changed"),
 		flaps: loglimit.NewFair(logger, slog.LevelWarn,
@@ -36,6 +39,11 @@ func (l *Log) Answered(command *statestore.Command, reply *statestore.Reply, rem
 		l.forced.Log(command.Client, command.User, "key", logs.Name(command.Key), "client", logs.Name(command.Client),
 			"user", logs.Name(command.User), "remote", remote, "reason", logs.Text(f.Forced),
 			"verb", command.Verb.String(), "holder", logs.Name(f.From))
+	}
+	switch reply.Err {
+	case protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued: // by rules
+		l.denied.Log("client", logs.Name(command.Client), "user", logs.Name(command.User), "remote", remote,
+			"verb", command.Verb.String(), "key", logs.Name(command.Key), "reason", reply.Err.Error())
 	}
 	if reply.Outcome == statestore.Expired || !l.logger.Enabled(context.Background(), slog.LevelDebug) {
 		return // else the attributes would be allocated for nothing
@@ -98,4 +106,5 @@ func (l *Log) Close() {
 	l.forced.Close()
 	l.flaps.Close()
 	l.changes.Close()
+	l.denied.Close()
 }

@@ -11,9 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/loglimit"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -116,9 +118,27 @@ func TestTheLogTellsEachChangeOfAHolder(t *testing.T) {
 		}
 		told("cause=expired from=b without_holder=22s to=c token=T")
 		stop()
-		tasks.Wait()
+		await.Done(tasks.Wait)
 		log.Close()
 	})
+}
+
+// Refusals by the rules of any store are told, at the rate of docs/security.md.
+func TestRefusalsByRulesAreABoundedNumberOfLines(t *testing.T) {
+	buffer := new(logbuffer.Buffer)
+	log := NewLog(buffer.Logger())
+	for _, refusal := range []error{protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued} {
+		for range 50 {
+			log.Answered(command(time.Now(), "DEL", "k"), &statestore.Reply{Err: refusal}, "")
+		}
+		if refusal == protocol.NotAuthorized && !strings.Contains(buffer.String(), `msg="refused a request" client=c user="" remote="" verb=DEL key=k reason="not authorized"`) {
+			t.Error(buffer)
+		}
+	}
+	log.Close()
+	if lines := strings.Count(buffer.String(), "\n"); lines < loglimit.Burst || lines > loglimit.Burst+3 {
+		t.Errorf("150 refusals are %d lines", lines)
+	}
 }
 
 func TestAForcedReleaseHasItsLineBesideAFloodOfAnotherUser(t *testing.T) {
