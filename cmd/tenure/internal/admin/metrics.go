@@ -138,8 +138,7 @@ func (s *scrape) leaseTotals() {
 		}
 	}
 	gauge(s, "tenure_leases_no_holder_max_seconds",
-		"The longest time that any lease has had no holder until now, whether or not clients wait for it; "+
-			"0 if each has one.", float64(longest)/1000)
+		"The longest time that any lease has had no holder until now; 0 if each has one.", float64(longest)/1000)
 	counter(s, "tenure_acquisitions_total", "Leases that were acquired.", s.Totals.Acquired)
 	counter(s, "tenure_renewals_total", "Renewals of leases.", s.Totals.Renewed)
 	for _, cause := range statestore.Causes[1:] { // each from the start, so that an increase from 0 to 1 is seen
@@ -180,7 +179,7 @@ func (s *scrape) leaseMetrics() {
 		gauge(s, "tenure_lease_no_holder_seconds", "How long the lease has had no holder, from its last renewal if it expired; 0 while it has one.",
 			without, "name", lease.Name)
 		gauge(s, "tenure_lease_down",
-			"1 while the lease has no holder although clients wait for it, or its last one has not released it; otherwise 0.",
+			"1 while the lease has no holder although clients wait for it, or its last one has not released it.",
 			truth(lease.Down), "name", lease.Name)
 		alone := 0.0
 		if lease.Gone != "" {
