@@ -397,8 +397,11 @@ func isFrom(client string) func(Waiter) bool {
 
 // gone notes that a client that may wait for a lease watches its key no more.
 func (s *Store) gone(now Instant, x *watch) {
+	if x.waiting.count == 0 {
+		return
+	}
 	e := s.entries[x.watched.key]
-	if x.waiting.count == 0 || e == nil || e.lease == nil {
+	if e == nil || e.lease == nil {
 		return
 	}
 	before := len(e.lease.asking)

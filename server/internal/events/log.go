@@ -92,11 +92,13 @@ func (l *Log) Follow(ctx context.Context, store *engine.Engine) {
 func (l *Log) changed(n *statestore.News) {
 	attributes := []any{"lease", logs.Name(n.Name), "cause", string(n.Cause)}
 	if n.From != "" {
-		without := time.Duration(n.GapMillis) * time.Millisecond
-		attributes = append(attributes, "from", logs.Name(n.From), "without_holder", without)
+		attributes = append(attributes, "from", logs.Name(n.From))
 	}
 	if n.To != "" {
 		attributes = append(attributes, "to", logs.Name(n.To), "token", n.Token)
+	}
+	if n.From != "" && n.To != "" {
+		attributes = append(attributes, "without_holder", time.Duration(n.GapMillis)*time.Millisecond)
 	}
 	l.changes.Log(n.Client, n.User, attributes...)
 }
