@@ -176,18 +176,18 @@ func (s *scrape) leaseMetrics() {
 		if !lease.Held {
 			without = float64(lease.NoHolderMillis) / 1000
 		}
-		gauge(s, "tenure_lease_no_holder_seconds", "How long the lease has had no holder, from its last renewal if it expired; 0 while it has one.",
+		gauge(s, "tenure_lease_no_holder_seconds", "Time since the release or the last renewal of a lease without holder, otherwise 0.",
 			without, "name", lease.Name)
 		gauge(s, "tenure_lease_down",
-			"1 while the lease has no holder although clients wait for it, or its last one has not released it.",
+			"1 while the lease has no holder although clients wait for it, or it was not released.",
 			truth(lease.Down), "name", lease.Name)
 		alone := 0.0
 		if lease.Gone != "" {
 			alone = max(0, s.At.Sub(lease.GoneSince).Seconds())
 		}
 		gauge(s, "tenure_lease_no_standby_seconds",
-			"How long ago the last other client that waited for the lease or held it ceased to; "+
-				"0 while one waits, or if there was none.", alone, "name", lease.Name)
+			"Time since the last client that stood by for the holder was gone; 0 while one waits, or if none did.",
+			alone, "name", lease.Name)
 		if !lease.Held {
 			continue
 		}
