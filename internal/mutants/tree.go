@@ -156,44 +156,41 @@ func (p *packageSource) declarations(name string) (found []declaration) {
 			continue
 		}
 		for _, d := range file.syntax.Decls {
-			for _, n := range named(d) {
-				if n.name == name {
-					found = append(found, declaration{n.node, file})
-				}
+			if node := declared(d, name); node != nil {
+				found = append(found, declaration{node, file})
 			}
 		}
 	}
 	return found
 }
 
-type namedNode struct {
-	name string
-	node ast.Node
-}
-
-// named returns the names that a declaration at the top level declares.
-func named(d ast.Decl) (names []namedNode) {
+// declared returns what a declaration at the top level declares with a name, or nil.
+func declared(d ast.Decl, name string) ast.Node {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
-		name := d.Name.Name
+		own := d.Name.Name
 		if d.Recv != nil {
 			receiver, _, _ := strings.Cut(types.ExprString(d.Recv.List[0].Type), "[")
-			name = strings.TrimPrefix(receiver, "*") + "." + name
+			own = strings.TrimPrefix(receiver, "*") + "." + own
 		}
-		return []namedNode{{name, d}}
+		if own == name {
+			return d
+		}
 	case *ast.GenDecl:
 		for _, spec := range d.Specs {
 			switch spec := spec.(type) {
 			case *ast.TypeSpec:
-				names = append(names, namedNode{spec.Name.Name, spec})
+				if spec.Name.Name == name {
+					return spec
+				}
 			case *ast.ValueSpec:
-				for _, n := range spec.Names {
-					names = append(names, namedNode{n.Name, spec})
+				if slices.ContainsFunc(spec.Names, func(n *ast.Ident) bool { return n.Name == name }) {
+					return spec
 				}
 			}
 		}
 	}
-	return names
+	return nil
 }
 
 // find returns where a node of a declaration, or several statements in a row, are a text.
