@@ -122,9 +122,6 @@ func (g *registers) check(h *History) {
 		g.recorder.violated(HistoriesAreLinearizable, "the history is %v:\n%v", verdict, h)
 	}
 	g.recorder.count(Histories, 1)
-	if h.Crashed() {
-		g.recorder.count(Crossed, 1)
-	}
 }
 
 // choose returns a key for one operation, which must call generation.inflight.Done. It returns

@@ -85,7 +85,6 @@ type Options struct {
 
 const (
 	startTimeout   = time.Minute
-	auditTimeout   = 20 * time.Second
 	requestTimeout = 2 * time.Second
 
 	// lifetime is about how long the store lives in a cycle.
@@ -113,10 +112,9 @@ func Run(ctx context.Context, store Store, options Options) (*Report, error) {
 		options: options, store: store, recorder: r,
 		random:    rand.New(rand.NewPCG(options.Seed, 1)),
 		registers: newRegisters(r, options.Strict, options.Patience),
-		renewals:  &renewals{recorder: r, ttl: 2 * options.TTL},
 	}
 	for i := range contests {
-		h.contests = append(h.contests, newContest(r, i, options.TTL))
+		h.contests = append(h.contests, &contest{recorder: r, name: fmt.Sprintf("lease/%d", i), ttl: options.TTL})
 	}
 	if raw, ok := store.(RawDialer); ok {
 		r.report.redelivers = true
@@ -136,7 +134,6 @@ type harness struct {
 	cycles   int
 
 	registers    *registers
-	renewals     *renewals
 	contests     []*contest
 	redeliveries []*redeliveries // none if the store has no RawDialer
 
@@ -222,10 +219,6 @@ func (h *harness) work(ctx context.Context) {
 		h.do(func(random *rand.Rand) { h.registers.use(ctx, h.sessions[i], random) })
 	}
 	others := h.sessions[randomly:]
-	for i, of := range []*session{h.sessions[0], others[7]} {
-		s := &session{Client: of.Client, recorder: h.recorder, number: of.number, turn: turnOfRenewals}
-		h.do(func(random *rand.Rand) { h.renewals.renew(ctx, s, fmt.Sprintf("renewed/%d", i), random) })
-	}
 	for _, c := range h.contests {
 		for i := range contenders {
 			h.do(func(random *rand.Rand) { c.contend(ctx, others[4+i], random) })
@@ -233,7 +226,6 @@ func (h *harness) work(ctx context.Context) {
 		h.do(func(random *rand.Rand) {
 			for ctx.Err() == nil {
 				c.probe(ctx, others[2])
-				c.intrude(ctx, others[3], random)
 				sleep.For(ctx, time.Duration(random.IntN(30))*time.Millisecond)
 			}
 		})
@@ -307,14 +299,6 @@ func (h *harness) cycle(ctx context.Context) error {
 	}
 	restart.Ready = h.recorder.now()
 	h.recorder.restarted(restart)
-	if h.recorder.turn.Load() != turnOfAll {
-		h.recorder.turn.Store(turnOfRedeliveries)
-		sleep.For(ctx, turn/2)
-		h.recorder.turn.Store(turnOfAll)
-	}
-	for _, c := range h.contests {
-		c.restarted(restart)
-	}
 	h.rotate(ctx)
 	lasts := lifetime/5 + time.Duration(h.random.Int64N(int64(lifetime)))
 	if life.Point != "" {
@@ -323,7 +307,6 @@ func (h *harness) cycle(ctx context.Context) error {
 	end := time.NewTimer(lasts)
 	defer end.Stop()
 	enough := h.recorder.count(Answered, 0) + requestsInLife
-	h.compare(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -334,27 +317,12 @@ func (h *harness) cycle(ctx context.Context) error {
 		case <-end.C:
 		}
 		if h.recorder.count(Answered, 0) >= enough || h.recorder.now() > restart.Ready+longestLife {
-			h.end(ctx)
+			h.recorder.died("at any time")
 			return nil
 		}
 		end.Reset(lifetime / 10) // the machine is busy
 	}
 }
-
-// end lets a life end that no failpoint ends: at any time, or while there are only renewals.
-func (h *harness) end(ctx context.Context) {
-	if len(h.redeliveries) == 0 || h.random.IntN(4) > 0 {
-		h.recorder.died("at any time")
-		return
-	}
-	h.recorder.died("while leases are renewed and nothing else")
-	h.recorder.turn.Store(turnOfRenewals)
-	sleep.For(ctx, turn)
-}
-
-// turn is how long it is the turn of some clients only: long enough for the requests of the others
-// to be answered.
-const turn = 60 * time.Millisecond
 
 // choose returns how the next life ends.
 func (h *harness) choose() Life {
@@ -382,14 +350,3 @@ func (h *harness) choose() Life {
 
 // clockErrors are by how much the clock of a store may be wrong when it starts.
 var clockErrors = []time.Duration{-time.Hour, -10 * time.Second, -time.Second, time.Second, 10 * time.Second, time.Hour}
-
-// compare reads what was written under tokens.
-func (h *harness) compare(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, auditTimeout)
-	defer cancel()
-	for _, c := range h.contests {
-		if !c.audit(ctx, h.audit) {
-			return
-		}
-	}
-}
