@@ -134,13 +134,7 @@ func TestInvariants32And33And35And37ATakeoverLosesNothingThatWasAcknowledged(t *
 				}
 			}
 			overlap := machines.StartOverlap(stores, "probe")
-			o := options(*cycles)
-			o.Progress = func(report *crashtest.Report) {
-				if report.Cycles%10 == 0 {
-					t.Log(report)
-				}
-			}
-			report, err := crashtest.Run(t.Context(), p, o)
+			report, err := crashtest.Run(t.Context(), p, options(*cycles))
 			answers, wrong := overlap.Close()
 			if err := errors.Join(err, p.close(), report.Err()); err != nil {
 				t.Error(err)

@@ -76,11 +76,6 @@ type Options struct {
 	// TTL is the lifetime of the leases; default 2 s. It should be longer than the store takes
 	// to start.
 	TTL time.Duration
-	// Patience bounds the check of one history; default 30 s. A history without a verdict is a
-	// violation.
-	Patience time.Duration
-	// Progress, if not nil, is called after each cycle.
-	Progress func(*Report)
 }
 
 const (
@@ -95,6 +90,10 @@ const (
 	contenders = 3
 	// skew is how far the clock of one client is ahead of the others.
 	skew = 40 * time.Second
+	// quiet is how long some lives begin without most clients.
+	quiet = 30 * time.Millisecond
+	// patience bounds the check of one history. A history without a verdict is a violation.
+	patience = 30 * time.Second
 	// A life that no failpoint ends lasts until so many requests were answered, or so long.
 	requestsInLife = 200
 	longestLife    = 20 * time.Second
@@ -106,12 +105,11 @@ const (
 func Run(ctx context.Context, store Store, options Options) (*Report, error) {
 	options.Cycles = cmp.Or(options.Cycles, 10)
 	options.TTL = cmp.Or(options.TTL, 2*time.Second)
-	options.Patience = cmp.Or(options.Patience, 30*time.Second)
 	r := newRecorder()
 	h := &harness{
 		options: options, store: store, recorder: r,
 		random:    rand.New(rand.NewPCG(options.Seed, 1)),
-		registers: newRegisters(r, options.Strict, options.Patience),
+		registers: newRegisters(r, options.Strict),
 	}
 	for i := range contests {
 		h.contests = append(h.contests, &contest{recorder: r, name: fmt.Sprintf("lease/%d", i), ttl: options.TTL})
@@ -159,9 +157,6 @@ func (h *harness) run(ctx context.Context) (err error) {
 			return err
 		}
 		h.cycles++
-		if h.options.Progress != nil {
-			h.options.Progress(h.recorder.reported(h.cycles))
-		}
 		select {
 		case <-h.recorder.broken:
 			return nil
@@ -286,6 +281,7 @@ func (h *harness) start(ctx context.Context, life Life) error {
 
 // cycle kills the store, starts it again, and compares.
 func (h *harness) cycle(ctx context.Context) error {
+	h.recorder.quiet.Store(len(h.redeliveries) > 0 && h.random.IntN(3) == 0)
 	if err := h.store.Kill(); err != nil {
 		return err
 	}
@@ -299,6 +295,10 @@ func (h *harness) cycle(ctx context.Context) error {
 	}
 	restart.Ready = h.recorder.now()
 	h.recorder.restarted(restart)
+	if h.recorder.quiet.Load() {
+		sleep.For(ctx, quiet)
+		h.recorder.quiet.Store(false)
+	}
 	h.rotate(ctx)
 	lasts := lifetime/5 + time.Duration(h.random.Int64N(int64(lifetime)))
 	if life.Point != "" {

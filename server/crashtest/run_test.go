@@ -62,11 +62,6 @@ func TestInvariants32And33And37ACrashLosesNothingThatWasAcknowledged(t *testing.
 					Cycles: cycles,
 					Seed:   *seed,
 					Strict: run.strict,
-					Progress: func(report *crashtest.Report) {
-						if report.Cycles%25 == 0 {
-							t.Log(report)
-						}
-					},
 				})
 				t.Logf("%s store, seed %d:\n%v", run.name, *seed, report)
 				if len(report.Violations) > 0 {
