@@ -31,10 +31,9 @@ type Elector struct {
 	campaigning context.Context // of the healthy period in which it waits for the lease; nil: it does not
 	since       time.Time       // when the campaign or the function of the term began
 	notified    <-chan error    // closed when the observer has returned from what was told last
-	untold      *Status         // a Standby that waits for the observer, and that a later one replaces; nil: none
 
 	tasks  sync.WaitGroup // what Run waits for
-	logged string         // the latest phase that was logged, with its cause; only tell uses it
+	logged string         // the latest phase that was logged, with its cause; only log uses it
 }
 
 // New returns an elector that campaigns for name, which is a key in the store.
@@ -52,7 +51,7 @@ func New(client *transport.Client, name string, options Options) (*Elector, erro
 	options.Lease.Holder = cmp.Or(options.Lease.Holder, client.ClientID())
 	options.Logger = client.Dispatched(options.Logger) // among the lines of the lease, which gets the program's
 	e := &Elector{client: client, options: options, status: Status{Phase: Stopped, Since: time.Now()}}
-	options.Lease.OnWaiting = e.waits
+	options.Lease.OnWaiting = e.standBy
 	var err error
 	if e.lease, err = lease.New(client, name, options.Lease); err != nil {
 		return nil, fmt.Errorf("election: %w", err)

@@ -44,10 +44,7 @@ func (e *Elector) call(name string, logged bool, function func() error) <-chan e
 		err := fmt.Errorf("%s ended its goroutine", name)
 		defer close(returned)
 		defer func() {
-			value := recover()
-			if failure, isError := value.(error); isError {
-				err = fmt.Errorf("%s panicked: %w\n%s", name, failure, debug.Stack())
-			} else if value != nil {
+			if value := recover(); value != nil {
 				err = fmt.Errorf("%s panicked: %v\n%s", name, value, debug.Stack())
 			}
 			if logged && err != nil {

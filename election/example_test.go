@@ -14,18 +14,25 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-func Example() {
+// dial stands for transport.Dial: the examples run without a broker.
+func dial() (client *transport.Client, end func()) {
 	store, err := transporttest.NewStore(statestore.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer store.Close()
-	// In a program: transport.Dial.
-	client, err := transport.NewClient(store.Connect("gateway-a"), transport.ClientOptions{})
+	client, err = transport.NewClient(store.Connect("gateway-a"), transport.ClientOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	return client, func() {
+		_ = client.Close()
+		store.Close()
+	}
+}
+
+func Example() {
+	client, end := dial()
+	defer end()
 
 	elector, err := election.New(client, "press-7/active", election.Options{
 		TTL:   2 * time.Second,
@@ -59,16 +66,8 @@ func Example() {
 // A node with a health check that fails hands over, whatever its function does, and
 // stays out until the check succeeds again.
 func ExampleOptions_health() {
-	store, err := transporttest.NewStore(statestore.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer store.Close()
-	client, err := transport.NewClient(store.Connect("gateway-a"), transport.ClientOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer client.Close()
+	client, end := dial()
+	defer end()
 
 	var drive atomic.Bool // what the check looks at
 	drive.Store(true)
@@ -106,16 +105,8 @@ func ExampleOptions_health() {
 
 // A status page, a metric or a log line asks for the status at any time.
 func ExampleElector_Status() {
-	store, err := transporttest.NewStore(statestore.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer store.Close()
-	client, err := transport.NewClient(store.Connect("gateway-a"), transport.ClientOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer client.Close()
+	client, end := dial()
+	defer end()
 	elector, err := election.New(client, "press-7/active", election.Options{TTL: 2 * time.Second})
 	if err != nil {
 		log.Fatal(err)

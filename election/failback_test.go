@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/election"
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/resp3"
@@ -20,20 +19,98 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// failBackRequest returns the value of the key.
-func (c *candidate) failBackRequest(t *testing.T) string {
+// request returns the value of the key of requests.
+func (c *candidate) request(t *testing.T) string {
 	t.Helper()
-	entry, err := c.client.Get(t.Context(), failBackKey)
+	entry, err := c.client.Get(t.Context(), requestsKey)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(entry.Value)
 }
 
-func (c *candidate) placeRequest(t *testing.T, value string) {
+// ranked is a set of candidates, of which the one at index n has rank n. They are
+// node-0, node-1 and so on.
+func ranked(t *testing.T, store *transporttest.Store, count int, options election.Options) []*candidate {
 	t.Helper()
-	if _, err := c.client.Set(t.Context(), failBackKey, []byte(value), transport.SetOptions{TTL: ttl}); err != nil {
-		t.Fatal(err)
+	candidates := make([]*candidate, count)
+	for rank := range count {
+		options.Rank = rank
+		candidates[rank] = newCandidate(t, store, fmt.Sprintf("node-%d", rank), options)
+	}
+	return candidates
+}
+
+func TestAFreeLeaseGoesToTheBestRank(t *testing.T) {
+	for _, silence := range []bool{false, true} {
+		for _, dies := range []bool{false, true} {
+			for lifetime := ttl; lifetime < 3*ttl; lifetime += ttl / 7 {
+				withStore(t, func(t *testing.T, store *transporttest.Store) {
+					leader := newCandidate(t, store, "leader", election.Options{HoldOff: 10 * ttl})
+					leader.run(t, serve)
+					synctest.Wait()
+					candidates := ranked(t, store, 4, election.Options{})
+					for i := range candidates {
+						c := candidates[len(candidates)-1-i] // the worst comes first
+						c.conn.Silence(silence)
+						c.run(t, serve)
+						synctest.Wait()
+					}
+					time.Sleep(lifetime)
+					leader.mustLead(t)
+					if dies {
+						leader.conn.Cut()
+					} else {
+						leader.Resign()
+					}
+					time.Sleep(2 * ttl)
+					candidates[0].mustLead(t)
+				})
+			}
+		}
+	}
+}
+
+func TestInvariant25AWorseRankThatIsAloneLeadsAfterItsTurn(t *testing.T) {
+	for _, silence := range []bool{false, true} {
+		withStore(t, func(t *testing.T, store *transporttest.Store) {
+			candidates := ranked(t, store, 3, election.Options{})
+			best, worst := candidates[0], candidates[2]
+			runBoth(t, best, worst)
+			worst.conn.Silence(silence)
+			time.Sleep(5 * ttl)
+			died := time.Now()
+			best.conn.Cut()
+			time.Sleep(2 * ttl)
+			active, _ := worst.last(election.Active)
+			if gap, limit := active.Since.Sub(died), ttl+ttl/10+2*ttl/8; active.Since.IsZero() || gap > limit {
+				t.Errorf("%v without a leader, want at most %v", gap, limit)
+			}
+		})
+	}
+}
+
+func TestANodeThatCrashedAsTheLeaderStaysOutForTTLAndHoldOff(t *testing.T) {
+	for _, holder := range []string{"", "press 7"} { // by client id
+		withStore(t, func(t *testing.T, store *transporttest.Store) {
+			options := election.Options{FailBackAfter: failBackAfter, Lease: lease.Options{Holder: holder}}
+			crashing := newCandidate(t, store, "node-0", options)
+			crashing.run(t, serve)
+			time.Sleep(ttl / 2)
+			crashing.conn.Cut() // no farewell
+			_ = crashing.client.Close()
+			again := newCandidate(t, store, "node-0", options)
+			began := time.Now()
+			again.run(t, serve)
+			synctest.Wait()
+			if standby, _ := again.last(election.Standby); !errors.Is(standby.Cause, election.ErrCrashed) {
+				t.Errorf("it stands by because of %v, want ErrCrashed", standby.Cause)
+			}
+			time.Sleep(3 * ttl) // no other node wants it
+			if active, terms := again.last(election.Active); terms != 1 || active.Since.Sub(began) != ttl+ttl/2 {
+				t.Errorf("it led %d times, after %v, want TTL + HoldOff", terms, active.Since.Sub(began))
+			}
+		})
 	}
 }
 
@@ -54,11 +131,10 @@ func TestAPreferredNodeGetsTheLeadBackAfterItsHoldDown(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				defer store.Close()
+				t.Cleanup(store.Close)
 				candidates := ranked(t, store, 2, election.Options{FailBackAfter: failBackAfter})
 				preferred, other := candidates[0], candidates[1]
 				for _, c := range candidates {
-					defer c.client.Close()
 					c.conn.Silence(test.silence)
 				}
 				other.run(t, serve)
@@ -66,36 +142,27 @@ func TestAPreferredNodeGetsTheLeadBackAfterItsHoldDown(t *testing.T) {
 				preferred.run(t, serve)
 				came := time.Now()
 				time.Sleep(failBackAfter + 4*ttl)
-				preferred.mustLead(t)
-				active, _ := preferred.last(election.Active)
-				if took := active.Since.Sub(came); took < failBackAfter || took > failBackAfter+test.late {
-					t.Errorf("it led %v after it came, want %v", took, failBackAfter)
+				if request := other.request(t); request != "" {
+					t.Errorf("the request %q was not deleted", request)
+				}
+				time.Sleep(20 * ttl)
+				active, terms := preferred.last(election.Active)
+				if took := active.Since.Sub(came); terms != 1 || took < failBackAfter || took > failBackAfter+test.late {
+					t.Errorf("it led %d times, %v after it came, want %v", terms, took, failBackAfter)
 				}
 				drained, _ := other.last(election.Draining)
 				if !errors.Is(drained.Cause, election.ErrYielded) || !strings.Contains(drained.Cause.Error(), `to "node-0" of rank 0`) {
 					t.Errorf("cause %v, want ErrYielded to node-0", drained.Cause)
 				}
-				if request := other.failBackRequest(t); request != "" {
-					t.Errorf("the request %q was not deleted", request)
-				}
-				time.Sleep(20 * ttl)
-				if _, terms := preferred.last(election.Active); terms != 1 {
-					t.Errorf("it led %d times", terms)
-				}
-				_, _ = preferred.stop(), other.stop()
 			})
 		})
 	}
 }
 
 func TestALeaderDoesNotYieldBeforeItLedForTheHoldDown(t *testing.T) {
-	for _, test := range []struct{ failBackAfter, want time.Duration }{
-		{failBackAfter, failBackAfter},
-		{0, ttl},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			store := transporttest.Start(t)
-			leader := newCandidate(t, store, "node-1", election.Options{Rank: 1, FailBackAfter: test.failBackAfter})
+	for failBackAfter, want := range map[time.Duration]time.Duration{failBackAfter: failBackAfter, 0: ttl} {
+		withStore(t, func(t *testing.T, store *transporttest.Store) {
+			leader := newCandidate(t, store, "node-1", election.Options{Rank: 1, FailBackAfter: failBackAfter})
 			hasty := newCandidate(t, store, "node-0", election.Options{FailBackAfter: 1})
 			leader.run(t, serve)
 			time.Sleep(ttl)
@@ -103,101 +170,11 @@ func TestALeaderDoesNotYieldBeforeItLedForTheHoldDown(t *testing.T) {
 			hasty.run(t, serve)
 			time.Sleep(10 * ttl)
 			hasty.mustLead(t)
-			if drained, _ := leader.last(election.Draining); drained.Since.Sub(began.Since) != test.want {
-				t.Errorf("it yielded after %v, want %v", drained.Since.Sub(began.Since), test.want)
+			if drained, _ := leader.last(election.Draining); drained.Since.Sub(began.Since) != want {
+				t.Errorf("it yielded after %v, want %v", drained.Since.Sub(began.Since), want)
 			}
-			_, _ = leader.stop(), hasty.stop()
 		})
 	}
-}
-
-func TestOnlyARequestOfABetterRankMakesALeaderHandOver(t *testing.T) {
-	for _, test := range []struct {
-		rank   int
-		value  string
-		yields bool
-	}{
-		{1, "other:0", true},
-		{2, "gateway:left:1", true}, // a colon is allowed
-		{1, "other:1", false},
-		{1, "other:2", false},
-		{0, "other:0", false},
-		{0, "other:-1", false},
-		{1, "other:-1", false},
-		{1, "other", false},
-		{1, "0", false},
-		{1, "other:", false},
-		{1, "other:0x0", false},
-		{1, "other:99999999999999999999", false},
-		{1, "", false},
-	} {
-		t.Run(fmt.Sprintf("rank %d, value %q", test.rank, test.value), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := transporttest.Start(t)
-				leader := newCandidate(t, store, "node-a", election.Options{Rank: test.rank})
-				other := newCandidate(t, store, "other", election.Options{})
-				leader.run(t, serve)
-				time.Sleep(5 * ttl)
-				other.placeRequest(t, test.value)
-				time.Sleep(ttl / 10)
-				if _, drained := leader.last(election.Draining); drained > 0 != test.yields {
-					t.Errorf("it yielded %v, want %v", drained > 0, test.yields)
-				}
-				_ = leader.stop()
-			})
-		})
-	}
-}
-
-// forger is a connection that also delivers notifications which no store sent.
-type forger struct {
-	*transporttest.Conn
-	events transport.Events
-}
-
-func (f *forger) Start(events transport.Events) {
-	f.events = events
-	f.Conn.Start(events)
-}
-
-func TestInvariant26AForgedNotificationOfAFailBackRequestEndsNoTerm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		conn := &forger{Conn: store.Connect("node-a")}
-		client, err := transport.NewClient(conn, transport.ClientOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		elector, err := election.New(client, name, election.Options{TTL: ttl, Rank: 1, Lease: lease.Options{}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		leader := &candidate{Elector: elector, client: client, conn: conn.Conn}
-		var ended atomic.Bool
-		leader.run(t, func(ctx context.Context, _ *election.Term) error {
-			await.Receive(ctx.Done())
-			ended.Store(true)
-			return nil
-		})
-		time.Sleep(5 * ttl)
-		looks := leader.requests(failBackKey)
-		for range 10 {
-			conn.events.Notify(transport.Notification{
-				Key:       failBackKey,
-				Payload:   resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", "forger:0"),
-				Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "forger"}.String(),
-			})
-			time.Sleep(ttl / 100)
-		}
-		if ended.Load() {
-			t.Error("a notification alone ended the term")
-		}
-		if got := looks(); got == 0 || got > 11 {
-			t.Errorf("%d looks after 10 notifications", got)
-		}
-		_ = leader.stop()
-	})
 }
 
 func TestAFailBackRequestIsDeletedWhenItsNodeLeadsEndsOrBecomesUnhealthy(t *testing.T) {
@@ -206,9 +183,8 @@ func TestAFailBackRequestIsDeletedWhenItsNodeLeadsEndsOrBecomesUnhealthy(t *test
 		end  func(preferred, leader *candidate, health *fitness)
 	}{
 		{"it leads", func(_, leader *candidate, _ *fitness) { leader.Resign() }},
-		{"it ends", func(preferred, _ *candidate, _ *fitness) { _ = preferred.stop() }},
 		{"it turns unhealthy", func(_, _ *candidate, health *fitness) { health.set(errJammed) }},
-		{"it ends and the first withdrawal is lost", func(preferred, _ *candidate, _ *fitness) {
+		{"it ends, and the first withdrawal is lost", func(preferred, _ *candidate, _ *fitness) {
 			var lost atomic.Bool
 			preferred.conn.SetFault(func(request transport.Request) transporttest.Fault {
 				withdrawal := strings.Contains(string(request.Payload), "VDEL")
@@ -223,89 +199,34 @@ func TestAFailBackRequestIsDeletedWhenItsNodeLeadsEndsOrBecomesUnhealthy(t *test
 			pair(t, election.Options{}, election.Options{FailBackAfter: ttl, Health: health.check, HealthEvery: every}, func(t *testing.T, leader, preferred *candidate) {
 				runBoth(t, leader, preferred)
 				time.Sleep(ttl - 1)
-				if request := leader.failBackRequest(t); request != "" {
+				if request := leader.request(t); request != "" {
 					t.Errorf("request %q before the time", request)
 				}
 				for range 10 { // for as long as it waits
 					time.Sleep(ttl)
-					if request := leader.failBackRequest(t); request != "node-b:0" {
+					if request := leader.request(t); request != "node-b:0" {
 						t.Errorf("request %q, want node-b:0", request)
 					}
 				}
 				test.end(preferred, leader, &health)
 				time.Sleep(2 * every)
-				if request := leader.failBackRequest(t); request != "" {
+				if request := leader.request(t); request != "" {
 					t.Errorf("the request %q was not deleted", request)
 				}
-				_, _ = leader.stop(), preferred.stop()
 			})
 		})
 	}
 }
 
-func TestAnUnhealthyNodeRestartsItsHoldDown(t *testing.T) {
-	var health fitness
-	pair(t, election.Options{}, election.Options{FailBackAfter: failBackAfter, Health: health.check, HealthEvery: every}, func(t *testing.T, leader, preferred *candidate) {
-		runBoth(t, leader, preferred)
-		for range 5 {
-			time.Sleep(failBackAfter - 5*every)
-			health.set(errJammed)
-			time.Sleep(2 * every)
-			health.set(nil)
-		}
-		time.Sleep(failBackAfter - every)
-		if request := leader.failBackRequest(t); request != "" {
-			t.Errorf("request %q of a node that was not healthy for long enough", request)
-		}
-		time.Sleep(3 * every)
-		if request := leader.failBackRequest(t); request == "" {
-			t.Error("no request of a node that was healthy for long enough")
-		}
-		_, _ = leader.stop(), preferred.stop()
-	})
-}
-
-func TestTheBestOfSeveralFailBackRequestsStands(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		leader := newCandidate(t, store, "leader", election.Options{}) // never hands over, because its rank is 0
-		candidates := ranked(t, store, 3, election.Options{FailBackAfter: ttl})
-		leader.run(t, serve)
-		synctest.Wait()
-		for _, step := range []struct {
-			comes int
-			want  string
-		}{{1, "node-1:1"}, {2, "node-1:1"}, {0, "node-0:0"}} {
-			candidates[step.comes].run(t, serve)
-			time.Sleep(ttl + ttl/3)
-			for range 30 {
-				time.Sleep(ttl / 10)
-				if request := leader.failBackRequest(t); request != step.want {
-					t.Fatalf("after rank %d came: request %q, want %q", step.comes, request, step.want)
-				}
-			}
-		}
-		leader.placeRequest(t, "nonsense")
-		time.Sleep(ttl)
-		if request := leader.failBackRequest(t); request != "node-0:0" {
-			t.Errorf("request %q stands, want node-0:0", request)
-		}
-		for _, c := range append(candidates, leader) {
-			_ = c.stop()
-		}
-	})
-}
-
 func TestWithoutTheRightToRequestFailBackAllElseWorks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		store.Authorize(func(_ string, _ statestore.Verb, key string) bool { return key != failBackKey })
+	withStore(t, func(t *testing.T, store *transporttest.Store) {
+		store.Authorize(func(_ string, _ statestore.Verb, key string) bool { return key != requestsKey })
 		candidates := ranked(t, store, 2, election.Options{FailBackAfter: ttl})
 		preferred, other := candidates[0], candidates[1]
 		other.run(t, serve)
 		time.Sleep(ttl)
 		preferred.run(t, serve)
-		requests := preferred.requests(failBackKey)
+		requests := preferred.requests(requestsKey)
 		time.Sleep(20 * ttl)
 		other.mustLead(t)
 		if got := requests(); got > 3*20 {
@@ -314,29 +235,214 @@ func TestWithoutTheRightToRequestFailBackAllElseWorks(t *testing.T) {
 		_ = other.stop()
 		time.Sleep(ttl)
 		preferred.mustLead(t)
-		_ = preferred.stop()
 	})
 }
 
-func TestAPreferredNodeThatIsRefusedTheLeaseDoesNotAskForIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		leader := newCandidate(t, store, "node-b", election.Options{Rank: 1, FailBackAfter: ttl})
+func TestInvariant26AForgedNotificationOfARequestEndsNoTerm(t *testing.T) {
+	withStore(t, func(t *testing.T, store *transporttest.Store) {
+		leader := newCandidate(t, store, "node-a", election.Options{Rank: 1})
 		leader.run(t, serve)
-		time.Sleep(ttl)
-		leader.mustLead(t)
-		preferred := newStubborn(t, store, "node-a", election.Options{FailBackAfter: ttl})
-		preferred.refuse(transport.ErrNotAuthorized)
-		preferred.run(t, serve)
-		time.Sleep(30 * ttl)
-		if _, terms := leader.last(election.Active); terms > 1 {
-			t.Errorf("the leader handed over %d times", terms-1)
+		time.Sleep(5 * ttl)
+		_, nonce, _ := strings.Cut(leader.leader(t).Value, ":")
+		looks := leader.requests(requestsKey)
+		for range 5 {
+			for _, value := range []string{"forger:0", "forger:state=ready&tenure=node-a%3A" + nonce + "&to=forger"} {
+				leader.conn.Forge(transport.Notification{Key: requestsKey, Payload: resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", value)})
+				time.Sleep(ttl / 100)
+			}
 		}
-		_ = preferred.stop()
-		preferred.refuse(nil)
-		preferred.run(t, serve)
-		time.Sleep(10 * ttl)
-		preferred.mustLead(t)
-		_, _ = leader.stop(), preferred.stop()
+		if _, drained := leader.last(election.Draining); drained > 0 {
+			t.Error("a notification alone ended the term")
+		}
+		if got := looks(); got == 0 || got > 11 {
+			t.Errorf("%d looks after 10 notifications", got)
+		}
+	})
+}
+
+func switchover(t *testing.T, client *transport.Client, to string, within time.Duration) (election.Switched, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	return election.Switchover(ctx, client, name, to)
+}
+
+// trio runs three candidates of the ranks, of which node-0 leads, and a client of an operator.
+func trio(t *testing.T, strict bool, options election.Options, ranks [3]int, test func(*testing.T, [3]*candidate, *transport.Client)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var storeOptions statestore.Options
+		if strict {
+			storeOptions = statestore.Options{Strict: true, LockPrefixes: []string{name}}
+		}
+		store, err := transporttest.NewStore(storeOptions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(store.Close)
+		operator, _ := store.Client(t, "operator", transport.ClientOptions{})
+		var candidates [3]*candidate
+		for i := range candidates {
+			options.Rank = ranks[i]
+			candidates[i] = newCandidate(t, store, fmt.Sprintf("node-%d", i), options)
+			candidates[i].run(t, serve)
+			time.Sleep(ttl)
+		}
+		candidates[0].mustLead(t)
+		test(t, candidates, operator)
+	})
+}
+
+func TestASwitchoverHandsOverToTheNamedCandidateWithoutADelay(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		strict  bool
+		options election.Options
+		ranks   [3]int
+		to      string
+	}{
+		{"equal ranks, the second", false, election.Options{}, [3]int{}, "node-1"},
+		{"the worst rank goes first", false, election.Options{}, [3]int{0, 1, 2}, "node-2"},
+		{"a rank that is not 0 leads", false, election.Options{}, [3]int{2, 2, 1}, "node-1"},
+		{"with fail-back", false, election.Options{FailBackAfter: failBackAfter}, [3]int{0, 1, 2}, "node-2"},
+		{"a strict store", true, election.Options{}, [3]int{}, "node-2"},
+		{"any", false, election.Options{}, [3]int{}, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			trio(t, test.strict, test.options, test.ranks, func(t *testing.T, candidates [3]*candidate, operator *transport.Client) {
+				switched, err := switchover(t, operator, test.to, 10*ttl)
+				if err != nil || switched.From.Name != "node-0" || switched.Gap > ttl/20 ||
+					test.to != "" && switched.To.Name != test.to || switched.To.Name == "node-0" {
+					t.Fatalf("%+v, %v", switched, err)
+				}
+				if drained, _ := candidates[0].last(election.Draining); !errors.Is(drained.Cause, election.ErrSwitchover) {
+					t.Errorf("the term ended with %v", drained.Cause)
+				}
+				time.Sleep(3 * ttl)
+				if holder := candidates[0].leader(t); holder.Value != switched.To.Value {
+					t.Errorf("%+v leads later; want the tenure that began then", holder)
+				}
+				if request := candidates[0].request(t); request != "" && test.options.FailBackAfter == 0 {
+					t.Errorf("%q is left", request)
+				}
+			})
+		})
+	}
+}
+
+func TestASwitchoverToANameThatIsNotThereEndsNoTerm(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		to     string
+		before func(candidates [3]*candidate)
+	}{
+		{"gone", "node-2", func(candidates [3]*candidate) { _ = candidates[2].stop() }},
+		{"cut off", "node-2", func(candidates [3]*candidate) {
+			candidates[2].conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{LoseRequest: true} })
+		}},
+		{"no other candidate", "", func(candidates [3]*candidate) {
+			_, _ = candidates[1].stop(), candidates[2].stop()
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			trio(t, false, election.Options{}, [3]int{}, func(t *testing.T, candidates [3]*candidate, operator *transport.Client) {
+				test.before(candidates)
+				switched, err := switchover(t, operator, test.to, 5*ttl)
+				if err == nil || !strings.Contains(err.Error(), "no such candidate is ready") || !errors.Is(err, context.DeadlineExceeded) || switched.To.Name != "node-0" {
+					t.Errorf("%+v, %v; want that no candidate is ready", switched, err)
+				}
+				if _, drained := candidates[0].last(election.Draining); drained > 0 || candidates[0].request(t) != "" {
+					t.Errorf("the leader drained %d times, and %q is left", drained, candidates[0].request(t))
+				}
+			})
+		})
+	}
+}
+
+func TestASwitchoverThatCannotBeEndsAtOnce(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		options election.Options
+		leaves  bool // no node leads
+		to      string
+		want    error
+	}{
+		{"the leader refuses", election.Options{RefuseSwitchover: true}, false, "node-1", election.ErrSwitchoverRefused},
+		{"no node leads", election.Options{}, true, "node-1", election.ErrNoLeader},
+		{"to the leader", election.Options{}, false, "node-0", nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			trio(t, false, test.options, [3]int{}, func(t *testing.T, candidates [3]*candidate, operator *transport.Client) {
+				for _, c := range candidates {
+					if test.leaves {
+						_ = c.stop()
+					}
+				}
+				began := time.Now()
+				if _, err := switchover(t, operator, test.to, 10*ttl); !errors.Is(err, test.want) || time.Since(began) > ttl {
+					t.Errorf("%v after %v, want %v at once", err, time.Since(began), test.want)
+				}
+				time.Sleep(5 * ttl)
+				if candidates[0].request(t) != "" || !test.leaves && candidates[0].leader(t).Name != "node-0" {
+					t.Errorf("%q is left, and %q leads", candidates[0].request(t), candidates[0].leader(t).Name)
+				}
+			})
+		})
+	}
+}
+
+func TestASwitchoverWaitsForALeaderThatDrains(t *testing.T) {
+	pair(t, election.Options{}, election.Options{}, func(t *testing.T, leader, next *candidate) {
+		leader.run(t, func(ctx context.Context, _ *election.Term) error {
+			await.Receive(ctx.Done())
+			time.Sleep(ttl / 4)
+			return nil
+		})
+		time.Sleep(ttl)
+		next.run(t, serve)
+		time.Sleep(ttl)
+		asked := time.Now()
+		switched, err := switchover(t, next.client, "node-b", 10*ttl)
+		if took := time.Since(asked); err != nil || switched.To.Name != "node-b" || took < ttl/4 || took > ttl/2 || switched.Gap > ttl/20 {
+			t.Errorf("%+v, %v after %v", switched, err, took)
+		}
+	})
+}
+
+func TestACandidateThatSaidItIsReadyAndDiesDelaysTheOthersByAQuarterOfATTL(t *testing.T) {
+	trio(t, false, election.Options{}, [3]int{}, func(t *testing.T, candidates [3]*candidate, operator *transport.Client) {
+		_, nonce, _ := strings.Cut(candidates[0].leader(t).Value, ":")
+		_ = candidates[2].stop() // its word is written by this test
+		asked := time.Now()
+		ready := []byte("node-2:state=ready&tenure=node-0%3A" + nonce + "&to=node-2")
+		if _, err := operator.Set(t.Context(), requestsKey, ready, transport.SetOptions{TTL: ttl}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(ttl/4 - ttl/20)
+		candidates[0].mustBeFree(t)
+		time.Sleep(ttl / 10)
+		candidates[1].mustLead(t)
+		if active, _ := candidates[1].last(election.Active); active.Since.Sub(asked) < ttl/4 {
+			t.Errorf("it led after %v", active.Since.Sub(asked))
+		}
+	})
+}
+
+func TestAnIdleElectorSendsNothingForSwitchovers(t *testing.T) {
+	trio(t, false, election.Options{}, [3]int{}, func(t *testing.T, candidates [3]*candidate, _ *transport.Client) {
+		leader, other := candidates[0].requests(requestsKey), candidates[1].requests(requestsKey)
+		time.Sleep(20 * ttl)
+		if leader() > 0 || other() > 0 {
+			t.Errorf("%d and %d requests in 20 TTL", leader(), other())
+		}
+	})
+}
+
+// The request is repeated each second, and a candidate of rank 1 answers after 1.25 s.
+func TestARepeatedRequestDoesNotPutOffTheAnswerOfACandidate(t *testing.T) {
+	pair(t, election.Options{TTL: 5 * ttl}, election.Options{TTL: 5 * ttl, Rank: 1}, func(t *testing.T, first, second *candidate) {
+		runBoth(t, first, second)
+		if switched, err := switchover(t, first.client, "", 5*time.Second); err != nil || switched.To.Name != "node-b" {
+			t.Errorf("%+v, %v", switched, err)
+		}
 	})
 }

@@ -23,6 +23,12 @@ const (
 	name = "press-7/active"
 	key  = "press-7/setpoint"
 	ttl  = 2 * time.Second
+
+	// every is a schedule of checks that is short beside the TTL.
+	every = ttl / 20
+
+	requestsKey   = name + "/bid"
+	failBackAfter = 5 * ttl
 )
 
 // candidate is one process that campaigns.
@@ -40,15 +46,19 @@ type candidate struct {
 
 func newCandidate(t *testing.T, store *transporttest.Store, id string, options election.Options) *candidate {
 	t.Helper()
-	c := &candidate{}
-	c.client, c.conn = store.Client(t, id, transport.ClientOptions{})
-	c.elect(t, options)
-	return c
+	conn := store.Connect(id)
+	return candidateOn(t, conn, conn, options)
 }
 
-// elect gives a candidate that has a client its elector.
-func (c *candidate) elect(t *testing.T, options election.Options) {
+// candidateOn returns a candidate with a connection that is, or goes over, one of a store.
+func candidateOn(t *testing.T, conn transport.Conn, over *transporttest.Conn, options election.Options) *candidate {
 	t.Helper()
+	client, err := transport.NewClient(conn, transport.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	c := &candidate{client: client, conn: over}
 	if options.TTL == 0 {
 		options.TTL = ttl
 	}
@@ -61,10 +71,10 @@ func (c *candidate) elect(t *testing.T, options election.Options) {
 			next(transition)
 		}
 	}
-	var err error
-	if c.Elector, err = election.New(c.client, name, options); err != nil {
+	if c.Elector, err = election.New(client, name, options); err != nil {
 		t.Fatal(err)
 	}
+	return c
 }
 
 // run campaigns until stop is called, at the latest at the end of the test: a release that is tried
@@ -87,16 +97,15 @@ func (c *candidate) stop() error {
 	return await.Receive(c.result)
 }
 
-// last returns the latest transition to a phase, and how many there were.
-func (c *candidate) last(phase election.Phase) (latest election.Status, count int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, transition := range c.transitions {
-		if transition.Phase == phase {
-			latest, count = transition, count+1
-		}
+// ended returns what Run returned, and whether it has.
+func (c *candidate) ended() (error, bool) {
+	synctest.Wait()
+	select {
+	case err := <-c.result:
+		return err, true
+	default:
+		return nil, false
 	}
-	return latest, count
 }
 
 // history returns all transitions so far.
@@ -106,8 +115,17 @@ func (c *candidate) history() []election.Status {
 	return slices.Clone(c.transitions)
 }
 
-func (c *candidate) phases() []election.Phase {
-	var phases []election.Phase
+// last returns the latest transition to a phase, and how many there were.
+func (c *candidate) last(phase election.Phase) (latest election.Status, count int) {
+	for _, transition := range c.history() {
+		if transition.Phase == phase {
+			latest, count = transition, count+1
+		}
+	}
+	return latest, count
+}
+
+func (c *candidate) phases() (phases []election.Phase) {
 	for _, transition := range c.history() {
 		phases = append(phases, transition.Phase)
 	}
@@ -128,28 +146,31 @@ func (c *candidate) requests(word string) (count func() int64) {
 }
 
 // leader asks the store which node leads.
-func (c *candidate) leader(t *testing.T) (lease.Holder, error) {
+func (c *candidate) leader(t *testing.T) lease.Holder {
 	t.Helper()
 	l, err := lease.New(c.client, name, lease.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l.Holder(t.Context())
+	holder, err := l.Holder(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return holder
 }
 
 func (c *candidate) mustLead(t *testing.T) {
 	t.Helper()
-	holder, err := c.leader(t)
-	if err != nil || holder.Name != c.client.ClientID() {
-		t.Fatalf("%+v leads, %v; want %s", holder, err, c.client.ClientID())
+	if holder := c.leader(t); holder.Name != c.client.ClientID() {
+		t.Fatalf("%+v leads; want %s", holder, c.client.ClientID())
 	}
 }
 
 // mustBeFree fails the test unless no node holds the lease.
 func (c *candidate) mustBeFree(t *testing.T) {
 	t.Helper()
-	if holder, err := c.leader(t); err != nil || holder.Held {
-		t.Errorf("%+v leads, %v; want no leader", holder, err)
+	if holder := c.leader(t); holder.Held {
+		t.Errorf("%+v leads; want no leader", holder)
 	}
 }
 
@@ -159,23 +180,18 @@ func serve(ctx context.Context, _ *election.Term) error {
 	return nil
 }
 
+// withStore runs a test in virtual time, with a store.
+func withStore(t *testing.T, test func(t *testing.T, store *transporttest.Store)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, transporttest.Start(t)) })
+}
+
 // pair makes two candidates in a bubble, each with options of its own.
 func pair(t *testing.T, a, b election.Options, test func(t *testing.T, first, second *candidate)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) { pairInBubble(t, a, b, test) })
-}
-
-// pairInBubble is pair for a test that is in a bubble already.
-func pairInBubble(t *testing.T, a, b election.Options, test func(t *testing.T, first, second *candidate)) {
-	t.Helper()
-	store := transporttest.Start(t)
-	test(t, newCandidate(t, store, "node-a", a), newCandidate(t, store, "node-b", b))
-}
-
-// inBubble runs a test in virtual time with two candidates that have the same options.
-func inBubble(t *testing.T, options election.Options, test func(t *testing.T, first, second *candidate)) {
-	t.Helper()
-	pair(t, options, options, test)
+	withStore(t, func(t *testing.T, store *transporttest.Store) {
+		test(t, newCandidate(t, store, "node-a", a), newCandidate(t, store, "node-b", b))
+	})
 }
 
 // runBoth makes first lead and second stand by.
@@ -191,43 +207,30 @@ func runBoth(t *testing.T, first, second *candidate) {
 var errJammed = errors.New("the press is jammed")
 
 // fitness is a health check that a test sets. The zero fitness is healthy.
-type fitness struct {
-	mu     sync.Mutex
-	reason error
-	calls  int
-}
+type fitness struct{ reason atomic.Pointer[error] }
 
-func (f *fitness) set(reason error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.reason = reason
-}
+func (f *fitness) set(reason error) { f.reason.Store(&reason) }
 
 func (f *fitness) check(context.Context) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.calls++
-	return f.reason
+	if reason := f.reason.Load(); reason != nil {
+		return *reason
+	}
+	return nil
 }
-
-// every is a schedule of checks that is short beside the TTL.
-const every = ttl / 20
 
 // suspendedClock is the clock of a machine that a test suspends: no timer notices.
 type suspendedClock struct{ by atomic.Int64 }
 
-// clock returns the time on the machine.
 func (s *suspendedClock) clock() func() time.Duration {
 	steady := lease.SystemClock
 	return func() time.Duration { return steady() + time.Duration(s.by.Load()) }
 }
 
-// suspend makes the clock jump.
 func (s *suspendedClock) suspend(by time.Duration) { s.by.Store(int64(by)) }
 
 // stubborn is a candidate for which a test can refuse SETs of the lease's key, with any error.
 type stubborn struct {
-	candidate
+	*candidate
 	refusal atomic.Pointer[error]
 	asked   atomic.Int64
 }
@@ -266,31 +269,7 @@ func (s *stubborn) refuse(refusal error) {
 func newStubborn(t *testing.T, store *transporttest.Store, id string, options election.Options) *stubborn {
 	t.Helper()
 	s := &stubborn{}
-	s.conn = store.Connect(id)
-	client, err := transport.NewClient(stubbornConn{s.conn, s}, transport.ClientOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	s.client = client
-	s.elect(t, options)
+	conn := store.Connect(id)
+	s.candidate = candidateOn(t, stubbornConn{conn, s}, conn, options)
 	return s
-}
-
-// journal is what happened, in order.
-type journal struct {
-	mu     sync.Mutex
-	events []string
-}
-
-func (j *journal) add(event string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.events = append(j.events, event)
-}
-
-func (j *journal) String() string {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return strings.Join(j.events, " ")
 }

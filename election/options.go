@@ -79,8 +79,7 @@ type Options struct {
 	// lasts without renewal. If that passes before the term's function has started, the lease
 	// is released, with ErrNotReady as the cause, and the node stays out until the Observer has
 	// returned, and for HoldOff more. If it passes in Draining, the lease is released and the
-	// next campaign waits for the Observer. Of several Standbys that come while the Observer is
-	// busy it gets the latest only. Run waits for it before it returns.
+	// next campaign waits for the Observer. In Standby the campaign waits for it. Run waits for it before it returns.
 	Observer func(Status)
 	// Logger receives what cannot be returned to a caller: at level Info when this node leads,
 	// when no longer, and why not, once for each change; at level Warn and above what goes

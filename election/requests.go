@@ -271,7 +271,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 }
 
 func (f *follower) read(ctx context.Context) request {
-	entry, err := f.client.GetWith(ctx, f.key, transport.GetOptions{Binding: f.options.bounded()})
+	entry, err := f.client.GetWith(ctx, f.key, f.options.bounded())
 	if err == nil {
 		return parseRequest(entry)
 	}

@@ -11,57 +11,44 @@ import (
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 func TestRunEndsWithItsContextOrItsClient(t *testing.T) {
-	ends := []struct {
-		name string
-		end  func(*transporttest.Store, *candidate)
-		want error
-	}{
-		{"the client is closed", func(_ *transporttest.Store, c *candidate) { _ = c.client.Close() }, transport.ErrClosed},
-		{"the client is taken over", func(s *transporttest.Store, c *candidate) { s.Connect(c.client.ClientID()) }, transport.ErrSessionTakenOver},
-		{"the context is cancelled", func(_ *transporttest.Store, c *candidate) { c.cancel() }, context.Canceled},
-	}
 	for _, state := range []string{"it leads", "it waits", "it is unhealthy", "it is held off"} {
-		for _, test := range ends {
-			t.Run(state+", "+test.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					store := transporttest.Start(t)
-					var health fitness
-					ending := newCandidate(t, store, "node-a", election.Options{Health: health.check, HoldOff: time.Hour})
-					other := newCandidate(t, store, "node-b", election.Options{})
-					if state == "it waits" {
-						runBoth(t, other, ending)
-					} else {
-						runBoth(t, ending, other)
+		for want, end := range map[error]func(*transporttest.Store, *candidate){
+			transport.ErrClosed:           func(_ *transporttest.Store, c *candidate) { _ = c.client.Close() },
+			transport.ErrSessionTakenOver: func(s *transporttest.Store, c *candidate) { s.Connect("node-a") },
+			context.Canceled:              func(_ *transporttest.Store, c *candidate) { c.cancel() },
+		} {
+			withStore(t, func(t *testing.T, store *transporttest.Store) {
+				var health fitness
+				ending := newCandidate(t, store, "node-a", election.Options{Health: health.check, HoldOff: time.Hour})
+				other := newCandidate(t, store, "node-b", election.Options{})
+				if state == "it waits" {
+					runBoth(t, other, ending)
+				} else {
+					runBoth(t, ending, other)
+				}
+				if state == "it is held off" {
+					ending.Resign()
+				} else if state == "it is unhealthy" {
+					health.set(errJammed)
+				}
+				time.Sleep(ttl)
+				end(store, ending)
+				time.Sleep(3 * ttl) // less than the hold-off
+				if err, ended := ending.ended(); !ended || !errors.Is(err, want) {
+					t.Errorf("%s: Run has returned %t, %v, want %v", state, ended, err, want)
+				}
+				if want == transport.ErrClosed {
+					if err := ending.Run(t.Context(), serve); !errors.Is(err, want) {
+						t.Errorf("Run with a closed client: %v, want ErrClosed", err)
 					}
-					if state == "it is held off" {
-						ending.Resign()
-					} else if state == "it is unhealthy" {
-						health.set(errJammed)
-					}
-					time.Sleep(ttl)
-					test.end(store, ending)
-					time.Sleep(3 * ttl) // less than the hold-off
-					select {
-					case err := <-ending.result:
-						if !errors.Is(err, test.want) {
-							t.Errorf("Run returned %v, want %v", err, test.want)
-						}
-					default:
-						t.Error("Run has not returned")
-					}
-					if errors.Is(test.want, transport.ErrClosed) {
-						if err := ending.Run(t.Context(), serve); !errors.Is(err, transport.ErrClosed) {
-							t.Errorf("Run with a closed client: %v, want ErrClosed", err)
-						}
-					}
-					_, _ = other.stop(), ending.stop()
-				})
+				}
 			})
 		}
 	}
@@ -84,43 +71,73 @@ func (c slowToEnd) Start(events transport.Events) {
 
 // A request may fail before the client reports its end.
 func TestRunEndsWhenARequestFailsPermanently(t *testing.T) {
-	for _, state := range []string{"it leads", "it waits"} {
-		t.Run(state, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := transporttest.Start(t)
-				ending, report := &candidate{conn: store.Connect("node-a")}, make(chan struct{})
-				client, err := transport.NewClient(slowToEnd{ending.conn, report}, transport.ClientOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer client.Close()
-				defer close(report)
-				ending.client = client
-				ending.elect(t, election.Options{HoldOff: time.Hour})
-				other := newCandidate(t, store, "node-b", election.Options{})
-				if state == "it waits" {
-					runBoth(t, other, ending)
-				} else {
-					runBoth(t, ending, other)
-				}
-				go store.Connect("node-a") // takes over
-				time.Sleep(3 * ttl)
-				select {
-				case err := <-ending.result:
-					if !errors.Is(err, transport.ErrSessionTakenOver) {
-						t.Errorf("Run returned %v, want ErrSessionTakenOver", err)
-					}
-				default:
-					t.Error("Run goes on with a client that cannot send")
-				}
-				_, _ = other.stop(), ending.stop()
-			})
+	for _, leads := range []bool{false, true} {
+		withStore(t, func(t *testing.T, store *transporttest.Store) {
+			conn, report := store.Connect("node-a"), make(chan struct{})
+			ending := candidateOn(t, slowToEnd{conn, report}, conn, election.Options{HoldOff: time.Hour})
+			t.Cleanup(func() { close(report) })
+			other := newCandidate(t, store, "node-b", election.Options{})
+			if leads {
+				runBoth(t, ending, other)
+			} else {
+				runBoth(t, other, ending)
+			}
+			go store.Connect("node-a") // takes over
+			time.Sleep(3 * ttl)
+			if err, ended := ending.ended(); !ended || !errors.Is(err, transport.ErrSessionTakenOver) {
+				t.Errorf("Run has returned %t, %v, want ErrSessionTakenOver", ended, err)
+			}
 		})
 	}
 }
 
+func TestInvariant50ARefusalNeverEndsAnElectionAndStandbySaysWhy(t *testing.T) {
+	for _, test := range []struct {
+		refusal error
+		passes  bool // Acquire waits for it
+	}{
+		{transport.ErrNotAuthorized, true},
+		{transport.ErrQuotaExceeded, true},
+		{transport.ErrServerBusy, true},
+		{transport.ErrTimestampTooFarAhead, true},
+		{transport.ErrFencingTokenRequired, true},
+		{protocol.SyntaxError, false},
+		{transport.ErrLockRule, false},
+	} {
+		for _, rank := range []int{0, 1} {
+			withStore(t, func(t *testing.T, store *transporttest.Store) {
+				c := newStubborn(t, store, "node-a", election.Options{Rank: rank})
+				c.refuse(test.refusal)
+				c.run(t, serve)
+				time.Sleep(20 * ttl)
+				if err, ended := c.ended(); ended {
+					t.Fatalf("%v: Run returned %v", test.refusal, err)
+				}
+				if got := c.asked.Load(); got < 5 || got > 200 { // a pause is TTL/6 on average, soon
+					t.Errorf("%v: %d requests in 20 TTL", test.refusal, got)
+				}
+				causes := 0
+				for _, transition := range c.history() {
+					if transition.Phase != election.Standby || transition.Cause != nil && !errors.Is(transition.Cause, test.refusal) {
+						t.Errorf("%v: %+v", test.refusal, transition)
+					}
+					if transition.Cause != nil {
+						causes++
+					}
+				}
+				if causes == 0 || causes > 1 && test.passes || causes > 20 {
+					t.Errorf("%v: %d Standbys with a cause", test.refusal, causes)
+				}
+				c.refuse(nil)
+				time.Sleep(5 * ttl)
+				c.mustLead(t)
+			})
+		}
+	}
+}
+
 func TestRunRunsOnceAtATime(t *testing.T) {
-	inBubble(t, election.Options{}, func(t *testing.T, first, _ *candidate) {
+	pair(t, election.Options{}, election.Options{}, func(t *testing.T, first, _ *candidate) {
 		first.run(t, serve)
 		synctest.Wait()
 		if err := first.Run(t.Context(), serve); err == nil || !strings.Contains(err.Error(), "running already") {
@@ -130,40 +147,25 @@ func TestRunRunsOnceAtATime(t *testing.T) {
 		first.run(t, serve)
 		synctest.Wait()
 		first.mustLead(t)
-		_ = first.stop()
 	})
 }
 
 func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 	const roundTrip = ttl / 50
 	for when := time.Duration(0); when < 4*ttl; when += ttl/17 + time.Millisecond {
-		synctest.Test(t, func(t *testing.T) {
-			store := transporttest.Start(t)
-			options := election.Options{
-				Claim:         []string{key},
-				FailBackAfter: ttl,
-				HealthEvery:   every,
-				Health: func(ctx context.Context) error {
-					time.Sleep(every)
-					return ctx.Err()
-				},
-				Standby: func(ctx context.Context) error {
-					await.Receive(ctx.Done())
-					time.Sleep(every)
-					return nil
-				},
-			}
+		withStore(t, func(t *testing.T, store *transporttest.Store) {
 			var working atomic.Int64 // calls of the functions that have not returned
-			health, standby := options.Health, options.Standby
-			options.Health = func(ctx context.Context) error {
+			works := func(until func()) error {
 				working.Add(1)
 				defer working.Add(-1)
-				return health(ctx)
+				until()
+				time.Sleep(every)
+				return nil
 			}
-			options.Standby = func(ctx context.Context) error {
-				working.Add(1)
-				defer working.Add(-1)
-				return standby(ctx)
+			options := election.Options{
+				Claim: []string{key}, FailBackAfter: ttl, HealthEvery: every,
+				Health:  func(context.Context) error { return works(func() {}) },
+				Standby: func(ctx context.Context) error { return works(func() { await.Receive(ctx.Done()) }) },
 			}
 			candidates := ranked(t, store, 2, options)
 			for i := range candidates {
@@ -187,9 +189,9 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 				t.Errorf("after %v: %d functions run", when, got)
 			}
 			time.Sleep(ttl / 4) // an acquisition cut short is resolved in the background
-			holder, err := candidates[0].leader(t)
-			if request := candidates[0].failBackRequest(t); err != nil || holder.Held || request != "" {
-				t.Errorf("after %v: %+v leads, fail-back request %q, %v; want nothing left", when, holder, request, err)
+			candidates[0].mustBeFree(t)
+			if request := candidates[0].request(t); request != "" {
+				t.Errorf("after %v: the fail-back request %q is left", when, request)
 			}
 		})
 	}
@@ -197,27 +199,21 @@ func TestInvariant42RunEndsAtAnyMomentAndLeavesNothing(t *testing.T) {
 
 // Run ends while the request of its campaign is under way, and the program closes its client.
 func TestACampaignThatWasGivenUpIsFreedBeforeRunReturns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		c, other := newCandidate(t, store, "node-a", election.Options{}), newCandidate(t, store, "other", election.Options{})
-		ctx, cancel := context.WithCancel(t.Context())
+	pair(t, election.Options{}, election.Options{}, func(t *testing.T, c, other *candidate) {
 		var lost atomic.Bool
 		c.conn.SetFault(func(r transport.Request) transporttest.Fault {
 			if strings.Contains(string(r.Payload), "\r\nSET\r\n") {
-				time.AfterFunc(ttl/100, cancel) // under way
+				time.AfterFunc(ttl/100, c.cancel) // under way
 			}
 			// The first request to free the lease is lost.
 			lose := strings.Contains(string(r.Payload), "\r\nVDEL\r\n") && lost.CompareAndSwap(false, true)
 			return transporttest.Fault{HoldRequest: ttl / 20, LoseRequest: lose}
 		})
-		if err := c.Run(ctx, func(context.Context, *election.Term) error { return nil }); !errors.Is(err, context.Canceled) {
-			t.Fatalf("Run: %v", err)
-		}
+		c.run(t, serve)
+		await.Receive(c.result)
 		_ = c.client.Close()
 		time.Sleep(ttl / 10) // what was under way has arrived
-		if h, err := other.leader(t); err != nil || h.Held {
-			t.Errorf("the store holds %+v, %v", h, err)
-		}
+		other.mustBeFree(t)
 	})
 }
 

@@ -95,14 +95,21 @@ func (s Status) MarshalJSON() ([]byte, error) {
 	}{fields(s), operror.Text(s.Cause)})
 }
 
-// enter sets the phase, and tells it to the Logger and the observer. It does not wait for the observer: the
-// channel is closed when that has returned. Run waits before it enters a phase again, unless it holds the lease, so few
+// enter sets the phase, and tells it to the Logger and the observer. It does not wait for the observer, which runs in
+// a goroutine of its own, after earlier calls have returned: it may end it, and holds up no node that has the lease. The
+// channel is closed when it has returned. Run waits before it enters a phase again, unless it holds the lease, so few
 // phases wait for the observer.
 func (e *Elector) enter(phase Phase, cause error) (delivered <-chan error) {
 	e.set(func() {
 		e.enterLocked(phase, cause)
-		status := e.statusLocked()
-		delivered = e.tellLocked(&status)
+		status, previous := e.statusLocked(), e.notified
+		e.notified = e.call("the observer", true, func() error {
+			<-previous
+			e.log(status)
+			e.options.Observer(status)
+			return nil
+		})
+		delivered = e.notified
 	})
 	return delivered
 }
@@ -112,24 +119,6 @@ func (e *Elector) enterLocked(phase Phase, cause error) {
 	if e.term != nil {
 		e.status.Token = e.term.token
 	}
-}
-
-// tellLocked logs a status and calls the observer with it, after earlier calls have returned. The observer runs in
-// a goroutine of its own, which it may end: it holds up no node that has the lease.
-func (e *Elector) tellLocked(status *Status) (delivered <-chan error) {
-	previous := e.notified
-	e.notified = e.call("the observer", true, func() error {
-		<-previous
-		e.set(func() {
-			if e.untold == status {
-				e.untold = nil
-			}
-		})
-		e.log(*status)
-		e.options.Observer(*status)
-		return nil
-	})
-	return e.notified
 }
 
 // log logs whether this node leads, and why not, once for each change. Package lease logs which holder a node
@@ -146,20 +135,5 @@ func (e *Elector) log(status Status) {
 	}
 }
 
-// standBy enters Standby and waits for the observer: no other node waits for this one then.
+// standBy enters Standby and waits for the observer: no other node waits for this one then. It is Lease.OnWaiting too.
 func (e *Elector) standBy(cause error) { <-e.enter(Standby, cause) }
-
-// waits notes what keeps this node from the lease, or nil: it is Lease.OnWaiting. It does not wait for the observer,
-// which gets the latest cause: one that comes while another one waits for the observer replaces it.
-func (e *Elector) waits(cause error) {
-	e.set(func() {
-		e.enterLocked(Standby, cause)
-		status := e.statusLocked()
-		if e.untold != nil {
-			*e.untold = status
-			return
-		}
-		e.untold = &status
-		e.tellLocked(e.untold)
-	})
-}

@@ -79,23 +79,24 @@ func (s *switching) run(ctx context.Context) error {
 		return operror.Inner(err)
 	}
 	defer holders.Close()
-	answers, err := s.client.Watch(s.key)
-	if err != nil {
-		return operror.Inner(err)
-	}
-	defer answers.Close()
 	defer s.withdraw(ctx)
 	again := time.NewTicker(askEvery)
 	defer again.Stop()
 	stage := fmt.Sprintf("no such candidate is ready to lead, and %q leads on", s.From.Name)
-	var heardAt, freeAt time.Time // of an answer; when the lease was free
+	var freeAt time.Time // when the lease was free
 	for err = s.ask(ctx); err == nil; {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s (%w)", stage, context.Cause(ctx))
 		case <-again.C:
-			if freeAt.IsZero() && time.Since(heardAt) > askEvery {
+			switch answer := s.read(ctx); {
+			case !freeAt.IsZero():
+			case answer.tenure != s.From.Value || answer.state == asked:
 				err = s.ask(ctx)
+			case answer.state == refused:
+				return ErrSwitchoverRefused
+			default:
+				stage = fmt.Sprintf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys?", answer.to, s.From.Name)
 			}
 		case change, open := <-holders.Changes():
 			if !open {
@@ -104,18 +105,6 @@ func (s *switching) run(ctx context.Context) error {
 			if !change.Exists && freeAt.IsZero() {
 				freeAt = time.Now()
 				s.To, stage = lease.Holder{}, fmt.Sprintf("%q handed over, and the next leader is not there yet", s.From.Name)
-			}
-		case change, open := <-answers.Changes():
-			if !open {
-				return operror.Inner(answers.Err())
-			}
-			switch answer := parseRequest(change.Entry); {
-			case answer.tenure != s.From.Value:
-			case answer.state == refused:
-				return ErrSwitchoverRefused
-			case answer.state == ready:
-				heardAt = time.Now()
-				stage = fmt.Sprintf("%q is ready, and %q still leads; is it draining, or is it no elector that obeys?", answer.to, s.From.Name)
 			}
 		}
 		if !s.another(ctx, freeAt) {
@@ -144,10 +133,14 @@ func (s *switching) another(ctx context.Context, freeAt time.Time) bool {
 	return true
 }
 
+// bounded bounds a request that is made now.
+func (s *switching) bounded() transport.Binding {
+	return transport.Binding{Until: time.Now().Add(askEvery)}
+}
+
 // ask writes the request. A refusal is returned; what can pass is tried again.
 func (s *switching) ask(ctx context.Context) error {
-	bounded := transport.Binding{Until: time.Now().Add(askEvery)}
-	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Binding: bounded})
+	_, err := s.client.Set(ctx, s.key, []byte(s.request.String()), transport.SetOptions{TTL: askedFor, Binding: s.bounded()})
 	var refused *transport.RefusedError
 	if errors.As(err, &refused) || errors.Is(err, transport.ErrNotAuthorized) {
 		return err
@@ -155,8 +148,14 @@ func (s *switching) ask(ctx context.Context) error {
 	return nil
 }
 
+// read reads what became of the request. What fails is asked again soon.
+func (s *switching) read(ctx context.Context) request {
+	entry, _ := s.client.GetWith(ctx, s.key, s.bounded())
+	return parseRequest(entry)
+}
+
 // withdraw deletes the request, if it is still there.
 func (s *switching) withdraw(ctx context.Context) {
-	options := transport.DelOptions{Binding: transport.Binding{Until: time.Now().Add(askEvery)}}
+	options := transport.DelOptions{Binding: s.bounded()}
 	_, _ = s.client.VDel(context.WithoutCancel(ctx), s.key, []byte(s.request.String()), options)
 }

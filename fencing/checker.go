@@ -1,6 +1,7 @@
 package fencing
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -130,8 +131,13 @@ func (c *Checker) Admit(ctx context.Context, token hlc.Token) error {
 
 // run admits a token and runs a write in one turn.
 func (c *Checker) run(ctx context.Context, operation string, token hlc.Token, write func() error) error {
-	err := c.takeTurn(ctx, token)
-	if err == nil {
+	// A malformed token must not become the highest. For a stale one waiting is useless: it stays stale.
+	err := cmp.Or(validate(token), c.stale(token))
+	switch {
+	case err != nil:
+	case c.turn.Acquire(ctx, 1) != nil:
+		err = context.Cause(ctx)
+	default:
 		defer c.turn.Release(1)
 		err = c.admit(ctx, token)
 	}
@@ -139,20 +145,6 @@ func (c *Checker) run(ctx context.Context, operation string, token hlc.Token, wr
 		return operror.New(operation, c.resource, fmt.Errorf("%w: %w", ErrNotAdmitted, err))
 	}
 	return operror.New(operation, c.resource, write())
-}
-
-// takeTurn waits for the turn of a write, if its token can be admitted.
-func (c *Checker) takeTurn(ctx context.Context, token hlc.Token) error {
-	if err := validate(token); err != nil {
-		return err // a malformed token must not become the highest
-	}
-	if err := c.stale(token); err != nil { // waiting is useless: it stays stale
-		return err
-	}
-	if c.turn.Acquire(ctx, 1) != nil {
-		return context.Cause(ctx)
-	}
-	return nil
 }
 
 // admit makes token the lowest that is admitted, and durable.

@@ -107,17 +107,6 @@ func TestInvariant13ACheckerAdmitsEqualOrNewerTokensAndRefusesOlder(t *testing.T
 	}
 }
 
-func TestTheErrorForAStaleTokenNamesTheResourceOnceAndTheTokens(t *testing.T) {
-	refused := newChecker(t, checkerOptions{Highest: at(2)}).Admit(t.Context(), at(1))
-	if got, want := refused.Error(), `fencing: admit to "press-7/controller": not admitted: the token 1:0:StateStore is stale: 2:0:StateStore was seen`; got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
-	}
-	err := &fencing.StaleTokenError{Resource: resource, Token: at(1)}
-	if got, want := err.Error(), `the token 1:0:StateStore is stale: a newer one was seen`; got != want {
-		t.Errorf("%s\nwant\n%s", got, want)
-	}
-}
-
 func TestACheckerRefusesAnInvalidToken(t *testing.T) {
 	for _, door := range doors {
 		for _, test := range []struct {
@@ -159,12 +148,14 @@ func TestNewCheckerRefusesInvalidOptions(t *testing.T) {
 
 func TestPersistIsCalledOnceForEachNewTokenBeforeItsFirstWrite(t *testing.T) {
 	var events []string
-	checker := newChecker(t, checkerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Token) error {
-		events = append(events, fmt.Sprintf("persist %d", token.Wall))
+	type name struct{}
+	ctx := context.WithValue(t.Context(), name{}, "the write's")
+	checker := newChecker(t, checkerOptions{Highest: at(1), Persist: func(ctx context.Context, token hlc.Token) error {
+		events = append(events, fmt.Sprintf("persist %d %v", token.Wall, ctx.Value(name{})))
 		return nil
 	}})
 	for _, wall := range []int64{1, 1, 2, 2, 1, 3} {
-		_ = checker.Do(t.Context(), at(wall), func() error {
+		_ = checker.Do(ctx, at(wall), func() error {
 			if got := checker.Highest(); got != at(wall) {
 				t.Errorf("write %d runs while %v is durable", wall, got)
 			}
@@ -172,77 +163,54 @@ func TestPersistIsCalledOnceForEachNewTokenBeforeItsFirstWrite(t *testing.T) {
 			return nil
 		})
 	}
-	want := []string{"write 1", "write 1", "persist 2", "write 2", "write 2", "persist 3", "write 3"}
+	want := []string{"write 1", "write 1", "persist 2 the write's", "write 2", "write 2", "persist 3 the write's", "write 3"}
 	if !slices.Equal(events, want) {
 		t.Errorf("events %q\nwant %q", events, want)
-	}
-}
-
-func TestPersistIsGivenTheContextOfTheWrite(t *testing.T) {
-	type name struct{}
-	checker := newChecker(t, checkerOptions{Persist: func(ctx context.Context, _ hlc.Token) error {
-		if ctx.Value(name{}) != "the write's" {
-			t.Error("another context")
-		}
-		return nil
-	}})
-	if err := checker.Admit(context.WithValue(t.Context(), name{}, "the write's"), at(1)); err != nil {
-		t.Error(err)
 	}
 }
 
 // A token may be durable even if Persist returned an error. The checker refuses at once what a
 // restarted checker would refuse.
 func TestATokenThatMayBeDurableKeepsLowerOnesOut(t *testing.T) {
-	for _, door := range doors {
-		for _, panics := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, panic %v", door.name, panics), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					defer cancel()
-					full := errors.New("no space left")
-					fail := true
-					var persisted []int64
-					checker := newChecker(t, checkerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Token) error {
-						persisted = append(persisted, token.Wall)
-						switch {
-						case fail && panics:
-							panic(full)
-						case fail:
-							return full
-						}
-						return nil
-					}})
-					try := func(wall int64) (err error) {
-						defer func() {
-							if value := recover(); value != nil {
-								err = fmt.Errorf("%w: panic: %w", fencing.ErrNotAdmitted, value.(error))
-							}
-						}()
-						return door.pass(ctx, checker, at(wall))
+	for _, panics := range []bool{false, true} {
+		for _, door := range doors {
+			full := errors.New("no space left")
+			fail := true
+			var persisted []int64
+			checker := newChecker(t, checkerOptions{Highest: at(1), Persist: func(_ context.Context, token hlc.Token) error {
+				persisted = append(persisted, token.Wall)
+				switch {
+				case fail && panics:
+					panic(full)
+				case fail:
+					return full
+				}
+				return nil
+			}})
+			try := func(wall int64, want error) {
+				t.Helper()
+				defer func() {
+					if value := recover(); value != nil && value != want {
+						t.Errorf("%d: panic: %v", wall, value)
 					}
-					if err := try(5); !errors.Is(err, full) || !errors.Is(err, fencing.ErrNotAdmitted) {
-						t.Errorf("5: %v, want the error of Persist, and not admitted", err)
-					}
-					if got := checker.Highest(); got != at(1) {
-						t.Errorf("the highest is %v, but 1 is the last that is known to be durable", got)
-					}
-					for _, wall := range []int64{1, 4} {
-						if err := try(wall); !errors.Is(err, fencing.ErrStaleToken) {
-							t.Errorf("%d: %v, want ErrStaleToken: 5 may be durable", wall, err)
-						}
-					}
-					fail = false
-					for _, wall := range []int64{5, 5, 6} { // the same may try again, and a newer
-						if err := try(wall); err != nil {
-							t.Errorf("%d: %v", wall, err)
-						}
-					}
-					if want := []int64{5, 5, 6}; !slices.Equal(persisted, want) {
-						t.Errorf("Persist was called for %v, want %v", persisted, want)
-					}
-				})
-			})
+				}()
+				if err := door.pass(t.Context(), checker, at(wall)); !errors.Is(err, want) || want != nil && !errors.Is(err, fencing.ErrNotAdmitted) {
+					t.Errorf("%s, panics %t, %d: %v, want %v", door.name, panics, wall, err, want)
+				}
+			}
+			try(5, full)
+			if got := checker.Highest(); got != at(1) {
+				t.Errorf("the highest is %v, but 1 is the last that is known to be durable", got)
+			}
+			try(1, fencing.ErrStaleToken)
+			try(4, fencing.ErrStaleToken)
+			fail = false
+			for _, wall := range []int64{5, 5, 6} { // the same may try again, and a newer
+				try(wall, nil)
+			}
+			if want := []int64{5, 5, 6}; !slices.Equal(persisted, want) {
+				t.Errorf("Persist was called for %v, want %v", persisted, want)
+			}
 		}
 	}
 }
@@ -293,67 +261,9 @@ func TestAnEndedContextAdmitsNothing(t *testing.T) {
 		cause := errors.New("no more time")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
-		for range 50 { // the choice between two open channels is random
-			if err := door.pass(ctx, checker, at(1)); !errors.Is(err, cause) || !errors.Is(err, fencing.ErrNotAdmitted) {
-				t.Fatalf("%s: %v, want the cause", door.name, err)
-			}
+		if err := door.pass(ctx, checker, at(1)); !errors.Is(err, cause) || !errors.Is(err, fencing.ErrNotAdmitted) {
+			t.Errorf("%s: %v, want the cause", door.name, err)
 		}
-	}
-}
-
-func TestANewerWriteWaitsForAnOlderOneThatRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		checker := newChecker(t, checkerOptions{})
-		var order []string
-		var all sync.WaitGroup
-		all.Go(func() {
-			if err := checker.Do(t.Context(), at(1), func() error {
-				time.Sleep(time.Second)
-				order = append(order, "older")
-				return nil
-			}); err != nil {
-				t.Error(err)
-			}
-		})
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
-		defer cancel()
-		for _, door := range doors {
-			if err := door.pass(ctx, checker, at(2)); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: %v, want the end of its context", door.name, err)
-			}
-		}
-		if err := checker.Do(t.Context(), at(2), func() error { order = append(order, "newer"); return nil }); err != nil {
-			t.Error(err)
-		}
-		await.Done(all.Wait)
-		if want := []string{"older", "newer"}; !slices.Equal(order, want) {
-			t.Errorf("order %q, want %q", order, want)
-		}
-	})
-}
-
-// A token may become stale while its write waits for its turn.
-func TestAWriteThatWaitedIsComparedAgain(t *testing.T) {
-	for _, door := range doors {
-		synctest.Test(t, func(t *testing.T) {
-			checker := newChecker(t, checkerOptions{})
-			var all sync.WaitGroup
-			for _, wall := range []int64{1, 2} { // the second waits for the first
-				all.Go(func() {
-					if err := checker.Do(t.Context(), at(wall), func() error { time.Sleep(time.Second); return nil }); err != nil {
-						t.Errorf("%d: %v", wall, err)
-					}
-				})
-				synctest.Wait()
-			}
-			began := time.Now()
-			err := door.pass(t.Context(), checker, at(1))
-			if !errors.Is(err, fencing.ErrStaleToken) || time.Since(began) != 2*time.Second {
-				t.Errorf("%s: %v after %v, want ErrStaleToken after both", door.name, err, time.Since(began))
-			}
-			await.Done(all.Wait)
-		})
 	}
 }
 

@@ -32,7 +32,6 @@ func (g *Guard) Claim(ctx context.Context, key string) (entry transport.Entry, e
 			return err
 		})
 		if err == nil {
-			g.keys.setClaimed(key, true)
 			return entry, nil
 		}
 		_, over := g.token()
@@ -56,7 +55,7 @@ const (
 func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token, binding transport.Binding) (transport.Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining()/claimAttempts)
 	defer cancel()
-	entry, err := g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding})
+	entry, err := g.client.GetWith(ctx, key, binding)
 	if err != nil {
 		return transport.Entry{}, err
 	}

@@ -14,18 +14,25 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-func Example() {
+// dial stands for transport.Dial: the examples run without a broker.
+func dial() (client *transport.Client, end func()) {
 	store, err := transporttest.NewStore(statestore.Options{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer store.Close()
-	// In a program: transport.Dial.
-	client, err := transport.NewClient(store.Connect("gateway-a"), transport.ClientOptions{})
+	client, err = transport.NewClient(store.Connect("gateway-a"), transport.ClientOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer client.Close()
+	return client, func() {
+		_ = client.Close()
+		store.Close()
+	}
+}
+
+func Example() {
+	client, end := dial()
+	defer end()
 
 	ctx := context.Background()
 	l, err := lease.New(client, "press-7/active", lease.Options{})
@@ -62,17 +69,8 @@ func Example() {
 
 // Each leader continues the counter.
 func ExampleGuard_Update() {
-	store, err := transporttest.NewStore(statestore.Options{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer store.Close()
-	// In a program: transport.Dial.
-	client, err := transport.NewClient(store.Connect("gateway-a"), transport.ClientOptions{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer client.Close()
+	client, end := dial()
+	defer end()
 
 	ctx := context.Background()
 	l, err := lease.New(client, "press-7/active", lease.Options{})

@@ -1,22 +1,16 @@
 package fencing
 
-const (
-	ClaimsAtOnce = claimsAtOnce
-	MaxClaims    = maxClaims
-)
+const ClaimsAtOnce = claimsAtOnce
 
-// Kept returns the number of keys for which the guard has a turn and a claim.
-func (g *Guard) Kept() (turns, claims int) {
-	g.keys.mu.Lock()
-	defer g.keys.mu.Unlock()
-	return len(g.keys.turns), len(g.keys.claimed)
+// Turns returns the number of keys for which the guard has a turn.
+func (g *Guard) Turns() int {
+	g.turns.mu.Lock()
+	defer g.turns.mu.Unlock()
+	return len(g.turns.of)
 }
 
 // Disk is what a FileStore needs of a file system.
 type Disk = disk
-
-// SystemDisk is the disk of the operating system.
-var SystemDisk Disk = systemDisk{}
 
 // OpenFileStoreOn opens a store on a disk, without a lock.
 func OpenFileStoreOn(disk Disk, path string) (*FileStore, error) {

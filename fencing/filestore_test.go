@@ -5,20 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/prerequisite"
 	"github.com/tenurelock/tenure/internal/testprocess"
 )
@@ -72,41 +69,22 @@ func TestAFileStoreRefusesALowerTokenByItself(t *testing.T) {
 	if err := store.Persist(t.Context(), at(4)); !errors.As(err, &stale) || *stale != (fencing.StaleTokenError{Resource: path, Token: at(4), Highest: at(5)}) {
 		t.Errorf("a lower token: %v", err)
 	}
-	for _, test := range []struct {
-		token hlc.Token
-		want  error
-	}{{hlc.Token{}, fencing.ErrMissingToken}, {hlc.Token{Wall: 9, Node: "a:b"}, hlc.ErrMalformed}} {
-		if err := store.Persist(t.Context(), test.token); !errors.Is(err, test.want) {
-			t.Errorf("%v: %v, want %v", test.token, err, test.want)
+	for token, want := range map[hlc.Token]error{{}: fencing.ErrMissingToken, {Wall: 9, Node: "a:b"}: hlc.ErrMalformed} {
+		if err := store.Persist(t.Context(), token); !errors.Is(err, want) {
+			t.Errorf("%v: %v, want %v", token, err, want)
 		}
 	}
 	cause := errors.New("no more time")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	for range 50 { // the choice between two open channels is random
-		if err := store.Persist(ctx, at(6)); !errors.Is(err, cause) {
-			t.Fatalf("%v, want the cause", err)
-		}
+	if err := store.Persist(ctx, at(6)); !errors.Is(err, cause) {
+		t.Errorf("%v, want the cause", err)
 	}
 	// A checker that was given no Highest asks the store.
 	if err := newChecker(t, checkerOptions{Persist: store.Persist}).Admit(t.Context(), at(4)); !errors.Is(err, fencing.ErrStaleToken) {
 		t.Errorf("without Highest: %v, want ErrStaleToken", err)
 	}
 	if got := store.Highest(); got != at(5) {
-		t.Errorf("the highest is %v", got)
-	}
-}
-
-func TestAClosedFileStoreStoresNothing(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "fence")
-	store := openStore(t, path)
-	if err := errors.Join(store.Persist(t.Context(), at(1)), store.Close(), store.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Persist(t.Context(), at(2)); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("%v, want os.ErrClosed", err)
-	}
-	if got := openStore(t, path).Highest(); got != at(1) {
 		t.Errorf("the highest is %v", got)
 	}
 }
@@ -121,10 +99,13 @@ func TestOneFileStoreAtATimeHasAFile(t *testing.T) {
 	if output := runChild(t, childCommand(t, path)); !strings.Contains(output, "in use") {
 		t.Errorf("in another process: %s", output)
 	}
-	if err := first.Close(); err != nil {
+	if err := errors.Join(first.Persist(t.Context(), at(1)), first.Close(), first.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if output := runChild(t, childCommand(t, path)); !strings.HasSuffix(output, "durable 3\n") {
+	if err := first.Persist(t.Context(), at(2)); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("after it was closed: %v, want os.ErrClosed", err)
+	}
+	if output := runChild(t, childCommand(t, path)); output != "durable 1\ndurable 2\ndurable 3\n" {
 		t.Errorf("after it was closed: %s", output)
 	}
 }
@@ -142,25 +123,18 @@ func TestAFileStoreLeavesItsFileAndItsLockForTheirOwnerOnly(t *testing.T) {
 	if err := store.Persist(t.Context(), at(1)); err != nil {
 		t.Fatal(err)
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob(path + "*")
+	must(t, files, err)
+	if want := []string{path, path + ".lock"}; !slices.Equal(files, want) {
+		t.Errorf("files %q, want %q", files, want)
 	}
-	var found []string
-	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil {
-			t.Fatal(err)
+	for _, file := range files {
+		if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s: %v, %v", file, info.Mode(), err)
 		}
-		found = append(found, fmt.Sprint(entry.Name(), " ", info.Mode()))
-	}
-	if got, want := strings.Join(found, ", "), "fence -rw-------, fence.lock -rw-------"; got != want {
-		t.Errorf("%s; want %s", got, want)
 	}
 	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, content, err)
 	// The digest is what sha256sum prints of the two lines above.
 	want := "tenure fence 1\nhighest 1:0:StateStore\nsha256 6e0aaf83da78536f821963bb0ada11526460d7ee324647980c3d596f21c945ac\n"
 	if string(content) != want {
@@ -226,107 +200,10 @@ func TestOpenFileStoreRefusesPathsOfNoFile(t *testing.T) {
 	}
 }
 
-func TestAFileStoreStaysWithItsFileWhenTheProgramChangesItsDirectory(t *testing.T) {
-	t.Chdir(t.TempDir())
-	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	store := openStore(t, "fence")
-	t.Chdir(t.TempDir())
-	if err := errors.Join(store.Persist(t.Context(), at(1)), store.Close()); err != nil {
-		t.Fatal(err)
-	}
-	if got := openStore(t, filepath.Join(here, "fence")).Highest(); got != at(1) {
-		t.Errorf("the highest is %v", got)
-	}
-}
-
-func TestTokensFromManyGoroutinesLeaveTheHighest(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "fence")
-	store := openStore(t, path)
-	const writers = 8
-	var all sync.WaitGroup
-	for wall := int64(1); wall <= writers; wall++ {
-		all.Go(func() {
-			err := store.Persist(t.Context(), at(wall))
-			if err != nil && !errors.Is(err, fencing.ErrStaleToken) {
-				t.Errorf("%d: %v", wall, err)
-			}
-			if got := store.Highest().Wall; err == nil && got < wall {
-				t.Errorf("the highest is %d after %d was stored", got, wall)
-			}
-		})
-	}
-	await.Done(all.Wait)
-	if err := store.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if got := openStore(t, path).Highest(); got != at(writers) {
-		t.Errorf("the highest is %v, want %d", got, writers)
-	}
-}
-
-// A process that is killed at any step leaves a file with the last token that it reported, or
-// with the one that it was storing.
-func TestAProcessThatIsKilledLeavesATokenThatItStored(t *testing.T) {
-	for _, began := range []int64{0, 1} { // without a file, and with one
-		path := filepath.Join(t.TempDir(), "fence")
-		killed := 0
-		for killAt := 1; ; killAt++ {
-			if err := errors.Join(removeAll(path, path+".new", path+".lock")...); err != nil {
-				t.Fatal(err)
-			}
-			if began > 0 {
-				store := openStore(t, path)
-				if err := errors.Join(store.Persist(t.Context(), at(began)), store.Close()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			command := childCommand(t, path)
-			command.Env = append(command.Env, childKill+"="+strconv.Itoa(killAt))
-			output := runChild(t, command)
-			durable := began
-			for line := range strings.Lines(output) {
-				if _, err := fmt.Sscanf(line, "durable %d\n", &durable); err != nil {
-					t.Fatalf("killed at %d: the child printed %q", killAt, line)
-				}
-			}
-			store := openStore(t, path)
-			if got := store.Highest().Wall; got < durable || got > durable+1 {
-				t.Errorf("killed at %d: the file has %d, and %d was reported", killAt, got, durable)
-			}
-			if _, err := os.Lstat(path + ".new"); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("killed at %d: what the process left is still there: %v", killAt, err)
-			}
-			if err := store.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if durable == childLast {
-				break // it passed all steps
-			}
-			killed++
-		}
-		if killed < 15 {
-			t.Errorf("the process was killed at %d steps only", killed)
-		}
-	}
-}
-
-func removeAll(paths ...string) (errs []error) {
-	for _, path := range paths {
-		if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errs
-}
-
 // The test binary is also the program that the tests above run.
 const (
-	childFile = "TENURE_TEST_FENCE"   // the file of its store
-	childKill = "TENURE_TEST_KILL_AT" // the step at which it kills itself
-	childLast = 3                     // it stores the tokens up to this one
+	childFile = "TENURE_TEST_FENCE" // the file of its store
+	childLast = 3                   // it stores the tokens up to this one
 )
 
 func TestMain(m *testing.M) {
@@ -365,13 +242,7 @@ func runChild(t *testing.T, command *exec.Cmd) string {
 
 // storeTokens opens a store, stores tokens, and prints each that is durable.
 func storeTokens(path string) (exitCode int) {
-	open := fencing.OpenFileStore
-	if killAt, err := strconv.Atoi(os.Getenv(childKill)); err == nil {
-		open = func(path string) (*fencing.FileStore, error) {
-			return fencing.OpenFileStoreOn(&killingDisk{Disk: fencing.SystemDisk, killAt: killAt}, path)
-		}
-	}
-	store, err := open(path)
+	store, err := fencing.OpenFileStore(path)
 	if err != nil {
 		fmt.Println(err)
 		return 1
@@ -385,50 +256,6 @@ func storeTokens(path string) (exitCode int) {
 		fmt.Println("durable", wall)
 	}
 	return 0
-}
-
-// A killingDisk kills the process at one of its steps.
-type killingDisk struct {
-	fencing.Disk
-	killAt int
-	passed int
-}
-
-func (d *killingDisk) step() {
-	if d.passed++; d.passed == d.killAt {
-		if self, err := os.FindProcess(os.Getpid()); err == nil {
-			_ = self.Kill()
-		}
-		os.Exit(1) // in vain, unless there is no such signal
-	}
-}
-
-func (d *killingDisk) Create(path string, content []byte) error {
-	d.step()
-	if d.passed+1 == d.killAt { // with a part of the content
-		_ = os.WriteFile(path, content[:len(content)/2], 0o600)
-	}
-	d.step()
-	defer d.step()
-	return d.Disk.Create(path, content)
-}
-
-func (d *killingDisk) Rename(from, to string) error {
-	d.step()
-	defer d.step()
-	return d.Disk.Rename(from, to)
-}
-
-func (d *killingDisk) Remove(path string) error {
-	d.step()
-	defer d.step()
-	return d.Disk.Remove(path)
-}
-
-func (d *killingDisk) SyncDirectory(path string) error {
-	d.step()
-	defer d.step()
-	return d.Disk.SyncDirectory(path)
 }
 
 func FuzzParseRecord(f *testing.F) {

@@ -44,12 +44,12 @@ var ErrLeaseKey = errors.New("the key belongs to the lease itself and cannot be 
 type Guard struct {
 	client *transport.Client
 	tenure *lease.Tenure
-	keys   keys // of Update
+	turns  turns // of Update
 }
 
 // NewGuard returns a guard that reads and writes through client while tenure lasts.
 func NewGuard(client *transport.Client, tenure *lease.Tenure) *Guard {
-	return &Guard{client: client, tenure: tenure, keys: keys{turns: make(map[string]*turn), claimed: make(map[string]struct{})}}
+	return &Guard{client: client, tenure: tenure, turns: turns{of: make(map[string]*turn)}}
 }
 
 // Get returns the entry of a key; a missing key is not an error.
@@ -60,7 +60,7 @@ func NewGuard(client *transport.Client, tenure *lease.Tenure) *Guard {
 // written. Claim the key first, or use the entry that Claim returns.
 func (g *Guard) Get(ctx context.Context, key string) (entry transport.Entry, err error) {
 	err = g.do(ctx, "get", key, func(_ hlc.Token, binding transport.Binding) error {
-		if entry, err = g.client.GetWith(ctx, key, transport.GetOptions{Binding: binding}); err == nil {
+		if entry, err = g.client.GetWith(ctx, key, binding); err == nil {
 			_, err = g.token() // the tenure may have ended before the reply came
 		}
 		return err
@@ -107,7 +107,6 @@ func (g *Guard) VDel(ctx context.Context, key string, value []byte) (deleted boo
 }
 
 func (g *Guard) delete(ctx context.Context, key string, request func(transport.DelOptions) (bool, error)) (deleted bool, err error) {
-	defer g.keys.setClaimed(key, false)
 	err = g.write(ctx, "delete", key, func(token hlc.Token, binding transport.Binding) error {
 		deleted, err = request(transport.DelOptions{FencingToken: token, Binding: binding})
 		return err
@@ -144,7 +143,7 @@ func (g *Guard) do(ctx context.Context, name, key string, request operation) err
 			err = operror.Inner(request(token, binding)) // guardError names the key
 		}
 		switch {
-		case transport.TokenRefused(err):
+		case protocol.TokenRefused(err):
 			g.tenure.FencedOut(err)
 			g.tenure.NoteRefusal(ctx, name, key, false, err)
 		case errors.Is(err, transport.ErrNotSent):

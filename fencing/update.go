@@ -50,7 +50,7 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 		return hlc.Timestamp{}, guardError("update", key, notSetError{err})
 	}
 	defer done()
-	old, err := g.readClaimed(ctx, key)
+	old, err := g.Claim(ctx, key)
 	if err != nil {
 		return hlc.Timestamp{}, guardError("update", key, notSetError{operror.Inner(err)})
 	}
@@ -64,11 +64,11 @@ func (g *Guard) Update(ctx context.Context, key string, update func(old transpor
 // awaitTurn waits for the turn of an update until ctx or the tenure ends. The tenure may be
 // extended many times meanwhile. The caller calls done when the update is over.
 func (g *Guard) awaitTurn(ctx context.Context, key string) (done func(), err error) {
-	turn := g.keys.join(key)
-	done = func() { g.keys.leave(key) }
+	turn := g.turns.join(key)
+	done = func() { g.turns.leave(key) }
 	select {
 	case turn <- struct{}{}:
-		done = func() { <-turn; g.keys.leave(key) }
+		done = func() { <-turn; g.turns.leave(key) }
 	case <-ctx.Done():
 	case <-g.tenure.TokenContext().Done():
 	}
@@ -80,20 +80,6 @@ func (g *Guard) awaitTurn(ctx context.Context, key string) (done func(), err err
 		done()
 	}
 	return done, err
-}
-
-// readClaimed returns the entry of a key, which it claims first unless it was claimed before.
-func (g *Guard) readClaimed(ctx context.Context, key string) (transport.Entry, error) {
-	if g.keys.isClaimed(key) {
-		ctx, cancel := context.WithTimeout(ctx, g.tenure.Remaining()/claimAttempts)
-		entry, err := g.Get(ctx, key)
-		cancel()
-		if err == nil && entry.Exists {
-			return entry, nil
-		}
-		// Either the read failed, and Claim tries again, or the key was deleted, and its token.
-	}
-	return g.Claim(ctx, key)
 }
 
 // notSetError is the error of an update that ended before its write. It does not match
@@ -109,16 +95,10 @@ func (e notSetError) Is(target error) bool {
 // As finds typed errors in the cause. With Unwrap errors.Is would find ErrOutcomeUnknown.
 func (e notSetError) As(target any) bool { return errors.As(e.cause, target) }
 
-// maxClaims is how many claimed keys are known at a time.
-const maxClaims = 1024
-
-// keys is what a guard knows of the keys that it updates. It has a turn for a key only while a goroutine
-// has the turn or waits for it. The keys that are known to have the tenure's token are a cache: an update
-// need not claim them again, and a key that is missing costs one more round trip.
-type keys struct {
-	mu      sync.Mutex
-	turns   map[string]*turn
-	claimed map[string]struct{}
+// turns has a turn for a key only while a goroutine has the turn of an update or waits for it.
+type turns struct {
+	mu sync.Mutex
+	of map[string]*turn
 }
 
 type turn struct {
@@ -128,47 +108,20 @@ type turn struct {
 
 // join returns the channel of the key: send to it to take the turn, receive from it when the
 // turn is over. Each join needs a leave.
-func (k *keys) join(key string) chan struct{} {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	of := k.turns[key]
-	if of == nil {
-		of = &turn{taken: make(chan struct{}, 1)}
-		k.turns[key] = of
+func (t *turns) join(key string) chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of[key] == nil {
+		t.of[key] = &turn{taken: make(chan struct{}, 1)}
 	}
-	of.users++
-	return of.taken
+	t.of[key].users++
+	return t.of[key].taken
 }
 
-func (k *keys) leave(key string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	of := k.turns[key]
-	of.users--
-	if of.users == 0 {
-		delete(k.turns, key)
-	}
-}
-
-func (k *keys) isClaimed(key string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	_, claimed := k.claimed[key]
-	return claimed
-}
-
-func (k *keys) setClaimed(key string, claimed bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !claimed {
-		delete(k.claimed, key)
-		return
-	}
-	k.claimed[key] = struct{}{}
-	for other := range k.claimed {
-		if len(k.claimed) <= maxClaims {
-			break
-		}
-		delete(k.claimed, other) // any key
+func (t *turns) leave(key string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.of[key].users--; t.of[key].users == 0 {
+		delete(t.of, key)
 	}
 }

@@ -3,59 +3,32 @@ package lease_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-func TestTryAcquireOfAHeldLeaseNamesTheHolder(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		a := newNode(t, store, "node-a", lease.Options{Holder: "gateway:left"}) // a colon is allowed
-		b := newNode(t, store, "node-b", lease.Options{})
-		a.mustAcquire(t)
-		_, err := b.TryAcquire(t.Context())
-		var held *lease.HeldError
-		if !errors.As(err, &held) || !errors.Is(err, lease.ErrHeld) {
-			t.Fatalf("error %v, want a HeldError", err)
-		}
-		if held.Holder.Name != "gateway:left" || !held.Holder.Held {
-			t.Errorf("%+v", held)
-		}
-	})
-}
-
 func TestInvariant22TwoProcessesWithOneHolderNameExcludeEachOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		a := newNode(t, store, "node-a", lease.Options{Holder: "gateway"})
-		b := newNode(t, store, "node-b", lease.Options{Holder: "gateway"})
+		a, b := twoNodes(t, store, lease.Options{Holder: "gateway:left"}) // a colon is allowed
 		a.mustAcquire(t)
 		for _, n := range []node{a, b} { // not even the same process twice
-			if _, err := n.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
-				t.Errorf("a second tenure under the same name: %v, want ErrHeld", err)
+			_, err := n.TryAcquire(t.Context())
+			var held *lease.HeldError
+			if !errors.Is(err, lease.ErrHeld) || !errors.As(err, &held) || held.Holder.Name != "gateway:left" {
+				t.Errorf("a second tenure under the same name: %v, want a HeldError with the name", err)
 			}
-		}
-	})
-}
-
-func TestAReleaseWakesAWaiter(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-		tenure := a.mustAcquire(t)
-		acquired := acquireInBackground(t.Context(), t, b)
-		time.Sleep(3 * ttl)
-		released := time.Now()
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		await.Receive(acquired)
-		if waited := time.Since(released); waited > 10*time.Millisecond {
-			t.Errorf("the waiter took over after %v, want within the jitter of a release", waited)
 		}
 	})
 }
@@ -72,242 +45,35 @@ func TestInvariant25ADeadHolderIsSucceededWithinTTLAndJitterWithoutAnyNotificati
 			n.scripted("KEYNOTIFY", always(transporttest.Fault{LoseRequest: true}))
 		}, ttl + ttl/10},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		for _, delay := range []time.Duration{0, acquireDelay} {
 			for _, lifetime := range []time.Duration{0, ttl / 2, 5*ttl + ttl/7, 20 * ttl} {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-					test.harm(b)
-					a.mustAcquire(t)
-					acquired := acquireInBackground(t.Context(), t, b)
-					time.Sleep(lifetime)
-					synctest.Wait()
-					died := time.Now()
-					a.conn.Cut()
-					await.Receive(acquired)
-					if waited := time.Since(died); waited > test.limit {
-						t.Errorf("after a life of %v the successor came %v after the death, want at most %v", lifetime, waited, test.limit)
-					}
+				t.Run(fmt.Sprint(test.name, delay, lifetime), func(t *testing.T) {
+					inBubble(t, func(t *testing.T, store *transporttest.Store) {
+						a := newNode(t, store, "node-a", lease.Options{})
+						b := newNode(t, store, "node-b", lease.Options{AcquireDelay: delay})
+						test.harm(b)
+						a.mustAcquire(t)
+						acquired := acquireInBackground(t.Context(), t, b)
+						time.Sleep(lifetime)
+						synctest.Wait()
+						died := time.Now()
+						a.conn.Cut()
+						await.Receive(acquired)
+						if waited := time.Since(died); waited > test.limit+delay {
+							t.Errorf("the successor came %v after the death, want at most %v", waited, test.limit+delay)
+						}
+					})
 				})
 			}
-		})
+		}
 	}
-}
-
-func TestInvariant10AcquireAfterWaitingHasMostOfTheTTLLeft(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-		a.mustAcquire(t)
-		a.conn.Cut()
-		tenure := b.mustAcquire(t)
-		if left := tenure.Remaining(); left < ttl-ttl/10-ttl/6 {
-			t.Errorf("%v are left", left)
-		}
-	})
-}
-
-func TestInvariant10AProcessThatStoodStillDuringItsAcquisitionAsksAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var stop skewed
-		n := newNode(t, store, "node-a", lease.Options{Clock: stop.clock()})
-		if _, err := n.Holder(t.Context()); err != nil { // the client knows its store, or would ask again for that
-			t.Fatal(err)
-		}
-		requests := n.scripted("SET", func(number int64) transporttest.Fault {
-			if number == 1 {
-				stop.jump(ttl) // between the sending and the reply, unseen by any timer
-			}
-			return transporttest.Fault{}
-		})
-		tenure := n.mustAcquire(t)
-		if got := requests(); got != 2 {
-			t.Errorf("%d requests, want 2", got)
-		}
-		if left := tenure.Remaining(); left != ttl-ttl/10 {
-			t.Errorf("%v are left", left)
-		}
-	})
-}
-
-func TestInvariant19AnAcquisitionOfUnknownOutcomeIsResolved(t *testing.T) {
-	t.Run("by repeating it", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			n := newNode(t, store, "node-a", lease.Options{})
-			n.scripted("SET", func(number int64) transporttest.Fault {
-				return transporttest.Fault{LoseReply: number <= 2}
-			})
-			if _, err := n.TryAcquire(t.Context()); err != nil {
-				t.Errorf("TryAcquire: %v", err)
-			}
-		})
-	})
-	t.Run("by freeing it when the caller gives up", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			n := newNode(t, store, "node-a", lease.Options{})
-			n.scripted("SET", always(transporttest.Fault{LoseReply: true}))
-			ctx, cancel := context.WithTimeout(t.Context(), ttl/4)
-			defer cancel()
-			if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrOutcomeUnknown) {
-				t.Errorf("Acquire: %v, want ErrOutcomeUnknown", err)
-			}
-			synctest.Wait()
-			if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
-				t.Errorf("a silent holder is left: %+v, %v", holder, err)
-			}
-		})
-	})
-	t.Run("a caller that gives up while waiting leaves nothing", func(t *testing.T) {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-			tenure := a.mustAcquire(t)
-			ctx, cancel := context.WithTimeout(t.Context(), 3*ttl)
-			defer cancel()
-			if _, err := b.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, transport.ErrOutcomeUnknown) {
-				t.Errorf("Acquire: %v, want DeadlineExceeded and a known outcome", err)
-			}
-			if err := tenure.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(ttl)
-			if holder, err := a.Holder(t.Context()); err != nil || holder.Held {
-				t.Errorf("it is held: %+v, %v", holder, err)
-			}
-		})
-	})
-}
-
-func TestInvariant19ARequestThatCameLateIsResolvedWhenTheCallerGivesUpWaiting(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		holder := newNode(t, store, "node-a", lease.Options{})
-		tenure := holder.mustAcquire(t)
-		n := newNode(t, store, "node-b", lease.Options{})
-		n.conn.Silence(true)
-		n.scripted("SET", func(number int64) transporttest.Fault {
-			if number == 1 {
-				return transporttest.Fault{HoldRequest: time.Second}
-			}
-			return transporttest.Fault{} // refused: node-a has it
-		})
-		time.AfterFunc(900*time.Millisecond, func() { _ = tenure.Release(context.Background()) })
-		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-		defer cancel()
-		if _, err := n.Acquire(ctx); !errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Errorf("Acquire: %v, want ErrOutcomeUnknown: its first request may have been applied", err)
-		}
-		time.Sleep(200 * time.Millisecond)
-		if held, err := holder.Holder(t.Context()); err != nil || held.Held {
-			t.Errorf("after it was given up: %+v, %v; want no holder", held, err)
-		}
-	})
-}
-
-func TestInvariant28OneReleaseCausesAtMostOneTryByEachWaiter(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		const waiters = 10
-		holder := newNode(t, store, "holder", lease.Options{})
-		tenure := holder.mustAcquire(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		var counts [waiters]func() int64
-		ended := make(chan struct{})
-		for i := range waiters {
-			n := newNode(t, store, "waiter-"+string(rune('a'+i)), lease.Options{})
-			go func() {
-				if _, err := n.Acquire(ctx); err == nil {
-					await.Receive(ctx.Done())
-				}
-				ended <- struct{}{}
-			}()
-			synctest.Wait()
-			counts[i] = n.scripted("SET", harmless)
-		}
-		time.Sleep(10 * ttl)
-		total := func() (sum int64) {
-			for _, count := range counts {
-				sum += count()
-			}
-			return sum
-		}
-		if got := total(); got != 0 {
-			t.Errorf("%d tries while the holder renewed, want none", got)
-		}
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(ttl / 13) // before the winner's first renewal
-		if got := total(); got < 1 || got > waiters {
-			t.Errorf("%d tries by %d waiters after one release", got, waiters)
-		}
-		cancel()
-		for range waiters {
-			await.Receive(ended)
-		}
-	})
-}
-
-func TestInvariant28AStoreOverQuotaIsNotAskedInAHotLoop(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, err := transporttest.NewStore(statestore.Options{MaxKeys: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer store.Close()
-		other, _ := store.Client(t, "other", transport.ClientOptions{})
-		if _, err := other.Set(t.Context(), "full", nil, transport.SetOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		n := newNode(t, store, "node-a", lease.Options{})
-		if _, err := n.TryAcquire(t.Context()); !errors.Is(err, transport.ErrQuotaExceeded) {
-			t.Errorf("TryAcquire: %v, want ErrQuotaExceeded", err)
-		}
-		tries := n.scripted("SET", harmless)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
-		defer cancel()
-		if _, err := n.Acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("Acquire: %v, want to have waited", err)
-		}
-		if got := tries(); got < 3 || got > 80 { // RenewEvery is a sixth of the TTL
-			t.Errorf("%d tries in 10 TTL", got)
-		}
-		if _, err := other.Del(t.Context(), "full", transport.DelOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		n.mustAcquire(t)
-	})
-}
-
-func TestAcquireWaitsForAConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{})
-		n.conn.Cut()
-		acquired := acquireInBackground(t.Context(), t, n)
-		time.Sleep(5 * ttl)
-		n.conn.Restore()
-		if tenure := await.Receive(acquired); tenure != nil {
-			mustToken(t, tenure)
-		}
-	})
-}
-
-func TestAcquireEndsWhenTheClientIsTakenOver(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-		tenure := a.mustAcquire(t)
-		store.Connect("node-a")
-		store.Connect("node-b")
-		if _, err := b.Acquire(t.Context()); !errors.Is(err, transport.ErrSessionTakenOver) {
-			t.Errorf("Acquire: %v, want ErrSessionTakenOver", err)
-		}
-		await.Receive(tenure.Context().Done())
-		if err := context.Cause(tenure.Context()); !errors.Is(err, transport.ErrSessionTakenOver) {
-			t.Errorf("cause %v, want ErrSessionTakenOver", err)
-		}
-	})
 }
 
 // The client registers each watch again now and then, and reads the key. The renewal that it
 // reads may be old.
 func TestInvariant25ARefreshedWatchDoesNotPutOffAWaiterThatHearsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		holder, waiting := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+		holder, waiting := twoNodes(t, store, lease.Options{})
 		waiting.conn.Silence(true)
 		holder.mustAcquire(t)
 		acquired := acquireInBackground(t.Context(), t, waiting)
@@ -331,26 +97,287 @@ func TestInvariant25ARefreshedWatchDoesNotPutOffAWaiterThatHearsNothing(t *testi
 	})
 }
 
-// A closed client cannot release the lease, so the error must say that it may be held.
-func TestInvariant19CloseBeforeATenureBeginsLeavesNoSilentHolder(t *testing.T) {
+func TestInvariant10AProcessThatStoodStillDuringItsAcquisitionAsksAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{Clock: nil})
-		if _, err := n.client.Get(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
-		// The third call of the clock follows the reply.
-		looks, steady := 0, lease.SystemClock
-		l, err := lease.New(n.client, name, lease.Options{TTL: ttl, Clock: func() time.Duration {
-			if looks++; looks == 3 {
-				_ = n.client.Close()
+		var stop skewed
+		n := newNode(t, store, "node-a", lease.Options{Clock: stop.clock()})
+		n.knowsStore(t)
+		requests := n.scripted("SET", func(number int64) transporttest.Fault {
+			if number == 1 {
+				stop.jump(ttl) // between the sending and the reply, unseen by any timer
 			}
-			return steady()
-		}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := l.TryAcquire(t.Context()); !errors.Is(err, transport.ErrClosed) || !errors.Is(err, transport.ErrOutcomeUnknown) {
-			t.Errorf("TryAcquire: %v, want ErrClosed and ErrOutcomeUnknown", err)
+			return transporttest.Fault{}
+		})
+		if left := n.mustAcquire(t).Remaining(); left != ttl-ttl/10 || requests() != 2 {
+			t.Errorf("%v are left after %d requests, want 2", left, requests())
 		}
 	})
+}
+
+func TestInvariant28AFloodOfForgedDeletionsHastensNoTry(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		refused     bool // by the store, for another reason than a holder
+		every       time.Duration
+		least, most int64
+	}{
+		{"a store that refuses, in ten TTL", true, ttl / 100, 10, 120}, // RenewEvery is a sixth of the TTL
+		{"another holder, at once", false, 0, 1, 3},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				holder, n := twoNodes(t, store, lease.Options{})
+				holder.mustAcquire(t)
+				if test.refused {
+					store.Authorize(func(id string, verb statestore.Verb, _ string) bool {
+						return id == "node-a" || verb != statestore.VerbSet
+					})
+				}
+				go func() { _, _ = n.Acquire(t.Context()) }()
+				time.Sleep(10 * ttl) // the backoff has grown
+				tries := n.scripted("SET", harmless)
+				for range 1000 {
+					n.forgeDeletion()
+					time.Sleep(test.every)
+					synctest.Wait()
+				}
+				time.Sleep(ttl / 100)
+				if got := tries(); got < test.least || got > test.most {
+					t.Errorf("%d tries", got)
+				}
+			})
+		})
+	}
+}
+
+func TestInvariant26ForgedNotificationsDoNotHoldUpAWaiterWithAnAcquireDelay(t *testing.T) {
+	for _, words := range [][]string{{"NOTIFY", "SET", "VALUE", "forger:1"}, {"NOTIFY", "DELETE"}} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			n := newNode(t, store, "node-a", lease.Options{AcquireDelay: acquireDelay})
+			began := time.Now()
+			acquired := acquireInBackground(t.Context(), t, n)
+			for range 9 {
+				time.Sleep(acquireDelay / 10)
+				n.conn.Forge(transport.Notification{
+					Key: name, Payload: resp3.AppendCommand(nil, words...),
+					Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "forger"}.String(),
+				})
+			}
+			tenure := await.Receive(acquired)
+			if waited := time.Since(began); waited < acquireDelay || waited > acquireDelay+10*time.Millisecond {
+				t.Errorf("%v: acquired after %v, want %v", words, waited, acquireDelay)
+			}
+			if left := tenure.Remaining(); left < ttl-ttl/10-10*time.Millisecond {
+				t.Errorf("%v are left: the wait was taken off the tenure", left)
+			}
+		})
+	}
+}
+
+func TestInvariant50AcquireOutlastsWhatCanPassWithoutAHotLoop(t *testing.T) {
+	notSent := func(err error) error { return fmt.Errorf("%w: %w", transport.ErrNotSent, err) }
+	unknown := func(err error) error { return fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, err) }
+	for _, test := range []struct{ obstacle, want error }{
+		{refusal(transport.ErrNotAuthorized), transport.ErrNotAuthorized},
+		{refusal(transport.ErrQuotaExceeded), transport.ErrQuotaExceeded},
+		{refusal(transport.ErrTimestampTooFarAhead), transport.ErrTimestampTooFarAhead},
+		{refusal(transport.ErrFencingTokenRequired), transport.ErrFencingTokenRequired},
+		{&transport.RefusedError{Text: "words that are not listed"}, nil},
+		{&transport.RejectedError{Code: 0x87}, transport.ErrNotAuthorized}, // by the broker
+		{&transport.RejectedError{Code: 403}, nil},                         // in front of the store
+		{notSent(transport.ErrNoStore), transport.ErrNoStore},
+		{notSent(&transport.ConnectionError{Code: 0x89}), transport.ErrServerBusy},
+		{unknown(&transport.ConnectionError{Ended: true, Code: 0x95}), transport.ErrPacketTooLarge},
+		{unknown(errors.New("the reply is lost")), transport.ErrOutcomeUnknown},
+	} {
+		for _, options := range []lease.Options{{}, {AcquireDelay: acquireDelay}, {InstantFailover: true}} {
+			t.Run(fmt.Sprint(test.obstacle, options.AcquireDelay, options.InstantFailover), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, store *transporttest.Store) {
+					var waiting waitingCauses
+					options.OnWaiting = waiting.hear
+					n, conn := newFailing(t, store, "node-a", options)
+					conn.fail(test.obstacle)
+					acquired := acquireInBackground(t.Context(), t, n)
+					time.Sleep(30 * ttl)
+					if asked := conn.count(); asked < 30 || asked > 240 { // a pause is TTL/6 on average, soon
+						t.Errorf("%d requests in 30 TTL", asked)
+					}
+					if len(acquired) > 0 {
+						t.Fatal("Acquire has returned")
+					}
+					if causes := waiting.all(); len(causes) != 1 || test.want != nil && !errors.Is(causes[0], test.want) {
+						t.Errorf("OnWaiting was told %v, want %v once", causes, test.want)
+					}
+					conn.fail(nil)
+					cured := time.Now()
+					await.Receive(acquired)
+					if took := time.Since(cured); took > ttl/2+2*acquireDelay+ttl/10 {
+						t.Errorf("it acquired the lease %v after nothing stood in the way", took)
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestAcquireReturnsPermanentErrorsAtOnce(t *testing.T) {
+	for _, want := range []error{
+		protocol.SyntaxError, protocol.UnknownCommand, protocol.WrongNumberOfArguments, transport.ErrKeyLengthZero,
+		protocol.MissingTimestamp, protocol.MalformedTimestamp, transport.ErrLockRule,
+		transport.ErrPacketTooLarge, transport.ErrSessionTakenOver, transport.ErrClosed,
+	} {
+		obstacle := refusal(want)
+		switch want {
+		case transport.ErrPacketTooLarge:
+			obstacle = &transport.RejectedError{Code: 0x95}
+		case transport.ErrSessionTakenOver, transport.ErrClosed:
+			obstacle = fmt.Errorf("%w: %w", transport.ErrNotSent, want)
+		}
+		for _, options := range []lease.Options{{}, {AcquireDelay: acquireDelay}} {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n, conn := newFailing(t, store, "node-a", options)
+				conn.fail(obstacle)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				began := time.Now()
+				if _, err := n.Acquire(ctx); !errors.Is(err, want) || time.Since(began) > 2*acquireDelay {
+					t.Errorf("Acquire: %v after %v, want %v at once", err, time.Since(began), want)
+				}
+			})
+		}
+	}
+}
+
+func TestAnAcquireThatIsGivenUpNamesTheReasonAndTheHolder(t *testing.T) {
+	tired := errors.New("tired of waiting")
+	noConnection := fmt.Errorf("%w: %w", transport.ErrNotSent, &transport.ConnectionError{Code: 0x86})
+	noAnswer := fmt.Errorf("%w: %w", transport.ErrOutcomeUnknown, context.DeadlineExceeded)
+	for _, test := range []struct {
+		name     string
+		held     bool
+		obstacle error // met by a request later than the first, if it is held
+		want     []error
+		text     []string
+	}{
+		{"another has it", true, nil, []error{lease.ErrHeld}, []string{`"node-a"`}},
+		{"it is refused", false, refusal(transport.ErrNotAuthorized), []error{transport.ErrNotAuthorized}, []string{"not authorized"}},
+		{"another had it, and it is refused", true, refusal(transport.ErrNotAuthorized),
+			[]error{transport.ErrNotAuthorized, lease.ErrHeld}, []string{`"node-a"`, "not authorized"}},
+		{"there is no connection", false, noConnection, []error{transport.ErrNotSent}, []string{"0x86"}},
+		{"nothing answers", false, noAnswer, []error{transport.ErrOutcomeUnknown}, []string{"outcome unknown"}},
+	} {
+		for _, delay := range []time.Duration{0, acquireDelay} {
+			t.Run(fmt.Sprint(test.name, delay), func(t *testing.T) {
+				inBubble(t, func(t *testing.T, store *transporttest.Store) {
+					n, conn := newFailing(t, store, "node-b", lease.Options{AcquireDelay: delay})
+					if test.held {
+						newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
+					} else {
+						conn.fail(test.obstacle)
+					}
+					ctx, cancel := context.WithCancelCause(t.Context())
+					failed := make(chan error, 1)
+					go func() {
+						_, err := n.Acquire(ctx)
+						failed <- err
+					}()
+					time.Sleep(3 * ttl)
+					conn.fail(test.obstacle)
+					conn.Silence(true) // it must ask, when the holder seems to be dead
+					if test.obstacle != nil {
+						time.Sleep(3 * ttl)
+					}
+					cancel(tired)
+					err := await.Receive(failed)
+					for _, sentinel := range []error{
+						tired, lease.ErrHeld, transport.ErrNotAuthorized, transport.ErrNotSent, transport.ErrOutcomeUnknown, context.DeadlineExceeded,
+					} {
+						wanted := sentinel == tired
+						for _, want := range test.want {
+							// A look leaves nothing behind.
+							wanted = wanted || want == sentinel && !(delay > 0 && want == transport.ErrOutcomeUnknown)
+						}
+						if errors.Is(err, sentinel) != wanted {
+							t.Errorf("%v\nmatches %v: %t", err, sentinel, !wanted)
+						}
+					}
+					var refused *transport.RefusedError
+					if errors.As(err, &refused) != errors.Is(err, transport.ErrNotAuthorized) {
+						t.Errorf("%v\nhas the refusal %v", err, refused)
+					}
+					for _, text := range test.text {
+						if !strings.Contains(err.Error(), text) {
+							t.Errorf("%v\ndoes not say %s", err, text)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestOnWaitingGetsNilWhenOnlyTheHolderIsWaitedFor(t *testing.T) {
+	for _, delay := range []time.Duration{0, acquireDelay} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
+			var waiting waitingCauses
+			n, conn := newFailing(t, store, "node-b", lease.Options{OnWaiting: waiting.hear, AcquireDelay: delay})
+			go func() { _, _ = n.Acquire(t.Context()) }()
+			time.Sleep(5 * ttl)
+			if causes := waiting.all(); len(causes) > 0 {
+				t.Errorf("while another has the lease: told %v", causes)
+			}
+			conn.Silence(true)
+			for _, obstacle := range []error{refusal(transport.ErrNotAuthorized), refusal(transport.ErrQuotaExceeded), nil} {
+				conn.fail(obstacle)
+				time.Sleep(10 * ttl)
+			}
+			causes := waiting.all()
+			if len(causes) != 3 || !errors.Is(causes[0], transport.ErrNotAuthorized) || !errors.Is(causes[1], transport.ErrQuotaExceeded) || causes[2] != nil {
+				t.Errorf("told %v", causes)
+			}
+		})
+	}
+}
+
+// A lock of the Go SDK of Azure IoT Operations is SET NEX PX and VDEL with the client id as the value,
+// or with the client id, a colon and a session.
+func TestALeaseAndALockOfAnotherSDKExcludeEachOther(t *testing.T) {
+	for _, value := range []string{"sdk-client", "sdk-client:session"} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			sdk, _ := store.Client(t, "sdk-client", transport.ClientOptions{})
+			lock := func(want error) {
+				t.Helper()
+				_, err := sdk.Set(t.Context(), name, []byte(value), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: ttl})
+				if !errors.Is(err, want) {
+					t.Errorf("%q got %v, want %v", value, err, want)
+				}
+			}
+			n := newNode(t, store, "gateway-a", lease.Options{})
+			lock(nil)
+			_, err := n.TryAcquire(t.Context())
+			if held := (*lease.HeldError)(nil); !errors.As(err, &held) || held.Holder.Name != "sdk-client" {
+				t.Fatalf("while %q holds the lock: %v", value, err)
+			}
+			acquired := acquireInBackground(t.Context(), t, n)
+			time.Sleep(ttl / 2)
+			lock(nil) // it renews
+			time.Sleep(ttl * 3 / 4)
+			synctest.Wait()
+			if len(acquired) > 0 {
+				t.Fatalf("the lease was acquired while %q holds the lock", value)
+			}
+			if released, err := sdk.VDel(t.Context(), name, []byte(value), transport.DelOptions{}); !released || err != nil {
+				t.Fatal(released, err)
+			}
+			began := time.Now()
+			tenure := await.Receive(acquired)
+			if took := time.Since(began); took > ttl/20 {
+				t.Errorf("after %q released the lock the lease took %v", value, took)
+			}
+			lock(transport.ErrConditionFailed)
+			mustRelease(t, tenure)
+			lock(nil)
+		})
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -108,12 +107,10 @@ func (w *waiter) newAttempt(ctx context.Context, began time.Duration) (*attempt,
 	// than that, it and its successor would both believe that they hold the lease.
 	if silence := will.Silence(); silence > 0 && silence < l.options.TTL {
 		will.Close()
-		const most = math.MaxUint16 * time.Second // MQTT cannot say more
-		keepAlive := ((l.options.TTL+time.Second-1)/time.Second*2 + 2) / 3 * time.Second
 		return nil, fmt.Errorf("InstantFailover: the broker declares a silent connection dead after %v, "+
 			"and then frees a lease that its holder may believe in for TTL %v: "+
-			"make TTL at most %v, or the client's KeepAlive at least %v, which can be %v at most",
-			silence, l.options.TTL, silence, keepAlive, most)
+			"make TTL at most %v, or the client's KeepAlive longer than two thirds of the TTL, if MQTT has so long a one",
+			silence, l.options.TTL, silence)
 	}
 	a.will, a.lost = will, will.Lost()
 	return a, nil
@@ -121,20 +118,16 @@ func (w *waiter) newAttempt(ctx context.Context, began time.Duration) (*attempt,
 
 // setWill makes a connection that deletes the key when it is lost. If the broker takes longer than
 // RequestTimeout, the reason to wait is a request that was not sent.
-func (a *attempt) setWill(ctx context.Context) (will *transport.Will, err error) {
-	client, done := a.lease.client, make(chan struct{})
-	go func() {
-		defer close(done)
-		will, err = client.SetWill(ctx, a.lease.name, []byte(a.value))
-	}()
-	timeout := time.NewTimer(a.lease.options.RequestTimeout)
-	defer timeout.Stop()
-	select {
-	case <-done:
-	case <-timeout.C:
+func (a *attempt) setWill(ctx context.Context) (*transport.Will, error) {
+	client, noted := a.lease.client, make(chan struct{})
+	late := time.AfterFunc(a.lease.options.RequestTimeout, func() {
+		defer close(noted)
 		cause := cmp.Or(client.Connection().Err, errNoConnectionWithWill)
 		a.waiter.note(fmt.Errorf("%w: %w", transport.ErrNotSent, cause))
-		<-done
+	})
+	will, err := client.SetWill(ctx, a.lease.name, []byte(a.value))
+	if !late.Stop() {
+		<-noted
 	}
 	return will, operror.Inner(err)
 }

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -18,31 +19,32 @@ import (
 
 func TestATenureThatEndsOnDisconnectRefusesItsTokenAtOnce(t *testing.T) {
 	for _, test := range []struct {
-		name    string
 		options lease.Options
 		ends    bool
 	}{
-		{"by default it does not", lease.Options{}, false},
-		{"with EndOnDisconnect", lease.Options{EndOnDisconnect: true}, true},
-		{"with InstantFailover", lease.Options{InstantFailover: true}, true},
+		{lease.Options{}, false}, {lease.Options{EndOnDisconnect: true}, true}, {lease.Options{InstantFailover: true}, true},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				n := newNode(t, store, "node-a", test.options)
-				tenure := n.mustAcquire(t)
-				time.Sleep(5 * ttl)
-				mustToken(t, tenure)
-				n.conn.Cut()
-				// No other goroutine has run since.
-				if _, err := tenure.Token(); errors.Is(err, lease.ErrConnectionLost) != test.ends {
-					t.Errorf("Token: %v; is it over: %t", err, test.ends)
-				}
-				n.conn.Restore()
-				synctest.Wait()
-				if err := context.Cause(tenure.Context()); errors.Is(err, lease.ErrConnectionLost) != test.ends {
-					t.Errorf("cause %v; is it over: %t", err, test.ends)
-				}
-			})
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			n := newNode(t, store, "node-a", test.options)
+			n.knowsStore(t)
+			n.conn.Cut() // it begins on the connection that it watches
+			time.AfterFunc(ttl/20, n.conn.Restore)
+			tenure := n.mustAcquire(t)
+			if left := tenure.Remaining(); test.ends && left != ttl-ttl/10 {
+				t.Errorf("it begins with %v left", left)
+			}
+			time.Sleep(5 * ttl)
+			mustToken(t, tenure)
+			n.conn.Cut()
+			// No other goroutine has run since.
+			if _, err := tenure.Token(); errors.Is(err, lease.ErrConnectionLost) != test.ends {
+				t.Errorf("Token: %v; is it over: %t", err, test.ends)
+			}
+			n.conn.Restore()
+			synctest.Wait()
+			if err := context.Cause(tenure.Context()); errors.Is(err, lease.ErrConnectionLost) != test.ends {
+				t.Errorf("cause %v; is it over: %t", err, test.ends)
+			}
 		})
 	}
 }
@@ -62,27 +64,6 @@ func TestTheContextEndsWithTheConnectionWithoutACallOfToken(t *testing.T) {
 	})
 }
 
-func TestATenureThatEndsOnDisconnectBeginsOnTheConnectionThatItWatches(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "node-a", lease.Options{EndOnDisconnect: true})
-		if _, err := n.client.Get(t.Context(), name); err != nil { // so that it knows its store
-			t.Fatal(err)
-		}
-		n.conn.Cut()
-		acquired := acquireInBackground(t.Context(), t, n)
-		time.Sleep(ttl / 20)
-		n.conn.Restore()
-		tenure := await.Receive(acquired)
-		if left := tenure.Remaining(); left != ttl-ttl/10 {
-			t.Errorf("it begins with %v left", left)
-		}
-		n.conn.Cut()
-		if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
-			t.Errorf("Token: %v, want ErrConnectionLost", err)
-		}
-	})
-}
-
 func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -95,16 +76,18 @@ func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				options := lease.Options{InstantFailover: true}
-				a, b := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
+				a, b := twoNodes(t, store, lease.Options{InstantFailover: true})
 				a.mustAcquire(t)
 				acquired := acquireInBackground(t.Context(), t, b)
+				time.Sleep(ttl)
+				b.conn.Cut() // the waiter sets another Will
+				b.conn.Restore()
 				time.Sleep(5*ttl + ttl/7)
-				died := time.Now()
+				died, lost := time.Now(), b.client.Lost()
 				test.die(a)
 				successor := await.Receive(acquired)
-				if got := time.Since(died); got > test.limit || test.limit > ttl && got < ttl/2 {
-					t.Errorf("the successor holds after %v, want %v", got, test.limit)
+				if got := time.Since(died); got > test.limit || test.limit > ttl && got < ttl/2 || closed.Is(lost) {
+					t.Errorf("the successor holds after %v, want %v; over another connection: %t", got, test.limit, closed.Is(lost))
 				}
 				time.Sleep(5 * ttl)
 				mustToken(t, successor)
@@ -113,127 +96,41 @@ func TestInstantFailoverDoesNotWaitForTheTTL(t *testing.T) {
 	}
 }
 
-func TestAWillFreesNoOtherTenure(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		options := lease.Options{InstantFailover: true}
-		a, b := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
-		for range 3 { // with a will of its own each time
-			tenure := a.mustAcquire(t)
-			if err := tenure.Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		successor := b.mustAcquire(t)
-		a.conn.Cut() // its will is about the tenure that was released
-		time.Sleep(ttl)
-		mustToken(t, successor)
-	})
-}
-
-func TestAWaiterSetsAnotherWillAfterALostConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		options := lease.Options{InstantFailover: true}
-		a, b := newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
-		c := newNode(t, store, "node-c", options)
-		a.mustAcquire(t)
-		waiting := acquireInBackground(t.Context(), t, b)
-		time.Sleep(ttl)
-		b.conn.Cut()
-		b.conn.Restore()
-		time.Sleep(ttl)
-		connection := b.client.Lost()
-		a.conn.Cut()
-		await.Receive(waiting)
-		select {
-		case <-connection:
-			t.Error("it had to make another connection first")
-		default:
-		}
-		next := acquireInBackground(t.Context(), t, c)
-		time.Sleep(ttl)
-		died := time.Now()
-		b.conn.Cut()
-		await.Receive(next)
-		if got := time.Since(died); got > 10*time.Millisecond {
-			t.Errorf("the successor of the waiter holds after %v", got)
-		}
-	})
-}
-
-func TestAnAcquisitionThatLosesItsConnectionLeavesNothingBehind(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		fault transporttest.Fault
-	}{
-		{"before the store got the request", transporttest.Fault{CutBefore: true}},
-		{"after it", transporttest.Fault{CutAfter: true}},
-	} {
-		for _, ignored := range []bool{false, true} {
-			t.Run(test.name, func(t *testing.T) {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
-					n.conn.IgnoreWills(ignored)
-					n.scripted("SET", func(number int64) transporttest.Fault {
-						if number > 1 {
-							return transporttest.Fault{}
-						}
-						go func() { time.Sleep(ttl / 10); n.conn.Restore() }()
-						return test.fault
-					})
-					began := time.Now()
-					tenure, err := n.TryAcquire(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
-					if got := time.Since(began); got > ttl/2 {
-						t.Errorf("it took %v: the first attempt stood in the way", got)
-					}
-					n.conn.Cut()
-					if _, err := tenure.Token(); !errors.Is(err, lease.ErrConnectionLost) {
-						t.Errorf("Token: %v: the tenure does not rest on its connection", err)
-					}
-				})
-			})
-		}
-	}
-}
-
 func TestThereIsOneLeaseWithInstantFailoverForEachClient(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		options := lease.Options{TTL: ttl, InstantFailover: true}
-		n := newNode(t, store, "node-a", options)
-		other, err := lease.New(n.client, "press-8/active", options)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true})
+		other := n.another(t, "press-8/active", lease.Options{InstantFailover: true})
 		tenure := n.mustAcquire(t)
 		if _, err := other.Acquire(t.Context()); !errors.Is(err, transport.ErrWillInUse) || !strings.Contains(err.Error(), "dial another client") {
 			t.Errorf("a second one: %v, want ErrWillInUse", err)
 		}
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		mustRelease(t, tenure)
 		synctest.Wait()
-		if _, err := other.Acquire(t.Context()); err != nil {
-			t.Errorf("after the first was released: %v", err)
-		}
+		mustTryAcquire(t, other)
 	})
 }
 
 func TestAHeldLeaseCostsTryAcquireNoNewConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{InstantFailover: true})
+		a, b := twoNodes(t, store, lease.Options{InstantFailover: true})
 		a.mustAcquire(t)
 		lost := b.client.Lost()
-		if _, err := b.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) {
-			t.Errorf("TryAcquire: %v, want ErrHeld", err)
-		}
-		select {
-		case <-lost:
-			t.Error("the connection was replaced")
-		default:
+		if _, err := b.TryAcquire(t.Context()); !errors.Is(err, lease.ErrHeld) || closed.Is(lost) {
+			t.Errorf("TryAcquire: %v, want ErrHeld; the connection was replaced: %t", err, closed.Is(lost))
 		}
 	})
+}
+
+// silenceConn is a Conn to a broker that declares a connection dead after some silence.
+type silenceConn struct {
+	*transporttest.Conn
+	silence time.Duration
+	err     error
+}
+
+func (c silenceConn) SetWill(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
+	lost, _, err := c.Conn.SetWill(ctx, will)
+	return lost, c.silence, errors.Join(err, c.err)
 }
 
 func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
@@ -244,25 +141,15 @@ func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 		refused error  // by the broker
 		want    string // in the error; empty: it works
 	}{
-		{"it never does", ttl, 0, nil, ""},
 		{"just in time", ttl, ttl, nil, ""},
-		{"too early", ttl, ttl - time.Millisecond, nil, "make TTL at most 1.999s, or the client's KeepAlive at least 2s"},
-		{"too early for any keep-alive", 48 * time.Hour, 7500 * time.Millisecond, nil, "KeepAlive at least 32h0m0s, which can be 18h12m15s at most"},
+		{"too early", ttl, ttl - time.Millisecond, nil, "make TTL at most 1.999s, or the client's KeepAlive longer"},
 		{"the broker allows no wills, so the TTL decides", ttl, 0, &transport.ConnectionError{Code: 0x87}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
 				conn := silenceConn{store.Connect("node-a"), test.silence, test.refused}
-				client, err := transport.NewClient(conn, transport.ClientOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer client.Close()
-				l, err := lease.New(client, name, lease.Options{TTL: test.ttl, InstantFailover: true})
-				if err != nil {
-					t.Fatal(err)
-				}
-				_, err = l.Acquire(t.Context())
+				n := nodeOn(t, conn, transport.ClientOptions{}, lease.Options{TTL: test.ttl, InstantFailover: true})
+				_, err := n.Acquire(t.Context())
 				if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 					t.Errorf("Acquire: %v, want %q", err, test.want)
 				}
@@ -271,156 +158,124 @@ func TestInstantFailoverNeedsADeadlineBeforeTheBrokersTimeout(t *testing.T) {
 	}
 }
 
+func TestOnWaitingGetsAMissingConnectionForInstantFailover(t *testing.T) {
+	inBubble(t, func(t *testing.T, store *transporttest.Store) {
+		var waiting waitingCauses
+		n := newNode(t, store, "node-a", lease.Options{InstantFailover: true, OnWaiting: waiting.hear})
+		n.conn.Cut()
+		acquired := acquireInBackground(t.Context(), t, n)
+		time.Sleep(ttl)
+		if causes := waiting.all(); len(causes) != 1 || !errors.Is(causes[0], transport.ErrNotSent) {
+			t.Errorf("told %v, want ErrNotSent", causes)
+		}
+		n.conn.Restore()
+		await.Receive(acquired)
+	})
+}
+
 // The connection dies at each time between two renewals, once with a store that has an
 // identity and once with one that is asked over each new connection.
 func TestInvariant52ATenureOutlivesAHalfOpenConnection(t *testing.T) {
-	for name, hidden := range map[string]bool{"a store with an identity": false, "a store without": true} {
-		t.Run(name, func(t *testing.T) {
-			for after := time.Duration(0); after < ttl; after += ttl / 40 {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					store.HideIdentity(hidden)
-					n := newNode(t, store, "a", lease.Options{})
-					tenure := n.mustAcquire(t)
-					token, err := tenure.Token()
-					if err != nil {
-						t.Fatal(err)
+	for _, hidden := range []bool{false, true} {
+		for after := time.Duration(0); after < ttl; after += ttl / 40 {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				store.HideIdentity(hidden)
+				n := newNode(t, store, "a", lease.Options{})
+				tenure := n.mustAcquire(t)
+				token := mustToken(t, tenure)
+				time.Sleep(after)
+				for range 3 {
+					n.conn.Freeze()
+					time.Sleep(3 * ttl)
+					if got, err := tenure.Token(); err != nil || got != token || context.Cause(tenure.Context()) != nil {
+						t.Fatalf("identity hidden %t, the connection died %v after the begin: %v, %v; want %v", hidden, after, got, err, token)
 					}
-					time.Sleep(after)
-					for range 3 {
-						n.conn.Freeze()
-						time.Sleep(3 * ttl)
-						if got, err := tenure.Token(); err != nil || got != token || context.Cause(tenure.Context()) != nil {
-							t.Fatalf("the connection died %v after the begin: %v, %v; want %v", after, got, err, token)
-						}
-					}
-					if err := tenure.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-		})
+				}
+				mustRelease(t, tenure)
+			})
+		}
 	}
 }
 
 func TestInvariant52AcquiringAndReleasingOutlastAHalfOpenConnection(t *testing.T) {
-	for name, options := range map[string]lease.Options{
-		"at once":       {},
-		"acquire delay": {AcquireDelay: 100 * time.Millisecond},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				n := newNode(t, store, "a", options)
-				ctx, cancel := context.WithTimeout(t.Context(), ttl)
-				defer cancel()
-				n.conn.Freeze()
-				tenure, err := n.Acquire(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel = context.WithTimeout(t.Context(), ttl)
-				defer cancel()
-				n.conn.Freeze()
-				began := time.Now()
-				if err := tenure.Release(ctx); err != nil || time.Since(began) >= ttl/2 {
-					t.Errorf("releasing takes %v: %v", time.Since(began), err)
-				}
-				if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
-					t.Errorf("after the release: %+v, %v", holder, err)
-				}
-			})
-		})
-	}
-}
-
-func TestATenureThatEndsWithItsConnectionEndsWhenTheDeadOneIsGivenUp(t *testing.T) {
-	for name, options := range map[string]lease.Options{
-		"EndOnDisconnect": {EndOnDisconnect: true},
-		"InstantFailover": {InstantFailover: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				tenure := func() *lease.Tenure {
-					n := newNode(t, store, "a", options)
-					defer n.conn.Freeze()
-					return n.mustAcquire(t)
-				}()
-				select {
-				case <-tenure.Context().Done():
-				case <-time.After(ttl):
-					t.Fatal("it goes on")
-				}
-				if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrConnectionLost) {
-					t.Errorf("it ended with %v, want ErrConnectionLost", err)
-				}
-			})
-		})
-	}
-}
-
-// A store that takes over from one that fell silent releases the lease half of the TTL later.
-func TestInvariant62ATenureWithInstantFailoverEndsWithinHalfOfItsTTLOnASilentConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		for i := range 40 {
-			n := newNode(t, store, fmt.Sprint("node-", i), lease.Options{InstantFailover: true})
-			tenure := n.mustAcquire(t)
-			time.Sleep(ttl + time.Duration(i)*ttl/100)
+	for _, options := range []lease.Options{{}, {AcquireDelay: ttl / 20}} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			n := newNode(t, store, "a", options)
 			n.conn.Freeze()
-			silent := time.Now()
-			await.Receive(tenure.Context().Done())
-			if took := time.Since(silent); took > ttl/2 {
-				t.Errorf("it ended %v after its connection fell silent", took)
+			began := time.Now()
+			tenure := n.mustAcquire(t)
+			acquired := time.Since(began)
+			n.conn.Freeze()
+			began = time.Now()
+			mustRelease(t, tenure)
+			if released := time.Since(began); acquired >= ttl || released >= ttl/2 {
+				t.Errorf("acquiring takes %v, and releasing %v", acquired, released)
 			}
-		}
-	})
+			mustBeFree(t, n)
+		})
+	}
+}
+
+// A store that takes over from one that fell silent releases a lease with instant failover half of the TTL later.
+func TestInvariant62ATenureThatEndsWithItsConnectionEndsInTimeOnASilentOne(t *testing.T) {
+	for _, test := range []struct {
+		options lease.Options
+		limit   time.Duration
+	}{{lease.Options{InstantFailover: true}, ttl / 2}, {lease.Options{EndOnDisconnect: true}, ttl}} {
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			for i := range 40 {
+				n := newNode(t, store, fmt.Sprint("node-", i), lease.Options{})
+				tenure := mustTryAcquire(t, n.another(t, fmt.Sprint(i), test.options))
+				time.Sleep(ttl + time.Duration(i)*ttl/100)
+				n.conn.Freeze()
+				silent := time.Now()
+				await.Receive(tenure.Context().Done())
+				if took := time.Since(silent); took > test.limit || !errors.Is(context.Cause(tenure.Context()), lease.ErrConnectionLost) {
+					t.Errorf("it ended %v after its connection fell silent, with %v", took, context.Cause(tenure.Context()))
+				}
+			}
+		})
+	}
 }
 
 func TestWhatALeaseSendsIsUrgent(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		n := newNode(t, store, "a", lease.Options{NoWatch: true})
-		var mu sync.Mutex
-		urgent := make(map[string]int)
+		var sets, deletions, others int
 		n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-			mu.Lock()
-			defer mu.Unlock()
-			verb := strings.Split(string(request.Payload), "\r\n")[2]
-			if !request.Urgent {
-				t.Errorf("%s of the lease waits behind others", verb)
+			switch {
+			case request.Binding.Urgent && hasVerb(request, "SET"):
+				sets++
+			case request.Binding.Urgent && hasVerb(request, "VDEL"):
+				deletions++
+			default:
+				others++
 			}
-			urgent[verb]++
 			return transporttest.Fault{}
 		})
 		tenure := n.mustAcquire(t)
 		time.Sleep(3 * ttl)
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if urgent["SET"] < 3 || urgent["VDEL"] != 1 {
-			t.Errorf("%v", urgent)
+		mustRelease(t, tenure)
+		if sets < 3 || deletions != 1 || others > 0 {
+			t.Errorf("%d SETs and %d VDELs are urgent; others %d", sets, deletions, others)
 		}
 	})
 }
 
-// A request that its caller cancelled is no reason to doubt the connection.
-func TestACancelledAcquisitionProbesNothing(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		n := newNode(t, store, "a", lease.Options{})
-		lost := n.client.Lost()
-		n.conn.Freeze()
-		ctx, cancel := context.WithCancel(t.Context())
-		acquiring := make(chan error, 1)
-		go func() {
-			_, err := n.TryAcquire(ctx)
-			acquiring <- err
-		}()
-		synctest.Wait()
-		cancel()
-		await.Receive(acquiring)
-		select {
-		case <-lost:
-			t.Error("the connection was given up at once")
-		default:
+// stalling is a connection on which nothing arrives for a while, and then everything does, as
+// TCP does after lost packets. Its Probe does what the Probe of the MQTT connection does.
+type stalling struct {
+	*transporttest.Conn
+	until atomic.Int64
+}
+
+func (s *stalling) stalls() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
+
+func (s *stalling) Probe(within time.Duration) {
+	time.AfterFunc(max(within, 100*time.Millisecond), func() {
+		if s.stalls() > 0 {
+			s.Cut()
+			time.AfterFunc(50*time.Millisecond, s.Restore)
 		}
 	})
 }
@@ -429,43 +284,27 @@ func TestACancelledAcquisitionProbesNothing(t *testing.T) {
 // stalls is kept as long as it may still save the tenure. With instant failover that is half of the TTL:
 // after that another store may have released the lease.
 func TestInvariant52ATenureThatEndsWithItsConnectionOutlastsAStall(t *testing.T) {
+	const ttl = 10 * time.Second
 	for _, test := range []struct {
-		name    string
 		options lease.Options
 		stall   time.Duration
 	}{
-		{"EndOnDisconnect", lease.Options{EndOnDisconnect: true}, 3500 * time.Millisecond},
-		{"InstantFailover", lease.Options{InstantFailover: true}, 3300 * time.Millisecond},
+		{lease.Options{TTL: ttl, EndOnDisconnect: true}, 3500 * time.Millisecond},
+		{lease.Options{TTL: ttl, InstantFailover: true}, 3300 * time.Millisecond},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			options := test.options
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				conn := &stalling{Conn: store.Connect("node-a")}
-				client, err := transport.NewClient(conn, transport.ClientOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer func() { _ = client.Close() }()
-				options.TTL = 10 * time.Second
-				l, err := lease.New(client, name, options)
-				if err != nil {
-					t.Fatal(err)
-				}
-				tenure, err := l.Acquire(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
-				conn.SetFault(func(transport.Request) transporttest.Fault {
-					return transporttest.Fault{HoldRequest: max(conn.stalls(), 0)}
-				})
-				for range 30 {
-					conn.until.Store(time.Now().Add(test.stall).UnixNano())
-					time.Sleep(test.stall + options.TTL)
-					if err := context.Cause(tenure.Context()); err != nil {
-						t.Fatalf("a stall of %v ended it: %v", test.stall, err)
-					}
-				}
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			conn := &stalling{Conn: store.Connect("node-a")}
+			tenure := nodeOn(t, conn, transport.ClientOptions{}, test.options).mustAcquire(t)
+			conn.SetFault(func(transport.Request) transporttest.Fault {
+				return transporttest.Fault{HoldRequest: max(conn.stalls(), 0)}
 			})
+			for range 30 {
+				conn.until.Store(time.Now().Add(test.stall).UnixNano())
+				time.Sleep(test.stall + ttl)
+				if err := context.Cause(tenure.Context()); err != nil {
+					t.Fatalf("a stall of %v ended it: %v", test.stall, err)
+				}
+			}
 		})
 	}
 }
@@ -487,16 +326,13 @@ func TestInvariant52AWaiterGivesUpAConnectionThatFellSilentBeforeTheTTLIsOver(t 
 				if !test.watches {
 					store.Authorize(allButWatches)
 				}
-				holder := newNode(t, store, "node-a", test.options)
+				holder, waiter := twoNodes(t, store, test.options)
 				tenure := holder.mustAcquire(t)
-				waiter := newNode(t, store, "node-b", test.options)
 				acquired := acquireInBackground(t.Context(), t, waiter)
 				time.Sleep(5 * ttl)
 				waiter.conn.Freeze()
 				began := time.Now()
-				if err := tenure.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				mustRelease(t, tenure)
 				await.Receive(acquired)
 				if took := time.Since(began); took > test.limit {
 					t.Errorf("it acquired the lease %v after its connection fell silent and the lease was released", took)

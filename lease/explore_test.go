@@ -8,6 +8,7 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/explore"
+	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -15,7 +16,7 @@ import (
 // The walks of this file go through every order of events of a few holders and one store, with a few faults.
 //
 // The code that decides is the real one: the values claim, waiting, schedule and freeing of this package,
-// transport.TokenRefused, and the whole of statestore.Store. A state of the model is what they hold (holder, store), the
+// protocol.TokenRefused, and the whole of statestore.Store. A state of the model is what they hold (holder, store), the
 // requests and replies under way, and how many faults may still come. Time goes in ticks: it passes when nothing
 // that is in order is under way and nothing is due. A fault takes a message out of its order, so that it comes at
 // any later time or never; repeats one; stops, crashes or cuts off a holder; restarts the store; or
@@ -422,7 +423,7 @@ func (w *world) hear(h *holder, r reply) error {
 	switch {
 	case r.kind == writes && h.writing && r.call == h.write:
 		h.writing = false
-		if transport.TokenRefused(r.err) && h.phase == holds {
+		if protocol.TokenRefused(r.err) && h.phase == holds {
 			return w.drive(h, event{kind: ended, err: refusedBy(r.err)})
 		}
 	case r.kind != writes && h.underWay && r.call == h.call:

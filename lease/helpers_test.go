@@ -1,6 +1,7 @@
 package lease_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -13,36 +14,60 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
-	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 const (
-	name = "press-7/active"
-	ttl  = 2 * time.Second
+	name         = "press-7/active"
+	ttl          = 2 * time.Second
+	acquireDelay = ttl / 4
 )
 
 // node is one process with a lease of its own.
 type node struct {
 	*lease.Lease
 	client *transport.Client
-	conn   *transporttest.Conn
+	conn   *transporttest.Conn // nil: a connection of the test
 }
 
 // newNode returns a node with tenures that run on virtual time. Call it in a bubble.
 func newNode(t *testing.T, store *transporttest.Store, id string, options lease.Options) node {
 	t.Helper()
-	client, conn := store.Client(t, id, transport.ClientOptions{})
-	if options.TTL == 0 {
-		options.TTL = ttl
-	}
-	l, err := lease.New(client, name, options)
+	return nodeOn(t, store.Connect(id), transport.ClientOptions{}, options)
+}
+
+func nodeOn(t *testing.T, conn transport.Conn, clientOptions transport.ClientOptions, options lease.Options) node {
+	t.Helper()
+	client, err := transport.NewClient(conn, clientOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return node{Lease: l, client: client, conn: conn}
+	t.Cleanup(func() { _ = client.Close() })
+	n := node{client: client}
+	n.Lease = n.another(t, name, options)
+	n.conn, _ = conn.(*transporttest.Conn)
+	return n
+}
+
+// another returns a lease with another name on the client of n.
+func (n node) another(t *testing.T, name string, options lease.Options) *lease.Lease {
+	t.Helper()
+	if options.TTL == 0 {
+		options.TTL = ttl
+	}
+	l, err := lease.New(n.client, name, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// twoNodes returns two nodes with the same options.
+func twoNodes(t *testing.T, store *transporttest.Store, options lease.Options) (a, b node) {
+	t.Helper()
+	return newNode(t, store, "node-a", options), newNode(t, store, "node-b", options)
 }
 
 func (n node) mustAcquire(t *testing.T) *lease.Tenure {
@@ -54,10 +79,63 @@ func (n node) mustAcquire(t *testing.T) *lease.Tenure {
 	return tenure
 }
 
+// knowsStore makes the client know its store: its first request is bound to none, and is sent again.
+func (n node) knowsStore(t *testing.T) {
+	t.Helper()
+	if _, err := n.client.Get(t.Context(), "any"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustTryAcquire(t *testing.T, l *lease.Lease) *lease.Tenure {
+	t.Helper()
+	tenure, err := l.TryAcquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tenure
+}
+
+func mustRelease(t *testing.T, tenure *lease.Tenure) {
+	t.Helper()
+	if err := tenure.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func mustBeFree(t *testing.T, n node) {
+	t.Helper()
+	if holder, err := n.Holder(t.Context()); err != nil || holder.Held {
+		t.Errorf("the holder is %+v, %v; want none", holder, err)
+	}
+}
+
+func mustToken(t *testing.T, tenure *lease.Tenure) hlc.Token {
+	t.Helper()
+	token, err := tenure.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// mustBeOver checks that a tenure gives no token, and has ended with this cause.
+func mustBeOver(t *testing.T, tenure *lease.Tenure, want error) {
+	t.Helper()
+	_, err := tenure.Token()
+	if cause := context.Cause(tenure.Context()); !errors.Is(cause, want) || !errors.Is(err, want) {
+		t.Errorf("the tenure ended with %v, and Token returned %v; want %v", cause, err, want)
+	}
+}
+
 // inBubble runs a test in virtual time, with a store.
 func inBubble(t *testing.T, test func(t *testing.T, store *transporttest.Store)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(t, transporttest.Start(t)) })
+}
+
+func hasVerb(request transport.Request, verb string) bool {
+	return bytes.Contains(request.Payload, []byte("\r\n"+verb+"\r\n"))
 }
 
 // scripted makes decide choose the fault of each request with the verb from now on, by its
@@ -65,7 +143,7 @@ func inBubble(t *testing.T, test func(t *testing.T, store *transporttest.Store))
 func (n node) scripted(verb string, decide func(number int64) transporttest.Fault) (count func() int64) {
 	var number atomic.Int64
 	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-		if !strings.Contains(string(request.Payload), "\r\n"+verb+"\r\n") {
+		if !hasVerb(request, verb) {
 			return transporttest.Fault{}
 		}
 		return decide(number.Add(1))
@@ -80,6 +158,25 @@ func always(fault transporttest.Fault) func(int64) transporttest.Fault {
 }
 
 var harmless = always(transporttest.Fault{})
+
+// counted counts requests from now on, by their verb.
+func (n node) counted() (count func(verb string) int64) {
+	var numbers sync.Map
+	number := func(verb string) *atomic.Int64 {
+		counter, _ := numbers.LoadOrStore(verb, new(atomic.Int64))
+		return counter.(*atomic.Int64)
+	}
+	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
+		number(strings.Split(string(request.Payload), "\r\n")[2]).Add(1)
+		return transporttest.Fault{}
+	})
+	return func(verb string) int64 { return number(verb).Load() }
+}
+
+// forgeDeletion delivers a notification that the lease was deleted.
+func (n node) forgeDeletion() {
+	n.conn.Forge(transport.Notification{Key: name, Payload: []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n"), Timestamp: "1:0:StateStore"})
+}
 
 // skewed is a clock on virtual time that can jump, as after a suspend: no timer has fired
 // and no goroutine has run.
@@ -98,7 +195,7 @@ func acquireInBackground(ctx context.Context, t *testing.T, n node) <-chan *leas
 	acquired := make(chan *lease.Tenure, 1)
 	go func() {
 		tenure, err := n.Acquire(ctx)
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			t.Errorf("%s: %v", n.client.ClientID(), err)
 		}
 		acquired <- tenure
@@ -111,43 +208,32 @@ func allButWatches(_ string, verb statestore.Verb, _ string) bool {
 	return verb != statestore.VerbKeyNotify
 }
 
-func mustToken(t *testing.T, tenure *lease.Tenure) hlc.Token {
-	t.Helper()
-	token, err := tenure.Token()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
-}
-
 // failingConn is a connection with requests that can fail with any error.
 type failingConn struct {
 	*transporttest.Conn
 
 	mu    sync.Mutex
-	fail  func(transport.Request) error // nil: requests reach the store
-	asked int                           // requests since fail was set, watches apart
+	err   error // nil: requests reach the store
+	asked int   // requests since err was set, watches apart
 }
 
 func (c *failingConn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
 	c.mu.Lock()
-	fail := c.fail
-	if fail != nil && !strings.Contains(string(request.Payload), "KEYNOTIFY") {
+	err := c.err
+	if err != nil && !hasVerb(request, "KEYNOTIFY") {
 		c.asked++
 	}
 	c.mu.Unlock()
-	if fail != nil {
-		if err := fail(request); err != nil {
-			return transport.Reply{}, err
-		}
+	if err != nil {
+		return transport.Reply{}, err
 	}
 	return c.Conn.RoundTrip(ctx, request)
 }
 
-func (c *failingConn) set(fail func(transport.Request) error) {
+func (c *failingConn) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.fail, c.asked = fail, 0
+	c.err, c.asked = err, 0
 }
 
 func (c *failingConn) count() int {
@@ -156,11 +242,15 @@ func (c *failingConn) count() int {
 	return c.asked
 }
 
-func failing(err error) func(transport.Request) error {
-	return func(transport.Request) error { return err }
-}
-
 func refusal(sentinel error) error { return &transport.RefusedError{Text: sentinel.Error()} }
+
+func newFailing(t *testing.T, store *transporttest.Store, id string, options lease.Options) (node, *failingConn) {
+	t.Helper()
+	conn := &failingConn{Conn: store.Connect(id)}
+	n := nodeOn(t, conn, transport.ClientOptions{}, options)
+	n.conn = conn.Conn
+	return n, conn
+}
 
 // waitingCauses collects what Options.OnWaiting gets.
 type waitingCauses struct {
@@ -180,87 +270,6 @@ func (w *waitingCauses) all() []error {
 	return w.causes
 }
 
-func newFailing(t *testing.T, store *transporttest.Store, id string, options lease.Options) (*lease.Lease, *transport.Client, *failingConn) {
-	t.Helper()
-	conn := &failingConn{Conn: store.Connect(id)}
-	client, err := transport.NewClient(conn, transport.ClientOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	options.TTL = ttl
-	l, err := lease.New(client, name, options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l, client, conn
-}
-
-// awaitEnd waits until the context of a tenure has ended.
-func awaitEnd(t *testing.T, tenure *lease.Tenure) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*ttl)
-	defer cancel()
-	select {
-	case <-tenure.Context().Done():
-	case <-ctx.Done():
-		t.Fatal("the tenure goes on")
-	}
-}
-
-// stalling is a connection on which nothing arrives for a while, and then everything does, as
-// TCP does after lost packets. Its Probe does what the Probe of the MQTT connection does.
-type stalling struct {
-	*transporttest.Conn
-	until atomic.Int64
-}
-
-func (s *stalling) stalls() time.Duration { return time.Until(time.Unix(0, s.until.Load())) }
-
-func (s *stalling) Probe(within time.Duration) {
-	within = max(within, 100*time.Millisecond)
-	time.AfterFunc(within, func() {
-		if s.stalls() > 0 {
-			s.Cut()
-			time.AfterFunc(50*time.Millisecond, s.Restore)
-		}
-	})
-}
-
-// forger is a connection that also delivers forged notifications.
-type forger struct {
-	*transporttest.Conn
-	events transport.Events
-}
-
-func (f *forger) Start(events transport.Events) {
-	f.events = events
-	f.Conn.Start(events)
-}
-
-// forge delivers a notification about the lease.
-func (f *forger) forge(words ...string) {
-	f.events.Notify(transport.Notification{
-		Key:       name,
-		Payload:   resp3.AppendCommand(nil, append([]string{"NOTIFY"}, words...)...),
-		Timestamp: hlc.Timestamp{Wall: time.Now().UnixMilli(), Node: "forger"}.String(),
-	})
-}
-
-// counted counts the requests with either verb from now on.
-func (n node) counted(a, b string) (countA, countB func() int64) {
-	var numberA, numberB atomic.Int64
-	n.conn.SetFault(func(request transport.Request) transporttest.Fault {
-		for verb, number := range map[string]*atomic.Int64{a: &numberA, b: &numberB} {
-			if strings.Contains(string(request.Payload), "\r\n"+verb+"\r\n") {
-				number.Add(1)
-			}
-		}
-		return transporttest.Fault{}
-	})
-	return numberA.Load, numberB.Load
-}
-
 // hangRenewal returns when the tenure has sent a renewal. The renewal reaches the store when
 // send is closed.
 func hangRenewal(n node) (send chan<- struct{}) {
@@ -276,21 +285,17 @@ func hangRenewal(n node) (send chan<- struct{}) {
 	return hold
 }
 
-// silenceConn is a Conn to a broker that declares a connection dead after some silence.
-type silenceConn struct {
-	*transporttest.Conn
-	silence time.Duration
-	err     error
+// beginning is the reading of its clock, from 1, with which a tenure begins, in a TryAcquire of one request.
+const beginning = 4
+
+// atReading returns a clock that calls do after one of its readings, counted from 1.
+func atReading(number int64, do func()) func() time.Duration {
+	var readings atomic.Int64
+	return func() time.Duration {
+		now := lease.SystemClock()
+		if readings.Add(1) == number {
+			do()
+		}
+		return now
+	}
 }
-
-func (c silenceConn) SetWill(ctx context.Context, will transport.Request) (<-chan struct{}, time.Duration, error) {
-	lost, _, err := c.Conn.SetWill(ctx, will)
-	return lost, c.silence, errors.Join(err, c.err)
-}
-
-// wallClock is the wall clock of a machine, which can be stepped.
-type wallClock struct{ off atomic.Int64 }
-
-func (w *wallClock) set(off time.Duration) { w.off.Store(int64(off)) }
-
-func (w *wallClock) now() time.Time { return time.Now().Add(time.Duration(w.off.Load())) }

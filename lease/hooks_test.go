@@ -1,12 +1,9 @@
 package lease_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -76,7 +73,7 @@ type deafConn struct {
 }
 
 func (c deafConn) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
-	if bytes.Contains(request.Payload, []byte("\r\nSET\r\n")) {
+	if hasVerb(request, "SET") {
 		c.gate.pass()
 	}
 	return c.Conn.RoundTrip(ctx, request)
@@ -88,16 +85,15 @@ type hooked struct {
 	traced
 }
 
-func (h *hooked) call(name string) {
-	h.pass()
-	h.add("%s", name)
-}
-
 func (h *hooked) options() (lease.Options, transport.ClientOptions) {
-	with := func(name string) func(context.Context, lease.TraceInfo) {
-		return func(context.Context, lease.TraceInfo) { h.call(name) }
+	call := func(name string) {
+		h.pass()
+		h.add("%s", name)
 	}
-	without := func(name string) func(lease.TraceInfo) { return func(lease.TraceInfo) { h.call(name) } }
+	with := func(name string) func(context.Context, lease.TraceInfo) {
+		return func(context.Context, lease.TraceInfo) { call(name) }
+	}
+	without := func(name string) func(lease.TraceInfo) { return func(lease.TraceInfo) { call(name) } }
 	return lease.Options{
 			Logger: h.logger(slog.LevelInfo),
 			Trace: &lease.Trace{
@@ -105,7 +101,7 @@ func (h *hooked) options() (lease.Options, transport.ClientOptions) {
 				RenewalFailed: without("RenewalFailed"), Ended: without("Ended"), Refused: with("Refused"),
 			},
 		}, transport.ClientOptions{Trace: &transport.Trace{
-			Request: func(context.Context, transport.RequestInfo) { h.call("Request") },
+			Request: func(context.Context, transport.RequestInfo) { call("Request") },
 		}}
 }
 
@@ -116,15 +112,8 @@ func TestInvariant8AFunctionThatBlocksDelaysNothing(t *testing.T) {
 		h := &hooked{gate: newGate(t)}
 		h.shut.Store(true)
 		options, clientOptions := h.options()
-		client, conn := store.Client(t, "node-a", clientOptions)
+		n, other := nodeOn(t, store.Connect("node-a"), clientOptions, options), newNode(t, store, "node-b", lease.Options{})
 		t.Cleanup(h.open)
-		options.TTL = ttl
-		l, err := lease.New(client, name, options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, other := node{Lease: l, client: client, conn: conn}, newNode(t, store, "node-b", lease.Options{})
-
 		n.conn.Cut() // so that Acquire waits
 		time.AfterFunc(ttl, n.conn.Restore)
 		began := time.Now()
@@ -141,16 +130,12 @@ func TestInvariant8AFunctionThatBlocksDelaysNothing(t *testing.T) {
 		acquired := acquireInBackground(t.Context(), t, other)
 		synctest.Wait()
 		began = time.Now()
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		mustRelease(t, tenure)
 		next := await.Receive(acquired)
 		if waited := time.Since(began); waited > 0 {
 			t.Errorf("the release and the next holder took %v", waited)
 		}
-		if err := next.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
+		mustRelease(t, next)
 
 		n.scripted("SET", harmless)
 		tenure = n.mustAcquire(t)
@@ -164,18 +149,19 @@ func TestInvariant8AFunctionThatBlocksDelaysNothing(t *testing.T) {
 			t.Errorf("%v were called while the gate was shut", got)
 		}
 		h.open()
-		if err := client.Close(); err != nil {
+		if err := n.client.Close(); err != nil {
 			t.Error(err)
 		}
-		got := h.all()
-		for _, name := range []string{"Request", "Attempt", "Acquired", "Renewed", "RenewalFailed", "Ended", "Refused"} {
-			if !slices.Contains(got, name) {
-				t.Errorf("%s was not called, of %v", name, got)
+		var pairs []string
+		called := make(map[string]bool)
+		for _, name := range h.all() {
+			called[name] = true
+			if name == "Acquired" || name == "Refused" || name == "Ended" {
+				pairs = append(pairs, name)
 			}
 		}
-		got = slices.DeleteFunc(got, func(name string) bool { return name != "Acquired" && name != "Refused" && name != "Ended" })
-		if want := []string{"Acquired", "Refused", "Ended", "Acquired", "Ended"}; !slices.Equal(got, want) {
-			t.Errorf("called in the order %v, want %v", got, want)
+		if want := []string{"Acquired", "Refused", "Ended", "Acquired", "Ended"}; !slices.Equal(pairs, want) || len(called) != 7 {
+			t.Errorf("called %v, in the order %v, want seven, in the order %v", called, pairs, want)
 		}
 	})
 }
@@ -184,27 +170,15 @@ func TestInvariant8AFunctionThatBlocksDelaysNothing(t *testing.T) {
 func TestInvariant8ATenureEndsInTimeWhateverItsConnDoes(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		g := newGate(t)
-		conn := store.Connect("node-a")
-		client, err := transport.NewClient(deafConn{conn, g}, transport.ClientOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { g.open(); _ = client.Close() })
-		l, err := lease.New(client, name, lease.Options{TTL: ttl})
-		if err != nil {
-			t.Fatal(err)
-		}
-		first, second := node{Lease: l, client: client, conn: conn}, newNode(t, store, "node-b", lease.Options{})
+		first := nodeOn(t, deafConn{store.Connect("node-a"), g}, transport.ClientOptions{}, lease.Options{})
+		second := newNode(t, store, "node-b", lease.Options{})
+		t.Cleanup(g.open)
 		tenure := first.mustAcquire(t)
 		time.Sleep(ttl/4 + time.Millisecond) // renewed, so that no other look at the clock is due with the end
 		g.shut.Store(true)
 		await.Receive(g.reached)
 		blocked := time.Now()
-
 		await.Receive(tenure.Context().Done())
-		if !errors.Is(context.Cause(tenure.Context()), lease.ErrDeadlinePassed) {
-			t.Errorf("the context ended with %v, want ErrDeadlinePassed", context.Cause(tenure.Context()))
-		}
 		if left := tenure.Remaining(); left > ttl/10 || left < ttl/10-time.Millisecond {
 			t.Errorf("when the context ends %v remain, want GracePeriod %v", left, ttl/10)
 		}
@@ -212,118 +186,55 @@ func TestInvariant8ATenureEndsInTimeWhateverItsConnDoes(t *testing.T) {
 		if after := time.Since(blocked); after > ttl {
 			t.Errorf("the tenure lasted %v with a request that does not end", after)
 		}
-		if _, err := tenure.Token(); !errors.Is(err, lease.ErrDeadlinePassed) {
-			t.Errorf("Token: %v, want ErrDeadlinePassed", err)
-		}
-		next := second.mustAcquire(t)
-		if err := next.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
-		// Release is bounded by its context, and its error says what is left at the store.
+		mustBeOver(t, tenure, lease.ErrDeadlinePassed)
+		mustRelease(t, second.mustAcquire(t))
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := tenure.Release(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Release: %v, want the end of its context", err)
 		}
 		g.open()
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Errorf("Release after the request ended: %v", err)
-		}
+		mustRelease(t, tenure)
 	})
 }
 
-// The broker may have released the lease when the connection ended, and a store that replaced another one does not
-// know it.
-func TestInvariant8ATenureEndsWithItsConnectionWhateverAFunctionOfTheProgramDoes(t *testing.T) {
-	cut := func(n node, _ *transporttest.Store) { n.conn.Cut() }
-	closes := func(n node, _ *transporttest.Store) { go n.client.Close() }
-	for _, test := range []struct {
-		name    string
-		options func(*gate) (lease.Options, transport.ClientOptions)
-		instant bool
-		end     func(node, *transporttest.Store)
-		want    error
-	}{
-		{"Trace.Renewed", blockedRenewed, false, cut, lease.ErrConnectionLost},
-		{"Trace.Renewed, instant failover", blockedRenewed, true, cut, lease.ErrConnectionLost},
-		{"Trace.Request of the client", blockedRequest, false, cut, lease.ErrConnectionLost},
-		{"Trace.Request of the client, instant failover", blockedRequest, true, cut, lease.ErrConnectionLost},
-		{"Trace.Request of the client, and it is closed", blockedRequest, false, closes, transport.ErrClosed},
+// Invariant 8: a goroutine that stands still between its look at the clock and what it decides from that
+// wakes no tenure late: the context ends when it is due, if the pause is over by then.
+func TestInvariant8APauseAfterALookAtTheClockMakesNoContextEndLate(t *testing.T) {
+	for name, endsRenewals := range map[string]func(node, *lease.Tenure){
+		"no connection": func(n node, _ *lease.Tenure) { n.conn.Cut() },
+		"StopRenewing":  func(_ node, tenure *lease.Tenure) { tenure.StopRenewing() },
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		judged := 0
+		for reading, paused := int64(1), true; paused; reading++ {
 			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				g := newGate(t)
-				options, clientOptions := test.options(g)
-				options.TTL, options.EndOnDisconnect, options.InstantFailover, options.NoWatch = ttl, true, test.instant, true
-				client, conn := store.Client(t, "node-a", clientOptions)
-				l, err := lease.New(client, name, options)
-				if err != nil {
-					t.Fatal(err)
-				}
-				n := node{Lease: l, client: client, conn: conn}
-				t.Cleanup(g.open)
+				var readings, after, went atomic.Int64
+				n := newNode(t, store, "node-a", lease.Options{NoWatch: true, Clock: func() time.Duration {
+					now := lease.SystemClock()
+					if readings.Add(1) == after.Load() {
+						time.Sleep(5 * time.Millisecond)
+						went.Store(time.Now().UnixNano())
+					}
+					return now
+				}})
 				tenure := n.mustAcquire(t)
-				g.shut.Store(true)
-				await.Receive(g.reached)
-				lost := time.Now()
-				test.end(n, store)
-				await.Receive(tenure.TokenContext().Done())
+				due := time.Now().Add(ttl - ttl/10 - ttl/10)
+				endsRenewals(n, tenure)
+				after.Store(readings.Load() + reading)
 				await.Receive(tenure.Context().Done())
-				if after := time.Since(lost); after > 0 || !errors.Is(context.Cause(tenure.Context()), test.want) {
-					t.Errorf("the tenure ended %v after its connection, with %v", after, context.Cause(tenure.Context()))
+				if paused = went.Load() > 0; !paused || time.Unix(0, went.Load()).After(due) {
+					return
 				}
-				g.open()
+				judged++
+				if late := time.Since(due); late > 0 {
+					t.Errorf("%s: with a pause after reading %d, the context ends %v late", name, reading, late)
+				}
 			})
-		})
+		}
+		if judged < 5 {
+			t.Errorf("%s: only %d readings of the clock were followed by a pause, so this tests little", name, judged)
+		}
 	}
-}
-
-func blockedRenewed(g *gate) (lease.Options, transport.ClientOptions) {
-	return lease.Options{Trace: &lease.Trace{Renewed: func(lease.TraceInfo) { g.pass() }}}, transport.ClientOptions{}
-}
-
-func blockedRequest(g *gate) (lease.Options, transport.ClientOptions) {
-	return lease.Options{}, transport.ClientOptions{Trace: &transport.Trace{Request: func(context.Context, transport.RequestInfo) { g.pass() }}}
-}
-
-// The process stands still before the tenure renews itself.
-func TestInvariant8ATenureThatAPauseOutlastsIsOverWhenAcquireReturnsIt(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		for i, pause := range []time.Duration{ttl * 8 / 10, ttl} {
-			n := newNode(t, store, "node-a", lease.Options{})
-			_, _ = n.Holder(t.Context()) // the client knows the store
-			l := n.another(t, fmt.Sprint(i), lease.Options{Clock: atReading(beginning, func() { time.Sleep(pause) })})
-			tenure := mustTryAcquire(t, l)
-			if context.Cause(tenure.Context()) == nil {
-				t.Errorf("the process stood still for %v of %v, and the tenure's context goes on", pause, ttl)
-			}
-			if isOver := tenure.TokenContext().Err() != nil; isOver != (pause == ttl) {
-				t.Errorf("the process stood still for %v of %v: the context of the token has ended: %t", pause, ttl, isOver)
-			}
-			if err := tenure.Release(t.Context()); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-}
-
-func TestAFunctionThatEndsItsGoroutineEndsNoTenure(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var calls atomic.Int64
-		n := newNode(t, store, "node-a", lease.Options{Trace: &lease.Trace{Renewed: func(lease.TraceInfo) {
-			if calls.Add(1) == 1 {
-				runtime.Goexit()
-			}
-		}}})
-		tenure := n.mustAcquire(t)
-		time.Sleep(10 * ttl)
-		if context.Cause(tenure.Context()) != nil || calls.Load() < 10 {
-			t.Errorf("after 10 TTLs and %d renewals the tenure is %v", calls.Load(), tenure)
-		}
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 // A tenure that begins late has less time left, and each attempt would be late again.
@@ -333,7 +244,6 @@ func TestInvariant19AProcessThatStandsStillLeavesNoSilentHolder(t *testing.T) {
 		pause  time.Duration // after each reply to an attempt
 		usable bool          // there is a tenure in spite of it
 	}{
-		{name: "for more than a RequestTimeout", pause: ttl/6 + time.Millisecond, usable: true},
 		{name: "for half of the TTL", pause: ttl / 2, usable: true},
 		{name: "for the TTL without Margin, GracePeriod and RequestTimeout", pause: ttl - 2*ttl/10 - ttl/6 + time.Millisecond},
 		{name: "for three TTLs", pause: 3 * ttl},
@@ -348,6 +258,7 @@ func TestInvariant19AProcessThatStandsStillLeavesNoSilentHolder(t *testing.T) {
 					}
 					return lease.SystemClock()
 				}})
+				other := newNode(t, store, "node-b", lease.Options{})
 				slow.scripted("SET", func(number int64) transporttest.Fault {
 					replied.Store(!test.usable || number <= 2) // the first one is bound to no store; the third is a renewal
 					return transporttest.Fault{}
@@ -356,22 +267,16 @@ func TestInvariant19AProcessThatStandsStillLeavesNoSilentHolder(t *testing.T) {
 				defer cancel()
 				tenure, err := slow.Acquire(ctx)
 				if test.usable {
-					if err != nil {
-						t.Fatal(err)
-					}
-					if left := tenure.Remaining(); left < ttl/10+ttl/6 {
-						t.Errorf("the tenure begins with %v", left)
+					if err != nil || tenure.Remaining() < ttl/10+ttl/6 {
+						t.Fatalf("%v, %v", tenure, err)
 					}
 					time.Sleep(5 * ttl)
 					if context.Cause(tenure.Context()) != nil {
 						t.Errorf("the tenure does not renew itself: %v", context.Cause(tenure.Context()))
 					}
-					if err := tenure.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
 					return
 				}
-				if tenure != nil || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "too late") {
+				if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "too late") {
 					t.Errorf("Acquire returned %v, %v; want the end of its context, and why", tenure, err)
 				}
 				if got := waiting.all(); len(got) == 0 || !strings.Contains(got[0].Error(), "too late") {
@@ -380,25 +285,16 @@ func TestInvariant19AProcessThatStandsStillLeavesNoSilentHolder(t *testing.T) {
 				if err := slow.Settle(t.Context()); err != nil {
 					t.Error(err)
 				}
-				again, cancelAgain := context.WithTimeout(t.Context(), time.Minute)
-				defer cancelAgain()
-				if tenure, err := slow.TryAcquire(again); tenure != nil || err == nil || again.Err() == nil {
-					t.Errorf("TryAcquire returned %v, %v; want the end of its context", tenure, err)
-				}
 				time.Sleep(2 * ttl)
-				other := newNode(t, store, "node-b", lease.Options{})
-				if holder, err := other.Holder(t.Context()); err != nil || holder.Held {
-					t.Errorf("later the holder is %v, %v; want none", holder, err)
-				}
+				mustBeFree(t, other)
 				beside, cancelBeside := context.WithTimeout(t.Context(), time.Minute)
-				defer cancelBeside()
-				var acquiring sync.WaitGroup
-				acquiring.Go(func() { _, _ = slow.Acquire(beside) })
+				acquired := acquireInBackground(beside, t, slow)
 				time.Sleep(ttl / 100)
-				if err := other.mustAcquire(t).Release(t.Context()); err != nil || beside.Err() != nil {
-					t.Errorf("another process holds the lease only after a minute: %v, %v", err, beside.Err())
+				if _, err := other.Acquire(beside); err != nil {
+					t.Errorf("beside it another process cannot hold the lease: %v", err)
 				}
-				await.Done(acquiring.Wait)
+				cancelBeside()
+				await.Receive(acquired)
 			})
 		})
 	}

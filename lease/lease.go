@@ -107,8 +107,9 @@ func (l *Lease) Holder(ctx context.Context) (Holder, error) {
 	return l.heard(entry), nil
 }
 
-// bounded returns binding with a bound in time, counted from now, unless it has a closer one.
+// bounded returns binding with a bound in time, counted from now, unless it has a closer one. The request is urgent.
 func bounded(binding transport.Binding, bound time.Duration) transport.Binding {
+	binding.Urgent = true
 	if until := time.Now().Add(bound); binding.Until.IsZero() || until.Before(binding.Until) {
 		binding.Until = until
 	}
@@ -121,14 +122,13 @@ func (l *Lease) set(ctx context.Context, value string, binding *transport.Bindin
 		Condition: transport.IfMissingOrEqual,
 		TTL:       l.options.TTL,
 		Binding:   bounded(*binding, l.options.RequestTimeout),
-		Urgent:    true,
 	})
 	return version, l.probeAfter(l.client, err, probe)
 }
 
 // get reads the key, bounded in time. probe is as in probeAfter.
 func (l *Lease) get(ctx context.Context, client *transport.Client, binding transport.Binding, probe time.Duration) (transport.Entry, error) {
-	entry, err := client.GetWith(ctx, l.name, transport.GetOptions{Binding: bounded(binding, l.options.RequestTimeout), Urgent: true})
+	entry, err := client.GetWith(ctx, l.name, bounded(binding, l.options.RequestTimeout))
 	return entry, l.probeAfter(client, err, probe)
 }
 
@@ -194,7 +194,7 @@ func (l *Lease) free(ctx context.Context, value string, binding transport.Bindin
 	f := l.options.newFreeing(0, within)
 	for {
 		timeout := max(min(l.options.RequestTimeout, f.end-time.Since(began)), 1)
-		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: bounded(binding, timeout), Urgent: true})
+		_, err := l.client.VDel(ctx, l.name, []byte(value), transport.DelOptions{Binding: bounded(binding, timeout)})
 		var next claimAction
 		f, next = f.next(time.Since(began), l.probeAfter(l.client, err, l.options.probe()), closed.Is(binding.Connection), random.Fraction)
 		if next.do == stop || !sleep.For(ctx, next.pause) || time.Since(began) >= f.end {

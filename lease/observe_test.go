@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,8 +30,8 @@ func (o *observed) String() string {
 	return fmt.Sprint(o.shown)
 }
 
-// observe observes a lease until ctx ends. errs has names for errors.
-func observe(ctx context.Context, l *lease.Lease, errs map[string]error) *observed {
+// observe observes a lease until ctx ends.
+func observe(ctx context.Context, l *lease.Lease) *observed {
 	o := &observed{ended: make(chan struct{})}
 	go func() {
 		defer close(o.ended)
@@ -42,7 +40,9 @@ func observe(ctx context.Context, l *lease.Lease, errs map[string]error) *observ
 			if !holder.Held {
 				text = "-"
 			}
-			for name, sentinel := range errs {
+			for name, sentinel := range map[string]error{
+				"refused": transport.ErrNotAuthorized, "silent": transport.ErrOutcomeUnknown, "closed": transport.ErrClosed,
+			} {
 				if errors.Is(err, sentinel) {
 					text += "!" + name
 				}
@@ -55,65 +55,64 @@ func observe(ctx context.Context, l *lease.Lease, errs map[string]error) *observ
 	return o
 }
 
-func TestInvariant26AnObserverIgnoresForgedNotifications(t *testing.T) {
-	forged := func(words ...string) transport.Notification {
-		return transport.Notification{
-			Key:       name,
-			Payload:   resp3.AppendCommand(nil, append([]string{"NOTIFY"}, words...)...),
-			Timestamp: hlc.Timestamp{Wall: time.Now().Add(1000 * time.Hour).UnixMilli(), Node: "forger"}.String(),
-		}
+// forged returns a notification of a client that is no store.
+func forged(words ...string) transport.Notification {
+	return transport.Notification{
+		Key:       name,
+		Payload:   resp3.AppendCommand(nil, append([]string{"NOTIFY"}, words...)...),
+		Timestamp: hlc.Timestamp{Wall: time.Now().Add(1000 * time.Hour).UnixMilli(), Node: "forger"}.String(),
 	}
+}
+
+// The observer shows each holder, and no renewal.
+func TestInvariant26AnObserverIgnoresForgedNotifications(t *testing.T) {
 	for _, words := range [][]string{{"SET", "VALUE", "forger:1"}, {"DELETE"}} {
-		t.Run(words[0], func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-				tenure := a.mustAcquire(t)
-				observer := newNode(t, store, "observer", lease.Options{})
-				ctx, cancel := context.WithCancel(t.Context())
-				o := observe(ctx, observer.Lease, nil)
-				synctest.Wait()
-				looks := observer.scripted("GET", harmless)
-				const flood = 1000
-				for range flood {
-					observer.conn.Forge(forged(words...))
-					time.Sleep(ttl / 1000)
-				}
-				if got := looks(); got < 1 || got > 60 {
-					t.Errorf("%d looks in one TTL of forged notifications, want one in TTL/50 at most", got)
-				}
-				if err := tenure.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(ttl / 10) // less than the time after which it would look by itself
-				b.mustAcquire(t)
-				time.Sleep(ttl / 10)
-				synctest.Wait()
-				cancel()
-				await.Receive(o.ended)
-				if got, want := o.String(), "[node-a - node-b]"; got != want {
-					t.Errorf("shown %v, want %v", got, want)
-				}
-			})
+		inBubble(t, func(t *testing.T, store *transporttest.Store) {
+			a, b := twoNodes(t, store, lease.Options{})
+			tenure := a.mustAcquire(t)
+			observer := newNode(t, store, "observer", lease.Options{})
+			ctx, cancel := context.WithCancel(t.Context())
+			o := observe(ctx, observer.Lease)
+			synctest.Wait()
+			looks := observer.scripted("GET", harmless)
+			for range 1000 {
+				observer.conn.Forge(forged(words...))
+				time.Sleep(ttl / 1000)
+			}
+			if got := looks(); got < 1 || got > 60 {
+				t.Errorf("%d looks in one TTL of forged notifications, want one in TTL/50 at most", got)
+			}
+			mustRelease(t, tenure)
+			time.Sleep(ttl / 10) // less than the time after which it would look by itself
+			b.mustAcquire(t)
+			time.Sleep(ttl / 10)
+			synctest.Wait()
+			cancel()
+			await.Receive(o.ended)
+			if got, want := o.String(), "[node-a - node-b]"; got != want {
+				t.Errorf("shown %v, want %v", got, want)
+			}
 		})
 	}
 }
 
-func TestObserveReportsEachKindOfErrorOnceAndGoesOn(t *testing.T) {
+func TestObserveReportsEachKindOfErrorOnceAndGoesOnWithABackoff(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
-		l, client, conn := newFailing(t, store, "observer", lease.Options{})
-		o := observe(t.Context(), l, map[string]error{
-			"refused": transport.ErrNotAuthorized, "silent": transport.ErrOutcomeUnknown, "closed": transport.ErrClosed,
-		})
+		observer, conn := newFailing(t, store, "observer", lease.Options{})
+		o := observe(t.Context(), observer.Lease)
 		for _, obstacle := range []error{refusal(transport.ErrNotAuthorized), fmt.Errorf("%w", transport.ErrOutcomeUnknown), nil} {
 			time.Sleep(5 * ttl)
-			conn.set(nil)
-			if obstacle != nil {
-				conn.set(failing(obstacle))
+			conn.fail(obstacle)
+			for range 500 { // a flood of notifications does not hasten it
+				conn.Forge(forged("SET", "VALUE", "forger:1"))
+				time.Sleep(ttl / 100)
+			}
+			if asked := conn.count(); obstacle != nil && (asked < 5 || asked > 80) {
+				t.Errorf("%d requests in 5 TTL", asked)
 			}
 		}
-		time.Sleep(5 * ttl)
-		if err := client.Close(); err != nil {
+		if err := observer.client.Close(); err != nil {
 			t.Fatal(err)
 		}
 		await.Receive(o.ended)
@@ -123,158 +122,25 @@ func TestObserveReportsEachKindOfErrorOnceAndGoesOn(t *testing.T) {
 	})
 }
 
-func TestObserveAsksAgainWithABackoffWhileItFails(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		l, _, conn := newFailing(t, store, "observer", lease.Options{})
-		conn.set(func(request transport.Request) error {
-			if strings.Contains(string(request.Payload), "GET") {
-				return transport.ErrOutcomeUnknown
-			}
-			return nil
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		o := observe(ctx, l, map[string]error{"silent": transport.ErrOutcomeUnknown})
-		for range 1000 { // nor does a flood of notifications hasten it
-			conn.Forge(transport.Notification{Key: name, Payload: resp3.AppendCommand(nil, "NOTIFY", "SET", "VALUE", "forger:1"), Timestamp: "1:0:x"})
-			time.Sleep(ttl / 100)
-		}
-		if asked := conn.count(); asked < 20 || asked > 150 { // most of them from the watch, which reads the key, too
-			t.Errorf("%d requests in 10 TTL", asked)
-		}
-		conn.set(nil)
-		time.Sleep(ttl)
-		cancel()
-		await.Receive(o.ended)
-		if got, want := o.String(), "[-!silent -]"; got != want {
-			t.Errorf("shown %v, want %v", got, want)
-		}
-	})
-}
-
-func TestObserveEndsWithItsContextOrItsClient(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		end    func(store *transporttest.Store, client *transport.Client, cancel func())
-		within time.Duration
-		want   []string
-	}{
-		{"the context ends", func(_ *transporttest.Store, _ *transport.Client, cancel func()) { cancel() }, 0, []string{"-"}},
-		{"the client is closed", func(_ *transporttest.Store, client *transport.Client, _ func()) { _ = client.Close() }, 0, []string{"-", "-!closed"}},
-		{"the client is taken over", func(store *transporttest.Store, _ *transport.Client, _ func()) { store.Connect("node-a") }, ttl, []string{"-", "-!taken"}},
+func TestObserveYieldsChangesThoughNoNotificationComes(t *testing.T) {
+	for name, harm := range map[string]func(node, *transporttest.Store){
+		"they are lost":    func(observer node, _ *transporttest.Store) { observer.conn.Silence(true) },
+		"no watch granted": func(_ node, store *transporttest.Store) { store.Authorize(allButWatches) },
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				n := newNode(t, store, "node-a", lease.Options{})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				o := observe(ctx, n.Lease, map[string]error{"closed": transport.ErrClosed, "taken": transport.ErrSessionTakenOver})
-				synctest.Wait()
-				ended := time.Now()
-				test.end(store, n.client, cancel)
-				await.Receive(o.ended)
-				if took := time.Since(ended); took > test.within {
-					t.Errorf("it ended after %v", took)
-				}
-				if !slices.Equal(o.shown, test.want) {
-					t.Errorf("shown %q, want %q", o.shown, test.want)
-				}
-			})
-		})
-	}
-}
-
-func TestObserveAsksForAWatchAgainThatWasRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		store.Authorize(allButWatches)
-		n, observer := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "observer", lease.Options{})
-		ctx, cancel := context.WithCancel(t.Context())
-		o := observe(ctx, observer.Lease, nil)
-		time.Sleep(5 * ttl)
-		store.Authorize(nil)
-		time.Sleep(2*ttl + ttl/4)
-		n.mustAcquire(t)
-		time.Sleep(ttl / 10)
-		synctest.Wait()
-		if got, want := o.String(), "[- node-a]"; got != want {
-			t.Errorf("shown %v, want %v", got, want)
-		}
-		cancel()
-		await.Receive(o.ended)
-	})
-}
-
-// Each way to learn the holder is enough.
-func TestLastHolderIsTheHolderNamedLast(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		hear func(ctx context.Context, n node)
-	}{
-		{"Acquire", func(ctx context.Context, n node) { _, _ = n.Acquire(ctx) }},
-		{"TryAcquire", func(ctx context.Context, n node) { _, _ = n.TryAcquire(ctx) }},
-		{"Holder", func(ctx context.Context, n node) { _, _ = n.Holder(ctx) }},
-		{"Observe", func(ctx context.Context, n node) {
-			for range n.Observe(ctx) {
-				return
-			}
-		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, store *transporttest.Store) {
-				a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
-				if holder := b.LastHolder(); holder != (lease.Holder{}) {
-					t.Errorf("before anything was heard: %+v", holder)
-				}
-				tenure := a.mustAcquire(t)
-				ctx, cancel := context.WithTimeout(t.Context(), ttl)
-				defer cancel()
-				test.hear(ctx, b)
-				if holder := b.LastHolder(); !holder.Held || holder.Name != "node-a" {
-					t.Errorf("while node-a holds the lease: %+v", holder)
-				}
-				if err := tenure.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				own := b.mustAcquire(t)
-				if holder := b.LastHolder(); holder != (lease.Holder{}) {
-					t.Errorf("after it acquired the lease itself: %+v", holder)
-				}
-				_ = own.Release(t.Context())
-			})
-		})
-	}
-}
-
-func TestObserveYieldsHoldersAndNotRenewals(t *testing.T) {
-	for _, silence := range []bool{false, true} {
 		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			a, b := newNode(t, store, "node-a", lease.Options{}), newNode(t, store, "node-b", lease.Options{})
+			a, b := twoNodes(t, store, lease.Options{})
 			observer := newNode(t, store, "observer", lease.Options{})
-			observer.conn.Silence(silence)
-			ctx, cancel := context.WithCancel(t.Context())
-			var seen []string
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				for holder, err := range observer.Observe(ctx) {
-					if err != nil {
-						t.Error(err)
-					}
-					seen = append(seen, holder.Name)
-				}
-			}()
+			harm(observer, store)
+			o := observe(t.Context(), observer.Lease)
 			time.Sleep(3 * ttl)
 			for _, n := range []node{a, b} {
 				tenure := n.mustAcquire(t)
 				time.Sleep(5 * ttl)
-				if err := tenure.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				mustRelease(t, tenure)
 				time.Sleep(3 * ttl)
 			}
-			cancel()
-			await.Receive(ended)
-			if got, want := len(seen), 5; got != want || seen[1] != "node-a" || seen[3] != "node-b" {
-				t.Errorf("silence %v: seen %q", silence, seen)
+			if got := o.String(); got != "[- node-a - node-b -]" {
+				t.Errorf("%s: shown %s", name, got)
 			}
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/transport"
@@ -67,8 +66,8 @@ type Options struct {
 	// the kind of cause changes, not for each attempt. It gets nil when the store answers
 	// again and Acquire waits for the holder. It is not called when Acquire returns.
 	//
-	// Acquire calls OnWaiting in its own goroutine, and waits for it. No tenure does. It must return: after a
-	// panic in it the store keeps what Acquire may have acquired for a TTL.
+	// Acquire waits for OnWaiting. No tenure does. It must return: after a panic in it the store keeps what Acquire
+	// may have acquired for a TTL.
 	OnWaiting func(cause error)
 	// Clock returns the time since some fixed moment. Tenures measure their deadlines with it.
 	// It must never go back, and must go on while the machine is suspended. In a TTL it may
@@ -85,8 +84,7 @@ type Options struct {
 
 	// retryAfter is the pause after the first failed attempt: TTL/50. It grows exponentially, to RenewEvery at
 	// most, and is shorter when a tenure is about to end: a store that is back is found in time.
-	retryAfter  time.Duration
-	systemClock bool // Clock was not set
+	retryAfter time.Duration
 }
 
 // MinTTL is the shortest TTL. A shorter one would be decided by network round trips and
@@ -116,93 +114,15 @@ func (o Options) Validate() error {
 // complete fills in the defaults, or says which option makes no sense and which values would do.
 func (o *Options) complete(clientID string) error {
 	o.TTL = cmp.Or(o.TTL, defaultTTL)
-	given := *o
 	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Millisecond != 0 {
 		return &transport.OptionError{Package: "lease", Field: "TTL", Value: o.TTL,
 			Problem: fmt.Sprintf("must be whole milliseconds, at least %v, and at most %v", MinTTL, MaxTTL)}
 	}
-	for _, duration := range o.durations() {
-		switch value := *duration.value; {
-		case value < 0:
-			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: "is negative"}
-		case value > MaxTTL:
-			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
-		}
-	}
-	o.fill()
-	o.Holder = cmp.Or(o.Holder, clientID)
-	o.EndOnDisconnect = o.EndOnDisconnect || o.InstantFailover
-	if o.Clock == nil {
-		o.Clock, o.systemClock = SystemClock, true
-	}
-	o.Trace = cmp.Or(o.Trace, &Trace{})
-	// A renewal whose reply is lost must leave room for another.
-	if spare := o.spare(); spare < 0 {
-		return fmt.Errorf("one lost reply would lose the lease: "+
-			"RenewEvery %v + RequestTimeout %v + a pause of %v + RequestTimeout %v "+
-			"is more than TTL %v − Margin %v − GracePeriod %v; %s",
-			o.RenewEvery, o.RequestTimeout, o.retryAfter, o.RequestTimeout,
-			o.TTL, o.Margin, o.GracePeriod, given.advice(o.RenewEvery+spare))
-	}
-	if noticed := o.RenewEvery + o.RequestTimeout + o.probe(); o.InstantFailover && noticed > o.TTL/2 {
-		return fmt.Errorf("InstantFailover: if the machine of the store falls silent, the next store releases the lease after half of the TTL %v, "+
-			"and the holder may notice the silence only after RenewEvery %v + RequestTimeout %v + half of that = %v; "+
-			"make RenewEvery or RequestTimeout shorter, or TTL longer", o.TTL, o.RenewEvery, o.RequestTimeout, noticed)
-	}
-	return nil
-}
-
-// advice says which values would make the options acceptable, as the program gave them. renewEvery
-// is the longest RenewEvery that does so by itself; there may be none.
-func (o Options) advice(renewEvery time.Duration) string {
-	var would []string
-	if ttl := o.enoughTTL(); ttl <= MaxTTL {
-		would = append(would, fmt.Sprintf("TTL at least %v", ttl))
-	}
-	if renewEvery > 0 {
-		would = append(would, fmt.Sprintf("RenewEvery at most %v", renewEvery))
-	}
-	if len(would) == 0 {
-		return "make the longest of them shorter"
-	}
-	return "make " + strings.Join(would, ", or ")
-}
-
-// enoughTTL returns the shortest TTL that leaves room for a lost reply, or one above MaxTTL. A longer TTL makes the
-// durations longer that are shares of it, so each step looks again.
-func (o Options) enoughTTL() time.Duration {
-	for filled := o; ; filled = o {
-		filled.fill()
-		missing := -filled.spare()
-		if missing <= 0 || o.TTL > MaxTTL {
-			return o.TTL
-		}
-		o.TTL += (missing + time.Millisecond - 1).Truncate(time.Millisecond)
-	}
-}
-
-// fill gives the durations that are zero their defaults.
-func (o *Options) fill() {
-	for _, duration := range o.durations() {
-		*duration.value = cmp.Or(*duration.value, duration.ifZero)
-	}
-}
-
-// spare is what is left of the time from a renewal to the end of the owner's context if the reply to the next one
-// is lost, and the one after it takes long.
-func (o *Options) spare() time.Duration {
-	return o.TTL - o.Margin - o.GracePeriod - o.RenewEvery - 2*o.RequestTimeout - o.retryAfter
-}
-
-type duration struct {
-	name   string
-	value  *time.Duration
-	ifZero time.Duration
-}
-
-// durations are all durations but TTL.
-func (o *Options) durations() []duration {
-	return []duration{
+	for _, duration := range []struct {
+		name   string
+		value  *time.Duration
+		ifZero time.Duration
+	}{
 		{"Margin", &o.Margin, o.TTL / 10},
 		{"GracePeriod", &o.GracePeriod, o.TTL / 10},
 		{"RenewEvery", &o.RenewEvery, o.TTL / 6},
@@ -210,7 +130,35 @@ func (o *Options) durations() []duration {
 		{"the pause", &o.retryAfter, o.TTL / 50},
 		{"Jitter", &o.Jitter, o.TTL / 10},
 		{"AcquireDelay", &o.AcquireDelay, 0},
+	} {
+		switch value := *duration.value; {
+		case value < 0:
+			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: "is negative"}
+		case value > MaxTTL:
+			return &transport.OptionError{Package: "lease", Field: duration.name, Value: value, Problem: fmt.Sprintf("is longer than %v", MaxTTL)}
+		case value == 0:
+			*duration.value = duration.ifZero
+		}
 	}
+	o.Holder = cmp.Or(o.Holder, clientID)
+	o.EndOnDisconnect = o.EndOnDisconnect || o.InstantFailover
+	if o.Clock == nil {
+		o.Clock = SystemClock
+	}
+	o.Trace = cmp.Or(o.Trace, &Trace{})
+	// A renewal whose reply is lost must leave room for another, before the owner's context ends.
+	if o.RenewEvery+2*o.RequestTimeout+o.retryAfter > o.TTL-o.Margin-o.GracePeriod {
+		return fmt.Errorf("one lost reply would lose the lease: "+
+			"RenewEvery %v + RequestTimeout %v + a pause of %v + RequestTimeout %v "+
+			"is more than TTL %v − Margin %v − GracePeriod %v; make TTL longer, or the longest of the others shorter",
+			o.RenewEvery, o.RequestTimeout, o.retryAfter, o.RequestTimeout, o.TTL, o.Margin, o.GracePeriod)
+	}
+	if noticed := o.RenewEvery + o.RequestTimeout + o.probe(); o.InstantFailover && noticed > o.TTL/2 {
+		return fmt.Errorf("InstantFailover: if the machine of the store falls silent, the next store releases the lease after half of the TTL %v, "+
+			"and the holder may notice the silence only after RenewEvery %v + RequestTimeout %v + half of that = %v; "+
+			"make RenewEvery or RequestTimeout shorter, or TTL longer", o.TTL, o.RenewEvery, o.RequestTimeout, noticed)
+	}
+	return nil
 }
 
 // probe is how long the broker has for a sign of life after a request was not answered.

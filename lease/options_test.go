@@ -3,10 +3,6 @@ package lease_test
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"math"
-	"os"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -18,18 +14,16 @@ import (
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
-// promised are the options with which the promises of docs/embed.md are tested. As many renewals in a row may go
-// unanswered as there is room for before the tenure's context ends.
+// promised are the options with which the promises of docs/embed.md are tested.
 var promised = []struct {
 	name string
 	lease.Options
-	unanswered int
 }{
-	{"the defaults", lease.Options{TTL: ttl}, 2},
-	{"short requests", lease.Options{TTL: ttl, RequestTimeout: ttl / 20}, 5},
-	{"frequent renewals", lease.Options{TTL: ttl, RenewEvery: ttl / 10}, 2},
-	{"acquire delay", lease.Options{TTL: ttl, AcquireDelay: ttl / 5}, 2},
-	{"a short TTL", lease.Options{TTL: 100 * time.Millisecond}, 2},
+	{"the defaults", lease.Options{TTL: ttl}},
+	{"short requests", lease.Options{TTL: ttl, RequestTimeout: ttl / 20}},
+	{"frequent renewals", lease.Options{TTL: ttl, RenewEvery: ttl / 10}},
+	{"acquire delay", lease.Options{TTL: ttl, AcquireDelay: ttl / 5}},
+	{"a short TTL", lease.Options{TTL: 100 * time.Millisecond}},
 }
 
 // promises are the formulas of docs/embed.md.
@@ -46,77 +40,28 @@ func promisesOf(o lease.Options) promises {
 	}
 }
 
-func TestDocsShowWhatATTLMeans(t *testing.T) {
-	document, err := os.ReadFile("../docs/embed.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	row := func(share float64, limit time.Duration, of time.Duration) string {
-		if got := limit.Seconds() / of.Seconds(); math.Abs(got-share) > 0.0051 {
-			t.Errorf("a share of %.2f is %.4f", share, got)
-		}
-		return fmt.Sprintf("| %.2f | %.2f s |", share, limit.Seconds())
-	}
-	of := promisesOf(lease.Options{TTL: ttl})
-	for _, want := range []string{
-		row(1.10, of.crash, ttl) + " TTL + Jitter + AcquireDelay |",
-		row(0.63, of.unheld, ttl) + " the longer of RenewEvery and RequestTimeout, + RequestTimeout + GracePeriod + Margin + Jitter + AcquireDelay |",
-		row(0.63, of.outage, ttl) + " TTL − Margin − GracePeriod − RenewEvery |",
-		fmt.Sprintf("| | %v ms | the shorter of Jitter and 10 ms, + AcquireDelay |", of.handOver.Milliseconds()),
-	} {
-		if !strings.Contains(string(document), want) {
-			t.Errorf("docs/embed.md does not have %q", want)
-		}
-	}
-}
-
-func TestAsManyRenewalsAsPromisedMayGoUnanswered(t *testing.T) {
-	for _, options := range promised {
-		for _, test := range []struct {
-			lost  int
-			lives bool
-		}{{options.unanswered, true}, {100, false}} {
-			t.Run(fmt.Sprintf("%s and %d lost replies", options.name, test.lost), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					n := newNode(t, store, "node-a", options.Options)
-					tenure := n.mustAcquire(t)
-					n.scripted("SET", func(number int64) transporttest.Fault {
-						return transporttest.Fault{LoseReply: number <= int64(test.lost)}
-					})
-					time.Sleep(options.TTL)
-					if err := context.Cause(tenure.Context()); errors.Is(err, lease.ErrDeadlinePassed) == test.lives {
-						t.Errorf("the cause of its end is %v; is it to live: %t", err, test.lives)
-					}
-				})
-			})
-		}
-	}
-}
-
 func TestAPromiseHoldsForAHolderThatIsCutOffAndNotificationsThatAreLost(t *testing.T) {
 	for _, options := range promised {
 		limits := promisesOf(options.Options)
 		// The worst moment is just after a renewal; try many.
 		for part := range time.Duration(20) {
-			t.Run(fmt.Sprintf("%s, cut off after 3 TTL and %d %%", options.name, 5*part), func(t *testing.T) {
-				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					a, b := newNode(t, store, "node-a", options.Options), newNode(t, store, "node-b", options.Options)
-					b.conn.Silence(true)
-					tenure := a.mustAcquire(t)
-					acquired := acquireInBackground(t.Context(), t, b)
-					time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals
-					cut := time.Now()
-					a.conn.Cut()
-					await.Receive(tenure.Context().Done())
-					stopped := time.Now()
-					await.Receive(acquired)
-					if got := time.Since(cut); got > limits.crash {
-						t.Errorf("the next one holds after %v, promised are %v", got, limits.crash)
-					}
-					if got := time.Since(stopped); got > limits.unheld {
-						t.Errorf("no holder works for %v, promised are %v", got, limits.unheld)
-					}
-				})
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				a, b := twoNodes(t, store, options.Options)
+				b.conn.Silence(true)
+				tenure := a.mustAcquire(t)
+				acquired := acquireInBackground(t.Context(), t, b)
+				time.Sleep(3*options.TTL + part*options.TTL/20 + time.Microsecond) // between two renewals
+				cut := time.Now()
+				a.conn.Cut()
+				await.Receive(tenure.Context().Done())
+				stopped := time.Now()
+				await.Receive(acquired)
+				if got := time.Since(cut); got > limits.crash {
+					t.Errorf("%s: the next one holds after %v, promised are %v", options.name, got, limits.crash)
+				}
+				if got := time.Since(stopped); got > limits.unheld {
+					t.Errorf("%s: no holder works for %v, promised are %v", options.name, got, limits.unheld)
+				}
 			})
 		}
 	}
@@ -143,7 +88,7 @@ func TestAPromiseHoldsForACutThatLosesTheReplyToARenewal(t *testing.T) {
 			t.Run(options.name+", "+test.name, func(t *testing.T) {
 				for renewal := range int64(10) {
 					inBubble(t, func(t *testing.T, store *transporttest.Store) {
-						a, b := newNode(t, store, "node-a", options.Options), newNode(t, store, "node-b", options.Options)
+						a, b := twoNodes(t, store, options.Options)
 						b.conn.Silence(true)
 						tenure := a.mustAcquire(t)
 						acquired := acquireInBackground(t.Context(), t, b)
@@ -179,15 +124,13 @@ func TestAPromiseHoldsForAHandOver(t *testing.T) {
 			limit := test.limit(promisesOf(options.Options))
 			t.Run(test.name+" with "+options.name, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, store *transporttest.Store) {
-					a, b := newNode(t, store, "node-a", options.Options), newNode(t, store, "node-b", options.Options)
+					a, b := twoNodes(t, store, options.Options)
 					tenure := a.mustAcquire(t)
 					acquired := acquireInBackground(t.Context(), t, b)
 					time.Sleep(3*options.TTL + options.TTL/7)
 					b.conn.Silence(test.silent)
 					released := time.Now()
-					if err := tenure.Release(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					mustRelease(t, tenure)
 					await.Receive(acquired)
 					if got := time.Since(released); got > limit {
 						t.Errorf("the hand-over took %v, promised are %v", got, limit)
@@ -199,101 +142,83 @@ func TestAPromiseHoldsForAHandOver(t *testing.T) {
 }
 
 func TestInvariant7OptionsThatCannotSurviveOneLostReplyAreRefused(t *testing.T) {
-	second := time.Second
+	const second = time.Second
+	enough := lease.Options{TTL: 10 * second, Margin: second, GracePeriod: second, RenewEvery: 4 * second, RequestTimeout: 19 * second / 10}
+	tooLittle := enough
+	tooLittle.RenewEvery++
 	for _, test := range []struct {
-		name    string
 		options lease.Options
 		want    string // in the error; empty: accepted
 	}{
-		{"the zero value", lease.Options{}, ""},
-		{"a TTL alone", lease.Options{TTL: 100 * time.Millisecond}, ""},
-		{"the shortest TTL", lease.Options{TTL: lease.MinTTL}, ""},
-		{"a TTL that is too short", lease.Options{TTL: lease.MinTTL - time.Millisecond}, "at least 50ms"},
-		{"the longest TTL", lease.Options{TTL: lease.MaxTTL}, ""},
-		{"a TTL that is too long", lease.Options{TTL: lease.MaxTTL + time.Millisecond}, "at most 87600h0m0s"},
-		{"a jitter that is too long", lease.Options{Jitter: lease.MaxTTL + 1}, "Jitter 87600h0m0.000000001s is longer"},
-		{"a negative TTL", lease.Options{TTL: -second}, "TTL -1s"},
-		{"a TTL with a fraction of a millisecond", lease.Options{TTL: second + time.Microsecond}, "whole milliseconds"},
-		{"a negative margin", lease.Options{Margin: -1}, "Margin -1ns is negative"},
-		{"a negative grace period", lease.Options{GracePeriod: -1}, "GracePeriod -1ns is negative"},
-		{"a negative renewal interval", lease.Options{RenewEvery: -1}, "RenewEvery -1ns is negative"},
-		{"a negative timeout", lease.Options{RequestTimeout: -1}, "RequestTimeout -1ns is negative"},
-		{"a negative jitter", lease.Options{Jitter: -1}, "Jitter -1ns is negative"},
-		{"a negative acquire delay", lease.Options{AcquireDelay: -1}, "AcquireDelay -1ns is negative"},
-		{"exactly enough time for one lost reply", lease.Options{
-			TTL: 10 * second, Margin: second, GracePeriod: second,
-			RenewEvery: 4 * second, RequestTimeout: 19 * second / 10,
-		}, ""},
-		{"a nanosecond too little", lease.Options{
-			TTL: 10 * second, Margin: second, GracePeriod: second,
-			RenewEvery: 4*second + 1, RequestTimeout: 19 * second / 10,
-		}, "RenewEvery at most 4s"},
-		{"instant failover with requests that take as long as a connection may be silent", lease.Options{
-			TTL: 6 * second, RenewEvery: second, RequestTimeout: second + second/2, InstantFailover: true,
-		}, "make RenewEvery or RequestTimeout shorter, or TTL longer"},
-		{"a margin that eats the TTL", lease.Options{TTL: 10 * second, Margin: 9 * second}, "make TTL at least"},
+		{lease.Options{}, ""},
+		{lease.Options{TTL: lease.MinTTL}, ""},
+		{lease.Options{TTL: lease.MinTTL - time.Millisecond}, "at least 50ms"},
+		{lease.Options{TTL: lease.MaxTTL}, ""},
+		{lease.Options{TTL: lease.MaxTTL + time.Millisecond}, "at most 87600h0m0s"},
+		{lease.Options{TTL: second + time.Microsecond}, "whole milliseconds"},
+		{lease.Options{Jitter: lease.MaxTTL + 1}, "Jitter 87600h0m0.000000001s is longer"},
+		{lease.Options{Margin: -1}, "Margin -1ns is negative"},
+		{lease.Options{GracePeriod: -1}, "GracePeriod -1ns is negative"},
+		{lease.Options{RenewEvery: -1}, "RenewEvery -1ns is negative"},
+		{lease.Options{RequestTimeout: -1}, "RequestTimeout -1ns is negative"},
+		{lease.Options{AcquireDelay: -1}, "AcquireDelay -1ns is negative"},
+		{enough, ""},
+		{tooLittle, "make TTL longer, or"},
+		{lease.Options{TTL: 6 * second, RenewEvery: second, RequestTimeout: second + second/2, InstantFailover: true},
+			"make RenewEvery or RequestTimeout shorter, or TTL longer"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-				_, err := lease.New(client, name, test.options)
-				if valid := test.options.Validate(); (valid == nil) != (err == nil) {
-					t.Errorf("Validate: %v, and New: %v", valid, err)
-				}
-				switch {
-				case test.want == "" && err != nil:
-					t.Errorf("refused: %v", err)
-				case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
-					t.Errorf("error %v, want one that says %q", err, test.want)
-				}
-			})
+		synctest.Test(t, func(t *testing.T) {
+			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
+			_, err := lease.New(client, name, test.options)
+			if valid := test.options.Validate(); (valid == nil) != (err == nil) {
+				t.Errorf("Validate: %v, and New: %v", valid, err)
+			}
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%+v: error %v, want one that says %q", test.options, err, test.want)
+			}
+			if _, err := lease.New(client, "", test.options); err == nil {
+				t.Error("an empty name was accepted")
+			}
 		})
 	}
 }
 
-// Advice that is followed must help, and no advice is better than one that cannot be followed.
-func TestTheAdviceForOptionsThatCannotWorkIsAcceptedWhenFollowed(t *testing.T) {
-	second := time.Second
-	for _, test := range []struct {
-		name       string
-		options    lease.Options
-		ttl, renew bool // which advice there is
-	}{
-		{"long timeouts", lease.Options{TTL: second, RequestTimeout: second / 2}, true, false},
-		{"rare renewals", lease.Options{TTL: second, RenewEvery: second}, true, true},
-		{"a margin that eats the TTL", lease.Options{TTL: 10 * second, Margin: 9 * second}, true, false},
-		{"a margin for which no TTL is long enough", lease.Options{TTL: second, Margin: lease.MaxTTL}, false, false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			err := test.options.Validate()
-			if err == nil {
-				t.Fatal("accepted")
-			}
-			text := err.Error()
-			if strings.Contains(text, "at most 0s") || strings.Contains(text, "at most -") {
-				t.Errorf("nonsense: %v", err)
-			}
-			follow := func(name string, wanted bool, apply func(*lease.Options, time.Duration)) {
-				_, advice, found := strings.Cut(text, name)
-				if found != wanted {
-					t.Errorf("%q in the advice: %t, want %t: %v", name, found, wanted, err)
+// outlasts lets the store be away for some time, once from each of many moments on, and reports an error if
+// a tenure ends.
+func outlasts(t *testing.T, options lease.Options, away time.Duration) {
+	t.Helper()
+	for _, refuses := range []bool{false, true} { // requests at once, or clients are not connected
+		for part := range time.Duration(40) {
+			inBubble(t, func(t *testing.T, store *transporttest.Store) {
+				n := newNode(t, store, "node-a", options)
+				tenure := n.mustAcquire(t)
+				time.Sleep(3*options.TTL + part*options.TTL/40 + time.Microsecond) // between two renewals
+				if refuses {
+					n.conn.SetFault(func(transport.Request) transporttest.Fault { return transporttest.Fault{NoStore: true} })
+				} else {
+					n.conn.Cut()
 				}
-				if !found {
-					return
+				time.Sleep(away)
+				n.conn.SetFault(nil)
+				n.conn.Restore()
+				time.Sleep(3 * options.TTL)
+				if err := context.Cause(tenure.Context()); err != nil {
+					t.Errorf("an outage of %v, with refusals %t, after %v/40 of the TTL ended it: %v", away, refuses, part, err)
 				}
-				advice, _, _ = strings.Cut(advice, ",")
-				value, err := time.ParseDuration(advice)
-				if err != nil {
-					t.Fatal(err)
-				}
-				followed := test.options
-				apply(&followed, value)
-				if err := followed.Validate(); err != nil {
-					t.Errorf("%s%v: %v", name, value, err)
-				}
-			}
-			follow("TTL at least ", test.ttl, func(o *lease.Options, value time.Duration) { o.TTL = value })
-			follow("RenewEvery at most ", test.renew, func(o *lease.Options, value time.Duration) { o.RenewEvery = value })
+			})
+		}
+	}
+}
+
+// A pair of gateways takes at most 2.5 s for the takeover of its store.
+func TestATTLOf4SecondsOutlastsATakeoverOfTheStore(t *testing.T) {
+	outlasts(t, lease.Options{TTL: 4 * time.Second}, 2500*time.Millisecond)
+}
+
+func TestAnOutageOfTheStoreAsLongAsPromisedCostsNoLease(t *testing.T) {
+	for _, options := range promised {
+		t.Run(options.name, func(t *testing.T) {
+			outlasts(t, options.Options, promisesOf(options.Options).outage-options.TTL/400-time.Millisecond) // the least pause, and a reply
 		})
 	}
 }

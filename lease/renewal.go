@@ -11,7 +11,7 @@ import (
 
 // run is the goroutine of a tenure: it does what the schedule says until the tenure is over, and then ends
 // what that has left. It is a task of the client. It makes the tenure's requests itself, one at a time. A
-// request that goes on and on holds up nothing else: look and the ticker end the contexts in time.
+// request that goes on and on holds up nothing else: look ends the contexts in time.
 func (t *Tenure) run(client context.Context) {
 	defer t.finish()
 	<-t.wake                      // the beginning is reported, before anything else
@@ -27,7 +27,6 @@ func (t *Tenure) run(client context.Context) {
 		case finish:
 			return
 		case watch: // once
-			defer t.joinTicker()()
 			if t.lease.options.NoWatch {
 				break
 			}
@@ -84,8 +83,8 @@ func (t *Tenure) step(e event) (do actionKind, until time.Time) {
 	return next.do, began.Add(next.until - now - time.Nanosecond)
 }
 
-// look looks at the clock, whatever the goroutine does. A timer runs it when something is due: it ends the
-// contexts in time, and wakes the goroutine.
+// look looks at the clock and at the store, whatever the goroutine does. A timer runs it when something is due: it
+// ends the contexts in time, and wakes the goroutine.
 func (t *Tenure) look() {
 	defer t.looks.Done()
 	began := time.Now() // as in step
@@ -97,9 +96,9 @@ func (t *Tenure) look() {
 	}
 }
 
-// sleepLocked makes the next look come some time after began.
+// sleepLocked makes the next look come some time after began, at the latest.
 func (t *Tenure) sleepLocked(began time.Time, pause time.Duration) {
-	pause = max(time.Until(began.Add(pause)), 0)
+	pause = max(time.Until(began.Add(min(pause, t.lease.options.lookEvery()))), 0)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(pause, t.look)
 	} else if t.timer.Reset(pause) {
@@ -113,7 +112,7 @@ func (t *Tenure) sleepLocked(began time.Time, pause time.Duration) {
 func (t *Tenure) finish() {
 	t.closeWill()
 	t.reportEnded() // before Release returns
-	t.released <- struct{}{}
+	t.released <- false
 	if t.timer != nil && t.timer.Stop() {
 		t.looks.Done()
 	}

@@ -17,7 +17,7 @@ type schedule struct {
 
 	deadline time.Duration // the tenure is over from then on
 	renewAt  time.Duration // when the next renewal is due
-	watchAt  time.Duration // when to begin to watch the key and the clock
+	watchAt  time.Duration // when to begin to watch the key
 	askAfter time.Duration // the store is not asked before then what the key holds
 	doubted  bool          // a notification says that the key does not hold this tenure's value
 	pending  bool          // a renewal or a question is under way
@@ -61,7 +61,7 @@ type actionKind int
 
 const (
 	wait    actionKind = iota // wait for an event, or until something is due
-	watch                     // watch the key and the clock
+	watch                     // watch the key
 	confirm                   // ask the store what the key holds, which may end the tenure, and report confirmed
 	renew                     // send a renewal, and report renewed, failed or ended
 	finish                    // nothing: the tenure is over

@@ -39,36 +39,24 @@ type step struct {
 
 func TestSchedule(t *testing.T) {
 	unanswered := fmt.Errorf("no reply: %w", transport.ErrOutcomeUnknown)
-	evidence := errors.New("a newer token was seen")
 	for _, test := range []struct {
 		name  string
-		sent  time.Duration // of the request that acquired the lease
 		adapt func(*Options)
 		steps []step
 	}{
-		{"it waits for the time to watch, half a grace period after the request left", 0, nil, []step{
+		{"it waits for the time to watch, half a grace period after the request left", nil, []step{
 			{at: 10 * ms, want: action{wait, 50 * ms}},
 			{at: 50 * ms, want: action{watch, 0}},
 			{at: 50 * ms, want: action{wait, 150 * ms}},
 		}},
-		{"all times count from when the request left, not from the reply", 1000 * ms, nil, []step{
-			{at: 1140 * ms, want: action{watch, 0}},
-			{at: 1140 * ms, want: action{wait, 1150 * ms}},
-			{at: 1150 * ms, want: action{renew, 1800 * ms}},
-		}},
-		{"a renewal is due", 0, nil, []step{
-			{at: 149 * ms, want: action{watch, 0}},
-			{at: 149 * ms, want: action{wait, 150 * ms}},
-			{at: 150 * ms, want: action{renew, 800 * ms}},
-		}},
-		{"a renewal is under way: no second one is sent", 0, nil, []step{
+		{"a renewal is under way: no second one is sent", nil, []step{
 			{at: 160 * ms, want: action{watch, 0}},
 			{at: 160 * ms, want: action{renew, 800 * ms}},
 			{at: 400 * ms, want: action{wait, 800 * ms}},
 			{at: 400 * ms, event: event{kind: doubted}, want: action{wait, 800 * ms}},
 			{at: 790 * ms, want: action{wait, 800 * ms}},
 		}},
-		{"a renewal was accepted: the deadline counts from when it left", 0, nil, []step{
+		{"a renewal was accepted: the deadline counts from when it left", nil, []step{
 			{at: 150 * ms, want: action{watch, 0}},
 			{at: 150 * ms, want: action{renew, 800 * ms}},
 			{at: 290 * ms, event: event{kind: renewed, sent: 155 * ms}, want: action{wait, 454 * ms}},
@@ -77,7 +65,7 @@ func TestSchedule(t *testing.T) {
 			{at: 955 * ms, want: action{wait, 1055 * ms}, warned: true},
 			{at: 1055 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
 		}},
-		{"a renewal of unknown outcome is repeated, with a backoff", 0, nil, []step{
+		{"a renewal of unknown outcome is repeated, with a backoff", nil, []step{
 			{at: 150 * ms, want: action{watch, 0}},
 			{at: 150 * ms, want: action{renew, 800 * ms}},
 			{at: 300 * ms, event: renewal(150*ms, unanswered, 0), want: action{wait, 310 * ms}},
@@ -88,35 +76,22 @@ func TestSchedule(t *testing.T) {
 			{at: 715 * ms, want: action{renew, 1215 * ms}},
 			{at: 800 * ms, event: renewal(715*ms, unanswered, 0), want: action{wait, 810 * ms}},
 		}},
-		{"the last retry leaves one whole attempt before the context ends", 0, func(o *Options) { o.retryAfter = 300 * ms }, []step{
+		{"the last retry leaves one whole attempt before the context ends", func(o *Options) { o.retryAfter = 300 * ms }, []step{
 			{at: 500 * ms, want: action{watch, 0}},
 			{at: 500 * ms, want: action{renew, 800 * ms}},
 			{at: 510 * ms, event: event{kind: failed, err: unanswered, random: 0.9}, want: action{wait, 650 * ms}},
 			{at: 649 * ms, want: action{wait, 650 * ms}},
 			{at: 650 * ms, want: action{renew, 800 * ms}},
 		}},
-		{"a retry that cannot leave a whole attempt is not hastened", 0, nil, []step{
-			{at: 650 * ms, want: action{watch, 0}},
-			{at: 650 * ms, want: action{renew, 800 * ms}},
-			{at: 650 * ms, event: event{kind: failed, err: unanswered, random: 0.5}, want: action{wait, 670 * ms}},
-			{at: 670 * ms, want: action{renew, 800 * ms}},
-		}},
-		{"another holder has the lease", 0, nil, []step{
+		{"another holder has the lease", nil, []step{
 			{at: 150 * ms, want: action{watch, 0}},
 			{at: 150 * ms, want: action{renew, 800 * ms}},
 			{at: 160 * ms, event: renewal(150*ms, transport.ErrConditionFailed, 0), want: action{finish, 0}, cause: ErrLost},
 		}},
-		{"another store answers a renewal", 0, nil, []step{
-			{at: 160 * ms, event: renewal(150*ms, transport.ErrOtherStore, 0), want: action{finish, 0}, cause: ErrStoreReplaced},
-		}},
-		{"the client is closed during a renewal", 0, nil, []step{
+		{"the client is closed during a renewal", nil, []step{
 			{at: 160 * ms, event: renewal(150*ms, transport.ErrClosed, 0), want: action{finish, 0}, cause: transport.ErrClosed},
 		}},
-		{"a refusal that can pass is repeated", 0, nil, []step{
-			{at: 160 * ms, want: action{watch, 0}},
-			{at: 160 * ms, event: renewal(150*ms, transport.ErrNotAuthorized, 0), want: action{wait, 170 * ms}},
-		}},
-		{"no renewal comes through: first the context ends, then the tenure", 0, nil, []step{
+		{"no renewal comes through: first the context ends, then the tenure", nil, []step{
 			{at: 799 * ms, want: action{watch, 0}},
 			{at: 799 * ms, want: action{renew, 800 * ms}},
 			{at: 800 * ms, event: renewal(799*ms, unanswered, 0), want: action{wait, 900 * ms}, warned: true},
@@ -124,74 +99,53 @@ func TestSchedule(t *testing.T) {
 			{at: 900 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
 			{at: 950 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
 		}},
-		{"a reply after the deadline revives nothing", 0, nil, []step{
+		{"a reply after the deadline revives nothing", nil, []step{
 			{at: 700 * ms, want: action{watch, 0}},
 			{at: 700 * ms, want: action{renew, 800 * ms}},
 			{at: 900 * ms, event: event{kind: renewed, sent: 700 * ms}, want: action{finish, 0}, cause: ErrDeadlinePassed},
 		}},
-		{"a reply after the context ended extends nothing", 0, nil, []step{
+		{"a reply after the context ended extends nothing", nil, []step{
 			{at: 700 * ms, want: action{watch, 0}},
 			{at: 700 * ms, want: action{renew, 800 * ms}},
 			{at: 800 * ms, want: action{wait, 900 * ms}, warned: true},
 			{at: 810 * ms, event: event{kind: renewed, sent: 700 * ms}, want: action{wait, 900 * ms}, warned: true},
 			{at: 900 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
 		}},
-		{"a reply after the grace period began, and before the context ended, extends", 0, nil, []step{
+		{"a reply after the grace period began, and before the context ended, extends", nil, []step{
 			{at: 700 * ms, want: action{watch, 0}},
 			{at: 700 * ms, want: action{renew, 800 * ms}},
 			{at: 850 * ms, event: event{kind: renewed, sent: 700 * ms}, want: action{wait, 1000 * ms}},
 		}},
-		{"the machine was suspended past the deadline", 0, nil, []step{
-			{at: 60 * ms, want: action{watch, 0}},
-			{at: time.Hour, want: action{finish, 0}, cause: ErrDeadlinePassed},
-		}},
-		{"a notification doubts the key: the store is asked, and before the renewal that is due", 0, nil, []step{
+		{"a notification doubts the key: the store is asked, and before the renewal that is due", nil, []step{
 			{at: 150 * ms, want: action{watch, 0}},
 			{at: 150 * ms, event: event{kind: doubted}, want: action{confirm, 800 * ms}},
 			{at: 160 * ms, event: event{kind: confirmed}, want: action{renew, 800 * ms}},
 		}},
-		{"the next question comes retryAfter after the answer", 0, nil, []step{
+		{"the next question comes retryAfter after the answer", nil, []step{
 			{at: 100 * ms, want: action{watch, 0}},
 			{at: 100 * ms, event: event{kind: doubted}, want: action{confirm, 800 * ms}},
 			{at: 105 * ms, event: event{kind: confirmed}, want: action{wait, 150 * ms}},
 			{at: 110 * ms, event: event{kind: doubted}, want: action{wait, 125 * ms}},
 			{at: 125 * ms, want: action{confirm, 800 * ms}},
 		}},
-		{"a question in the grace period is given up at the deadline", 0, nil, []step{
+		{"a question in the grace period is given up at the deadline", nil, []step{
 			{at: 820 * ms, want: action{watch, 0}, warned: true},
 			{at: 820 * ms, event: event{kind: doubted}, want: action{confirm, 900 * ms}, warned: true},
 		}},
-		{"the key was deleted", 0, nil, []step{
-			{at: 100 * ms, want: action{watch, 0}},
-			{at: 100 * ms, event: event{kind: doubted}, want: action{confirm, 800 * ms}},
-			{at: 110 * ms, event: event{kind: ended, err: ErrDeleted}, want: action{finish, 0}, cause: ErrDeleted},
-		}},
-		{"the store was replaced", 0, nil, []step{
-			{at: 10 * ms, event: event{kind: ended, err: ErrStoreReplaced}, want: action{finish, 0}, cause: ErrStoreReplaced},
-		}},
-		{"the connection was lost", 0, nil, []step{
-			{at: 10 * ms, event: event{kind: ended, err: ErrConnectionLost}, want: action{finish, 0}, cause: ErrConnectionLost},
-		}},
-		{"the tenure was fenced out", 0, nil, []step{
-			{at: 10 * ms, event: event{kind: ended, err: refusedBy(evidence)}, want: action{finish, 0}, cause: ErrFencedOut},
-		}},
-		{"the tenure was released: the first cause stays", 0, nil, []step{
+		{"the tenure was released: the first cause stays", nil, []step{
 			{at: 10 * ms, event: event{kind: ended, err: ErrReleased}, want: action{finish, 0}, cause: ErrReleased},
 			{at: 20 * ms, event: event{kind: ended, err: ErrLost}, want: action{finish, 0}, cause: ErrReleased},
 			{at: 30 * ms, event: event{kind: renewed, sent: 5 * ms}, want: action{finish, 0}, cause: ErrReleased},
 			{at: time.Hour, want: action{finish, 0}, cause: ErrReleased},
 		}},
-		{"it is released after the deadline, and nothing looked at the clock before", 0, nil, []step{
-			{at: 910 * ms, event: event{kind: ended, err: ErrReleased}, want: action{finish, 0}, cause: ErrReleased},
-		}},
-		{"renewals are stopped: it runs out", 0, nil, []step{
+		{"renewals are stopped: it runs out", nil, []step{
 			{at: 140 * ms, want: action{watch, 0}},
 			{at: 140 * ms, event: event{kind: stopped}, want: action{wait, 800 * ms}},
 			{at: 790 * ms, want: action{wait, 800 * ms}},
 			{at: 800 * ms, want: action{wait, 900 * ms}, warned: true},
 			{at: 900 * ms, want: action{finish, 0}, cause: ErrDeadlinePassed},
 		}},
-		{"renewals are stopped during one: its reply extends nothing, and no other is sent", 0, nil, []step{
+		{"renewals are stopped during one: its reply extends nothing, and no other is sent", nil, []step{
 			{at: 200 * ms, want: action{watch, 0}},
 			{at: 200 * ms, want: action{renew, 800 * ms}},
 			{at: 210 * ms, event: event{kind: stopped}, want: action{wait, 800 * ms}},
@@ -205,7 +159,7 @@ func TestSchedule(t *testing.T) {
 			if test.adapt != nil {
 				test.adapt(&options)
 			}
-			s := newSchedule(&options, test.sent, 0)
+			s := newSchedule(&options, 0, 0)
 			for i, step := range test.steps {
 				var got action
 				s, got = s.next(step.at, step.event)
@@ -238,53 +192,6 @@ func TestTheCauseOfAPassedDeadlineNamesTheLatestFailureAndDoesNotMatchIt(t *test
 	}
 	if errors.Is(s.cause, transport.ErrOutcomeUnknown) {
 		t.Error("the cause matches the error of a renewal; a write that was not sent has a known outcome")
-	}
-}
-
-// Whatever fails and however it is spread: from a renewal that fails on, another attempt
-// begins while there is time for a whole one.
-func TestAFailedRenewalIsRepeatedWhileThereIsTimeForAWholeAttempt(t *testing.T) {
-	options := scheduled
-	last := options.deadline(0) - options.GracePeriod - options.RequestTimeout
-	for _, random := range []float64{0, 0.3, 0.7, 0.999} {
-		for _, took := range []time.Duration{0, ms, 40 * ms, 150 * ms} {
-			s := newSchedule(&options, 0, random)
-			var latest time.Duration
-			attempts := 0
-			for now, e := time.Duration(0), (event{}); ; {
-				var next action
-				s, next = s.next(now, e)
-				e = event{}
-				if next.do == finish || s.warned != nil {
-					break
-				}
-				switch next.do {
-				case renew:
-					latest = now
-					attempts++
-					now += took
-					e = event{kind: failed, err: transport.ErrOutcomeUnknown, random: random}
-				case wait:
-					now = s.due(now)
-				}
-			}
-			if latest < last-took {
-				t.Errorf("random %v, attempts of %v: the last of %d attempts began at %v, want not before %v", random, took, attempts, latest, last-took)
-			}
-		}
-	}
-}
-
-func TestABackoffGrowsByHalfToItsLimit(t *testing.T) {
-	b := retryBackoff{first: 20 * ms, longest: 40 * ms}
-	for i, want := range []time.Duration{20 * ms, 30 * ms, 40 * ms, 40 * ms} {
-		if got := b.next(0.5); got != want {
-			t.Errorf("delay %d: %v, want %v", i, got, want)
-		}
-	}
-	b.reset()
-	if least, most := b.next(0), b.next(0.999); least != 10*ms || most < 44*ms || most > 45*ms {
-		t.Errorf("delays after a reset: %v and %v", least, most)
 	}
 }
 
@@ -359,21 +266,14 @@ func TestRenewalsOfOneProcessLeaveTogetherAndInTime(t *testing.T) {
 // Invariant 3: Go's timers stand still while the machine is suspended, and SystemClock does not.
 func TestInvariant3EachTenureNoticesASuspendedMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		const ttl = 2 * time.Second
+		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
 		var suspended atomic.Int64
-		clock := func() time.Duration { return SystemClock() + time.Duration(suspended.Load()) }
 		var tenures []*Tenure
 		for i := range 50 {
-			l, err := New(client, fmt.Sprint("lease ", i), Options{TTL: ttl, Clock: clock})
-			if err != nil {
-				t.Fatal(err)
-			}
-			tenure, err := l.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			tenures = append(tenures, tenure)
+			tenures = append(tenures, clockedTenure(t, client, fmt.Sprint("lease ", i), ttl, func() time.Duration {
+				return SystemClock() + time.Duration(suspended.Load())
+			}))
 		}
 		time.Sleep(10 * ttl)
 		for _, tenure := range tenures {
@@ -406,82 +306,6 @@ func clockedTenure(t *testing.T, client *transport.Client, name string, ttl time
 	return tenure
 }
 
-// Each look wakes the process. A tenure with a short TTL needs many, and only while it lasts.
-func TestTheClockIsReadAsOftenAsThePresentTenuresNeed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-		var looks atomic.Int64
-		steady := SystemClock
-		clock := func() time.Duration { looks.Add(1); return steady() }
-		const longTTL, shortTTL = 100 * time.Second, time.Second
-		in := func(d time.Duration) int64 {
-			time.Sleep(time.Second) // what was decided before it
-			before := looks.Load()
-			time.Sleep(d)
-			return looks.Load() - before
-		}
-		const long = int64(time.Minute / (longTTL / 20)) // half of GracePeriod
-		const short = int64(time.Minute / (shortTTL / 20))
-		clockedTenure(t, client, "long", longTTL, clock)
-		for range 3 {
-			if got := in(time.Minute); got < long || got > 5*long {
-				t.Errorf("%d looks for the long tenure, want about %d", got, long)
-			}
-			first := clockedTenure(t, client, "short", shortTTL, clock)
-			second := clockedTenure(t, client, "another short", shortTTL, clock)
-			for _, tenure := range []*Tenure{first, second} {
-				if got := in(time.Minute); got < short {
-					t.Errorf("%d looks for a short tenure, want at least %d", got, short)
-				}
-				if err := tenure.Release(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	})
-}
-
-// Invariant 8: a tenure sleeps until a time, and not for as long as it was when it decided: its
-// goroutine may have stood still since.
-func TestInvariant8APauseOfATenuresGoroutineMakesNoContextEndLate(t *testing.T) {
-	const ttl, pause = time.Second, 5 * time.Millisecond
-	judged := 0
-	for reading := int64(1); reading < 100; reading++ {
-		var paused bool
-		synctest.Test(t, func(t *testing.T) {
-			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-			var readings, after, went atomic.Int64
-			steady := SystemClock
-			clock := func() time.Duration {
-				now := steady()
-				if readings.Add(1) == after.Load() {
-					time.Sleep(pause)
-					went.Store(time.Now().UnixNano())
-				}
-				return now
-			}
-			tenure := clockedTenure(t, client, "lease", ttl, clock)
-			due := time.Now().Add(ttl - ttl/10 - ttl/10)
-			tenure.StopRenewing() // only its own goroutine looks at the clock then
-			after.Store(readings.Load() + reading)
-			await.Receive(tenure.Context().Done())
-			if paused = went.Load() > 0; !paused || time.Unix(0, went.Load()).After(due) {
-				return
-			}
-			judged++
-			if late := time.Since(due); late > 0 {
-				t.Errorf("with a pause after reading %d, the context ends %v late", reading, late)
-			}
-		})
-		if !paused {
-			break
-		}
-	}
-	if judged < 5 {
-		t.Errorf("only %d readings of the clock were followed by a pause, so this tests little", judged)
-	}
-}
-
 // The goroutine of the tenure has decided to renew, and StopRenewing comes before it does.
 func TestARenewalThatBeginsWhenStopRenewingIsCalledIsNotSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -493,34 +317,6 @@ func TestARenewalThatBeginsWhenStopRenewingIsCalledIsNotSent(t *testing.T) {
 			t.Errorf("it is sent, and ends with %+v", result)
 		}
 	})
-}
-
-// Invariant 3: a machine that was suspended before a tenure hides no later suspend from it.
-func TestInvariant3ATenureThatBeginsAfterASuspendNoticesTheNext(t *testing.T) {
-	const ttl = 5 * time.Second
-	for _, held := range []time.Duration{0, 10 * ttl} {
-		synctest.Test(t, func(t *testing.T) {
-			client, _ := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-			var suspended atomic.Int64
-			clock := func() time.Duration { return SystemClock() + time.Duration(suspended.Load()) }
-			if err := clockedTenure(t, client, "first", ttl, clock).Release(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(300 * time.Millisecond)
-			suspended.Add(int64(time.Hour))
-			second := clockedTenure(t, client, "second", ttl, clock)
-			time.Sleep(held)
-			if err := context.Cause(second.Context()); err != nil {
-				t.Fatalf("held for %v, before the machine is suspended: %v", held, err)
-			}
-			suspended.Add(int64(time.Hour))
-			woke := time.Now()
-			await.Receive(second.Context().Done())
-			if got, limit := time.Since(woke), ttl/20; got > limit {
-				t.Errorf("held for %v, the context ended %v after the machine woke up, want at most half of GracePeriod, %v", held, got, limit)
-			}
-		})
-	}
 }
 
 // Invariant 3: a suspend of the machine that the system's clock shows ends a tenure long before a timer does.
@@ -535,7 +331,7 @@ func TestInvariant3ATenureOnTheSystemsClockNoticesASuspendSoon(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond) // its ticker has looked at it once
+	time.Sleep(200 * time.Millisecond) // it has looked at its clock since it began
 	shown := readClocks()
 	system.Read(func() steady.Reading {
 		return steady.Reading{Monotonic: shown.Monotonic, Wall: shown.Wall + time.Hour, Boot: shown.Monotonic + system.Suspended() + time.Hour, BootOK: true}

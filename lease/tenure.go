@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,18 +24,18 @@ type Tenure struct {
 
 	wake     chan struct{}  // holds an item if the goroutine of the tenure has to look at the schedule
 	looks    sync.WaitGroup // calls of look that are due or under way
-	released chan struct{}  // a semaphore of Release, which holds an item from the end of run on
+	released chan bool      // a semaphore of Release, which holds an item from the end of run on: is the tenure known to be gone from the store?
 
 	usable context.Context // TokenContext
 	expire context.CancelCauseFunc
+	work   context.Context // Context
+	warn   context.CancelCauseFunc
 
 	mu       sync.Mutex
 	schedule schedule
-	timer    *time.Timer     // runs look; nil before the first wait
-	freed    bool            // the store is known to hold nothing of this tenure
-	sent     time.Duration   // when the latest request for the lease left, on the lease's clock
-	work     context.Context // Context; nil until the program asks for it: many tenures are short
-	warn     context.CancelCauseFunc
+	timer    *time.Timer        // runs look; nil before the first wait
+	freed    bool               // the store is known to hold nothing of this tenure
+	sent     time.Duration      // when the latest request for the lease left, on the lease's clock
 	giveUp   context.CancelFunc // of the latest renewal; nil before the first
 
 	// confirmed is, for each client, the connection over which the store last said that it
@@ -53,11 +52,12 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		token:    token,
 		acquired: l.options.Clock(),
 		wake:     make(chan struct{}, 1),
-		released: make(chan struct{}, 1),
+		released: make(chan bool, 1),
 		schedule: newSchedule(&l.options, sent, random.Fraction()),
 		sent:     sent,
 	}
 	t.usable, t.expire = context.WithCancelCause(context.Background())
+	t.work, t.warn = context.WithCancelCause(t.usable)
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
@@ -94,15 +94,7 @@ func (t *Tenure) String() string {
 
 // Context returns a context for the work that this tenure allows. It ends when the tenure
 // ends, or Options.GracePeriod before the deadline if renewals fail. context.Cause says why.
-func (t *Tenure) Context() context.Context {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.work == nil {
-		t.work, t.warn = context.WithCancelCause(context.Background())
-		t.endContextsLocked()
-	}
-	return t.work
-}
+func (t *Tenure) Context() context.Context { return t.work }
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
 // begins to refuse, up to Options.GracePeriod after Context. context.Cause says why.
@@ -161,15 +153,14 @@ func (t *Tenure) withSignals(e event) event {
 
 // endContextsLocked makes the contexts follow the schedule.
 func (t *Tenure) endContextsLocked() {
-	cause, first := t.schedule.cause, cmp.Or(t.schedule.warned, t.schedule.cause)
-	if cause != nil && t.usable.Err() == nil {
+	if warned := t.schedule.warned; warned != nil && t.work.Err() == nil {
+		t.warn(operror.New("lease: tenure of", t.lease.name, warned))
+	}
+	if cause := t.schedule.cause; cause != nil && t.usable.Err() == nil {
 		t.expire(operror.New("lease: tenure of", t.lease.name, cause))
 	}
 	if t.schedule.stopped && t.giveUp != nil {
 		t.giveUp()
-	}
-	if first != nil && t.work != nil && t.work.Err() == nil {
-		t.warn(operror.New("lease: tenure of", t.lease.name, first))
 	}
 }
 
@@ -296,21 +287,20 @@ func (t *Tenure) StopRenewing() { _, _ = t.note(event{kind: stopped}) }
 // has replaced the connection itself for another Will.
 func (t *Tenure) Release(ctx context.Context) error {
 	t.end(ErrReleased)
+	gone := false
 	select {
-	case <-t.released: // no request is under way: a renewal was cancelled, and no other follows
+	case gone = <-t.released: // no request is under way: a renewal was cancelled, and no other follows
 	case <-ctx.Done():
 		return t.releaseError(context.Cause(ctx))
 	}
-	defer func() { t.released <- struct{}{} }()
-	if t.isGone() {
+	defer func() { t.released <- gone }()
+	if gone = gone || t.isGone(); gone {
 		return nil
 	}
 	if err := t.lease.free(ctx, t.value, t.binding(), t.leftAtStore()); err != nil {
 		return t.releaseError(err)
 	}
-	t.mu.Lock()
-	t.freed = true
-	t.mu.Unlock()
+	gone = true
 	return nil
 }
 
@@ -320,7 +310,7 @@ func (t *Tenure) isGone() bool {
 	defer t.mu.Unlock()
 	// If the client of a guard met another store, this lease's client may still be connected
 	// to the store that has the tenure.
-	return t.freed || errors.Is(t.schedule.cause, ErrLost) || errors.Is(t.schedule.cause, ErrStoreReplaced) && closed.Is(t.replaced)
+	return errors.Is(t.schedule.cause, ErrLost) || errors.Is(t.schedule.cause, ErrStoreReplaced) && closed.Is(t.replaced)
 }
 
 // leftAtStore returns how long the store may still have this tenure, if it does not restart: until

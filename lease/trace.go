@@ -3,7 +3,6 @@ package lease
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -85,6 +84,7 @@ func CauseText(cause error) string {
 func (l *Lease) trace(f func(TraceInfo), info TraceInfo, paired bool) {
 	if f != nil {
 		kept := info // only here: without an f nothing is allocated
+		kept.Lease, kept.Holder = l.name, l.options.Holder
 		l.client.Dispatch(func() { f(kept) }, paired)
 	}
 }
@@ -102,23 +102,15 @@ func (l *Lease) traceAttempt(ctx context.Context, took time.Duration, err error)
 	if errors.Is(err, transport.ErrConditionFailed) {
 		err = &HeldError{} // the refusal does not name the holder
 	}
-	l.trace(in(ctx, l.options.Trace.Attempt), TraceInfo{Lease: l.name, Holder: l.options.Holder, RoundTrip: took, Err: err}, false)
-}
-
-// trace calls f later, unless it is nil, with what each TraceInfo of a tenure has.
-func (t *Tenure) trace(f func(TraceInfo), info TraceInfo, paired bool) {
-	info.Lease, info.Holder, info.Token = t.lease.name, t.lease.options.Holder, t.token
-	t.lease.trace(f, info, paired)
+	l.trace(in(ctx, l.options.Trace.Attempt), TraceInfo{RoundTrip: took, Err: err}, false)
 }
 
 // reportAcquired traces and logs a tenure that begins.
 func (t *Tenure) reportAcquired(ctx context.Context) {
 	options := &t.lease.options
 	waited := t.acquired - t.began
-	t.trace(in(ctx, options.Trace.Acquired), TraceInfo{RoundTrip: t.acquired - t.sent, Lasted: waited}, true)
-	if options.Logger.Enabled(ctx, slog.LevelInfo) {
-		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
-	}
+	t.lease.trace(in(ctx, options.Trace.Acquired), TraceInfo{Token: t.token, RoundTrip: t.acquired - t.sent, Lasted: waited}, true)
+	options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
 }
 
 // reportEnded traces and logs the end of a tenure. It is called once.
@@ -126,10 +118,8 @@ func (t *Tenure) reportEnded() {
 	options := &t.lease.options
 	held := options.Clock() - t.acquired
 	_, cause := t.remaining()
-	t.trace(options.Trace.Ended, TraceInfo{Lasted: held, Err: cause}, true)
-	if options.Logger.Enabled(context.Background(), slog.LevelInfo) {
-		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
-	}
+	t.lease.trace(options.Trace.Ended, TraceInfo{Token: t.token, Lasted: held, Err: cause}, true)
+	options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
 }
 
 // reportRenewal traces and logs the result of a renewal that left at sent, if that is of use.
@@ -142,9 +132,9 @@ func (t *Tenure) reportRenewal(sent time.Duration, result event) {
 	switch {
 	case over || headroom <= 0:
 	case result.kind == renewed:
-		t.trace(options.Trace.Renewed, TraceInfo{RoundTrip: now - sent, Headroom: headroom}, false)
+		t.lease.trace(options.Trace.Renewed, TraceInfo{Token: t.token, RoundTrip: now - sent, Headroom: headroom}, false)
 	case result.kind == failed:
-		t.trace(options.Trace.RenewalFailed, TraceInfo{Headroom: headroom, Err: result.err}, false)
+		t.lease.trace(options.Trace.RenewalFailed, TraceInfo{Token: t.token, Headroom: headroom, Err: result.err}, false)
 		options.Logger.Warn("a renewal failed and will be repeated", "lease", t.lease.name, "error", result.err)
 	}
 }
@@ -154,5 +144,5 @@ func (t *Tenure) reportRenewal(sent time.Duration, result event) {
 // resource with a fencing.Checker may call it for the resource. It has no other effect: see
 // [Tenure.FencedOut].
 func (t *Tenure) NoteRefusal(ctx context.Context, operation, key string, local bool, err error) {
-	t.trace(in(ctx, t.lease.options.Trace.Refused), TraceInfo{Operation: operation, Key: key, Local: local, Err: err}, false)
+	t.lease.trace(in(ctx, t.lease.options.Trace.Refused), TraceInfo{Token: t.token, Operation: operation, Key: key, Local: local, Err: err}, false)
 }

@@ -68,9 +68,7 @@ func TestATenureIsTracedFromItsFirstAttemptToItsEnd(t *testing.T) {
 			return transporttest.Fault{LoseReply: number == 2}
 		})
 		time.Sleep(2 * ttl)
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		mustRelease(t, tenure)
 		synctest.Wait()
 		got := a.all()
 		// The client's first request cannot be bound to a store: it is sent again.
@@ -91,33 +89,6 @@ func TestATenureIsTracedFromItsFirstAttemptToItsEnd(t *testing.T) {
 	})
 }
 
-// Also where Acquire fails: a gauge of the tenures that are held would be wrong for ever.
-func TestEachAcquiredIsFollowedByOneEndedAlsoWhenTheClientIsClosed(t *testing.T) {
-	for reading := int64(beginning - 1); reading <= beginning+1; reading++ {
-		inBubble(t, func(t *testing.T, store *transporttest.Store) {
-			var calls traced
-			n := newNode(t, store, "node-a", lease.Options{})
-			mustTryAcquire(t, n.Lease) // the client knows the store
-			closed := make(chan struct{})
-			l := n.another(t, "another", lease.Options{Trace: calls.trace(), Clock: atReading(reading, func() {
-				go func() { // not in the goroutine of a tenure, for which Close waits
-					defer close(closed)
-					_ = n.client.Close()
-				}()
-				time.Sleep(time.Millisecond)
-			})})
-			if tenure, err := l.TryAcquire(t.Context()); (err == nil) != (tenure != nil) || err != nil && !errors.Is(err, transport.ErrClosed) {
-				t.Errorf("%v, %v, want a tenure or ErrClosed", tenure, err)
-			}
-			await.Receive(closed)
-			got := strings.Join(calls.all(), "\n")
-			if acquired := strings.Count(got, "acquired"); acquired > 1 || strings.Count(got, "ended client_closed") != acquired {
-				t.Errorf("with a pause after reading %d of the clock it traced\n%s", reading, got)
-			}
-		})
-	}
-}
-
 func TestTheBeginningTheEndAndTheHolderAreLoggedOnceForEachChange(t *testing.T) {
 	inBubble(t, func(t *testing.T, store *transporttest.Store) {
 		var log strings.Builder
@@ -131,12 +102,10 @@ func TestTheBeginningTheEndAndTheHolderAreLoggedOnceForEachChange(t *testing.T) 
 		held := a.mustAcquire(t)
 		acquired := acquireInBackground(t.Context(), t, b)
 		time.Sleep(10 * ttl)
-		if err := held.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		mustRelease(t, held)
 		tenure := await.Receive(acquired)
 		b.conn.Cut()
-		awaitEnd(t, tenure)
+		await.Receive(tenure.Context().Done())
 		time.Sleep(ttl)
 		synctest.Wait()
 		var got []string
@@ -193,30 +162,6 @@ func TestTheNameOfAHolderFillsNoLog(t *testing.T) {
 	})
 }
 
-func TestCausesHaveShortNames(t *testing.T) {
-	for want, cause := range map[string]error{
-		"released": lease.ErrReleased, "lost": lease.ErrLost, "deadline_passed": fmt.Errorf("%w; more", lease.ErrDeadlinePassed),
-		"store_replaced": lease.ErrStoreReplaced, "fenced_out": lease.ErrFencedOut, "deleted": lease.ErrDeleted,
-		"connection_lost": lease.ErrConnectionLost, "session_taken_over": transport.ErrSessionTakenOver,
-		"client_closed": transport.ErrClosed, "other": errors.New("why"),
-	} {
-		if got := lease.CauseText(cause); got != want {
-			t.Errorf("the name of %v is %q, want %q", cause, got, want)
-		}
-	}
-}
-
-// A gateway with thousands of leases must not pay for metrics that it does not have.
-func TestARefusalWithoutATraceAllocatesNothingForOne(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		tenure := newNode(t, store, "node-a", lease.Options{}).mustAcquire(t)
-		if n := testing.AllocsPerRun(100, func() { tenure.NoteRefusal(t.Context(), "set", "k", true, lease.ErrReleased) }); n != 0 {
-			t.Errorf("a refusal without a Trace allocates %v times", n)
-		}
-		_ = tenure.Release(t.Context())
-	})
-}
-
 func TestAFailureThatLastsIsNoFloodOfWarnings(t *testing.T) {
 	for name, fault := range map[string]func(n node, store *transporttest.Store){
 		"no store": func(n node, _ *transporttest.Store) { n.scripted("SET", always(transporttest.Fault{LoseReply: true})) },
@@ -244,29 +189,4 @@ func TestAFailureThatLastsIsNoFloodOfWarnings(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestAcquiredSaysHowLongTheAcquisitionWaited(t *testing.T) {
-	inBubble(t, func(t *testing.T, store *transporttest.Store) {
-		var waited []time.Duration
-		a := newNode(t, store, "node-a", lease.Options{})
-		b := newNode(t, store, "node-b", lease.Options{Trace: &lease.Trace{
-			Acquired: func(_ context.Context, info lease.TraceInfo) { waited = append(waited, info.Lasted) },
-		}})
-		time.Sleep(10 * ttl) // the clock does not begin with the acquisition
-		if err := b.mustAcquire(t).Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		tenure := a.mustAcquire(t)
-		acquired := acquireInBackground(t.Context(), t, b)
-		time.Sleep(3 * ttl)
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		await.Receive(acquired)
-		synctest.Wait()
-		if len(waited) != 2 || waited[0] != 0 || waited[1].Round(time.Millisecond) != 3*ttl {
-			t.Errorf("two acquisitions waited %v, want 0s and %v", waited, 3*ttl)
-		}
-	})
 }

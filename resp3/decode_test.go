@@ -6,7 +6,6 @@ import (
 	"math"
 	"reflect"
 	"runtime"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -71,35 +70,6 @@ func TestDecodeValueReadsPublishedReplies(t *testing.T) {
 	}
 }
 
-func TestDecodeArrayReadsAnyBytes(t *testing.T) {
-	tests := []struct {
-		name     string
-		elements []string
-	}{
-		{"no element", nil},
-		{"an empty element", []string{""}},
-		{"empty elements only", []string{"", "", ""}},
-		{"elements that look like headers", []string{"*1\r\n", "$3\r\nGET\r\n", "$-1\r\n"}},
-		{"elements that end in CR", []string{"a\r", "\r\n"}},
-		{"NUL and bytes that are not UTF-8", []string{"\x00", "\xff\xfe"}},
-		{"an element longer than any line", []string{strings.Repeat("x", 70_000)}},
-		{"many elements", strings.Split(strings.Repeat("a,", 1000), ",")},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := DecodeArray(nil, AppendCommand(nil, test.elements...))
-			if err != nil || !equalStrings(got, test.elements) {
-				t.Errorf("got %q, %v; want %q", got, err, test.elements)
-			}
-			for i, element := range got {
-				if element == nil {
-					t.Errorf("element %d is nil", i)
-				}
-			}
-		})
-	}
-}
-
 func TestDecodeValueReadsExtremes(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -131,202 +101,81 @@ func TestDecodeValueReadsExtremes(t *testing.T) {
 }
 
 func TestDecodeArrayRefuses(t *testing.T) {
-	tests := []struct {
-		name    string
+	for _, test := range []struct {
 		payload string
 		offset  int
 		reason  string
 	}{
-		{"an empty payload", "", 0, "empty payload"},
-		{"a reply", "+OK\r\n", 0, "no array"},
-		{"a bulk string", "$1\r\na\r\n", 0, "no array"},
-		{"a command in plain text", "GET k\r\n", 0, "no array"},
-		{"a type byte alone", "*", 1, "no decimal number"},
-		{"an empty length", "*\r\n", 1, "no decimal number"},
-		{"a null array", "*-1\r\n", 1, "negative length"},
-		{"a signed length", "*+1\r\n$1\r\na\r\n", 1, "no decimal number"},
-		{"a space before the length", "* 1\r\n$1\r\na\r\n", 1, "no decimal number"},
-		{"a space after the length", "*1 \r\n$1\r\na\r\n", 2, "no CR LF"},
-		{"a leading zero in the length", "*01\r\n$1\r\na\r\n", 1, "leading zero"},
-		{"two zeros for a length", "*00\r\n", 1, "leading zero"},
-		{"a letter in the length", "*1x\r\n$1\r\na\r\n", 2, "no CR LF"},
-		{"LF without CR", "*1\n$1\na\n", 2, "no CR LF"},
-		{"CR without LF", "*1\r$1\ra\r", 2, "no CR LF"},
-		{"a header that ends after CR", "*1\r", 2, "no CR LF"},
-		{"a header without line end", "*1", 2, "no CR LF"},
-		{"a length of a thousand million", "*1000000000\r\n", 1, "length beyond the payload"},
-		{"a length of 2^64", "*18446744073709551616\r\n", 1, "length beyond the payload"},
-		{"a length of a hundred digits", "*" + strings.Repeat("9", 100) + "\r\n", 1, "length beyond the payload"},
-		{"one element more than there can be", "*2\r\n$0\r\n\r\n12345", 1, "more elements"},
-		{"fewer elements than announced", "*2\r\n$6\r\nabcdef\r\n", 16, "no bulk string"},
-		{"more elements than announced", "*1\r\n$1\r\na\r\n$1\r\nb\r\n", 11, "bytes after the end"},
-		{"an element after an empty array", "*0\r\n$1\r\na\r\n", 4, "bytes after the end"},
-		{"a byte after the end", "*1\r\n$1\r\na\r\n\x00", 11, "bytes after the end"},
-		{"a second request", "*1\r\n$1\r\na\r\n*1\r\n$1\r\na\r\n", 11, "bytes after the end"},
-		{"null among the elements", "*2\r\n$1\r\na\r\n$-1\r\n..", 12, "negative length"},
-		{"an array among the elements", "*1\r\n*1\r\n$1\r\na\r\n", 4, "no bulk string"},
-		{"an integer among the elements", "*1\r\n:1\r\n......", 4, "no bulk string"},
-		{"a simple string among the elements", "*1\r\n+OK\r\n.....", 4, "no bulk string"},
-		{"an element without length", "*1\r\n$\r\na\r\n..", 5, "no decimal number"},
-		{"an element whose length has a leading zero", "*1\r\n$01\r\na\r\n", 5, "leading zero"},
-		{"an element longer than the payload", "*1\r\n$2\r\na\r\n", 5, "bulk string longer"},
-		{"an element that is all of the rest", "*1\r\n$3\r\na\r\n", 5, "bulk string longer"},
-		{"an element of a thousand million bytes", "*1\r\n$1000000000\r\na\r\n", 5, "length beyond the payload"},
-		{"an element of 2^64-1 bytes", "*1\r\n$18446744073709551615\r\na\r\n", 5, "length beyond the payload"},
-		{"an element longer than its length", "*1\r\n$1\r\nab\r\n", 9, "no CR LF"},
-		{"an element that ends in LF", "*1\r\n$2\r\nab\n\n", 10, "no CR LF"},
-		{"an element without its last byte", "*1\r\n$2\r\nab\r", 5, "bulk string longer"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := DecodeArray(nil, []byte(test.payload))
-			checkSyntaxError(t, err, test.offset, test.reason)
-			if got != nil {
-				t.Errorf("DecodeArray(nil, %q) = %q with an error; want nil", test.payload, got)
-			}
-		})
+		{"", 0, "empty payload"}, {"+OK\r\n", 0, "no array"}, {"$1\r\na\r\n", 0, "no array"},
+		{"GET k\r\n", 0, "no array"}, {"*", 1, "no decimal number"}, {"*\r\n", 1, "no decimal number"},
+		{"*-1\r\n", 1, "negative length"}, {"*+1\r\n$1\r\na\r\n", 1, "no decimal number"},
+		{"* 1\r\n$1\r\na\r\n", 1, "no decimal number"}, {"*1 \r\n$1\r\na\r\n", 2, "no CR LF"},
+		{"*01\r\n$1\r\na\r\n", 1, "leading zero"}, {"*00\r\n", 1, "leading zero"},
+		{"*1x\r\n$1\r\na\r\n", 2, "no CR LF"}, {"*1\n$1\na\n", 2, "no CR LF"}, {"*1\r$1\ra\r", 2, "no CR LF"},
+		{"*1\r", 2, "no CR LF"}, {"*1", 2, "no CR LF"}, {"*1000000000\r\n", 1, "length beyond the payload"},
+		{"*18446744073709551616\r\n", 1, "length beyond the payload"},
+		{"*" + strings.Repeat("9", 100) + "\r\n", 1, "length beyond the payload"},
+		{"*2\r\n$0\r\n\r\n12345", 1, "more elements"}, {"*2\r\n$6\r\nabcdef\r\n", 16, "no bulk string"},
+		{"*1\r\n$1\r\na\r\n$1\r\nb\r\n", 11, "bytes after the end"}, {"*0\r\n$1\r\na\r\n", 4, "bytes after the end"},
+		{"*1\r\n$1\r\na\r\n\x00", 11, "bytes after the end"},
+		{"*1\r\n$1\r\na\r\n*1\r\n$1\r\na\r\n", 11, "bytes after the end"},
+		{"*2\r\n$1\r\na\r\n$-1\r\n..", 12, "negative length"}, {"*1\r\n*1\r\n$1\r\na\r\n", 4, "no bulk string"},
+		{"*1\r\n:1\r\n......", 4, "no bulk string"}, {"*1\r\n+OK\r\n.....", 4, "no bulk string"},
+		{"*1\r\n$\r\na\r\n..", 5, "no decimal number"}, {"*1\r\n$01\r\na\r\n", 5, "leading zero"},
+		{"*1\r\n$2\r\na\r\n", 5, "bulk string longer"}, {"*1\r\n$3\r\na\r\n", 5, "bulk string longer"},
+		{"*1\r\n$1000000000\r\na\r\n", 5, "length beyond the payload"},
+		{"*1\r\n$18446744073709551615\r\na\r\n", 5, "length beyond the payload"},
+		{"*1\r\n$1\r\nab\r\n", 9, "no CR LF"}, {"*1\r\n$2\r\nab\n\n", 10, "no CR LF"},
+		{"*1\r\n$2\r\nab\r", 5, "bulk string longer"},
+	} {
+		got, err := DecodeArray(nil, []byte(test.payload))
+		checkSyntaxError(t, test.payload, err, test.offset, test.reason)
+		if got != nil {
+			t.Errorf("DecodeArray(nil, %q) = %q with an error; want nil", test.payload, got)
+		}
 	}
 }
 
 func TestDecodeValueRefuses(t *testing.T) {
-	tests := []struct {
-		name    string
+	for _, test := range []struct {
 		payload string
 		offset  int
 		reason  string
 	}{
-		{"an empty payload", "", 0, "empty payload"},
-		{"plain text", "OK\r\n", 0, "unknown type"},
-		{"a null of RESP3 that stores do not send", "_\r\n", 0, "unknown type"},
-		{"a boolean", "#t\r\n", 0, "unknown type"},
-		{"an array", "*1\r\n$1\r\na\r\n", 0, "an array"},
-		{"an empty array", "*0\r\n", 0, "an array"},
-		{"a CR LF alone", "\r\n", 0, "unknown type"},
-
-		{"a simple string without CR LF", "+OK", 3, "no CR LF"},
-		{"a simple string that ends in LF", "+OK\n", 3, "no CR LF"},
-		{"a simple string that ends in CR", "+OK\r", 3, "no CR LF"},
-		{"a simple string that holds LF", "+O\nK\r\n", 2, "no CR LF"},
-		{"a second reply", "+OK\r\n+OK\r\n", 5, "bytes after the end"},
-		{"a type byte alone", "+", 1, "no CR LF"},
-
-		{"an error that ends in LF", "-ERR\n", 4, "no CR LF"},
-		{"an error that ends in CR", "-ERR\r", 4, "no CR LF"},
-		{"an error of two lines", "-ERR a\r\nb\r\n", 8, "bytes after the end"},
-		{"the documented -1 with half a line end", "-1\r", 2, "no CR LF"},
-		{"the documented -1 and more", "-1\r\n-1\r\n", 4, "bytes after the end"},
-
-		{"an integer without digits", ":\r\n", 1, "no decimal number"},
-		{"an integer without anything", ":", 1, "no decimal number"},
-		{"a sign without digits", ":-\r\n", 2, "no decimal number"},
-		{"a sign without anything", ":-", 2, "no decimal number"},
-		{"two signs", ":--1\r\n", 2, "no decimal number"},
-		{"a plus sign", ":+1\r\n", 1, "no decimal number"},
-		{"a leading zero", ":01\r\n", 1, "leading zero"},
-		{"a leading zero after the sign", ":-01\r\n", 2, "leading zero"},
-		{"negative zero", ":-0\r\n", 1, "negative zero"},
-		{"a fraction", ":1.5\r\n", 2, "no CR LF"},
-		{"an integer without CR LF", ":1", 2, "no CR LF"},
-		{"an integer of 2^63", ":9223372036854775808\r\n", 1, "integer beyond 64 bits"},
-		{"an integer of -2^63-1", ":-9223372036854775809\r\n", 2, "integer beyond 64 bits"},
-		{"an integer of 2^64+1", ":18446744073709551617\r\n", 1, "integer beyond 64 bits"},
-		{"an integer and more", ":1\r\n:1\r\n", 4, "bytes after the end"},
-
-		{"a bulk string without length", "$\r\na\r\n", 1, "no decimal number"},
-		{"a bulk string longer than the payload", "$2\r\na\r\n", 1, "bulk string longer"},
-		{"a bulk string longer than its length", "$1\r\nab\r\n", 5, "no CR LF"},
-		{"a bulk string with half of its last CR LF", "$1\r\na\r", 1, "bulk string longer"},
-		{"a bulk string of a thousand million bytes", "$1000000000\r\n", 1, "length beyond the payload"},
-		{"a bulk string and more", "$1\r\na\r\n.", 7, "bytes after the end"},
-		{"a length of -2", "$-2\r\n", 1, "negative length"},
-		{"a length of -0", "$-0\r\n\r\n", 1, "negative length"},
-		{"null without CR LF", "$-1", 1, "negative length"},
-		{"null and more", "$-1\r\n\r\n", 5, "bytes after the end"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			got, err := DecodeValue([]byte(test.payload))
-			checkSyntaxError(t, err, test.offset, test.reason)
-			if !reflect.DeepEqual(got, Value{}) {
-				t.Errorf("DecodeValue(%q) = %+v with an error; want the zero value", test.payload, got)
-			}
-		})
+		{"", 0, "empty payload"}, {"OK\r\n", 0, "unknown type"}, {"_\r\n", 0, "unknown type"},
+		{"#t\r\n", 0, "unknown type"}, {"*1\r\n$1\r\na\r\n", 0, "an array"}, {"*0\r\n", 0, "an array"},
+		{"\r\n", 0, "unknown type"}, {"+OK", 3, "no CR LF"}, {"+OK\n", 3, "no CR LF"}, {"+OK\r", 3, "no CR LF"},
+		{"+O\nK\r\n", 2, "no CR LF"}, {"+OK\r\n+OK\r\n", 5, "bytes after the end"}, {"+", 1, "no CR LF"},
+		{"-ERR\n", 4, "no CR LF"}, {"-ERR\r", 4, "no CR LF"}, {"-ERR a\r\nb\r\n", 8, "bytes after the end"},
+		{"-1\r", 2, "no CR LF"}, {"-1\r\n-1\r\n", 4, "bytes after the end"}, {":\r\n", 1, "no decimal number"},
+		{":", 1, "no decimal number"}, {":-\r\n", 2, "no decimal number"}, {":-", 2, "no decimal number"},
+		{":--1\r\n", 2, "no decimal number"}, {":+1\r\n", 1, "no decimal number"}, {":01\r\n", 1, "leading zero"},
+		{":-01\r\n", 2, "leading zero"}, {":-0\r\n", 1, "negative zero"}, {":1.5\r\n", 2, "no CR LF"},
+		{":1", 2, "no CR LF"}, {":9223372036854775808\r\n", 1, "integer beyond 64 bits"},
+		{":-9223372036854775809\r\n", 2, "integer beyond 64 bits"},
+		{":18446744073709551617\r\n", 1, "integer beyond 64 bits"}, {":1\r\n:1\r\n", 4, "bytes after the end"},
+		{"$\r\na\r\n", 1, "no decimal number"}, {"$2\r\na\r\n", 1, "bulk string longer"},
+		{"$1\r\nab\r\n", 5, "no CR LF"}, {"$1\r\na\r", 1, "bulk string longer"},
+		{"$1000000000\r\n", 1, "length beyond the payload"}, {"$1\r\na\r\n.", 7, "bytes after the end"},
+		{"$-2\r\n", 1, "negative length"}, {"$-0\r\n\r\n", 1, "negative length"}, {"$-1", 1, "negative length"},
+		{"$-1\r\n\r\n", 5, "bytes after the end"},
+	} {
+		got, err := DecodeValue([]byte(test.payload))
+		checkSyntaxError(t, test.payload, err, test.offset, test.reason)
+		if !reflect.DeepEqual(got, Value{}) {
+			t.Errorf("DecodeValue(%q) = %+v with an error; want the zero value", test.payload, got)
+		}
 	}
 }
 
-func checkSyntaxError(t *testing.T, err error, offset int, reason string) {
+func checkSyntaxError(t *testing.T, payload string, err error, offset int, reason string) {
 	t.Helper()
 	var syntax *SyntaxError
 	if !errors.As(err, &syntax) || !errors.Is(err, ErrMalformed) {
-		t.Fatalf("error %v is not a *SyntaxError that matches ErrMalformed", err)
+		t.Fatalf("%q: error %v is not a *SyntaxError that matches ErrMalformed", payload, err)
 	}
 	if syntax.Offset != offset || !strings.HasPrefix(syntax.Reason, reason) {
-		t.Errorf("error %q at byte %d; want %q at byte %d", syntax.Reason, syntax.Offset, reason, offset)
-	}
-}
-
-func TestSyntaxErrorNamesReasonAndOffset(t *testing.T) {
-	_, err := DecodeValue([]byte(":secret\r\n"))
-	if want := "resp3: malformed payload: no decimal number at byte 1"; err == nil || err.Error() != want {
-		t.Errorf("error %q; want %q", err, want)
-	}
-}
-
-// A request that is cut off at any byte is refused.
-func TestEveryPrefixOfAnArrayIsRefused(t *testing.T) {
-	for _, sample := range arraySamples {
-		for n := range len(sample.payload) {
-			if got, err := DecodeArray(nil, []byte(sample.payload[:n])); err == nil {
-				t.Errorf("DecodeArray(%q) = %q; want an error", sample.payload[:n], got)
-			}
-		}
-	}
-}
-
-func TestDecodeArrayAppendsToWhatItIsGiven(t *testing.T) {
-	first := []byte("first")
-	got, err := DecodeArray([][]byte{first}, []byte("*1\r\n$6\r\nsecond\r\n"))
-	if err != nil || !equalStrings(got, []string{"first", "second"}) {
-		t.Fatalf("got %q, %v; want first, second", got, err)
-	}
-	got, err = DecodeArray(got, []byte("*2\r\n$5\r\nthird\r\n+bad\r\n."))
-	if err == nil || !equalStrings(got, []string{"first", "second"}) {
-		t.Errorf("got %q, %v; want first, second and an error", got, err)
-	}
-}
-
-func TestDecodeArrayReusesBuffer(t *testing.T) {
-	buffer := make([][]byte, 4)
-	got, err := DecodeArray(buffer[:0], []byte("*2\r\n$1\r\na\r\n$1\r\nb\r\n"))
-	if err != nil || !equalStrings(got, []string{"a", "b"}) {
-		t.Fatalf("got %q, %v; want a, b", got, err)
-	}
-	if &got[0] != &buffer[0] {
-		t.Error("the buffer has room but was not used")
-	}
-}
-
-func TestAppendingToResultLeavesPayloadAlone(t *testing.T) {
-	payload := []byte("*2\r\n$1\r\na\r\n$1\r\nb\r\n")
-	before := string(payload)
-	elements, err := DecodeArray(nil, payload)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = append(elements[0], '!') // one byte: more might not fit, and be copied anyway
-	if string(payload) != before || string(elements[1]) != "b" {
-		t.Errorf("the payload became %q, the second element %q", payload, elements[1])
-	}
-	for _, reply := range []string{"+OK\r\n", "-ERR\r\n", "$1\r\na\r\n"} {
-		payload := []byte(reply)
-		value, err := DecodeValue(payload)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = append(value.Text, '!')
-		if string(payload) != reply {
-			t.Errorf("the payload %q became %q", reply, payload)
-		}
+		t.Errorf("%q: error %q at byte %d; want %q at byte %d", payload, syntax.Reason, syntax.Offset, reason, offset)
 	}
 }
 
@@ -401,16 +250,6 @@ func TestInvariant44HostileLengthsAllocateLittle(t *testing.T) {
 				t.Errorf("%d bytes of payload allocate %d bytes; want at most %d", len(payload), got, limit)
 			}
 		})
-	}
-}
-
-func TestKindString(t *testing.T) {
-	for kind, want := range map[Kind]string{
-		0: "Kind(0)", Simple: "simple string", Error: "error", Integer: "integer", Bulk: "bulk string", Null: "null", 200: "Kind(200)",
-	} {
-		if got := kind.String(); got != want {
-			t.Errorf("Kind(%d).String() = %q; want %q", uint8(kind), got, want)
-		}
 	}
 }
 
@@ -543,40 +382,4 @@ func equalStrings(got [][]byte, want []string) bool {
 		}
 	}
 	return true
-}
-
-func BenchmarkDecodeArray(b *testing.B) {
-	for _, size := range []int{16, 64 << 10} {
-		payload := AppendCommand(nil, "SET", "press-7/active", strings.Repeat("v", size), "NEX", "PX", "2000")
-		b.Run("value="+strconv.Itoa(size), func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetBytes(int64(len(payload)))
-			var elements [][]byte
-			for b.Loop() {
-				var err error
-				if elements, err = DecodeArray(elements[:0], payload); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkDecodeValue(b *testing.B) {
-	for _, sample := range []struct{ name, payload string }{
-		{"simple", "+OK\r\n"},
-		{"integer", ":-1\r\n"},
-		{"bulk", "$16\r\ngateway-a:6f1c2a\r\n"},
-		{"error", "-ERR the request fencing token is a lower version than the fencing token protecting the resource\r\n"},
-	} {
-		payload := []byte(sample.payload)
-		b.Run(sample.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := DecodeValue(payload); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

@@ -1,7 +1,6 @@
 package resp3_test
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/tenurelock/tenure/resp3"
@@ -28,17 +27,6 @@ func Example() {
 	// Output:
 	// "*2\r\n$3\r\nGET\r\n$7\r\nSETKEY2\r\n"
 	// found VALUE5
-}
-
-func ExampleAppendBulk() {
-	key, value := "press-7/setpoint", []byte{0x00, 0xff}
-
-	request := resp3.AppendArray(nil, 3)
-	request = resp3.AppendBulk(request, "SET")
-	request = resp3.AppendBulk(request, key)
-	request = resp3.AppendBulk(request, value)
-	fmt.Printf("%q\n", request)
-	// Output: "*3\r\n$3\r\nSET\r\n$16\r\npress-7/setpoint\r\n$2\r\n\x00\xff\r\n"
 }
 
 func ExampleDecodeArray() {
@@ -78,16 +66,4 @@ func ExampleDecodeValue() {
 	// integer: "" -1
 	// null: "" 0
 	// error: "ERR syntax error" 0
-}
-
-func ExampleSyntaxError() {
-	_, err := resp3.DecodeValue([]byte("$7\r\nVALUE5\r\n"))
-	var syntax *resp3.SyntaxError
-	if errors.As(err, &syntax) {
-		fmt.Println("byte", syntax.Offset)
-		fmt.Println(syntax.Reason)
-	}
-	// Output:
-	// byte 1
-	// bulk string longer than the payload
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"net"
 	"strings"
@@ -11,11 +12,24 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
-	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/semaphore"
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/wire"
+)
+
+const (
+	// takeOverTimeout is how long a connection may take to deliver its DISCONNECT when its
+	// client has opened another one.
+	takeOverTimeout = 50 * time.Millisecond
+	// maxSessionExpiry bounds, in seconds, how long the session of a client that is gone
+	// is kept.
+	maxSessionExpiry = 3600
+	// maxDurableClientID bounds a client id in bytes, if there is a journal: that has it once for each
+	// reply that it remembers, so long ids would fill a disk.
+	maxDurableClientID = 256
 )
 
 // establish reads the CONNECT of a client and handles it [MQTT-3.1]. It returns nil once the session is
@@ -25,12 +39,43 @@ func (c *connection) establish() error {
 		return err
 	}
 	if _, err := c.input.Next(); err != nil {
-		return c.failed(err)
+		return c.readFailed(err)
 	}
 	c.readTurn.End()
 	connect := c.gate.Connect
 	c.gate.Connect = nil // it has a password
 	return c.server.connect(c, connect)
+}
+
+// encryptedSocket is below TLS. TLS also writes of its own accord, in the goroutine that reads: its
+// handshake, and the answer to KeyUpdate. Such a write has a deadline of its own, because the present one
+// is of the latest packet, which may have left long ago.
+type encryptedSocket struct {
+	unauthenticated.Socket
+	conn *connection
+}
+
+func (e *encryptedSocket) Write(p []byte) (int, error) {
+	if e.conn.writing.TryLock() { // else a packet is being written, and its deadline is set
+		_ = e.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a closed connection, as the write will
+		e.conn.writing.Unlock()
+	}
+	return e.Socket.Write(p)
+}
+
+// handshake does the TLS handshake, if there is TLS. If it fails, the connection ends.
+func (c *connection) handshake() error {
+	if c.encrypted == nil {
+		return nil
+	}
+	err := c.encrypted.Handshake(c.socket.(*tls.Conn), c.pendingAuth)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		c.server.listener.countClosed(c.socket, RefusedSlow)
+	}
+	return c.readFailed(err)
 }
 
 // connect does the steps of a CONNECT in the order of the standard [MQTT-3.1.4]: checks, take-over, session,
@@ -48,13 +93,12 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 	if err := s.lockClientID(conn); err != nil {
 		return err
 	}
-	if conn.closed.Load() {
+	if conn.isClosed() {
 		return net.ErrClosed // so that it takes no session over
 	}
 	if refused := s.admit(conn, asked.Will); refused != nil {
 		conn.unlockID() // before the answer, which may have to wait for the client
-		return s.refuse(conn, RefusedRules, refused,
-			"user", logs.Name(conn.identity.User), "reason", logs.Text(refused.Reason))
+		return s.refuseConnect(conn, RefusedRules, refused, "reason", logs.Text(refused.Reason))
 	}
 	seconds := limitKeepAlive(asked.KeepAlive, conn.gate.Version)
 	conn.silenceAllowed = time.Duration(seconds) * time.Second * 3 / 2
@@ -64,8 +108,7 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 	}
 	// Before anything is taken from a client that has the id. A session from before makes it no larger.
 	if _, ok := conn.gate.AppendAccepted(nil, false, announced); !ok { // [MQTT-3.1.2-24]
-		s.noteRefusal(conn, RefusedRules, "user", logs.Name(conn.identity.User), "reason", errSmallPackets)
-		return errSmallPackets
+		return s.refuseConnect(conn, RefusedRules, nil, "reason", "the client takes no packet of the size of a CONNACK")
 	}
 	if old := s.connectionOf(conn.identity.Client); old != nil {
 		s.takeOver(old, conn)
@@ -73,7 +116,6 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 	present := s.enter(conn, asked.CleanStart)
 	connack, _ := conn.gate.AppendAccepted(nil, present, announced)
 	if err := conn.send(connack); err != nil {
-		conn.ended = err
 		return err
 	}
 	conn.extendDeadline()
@@ -82,17 +124,17 @@ func (s *Server) connect(conn *connection, asked *wire.Connect) error {
 	return nil
 }
 
-var errSmallPackets = errors.New("the client takes no packet of the size of a CONNACK")
-
 // announce returns what CONNACK says about the server [MQTT-3.2.2.3].
 func (s *Server) announce(conn *connection) *packets.Properties {
 	qos, none, longest := byte(1), byte(0), uint32(maxSessionExpiry)
-	announced := &packets.Properties{MaximumQOS: &qos, MaximumPacketSize: &s.options.MaxPacketSize}
+	announced := &packets.Properties{
+		MaximumQOS:         &qos,
+		MaximumPacketSize:  &s.options.MaxPacketSize,
+		RetainAvailable:    &none,
+		SharedSubAvailable: &none,
+	}
 	if window := uint16(max(s.options.Store.DedupWindow, 0)); window > 0 {
 		announced.ReceiveMaximum = &window // the store recognizes as many redeliveries
-	}
-	if !s.options.Retain {
-		announced.RetainAvailable = &none
 	}
 	if conn.gate.SessionExpiry > longest {
 		announced.SessionExpiryInterval = &longest
@@ -100,31 +142,105 @@ func (s *Server) announce(conn *connection) *packets.Properties {
 	return announced
 }
 
+// refuseConnect sends CONNACK with the reason to a client that is not admitted, counts and logs that, and
+// returns the reason. The connection ends. A client that takes no CONNACK gets none.
+func (s *Server) refuseConnect(conn *connection, why RefusalReason, answer *mqtt.Refusal, attributes ...any) error {
+	s.refused(why, lineRefused, append([]any{"client", logs.Name(conn.identity.Client), "remote", conn.remote,
+		"user", logs.Name(conn.identity.User)}, attributes...)...)
+	if answer == nil {
+		return net.ErrClosed
+	}
+	if connack := conn.gate.AppendRefused(nil, answer, ""); len(connack) > 0 {
+		_ = conn.send(connack) // the connection ends either way
+	}
+	return answer
+}
+
+// authenticate sets the user of a client. If the client is not admitted, it sends CONNACK with the reason and
+// returns an error. It may wait for checks of other clients, and holds nothing that another client could wait
+// for.
+func (s *Server) authenticate(conn *connection, asked *wire.Connect) error {
+	credentials := s.credentialsOf(conn, asked)
+	conn.identity.User = credentials.User
+	if s.options.Authenticator == nil && !credentials.Certified {
+		conn.identity.User = "" // it is not authenticated
+	}
+	if s.options.Authenticator != nil {
+		why, err := s.check(conn.pendingAuth, credentials)
+		if why == RefusedUnauthenticated {
+			return err // the connection is closed, and the listener counts it
+		}
+		if err != nil {
+			answer := refusal(mqtt.BadCredentials, "bad username or password")
+			if why != RefusedCredentials {
+				answer = refusal(mqtt.ServerBusy, "too many clients connect: try again later")
+			}
+			return s.refuseConnect(conn, why, answer, "error", logs.Error(err))
+		}
+	}
+	if !conn.pendingAuth.Done() {
+		return net.ErrClosed // dropped for a newer one; the listener counts it
+	}
+	return nil
+}
+
+// check calls the Authenticator, for a few clients at a time: the processors are needed for clients
+// that are connected.
+func (s *Server) check(pending *unauthenticated.Connection, credentials access.Credentials) (RefusalReason, error) {
+	if quick, ok := s.options.Authenticator.(access.QuickAuthenticator); ok {
+		if known, err := quick.AuthenticateQuickly(credentials); known {
+			return RefusedCredentials, err
+		}
+	}
+	if !pending.Protect() {
+		return RefusedUnauthenticated, unauthenticated.ErrTooMany
+	}
+	release, err := s.checks.Acquire(pending.Context(), pending.Source())
+	switch {
+	case errors.Is(err, semaphore.ErrFull):
+		return RefusedBusy, err
+	case err != nil:
+		return RefusedSlow, err
+	}
+	err = func() error {
+		defer release() // even after a panic, or all clients would lose the place
+		return s.options.Authenticator.Authenticate(credentials)
+	}()
+	// The clock decides too: on a busy machine the context ends later than its deadline.
+	if deadline, _ := pending.Context().Deadline(); err == nil && (pending.Context().Err() != nil || !time.Now().Before(deadline)) {
+		return RefusedSlow, context.DeadlineExceeded
+	}
+	return RefusedCredentials, err
+}
+
+// credentialsOf returns the credentials in a CONNECT, and in the certificate of its connection.
+func (s *Server) credentialsOf(conn *connection, asked *wire.Connect) access.Credentials {
+	credentials := access.Credentials{Client: conn.identity.Client, User: asked.User, Password: asked.Password}
+	if secure, ok := conn.socket.(*tls.Conn); ok {
+		// The handshake is over, since CONNECT has arrived.
+		state := secure.ConnectionState()
+		if len(state.VerifiedChains) > 0 || s.certified && len(state.PeerCertificates) > 0 {
+			credentials.User, credentials.Certified = state.PeerCertificates[0].Subject.String(), true
+		}
+	}
+	return credentials
+}
+
 // lockClientID locks the client id of a connection, and waits while another connection with the
 // same client id is being established. If that takes too long, it sends CONNACK with the reason
 // and returns an error.
-func (s *Server) lockClientID(conn *connection) error {
-	user := logs.Name(conn.identity.User)
+func (s *Server) lockClientID(conn *connection) (err error) {
 	if refused := s.checkID(conn.identity); refused != nil { // before it waits for nothing
-		return s.refuse(conn, RefusedRules, refused, "user", user, "reason", logs.Text(refused.Reason))
+		return s.refuseConnect(conn, RefusedRules, refused, "reason", logs.Text(refused.Reason))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.clientIDs.timeout)
+	ctx, cancel := context.WithTimeoutCause(conn.open, s.clientIDTimeout, errIDTimedOut)
 	defer cancel()
-	conn.cancelWait.Store(&cancel)
-	defer conn.cancelWait.Store(nil) // the context would last as long as the connection
-	if conn.closed.Load() {
-		cancel()
-	}
-	release, err := s.clientIDs.lock(ctx, conn.identity.Client, conn.identity.User)
-	switch {
-	case err == nil:
-		conn.unlock = release
-		return nil
-	case conn.closed.Load():
-		return net.ErrClosed
+	conn.unlock, err = s.lockID(ctx, conn.identity.Client)
+	if err == nil || conn.isClosed() {
+		return err
 	}
 	busy := mqtt.Refuse(mqtt.ServerBusy, "%v: try again later", err)
-	return s.refuse(conn, RefusedTurn, busy, "user", user, "error", logs.Error(err))
+	return s.refuseConnect(conn, RefusedTurn, busy, "error", logs.Error(err))
 }
 
 // unlockID unlocks the client id, if the connection has locked it.
@@ -140,81 +256,58 @@ func (c *connection) unlockID() {
 func (s *Server) checkID(identity access.Identity) *mqtt.Refusal {
 	topic := envelope.ClientTopics + identity.Client
 	if envelope.IsBelow(topic, envelope.StoreTopics) || strings.ContainsAny(identity.Client, "/+#") {
-		return mqtt.Refuse(mqtt.InvalidClientID, "no reply can reach this client id on clients/{client id}/…: choose one that is not \"statestore\" and has no / + or #")
+		return refusal(mqtt.InvalidClientID, "no reply can reach this client id on clients/{client id}/…: "+
+			"choose one that is not \"statestore\" and has no / + or #")
 	}
-	if user, known := s.userOf(identity.Client); known && user != identity.User {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checkUserLocked(identity)
+}
+
+func (s *Server) checkUserLocked(identity access.Identity) *mqtt.Refusal {
+	if c := s.clients[identity.Client]; c != nil && c.identity.User != identity.User {
 		// The session, and the messages in it, belong to the other user.
-		return mqtt.Refuse(mqtt.NotAuthorized, "this client id is in use by another user")
+		return refusal(mqtt.NotAuthorized, "this client id is in use by another user")
 	}
 	return nil
 }
 
-// admit returns why a client may not connect, or nil. It stores the Will with the connection, which has
-// locked the client id.
+// admit returns why a client may not connect, or nil. Then the connection, which has locked the client id, has
+// claimed it and has the Will.
 func (s *Server) admit(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
-	id := conn.identity.Client
-	if refused := s.checkID(conn.identity); refused != nil {
+	if refused := s.claimID(conn); refused != nil || will == nil {
 		return refused
-	}
-	if present := s.connectionOf(id); present != nil && present.number > conn.number {
-		// A CONNECT that waited, for its password or in a server that was frozen. Its client has given up, and
-		// must not lose the connection that it has opened since.
-		return mqtt.Refuse(mqtt.ServerBusy, "this client has opened another connection since")
-	}
-	if !s.clientIDs.claim(id, s.hasSession) {
-		return mqtt.Refuse(mqtt.InvalidClientID, "another client, connected or with a session that is kept, has an id of which this one is the upper-case hex, or the reverse: "+
-			"both would own the same topics below clients/; choose another client id, or end that session")
-	}
-	if s.options.Journal != nil && len(id) > maxDurableClientID {
-		return mqtt.Refuse(mqtt.InvalidClientID, "the client id has %d bytes; a server that keeps its data takes at most %d", len(id), maxDurableClientID)
-	}
-	if !s.hasSession(id) && s.isFull() {
-		return mqtt.Refuse(mqtt.QuotaExceeded, "the server has its %d clients, connected or with a session that is kept; Options.MaxClients, --max-clients or --max-memory allows more", s.options.MaxClients)
-	}
-	if will == nil {
-		return nil
 	}
 	return s.admitWill(conn, will)
 }
 
-// maxDurableClientID bounds a client id in bytes, if there is a journal: that has it once for each
-// reply that it remembers, so long ids would fill a disk.
-const maxDurableClientID = 256
-
-// admitWill returns why the Will in a CONNECT is refused, or nil, and stores the Will with the
-// connection.
-func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
-	topic := string(will.Topic)
+// claimID claims a client id unless its client may not connect.
+func (s *Server) claimID(conn *connection) *mqtt.Refusal {
+	id := conn.identity.Client
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refused := s.checkUserLocked(conn.identity); refused != nil {
+		return refused
+	}
+	c := s.clients[id]
 	switch {
-	case will.QoS > 1:
-		return mqtt.Refuse(mqtt.QoSNotSupported, noQoS2) // [MQTT-3.2.2-12]
-	case topic == protocol.InvokeTopic:
-		return s.setWillRequest(conn, will)
-	case !s.mayLeaveWill(conn.identity, topic): // when the Will is due, the client can no longer be told
-		return mqtt.Refuse(mqtt.NotAuthorized, envelope.WillNotAllowed)
-	case will.Retain && !s.options.Retain:
-		return mqtt.Refuse(mqtt.RetainNotSupported, noneRetained)
-	case will.Retain && envelope.IsClientTopic(topic):
-		return mqtt.Refuse(mqtt.NotAuthorized, notRetained)
+	case c != nil && c.conn != nil && c.conn.number > conn.number:
+		// A CONNECT that waited, for its password or in a server that was frozen. Its client has given up, and
+		// must not lose the connection that it has opened since.
+		return refusal(mqtt.ServerBusy, "this client has opened another connection since")
+	case s.collidesLocked(id):
+		return refusal(mqtt.InvalidClientID, "another client, connected or with a session that is kept, has an id of which "+
+			"this one is the upper-case hex, or the reverse: both would own the same topics below clients/; "+
+			"choose another client id, or end that session")
+	case s.options.Journal != nil && len(id) > maxDurableClientID:
+		return mqtt.Refuse(mqtt.InvalidClientID, "the client id has %d bytes; a server that keeps its data takes at most %d",
+			len(id), maxDurableClientID)
+	case c == nil && len(s.clients) >= s.options.MaxClients:
+		return mqtt.Refuse(mqtt.QuotaExceeded, "the server has its %d clients, connected or with a session that is kept; "+
+			"Options.MaxClients, --max-clients or --max-memory allows more", s.options.MaxClients)
 	}
-	setOrdinaryWill(conn, will)
+	s.ids[id].claimed = true // so of two clients that would own the same topics and connect at once, one is refused
 	return nil
-}
-
-// refuse sends CONNACK with the reason to a client that is not admitted, counts that, and returns the
-// reason. The connection ends.
-func (s *Server) refuse(conn *connection, why RefusalReason, answer *mqtt.Refusal, attributes ...any) error {
-	s.noteRefusal(conn, why, attributes...)
-	if connack := conn.gate.AppendRefused(nil, answer, ""); len(connack) > 0 {
-		_ = conn.send(connack) // the connection ends either way
-	}
-	return answer
-}
-
-// noteRefusal counts and logs that a client is not admitted.
-func (s *Server) noteRefusal(conn *connection, why RefusalReason, attributes ...any) {
-	s.countRefused(why)
-	s.refusals.Log(append([]any{"client", logs.Name(conn.identity.Client), "remote", conn.remote}, attributes...)...)
 }
 
 // takeOver ends a connection because its client has opened another one, next, and returns when it is over
@@ -223,7 +316,6 @@ func (s *Server) noteRefusal(conn *connection, why RefusalReason, attributes ...
 // A client that leaves and comes back at once has often sent a DISCONNECT that is not read yet.
 // Closing the connection at once would lose it, and apply a Will that the client has withdrawn.
 func (s *Server) takeOver(old, next *connection) {
-	old.replaced.Store(true)
 	timeout := time.NewTimer(takeOverTimeout)
 	defer timeout.Stop()
 	select {
@@ -231,7 +323,7 @@ func (s *Server) takeOver(old, next *connection) {
 		return
 	case <-timeout.C:
 	}
-	s.log.TakenOver(old.seen, old.identity.Client, old.identity.User, next.remote, old.remote)
-	old.disconnect(mqtt.Refuse(mqtt.TakenOver, "session takeover"))
+	s.events.TakenOver(old.seen, old.identity.Client, old.identity.User, next.remote, old.remote)
+	old.end(endTakenOver)
 	<-old.over
 }

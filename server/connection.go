@@ -3,11 +3,8 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"fmt"
 	"math"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,10 +14,18 @@ import (
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
-	"github.com/tenurelock/tenure/server/internal/packetroom"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/wire"
 	"github.com/tenurelock/tenure/statestore"
+)
+
+const (
+	// defaultKeepAlive, in seconds, is for a client that asks for none: without one, the server
+	// would not notice that it is gone.
+	defaultKeepAlive = 60
+	// maxKeepAlive bounds, in seconds, the keep-alive of a client of MQTT 5. CONNACK tells the
+	// client.
+	maxKeepAlive = 300
 )
 
 // connection is the socket of a client with its state.
@@ -31,6 +36,8 @@ type connection struct {
 	remote    string           // the address of the client
 	number    uint64           // in the order in which the listener accepted connections
 	outbox    *outbox
+	open      context.Context // ends with the connection
+	cancel    context.CancelFunc
 	over      chan struct{} // closed when nothing is left of the connection
 	gate      *wire.Gate    // checks what the client sends; others may use its Version and Maximum after the CONNECT
 
@@ -41,12 +48,8 @@ type connection struct {
 	// Of the goroutine that reads the connection.
 	input          *mqtt.Filter // what the client sends, without what the gate refuses
 	readTurn       *fairqueue.Place
-	place          *packetroom.Place           // its room for a large packet
-	placed         int64                       // bytes of it
-	readBy         time.Time                   // the deadline of reads
-	hurried        bool                        // readBy is the end of Options.PacketTimeout
+	arriving       int64                       // bytes of the packet that arrives, beyond those of a small one
 	pendingAuth    *unauthenticated.Connection // set before anything is read
-	authenticated  bool                        // its client
 	silenceAllowed time.Duration               // one and a half keep-alives
 	client         *client                     // nil: it has not entered Server.clients
 	will           *request                    // to apply when the connection ends; nil: none
@@ -56,16 +59,13 @@ type connection struct {
 	reserved       string                      // the response topic of the latest request
 	handled        bool                        // it has handled a packet since the last pause
 	answers        int                         // bytes that wait to be written
-	fault          error                       // why the server ends the connection, if the client has sent something forbidden
-	ended          error                       // why readPackets ends; nil after a normal DISCONNECT
+	journalTurn    func()                      // ends its turn of Server.journalTurns; nil: it has none
 	seen           *events.Client              // nil: it has not entered Server.clients
 	unlock         func()                      // unlocks the client id; nil: it is not locked
 
-	replaced    atomic.Bool               // the next connection of the client waits for the end of this one
+	why         atomic.Pointer[ending]    // nil: it goes on
+	telling     sync.Once                 // of the reason, to the client
 	lastWriteBy atomic.Pointer[time.Time] // the deadline of the last write, once the connection is to end
-	slow        atomic.Bool               // a write took too long, or a notification did not fit
-	displaced   atomic.Bool               // it has lost its room to another packet
-	closed      atomic.Bool
 
 	// writing is held during a write, and only for that: it keeps writes in order, as the
 	// socket itself does.
@@ -74,13 +74,6 @@ type connection struct {
 	// holding guards held. It is not held during a write, for which a turn must not wait.
 	holding sync.Mutex
 	held    []byte // whole packets, to be written before anything else
-
-	cancelWait atomic.Pointer[context.CancelFunc] // ends the wait for the lock on the client id; nil: it has not waited
-
-	// open ends with the connection, for what waits for a commit. Of a server with a journal; nil
-	// otherwise.
-	open     context.Context
-	endWaits context.CancelFunc
 }
 
 // newConnection returns the connection of a socket. A packet of more than
@@ -93,14 +86,11 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 		server:   s,
 		remote:   remoteOf(socket).String(),
 		gate:     wire.NewGate(limits),
-		outbox:   newOutbox(s.options.Limits.OutgoingBytes, s.quotas.outgoing, s.processors, s.writers),
 		readTurn: s.processors.NewPlace(),
 		over:     make(chan struct{}),
 	}
-	c.place = s.quotas.incoming.NewPlace(c.displace)
-	if s.options.Journal != nil {
-		c.open, c.endWaits = context.WithCancel(context.Background())
-	}
+	c.open, c.cancel = context.WithCancel(context.Background())
+	c.outbox = newOutbox(s.options.Limits.OutgoingBytes, s.outgoing, s.processors, s.writers)
 	if s.options.TLS != nil {
 		c.encrypted = &encryptedSocket{Socket: unauthenticated.Socket{Conn: socket}, conn: c}
 		socket = tls.Server(c.encrypted, s.options.TLS)
@@ -111,54 +101,51 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 		First: limits.FirstPacket,
 		Check: c.check,
 		Pause: c.pause,
-		Room:  c.takeRoom,
-
-		Partial: c.awaitRest,
+		Room:  c.takeArriving,
 	})
 	return c
 }
 
-// serve is the life of a connection: CONNECT, the packets of the client, and its Will. It returns why the
-// connection ended, and nil after a normal DISCONNECT. Then, or if it does not return, finish must be called.
-func (c *connection) serve() (err error) {
-	if err := c.guard(c.readTurn, c.establish); err != nil {
-		return err
+// serve is the life of a connection: CONNECT, the packets of the client, and its Will. Then, or if it does not
+// return, finish must be called.
+func (c *connection) serve() {
+	if !c.guard(c.readTurn, c.establish) {
+		return
 	}
-	err = errPanicked // unless guard returns: see there
 	defer func() {
-		c.ended = err
 		c.close()
-		_ = c.guard(c.readTurn, c.settleWill) // which may be what panics
+		c.guard(c.readTurn, c.settleWill)
 	}()
-	return c.guard(c.readTurn, c.readPackets)
+	c.guard(c.readTurn, c.readPackets)
 }
 
-// readPackets handles the packets of an established connection until that is over, and returns why.
+// readPackets handles the packets of an established connection until that is over.
 //
 // Its stack frame is small, and so is the one of next: an idle connection keeps the stack of this goroutine.
 func (c *connection) readPackets() error {
 	for c.next() {
 	}
-	return c.ended
+	return nil
 }
 
 func (c *connection) next() (goOn bool) {
 	packet, err := c.input.Next()
 	if err != nil {
-		c.ended = c.failed(err)
+		_ = c.readFailed(err)
 		return false
 	}
-	return c.handle(packet)
+	return c.dispatch(packet)
 }
 
 // finish ends what the server keeps for the connection, established or not.
 func (c *connection) finish() {
 	c.close()
+	c.why.CompareAndSwap(nil, endLost)
 	if c.client != nil {
 		c.server.endConnection(c)
 	}
-	c.unlockID()                   // after endConnection, which must not end what the next connection of the client keeps
-	_ = c.takeRoom(-int(c.placed)) // nothing more is read
+	c.unlockID()                         // after endConnection, which must not end what the next one keeps
+	_ = c.takeArriving(-int(c.arriving)) // nothing more is read
 	c.outbox.close()
 	close(c.over)
 }
@@ -166,10 +153,6 @@ func (c *connection) finish() {
 // check checks a packet in a turn, since a large one takes long. The turn ends in pause, or before anything
 // is written.
 func (c *connection) check(packet []byte) error {
-	c.hurried = false // what extends the deadline comes before the next read
-	if c.placed > 0 {
-		c.place.Finished()
-	}
 	c.readTurn.Begin()
 	return c.gate.Check(packet)
 }
@@ -183,21 +166,22 @@ func (c *connection) pause() {
 	}
 	c.handled, c.answers = false, 0
 	*c.gate.Publish() = mqtt.Publish{} // or an idle client would keep its packet, of 1 MiB perhaps
-	c.flush()
+	_ = c.flush()
 	c.extendDeadline()
 }
 
-// writeOwn adds what a request has caused to the packets that are held back, unless another goroutine writes.
-// From now on another one may: a rule of the program may keep the next request for long.
-func (c *connection) writeOwn() {
-	c.answers += c.writePackets(readerWrites, c.readTurn, func() {
-		c.readTurn.End()
-		c.flush()
-	})
-	c.outbox.rest(readerWrites)
+// waitOutsideTurn lets the goroutine that reads the connection wait, and returns what wait does. What
+// is held back is written before.
+func (c *connection) waitOutsideTurn(wait func() bool) bool {
+	c.writeOwn()
+	c.readTurn.End()
+	_ = c.flush()
+	c.answers = 0
+	defer c.readTurn.Begin()
+	return wait()
 }
 
-// What follows bounds the time of reads [MQTT-3.1.2.10].
+func (c *connection) isClosed() bool { return c.open.Err() != nil }
 
 // limitKeepAlive returns how long a client that asks for a keep-alive has, in seconds.
 func limitKeepAlive(asked uint16, version byte) (seconds uint16) {
@@ -213,142 +197,20 @@ func limitKeepAlive(asked uint16, version byte) (seconds uint16) {
 // extendDeadline gives the client one and a half keep-alives for its next packet [MQTT-3.1.2-22].
 func (c *connection) extendDeadline() { c.setReadDeadline(time.Now().Add(c.silenceAllowed)) }
 
-// longAgo is a deadline that has passed.
-var longAgo = time.Unix(1, 0)
-
-// setReadDeadline limits reads, unless displace has ended them.
 func (c *connection) setReadDeadline(t time.Time) {
-	c.readBy = t
 	_ = c.socket.SetReadDeadline(t) // fails on a closed connection, as the read will
-	if c.displaced.Load() {
-		_ = c.socket.SetReadDeadline(longAgo)
-	}
 }
 
-// awaitRest is called before the connection waits for the rest of a packet. A client with a Will for the store
-// counts on the whole silence that MQTT allows: until then it may believe in what the Will releases.
-func (c *connection) awaitRest() {
-	if c.will != nil {
-		return
-	}
-	if by := time.Now().Add(c.server.options.PacketTimeout); by.Before(c.readBy) {
-		c.hurried = true
-		c.setReadDeadline(by)
-	}
-}
+// arrivingAssured is how many bytes of a packet that arrives do not count for its user.
+const arrivingAssured = 16 << 10
 
-// takeRoom takes room for a large packet that arrives, or gives it back if bytes is negative. It
-// returns errNoRoom if the client may have no more.
-func (c *connection) takeRoom(bytes int) error {
-	more := int64(bytes)
-	switch {
-	case more <= 0:
-		c.place.Release(-more)
-	case !c.place.Take(c.identity.User, more):
-		return errNoRoom
+// takeArriving takes bytes for a large packet that arrives, or gives them back if more is negative. It
+// returns errArriving if the client's user may have no more.
+func (c *connection) takeArriving(more int) error {
+	after := c.arriving + int64(more)
+	if !c.server.arriving.Change(c.identity.User, max(0, after-arrivingAssured)-max(0, c.arriving-arrivingAssured)) {
+		return errArriving
 	}
-	c.placed += more
+	c.arriving = after
 	return nil
-}
-
-// displace ends the connection because it has lost its room. If it waits for the rest of a packet, it
-// tells the client why.
-func (c *connection) displace(waiting bool) {
-	c.displaced.Store(true)
-	if waiting {
-		_ = c.socket.SetReadDeadline(longAgo) // fails on a closed connection
-	} else {
-		c.abort()
-	}
-}
-
-// What follows ends a connection, with DISCONNECT if its client can get one [MQTT-3.14].
-
-// left handles the DISCONNECT of the client. Every one but a normal one is a reason for the Will
-// [MQTT-3.14.4-3].
-func (c *connection) left() {
-	c.pause()
-	if code := c.gate.Left; code != mqtt.Success {
-		c.ended = fmt.Errorf("the client sent a DISCONNECT with the reason code 0x%02X", code)
-	}
-}
-
-var (
-	errNoRoom     = mqtt.Refuse(mqtt.QuotaExceeded, "large packets take up all the room that there is for them, and this one waits longest for its rest")
-	errUnfinished = mqtt.Refuse(mqtt.QuotaExceeded, "a packet was not complete in time: Options.PacketTimeout, --packet-timeout")
-)
-
-// failed returns why a read failed. If a packet is refused, it tells the client, and ends the connection.
-func (c *connection) failed(err error) error {
-	switch {
-	case !errors.Is(err, os.ErrDeadlineExceeded):
-	case c.displaced.Load():
-		err = errNoRoom
-	case c.hurried:
-		err = errUnfinished
-	}
-	c.refuse(err)
-	return err
-}
-
-// refuse ends the connection if err means that the client has sent something forbidden.
-func (c *connection) refuse(err error) {
-	answer, refused := c.gate.AppendRefusal(nil, err)
-	if refused {
-		c.fault = err
-		c.sendLast(answer)
-	} else if c.failedHandshake(err) {
-		c.fault = err
-	}
-}
-
-// refusePacket disconnects the client because of the present packet.
-func (c *connection) refusePacket(why *mqtt.Refusal) {
-	c.fault, c.ended = why, why
-	c.readTurn.End() // the rest waits for the client
-	c.disconnect(why)
-}
-
-// disconnect sends DISCONNECT with a reason to an established client, and closes the connection.
-func (c *connection) disconnect(why *mqtt.Refusal) { c.sendLast(c.gate.AppendDisconnect(nil, why)) }
-
-// address returns the remote address, which is never nil. Some connections of Options.Listener have none.
-func (c *connection) address() net.Addr { return remoteOf(c.socket) }
-
-// close ends the connection. Packets that are held back are lost. No more requests of the
-// connection are applied, except for one that is being applied now.
-func (c *connection) close() {
-	c.end()
-	_ = c.socket.Close() // the connection is over even if this fails
-}
-
-// abort is close without TLS's close_notify, which may take five seconds if the client does not
-// read.
-func (c *connection) abort() {
-	c.end()
-	closeSocket(c.socket)
-}
-
-// end ends what a closed connection waits for.
-func (c *connection) end() {
-	c.closed.Store(true)
-	c.outbox.end()
-	c.pendingAuth.CancelWait()
-	if cancel := c.cancelWait.Load(); cancel != nil {
-		(*cancel)()
-	}
-	if c.endWaits != nil {
-		c.endWaits()
-	}
-}
-
-// waitOutsideTurn lets the goroutine that reads the connection wait, and returns what wait does. What
-// is held back is written before.
-func (c *connection) waitOutsideTurn(wait func() bool) bool {
-	c.writeOwn()
-	c.readTurn.End()
-	c.flush()
-	c.answers = 0
-	defer c.readTurn.Begin()
-	return wait()
 }

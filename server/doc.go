@@ -27,17 +27,16 @@
 //   - all topics below clients/statestore, where the store publishes notifications;
 //   - topics that an access.TopicAuthorizer forbids.
 //
-// Only the store publishes to these, so no client can forge a reply or a notification. Nothing
-// below clients/ is retained, and a Will below clients/ must be on a topic of its own client.
+// Only the store publishes to these, so no client can forge a reply or a notification. A Will below clients/
+// must be on a topic of its own client.
 //
 // Two clients would own the same topics if the id of one is the upper-case hex of the id of the
 // other. While one of them is connected or has a session, the server refuses the other at
 // CONNECT (0x85).
 //
-// A subscription with a wildcard is granted, and delivers what its client may read. A shared one,
-// $share/{group}/{filter}, is refused (0x87) unless its client may read every topic that the
-// filter matches: the other members of the group would lose the messages that it may not read. A
-// subscription to topics that begin with $ is refused too: nothing is published there.
+// A subscription with a wildcard is granted, and delivers what its client may read. A subscription to
+// topics that begin with $ is refused: nothing is published there. There are no retained messages (0x9A), no
+// shared subscriptions (0x9E) and no QoS 2 (0x9B), as CONNACK announces.
 // Server.Stats has the figures of this server.
 //
 // Package access decides which clients may connect (Options.Authenticator) and what they may do
@@ -53,6 +52,23 @@
 //	wants its reply on a topic of the store     answered with a DISCONNECT (0x87)
 //	comes over MQTT 3.1.1                       answered by closing the connection
 //	has a message expiry that passed            refused in its PUBACK
+//
+// # How a connection ends
+//
+// disconnect.go has each reason, and the one function that ends a connection. The first reason counts; the status
+// page, the log and the client get it:
+//
+//	the client sends DISCONNECT 0x00              nothing is answered, and the Will is dropped
+//	the client has opened another connection      DISCONNECT 0x8E, after 50 ms
+//	the server stops                              DISCONNECT 0x8B
+//	a packet that is malformed or forbidden,      DISCONNECT with the reason, or CONNACK before the
+//	or larger than the user may send now          session; logged. Before MQTT 5 it is only closed
+//	a notification that does not fit, or a        closed, counted in Stats.SlowReaders, logged
+//	write that waits for 5 s
+//	a panic                                       closed, counted in Stats.Panics, logged
+//	silence, or a packet that is not complete,    closed
+//	for one and a half keep-alives
+//	too many that have not authenticated          closed, counted in Stats.Refused, logged
 //
 // # Wills
 //
@@ -132,7 +148,7 @@
 //
 // With Options.Journal the keys, versions, tokens, fences and remembered replies survive a restart;
 // docs/operate.md says what that means for leases. A reply or a notification leaves after its
-// change is in the journal (it waits in internal/engine, and comes back in pendingReply.arrived), and the
+// change is in the journal (it waits in internal/engine, and comes back in pendingReply.arrived, packet.go), and the
 // request is acknowledged (PUBACK) before. Requests that change
 // nothing, renewals above all, are answered at once meanwhile. Beyond these bounds the server reads no
 // more from a connection until a commit is over:
@@ -148,20 +164,19 @@
 // # What it does not do
 //
 // Without Options.Journal the store is in memory: a restart begins empty, and a redelivery from
-// before is new. Watches, retained messages, and sessions with their subscriptions and messages
+// before is new. Watches, and sessions with their subscriptions and messages
 // are always in memory. The message expiry counts from when the server read a request: the server
 // cannot know how long it lay in the buffers of a machine that was stopped.
 //
 // # Goroutines and locks
 //
 // A connection has one goroutine, from its CONNECT to its Will (connection.serve, docs/adr/0010). It
-// checks each packet (gate, in an mqtt.Filter), and applies and answers it (connection.handle), in
+// checks each packet (gate, in an mqtt.Filter), and applies and answers it (connection.dispatch), in
 // turns (package fairqueue) so that no client can monopolize the processors. Another one, while there is
 // something to write that its own requests have not caused, writes replies, notifications (outbox) and messages
 // (package pubsub) to the client, in turns too. CONTRIBUTING.md has the order of the
 // locks.
 //
-// Two kinds of locks are not in that order: clientIDs.mu is held for a moment, and only Server.mu is
-// taken under it; connection.writing is held for a write, and connection.holding and, when a write fails, what
-// connection.end takes are taken under it.
+// Another lock is not in that order: connection.writing is held for a write, and connection.holding and, when a
+// write fails, what connection.endWaits takes are taken under it.
 package server

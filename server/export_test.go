@@ -4,14 +4,17 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/server/access"
-	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // These methods give tests access to internals.
 
 // HasSession reports whether a client is connected or has a session.
-func (s *Server) HasSession(client string) bool { return s.hasSession(client) }
+func (s *Server) HasSession(client string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clients[client] != nil
+}
 
 // Lost returns when the last connection of a client ended.
 func (s *Server) Lost(client string) time.Time {
@@ -22,10 +25,7 @@ func (s *Server) Lost(client string) time.Time {
 
 // Expire ends the session of a client if its time is over.
 func (s *Server) Expire(client string, now time.Time) {
-	s.mu.Lock()
-	c := s.clients[client]
-	s.mu.Unlock()
-	s.expire(c, now, s.processors.NewPlace())
+	s.sweepClient(client, now, s.processors.NewPlace())
 }
 
 // Clients returns how many clients are connected or have a session.
@@ -35,72 +35,54 @@ func (s *Server) Clients() int {
 	return len(s.clients)
 }
 
-// SilenceAllowed returns for how long a client may be silent that is connected.
-func (s *Server) SilenceAllowed(client string) time.Duration {
-	return s.connectionOf(client).silenceAllowed
-}
-
-// MaySubscribe reports whether a client may subscribe to a filter.
-func (s *Server) MaySubscribe(identity access.Identity, filter string) bool {
-	return s.maySubscribe(identity, filter)
-}
-
-// MayPublishWill reports whether a Will may be published now.
-func (s *Server) MayPublishWill(identity access.Identity, topic string) bool {
-	return s.mayPublishWill(identity, topic)
-}
-
 // LockClientID locks a client id like a connection that is established.
-func (s *Server) LockClientID(client, user string) (release func()) {
-	granted, err := s.clientIDs.queue(client, user)
-	if granted != nil || err != nil {
+func (s *Server) LockClientID(client string) (release func()) {
+	release, ok := s.tryLockID(client)
+	if !ok {
 		panic("the client id is taken")
 	}
-	return func() { s.clientIDs.unlock(client) }
+	return release
 }
 
 // ClaimClientID claims a locked client id like a connection that is admitted.
-func (s *Server) ClaimClientID(client string) bool { return s.clientIDs.claim(client, s.hasSession) }
+func (s *Server) ClaimClientID(client string) bool {
+	return s.claimID(&connection{identity: access.Identity{Client: client}}) == nil
+}
 
 // Waits reports whether a connection waits for a client id.
 func (s *Server) Waits(client string) bool {
-	s.clientIDs.mu.Lock()
-	defer s.clientIDs.mu.Unlock()
-	name := s.clientIDs.locked[client]
-	return name != nil && name.next != nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ids[client] != nil && s.ids[client].users > 1
 }
 
 // LockedClientIDs returns how many client ids are locked.
 func (s *Server) LockedClientIDs() int {
-	s.clientIDs.mu.Lock()
-	defer s.clientIDs.mu.Unlock()
-	return len(s.clientIDs.locked)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.ids)
 }
 
 // SetClientIDTimeout sets how long a connection waits for its client id. Call it before Serve.
-func (s *Server) SetClientIDTimeout(patience time.Duration) { s.clientIDs.timeout = patience }
+func (s *Server) SetClientIDTimeout(patience time.Duration) { s.clientIDTimeout = patience }
 
-// EndSessions ends the sessions that have expired by now.
-func (s *Server) EndSessions(now time.Time) { s.endSessions(now) }
+// Sweep ends the sessions, and publishes the Wills, whose time is over by now.
+func (s *Server) Sweep(now time.Time) { s.sweep(now) }
 
 // PanicInStore makes the store panic while it is changed.
 func (s *Server) PanicInStore(value any) {
 	s.engine.Submit(statestore.Parse(statestore.Request{Client: "p", Correlation: []byte("x"), Payload: []byte("*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n")}), func(statestore.Reply) { panic(value) })
 }
 
-// PublishDueWills publishes the ordinary Wills that are due by now.
-func (s *Server) PublishDueWills(now time.Time) { s.publishDueWills(now) }
-
-// Messages returns the broker of ordinary messages.
-func (s *Server) Messages() *pubsub.Broker { return s.messages }
-
 // ResponseTopics returns the number of sessions with reserved response topics.
 func (s *Server) ResponseTopics() (sessions int) {
-	s.eachClient(func(c *client) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.clients {
 		if len(c.answered) > 0 || c.answeredWill > 0 {
 			sessions++
 		}
-	})
+	}
 	return sessions
 }
 

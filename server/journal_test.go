@@ -1,13 +1,10 @@
 package server_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"runtime"
 	"slices"
 	"strings"
@@ -18,11 +15,9 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport/transporttest"
 )
@@ -31,8 +26,6 @@ import (
 type durable struct {
 	t       *testing.T
 	journal *testsupport.Journal
-	dir     string             // of a journal on a file, in place of journal; empty: none
-	file    statestore.Journal // in dir
 	options server.Options
 	stays   bool // at its address
 	server  *server.Server
@@ -43,34 +36,16 @@ type durable struct {
 
 func startDurable(t *testing.T, options server.Options) *durable {
 	t.Helper()
-	return startDurableOn(t, "", options)
-}
-
-func startDurableOn(t *testing.T, dir string, options server.Options) *durable {
-	t.Helper()
-	d := &durable{t: t, journal: new(testsupport.Journal), dir: dir, options: options}
+	d := &durable{t: t, journal: new(testsupport.Journal), options: options}
 	d.start()
 	t.Cleanup(func() { d.stop() })
 	return d
 }
 
-func (d *durable) open() statestore.Journal {
-	d.t.Helper()
-	if d.dir == "" {
-		return d.journal.Open()
-	}
-	file, err := journal.Open(d.dir, journal.Options{})
-	if err != nil {
-		d.t.Fatal(err)
-	}
-	d.file = file
-	return file
-}
-
 func (d *durable) start() {
 	d.t.Helper()
 	options := d.options
-	options.Addr, options.Journal = "127.0.0.1:0", d.open()
+	options.Addr, options.Journal = "127.0.0.1:0", d.journal.Open()
 	if d.stays && d.address != "" {
 		options.Addr = d.address
 	}
@@ -90,11 +65,7 @@ func (d *durable) stop() error {
 	}
 	d.cancel()
 	d.cancel = nil
-	err := await.Receive(d.served)
-	if d.file != nil {
-		err = errors.Join(err, d.file.Close())
-	}
-	return err
+	return await.Receive(d.served)
 }
 
 func (d *durable) restart() {
@@ -205,16 +176,11 @@ func TestInvariant34AFailedCommitAnswersNothingAndEndsServe(t *testing.T) {
 
 func TestEverythingButWatchesSurvivesARestart(t *testing.T) {
 	for _, test := range []struct {
-		name   string
-		onFile bool
-		end    func(*durable)
-	}{{"clean", false, (*durable).restart}, {"crash", false, (*durable).crash}, {"on a file", true, (*durable).restart}} {
+		name string
+		end  func(*durable)
+	}{{"clean", (*durable).restart}, {"crash", (*durable).crash}} {
 		t.Run(test.name, func(t *testing.T) {
-			dir := ""
-			if test.onFile {
-				dir = t.TempDir()
-			}
-			d := startDurableOn(t, dir, server.Options{Store: statestore.Options{Strict: true}})
+			d := startDurable(t, server.Options{Store: statestore.Options{Strict: true}})
 			p := testsupport.Connect(t, d.address, "p", testsupport.KeepSession(true))
 			p.Do("SET", "value", "v")
 			p.Do("SET", "lease", "p:1", "NEX", "PX", "600000")
@@ -230,7 +196,7 @@ func TestEverythingButWatchesSurvivesARestart(t *testing.T) {
 			connect := testsupport.ConnectPacket{ID: "again", Resume: true, Expiry: 3600}
 			resumes := func() *testsupport.RawClient {
 				c := connect.Connect(t, d.address)
-				c.Subscribe(c.Topic())
+				c.Subscribe(c.ReplyTo)
 				return c
 			}
 			again := resumes()
@@ -276,25 +242,6 @@ func TestEverythingButWatchesSurvivesARestart(t *testing.T) {
 	}
 }
 
-func TestAVersionAfterACrashIsAboveAllBefore(t *testing.T) {
-	d := startDurable(t, server.Options{})
-	var latest hlc.Timestamp
-	for range 10 {
-		p := testsupport.Connect(t, d.address, "p", nil)
-		for range 3 {
-			request := p.Request("SET", "lease", "p:1", "PX", "600000")
-			p.SendMessage(request)
-			version := p.Next().Properties.User.Get("__ts")
-			now, err := hlc.Parse(version)
-			if err != nil || now.Compare(latest) <= 0 {
-				t.Fatalf("version %s after %v; %v", version, latest, err)
-			}
-			latest = now
-		}
-		d.crash()
-	}
-}
-
 // Clients with large values fill what may wait for a commit while the disk is slow. Renewals need no
 // commit, so they are answered meanwhile.
 func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T) {
@@ -304,9 +251,9 @@ func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T)
 	value := strings.Repeat("v", 900<<10)
 	release := d.journal.Hold()
 	defer release()
-	var writers []*testsupport.PacketClient
+	var writers []*testsupport.RawClient
 	for i := range 20 {
-		w := testsupport.DialPacketClient(t, d.address, fmt.Sprintf("writer%d", i), nil)
+		w := testsupport.DialRaw(t, d.address, fmt.Sprintf("writer%d", i))
 		if err := w.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), value}}); err != nil {
 			t.Fatal(err)
 		}
@@ -335,12 +282,12 @@ func TestInvariant59RenewalsAreAnsweredWhileTooMuchWaitsForACommit(t *testing.T)
 // It runs alone: a watcher that gets no processor reads too slowly.
 func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
 	const writers = 60
-	each := 250
+	each := 220
 	if testsupport.UnderRace {
 		each = 100 // the race detector slows down writing more than queueing
 	}
 	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 3 << 20, AllOutgoingBytes: 32 << 20}})
-	watcher := testsupport.DialPacketClient(t, d.address, "watcher", nil)
+	watcher := testsupport.DialRaw(t, d.address, "watcher")
 	watcher.MustDo(t, 0, "+OK\r\n", "KEYNOTIFY", "k")
 	requests := make([]testsupport.Exchange, each)
 	for i := range requests {
@@ -348,9 +295,9 @@ func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
 	}
 	release := d.journal.Hold()
 	defer release()
-	all := make([]*testsupport.PacketClient, writers)
+	all := make([]*testsupport.RawClient, writers)
 	for i := range all {
-		all[i] = testsupport.DialPacketClient(t, d.address, fmt.Sprintf("c%d", i), nil)
+		all[i] = testsupport.DialRaw(t, d.address, fmt.Sprintf("c%d", i))
 		if err := all[i].SendRequests(0, nil, requests...); err != nil {
 			t.Fatal(err)
 		}
@@ -377,32 +324,6 @@ func TestAWatcherThatReadsGetsAllChangesOfALongCommit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func TestAServerWithAJournalStopsAtAnyMoment(t *testing.T) {
-	before := runtime.NumGoroutine()
-	for round := range 15 {
-		d := startDurable(t, server.Options{})
-		d.journal.SetLatency(time.Millisecond)
-		var clients sync.WaitGroup
-		for i := range 4 {
-			clients.Go(func() {
-				c, err := testsupport.TryDialPacketClient(d.address, fmt.Sprintf("c%d", i), nil)
-				for n := 0; err == nil; n++ {
-					err = c.Do(n, nil, testsupport.Exchange{Words: []string{"SET", fmt.Sprint(i), fmt.Sprint(n)}, Want: "+OK\r\n"})
-				}
-			})
-		}
-		time.Sleep(rand.N(30 * time.Millisecond))
-		if round%2 == 0 {
-			d.journal.Fail(rand.IntN(3))
-		}
-		if err := d.stop(); err != nil && round%2 == 1 {
-			t.Errorf("Serve: %v", err)
-		}
-		await.Done(clients.Wait)
-	}
-	testsupport.MustEndGoroutines(t, before)
 }
 
 func TestLoadingEndsWithItsContext(t *testing.T) {
@@ -444,18 +365,10 @@ func TestOneUserDoesNotKeepTheChangesOfOthersFromASlowJournal(t *testing.T) {
 	steps := &steppedJournal{Journal: new(transporttest.Journal).Open(), step: make(chan struct{}, 6)}
 	address, s := testsupport.StartServer(t, server.Options{Authenticator: testsupport.Rules{}, Journal: steps})
 	t.Cleanup(func() { close(steps.step) }) // before the server stops, which commits
-	dial := func(client, user string) *testsupport.PacketClient {
+	dial := func(client, user string) *testsupport.RawClient {
 		t.Helper()
-		c := &testsupport.PacketClient{ID: client, ReplyTo: "clients/" + client + "/response"}
-		var err error
-		if c.Conn, err = net.Dial("tcp", address); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Conn.Close() })
-		c.In = bufio.NewReader(c.Conn)
-		if err := c.Connect(func(p *packets.Connect) { p.UsernameFlag, p.Username = true, user }); err != nil {
-			t.Fatal(err)
-		}
+		c := testsupport.ConnectPacket{ID: client, User: user}.Connect(t, address)
+		c.Subscribe(c.ReplyTo)
 		return c
 	}
 	victim := dial("victim", "alice")
@@ -513,4 +426,152 @@ func (j *steppedJournal) Commit(ctx context.Context, batch []statestore.Group) e
 		}
 	}
 	return j.Journal.Commit(ctx, batch)
+}
+
+// Maps and pools keep their size after the first clients. Others, with new client ids, must not add to that.
+func TestClientsThatComeAndGoLeaveNothingBehind(t *testing.T) {
+	const clients, growth = 300, 2 << 20
+	address, s := testsupport.StartServer(t, server.Options{MaxUnauthenticated: 4096})
+	load := func(name string) {
+		var group sync.WaitGroup
+		for i := range clients {
+			group.Go(func() {
+				c, err := testsupport.TryDialRaw(address, fmt.Sprint(name, i/2)) // half of them are taken over
+				for n, words := range [][]string{{"KEYNOTIFY", "hot"}, {"SET", "hot", name}, {"GET", name}} {
+					if err == nil {
+						_ = c.Exchange(n, nil, testsupport.Exchange{Words: words})
+					}
+				}
+				switch {
+				case err != nil:
+				case i%3 == 0:
+					_ = c.TryDisconnect()
+				default:
+					c.Reset()
+				}
+			})
+		}
+		await.Done(group.Wait)
+		mustBeEmpty(t, s)
+	}
+	load("first")
+	before, heap := runtime.NumGoroutine(), testsupport.HeapInUse()
+	load("second")
+	testsupport.MustEndGoroutines(t, before)
+	if grown := int64(testsupport.HeapInUse()) - int64(heap); grown > growth {
+		t.Errorf("%d KiB are left", grown>>10)
+	}
+	if left := s.Usage().Store.Watches; left > 0 {
+		t.Errorf("%d watches are left", left)
+	}
+}
+
+// mustBeEmpty waits until the server has no client.
+func mustBeEmpty(t *testing.T, s *server.Server) {
+	t.Helper()
+	testsupport.Eventually(t, "the server knows of no client", func() bool {
+		return s.Sockets() == 0 && s.Stats().Connected == 0 && s.Clients() == 0
+	})
+	if usage := s.Usage(); usage.Subscriptions != 0 || usage.Sessions != 0 || usage.OutgoingBytes != 0 || usage.WaitingBytes != 0 {
+		t.Errorf("the server still holds %+v", usage)
+	}
+}
+
+// Long values count while they wait for a commit: a client cannot make the server hold 256 of them.
+func TestLongRepliesThatWaitAreBounded(t *testing.T) {
+	const limit = 1 << 20
+	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: limit}})
+	p := testsupport.DialRaw(t, d.address, "p")
+	value := strings.Repeat("v", 100<<10)
+	requests := []testsupport.Exchange{{Words: []string{"SET", "k", value}, Want: "+OK\r\n"}}
+	for range 100 {
+		requests = append(requests, testsupport.Exchange{Words: []string{"GET", "k"}, Want: fmt.Sprintf("$%d\r\n%s\r\n", len(value), value)})
+	}
+	release := d.journal.Hold()
+	defer release()
+	if err := p.SendRequests(0, nil, requests...); err != nil {
+		t.Fatal(err)
+	}
+	var most int64
+	testsupport.Eventually(t, "some replies wait", func() bool { most = max(most, d.server.Usage().OutgoingBytes); return most > limit/4 })
+	other := testsupport.Connect(t, d.address, "other", nil)
+	for range 20 {
+		other.MustGet("another key", "")
+		most = max(most, d.server.Usage().OutgoingBytes)
+	}
+	if most > limit/2+int64(len(value)) {
+		t.Errorf("%d bytes wait for a client, above half of the limit of %d and a value", most, limit)
+	}
+	release()
+	if err := p.ReadReplies(0, requests...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAReplyLargerThanTheLimitsLeavesAfterItsCommit(t *testing.T) {
+	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 16 << 10, AllOutgoingBytes: 16 << 10}})
+	p := testsupport.Connect(t, d.address, "p", nil)
+	value := strings.Repeat("v", 100<<10)
+	release := d.journal.Hold()
+	defer release()
+	set := p.SendRequest("SET", "k", value)
+	d.journal.MustBeCommitting(t)
+	get := p.Request("GET", "k")
+	acknowledged := make(chan error, 1)
+	go func() { _, err := p.Publish(get); acknowledged <- err }() // PUBACK waits for room
+	await.Done(func() { time.Sleep(20 * time.Millisecond) })
+	release()
+	if err := await.Receive(acknowledged); err != nil {
+		t.Fatal(err)
+	}
+	p.MustBeAnswered(set, "+OK\r\n")
+	p.MustBeAnswered(get, fmt.Sprintf("$%d\r\n%s\r\n", len(value), value))
+}
+
+func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAfterTheCommit(t *testing.T) {
+	t.Parallel()
+	d := startDurable(t, server.Options{})
+	stuck := testsupport.DialRaw(t, d.address, "stuck").ShrinkReadBuffer()
+	release := d.journal.Hold()
+	defer release()
+	value := strings.Repeat("v", 64<<10)
+	go func() { // the server stops reading
+		stuck.Write(testsupport.PacketOf(t, stuck.Request("SET", "k", value)))
+		for range 10_000 {
+			if _, err := stuck.Conn.Write(testsupport.PacketOf(t, stuck.Request("GET", "k"))); err != nil {
+				return
+			}
+		}
+	}()
+	d.journal.MustBeCommitting(t)
+	release()
+	testsupport.Eventually(t, "the client is disconnected", func() bool { return d.server.Stats().SlowReaders == 1 })
+	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
+	testsupport.Connect(t, d.address, "p", nil).MustGet("k", value)
+}
+
+func TestAClientThatLeavesWhileItsRepliesWaitLeavesNothingBehind(t *testing.T) {
+	d := startDurable(t, server.Options{})
+	release := d.journal.Hold()
+	defer release()
+	for range 50 {
+		p := testsupport.DialRaw(t, d.address, "p")
+		if err := p.SendRequests(0, nil, testsupport.Exchange{Words: []string{"SET", "k", "v"}}, testsupport.Exchange{Words: []string{"GET", "k"}}); err != nil {
+			t.Fatal(err)
+		}
+		if packet, err := p.Receive(); err != nil || packet[0]>>4 != packets.PUBACK {
+			t.Fatalf("%x, %v; want PUBACK", packet, err)
+		}
+		p.Reset()
+	}
+	next := testsupport.Connect(t, d.address, "p", nil) // does not wait for the commit
+	if d.server.Usage().OutgoingBytes == 0 {
+		t.Error("replies that wait for a commit count for nothing")
+	}
+	release()
+	testsupport.Eventually(t, "nothing waits", func() bool { return d.server.Usage().OutgoingBytes == 0 })
+	next.MustGet("k", "v")
+	if len(next.Received) > 0 {
+		t.Error("a connection got a reply to its predecessor")
+	}
 }

@@ -7,24 +7,17 @@ import (
 	"sync"
 
 	"github.com/tenurelock/tenure/internal/descriptors"
-	"github.com/tenurelock/tenure/internal/loglimit"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/logs"
 )
 
 // listener accepts connections, and starts a goroutine for each.
 type listener struct {
+	server  *Server
 	socket  net.Listener
-	logger  *slog.Logger
 	failed  chan error               // why connections are no longer accepted; room for one
 	auth    *unauthenticated.Limiter // bounds those that have not authenticated
 	sockets int                      // how many there may be; 0: no limit
-	refused func(why RefusalReason)  // counts a connection
-	connect func(net.Conn) *connection
-
-	refusals *loglimit.Lines // connections that are closed before CONNECT
-	failures *loglimit.Lines // of Accept
-	faults   *loglimit.Lines // connections that end because of what their clients sent
 
 	stopping chan struct{}
 	handlers sync.WaitGroup // one for each connection, and one for accept
@@ -36,17 +29,13 @@ type listener struct {
 	accepted uint64 // connections so far, of the goroutine that accepts them
 }
 
-func newListener(socket net.Listener, options *Options, refused func(RefusalReason)) *listener {
+func newListener(s *Server, socket net.Listener) *listener {
 	sockets := descriptors.MaxSockets()
 	return &listener{
+		server:      s,
 		socket:      socket,
-		logger:      options.Logger,
-		auth:        unauthenticated.New(options.MaxUnauthenticated, options.MaxUnauthenticatedPerAddress, sockets),
+		auth:        unauthenticated.New(s.options.MaxUnauthenticated, s.options.MaxUnauthenticatedPerAddress, sockets),
 		sockets:     sockets,
-		refused:     refused,
-		refusals:    loglimit.NewLines(options.Logger, slog.LevelWarn, "closed a connection"),
-		failures:    loglimit.NewLines(options.Logger, slog.LevelError, "cannot accept a connection"),
-		faults:      loglimit.NewLines(options.Logger, slog.LevelWarn, "ended a connection for what its client sent"),
 		failed:      make(chan error, 1),
 		stopping:    make(chan struct{}),
 		connections: make(map[*connection]struct{}),
@@ -62,32 +51,38 @@ func (l *listener) start() {
 
 func (l *listener) accept() {
 	defer l.handlers.Done()
-	if err := l.auth.Accept(l.socket, l.stopping, l.failures, l.handle); err != nil {
+	if err := l.auth.Accept(l.socket, l.stopping, l.server.lines[lineNotAccepted], l.begin); err != nil {
 		l.failed <- err
 	}
 }
 
-func (l *listener) handle(socket net.Conn) {
+// begin begins a connection that was accepted.
+func (l *listener) begin(socket net.Conn) {
 	if l.isFull() {
-		l.refuse(socket, RefusedDescriptors, "limit", l.sockets, "hint", descriptors.Hint)
+		closeSocket(socket)
+		l.countClosed(socket, RefusedDescriptors, "limit", l.sockets, "hint", descriptors.Hint)
 		return
 	}
 	boundBuffers(socket)
-	conn := l.connect(socket)
+	conn := l.server.newConnection(socket)
 	l.accepted++
 	conn.number = l.accepted
-	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(conn.address()), conn.abort)
+	pending, oldest, err := l.auth.Add(unauthenticated.SourceOf(remoteOf(socket)), func() {
+		l.countClosed(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
+		conn.end(endLost)
+	})
 	if oldest != nil {
 		oldest.Drop()
 	}
 	if err != nil {
-		l.refuse(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
+		closeSocket(socket)
+		l.countClosed(socket, RefusedUnauthenticated, "hint", unauthenticated.Hint)
 		return
 	}
 	conn.pendingAuth = pending
 	if !l.track(conn) {
 		pending.Done()
-		_ = socket.Close()
+		closeSocket(socket)
 		return
 	}
 	conn.setReadDeadline(pending.Deadline())
@@ -98,20 +93,19 @@ func (l *listener) handle(socket net.Conn) {
 func (l *listener) serve(conn *connection) {
 	defer l.handlers.Done()
 	defer l.finish(conn) // also if a rule of the program ends the goroutine
-	if err := conn.serve(); l.logger.Enabled(context.Background(), slog.LevelDebug) {
-		l.logger.Debug("connection ended", "remote", conn.remote, "error", logs.Error(err))
-	}
+	conn.serve()
 }
 
 // finish ends what the server keeps for a connection that is over.
 func (l *listener) finish(conn *connection) {
-	if !conn.pendingAuth.Done() && !conn.authenticated {
-		// It was dropped for a newer one. It is counted here, which every connection reaches.
-		l.countRefused(conn.address(), RefusedUnauthenticated, "hint", unauthenticated.Hint)
-	}
+	conn.pendingAuth.Done()
 	conn.finish()
-	if conn.fault != nil {
-		l.faults.Log("client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", logs.Error(conn.fault))
+	why := conn.why.Load()
+	if why.isFault() {
+		l.server.log(lineFault, "client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", logs.Error(why))
+	}
+	if logger := l.server.logger; logger.Enabled(context.Background(), slog.LevelDebug) {
+		logger.Debug("connection ended", "remote", conn.remote, "error", logs.Error(why))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,15 +119,10 @@ func (l *listener) isFull() bool {
 	return l.sockets > 0 && len(l.connections) >= l.sockets
 }
 
-// refuse closes a connection that was just accepted.
-func (l *listener) refuse(socket net.Conn, why RefusalReason, attributes ...any) {
-	closeSocket(socket)
-	l.countRefused(remoteOf(socket), why, attributes...)
-}
-
-func (l *listener) countRefused(remote net.Addr, why RefusalReason, attributes ...any) {
-	l.refused(why)
-	l.refusals.Log(append([]any{"reason", string(why), "remote", remote.String()}, attributes...)...)
+// countClosed counts and logs a connection that is closed before its client has authenticated.
+func (l *listener) countClosed(socket net.Conn, why RefusalReason, attributes ...any) {
+	remote := remoteOf(socket).String()
+	l.server.refused(why, lineClosed, append([]any{"reason", string(why), "remote", remote}, attributes...)...)
 }
 
 // track registers a goroutine, for a connection or for accept. It reports false if the listener
@@ -171,7 +160,4 @@ func (l *listener) stop() {
 	}
 	l.mu.Unlock()
 	l.handlers.Wait()
-	l.refusals.Close()
-	l.failures.Close()
-	l.faults.Close()
 }

@@ -6,15 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
+	"reflect"
 	"runtime"
-	"time"
 
 	"github.com/tenurelock/tenure/internal/optionerror"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/defaults"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -88,13 +90,6 @@ type Options struct {
 	// value. At least 1,024: less has no room for the packets that every client needs.
 	// Default 1 MiB.
 	MaxPacketSize uint32
-	// PacketTimeout is how long a packet may take to arrive, from its first byte. A client with a Will for the
-	// store has one and a half keep-alives instead, for which its holder may believe in a lease. A client that takes
-	// longer is disconnected. Default 30 s.
-	PacketTimeout time.Duration
-	// Retain allows retained messages. Without it CONNACK says that there are none, and a
-	// client that publishes one is disconnected with that reason.
-	Retain bool
 	// MaxClients bounds how many clients may be connected or have a session that is kept while
 	// they are away. Default 10,000.
 	MaxClients int
@@ -109,12 +104,42 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-const (
-	// DefaultAddr is the default of Options.Addr.
-	DefaultAddr = "127.0.0.1:1883"
-	// defaultPacketTimeout lets a packet of 1 MiB arrive at 280 kbit/s.
-	defaultPacketTimeout = 30 * time.Second
-)
+// Limits bounds what clients can make a server hold, besides what Options.Store bounds. A field
+// that is 0 has its default, or what Options.MaxMemory allows. Over a limit the server refuses,
+// with the reason code of the standard if there is one; a message that does not fit is dropped,
+// and counted in Stats.DroppedMessages. All sizes are in bytes.
+type Limits struct {
+	// OutgoingBytes bounds the replies and notifications that wait to be written to one connection. A
+	// client for which a notification does not fit is disconnected. While half of it is taken, the
+	// server reads nothing more from the client. Default 8 MiB.
+	OutgoingBytes int64
+	// AllOutgoingBytes bounds the same for all connections together. One may have at most
+	// as much as is left for all others, and 8 KiB in any case. Default 256 MiB.
+	AllOutgoingBytes int64
+	// AllArrivingBytes bounds the packets of all connections that have begun to arrive, beyond 20 KiB
+	// that each has in any case. One user may have at most as much as is left for all others; a
+	// client whose packet does not fit is disconnected. Default 256 MiB, and at least four of the
+	// largest packets.
+	AllArrivingBytes int64
+	// SessionBytes and SessionMessages bound the messages that wait for one client: those of QoS 1
+	// until it acknowledges them, also while it is not connected. Default 4 MiB and 10,000.
+	SessionBytes    int64
+	SessionMessages int
+	// AllSessionBytes bounds the same for all clients together. One may have at most as much
+	// as is left for all others, and 16 KiB in any case: so clients with few messages may
+	// pass it by 16 KiB each. Default 256 MiB.
+	AllSessionBytes int64
+	// Subscriptions bounds the subscriptions of one client. Default 1,000.
+	Subscriptions int
+	// AllSubscriptionBytes bounds what the subscriptions of all clients take up. One counts
+	// for twice the length of its filter and 768 bytes, and one client may take at most as
+	// much as is left for all others, and 16 KiB in any case, like AllSessionBytes.
+	// Default 256 MiB.
+	AllSubscriptionBytes int64
+}
+
+// DefaultAddr is the default of Options.Addr.
+const DefaultAddr = "127.0.0.1:1883"
 
 // OptionError says which field of [Options] makes no sense, and what would do.
 type OptionError = optionerror.Error
@@ -135,24 +160,8 @@ func (o *Options) complete() error {
 		o.Addr = o.Listener.Addr().String()
 	}
 	o.Addr = cmp.Or(o.Addr, DefaultAddr)
-	o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaults.PacketSize)
-	if o.MaxPacketSize < leastPacket {
-		return &OptionError{Package: "server", Field: "MaxPacketSize", Value: o.MaxPacketSize,
-			Problem: fmt.Sprintf("is below %d; 0 means %d", leastPacket, defaults.PacketSize)}
-	}
-	if o.PacketTimeout < 0 {
-		return &OptionError{Package: "server", Field: "PacketTimeout", Value: o.PacketTimeout,
-			Problem: fmt.Sprintf("is negative; 0 means %v", defaultPacketTimeout)}
-	}
 	if err := o.completeLimits(); err != nil {
 		return err
-	}
-	o.PacketTimeout = cmp.Or(o.PacketTimeout, defaultPacketTimeout)
-	o.PasswordChecks = cmp.Or(o.PasswordChecks, max(1, runtime.GOMAXPROCS(0)/2))
-	o.MaxUnauthenticated = cmp.Or(o.MaxUnauthenticated, unauthenticated.DefaultMax)
-	if o.Store.DedupWindow > 1<<16-1 {
-		return &OptionError{Package: "server", Field: "Store.DedupWindow", Value: o.Store.DedupWindow,
-			Problem: "is above 65535, the largest Receive Maximum of MQTT"}
 	}
 	if o.Authorizer == nil {
 		o.Authorizer = access.AllowKeys
@@ -201,4 +210,100 @@ func isLoopback(addr string) bool {
 	}
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.Unmap().IsLoopback()
+}
+
+const (
+	// leastMemory is the smallest Options.MaxMemory: less has no room even for a few packets.
+	leastMemory = 32 << 20
+	// leastPacket is the smallest Options.MaxPacketSize.
+	leastPacket = 1024
+	// clientMemory is about how much memory the buffers and stacks of a connected client take.
+	clientMemory = 48 << 10
+	// dedupEntryMemory is how much an entry of the store's deduplication window takes, see
+	// package statestore.
+	dedupEntryMemory = 128
+)
+
+// completeLimits sets the limits that are 0, from MaxMemory or to their defaults.
+//
+// Of MaxMemory, a quarter is for keys and values. An eighth each is for what waits for
+// connections, for what waits in sessions, for watches, and for clients with their
+// deduplication windows. A sixteenth each is for subscriptions and for packets that arrive. The rest is
+// for overhead, and for what each client is assured even if others have reached a limit.
+func (o *Options) completeLimits() (wrong error) {
+	refuse := func(field string, value any, problem string) {
+		if wrong == nil {
+			wrong = &OptionError{Package: "server", Field: field, Value: value, Problem: problem}
+		}
+	}
+	check := func(field string, value int64) {
+		if value < 0 {
+			refuse(field, value, "is negative; 0 means the default")
+		}
+	}
+	check("MaxMemory", o.MaxMemory)
+	check("MaxClients", int64(o.MaxClients))
+	check("PasswordChecks", int64(o.PasswordChecks))
+	check("MaxUnauthenticated", int64(o.MaxUnauthenticated))
+	check("MaxUnauthenticatedPerAddress", int64(o.MaxUnauthenticatedPerAddress))
+	o.Limits.each(func(name string, value int64) { check("Limits."+name, value) })
+	if o.MaxMemory > 0 && o.MaxMemory < leastMemory {
+		refuse("MaxMemory", o.MaxMemory, fmt.Sprintf(
+			"is below %d (%d MiB), the least with which a server can work; 0 means no limit", int64(leastMemory), leastMemory>>20))
+	}
+	if o.MaxPacketSize = cmp.Or(o.MaxPacketSize, defaults.PacketSize); o.MaxPacketSize < leastPacket {
+		refuse("MaxPacketSize", o.MaxPacketSize, fmt.Sprintf("is below %d; 0 means %d", leastPacket, defaults.PacketSize))
+	}
+	if o.Store.DedupWindow > math.MaxUint16 {
+		refuse("Store.DedupWindow", o.Store.DedupWindow, "is above 65535, the largest Receive Maximum of MQTT")
+	}
+	if wrong != nil {
+		return wrong
+	}
+	share := func(parts, standard int64) int64 {
+		if o.MaxMemory == 0 {
+			return standard
+		}
+		return min(o.MaxMemory/parts, standard)
+	}
+	l, messages, packet := &o.Limits, pubsub.DefaultLimits(), int64(o.MaxPacketSize)
+	window := int64(max(cmp.Or(o.Store.DedupWindow, statestore.DefaultDedupWindow), 0))
+	set(&o.PasswordChecks, max(1, runtime.GOMAXPROCS(0)/2))
+	set(&o.MaxUnauthenticated, unauthenticated.DefaultMax)
+	set(&o.MaxClients, int(max(1, share(8*(clientMemory+window*dedupEntryMemory), defaults.Clients))))
+	set(&o.Store.DedupWindow, statestore.DefaultDedupWindow)
+	set(&o.Store.MaxBytes, o.MaxMemory/4)
+	set(&o.Store.MaxKeys, int(min(o.MaxMemory/4/1024, math.MaxInt32))) // a key costs some hundred bytes besides its own
+	defaults.FillWatches(&o.Store, share(8, defaults.AllWatchBytes))
+	set(&l.AllOutgoingBytes, share(8, 256<<20))
+	set(&l.OutgoingBytes, min(8<<20, l.AllOutgoingBytes))
+	set(&l.AllArrivingBytes, max(share(16, 256<<20), 4*packet))
+	set(&l.AllSessionBytes, share(8, messages.TotalBytes))
+	set(&l.SessionBytes, min(messages.SessionBytes, l.AllSessionBytes))
+	set(&l.SessionMessages, messages.SessionMessages)
+	set(&l.Subscriptions, messages.Subscriptions)
+	set(&l.AllSubscriptionBytes, share(16, messages.SubscriptionBytes))
+	return nil
+}
+
+// set sets an option that is 0.
+func set[T int | int64](option *T, standard T) { *option = cmp.Or(*option, standard) }
+
+// each calls do with each limit.
+func (l *Limits) each(do func(name string, value int64)) {
+	fields := reflect.ValueOf(*l)
+	for i := range fields.NumField() {
+		do(fields.Type().Field(i).Name, fields.Field(i).Int())
+	}
+}
+
+// messageLimits returns the limits for package pubsub.
+func (o *Options) messageLimits() pubsub.Limits {
+	return pubsub.Limits{
+		Subscriptions:     o.Limits.Subscriptions,
+		SubscriptionBytes: o.Limits.AllSubscriptionBytes,
+		SessionMessages:   o.Limits.SessionMessages,
+		SessionBytes:      o.Limits.SessionBytes,
+		TotalBytes:        o.Limits.AllSessionBytes,
+	}
 }

@@ -1,17 +1,22 @@
 package server
 
 import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/server/internal/sharedquota"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // outbox is what the store and other clients cause to be written to one connection: a queue of replies and
-// notifications, and the room for ordinary messages, which are queued in the client's session. All of it has
-// one budget of bytes.
+// notifications with a budget of bytes, and whether ordinary messages wait, which are queued in the client's
+// session.
 //
 // The goroutine that reads the connection writes what its own requests cause, each before the next.
 // Otherwise a goroutine writes that is started in a turn of Server.writers. So neither a publisher nor a
@@ -19,11 +24,10 @@ import (
 //
 // A client that reads too slowly for a notification to fit is disconnected: it connects, watches and
 // reads again, and so misses nothing. If the notification were dropped, the client would keep an
-// outdated state. While replies have no room, the server reads nothing more from the client. An ordinary
-// message of QoS 0 that does not fit is dropped.
+// outdated state. While replies have no room, the server reads nothing more from the client.
 type outbox struct {
 	limit int64              // bytes
-	all   *sharedquota.Quota // quotas.outgoing
+	all   *sharedquota.Quota // Server.outgoing
 	task  *fairqueue.Place   // of Server.writers: its turn starts a goroutine
 	turn  *fairqueue.Place   // of Server.processors, for this goroutine
 	tasks sync.WaitGroup     // this goroutine, if there is one
@@ -33,17 +37,14 @@ type outbox struct {
 	write    func() // writes what waits; nil: begin has not been called
 	writer   writer
 	queue    []packet
-	taken    []packet // that the writer writes now
 	spare    []packet // an empty queue to be used again; may be nil
 	messages bool     // the session has messages to write
 	replies  int      // that have room: queued ones, and ones whose requests are being applied or wait for a commit
 	used     int64
 	blocked  bool // there was no room for a reply
 	closed   bool
-
-	left int64     // bytes that were taken and no longer are, in all
-	seen int64     // left when progress was called last
-	read time.Time // when progress saw last that something had left
+	moved    bool      // something has left since isBehind was called last
+	read     time.Time // when isBehind saw that last
 }
 
 var _ pubsub.Link = (*outbox)(nil)
@@ -56,17 +57,6 @@ const (
 	readerWrites                // the goroutine that reads the connection, before its next request
 	startedWrites               // one that is started in its turn
 )
-
-// packet is what waits in the queue of an outbox.
-type packet interface {
-	// size returns how many bytes of the budget the packet takes.
-	size() int64
-	// write adds the packet to those that a connection holds back, or publishes it, in a turn of a place. It
-	// returns how many bytes it has added.
-	write(conn *connection, turn *fairqueue.Place) (added int)
-	// free lets another packet use the memory, and reports whether it was a reply.
-	free() (isReply bool)
-}
 
 // assured is how many bytes may wait for a connection whatever waits for others: a few
 // notifications. A client that reads must not be disconnected because others do not.
@@ -85,31 +75,28 @@ func (o *outbox) begin(write func()) {
 	o.write = write
 }
 
-// notify queues a notification. It reports whether there was room, and whether more than a quarter of the
-// budget is taken.
+// notify queues a notification. It reports whether there was room, and whether the outbox is behind now.
 func (o *outbox) notify(notification packet) (queued, behind bool) {
-	o.mu.Lock()
-	switch {
-	case o.closed:
-		queued = true
-	case o.reserveLocked(notification.size()):
-		o.queue = append(o.queue, notification)
-		queued = true
-	}
-	behind = o.used > o.limit/4
-	o.unlockAndStart()
-	return queued, behind
-}
-
-// answer queues a reply that has room.
-func (o *outbox) answer(reply packet) {
 	o.mu.Lock()
 	defer o.unlockAndStart()
 	if o.closed {
-		o.releasePacketsLocked([]packet{reply})
+		return true, false
+	}
+	if queued = o.reserveLocked(notification.size()); queued {
+		o.queue = append(o.queue, notification)
+	}
+	return queued, o.behindLocked()
+}
+
+// answer queues a reply that has room.
+func (o *outbox) answer(reply *pendingReply) {
+	o.mu.Lock()
+	defer o.unlockAndStart()
+	if o.closed {
+		o.releaseLocked(packet{reply: reply})
 		return
 	}
-	o.queue = append(o.queue, reply)
+	o.queue = append(o.queue, packet{reply: reply})
 }
 
 // Wake makes a goroutine write the messages of the session.
@@ -154,30 +141,35 @@ func (o *outbox) run() {
 func (o *outbox) rest(by writer) {
 	o.mu.Lock()
 	defer o.unlockAndStart()
-	if o.writer != by {
-		return
+	if o.writer == by {
+		o.writer = noWriter
 	}
-	o.writer = noWriter
-	clear(o.taken) // an idle client must not keep their values
-	if o.taken != nil && cap(o.taken) <= maxSpareQueue {
-		o.spare = o.taken[:0]
-	}
-	o.taken = nil
 }
 
 // maxSpareQueue is the longest queue, in packets, that an outbox keeps for reuse.
 const maxSpareQueue = 64
 
 // take returns the packets that wait, for their writer; none if another goroutine writes. The caller releases
-// each, and calls rest in the end.
+// each, and calls reuse and rest in the end.
 func (o *outbox) take(by writer) []packet {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.writer != by || len(o.queue) == 0 {
 		return nil
 	}
-	o.taken, o.queue, o.spare = o.queue, o.spare, nil
-	return o.taken
+	taken := o.queue
+	o.queue, o.spare = o.spare, nil
+	return taken
+}
+
+// reuse keeps the memory of packets that take has returned.
+func (o *outbox) reuse(taken []packet) {
+	clear(taken) // an idle client must not keep their values
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if cap(taken) <= maxSpareQueue {
+		o.spare = taken[:0]
+	}
 }
 
 // takeMessages reports whether the session has messages to write, which the caller will.
@@ -186,13 +178,6 @@ func (o *outbox) takeMessages() (any bool) {
 	defer o.mu.Unlock()
 	any, o.messages = o.messages, false
 	return any
-}
-
-// Reserve takes room, and reports false if there is not enough.
-func (o *outbox) Reserve(bytes int) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return !o.closed && o.reserveLocked(int64(bytes))
 }
 
 func (o *outbox) reserveLocked(bytes int64) bool {
@@ -205,61 +190,44 @@ func (o *outbox) reserveLocked(bytes int64) bool {
 
 // reserveReply takes room for the reply to a request of the connection, before the store gets it. It reports
 // false if there is not enough, or if most replies have room already. One reply has room in any case, unless
-// other packets wait. Then by writes what waits, unless another goroutine does already.
-func (o *outbox) reserveReply(by writer, bytes int64, most int) bool {
+// other packets wait. Then the goroutine that reads writes what waits, unless another one does already.
+func (o *outbox) reserveReply(bytes int64, most int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.replies >= most || !o.reserveReplyLocked(0, bytes) {
+	own := int64(assured)
+	if o.used == 0 {
+		own = max(own, bytes)
+	}
+	if o.closed || o.replies >= most || o.used > 0 && o.used+bytes > o.limit/2 || !o.all.Take(o.used, bytes, own) {
 		o.blocked = true
 		return false
 	}
+	o.used += bytes
 	o.replies++
 	if o.writer == noWriter {
-		o.writer = by
+		o.writer = readerWrites
 	}
 	return true
 }
 
-// growReply takes more room for a reply that has some.
-func (o *outbox) growReply(present, more int64) bool {
+// overdraw takes room for the value of a reply, whose length only the store could tell, and which perhaps has
+// left. It may exceed the budget: then the next request waits.
+func (o *outbox) overdraw(bytes int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.blocked = !o.reserveReplyLocked(present, more)
-	return !o.blocked
+	o.used += bytes
+	o.all.Add(bytes)
 }
 
-func (o *outbox) reserveReplyLocked(present, more int64) bool {
-	own := int64(assured)
-	if o.used <= present { // nothing else waits
-		own = max(own, present+more)
-	} else if o.used+more > o.limit/2 {
-		return false
-	}
-	if o.closed || !o.all.Take(o.used, more, own) {
-		return false
-	}
-	o.used += more
-	return true
-}
-
-// awaitRoom calls take until it succeeds, whenever there may be room again. It reports false if the connection
-// ends before.
-func (o *outbox) awaitRoom(take func() bool) bool {
-	for !take() {
+// awaitReply is reserveReply, but waits for room. It reports false if the connection ends before.
+func (o *outbox) awaitReply(bytes int64, most int) bool {
+	for !o.reserveReply(bytes, most) {
 		if o.isClosed() {
 			return false
 		}
 		<-o.room
 	}
 	return true
-}
-
-// overdraw takes room in any case.
-func (o *outbox) overdraw(bytes int64) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.used += bytes
-	o.all.Add(bytes)
 }
 
 func (o *outbox) isClosed() bool {
@@ -275,38 +243,23 @@ func (o *outbox) awaitedReplies() int {
 	return o.replies
 }
 
-// Release gives room back that Reserve took.
-func (o *outbox) Release(bytes int) {
+// release gives back the room of a packet that is not used any more.
+func (o *outbox) release(p packet) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.releaseLocked(int64(bytes))
+	o.releaseLocked(p)
 }
 
-// release gives back the room of packets that are not used any more.
-func (o *outbox) release(packets ...packet) {
-	if len(packets) == 0 {
-		return
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.releasePacketsLocked(packets)
-}
-
-func (o *outbox) releasePacketsLocked(packets []packet) {
-	for _, p := range packets {
-		o.releaseLocked(p.size())
-		if p.free() {
-			o.replies--
-		}
-	}
-}
-
-func (o *outbox) releaseLocked(bytes int64) {
-	o.used -= bytes
-	o.left += bytes
-	o.all.Release(bytes)
+func (o *outbox) releaseLocked(p packet) {
+	o.moved = true
+	o.used -= p.size()
+	o.all.Release(p.size())
 	if o.blocked {
 		o.signalLocked()
+	}
+	if p.reply != nil {
+		o.replies--
+		p.reply.free()
 	}
 }
 
@@ -334,12 +287,32 @@ func (o *outbox) close() {
 	o.tasks.Wait()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.releasePacketsLocked(o.queue)
+	for _, p := range o.queue {
+		o.releaseLocked(p)
+	}
 	o.queue = nil
 }
 
+// What follows brings notifications, and writes what waits.
+
+// deliver queues a notification for the connection of its client, whether or not the client has
+// subscribed to the topic. The engine calls it with its lock held, so it must not block.
+func (s *Server) deliver(notification statestore.Notification) {
+	conn := s.connectionOf(notification.Client)
+	if conn == nil {
+		return
+	}
+	queued, behind := conn.outbox.notify(packet{change: notification.Change, dialect: notification.Dialect})
+	if !queued {
+		conn.end(endSlow)
+	}
+	if behind {
+		s.behind.Store(conn.outbox)
+	}
+}
+
 const (
-	// behindPause is a pause in which nothing is queued while an outbox is filling up, and behindPauses how
+	// behindPause is a pause in which nothing is queued while an outbox is behind, and behindPauses how
 	// many there are at most while it is being written.
 	behindPause  = time.Millisecond
 	behindPauses = 5
@@ -347,29 +320,212 @@ const (
 	unreadAfter = 100 * time.Millisecond
 )
 
-// letRead waits for a moment while the outbox is filling up and its client reads. A burst of changes is queued
-// faster than a client can read them: without a pause, a client would seem slow that is not.
-func (o *outbox) letRead() {
-	waiting, reads := o.progress()
-	for range behindPauses {
-		if !reads || waiting <= o.limit/4 {
-			return
-		}
+// behindLocked reports whether more than a quarter of the budget is taken.
+func (o *outbox) behindLocked() bool { return o.used > o.limit/4 }
+
+// letRead waits for a moment if an outbox is behind and its client reads. A burst of changes is queued
+// faster than a client can read them: without a pause, a client would seem slow that is not. The engine, and the
+// goroutine that reads a connection, call letRead without a lock.
+func (s *Server) letRead() {
+	o := s.behind.Swap(nil)
+	for n := 0; o != nil && o.isBehind() && n < behindPauses; n++ {
 		time.Sleep(behindPause)
-		before := waiting
-		waiting, _ = o.progress()
-		reads = waiting < before
 	}
 }
 
-// progress returns how many bytes wait, and whether anything has left within unreadAfter, as far as its calls
-// could see.
-func (o *outbox) progress() (waiting int64, reads bool) {
-	now := time.Now()
+// isBehind reports whether the outbox is behind though its client reads.
+func (o *outbox) isBehind() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.left != o.seen || o.read.IsZero() {
-		o.seen, o.read = o.left, now
+	if o.moved || o.read.IsZero() {
+		o.moved, o.read = false, time.Now()
 	}
-	return o.used, now.Sub(o.read) < unreadAfter
+	return o.behindLocked() && time.Since(o.read) < unreadAfter
+}
+
+// writesAtOnce is how many writes of messages a connection may make before others may write.
+const writesAtOnce = 8
+
+// writeWaiting writes what waits for a client, as much as possible in one write: replies and notifications, and
+// then the messages of its session. It is called in a turn of Server.writers: notifying a thousand clients of one
+// change must not delay the requests of others.
+func (s *Server) writeWaiting(conn *connection) {
+	o := conn.outbox
+	write := func() {
+		o.turn.End()
+		_ = conn.flush()
+		o.task.Yield()
+	}
+	conn.guard(o.turn, func() error {
+		conn.writePackets(startedWrites, o.turn, write)
+		s.writeMessages(conn, write)
+		write()
+		return nil
+	})
+}
+
+// writeOwn adds what a request has caused to the packets that are held back, unless another goroutine writes.
+// From now on another one may: a rule of the program may keep the next request for long.
+func (c *connection) writeOwn() {
+	c.answers += c.writePackets(readerWrites, c.readTurn, func() {
+		c.readTurn.End()
+		_ = c.flush()
+	})
+	c.outbox.rest(readerWrites)
+}
+
+// packetsAtOnce is how many packets are encoded before a turn may end: those that one request causes leave together.
+const packetsAtOnce = 8
+
+// writePackets adds the packets that wait to those that are held back, in turns, and calls write when these are
+// enough and more follow. It returns how many bytes of them are still held back. If another goroutine writes, it
+// does nothing.
+func (c *connection) writePackets(by writer, turn *fairqueue.Place, write func()) (held int) {
+	taken := c.outbox.take(by)
+	if len(taken) == 0 {
+		return 0
+	}
+	n := 0
+	defer func() { // also if the connection ends, perhaps in a panic
+		for _, p := range taken[n:] {
+			c.outbox.release(p)
+		}
+		c.outbox.reuse(taken)
+	}()
+	for n < len(taken) && !c.isClosed() {
+		turn.Begin()
+		held += taken[n].write(c, turn)
+		c.outbox.release(taken[n])
+		n++
+		if n < len(taken) && (held >= heldEnough || n%packetsAtOnce == 0 && turn.Spent()) {
+			write()
+			held = 0
+		}
+	}
+	return held
+}
+
+// writeMessages writes the messages that wait in the session of a client. It gathers the packets
+// without a lock of the connection, because the session may call an Authorizer.
+func (s *Server) writeMessages(conn *connection, write func()) {
+	if !conn.outbox.takeMessages() {
+		return
+	}
+	room := heldRooms.Get().(*[heldRoom]byte)
+	defer heldRooms.Put(room)
+	more := true
+	for n := 0; more && !conn.isClosed(); n++ {
+		if n == writesAtOnce {
+			conn.outbox.Wake() // goes on when the others have written
+			return
+		}
+		conn.outbox.turn.Begin()
+		var gathered []byte
+		gathered, more = conn.session.Append(conn.outbox, room[:0], heldEnough)
+		if len(gathered) == 0 {
+			return
+		}
+		conn.holdBack(func(held []byte) []byte { return append(held, gathered...) })
+		write()
+	}
+}
+
+// What follows writes to the socket.
+
+// socketBuffer is how many bytes the kernel may hold for a connection in each direction. Linux doubles
+// the number, for its own overhead. By itself it lets a buffer grow to megabytes, and keeps them for a
+// client that does not read. With 32 KiB, packets of 1 MiB took a hundred times as long on loopback,
+// whose segments have 64 KiB.
+const socketBuffer = 128 << 10
+
+// boundBuffers bounds the buffers of a socket. A connection in memory has none.
+func boundBuffers(conn net.Conn) {
+	if socket, ok := conn.(interface {
+		SetReadBuffer(bytes int) error
+		SetWriteBuffer(bytes int) error
+	}); ok {
+		_ = socket.SetReadBuffer(socketBuffer) // fails on a closed connection only
+		_ = socket.SetWriteBuffer(socketBuffer)
+	}
+}
+
+// remoteOf returns the remote address of a connection, or one without a name if it has none.
+func remoteOf(conn net.Conn) net.Addr {
+	if remote := conn.RemoteAddr(); remote != nil {
+		return remote
+	}
+	return new(net.IPAddr)
+}
+
+// closeSocket closes a connection without an alert of TLS, which could block.
+func closeSocket(conn net.Conn) {
+	if encrypted, ok := conn.(*tls.Conn); ok {
+		conn = encrypted.NetConn()
+	}
+	_ = conn.Close() // the connection is over even if this fails
+}
+
+// send writes a whole packet, after those that are held back.
+func (c *connection) send(packet []byte) error {
+	c.holdBack(func(held []byte) []byte { return append(held, packet...) })
+	return c.flush()
+}
+
+const (
+	// heldRoom is the usual room for packets that are held back, in bytes.
+	heldRoom = 32 << 10
+	// heldEnough is how many bytes are written without waiting for more.
+	heldEnough = heldRoom / 2
+)
+
+// heldRooms has arrays for connections that hold packets back. Idle ones need none.
+var heldRooms = sync.Pool{New: func() any { return new([heldRoom]byte) }}
+
+// holdBack lets encode append whole packets to those that will be written next, and returns how
+// many bytes it added. It does not write, and does not wait for a write: see flush.
+func (c *connection) holdBack(encode func(held []byte) []byte) (added int) {
+	c.holding.Lock()
+	defer c.holding.Unlock()
+	if c.held == nil {
+		c.held = heldRooms.Get().(*[heldRoom]byte)[:0]
+	}
+	before := len(c.held)
+	c.held = encode(c.held)
+	return len(c.held) - before
+}
+
+// flush writes the packets that are held back. If it fails, it closes the connection.
+func (c *connection) flush() error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.holding.Lock()
+	held := c.held
+	c.held = nil
+	c.holding.Unlock()
+	if held == nil {
+		return nil
+	}
+	err := c.write(held)
+	if cap(held) == heldRoom {
+		heldRooms.Put((*[heldRoom]byte)(held[:heldRoom]))
+	}
+	return err
+}
+
+// write writes, and closes the connection if that takes longer than writeTimeout. It is called
+// with writing locked.
+func (c *connection) write(p []byte) error {
+	deadline := time.Now().Add(writeTimeout)
+	if last := c.lastWriteBy.Load(); last != nil && last.Before(deadline) {
+		deadline = *last
+	}
+	_ = c.socket.SetWriteDeadline(deadline) // fails on a closed connection, as the write will
+	_, err := c.socket.Write(p)
+	if err != nil {
+		if errors.Is(err, os.ErrDeadlineExceeded) && c.lastWriteBy.Load() == nil {
+			c.why.CompareAndSwap(nil, endSlow)
+		}
+		c.close()
+	}
+	return err
 }

@@ -6,6 +6,8 @@ import (
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/internal/shown"
+	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/statestore"
@@ -54,10 +56,10 @@ func copyProperty(where *string, p *mqtt.Publish, name string) *string {
 	return where
 }
 
-// handle applies a request, whose reply leaves by the outbox of the connection: at once or after a commit. If
-// the message is not a request by the rules of the protocol, or the store cannot take it, handle drops it and
-// returns what to say in the acknowledgement.
-func (s *Server) handle(conn *connection, r request) *mqtt.Refusal {
+// request applies a request, whose reply leaves by the outbox of the connection: at once or after a commit. If
+// the message is not a request by the rules of the protocol, or the store cannot take it, it is dropped, and
+// request returns what to say in the acknowledgement.
+func (s *Server) request(conn *connection, r request) *mqtt.Refusal {
 	dropped := s.checkRequest(conn, r)
 	if dropped == "" {
 		dropped = s.reserve(conn, r.responseTopic)
@@ -66,41 +68,116 @@ func (s *Server) handle(conn *connection, r request) *mqtt.Refusal {
 		conn.readTurn.End() // drop may disconnect the client, and wait for that
 		return s.drop(conn, dropped)
 	}
-	return s.apply(conn, r)
-}
-
-// apply applies a request that checkRequest has passed.
-func (s *Server) apply(conn *connection, r request) *mqtt.Refusal {
-	command := s.parse(conn, r)
-	s.describe(conn, &r, &command)
-	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
-		command = command.Deny()
-	}
+	command := s.command(conn, &r)
 	command.Willed = s.endsWith(conn, &command)
-	answer := s.newReply(&r, &command)
-	admitted, fault := s.makeRoom(conn, &r, answer)
-	if fault != nil {
+	answer := conn.newReply(&r, command.Key)
+	if fault := conn.admitRequest(&r, answer); fault != nil {
 		return fault
 	}
-	to, present := answer.to, answer.bytes // from now on the answer may be gone
-	reply, now := s.engine.Submit(command, answer.arrive)
-	admitted()
-	s.note(conn, &command, reply)
-	if to != nil {
-		s.makeRoomForValue(conn, to, present, envelope.ValueCost(command.Key, &reply))
+	reply, fault := s.submit(conn, command, answer.arrive)
+	if conn.journalTurn != nil {
+		conn.journalTurn()
+		conn.journalTurn = nil
+	}
+	if value := envelope.ValueCost(command.Key, &reply); value > 0 {
+		conn.outbox.overdraw(value)
 	}
 	if s.behind.Load() != nil {
 		conn.waitOutsideTurn(func() bool { s.letRead(); return true })
 	}
-	if now && reply.Outcome == statestore.Expired {
-		answer.cancel()
-		return s.drop(conn, DroppedExpired)
+	return fault
+}
+
+// command returns the command in a request that arrives now, with the decision whether the user may give it.
+func (s *Server) command(conn *connection, r *request) statestore.Command {
+	command := s.parse(conn, r)
+	command.Arrived = s.engine.Elapsed()
+	command.User, command.Will = conn.identity.User, r.isWill
+	if r.forced != nil {
+		command.Forced = strings.Clone(shown.Cut(*r.forced))
 	}
-	return nil
+	if command.Err() == nil && !s.options.Authorizer.Authorize(conn.identity, command.Verb, command.Key) {
+		command = command.Deny()
+	}
+	return command
+}
+
+// submit gives a command to the store, and notes what becomes of it.
+func (s *Server) submit(
+	conn *connection, command statestore.Command, done func(statestore.Reply),
+) (statestore.Reply, *mqtt.Refusal) {
+	reply, now := s.engine.Submit(command, done)
+	conn.seen.Answered(&command, &reply, time.Now())
+	s.events.Answered(&command, &reply, conn.remote)
+	switch reply.Err {
+	case protocol.NotAuthorized, protocol.LockRule, protocol.FencingTokenNeverIssued:
+		s.log(lineDenied, "client", logs.Name(conn.identity.Client), "user", logs.Name(conn.identity.User), "remote", conn.remote,
+			"verb", command.Verb.String(), "key", logs.Name(command.Key), "reason", reply.Err.Error())
+	}
+	if now && reply.Outcome == statestore.Expired {
+		return reply, s.drop(conn, DroppedExpired)
+	}
+	return reply, nil
+}
+
+// answered counts a reply of the store.
+func (s *Server) answered(reply statestore.Reply) {
+	if reply.Outcome != statestore.Expired { // which is not sent
+		s.count(func(stats *Stats) { stats.Requests++ })
+	}
+}
+
+const (
+	// assuredRequest and assuredReplies bound what the store takes though too much waits for a commit: a
+	// request of so many bytes, of a connection for which no more replies wait. So 10,000 connections can add
+	// some 40 MB to what waits. A renewal needs no commit: it must not wait for the changes of other clients
+	// while a disk is slow.
+	assuredRequest = 1 << 10
+	assuredReplies = 3
+)
+
+const (
+	connectionEnded = "the connection ended before the store could take the request"
+	storeStopped    = "the store has stopped; it did not take the request"
+)
+
+// admitRequest takes room for a request and its reply, and waits if too much waits: for the connection, or for
+// a commit. It returns a fault if the connection or the store ends before.
+func (c *connection) admitRequest(r *request, answer *pendingReply) *mqtt.Refusal {
+	s, o := c.server, c.outbox
+	if !o.reserveReply(answer.bytes, s.options.Store.DedupWindow) && !c.waitOutsideTurn(func() bool {
+		return o.awaitReply(answer.bytes, s.options.Store.DedupWindow)
+	}) {
+		return refusal(mqtt.ImplementationError, connectionEnded)
+	}
+	assured := len(r.Payload) <= assuredRequest && o.awaitedReplies() <= assuredReplies
+	if s.engine.HasRoom() && s.journalTurns.Waiting() == 0 || assured || c.waitOutsideTurn(c.awaitJournal) {
+		return nil
+	}
+	o.release(packet{reply: answer})
+	return refusal(mqtt.ImplementationError, storeStopped)
+}
+
+// awaitJournal waits until not too much waits for a commit, and reports false if the connection or the store
+// ends before. Users take turns, and clients without a user by their addresses, so that one with a thousand
+// connections does not keep the others waiting. A turn ends when the store has the request, so that no more
+// goes in than there is room for.
+func (c *connection) awaitJournal() bool {
+	source := c.identity.User
+	if source == "" {
+		source = unauthenticated.SourceOf(remoteOf(c.socket)).String()
+	}
+	end, err := c.server.journalTurns.Acquire(c.open, source)
+	if err == nil && c.server.engine.Room(c.open) != nil {
+		end()
+		return false
+	}
+	c.journalTurn = end
+	return err == nil
 }
 
 // parse parses the command in a request that arrives now.
-func (s *Server) parse(conn *connection, r request) statestore.Command {
+func (s *Server) parse(conn *connection, r *request) statestore.Command {
 	asked := statestore.Request{
 		Client:       conn.identity.Client,
 		Payload:      r.Payload,
@@ -154,7 +231,7 @@ func (s *Server) reserve(conn *connection, topic string) DropReason {
 func (s *Server) drop(conn *connection, why DropReason) *mqtt.Refusal {
 	s.count(func(stats *Stats) { stats.Dropped[why]++ })
 	conn.seen.Dropped()
-	s.drops.Log("client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", string(why))
+	s.log(lineDropped, "client", logs.Name(conn.identity.Client), "remote", conn.remote, "reason", string(why))
 	if why == DroppedForbiddenTopic {
 		conn.refusePacket(refusal(mqtt.NotAuthorized, string(why)))
 	}

@@ -14,15 +14,13 @@ import (
 
 	"github.com/tenurelock/tenure/internal/engine"
 	"github.com/tenurelock/tenure/internal/loglimit"
-	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/semaphore"
 	"github.com/tenurelock/tenure/internal/unauthenticated"
 	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
-	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
-	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/server/internal/sharedquota"
 )
 
 const (
@@ -31,18 +29,6 @@ const (
 	writeTimeout = 5 * time.Second
 	// disconnectTimeout bounds a DISCONNECT to a client that may not be reading.
 	disconnectTimeout = time.Second
-	// takeOverTimeout is how long a connection may take to deliver its DISCONNECT when its
-	// client has opened another one.
-	takeOverTimeout = 50 * time.Millisecond
-	// defaultKeepAlive, in seconds, is for a client that asks for none: without one, the server
-	// would not notice that it is gone.
-	defaultKeepAlive = 60
-	// maxSessionExpiry bounds, in seconds, how long the session of a client that is gone
-	// is kept.
-	maxSessionExpiry = 3600
-	// maxKeepAlive bounds, in seconds, the keep-alive of a client of MQTT 5. CONNACK tells the
-	// client.
-	maxKeepAlive = 300
 )
 
 // Server is a broker with a state store. Its methods are safe for concurrent use.
@@ -51,55 +37,70 @@ type Server struct {
 	logger   *slog.Logger
 	engine   *engine.Engine
 	listener *listener
-	messages *pubsub.Broker // passes ordinary messages on
-	quotas   quotas
+	messages *pubsub.Broker     // passes ordinary messages on
+	outgoing *sharedquota.Quota // what waits to be written, and replies that wait for a commit
+	arriving *sharedquota.Users // large packets that are not handled
 
 	processors *fairqueue.Scheduler // the turns in which packets are processed
 	writers    *fairqueue.Scheduler // the turns in which connections are written to
 
-	topics access.TopicAuthorizer // nil: ordinary topics are open to all
+	topics    access.TopicAuthorizer          // nil: ordinary topics are open to all
+	certified bool                            // each certificate of a client is verified when its handshake is over
+	checks    *semaphore.Fair[netip.Prefix]   // held for each call of Authenticator
+	lines     [len(lineTexts)]*loglimit.Lines // of the log
+	seen      *events.Clients
+	events    *events.Log
 
 	replyProperties        []byte       // encoded; what all replies of the store have
 	notificationProperties []byte       // encoded; what all notifications of the store have
 	seed                   maphash.Seed // of response topics
+	clientIDTimeout        time.Duration
 
-	clientIDs *clientIDs // locked while a connection is established or a session ends
-
-	began time.Time // when the server began to answer; constant from then on
-
-	once     sync.Once   // Serve or Close, whichever comes first
-	stopping atomic.Bool // no Will is applied from now on
-
-	certified bool // each certificate of a client is verified when its handshake is over
-
-	checks   *semaphore.Fair[netip.Prefix] // held for each call of Authenticator
-	refusals *loglimit.Lines
-	drops    *loglimit.Lines
-	denials  *loglimit.Lines
-	slow     *loglimit.Lines
-	notKept  *loglimit.Lines // sessions that end with their connections, by Limits.SessionsPerUser
-
-	refusedSubscriptions *loglimit.Lines
-	panics               *loglimit.Lines
-	seen                 *events.Clients
-	log                  *events.Log
+	tasks    sync.WaitGroup // goroutines of Serve, and of replies to Wills
+	began    time.Time      // when the server began to answer; constant from then on
+	once     sync.Once      // Serve or Close, whichever comes first
+	stopping atomic.Bool    // no Will is applied from now on
 
 	running      context.Context         // until the server stops: for Wills that wait for a commit
 	stop         context.CancelFunc      // ends running
 	journalTurns *semaphore.Fair[string] // of requests that wait for room before a slow journal, by user or address
-
-	willReplies *outbox // replies to Wills on topics that other clients may read
-
-	latest [statestore.Documented + 1]*sharedNotification // the latest change, in each dialect; guarded by the engine's lock
-	behind atomic.Pointer[outbox]                         // the latest that was more than a quarter full; nil: none
+	behind       atomic.Pointer[outbox]  // the latest that was behind; nil: none
 
 	mu        sync.Mutex
 	clients   map[string]*client // by client id
+	ids       map[string]*idLock // by client id
 	connected int                // of clients
-	kept      map[string]int     // by user: sessions of clients that are away
 	stats     Stats              // but Connected
 	restored  []string           // clients with a session in the journal, which may come back
 }
+
+// The kinds of log lines that clients can cause. Each has a bounded rate.
+const (
+	lineRefused = iota
+	lineClosed
+	lineNotAccepted
+	lineFault
+	lineDropped
+	lineDenied
+	lineSubscription
+	lineSlow
+	linePanic
+)
+
+var lineTexts = [...]string{
+	lineRefused:      "refused a connection",
+	lineClosed:       "closed a connection",
+	lineNotAccepted:  "cannot accept a connection",
+	lineFault:        "ended a connection for what its client sent",
+	lineDropped:      "dropped a request",
+	lineDenied:       "refused a request",
+	lineSubscription: "refused a subscription",
+	lineSlow:         "disconnected a client that did not read what was written to it",
+	linePanic:        "the server recovered from a panic",
+}
+
+// log writes a line of a kind, or counts it.
+func (s *Server) log(line int, attributes ...any) { s.lines[line].Log(attributes...) }
 
 // New is Open with a context that does not end.
 func New(options Options) (*Server, error) { return Open(context.Background(), options) }
@@ -121,48 +122,51 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s := &Server{
-		options:              options,
-		logger:               options.Logger,
-		clientIDs:            newClientIDs(),
-		clients:              make(map[string]*client),
-		kept:                 make(map[string]int),
-		stats:                Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
-		seed:                 maphash.MakeSeed(),
-		messages:             pubsub.New(options.messageLimits()),
-		quotas:               newQuotas(&options.Limits),
-		journalTurns:         semaphore.New(1, math.MaxInt, unlimited), // each connection waits with one request
-		processors:           fairqueue.New(0),
-		writers:              fairqueue.New(0),
-		notKept:              loglimit.NewLines(options.Logger, slog.LevelWarn, "a session was not kept: its user has as many as it may"),
-		refusedSubscriptions: loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a subscription"),
-		panics:               loglimit.NewLines(options.Logger, slog.LevelError, "the server recovered from a panic"),
-		log:                  events.NewLog(options.Logger),
-		refusals:             loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a connection"),
-		drops:                loglimit.NewLines(options.Logger, slog.LevelWarn, "dropped a request"),
-		denials:              loglimit.NewLines(options.Logger, slog.LevelWarn, "refused a request"),
-		slow:                 loglimit.NewLines(options.Logger, slog.LevelWarn, "disconnected a client that did not read what was written to it"),
+		options:         options,
+		logger:          options.Logger,
+		clients:         make(map[string]*client),
+		ids:             make(map[string]*idLock),
+		stats:           Stats{Dropped: make(map[DropReason]uint64), Refused: make(map[RefusalReason]uint64)},
+		seed:            maphash.MakeSeed(),
+		messages:        pubsub.New(options.messageLimits()),
+		outgoing:        sharedquota.New(options.Limits.AllOutgoingBytes),
+		arriving:        sharedquota.NewUsers(options.Limits.AllArrivingBytes),
+		journalTurns:    semaphore.New(1, math.MaxInt, unlimited), // each connection waits with one request
+		processors:      fairqueue.New(0),
+		writers:         fairqueue.New(0),
+		events:          events.NewLog(options.Logger),
+		clientIDTimeout: clientIDTimeout,
+	}
+	for line, text := range lineTexts {
+		level := slog.LevelWarn
+		if line == linePanic || line == lineNotAccepted {
+			level = slog.LevelError
+		}
+		s.lines[line] = loglimit.NewLines(options.Logger, level, text)
 	}
 	if options.TLS != nil {
 		s.options.TLS = options.TLS.Clone()
 		s.certified = unauthenticated.RestrictTLS(s.options.TLS)
 	}
 	var err error
-	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
+	began := time.Now()
+	if s.engine, err = engine.Open(ctx, options.Store, options.Journal, s.deliver); err != nil {
 		return nil, fmt.Errorf("server: %w", err)
+	}
+	if options.Journal != nil {
+		options.Logger.Info("loaded the journal", "keys", s.engine.Usage().Keys, "took", time.Since(began))
 	}
 	s.seen = events.NewClients(s.engine.RestoredUntil())
-	s.replyProperties = encodeReplyProperties(s.engine.Identity())
-	s.notificationProperties = encodeNotificationProperties(s.engine.Identity())
+	s.encodeProperties(s.engine.Identity())
 	s.engine.BetweenDeliveries(s.letRead)
-	socket, err := options.listen()
-	if err != nil {
-		return nil, fmt.Errorf("server: %w", err)
+	socket := options.Listener
+	if socket == nil {
+		if socket, err = net.Listen("tcp", options.Addr); err != nil {
+			return nil, fmt.Errorf("server: %w", err)
+		}
 	}
-	s.listener = newListener(socket, &options, s.countRefused)
+	s.listener = newListener(s, socket)
 	s.running, s.stop = context.WithCancel(context.Background())
-	s.willReplies = newOutbox(options.Limits.OutgoingBytes, s.quotas.outgoing, s.processors, s.writers)
-	s.willReplies.begin(s.publishWillReplies)
-	s.listener.connect = s.newConnection
 	// At most half of the unauthenticated connections may wait for a check, so that there is
 	// always one that can be dropped for a new one.
 	auth := s.listener.auth
@@ -174,17 +178,6 @@ func Open(ctx context.Context, options Options) (*Server, error) {
 }
 
 func unlimited(string) int { return math.MaxInt }
-
-// listen returns the socket on which a server with these options listens.
-func (o *Options) listen() (socket net.Listener, err error) {
-	socket = o.Listener
-	if socket == nil {
-		if socket, err = net.Listen("tcp", o.Addr); err != nil {
-			return nil, err
-		}
-	}
-	return socket, nil
-}
 
 // Addr returns the address on which the server listens.
 func (s *Server) Addr() net.Addr { return s.listener.socket.Addr() }
@@ -212,7 +205,6 @@ func (s *Server) Close() error {
 	s.once.Do(func() {
 		s.stop()
 		s.listener.stop()
-		s.willReplies.close()
 		s.closeLogs()
 	})
 	return nil
@@ -220,16 +212,15 @@ func (s *Server) Close() error {
 
 func (s *Server) serve(ctx context.Context) error {
 	expiry, stopExpiry := context.WithCancel(context.Background())
-	var tasks sync.WaitGroup
 	stored := make(chan error, 1)
-	tasks.Go(func() { stored <- s.engine.Run(expiry) })
+	s.tasks.Go(func() { stored <- s.engine.Run(expiry) })
 	s.began, s.restored = time.Now(), s.engine.RestoredClients()
-	tasks.Go(func() { eachSecond(expiry, s.endSessions) })
-	tasks.Go(func() { eachSecond(expiry, s.publishDueWills) }) // of its own, because ending many sessions takes long
+	s.tasks.Go(func() { s.sweepSessions(expiry) })
 	s.engine.Begin()
 	s.listener.start()
 	s.logger.Info("listening", "address", s.Addr().String())
-	s.logger.Info("limits", s.options.bounds()...)
+	s.logger.Info("limits", "memory", s.options.MaxMemory, "clients", s.options.MaxClients,
+		"store", fmt.Sprintf("%+v", s.options.Store), "others", fmt.Sprintf("%+v", s.options.Limits))
 	var failure error
 	select {
 	case <-ctx.Done():
@@ -238,7 +229,7 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 	s.shutdown()
 	stopExpiry() // only now, so that what was applied until the end is committed
-	tasks.Wait()
+	s.tasks.Wait()
 	if failure == nil {
 		failure = <-stored
 	}
@@ -252,29 +243,25 @@ func (s *Server) serve(ctx context.Context) error {
 
 // closeLogs logs how often lines were left out. It is called when no connection is left.
 func (s *Server) closeLogs() {
-	for _, limiter := range []*loglimit.Lines{s.refusals, s.drops, s.denials, s.slow, s.notKept, s.refusedSubscriptions, s.panics} {
-		limiter.Close()
+	for _, lines := range s.lines {
+		lines.Close()
 	}
-	s.log.Close()
+	s.events.Close()
 }
 
-// shutdown disconnects all clients. They get "server shutting down" after a failure of the journal too:
-// "server unavailable" is for CONNACK only.
+// shutdown disconnects all clients.
 func (s *Server) shutdown() {
 	s.stopping.Store(true)
 	s.stop()
 	s.listener.stopAccepting()
 	var disconnects sync.WaitGroup
-	var open []*connection
-	s.eachClient(func(c *client) {
-		if c.conn != nil {
-			open = append(open, c.conn)
+	s.mu.Lock()
+	for _, c := range s.clients {
+		if conn := c.conn; conn != nil {
+			disconnects.Go(func() { conn.end(endStopped) })
 		}
-	})
-	for _, conn := range open {
-		disconnects.Go(func() { conn.disconnect(refusal(mqtt.ShuttingDown, "server shutting down")) })
 	}
+	s.mu.Unlock()
 	disconnects.Wait()
 	s.listener.stop()
-	s.willReplies.close()
 }

@@ -1,21 +1,16 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
-	"net/http"
 	"os"
-	"path/filepath"
-	"regexp"
+	"os/exec"
 	"runtime"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -27,6 +22,7 @@ import (
 	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/statestore"
@@ -143,34 +139,6 @@ func TestInvariant42ShutdownIsCleanUnderEveryKindOfClient(t *testing.T) {
 	testsupport.MustEndGoroutines(t, before)
 }
 
-func TestGarbageHarmsNoOtherClient(t *testing.T) {
-	address := testsupport.Start(t, server.Options{MaxPacketSize: 64 << 10})
-	p := testsupport.Connect(t, address, "p", nil)
-	for i, nonsense := range []string{
-		"", "\x00", "\x10", "\x10\xff\xff\xff\xff", "\x10\x7f", strings.Repeat("\x30", 1000),
-		"\x10\xff\xff\xff\x7f" + strings.Repeat("x", 1000), // a CONNECT of 256 MB, announced
-		"\x10\x0c\x00\x04MQTT\x09\x02\x00\x3c\x00\x00",     // a version that does not exist
-	} {
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = io.WriteString(conn, nonsense)
-		p.MustGet(fmt.Sprint(i), "")
-		_ = conn.Close()
-	}
-	for i, payload := range []string{"", "*", "*1", "*1000000000\r\n", "*1\r\n$-1\r\n", "*1\r\n*1\r\n$3\r\nGET\r\n", "$3\r\nGET\r\n", "PING\r\n"} {
-		request := p.Request()
-		request.Payload = []byte(payload)
-		if _, err := p.Publish(request); err != nil {
-			t.Fatal(err)
-		}
-		if got := string(p.Next().Payload); got != "-ERR syntax error\r\n" {
-			t.Errorf("payload %d, %q: %q", i, payload, got)
-		}
-	}
-}
-
 // serveTroubled runs a server on a failing listener. served receives the result of Serve.
 func serveTroubled(t *testing.T, trouble func(call int64) error) (l *testsupport.FailingListener, s *server.Server, stop func(), served <-chan error) {
 	t.Helper()
@@ -188,7 +156,7 @@ func serveTroubled(t *testing.T, trouble func(call int64) error) (l *testsupport
 
 func TestAFailureToAcceptDoesNotEndTheServer(t *testing.T) {
 	t.Parallel()
-	for _, failure := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ECONNABORTED, syscall.EINTR, errors.New("unheard of")} {
+	for _, failure := range []error{syscall.EMFILE, errors.New("unheard of")} {
 		t.Run(failure.Error(), func(t *testing.T) {
 			_, s, stop, served := serveTroubled(t, func(call int64) error {
 				if call%2 == 1 { // before the first connection, and between any two
@@ -234,91 +202,6 @@ func TestAFatalFailureToAcceptEndsServeWithIt(t *testing.T) {
 	testsupport.MustEndGoroutines(t, before)
 }
 
-// If every Accept fails at once, the server must not use up a processor.
-func TestAcceptIsNotRepeatedInABusyLoop(t *testing.T) {
-	began := time.Now()
-	l, _, stop, served := serveTroubled(t, func(int64) error { return testsupport.AcceptError(syscall.EMFILE) })
-	testsupport.Eventually(t, "Accept is called again", func() bool { return l.Calls.Load() >= 5 })
-	stop()
-	testsupport.MustReturn(t, served, nil)
-	// Only an upper bound: on any machine there is a pause between two calls.
-	calls, elapsed := l.Calls.Load(), time.Since(began)
-	if limit := int64(elapsed/(10*time.Millisecond)) + 2; calls > limit {
-		t.Errorf("%d calls of Accept in %v", calls, elapsed)
-	}
-}
-
-// patiently is a listener with connections that never time out.
-type patiently struct{ net.Listener }
-
-func (l patiently) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return undated{conn}, nil
-}
-
-type undated struct{ net.Conn }
-
-func (undated) SetDeadline(time.Time) error { return nil }
-
-func (undated) SetReadDeadline(time.Time) error { return nil }
-
-func (undated) SetWriteDeadline(time.Time) error { return nil }
-
-func TestShutdownReturnsUnderHalfOpenAndLeavingConnections(t *testing.T) {
-	const each = 100
-	for range 3 {
-		before := runtime.NumGoroutine()
-		s, err := server.New(server.Options{Listener: patiently{testsupport.Listen(t)}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		served := make(chan error, 1)
-		go func() { served <- s.Serve(ctx) }()
-		address := s.Addr().String()
-		var conns []net.Conn
-		for i := range each {
-			conns = append(conns, testsupport.DialTCP(t, address)) // says nothing
-			half := testsupport.DialTCP(t, address)
-			packet := testsupport.EncodeConnect("half", nil)
-			testsupport.Send(t, half, string(packet[:1+i%(len(packet)-1)]))
-			conns = append(conns, half)
-		}
-		leaving := make([]*testsupport.PacketClient, each)
-		for i := range leaving {
-			leaving[i] = testsupport.DialPacketClient(t, address, fmt.Sprint("leaving-", i), nil)
-			conns = append(conns, leaving[i].Conn)
-		}
-		testsupport.Eventually(t, "all are accepted", func() bool { return s.Sockets() == 3*each })
-		var group sync.WaitGroup
-		begin := make(chan struct{})
-		for i, c := range leaving {
-			group.Go(func() {
-				await.Receive(begin)
-				if i%2 == 0 {
-					_, _ = c.Conn.Write([]byte{packets.DISCONNECT << 4, 0})
-				} else {
-					_ = c.Conn.Close()
-				}
-			})
-		}
-		group.Go(func() { await.Receive(begin); stop() })
-		close(begin)
-		testsupport.MustReturn(t, served, nil)
-		await.Done(group.Wait)
-		for _, conn := range conns {
-			_ = conn.Close()
-		}
-		if left := s.Sockets(); left > 0 {
-			t.Errorf("%d connections are left", left)
-		}
-		testsupport.MustEndGoroutines(t, before)
-	}
-}
-
 // Few clients show the reason in a DISCONNECT, so the log of the server has it too.
 func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -327,7 +210,7 @@ func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 	}{
 		"a retained message": {
 			rawmqtt.Message{Topic: "t", QoS: 1, ID: 7, Retain: true}.Packet(),
-			"this server retains no messages: publish without the retain flag, or start the server with --retain (Options.Retain) (MQTT reason code 0x9A)",
+			"this server retains no messages: publish without the retain flag (MQTT reason code 0x9A)",
 		},
 		"QoS 2": {
 			rawmqtt.Message{Topic: "t", QoS: 2, ID: 7}.Packet(),
@@ -352,41 +235,15 @@ func TestTheLogSaysWhyAClientWasDisconnected(t *testing.T) {
 	}
 }
 
-func TestTheLogSaysThatAClientSpeaksTLSWhereThereIsNone(t *testing.T) {
-	log := new(logbuffer.Buffer)
-	address := testsupport.Start(t, server.Options{Logger: log.Logger()})
-	if conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}); err == nil {
-		_ = conn.Close()
-		t.Fatal("there is TLS")
-	}
-	testsupport.Eventually(t, "the log says it", func() bool {
-		return strings.Contains(log.String(), `reason="CONNECT: its flags are reserved: the client speaks TLS to an address that has none (MQTT reason code 0x81)"`)
-	})
-}
-
-func TestTheLogSaysThatAClientSpeaksHTTP(t *testing.T) {
-	log := new(logbuffer.Buffer)
-	address := testsupport.Start(t, server.Options{Logger: log.Logger()})
-	client := http.Client{Timeout: await.Patience}
-	defer client.CloseIdleConnections()
-	if answer, err := client.Get("http://" + address + "/metrics"); err == nil {
-		_ = answer.Body.Close()
-		t.Fatal("there is HTTP")
-	}
-	testsupport.Eventually(t, "the log says it", func() bool {
-		return strings.Contains(log.String(), "the first packet must be CONNECT: the client speaks HTTP")
-	})
-}
-
 // SUBACK has only a code for each filter, so the log has the reason.
 func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 	log := new(logbuffer.Buffer)
 	address := testsupport.Start(t, server.Options{Limits: server.Limits{Subscriptions: 2}, Logger: log.Logger()})
 	c := testsupport.DialRaw(t, address, "c") // and one to its response topic
 	for _, test := range []struct{ filter, reason string }{
-		{"$SYS/#", "nothing is published on topics that begin with $"},
-		{"clients/other/response", "the client may not read these topics"},
-		{"$share/g/#", "the client may not read every topic that the shared filter matches: a/# matches a too, # and + match clients/, and topics that begin with $ are not published"},
+		{"clients/other/response", "the client may not read these topics; none has messages that begins with $"},
+		{"$SYS/#", "the client may not read these topics; none has messages that begins with $"},
+		{"$share/g/#", "this server has no shared subscriptions"},
 		{"a", ""},
 		{"b", "the client has as many subscriptions as it may have: Options.Limits.Subscriptions, --max-subscriptions"},
 	} {
@@ -396,57 +253,6 @@ func TestTheLogSaysWhyASubscriptionIsRefused(t *testing.T) {
 		if logged := strings.Contains(log.String(), want); logged != (test.reason != "") {
 			t.Errorf("%s: the log is %s\nwant %s", test.filter, log.String(), want)
 		}
-	}
-}
-
-func TestTheLogSaysWhichLimitsFollowFromMaxMemory(t *testing.T) {
-	log := new(logbuffer.Buffer)
-	testsupport.Start(t, server.Options{MaxMemory: 64 << 20, Logger: log.Logger()})
-	testsupport.Eventually(t, "the log has the limits", func() bool {
-		return strings.Contains(log.String(), "msg=limits memory=67108864 clients=102 ") &&
-			strings.Contains(log.String(), " keys=16384 key-bytes=16777216 ")
-	})
-}
-
-// A program that embeds a server inherits these modules. The command line, metrics and
-// whatever else only the command tenure needs belong to the module cmd/tenure.
-func TestTheModuleRequiresOnlyWhatAServerNeeds(t *testing.T) {
-	allowed := []string{
-		"github.com/anishathalye/porcupine",             // tests: the checker of histories
-		"github.com/cenkalti/backoff/v4",                // the attached store's retries
-		"github.com/eclipse/paho.golang",                // the attached store's connection
-		"github.com/gofrs/flock",                        // the lock on the directory of a journal
-		"github.com/mochi-mqtt/server/v2",               // tests: a broker of others
-		"github.com/tenurelock/tenure",                  // the rules of the store
-		"github.com/tenurelock/tenure/contrib/tenurews", // tests: clients over WebSocket
-		"go.yaml.in/yaml/v3",                            // the file of users and rules
-		"golang.org/x/crypto",                           // bcrypt, for their passwords
-		"golang.org/x/sync",                             // the room of requests that wait in an attached store
-	}
-	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || filepath.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") || strings.HasPrefix(filepath.ToSlash(name), "internal/testsupport/") {
-			return err
-		}
-		code, err := os.ReadFile(name)
-		if strings.Contains(string(code), `"github.com/mochi-mqtt/`) {
-			t.Errorf("%s imports mochi, which is for tests", name)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile("go.mod")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var required []string
-	for _, match := range regexp.MustCompile(`(?m)^(?:require |\t)(\S+) v\S+$`).FindAllStringSubmatch(string(text), -1) {
-		required = append(required, match[1]) // lines that end with "// indirect" do not match
-	}
-	slices.Sort(required)
-	if !slices.Equal(required, allowed) {
-		t.Errorf("go.mod requires\n%q, want\n%q", required, allowed)
 	}
 }
 
@@ -487,4 +293,354 @@ func TestANotificationLeavesWithTheReplyThatCausesIt(t *testing.T) {
 	if writes := counted.writes.Load() - before; writes != renewals {
 		t.Errorf("%d writes for %d renewals", writes, renewals)
 	}
+}
+
+// fragile returns rules that panic while on is true: for the key "boom", the topic "boom", and reads of
+// the topic "aching" by the client "victim".
+func fragile(on *atomic.Bool) testsupport.Rules {
+	return testsupport.Rules{
+		Key: func(_ access.Identity, _ statestore.Verb, key string) bool {
+			if key == "boom" && on.Load() {
+				panic("the rules are broken")
+			}
+			return true
+		},
+		Topic: func(identity access.Identity, topic string, write bool) bool {
+			if on.Load() && (topic == "boom" && write || topic == "aching" && !write && identity.Client == "victim") {
+				panic("the rules are broken")
+			}
+			return true
+		},
+	}
+}
+
+func broken() *atomic.Bool {
+	on := new(atomic.Bool)
+	on.Store(true)
+	return on
+}
+
+// Each panic ends one connection, and nothing shared stays locked or taken: there are more panics than
+// turns and places.
+// Invariant 55: no sequence of bytes from one connection affects anything beyond it.
+func TestAPanicEndsTheConnectionThatCausedItAndNothingElse(t *testing.T) {
+	const often = 15 // more than are logged at once
+	for name, cause := range map[string]func(*testsupport.RawClient){
+		"a request": func(c *testsupport.RawClient) {
+			c.WriteString(string(testsupport.RequestWill(c.ID).Request("SET", "boom", "v")))
+		},
+		"a publication": func(c *testsupport.RawClient) {
+			c.WriteString(string(rawmqtt.Message{Topic: "boom", QoS: 1, ID: 5}.Packet()))
+		},
+		"a subscription": func(c *testsupport.RawClient) { c.WriteString(string(rawmqtt.SubscribeTo(5, 0, "aching"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log logbuffer.Buffer
+			authorizer := fragile(broken())
+			address, s := testsupport.StartServer(t, server.Options{
+				Authenticator: authorizer, Authorizer: authorizer, Logger: log.Logger(), Store: statestore.Options{Identity: "s"},
+			})
+			other := testsupport.WatchKey(t, address, "left")
+			for n := range often {
+				will := testsupport.RequestWill("victim", "SET", "left", fmt.Sprint(n))
+				will.Ts = testsupport.InAMinute()
+				will.User = "u"
+				c := will.Connect(t, address, "victim")
+				c.MustDo(t, 1, "+OK\r\n", "KEYNOTIFY", "watched")
+				cause(c)
+				for {
+					if _, err := c.Receive(); err != nil {
+						break
+					}
+				}
+				other.MustBeNotified("SET", "VALUE", fmt.Sprint(n))
+				testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+				if got := s.Usage().Store.Watches; got != 1 {
+					t.Errorf("%d watches are left", got)
+				}
+			}
+			if got := s.Stats(); got.Panics != often || got.AppliedWills != often {
+				t.Errorf("%+v", got)
+			}
+			if got := strings.Count(log.String(), "recovered from a panic"); got == 0 || got >= often || !strings.Contains(log.String(), "server_test.go:") {
+				t.Errorf("%d panics are logged: %.1000s", got, log.String())
+			}
+			again := testsupport.Connect(t, address, "victim", testsupport.As("u"))
+			if got := again.Do("SET", "left", "well"); got != "+OK\r\n" {
+				t.Error(got)
+			}
+			other.MustBeNotified("SET", "VALUE", "well")
+		})
+	}
+}
+
+// runtime.Goexit runs what is deferred, and returns to nothing. t.FailNow in the rules of a test calls it.
+func TestARuleThatEndsItsGoroutineEndsTheConnectionOnly(t *testing.T) {
+	rules := testsupport.Rules{Key: func(_ access.Identity, _ statestore.Verb, key string) bool {
+		if key == "exit" {
+			runtime.Goexit()
+		}
+		return true
+	}}
+	options := server.Options{Authenticator: rules, Authorizer: rules, Store: statestore.Options{Identity: "s"}}
+	address, s := testsupport.StartServer(t, options)
+	other := testsupport.WatchKey(t, address, "left")
+	for n := range 5 {
+		will := testsupport.RequestWill("victim", "SET", "left", fmt.Sprint(n))
+		will.Ts = testsupport.InAMinute()
+		will.User = "u"
+		c := will.Connect(t, address, "victim")
+		c.WriteString(string(will.Request("DEL", "exit")))
+		other.MustBeNotified("SET", "VALUE", fmt.Sprint(n))
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+		if got := s.Stats().Panics; got != uint64(n)+1 {
+			t.Errorf("after %d connections, %d panics", n+1, got)
+		}
+	}
+	other.MustGet("k", "")
+}
+
+// The Will is applied by the goroutine that recovered from the panic of the request.
+func TestAPanicInAWillAfterThatOfARequestEndsOnlyItsConnection(t *testing.T) {
+	authorizer := fragile(broken())
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	other := testsupport.Connect(t, address, "other", testsupport.As("u"))
+	for n := range 5 {
+		will := testsupport.RequestWill("victim", "DEL", "boom")
+		will.User = "u"
+		c := will.Connect(t, address, "victim")
+		c.WriteString(string(will.Request("DEL", "boom")))
+		testsupport.Eventually(t, "both panics are counted", func() bool { return s.Stats().Panics == 2*uint64(n+1) })
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+	}
+	other.MustGet("k", "")
+}
+
+// nowhere is a listener with connections that have no remote address, as net.Conn allows.
+type nowhere struct{ net.Listener }
+
+func (l nowhere) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return distant{conn, nil}, err
+}
+
+func TestAConnectionWithoutRemoteAddressIsServedAndRefused(t *testing.T) {
+	t.Parallel()
+	address, s := testsupport.StartServer(t, server.Options{Listener: nowhere{testsupport.Listen(t)}, MaxUnauthenticated: 1})
+	testsupport.DialTCP(t, address)
+	testsupport.DialTCP(t, address)
+	testsupport.Eventually(t, "the first is dropped for the second", func() bool { return s.Stats().RefusedConnections == 1 })
+	testsupport.Connect(t, address, "c", nil).MustGet("k", "")
+}
+
+// fragileListener returns connections that panic when the server writes the text to them.
+type fragileListener struct {
+	net.Listener
+	text string
+}
+
+func (l fragileListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return fragileConn{conn, l.text}, err
+}
+
+type fragileConn struct {
+	net.Conn
+	text string
+}
+
+func (c fragileConn) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(c.text)) {
+		panic("the connection is broken")
+	}
+	return c.Conn.Write(p)
+}
+
+// A goroutine of the receiver's connection writes notifications.
+func TestAPanicInTheGoroutineThatWritesEndsItsConnectionOnly(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Listener: fragileListener{testsupport.Listen(t), "the text"}})
+	other := testsupport.Connect(t, address, "other", nil)
+	for n := range 5 {
+		victim := testsupport.WatchKey(t, address, "k")
+		if got := other.Do("SET", "k", fmt.Sprint("the text ", n)); got != "+OK\r\n" {
+			t.Fatal(got)
+		}
+		victim.MustBeGone()
+		testsupport.Eventually(t, "the connection is forgotten", func() bool { return s.Stats().Connected == 1 })
+		if got := s.Stats().Panics; got != uint64(n)+1 {
+			t.Errorf("after %d connections, %d panics", n+1, got)
+		}
+	}
+	if got := s.Usage().Store.Watches; got != 0 {
+		t.Errorf("%d watches are left", got)
+	}
+}
+
+// careless is an Authenticator that panics for one client.
+type careless struct{ testsupport.Rules }
+
+func (careless) Authenticate(c access.Credentials) error {
+	if c.Client == "victim" {
+		panic("the passwords are gone")
+	}
+	return nil
+}
+
+func TestAnAuthenticatorThatPanicsTakesNoPlaceOfOthers(t *testing.T) {
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: careless{}, PasswordChecks: 1})
+	for range 5 {
+		if _, connack := (testsupport.ConnectPacket{ID: "victim", User: "u"}).TryConnect(t, address); connack != nil {
+			t.Errorf("CONNACK %x", connack)
+		}
+	}
+	testsupport.ConnectPacket{ID: "other", User: "u"}.Connect(t, address)
+	testsupport.Eventually(t, "the panics are counted", func() bool { return s.Stats().Panics == 5 })
+}
+
+// The goroutine of the publisher evaluates the rules about a receiver, and must survive their panic.
+func TestAPanicInADeliveryEndsTheConnectionOfTheReceiverOnly(t *testing.T) {
+	on := new(atomic.Bool)
+	authorizer := fragile(on)
+	address, s := testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	others := []*testsupport.RawClient{testsupport.ConnectPacket{ID: "a", User: "u"}.Connect(t, address), nil}
+	victim := testsupport.ConnectPacket{ID: "victim", User: "u", Resume: true, Expiry: 600}
+	c := victim.Connect(t, address)
+	others[1] = testsupport.ConnectPacket{ID: "z", User: "u"}.Connect(t, address)
+	publisher := testsupport.ConnectPacket{ID: "publisher", User: "u"}.Connect(t, address)
+	c.Subscribe("+")
+	for _, other := range others {
+		other.Subscribe("+")
+	}
+	on.Store(true)
+	publisher.MustPublish("aching", "while it is connected")
+	c.MustBeClosed()
+	testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 3 })
+	publisher.MustPublish("aching", "while it is away")
+	on.Store(false)
+	publisher.MustPublish("aching", "while all is well")
+	on.Store(true)
+	c = victim.Connect(t, address) // its goroutine that writes asks again
+	c.MustBeClosed()
+	if !c.Present {
+		t.Error("the session is gone")
+	}
+	testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 3 })
+	on.Store(false)
+	c = victim.Connect(t, address)
+	publisher.MustPublish("aching", "at last")
+	dropped := uint64(3)
+	if h := c.Next(); h.Payload == "while all is well" { // its connection was gone before the answer
+		c.Ack(h)
+		dropped--
+		h = c.Next()
+		c.Ack(h)
+	} else if h.Payload != "at last" {
+		t.Errorf("heard %q", h.Payload)
+	}
+	for _, other := range others {
+		other.MustReceive("while it is connected", "while it is away", "while all is well", "at last")
+	}
+	if got := s.Stats().Panics; got != 3 {
+		t.Errorf("%d panics", got)
+	}
+	if got := s.Stats().DroppedMessages["not readable"]; got != dropped {
+		t.Errorf("%d messages were not readable", got)
+	}
+}
+
+// A goroutine of the server publishes a delayed Will, or the connection that ends the session.
+func TestAPanicInADelayedWillHarmsNothing(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*testing.T, string){
+		"when it is due": func(*testing.T, string) {},
+		"when the session ends": func(t *testing.T, address string) {
+			testsupport.ConnectPacket{ID: "victim", User: "u"}.Connect(t, address)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on := new(atomic.Bool)
+			authorizer := fragile(on)
+			options := server.Options{Authenticator: authorizer, Authorizer: authorizer}
+			delay := uint32(600)
+			if name == "when it is due" {
+				delay = 1
+			}
+			address, s := testsupport.StartServer(t, options)
+			kept := testsupport.ConnectPacket{ID: "kept", User: "u", Expiry: 600}.Connect(t, address)
+			kept.Disconnect()
+			testsupport.Eventually(t, "one session is kept", func() bool { return s.Stats().Connected == 0 })
+			c := testsupport.ConnectPacket{ID: "victim", User: "u", Expiry: 600, Will: &rawmqtt.Message{
+				Topic: "boom", Payload: []byte("gone"), Properties: rawmqtt.Body{packets.PropWillDelayInterval}.Uint32(delay),
+			}}.Connect(t, address)
+			on.Store(true)
+			_ = c.Conn.Close()
+			testsupport.Eventually(t, "the victim is away", func() bool { return s.Stats().Connected == 0 })
+			end(t, address)
+			testsupport.Eventually(t, "the panic is counted", func() bool { return s.Stats().Panics == 1 })
+			testsupport.ConnectPacket{ID: "victim", User: "u"}.Connect(t, address)
+		})
+	}
+}
+
+// A store that panicked during a change must not go on. The test runs it in a child process.
+func TestAPanicInTheStoreEndsTheProcess(t *testing.T) {
+	const variable = "TENURE_TEST_PANIC_IN_STORE"
+	for _, where := range []string{"a request", "a delivery", "a Will"} {
+		t.Run(where, func(t *testing.T) {
+			if os.Getenv(variable) == where {
+				breakStore(t, where)
+				return
+			}
+			child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestAPanicInTheStoreEndsTheProcess$/^"+strings.ReplaceAll(where, " ", "_")+"$")
+			child.Env = append(os.Environ(), variable+"="+where)
+			type result struct {
+				output []byte
+				err    error
+			}
+			got := await.Result(func() result {
+				output, err := child.CombinedOutput()
+				return result{output, err}
+			})
+			if got.err == nil || !strings.Contains(string(got.output), "the state of the store is in doubt after a panic: half a change") {
+				t.Errorf("the process ended with %v:\n%.2000s", got.err, got.output)
+			}
+		})
+	}
+}
+
+// breakStore makes the store panic.
+func breakStore(t *testing.T, where string) {
+	var s *server.Server
+	on := new(atomic.Bool)
+	hurt := func() bool {
+		if on.Load() {
+			s.PanicInStore("half a change")
+		}
+		return true
+	}
+	authorizer := testsupport.Rules{
+		Key:   func(access.Identity, statestore.Verb, string) bool { return hurt() },
+		Topic: func(_ access.Identity, _ string, write bool) bool { return write == (where == "a delivery") || hurt() },
+	}
+	if where == "a Will" {
+		authorizer.Topic = nil
+	}
+	var address string
+	address, s = testsupport.StartServer(t, server.Options{Authenticator: authorizer, Authorizer: authorizer})
+	will := testsupport.RequestWill("p", "DEL", "k")
+	will.User = "u"
+	c := will.Connect(t, address, "p")
+	listener := testsupport.ConnectPacket{ID: "listener", User: "u"}.Connect(t, address)
+	listener.Subscribe("+")
+	on.Store(true)
+	switch where {
+	case "a request":
+		c.WriteString(string(will.Request("DEL", "k")))
+	case "a Will":
+		_ = c.Conn.Close()
+	case "a delivery":
+		c.WriteString(string(rawmqtt.Message{Topic: "news", QoS: 1, ID: 5}.Packet()))
+	}
+	listener.MustBeClosed()
+	t.Log("the server lives on")
 }

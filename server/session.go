@@ -2,11 +2,13 @@ package server
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
@@ -19,7 +21,6 @@ type client struct {
 	conn     *connection   // nil: it is away
 	lost     time.Time     // since when
 	expiry   time.Duration // how long its session is kept then
-	kept     bool          // its session counts in Server.kept
 	will     *ordinaryWill // waits for its delay; nil: none
 
 	// Hashes of the response topics that are reserved for it: of its requests, and of its latest Will.
@@ -38,12 +39,10 @@ func (s *Server) enter(conn *connection, cleanStart bool) (present bool) {
 	defer s.mu.Unlock()
 	c := s.clients[id]
 	if c == nil || cleanStart {
-		s.forgetLocked(id)
 		c = &client{identity: conn.identity}
 		s.clients[id] = c
 	} else {
 		present = true
-		s.uncountLocked(c)
 		c.will = nil // [MQTT-3.1.3-9]
 	}
 	c.conn, conn.client = conn, c
@@ -76,10 +75,8 @@ func (c *connection) sessionExpiry() time.Duration {
 // endConnection ends what the server keeps for a connection, and its session if that is not
 // kept. No other connection of the client is established before it returns.
 func (s *Server) endConnection(conn *connection) {
-	id, slow, expiry := conn.identity.Client, conn.slow.Load(), conn.sessionExpiry()
-	// If the client is back, its session does not count as one of a client that is away.
-	kept := expiry > 0 && (conn.replaced.Load() || s.keepSession(conn))
-	if !kept {
+	id, expiry, why := conn.identity.Client, conn.sessionExpiry(), conn.why.Load()
+	if expiry == 0 {
 		s.endSession(id, conn.readTurn)
 	} else {
 		s.engine.Disconnect(id)
@@ -87,36 +84,21 @@ func (s *Server) endConnection(conn *connection) {
 			conn.session.Detach(conn.outbox)
 		}
 	}
-	s.noteEnd(conn)
+	s.engine.Lost(id, conn.identity.User)
+	conn.seen.Go(why.shown)
 	s.mu.Lock()
 	conn.client.conn, conn.client.lost, conn.client.expiry = nil, time.Now(), expiry
 	s.connected--
-	if !kept {
-		s.forgetLocked(id)
+	if expiry == 0 {
+		delete(s.clients, id)
 	}
-	if slow {
+	if why == endSlow {
 		s.stats.SlowReaders++
 	}
 	s.mu.Unlock()
-	if slow {
-		s.slow.Log("client", logs.Name(id), "remote", conn.remote)
+	if why == endSlow {
+		s.log(lineSlow, "client", logs.Name(id), "remote", conn.remote)
 	}
-}
-
-// keepSession counts the session of a connection as one of a client that is away. It reports
-// false if the client's user has as many of these as Limits.SessionsPerUser allows.
-func (s *Server) keepSession(conn *connection) bool {
-	user, limit := conn.identity.User, s.options.Limits.SessionsPerUser
-	s.mu.Lock()
-	if conn.client.kept = s.kept[user] < limit; conn.client.kept {
-		s.kept[user]++
-		s.mu.Unlock()
-		return true
-	}
-	s.mu.Unlock()
-	s.notKept.Log("client", logs.Name(conn.identity.Client), "user", logs.Name(user), "limit", limit,
-		"hint", "raise Options.Limits.SessionsPerUser, --max-sessions-per-user, or let clients ask for no Session Expiry Interval")
-	return false
 }
 
 // endSession deletes what the server keeps for a session, except for its client in Server.clients: until it
@@ -127,27 +109,7 @@ func (s *Server) endSession(id string, turn *fairqueue.Place) {
 	if session, ok := s.messages.Find(id); ok {
 		session.End()
 	}
-	if will := s.takeDelayedWill(id); will != nil {
-		s.publishOrdinaryWill(will, turn) // its delay ends with the session at the latest [MQTT-3.1.2-8]
-	}
-}
-
-// forgetLocked removes a client, if there is one.
-func (s *Server) forgetLocked(id string) {
-	if c := s.clients[id]; c != nil {
-		s.uncountLocked(c)
-		delete(s.clients, id)
-	}
-}
-
-// uncountLocked ends what keepSession has begun.
-func (s *Server) uncountLocked(c *client) {
-	if user := c.identity.User; c.kept {
-		c.kept = false
-		if s.kept[user]--; s.kept[user] == 0 {
-			delete(s.kept, user)
-		}
-	}
+	s.publishDelayedWill(id, turn) // its delay ends with the session at the latest [MQTT-3.1.2-8]
 }
 
 // connectionOf returns the connection of a client, or nil.
@@ -160,31 +122,8 @@ func (s *Server) connectionOf(id string) *connection {
 	return nil
 }
 
-// userOf returns the user of a client that is connected or has a session.
-func (s *Server) userOf(id string) (user string, known bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.clients[id]; c != nil {
-		return c.identity.User, true
-	}
-	return "", false
-}
-
-// hasSession reports whether a client is connected or has a session.
-func (s *Server) hasSession(id string) bool {
-	_, known := s.userOf(id)
-	return known
-}
-
-// isFull reports whether as many clients as may be are connected or have a session.
-func (s *Server) isFull() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.clients) >= s.options.MaxClients
-}
-
-// eachSecond calls do about once a second, until ctx ends.
-func eachSecond(ctx context.Context, do func(now time.Time)) {
+// sweepSessions calls sweep once a second, until ctx ends.
+func (s *Server) sweepSessions(ctx context.Context) {
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	for {
@@ -192,93 +131,165 @@ func eachSecond(ctx context.Context, do func(now time.Time)) {
 		case <-ctx.Done():
 			return
 		case now := <-ticker.C:
-			do(now)
+			s.sweep(now)
 		}
 	}
 }
 
-// eachClient calls do with each client, and with mu locked.
-func (s *Server) eachClient(do func(*client)) {
+// dueLocked reports whether by now the session of a client has expired, or the delay of its Will.
+func (c *client) dueLocked(now time.Time) (expired, will bool) {
+	if c.conn != nil {
+		return false, false
+	}
+	return now.Sub(c.lost) > c.expiry, c.will != nil && !now.Before(c.will.due)
+}
+
+// sweep ends the sessions, publishes the Wills, and frees the messages, whose time is over [MQTT-3.1.2-23].
+func (s *Server) sweep(now time.Time) {
+	var due, ended []string
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, c := range s.clients {
-		do(c)
-	}
-}
-
-// endSessions ends the sessions, and frees the messages, that have expired by now [MQTT-3.1.2-23].
-func (s *Server) endSessions(now time.Time) {
-	var expired []*client
-	s.eachClient(func(c *client) {
-		if c.conn == nil && now.Sub(c.lost) > c.expiry {
-			expired = append(expired, c)
+	for id, c := range s.clients {
+		switch expired, will := c.dueLocked(now); {
+		case will:
+			due = append(due, id)
+		case expired:
+			ended = append(ended, id)
 		}
-	})
+	}
+	due = append(due, ended...) // later, because ending many sessions takes long
+	if now.Sub(s.began) >= restoredKept {
+		due = append(due, s.restored...)
+		s.restored = nil
+	}
+	s.mu.Unlock()
 	turn := s.processors.NewPlace()
-	for _, c := range expired {
-		s.expire(c, now, turn)
+	for _, id := range due {
+		s.sweepClient(id, now, turn)
 	}
 	s.messages.Sweep()
-	s.endRestoredSessions(now)
-}
-
-// expire ends a session. It does not wait while a connection of its client is being established: the
-// client resumes the session, or the next round finds it again.
-func (s *Server) expire(c *client, now time.Time, turn *fairqueue.Place) {
-	id := c.identity.Client
-	release, ok := s.clientIDs.tryLock(id)
-	if !ok {
-		return
-	}
-	defer release()
-	s.mu.Lock()
-	due := s.clients[id] == c && c.conn == nil && now.Sub(c.lost) > c.expiry
-	s.mu.Unlock()
-	if !due {
-		return // it came back, and may have left again since
-	}
-	s.endSession(id, turn)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forgetLocked(id)
 }
 
 // restoredKept is how long after its start a server keeps what its journal has about sessions of
 // clients that have not come back: the replies to requests that they may deliver again.
 const restoredKept = 10 * time.Minute
 
-// endRestoredSessions ends the sessions, in the store, of clients that have not come back in time
-// after the start. Nothing else is left of their sessions. What is left, the next round ends.
-func (s *Server) endRestoredSessions(now time.Time) {
-	if now.Sub(s.began) < restoredKept {
+// sweepClient is sweep for one client, or for one that has a session in the store only. It does nothing while a
+// connection of the client is being established: that goes on with the session, or a later round finds it again.
+// And no Will is published after a CONNACK [MQTT-3.1.3-9].
+func (s *Server) sweepClient(id string, now time.Time, turn *fairqueue.Place) {
+	unlock, ok := s.tryLockID(id)
+	if !ok {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.restored = append(s.restored, id)
 		return
 	}
+	defer unlock()
 	s.mu.Lock()
-	clients := s.restored
-	s.restored = nil
-	s.mu.Unlock()
-	var left []string
-	for _, client := range clients {
-		if !s.endRestoredSession(client) {
-			left = append(left, client)
-		}
+	expired, will := true, false
+	if c := s.clients[id]; c != nil { // it may have come back, and left again since
+		expired, will = c.dueLocked(now)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.restored = append(s.restored, left...)
+	s.mu.Unlock()
+	switch {
+	case expired:
+		s.endSession(id, turn)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.clients, id)
+	case will:
+		s.publishDelayedWill(id, turn)
+	}
 }
 
-// endRestoredSession ends the session of a client in the store, unless the client is back: then it
-// has a session, which ends as others do. It reports false while a connection of the client is
-// being established.
-func (s *Server) endRestoredSession(client string) (done bool) {
-	release, ok := s.clientIDs.tryLock(client)
-	if !ok {
-		return false
+// What follows locks client ids, so that connections of one client are established one after the other. A
+// connection locks its client id, for which it may wait, and then claims it. Lock and claim last until the
+// client has entered Server.clients, or the connection has ended.
+//
+// A lock excludes no other client id, even one that would own the same topics: otherwise a client
+// that connects again and again could make another one wait.
+
+// clientIDTimeout bounds how long a connection waits for an earlier one of its client.
+const clientIDTimeout = 5 * time.Second
+
+var (
+	errNewerWaits = errors.New("a newer connection of this client waits in place of this one")
+	errIDTimedOut = errors.New("an earlier connection of this client was not established, or not ended, in time")
+)
+
+// idLock is the lock of a client id that a connection, or sweep, has locked or waits for. Server.mu guards it.
+type idLock struct {
+	held    chan struct{} // has an item while the lock is held
+	users   int           // that hold it or wait for it
+	newest  context.CancelCauseFunc
+	claimed bool // by the connection that holds it
+}
+
+// lockID waits until no other connection has the client id, and returns the function that unlocks
+// it. It returns an error if ctx ends before, and for all but the latest of the connections that
+// wait: when a link fails and comes back, only the latest connection has a client at its other
+// end, and any other would be taken over at once. So at most one connection of a client waits,
+// however many it opens.
+func (s *Server) lockID(ctx context.Context, client string) (unlock func(), err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	s.mu.Lock()
+	id := s.ids[client]
+	if id == nil {
+		id = &idLock{held: make(chan struct{}, 1)}
+		s.ids[client] = id
 	}
-	defer release()
-	if !s.hasSession(client) {
-		s.engine.EndSession(client)
+	id.users++
+	if id.newest != nil {
+		id.newest(errNewerWaits)
 	}
-	return true
+	id.newest = cancel
+	s.mu.Unlock()
+	select {
+	case id.held <- struct{}{}:
+		return func() { s.unlockID(client, id, true) }, nil
+	case <-ctx.Done():
+		s.unlockID(client, id, false)
+		return nil, context.Cause(ctx)
+	}
+}
+
+// tryLockID is lockID for the server itself, which must not wait. It reports false if the client id is locked.
+func (s *Server) tryLockID(client string) (unlock func(), ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ids[client] != nil {
+		return nil, false
+	}
+	id := &idLock{held: make(chan struct{}, 1), users: 1}
+	id.held <- struct{}{}
+	s.ids[client] = id
+	return func() { s.unlockID(client, id, true) }, true
+}
+
+func (s *Server) unlockID(client string, id *idLock, held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id.users--; id.users == 0 {
+		delete(s.ids, client)
+	}
+	if held {
+		id.claimed = false
+		<-id.held
+	}
+}
+
+// collides reports whether another client, which is connecting or has a session, owns a level
+// below clients/ that this client would own too. This may have changed when it returns.
+func (s *Server) collides(client string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.collidesLocked(client)
+}
+
+// collidesLocked looks for the ids of which this one is the upper-case hex, or the reverse.
+func (s *Server) collidesLocked(client string) bool {
+	taken := func(id string) bool { return s.clients[id] != nil || s.ids[id] != nil && s.ids[id].claimed }
+	name, isHex := envelope.FromHexLevel(client)
+	return taken(envelope.HexLevel(client)) || isHex && taken(name)
 }

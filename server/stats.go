@@ -3,7 +3,9 @@ package server
 import (
 	"maps"
 
+	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/events"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
@@ -52,14 +54,9 @@ type MessageDropReason string
 
 // The reasons why a message is dropped.
 const (
-	// MessageConnectionFull: it has QoS 0, and as much waits for the connection as
-	// Limits.OutgoingBytes or Limits.AllOutgoingBytes allow.
-	MessageConnectionFull MessageDropReason = "connection full"
-	// MessageSessionFull: it has QoS 1, and as much waits in the session as
-	// Limits.SessionMessages or Limits.SessionBytes allow.
+	// MessageSessionFull: as much waits in the session as Limits.SessionMessages or Limits.SessionBytes allow.
 	MessageSessionFull MessageDropReason = "session full"
-	// MessageSessionsFull: it has QoS 1, and as much waits in all sessions as
-	// Limits.AllSessionBytes allows.
+	// MessageSessionsFull: as much waits in all sessions as Limits.AllSessionBytes allows.
 	MessageSessionsFull MessageDropReason = "sessions full"
 	// MessageExpired: its Message Expiry Interval was over before it could be sent.
 	MessageExpired MessageDropReason = "expired"
@@ -67,11 +64,6 @@ const (
 	MessageTooLarge MessageDropReason = "too large"
 	// MessageNotReadable: the subscriber may not read the topic.
 	MessageNotReadable MessageDropReason = "not readable"
-	// MessageNoReceiver: no member of a shared subscription could take it.
-	MessageNoReceiver MessageDropReason = "no receiver"
-	// MessageNotRetained: as much is retained as Limits.RetainedMessages or
-	// Limits.RetainedBytes allow.
-	MessageNotRetained MessageDropReason = "not retained"
 )
 
 // Stats counts what happened since the server was made.
@@ -110,16 +102,13 @@ type Usage struct {
 	// up.
 	Subscriptions     int
 	SubscriptionBytes int64
-	// WaitingMessages is how many messages of QoS 1 wait in sessions, and WaitingBytes their
+	// WaitingMessages is how many messages wait in sessions, and WaitingBytes their
 	// size.
 	WaitingMessages, WaitingBytes int64
 	// OutgoingBytes is what else waits to be written to connections, or will after a commit.
 	OutgoingBytes int64
-	// ArrivingBytes is the room taken for large packets that are not complete.
+	// ArrivingBytes is what large packets take that are not complete.
 	ArrivingBytes int64
-	// RetainedMessages is how many messages are retained, and RetainedBytes their size.
-	RetainedMessages int
-	RetainedBytes    int64
 }
 
 // Usage returns what the server holds now. It is cheap to call.
@@ -132,10 +121,8 @@ func (s *Server) Usage() Usage {
 		SubscriptionBytes: messages.SubscriptionBytes,
 		WaitingMessages:   messages.WaitingMessages,
 		WaitingBytes:      messages.WaitingBytes,
-		OutgoingBytes:     s.quotas.outgoing.Used(),
-		ArrivingBytes:     s.quotas.incoming.Used(),
-		RetainedMessages:  messages.RetainedMessages,
-		RetainedBytes:     messages.RetainedBytes,
+		OutgoingBytes:     s.outgoing.Used(),
+		ArrivingBytes:     s.arriving.Used(),
 	}
 }
 
@@ -149,23 +136,22 @@ func (s *Server) Stats() Stats {
 	stats.Dropped = maps.Clone(s.stats.Dropped)
 	stats.Refused = maps.Clone(s.stats.Refused)
 	stats.DroppedMessages = map[MessageDropReason]uint64{
-		MessageConnectionFull: dropped[pubsub.LinkFull],
-		MessageSessionFull:    dropped[pubsub.SessionFull],
-		MessageSessionsFull:   dropped[pubsub.TotalFull],
-		MessageExpired:        dropped[pubsub.Expired],
-		MessageTooLarge:       dropped[pubsub.TooLarge],
-		MessageNotReadable:    dropped[pubsub.Forbidden],
-		MessageNoReceiver:     dropped[pubsub.Absent],
-		MessageNotRetained:    dropped[pubsub.NotRetained],
+		MessageSessionFull:  dropped[pubsub.SessionFull],
+		MessageSessionsFull: dropped[pubsub.TotalFull],
+		MessageExpired:      dropped[pubsub.Expired],
+		MessageTooLarge:     dropped[pubsub.TooLarge],
+		MessageNotReadable:  dropped[pubsub.Forbidden],
 	}
 	return stats
 }
 
-func (s *Server) countRefused(why RefusalReason) {
+// refused counts a connection that is refused, and logs a line about it.
+func (s *Server) refused(why RefusalReason, line int, attributes ...any) {
 	s.count(func(stats *Stats) {
 		stats.RefusedConnections++
 		stats.Refused[why]++
 	})
+	s.log(line, attributes...)
 }
 
 // count changes the statistics.
@@ -174,3 +160,7 @@ func (s *Server) count(change func(*Stats)) {
 	defer s.mu.Unlock()
 	change(&s.stats)
 }
+
+// State returns what the status page of the server shows. It takes milliseconds, and holds up requests for
+// less than one. Values of leases, which may be secret, are a part of it.
+func (s *Server) State() activity.State { return events.State(s.engine, s.seen) }

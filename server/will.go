@@ -2,17 +2,38 @@ package server
 
 import (
 	"bytes"
+	"context"
+	"fmt"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/server/access"
+	"github.com/tenurelock/tenure/server/internal/envelope"
 	"github.com/tenurelock/tenure/server/internal/fairqueue"
 	"github.com/tenurelock/tenure/server/internal/logs"
 	"github.com/tenurelock/tenure/server/internal/pubsub"
 	"github.com/tenurelock/tenure/statestore"
 )
+
+// admitWill returns why the Will in a CONNECT is refused, or nil, and stores the Will with the
+// connection.
+func (s *Server) admitWill(conn *connection, will *mqtt.Publish) *mqtt.Refusal {
+	topic := string(will.Topic)
+	switch {
+	case will.QoS > 1:
+		return refusal(mqtt.QoSNotSupported, noQoS2) // [MQTT-3.2.2-12]
+	case topic == protocol.InvokeTopic:
+		return s.setWillRequest(conn, will)
+	case !s.mayLeaveWill(conn.identity, topic): // when the Will is due, the client can no longer be told
+		return refusal(mqtt.NotAuthorized, envelope.WillNotAllowed)
+	case will.Retain:
+		return refusal(mqtt.RetainNotSupported, noneRetained) // [MQTT-3.2.2-13]
+	}
+	setOrdinaryWill(conn, will)
+	return nil
+}
 
 // setWillRequest stores a Will that is a request with its connection. It refuses a Will that could never be
 // applied: when it is due, its client can no longer be told what is wrong.
@@ -25,7 +46,7 @@ func (s *Server) setWillRequest(conn *connection, asked *mqtt.Publish) *mqtt.Ref
 		CorrelationData: bytes.Clone(asked.CorrelationData),
 		Payload:         bytes.Clone(asked.Payload),
 	}
-	command, refused := s.checkWill(conn, will, asked.WillDelay)
+	command, refused := s.checkWill(conn, &will, asked.WillDelay)
 	if refused != nil {
 		return refusal(refused.Code, "a Will for the state store must be a valid request: "+refused.Reason)
 	}
@@ -43,60 +64,93 @@ func (s *Server) endsWith(conn *connection, command *statestore.Command) bool {
 
 // checkWill parses and checks a Will as a request, except for what can change (authorization, the
 // clock, fencing), which is checked when the Will is applied.
-func (s *Server) checkWill(conn *connection, will request, delay uint32) (command statestore.Command, refused *mqtt.Refusal) {
-	if why := s.checkRequest(conn, will); why != "" {
+func (s *Server) checkWill(conn *connection, will *request, delay uint32) (command statestore.Command, refused *mqtt.Refusal) {
+	if why := s.checkRequest(conn, *will); why != "" {
 		return command, refusal(codeOf(why), string(why))
 	}
-	if delay > 0 {
-		return command, mqtt.Refuse(mqtt.ImplementationError, "it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay)
-	}
 	command = s.parse(conn, will)
-	if err := command.Err(); err != nil {
-		return command, refusal(mqtt.ImplementationError, err.Error())
+	wrong := command.Err()
+	switch {
+	case delay > 0:
+		wrong = fmt.Errorf("it is applied when the connection ends, so its Will Delay Interval must be 0, not %d", delay)
+	case wrong != nil:
+	case command.Verb == statestore.VerbSet && will.timestamp == nil:
+		wrong = protocol.MissingTimestamp
+	case !isTimestamp(will.timestamp) || !isTimestamp(will.fencingToken):
+		wrong = protocol.MalformedTimestamp
 	}
-	if command.Verb == statestore.VerbSet && will.timestamp == nil {
-		return command, refusal(mqtt.ImplementationError, string(protocol.MissingTimestamp))
-	}
-	for _, text := range []*string{will.timestamp, will.fencingToken} {
-		if text == nil {
-			continue
-		}
-		if _, err := hlc.Parse(*text); err != nil {
-			return command, refusal(mqtt.ImplementationError, string(protocol.MalformedTimestamp))
-		}
+	if wrong != nil {
+		return command, refusal(mqtt.ImplementationError, wrong.Error())
 	}
 	return command, nil
 }
 
+func isTimestamp(text *string) bool {
+	if text == nil {
+		return true
+	}
+	_, err := hlc.Parse(*text)
+	return err == nil
+}
+
 // settleWill applies or publishes the Will of a connection that has ended, unless a normal DISCONNECT has
 // withdrawn it [MQTT-3.1.2-8, MQTT-3.1.2-10]. The goroutine that reads the connection calls it once, when it
-// has read everything else.
+// has read everything else. When the server stops, no Wills are applied: the package comment says why.
 func (c *connection) settleWill() error {
 	defer c.readTurn.End()
-	if c.ended != nil {
+	if c.why.Load() == endLeft || c.server.stopping.Load() {
+		return nil
+	}
+	if c.will != nil {
 		c.server.applyWill(c)
+	}
+	if c.ordinaryWill != nil {
 		c.server.publishOrDelayWill(c)
 	}
 	return nil
 }
 
+// willPatience bounds how long a Will waits while too much waits for a commit. The next connection of its client
+// waits meanwhile, and the journal may never go on.
+const willPatience = 5 * time.Second
+
 // applyWill applies the request that a client set as its Will, as if the client had sent it last:
 // with its client id and its rights.
-//
-// When the server stops, no Wills are applied: the package comment says why.
 func (s *Server) applyWill(conn *connection) {
-	will := conn.will
-	if will == nil || s.stopping.Load() {
+	will := *conn.will
+	if dropped := s.checkRequest(conn, will); dropped != "" {
+		s.drop(conn, dropped)
 		return
 	}
-	conn.reserved = will.responseTopic // reserved at CONNECT
-	fault := s.handle(conn, *will)
-	conn.readTurn.End()
-	if fault != nil {
-		return // counted and logged, as for any request
+	ctx, cancel := context.WithTimeout(s.running, willPatience)
+	defer cancel()
+	if s.engine.Room(ctx) != nil {
+		if !s.stopping.Load() {
+			s.drop(conn, DroppedJournalSlow)
+		}
+		return
 	}
-	s.count(func(stats *Stats) { stats.AppliedWills++ })
-	s.logger.Debug("applied a Will", "client", logs.Name(conn.identity.Client))
+	conn.readTurn.Begin()
+	_, fault := s.submit(conn, s.command(conn, &will), func(reply statestore.Reply) {
+		s.answered(reply)
+		if !envelope.IsClientTopic(will.responseTopic) { // only the client, which is gone, could read that
+			s.tasks.Go(func() { s.publishWillReply(&will, reply) })
+		}
+	})
+	conn.readTurn.End()
+	if fault == nil { // else it is counted and logged, as for any request
+		s.count(func(stats *Stats) { stats.AppliedWills++ })
+		s.logger.Debug("applied a Will", "client", logs.Name(conn.identity.Client))
+	}
+}
+
+// publishWillReply publishes the reply to a Will where other clients may read it.
+func (s *Server) publishWillReply(will *request, reply statestore.Reply) {
+	turn := s.processors.NewPlace()
+	defer turn.End()
+	encoded := s.encodeReply(will.responseTopic, will.CorrelationData, reply)
+	defer encoded.free()
+	s.publishReply(encoded, turn)
 }
 
 // ordinaryWill is a Will that is not a request: a message to be published when the connection ends
@@ -122,12 +176,9 @@ func setOrdinaryWill(conn *connection, asked *mqtt.Publish) {
 
 // publishOrDelayWill publishes the Will of a connection that ended. If it has a delay and the
 // session is kept, it waits: if the client comes back in time, it is not published
-// [MQTT-3.1.3-9]. When the server stops, no Wills are published.
+// [MQTT-3.1.3-9].
 func (s *Server) publishOrDelayWill(conn *connection) {
 	will := conn.ordinaryWill
-	if will == nil || s.stopping.Load() {
-		return
-	}
 	if will.delay == 0 || conn.sessionExpiry() == 0 {
 		s.publishOrdinaryWill(will, conn.readTurn)
 		return
@@ -138,64 +189,17 @@ func (s *Server) publishOrDelayWill(conn *connection) {
 	conn.client.will = will
 }
 
-// delayedWillTimeout is how long a Will that is due waits while a connection of its client is
-// being established. Connections that fail one after the other must not delay it forever.
-const delayedWillTimeout = 10 * time.Second
-
-// publishDueWills publishes the Wills whose delay is over.
-func (s *Server) publishDueWills(now time.Time) {
-	var due []access.Identity
-	s.eachClient(func(c *client) {
-		if c.will != nil && !now.Before(c.will.due) {
-			due = append(due, c.identity)
-		}
-	})
-	turn := s.processors.NewPlace()
-	for _, identity := range due {
-		s.publishDueWill(identity, now, turn)
+// publishDelayedWill publishes the Will of a client that waits for its delay, if there is one.
+func (s *Server) publishDelayedWill(id string, turn *fairqueue.Place) {
+	s.mu.Lock()
+	var will *ordinaryWill
+	if c := s.clients[id]; c != nil {
+		will, c.will = c.will, nil
 	}
-}
-
-// publishDueWill publishes the Will of a client if it is still due. While the client id is locked, no
-// connection of the client is established, so no Will is published after a CONNACK [MQTT-3.1.3-9].
-// Only without the lock, after delayedWillTimeout, can a client come back between check and message.
-func (s *Server) publishDueWill(identity access.Identity, now time.Time, turn *fairqueue.Place) {
-	release, locked := s.clientIDs.tryLock(identity.Client)
-	if locked {
-		defer release()
-	}
-	if will := s.takeDueWill(identity.Client, now, locked); will != nil {
+	s.mu.Unlock()
+	if will != nil {
 		s.publishOrdinaryWill(will, turn)
 	}
-}
-
-// takeDueWill is takeDelayedWill if the Will is due and its client is not connected.
-func (s *Server) takeDueWill(id string, now time.Time, locked bool) *ordinaryWill {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c := s.clients[id]
-	switch {
-	case c == nil, c.conn != nil, c.will == nil, now.Before(c.will.due):
-		return nil
-	case !locked && now.Sub(c.will.due) < delayedWillTimeout:
-		return nil
-	}
-	return c.takeWill()
-}
-
-// takeDelayedWill removes and returns the Will of a client that waits for its delay, or nil.
-func (s *Server) takeDelayedWill(id string) *ordinaryWill {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.clients[id]; c != nil {
-		return c.takeWill()
-	}
-	return nil
-}
-
-func (c *client) takeWill() (will *ordinaryWill) {
-	will, c.will = c.will, nil
-	return will
 }
 
 // publishOrdinaryWill publishes a Will if its client may still publish to the topic, in turns at the place of
@@ -217,9 +221,6 @@ func (s *Server) publishOrdinaryWill(will *ordinaryWill, turn *fairqueue.Place) 
 		message.Expires = time.Now().Add(time.Duration(will.expiry) * time.Second)
 	}
 	turn.Begin()
-	_, err := s.messages.PublishInTurns(&message, turn.Yield)
+	s.messages.Publish(&message, turn.Yield)
 	turn.End()
-	if err != nil {
-		s.logger.Debug("a Will was not retained", "client", logs.Name(will.identity.Client), "error", logs.Error(err))
-	}
 }

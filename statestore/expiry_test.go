@@ -1,12 +1,7 @@
 package statestore
 
 import (
-	"bytes"
 	"fmt"
-	"maps"
-	"math"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,127 +9,48 @@ import (
 
 // Invariant 31: a key never expires early, and does not exist from its deadline on.
 func TestInvariant31LifetimeToTheNanosecond(t *testing.T) {
-	tests := []struct {
-		name  string
-		steps []string      // one each 400 ms; "" does nothing
+	for _, test := range []struct {
+		steps []string      // one each 400 ms
 		after time.Duration // from the last step to the end; 0: the key does not expire
 	}{
-		{"a lifetime", []string{"SET k v PX 1000"}, time.Second},
-		{"a lifetime of a millisecond", []string{"SET k v PX 1"}, time.Millisecond},
-		{"time counts from the SET", []string{"SET k v PX 1000", ""}, 600 * time.Millisecond},
-		{"a renewal moves it", []string{"SET k v NEX PX 1000", "SET k v NEX PX 1000"}, time.Second},
-		{"another value moves it", []string{"SET k v PX 1000", "SET k w PX 1000"}, time.Second},
-		{"a longer PX moves it later", []string{"SET k v PX 1000", "SET k v PX 5000"}, 5 * time.Second},
-		{"a shorter PX moves it earlier", []string{"SET k v PX 5000", "SET k v PX 100"}, 100 * time.Millisecond},
-		{"later, then earlier", []string{"SET k v PX 1000", "SET k v PX 5000", "SET k v PX 10"}, 10 * time.Millisecond},
-		{"SET without PX clears it", []string{"SET k v PX 1000", "SET k v"}, 0},
-		{"a renewal without PX clears it", []string{"SET k v NEX PX 1000", "SET k v NEX"}, 0},
-		{"a key that had none gets one", []string{"SET k v", "SET k v PX 1000"}, time.Second},
-		{"cleared and set again", []string{"SET k v PX 1000", "SET k v", "SET k v PX 300"}, 300 * time.Millisecond},
-		{"DEL drops it", []string{"SET k v PX 1000", "DEL k", "SET k v"}, 0},
-		{"GET does not move it", []string{"SET k v PX 1000", "GET k"}, 600 * time.Millisecond},
-		{"a refused NX does not move it", []string{"SET k v PX 1000", "SET k v NX PX 5000"}, 600 * time.Millisecond},
-		{"a refused NEX does not move it", []string{"SET k v PX 1000", "SET k w NEX PX 5000"}, 600 * time.Millisecond},
-		{"a refused NEX without PX does not clear it", []string{"SET k v PX 1000", "SET k w NEX"}, 600 * time.Millisecond},
-		{"the longest lifetime never ends", []string{"SET k v PX 9223372036854775807"}, 0},
-	}
-	for _, test := range tests {
-		begin := func(t *testing.T) *world {
-			w := newWorld(t, Options{})
-			for i, step := range test.steps {
-				if i > 0 {
-					w.pass(400 * time.Millisecond)
-				}
-				if step != "" {
+		{[]string{"SET k v PX 1000"}, time.Second},
+		{[]string{"SET k v PX 1000", "GET k"}, 600 * time.Millisecond},
+		{[]string{"SET k v NEX PX 1000", "SET k v NEX PX 1000"}, time.Second},
+		{[]string{"SET k v PX 1000", "SET k v PX 5000", "SET k w PX 10"}, 10 * time.Millisecond},
+		{[]string{"SET k v NEX PX 1000", "SET k v NEX"}, 0},
+		{[]string{"SET k v PX 1000", "SET k v", "SET k v PX 300"}, 300 * time.Millisecond},
+		{[]string{"SET k v PX 1000", "DEL k", "SET k v"}, 0},
+		{[]string{"SET k v PX 1000", "SET k v NX PX 5000"}, 600 * time.Millisecond},
+		{[]string{"SET k v PX 1000", "SET k w NEX"}, 600 * time.Millisecond},
+		{[]string{"SET k v PX 9223372036854775807"}, 0},
+	} {
+		t.Run(strings.Join(test.steps, ", "), func(t *testing.T) {
+			for _, found := range []func(*world){ // by a request, and by Expire
+				func(w *world) { w.want(ask("GET k"), "$-1\r\n") },
+				func(w *world) { w.store.Expire(w.now, 10) },
+			} {
+				w := newWorld(t, Options{})
+				for i, step := range test.steps {
+					w.pass(400 * time.Millisecond * time.Duration(min(i, 1)))
 					w.send(ask(step))
 				}
-			}
-			return w
-		}
-		present := func(w *world) {
-			w.tb.Helper()
-			notified, more := w.store.Expire(w.now, 10)
-			if len(notified.Notifications) != 0 || more || w.store.Usage().Keys != 1 {
-				w.tb.Errorf("Expire left %d keys, more is %t", w.store.Usage().Keys, more)
-			}
-			if answer, _ := w.send(ask("GET k")); answer[:4] != "$1\r\n" {
-				w.tb.Errorf("GET: got %q", answer)
-			}
-		}
-		t.Run(test.name, func(t *testing.T) {
-			if test.after == 0 {
-				w := begin(t)
-				w.pass(100 * 365 * 24 * time.Hour)
-				present(w)
-				return
-			}
-			w := begin(t)
-			w.pass(test.after - time.Nanosecond)
-			present(w)
-			w.now.Elapsed++
-			w.want(ask("GET k"), "$-1\r\n")
-			if w.store.Usage().Keys != 0 {
-				t.Error("GET did not remove the key")
-			}
-			w = begin(t)
-			w.pass(test.after)
-			if _, more := w.store.Expire(w.now, 10); more || w.store.Usage().Keys != 0 {
-				t.Errorf("at its instant Expire left %d keys, more is %t", w.store.Usage().Keys, more)
+				if test.after == 0 {
+					w.pass(100 * 365 * 24 * time.Hour)
+				} else {
+					w.pass(test.after - time.Nanosecond)
+				}
+				if w.store.Expire(w.now, 10); w.store.Usage().Keys != 1 {
+					t.Fatal("it expires early")
+				}
+				if test.after > 0 {
+					w.now.Elapsed++
+					if found(w); w.store.Usage().Keys != 0 {
+						t.Error("it is still there")
+					}
+				}
 			}
 		})
 	}
-}
-
-// A request at the deadline finds no key. The notification of the expiry comes once, before the
-// notification of the request.
-func TestExpiryFoundByRequest(t *testing.T) {
-	const reset = "1696374426000:0:StateStore"
-	tests := []struct {
-		request request
-		want    string
-		own     []string
-	}{
-		{ask("GET k"), "$-1\r\n", nil},
-		{ask("DEL k"), ":0\r\n", nil},
-		{ask("DEL k").fencedBy("9:0:n"), ":0\r\n", nil}, // its token is gone too
-		{ask("VDEL k v"), ":0\r\n", nil},
-		{ask("VDEL k w"), ":0\r\n", nil},
-		{ask("SET k w").at("1:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "w", reset)}},
-		{ask("SET k w NX").at("1:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "w", reset)}},
-		{ask("SET k w NEX").at("1:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "w", reset)}},
-		{ask("SET k v NEX PX 1000").at("1:0:n").fencedBy("9:0:n"), "+OK\r\n@" + reset, []string{setLine("c", "k", "v", reset)}},
-		{ask("KEYNOTIFY k").as("d"), "+OK\r\n", nil}, // too late for this one
-		{ask("KEYNOTIFY k STOP"), "+OK\r\n", nil},
-	}
-	for _, test := range tests {
-		t.Run(fmt.Sprint(test.request.words, test.request.ft), func(t *testing.T) {
-			w := newWorld(t, Options{})
-			version := w.set(ask("SET k v PX 1000").fencedBy("10:0:n"))
-			w.want(ask("KEYNOTIFY k"), "+OK\r\n")
-			w.pass(time.Second)
-			answer, notified := w.send(test.request)
-			if answer != test.want {
-				t.Errorf("got %q; want %q", answer, test.want)
-			}
-			w.wantLines("the request", notified, append([]string{deleteLine("c", "k", version)}, test.own...)...)
-			_, notified = w.send(ask("GET k"))
-			w.wantLines("the next request", notified)
-			left, _ := w.store.Expire(w.now, 10)
-			w.wantLines("Expire", w.lines(left.Notifications))
-		})
-	}
-}
-
-// A request that is refused before the store looks up the key removes no key; Expire does.
-func TestRefusedRequestLeavesExpiryToOthers(t *testing.T) {
-	w := newWorld(t, Options{})
-	version := w.set(ask("SET k v PX 1000"))
-	w.want(ask("KEYNOTIFY k"), "+OK\r\n")
-	w.pass(time.Second)
-	_, notified := w.send(ask("SET k v").at("-"))
-	w.wantLines("the refused SET", notified)
-	left, _ := w.store.Expire(w.now, 10)
-	w.wantLines("Expire", w.lines(left.Notifications), deleteLine("c", "k", version))
 }
 
 // Invariant 4: a step of the wall clock does not move a deadline.
@@ -156,131 +72,6 @@ func TestInvariant4WallClockStepsDoNotMoveExpiry(t *testing.T) {
 	}
 }
 
-// Expire removes expired keys by deadline, in batches of the limit.
-func TestExpireInBatches(t *testing.T) {
-	w := newWorld(t, Options{})
-	var want []string
-	for _, i := range []int{3, 0, 4, 1, 2, 9} {
-		key := fmt.Sprint("k", i)
-		w.set(ask(fmt.Sprintf("SET %s v PX %d", key, 1000+i)))
-		w.want(ask("KEYNOTIFY "+key), "+OK\r\n")
-	}
-	w.set(ask("SET forever v"))
-	for i := range 5 {
-		version, _ := w.send(ask(fmt.Sprint("GET k", i)))
-		want = append(want, deleteLine("c", fmt.Sprint("k", i), version[len("$1\r\nv\r\n@"):]))
-	}
-	w.pass(1004 * time.Millisecond)
-	first, more := w.store.Expire(w.now, 2)
-	w.wantLines("the first batch", w.lines(first.Notifications), want[:2]...)
-	if !more || w.store.Usage().Keys != 5 {
-		t.Errorf("after the first batch more is %t, with %d keys; want more, with 5", more, w.store.Usage().Keys)
-	}
-	second, more := w.store.Expire(w.now, 3)
-	w.wantLines("the second batch", w.lines(second.Notifications), want[2:]...)
-	if !more { // the limit was reached: only another call can find out
-		t.Error("after the second batch more is false")
-	}
-	third, more := w.store.Expire(w.now, 3)
-	w.wantLines("the third batch", w.lines(third.Notifications))
-	if more || w.store.Usage().Keys != 2 {
-		t.Errorf("after the third batch more is %t, with %d keys; want 2", more, w.store.Usage().Keys)
-	}
-}
-
-// A renewal leaves the key in the list of its old deadline. Keys that expire together still go
-// in the order of their deadlines.
-func TestExpireGoesByDeadlineAfterRenewals(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.set(ask("SET renewed v NEX PX 10"))
-	w.set(ask("SET plain v PX 20"))
-	renewed, plain := w.set(ask("SET renewed v NEX PX 50")), "1696374425000:2:StateStore"
-	w.want(ask("KEYNOTIFY renewed"), "+OK\r\n")
-	w.want(ask("KEYNOTIFY plain"), "+OK\r\n")
-	w.pass(60 * time.Millisecond)
-	notified, _ := w.store.Expire(w.now, 10)
-	w.wantLines("Expire", w.lines(notified.Notifications), deleteLine("c", "plain", plain), deleteLine("c", "renewed", renewed))
-}
-
-// NextExpiry may be early but never late: a caller that sleeps until then and calls Expire
-// removes each key at its deadline.
-func TestNextExpiryIsNeverLate(t *testing.T) {
-	random := rand.New(rand.NewPCG(31, 7))
-	w := newWorld(t, Options{})
-	if _, ok := w.store.NextExpiry(); ok {
-		t.Error("an empty store has a next expiry")
-	}
-	deadlines := make(map[string]time.Duration)
-	expire := func() {
-		for more := true; more; {
-			_, more = w.store.Expire(w.now, 1+random.IntN(3))
-		}
-		for key, deadline := range deadlines {
-			if deadline <= w.now.Elapsed {
-				delete(deadlines, key)
-			}
-		}
-	}
-	for range 20_000 {
-		key := fmt.Sprint(random.IntN(20))
-		switch random.IntN(8) {
-		case 0:
-			w.set(ask("SET " + key + " v"))
-			deadlines[key] = math.MaxInt64
-		case 1:
-			w.send(ask("DEL " + key))
-			delete(deadlines, key)
-		default:
-			px := 1 + random.IntN(200)
-			w.set(ask(fmt.Sprint("SET ", key, " v NEX PX ", px)))
-			deadlines[key] = w.now.Elapsed + time.Duration(px)*time.Millisecond
-		}
-		first := time.Duration(math.MaxInt64)
-		for _, deadline := range deadlines {
-			first = min(first, deadline)
-		}
-		next, ok := w.store.NextExpiry()
-		if ok != (first != math.MaxInt64) || ok && next > first {
-			t.Fatalf("NextExpiry = %v, %t; the first expiry is at %v", next, ok, first)
-		}
-		w.now.Elapsed += time.Duration(random.IntN(10)) * time.Millisecond
-		expire()
-		if got := w.store.Usage().Keys; got != len(deadlines) {
-			t.Fatalf("there are %d keys; want %d", got, len(deadlines))
-		}
-	}
-	// Expire at each NextExpiry removes all keys in the end.
-	var slept []time.Duration
-	for next, ok := w.store.NextExpiry(); ok; next, ok = w.store.NextExpiry() {
-		w.now.Elapsed = next
-		slept = append(slept, next)
-		expire()
-	}
-	if !slices.IsSorted(slept) {
-		t.Errorf("NextExpiry went back: %v", slept)
-	}
-	for key, deadline := range deadlines {
-		if deadline != math.MaxInt64 {
-			t.Errorf("key %s is left", key)
-		}
-	}
-}
-
-func TestExpiryOfManyRenewalsTakesOneSlot(t *testing.T) {
-	w := newWorld(t, Options{})
-	for range 1000 {
-		w.set(ask("SET lock holder NEX PX 1000"))
-		w.pass(time.Millisecond)
-	}
-	if lists, ticks := len(w.store.expiries.lists), len(w.store.expiries.ticks); lists != 1 || ticks != 1 {
-		t.Errorf("there are %d lists and %d ticks for one key", lists, ticks)
-	}
-	w.send(ask("DEL lock"))
-	if _, ok := w.store.NextExpiry(); ok {
-		t.Error("a deleted key has a next expiry")
-	}
-}
-
 // A client that sets and clears expiries must not fill the store with ticks without keys.
 func TestTicksWithoutKeysAreRemoved(t *testing.T) {
 	w := newWorld(t, Options{})
@@ -295,23 +86,6 @@ func TestTicksWithoutKeysAreRemoved(t *testing.T) {
 	if next, ok := w.store.NextExpiry(); !ok || next != w.now.Elapsed+time.Millisecond {
 		t.Errorf("NextExpiry = %v, %t", next, ok)
 	}
-}
-
-// Expire runs on whole milliseconds, deadlines need not be: the notification comes within a
-// millisecond after the deadline, but no request finds the key after the deadline.
-func TestAKeyIsNotifiedWithinAMillisecondAfterItsDeadline(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.pass(300 * time.Microsecond)
-	w.set(ask("SET k v PX 1"))
-	next, ok := w.store.NextExpiry()
-	if late := next - (w.now.Elapsed + time.Millisecond); !ok || late < 0 || late >= time.Millisecond {
-		t.Errorf("NextExpiry is %v after the time of the key, %t", late, ok)
-	}
-	w.pass(time.Millisecond)
-	if notified, _ := w.store.Expire(w.now, 10); w.store.Usage().Keys != 1 {
-		t.Errorf("the notification was early: %v", notified)
-	}
-	w.want(ask("GET k"), "$-1\r\n")
 }
 
 // A store that is restored counts whole lifetimes from when the store before could have answered last.
@@ -337,46 +111,37 @@ func TestInvariant32LifetimesBeginAgainAtTheEndOfTheStoreBefore(t *testing.T) {
 // Its connection ended with the store before, so nothing believes in such a key any more. Its removal is an
 // expiry like any other.
 func TestInvariant62AKeyThatEndsWithItsConnectionExpiresWhenItsStoreIsRestored(t *testing.T) {
-	for _, test := range []struct {
-		name   string
+	lease, value := []string{"lock", "a", "NEX", "PX", "1000"}, []string{"lock", "a"}
+	for name, test := range map[string]struct {
 		willed []bool // of each SET
 		words  []string
 		gone   bool
 	}{
-		{"a lease", []bool{true}, []string{"lock", "a", "NEX", "PX", "1000"}, true},
-		{"a renewed lease", []bool{true, true}, []string{"lock", "a", "NEX", "PX", "1000"}, true},
-		{"a key without a lifetime", []bool{true}, []string{"lock", "a"}, true},
-		{"a lease over a connection without a Will", []bool{false}, []string{"lock", "a", "NEX", "PX", "1000"}, false},
-		{"a later SET over a connection without a Will", []bool{true, false}, []string{"lock", "a", "NEX", "PX", "1000"}, false},
-		{"a later SET over a connection with a Will", []bool{false, true}, []string{"lock", "a", "NEX", "PX", "1000"}, true},
+		"a renewed lease":                              {[]bool{true, true}, lease, true},
+		"a key without a lifetime":                     {[]bool{true}, value, true},
+		"a lease over a connection without a Will":     {[]bool{false}, lease, false},
+		"a later SET over a connection without a Will": {[]bool{true, false}, lease, false},
+		"a later SET over a connection with a Will":    {[]bool{false, true}, lease, true},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			d := make(disk)
 			w := d.world(t, Options{})
-			d.setWilled(w, false, "other", "v", "PX", "1000")
 			for _, willed := range test.willed {
 				d.setWilled(w, willed, test.words...)
 			}
-			w.pass(900 * time.Millisecond)
-			if effects, _ := w.store.Expire(w.now, 10); len(effects.Groups) > 0 {
+			if w.pass(900 * time.Millisecond); w.store.Usage().Keys != 1 {
 				t.Fatal("it expires while its connection lasts")
 			}
-
 			w = d.world(t, Options{}) // restarted
 			answer, _ := w.send(ask("SET lock b NX PX 1000"))
 			if granted := strings.HasPrefix(answer, "+OK"); granted != test.gone {
 				t.Errorf("another holder gets %q", answer)
 			}
-
 			w = d.world(t, Options{}) // the same without a command
 			effects, _ := w.store.Expire(w.now, 10)
-			if removed := slices.Equal(effects.Keys, []string{"lock"}); removed != test.gone || len(effects.Groups) != len(effects.Keys) {
-				t.Errorf("%q are removed, with %d groups", effects.Keys, len(effects.Groups))
-			}
 			d.write(effects.Groups)
-			w = d.world(t, Options{})
-			if keys := w.store.Usage().Keys; keys == 2 == test.gone {
-				t.Errorf("%d keys are there in the end", keys)
+			if keys := d.world(t, Options{}).store.Usage().Keys; keys == 1 == test.gone || len(effects.Groups) != len(effects.Keys) {
+				t.Errorf("%q are removed, with %d groups, and %d keys are left", effects.Keys, len(effects.Groups), keys)
 			}
 		})
 	}
@@ -399,20 +164,5 @@ func TestInvariant62AKeyThatEndsWithItsConnectionOutlivesASilentStoreForHalfItsL
 		if answer, _ := w.send(ask("SET lock b NX PX 1000")); !strings.HasPrefix(answer, "+OK") {
 			t.Errorf("idle for %v: after %v another holder gets %q", idle, left, answer)
 		}
-	}
-}
-
-// A renewal over the connection of the claim costs no write.
-func TestInvariant59ARenewalOfAKeyThatEndsWithItsConnectionHasNoRecord(t *testing.T) {
-	d := make(disk)
-	w := d.world(t, Options{})
-	d.setWilled(w, true, "lock", "a", "NEX", "PX", "1000")
-	before := maps.Clone(d)
-	for range 10 {
-		w.pass(500 * time.Millisecond)
-		d.setWilled(w, true, "lock", "a", "NEX", "PX", "1000")
-	}
-	if !maps.EqualFunc(d, before, bytes.Equal) {
-		t.Error("a renewal has records")
 	}
 }

@@ -10,154 +10,47 @@ import (
 // a key which is protected by the token 10:5:m.
 func TestInvariant13And14ProtectedKey(t *testing.T) {
 	const version = "@1696374425000:1:StateStore"
-	tests := []struct {
-		name string
-		ft   string
-		want string // empty: accepted
-	}{
-		{"no token", "", refusal(textTokenRequired)},
-		{"an older wall clock", "9:5:m", refusal(textTokenLower)},
-		{"an older wall clock that a string would put later", "9:9:z", refusal(textTokenLower)},
-		{"an older counter", "10:4:m", refusal(textTokenLower)},
-		{"an older counter, with a later node", "10:4:z", refusal(textTokenLower)},
-		{"an older node", "10:5:l", refusal(textTokenLower)},
-		{"an older node that differs by case", "10:5:M", refusal(textTokenLower)},
-		{"a node that is a beginning", "10:5:", refusal(textBadTimestamp)},
-		{"an equal token", "10:5:m", ""},
-		{"an equal token, padded", "000000000000010:00005:m", ""},
-		{"a newer node", "10:5:mm", ""},
-		{"a newer counter", "10:6:a", ""},
-		{"a newer counter that a string would put earlier", "10:10:a", ""},
-		{"a newer wall clock", "11:0:a", ""},
-		{"a newer wall clock that a string would put earlier", "100:0:a", ""},
-	}
-	requests := []struct{ line, accepted string }{
-		{"SET k w", "+OK\r\n@1696374425000:2:StateStore"},
-		{"SET k v NEX PX 5", "+OK\r\n@1696374425000:2:StateStore"},
-		{"DEL k", ":1\r\n" + version},
-		{"VDEL k v", ":1\r\n" + version},
-	}
-	for _, test := range tests {
-		for _, r := range requests {
-			t.Run(test.name+" for "+r.line, func(t *testing.T) {
-				w := newWorld(t, Options{})
-				w.set(ask("SET k v").fencedBy("10:5:m"))
-				want := test.want
-				if want == "" {
-					want = r.accepted
-				}
-				w.want(ask(r.line).fencedBy(test.ft), want)
-				if test.want != "" {
-					w.want(ask("GET k"), "$1\r\nv\r\n"+version)
-				}
-			})
-		}
-	}
-}
-
-// Invariant 16: tokens compare by integers, never as strings.
-func TestInvariant16TokenNineIsOlderThanTen(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.set(ask("SET k v").fencedBy("10:0:n"))
-	w.want(ask("SET k w").fencedBy("9:0:n"), refusal(textTokenLower))
-	w = newWorld(t, Options{})
-	w.set(ask("SET k v").fencedBy("9:0:n"))
-	w.set(ask("SET k w").fencedBy("10:0:n"))
-	w.want(ask("SET k w").fencedBy("9:0:n"), refusal(textTokenLower))
-}
-
-// The token that a sequence of SETs leaves shows in what the store refuses: of two requests whose
-// tokens differ only in the node, the lower one must fail and the other succeed.
-func TestTokenThatIsKept(t *testing.T) {
-	tests := []struct {
-		name  string
-		steps []request
-		kept  string // wall:counter; with node m. Empty: none
-	}{
-		{"a key that was never fenced", []request{ask("SET k v")}, ""},
-		{"the first SET carries one", []request{ask("SET k v").fencedBy("10:5:m")}, "10:5"},
-		{"a later SET carries the first", []request{ask("SET k v"), ask("SET k v").fencedBy("10:5:m")}, "10:5"},
-		{"an equal one leaves it", []request{ask("SET k v").fencedBy("10:5:m"), ask("SET k w").fencedBy("10:5:m")}, "10:5"},
-		{"a newer one replaces it", []request{ask("SET k v").fencedBy("10:5:a"), ask("SET k w").fencedBy("11:0:m")}, "11:0"},
-		{"a renewal with a newer one replaces it too", []request{ask("SET k v NEX").fencedBy("10:5:a"), ask("SET k v NEX").fencedBy("11:0:m")}, "11:0"},
-		{"a token of wall clock 0 counts", []request{ask("SET k v").fencedBy("0:0:m")}, "0:0"},
-		{"GET with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("GET k").fencedBy("11:0:a")}, "10:5"},
-		{"KEYNOTIFY with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("KEYNOTIFY k").fencedBy("11:0:a")}, "10:5"},
-		{"VDEL of another value with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("VDEL k w").fencedBy("11:0:a")}, "10:5"},
-		{"NX that is refused with a newer one does not count", []request{ask("SET k v").fencedBy("10:5:m"), ask("SET k v NX").fencedBy("11:0:a")}, "10:5"},
-		{"a condition that fails on a key without a token", []request{ask("SET k v"), ask("SET k w NEX").fencedBy("10:5:m")}, ""},
-		{"another key has its own", []request{ask("SET k v").fencedBy("10:5:m"), ask("SET l v").fencedBy("11:0:a")}, "10:5"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
+	for line, accepted := range map[string]string{
+		"SET k w":          "+OK\r\n@1696374425000:2:StateStore",
+		"SET k v NEX PX 5": "+OK\r\n@1696374425000:2:StateStore",
+		"DEL k":            ":1\r\n" + version,
+		"VDEL k v":         ":1\r\n" + version,
+	} {
+		for ft, refused := range map[string]string{
+			"":      textTokenRequired,
+			"9:9:z": textTokenLower, "10:4:z": textTokenLower, "10:5:l": textTokenLower, "10:5:M": textTokenLower, "10:5:": textBadTimestamp,
+			"10:5:m": "", "000000000000010:00005:m": "", "10:5:mm": "", "10:6:a": "", "10:10:a": "", "11:0:a": "", "100:0:a": "",
+		} {
 			w := newWorld(t, Options{})
-			for _, r := range test.steps {
-				w.send(r)
+			w.set(ask("SET k v").fencedBy("10:5:m"))
+			if refused == "" {
+				w.want(ask(line).fencedBy(ft), accepted)
+			} else {
+				w.want(ask(line).fencedBy(ft), refusal(refused))
+				w.want(ask("GET k"), "$1\r\nv\r\n"+version)
 			}
-			if test.kept == "" {
-				w.set(ask("SET k probe"))
-				return
-			}
-			w.want(ask("SET k probe"), refusal(textTokenRequired))
-			w.want(ask("SET k probe").fencedBy(test.kept+":l"), refusal(textTokenLower))
-			w.set(ask("SET k probe").fencedBy(test.kept + ":m"))
-		})
-	}
-}
-
-func TestReadingAndWatchingNeedNoToken(t *testing.T) {
-	w := newWorld(t, Options{})
-	version := w.set(ask("SET k v").fencedBy("10:0:n"))
-	for _, ft := range []string{"", "9:0:n", "10:0:n", "11:0:n"} {
-		w.want(ask("GET k").fencedBy(ft), "$1\r\nv\r\n@"+version)
-		w.want(ask("KEYNOTIFY k").fencedBy(ft), "+OK\r\n")
-		w.want(ask("KEYNOTIFY k STOP").fencedBy(ft), "+OK\r\n")
+		}
 	}
 }
 
 // The hole of invariant 15: in the default mode the store drops the fence with the key, and a
 // former holder can write again.
 func TestInvariant15HoleOfDefaultMode(t *testing.T) {
-	tests := []struct {
-		name string
-		end  func(*world)
-	}{
-		{"DEL", func(w *world) { w.send(ask("DEL k").fencedBy("10:0:n")) }},
-		{"VDEL", func(w *world) { w.send(ask("VDEL k v").fencedBy("10:0:n")) }},
-		{"expiry found by Expire", func(w *world) { w.pass(time.Second); w.store.Expire(w.now, 1) }},
-		{"expiry found by the request", func(w *world) { w.pass(time.Second) }},
+	for name, end := range map[string]func(*world){
+		"DEL":                         func(w *world) { w.send(ask("DEL k").fencedBy("10:0:n")) },
+		"VDEL":                        func(w *world) { w.send(ask("VDEL k v").fencedBy("10:0:n")) },
+		"expiry found by Expire":      func(w *world) { w.pass(time.Second); w.store.Expire(w.now, 1) },
+		"expiry found by the request": func(w *world) { w.pass(time.Second) },
+	} {
+		for _, token := range []string{"9:0:n", ""} {
+			t.Run(name+", then token "+token, func(t *testing.T) {
+				w := newWorld(t, Options{})
+				w.set(ask("SET k v PX 1000").fencedBy("10:0:n"))
+				end(w)
+				w.set(ask("SET k stale").fencedBy(token))
+			})
+		}
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, Options{})
-			w.set(ask("SET k v PX 1000").fencedBy("10:0:n"))
-			test.end(w)
-			w.set(ask("SET k stale").fencedBy("9:0:n"))
-			w.want(ask("SET k w").fencedBy("8:0:n"), refusal(textTokenLower)) // fenced again, by the older token
-		})
-		t.Run(test.name+", then no token", func(t *testing.T) {
-			w := newWorld(t, Options{})
-			w.set(ask("SET k v PX 1000").fencedBy("10:0:n"))
-			test.end(w)
-			w.set(ask("SET k v"))
-			w.set(ask("SET k w"))
-		})
-	}
-}
-
-// The pattern of docs/protocol.md §4.2: the version of the lock is the token of the writes.
-func TestVersionOfLockFencesOffThePreviousHolder(t *testing.T) {
-	w := newWorld(t, Options{})
-	first := w.set(ask("SET lock a NEX PX 1000").as("a"))
-	w.set(ask("SET k from-a").as("a").fencedBy(first))
-	w.pass(time.Second)
-	second := w.set(ask("SET lock b NEX PX 1000").as("b"))
-	w.set(ask("SET k again-a").as("a").fencedBy(first)) // the store cannot know yet
-	w.set(ask("SET k from-b").as("b").fencedBy(second))
-	w.want(ask("SET k late-a").as("a").fencedBy(first), refusal(textTokenLower))
-	w.want(ask("DEL k").as("a").fencedBy(first), refusal(textTokenLower))
-	w.want(ask("SET lock b NEX PX 1000").as("b"), "+OK\r\n@1696374426000:4:StateStore")
-	w.set(ask("SET k more-b").as("b").fencedBy(second)) // a renewal does not change the token
 }
 
 // The text of a token may be in a buffer that the network layer reuses. The token that the store

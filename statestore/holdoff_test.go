@@ -9,67 +9,21 @@ import (
 // A store that starts empty does not know the leases of the store before it.
 func TestInvariant47AStoreGrantsNoLeaseDuringHoldOff(t *testing.T) {
 	const hold = 10 * time.Second
-	for _, test := range []struct {
-		name    string
-		request string
-		answer  string // without its version
-	}{
-		{"a lease", "SET lock a NEX PX 1000", ":-1\r\n"},
-		{"a lease by NX", "SET lock a NX PX 1000", ":-1\r\n"},
-		{"a claim", "SET k v NEX", "+OK\r\n"},
-		{"a value that expires", "SET k v PX 1000", "+OK\r\n"},
-		{"a value", "SET k v", "+OK\r\n"},
+	for request, answer := range map[string]string{ // without its version: a refusal has none, as there is no holder
+		"SET lock a NEX PX 1000": ":-1\r\n", "SET lock a NX PX 1000": ":-1\r\n",
+		"SET k v NEX": "+OK\r\n", "SET k v PX 1000": "+OK\r\n", "SET k v": "+OK\r\n",
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, Options{HoldOff: hold})
-			w.now.Elapsed = hold - 1
-			answer, _ := w.send(ask(test.request))
-			if payload, _ := cutVersion(answer); payload != test.answer {
-				t.Errorf("during hold-off: %q, want %q", answer, test.answer)
+		w := newWorld(t, Options{HoldOff: hold})
+		w.store.Begin(w.now)
+		for _, step := range []struct {
+			pass            time.Duration
+			request, answer string
+		}{{0, request, answer}, {hold - 1, request, answer}, {1, "SET another a NEX PX 1000", "+OK\r\n"}} {
+			w.pass(step.pass)
+			if got, _ := w.send(ask(step.request)); got != step.answer && (step.answer == ":-1\r\n" || !strings.HasPrefix(got, step.answer)) {
+				t.Errorf("%s: %q, want %q", step.request, got, step.answer)
 			}
-			if _, version := cutVersion(answer); test.answer == ":-1\r\n" && version != "" {
-				t.Errorf("the refusal carries version %q, and there is no holder", version)
-			}
-			w.now.Elapsed = hold
-			answer, _ = w.send(ask("SET another a NEX PX 1000"))
-			if payload, _ := cutVersion(answer); payload != "+OK\r\n" {
-				t.Errorf("after hold-off: %q", answer)
-			}
-		})
-	}
-}
-
-func TestInvariant47HoldOffCountsFromBegin(t *testing.T) {
-	const hold = 10 * time.Second
-	w := newWorld(t, Options{HoldOff: hold})
-	w.now.Elapsed = time.Hour
-	w.store.Begin(w.now)
-	for _, test := range []struct {
-		after  time.Duration
-		answer string
-	}{{0, ":-1\r\n"}, {hold - 1, ":-1\r\n"}, {hold, "+OK\r\n"}} {
-		w.now.Elapsed = time.Hour + test.after
-		answer, _ := w.send(ask("SET lock a NEX PX 1000"))
-		if payload, _ := cutVersion(answer); payload != test.answer {
-			t.Errorf("%v after Begin: %q, want %q", test.after, answer, test.answer)
 		}
-	}
-}
-
-// Hold-off does not apply to a key that exists.
-func TestHoldOffLetsAHolderRenew(t *testing.T) {
-	w := newWorld(t, Options{HoldOff: time.Minute})
-	w.now.Elapsed = 0
-	w.set(ask("SET lock a PX 1000"))
-	answer, _ := w.send(ask("SET lock a NEX PX 1000"))
-	if payload, _ := cutVersion(answer); payload != "+OK\r\n" {
-		t.Errorf("a renewal during hold-off: %q", answer)
-	}
-}
-
-func TestNegativeHoldOffIsRefused(t *testing.T) {
-	if _, err := New(Options{HoldOff: -1}); err == nil {
-		t.Error("New takes a negative hold-off")
 	}
 }
 
@@ -83,44 +37,30 @@ func cutVersion(answer string) (payload, version string) {
 func TestInvariant47HoldOffAppliesOnlyWithoutData(t *testing.T) {
 	const hold = 10 * time.Second
 	d := make(disk)
-	granted := func(w *world) bool {
-		answer, _ := w.send(ask("SET lock a NEX PX 1000"))
-		return strings.HasPrefix(answer, "+OK")
+	var w *world
+	start := func(when string, grants bool) {
+		t.Helper()
+		w = d.world(t, Options{HoldOff: hold})
+		w.store.Begin(w.now)
+		if answer, _ := w.send(ask("SET lock a NEX PX 1000")); strings.HasPrefix(answer, "+OK") != grants {
+			t.Errorf("%s: %q", when, answer)
+		}
 	}
-	reserve := func(w *world) {
+	reserve := func() {
 		if group := w.store.Reserve(w.now); group != nil {
 			d.write([]Group{group})
 		}
 	}
-	w := d.world(t, Options{HoldOff: hold})
-	w.store.Begin(w.now)
-	reserve(w)
-	if granted(w) {
-		t.Error("a store without data grants a lease in its hold-off")
-	}
-	w = d.world(t, Options{HoldOff: hold}) // it crashed
-	w.store.Begin(w.now)
-	if granted(w) {
-		t.Error("a store that crashed in its hold-off grants a lease")
-	}
+	start("without data", false)
+	reserve()
+	start("after a crash in the hold-off", false)
 	d.world(t, Options{}) // started without it by mistake, and ended before it had granted anything
-	w = d.world(t, Options{HoldOff: hold})
-	w.store.Begin(w.now)
-	if granted(w) {
-		t.Error("a store that had granted nothing has no hold-off")
-	}
+	start("after a store that had granted nothing", false)
 	w.pass(hold)
-	reserve(w)
-	ts := "1:0:n"
-	_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts}))
-	d.write(effects.Groups)
-	w = d.world(t, Options{HoldOff: hold})
-	w.store.Begin(w.now)
-	if !granted(w) {
-		t.Error("a store with data has a hold-off")
-	}
-	fresh := make(disk).world(t, Options{})
-	if fresh.store.holding {
+	reserve()
+	w.deliver("c", "1", "SET", "k", "v")
+	start("with data", true)
+	if make(disk).world(t, Options{}).store.holding {
 		t.Error("a store without a hold-off says that it is not over")
 	}
 }
@@ -131,12 +71,7 @@ func TestInvariant47ALeaseInABackupIsNotGrantedAgainDuringHoldOff(t *testing.T) 
 	const hold = 10 * time.Second
 	d := make(disk)
 	w := d.world(t, Options{})
-	ts := "1:0:n"
-	reply, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("SET", "lock", "a", "NEX", "PX", "10000")), Timestamp: &ts}))
-	if reply.Outcome != OK {
-		t.Fatal(reply)
-	}
-	d.write(effects.Groups)
+	w.deliver("c", "1", "SET", "lock", "a", "NEX", "PX", "10000")
 	d.write([]Group{{Item{Kind: KindIdentity, Identity: "restored", HoldOff: true}.Record()}})
 
 	w = d.world(t, Options{HoldOff: hold})

@@ -101,54 +101,23 @@ type Effects struct {
 }
 
 // MayWrite reports whether Apply, called next with the same command and time, may return records to
-// keep. It changes nothing. If it reports false, Apply returns none: a read, a refusal, a failed
-// condition, a redelivery, or a renewal that keeps value, token, lifetime and Command.Willed. So a caller can refuse
-// what has to wait for a journal, and let everything else through.
-//
-// True may be wrong: MayWrite looks at neither quota nor hold-off.
+// keep. It changes nothing. If it reports false, Apply returns none: of a read, of a SET whose condition fails, or of
+// a renewal that keeps value, token, lifetime and Command.Willed. So a caller can refuse what has to wait for a
+// journal, and let these through. True may be wrong: a command may be refused, or be a redelivery.
 func (s *Store) MayWrite(now Instant, command *Command) bool {
+	current := s.entries[command.Key]
 	switch {
 	case !s.options.Journaled:
 		return false
-	case command.store != nil && s.options.Identity != "" && *command.store != s.options.Identity,
-		command.expires != 0 && now.Elapsed >= command.expires,
-		command.refusal != "":
+	case current != nil && current.due(now): // its removal has a record
+		return true
+	case command.Verb == VerbGet, command.Verb == VerbKeyNotify:
 		return false
-	}
-	if needsDedup(command) {
-		if _, redelivered := s.lookup(now, command); redelivered {
-			return false
-		}
-	}
-	if s.checkLock(command) != "" || s.checkStamps(now, command) != "" {
+	case command.Verb != VerbSet, current == nil:
+		return true
+	case command.fails(current):
 		return false
-	}
-	current := s.entries[command.Key]
-	if current != nil && current.due(now) {
-		return true // its removal has a record
-	}
-	if s.checkToken(current, command) != "" {
-		return false
-	}
-	switch command.Verb {
-	case VerbSet:
-		return s.mayWriteSet(now, current, command)
-	case VerbDel, VerbVDel:
-		if current == nil {
-			fence, fenced := s.fences[command.Key]
-			return fenced && command.token.value.Compare(fence) > 0
-		}
-		return command.Verb == VerbDel || current.value() == string(command.Value)
-	}
-	return false
-}
-
-// mayWriteSet is MayWrite for a SET. current is its key, unless that is expired.
-func (s *Store) mayWriteSet(now Instant, current *entry, command *Command) bool {
-	if current != nil && command.fails(current) {
-		return false
-	}
-	if !command.renews(current) {
+	case !command.renews(current):
 		return true
 	}
 	version, err := s.issue(now, command, current)

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"hash/maphash"
-	"maps"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,10 +50,11 @@ func TestARenewalAllocatesLittle(t *testing.T) {
 // deliver sends a request that may be delivered again.
 func (w *world) deliver(client, correlation string, words ...string) (reply Reply, notified int) {
 	ts := "1:0:n"
-	reply, notifications := w.store.Apply(w.now, Parse(Request{
+	reply, effects := w.store.Apply(w.now, Parse(Request{
 		Client: client, Payload: []byte(payload(words...)), Timestamp: &ts, Correlation: []byte(correlation), Delivery: Redelivery,
 	}))
-	return reply, len(notifications.Notifications)
+	w.disk.write(effects.Groups)
+	return reply, len(effects.Notifications)
 }
 
 // Invariant 23: the store distinguishes correlation data of any length, whichever byte differs.
@@ -122,61 +121,6 @@ func TestInvariant23TheLastRequestsAreRecognized(t *testing.T) {
 	}
 }
 
-// A request that reuses correlation data is the latest, and stays as long as any other.
-func TestARequestThatReusesCorrelationDataIsAsNewAsAnyOther(t *testing.T) {
-	w := newWorld(t, Options{DedupWindow: 3})
-	for _, correlation := range []string{"1", "2", "3"} {
-		w.deliver("c", correlation, "SET", "k", "v")
-	}
-	reused, _ := w.deliver("c", "1", "SET", "k", "w")
-	w.deliver("c", "4", "SET", "k", "v")
-	w.deliver("c", "5", "SET", "k", "v")
-	if again, _ := w.deliver("c", "1", "SET", "k", "w"); again != reused {
-		t.Errorf("delivered again: %v; the first time %v", again, reused)
-	}
-}
-
-// A watch ends with the connection, so a redelivered KEYNOTIFY registers again. Other redelivered
-// requests are not applied again.
-func TestAKeyNotifyRedeliveredOnTheNextConnectionRegisters(t *testing.T) {
-	w := newWorld(t, Options{})
-	w.deliver("c", "watch", "KEYNOTIFY", "k")
-	set, notified := w.deliver("c", "set", "SET", "k", "v")
-	if notified != 1 {
-		t.Fatalf("%d are notified", notified)
-	}
-	w.store.Disconnect("c")
-	if again, notified := w.deliver("c", "set", "SET", "k", "v"); again != asSent(set) || notified != 0 {
-		t.Errorf("a SET delivered again: %v, %d notifications; the first time %v", again, notified, set)
-	}
-	w.deliver("c", "watch", "KEYNOTIFY", "k")
-	if _, notified := w.deliver("c", "set 2", "SET", "k", "v"); notified != 1 {
-		t.Errorf("%d are notified after the watch began again", notified)
-	}
-}
-
-// The memory for the requests of one client is bounded, whatever it sends.
-func TestLongCorrelationDataTakesNoMemory(t *testing.T) {
-	w := newWorld(t, Options{})
-	correlation := strings.Repeat("x", 1<<16-9)
-	var before, after runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&before)
-	const clients, requests = 10, DefaultDedupWindow
-	for client := range clients {
-		for i := range requests {
-			w.deliver(strconv.Itoa(client), correlation+strconv.Itoa(i), "SET", "k", "v")
-		}
-	}
-	runtime.GC()
-	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4*w.store.Usage().DedupBytes {
-		t.Errorf("%d requests take up %d bytes", clients*requests, grown)
-	}
-	t.Log((int64(after.HeapAlloc)-int64(before.HeapAlloc))/(clients*requests), "bytes for each")
-	runtime.KeepAlive(w)
-}
-
 // MaxClients of a server is derived from this.
 func TestARememberedRequestTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 	for _, window := range []int{1, DefaultDedupWindow, DefaultDedupWindow + 1, 1000} {
@@ -191,25 +135,19 @@ func TestARememberedRequestTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 // The journal has the replies of the session before, too, until they are removed.
 func TestARestoredReplyTakesAsMuchMemoryAsIsCounted(t *testing.T) {
 	for _, test := range []struct{ before, latest int }{{0, 1}, {0, 100}, {99, 1}, {100, 7}, {100, 50}, {50, 100}} {
-		d, ts := make(disk), "1:0:n"
+		d := make(disk)
 		w := d.world(t, Options{DedupWindow: 100})
-		set := func(i int) {
-			_, effects := w.store.Apply(w.now, Parse(Request{
-				Client: "c", Payload: []byte(payload("SET", "k", "v")), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
-			}))
-			d.write(effects.Groups)
-		}
 		for i := range test.before {
-			set(i)
+			w.deliver("c", strconv.Itoa(i), "SET", "k", "v")
 		}
 		w.store.EndSession("c")
 		for i := range test.latest {
-			set(1000 + i)
+			w.deliver("c", strconv.Itoa(1000+i), "SET", "k", "v")
 		}
 		w = d.world(t, Options{DedupWindow: 100})
 		w.wantCountedMemory(test.latest)
 		for n := test.latest + 1; n <= 100; n++ {
-			set(1000 + n)
+			w.deliver("c", strconv.Itoa(1000+n), "SET", "k", "v")
 			w.wantCountedMemory(n)
 		}
 	}
@@ -231,28 +169,18 @@ func (w *world) wantCountedMemory(requests int) {
 func TestARequestThatChangedNothingIsJudgedAnewAfterACrash(t *testing.T) {
 	d := make(disk)
 	w := d.world(t, Options{})
-	ts := "1:0:n"
-	apply := func(client, correlation string, words ...string) Reply {
-		reply, effects := w.store.Apply(w.now, Parse(Request{Client: client, Correlation: []byte(correlation), Delivery: Redelivery, Timestamp: &ts, Payload: []byte(payload(words...))}))
-		d.write(effects.Groups)
-		return reply
+	want := func(client string, outcome Outcome, words ...string) {
+		t.Helper()
+		if got, _ := w.deliver(client, "1", words...); got.Outcome != outcome {
+			t.Errorf("%q: %v, want %v", words, got.Outcome, outcome)
+		}
 	}
-	if first := apply("a", "1", "DEL", "k"); first.Outcome != NothingThere {
-		t.Fatal(first)
-	}
-	if set := apply("b", "1", "SET", "k", "v"); set.Outcome != OK {
-		t.Fatal(set)
-	}
-	if again := apply("a", "1", "DEL", "k"); again.Outcome != NothingThere {
-		t.Errorf("delivered again to the same process: %v", again)
-	}
+	want("a", NothingThere, "DEL", "k")
+	want("b", OK, "SET", "k", "v")
+	want("a", NothingThere, "DEL", "k") // delivered again to the same process
 	w = d.world(t, Options{})
-	if again := apply("b", "1", "SET", "k", "v"); again.Outcome != OK {
-		t.Errorf("delivered again after a crash: %v", again)
-	}
-	if again := apply("a", "1", "DEL", "k"); again.Outcome != Deleted {
-		t.Errorf("a request that changed nothing, delivered again after a crash: %v; the documentation says that it is judged anew", again)
-	}
+	want("b", OK, "SET", "k", "v")
+	want("a", Deleted, "DEL", "k")
 }
 
 // A client comes back after its session has ended, before or while its records are removed.
@@ -263,24 +191,17 @@ func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 		for sent := 1; sent <= 2*window; sent++ { // after that
 			d := make(disk)
 			w := d.world(t, Options{DedupWindow: window})
-			send := func(i int) Effects {
-				_, effects := w.store.Apply(w.now, Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i))}))
-				return effects
-			}
-			set := func(i int) {
-				ts := "1:0:n"
-				_, effects := w.store.Apply(w.now, Parse(Request{
-					Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
-				}))
-				d.write(effects.Groups)
+			words := func(i int) []string {
+				if i%3 == 1 {
+					return []string{"DEL", "none"} // has no record
+				}
+				return []string{"SET", strconv.Itoa(i), "v"}
 			}
 			known := func(i int) bool {
-				stamp := "1:0:n"
-				command := Parse(Request{Client: "c", Payload: []byte(payload("DEL", "k")), Correlation: []byte(strconv.Itoa(i)), Delivery: Redelivery})
-				set := Parse(Request{Client: "c", Payload: []byte(payload("SET", strconv.Itoa(i), "v")), Timestamp: &stamp, Correlation: []byte(strconv.Itoa(i)), Delivery: Redelivery})
-				_, deleted := w.store.lookup(w.now, &command)
-				_, wasSet := w.store.lookup(w.now, &set)
-				return deleted || wasSet
+				ts := "1:0:n"
+				command := Parse(Request{Client: "c", Payload: []byte(payload(words(i)...)), Timestamp: &ts, Correlation: []byte(strconv.Itoa(i)), Delivery: Redelivery})
+				_, known := w.store.lookup(w.now, &command)
+				return known
 			}
 			check := func(when string) {
 				t.Helper()
@@ -289,35 +210,27 @@ func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 						t.Fatalf("%s, after %d removed records and %d requests: request %d of the ended session has a reply", when, removed, sent, i)
 					}
 				}
-				for i := max(0, sent-window); i < sent; i++ {
-					if i%3 > 0 && !known(100+i) {
+				for i := 100 + max(0, sent-window); i < 100+sent; i++ {
+					if i%3 != 1 && !known(i) {
 						t.Fatalf("%s, after %d removed records and %d requests: request %d has no reply", when, removed, sent, i)
 					}
 				}
 			}
 			for i := range window + 3 {
-				set(i)
+				w.deliver("c", strconv.Itoa(i), words(i)...)
 			}
 			w.store.EndSession("c")
 			d.write(w.store.RemoveObsolete(removed))
 			for i := range sent {
-				if i%3 == 0 {
-					send(100 + i) // has no record
-				} else {
-					set(100 + i)
-				}
+				w.deliver("c", strconv.Itoa(100+i), words(100+i)...)
 			}
 			check("before a crash")
-			w = d.world(t, Options{DedupWindow: window})
-			if sent > 1 { // else the second session has no record
-				check("after a crash")
-			}
-			for groups := w.store.RemoveObsolete(3); groups != nil; groups = w.store.RemoveObsolete(3) {
-				d.write(groups)
-			}
-			w = d.world(t, Options{DedupWindow: window})
-			if sent > 1 {
-				check("after another crash")
+			for range 2 {
+				w = d.world(t, Options{DedupWindow: window})
+				if sent > 1 { // else the second session has no record
+					check("after a crash")
+				}
+				d.write(w.store.RemoveObsolete(3))
 			}
 			w.store.EndSession("c")
 			d.write(w.store.RemoveObsolete(1000))
@@ -330,108 +243,55 @@ func TestAClientThatComesBackFindsNoReplyOfAnEndedSession(t *testing.T) {
 	}
 }
 
-// A client that always comes back while records of its last session are left has at most as many
-// records as two windows.
-func TestSessionsThatEndAgainAndAgainLeaveFewRecords(t *testing.T) {
-	const window = 16
-	d := make(disk)
-	w := d.world(t, Options{DedupWindow: window})
-	ts := "1:0:n"
-	for i := range 100 * window {
-		_, effects := w.store.Apply(w.now, Parse(Request{
-			Client: "c", Payload: []byte(payload("SET", "k", strconv.Itoa(i))), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
-		}))
-		d.write(effects.Groups)
-		if i%(window/2+3) == 0 {
-			w.store.EndSession("c")
-			d.write(w.store.RemoveObsolete(1))
-		}
-		if usage := w.store.Usage(); len(d) > 3+window || usage.DedupEntries+usage.ObsoleteRecords != len(d)-3 {
-			t.Fatalf("after %d requests there are %d records; %+v", i+1, len(d), usage)
-		}
-	}
-	if _, _, err := d.open(Options{DedupWindow: window}, w.now); err != nil {
-		t.Error(err)
-	}
-}
-
-// The numbers of sessions end. From then on sessions count as one, as if they had no numbers.
-func TestTheNumbersOfSessionsEnd(t *testing.T) {
-	last := &leftover{sequence: 1<<64 - 1<<32}
-	if first := last.firstSequence(); first != last.sequence {
-		t.Errorf("after the last session the sequence is %d", first)
-	}
-	first := new(leftover)
-	if sessionNumber(first.firstSequence()+1) != 1 {
-		t.Errorf("after the first session the sequence is %d", first.firstSequence())
-	}
-}
-
 // The replies of clients that do not come back must not stay for ever.
 func TestASessionThatEndsLeavesNoRecord(t *testing.T) {
 	const window = 100
 	d := make(disk)
 	w := d.world(t, Options{DedupWindow: window})
-	send := func(i int, words ...string) {
-		ts := "1:0:n"
-		reply, effects := w.store.Apply(w.now, Parse(Request{
-			Client: "c", Payload: []byte(payload(words...)), Timestamp: &ts, Delivery: Redelivery, Correlation: []byte(strconv.Itoa(i)),
-		}))
-		if reply.Err != nil {
-			t.Fatal(reply.Err)
+	records := func(replies, obsolete int) {
+		t.Helper()
+		if len(d) != replies+3 || w.store.Usage().ObsoleteRecords != obsolete {
+			t.Fatalf("there are %d records, %+v; want the key, identity, bound and %d replies", len(d), w.store.Usage(), replies)
 		}
-		d.write(effects.Groups)
 	}
 	for i := range window + window/2 {
-		send(i, "SET", "k", "v") // has a record, also of its reply
+		w.deliver("c", strconv.Itoa(i), "SET", "k", "v") // has a record, also of its reply
 	}
 	for i := range window {
-		send(1000+i, "GET", "k")
-		send(2000+i, "VDEL", "k", "other") // replaces it in memory only
+		w.deliver("c", strconv.Itoa(1000+i), "GET", "k")
+		w.deliver("c", strconv.Itoa(2000+i), "VDEL", "k", "other") // replaces it in memory only
 	}
-	if got := len(d); got != window+3 {
-		t.Errorf("there are %d records; want the key, identity, bound and %d replies", got, window)
-	}
-	for _, restarted := range []bool{false, true} {
-		if restarted {
-			// The window of a store with a lower limit takes the place of the larger one.
-			w = d.world(t, Options{DedupWindow: 7})
-			if got := w.store.Usage().DedupEntries; got != window {
-				t.Errorf("%d replies are restored; want %d", got, window)
-			}
-			if got := w.store.RestoredClients(); !slices.Equal(got, []string{"c"}) {
-				t.Errorf("the restored clients are %q", got)
-			}
+	for restarted := range 2 {
+		var clients []string
+		if restarted == 1 { // the window of a store with a lower limit takes the place of the larger one
+			w, clients = d.world(t, Options{DedupWindow: 7}), []string{"c"}
 			for i := range 2 * window {
-				send(5000+i, "SET", "k", "w")
+				w.deliver("c", strconv.Itoa(5000+i), "SET", "k", "w")
 			}
-			if got := w.store.Usage().DedupEntries; got != window || len(d) != window+3 {
-				t.Errorf("%d replies, %d records; want the same as before", got, len(d))
-			}
-		} else if got := w.store.RestoredClients(); got != nil {
+		}
+		if got := w.store.RestoredClients(); !slices.Equal(got, clients) {
 			t.Errorf("the restored clients are %q", got)
 		}
-		ended := maps.Clone(d)
+		records(window, 0)
 		w.store.EndSession("c")
 		w.store.EndSession("c")
+		records(window, window)
 		for left := window; left > 0; {
 			const limit = MaxGroup + 5
-			if got := w.store.Usage().ObsoleteRecords; got != left {
-				t.Errorf("%d records are obsolete; want %d", got, left)
-			}
-			left -= min(limit, left)
+			left = max(left-limit, 0)
 			for _, group := range w.store.RemoveObsolete(limit) {
 				if len(group) > MaxGroup {
 					t.Errorf("a group has %d records", len(group))
 				}
-				ended.write([]Group{group})
+				d.write([]Group{group})
 			}
-			if len(ended) != left+3 {
-				t.Fatalf("%d records are left; want the key, identity, bound, and %d replies", len(ended), left)
-			}
+			records(left, left)
 		}
-		if got := w.store.RestoredClients(); got != nil || w.store.RemoveObsolete(1) != nil || w.store.Usage().ObsoleteRecords != 0 {
-			t.Errorf("after the session %q is restored", got)
+		if w.store.RestoredClients() != nil || w.store.RemoveObsolete(1) != nil {
+			t.Error("after the session it is restored, or there is more to remove")
+		}
+		for i := range window {
+			w.deliver("c", strconv.Itoa(9000+i), "SET", "k", "x")
 		}
 	}
 }

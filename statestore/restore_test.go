@@ -121,28 +121,6 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-func TestRestoreRefusesARecordThatComesTwice(t *testing.T) {
-	for id, value := range filledDisk(t) {
-		store, err := New(Options{Strict: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := store.Restore(Record{ID: []byte(id), Value: value}); err != nil {
-			t.Fatal(err)
-		}
-		err = store.Restore(Record{ID: []byte(id), Value: value})
-		if err == nil && id[0] == idReply {
-			_, err = store.Restored(Instant{}, Former{})
-			if err != nil {
-				continue // for want of an identity
-			}
-		}
-		if !errors.Is(err, ErrDamaged) {
-			t.Errorf("record %q twice: %v", id, err)
-		}
-	}
-}
-
 // A snapshot is what a journal has that kept all groups.
 func TestASnapshotRestoresTheSameStore(t *testing.T) {
 	d := filledDisk(t)

@@ -3,95 +3,12 @@ package statestore
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
 )
-
-// docs/protocol.md §3.3: the version of each SET in a row, by the request's timestamp and the
-// store's time of day.
-func TestVersions(t *testing.T) {
-	type step struct {
-		wall int64
-		ts   string
-		want string
-	}
-	tests := []struct {
-		name  string
-		steps []step
-	}{
-		{"the protocol's example", []step{{noon, "1696374425000:0:CLIENT", "1696374425000:1:StateStore"}}},
-		{"the same, padded as deployed clients do", []step{{noon, "001696374425000:00000:CLIENT", "1696374425000:1:StateStore"}}},
-		{"the store's clock is ahead", []step{{noon + 123, "1696374425000:7:CLIENT", "1696374425123:0:StateStore"}}},
-		{"the client's clock is ahead", []step{{noon, "1696374425900:7:CLIENT", "1696374425900:8:StateStore"}}},
-		{"several in one millisecond", []step{
-			{noon, "1696374425000:0:CLIENT", "1696374425000:1:StateStore"},
-			{noon, "1696374425000:0:CLIENT", "1696374425000:2:StateStore"},
-			{noon, "1696374425000:9:CLIENT", "1696374425000:10:StateStore"},
-			{noon, "1696374424999:70:CLIENT", "1696374425000:11:StateStore"},
-		}},
-		{"the next millisecond begins at 0", []step{
-			{noon, "1696374425000:5:CLIENT", "1696374425000:6:StateStore"},
-			{noon + 1, "1696374425000:5:CLIENT", "1696374425001:0:StateStore"},
-		}},
-		{"a client's clock is hours behind", []step{{noon, "0:0:CLIENT", "1696374425000:0:StateStore"}}},
-		{"invariant 11, the store's clock steps back an hour", []step{
-			{noon, "1696374425000:0:CLIENT", "1696374425000:1:StateStore"},
-			{noon - 3600_000, "1696370825000:0:CLIENT", "1696374425000:2:StateStore"},
-			{noon - 3600_000, "0:0:CLIENT", "1696374425000:3:StateStore"},
-			{noon, "1696374425000:0:CLIENT", "1696374425000:4:StateStore"},
-			{noon + 1, "1696374425000:0:CLIENT", "1696374425001:0:StateStore"},
-		}},
-		{"a client was ahead, and time passes", []step{
-			{noon, "1696374485000:0:CLIENT", "1696374485000:1:StateStore"},
-			{noon + 59_999, "1696374425000:0:OTHER", "1696374485000:2:StateStore"},
-			{noon + 60_000, "1696374425000:0:OTHER", "1696374485000:3:StateStore"},
-			{noon + 60_001, "1696374425000:0:OTHER", "1696374485001:0:StateStore"},
-		}},
-		{"a store whose clock is before 1970", []step{{-5, "0:3:CLIENT", "0:4:StateStore"}}},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, Options{})
-			for i, step := range test.steps {
-				w.now.WallMillis = step.wall
-				if got := w.set(ask("SET k v").at(step.ts)); got != step.want {
-					t.Errorf("step %d: the version is %s; want %s", i, got, step.want)
-				}
-			}
-		})
-	}
-}
-
-// Invariant 36: a version is above every version ever issued and above the request's
-// timestamp; whatever clocks do, and whatever became of the keys.
-func TestInvariant36VersionsRise(t *testing.T) {
-	random := rand.New(rand.NewPCG(36, 1))
-	w := newWorld(t, Options{})
-	last := "0:0:a"
-	for i := range 5000 {
-		w.now.WallMillis = noon + random.Int64N(200_000) - 100_000
-		w.now.Elapsed += time.Duration(random.IntN(30)) * time.Millisecond
-		ts := fmt.Sprintf("%d:%d:~", w.now.WallMillis+random.Int64N(120_001)-60_000, random.IntN(5))
-		key := fmt.Sprint(random.IntN(3))
-		version := w.set(ask("SET " + key + " v PX 40").at(ts))
-		if w.compare(version, last) <= 0 || w.compare(version, ts) <= 0 {
-			t.Fatalf("SET %d: the version is %s; the last was %s, the request's timestamp %s", i, version, last, ts)
-		}
-		last = version
-		switch random.IntN(5) {
-		case 0:
-			w.want(ask("DEL "+key), ":1\r\n@"+version)
-		case 1:
-			w.send(ask("SET " + key + " other NX"))
-		case 2:
-			w.store.Expire(w.now, 10)
-		}
-	}
-}
 
 // Invariant 11: tokens of successive tenures strictly rise, whichever client acquires.
 func TestInvariant11TokensOfSuccessiveTenuresRise(t *testing.T) {
@@ -104,53 +21,6 @@ func TestInvariant11TokensOfSuccessiveTenuresRise(t *testing.T) {
 	third := w.set(ask("SET lock a NEX PX 1000").as("a"))
 	if w.compare(first, second) >= 0 || w.compare(second, third) >= 0 {
 		t.Errorf("the tokens are %s, %s, %s", first, second, third)
-	}
-}
-
-func TestVersionIsThatOfTheValueUntilTheNextSet(t *testing.T) {
-	w := newWorld(t, Options{})
-	version := w.set(ask("SET k v"))
-	w.pass(time.Minute)
-	w.set(ask("SET other v")) // moves the store's clock
-	w.want(ask("GET k"), "$1\r\nv\r\n@"+version)
-	w.want(ask("GET k").at("1696374485000:9:CLIENT"), "$1\r\nv\r\n@"+version)
-	w.want(ask("VDEL k other"), ":-1\r\n")
-	w.want(ask("GET k"), "$1\r\nv\r\n@"+version)
-	w.want(ask("VDEL k v"), ":1\r\n@"+version)
-	if again := w.set(ask("SET k v")); w.compare(again, version) <= 0 {
-		t.Errorf("after %s the same value got version %s", version, again)
-	}
-}
-
-// docs/protocol.md §3.4: more than one minute ahead is rejected, to the millisecond, and
-// nothing behind ever is.
-func TestSkew(t *testing.T) {
-	tests := []struct {
-		name    string
-		request request
-		want    string // empty: applied
-	}{
-		{"__ts a minute ahead", ask("SET k v").at("1696374485000:0:n"), ""},
-		{"__ts a minute ahead, with a counter", ask("SET k v").at("1696374485000:99:n"), ""},
-		{"__ts a minute and a millisecond ahead", ask("SET k v").at("1696374485001:0:n"), refusal(textTimestampAhead)},
-		{"__ts at the end of time", ask("SET k v").at("9223372036854775807:0:n"), refusal(textTimestampAhead)},
-		{"__ts a minute behind", ask("SET k v").at("1696374365000:0:n"), ""},
-		{"__ts at the beginning of time", ask("SET k v").at("0:0:n"), ""},
-		{"__ft a minute ahead", ask("SET k v").fencedBy("1696374485000:0:n"), ""},
-		{"__ft a minute and a millisecond ahead", ask("SET k v").fencedBy("1696374485001:0:n"), refusal(textTokenAhead)},
-		{"__ft at the end of time", ask("SET k v").fencedBy("9223372036854775807:0:n"), refusal(textTokenAhead)},
-		{"__ft at the beginning of time", ask("SET k v").fencedBy("0:0:n"), ""},
-		{"__ts and __ft a minute ahead", ask("SET k v").at("1696374485000:0:n").fencedBy("1696374485000:0:n"), ""},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, Options{})
-			if test.want == "" {
-				w.set(test.request)
-			} else {
-				w.want(test.request, test.want)
-			}
-		})
 	}
 }
 
@@ -171,15 +41,6 @@ func TestInvariant49TokenThatTheStoreIssuedIsNeverTooFarAhead(t *testing.T) {
 	w.want(ask("SET k v").fencedBy("1696374425001:0:a"), refusalAt(textTokenAhead, w.now.WallMillis))
 	w.want(ask("SET k v").fencedBy("1696374425000:99:a"), refusalAt(textTokenAhead, w.now.WallMillis))
 	w.want(ask("SET k v").at("1696374425000:0:c"), refusalAt(textTimestampAhead, w.now.WallMillis))
-}
-
-// The refusal of a timestamp as too far ahead has the store's clock as its version.
-func TestRefusalForAClockHasTheStoresClock(t *testing.T) {
-	w := newWorld(t, Options{Node: "press-7"})
-	w.set(ask("SET k v").at("1696374485000:0:n")) // takes the versions a minute along, not the clock
-	w.want(ask("GET k").at("1696374485001:0:n"), "-ERR "+textTimestampAhead+"\r\n@1696374425000:0:press-7")
-	w.now.WallMillis = -5
-	w.want(ask("SET k v").at("60000:0:n"), "-ERR "+textTimestampAhead+"\r\n@0:0:press-7")
 }
 
 // Invariant 41: one bad peer moves the store's clock by at most the skew limit, and
@@ -244,53 +105,19 @@ func TestVersionsLeaveDeployedClientsRoomToCount(t *testing.T) {
 	}
 }
 
-// A counter that the clock cannot adopt is refused, and changes nothing.
-func TestCounterAtItsEndIsRefused(t *testing.T) {
-	w := newWorld(t, Options{})
-	version := w.set(ask("SET k v"))
-	w.want(ask("KEYNOTIFY k"), "+OK\r\n")
-	answer, notified := w.send(ask("SET k other").at("1696374425000:18446744073709551615:n").fencedBy("5:0:n"))
-	if answer != refusal(textBadTimestamp) {
-		t.Errorf("got %q; want a refusal", answer)
-	}
-	w.wantLines("the refused SET", notified)
-	w.want(ask("GET k"), "$1\r\nv\r\n@"+version)
-	w.want(ask("DEL k"), ":1\r\n@"+version) // no token was kept
-}
-
 func TestOptionsOfNew(t *testing.T) {
-	tests := []struct {
-		name    string
-		options Options
-		cause   string // empty: good
-	}{
-		{"the zero value", Options{}, ""},
-		{"a node of one's own", Options{Node: "press-7"}, ""},
-		{"limits", Options{MaxKeys: 1, MaxBytes: 1}, ""},
-		{"a node with a colon", Options{Node: "a:b"}, `Options.Node "a:b" is not a node id`},
-		{"a node with a line break", Options{Node: "a\n"}, `is not a node id`},
-		{"a negative number of keys", Options{MaxKeys: -1}, "MaxKeys -1"},
-		{"a negative number of bytes", Options{MaxBytes: -7}, "MaxBytes -7"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			store, err := New(test.options)
-			if test.cause == "" {
-				if err != nil || store == nil || store.Usage().Keys != 0 {
-					t.Errorf("New = %v, %v", store, err)
-				}
-				return
-			}
-			if store != nil || err == nil || !strings.Contains(err.Error(), test.cause) {
-				t.Errorf("New = %v, %v; want an error with %q", store, err, test.cause)
-			}
-		})
+	for cause, options := range map[string]Options{
+		`Options.Node "a:b" is not a node id`: {Node: "a:b"}, "is not a node id": {Node: "a\n"}, "MaxKeys -1": {MaxKeys: -1}, "MaxBytes -7": {MaxBytes: -7},
+		"HoldOff -1ns is negative": {HoldOff: -1}, "LockPrefixes needs Options.Strict": {LockPrefixes: []string{"l"}},
+	} {
+		if store, err := New(options); store != nil || err == nil || !strings.Contains(err.Error(), cause) {
+			t.Errorf("New = %v, %v; want an error with %q", store, err, cause)
+		}
 	}
 	if _, err := New(Options{Node: ":"}); !errors.Is(err, hlc.ErrMalformed) {
 		t.Errorf("the error %v does not wrap hlc.ErrMalformed", err)
 	}
-	w := newWorld(t, Options{Node: "press-7"})
-	w.want(ask("SET k v"), "+OK\r\n@1696374425000:1:press-7")
+	newWorld(t, Options{Node: "press-7"}).want(ask("SET k v"), "+OK\r\n@1696374425000:1:press-7")
 }
 
 // A store with another node keeps the versions that the earlier one issued.

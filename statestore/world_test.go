@@ -16,6 +16,7 @@ const noon = 1696374425000
 // A world is a store and its two clocks.
 type world struct {
 	tb      testing.TB
+	disk    disk // gets the records of deliver; nil: none
 	store   *Store
 	now     Instant
 	dialect Dialect
@@ -285,7 +286,7 @@ func (d disk) world(tb testing.TB, options Options) *world {
 // worldAfter is world with what is known of the store before.
 func (d disk) worldAfter(tb testing.TB, options Options, former Former) *world {
 	tb.Helper()
-	w := &world{tb: tb, now: Instant{WallMillis: noon, Elapsed: time.Hour}}
+	w := &world{tb: tb, disk: d, now: Instant{WallMillis: noon, Elapsed: time.Hour}}
 	store, first, err := d.openAfter(options, w.now, former)
 	if err != nil {
 		tb.Fatal(err)

@@ -3,17 +3,13 @@ package transport
 import (
 	"context"
 	"errors"
-	"log/slog"
-	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
-
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/protocol"
 )
 
 // began begins a GET that ends after some time, and returns what gives it up and where its result will be.
@@ -22,7 +18,7 @@ func began(t *testing.T, client *Client, key string, within time.Duration) (canc
 	ends := time.Now().Add(within)
 	results := make(chan outcome, 1)
 	go func() {
-		entry, err := client.GetWith(ctx, key, GetOptions{Binding: Binding{Until: ends}})
+		entry, err := client.GetWith(ctx, key, Binding{Until: ends})
 		results <- outcome{entry, err}
 	}()
 	synctest.Wait()
@@ -42,7 +38,7 @@ func TestInvariant38ARenewalLeavesSoonAtAnyReceiveMaximum(t *testing.T) {
 				working.Go(func() { _, _ = client.Get(ctx, "work") })
 			}
 			b.received() // the others wait
-			working.Go(func() { _, _ = client.GetWith(ctx, "renewal", GetOptions{Urgent: true}) })
+			working.Go(func() { _, _ = client.GetWith(ctx, "renewal", Binding{Urgent: true}) })
 			answers := 0
 			for received := b.received(); keyOf(received[len(received)-1]) != "renewal" && answers < goroutines; answers++ {
 				b.acknowledge(received[answers].PacketID, 0)
@@ -55,61 +51,6 @@ func TestInvariant38ARenewalLeavesSoonAtAnyReceiveMaximum(t *testing.T) {
 			await.Done(working.Wait)
 		})
 	}
-}
-
-// A request that gives up where a slot is kept for it leaves the slot to others.
-func TestInvariant53ARequestThatWaitsForRoomFailsWithTheConnectionThatItIsBoundTo(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		began(t, client, "k", 9*time.Second)
-		results, lost := make(chan error, 1), client.Lost()
-		go func() {
-			_, err := client.GetWith(t.Context(), "bound", GetOptions{Binding: Binding{Connection: lost}})
-			results <- err
-		}()
-		b.received()
-		b.pipeBroker.mu.Lock()
-		b.down = true
-		b.pipeBroker.mu.Unlock()
-		start := time.Now()
-		b.cut()
-		if err := await.Receive(results); !errors.Is(err, errBoundConnection) || !errors.Is(err, ErrNotSent) || time.Since(start) > 0 {
-			t.Errorf("%v after %v", err, time.Since(start))
-		}
-	})
-}
-
-func TestEachRequestEndsAtItsOwnDeadline(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(4)
-		client := mustDialTo(t, b.pipeBroker, options)
-		start := time.Now()
-		type end struct {
-			within  time.Duration
-			unknown bool
-		}
-		ends := make(chan end, 10)
-		begin := func(within time.Duration) {
-			go func() {
-				_, err := client.Set(t.Context(), "k", nil, SetOptions{Binding: Binding{Until: time.Now().Add(within)}})
-				if took := time.Since(start); took != min(within, defaultRequestTimeout) || !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("the request with a deadline after %v ends after %v: %v", within, took, err)
-				}
-				ends <- end{within, errors.Is(err, ErrOutcomeUnknown)}
-			}()
-			synctest.Wait()
-		}
-		for _, seconds := range []time.Duration{3, 1, 60, 2} {
-			begin(seconds * time.Second)
-		}
-		begin(1500 * time.Millisecond) // the broker takes no more
-		for _, want := range []end{{time.Second, true}, {1500 * time.Millisecond, false}, {2 * time.Second, true}, {3 * time.Second, true}, {time.Minute, true}} {
-			if got := await.Receive(ends); got != want {
-				t.Errorf("%+v ends, want %+v", got, want)
-			}
-		}
-	})
 }
 
 func TestARequestWithoutACallersDeadlineEndsAtTheRequestTimeout(t *testing.T) {
@@ -131,204 +72,70 @@ func TestARequestWithoutACallersDeadlineEndsAtTheRequestTimeout(t *testing.T) {
 	})
 }
 
-// until returns a binding that ends so long from now.
-func until(timeout time.Duration) Binding { return Binding{Until: time.Now().Add(timeout)} }
-
-func TestTheBindingOfARequestBoundsItBesideItsContext(t *testing.T) {
-	const short, long = time.Second, time.Hour
-	for _, requestTimeout := range []time.Duration{2 * time.Second, defaultRequestTimeout} {
-		for _, timeout := range []time.Duration{short, long} {
-			for name, request := range map[string]func(context.Context, *Client, time.Duration) error{
-				"Set": func(ctx context.Context, client *Client, timeout time.Duration) error {
-					_, err := client.Set(ctx, "k", nil, SetOptions{Binding: until(timeout)})
-					return err
-				},
-				"GetWith": func(ctx context.Context, client *Client, timeout time.Duration) error {
-					_, err := client.GetWith(ctx, "k", GetOptions{Binding: until(timeout)})
-					return err
-				},
-				"Del": func(ctx context.Context, client *Client, timeout time.Duration) error {
-					_, err := client.Del(ctx, "k", DelOptions{Binding: until(timeout)})
-					return err
-				},
-				"VDel": func(ctx context.Context, client *Client, timeout time.Duration) error {
-					_, err := client.VDel(ctx, "k", nil, DelOptions{Binding: until(timeout)})
-					return err
-				},
-			} {
-				inBubble(t, func(t *testing.T, options Options) {
-					options.RequestTimeout = requestTimeout
-					client := mustDialTo(t, newQuietBroker(10).pipeBroker, options)
-					start := time.Now()
-					err := request(t.Context(), client, timeout)
-					if took := time.Since(start); took != min(timeout, requestTimeout) || !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("%s within %v: %v after %v", name, timeout, err, took)
-					}
-					ctx, cancel := context.WithTimeout(t.Context(), short/2)
-					defer cancel()
-					start = time.Now()
-					if err := request(ctx, client, timeout); !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != short/2 {
-						t.Errorf("%s whose context ends first: %v after %v", name, err, time.Since(start))
-					}
-					if err := request(t.Context(), client, -1); !errors.Is(err, ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("%s whose time is over before it begins: %v", name, err)
-					}
-				})
-			}
-		}
-	}
-}
-
-func TestARequestIsCanceledWhereverItIs(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		cause, start := errors.New("given up"), time.Now()
-		sent, results := began(t, client, "k", 5*time.Second)
-		held, heldResults := began(t, client, "k", 5*time.Second)
-		synctest.Wait()
-		held(cause)
-		if r := await.Receive(heldResults); !errors.Is(r.err, ErrNotSent) || !errors.Is(r.err, cause) {
-			t.Errorf("the one that waits for the broker: %v", r.err)
-		}
-		sent(cause)
-		if r := await.Receive(results); !errors.Is(r.err, ErrOutcomeUnknown) || !errors.Is(r.err, cause) {
-			t.Errorf("the one that was sent: %v", r.err)
-		}
-		if time.Since(start) > 0 || len(results)+len(heldResults) > 0 || len(b.received()) != 1 {
-			t.Errorf("after %v, with %d more results and %d requests", time.Since(start), len(results)+len(heldResults), len(b.received()))
-		}
-	})
-}
-
-func TestRequestsEndWithTheirConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(10)
-		client := mustDialTo(t, b.pipeBroker, options)
-		_, results := began(t, client, "k", 5*time.Second)
-		b.received()
-		b.cut()
-		if r := await.Receive(results); !errors.Is(r.err, ErrOutcomeUnknown) || !errors.Is(r.err, errConnectionLost) {
-			t.Errorf("a lost connection: %v", r.err)
-		}
-		_, results = began(t, client, "k", 5*time.Second) // by the next connection
-		if len(b.received()) != 1 {
-			t.Errorf("%d requests came in without a connection", len(b.received()))
-		}
-		time.Sleep(2 * time.Second)
-		requests := b.received()
-		_, _ = value(requests[len(requests)-1], "v", 0).WriteTo(b.present())
-		if r := await.Receive(results); r.err != nil || string(r.entry.Value) != "v" {
-			t.Errorf("the next connection: %+v", r)
-		}
-		_, results = began(t, client, "k", 5*time.Second)
-		b.received()
-		_ = client.Close()
-		if r := await.Receive(results); !errors.Is(r.err, ErrOutcomeUnknown) || !errors.Is(r.err, ErrClosed) {
-			t.Errorf("Close: %v", r.err)
-		}
-	})
-}
-
-// The client's own warnings are written where they cannot delay what arrives.
-func TestTheWarningOfARefusedTimestampDelaysNoRequest(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		shut := make(chan struct{})
-		options.Logger = slog.New(waitingHandler{slog.DiscardHandler, shut})
-		b := newQuietBroker(10)
-		client := mustDialTo(t, b.pipeBroker, options)
-		results := make(chan error, 1)
-		go func() {
-			_, err := client.Set(t.Context(), "k", nil, SetOptions{})
-			results <- err
-		}()
-		answer := func(request *packets.Publish, text string) {
-			packet := value(request, "", 0)
-			packet.Content.(*packets.Publish).Payload = []byte(text)
-			_, _ = packet.WriteTo(b.present())
-		}
-		answer(b.received()[0], "-ERR "+string(protocol.TimestampTooFarAhead)+"\r\n")
-		requests := b.received()
-		if len(requests) != 2 || slices.Equal(requests[0].Properties.CorrelationData, requests[1].Properties.CorrelationData) {
-			t.Fatalf("%d requests came in; want a second one", len(requests))
-		}
-		answer(requests[1], "+OK\r\n")
-		if err := await.Receive(results); err != nil {
-			t.Errorf("the repetition: %v", err)
-		}
-		close(shut)
-	})
-}
-
-// waitingHandler is a handler of the program that does not return until a channel is closed.
-type waitingHandler struct {
-	slog.Handler
-	until <-chan struct{}
-}
-
-func (h waitingHandler) Enabled(context.Context, slog.Level) bool { return true }
-func (h waitingHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
-
-func (h waitingHandler) Handle(_ context.Context, record slog.Record) error {
-	if record.Level >= slog.LevelWarn {
-		await.Receive(h.until)
-	}
-	return nil
-}
-
 func TestABindingBoundsARequestWhereverItIs(t *testing.T) {
 	cause := errors.New("the tenure is over")
 	for _, test := range []struct {
 		name    string
 		prepare func(*testing.T, *quietBroker, *Client)
 		want    error
+		says    string
 		sent    int // requests that came in, the one of prepare included
 	}{
-		{"sent", func(*testing.T, *quietBroker, *Client) {}, ErrOutcomeUnknown, 1},
+		{"sent", func(*testing.T, *quietBroker, *Client) {}, ErrOutcomeUnknown, "", 1},
 		{"held back by the Receive Maximum", func(t *testing.T, b *quietBroker, client *Client) {
 			began(t, client, "k", 9*time.Second)
 			b.received()
-		}, ErrNotSent, 1},
+		}, ErrNotSent, "Receive Maximum 1", 1},
 		{"without a connection", func(_ *testing.T, b *quietBroker, _ *Client) {
-			b.pipeBroker.mu.Lock()
-			b.down = true
-			b.pipeBroker.mu.Unlock()
+			b.refuseToDial(true)
 			b.cut()
 			b.received()
-		}, ErrNotSent, 0},
+		}, ErrNotSent, "", 0},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, options Options) {
-				b := newQuietBroker(1)
-				client := mustDialTo(t, b.pipeBroker, options)
-				test.prepare(t, b, client)
-				set := func(binding Binding) <-chan error {
-					results := make(chan error, 1)
-					options := SetOptions{Binding: binding}
-					go func() {
-						_, err := client.Set(t.Context(), "k", nil, options)
-						results <- err
-					}()
-					return results
-				}
-				usable, end := context.WithCancelCause(t.Context())
-				start, result := time.Now(), set(Binding{While: usable})
-				synctest.Wait()
-				end(cause)
-				if err := await.Receive(result); !errors.Is(err, test.want) || !errors.Is(err, cause) || time.Since(start) > 0 {
-					t.Errorf("While ends: %v after %v, want %v and the cause at once", err, time.Since(start), test.want)
-				}
-				if got := len(b.received()); got != test.sent {
-					t.Errorf("%d requests came in, want %d", got, test.sent)
-				}
-				if err := await.Receive(set(Binding{While: usable})); !errors.Is(err, ErrNotSent) || !errors.Is(err, cause) || time.Since(start) > 0 {
-					t.Errorf("While is over: %v after %v", err, time.Since(start))
-				}
-				err := await.Receive(set(Binding{Until: start.Add(2 * time.Second)}))
-				if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != 2*time.Second {
-					t.Errorf("Until passes: %v after %v", err, took)
-				}
+		for bound, begin := range map[string]func(*Client) (request func() error, end func()){
+			"While": func(client *Client) (func() error, func()) {
+				usable, end := context.WithCancelCause(context.Background())
+				return func() error {
+					_, err := client.Set(context.Background(), "k", nil, SetOptions{Binding: Binding{While: usable}})
+					return err
+				}, func() { end(cause) }
+			},
+			"the context": func(client *Client) (func() error, func()) {
+				ctx, end := context.WithCancelCause(context.Background())
+				return func() error {
+					_, err := client.GetWith(ctx, "k", Binding{Urgent: true})
+					return err
+				}, func() { end(cause) }
+			},
+		} {
+			t.Run(test.name+", ended by "+bound, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, options Options) {
+					b := newQuietBroker(1)
+					client := mustDialTo(t, b.pipeBroker, options)
+					test.prepare(t, b, client)
+					request, end := begin(client)
+					start, result := time.Now(), make(chan error, 1)
+					go func() { result <- request() }()
+					synctest.Wait()
+					end()
+					if err := await.Receive(result); !errors.Is(err, test.want) || !errors.Is(err, cause) || !strings.Contains(err.Error(), test.says) {
+						t.Errorf("%v, want %v, %q and the cause", err, test.want, test.says)
+					}
+					if got := len(b.received()); got != test.sent {
+						t.Errorf("%d requests came in, want %d", got, test.sent)
+					}
+					if err := request(); !errors.Is(err, ErrNotSent) || !errors.Is(err, cause) || time.Since(start) > 0 {
+						t.Errorf("when it is over: %v after %v", err, time.Since(start))
+					}
+					_, err := client.VDel(t.Context(), "k", nil, DelOptions{Binding: Binding{Until: start.Add(2 * time.Second)}})
+					if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != 2*time.Second {
+						t.Errorf("Until passes: %v after %v", err, took)
+					}
+					if got := len(b.received()); got != test.sent { // the first counts until it is acknowledged
+						t.Errorf("%d requests came in at last", got)
+					}
+				})
 			})
-		})
+		}
 	}
 }

@@ -16,9 +16,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mqtt"
-	"github.com/tenurelock/tenure/internal/protocol"
-	"github.com/tenurelock/tenure/statestore"
-	"github.com/tenurelock/tenure/statestore/statestoretest"
 )
 
 // pipeBroker knows just enough of MQTT for a client to connect to it over a pipe, in
@@ -29,7 +26,6 @@ type pipeBroker struct {
 	// answer, if not nil, may handle a packet in place of the broker; it then reports
 	// true.
 	answer func(conn net.Conn, packet *packets.ControlPacket) bool
-	tcp    bool // clients connect over TCP: not in virtual time
 
 	mu    sync.Mutex
 	conn  net.Conn // the latest
@@ -97,11 +93,6 @@ func (b *pipeBroker) dial(_ context.Context, _, address string) (net.Conn, error
 		return nil, fmt.Errorf("%s is down", host)
 	}
 	near, end := net.Pipe()
-	if b.tcp {
-		if near, end, err = overTCP(); err != nil {
-			return nil, err
-		}
-	}
 	far := newBufferedPipe(end)
 	b.conn = far
 	b.tasks.Go(func() {
@@ -111,20 +102,6 @@ func (b *pipeBroker) dial(_ context.Context, _, address string) (net.Conn, error
 	})
 	b.tasks.Go(far.drain)
 	return near, nil
-}
-
-// overTCP returns both ends of a connection over TCP.
-func overTCP() (near, far net.Conn, err error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = listener.Close() }()
-	if near, err = net.Dial("tcp", listener.Addr().String()); err != nil {
-		return nil, nil, err
-	}
-	far, err = listener.Accept()
-	return near, far, err
 }
 
 func (b *pipeBroker) serve(conn net.Conn) bool {
@@ -223,11 +200,14 @@ func send[P any](conn net.Conn, kind byte, fill func(P)) {
 	_, _ = conn.Write(encoded.Bytes())
 }
 
-// reply answers a request like a store without keys.
+// reply answers a GET or a KEYNOTIFY like a store without keys.
 func reply(conn net.Conn, request *packets.Publish) {
 	send(conn, packets.PUBLISH, func(p *packets.Publish) {
 		p.Topic = request.Properties.ResponseTopic
 		p.Payload = []byte("$-1\r\n")
+		if bytes.Contains(request.Payload, []byte("KEYNOTIFY")) {
+			p.Payload = []byte("+OK\r\n")
+		}
 		p.Properties.CorrelationData = request.Properties.CorrelationData
 	})
 }
@@ -309,118 +289,4 @@ func (b *pipeBroker) mustHaveSeen(want ...string) {
 	if !slices.Equal(b.seen, want) {
 		b.t.Errorf("the broker saw %q\nwant %q", b.seen, want)
 	}
-}
-
-// Together with the same table over plain MQTT, in server/integration, this says that clients of
-// this package get from a server what the protocol promises.
-func TestTheProtocolTravelsUnchangedThroughAnMQTTConnection(t *testing.T) {
-	statestoretest.Run(t, func(t *testing.T, options statestore.Options, check func(*testing.T, statestoretest.Store)) {
-		synctest.Test(t, func(t *testing.T) {
-			check(t, overMQTT{statestoretest.NewMachine(t, options)})
-		})
-	})
-}
-
-// overMQTT puts an MQTT connection between a store and each of its clients.
-type overMQTT struct{ statestoretest.Store }
-
-func (s overMQTT) Connect(t testing.TB, clientID string) statestoretest.Client {
-	c := &overMQTTClient{t: t, store: s.Store.Connect(t, clientID)}
-	c.broker.answer = c.answer
-	conn, err := newConn("mqtt://broker", &Options{ClientID: clientID, Dialer: c.broker.dial})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.conn = conn
-	conn.Start(Events{
-		Up: func() {}, Down: func(error) {}, Ended: func(error) {}, trying: func(string) {}, failed: func(error) {},
-		Notify: func(n Notification) {
-			c.received = append(c.received, statestoretest.Notification{Key: n.Key, Payload: n.Payload, Version: n.Timestamp})
-		},
-	})
-	t.Cleanup(func() {
-		_ = conn.Close()
-		c.broker.cut()
-		await.Done(c.broker.tasks.Wait)
-	})
-	return c
-}
-
-type overMQTTClient struct {
-	t        testing.TB
-	store    statestoretest.Client
-	broker   pipeBroker
-	conn     *mqttConn
-	denied   bool // the request under way
-	received []statestoretest.Notification
-}
-
-func (c *overMQTTClient) Do(request statestoretest.Request) (statestoretest.Reply, error) {
-	timestamp, token, err := request.Texts()
-	if err != nil {
-		return statestoretest.Reply{}, err
-	}
-	c.denied = request.Denied
-	reply, err := c.conn.RoundTrip(c.t.Context(), Request{
-		Payload:      request.Payload,
-		Timestamp:    timestamp,
-		FencingToken: token,
-		Binding:      Binding{Store: request.Store},
-	})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return statestoretest.Reply{Payload: reply.Payload, Version: reply.Timestamp}, nil
-}
-
-// answer passes a request on to the store, as it arrived at the broker.
-func (c *overMQTTClient) answer(conn net.Conn, packet *packets.ControlPacket) bool {
-	p, ok := packet.Content.(*packets.Publish)
-	if !ok {
-		return false
-	}
-	if p.Topic != protocol.InvokeTopic || p.Properties.ResponseTopic != protocol.ResponseTopic(c.conn.ClientID()) {
-		c.t.Errorf("a request on %q with the response topic %q", p.Topic, p.Properties.ResponseTopic)
-	}
-	request := statestoretest.Request{Payload: p.Payload, Denied: c.denied}
-	for _, user := range p.Properties.User {
-		switch user.Key {
-		case protocol.PropertyTimestamp:
-			request.Timestamp = &user.Value
-		case protocol.PropertyFencingToken:
-			request.FencingToken = &user.Value
-		case protocol.PropertyStore:
-			request.Store = user.Value
-		}
-	}
-	reply, err := c.store.Do(request)
-	if err != nil {
-		c.t.Error(err)
-	}
-	c.publish(conn, p.Properties.ResponseTopic, p.Properties.CorrelationData, reply.Payload, reply.Version)
-	return false // the broker acknowledges it
-}
-
-func (c *overMQTTClient) publish(conn net.Conn, topic string, correlation, payload []byte, version string) {
-	send(conn, packets.PUBLISH, func(p *packets.Publish) {
-		p.Topic, p.Payload, p.Properties.CorrelationData = topic, payload, correlation
-		if version != "" {
-			p.Properties.User = append(p.Properties.User, packets.User{Key: protocol.PropertyTimestamp, Value: version})
-		}
-	})
-}
-
-func (c *overMQTTClient) Notifications(wanted int) []statestoretest.Notification {
-	for _, n := range c.store.Notifications(wanted) {
-		c.publish(c.broker.present(), protocol.NotifyTopic(c.conn.ClientID(), n.Key), nil, n.Payload, n.Version)
-	}
-	synctest.Wait() // until all have arrived
-	received := c.received
-	c.received = nil
-	return received
-}
-
-func (c *overMQTTClient) Drop() {
-	_ = c.conn.Close()
-	c.store.Drop()
 }

@@ -151,15 +151,7 @@ func (c *mqttConn) RoundTrip(ctx context.Context, request Request) (Reply, error
 
 // await returns the error of a call, when it has a result or its caller gives it up.
 func (c *mqttConn) await(call *call) error {
-	returned := false
-	defer func() {
-		if !returned { // a context of the program panicked, or ended the goroutine
-			_ = c.abandon(call, errors.New("its context did not return"))
-		}
-	}()
-	cause := call.wait()
-	returned = true
-	if cause != nil {
+	if cause := call.wait(); cause != nil {
 		if err := c.abandon(call, cause); err != nil {
 			return err
 		}
@@ -183,7 +175,7 @@ func (c *mqttConn) enqueue(call *call) error {
 		return notSent(c.heldBackLocked(call, cause))
 	}
 	line := &c.ordinary
-	if call.request.Urgent {
+	if call.request.Binding.Urgent {
 		line = &c.urgent
 	}
 	line.push(call)
@@ -242,7 +234,7 @@ func (c *mqttConn) heldBackLocked(call *call, cause error) error {
 	if l == nil {
 		return c.unconnectedLocked(cause)
 	}
-	if l.room() <= 0 || l.room() <= l.reserved() && !call.request.Urgent {
+	if l.room() <= 0 || l.room() <= l.reserved() && !call.request.Binding.Urgent {
 		return fmt.Errorf("%w: as many requests are under way as the broker takes (Receive Maximum %d)",
 			cause, l.client.ReceiveMaximum)
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -34,7 +33,6 @@ type quietBroker struct {
 	*pipeBroker
 	mu       sync.Mutex
 	requests []*packets.Publish
-	acks     []uint16 // that came in
 }
 
 func newQuietBroker(receiveMaximum uint16) *quietBroker {
@@ -49,8 +47,6 @@ func newQuietBroker(receiveMaximum uint16) *quietBroker {
 		case *packets.Publish:
 			b.requests = append(b.requests, content)
 			return true
-		case *packets.Puback:
-			b.acks = append(b.acks, content.PacketID)
 		}
 		return false
 	}
@@ -133,147 +129,12 @@ func TestAnIdleClientHasTwoGoroutines(t *testing.T) {
 	})
 }
 
-// A Will replaces the connection, also of a client that was idle.
-func TestAWillForAnIdleClient(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := &pipeBroker{}
-		client := mustDialTo(t, b, options)
-		for range 2 {
-			time.Sleep(3 * time.Second)
-			will, err := client.SetWill(t.Context(), "k", []byte("v"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			will.Close()
-		}
-		if got := client.Connection().Connections; got != 3 {
-			t.Errorf("there were %d connections, want 3", got)
-		}
-	})
-}
-
-func TestAnAcknowledgementOfNothingDoesNoHarm(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		b.acknowledge(77, 0x80)
-		outcomes := get(t.Context(), client, "k1", "k2")
-		request := b.received()[0]
-		b.acknowledge(request.PacketID+1, 0x80)
-		if got := b.received(); len(got) != 1 {
-			t.Errorf("%d requests came in; the Receive Maximum is 1", len(got))
-		}
-		b.acknowledge(request.PacketID, 0)
-		b.acknowledge(request.PacketID, 0x80) // again: that request is acknowledged
-		requests := b.received()
-		if len(requests) != 2 {
-			t.Fatalf("%d requests came in", len(requests))
-		}
-		_, _ = value(requests[0], "v", 0).WriteTo(b.present())
-		if got := await.Receive(outcomes[keyOf(request)]); got.err != nil {
-			t.Errorf("the first request: %v", got.err)
-		}
-		client.Close()
-		await.Receive(outcomes[keyOf(requests[1])])
-	})
-}
-
-func TestRepliesThatArriveTogetherAreKeptApart(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(100)
-		client := mustDialTo(t, b.pipeBroker, options)
-		want := map[string]string{"k1": "one", "k2": "two and more", "k3": strings.Repeat("long ", 2000), "k4": "four"}
-		outcomes := get(t.Context(), client, slices.Collect(maps.Keys(want))...)
-		var together bytes.Buffer
-		for _, request := range b.received() {
-			_, _ = value(request, want[keyOf(request)], 0).WriteTo(&together)
-			together.Write([]byte{0x40, 2, byte(request.PacketID >> 8), byte(request.PacketID)})
-		}
-		_, _ = b.present().Write(together.Bytes())
-		for key, c := range outcomes {
-			got := await.Receive(c)
-			if got.err != nil || string(got.entry.Value) != want[key] || got.entry.Version.Counter != uint64(len(want[key])) {
-				t.Errorf("%s: %.20q, version %v, %v", key, got.entry.Value, got.entry.Version, got.err)
-			}
-		}
-	})
-}
-
-func TestAReplyWithQoS1IsAcknowledged(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(100)
-		client := mustDialTo(t, b.pipeBroker, options)
-		c := get(t.Context(), client, "k")["k"]
-		_, _ = value(b.received()[0], "v", 1).WriteTo(b.present())
-		if got := await.Receive(c); got.err != nil || string(got.entry.Value) != "v" {
-			t.Errorf("%q, %v", got.entry.Value, got.err)
-		}
-		synctest.Wait()
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if !slices.Equal(b.acks, []uint16{9}) {
-			t.Errorf("acknowledged: %v", b.acks)
-		}
-	})
-}
-
-func TestAReaderOfNotificationsThatIsSlowDoesNotDelayReplies(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
-			request, ok := packet.Content.(*packets.Publish)
-			switch {
-			case ok && bytes.Contains(request.Payload, []byte("KEYNOTIFY")):
-				answer := value(request, "", 0)
-				answer.Content.(*packets.Publish).Payload = []byte("+OK\r\n")
-				_, _ = answer.WriteTo(conn)
-			case ok:
-				reply(conn, request)
-			}
-			return false
-		}}
-		client := mustDialTo(t, b, options)
-		if _, err := client.Watch("k"); err != nil { // its changes are never read
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		const notifications = 1000
-		for i := range notifications {
-			send(b.present(), packets.PUBLISH, func(p *packets.Publish) {
-				p.Topic, p.Payload = protocol.NotifyTopic("a", "k"), []byte("*2\r\n$6\r\nNOTIFY\r\n$6\r\nDELETE\r\n")
-				p.Properties.User = []packets.User{{Key: protocol.PropertyTimestamp, Value: fmt.Sprintf("%d:0:s", i+1)}}
-			})
-		}
-		began := time.Now()
-		if _, err := client.Get(t.Context(), "other"); err != nil || time.Since(began) > 0 {
-			t.Errorf("after %v: %v", time.Since(began), err)
-		}
-	})
-}
-
 func TestPacketIDsInUseAreNotGivenAgain(t *testing.T) {
 	l := &link{lastID: 65533, unacked: map[uint16]correlation{65535: {}, 1: {}}}
 	for _, want := range []uint16{65534, 2, 3} {
 		if got := l.nextIDLocked(); got != want {
 			t.Errorf("the next packet id is %d, want %d", got, want)
 		}
-	}
-}
-
-func TestWhatIsQueuedTogetherLeavesInOneWrite(t *testing.T) {
-	conn, l := newTestLink(t, 1000)
-	const requests, size = 20, 5000
-	for range requests {
-		conn.begin(t, t.Context(), Request{Payload: make([]byte, size)})
-	}
-	gathered := 0
-	for l.gather(); len(l.packets) > 0; l.gather() {
-		if len(l.packets) > maxBatch+2*size {
-			t.Errorf("%d bytes in one write", len(l.packets))
-		}
-		gathered++
-	}
-	if want := requests * size / maxBatch; gathered < want || gathered > want+1 || len(l.unacked) != requests {
-		t.Errorf("%d requests of %d bytes leave in %d writes", len(l.unacked), size, gathered)
 	}
 }
 
@@ -312,105 +173,46 @@ func TestARequestThatMQTTCannotEncodeIsNotSentAndDelaysNoOther(t *testing.T) {
 	}
 }
 
-func TestARequestWhoseCallerHasLeftCountsUntilItIsAcknowledged(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
-		client := mustDialTo(t, b.pipeBroker, options)
-		ctx, leave := context.WithCancel(t.Context())
-		first := get(ctx, client, "k1")["k1"]
-		request := b.received()[0]
-		leave()
-		if got := await.Receive(first); !errors.Is(got.err, ErrOutcomeUnknown) || !errors.Is(got.err, context.Canceled) {
-			t.Errorf("the first: %v", got.err)
-		}
-		second := get(t.Context(), client, "k2")["k2"]
-		if got := b.received(); len(got) != 1 {
-			t.Errorf("%d requests came in; the Receive Maximum is 1", len(got))
-		}
-		b.acknowledge(request.PacketID, 0)
-		if got := b.received(); len(got) != 2 {
-			t.Errorf("after the acknowledgement %d requests came in", len(got))
-		}
-		client.Close()
-		await.Receive(second)
-	})
-}
-
+// docs/protocol.md §1.3, §1.4 and §7.7.
 func TestARequestHasThePropertiesThatTheProtocolAsksFor(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(1)
+		b := newQuietBroker(10)
 		client := mustDialTo(t, b.pipeBroker, options)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
 		token := hlc.Token{Wall: 1, Counter: 2, Node: "n"}
-		if _, err := client.Set(ctx, "k", []byte("v"), SetOptions{FencingToken: token}); !errors.Is(err, ErrOutcomeUnknown) {
-			t.Error(err)
-		}
-		requests := b.received()
-		if len(requests) != 1 {
-			t.Fatalf("%d requests came in", len(requests))
-		}
-		p := requests[0].Properties
-		if p.MessageExpiry == nil || *p.MessageExpiry != 10 || len(p.CorrelationData) != len(correlation{}) || len(p.User) != 5 {
-			t.Errorf("expiry %v, correlation data %x, user properties %v", p.MessageExpiry, p.CorrelationData, p.User)
-		}
-		if p.ResponseTopic != protocol.ResponseTopic("a") || p.ContentType != protocol.ContentType || requests[0].Topic != protocol.InvokeTopic || requests[0].QoS != 1 {
-			t.Errorf("topic %q, QoS %d, response topic %q, content type %q", requests[0].Topic, requests[0].QoS, p.ResponseTopic, p.ContentType)
-		}
-	})
-}
-
-// docs/protocol.md §1.4: a SET asks for persistence with a user property, which it otherwise lacks.
-func TestASetThatAsksForPersistenceSaysSo(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(2)
-		client := mustDialTo(t, b.pipeBroker, options)
-		for i, want := range []string{"[]", "[true]"} {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		for i, test := range []struct {
+			do   func(ctx context.Context) error
+			want string // the user properties
+		}{
+			{func(ctx context.Context) error { return second(client.Get(ctx, "k")) }, "__srcId=a __protVer=1.0 $partition=a"},
+			{func(ctx context.Context) error {
+				return second(client.Set(ctx, "k", nil, SetOptions{FencingToken: token, Persist: true, Binding: Binding{Store: "s"}}))
+			}, "__srcId=a __protVer=1.0 $partition=a __ts=now __ft=1:2:n tenure-store=s aio-persistence=true"},
+			{func(ctx context.Context) error {
+				return second(client.VDel(ctx, "k", nil, DelOptions{Forced: "ana@ops"}))
+			}, "__srcId=a __protVer=1.0 $partition=a tenure-forced=ana@ops"},
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), 9500*time.Millisecond)
 			defer cancel()
-			if _, err := client.Set(ctx, "k", []byte("v"), SetOptions{Persist: i > 0}); !errors.Is(err, ErrOutcomeUnknown) {
+			if err := test.do(ctx); !errors.Is(err, ErrOutcomeUnknown) {
 				t.Error(err)
 			}
-			requests := b.received()
-			if len(requests) != i+1 {
-				t.Fatalf("%d requests came in", len(requests))
-			}
-			var got []string
-			for _, property := range requests[i].Properties.User {
-				if property.Key == "aio-persistence" {
-					got = append(got, property.Value)
+			request := b.received()[i]
+			p := request.Properties
+			var user []string
+			for _, u := range p.User {
+				if u.Key == protocol.PropertyTimestamp {
+					u.Value = "now"
 				}
+				user = append(user, u.Key+"="+u.Value)
 			}
-			if fmt.Sprint(got) != want {
-				t.Errorf("Persist %t: aio-persistence is %v, want %s", i > 0, got, want)
+			if got := strings.Join(user, " "); got != test.want {
+				t.Errorf("request %d has the user properties %q, want %q", i, got, test.want)
 			}
-		}
-	})
-}
-
-// docs/protocol.md §7.7: a deletion that takes a lease by force says why, and any other does not.
-func TestADeletionByForceSaysWhy(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		b := newQuietBroker(2)
-		client := mustDialTo(t, b.pipeBroker, options)
-		for i, why := range []string{"", "ana@ops: the node is on fire"} {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			if _, err := client.VDel(ctx, "k", []byte("v"), DelOptions{Forced: why}); !errors.Is(err, ErrOutcomeUnknown) {
-				t.Error(err)
+			if p.MessageExpiry == nil || *p.MessageExpiry != 10 || len(p.CorrelationData) != len(correlation{}) {
+				t.Errorf("expiry %v, correlation data %x", p.MessageExpiry, p.CorrelationData)
 			}
-			requests := b.received()
-			if len(requests) != i+1 {
-				t.Fatalf("%d requests came in", len(requests))
-			}
-			got := ""
-			for _, property := range requests[i].Properties.User {
-				if property.Key == "tenure-forced" {
-					got += property.Value
-				}
-			}
-			if got != why {
-				t.Errorf("tenure-forced is %q, want %q", got, why)
+			if p.ResponseTopic != protocol.ResponseTopic("a") || p.ContentType != protocol.ContentType || request.Topic != protocol.InvokeTopic || request.QoS != 1 {
+				t.Errorf("topic %q, QoS %d, response topic %q, content type %q", request.Topic, request.QoS, p.ResponseTopic, p.ContentType)
 			}
 		}
 		for _, odd := range []string{"a\x00b", "a\nb", "\xff", strings.Repeat("a", 257)} {
@@ -421,25 +223,25 @@ func TestADeletionByForceSaysWhy(t *testing.T) {
 	})
 }
 
-// Replies with QoS 1 are acknowledged, others not.
-func TestAStatusThatIsAnErrorIsOneWhateverTheQoS(t *testing.T) {
-	for qos := range byte(2) {
-		t.Run(fmt.Sprint(qos), func(t *testing.T) {
-			inBubble(t, func(t *testing.T, options Options) {
-				b := newQuietBroker(10)
-				client := mustDialTo(t, b.pipeBroker, options)
-				c := get(t.Context(), client, "k")["k"]
-				answer := value(b.received()[0], "v", qos)
-				answer.Content.(*packets.Publish).Properties.User = []packets.User{
-					{Key: protocol.PropertyStatus, Value: "503"}, {Key: protocol.PropertyStatusMessage, Value: "asleep"},
-				}
-				_, _ = answer.WriteTo(b.present())
-				var rejected *RejectedError
-				if got := await.Receive(c); !errors.As(got.err, &rejected) || *rejected != (RejectedError{Code: 503, Reason: "asleep"}) {
-					t.Errorf("%v", got.err)
-				}
-			})
-		})
+// second returns the error of a request.
+func second[T any](_ T, err error) error { return err }
+
+// Conn.RoundTrip promises it: a caller may reuse the memory of the payload.
+func TestACallerMayReuseThePayloadAfterItLeft(t *testing.T) {
+	conn, l := newTestLink(t, 1)
+	payload := []byte("payload")
+	calls := []*call{conn.begin(t, t.Context(), Request{Payload: payload}), conn.begin(t, t.Context(), Request{Payload: payload})}
+	l.gather() // takes the first
+	for _, c := range calls {
+		_ = conn.abandon(c, context.Canceled)
+	}
+	clear(payload)
+	if !bytes.Contains(l.packets, []byte("payload")) {
+		t.Errorf("what is being written has changed: %q", l.packets)
+	}
+	l.acknowledged(&mqtt.Puback{PacketID: l.lastID})
+	if l.gather(); len(l.packets) > 0 {
+		t.Errorf("the second is sent: %q", l.packets)
 	}
 }
 
@@ -536,46 +338,4 @@ func TestInvariant44ALinkKeepsNoPartOfAPacketsBuffer(t *testing.T) {
 	if got := notifications[0]; got.Key != "k" || string(got.Payload) != "payload" || got.Timestamp != "1:2:s" {
 		t.Errorf("the notification: %+v", got)
 	}
-}
-
-// Conn.RoundTrip promises it: a caller may reuse the memory of the payload.
-func TestACallerMayReuseThePayloadAfterItLeft(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		reads := make(chan struct{})
-		var payloads [][]byte
-		b := &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
-			if request, ok := packet.Content.(*packets.Publish); ok {
-				payloads = append(payloads, request.Payload)
-				await.Receive(reads)
-			}
-			return false
-		}}
-		client := mustDialTo(t, b, options)
-		synctest.Wait() // for paho's first ping, which would wait behind a write
-		for range 2 {   // the second cannot leave before the broker reads on
-			payload := bytes.Repeat([]byte("a"), 10_000)
-			ctx, cancel := context.WithCancel(t.Context())
-			left := make(chan error)
-			go func() {
-				_, err := client.conn.RoundTrip(ctx, Request{Payload: payload})
-				left <- err
-			}()
-			synctest.Wait()
-			cancel()
-			if err := await.Receive(left); !errors.Is(err, ErrOutcomeUnknown) {
-				t.Errorf("%v, want ErrOutcomeUnknown", err)
-			}
-			clear(payload)
-		}
-		close(reads)
-		synctest.Wait()
-		for i, payload := range payloads {
-			if bytes.IndexByte(payload, 0) >= 0 {
-				t.Errorf("request %d was changed", i)
-			}
-		}
-		if len(payloads) != 2 {
-			t.Errorf("%d requests came in, want 2", len(payloads))
-		}
-	})
 }

@@ -3,7 +3,6 @@ package transport
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tenurelock/tenure/internal/loglimit"
-	"github.com/tenurelock/tenure/internal/operror"
 )
 
 // defaultRequestTimeout bounds a request whose context has no earlier deadline.
@@ -192,15 +190,6 @@ type ConnectionStatus struct {
 	// Err says why there is no connection: how it was lost, why the latest attempt
 	// failed, or why there will be none. Nil while Connected.
 	Err error
-}
-
-// MarshalJSON returns the fields under their names, with the error as text. It implements [json.Marshaler].
-func (s ConnectionStatus) MarshalJSON() ([]byte, error) {
-	type fields ConnectionStatus
-	return json.Marshal(struct {
-		fields
-		Err string
-	}{fields(s), operror.Text(s.Err)})
 }
 
 // Connection returns the present status of the connection. It does not block.

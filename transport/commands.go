@@ -47,9 +47,6 @@ type SetOptions struct {
 	// store. A store may ignore it: Azure IoT Operations keeps such keys if
 	// persistence is configured there; ours treats all keys alike.
 	Persist bool
-	// Urgent makes the request leave before all waiting requests of this client that are
-	// not urgent. Leases use it for their own requests. It is for few and small requests.
-	Urgent bool
 }
 
 // DelOptions configures a Del or VDel.
@@ -58,20 +55,10 @@ type DelOptions struct {
 	FencingToken hlc.Token
 	// Binding ties the request to one store. Zero: any store may apply it.
 	Binding Binding
-	// Urgent makes the request leave early, like SetOptions.Urgent.
-	Urgent bool
 	// Forced says that the request takes a lease from its holder on purpose, and why, or which
 	// person asks for it: UTF-8 without control characters, 256 bytes at most. The log of a
 	// Tenure store has it, with the client, its user and its address. Other stores ignore it.
 	Forced string
-}
-
-// GetOptions configures a GetWith.
-type GetOptions struct {
-	// Binding ties the request to one store. Zero: any store may answer.
-	Binding Binding
-	// Urgent makes the request leave early, like SetOptions.Urgent.
-	Urgent bool
 }
 
 // Entry is the content of a key.
@@ -104,23 +91,21 @@ func (c *Client) Set(ctx context.Context, key string, value []byte, options SetO
 		FencingToken: tokenText(options.FencingToken),
 		Binding:      options.Binding,
 		Persist:      options.Persist,
-		Urgent:       options.Urgent,
 	})
 	return answer.version, err
 }
 
 // Get reads a key. A missing key is not an error.
 func (c *Client) Get(ctx context.Context, key string) (Entry, error) {
-	return c.GetWith(ctx, key, GetOptions{})
+	return c.GetWith(ctx, key, Binding{})
 }
 
-// GetWith is Get with options. With a Binding the error matches ErrOtherStore if another
+// GetWith is Get with a Binding. The error matches ErrOtherStore if another
 // store answers, and ErrNotSent if the connection of the binding is over.
-func (c *Client) GetWith(ctx context.Context, key string, options GetOptions) (Entry, error) {
+func (c *Client) GetWith(ctx context.Context, key string, binding Binding) (Entry, error) {
 	answer, err := c.do(ctx, protocol.VerbGet, key, nil, Request{
 		Payload: resp3.AppendCommand(nil, protocol.VerbGet, key),
-		Binding: options.Binding,
-		Urgent:  options.Urgent,
+		Binding: binding,
 	})
 	if err != nil || answer.verdict() == missing {
 		return Entry{}, err
@@ -154,7 +139,6 @@ func (c *Client) delete(ctx context.Context, verb, key string, payload []byte, o
 		Payload:      payload,
 		FencingToken: tokenText(options.FencingToken),
 		Binding:      options.Binding,
-		Urgent:       options.Urgent,
 		Forced:       forced,
 	})
 	return err == nil && answer.verdict() == deleted, err

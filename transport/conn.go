@@ -83,13 +83,11 @@ type Request struct {
 	// Persist asks the store to keep the key on disk, with the user property
 	// aio-persistence.
 	Persist bool
-	// Urgent requests leave before all others that wait, in order among themselves.
-	Urgent bool
 	// Forced is the user property tenure-forced; empty means that the request has none.
 	Forced string
 }
 
-// Binding ties a request to one store, such as the one that granted a tenure, so that a
+// Binding says when and to which store a request may go, such as to the one that granted a tenure, so that a
 // store that replaced it does not apply the request. The zero Binding ties it to none.
 type Binding struct {
 	// Store is the identity of the store, as [Client.Store] returns it. Another store
@@ -107,6 +105,9 @@ type Binding struct {
 	// Until, if not zero, is when the request is given up at the latest. The Client sees to it;
 	// a Conn need not.
 	Until time.Time
+	// Urgent makes the request leave before all waiting requests of its client that are not
+	// urgent. Leases use it for their own requests. It is for few and small requests.
+	Urgent bool
 }
 
 // Err returns nil while a request with this binding may be sent, and an error that matches

@@ -50,28 +50,6 @@ func TestATokenThatChangesIsShownOnceAndWithoutANewConnection(t *testing.T) {
 	})
 }
 
-func TestATokenThatTheBrokerRefusesIsReadAgainForTheNextConnection(t *testing.T) {
-	path, write := secretFile(t, "one")
-	synctest.Test(t, func(t *testing.T) {
-		b := &pipeBroker{}
-		b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
-			if _, ok := packet.Content.(*packets.Auth); !ok {
-				return false
-			}
-			write("three")
-			send(conn, packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = packets.ConnackNotAuthorized })
-			return true
-		}
-		client := mustDialTo(t, b, Options{TokenFile: path})
-		write("two")
-		time.Sleep(tokenCheck + time.Second)
-		b.mustHaveSeen("CONNECT K8S-SATone :", "AUTH 0x19 K8S-SATtwo", "CONNECT K8S-SATthree :")
-		if got := client.Connection(); got.State != Connected || got.Connections != 2 {
-			t.Errorf("%+v", got)
-		}
-	})
-}
-
 func TestABrokerThatAsksForTheTokenAgainGetsIt(t *testing.T) {
 	path, _ := secretFile(t, "one")
 	synctest.Test(t, func(t *testing.T) {

@@ -66,7 +66,7 @@ type Options struct {
 	// "tcp". TLS and WebSocket are added to the connection that it returns. It decides
 	// what the address means: it may connect through a proxy, to a Unix socket or to a
 	// broker in the same process. It must return when ctx ends, and its error is in the
-	// error of Dial. If it ends its goroutine, as runtime.Goexit does, the client ends. It is called for one attempt at a time, from a goroutine of the
+	// error of Dial. It is called for one attempt at a time, from a goroutine of the
 	// client. Default: the zero net.Dialer.
 	Dialer func(ctx context.Context, network, address string) (net.Conn, error)
 	// WebSocket performs the handshake of a WebSocket over conn, a connection to server that is

@@ -20,7 +20,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
-	"github.com/tenurelock/tenure/internal/mqtt"
 )
 
 func TestCredentialsThatTravelInTheClearAreWarnedAbout(t *testing.T) {
@@ -138,68 +137,37 @@ func TestDefaultsOfOptions(t *testing.T) {
 	}
 }
 
-func TestMessageExpiryIsTheTimeLeftInWholeSecondsRoundedUp(t *testing.T) {
-	for _, test := range []struct {
-		left time.Duration
-		want uint32
-	}{
-		{time.Millisecond, 1},
-		{999 * time.Millisecond, 1},
-		{1500 * time.Millisecond, 2},
-		{0, 0}, // it has no end
-	} {
-		if got := messageExpiry(test.left); got != test.want {
-			t.Errorf("%v left: %v, want %d", test.left, got, test.want)
-		}
-	}
-}
-
 func TestTheDialerOpensTheConnectionBelowTLSAndWebSocket(t *testing.T) {
 	for address, first := range map[string]byte{
-		"mqtt://broker:1": 0x10, // CONNECT
-		"mqtts://broker":  0x16, // the handshake of TLS
-		"ws://broker":     'G',  // GET
+		"mqtt://broker:1883":  0x10, // CONNECT
+		"mqtts://broker:8883": 0x16, // the handshake of TLS
+		"ws://broker:80":      'G',  // GET
 	} {
-		t.Run(address, func(t *testing.T) {
-			broken := errors.New("no such network")
-			asked := make(chan string, 1)
-			var got atomic.Uint32
-			dialer := func(ctx context.Context, network, address string) (net.Conn, error) {
-				if ctx.Err() != nil {
-					t.Error("it is called after the context ended")
-				}
-				select {
-				case asked <- network + " " + address:
-				default:
-					return nil, broken
-				}
-				near, far := net.Pipe()
-				go func() {
-					defer far.Close()
-					one := make([]byte, 1)
-					if _, err := io.ReadFull(far, one); err == nil {
-						got.Store(uint32(one[0]))
+		synctest.Test(t, func(t *testing.T) {
+			broken, asked, got := errors.New("no such network"), "", make([]byte, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := Dial(ctx, address, Options{
+				Dialer: func(_ context.Context, network, address string) (net.Conn, error) {
+					if asked != "" {
+						return nil, broken
 					}
-				}()
-				return near, nil
-			}
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				_, err := Dial(ctx, address, Options{Dialer: dialer, WebSocket: func(_ context.Context, conn net.Conn, _ *url.URL) (net.Conn, error) {
+					asked = network + " " + address
+					near, far := net.Pipe()
+					go func() {
+						_, _ = io.ReadFull(far, got)
+						_ = far.Close()
+					}()
+					return near, nil
+				},
+				WebSocket: func(_ context.Context, conn net.Conn, _ *url.URL) (net.Conn, error) {
 					_, err := io.WriteString(conn, "GET")
 					return conn, err
-				}})
-				if !errors.Is(err, broken) || !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("the error of the dialer is not in %v", err)
-				}
+				},
 			})
-			server, _ := mqtt.ParseAddress(address)
-			if what := await.Receive(asked); what != "tcp "+server.Host {
-				t.Errorf("the dialer was asked for %q", what)
-			}
-			if got.Load() != uint32(first) {
-				t.Errorf("the first byte is 0x%X, want 0x%X", got.Load(), first)
+			_, host, _ := strings.Cut(address, "://")
+			if !errors.Is(err, broken) || !errors.Is(err, context.DeadlineExceeded) || asked != "tcp "+host || got[0] != first {
+				t.Errorf("%s: %v; the dialer was asked for %q, and the first byte is 0x%X, want 0x%X", address, err, asked, got[0], first)
 			}
 		})
 	}
@@ -214,110 +182,53 @@ func TestAnAddressWithWebSocketNamesTheModuleItNeeds(t *testing.T) {
 	}
 }
 
-// A program that waits in Dial says why, without a Logger too, and does not fill its log.
+// A program that waits in Dial says why, without a Logger too, and does not fill its log. Later losses are silent
+// without a Logger.
 func TestFailuresOfDialAreLoggedOnceAndThenLessAndLessOften(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		given bool // Options.Logger
-	}{{"to slog.Default", false}, {"to the Logger", true}} {
-		t.Run(test.name, func(t *testing.T) {
+	for name, given := range map[string]bool{"to slog.Default": false, "to the Logger": true} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var standard, given strings.Builder
+				var log, none strings.Builder
 				before := slog.Default()
-				slog.SetDefault(slog.New(slog.NewTextHandler(&standard, nil)))
 				defer slog.SetDefault(before)
-				options := Options{ClientID: "a", Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("down") }}
-				log, other := &standard, &given
-				if test.given {
-					options.Logger = slog.New(slog.NewTextHandler(&given, nil))
-					log, other = other, log
+				slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+				b := &pipeBroker{t: t, down: true}
+				options := Options{ClientID: "a", Dialer: b.dial}
+				if given {
+					slog.SetDefault(slog.New(slog.NewTextHandler(&none, nil)))
+					options.Logger = slog.New(slog.NewTextHandler(&log, nil))
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				defer cancel()
-				if _, err := Dial(ctx, "mqtt://broker", options); err == nil || !strings.HasPrefix(err.Error(), "transport: dial mqtt://broker: down (context deadline") {
+				if _, err := Dial(ctx, "mqtt://broker", options); err == nil || !strings.HasPrefix(err.Error(), "transport: dial mqtt://broker: broker is down (context deadline") {
 					t.Errorf("%v", err)
 				}
 				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 				// At 0 s, 1 s, 3 s, 7 s, 15 s, 31 s, 63 s, and then once in a minute.
-				if !strings.Contains(lines[0], "level=WARN msg=\"cannot connect\" client=a broker=broker:1883 attempt=1 error=down") || len(lines) < 12 || len(lines) > 18 {
+				if !strings.Contains(lines[0], "level=WARN msg=\"cannot connect\" client=a broker=broker:1883 attempt=1 error=\"broker is down\"") || len(lines) < 12 || len(lines) > 18 {
 					t.Errorf("%d lines:\n%s", len(lines), log.String())
 				}
-				if other.Len() > 0 {
-					t.Errorf("the other log got %s", other.String())
+				log.Reset()
+				time.AfterFunc(10*time.Second, func() { b.refuseToDial(false) })
+				client, err := Dial(t.Context(), "mqtt://broker", options)
+				if err != nil {
+					t.Fatal(err)
 				}
-			})
-		})
-	}
-}
-
-func TestAConnectionAfterFailuresIsLoggedAndLaterLossesAreSilentWithoutALogger(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log strings.Builder
-		before := slog.Default()
-		slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
-		defer slog.SetDefault(before)
-		b := &pipeBroker{t: t, down: true}
-		time.AfterFunc(10*time.Second, func() { b.mu.Lock(); b.down = false; b.mu.Unlock() })
-		client, err := Dial(t.Context(), "mqtt://broker", Options{ClientID: "a", Dialer: b.dial})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() {
-			_ = client.Close()
-			b.cut()
-			await.Done(b.tasks.Wait)
-		}()
-		synctest.Wait()
-		if got := log.String(); !strings.Contains(got, "level=INFO msg=connected client=a broker=broker:1883 failed_attempts=") {
-			t.Errorf("logged %s", got)
-		}
-		log.Reset()
-		b.mu.Lock()
-		b.down = true
-		b.mu.Unlock()
-		b.cut()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if log.Len() > 0 {
-			t.Errorf("after the first connection: %s", log.String())
-		}
-	})
-}
-
-func TestRefusalsAreFailuresOfAKindForEachCode(t *testing.T) {
-	refused := &ConnectionError{Code: 0x87, Reason: "a reason with the number 1"}
-	if kindOf(refused) == kindOf(&ConnectionError{Code: 0x86}) || kindOf(refused) != kindOf(&ConnectionError{Code: 0x87}) {
-		t.Error("refusals have a kind for each code")
-	}
-}
-
-// paho v0.23.0 takes half a minute and 1.6 GB for a CONNACK of 60 MB, after the deadline of Dial too.
-func TestInvariant44AllThatIsNoMessageIsSmall(t *testing.T) {
-	for _, test := range []struct {
-		name        string
-		after, kind byte
-	}{
-		{"CONNACK", packets.CONNECT, packets.CONNACK},
-		{"AUTH", packets.CONNECT, packets.AUTH},
-		{"a message that comes first", packets.CONNECT, packets.PUBLISH},
-		{"SUBACK", packets.SUBSCRIBE, packets.SUBACK},
-		{"DISCONNECT", packets.SUBSCRIBE, packets.DISCONNECT},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, options Options) {
-				b := &pipeBroker{answer: func(conn net.Conn, packet *packets.ControlPacket) bool {
-					if packet.Type != test.after {
-						return false
-					}
-					// The header alone: a client that waits for more of it would take all of it.
-					_, _ = conn.Write([]byte{test.kind << 4, 0xfd, 0xff, 0x03})
-					return true
-				}}
-				options.MaxPacketSize = 64 << 20
-				if _, err := dialTo(t, b, "mqtt://broker", options); !errors.Is(err, ErrPacketTooLarge) ||
-					!strings.Contains(err.Error(), "a packet of 65537 bytes, and at most 65536") || strings.Contains(err.Error(), "MaxPacketSize") {
-					t.Errorf("%v", err)
+				synctest.Wait()
+				if got := log.String(); !strings.Contains(got, "level=INFO msg=connected client=a broker=broker:1883 failed_attempts=") {
+					t.Errorf("logged %s", got)
 				}
+				log.Reset()
+				b.refuseToDial(true)
+				b.cut()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if (log.Len() > 0) != given || none.Len() > 0 {
+					t.Errorf("after the first connection: %s, and to slog.Default: %s", log.String(), none.String())
+				}
+				_ = client.Close()
+				b.cut()
+				await.Done(b.tasks.Wait)
 			})
 		})
 	}
@@ -411,20 +322,6 @@ func TestAClientWithSeveralAddressesAsksForANewActiveServerOftenAtFirst(t *testi
 			})
 		})
 	}
-}
-
-func TestAClientAsksSeldomWhenNoServerTakesThePlaceOfTheLostOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := startPair(t)
-		p.set(map[string]string{"a": "", "b": ""})
-		p.cut()
-		time.Sleep(time.Minute)
-		before := len(p.dialled())
-		time.Sleep(time.Minute)
-		if attempts := len(p.dialled()) - before; attempts > 2*60 {
-			t.Errorf("%d attempts in a minute", attempts)
-		}
-	})
 }
 
 // It needs longer than the short timeout. The other one answers, but only stands by.

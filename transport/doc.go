@@ -29,7 +29,7 @@
 // shows the state of the connection, and a [Trace] hears of each change.
 //
 // All requests of a client share one connection and leave in order, requests of leases first
-// (SetOptions.Urgent). They cannot overtake a packet that is being written: a value of a megabyte
+// (Binding.Urgent). They cannot overtake a packet that is being written: a value of a megabyte
 // on a slow line delays the renewal behind it, and if nothing arrives meanwhile, the client may
 // take the connection for dead. Give large values a client of their own, with its own client id,
 // if the largest takes longer to send than the RequestTimeout of a lease (by default a sixth of

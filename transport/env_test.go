@@ -42,13 +42,16 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 		}, "mqtts://broker:8883", func(o *Options) {
 			o.ClientID, o.Username, o.PasswordFile, o.KeepAlive = "node-a", "user", file, 7*time.Second
 		}},
+		{"a suffix, for another SDK in the process has the client id", map[string]string{"AIO_MQTT_CLIENT_ID": "node-a", "suffix": "-lease"}, "mqtts://broker:8883",
+			func(o *Options) { o.ClientID = "node-a-lease" }},
+		{"a suffix without a client id, which is then random", map[string]string{"suffix": "-lease"}, "mqtts://broker:8883", func(*Options) {}},
 		{"a service account", map[string]string{"AIO_SAT_FILE": file}, "mqtts://broker:8883", func(o *Options) { o.TokenFile = file }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			variables := map[string]string{"AIO_BROKER_HOSTNAME": "broker"}
 			maps.Copy(variables, test.variables)
 			environmentOf(t, variables)
-			address, got, err := FromEnv("")
+			address, got, err := FromEnv(variables["suffix"])
 			want := Options{KeepAlive: time.Minute}
 			test.want(&want)
 			if err != nil || address != test.address {
@@ -60,23 +63,6 @@ func TestTheEnvironmentSaysHowToConnect(t *testing.T) {
 			}
 			if _, err := mqtt.ParseAddresses(address); err != nil {
 				t.Error(err)
-			}
-		})
-	}
-}
-
-// Another SDK in the process has the client id of the environment.
-func TestASuffixKeepsTheClientIDApartFromThatOfAnotherLibrary(t *testing.T) {
-	for _, test := range []struct{ name, id, suffix, want string }{
-		{"a suffix", "gateway-a", "-lease", "gateway-a-lease"},
-		{"none", "gateway-a", "", "gateway-a"},
-		{"no client id, which is then random", "", "-lease", ""},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			environmentOf(t, map[string]string{"AIO_BROKER_HOSTNAME": "broker", "AIO_MQTT_CLIENT_ID": test.id})
-			address, options, err := FromEnv(test.suffix)
-			if err != nil || options.ClientID != test.want || address != "mqtts://broker:8883" {
-				t.Errorf("%q, client id %q, %v; want %q", address, options.ClientID, err, test.want)
 			}
 		})
 	}

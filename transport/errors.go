@@ -202,14 +202,6 @@ func notSent(cause error) error { return fmt.Errorf("%w: %w", ErrNotSent, cause)
 // unknown says that the outcome of a request is unknown because of cause.
 func unknown(cause error) error { return fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause) }
 
-// TokenRefused reports whether err is a refusal of the fencing token itself, or of the store that it
-// was meant for: the tenure that has the token is over. ErrFencingTokenRequired does not count. It means
-// that something between client and store removed the token.
-func TokenRefused(err error) bool {
-	return errors.Is(err, ErrFencingTokenLower) || errors.Is(err, ErrFencingTokenNeverIssued) ||
-		errors.Is(err, ErrOtherStore) || errors.Is(err, ErrFencingTokenTooFarAhead)
-}
-
 // isRefusal reports whether the store or the broker refused the request, or would, so that a
 // repetition would be refused too.
 func isRefusal(err error) bool {

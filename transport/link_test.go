@@ -8,7 +8,6 @@ import (
 	"math"
 	"net"
 	"net/url"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -77,49 +76,37 @@ func (l *link) isIdle() bool {
 }
 
 func TestInvariant21ARequestWhoseCallerHasLeftIsNotSent(t *testing.T) {
-	for name, takesBack := range map[string]bool{"and does not know it yet": false, "and has taken it back": true} {
+	for name, test := range map[string]struct{ tenure, takesBack bool }{
+		"and does not know it yet": {}, "and has taken it back": {takesBack: true},
+		"because its tenure is over": {tenure: true}, "because its tenure is over, and has taken it back": {tenure: true, takesBack: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			conn, l := newTestLink(t, 1)
-			ctx, cancel := context.WithCancel(t.Context())
-			c := conn.begin(t, ctx, Request{})
-			cancel()
+			over := errors.New("over")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			of, request := ctx, Request{}
+			if test.tenure {
+				of, request.Binding.While = t.Context(), ctx
+			}
+			c := conn.begin(t, of, request)
+			cancel(over)
 			var err error
-			if takesBack {
+			if test.takesBack {
 				err = conn.await(c)
 			}
-			l.gather()
-			if len(l.packets) > 0 {
+			if l.gather(); len(l.packets) > 0 {
 				t.Error("it is sent")
 			}
-			if !takesBack {
+			if !test.takesBack {
 				err = conn.await(c)
 			}
-			if !errors.Is(err, ErrNotSent) || !errors.Is(err, context.Canceled) {
-				t.Errorf("%v, want ErrNotSent and Canceled", err)
+			if !errors.Is(err, ErrNotSent) || !errors.Is(err, over) {
+				t.Errorf("%v, want ErrNotSent and why", err)
 			}
 			if !l.isIdle() {
 				t.Error("it waits or counts still")
 			}
 		})
-	}
-}
-
-// Its tenure ends while the request waits, a moment before the connection takes it.
-func TestInvariant21ARequestWhoseTenureIsOverIsNotSent(t *testing.T) {
-	conn, l := newTestLink(t, 1)
-	usable, end := context.WithCancelCause(t.Context())
-	c := conn.begin(t, t.Context(), Request{Binding: Binding{While: usable}})
-	over := errors.New("over")
-	end(over)
-	l.gather()
-	if len(l.packets) > 0 {
-		t.Fatal("it is sent")
-	}
-	if err := conn.await(c); !errors.Is(err, ErrNotSent) || !errors.Is(err, over) {
-		t.Errorf("%v, want ErrNotSent and why", err)
-	}
-	if !l.isIdle() {
-		t.Error("it waits or counts still")
 	}
 }
 
@@ -179,20 +166,6 @@ func TestInvariant53ABoundRequestIsNotQueuedForTheNextConnection(t *testing.T) {
 	}
 }
 
-// A program may give up thousands of requests during a long outage.
-func TestRequestsThatWereGivenUpLeaveTheQueue(t *testing.T) {
-	conn, l := newTestLink(t, 1)
-	conn.lost(l, nil)
-	for range 1000 {
-		if err := conn.abandon(conn.begin(t, t.Context(), Request{}), context.Canceled); !errors.Is(err, ErrNotSent) {
-			t.Fatalf("%v, want ErrNotSent", err)
-		}
-	}
-	if !l.isIdle() {
-		t.Error("some are in the queue")
-	}
-}
-
 func TestALinkKeepsAPartOfTheReceiveMaximumForUrgentRequests(t *testing.T) {
 	for size, reserved := range map[int]int{1: 0, 7: 0, 8: 1, 20: 2, 128: 16, 1000: 16} {
 		conn, l := newTestLink(t, size)
@@ -203,7 +176,7 @@ func TestALinkKeepsAPartOfTheReceiveMaximumForUrgentRequests(t *testing.T) {
 			t.Errorf("of %d, ordinary requests get %d, want %d", size, len(l.unacked), size-reserved)
 		}
 		for range size {
-			conn.begin(t, t.Context(), Request{Urgent: true})
+			conn.begin(t, t.Context(), Request{Binding: Binding{Urgent: true}})
 		}
 		if l.send(); len(l.unacked) != size {
 			t.Errorf("of %d, %d are under way", size, len(l.unacked))
@@ -220,7 +193,7 @@ func TestRequestsLeaveInOrderAndUrgentOnesFirst(t *testing.T) {
 		if name == "leaves" {
 			of = ctx
 		}
-		names[conn.begin(t, of, Request{Urgent: name[0] == 'u'})] = name
+		names[conn.begin(t, of, Request{Binding: Binding{Urgent: name[0] == 'u'}})] = name
 		l.send()
 	}
 	leave()
@@ -396,23 +369,6 @@ func TestAProbedConnectionStaysIfAnythingArrives(t *testing.T) {
 	}
 }
 
-func TestAProbeGivesTheBrokerATenthOfASecondAtLeast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mute atomic.Bool
-		b := silent(&mute)
-		client := mustDialTo(t, b, Options{})
-		time.Sleep(time.Second)
-		mute.Store(true)
-		outcomes := get(t.Context(), client, "k")
-		synctest.Wait()
-		began := time.Now()
-		client.Probe(0)
-		if await.Receive(outcomes["k"]); time.Since(began) != 100*time.Millisecond {
-			t.Errorf("it gives up after %v", time.Since(began))
-		}
-	})
-}
-
 // The PINGREQ is not written, because the broker does not read the packet before it.
 func TestAProbeDoesNotWaitForAPacketThatIsStuck(t *testing.T) {
 	inBubble(t, func(t *testing.T, options Options) {
@@ -454,86 +410,5 @@ func TestInvariant42CloseDuringAProbeLeavesNothing(t *testing.T) {
 			t.Errorf("Close: %v after %v", err, time.Since(began))
 		}
 		client.Probe(time.Hour) // on no connection
-	})
-}
-
-func TestAnUrgentRequestOvertakesThoseThatWait(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		const slots, ordinary = 16, 14 // two are kept
-		b := newQuietBroker(slots)
-		client := mustDialTo(t, b.pipeBroker, options)
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		large := strings.Repeat("v", 100_000)
-		for i := range 40 {
-			go func() { _, _ = client.Set(ctx, fmt.Sprint("large", i), []byte(large), SetOptions{}) }()
-		}
-		if got := len(b.received()); got != ordinary {
-			t.Fatalf("%d of %d requests are sent; %d slots of %d are for urgent ones", got, 40, slots-ordinary, slots)
-		}
-		for i := range 4 {
-			go func() {
-				switch i {
-				case 0:
-					_, _ = client.Set(ctx, "urgent0", nil, SetOptions{Urgent: true})
-				case 1:
-					_, _ = client.VDel(ctx, "urgent1", nil, DelOptions{Urgent: true})
-				default:
-					_, _ = client.GetWith(ctx, fmt.Sprint("urgent", i), GetOptions{Urgent: true})
-				}
-			}()
-			synctest.Wait()
-		}
-		requests := b.received()
-		if len(requests) != slots {
-			t.Fatalf("%d requests are sent, want %d", len(requests), slots)
-		}
-		for i := range 2 { // the next two slots
-			b.acknowledge(requests[i].PacketID, 0)
-			synctest.Wait()
-		}
-		requests = b.received()[ordinary:]
-		for i, request := range requests {
-			if want := fmt.Sprint("urgent", i); !strings.Contains(string(request.Payload), want) {
-				t.Errorf("request %d is %.50q, want %s", i, request.Payload, want)
-			}
-		}
-		if len(requests) != 4 {
-			t.Errorf("%d requests are sent after the ordinary ones", len(requests))
-		}
-	})
-}
-
-// oddContext is a context of the program whose methods do as a test says.
-type oddContext struct {
-	context.Context
-	done, err func()
-}
-
-func (c oddContext) Done() <-chan struct{} { c.done(); return c.Context.Done() }
-func (c oddContext) Err() error            { c.err(); return c.Context.Err() }
-
-// A context is a function of the program. It harms nothing but the request that it belongs to.
-func TestAContextOfTheProgramThatEndsItsGoroutineOrBlocksHarmsNoOtherRequest(t *testing.T) {
-	inBubble(t, func(t *testing.T, options Options) {
-		client := mustDialTo(t, storeBroker(), options)
-		nothing, blocks := func() {}, make(chan struct{})
-		for name, odd := range map[string]oddContext{
-			"Err ends the goroutine":  {t.Context(), nothing, runtime.Goexit},
-			"Done ends the goroutine": {t.Context(), runtime.Goexit, nothing},
-			"Err panics":              {t.Context(), nothing, func() { panic("why") }},
-			"Done panics":             {t.Context(), func() { panic("why") }, nothing},
-			"Err blocks":              {t.Context(), nothing, func() { await.Receive(blocks) }},
-		} {
-			go func() {
-				defer func() { _ = recover() }()
-				_, _ = client.Get(odd, "odd")
-			}()
-			synctest.Wait()
-			if _, err := client.Get(t.Context(), "k"); err != nil {
-				t.Errorf("%s: the next request: %v", name, err)
-			}
-		}
-		close(blocks)
 	})
 }

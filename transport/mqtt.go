@@ -126,13 +126,9 @@ func (c *mqttConn) terminate(cause error) {
 	c.failQueuedLocked(func(*call) error { return notSent(cause) })
 }
 
-// errGoexit ends a client as Close does: no request of it can succeed.
-var errGoexit = fmt.Errorf("%w: a function of the program, such as Options.Dialer, ended the goroutine that connects", ErrClosed)
-
 // run connects, again and again, until the life of the connection ends or every broker has permanently
 // refused the first connection.
 func (c *mqttConn) run() {
-	defer c.terminate(errGoexit) // unless it has ended
 	ctx, wait := c.life, time.Duration(0)
 	pauses := newPauses(&c.options, c.servers.Len())
 	for sleep.For(ctx, wait) {
@@ -224,12 +220,10 @@ func (c *mqttConn) connect(ctx context.Context) (replaced bool, err error) {
 			replaced = c.serve(l)
 		}
 	}()
-	defer func() { // also if a function of the program, such as ClientOptions.Now, ended the goroutine
-		<-served
-		c.conclude(l)
-	}()
 	l.client.Run()
-	return
+	<-served
+	c.conclude(l)
+	return replaced, err
 }
 
 // open connects to a broker that takes requests, up to its CONNACK. The error says why there is no

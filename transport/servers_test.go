@@ -50,16 +50,11 @@ func TestInvariant50ARefusalThatComesLaterEndsNoClientAndCausesNoHotLoop(t *test
 		code    byte
 		options Options
 	}{
-		{"a password", packets.ConnackBadUsernameOrPassword, Options{Username: "user", Password: []byte("one")}},
-		{"no credentials", packets.ConnackNotAuthorized, Options{}},
 		{"a password file", packets.ConnackBadUsernameOrPassword, Options{Username: "user", PasswordFile: path}},
 		{"a token file", packets.ConnackNotAuthorized, Options{TokenFile: path}},
-		{"a client id", packets.ConnackInvalidClientID, Options{}},
 		{"a method of authentication", packets.ConnackBadAuthenticationMethod, Options{TokenFile: path}},
 		{"the protocol version", packets.ConnackUnsupportedProtocolVersion, Options{}},
-		{"a ban", packets.ConnackBanned, Options{}},
 		{"a busy broker", packets.ConnackServerBusy, Options{}},
-		{"a quota", packets.ConnackQuotaExceeded, Options{}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -94,37 +89,6 @@ func TestInvariant50ARefusalThatComesLaterEndsNoClientAndCausesNoHotLoop(t *test
 			})
 		})
 	}
-}
-
-func TestSeveralBrokersAreTriedInTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &pipeBroker{}
-		client, err := dialTo(t, b, "mqtt://a,mqtt://b,mqtt://c", Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		b.cut()
-		time.Sleep(time.Second)
-		if got := client.Connection(); got.Broker != "mqtt://b:1883" || got.Connections != 2 {
-			t.Errorf("%+v", got)
-		}
-		b.mu.Lock()
-		b.down = true
-		b.mu.Unlock()
-		b.cut()
-		time.Sleep(time.Second)
-		b.mu.Lock()
-		b.down = false
-		hosts := slices.Clone(b.hosts)
-		b.mu.Unlock()
-		if want := []string{"a", "b", "c", "a", "b"}; len(hosts) < len(want) || !slices.Equal(hosts[:len(want)], want) {
-			t.Errorf("dialled %q", hosts)
-		}
-		time.Sleep(10 * time.Second)
-		if got := client.Connection(); got.State != Connected {
-			t.Errorf("%+v", got)
-		}
-	})
 }
 
 func TestOfSeveralBrokersEachMustRefuseForDialToFail(t *testing.T) {
@@ -246,7 +210,7 @@ func TestAClientFindsTheActiveServerAmongStandbysAtOnce(t *testing.T) {
 }
 
 func TestInvariant50StandbysThatReferToEachOtherCauseNoHotLoop(t *testing.T) {
-	for _, addresses := range []string{"mqtt://a", "mqtt://a,mqtt://b", "mqtt://a,mqtt://b,mqtt://c"} {
+	for _, addresses := range []string{"mqtt://a", "mqtt://a,mqtt://b,mqtt://c"} {
 		for _, way := range []string{"CONNACK", "DISCONNECT"} {
 			t.Run(addresses+" "+way, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -287,79 +251,6 @@ func TestInvariant50StandbysThatReferToEachOtherCauseNoHotLoop(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestAServerThatStandsByAfterAnHourIsLeftAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &standbys{refer: map[string]string{"a": ""}, codes: []byte{packets.ConnackUseAnotherServer}}
-		b := &pipeBroker{}
-		b.answer = s.refuseConnect(b)
-		client, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour)
-		s.set(map[string]string{"b": "mqtt://a:1883"})
-		send(b.present(), packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = packets.ConnackUseAnotherServer })
-		synctest.Wait()
-		if got := client.Connection(); got.State != Connected || got.Broker != "mqtt://a:1883" {
-			t.Errorf("%+v", got)
-		}
-	})
-}
-
-// The active server freezes. The other one names it until it takes its place.
-func TestAClientDoesNotWaitForAFrozenServerThatAStandbyNames(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const takeover = 4 * time.Second
-		s := &standbys{refer: map[string]string{"b": "a"}, codes: []byte{packets.ConnackUseAnotherServer}}
-		var frozen atomic.Bool
-		b := &pipeBroker{}
-		refuse := s.refuseConnect(b)
-		b.answer = func(conn net.Conn, packet *packets.ControlPacket) bool {
-			return frozen.Load() && b.latestHost() == "a" || refuse(conn, packet)
-		}
-		client, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		frozen.Store(true)
-		b.cut() // as after a probe
-		before := len(b.dialled())
-		time.Sleep(takeover)
-		s.set(nil)
-		time.Sleep(2*firstTimeout + defaultReconnectMax)
-		if got := client.Connection(); got.State != Connected || got.Broker != "mqtt://b:1883" {
-			t.Errorf("%+v", got)
-		}
-		asked := 0
-		for _, host := range b.dialled()[before:] {
-			if host == "a" {
-				asked++
-			}
-		}
-		if asked > 6 {
-			t.Errorf("it asks the frozen server %d times", asked)
-		}
-	})
-}
-
-func TestAttemptsThatAllTimeOutGetMoreTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const slow = 6 * time.Second // of each server
-		b := &pipeBroker{}
-		b.answer = func(_ net.Conn, packet *packets.ControlPacket) bool {
-			if _, ok := packet.Content.(*packets.Connect); ok {
-				time.Sleep(slow)
-			}
-			return false
-		}
-		began := time.Now()
-		if _, err := dialTo(t, b, "mqtt://a,mqtt://b", Options{}); err != nil {
-			t.Fatalf("after %v: %v", time.Since(began), err)
-		}
-	})
 }
 
 func TestAStandbyDecidesNothingAboutAWill(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 	"github.com/tenurelock/tenure/transport/transporttest"
@@ -120,22 +121,6 @@ func TestInvariant48AClientWhoseClockStepsForwardAndBackKeepsSettingKeys(t *test
 	})
 }
 
-// The node's clock was ahead for a moment, in which the client sent no request.
-func TestInvariant48AStepThatTheStoreNeverSawLeavesNothingBehind(t *testing.T) {
-	overClocks(t, func(b *clockBench) {
-		b.conn.Cut()
-		b.clock.step(time.Hour)
-		ctx, cancel := context.WithTimeout(b.t.Context(), time.Second)
-		defer cancel()
-		if _, err := b.client.Set(ctx, "k", nil, transport.SetOptions{}); !errors.Is(err, transport.ErrNotSent) {
-			b.t.Fatal(err)
-		}
-		b.clock.step(-time.Hour)
-		b.conn.Restore()
-		b.mustSet("right again", 0)
-	})
-}
-
 func TestInvariant48AClientWhoseClockStaysAheadSetsKeysAfterOneRefusal(t *testing.T) {
 	overClocks(t, func(b *clockBench) {
 		other, _ := b.store.Client(b.t, "node-b", transport.ClientOptions{})
@@ -165,28 +150,6 @@ func TestInvariant48AClientWhoseClockStaysAheadSetsKeysAfterOneRefusal(t *testin
 		synctest.Wait()
 		if got := strings.Count(b.log.String(), "level=WARN"); got != 2 {
 			b.t.Errorf("%d warnings, want one for each change:\n%s", got, b.log.String())
-		}
-	})
-}
-
-func TestAClientThatKnowsNothingOfTheStoresTimeReportsTheRefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		requests := 0
-		store.Tap(func(transporttest.Applied) { requests++ })
-		client, err := transport.NewClient(terse{store.Connect("node-a")}, transport.ClientOptions{
-			Now: func() time.Time { return time.Now().Add(5 * time.Minute) },
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Close() })
-		_, err = client.Set(t.Context(), "k", nil, transport.SetOptions{})
-		if !errors.Is(err, transport.ErrTimestampTooFarAhead) || !strings.Contains(err.Error(), "this node's clock is too far ahead of the store's clock (this node's reads ") {
-			t.Errorf("%v", err)
-		}
-		if requests != 1 {
-			t.Errorf("%d requests were sent, want 1", requests)
 		}
 	})
 }
@@ -275,18 +238,11 @@ func TestInvariant43NoLockIsHeldWhileTheNodesClockIsRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Store(c)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	await.Done(func() {
 		for _, reply := range []string{"+OK\r\n", "-ERR the request timestamp is too far in the future; ensure that the client and broker system clocks are synchronized\r\n"} {
 			conn.reply = transport.Reply{Payload: []byte(reply), Timestamp: "5:0:StateStore"}
 			_, _ = c.Set(t.Context(), "k", nil, transport.SetOptions{})
 		}
-	}()
-	select {
-	case <-done:
-		_ = c.Close()
-	case <-time.After(10 * time.Second):
-		t.Fatal("the client waits for the clock, and the clock for the client")
-	}
+	})
+	_ = c.Close()
 }

@@ -1,16 +1,13 @@
 package transport
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,18 +94,6 @@ func TestSilenceOfABrokerThatTookTheRequestSaysThatNoStoreAnswers(t *testing.T) 
 	})
 }
 
-func TestSilenceOfABrokerThatAcknowledgesNothingSaysNothingOfAStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := &pipeBroker{answer: func(_ net.Conn, packet *packets.ControlPacket) bool {
-			_, ok := packet.Content.(*packets.Publish)
-			return ok
-		}}
-		if _, err := mustDialTo(t, b, Options{}).Get(t.Context(), "k"); errors.Is(err, ErrNoStore) || !errors.Is(err, ErrOutcomeUnknown) {
-			t.Errorf("%v", err)
-		}
-	})
-}
-
 func TestTheBrokersReasonsAreTyped(t *testing.T) {
 	sentinels := []error{ErrNotAuthorized, ErrServerBusy, ErrPacketTooLarge, ErrQuotaExceeded, ErrUseAnotherServer}
 	for _, test := range []struct {
@@ -151,17 +136,6 @@ func TestARequestUnderWayLearnsWhyTheBrokerEndedTheConnection(t *testing.T) {
 	})
 }
 
-func TestTheJSONOfAConnectionHasTheErrorAsText(t *testing.T) {
-	for want, status := range map[string]ConnectionStatus{
-		`{"State":"connecting","Broker":"mqtt://a:1","Connections":2,"Err":"why"}`: {State: Connecting, Broker: "mqtt://a:1", Connections: 2, Err: errors.New("why")},
-		`{"State":"connected","Broker":"","Connections":1,"Err":""}`:               {State: Connected, Connections: 1},
-	} {
-		if got, err := json.Marshal(status); err != nil || string(got) != want {
-			t.Errorf("%s, %v, want %s", got, err, want)
-		}
-	}
-}
-
 func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &pipeBroker{down: true}
@@ -201,26 +175,6 @@ func TestChangesOfTheConnectionAreTracedInOrder(t *testing.T) {
 	})
 }
 
-// endingHandler is a handler of the program that ends the goroutine which logs a line with this text, or
-// any line.
-type endingHandler struct {
-	slog.Handler
-	text  string
-	ended *atomic.Int64
-}
-
-func (h endingHandler) Enabled(context.Context, slog.Level) bool { return true }
-
-func (h endingHandler) Handle(_ context.Context, record slog.Record) error {
-	if h.text == "" || record.Message == h.text {
-		h.ended.Add(1)
-		runtime.Goexit()
-	}
-	return nil
-}
-
-func (h endingHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
-
 func (b *pipeBroker) refuseToDial(down bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -229,79 +183,58 @@ func (b *pipeBroker) refuseToDial(down bool) {
 
 // A function of the program may call runtime.Goexit, as the Fatal of a test does. The client goes on.
 func TestAFunctionOfTheProgramThatEndsItsGoroutineEndsNoClient(t *testing.T) {
-	var ended atomic.Int64
-	end := func() {
-		ended.Add(1)
-		runtime.Goexit()
-	}
-	for name, options := range map[string]ClientOptions{
-		"Trace.Lost":          {Trace: &Trace{Lost: func(ConnectionStatus) { end() }}},
-		"Trace.ConnectFailed": {Trace: &Trace{ConnectFailed: func(ConnectionStatus) { end() }}},
-		"each line of a log":  {Logger: slog.New(endingHandler{ended: &ended})},
-		"the loss in a log":   {Logger: slog.New(endingHandler{ended: &ended, text: "disconnected by the broker"})},
-		"the end in a log":    {Logger: slog.New(endingHandler{ended: &ended, text: "disconnected"})},
-		"a failure in a log":  {Logger: slog.New(endingHandler{ended: &ended, text: "cannot connect"})},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, o Options) {
-				ended.Store(0)
-				o.ClientOptions = options
-				broker := storeBroker()
-				client := mustDialTo(t, broker, o)
-				for _, lose := range []func(){
-					broker.cut,
-					func() {
-						send(broker.present(), packets.DISCONNECT, func(p *packets.Disconnect) { p.ReasonCode = packets.DisconnectServerShuttingDown })
-					},
-					func() {
-						broker.refuseToDial(true)
-						broker.cut()
-					},
-				} {
-					lose()
-					time.Sleep(5 * time.Second)
-					broker.refuseToDial(false)
-					ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-					if _, err := client.Get(ctx, "k"); err != nil {
-						t.Errorf("the next request: %v", err)
-					}
-					cancel()
-				}
-				if ended.Load() == 0 {
-					t.Error("nothing was ended: the test shows nothing")
-				}
-			})
-		})
-	}
+	inBubble(t, func(t *testing.T, options Options) {
+		ended := 0
+		end := func(ConnectionStatus) {
+			ended++
+			runtime.Goexit()
+		}
+		options.Trace = traced(end)
+		options.Logger = slog.New(lineHandler{slog.DiscardHandler, func() { end(ConnectionStatus{}) }})
+		broker := storeBroker()
+		client := mustDialTo(t, broker, options)
+		for i := range 3 {
+			broker.refuseToDial(i == 1)
+			broker.cut()
+			time.Sleep(5 * time.Second)
+			broker.refuseToDial(false)
+			if _, err := client.Get(t.Context(), "k"); err != nil {
+				t.Errorf("the next request: %v", err)
+			}
+		}
+		if ended < 10 {
+			t.Errorf("%d calls of the program were ended", ended)
+		}
+	})
 }
 
-// The goroutine that connects is the one of the Dialer, so the client ends, and says why.
-func TestADialerThatEndsItsGoroutineEndsTheClient(t *testing.T) {
-	inBubble(t, func(t *testing.T, o Options) {
-		broker := storeBroker()
-		client := mustDialTo(t, broker, o)
-		watch, err := client.Watch("k")
-		if err != nil {
+// lineHandler is a handler of a program.
+type lineHandler struct {
+	slog.Handler
+	handle func()
+}
+
+func (h lineHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h lineHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+
+func (h lineHandler) Handle(context.Context, slog.Record) error {
+	h.handle()
+	return nil
+}
+
+// What a program learns of a client that it has closed, such as that a lease could not be released, is logged.
+func TestALineThatComesAfterCloseIsWritten(t *testing.T) {
+	inBubble(t, func(t *testing.T, options Options) {
+		client := mustDialTo(t, &pipeBroker{}, options)
+		written := 0
+		logger := client.Dispatched(slog.New(lineHandler{slog.DiscardHandler, func() { written++ }}))
+		logger.Info("before")
+		if err := client.Close(); err != nil {
 			t.Fatal(err)
 		}
-		broker.mu.Lock()
-		broker.dialing = runtime.Goexit
-		broker.mu.Unlock()
-		broker.cut()
-		for open := true; open; {
-			_, open = await.Next(watch.Changes())
-		}
-		if err := watch.Err(); !errors.Is(err, errGoexit) || !errors.Is(err, ErrClosed) { // which package lease does not wait out
-			t.Errorf("the watch ended with %v", err)
-		}
-		if _, err := client.Get(t.Context(), "k"); !errors.Is(err, ErrNotSent) || !errors.Is(err, errGoexit) {
-			t.Errorf("the next request: %v", err)
-		}
-		if status := client.Connection(); status.State != Ended || !errors.Is(status.Err, errGoexit) {
-			t.Errorf("%+v", status)
-		}
-		if err := client.Close(); err != nil {
-			t.Error(err)
+		logger.Info("after")
+		if written != 2 {
+			t.Errorf("%d lines were written, want 2", written)
 		}
 	})
 }
@@ -330,83 +263,6 @@ func TestAnOwnConnectThatIsHandledLateEndsNoClient(t *testing.T) {
 		takeOver()
 		if status := client.Connection(); !errors.Is(status.Err, ErrSessionTakenOver) {
 			t.Errorf("after another program has connected: %v", status)
-		}
-	})
-}
-
-// fickleConn is a connection to a store that has a new identity in each reply while it is fickle.
-type fickleConn struct {
-	Conn       // what the test does not use
-	fickle     atomic.Bool
-	identity   atomic.Int64
-	registered atomic.Int64 // requests to watch a key
-	latest     atomic.Int64 // the identity of the latest answer to one
-}
-
-func (c *fickleConn) ClientID() string    { return "fickle" }
-func (c *fickleConn) Start(events Events) { events.Up() }
-func (c *fickleConn) Close() error        { return nil }
-
-func (c *fickleConn) RoundTrip(_ context.Context, request Request) (Reply, error) {
-	identity := c.identity.Load()
-	if c.fickle.Load() {
-		identity = c.identity.Add(1)
-	}
-	reply := Reply{Payload: []byte("$-1\r\n"), Store: strconv.FormatInt(identity, 10)}
-	if bytes.Contains(request.Payload, []byte("KEYNOTIFY")) {
-		c.registered.Add(1)
-		c.latest.Store(identity)
-		reply.Payload = []byte("+OK\r\n")
-	}
-	return reply, nil
-}
-
-// awake returns how many registrations do something, or are about to.
-func awake(client *Client) (count int) {
-	client.mu.Lock()
-	defer client.mu.Unlock()
-	for _, r := range client.watched {
-		if r.running {
-			count++
-		}
-	}
-	return count
-}
-
-func TestAStoreThatChangesWithEachReplyCostsNoLookAtEachWatchEachTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := &fickleConn{}
-		client, err := NewClient(conn, ClientOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		const watches, seconds = 100, 20
-		for i := range watches {
-			if _, err := client.Watch(strconv.Itoa(i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(10 * leastRepeat)
-		conn.registered.Store(0)
-		conn.fickle.Store(true)
-		woken := 0
-		for range seconds * 50 {
-			if _, err := client.Get(t.Context(), "other"); err != nil {
-				t.Fatal(err)
-			}
-			woken += awake(client)
-			time.Sleep(leastRepeat / 50)
-		}
-		conn.fickle.Store(false)
-		if limit := watches * (seconds + 2); woken > limit || conn.registered.Load() > int64(limit) {
-			t.Errorf("%d looks at watches and %d registrations within %d s; want %d at most", woken, conn.registered.Load(), seconds, limit)
-		}
-		conn.registered.Store(0)
-		time.Sleep(3 * leastRepeat)
-		if got := conn.registered.Load(); got < watches || conn.latest.Load() != conn.identity.Load() {
-			t.Errorf("after the last change %d of %d watches are registered again, at the store %d; the present one is %d",
-				got, watches, conn.latest.Load(), conn.identity.Load())
 		}
 	})
 }

@@ -70,26 +70,6 @@ func TestInvariant47ARequestThatIsBoundToAStoreIsRefusedByAnother(t *testing.T) 
 	})
 }
 
-func TestInvariant53ARequestThatIsBoundToAConnectionIsNotSentOverTheNext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		client, conn := store.Client(t, "c", transport.ClientOptions{})
-		bound := transport.Binding{Connection: client.Lost()}
-		if _, err := client.Set(t.Context(), "k", []byte("1"), transport.SetOptions{Binding: bound}); err != nil {
-			t.Fatal(err)
-		}
-		conn.Cut()
-		time.AfterFunc(time.Second, conn.Restore)
-		_, err := client.Set(t.Context(), "k", []byte("2"), transport.SetOptions{Binding: bound})
-		if !errors.Is(err, transport.ErrNotSent) {
-			t.Errorf("over the next connection: %v, want ErrNotSent", err)
-		}
-		if entry, err := client.Get(t.Context(), "k"); err != nil || string(entry.Value) != "1" {
-			t.Errorf("the store holds %q, %v", entry.Value, err)
-		}
-	})
-}
-
 // A notification is a hint: a forged identity makes the client ask the store, and no more.
 func TestInvariant26AForgedIdentityReplacesNoStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -233,29 +233,27 @@ func (r *registration) wakeLocked() {
 // run takes one step, and lets the registration wait without a goroutine for the next one.
 func (r *registration) run() {
 	c := r.client
-	wait, finished := leastRepeat, false // if a function of the program ends the goroutine
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		r.running = false
-		switch {
-		case finished, c.life.Err() != nil:
-		case r.woken:
-			r.wakeLocked()
-		default:
-			r.timer = time.AfterFunc(wait, r.wake)
-		}
-	}()
 	share := c.registeringShare()
 	if c.registering.Acquire(c.life, share) != nil {
-		return
+		return // the client has ended
 	}
-	defer c.registering.Release(share)
 	c.mu.Lock()
 	r.woken = false
 	c.mu.Unlock()
-	if wait, finished = r.step(c.life); wait <= 0 {
+	wait, finished := r.step(c.life)
+	if wait <= 0 {
 		wait = r.untilRefresh()
+	}
+	c.registering.Release(share)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.running = false
+	switch {
+	case finished, c.life.Err() != nil:
+	case r.woken:
+		r.wakeLocked()
+	default:
+		r.timer = time.AfterFunc(wait, r.wake)
 	}
 }
 

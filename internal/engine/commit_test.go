@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -12,58 +10,8 @@ import (
 
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/failpoint"
 	"github.com/tenurelock/tenure/statestore"
 )
-
-// Invariant 59: leases that are renewed for an hour cost no write but the bound of the
-// versions, and no renewal waits. After a crash each has its whole lifetime.
-func TestInvariant59RenewalsCostNoWrite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := open(t, newDisk(), statestore.Options{})
-		const leases = 20
-		for i := range leases {
-			d.apply("c", "SET", fmt.Sprint("lease-", i), "holder", "NEX", "PX", "10000")
-		}
-		d.disk.set(func(k *disk) { k.latency = 50 * time.Millisecond })
-		before := d.disk.commits()
-		began := time.Now()
-		for time.Since(began) < time.Hour {
-			asked := time.Now()
-			for i := range leases {
-				if reply := d.apply("c", "SET", fmt.Sprint("lease-", i), "holder", "NEX", "PX", "10000"); reply.Outcome != statestore.OK {
-					t.Fatalf("renewal: %v", reply)
-				}
-			}
-			if took := time.Since(asked); took != 0 {
-				t.Fatalf("after %v the renewals took %v", asked.Sub(began), took)
-			}
-			wait(3 * time.Second)
-		}
-		if commits := d.disk.commits() - before; commits > int(time.Hour/(20*time.Second))+1 {
-			t.Errorf("an hour of renewals made %d commits; want one in 20 s", commits)
-		}
-		wait(6 * time.Second) // 1 s before the leases end
-		d.hold()              // and with no clean end
-		d.submit("", "SET", "last", "write")
-		d.fail(0)
-		if err := d.close(); !errors.Is(err, errDisk) {
-			t.Fatal(err)
-		}
-		d.disk.failed, d.disk.held = false, false
-		d.disk.latency = 0
-		again := open(t, d.disk, statestore.Options{})
-		defer again.close()
-		wait(10*time.Second - time.Millisecond)
-		if reply := again.apply("c", "SET", "lease-0", "other", "NX", "PX", "10000"); reply.Outcome != statestore.ConditionFailed {
-			t.Errorf("before its whole lifetime has passed again, the lease is given to another holder: %v", reply)
-		}
-		wait(time.Millisecond)
-		if reply := again.apply("c", "SET", "lease-0", "other", "NX", "PX", "10000"); reply.Outcome != statestore.OK {
-			t.Errorf("after its lifetime the lease is not free: %v", reply)
-		}
-	})
-}
 
 // Invariant 59: the clock of one client, however far ahead, makes no renewal write, and none wait
 // for a disk that stands still: neither its own renewals nor those of others.
@@ -206,66 +154,5 @@ func TestReadsDoNotHoldUpTheNextCommit(t *testing.T) {
 		d.commit()
 		d.commit()
 		d.want("first: ok", "second: ok")
-	})
-}
-
-// Renewals are answered while a disk stands still, though no version above the bound that is durable may
-// leave: for longer than any versions were reserved ahead.
-func TestRenewalsOutlastADiskThatStandsStill(t *testing.T) {
-	for rest := range 25 { // seconds since the bound was moved
-		inBubble(t, fmt.Sprint(rest, " s"), func(t *testing.T) {
-			d := open(t, newDisk(), statestore.Options{})
-			defer d.close()
-			d.apply("c", "SET", "held", "h", "PX", "600000")
-			renew := func(seconds int) {
-				for range seconds {
-					d.submit("renewal", "SET", "held", "h", "NEX", "PX", "600000")
-					d.want("renewal: ok")
-					wait(time.Second)
-				}
-			}
-			renew(rest)
-			d.hold()
-			d.submit("change", "SET", "k", "v")
-			renew(120)
-			d.commit()
-			d.want("change: ok")
-			renew(1)
-			d.release()
-			renew(60)
-		})
-	}
-}
-
-// The failpoints come in their order.
-func TestARequestPassesTheFailpointsInTheirOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		var hits []failpoint.Point
-		defer failpoint.Set(func(p failpoint.Point) {
-			mu.Lock()
-			defer mu.Unlock()
-			hits = append(hits, p)
-		})()
-		d := open(t, newDisk(), statestore.Options{})
-		d.apply("w", "KEYNOTIFY", "k")
-		hits = nil
-		d.apply("c", "SET", "k", "v")
-		synctest.Wait()
-		want := []failpoint.Point{failpoint.AfterApply, failpoint.BeforeCommit, failpoint.AfterCommit, failpoint.BeforeReply, failpoint.BeforeNotification}
-		if !slices.Equal(hits, want) {
-			t.Errorf("got %q; want %q", hits, want)
-		}
-		if err := d.close(); err != nil {
-			t.Error(err)
-		}
-		hits = nil
-		again := open(t, d.disk, statestore.Options{})
-		if !slices.Contains(hits, failpoint.DuringLoad) {
-			t.Errorf("a load passed %q", hits)
-		}
-		if err := again.close(); err != nil {
-			t.Error(err)
-		}
 	})
 }

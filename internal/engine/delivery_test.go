@@ -127,27 +127,6 @@ func TestClientsThatComeAndGoDuringACommitLeaveNothing(t *testing.T) {
 	})
 }
 
-// An expiry answers no request, though its notifications wait for a commit as replies do.
-func TestAnExpiryIsNotCountedAsAnAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := open(t, newDisk(), statestore.Options{})
-		defer d.close()
-		d.apply("w", "KEYNOTIFY", "k")
-		d.apply("c", "SET", "k", "v", "PX", "1000")
-		wait(2 * time.Second)
-		d.want("w hears k=v", "w hears k deleted")
-		counted := uint64(0)
-		for _, answers := range d.engine.Status(10).Answers {
-			for _, n := range answers.Outcomes {
-				counted += n
-			}
-		}
-		if counted != 2 {
-			t.Errorf("%d answers are counted, want 2", counted)
-		}
-	})
-}
-
 // Many clients may watch many keys that expire at once. The engine releases its lock, and lets the
 // goroutines run that write, again and again while the notifications leave.
 func TestNotificationsOfKeysThatExpireLeaveInParts(t *testing.T) {

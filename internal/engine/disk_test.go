@@ -32,6 +32,8 @@ type disk struct {
 	asked    int           // how often Standing was called
 	during   bool          // a commit is under way
 	failed   bool          // and must not be used any more
+
+	loading, committing error // of each Load, and of each Commit
 }
 
 func newDisk() *disk {
@@ -39,6 +41,9 @@ func newDisk() *disk {
 }
 
 func (d *disk) Load(ctx context.Context, each func(statestore.Record) error) (former statestore.Former, err error) {
+	if d.loading != nil {
+		return former, d.loading
+	}
 	d.mu.Lock()
 	records := maps.Clone(d.records)
 	d.mu.Unlock()
@@ -51,6 +56,9 @@ func (d *disk) Load(ctx context.Context, each func(statestore.Record) error) (fo
 }
 
 func (d *disk) Commit(ctx context.Context, batch []statestore.Group) error {
+	if d.committing != nil {
+		return d.committing
+	}
 	d.mu.Lock()
 	if d.during || d.failed || len(batch) == 0 {
 		panic("two commits at once, an empty one, or one after a failure")

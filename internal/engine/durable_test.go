@@ -32,11 +32,12 @@ type durable struct {
 	left []string
 }
 
-// open opens the engine and runs it.
-func open(t *testing.T, disk *disk, options statestore.Options) *durable {
+// open opens the engine, whose journal may be nil or a disk, and runs it.
+func open(t *testing.T, journal statestore.Journal, options statestore.Options) *durable {
 	t.Helper()
-	d := &durable{t: t, disk: disk, started: time.Now(), ended: make(chan error, 1)}
-	engine, err := Open(t.Context(), options, disk, func(n statestore.Notification) {
+	d := &durable{t: t, started: time.Now(), ended: make(chan error, 1)}
+	d.disk, _ = journal.(*disk)
+	engine, err := Open(t.Context(), options, journal, func(n statestore.Notification) {
 		if n.Deleted {
 			d.leave(n.Client, " hears ", n.Key, " deleted")
 		} else {
@@ -191,6 +192,12 @@ func text(reply statestore.Reply) string {
 		return reply.Value
 	}
 	return reply.Outcome.String()
+}
+
+// wait lets virtual time pass, and all goroutines run.
+func wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 // inBubble runs a test in virtual time.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"runtime"
 	"strconv"
 	"sync"
@@ -11,6 +12,96 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/statestore"
 )
+
+// The engine sleeps until the first expiry; a SET with an earlier one wakes it.
+func TestExpiryIsNotifiedAtItsInstant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, nil, statestore.Options{})
+		defer d.close()
+		d.apply("w", "KEYNOTIFY", "soon")
+		d.apply("w", "KEYNOTIFY", "late")
+		d.apply("c", "SET", "late", "v", "PX", "3600000")
+		wait(time.Second)
+		d.apply("c", "SET", "soon", "v", "PX", "500")
+		d.want("w hears late=v", "w hears soon=v")
+		wait(500*time.Millisecond - time.Nanosecond)
+		d.want()
+		wait(time.Nanosecond)
+		d.want("w hears soon deleted")
+		d.apply("c", "SET", "late", "v", "PX", "250") // the same key, shorter
+		wait(250 * time.Millisecond)
+		d.want("w hears late=v", "w hears late deleted")
+		wait(time.Hour)
+		d.want()
+	})
+}
+
+// Invariant 31, with a timer: a renewal just before the expiry moves it.
+func TestInvariant31RenewalMovesTheExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, nil, statestore.Options{})
+		defer d.close()
+		for range 100 {
+			d.apply("c", "SET", "lock", "c", "NEX", "PX", "1000")
+			wait(time.Second - time.Nanosecond)
+		}
+		d.apply("w", "KEYNOTIFY", "lock")
+		d.want()
+		wait(time.Millisecond) // expiry runs on whole milliseconds
+		d.want("w hears lock deleted")
+	})
+}
+
+func TestRunReturnsOnCancel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, nil, statestore.Options{})
+		d.apply("c", "SET", "k", "v", "PX", "3600000")
+		began := time.Now()
+		if err := d.close(); err != nil || time.Since(began) > 0 {
+			t.Errorf("Run returned %v after %v", err, time.Since(began))
+		}
+		d.apply("w", "KEYNOTIFY", "k") // the engine still applies commands
+		wait(2 * time.Hour)
+		d.want()
+	})
+}
+
+// While the system's clock is an hour back, the store serves the clients that did not step along as before.
+func TestInvariant48AStepOfTheSystemsClockIsNotAStepOfTheStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := open(t, nil, statestore.Options{})
+		defer d.close()
+		ahead := func(want time.Duration) {
+			t.Helper()
+			if got := d.apply("c", "SET", "k", "v").Version.Wall - time.Now().UnixMilli(); got != want.Milliseconds() {
+				t.Errorf("the store's version is %d ms ahead, want %v", got, want)
+			}
+		}
+		step := -time.Hour
+		d.engine.SetSystemClock(func() time.Time { return time.Now().Add(step) })
+		for range 9 {
+			ahead(0)
+			wait(15 * time.Second)
+		}
+		step = time.Hour
+		wait(2 * time.Minute)
+		ahead(time.Hour)
+	})
+}
+
+// Invariant 43: no lock is held while the system's clock is read. This clock calls the engine,
+// and would deadlock.
+func TestInvariant43NoLockIsHeldWhileTheSystemsClockIsRead(t *testing.T) {
+	e, err := Open(t.Context(), statestore.Options{}, nil, func(statestore.Notification) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.SetSystemClock(func() time.Time { e.Disconnect("c"); return time.Now() })
+	await.Done(func() {
+		e.Submit(parse("c", []string{"SET", "k", "v", "PX", "1"}), nil)
+		e.expire(context.Background())
+	})
+}
 
 // Without a turn for others between two batches, a request waits until all keys are removed, or until the
 // runtime takes the processor away.

@@ -12,7 +12,7 @@ package engine
 // the world have in memory (see digest), so two states with one key have the same future.
 //
 // What is checked, by the numbers of docs/invariants.md: 30, 14, 15: each reply is the one of a register that takes the requests in
-// their order (linearizable_test.go), also after a crash, which takes the register back to what was durable. 33, 60: nothing leaves
+// their order (register_test.go), also after a crash, which takes the register back to what was durable. 33, 60: nothing leaves
 // before all is durable that it shows. 23: a redelivery gets the first reply and changes nothing. 11, 36: a version is above all
 // that have left. 31, 32, 62: by the deadlines of the register. 59: a renewal has no record, and waits for no commit;
 // no two clients have a granted lease at once. 34: nothing leaves after a failure. 35: without standing no reply leaves but those that a

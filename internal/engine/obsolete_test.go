@@ -17,60 +17,49 @@ func TestSessionsThatEndAtOnceAreRemovedInSlices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, window = 100, 256
 		d := open(t, newDisk(), statestore.Options{})
+		defer d.close()
 		d.apply("c", "SET", "held", "h", "PX", "3600000")
 		for i := range clients {
 			for j := range window {
-				command := parse(fmt.Sprint("client-", i), []string{"SET", strconv.Itoa(i), strconv.Itoa(j), fmt.Sprint("correlation~", j)})
-				if err := d.engine.Room(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				d.engine.Submit(command, func(statestore.Reply) {})
+				d.engine.Submit(parse(fmt.Sprint("client-", i), []string{"SET", strconv.Itoa(i), strconv.Itoa(j), fmt.Sprint("correlation~", j)}), nil)
+			}
+			synctest.Wait()
+		}
+		const others = clients + 3 // the keys, held, identity and bound
+		records := func(least, most int) {
+			t.Helper()
+			if got := len(d.disk.records); got < least || got > most {
+				t.Errorf("there are %d records, want %d to %d", got, least, most)
+			}
+			if got := d.engine.waiting.Load(); got > 200_000 {
+				t.Errorf("%d bytes wait for a commit", got)
 			}
 		}
-		synctest.Wait()
-		records := func() int { return len(d.disk.records) }
-		const others = clients + 3 // the keys, held, identity and bound
-		if got := records(); got != clients*window+others {
-			t.Fatalf("there are %d records", got)
-		}
+		records(clients*window+others, clients*window+others)
 		d.disk.set(func(k *disk) { k.batches = nil })
 		d.hold()
 		d.submit("first", "SET", "0", "first")
 		for i := range clients {
 			d.engine.EndSession(fmt.Sprint("client-", i))
 		}
-		if got := d.engine.waiting.Load(); got > 10_000 {
-			t.Errorf("%d bytes wait for a commit", got)
-		}
 		d.submit("renewal", "SET", "held", "h", "NEX", "PX", "3600000")
 		d.submit("second", "SET", "0", "second")
 		d.want("renewal: ok")
 		d.commit()
 		d.want("first: ok")
-		if got := d.engine.waiting.Load(); got > 200_000 {
-			t.Errorf("%d bytes wait for a commit", got)
-		}
 		d.commit()
 		d.want("second: ok")
-		if got := records(); got < clients*window/2 {
-			t.Errorf("there are only %d records: this test shows nothing", got)
-		}
+		records(clients*window/2, clients*window)
 		d.release()
-		if got := records(); got != others {
-			t.Errorf("there are %d records; want %d", got, others)
-		}
+		records(others, others)
 		if most := slices.Max(d.disk.batches); most > 2+(removeBatch+2)/statestore.MaxGroup+1 {
 			t.Errorf("a batch had %d groups", most)
 		}
-		if got := d.engine.Usage().ObsoleteRecords; got != 0 {
-			t.Errorf("%d records are obsolete", got)
-		}
 		before := d.disk.commits()
 		wait(50 * time.Minute)
-		if got := d.disk.commits(); got != before {
-			t.Errorf("an engine at rest made %d commits", got-before)
+		if got := d.disk.commits(); got != before || d.engine.Usage().ObsoleteRecords != 0 {
+			t.Errorf("an engine at rest made %d commits, and %d records are obsolete", got-before, d.engine.Usage().ObsoleteRecords)
 		}
-		d.close()
 	})
 }
 

@@ -64,28 +64,6 @@ func TestRoomWaitsForCommits(t *testing.T) {
 	}
 }
 
-func TestWhatHasLeftDoesNotCountAsWaiting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := open(t, newDisk(), statestore.Options{})
-		defer d.close()
-		d.apply("w", "KEYNOTIFY", "k")
-		d.hold()
-		for i := range 1000 {
-			d.submit("set", "SET", "k", strconv.Itoa(i), "PX", "1000")
-			d.submit("read", "GET", "k")
-		}
-		d.engine.EndSession("c")
-		d.release()
-		wait(time.Minute)
-		if got := d.engine.waiting.Load(); got != 0 {
-			t.Errorf("%d bytes wait", got)
-		}
-		if d.engine.committing != nil || !d.engine.open.isEmpty() || len(d.engine.open.held) > 0 {
-			t.Error("a batch is left")
-		}
-	})
-}
-
 // Many keys that expire at once during a slow commit wait for room, so that what is queued has
 // a bound. All are gone in the end, each with its notification.
 func TestManyExpiriesWaitForRoom(t *testing.T) {

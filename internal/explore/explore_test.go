@@ -1,8 +1,6 @@
 package explore_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -96,46 +94,3 @@ func TestTheStoryOfAViolationIsTheShortest(t *testing.T) {
 	}
 }
 
-func TestAWalkEndsAtItsLimits(t *testing.T) {
-	if result := walk(t, puzzle(0), explore.Limits{Depth: 2}); result.Fixpoint || result.Depth != 2 {
-		t.Errorf("%v", result)
-	}
-	if result := walk(t, puzzle(0), explore.Limits{States: 4}); result.Fixpoint || result.States < 4 || result.States >= 16 {
-		t.Errorf("%v", result)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := puzzle(0).Walk(ended, explore.Limits{}); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
-}
-
-func TestAKeyThatLacksSomethingIsFound(t *testing.T) {
-	m := puzzle(0)
-	if err := m.CheckKey(100); err != nil {
-		t.Error(err)
-	}
-	m.Key = func(s *jugs, key []byte) []byte { return append(key, s[0], min(s[1], 3)) } // four and five are not three
-	if err := m.CheckKey(100); err == nil || !strings.Contains(err.Error(), "two states have one key") {
-		t.Errorf("%v", err)
-	}
-}
-
-func TestAStateWithoutMovesIsAViolationUnlessItMayBeTheEnd(t *testing.T) {
-	m := puzzle(0)
-	moves := m.Moves
-	m.Moves = func(s *jugs, to []explore.Move) []explore.Move {
-		if *s == sizes {
-			return to
-		}
-		return moves(s, to)
-	}
-	result := walk(t, m, explore.Limits{})
-	if result.Violation == nil || len(result.Violation.Moves) != 2 {
-		t.Errorf("%v: %v", result, result.Violation)
-	}
-	m.End = func(s *jugs) bool { return *s == sizes }
-	if result = walk(t, m, explore.Limits{}); result.Violation != nil || !result.Fixpoint {
-		t.Errorf("%v: %v", result, result.Violation)
-	}
-}

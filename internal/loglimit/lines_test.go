@@ -107,36 +107,6 @@ func TestTheEndOfAFloodIsCountedToo(t *testing.T) {
 	})
 }
 
-func TestCloseWritesWhatIsCountedAndEndsTheTimer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := new(lines)
-		l := newTestLines(log, slog.LevelWarn)
-		for range Burst + 1 {
-			l.Log()
-		}
-		l.Close()
-		l.Log()
-		if got := log.take(); len(got) != Burst+1 {
-			t.Errorf("%q", got)
-		}
-		l.Close()
-	})
-}
-
-func TestALevelThatIsNotLoggedCostsNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := new(lines)
-		l := newTestLines(log, slog.LevelError)
-		for range 10 * Burst {
-			l.Log()
-		}
-		l.Close()
-		if got := log.take(); len(got) != 0 {
-			t.Errorf("%q", got)
-		}
-	})
-}
-
 // stuck is a log that waits for its reader.
 type stuck struct{ read chan struct{} }
 

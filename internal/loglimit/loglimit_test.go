@@ -34,24 +34,6 @@ func TestAFailureIsDueAtOnceAndThenWithGrowingPauses(t *testing.T) {
 	})
 }
 
-func TestAnotherKindOfFailureIsDueAtOnce(t *testing.T) {
-	var l loglimit.Limiter
-	now := time.Now()
-	for i, step := range []struct {
-		kind  string
-		after time.Duration
-		due   bool
-	}{
-		{"a", 0, true}, {"a", 999 * time.Millisecond, false}, {"b", 0, true}, {"a", 0, false},
-		{"a", time.Millisecond, true}, {"a", 2*time.Second - 1, false}, {"b", 0, true}, {"a", 1, true},
-	} {
-		now = now.Add(step.after)
-		if got := l.Due(step.kind, now); got != step.due {
-			t.Errorf("step %d: %t", i, got)
-		}
-	}
-}
-
 // A peer may choose the texts of its refusals.
 func TestTheNumberOfKindsIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

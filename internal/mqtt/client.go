@@ -368,9 +368,9 @@ func (c *Client) Disconnect() {
 // Its frame is small, and what needs a deep stack is below handle: an idle connection keeps the stack
 // of this goroutine.
 func (c *Client) Run() {
-	defer c.ended() // also if a function of a program that is called here ends the goroutine
 	for c.next() {
 	}
+	c.ended()
 }
 
 func (c *Client) ended() {
@@ -395,7 +395,7 @@ func (c *Client) next() (goOn bool) {
 func (c *Client) handle(packet []byte) (goOn bool) {
 	switch Type(packet) {
 	case packets.PUBLISH:
-		return c.publish(c.conn.gate.Publish())
+		return c.message(c.conn.gate.Publish())
 	case packets.PUBACK:
 		if ack := c.conn.gate.Puback(); c.options.Acknowledged != nil {
 			c.options.Acknowledged(ack)
@@ -440,8 +440,8 @@ func (c *Client) control(content packets.Packet) (goOn bool) {
 	return true
 }
 
-// publish handles a message. It reports false if the broker must not send it.
-func (c *Client) publish(p *Publish) (goOn bool) {
+// message handles a message of the broker. It reports false if the broker must not send it.
+func (c *Client) message(p *Publish) (goOn bool) {
 	if p.QoS > 1 {
 		c.conn.Refuse(Refuse(ProtocolError, "a message has QoS 2, and the subscriptions have QoS 1"))
 		return false

@@ -190,18 +190,6 @@ func TestKeepAlive(t *testing.T) {
 	}
 }
 
-// A broker that does not read is noticed too: the PINGREQ is still being written then.
-func TestABrokerThatDoesNotReadIsNoticed(t *testing.T) {
-	inBubble(t, func(t *testing.T, h *harness) {
-		began := time.Now()
-		h.mustConnect(packets.Properties{})
-		h.ended(nil)
-		if got := h.lostAt.Sub(began); got != 2*keepAliveOfClient*time.Second {
-			t.Errorf("noticed after %v", got)
-		}
-	})
-}
-
 // A broker may not read before it has written all it has. The client must read on although nothing
 // takes its PUBACKs.
 func TestMessagesAreReadWhileTheBrokerDoesNotReadAcknowledgements(t *testing.T) {
@@ -345,34 +333,6 @@ func TestSubscribe(t *testing.T) {
 	})
 }
 
-// A broker that reads nothing keeps no SUBSCRIBE beyond its bound. The connection ends with it: a part of
-// a packet may have left.
-func TestASubscribeToABrokerThatDoesNotReadEndsWithItsContext(t *testing.T) {
-	inBubble(t, func(t *testing.T, h *harness) {
-		h.mustConnect(packets.Properties{})
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		began := time.Now()
-		_, err := h.client.Subscribe(ctx, packets.SubOptions{Topic: "t"})
-		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != time.Second {
-			t.Errorf("it ends after %v: %v", took, err)
-		}
-		h.ended(nil)
-	})
-}
-
-// A broker that refuses each SUBSCRIBE for an hour gets more of them than there are packet identifiers.
-func TestASubscribeNeverHasThePacketIdentifier0(t *testing.T) {
-	inBubble(t, func(t *testing.T, h *harness) {
-		h.mustConnect(packets.Properties{})
-		h.client.packetID = 1<<16 - 1
-		go func() { _, _ = h.client.Subscribe(t.Context(), packets.SubOptions{Topic: "t"}) }()
-		if p, ok := h.read().(*packets.Subscribe); !ok || p.PacketID != 1 { // [MQTT-2.2.1-3]
-			t.Errorf("got %v", p)
-		}
-	})
-}
-
 // mustPublish returns the next packet of the client, a PUBLISH.
 func (h *harness) mustPublish() *packets.Publish {
 	h.Helper()
@@ -431,24 +391,6 @@ func TestPublish(t *testing.T) {
 		}
 		if r := publish(t.Context(), func(*packets.Publish) { _ = h.broker.Close() }); r.err == nil || r.ack != nil {
 			t.Errorf("lost: %+v", r)
-		}
-	})
-}
-
-func TestUnsubscribe(t *testing.T) {
-	inBubble(t, func(t *testing.T, h *harness) {
-		h.mustConnect(packets.Properties{})
-		for code, refused := range map[byte]bool{0: false, 0x11: false, 0x80: true} {
-			results := make(chan error, 1)
-			go func() { results <- h.client.Unsubscribe(t.Context(), "t") }()
-			p, ok := h.read().(*packets.Unsubscribe)
-			if !ok || len(p.Topics) != 1 || p.Topics[0] != "t" {
-				t.Fatalf("got %v", p)
-			}
-			h.send(packets.UNSUBACK, &packets.Unsuback{PacketID: p.PacketID, Reasons: []byte{code}, Properties: &packets.Properties{}})
-			if err := await.Receive(results); (err != nil) != refused {
-				t.Errorf("code %#x: %v", code, err)
-			}
 		}
 	})
 }
@@ -528,25 +470,6 @@ func TestAMessageThatTheBrokerDoesNotTakeIsNotSent(t *testing.T) {
 	}
 }
 
-// An int of 32 bits cannot hold all that a broker may announce.
-func TestABrokersPacketSizeIsTakenAsItIsOnEveryPlatform(t *testing.T) {
-	for size, want := range map[uint32]int{
-		1024:      1024,
-		1 << 31:   MaxHeader + MaxRemaining, // far above what a packet can have
-		1<<32 - 1: MaxHeader + MaxRemaining,
-	} {
-		inBubble(t, func(t *testing.T, h *harness) {
-			h.mustConnect(packets.Properties{MaximumPacketSize: &size})
-			if got := h.client.MaxPacket; got != want {
-				t.Errorf("%d bytes: %d, want %d", size, got, want)
-			}
-			if got := h.client.ReceiveMaximum; got != math.MaxUint16 { // MQTT's own
-				t.Errorf("%d messages at once where the broker names no limit", got)
-			}
-		})
-	}
-}
-
 func TestMessagesOfWhichTheAcknowledgementIsDeferred(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *harness) {
 		h.deferred = true
@@ -603,31 +526,6 @@ func TestAnAuthThatTheClientCannotAnswerEndsTheConnection(t *testing.T) {
 	})
 }
 
-// A broker may ask for more authentication before its CONNACK, and later.
-func TestAuthentication(t *testing.T) {
-	inBubble(t, func(t *testing.T, h *harness) {
-		ask := func() {
-			h.send(packets.AUTH, &packets.Auth{ReasonCode: packets.AuthContinueAuthentication, Properties: &packets.Properties{AuthMethod: "method"}})
-			if a, ok := h.read().(*packets.Auth); !ok || a.ReasonCode != packets.AuthContinueAuthentication || a.Properties.AuthMethod != "method" {
-				t.Errorf("got %v", a)
-			}
-		}
-		if _, err := h.connect(t.Context(), func() {
-			h.read()
-			ask()
-			h.send(packets.CONNACK, &packets.Connack{Properties: &packets.Properties{AuthMethod: "method"}})
-		}); err != nil {
-			t.Fatal(err)
-		}
-		ask()
-		h.send(packets.AUTH, &packets.Auth{Properties: &packets.Properties{AuthMethod: "method"}})
-		h.publish("a", 1, 1)
-		if ack, ok := h.read().(*packets.Puback); !ok || ack.PacketID != 1 {
-			t.Errorf("got %v", ack)
-		}
-	})
-}
-
 // What a broker can make the client hold has a bound here, too.
 func TestABrokerThatAsksForAuthenticationAndDoesNotReadTheAnswersEndsTheConnection(t *testing.T) {
 	inBubble(t, func(t *testing.T, h *harness) {
@@ -655,53 +553,6 @@ func TestABrokerThatAsksForAuthenticationAndDoesNotReadTheAnswersEndsTheConnecti
 			t.Errorf("after %v; the cause is %v", time.Since(before), why)
 		}
 	})
-}
-
-// lateCloser is a connection that closes when the broker lets it.
-type lateCloser struct {
-	net.Conn
-	closing func()
-}
-
-func (c lateCloser) Close() error {
-	c.closing()
-	return c.Conn.Close()
-}
-
-// A CONNACK that comes as the attempt ends is no refusal, which it would be beside an error.
-func TestAConnackThatComesAtTheEndOfAnAttemptIsNoRefusal(t *testing.T) {
-	for name, code := range map[string]byte{"accepted": 0, "refused": packets.ConnackNotAuthorized} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, h *harness) {
-				near, far := net.Pipe()
-				defer func() { _ = far.Close() }()
-				_ = h.broker.Close()
-				_ = h.conn.Close()
-				h.broker = far
-				answered := make(chan struct{})
-				var err error
-				h.conn, err = Dial(t.Context(), &url.URL{Scheme: "mqtt", Host: "broker:1883"}, nil, DialOptions{
-					MaxPacket: 1 << 20, WriteTimeout: time.Hour,
-					Dialer: func(context.Context, string, string) (net.Conn, error) {
-						return lateCloser{near, func() { await.Receive(answered) }}, nil
-					},
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				connack, err := h.connect(ctx, func() {
-					h.read()
-					cancel()
-					h.send(packets.CONNACK, &packets.Connack{ReasonCode: code, Properties: &packets.Properties{}})
-					close(answered)
-				})
-				if refused := code != 0; err == nil || (connack != nil) != refused || errors.Is(err, context.Canceled) == refused {
-					t.Errorf("the CONNACK is %v, the error %v", connack, err)
-				}
-			})
-		})
-	}
 }
 
 // An attempt that fails leaves a closed connection and nothing that runs.

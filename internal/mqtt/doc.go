@@ -31,7 +31,7 @@
 //	0x84 unsupported version  another protocol than MQTT 3.1, 3.1.1 or 5
 //	0x85 client identifier    none, where MQTT 3.1.1 needs one
 //	0x8C authentication       a CONNECT with an authentication method: the server has none
-//	0x8F filter invalid       wildcards in the wrong place, $share without a name; over a limit
+//	0x8F filter invalid       wildcards in the wrong place; over a limit
 //	0x90 topic name invalid   a topic name with wildcards; over a limit
 //	0x94 topic alias          any: neither client nor server allows one
 //	0x95 packet too large     a first packet over its limit

@@ -31,7 +31,6 @@ type Filter struct {
 	buffer     []byte // nil until the first call of Next
 	start, end int    // the unread part of it
 	begun      bool   // the first packet was checked
-	partial    bool   // Partial was called for the present packet
 	err        error  // ends the reading, after the bytes in the buffer
 	room       int    // bytes that Room has granted
 }
@@ -54,9 +53,6 @@ type FilterOptions struct {
 	// Pause, if not nil, is called before the Filter waits for more bytes, and at the end. Answers to
 	// packets may be held back until then.
 	Pause func()
-	// Partial, if not nil, is called before the Filter waits for the rest of a packet of which a
-	// part has arrived, after Pause and once for each packet.
-	Partial func()
 	// Room, if not nil, is called before the buffer grows beyond the size for small packets,
 	// with the number of bytes. Its error ends the reading. It is called with a negative
 	// number when the buffer shrinks, and at the end of the reading at the latest.
@@ -121,7 +117,6 @@ func (f *Filter) next() []byte {
 	if size > len(front) {
 		return nil
 	}
-	f.partial = false
 	packet := front[:size:size]
 	if f.options.Check != nil {
 		if err := f.options.Check(packet); err != nil {
@@ -206,10 +201,6 @@ func (f *Filter) fill() bool {
 	f.options.Pause() // also at the end: the last packets may have arrived with the error
 	if f.err != nil {
 		return false
-	}
-	if f.end > f.start && !f.partial && f.options.Partial != nil {
-		f.partial = true
-		f.options.Partial()
 	}
 	if err := f.makeRoom(); err != nil {
 		f.fail(err)

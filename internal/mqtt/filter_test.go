@@ -7,7 +7,6 @@ import (
 	"net"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -175,17 +174,6 @@ func TestAFilterPassesOnOnlyCheckedPackets(t *testing.T) {
 	}
 }
 
-func TestAFilterGivesTheErrorThatCameWithTheLastBytes(t *testing.T) {
-	source := iotest.DataErrReader(bytes.NewReader(AppendPuback(nil, 7)))
-	filter := NewFilter(source, FilterOptions{})
-	if packet, err := filter.Next(); err != nil || len(packet) != 4 {
-		t.Errorf("Next = %x, %v", packet, err)
-	}
-	if packet, err := filter.Next(); err != io.EOF {
-		t.Errorf("Next = %x, %v, after the last packet", packet, err)
-	}
-}
-
 // A TLS connection gives the end together with the last bytes where the client's farewell
 // came with them.
 func TestAFilterPausesAfterWhatCameWithTheEnd(t *testing.T) {
@@ -214,20 +202,6 @@ func FuzzFilter(f *testing.F) {
 			checkFilter(t, stream, sizes, limit, len(stream)/3)
 		}
 	})
-}
-
-func TestInvariant44AFilterEndsAtTheHeaderOfAPacketThatIsTooLarge(t *testing.T) {
-	m := request()
-	publish, _ := m.Append(nil)
-	filter := NewFilter(io.MultiReader(bytes.NewReader(publish), bytes.NewReader([]byte{0x30, 0xff, 0xff, 0xff, 0x7f})),
-		FilterOptions{Limit: len(publish)})
-	if packet, err := filter.Next(); err != nil || len(packet) != len(publish) {
-		t.Fatalf("Next = %x, %v", packet, err)
-	}
-	const want = "a packet of 268435460 bytes, and at most"
-	if packet, err := filter.Next(); err == nil || len(packet) > 0 || !strings.Contains(err.Error(), want) {
-		t.Errorf("Next = %x, %v; want %q", packet, err, want)
-	}
 }
 
 // The answer depends on the version of MQTT, and must not wait for more than shows that.
@@ -284,19 +258,6 @@ func TestInvariant44WhatIsNoMessageMayHaveALimitOfItsOwn(t *testing.T) {
 	}
 }
 
-// A reader of MQTT that goes on at the fifth byte of a length allocates up to 4 GiB, and
-// on 32 bits, where that is negative, panics.
-func TestInvariant44AFilterEndsAtALengthThatIsMalformed(t *testing.T) {
-	for _, header := range [][]byte{{0x30, 0x80, 0x80, 0x80, 0x80, 0x0f}, {0x30, 0x80, 0x00}, {0x30, 0x80, 0x80, 0x80, 0x00}} {
-		for _, limit := range []int{0, 1000} {
-			filter := NewFilter(bytes.NewReader(header), FilterOptions{Limit: limit})
-			if packet, err := filter.Next(); err != ErrHeader {
-				t.Errorf("% x with a limit of %d: %x is passed on (%v)", header, limit, packet, err)
-			}
-		}
-	}
-}
-
 func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *testing.T) {
 	large := slices.Concat([]byte{0x30, 0x80, 0x80, 0x40}, make([]byte, 1<<20))
 	ping := []byte{0xc0, 0}
@@ -333,30 +294,6 @@ func TestTheBufferOfAFilterIsAsLargeAsWhatArrivesAndSmallAgainAfterwards(t *test
 	} {
 		if waits[name] == 0 || waits[name] > most {
 			t.Errorf("%s it has %d bytes; want at most %d", name, waits[name], most)
-		}
-	}
-}
-
-func TestAFilterSaysOnceThatItWaitsForTheRestOfAPacket(t *testing.T) {
-	ping, publish := []byte{0xc0, 0}, []byte{0x30, 3, 0, 1, 'a'}
-	partial := 0
-	for _, test := range []struct {
-		name  string
-		reads [][]byte
-		want  int
-	}{
-		{"whole packets", [][]byte{ping, publish, slices.Concat(ping, publish)}, 0},
-		{"byte for byte", [][]byte{publish[:1], publish[1:2], publish[2:4], publish[4:]}, 1},
-		{"two in parts", [][]byte{publish[:2], slices.Concat(publish[2:], ping, publish[:3]), publish[3:]}, 2},
-	} {
-		partial = 0
-		var sources []io.Reader
-		for _, part := range test.reads {
-			sources = append(sources, bytes.NewReader(part))
-		}
-		f := NewFilter(io.MultiReader(sources...), FilterOptions{Partial: func() { partial++ }})
-		if err := drain(f); err != io.EOF || partial != test.want {
-			t.Errorf("%s: it said so %d times, want %d (%v)", test.name, partial, test.want, err)
 		}
 	}
 }

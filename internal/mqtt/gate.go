@@ -271,6 +271,7 @@ const (
 	RetainNotSupported    = 0x9a
 	QoSNotSupported       = 0x9b
 	UseAnotherServer      = 0x9c
+	SharedNotSupported    = 0x9e
 )
 
 // Refusal is the error for a packet that breaks a rule of MQTT or a limit of the receiver.

@@ -147,20 +147,6 @@ func TestEveryByteOfAPacketIsNeeded(t *testing.T) {
 	}
 }
 
-func TestWhatWasLetThroughIsTakenApartAlready(t *testing.T) {
-	g := mqtt.NewGate()
-	connack := []byte{0x20, 3, 0, 0, 0}
-	publish := []byte{0x30, 7, 0, 3, 'a', '/', 'b', 0, 'x'}
-	for _, packet := range [][]byte{connack, publish} {
-		if err := g.Check(packet); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if p := g.Publish(); string(p.Topic) != "a/b" || string(p.Payload) != "x" || p.QoS != 0 {
-		t.Errorf("%+v", p)
-	}
-}
-
 // FuzzCheck shows that no packet makes a Gate panic, and that what it lets through is whole.
 func FuzzCheck(f *testing.F) {
 	for _, test := range rules {

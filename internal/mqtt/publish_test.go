@@ -151,82 +151,6 @@ func TestWhatMQTTCannotExpressIsNotWritten(t *testing.T) {
 	}
 }
 
-// edit returns a packet with the byte at offset changed.
-func edit(packet []byte, offset int, value byte) []byte {
-	packet = bytes.Clone(packet)
-	packet[offset] = value
-	return packet
-}
-
-func TestWhatIsForTheFullImplementationToJudge(t *testing.T) {
-	build := func(properties ...byte) []byte {
-		packet := []byte{packets.PUBLISH << 4, byte(2 + 1 + 1 + len(properties)), 0, 1, 't', byte(len(properties))}
-		return append(packet, properties...)
-	}
-	if _, ok := parsePublish(build()); !ok {
-		t.Fatal("the plain packet is not understood: the rest shows nothing")
-	}
-	m := request()
-	whole, _ := m.Append(nil)
-	for name, packet := range map[string][]byte{
-		"nothing":                     {},
-		"a header alone":              {packets.PUBLISH << 4},
-		"a byte too few":              whole[:len(whole)-1],
-		"a byte too many":             append(bytes.Clone(whole), 0),
-		"another type":                edit(whole, 0, packets.PUBACK<<4),
-		"QoS 3":                       edit(whole, 0, packets.PUBLISH<<4|3<<QoSShift),
-		"QoS 0, sent again":           edit(build(), 0, packets.PUBLISH<<4|FlagDuplicate),
-		"packet id 0":                 {packets.PUBLISH<<4 | 1<<QoSShift, 6, 0, 1, 't', 0, 0, 0},
-		"no packet id":                {packets.PUBLISH<<4 | 1<<QoSShift, 3, 0, 1, 't'},
-		"no topic":                    {packets.PUBLISH << 4, 3, 0, 0, 0},
-		"a topic with a wildcard":     edit(build(), 4, '#'),
-		"a topic with U+0000":         edit(build(), 4, 0),
-		"a topic that is not UTF-8":   edit(build(), 4, 0xff),
-		"a topic that ends too late":  edit(build(), 3, 9),
-		"no property length":          {packets.PUBLISH << 4, 3, 0, 1, 't'},
-		"a property length too great": edit(build(), 5, 1),
-		"a topic alias":               build(0x23, 0, 1),
-		"a subscription identifier":   build(0x0b, 1),
-		"a property that is unknown":  build(0x7f, 0),
-		"a property of CONNECT":       build(0x11, 0, 0, 0, 0),
-		"a property twice":            build(packets.PropContentType, 0, 0, packets.PropContentType, 0, 0),
-		"an expiry cut off":           build(packets.PropMessageExpiry, 0, 0, 0),
-		"a payload format of 2":       build(packets.PropPayloadFormat, 2),
-		"a payload format cut off":    build(packets.PropPayloadFormat),
-		"half a user property":        build(packets.PropUser, 0, 0),
-		"a user property not UTF-8":   build(packets.PropUser, 0, 0, 0, 1, 0x80),
-		"a string too long":           build(packets.PropContentType, 0, 9, 'x'),
-	} {
-		t.Run(name, func(t *testing.T) {
-			if p, ok := parsePublish(packet); ok {
-				t.Errorf("it is understood as %+v", p)
-			}
-		})
-	}
-}
-
-func TestUserPropertiesAreFoundAmongAllOthers(t *testing.T) {
-	properties := []byte{
-		packets.PropPayloadFormat, 1,
-		packets.PropMessageExpiry, 0, 0, 0, 9,
-		packets.PropCorrelationData, 0, 2, packets.PropUser, 0,
-		packets.PropUser, 0, 1, 'k', 0, 1, 'v',
-		packets.PropResponseTopic, 0, 1, 'r',
-		packets.PropUser, 0, 1, 'l', 0, 1, 'w',
-	}
-	packet := append([]byte{packets.PUBLISH << 4, byte(4 + len(properties)), 0, 1, 't', byte(len(properties))}, properties...)
-	p, ok := parsePublish(packet)
-	if !ok {
-		t.Fatal("it is not understood")
-	}
-	for name, want := range map[string]string{"k": "v", "l": "w"} {
-		if value, ok := p.User(name); !ok || string(value) != want {
-			t.Errorf("User(%q) = %q, %t; want %q", name, value, ok, want)
-		}
-	}
-	checkPaho(t, packet, p)
-}
-
 func parsePublish(packet []byte) (Publish, bool) {
 	var p Publish
 	ok := p.Decode(packet, Version5, &noLimits) == nil && !p.Identified
@@ -237,41 +161,6 @@ func parsePuback(packet []byte) (Puback, bool) {
 	var ack Puback
 	ok := Type(packet) == packets.PUBACK && ack.Decode(packet, Version5, &noLimits) == nil
 	return ack, ok
-}
-
-func TestAcknowledgements(t *testing.T) {
-	for name, test := range map[string]struct {
-		packet []byte
-		want   Puback
-		ok     bool
-	}{
-		"success in its short form":     {[]byte{0x40, 2, 2, 1}, Puback{PacketID: 513}, true},
-		"a code":                        {[]byte{0x40, 3, 2, 1, 0x10}, Puback{PacketID: 513, ReasonCode: 0x10}, true},
-		"a code and no properties":      {[]byte{0x40, 4, 2, 1, 0x97, 0}, Puback{PacketID: 513, ReasonCode: 0x97}, true},
-		"a reason in words":             {[]byte{0x40, 8, 2, 1, 0x97, 4, 0x1f, 0, 1, 'x'}, Puback{513, 0x97, []byte("x")}, true},
-		"a user property":               {[]byte{0x40, 9, 2, 1, 0, 5, 0x26, 0, 0, 0, 0}, Puback{PacketID: 513}, true},
-		"packet id 0":                   {[]byte{0x40, 2, 0, 0}, Puback{}, false},
-		"no packet id":                  {[]byte{0x40, 1, 0}, Puback{}, false},
-		"flags":                         {[]byte{0x41, 2, 2, 1}, Puback{}, false},
-		"another type":                  {[]byte{0x50, 2, 2, 1}, Puback{}, false},
-		"cut off":                       {[]byte{0x40, 3, 2, 1}, Puback{}, false},
-		"properties cut off":            {[]byte{0x40, 5, 2, 1, 0, 5, 0x26}, Puback{}, false},
-		"a property of PUBLISH":         {[]byte{0x40, 7, 2, 1, 0, 3, 0x03, 0, 0}, Puback{}, false},
-		"two reasons":                   {[]byte{0x40, 12, 2, 1, 0, 8, 0x1f, 0, 1, 'x', 0x1f, 0, 1, 'y'}, Puback{}, false},
-		"half a user property":          {[]byte{0x40, 7, 2, 1, 0, 3, 0x26, 0, 0}, Puback{}, false},
-		"more than the properties fill": {[]byte{0x40, 5, 2, 1, 0, 0, 0}, Puback{}, false},
-		"a property past the last one":  {[]byte{0x40, 9, 2, 1, 0, 0, 0x26, 0, 0, 0, 0}, Puback{}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			ack, ok := parsePuback(test.packet)
-			if ok != test.ok || ok && !reflect.DeepEqual(ack, test.want) {
-				t.Errorf("parsePuback = %+v, %t; want %+v, %t", ack, ok, test.want, test.ok)
-			}
-		})
-	}
-	if ack, ok := parsePuback(AppendPuback(nil, 513)); !ok || !reflect.DeepEqual(ack, Puback{PacketID: 513}) {
-		t.Errorf("what AppendPuback writes is read as %+v, %t", ack, ok)
-	}
 }
 
 func TestReadingAndWritingAllocateNothing(t *testing.T) {

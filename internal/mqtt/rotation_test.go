@@ -2,7 +2,6 @@ package mqtt
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 )
 
@@ -44,53 +43,6 @@ func TestARotationFollowsAServerReferenceToItsOwnServersOnly(t *testing.T) {
 	}
 }
 
-func TestARotationAsksEachServerOnceBeforeAPause(t *testing.T) {
-	for _, test := range []struct {
-		name      string
-		reference func(from string) string
-		want      []string
-	}{
-		{"without references", func(string) string { return "" }, []string{"a", "b", "c"}},
-		{"all name the first one", func(string) string { return "a" }, []string{"a", "b", "c"}},
-		{"each names the one before", func(from string) string { return map[string]string{"a": "c", "c": "b", "b": "a"}[from] }, []string{"a", "c", "b"}},
-		{"two name each other", func(from string) string { return map[string]string{"a": "c", "c": "a"}[from] }, []string{"a", "c", "b"}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c")
-			for round := range 3 {
-				asked := make(map[string]bool)
-				var order []string
-				for again := true; again; {
-					host := r.Server().Hostname()
-					asked[host] = true
-					order = append(order, host)
-					again, _ = r.Follow(test.reference(host))
-				}
-				if len(asked) != 3 || len(order) != 3 || round == 0 && !slices.Equal(order, test.want) {
-					t.Errorf("round %d: %q", round, order)
-				}
-			}
-		})
-	}
-}
-
-func TestARotationDoesNotFollowAReferenceToASilentServer(t *testing.T) {
-	r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c")
-	r.Silent()
-	r.Next()
-	if atOnce, known := r.Follow("a"); !atOnce || !known || r.Server().Hostname() != "c" {
-		t.Errorf("b names a: goes to %v, at once: %t, known: %t", r.Server(), atOnce, known)
-	}
-	if atOnce, _ := r.Follow("a"); atOnce || r.Server().Hostname() != "a" {
-		t.Errorf("c names a: goes to %v, at once: %t; want a after a pause", r.Server(), atOnce)
-	}
-	r.Answered()
-	r.Next()
-	if atOnce, _ := r.Follow("a"); !atOnce || r.Server().Hostname() != "a" {
-		t.Errorf("b names a, which has answered: goes to %v, at once: %t", r.Server(), atOnce)
-	}
-}
-
 // It may be frozen, and each attempt would cost another timeout, while one that stands by takes over.
 func TestARotationLeavesAServerOutForAFewPausesAfterATimeout(t *testing.T) {
 	for _, addresses := range []string{"mqtt://a,mqtt://b", "mqtt://a,mqtt://b,mqtt://c"} {
@@ -110,20 +62,6 @@ func TestARotationLeavesAServerOutForAFewPausesAfterATimeout(t *testing.T) {
 				t.Errorf("%s, reference %q: asked again after %d pauses, want %d", addresses, reference, pauses, skips)
 			}
 		}
-	}
-}
-
-func TestARotationAsksServersThatAllTimedOutInTurn(t *testing.T) {
-	r := rotationOf(t, "mqtt://a,mqtt://b,mqtt://c")
-	var asked []string
-	for range 6 {
-		asked = append(asked, r.Server().Hostname())
-		r.Silent()
-		r.TimedOut()
-		r.Next()
-	}
-	if want := []string{"a", "b", "c", "a", "b", "c"}; !slices.Equal(asked, want) {
-		t.Errorf("asked %q", asked)
 	}
 }
 

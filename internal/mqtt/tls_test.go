@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -63,14 +62,5 @@ func TestRestrictLeavesSuitesWithECDHEAndAEADOnly(t *testing.T) {
 		if !strings.HasPrefix(name, "TLS_ECDHE_") || !strings.Contains(name, "_GCM_") && !strings.Contains(name, "CHACHA20_POLY1305") {
 			t.Errorf("%s is offered", name)
 		}
-	}
-}
-
-func TestRestrictKeepsWhatIsSet(t *testing.T) {
-	chosen := []uint16{tls.TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA}
-	config := tls.Config{MinVersion: tls.VersionTLS13, CipherSuites: chosen}
-	RestrictTLS(&config)
-	if config.MinVersion != tls.VersionTLS13 || !slices.Equal(config.CipherSuites, chosen) {
-		t.Errorf("TLS %#x with %v", config.MinVersion, config.CipherSuites)
 	}
 }

@@ -2,7 +2,6 @@ package mqtt
 
 import (
 	"bytes"
-	"encoding/binary"
 	"reflect"
 	"strings"
 	"testing"
@@ -21,39 +20,6 @@ func willing(change func(*packets.Connect)) *packets.Connect {
 		change(connect)
 	}
 	return connect
-}
-
-// connectOf writes a CONNECT packet down, piece by piece.
-func connectOf(properties, willProperties, rest string) []byte {
-	counted := func(text string) string { return string(binary.AppendUvarint(nil, uint64(len(text)))) + text }
-	return []byte("\x10" + counted("\x00\x04MQTT\x05\x0E\x00\x05"+counted(properties)+"\x00\x09gateway-a"+counted(willProperties)+rest))
-}
-
-func TestAWillHasAllItsPropertiesAndTheRestOfThePacketStays(t *testing.T) {
-	const rest, will = "\x00\x05topic\x00\x07message", "\x03\x00\x01t" + "\x08\x00\x01r" + "\x09\x00\x02\x00\x01"
-	value := strings.Repeat("v", 300)
-	user := []packets.User{{Key: "k", Value: value}}
-	const encodedUser = "\x26\x00\x01k\x01\x2C"
-	maximum := uint16(1000)
-	for _, test := range []struct {
-		name                   string
-		change                 func(*packets.Connect)
-		properties, will, rest string
-	}{
-		{"alone", nil, "", will, rest},
-		{"with a user property", func(c *packets.Connect) { c.WillProperties.User = user }, "", will + encodedUser + value, rest},
-		{"with properties of the connection", func(c *packets.Connect) { c.Properties.ReceiveMaximum = &maximum }, "\x21\x03\xE8", will, rest},
-		{"with long properties of the connection", func(c *packets.Connect) { c.Properties.User = user }, encodedUser + value, will, rest},
-		{"with a long message", func(c *packets.Connect) { c.WillMessage = []byte(value) }, "", will, "\x00\x05topic\x01\x2C" + value},
-		{"without properties", func(c *packets.Connect) { c.WillProperties = nil }, "", "", rest},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			got := encodeConnect(willing(test.change))
-			if want := connectOf(test.properties, test.will, test.rest); !bytes.Equal(got, want) {
-				t.Errorf("%q, want\n%q", got, want)
-			}
-		})
-	}
 }
 
 // Another decoder finds in the packet what was put into it.

@@ -64,28 +64,3 @@ func TestATestWithoutItsProgramIsSkippedAloudAndFailsInCI(t *testing.T) {
 		})
 	}
 }
-
-func TestALongTestRunsInALongRunOnly(t *testing.T) {
-	for _, test := range []struct {
-		name, value string
-		skipped     bool
-	}{
-		{"unset", "", true},
-		{"0", "0", true},
-		{"1", "1", false},
-		{"yes", "yes", false},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Setenv("CI", "1") // for want of time no test fails
-			t.Setenv("LONG_TESTS", test.value)
-			var inner *testing.T
-			t.Run("inner", func(t *testing.T) {
-				inner = t
-				prerequisite.Long(t, "it takes a minute")
-			})
-			if inner.Skipped() != test.skipped || inner.Failed() || prerequisite.LongRun() == test.skipped {
-				t.Errorf("skipped %v, failed %v, want skipped %v", inner.Skipped(), inner.Failed(), test.skipped)
-			}
-		})
-	}
-}

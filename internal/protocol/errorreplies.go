@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"errors"
 	"slices"
 	"strings"
 )
@@ -96,3 +97,11 @@ func (r Refusal) Line() string { return errorPrefix + string(r) }
 
 // KeyNotifyLine returns the text of the error reply to KEYNOTIFY in the documented dialect.
 func (r Refusal) KeyNotifyLine() string { return errorPrefixKeyNotify + string(r) }
+
+// TokenRefused reports whether err is a refusal of the fencing token itself, or of the store that it
+// was meant for: the tenure that has the token is over. FencingTokenRequired does not count. It means
+// that something between client and store removed the token.
+func TokenRefused(err error) bool {
+	return errors.Is(err, FencingTokenLower) || errors.Is(err, FencingTokenNeverIssued) ||
+		errors.Is(err, OtherStore) || errors.Is(err, FencingTokenTooFarAhead)
+}

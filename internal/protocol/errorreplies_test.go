@@ -64,41 +64,17 @@ func TestRefusalFor(t *testing.T) {
 }
 
 func TestErrorText(t *testing.T) {
-	tests := []struct{ name, reply, want string }{
-		{"the deployed form", "ERR syntax error", "syntax error"},
-		{"the documented form of KEYNOTIFY", "ERR: syntax error", "syntax error"},
-		{"a text that the client does not know", "ERR the moon is full", "the moon is full"},
-		{"a text that begins with a colon", "ERR :-)", ":-)"},
-		{"a text that begins like the prefix", "ERR ERR syntax error", "ERR syntax error"},
-		{"no prefix", "syntax error", "syntax error"},
-		{"another code", "WRONGTYPE of value", "WRONGTYPE of value"},
-		{"a code that begins alike", "ERROR syntax", "ERROR syntax"},
-		{"the prefix alone", "ERR ", ""},
-		{"the code alone", "ERR", "ERR"},
-		{"nothing", "", ""},
+	for reply, want := range map[string]string{
+		"ERR syntax error": "syntax error", "ERR: syntax error": "syntax error", "ERR ERR syntax error": "ERR syntax error", "ERR :-)": ":-)",
+		"syntax error": "syntax error", "WRONGTYPE of value": "WRONGTYPE of value", "ERROR syntax": "ERROR syntax", "ERR ": "", "ERR": "ERR", "": "",
+	} {
+		if got := ErrorText(reply); got != want {
+			t.Errorf("ErrorText(%q) = %q; want %q", reply, got, want)
+		}
 	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if got := ErrorText(test.reply); got != test.want {
-				t.Errorf("ErrorText(%q) = %q; want %q", test.reply, got, test.want)
-			}
-		})
-	}
-}
-
-func TestRefusalForUnknownText(t *testing.T) {
-	for _, text := range []string{"", "the moon is full", "Syntax error", "syntax error ", "ERR syntax error", "ERR: syntax error"} {
+	for _, text := range []string{"", "the moon is full", "Syntax error", "syntax error ", "ERR syntax error"} {
 		if got, ok := RefusalFor(text); ok || got != "" {
 			t.Errorf("RefusalFor(%q) = %q, %t", text, got, ok)
 		}
-	}
-}
-
-func TestLines(t *testing.T) {
-	if got, want := SyntaxError.Line(), "ERR syntax error"; got != want {
-		t.Errorf("Line = %q; want %q", got, want)
-	}
-	if got, want := SyntaxError.KeyNotifyLine(), "ERR: syntax error"; got != want {
-		t.Errorf("KeyNotifyLine = %q; want %q", got, want)
 	}
 }

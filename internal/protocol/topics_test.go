@@ -59,43 +59,19 @@ func TestParseNotifyTopicReadsWhatNotifyTopicWrites(t *testing.T) {
 }
 
 func TestParseNotifyTopicRefuses(t *testing.T) {
-	tests := []struct{ name, topic string }{
-		{"the empty topic", ""},
-		{"the topic of requests", InvokeTopic},
-		{"the topic of replies", ResponseTopic("c")},
-		{"the reserved prefix alone", reserved},
-		{"the reserved prefix and a slash", reserved + "/"},
-		{"another service", "clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE9/63/command/notify/6B"},
-		{"a service in lower case", strings.ToLower(reserved) + "/63/command/notify/6B"},
-		{"a level before", "x/" + reserved + "/63/command/notify/6B"},
-		{"a slash before", "/" + reserved + "/63/command/notify/6B"},
-		{"no client", reserved + "/command/notify/6B"},
-		{"an empty client", reserved + "//command/notify/6B"},
-		{"a client of half a byte", reserved + "/6/command/notify/6B"},
-		{"a client and a half", reserved + "/633/command/notify/6B"},
-		{"a client that is not hexadecimal", reserved + "/client/command/notify/6B"},
-		{"a client in lower case", reserved + "/6b/command/notify/6B"},
-		{"a client in both cases", reserved + "/6B6b/command/notify/6B"},
-		{"two clients", reserved + "/63/63/command/notify/6B"},
-		{"another command", reserved + "/63/command/invoke/6B"},
-		{"no command", reserved + "/63/notify/6B"},
-		{"no key level", reserved + "/63/command/notify"},
-		{"an empty key", reserved + "/63/command/notify/"},
-		{"a key of half a byte", reserved + "/63/command/notify/6"},
-		{"a key in lower case", reserved + "/63/command/notify/6b"},
-		{"a key that is not hexadecimal", reserved + "/63/command/notify/KEY"},
-		{"a key with a space", reserved + "/63/command/notify/6B 6B"},
-		{"the filter", NotifyFilter("c")},
-		{"a level after", reserved + "/63/command/notify/6B/6B"},
-		{"a slash after", reserved + "/63/command/notify/6B/"},
-		{"digits of another width", reserved + "/63/command/notify/\uff16\uff22"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			if client, key, ok := ParseNotifyTopic(test.topic); ok {
-				t.Errorf("%q was read as client %q, key %q", test.topic, client, key)
-			}
-		})
+	for _, topic := range []string{
+		"", InvokeTopic, ResponseTopic("c"), NotifyFilter("c"), reserved, reserved + "/",
+		"clients/statestore/v1/FA9AE35F-2F64-47CD-9BFF-08E2B32A0FE9/63/command/notify/6B", strings.ToLower(reserved) + "/63/command/notify/6B",
+		"x/" + reserved + "/63/command/notify/6B", "/" + reserved + "/63/command/notify/6B",
+		reserved + "/command/notify/6B", reserved + "//command/notify/6B", reserved + "/6/command/notify/6B", reserved + "/633/command/notify/6B",
+		reserved + "/client/command/notify/6B", reserved + "/6b/command/notify/6B", reserved + "/63/63/command/notify/6B",
+		reserved + "/63/command/invoke/6B", reserved + "/63/notify/6B", reserved + "/63/command/notify", reserved + "/63/command/notify/",
+		reserved + "/63/command/notify/6", reserved + "/63/command/notify/6b", reserved + "/63/command/notify/KEY", reserved + "/63/command/notify/6B 6B",
+		reserved + "/63/command/notify/6B/6B", reserved + "/63/command/notify/6B/", reserved + "/63/command/notify/\uff16\uff22",
+	} {
+		if client, key, ok := ParseNotifyTopic(topic); ok {
+			t.Errorf("%q was read as client %q, key %q", topic, client, key)
+		}
 	}
 }
 

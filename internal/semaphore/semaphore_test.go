@@ -65,20 +65,6 @@ func TestSourcesTakeTurnsHoweverManyAnotherHasWaiting(t *testing.T) {
 	})
 }
 
-func TestNoMoreRunAtOnceThanMay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		v := &visits{semaphore: New(3, 100, func(string) int { return 100 })}
-		for range 20 {
-			v.begin("a", "a")
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if v.most != 3 || len(v.done) != 20 {
-			t.Errorf("%d at once, %d in all", v.most, len(v.done))
-		}
-	})
-}
-
 func TestWhatFindsNoPlaceIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &visits{semaphore: New(1, 3, func(string) int { return 2 })}

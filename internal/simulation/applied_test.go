@@ -65,7 +65,6 @@ func (c *checker) lockAppliedLocked(a transporttest.Applied) {
 		c.value, c.held, c.expires = value, value, now+a.Command.Lifetime
 		delete(c.gone, value)
 		c.versions[a.Reply.Version], c.grants[a.Reply.Version] = value, a.Store
-		c.given[a.Reply.Version] = now
 		// The first request of a client is not bound to a store: the client knows none.
 		first := a.Request.Binding.Store == "" && c.firsts[value] && !c.sim.anonymous
 		if h := c.owners[value]; h != nil && h.store != a.Store && !first {
@@ -223,7 +222,6 @@ func (c *checker) lockRecoveredLocked(lock statestore.Item) {
 		c.highest = lock.Version
 		if c.grants[lock.Version] == "" {
 			c.versions[lock.Version], c.grants[lock.Version] = lock.Value, c.store
-			c.given[lock.Version] = now
 		}
 	}
 	c.value, c.held, c.expires = lock.Value, lock.Value, now+lock.Lifetime

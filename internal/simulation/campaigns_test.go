@@ -5,34 +5,8 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/election"
-	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/transport"
 )
-
-// course is when the latest term of an elector began, with the lease, and ended.
-type course struct{ began, ended time.Duration }
-
-// phase follows the terms of an elector, also those that end before their function starts.
-// A hold-off must follow a short term, whatever ended it.
-func (c *checker) phase(p *process, t election.Status) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	at, latest := t.Since.Sub(c.sim.began), c.courses[p]
-	if latest == nil {
-		latest = &course{ended: -hour}
-		c.courses[p] = latest
-	}
-	switch t.Phase {
-	case election.Claiming:
-		const short, least = ttl - time.Second, holdOff * 8 / 10
-		if latest.ended-latest.began < short && at-latest.ended < least {
-			c.violationLocked("%s leads again %v after a term of %v", p.name, at-latest.ended, latest.ended-latest.began)
-		}
-		latest.began = c.given[hlc.Timestamp(t.Token)]
-	case election.Released:
-		latest.ended = at
-	}
-}
 
 // campaignEnded checks why a campaign ended.
 func (c *checker) campaignEnded(p *process, err error) {

@@ -38,9 +38,8 @@ import (
 //     the store but what its error reports (19);
 //   - each request: it does not belong to a tenure that was released (18), and not many go
 //     out at once (28);
-//   - each campaign: only an error that cannot pass ends it, and a hold-off follows each
-//     short term (50). An unhealthy node does not lead, an observer does not keep the lease
-//     (45), and a status does not contradict itself;
+//   - each campaign: only an error that cannot pass ends it (50). An unhealthy node does not lead, an observer
+//     does not keep the lease (45), and a status does not contradict itself;
 //   - each leader in an hour of gentle faults, such as half-open connections and wall clocks
 //     that step by hours: it keeps its lease (48, 49, 52);
 //   - each tenure that ends with its connection: nothing of it is sent over the next (53);
@@ -60,35 +59,32 @@ type checker struct {
 	valid      []*holding // those that may still be valid
 
 	// The store, from its tap.
-	store    string                          // its identity: what follows is about this one
-	value    string                          // of the lease's key; empty when it is free
-	expires  time.Duration                   // when value goes, on the simulation's time
-	highest  hlc.Timestamp                   // of all versions of the lease's key
-	versions map[hlc.Timestamp]string        // of all stores
-	grants   map[hlc.Timestamp]string        // the identity of the store that gave each version
-	given    map[hlc.Timestamp]time.Duration // when
-	refused  map[string]bool                 // values whose SET met another holder
-	deleted  map[string]bool                 // values that the rogue client deleted
-	deleting bool                            // since the store started, the rogue client sent a DEL, perhaps without an answer
-	tokens   map[string]string               // the token of each value, as writes carry it
-	fenced   map[string]bool                 // tokens that were refused as older
-	held     string                          // the last value, also after its expiry
-	restored string                          // the value that a backup has, and that its store did not grant
-	released bool                            // the present store found a lease that ended with its connection, and nothing has set it since
-	gone     map[string]bool                 // values that were seen gone
-	freeing  map[string]bool                 // values that a VDEL was sent for
-	willed   map[string]bool                 // values that a Will may release
-	count    hlc.Timestamp                   // the version of the protected key
-	written  string                          // the value of the protected key
-	writer   hlc.Token                       // and its token
-	began    hlc.Token                       // the highest token with which a tenure began
-	numbers  map[string]int                  // of values, for the trace
-	bursts   map[*process]int                // requests in the present second
-	latest   map[*process]string             // the value that each sent last in a SET
-	owners   map[string]*holding             // by value
-	firsts   map[string]bool                 // values with which processes began
-
-	courses map[*process]*course // of electors
+	store    string                   // its identity: what follows is about this one
+	value    string                   // of the lease's key; empty when it is free
+	expires  time.Duration            // when value goes, on the simulation's time
+	highest  hlc.Timestamp            // of all versions of the lease's key
+	versions map[hlc.Timestamp]string // of all stores
+	grants   map[hlc.Timestamp]string // the identity of the store that gave each version
+	refused  map[string]bool          // values whose SET met another holder
+	deleted  map[string]bool          // values that the rogue client deleted
+	deleting bool                     // since the store started, the rogue client sent a DEL, perhaps without an answer
+	tokens   map[string]string        // the token of each value, as writes carry it
+	fenced   map[string]bool          // tokens that were refused as older
+	held     string                   // the last value, also after its expiry
+	restored string                   // the value that a backup has, and that its store did not grant
+	released bool                     // the present store found a lease that ended with its connection, and nothing has set it since
+	gone     map[string]bool          // values that were seen gone
+	freeing  map[string]bool          // values that a VDEL was sent for
+	willed   map[string]bool          // values that a Will may release
+	count    hlc.Timestamp            // the version of the protected key
+	written  string                   // the value of the protected key
+	writer   hlc.Token                // and its token
+	began    hlc.Token                // the highest token with which a tenure began
+	numbers  map[string]int           // of values, for the trace
+	bursts   map[*process]int         // requests in the present second
+	latest   map[*process]string      // the value that each sent last in a SET
+	owners   map[string]*holding      // by value
+	firsts   map[string]bool          // values with which processes began
 
 	leftAlone bool     // by the last fault
 	final     *holding // the leader after it
@@ -116,7 +112,6 @@ func newChecker(s *simulation) *checker {
 		ends:     make(map[string]int),
 		versions: make(map[hlc.Timestamp]string),
 		grants:   make(map[hlc.Timestamp]string),
-		given:    make(map[hlc.Timestamp]time.Duration),
 		refused:  make(map[string]bool),
 		deleted:  make(map[string]bool),
 		tokens:   make(map[string]string),
@@ -129,7 +124,6 @@ func newChecker(s *simulation) *checker {
 		gone:     make(map[string]bool),
 		freeing:  make(map[string]bool),
 		willed:   make(map[string]bool),
-		courses:  make(map[*process]*course),
 	}
 }
 

@@ -37,8 +37,7 @@
 // nanosecond, so that hardly two events share an instant. Its faults come from dice of its
 // kind, so it does not matter which of two messages of one instant leaves first. For the
 // rest, the test runs on one processor, with the garbage collector off while a seed runs.
-// TestASeedReplays counts how many seeds repeat their trace, but for the order within an
-// instant.
+// Nearly every seed repeats its trace, but for the order within an instant.
 //
 // Three things cannot be steered. The runtime interrupts a goroutine that has had the
 // processor for ten milliseconds of real time, which can happen at any moment on a machine

@@ -46,16 +46,6 @@ var faults = []fault{
 	}},
 	{weight: 2, name: "half-open connection", gentle: true, begin: func(h hit) { h.node.current().conn.Freeze() }},
 	{
-		weight: 1, name: "half-open connection of the second client", gentle: true,
-		begin: func(h hit) {
-			if p := h.node.current(); h.node.twoClients {
-				p.writerConn.Freeze()
-				// The keep-alive notices at last. (A lease has its own connection probed.)
-				time.AfterFunc(h.lasts, func() { p.writerConn.Cut(); p.reconnect() })
-			}
-		},
-	},
-	{
 		weight: 1, name: "no notifications",
 		begin: func(h hit) { h.node.silence(true) },
 		end:   func(h hit) { h.node.silence(false) },
@@ -146,15 +136,6 @@ var faults = []fault{
 				time.AfterFunc(2*ttl, process.reconnect)
 			}
 			h.crashStore(h.checker.untilExpiry()-100*time.Millisecond, h.amount.Abs()/40, false)
-		},
-	},
-	{
-		weight: 2, name: "two stores in a row take over",
-		in: (*simulation).isDurable,
-		begin: func(h hit) {
-			h.crashStore(0, h.amount.Abs()/400, true)
-			h.amount = -h.amount
-			h.crashStore(h.amount.Abs()/20, h.amount.Abs()/400, true)
 		},
 	},
 	{

@@ -164,7 +164,6 @@ func (s *simulation) run(seed uint64) {
 			n.usual, n.network = good, good
 		}
 		n.fragile = s.random.IntN(4) == 0
-		n.twoClients = s.random.IntN(3) == 0
 		if wild {
 			n.clock.rate = 0.93 + 0.14*s.random.Float64()
 		}

@@ -185,7 +185,6 @@ type link struct {
 func (l *link) RoundTrip(ctx context.Context, request transport.Request) (transport.Reply, error) {
 	l.process.awake()
 	sent := l.process.node.sim.checker.sending(l.process, request)
-	sent.second = l.Conn != l.process.conn
 	reply, err := l.rejectSome(ctx, request)
 	l.process.awake()
 	l.process.node.sim.checker.answered(l.process, sent, reply, err)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/steady"
-	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 // clock is the steady clock of one machine. It has its own rate, and counts the time of
@@ -53,7 +52,6 @@ type node struct {
 	fragile    bool // its tenures end when the connection drops
 	rank       int  // of its elector
 	elects     bool // uses an Elector; otherwise a Lease
-	twoClients bool // writes through a second client
 	clock      clock
 	wallOffset atomic.Int64
 
@@ -73,9 +71,6 @@ type node struct {
 	process   *process
 	processes []*process // all there were
 }
-
-// writerID is the client id of the second client.
-func (n *node) writerID() string { return n.id + "-writer" }
 
 // stepWall makes the node's wall clock differ from true time.
 func (n *node) stepWall(by time.Duration) {
@@ -187,34 +182,21 @@ func (n *node) start() {
 	if old != nil {
 		old.succeeded.Store(true) // before the old one can notice
 	}
-	p.conn = n.connect(n.id)
-	p.writerConn = p.conn
-	if n.twoClients {
-		p.writerConn = n.connect(n.writerID())
-	}
+	p.conn = n.sim.store.Connect(n.id)
+	p.conn.SetFault(n.requestFault)
+	p.conn.SetNotificationFault(n.notificationFault)
 	n.mu.Lock()
 	p.conn.Silence(n.quiet > 0)
 	n.process = p
 	n.processes = append(n.processes, p)
 	n.mu.Unlock()
 	n.sim.tracef("%s: starts", p.name)
-	p.client = p.newClient(p.conn)
-	p.writer = p.client
-	if n.twoClients {
-		p.writer = p.newClient(p.writerConn)
-	}
+	p.client = p.newClient()
 	p.work.Go(p.run)
 	if old != nil {
 		// It may run on for a while without its client id.
 		time.AfterFunc(n.draw(30*time.Second), func() { n.leave(old) })
 	}
-}
-
-func (n *node) connect(id string) *transporttest.Conn {
-	conn := n.sim.store.Connect(id)
-	conn.SetFault(n.requestFault)
-	conn.SetNotificationFault(n.notificationFault)
-	return conn
 }
 
 // crash ends the process as SIGKILL does: nothing leaves any more, and nothing acts on

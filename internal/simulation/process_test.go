@@ -26,16 +26,15 @@ var (
 	errUnhealthy = errors.New("unhealthy")
 )
 
-// process is one run of a program on a node. Without a second client the writer is the
-// client, and the connections are the same, too.
+// process is one run of a program on a node.
 type process struct {
-	node             *node
-	number           int
-	name             string
-	conn, writerConn *transporttest.Conn
-	client, writer   *transport.Client
-	ctx              context.Context
-	cancel           context.CancelCauseFunc
+	node   *node
+	number int
+	name   string
+	conn   *transporttest.Conn
+	client *transport.Client
+	ctx    context.Context
+	cancel context.CancelCauseFunc
 
 	once   sync.Once
 	dead   chan struct{} // closed when the end begins
@@ -50,23 +49,19 @@ type process struct {
 	succeeded atomic.Bool // another process takes the client id, or has it
 }
 
-func (p *process) newClient(conn *transporttest.Conn) *transport.Client {
-	client, err := transport.NewClient(&link{conn, p}, transport.ClientOptions{Now: p.node.wall})
+func (p *process) newClient() *transport.Client {
+	client, err := transport.NewClient(&link{p.conn, p}, transport.ClientOptions{Now: p.node.wall})
 	if err != nil {
 		panic(err)
 	}
 	return client
 }
 
-// end closes the clients while the program still uses them, as programs do.
+// end closes the client while the program still uses it, as programs do.
 func (p *process) end(cause error) {
 	p.ending.Go(func() {
 		p.cancel(cause)
-		err := p.client.Close()
-		if p.writer != p.client {
-			err = errors.Join(err, p.writer.Close())
-		}
-		if err != nil {
+		if err := p.client.Close(); err != nil {
 			p.node.sim.checker.violation("%s: close: %v", p.name, err)
 		}
 		await.Done(p.work.Wait)
@@ -74,17 +69,13 @@ func (p *process) end(cause error) {
 	})
 }
 
-func (p *process) cut() {
-	p.conn.Cut()
-	p.writerConn.Cut()
-}
+func (p *process) cut() { p.conn.Cut() }
 
 func (p *process) reconnect() {
 	select {
 	case <-p.dead:
 	default:
 		p.conn.Restore()
-		p.writerConn.Restore()
 	}
 }
 
@@ -163,7 +154,7 @@ func (p *process) hold() {
 		}
 		h := p.node.sim.checker.begin(p, tenure)
 		p.node.sim.checker.fresh(h)
-		guard := fencing.NewGuard(p.writer, tenure)
+		guard := fencing.NewGuard(p.client, tenure)
 		ctx, cancel := context.WithCancelCause(p.ctx)
 		unlink := context.AfterFunc(tenure.Context(), func() { cancel(context.Cause(tenure.Context())) })
 		var resigns *time.Timer
@@ -236,7 +227,6 @@ func (p *process) elect() {
 	}
 	options.Observer = func(t election.Status) {
 		p.node.sim.tracef("%s: %v", p.name, t)
-		p.node.sim.checker.phase(p, t)
 		p.node.block("the observer")
 	}
 	e, err := election.New(p.client, lockKey, options)
@@ -256,11 +246,7 @@ func (p *process) elect() {
 			if p.node.happens(0.1) && !p.node.sim.isCalm() {
 				return errResigned
 			}
-			guard := term.Guard()
-			if p.node.twoClients {
-				guard = fencing.NewGuard(p.writer, term.Tenure())
-			}
-			p.count(ctx, guard)
+			p.count(ctx, term.Guard())
 			return nil
 		})
 		p.node.sim.tracef("%s: campaign ended: %v", p.name, err)
@@ -296,7 +282,7 @@ func (p *process) read(ctx context.Context) (number int, ok bool) {
 	for ctx.Err() == nil {
 		p.awake()
 		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
-		entry, err := p.writer.Get(attempt, dataKey)
+		entry, err := p.client.Get(attempt, dataKey)
 		cancel()
 		if err == nil {
 			text, _, _ := strings.Cut(string(entry.Value), " ")
@@ -326,14 +312,5 @@ func (p *process) write(ctx context.Context, guard *fencing.Guard, number int) (
 			return false
 		}
 		sleep.For(ctx, p.node.draw(200*time.Millisecond))
-	}
-}
-
-func isClosed(signal <-chan struct{}) bool {
-	select {
-	case <-signal:
-		return true
-	default:
-		return false
 	}
 }

@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -105,36 +104,5 @@ func TestInvariant28WaitersTryAtOnceAfterAReleaseAndSpreadAfterTheNext(t *testin
 		store.Tap(nil)
 		cancel()
 		await.Done(waiting.Wait)
-	})
-}
-
-// The simulation reaches this only now and then: the key is deleted, another client takes the
-// lease, and the holder gets no notification of either.
-func TestInvariant6ARefusedRenewalEndsATenureThatHearsNoNotification(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		client, conn := store.Client(t, "holder", transport.ClientOptions{})
-		l, err := lease.New(client, lockKey, lease.Options{TTL: ttl, Margin: margin})
-		if err != nil {
-			t.Fatal(err)
-		}
-		tenure, err := l.Acquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(ttl) // its watch is registered by now
-		conn.Silence(true)
-		other, _ := store.Client(t, "other", transport.ClientOptions{})
-		if _, err := other.Set(t.Context(), lockKey, []byte("other:1"), transport.SetOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(renewEvery + time.Millisecond)
-		synctest.Wait()
-		if err := context.Cause(tenure.Context()); !errors.Is(err, lease.ErrLost) {
-			t.Errorf("after its renewal was refused: %v, want ErrLost", err)
-		}
-		if left := tenure.Remaining(); left > 0 {
-			t.Errorf("after its renewal was refused: %v left", left)
-		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
+	"github.com/tenurelock/tenure/internal/closed"
 	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -17,7 +18,6 @@ const tooMany = 50
 type sent struct {
 	key, verb, value, token string
 	late                    *holding // a tenure that ended with its connection before
-	second                  bool     // by the second client
 }
 
 // sending checks a request before it leaves.
@@ -54,7 +54,7 @@ func (c *checker) sending(p *process, request transport.Request) sent {
 	}
 	if h := c.owners[s.value]; h != nil && h.released.Load() {
 		c.violationLocked("%s sends %s of %s, which was released", p.name, s.verb, h.name)
-	} else if h != nil && p.node.endsWithConnection() && isClosed(h.lost) && (s.verb == "SET" || c.sim.instant) {
+	} else if h != nil && p.node.endsWithConnection() && closed.Is(h.lost) && (s.verb == "SET" || c.sim.instant) {
 		s.late = h
 	}
 	return s
@@ -104,9 +104,7 @@ func (c *checker) answered(p *process, s sent, reply transport.Reply, err error)
 	if s.late != nil && !errors.Is(err, transport.ErrNotSent) {
 		c.violation("%s sent %s of %s over a connection that began after the tenure ended", p.name, s.verb, s.late.name)
 	}
-	if !s.second {
-		c.metStore(p, reply)
-	}
+	c.metStore(p, reply)
 	text := strings.TrimPrefix(string(reply.Payload), ":") // one dialect has the colon
 	refused := s.key == lockKey && s.verb == "SET" && (err != nil || strings.HasPrefix(text, "-1"))
 	fenced := s.key == dataKey && s.verb == "SET" && strings.Contains(string(reply.Payload), "lower version")

@@ -173,7 +173,7 @@ func (s *simulation) recoverStore(delays []time.Duration) {
 // authorized is the access rule of the store: a node that is denied may do nothing.
 func (s *simulation) authorized(client string, _ statestore.Verb, _ string) bool {
 	for _, n := range s.nodes {
-		if client == n.id || client == n.writerID() {
+		if client == n.id {
 			return n.denied.Load() == 0
 		}
 	}

@@ -10,9 +10,6 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 )
 
-// shows is clocks that show a reading.
-func shows(r Reading) func() Reading { return func() Reading { return r } }
-
 // machine has the clocks of a machine that can be suspended.
 type machine struct {
 	Reading
@@ -113,38 +110,6 @@ func TestInvariant3SystemClockNeverGoesBackAndShowsNoLessThanRuns(t *testing.T) 
 				t.Fatalf("seed %d: it shows that %v passed; %v did, of which the machine ran %v", seed, shows, m.real-lastReal, runs)
 			}
 			last, lastReal, lastRuns = now, m.real, m.Monotonic
-		}
-	}
-}
-
-// Where there is no clock that counts suspended time, the wall clock says it, which steps.
-func TestInvariant3AStepOfTheWallClockBackIsNotAStepBackOfSystemClock(t *testing.T) {
-	var clock Clock
-	for _, test := range []struct{ monotonic, wall, want time.Duration }{
-		{0, 0, 0},
-		{1, 1, 1},
-		{2, 12, 12},     // 10 s forward, or suspended
-		{3, 3, 13},      // and back
-		{3, -7, 13},     // and back further
-		{4, 3, 23},      // 9 s forward
-		{5, 4, 24},      // nothing happened
-		{6, 3605, 3625}, // suspended for an hour: no step before that hides it
-	} {
-		if got := clock.Read(shows(Reading{Monotonic: test.monotonic * time.Second, Wall: test.wall * time.Second})); got != test.want*time.Second {
-			t.Errorf("after %d s, with a wall clock at %d s: %v, want %d s", test.monotonic, test.wall, got, test.want)
-		}
-	}
-	if got := clock.Read(shows(Reading{Monotonic: 7 * time.Second, Wall: 3606*time.Second + leastSuspend/2})); got != 3626*time.Second {
-		t.Errorf("a little more on the wall clock: %v, want no more", got)
-	}
-}
-
-// CLOCK_BOOTTIME is read a moment before the monotonic clock, and is not set.
-func TestInvariant3ADelayBetweenTwoReadingsIsNotASuspension(t *testing.T) {
-	clock := Clock{Boots: true}
-	for _, test := range []struct{ monotonic, boot, want time.Duration }{{10, 10, 10}, {20, 15, 20}, {21, 21, 21}, {22, 32, 32}} {
-		if got := clock.Read(shows(Reading{Monotonic: test.monotonic * time.Second, Boot: test.boot * time.Second, BootOK: true})); got != test.want*time.Second {
-			t.Errorf("after %d s, %d s since the boot: %v, want %d s", test.monotonic, test.boot, got, test.want)
 		}
 	}
 }

@@ -4,11 +4,11 @@
 package unauthenticated
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,10 +41,8 @@ type Limiter struct {
 	freed             chan struct{} // has an item after a connection was removed
 	handshakes        *semaphore.Fair[netip.Prefix]
 
-	mu        sync.Mutex
-	total     int
-	perSource map[netip.Prefix]int
-	droppable list.List // of *Connection, oldest first: those that may be dropped
+	mu   sync.Mutex
+	open []*Connection // the oldest first
 }
 
 // Connection is a connection that has not authenticated. Done and CancelWait accept nil, which
@@ -57,9 +55,7 @@ type Connection struct {
 	ctx     context.Context // ends with the connection or after Timeout
 	cancel  context.CancelFunc
 
-	// Guarded by Limiter.mu.
-	element *list.Element // in droppable; nil: it may not be dropped
-	gone    bool
+	protected bool // it may not be dropped; guarded by Limiter.mu
 }
 
 // New returns a limiter of most connections, of which mostPerSource may come from one source; 0
@@ -70,7 +66,7 @@ func New(most, mostPerSource, sockets int) *Limiter {
 	if sockets > 0 {
 		most = min(most, max(1, sockets/2))
 	}
-	return &Limiter{Timeout: DefaultTimeout, max: most, maxPerSource: mostPerSource, freed: make(chan struct{}, 1), handshakes: newHandshakes(), perSource: make(map[netip.Prefix]int)}
+	return &Limiter{Timeout: DefaultTimeout, max: most, maxPerSource: mostPerSource, freed: make(chan struct{}, 1), handshakes: newHandshakes()}
 }
 
 // Max returns the bound for all connections.
@@ -83,7 +79,7 @@ func (l *Limiter) Handshaking() int { return l.handshakes.Waiting() }
 func (l *Limiter) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.total
+	return len(l.open)
 }
 
 // Hint is what an operator can do unless it is an attack.
@@ -98,19 +94,24 @@ var ErrTooMany = errors.New("too many connections have not authenticated")
 func (l *Limiter) Add(source netip.Prefix, drop func()) (added, oldest *Connection, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case l.perSource[source] >= l.LimitOf(source):
-		oldest = l.oldestLocked(func(c *Connection) bool { return c.source == source })
-	case l.total >= l.max:
-		oldest = l.oldestLocked(func(*Connection) bool { return true })
-	default:
-		return l.addLocked(source, drop), nil, nil
+	ofSource := 0
+	for _, c := range l.open {
+		if c.source == source {
+			ofSource++
+		}
 	}
-	if oldest == nil {
-		return nil, nil, ErrTooMany
+	if many := ofSource >= l.LimitOf(source); many || len(l.open) >= l.max {
+		i := slices.IndexFunc(l.open, func(c *Connection) bool { return !c.protected && (!many || c.source == source) })
+		if i < 0 {
+			return nil, nil, ErrTooMany
+		}
+		oldest = l.open[i]
+		l.removeLocked(oldest)
 	}
-	l.removeLocked(oldest)
-	return l.addLocked(source, drop), oldest, nil
+	added = &Connection{limiter: l, source: source, since: time.Now(), drop: drop}
+	added.ctx, added.cancel = context.WithDeadline(context.Background(), added.since.Add(l.Timeout))
+	l.open = append(l.open, added)
+	return added, oldest, nil
 }
 
 // LimitOf returns how many of the connections may come from a source. By default this machine may
@@ -125,42 +126,19 @@ func (l *Limiter) LimitOf(source netip.Prefix) int {
 	return min(l.max, defaultMaxPerAddress)
 }
 
-func (l *Limiter) oldestLocked(fits func(*Connection) bool) *Connection {
-	for e := l.droppable.Front(); e != nil; e = e.Next() {
-		if c := e.Value.(*Connection); fits(c) {
-			return c
-		}
+// removeLocked removes a connection, and reports false if it is gone already.
+func (l *Limiter) removeLocked(c *Connection) bool {
+	i := slices.Index(l.open, c)
+	if i < 0 {
+		return false
 	}
-	return nil
-}
-
-func (l *Limiter) addLocked(source netip.Prefix, drop func()) *Connection {
-	c := &Connection{limiter: l, source: source, since: time.Now(), drop: drop}
-	c.ctx, c.cancel = context.WithDeadline(context.Background(), c.since.Add(l.Timeout))
-	c.element = l.droppable.PushBack(c)
-	l.total++
-	l.perSource[source]++
-	return c
-}
-
-func (l *Limiter) removeLocked(c *Connection) {
-	if c.gone {
-		return
-	}
-	c.gone = true
-	if c.element != nil {
-		l.droppable.Remove(c.element)
-		c.element = nil
-	}
-	l.total--
-	if l.perSource[c.source]--; l.perSource[c.source] == 0 {
-		delete(l.perSource, c.source)
-	}
+	l.open = slices.Delete(l.open, i, i+1)
 	c.cancel()
 	select {
 	case l.freed <- struct{}{}:
 	default:
 	}
+	return true
 }
 
 // pause returns for how long no connection should be accepted: until the oldest has had its
@@ -168,10 +146,11 @@ func (l *Limiter) removeLocked(c *Connection) {
 func (l *Limiter) pause() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.total < l.max || l.droppable.Len() == 0 {
+	i := slices.IndexFunc(l.open, func(c *Connection) bool { return !c.protected })
+	if i < 0 || len(l.open) < l.max {
 		return 0
 	}
-	return max(0, grace-time.Since(l.droppable.Front().Value.(*Connection).since))
+	return max(0, grace-time.Since(l.open[i].since))
 }
 
 // Drop ends the connection, which Add has returned as the oldest.
@@ -191,14 +170,8 @@ func (c *Connection) Source() netip.Prefix { return c.source }
 func (c *Connection) Protect() bool {
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
-	if c.gone {
-		return false
-	}
-	if c.element != nil {
-		c.limiter.droppable.Remove(c.element)
-		c.element = nil
-	}
-	return true
+	c.protected = true
+	return slices.Contains(c.limiter.open, c)
 }
 
 // Done is called when a connection has authenticated, and when it ends. It reports false if the
@@ -209,9 +182,7 @@ func (c *Connection) Done() bool {
 	}
 	c.limiter.mu.Lock()
 	defer c.limiter.mu.Unlock()
-	gone := c.gone
-	c.limiter.removeLocked(c)
-	return !gone
+	return c.limiter.removeLocked(c)
 }
 
 // CancelWait ends the wait for a check, because the connection is closed.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,14 +39,49 @@ const (
 
 // A phase is what the healthy client measured in one part of a run.
 type phase struct {
-	renewals, failed int
-	p50, p99, max    time.Duration
-	// Of changes, which wait for a commit.
-	changes, changesFailed          int
-	changeP50, changeP99, changeMax time.Duration
-	// lost is how often its lease was lost, and first the first failure, as text.
-	lost  int
-	first string
+	renewals series
+	changes  series // which wait for a commit
+	lost     int    // how often its lease was lost
+}
+
+// A series has the times of requests of one kind.
+type series struct {
+	took   []time.Duration // sorted when the phase is over
+	failed int
+	first  string // the first failure
+}
+
+func (s *series) note(took time.Duration, err error) {
+	s.took = append(s.took, took)
+	if err != nil {
+		s.failed++
+		s.first = cmp.Or(s.first, err.Error())
+	}
+}
+
+// at returns a percentile, or 0 if there are no times.
+func (s series) at(percent int) time.Duration {
+	if len(s.took) == 0 {
+		return 0
+	}
+	return s.took[min(len(s.took)*percent/100, len(s.took)-1)]
+}
+
+// served reports whether a request succeeded.
+func (s series) served() bool { return len(s.took) > s.failed }
+
+// String returns the median, the 99th percentile and the longest, in milliseconds.
+func (s series) String() string {
+	ms := func(percent int) float64 { return float64(s.at(percent)) / float64(time.Millisecond) }
+	return fmt.Sprintf("%.1f / %.1f / %.1f", ms(50), ms(99), ms(100))
+}
+
+// String returns what the table shows.
+func (p phase) String() string {
+	if len(p.changes.took) == 0 {
+		return p.renewals.String()
+	}
+	return p.renewals.String() + "; changes " + p.changes.String()
 }
 
 // healthyClient measures. Its methods are safe for concurrent use.
@@ -56,8 +92,6 @@ type healthyClient struct {
 	tasks  sync.WaitGroup
 
 	mu    sync.Mutex
-	took  []time.Duration
-	waits []time.Duration // of changes
 	phase phase
 }
 
@@ -66,12 +100,12 @@ func startHealthy(ctx context.Context, a attack, address string, short bool) (*h
 	options := transport.Options{ClientID: "healthy"}
 	options.Logger = slog.New(slog.DiscardHandler)
 	if a.users {
-		options.Username, options.Password = healthyUser, []byte(healthyPassword)
+		options.Username, options.Password = healthyUser, []byte(password)
 	}
 	first, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	scheme := "mqtt://"
-	if a.key != "" {
+	if a.tls {
 		scheme, options.TLS.Config = "mqtts://", &tls.Config{InsecureSkipVerify: true}
 	}
 	client, err := transport.Dial(first, scheme+address, options)
@@ -106,21 +140,22 @@ func (h *healthyClient) stop() {
 	_ = h.client.Close()
 }
 
+// update changes the present phase.
+func (h *healthyClient) update(change func(p *phase)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&h.phase)
+}
+
 // hold keeps the lease and counts its losses, until ctx ends.
 func (h *healthyClient) hold(ctx context.Context, l *lease.Lease, held *lease.Tenure) {
-	for {
+	for err := error(nil); err == nil; held, err = l.Acquire(ctx) {
 		select {
 		case <-held.Context().Done():
 		case <-ctx.Done():
 			return
 		}
-		h.mu.Lock()
-		h.phase.lost++
-		h.mu.Unlock()
-		var err error
-		if held, err = l.Acquire(ctx); err != nil {
-			return
-		}
+		h.update(func(p *phase) { p.lost++ })
 	}
 }
 
@@ -147,7 +182,9 @@ func (h *healthyClient) renew(ctx context.Context) {
 					<-h.slots
 				})
 			default:
-				h.note(renewalTimeout, errors.New("too many renewals wait for their answers"))
+				h.update(func(p *phase) {
+					p.renewals.note(renewalTimeout, errors.New("too many renewals wait for their answers"))
+				})
 			}
 		}
 	}
@@ -157,15 +194,14 @@ func (h *healthyClient) renewal(ctx context.Context, due time.Time) {
 	bounded, cancel := context.WithDeadline(ctx, due.Add(renewalTimeout))
 	defer cancel()
 	_, err := h.client.Set(bounded, "healthy/renewed", []byte("healthy"),
-		transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: leaseTTL, Urgent: true})
+		transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: leaseTTL, Binding: transport.Binding{Urgent: true}})
 	took := time.Since(due)
-	switch {
-	case ctx.Err() != nil:
-		return
-	case err != nil:
+	if err != nil {
 		took = renewalTimeout
 	}
-	h.note(took, err)
+	if ctx.Err() == nil {
+		h.update(func(p *phase) { p.renewals.note(took, err) })
+	}
 }
 
 // change changes a key again and again until ctx ends. A server with too much
@@ -178,69 +214,15 @@ func (h *healthyClient) change(ctx context.Context) {
 		start := time.Now()
 		_, err := h.client.Set(bounded, "healthy/changed", value, transport.SetOptions{})
 		cancel()
-		h.noteChange(time.Since(start), err)
+		h.update(func(p *phase) { p.changes.note(time.Since(start), err) })
 		sleep.For(ctx, changeEvery)
 	}
 }
 
-func (h *healthyClient) noteChange(took time.Duration, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.waits = append(h.waits, took)
-	if err != nil {
-		h.phase.changesFailed++
-	}
-}
-
-func (h *healthyClient) note(took time.Duration, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.took = append(h.took, took)
-	if err != nil {
-		h.phase.failed++
-		if h.phase.first == "" {
-			h.phase.first = err.Error()
-		}
-	}
-}
-
 // next ends a phase and begins another.
-func (h *healthyClient) next() phase {
-	h.mu.Lock()
-	took, waits, p := h.took, h.waits, h.phase
-	h.took, h.waits, h.phase = nil, nil, phase{}
-	h.mu.Unlock()
-	p.renewals, p.changes = len(took), len(waits)
-	p.p50, p.p99, p.max = percentiles(took)
-	p.changeP50, p.changeP99, p.changeMax = percentiles(waits)
+func (h *healthyClient) next() (p phase) {
+	h.update(func(present *phase) { p, *present = *present, phase{} })
+	slices.Sort(p.renewals.took)
+	slices.Sort(p.changes.took)
 	return p
-}
-
-// percentiles returns the median, the 99th percentile and the longest, or zeros if there are none.
-func percentiles(of []time.Duration) (median, p99, longest time.Duration) {
-	if len(of) == 0 {
-		return 0, 0, 0
-	}
-	slices.Sort(of)
-	return of[len(of)/2], of[len(of)*99/100], of[len(of)-1]
-}
-
-// String returns the percentiles as the table shows them.
-func (p phase) String() string {
-	if p.renewals == 0 {
-		return "–"
-	}
-	text := fmt.Sprintf("%s / %s / %s", milliseconds(p.p50), milliseconds(p.p99), milliseconds(p.max))
-	if p.changes > 0 {
-		text += fmt.Sprintf("; changes %s / %s / %s", milliseconds(p.changeP50), milliseconds(p.changeP99), milliseconds(p.changeMax))
-	}
-	return text
-}
-
-func milliseconds(d time.Duration) string {
-	ms := float64(d) / float64(time.Millisecond)
-	if ms < 10 {
-		return fmt.Sprintf("%.1f", ms)
-	}
-	return fmt.Sprintf("%.0f", ms)
 }

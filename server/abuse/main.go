@@ -23,7 +23,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strings"
 	"time"
 )
 
@@ -39,22 +38,13 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	var (
-		only     = flag.String("only", "", "regular expression: which attacks, by name")
-		short    = flag.Bool("short", false, "less of everything, as the tests do")
-		duration = flag.Duration("duration", 8*time.Second, "how long an attack goes on")
-		list     = flag.Bool("list", false, "list the attacks, as rows of a table in Markdown")
-	)
+	only := flag.String("only", "", "regular expression: which attacks, by name")
+	short := flag.Bool("short", false, "less of everything, as the tests do")
+	duration := flag.Duration("duration", 8*time.Second, "how long an attack goes on")
 	flag.Parse()
 	chosen, err := regexp.Compile(*only)
 	if err != nil {
 		return fmt.Errorf("-only: %w", err)
-	}
-	if *list {
-		for _, a := range attacks() {
-			fmt.Printf("| %s | %s |\n", cell(a.name), cell(strings.TrimSuffix(a.what, ".")))
-		}
-		return nil
 	}
 	scratch, err := os.MkdirTemp("", "abuse-")
 	if err != nil {

@@ -3,6 +3,12 @@ package main
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -10,208 +16,287 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/protocol"
 	"github.com/tenurelock/tenure/internal/sleep"
+	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
+	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 // Attacks that make the server hold as much as its limits allow.
 var memoryAttacks = []attack{{
-	name:   "outgoing queues",
-	what:   "has 20 clients subscribe and not read, and publishes 64 MiB in messages of 64 KiB to each.",
-	limit:  "8 MiB for each connection",
+	name:   "deaf readers",
+	what:   "has 20 clients subscribe, watch a key, ask for a value of 256 KiB and read nothing, while it publishes to them and sets the key.",
+	limit:  "8 MiB for each connection; a watcher that reads, the writer and the publisher stay connected",
 	memory: 20*8 + 64,
-	run: func(ctx context.Context, t *target) {
-		peers := t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) { _, _ = p.subscribe(1, "queue/"+p.id) })
-		t.flood(ctx, t.n(1024, 256), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
-		sleep.For(ctx, t.duration/4)
-	},
-}, {
-	name:  "unfinished packets",
-	what:  "leaves packets of 1 MB incomplete on 40 connections of a user without rights, again and again, in a server with 64 MiB (--max-memory).",
-	limit: "a client of another user sends 5 KiB and 100 KiB, and stays connected",
-	rules: `  - {users: [` + healthyUser + `], read: ["*"], write: ["*"]}` + "\n",
-	serve: []string{"--max-memory", "64MiB"},
-	run: func(ctx context.Context, t *target) {
-		other := t.must(ctx, rawmqtt.Login{ClientID: "other", User: healthyUser, Password: healthyPassword})
-		ctx = t.lasting(ctx)
-		var leaving sync.WaitGroup
-		defer leaving.Wait()
-		leaving.Go(func() { t.leaveUnfinished(ctx, 40) })
-		sleep.For(ctx, t.duration/4) // until the room is taken
-		for n := 0; ctx.Err() == nil; n++ {
-			size := []int{5 << 10, 100 << 10}[n%2]
-			if _, err := other.ask(protocol.VerbSet, "large", string(make([]byte, size))); err != nil {
-				t.breach("a client that sends %d bytes is disconnected: %v", size, err)
-			}
-			sleep.For(ctx, 10*time.Millisecond)
-		}
-	},
-}, {
-	name:  "long tokens",
-	what:  "sets 200,000 keys of a few bytes, each under a fencing token of 983 bytes, in a store of 2 MiB (--max-bytes).",
-	serve: []string{"--max-bytes=2MiB"},
-	run: func(ctx context.Context, t *target) {
-		keys, clients := t.n(200_000, 100_000), 20
-		t.each(ctx, clients, clients, "", func(p *peer) {
-			p.token = "1:0:" + strings.Repeat("n", 983)
-			_ = p.requests(ctx, keys/clients, 100, func(i int) []string {
-				return []string{protocol.VerbSet, p.id + "-" + strconv.Itoa(i), "", protocol.OptionPX, "8000"}
+	run: func(t *target) {
+		publisher, writer, watcher := t.as("publisher"), t.as("writer"), t.as("watcher")
+		value := make([]byte, 256<<10)
+		t.need(writer.ask(protocol.VerbSet, "large", string(value)))
+		t.need(watcher.ask(protocol.VerbKeyNotify, "watched"))
+		ctx := t.lasting()
+		var tasks sync.WaitGroup
+		tasks.Go(func() {
+			t.again(ctx, t.n(20), "deaf-", func(p *peer) {
+				_ = p.subscribe(1, "queue")
+				_ = p.ask(protocol.VerbKeyNotify, "watched")
+				for id := uint16(1); p.send(p.request(id, protocol.VerbGet, "large")) == nil && id < 500; id++ {
+				}
+				sleep.For(ctx, t.duration/2) // unless it is disconnected
 			})
 		})
-		sleep.For(ctx, t.duration/2)
-	},
-}, {
-	name:   "deaf watchers",
-	what:   "has 20 clients watch a key and not read, and sets it to values of 64 KiB.",
-	limit:  "8 MiB for each connection",
-	memory: 20*8 + 64,
-	run: func(ctx context.Context, t *target) {
-		t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) { _ = p.send(p.request(1, protocol.VerbKeyNotify, "deaf")) })
-		writer := t.as(ctx, "writer")
-		value := make([]byte, 64<<10)
-		_ = writer.requests(t.lasting(ctx), 0, 4, func(i int) []string {
-			binary.BigEndian.PutUint64(value, uint64(i))
-			return []string{protocol.VerbSet, "deaf", string(value)}
-		})
-	},
-}, {
-	name:   "deaf requesters",
-	what:   "asks 500 times for a value of 256 KiB on each of 20 connections, and does not read the answers.",
-	limit:  "8 MiB for each connection",
-	memory: 20*8 + 64,
-	run: func(ctx context.Context, t *target) {
-		writer := t.as(ctx, "writer")
-		t.accepted(writer.ask(protocol.VerbSet, "large", string(make([]byte, 256<<10))))
-		t.each(ctx, t.n(20, 5), 20, "deaf-", func(p *peer) {
-			for n := range 500 {
-				if p.send(p.request(uint16(n+1), protocol.VerbGet, "large")) != nil {
-					return
+		lost := make([]error, 3)
+		use := func(i int, do func() error) {
+			tasks.Go(func() {
+				for ctx.Err() == nil && lost[i] == nil {
+					if err := do(); !errors.Is(err, errRefused) {
+						lost[i] = err
+					}
 				}
-			}
+			})
+		}
+		use(0, func() error { _, err := watcher.await(packets.PUBLISH); return err })
+		use(1, func() error { return writer.ask(protocol.VerbSet, "watched", strings.Repeat("v", 64<<10)) })
+		use(2, func() error {
+			message := rawmqtt.Message{Topic: "queue", QoS: 1, ID: 1, Payload: value[:64<<10]}
+			return publisher.exchange(message.Packet(), packets.PUBACK)
 		})
-		sleep.For(ctx, t.duration)
+		tasks.Wait()
+		if err := errors.Join(lost...); err != nil {
+			t.breach("the watcher, the writer or the publisher is disconnected: %v", err)
+		}
 	},
 }, {
 	name:   "offline sessions",
 	what:   "leaves 20 sessions with a subscription, and publishes 16 MiB in messages of 64 KiB to each.",
 	limit:  "4 MiB for each session",
 	memory: 2*20*4 + 64, // the collector comes when it has doubled
-	run: func(ctx context.Context, t *target) {
-		n := t.n(20, 5)
-		peers := t.logins(ctx, n, func(i int) rawmqtt.Login {
-			return rawmqtt.Login{ClientID: "offline-" + strconv.Itoa(i), Expiry: 3600}
+	run: func(t *target) {
+		n := t.n(20)
+		hangUp(t.eachOf(n, n, rawmqtt.Login{ID: "offline-", Expiry: 3600}, func(p *peer) { t.need(p.subscribe(1, "queue/"+p.ID)) })...)
+		message := rawmqtt.Message{Payload: make([]byte, 64<<10)}
+		_ = t.as("publisher").messages(context.Background(), 256*n, 8, func(i int) rawmqtt.Message {
+			message.Topic = "queue/offline-" + strconv.Itoa(i%n)
+			return message
 		})
-		concurrently(len(peers), len(peers), func(i int) { _, _ = peers[i].subscribe(1, "queue/"+peers[i].id) })
-		hangUp(peers...)
-		t.flood(ctx, t.n(256, 128), 64<<10, len(peers), func(i int) string { return "queue/" + peers[i].id })
-		sleep.For(ctx, t.duration/4)
-		// They end their sessions: the memory must come back.
-		hangUp(t.logins(ctx, n, named("offline-"))...)
+		time.Sleep(t.duration / 4)
+		hangUp(t.each(n, n, "offline-", func(*peer) {})...) // which ends their sessions: the memory must come back
 	},
 }, {
-	name:  "sessions of one user",
-	what:  "leaves 300 sessions that are to be kept for an hour, all of one user.",
-	limit: "100 are kept",
+	name:  "unfinished packets",
+	what:  "leaves packets of 1 MB incomplete on 40 connections, again and again, in a server with 64 MiB (--max-memory).",
+	limit: "a client of another user sends 5 KiB and 100 KiB, and stays connected",
 	users: true,
-	run: func(ctx context.Context, t *target) {
-		n := t.n(300, 150)
-		login := func(i int) rawmqtt.Login {
-			return rawmqtt.Login{ClientID: "session-" + strconv.Itoa(i), Resume: true, Expiry: 3600}
-		}
-		concurrently(n, 8, func(i int) {
-			if p, err := t.login(ctx, login(i)); err == nil {
-				_, _ = p.subscribe(1, "session/"+p.id)
-				hangUp(p)
-			}
-		})
-		sleep.For(ctx, time.Second) // until the server has seen that all are gone
-		kept := 0
-		for i := range n {
-			l := login(i)
-			l.Expiry = 0
-			p, err := t.login(ctx, l)
-			if err != nil {
-				continue
-			}
-			if p.present {
-				kept++
-			}
-			hangUp(p)
-		}
-		if kept > 100 {
-			t.breach("%d sessions were kept", kept)
-		}
-	},
-}, {
-	name: "large correlation data",
-	what: "sends 1,000 requests with correlation data of 60,000 bytes on each of ten connections: the store remembers requests.",
-	run: func(ctx context.Context, t *target) {
-		bounded, cancel := context.WithTimeout(ctx, 2*t.duration)
-		defer cancel()
-		n := t.n(1_000, 500)
-		t.each(ctx, t.n(10, 3), 10, "correlation-", func(p *peer) {
-			data := make([]byte, 60_000)
-			_ = p.pipeline(bounded, n, 4, func(i int, id uint16) []byte {
-				binary.BigEndian.PutUint64(data, uint64(i))
-				return p.requestWith(id, string(data), protocol.VerbSet, "correlation", "value")
+	serve: []string{"--max-memory", "64MiB"},
+	run: func(t *target) {
+		other, ctx := t.as("other"), t.lasting()
+		packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 1_000_000)}.Packet()
+		var leaving sync.WaitGroup
+		defer leaving.Wait()
+		leaving.Go(func() {
+			t.again(ctx, 40, "unfinished-", func(p *peer) {
+				if p.send(packet[:len(packet)-1]) == nil {
+					_, _ = p.await(packets.DISCONNECT)
+				}
+				sleep.For(ctx, 250*time.Millisecond)
 			})
 		})
-		sleep.For(ctx, t.duration/4)
+		sleep.For(ctx, t.duration/4) // until the room is taken
+		for n := 0; ctx.Err() == nil; n++ {
+			size := []int{5 << 10, 100 << 10}[n%2]
+			if err := other.ask(protocol.VerbSet, "large", string(make([]byte, size))); err != nil {
+				t.breach("a client that sends %d bytes is disconnected: %v", size, err)
+			}
+			sleep.For(ctx, 10*time.Millisecond)
+		}
 	},
 }, {
-	name:   "large values",
-	what:   "sets 2,000 keys to values of 64 KiB and deletes them.",
-	memory: 2_000/16 + 192,
-	run: func(ctx context.Context, t *target) {
-		n := t.n(2_000, 500)
-		p := t.as(ctx, "values")
-		value := string(make([]byte, 64<<10))
-		_ = p.requests(ctx, 2*n, 4, func(i int) []string {
-			if i < n {
-				return []string{protocol.VerbSet, "value-" + strconv.Itoa(i), value}
-			}
-			return []string{protocol.VerbDel, "value-" + strconv.Itoa(i-n)}
+	name:   "packets without their last byte",
+	what:   "sends all but the last byte of a message of 1 MiB on each of 500 connections, and keeps these open.",
+	memory: 384, // 256 MiB for incoming packets, and the messages in them
+	run: func(t *target) {
+		packet := rawmqtt.Message{Topic: "unread", Payload: make([]byte, 1<<20-100)}.Packet()
+		t.each(t.n(500), 4, "hold-", func(p *peer) { _ = p.send(packet[:len(packet)-1]) })
+		time.Sleep(t.duration)
+	},
+}, {
+	name:   "long filters",
+	what:   "has 300 clients subscribe with 1,000 filters of 1 KiB each.",
+	memory: 384, // 256 MiB for subscriptions, and the packets that ask for them
+	run: func(t *target) {
+		t.each(t.n(300), 8, "s-", func(p *peer) { _ = p.subscribe(0, p.filters("", 1000)...) })
+		time.Sleep(t.duration)
+	},
+}, {
+	name:   "a million watches",
+	what:   "watches a million keys on one connection, and hangs up.",
+	memory: 128,
+	run: func(t *target) {
+		p := t.as("watcher")
+		_ = p.requests(t.lasting(), t.n(1_000_000), 200, func(i int) []string { // the server may end such a connection
+			return []string{protocol.VerbKeyNotify, "watched-" + strconv.Itoa(i)}
 		})
+		hangUp(p)
+		time.Sleep(2 * time.Second) // for what the end of the connection costs
+	},
+}, {
+	name:  "long tokens and correlation data",
+	what:  "sets keys of a few bytes in a store of 2 MiB (--max-bytes), each under a fencing token of 983 bytes and by a request with correlation data of 20,000.",
+	serve: []string{"--max-bytes=2MiB"},
+	run: func(t *target) {
+		t.each(20, 20, "", func(p *peer) {
+			token, n := "1:0:"+strings.Repeat("n", 983), uint64(0)
+			p.change = func(m *mqtt.Message) {
+				n++
+				m.User = append(m.User, mqtt.UserProperty{Name: protocol.PropertyFencingToken, Value: token})
+				m.CorrelationData = binary.BigEndian.AppendUint64(make([]byte, 20_000), n)
+			}
+			_ = p.requests(t.lasting(), 0, 20, func(i int) []string {
+				return []string{protocol.VerbSet, p.ID + "-" + strconv.Itoa(i), "", protocol.OptionPX, "8000"}
+			})
+		})
+	},
+}, {
+	name: "everything at once",
+	what: "fills a server with 128 MiB (--max-memory) with small keys, watches, long filters, small messages that wait in sessions, " +
+		"large ones that wait for connections, and packets of 1 MiB that do not end.",
+	limit:  "192 MiB in all",
+	serve:  []string{"--max-memory=128MiB"},
+	memory: 192 - 12,               // what a server has at first
+	p99:    200 * time.Millisecond, // a server that is full collects often
+	run: func(t *target) {
+		ctx := t.lasting()
+		var fillers sync.WaitGroup
+		fill := func(n int, prefix string, do func(p *peer)) {
+			fillers.Go(func() { t.each(n, n, prefix, do) })
+		}
+		// They expire within the time in which memory must come back.
+		fill(2, "keys-", func(p *peer) {
+			_ = p.requests(ctx, 20_000, 100, func(i int) []string {
+				return []string{protocol.VerbSet, fmt.Sprint(p.ID, "-", i), strings.Repeat("v", i%900), "PX", strconv.Itoa(8_000 + i/8)}
+			})
+		})
+		fill(4, "watches-", func(p *peer) {
+			_ = p.requests(ctx, 11_000, 100, func(i int) []string { return []string{protocol.VerbKeyNotify, fmt.Sprint(p.ID, "-", i)} })
+		})
+		fill(8, "filters-", func(p *peer) { _ = p.subscribe(0, p.filters(strings.Repeat("/l", 50), 850)...) })
+		fill(16, "session-", func(p *peer) { _ = p.subscribe(1, "session/"+p.ID) })
+		fill(8, "outgoing-", func(p *peer) { _ = p.subscribe(0, "outgoing/"+p.ID) })
+		fillers.Wait()
+		fill(2, "sender-", func(p *peer) {
+			_ = p.messages(t.lasting(), 60_000, 200, func(i int) rawmqtt.Message {
+				return rawmqtt.Message{Topic: "session/session-" + strconv.Itoa(i%16)}
+			})
+		})
+		fill(1, "publisher-", func(p *peer) {
+			_ = p.messages(t.lasting(), 1_000, 16, func(i int) rawmqtt.Message {
+				return rawmqtt.Message{Topic: "outgoing/outgoing-" + strconv.Itoa(i%8), Payload: make([]byte, 64<<10)}
+			})
+		})
+		fillers.Wait()
+		endless := rawmqtt.Message{Topic: "unread", Payload: make([]byte, 1<<20-100)}.Packet()
+		t.each(200, 200, "endless-", func(p *peer) { _ = p.send(endless[:len(endless)-1]) })
+		time.Sleep(t.duration / 2)
 	},
 }}
 
-// leaveUnfinished sends all but the last byte of a packet of 1 MB on each of some connections, and does so
-// again on a new one whenever the server has ended one, until ctx ends.
-func (t *target) leaveUnfinished(ctx context.Context, connections int) {
-	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 1_000_000)}.Packet()
-	concurrently(connections, connections, func(i int) {
-		t.again(ctx, rawmqtt.Login{ClientID: "unfinished-" + strconv.Itoa(i)}, func(p *peer) {
-			if p.send(packet[:len(packet)-1]) == nil {
-				_, _ = p.await(packets.DISCONNECT)
-			}
-			sleep.For(ctx, 250*time.Millisecond)
-		})
-	})
+// filters returns a thousand filters with this in the middle, and so long an end.
+func (p *peer) filters(middle string, end int) []string {
+	filters := make([]string, 1_000)
+	for i := range filters {
+		filters[i] = fmt.Sprint(p.ID, "/", i/50, "/", i%50, middle, strings.Repeat("f", end))
+	}
+	return filters
 }
 
-// flood publishes messages of a size to several topics in turn, on one connection. If the server
-// ends the connection, flood opens another.
-func (t *target) flood(ctx context.Context, each, size, topics int, topic func(int) string) {
-	payload := make([]byte, size)
-	sent, tries := 0, 0
-	for sent < each*topics && tries < 10 && ctx.Err() == nil {
-		tries++
-		p, err := t.login(ctx, rawmqtt.Login{ClientID: "publisher"})
-		if err != nil {
-			continue
-		}
-		bounded, cancel := context.WithTimeout(ctx, 2*t.duration)
-		from := sent
-		err = p.messages(bounded, each*topics-from, 8, func(i int) rawmqtt.Message {
-			sent++
-			return rawmqtt.Message{Topic: topic((from + i) % topics), Payload: payload}
+// journalAttacks fill what waits for the commits of a slow disk. The healthy client also changes a key,
+// which has to wait for a commit.
+var journalAttacks = []attack{{
+	name:   "large changes before a slow disk",
+	what:   "has 50 clients change keys as fast as they get answers, with values of 64 KiB, on a disk that takes 20 ms for a commit.",
+	users:  true,
+	commit: 20 * time.Millisecond,
+	change: 2 * time.Second,
+	memory: 192,
+	run: func(t *target) {
+		value := strings.Repeat("v", 64<<10)
+		t.each(50, 50, "flood-", func(p *peer) {
+			_ = p.requests(t.lasting(), 0, 4, func(i int) []string {
+				return []string{protocol.VerbSet, fmt.Sprint(p.ID, "-", i%4), value, protocol.OptionPX, "8000"}
+			})
 		})
-		over := bounded.Err() != nil
-		cancel()
-		hangUp(p)
-		if err == nil || over {
-			return
-		}
+	},
+}, {
+	name:   "keys that expire at once before a slow disk",
+	what:   "lets 100,000 keys expire at once, on a disk that takes 20 ms for a commit.",
+	users:  true,
+	commit: 20 * time.Millisecond,
+	change: 2 * time.Second,
+	memory: 192,
+	run: func(t *target) {
+		end := time.Now().Add(t.duration + 8*time.Second)
+		t.each(20, 20, "key-", func(p *peer) {
+			_ = p.requests(context.Background(), t.n(5_000), 200, func(i int) []string {
+				left := max(time.Until(end).Milliseconds(), 1)
+				return []string{protocol.VerbSet, fmt.Sprint(p.ID, "-", i), "v", protocol.OptionPX, strconv.FormatInt(left, 10)}
+			})
+		})
+		time.Sleep(time.Until(end) + t.duration/2)
+	},
+}, {
+	name:   "sessions that end at once before a slow disk",
+	what:   "has 1,000 clients fill their windows of remembered replies, and cuts them all at once, on a disk that takes 20 ms for a commit.",
+	users:  true,
+	commit: 20 * time.Millisecond,
+	change: 2 * time.Second,
+	memory: 256, // 1,000 connections, and 256,000 replies
+	run: func(t *target) {
+		hangUp(t.each(t.n(1_000), 64, "gone-", func(p *peer) {
+			_ = p.requests(context.Background(), 256, 64, func(i int) []string { return []string{protocol.VerbSet, p.ID, strconv.Itoa(i)} })
+		})...)
+		time.Sleep(t.duration / 2)
+	},
+}}
+
+// beServer serves a store on a file whose commits take some time more. The command tenure has no such
+// option.
+func (a attack) beServer(folder string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	file, err := journal.Open(filepath.Join(folder, "data"), journal.Options{})
+	if err != nil {
+		return err
 	}
+	defer file.Close()
+	s, err := server.Open(ctx, server.Options{Addr: "127.0.0.1:0", Journal: &slowJournal{file, a.commit}, Authenticator: anyone{}})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("listening on mqtt://%v\n", s.Addr())
+	go func() { // as the command does after a burst; ends with the process
+		for range time.Tick(5 * time.Second) {
+			debug.FreeOSMemory()
+		}
+	}()
+	return s.Serve(ctx)
+}
+
+// anyone admits each user.
+type anyone struct{}
+
+// Authenticate implements access.Authenticator.
+func (anyone) Authenticate(access.Credentials) error { return nil }
+
+type slowJournal struct {
+	statestore.Journal
+	commit time.Duration
+}
+
+// Commit implements statestore.Journal.
+func (j *slowJournal) Commit(ctx context.Context, batch []statestore.Group) error {
+	sleep.For(ctx, j.commit)
+	return j.Journal.Commit(ctx, batch)
 }

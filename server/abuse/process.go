@@ -2,8 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,13 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/crypto/bcrypt"
 )
 
 // taskVariable is the environment variable with the task of a child process, as JSON.
@@ -26,16 +23,26 @@ const taskVariable = "TENURE_ABUSE_TASK"
 
 // A task is what a child process does: it attacks, or with a Folder it is a slow server.
 type task struct {
-	Folder string // for its data
-	Commit time.Duration
-
-	Attack  string // its name
-	Address string // of the server, host:port
-	Users   bool   // the server checks passwords
-	Short   bool
-	// Duration is how long the attack goes on, and Limit when it is cut off.
-	Duration, Limit time.Duration
+	Attack   string // its name
+	Folder   string // for the data of the server
+	Address  string // of the server, host:port
+	Short    bool
+	Duration time.Duration // how long the attack goes on
 }
+
+// A server with passwords has two users, who may do everything, and one password.
+const (
+	healthyUser = "healthy"
+	malloryUser = "mallory"
+	password    = "secret"
+	users       = `
+users: [{name: healthy, password: "%[1]s"}, {name: mallory, password: "%[1]s"}]
+rules: [{users: ["*"], read: ["*"], write: ["*"]}]
+`
+	// Hashes of the password by bcrypt, with the least cost and with the default.
+	cheapHash  = "$2a$04$nQVZ.SoKhIk1Rzg/jOjejeWQNAQ66bzf8.bYTTyOEp/aTdVGVI2Ey"
+	costlyHash = "$2a$10$4DPeZ6FvskUa1TU5ODxHSOD85B8er4Ehpt17c3DZnPEKlAKPpU9uK"
+)
 
 // beChild returns at once, unless this process has a task: then it does that, and exits.
 func beChild() {
@@ -45,13 +52,15 @@ func beChild() {
 	}
 	var t task
 	err := json.Unmarshal([]byte(text), &t)
-	switch {
-	case err != nil:
-	case t.Folder != "":
-		err = beServer(t)
-	default:
-		runtime.GOMAXPROCS(1) // see the comment of the command
-		err = beAttacker(t)
+	if err == nil {
+		all := attacks()
+		a := all[slices.IndexFunc(all, func(a attack) bool { return a.name == t.Attack })]
+		if t.Folder != "" {
+			err = a.beServer(t.Folder)
+		} else {
+			runtime.GOMAXPROCS(1) // see the comment of the command
+			err = a.beAttacker(&target{address: t.Address, users: a.users, short: t.Short, duration: t.Duration})
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -76,44 +85,34 @@ func childCommand(ctx context.Context, t task) (*exec.Cmd, error) {
 }
 
 // beAttacker prints which limit the attack passed, if it passed one.
-func beAttacker(t task) (err error) {
-	i := slices.IndexFunc(attacks(), func(a attack) bool { return a.name == t.Attack })
-	if i < 0 {
-		return fmt.Errorf("there is no attack %q", t.Attack)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), t.Limit)
-	defer cancel()
+func (a attack) beAttacker(t *target) (err error) {
 	defer func() {
 		switch end := recover().(type) {
 		case nil:
 		case breach:
 			fmt.Print(string(end))
-		case stopped:
-			err = end.reason
+		case error:
+			err = end
 		default:
 			panic(end)
 		}
 	}()
-	attacks()[i].run(ctx, &target{address: t.Address, users: t.Users, short: t.Short, duration: t.Duration})
+	a.run(t)
 	return nil
 }
 
 // attack runs the attacker until it ends, and returns which limit it passed. It kills an attacker that
 // does not end, and returns an error.
 func (r *runner) attack(ctx context.Context, a attack, s *serverProcess) (breach string, err error) {
-	limit := 4*r.duration + 20*time.Second
-	t := task{Attack: a.name, Address: s.address, Users: a.users, Short: r.short, Duration: r.duration, Limit: limit}
-	bounded, cancel := context.WithTimeout(ctx, limit+10*time.Second)
+	bounded, cancel := context.WithTimeout(ctx, 5*r.duration+30*time.Second)
 	defer cancel()
-	cmd, err := childCommand(bounded, t)
+	cmd, err := childCommand(bounded, task{Attack: a.name, Address: s.address, Short: r.short, Duration: r.duration})
 	if err != nil {
 		return "", err
 	}
-	var failure bytes.Buffer
-	cmd.Stderr = &failure
 	out, err := cmd.Output()
-	if err != nil && s.death() == "" {
-		return "", fmt.Errorf("the attacker failed: %w\n%s", err, failure.String())
+	if exit := new(exec.ExitError); errors.As(err, &exit) && s.death() == "" {
+		return "", fmt.Errorf("the attacker failed: %w\n%s", err, exit.Stderr)
 	}
 	return string(out), nil
 }
@@ -174,49 +173,27 @@ func (r *runner) startServer(ctx context.Context, a attack, folder string) (*ser
 
 func (r *runner) serverCommand(ctx context.Context, a attack, folder string) (*exec.Cmd, error) {
 	if a.commit > 0 {
-		return childCommand(ctx, task{Folder: folder, Commit: a.commit, Users: a.users})
+		return childCommand(ctx, task{Attack: a.name, Folder: folder})
 	}
 	arguments := append([]string{"serve", "--memory", "--addr", "127.0.0.1:0"}, a.serve...)
 	if a.users {
-		path := filepath.Join(folder, "users.yaml")
-		if err := a.writeUsers(path); err != nil {
+		hash, path := cheapHash, filepath.Join(folder, "users.yaml")
+		if a.costly {
+			hash = costlyHash
+		}
+		if err := os.WriteFile(path, fmt.Appendf(nil, users, hash), 0o600); err != nil {
 			return nil, err
 		}
 		arguments = append(arguments, "--auth", path)
 	}
-	if a.key != "" {
-		flags, err := a.writeCertificate(folder)
+	if a.tls {
+		flags, err := writeCertificate(folder)
 		if err != nil {
 			return nil, err
 		}
 		arguments = append(arguments, flags...)
 	}
-	if a.files == 0 {
-		return exec.CommandContext(ctx, r.tenure, arguments...), nil
-	}
-	if runtime.GOOS == "windows" { // it has no such limit
-		return nil, errors.ErrUnsupported
-	}
-	script := "ulimit -n " + strconv.Itoa(a.files) + ` && exec "$0" "$@"`
-	return exec.CommandContext(ctx, "/bin/sh", append([]string{"-c", script, r.tenure}, arguments...)...), nil
-}
-
-// writeUsers writes the file with the users and the rules.
-func (a attack) writeUsers(path string) error {
-	cost := bcrypt.MinCost
-	if a.costly {
-		cost = bcrypt.DefaultCost
-	}
-	text := "users:\n"
-	for user, password := range map[string]string{healthyUser: healthyPassword, malloryUser: malloryPassword} {
-		hash, err := bcrypt.GenerateFromPassword([]byte(password), cost)
-		if err != nil {
-			return err
-		}
-		text += fmt.Sprintf("  - {name: %s, password: %s}\n", user, hash)
-	}
-	text += "rules:\n" + cmp.Or(a.rules, `  - {users: ["*"], read: ["*"], write: ["*"]}`+"\n")
-	return os.WriteFile(path, []byte(text), 0o600)
+	return exec.CommandContext(ctx, r.tenure, arguments...), nil
 }
 
 // stop asks the server to end, and kills it if it does not.
@@ -232,6 +209,9 @@ func (s *serverProcess) stop() {
 	<-s.ended // bounded: it is killed
 }
 
+// deathLine is the line that the runtime of Go prints.
+var deathLine = regexp.MustCompile(`(?m)^\[?(panic:|fatal error:|SIGSEGV).{0,70}`)
+
 // death returns why the server has ended, or "" while it runs.
 func (s *serverProcess) death() string {
 	select {
@@ -239,13 +219,8 @@ func (s *serverProcess) death() string {
 	default:
 		return ""
 	}
-	log, _ := os.ReadFile(s.log)
-	for line := range strings.Lines(string(log)) {
-		for _, sign := range []string{"panic:", "fatal error:", "runtime: out of memory", "SIGSEGV"} {
-			if strings.HasPrefix(strings.TrimPrefix(line, "["), sign) {
-				return fmt.Sprintf("%.80s", line)
-			}
-		}
+	if log, _ := os.ReadFile(s.log); deathLine.Match(log) {
+		return string(deathLine.Find(log))
 	}
 	return s.cmd.ProcessState.String()
 }

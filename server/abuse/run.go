@@ -1,14 +1,61 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/sleep"
 )
+
+// An attack is a program that misuses a running server.
+type attack struct {
+	// name is a few words. what is a sentence with the attacker as its subject.
+	name, what string
+	// limit says what must hold beyond what always must: the server lives, the healthy
+	// client keeps its lease, and the memory comes back.
+	limit string
+
+	// users makes the server check passwords, with a bcrypt cost of 10 where costly, and
+	// else with the least there is.
+	users, costly bool
+	// tls makes the server speak TLS, with a key of RSA-4096.
+	tls bool
+	// serve are more flags for `tenure serve`.
+	serve []string
+	// commit is how long each commit of the store takes besides what a file takes; 0: the store is
+	// in memory.
+	commit time.Duration
+
+	// p99 is how long one in a hundred renewals of the healthy client may take during the
+	// attack; 0: 50 ms.
+	p99 time.Duration
+	// change is the same for changes, of a server with commit; 0: they are not measured.
+	change time.Duration
+	// memory is how many MiB the server may take at its peak beyond what it had before;
+	// 0: 64.
+	memory int64
+	// log is how many KiB the server may write to its log; 0: 256.
+	log int64
+
+	// run attacks and returns when it is over. Connections that it leaves open end with the process.
+	run func(t *target)
+}
+
+// attacks returns all attacks, in the order of the table.
+func attacks() []attack {
+	all := slices.Concat(connectionAttacks, messageAttacks, memoryAttacks, journalAttacks)
+	for i := range all {
+		a := &all[i]
+		a.p99, a.memory, a.log = cmp.Or(a.p99, 50*time.Millisecond), cmp.Or(a.memory, 64), cmp.Or(a.log, 256)
+		a.users = a.users || a.costly
+	}
+	return all
+}
 
 // A runner runs attacks, one at a time or several side by side.
 type runner struct {
@@ -29,14 +76,6 @@ const (
 	patience = 20 * time.Second
 )
 
-// measure is how long the healthy client is measured before an attack, and after it.
-func (r *runner) measure() time.Duration {
-	if r.short {
-		return 300 * time.Millisecond
-	}
-	return 3 * time.Second
-}
-
 // A row is the result of an attack.
 type row struct {
 	attack                          attack
@@ -52,7 +91,6 @@ type row struct {
 
 // run runs one attack against a server of its own. The error says why it could not.
 func (r *runner) run(ctx context.Context, a attack) (*row, error) {
-	a = a.completed()
 	folder, err := os.MkdirTemp(r.scratch, "attack-")
 	if err != nil {
 		return nil, err
@@ -67,11 +105,15 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 		return nil, fmt.Errorf("the healthy client did not start: %w", err)
 	}
 	defer h.stop()
+	measure := 3 * time.Second // the healthy client, before an attack and after it
+	if r.short {
+		measure /= 10
+	}
 	row := &row{attack: a}
-	sleep.For(ctx, r.measure()/3) // without what its first connections cost
+	sleep.For(ctx, measure/3) // without what its first connections cost
 	h.next()
-	for try := 0; try < 10 && (try == 0 || !r.short && row.before.p99 >= quiet); try++ {
-		sleep.For(ctx, r.measure())
+	for try := 0; try < 10 && (try == 0 || !r.short && row.before.renewals.at(99) >= quiet); try++ {
+		sleep.For(ctx, measure)
 		row.before = h.next()
 	}
 	row.memoryBefore = memoryOf(s, resident)
@@ -79,47 +121,34 @@ func (r *runner) run(ctx context.Context, a attack) (*row, error) {
 	if row.breach, err = r.attack(ctx, a, s); err != nil {
 		return nil, err
 	}
-	sleep.For(ctx, r.measure()-time.Since(begin)) // what a short attack did may show later
+	sleep.For(ctx, measure-time.Since(begin)) // what a short attack did may show later
 	row.during = h.next()
-	over := time.Now()
 	row.peak = memoryOf(s, peak)
-	row.after = r.aftermath(ctx, s, h)
-	row.memoryAfter, row.freedAfter = r.awaitMemory(ctx, s, row.memoryBefore, over)
-	row.death = s.death()
-	row.log = s.logSize()
-	row.judge(r)
-	return row, ctx.Err()
-}
-
-// aftermath measures the healthy client after an attack. It repeats the measurement for a while if
-// the client is not served at once, since the machine may be busy.
-func (r *runner) aftermath(ctx context.Context, s *serverProcess, h *healthyClient) (p phase) {
-	for begin := time.Now(); ; {
-		sleep.For(ctx, r.measure())
-		p = h.next()
-		if p.renewals > p.failed || s.death() != "" || ctx.Err() != nil || time.Since(begin) > patience {
-			return p
+	gone := func() bool { return s.death() != "" || ctx.Err() != nil }
+	over := time.Now()
+	for { // until the client is served, for the machine may be busy
+		sleep.For(ctx, measure)
+		row.after = h.next()
+		if row.after.renewals.served() || gone() || time.Since(over) > patience {
+			break
 		}
 	}
-}
-
-// awaitMemory waits, for freedWithin at most, until the server has freed the memory of an attack.
-// It returns the memory then and the time that it took, or zeros where memory cannot be measured.
-func (r *runner) awaitMemory(ctx context.Context, s *serverProcess, before int64, over time.Time) (now int64, took time.Duration) {
 	for {
-		now = memoryOf(s, resident)
-		took = time.Since(over)
-		if now == 0 || before == 0 || now <= r.allowed(before) || took >= freedWithin || s.death() != "" || ctx.Err() != nil {
-			return now, took
+		row.memoryAfter, row.freedAfter = memoryOf(s, resident), time.Since(over)
+		if row.memoryAfter <= r.allowed(row.memoryBefore) || row.freedAfter >= freedWithin || gone() {
+			break
 		}
 		sleep.For(ctx, 100*time.Millisecond)
 	}
+	row.death, row.log = s.death(), s.logSize()
+	row.judge(r)
+	return row, ctx.Err()
 }
 
 // allowed is how many bytes the server may have after an attack.
 func (r *runner) allowed(before int64) int64 { return before*3/2 + r.slack }
 
-// judge returns which limits hold.
+// judge finds the limits that do not hold.
 func (w *row) judge(r *runner) {
 	limit, allowed := w.memoryBefore+w.attack.memory<<20, r.allowed(w.memoryBefore)
 	if w.death != "" {
@@ -127,21 +156,25 @@ func (w *row) judge(r *runner) {
 		w.unmet = w.lethal
 		return
 	}
+	during := w.during.renewals
+	late := fmt.Sprintf("p99 not under %v", w.attack.p99)
+	if w.before.renewals.at(99) >= quiet {
+		late += " (the machine was busy before)"
+	}
 	for _, rule := range []struct {
 		broken, lethal bool
 		text           string
 	}{
-		{w.after.failed >= w.after.renewals, true, "the healthy client is not served afterwards (" + w.after.first + ")"},
+		{!w.after.renewals.served(), true, "the healthy client is not served afterwards (" + w.after.renewals.first + ")"},
 		{w.during.lost+w.after.lost > 0, true, fmt.Sprintf("the healthy client lost its lease %d times", w.during.lost+w.after.lost)},
 		{w.breach != "", true, w.breach},
 		{w.memoryBefore > 0 && w.peak > limit, true, fmt.Sprintf("peak above %d MiB", limit>>20)},
 		{w.memoryBefore > 0 && w.memoryAfter > allowed, true, fmt.Sprintf("memory after %.0f s above %d MiB", w.freedAfter.Seconds(), allowed>>20)},
 		{w.log > w.attack.log<<10, true, fmt.Sprintf("log above %d KiB", w.attack.log)},
-		{w.during.p99 >= w.attack.p99 && w.before.p99 < quiet, false, fmt.Sprintf("p99 not under %v", w.attack.p99)},
-		{w.during.p99 >= w.attack.p99 && w.before.p99 >= quiet, false, fmt.Sprintf("p99 not under %v (the machine was busy before)", w.attack.p99)},
-		{w.attack.change > 0 && w.during.changeP99 >= w.attack.change, false, fmt.Sprintf("p99 of changes not under %v", w.attack.change)},
-		{w.during.changesFailed > 0, false, fmt.Sprintf("%d changes failed", w.during.changesFailed)},
-		{w.during.failed > 0, false, fmt.Sprintf("%d renewals failed (%.80s)", w.during.failed, w.during.first)},
+		{during.at(99) >= w.attack.p99, false, late},
+		{w.attack.change > 0 && w.during.changes.at(99) >= w.attack.change, false, fmt.Sprintf("p99 of changes not under %v", w.attack.change)},
+		{w.during.changes.failed > 0, false, fmt.Sprintf("%d changes failed (%.80s)", w.during.changes.failed, w.during.changes.first)},
+		{during.failed > 0, false, fmt.Sprintf("%d renewals failed (%.80s)", during.failed, during.first)},
 	} {
 		if rule.broken {
 			w.unmet = append(w.unmet, rule.text)
@@ -154,15 +187,12 @@ func (w *row) judge(r *runner) {
 
 // String returns the row of the table.
 func (w *row) String() string {
-	alive, met, afterwards := "alive", "yes", "–"
+	alive, met := "alive", "yes"
 	if w.death != "" {
 		alive = "dead: " + w.death
 	}
 	if len(w.unmet) > 0 {
 		met = "**no**: " + strings.Join(w.unmet, "; ")
-	}
-	if w.memoryAfter > 0 {
-		afterwards = fmt.Sprintf("%s (%.0f s)", mebibytes(w.memoryAfter), w.freedAfter.Seconds())
 	}
 	limits := fmt.Sprintf("p99 < %d ms, +%d MiB", w.attack.p99.Milliseconds(), w.attack.memory)
 	if w.attack.change > 0 {
@@ -171,19 +201,9 @@ func (w *row) String() string {
 	if w.attack.limit != "" {
 		limits += "; " + w.attack.limit
 	}
-	return fmt.Sprintf("| %s | %v | %v | %v | %d of %d | %d | %s | %s | %s | %d | %s | %s | %s |",
-		w.attack.name, w.before, w.during, w.after, w.during.failed, w.during.renewals, w.during.lost+w.after.lost,
-		mebibytes(w.memoryBefore), mebibytes(w.peak), afterwards, (w.log+1023)>>10, cell(alive), cell(limits), cell(met))
-}
-
-func mebibytes(bytes int64) string {
-	if bytes == 0 {
-		return "–"
-	}
-	return fmt.Sprintf("%.0f", float64(bytes)/(1<<20))
-}
-
-// cell escapes a text for a cell of a Markdown table.
-func cell(text string) string {
-	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(text)
+	escape := strings.NewReplacer("|", `\|`, "\n", " ")
+	return fmt.Sprintf("| %s | %v | %v | %v | %d of %d | %d | %d | %d | %d (%.0f s) | %d | %s | %s | %s |",
+		w.attack.name, w.before, w.during, w.after, w.during.renewals.failed, len(w.during.renewals.took), w.during.lost+w.after.lost,
+		w.memoryBefore>>20, w.peak>>20, w.memoryAfter>>20, w.freedAfter.Seconds(), (w.log+1023)>>10,
+		escape.Replace(alive), limits, escape.Replace(met))
 }

@@ -52,10 +52,7 @@
 // match themselves. That includes + and # of MQTT, so a topic glob with one of these is
 // refused. The glob factory/* covers the filter factory/#, except for the topic factory itself,
 // and does not cover the filter +/press-7. A subscription with a wildcard is granted and
-// delivers what its user may read. A shared one ($share/group/filter) is refused unless the
-// globs cover its filter, since the other members of the group would lose what its user may
-// not read: $share/press/factory/# needs the globs factory and factory/*, since factory/#
-// matches factory too. Write globs that begin with * in quotes. A key that is not text can be
+// delivers what its user may read. Write globs that begin with * in quotes. A key that is not text can be
 // written as !!binary, in base64.
 //
 // An unknown field and an empty list are errors. So is a hash with a cost beyond 16, which would

@@ -2,9 +2,12 @@ package access
 
 import (
 	"bytes"
+	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -33,11 +36,13 @@ type ruleEntry struct {
 	Subscribe yaml.Node `yaml:"subscribe"`
 }
 
-// fieldsOf describes what the decoder expected, by the name of its type.
-var fieldsOf = map[string]string{
-	"access.document":  "users, rules",
-	"access.userEntry": "name, password, clients",
-	"access.ruleEntry": "users, read, write, publish, subscribe",
+// expected says what belongs where the decoder wanted a type.
+var expected = map[string]string{
+	"access.document":  "the fields users, rules",
+	"access.userEntry": "the fields name, password, clients",
+	"access.ruleEntry": "the fields users, read, write, publish, subscribe",
+	"[]*string":        `a list, such as ["a", "b-*"]`,
+	"string":           "text",
 }
 
 func parse(text []byte) (*policy, error) {
@@ -60,7 +65,8 @@ func (d *document) policy() (*policy, error) {
 	if len(d.Users) == 0 {
 		return nil, errors.New("no users: list under \"users\" the users that may connect")
 	}
-	p := &policy{users: make(map[string]*user, len(d.Users)), key: newMarkKey()}
+	p := &policy{users: make(map[string]*user, len(d.Users)), key: make([]byte, markSize)}
+	_, _ = rand.Read(p.key) // never fails
 	highest := bcrypt.MinCost
 	for i, entry := range d.Users {
 		if entry == nil || entry.Name == "" {
@@ -89,7 +95,7 @@ func (d *document) policy() (*policy, error) {
 }
 
 func (e *userEntry) user() (u *user, cost int, err error) {
-	u = new(user)
+	u = &user{allowed: make(map[string]globs)}
 	if e.Password != nil {
 		if cost, err = checkHash(*e.Password); err != nil {
 			return nil, 0, err
@@ -102,44 +108,36 @@ func (e *userEntry) user() (u *user, cost int, err error) {
 
 // addTo adds what the rule allows to each user that it applies to.
 func (e *ruleEntry) addTo(p *policy) error {
-	var users globs
-	var allowed user
-	for _, list := range []struct {
-		name  string
-		node  *yaml.Node
-		globs *globs
-	}{
-		{"users", &e.Users, &users},
-		{"read", &e.Read, &allowed.read},
-		{"write", &e.Write, &allowed.write},
-		{"publish", &e.Publish, &allowed.publish},
-		{"subscribe", &e.Subscribe, &allowed.subscribe},
-	} {
-		read, err := readGlobs(list.name, list.node)
-		if err != nil {
-			return err
-		}
-		*list.globs = read
+	users, err := readGlobs("users", &e.Users)
+	if err != nil {
+		return err
 	}
 	if users == nil {
 		return errors.New("it applies to no user: list names or globs under \"users\"; \"*\" is every user")
 	}
-	if allowed.read == nil && allowed.write == nil && allowed.publish == nil && allowed.subscribe == nil {
-		return errors.New("it allows nothing: add read, write, publish or subscribe, or remove the rule")
-	}
-	for _, topics := range []globs{allowed.publish, allowed.subscribe} {
-		if err := checkTopics(topics); err != nil {
+	allows := false
+	for field, node := range map[string]*yaml.Node{"read": &e.Read, "write": &e.Write, "publish": &e.Publish, "subscribe": &e.Subscribe} {
+		list, err := readGlobs(field, node)
+		switch {
+		case err != nil:
 			return err
+		case list == nil:
+			continue
+		case field == "publish" || field == "subscribe":
+			if err := checkTopics(list); err != nil {
+				return err
+			}
+			p.topics = true
 		}
-		p.topics = p.topics || topics != nil
+		allows = true
+		for name, u := range p.users {
+			if users.match(name) {
+				u.allowed[field] = append(u.allowed[field], list...)
+			}
+		}
 	}
-	for name, u := range p.users {
-		if users.match(name) {
-			u.read = u.read.with(allowed.read)
-			u.write = u.write.with(allowed.write)
-			u.publish = u.publish.with(allowed.publish)
-			u.subscribe = u.subscribe.with(allowed.subscribe)
-		}
+	if !allows {
+		return errors.New("it allows nothing: add read, write, publish or subscribe, or remove the rule")
 	}
 	return nil
 }
@@ -147,12 +145,11 @@ func (e *ruleEntry) addTo(p *policy) error {
 // checkTopics refuses the wildcards of MQTT. As ordinary bytes they would allow a subscription to
 // that filter, and none of the messages that match it.
 func checkTopics(topics globs) error {
-	for _, g := range topics {
-		if strings.ContainsAny(string(g), "+#") {
-			return fmt.Errorf("the topic %q has a wildcard of MQTT, which rules do not know: write * for any run of characters, slashes included; it covers filters too", g)
-		}
+	i := slices.IndexFunc(topics, func(g glob) bool { return strings.ContainsAny(string(g), "+#") })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("the topic %q has a wildcard of MQTT, which rules do not know: write * for any run of characters, slashes included; it covers filters too", topics[i])
 }
 
 // readGlobs returns nil for a list that is left out. An empty list is an error: "clients: []" is
@@ -181,39 +178,29 @@ func readGlobs(field string, node *yaml.Node) (globs, error) {
 // explain words an error of the decoder in terms of the file.
 func explain(err error) error {
 	var mistakes *yaml.TypeError
-	if !errors.As(err, &mistakes) {
-		text := strings.TrimPrefix(err.Error(), "yaml: ")
-		if strings.Contains(text, "unknown anchor") || strings.Contains(text, "alphabetic or numeric") {
-			text += ": put a glob that begins with * in quotes"
+	if errors.As(err, &mistakes) {
+		lines := make([]string, len(mistakes.Errors))
+		for i, line := range mistakes.Errors {
+			lines[i] = explainLine(line)
 		}
-		return errors.New(text)
+		return errors.New(strings.Join(lines, "; "))
 	}
-	lines := make([]string, len(mistakes.Errors))
-	for i, line := range mistakes.Errors {
-		lines[i] = explainLine(line)
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	if strings.Contains(text, "unknown anchor") || strings.Contains(text, "alphabetic or numeric") {
+		text += ": put a glob that begins with * in quotes"
 	}
-	return errors.New(strings.Join(lines, "; "))
+	return errors.New(text)
 }
 
 // explainLine replaces the name of a Go type by what belongs there.
 func explainLine(line string) string {
 	if field, where, ok := strings.Cut(line, " not found in type "); ok {
-		return field + " is unknown; there are " + fieldsOf[where]
+		return field + " is unknown; there are " + strings.TrimPrefix(expected[where], "the fields ")
 	}
 	i := strings.LastIndex(line, " into ")
 	if i < 0 {
 		return line
 	}
-	found := strings.Replace(line[:i], "cannot unmarshal ", "", 1) + " does not belong here"
-	where := strings.TrimLeft(line[i+len(" into "):], "*")
-	switch fields, ok := fieldsOf[where]; {
-	case ok:
-		return found + ": write the fields " + fields
-	case where == "[]*string":
-		return found + `: write a list, such as ["a", "b-*"]`
-	case strings.HasPrefix(where, "["):
-		return found + ": write a list"
-	default:
-		return found + ": write text"
-	}
+	belongs := cmp.Or(expected[strings.TrimLeft(line[i+len(" into "):], "*")], "a list")
+	return strings.Replace(line[:i], "cannot unmarshal ", "", 1) + " does not belong here: write " + belongs
 }

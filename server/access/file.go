@@ -11,9 +11,9 @@ import (
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// File has users and rules from a YAML file. It is a QuickAuthenticator, a TopicAuthorizer and a
-// FilterAuthorizer. Its methods are safe for concurrent use; each call follows one version of
-// the file. The zero File admits no client and allows nothing.
+// File has users and rules from a YAML file. It is a QuickAuthenticator and a TopicAuthorizer. Its
+// methods are safe for concurrent use; each call follows one version of the file. The zero File admits
+// no client and allows nothing.
 type File struct {
 	path   string
 	policy atomic.Pointer[policy]
@@ -25,10 +25,28 @@ type File struct {
 
 var (
 	_ QuickAuthenticator = (*File)(nil)
-	_ Authorizer         = (*File)(nil)
 	_ TopicAuthorizer    = (*File)(nil)
-	_ FilterAuthorizer   = (*File)(nil)
 )
+
+// policy is the content of a file. It is constant, except for the passwords that it remembers: a new policy
+// remembers none.
+type policy struct {
+	users  map[string]*user
+	key    []byte // of marks
+	dummy  []byte // compared if a user has no hash or does not exist
+	topics bool   // a rule is about topics; otherwise all topics are allowed
+}
+
+// user is one user, with everything that the rules allow it.
+type user struct {
+	hash    []byte           // nil: the user needs a certificate
+	clients globs            // nil: any
+	allowed map[string]globs // by field of the rules
+	good    atomic.Pointer[mark]
+}
+
+// noPolicy is the policy of a zero File.
+var noPolicy = &policy{dummy: dummyHash(4), topics: true}
 
 // Open reads a file. The error names the file, the wrong user or rule, and what to do about it.
 func Open(path string) (*File, error) {
@@ -73,6 +91,13 @@ func (f *File) Reload() error {
 	return nil
 }
 
+func (f *File) inForce() *policy {
+	if p := f.policy.Load(); p != nil {
+		return p
+	}
+	return noPolicy
+}
+
 // Authenticate admits a client with a user's password or certificate and one of the client ids
 // that the user may have. Its duration does not reveal which users exist, provided that all
 // hashes in the file have the same cost. The error has the names of client and user, cut to the
@@ -81,7 +106,17 @@ func (f *File) Reload() error {
 // The latest correct password of each user is remembered until the file is read again, as an HMAC
 // under a key that is in memory only, so that a client that comes back needs no comparison.
 func (f *File) Authenticate(c Credentials) error {
-	return explainRefusal(c, f.inForce().authenticate(c))
+	p := f.inForce()
+	known, err := p.authenticateQuickly(c)
+	if !known {
+		u := p.users[c.User]
+		if err = checkPassword(u, c.Password, p.dummy); err == nil {
+			m := markOf(p.key, c.Password)
+			u.good.Store(&m)
+			err = u.admit(c)
+		}
+	}
+	return explainRefusal(c, err)
 }
 
 // AuthenticateQuickly is Authenticate for credentials that need no comparison: certificates,
@@ -89,6 +124,37 @@ func (f *File) Authenticate(c Credentials) error {
 func (f *File) AuthenticateQuickly(c Credentials) (known bool, err error) {
 	known, err = f.inForce().authenticateQuickly(c)
 	return known, explainRefusal(c, err)
+}
+
+func (p *policy) authenticateQuickly(c Credentials) (known bool, err error) {
+	if c.User == "" {
+		return true, errors.New("anonymous: give the client a user name or a client certificate")
+	}
+	u := p.users[c.User]
+	if !c.Certified {
+		if err := checkForm(c.Password); err != nil {
+			return true, err
+		}
+		m := markOf(p.key, c.Password) // for an unknown user too
+		// A correct password with a wrong client id takes as long as a wrong password.
+		// Otherwise the duration would reveal that the password is correct.
+		if !u.remembers(m) || u.admit(c) != nil {
+			return false, nil
+		}
+	}
+	return true, u.admit(c)
+}
+
+// admit checks the client id, after the password or the certificate. It is faster
+// than the check of a password: called first, it would reveal which users exist.
+func (u *user) admit(c Credentials) error {
+	switch {
+	case u == nil:
+		return errors.New("the client certificate is good, but its subject is not among the users")
+	case u.clients != nil && !u.clients.match(c.Client):
+		return errors.New("the user may not use this client id: it is not among the user's clients")
+	}
+	return nil
 }
 
 func explainRefusal(c Credentials, err error) error {
@@ -102,28 +168,27 @@ func explainRefusal(c Credentials, err error) error {
 // (SET, DEL, VDEL). A name that is not, or no longer, a user of the file may do nothing. It does
 // not allocate.
 func (f *File) Authorize(identity Identity, verb statestore.Verb, key string) bool {
-	return f.inForce().authorize(identity.User, verb, key)
+	u := f.inForce().users[identity.User]
+	switch verb {
+	case statestore.VerbGet, statestore.VerbKeyNotify:
+		return u.may("read", key)
+	case statestore.VerbSet, statestore.VerbDel, statestore.VerbVDel:
+		return u.may("write", key)
+	}
+	return false
 }
 
 // AuthorizeTopic reports whether a rule allows a user to publish to a topic (write), or to
-// subscribe to a filter or receive messages on a topic. A shared subscription counts as one to
-// its filter. If no rule of the file is about topics, all topics are allowed. It does not
-// allocate.
+// subscribe to a filter or receive messages on a topic. If no rule of the file is about topics, all
+// topics are allowed. It does not allocate.
 func (f *File) AuthorizeTopic(identity Identity, topic string, write bool) bool {
-	return f.inForce().authorizeTopic(identity.User, topic, write)
-}
-
-// AuthorizeFilter reports whether the rules allow a user to read every topic that a filter
-// matches. A single glob must allow all of them: factory/* allows factory/+/state and
-// factory/a/#, and allows factory/# only together with factory, which that filter matches too. If
-// no rule of the file is about topics, all filters are allowed.
-func (f *File) AuthorizeFilter(identity Identity, filter string) bool {
-	return f.inForce().authorizeFilter(identity.User, filter)
-}
-
-func (f *File) inForce() *policy {
-	if p := f.policy.Load(); p != nil {
-		return p
+	p := f.inForce()
+	field := "subscribe"
+	if write {
+		field = "publish"
 	}
-	return noPolicy
+	return !p.topics || p.users[identity.User].may(field, topic)
 }
+
+// may reports whether a field of the rules allows the user something.
+func (u *user) may(field, text string) bool { return u != nil && u.allowed[field].match(text) }

@@ -1,27 +1,15 @@
 package access
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // glob is a pattern of bytes: * matches any bytes, including slashes and newlines, or none; ?
 // matches exactly one; every other byte matches itself.
 type glob string
 
-// match reports whether the pattern matches all of text.
-func (g glob) match(text string) bool { return g.matchBut(text, "") }
-
-// covers reports whether the pattern matches every topic that an MQTT filter matches, except for the
-// topic above a # at its end. No pattern for topics has + or #, so only a star can match them,
-// and the star would match anything in their place. It may report false if the filter is
-// covered by several patterns together, or by means of ?.
-func (g glob) covers(filter string) bool { return g.matchBut(filter, "+#") }
-
-// matchBut is match with a ? that matches none of the bytes in but. It backtracks to the last star
-// only: whatever an earlier star could match instead, the last one can match too. So its time
-// is at most the product of both lengths, for any text.
-func (g glob) matchBut(text, but string) bool {
+// match reports whether the pattern matches all of text. It backtracks to the last star only: whatever an
+// earlier star could match instead, the last one can match too. So its time is at most the product of both
+// lengths, for any text.
+func (g glob) match(text string) bool {
 	const none = -1
 	star, resume := none, 0 // the last star, and where in text matching resumes after it
 	p, t := 0, 0
@@ -32,7 +20,7 @@ func (g glob) matchBut(text, but string) bool {
 				return true
 			}
 			star, resume = p, t
-		case p < len(g) && (g[p] == '?' && strings.IndexByte(but, text[t]) < 0 || g[p] == text[t]):
+		case p < len(g) && (g[p] == '?' || g[p] == text[t]):
 			p++
 			t++
 		case star != none:
@@ -53,22 +41,4 @@ type globs []glob
 
 func (gs globs) match(text string) bool {
 	return slices.ContainsFunc(gs, func(g glob) bool { return g.match(text) })
-}
-
-// cover reports whether the globs match every topic that an MQTT filter matches.
-func (gs globs) cover(filter string) bool {
-	if above, ok := strings.CutSuffix(filter, "/#"); ok && !gs.cover(above) {
-		return false // a/# matches the topic a too
-	}
-	return slices.ContainsFunc(gs, func(g glob) bool { return g.covers(filter) })
-}
-
-// with returns gs and more, without duplicates.
-func (gs globs) with(more globs) globs {
-	for _, g := range more {
-		if !slices.Contains(gs, g) {
-			gs = append(gs, g)
-		}
-	}
-	return gs
 }

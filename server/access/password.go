@@ -2,9 +2,7 @@ package access
 
 import (
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"regexp"
@@ -80,24 +78,14 @@ func checkPassword(u *user, password, dummy []byte) error {
 	return nil
 }
 
-// A mark identifies a pair of user and password. It reveals nothing without the key of its
-// policy, which is random and in memory only.
-type mark [sha256.Size]byte
+// A mark identifies a password of a user. It reveals nothing without the key of its policy, which is random
+// and in memory only.
+type mark [markSize]byte
 
-// newMarkKey returns the key of a policy.
-func newMarkKey() []byte {
-	key := make([]byte, sha256.Size)
-	_, _ = rand.Read(key) // never fails
-	return key
-}
+const markSize = sha256.Size
 
-// markOf returns the mark of a user and a password.
-func markOf(key []byte, name string, password []byte) (m mark) {
+func markOf(key, password []byte) (m mark) {
 	mac := hmac.New(sha256.New, key)
-	var length [8]byte // so that the end of a name cannot pass for the beginning of a password
-	binary.BigEndian.PutUint64(length[:], uint64(len(name)))
-	mac.Write(length[:])
-	mac.Write([]byte(name))
 	mac.Write(password)
 	mac.Sum(m[:0])
 	return m

@@ -230,10 +230,12 @@ func open(ctx context.Context, broker string, options Options) (*Store, error) {
 		outage:        loglimit.Limiter{Min: outageRepeat, Max: outageRepeatMax},
 		stats:         Stats{Dropped: make(map[DropReason]uint64)},
 	}
-	if s.engine, err = engine.Open(ctx, options.Store, logs.Loading(options.Journal, options.Logger), s.deliver); err != nil {
+	began := time.Now()
+	if s.engine, err = engine.Open(ctx, options.Store, options.Journal, s.deliver); err != nil {
 		return nil, err
 	}
 	if options.Journal != nil {
+		options.Logger.Info("loaded the journal", "keys", s.engine.Usage().Keys, "took", time.Since(began))
 		name := sha256.Sum256([]byte(s.engine.Identity()))
 		s.data = fmt.Sprintf(".%x", name[:4])
 		s.instance += s.data

@@ -28,8 +28,8 @@ func TestAGuardedWriteAllocatesLittle(t *testing.T) {
 	allocatesAtMost(t, wantedGuardAllocations, newSpeed(t).guardSet(t))
 }
 
-// allocatesAtMost fails the test if an operation allocates more often.
-func allocatesAtMost(t *testing.T, most float64, operation func(ctx context.Context, worker int) error) {
+// allocatesAtMost fails the test if an operation allocates more often, and returns how often it does.
+func allocatesAtMost(t *testing.T, most float64, operation func(ctx context.Context, worker int) error) float64 {
 	t.Helper()
 	if testsupport.UnderRace {
 		t.Skip("the race detector allocates too")
@@ -47,75 +47,37 @@ func allocatesAtMost(t *testing.T, most float64, operation func(ctx context.Cont
 	if got > most {
 		t.Errorf("it allocates %.0f times, want at most %.0f", got, most)
 	}
+	return got
 }
 
 // A tenure that is short needs no context of its own.
 func TestALeasePairAllocatesLittle(t *testing.T) {
-	if testsupport.UnderRace {
-		t.Skip("the race detector allocates too")
-	}
-	l, err := lease.New(dialSpeed(t, testsupport.Start(t, server.Options{})), "press-7/active", lease.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair := func() {
-		tenure, err := l.TryAcquire(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := tenure.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range 1000 {
-		pair()
-	}
-	got := testing.AllocsPerRun(5000, pair)
-	t.Logf("%.0f allocations", got)
-	if got > wantedPairAllocations {
-		t.Errorf("obtaining and releasing a lease allocates %.0f times, over both sides, want at most %d", got, wantedPairAllocations)
-	}
+	allocatesAtMost(t, wantedPairAllocations, newSpeed(t).leasePair(t, lease.Options{}))
 }
 
-// The holder of many leases watches all of them, and gets a notification of each renewal.
-func TestARenewalOfAWatchedLeaseAllocatesLittle(t *testing.T) {
-	client := dialSpeed(t, testsupport.Start(t, server.Options{}))
-	keys := []string{"press-7/active", "press-8/active"}
-	for _, key := range keys {
-		watch, err := client.Watch(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(watch.Close)
-	}
-	turn := 0
-	allocatesAtMost(t, wantedRenewalAllocations, func(ctx context.Context, _ int) error {
-		turn++
-		_, err := client.Set(ctx, keys[turn%len(keys)], []byte(speedValue), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: time.Hour})
-		return err
-	})
-}
-
-// A renewal waits for no commit, so a journal costs it nothing.
-func TestARenewalAllocatesAsLittleWithAJournal(t *testing.T) {
-	if testsupport.UnderRace {
-		t.Skip("the race detector allocates too")
-	}
-	renewals := func(options server.Options) float64 {
-		client := dialSpeed(t, testsupport.Start(t, options))
-		renew := func() {
-			if _, err := client.Set(t.Context(), "lease", []byte(speedValue), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: time.Hour}); err != nil {
-				t.Fatal(err)
+// The holder of many leases watches all of them, and gets a notification of each renewal. A renewal waits for
+// no commit, so a journal costs it nothing.
+func TestARenewalAllocatesLittle(t *testing.T) {
+	renewals := func(most float64, watch bool, options server.Options) float64 {
+		t.Helper()
+		client := dialSpeed(t, startSpeed(t, options), transport.TLSOptions{})
+		turn := 0
+		if watch {
+			for _, key := range keys[:2] {
+				watch, err := client.Watch(key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(watch.Close)
 			}
 		}
-		for range 1000 {
-			renew()
-		}
-		return testing.AllocsPerRun(5000, renew)
+		return allocatesAtMost(t, most, func(ctx context.Context, _ int) error {
+			turn++
+			_, err := client.Set(ctx, keys[turn%2], []byte(speedValue), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: time.Hour})
+			return err
+		})
 	}
-	memory, durable := renewals(server.Options{}), renewals(server.Options{Journal: new(testsupport.Journal).Open()})
-	t.Logf("a renewal allocates %.0f times in memory, %.0f with a journal", memory, durable)
-	if durable > memory+1 {
-		t.Errorf("a renewal allocates %.0f times with a journal, and %.0f without", durable, memory)
-	}
+	renewals(wantedRenewalAllocations, true, server.Options{})
+	inMemory := renewals(wantedRenewalAllocations, false, server.Options{})
+	renewals(inMemory+1, false, server.Options{Journal: new(testsupport.Journal).Open()})
 }

@@ -17,12 +17,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
-
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
@@ -93,59 +91,20 @@ func connectAll(b *testing.B, count int, connect func(number int, id string) err
 // holdLease connects a client as ours do: it subscribes to its replies and notifications, takes a lease,
 // watches it, and renews it once.
 func holdLease(address, id string) (net.Conn, error) {
-	socket, err := net.Dial("tcp", address)
+	c, err := testsupport.TryDialRaw(address, id)
 	if err != nil {
 		return nil, err
 	}
-	_ = socket.SetDeadline(time.Now().Add(testsupport.Patience))
-	topics := idleTopics(id)
-	subscribe := []byte{0, 1, 0}
-	for _, topic := range topics {
-		subscribe = append(append(subscribe, testsupport.Text(topic)...), 1)
+	notifications := fmt.Sprintf("%s/%X/command/notify/+", testsupport.ReservedPrefix, id)
+	if _, err := c.Conn.Write(rawmqtt.SubscribeTo(1, 1, notifications)); err != nil {
+		return nil, err
 	}
-	var requests [][]byte
-	for i, words := range [][]string{
-		{"SET", "lease/" + id, id + ":0123456789abcdef", "NEX", "PX", "3600000"},
-		{"KEYNOTIFY", "lease/" + id},
-		{"SET", "lease/" + id, id + ":0123456789abcdef", "NEX", "PX", "3600000"},
-	} {
-		message := mqtt.Message{
-			Topic: testsupport.InvokeTopic, QoS: 1, PacketID: uint16(2 + i), ResponseTopic: topics[0],
-			CorrelationData: fmt.Appendf(nil, "%016d", i),
-			User:            []mqtt.UserProperty{{Name: "__ts", Value: testsupport.InAMinute()}},
-			Payload:         testsupport.Command(words...),
-		}
-		packet, err := message.Append(nil)
-		if err != nil {
-			return nil, err
-		}
-		requests = append(requests, packet)
+	if _, err := c.Receive(); err != nil {
+		return nil, err
 	}
-	input := bufio.NewReaderSize(socket, 512)
-	for _, step := range []struct {
-		packet  []byte
-		answers int
-	}{
-		{testsupport.ConnectPacket{ID: id}.Packet(), 1},
-		{testsupport.Packet(packets.SUBSCRIBE<<4|2, subscribe), 1},
-		{requests[0], 2}, // reply and PUBACK
-		{requests[1], 2},
-		{requests[2], 3}, // and the notification
-	} {
-		if _, err := socket.Write(step.packet); err != nil {
-			return nil, err
-		}
-		for range step.answers {
-			packet, err := testsupport.ReadPacket(input)
-			if err != nil {
-				return nil, err
-			}
-			if packet[0]>>4 == packets.DISCONNECT {
-				return nil, fmt.Errorf("%s: disconnected: %q", id, packet)
-			}
-		}
-	}
-	return socket, nil
+	set := testsupport.Exchange{Words: []string{"SET", "lease/" + id, id + ":0123456789abcdef", "NEX", "PX", "3600000"}, Want: "+OK\r\n"}
+	watch := testsupport.Exchange{Words: []string{"KEYNOTIFY", "lease/" + id}, Want: "+OK\r\n"}
+	return c.Conn, c.Exchange(0, nil, set, watch, set)
 }
 
 // serverProcess is a server in a process of its own.

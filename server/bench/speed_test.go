@@ -2,6 +2,8 @@ package bench_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
 	"runtime"
@@ -11,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/eclipse/paho.golang/packets"
+
 	"github.com/tenurelock/tenure/fencing"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/access"
@@ -22,11 +27,9 @@ import (
 )
 
 // BenchmarkSpeed measures operations over one connection, with both of its ends in this
-// process, against exchanges of messages by plain paho and plain mochi (op=Stock, and
-// op=StockAlike with all the properties that a SET has):
+// process, against exchanges of messages by plain paho and plain mochi (op=Stock):
 //
 //	x-stock    how many times as fast as Stock, in the same seconds
-//	x-alike    how many times as fast as StockAlike
 //	B/op, allocs/op   of client and server together
 //	x-wanted, allocs-wanted   what x-stock and allocs/op are meant to be, at least and at most
 //
@@ -34,32 +37,35 @@ import (
 // measured, so an operation and the echoes take turns of some 50 ms, and the ratios are
 // medians over the turns. Only ratios should be quoted.
 func BenchmarkSpeed(b *testing.B) {
-	echo := dialStockBroker(b, startStockBroker(b, nil).address)
-	stock := echoes(echo)
-	stock.bench(b, "Stock", row{run: workers(echo.ask)}, 1, 16, 64, 256)
-	stock.bench(b, "StockAlike", row{run: workers(echo.askAlike), echoes: 1}, 1, 16, 64, 256)
-
+	stock := newStock(dialStockBroker(b, startStockBroker(b, testsupport.Listen(b)).address))
+	stock.bench(b, "Stock", row{run: stock.run}, 1, 16, 64, 256)
 	ours := newSpeed(b)
-	stock.bench(b, "Raw", row{run: ours.raw(b).lap, echoes: 1}, 1, 16, 64, 256)
 	stock.bench(b, "Set", row{run: workers(ours.set), echoes: 1, wanted: wanted, allocations: wantedSetAllocations}, 1, 16, 64, 256)
 	stock.bench(b, "GuardSet", row{run: workers(ours.guardSet(b)), echoes: 1}, 1, 16, 64, 256)
-	pair, bare := ours.leasePair(b, lease.Options{}), ours.leasePair(b, lease.Options{NoWatch: true})
+	pair := ours.leasePair(b, lease.Options{})
 	stock.bench(b, "LeasePair", row{run: workers(pair), echoes: 2, wanted: wanted, allocations: wantedPairAllocations}, 1, 16, 64, 256)
-	stock.bench(b, "LeasePairNoWatch", row{run: workers(bare), echoes: 2, wanted: wanted, allocations: wantedPairAllocations}, 1, 64)
-	for _, renewal := range []struct {
-		name    string
-		noWatch bool
-	}{{"Renewal", false}, {"RenewalNoWatch", true}} {
-		renewals := newRenewals(b, lease.Options{NoWatch: renewal.noWatch})
-		stock.bench(b, renewal.name, row{begin: renewals.begin, run: renewals.lap, echoes: 1}, heldLeases)
+	for name, noWatch := range map[string]bool{"Renewal": false, "RenewalNoWatch": true} {
+		renewals := newRenewals(b, lease.Options{NoWatch: noWatch})
+		stock.bench(b, name, row{begin: renewals.begin, run: renewals.lap, echoes: 1}, heldLeases)
 	}
 }
 
-// BenchmarkAlone is for profiles: operations of ours, and no echoes between them.
-func BenchmarkAlone(b *testing.B) {
-	ours := newSpeed(b)
-	references{}.bench(b, "Set", row{run: workers(ours.set)}, 1, 64)
-	references{}.bench(b, "LeasePair", row{run: workers(ours.leasePair(b, lease.Options{}))}, 1, 64)
+// BenchmarkSpeedTLS is BenchmarkSpeed with all connections encrypted, also the connections of stock.
+func BenchmarkSpeedTLS(b *testing.B) {
+	ca := certificates.New(b, "authority")
+	ofServer := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
+	ofClient := &tls.Config{RootCAs: ca.Pool}
+	broker := startStockBroker(b, tls.NewListener(testsupport.Listen(b), ofServer))
+	conn, err := tls.Dial("tcp", broker.address, ofClient)
+	if err != nil {
+		b.Fatal(err)
+	}
+	// paho v0.23.0 needs a connection with writes that are safe for concurrent use.
+	stock := newStock(dialStock(b, packets.NewThreadSafeConn(conn)))
+	stock.bench(b, "Stock", row{run: stock.run}, 1, 64)
+	address := "mqtts://" + testsupport.Start(b, server.Options{TLS: ofServer})
+	ours := &speed{client: dialSpeed(b, address, transport.TLSOptions{Config: ofClient})}
+	stock.bench(b, "Set", row{run: workers(ours.set), echoes: 1}, 1, 64)
 }
 
 // wanted is the target for x-stock, by requests in flight.
@@ -105,32 +111,22 @@ type speed struct{ client *transport.Client }
 
 func newSpeed(t testing.TB) *speed {
 	t.Helper()
-	return &speed{client: dialSpeed(t, testsupport.Start(t, server.Options{}))}
+	return &speed{client: dialSpeed(t, startSpeed(t, server.Options{}), transport.TLSOptions{})}
 }
 
-// raw exchanges what a Set does.
-func (s *speed) raw(b *testing.B) *rawEcho {
-	b.Helper()
-	var wire meter
-	metered := &speed{client: dialSpeed(b, startMetered(b, &wire))}
-	request, answer := wire.perOperation(b, metered.set)
-	return startRawEcho(b, request, answer)
-}
-
-func dialSpeed(t testing.TB, address string) *transport.Client {
+func startSpeed(t testing.TB, options server.Options) (address string) {
 	t.Helper()
-	client, err := transport.Dial(t.Context(), "mqtt://"+address, transport.Options{ClientID: speedClient})
+	return "mqtt://" + testsupport.Start(t, options)
+}
+
+func dialSpeed(t testing.TB, address string, tls transport.TLSOptions) *transport.Client {
+	t.Helper()
+	client, err := transport.Dial(t.Context(), address, transport.Options{ClientID: speedClient, TLS: tls})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	return client
-}
-
-// startMetered runs a server behind a meter, until the benchmark ends.
-func startMetered(t testing.TB, wire *meter) (address string) {
-	t.Helper()
-	return testsupport.Start(t, server.Options{Listener: wire.wrap(testsupport.Listen(t))})
 }
 
 // keys are made ahead: naming them is not the library's work.
@@ -170,7 +166,7 @@ func (s *speed) guardSet(t testing.TB) func(context.Context, int) error {
 }
 
 // leasePair acquires a lease and releases it; each worker has its own.
-func (s *speed) leasePair(b *testing.B, options lease.Options) func(context.Context, int) error {
+func (s *speed) leasePair(b testing.TB, options lease.Options) func(context.Context, int) error {
 	b.Helper()
 	leases := make([]*lease.Lease, len(keys))
 	for i := range leases {
@@ -209,12 +205,12 @@ func newRenewals(b *testing.B, options lease.Options) *renewals {
 	b.Helper()
 	options.RenewEvery = time.Millisecond
 	r := &renewals{leases: make([]*lease.Lease, heldLeases), reached: make(chan struct{}, 1), watched: !options.NoWatch}
-	r.client = dialSpeed(b, testsupport.Start(b, server.Options{
+	r.client = dialSpeed(b, startSpeed(b, server.Options{
 		Authorizer: r,
 		// The Receive Maximum, so that the leases do not wait for each other. paho v0.23.0
 		// also prints to standard output when such a wait is cancelled.
 		Store: statestore.Options{DedupWindow: 2 * heldLeases},
-	}))
+	}), transport.TLSOptions{})
 	for i := range r.leases {
 		var err error
 		if r.leases[i], err = lease.New(r.client, fmt.Sprintf("press-%04d/active", i), options); err != nil {
@@ -276,21 +272,13 @@ func (r *renewals) lap(ctx context.Context, operations, _ int) error {
 	}
 }
 
-// references are what everything is compared with.
-type references []*reference
-
-type reference struct {
-	unit  string // of the ratio
+// stock is what everything is compared with.
+type stock struct {
 	run   lap
 	turns map[int]int // operations in a turn, by those in flight
 }
 
-func echoes(client *stockClient) references {
-	return references{
-		{"x-stock", workers(client.ask), make(map[int]int)},
-		{"x-alike", workers(client.askAlike), make(map[int]int)},
-	}
-}
+func newStock(client *stockClient) *stock { return &stock{workers(client.ask), make(map[int]int)} }
 
 // row is a line of the table, but for the number in flight.
 type row struct {
@@ -303,24 +291,22 @@ type row struct {
 }
 
 // bench measures a row with each number in flight.
-func (r references) bench(b *testing.B, operation string, row row, inFlights ...int) {
+func (s *stock) bench(b *testing.B, operation string, row row, inFlights ...int) {
 	for _, inFlight := range inFlights {
 		perTurn := 0
 		b.Run(fmt.Sprintf("op=%s/inflight=%d", operation, inFlight), func(b *testing.B) {
 			if perTurn == 0 { // once, not for each b.N that is tried
 				perTurn = calibrate(b, row, inFlight, turn)
 			}
-			for _, reference := range r {
-				if row.echoes > 0 && reference.turns[inFlight] == 0 {
-					reference.turns[inFlight] = calibrate(b, reference.row(), inFlight, echoTurn)
-				}
+			if row.echoes > 0 && s.turns[inFlight] == 0 {
+				s.turns[inFlight] = calibrate(b, rowOf(s.run), inFlight, echoTurn)
 			}
-			r.measure(b, row, inFlight, perTurn)
+			s.measure(b, row, inFlight, perTurn)
 		})
 	}
 }
 
-func (r *reference) row() row { return row{run: r.run} }
+func rowOf(run lap) row { return row{run: run} }
 
 // turn is how long an operation is measured before the echoes are, and echoTurn how long
 // each of these.
@@ -359,57 +345,42 @@ func (r row) time(b *testing.B, operations, inFlight int) time.Duration {
 	return took
 }
 
-// measure performs b.N operations in turns. Before, between and after them the references
+// measure performs b.N operations in turns. Before, between and after them the echoes
 // have theirs, and each turn is compared with the mean of those around it.
-func (r references) measure(b *testing.B, row row, inFlight, perTurn int) {
-	if row.echoes == 0 {
-		r = nil
-	}
-	turns := func() []float64 {
-		times := make([]float64, len(r))
-		for i, reference := range r {
-			operations := reference.turns[inFlight]
-			runtime.GC()
-			began, err := time.Now(), reference.run(b.Context(), operations, inFlight)
-			if err != nil {
-				b.Fatal(err)
-			}
-			times[i] = row.echoes * float64(time.Since(began)) / float64(operations)
+func (s *stock) measure(b *testing.B, row row, inFlight, perTurn int) {
+	echo := func() float64 {
+		if row.echoes == 0 {
+			return 0
 		}
-		return times
+		runtime.GC()
+		began := time.Now()
+		if err := s.run(b.Context(), s.turns[inFlight], inFlight); err != nil {
+			b.Fatal(err)
+		}
+		return row.echoes * float64(time.Since(began)) / float64(s.turns[inFlight])
 	}
 	b.ReportAllocs()
 	b.StopTimer()
 	b.ResetTimer()
-	ratios := make([][]float64, len(r))
-	before := turns()
+	var ratios []float64
+	before := echo()
 	for left := b.N; left > 0; {
 		operations := min(perTurn, left)
 		left -= operations
 		took := float64(row.time(b, operations, inFlight)) / float64(operations)
-		after := turns()
-		for i := range r {
-			// The last turn may be too short to say anything.
-			if operations > perTurn/2 || ratios[i] == nil {
-				ratios[i] = append(ratios[i], (before[i]+after[i])/2/took)
-			}
+		after := echo()
+		// The last turn may be too short to say anything.
+		if operations > perTurn/2 || ratios == nil {
+			ratios = append(ratios, (before+after)/2/took)
 		}
 		before = after
 	}
-	for i, reference := range r {
-		b.ReportMetric(median(ratios[i]), reference.unit)
+	if row.echoes > 0 {
+		slices.Sort(ratios)
+		b.ReportMetric(ratios[len(ratios)/2], "x-stock")
 	}
 	if wanted, ok := row.wanted[inFlight]; ok {
 		b.ReportMetric(wanted, "x-wanted")
 		b.ReportMetric(row.allocations, "allocs-wanted")
 	}
-}
-
-func median(values []float64) float64 {
-	values = slices.Sorted(slices.Values(values))
-	middle := len(values) / 2
-	if len(values)%2 == 1 {
-		return values[middle]
-	}
-	return (values[middle-1] + values[middle]) / 2
 }

@@ -3,16 +3,12 @@ package integration_test
 import (
 	"crypto/tls"
 	"crypto/x509/pkix"
-	"log/slog"
 	"net"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/server/attach"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -60,61 +56,16 @@ func TestTheServerRefusesCipherSuitesWithoutAuthenticatedEncryption(t *testing.T
 	}
 }
 
-// listenCBC runs a broker that accepts CBC only. It sends the result of each handshake.
-func listenCBC(t *testing.T, ca *certificates.Authority) (address string, handshakes <-chan error) {
-	t.Helper()
-	socket, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = socket.Close() })
-	config := onlyCBC(&tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "broker"})}})
-	results := make(chan error, 64)
-	go func() { // until the socket is closed
-		for {
-			conn, err := socket.Accept()
-			if err != nil {
-				return
-			}
-			_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
-			result := tls.Server(conn, config).Handshake()
-			_ = conn.Close()
-			select {
-			case results <- result:
-			default:
-			}
-		}
-	}()
-	return socket.Addr().String(), results
-}
-
 func TestTheClientRefusesABrokerWithoutAuthenticatedEncryption(t *testing.T) {
 	ca := certificates.New(t, "authority")
-	address, _ := listenCBC(t, ca)
+	broker := onlyCBC(&tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "broker"})}})
+	address := testsupport.Start(t, server.Options{TLS: broker})
 	config := &tls.Config{RootCAs: ca.Pool}
 	err := whyNot(t, "mqtts://"+address, transport.Options{TLS: transport.TLSOptions{Config: config}})
 	if !strings.Contains(err.Error(), "handshake failure") {
 		t.Errorf("the client: %v", err)
 	}
 	if config.CipherSuites != nil || config.MinVersion != 0 {
-		t.Error("the configuration of the program was changed")
-	}
-}
-
-func TestAStoreDoesNotAttachWithoutAuthenticatedEncryption(t *testing.T) {
-	ca := certificates.New(t, "authority")
-	address, handshakes := listenCBC(t, ca)
-	config := &tls.Config{RootCAs: ca.Pool}
-	store, err := attach.New("mqtts://"+address, attach.Options{TLS: config, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := testsupport.ServeAttached(t, store)
-	if err := await.Receive(handshakes); err == nil || !strings.Contains(err.Error(), "no cipher suite") {
-		t.Errorf("the handshake ends with %v", err)
-	}
-	a.Stop()
-	if a.Result() != nil || config.CipherSuites != nil || config.MinVersion != 0 {
 		t.Error("the configuration of the program was changed")
 	}
 }

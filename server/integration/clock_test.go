@@ -52,6 +52,10 @@ func TestInvariant48AClientWhoseClockIsAheadLeadsOverEachBroker(t *testing.T) {
 			if err := tenure.Release(ctx); err != nil {
 				t.Error(err)
 			}
+			// Our stores keep all keys alike, and accept a SET with Persist.
+			if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{Persist: true}); err != nil {
+				t.Error(err)
+			}
 		})
 	}
 }

@@ -92,7 +92,7 @@ func TestInvariant8OverAHalfOpenLinkALeaderGivesUpBeforeAnotherLeads(t *testing.
 // The store keeps its keys in memory, so the lease is gone when it stops.
 func TestInvariant11AfterABrokerRestartANodeLeadsWithANewerToken(t *testing.T) {
 	t.Parallel()
-	first, stop := testsupport.StartStoppable(t)
+	first, _, stop := testsupport.StartStoppable(t, server.Options{})
 	through := testsupport.NewProxy(t, first)
 	nodes := []*testsupport.Candidate{
 		testsupport.Campaign(t, "node-a", through.Address(), time.Second),
@@ -120,7 +120,7 @@ func TestInvariant11AfterABrokerRestartANodeLeadsWithANewerToken(t *testing.T) {
 		through.Refuse(true)
 		stop()
 		through.Cut()
-		next, stopNext := testsupport.StartStoppable(t)
+		next, _, stopNext := testsupport.StartStoppable(t, server.Options{})
 		through.Target.Store(&next)
 		through.Refuse(false)
 		stop = stopNext

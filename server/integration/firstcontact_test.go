@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,19 +16,17 @@ import (
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
 	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/server/access"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // answering listens, and answers what a client sends first with bytes. It then closes the
-// connection, or leaves it open if answer is empty.
-func answering(t *testing.T, answer string) (address string) {
+// connection, or leaves it open if answer is empty. taken has each connection.
+func answering(t *testing.T, answer string) (address string, taken <-chan struct{}) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
+	listener := testsupport.Listen(t)
+	ended, accepted := make(chan struct{}), make(chan struct{}, 100)
 	go func() {
 		defer close(ended)
 		var open []net.Conn
@@ -40,6 +39,7 @@ func answering(t *testing.T, answer string) (address string) {
 				return
 			}
 			open = append(open, conn)
+			accepted <- struct{}{}
 			if answer == "" {
 				continue
 			}
@@ -53,15 +53,15 @@ func answering(t *testing.T, answer string) (address string) {
 		_ = listener.Close()
 		await.Receive(ended)
 	})
-	return listener.Addr().String()
+	return listener.Addr().String(), accepted
 }
 
 // A first user reads one line: the cause, and what to do about it.
 func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T) {
 	t.Parallel()
-	ca, other := certificates.New(t, "authority"), certificates.New(t, "authority")
-	files := newFolder(t)
-	caFile, otherCA := files.write("ca.pem", certificates.PEM(ca.Own)), files.write("other.pem", certificates.PEM(other.Own))
+	ca := certificates.New(t, "authority")
+	caFile := writePair(t, t.TempDir(), ca.Own).CertFile
+	_, otherCA := certified(t)
 	plain := testsupport.Start(t, server.Options{})
 	config := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	encrypted := testsupport.Start(t, server.Options{TLS: config})
@@ -81,12 +81,13 @@ func TestTheErrorOfAFirstContactIsOneLineWithTheCauseFirstAndAHint(t *testing.T)
 	}
 	free := closed.Addr().String()
 	_ = closed.Close()
-	silent := answering(t, "")
-	alert := answering(t, "\x15\x03\x01\x00\x02\x02\x46")
-	hasty := answering(t, "HTTP/1.1 400 Bad Request\r\n\r\n") // net/http waits for a whole line
-	ssh := answering(t, "SSH-2.0-OpenSSH_9.9\r\n")
-	old := answering(t, "\x20\x02\x00\x01")
-	secret := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
+	silent, _ := answering(t, "")
+	alert, _ := answering(t, "\x15\x03\x01\x00\x02\x02\x46")
+	hasty, _ := answering(t, "HTTP/1.1 400 Bad Request\r\n\r\n") // net/http waits for a whole line
+	ssh, _ := answering(t, "SSH-2.0-OpenSSH_9.9\r\n")
+	old, _ := answering(t, "\x20\x02\x00\x01")
+	refuses := testsupport.Credentials{Came: make(chan access.Credentials, 1), Refuse: errors.New("not this one")}
+	secret := testsupport.Start(t, server.Options{Authenticator: refuses})
 
 	for _, test := range []struct {
 		name, address string

@@ -2,11 +2,11 @@ package integration_test
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"regexp"
 	"testing"
-	"time"
 
 	"github.com/eclipse/paho.golang/paho"
 	mochi "github.com/mochi-mqtt/server/v2"
@@ -28,14 +28,10 @@ type foreignStore struct {
 
 func newForeignStore(t *testing.T) (store foreignStore, client *transport.Client) {
 	t.Helper()
-	address := testsupport.StartBroker(t, &testsupport.PasswordBroker{})
-	right := func(c *paho.Connect) {
-		c.UsernameFlag, c.Username, c.PasswordFlag, c.Password = true, "u", true, []byte("right")
-	}
-	store = foreignStore{t, testsupport.Connect(t, address, "store", right), new(logbuffer.Buffer)}
+	address := testsupport.StartBroker(t, new(testsupport.AllowAll))
+	store = foreignStore{t, testsupport.Connect(t, address, "store", nil), new(logbuffer.Buffer)}
 	store.Subscribe(testsupport.InvokeTopic)
-	client = testsupport.Dial(t, address, transport.Options{ClientID: "p", Username: "u", Password: []byte("right"),
-		ClientOptions: transport.ClientOptions{Logger: debugLogger(store.log)}})
+	client = testsupport.Dial(t, address, transport.Options{ClientID: "p", ClientOptions: transport.ClientOptions{Logger: debugLogger(store.log)}})
 	return store, client
 }
 
@@ -172,12 +168,8 @@ func TestTheClientIgnoresUnexpectedMessages(t *testing.T) {
 
 // deceiver is the hook of a broker that delivers messages without a subscription.
 type deceiver struct {
-	testsupport.PasswordBroker
+	testsupport.AllowAll
 	connected chan *mochi.Client
-}
-
-func (d *deceiver) Provides(call byte) bool {
-	return call == mochi.OnSessionEstablished || d.PasswordBroker.Provides(call)
 }
 
 func (d *deceiver) OnSessionEstablished(cl *mochi.Client, _ packets.Packet) { d.connected <- cl }
@@ -185,7 +177,7 @@ func (d *deceiver) OnSessionEstablished(cl *mochi.Client, _ packets.Packet) { d.
 func TestMessagesForOthersAreIgnored(t *testing.T) {
 	var log logbuffer.Buffer
 	broker := &deceiver{connected: make(chan *mochi.Client, 1)}
-	testsupport.Dial(t, testsupport.StartBroker(t, broker), transport.Options{ClientID: "p", Username: "u", Password: []byte("right"),
+	testsupport.Dial(t, testsupport.StartBroker(t, broker), transport.Options{ClientID: "p",
 		ClientOptions: transport.ClientOptions{Logger: debugLogger(&log)}})
 	victim := await.Receive(broker.connected)
 	for _, topic := range []string{
@@ -206,12 +198,7 @@ func TestMessagesForOthersAreIgnored(t *testing.T) {
 		}
 	}
 	want := map[string]int{"foreign notification": 2, "foreign message": 3}
-	for deadline := time.Now().Add(testsupport.Patience); !maps.Equal(ignored(&log), want); {
-		if time.Now().After(deadline) {
-			t.Fatalf("ignored %v, want %v", ignored(&log), want)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testsupport.Eventually(t, fmt.Sprint("it ignores ", want), func() bool { return maps.Equal(ignored(&log), want) })
 }
 
 // debugLogger returns a logger that writes all lines to log.

@@ -120,7 +120,7 @@ func compareWithPaho(t *testing.T, packet []byte) {
 	case *packets.Subscribe:
 		var got []wire.Subscription
 		for _, s := range theirs.Subscriptions {
-			got = append(got, wire.Subscription{Topic: s.Topic, QoS: s.QoS, NoLocal: s.NoLocal, RetainAsPublished: s.RetainAsPublished, RetainHandling: s.RetainHandling})
+			got = append(got, wire.Subscription{Topic: s.Topic, QoS: s.QoS, NoLocal: s.NoLocal})
 		}
 		var want wire.Subscribe
 		if want.Decode(packet, 5, new(wire.Limits)) != nil || !slices.Equal(got, want.Filters) || theirs.PacketID != want.PacketID {

@@ -4,17 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"errors"
-	"io"
+	"crypto/x509/pkix"
 	"net"
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/mochi-mqtt/server/v2/listeners"
 
@@ -29,59 +24,36 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testprocess.Run(m)) }
 
-// folder is a directory with files for a client. It is removed when the test ends.
-type folder struct {
-	t    *testing.T
-	path string
+// writePair writes a certificate and its key to a folder, and returns options with their paths.
+func writePair(t *testing.T, folder string, pair tls.Certificate) (options transport.TLSOptions) {
+	t.Helper()
+	options.CertFile, options.KeyFile = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
+	certificates.Write(t, pair, options.CertFile, options.KeyFile)
+	return options
 }
 
-func newFolder(t *testing.T) folder { return folder{t: t, path: t.TempDir()} }
-
-// write replaces a file as a whole, and returns its path.
-func (f folder) write(name string, content []byte) (path string) {
-	f.t.Helper()
-	path = filepath.Join(f.path, name)
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		f.t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		f.t.Fatal(err)
-	}
-	return path
+// certified returns the configuration of a server, and the file with its authority's certificate.
+func certified(t *testing.T) (config *tls.Config, caFile string) {
+	t.Helper()
+	ca := certificates.New(t, "authority")
+	config = &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
+	return config, writePair(t, t.TempDir(), ca.Own).CertFile
 }
 
-// writePair writes a certificate and its key.
-func (f folder) writePair(pair tls.Certificate) (certificate, key string) {
-	f.t.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return f.write("cert.pem", certificates.PEM(pair)), f.write("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
-}
-
-// tryDial is transport.Dial, within patience.
-func tryDial(t *testing.T, addresses string, options transport.Options) (*transport.Client, error) {
+// mustDial is transport.Dial, within patience.
+func mustDial(t *testing.T, addresses string, options transport.Options) *transport.Client {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
 	defer cancel()
 	client, err := transport.Dial(ctx, addresses, options)
-	if err == nil {
-		t.Cleanup(func() {
-			if err := client.Close(); err != nil {
-				t.Errorf("Close: %v", err)
-			}
-		})
-	}
-	return client, err
-}
-
-func mustDial(t *testing.T, addresses string, options transport.Options) *transport.Client {
-	t.Helper()
-	client, err := tryDial(t, addresses, options)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := client.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
 	return client
 }
 
@@ -111,114 +83,6 @@ func mustWork(t *testing.T, client *transport.Client) {
 	}
 }
 
-// awaitStatus waits until the status of a client is as wanted.
-func awaitStatus(t *testing.T, client *transport.Client, what string, wanted func(transport.ConnectionStatus) bool) transport.ConnectionStatus {
-	t.Helper()
-	deadline := time.Now().Add(testsupport.Patience)
-	for {
-		status := client.Connection()
-		if wanted(status) {
-			return status
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not so: %+v", what, status)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// mustReconnect waits for one more connection than there were.
-func mustReconnect(t *testing.T, client *transport.Client, before int) transport.ConnectionStatus {
-	t.Helper()
-	return awaitStatus(t, client, "connected again", func(status transport.ConnectionStatus) bool {
-		return status.State == transport.Connected && status.Connections > before
-	})
-}
-
-// streamProxy is a proxy of bytes, which need not be MQTT.
-type streamProxy struct {
-	listener net.Listener
-	target   string
-	tasks    sync.WaitGroup
-	gate     sync.RWMutex // while a test holds it, nothing more is read from clients
-
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-func newStreamProxy(t *testing.T, target string) *streamProxy {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &streamProxy{listener: listener, target: target}
-	p.tasks.Go(func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			p.tasks.Go(func() { _ = p.join(conn) })
-		}
-	})
-	t.Cleanup(func() { p.stop(); await.Done(p.tasks.Wait) })
-	return p
-}
-
-func (p *streamProxy) address() string { return p.listener.Addr().String() }
-
-// join connects a connection with the target, until one of them ends.
-func (p *streamProxy) join(conn net.Conn) error {
-	defer conn.Close()
-	target, err := net.Dial("tcp", p.target)
-	if err != nil {
-		return err
-	}
-	defer target.Close()
-	p.mu.Lock()
-	p.conns = append(p.conns, conn, target)
-	p.mu.Unlock()
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
-		_, _ = io.Copy(conn, target)
-		_ = conn.Close()
-	}()
-	_, err = io.Copy(target, gated{Conn: conn, gate: &p.gate})
-	_ = target.Close()
-	await.Receive(answered)
-	return err
-}
-
-type gated struct {
-	net.Conn
-	gate *sync.RWMutex
-}
-
-func (g gated) Read(p []byte) (int, error) {
-	n, err := g.Conn.Read(p)
-	g.gate.RLock() // waits as long as a test holds it
-	defer g.gate.RUnlock()
-	return n, err
-}
-
-// cut ends all connections.
-func (p *streamProxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range p.conns {
-		_ = conn.Close()
-	}
-	p.conns = nil
-}
-
-// stop refuses new connections.
-func (p *streamProxy) stop() {
-	_ = p.listener.Close()
-	p.cut()
-}
-
 // startWebSocket runs the WebSocket listener of mochi in front of a server until the test ends.
 func startWebSocket(t *testing.T, target string, config *tls.Config) (address string) {
 	t.Helper()
@@ -232,13 +96,11 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 	if err := front.Init(testsupport.Discard); err != nil {
 		t.Fatal(err)
 	}
-	p := &streamProxy{target: target}
+	p := testsupport.NewProxy(t, target)
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
 		front.Serve(func(_ string, conn net.Conn) error {
-			p.tasks.Add(1)
-			defer p.tasks.Done()
-			_ = p.join(conn)
+			p.Join(conn)
 			return nil
 		})
 	})
@@ -250,22 +112,11 @@ func startWebSocket(t *testing.T, target string, config *tls.Config) (address st
 		return err == nil
 	})
 	t.Cleanup(func() {
-		p.cut()
+		p.Cut()
 		front.Close(func(string) {})
 		await.Done(tasks.Wait)
-		await.Done(p.tasks.Wait)
 	})
 	return address
-}
-
-// passwords admits one user, with a password that may change.
-type passwords struct{ present atomic.Value }
-
-func (p *passwords) Authenticate(credentials access.Credentials) error {
-	if credentials.User != "gateway" || string(credentials.Password) != p.present.Load() {
-		return errors.New("not this one")
-	}
-	return nil
 }
 
 // gate is an Authorizer that blocks requests for one key until it is opened.

@@ -12,27 +12,6 @@ import (
 	"github.com/tenurelock/tenure/server/servertest"
 )
 
-func TestOnlyPacketsOfItsOwnKeepAClientConnected(t *testing.T) {
-	const keepAlive, patience = 10, 15 * time.Second
-	synctest.Test(t, func(t *testing.T) {
-		c := testsupport.ConnectRaw(t, startInMemory(t), "p", keepAlive, "")
-		_ = c.Conn.SetDeadline(time.Time{})
-		for range 10 {
-			time.Sleep(patience - time.Second)
-			c.Do("SET", "k", "v")
-		}
-		last := time.Now()
-		time.Sleep(patience / 3)
-		c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "w"))[:20])
-		if _, err := c.TryRead(); err == nil {
-			t.Error("something came")
-		}
-		if silent := time.Since(last); silent != patience {
-			t.Errorf("the client was given up after %v, want %v", silent, patience)
-		}
-	})
-}
-
 // A client may send its PINGREQ as late as one keep-alive after its latest packet.
 func TestASilentClientHasOneAndAHalfKeepAlives(t *testing.T) {
 	for keepAlive := range byte(4) {

@@ -1,89 +1,19 @@
 package integration_test
 
 import (
-	"bufio"
-	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"errors"
-	"fmt"
-	"io"
 	"net"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/eclipse/paho.golang/packets"
-
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/certificates"
-	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
-	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
-
-func TestTheClientKeepsToTheReceiveMaximumOfTheServer(t *testing.T) {
-	t.Parallel()
-	const receiveMaximum, requests = 3, 20
-	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{Store: statestore.Options{DedupWindow: receiveMaximum}}))
-	client := testsupport.Dial(t, through.Address(), transport.Options{})
-	through.Hold(testsupport.ToClient) // acknowledgements among them
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	results := make(chan error, requests)
-	for i := range requests {
-		go func() {
-			_, err := client.Set(ctx, fmt.Sprint("k", i), nil, transport.SetOptions{})
-			results <- err
-		}()
-	}
-	sent := 0
-	for range requests {
-		switch err := await.Receive(results); {
-		case errors.Is(err, transport.ErrOutcomeUnknown):
-			sent++
-		case !errors.Is(err, transport.ErrNotSent) || !strings.Contains(err.Error(), fmt.Sprint("Receive Maximum ", receiveMaximum)):
-			t.Errorf("%v, want ErrNotSent for the Receive Maximum", err)
-		}
-	}
-	if sent != receiveMaximum {
-		t.Errorf("%d requests were sent, and none is acknowledged", sent)
-	}
-	through.Release(testsupport.ToClient)
-	for i := range requests {
-		if _, err := client.Set(t.Context(), fmt.Sprint("k", i), nil, transport.SetOptions{}); err != nil {
-			t.Errorf("after the acknowledgements: %v", err)
-		}
-	}
-	if status := client.Connection(); status.Connections != 1 {
-		t.Errorf("the connection was lost: %+v", status)
-	}
-}
-
-func TestAnUnreadWatchDelaysNoReply(t *testing.T) {
-	t.Parallel()
-	address := testsupport.Start(t, server.Options{})
-	client, other := testsupport.Dial(t, address, transport.Options{}), testsupport.Dial(t, address, transport.Options{})
-	if _, err := client.Watch("k"); err != nil {
-		t.Fatal(err)
-	}
-	for i := range 3000 { // more than are queued anywhere
-		if _, err := other.Set(t.Context(), "k", fmt.Append(nil, i), transport.SetOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if i%100 == 0 {
-			if _, err := client.Get(t.Context(), "k"); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if status := client.Connection(); status.Connections != 1 {
-		t.Errorf("the connection was lost: %+v", status)
-	}
-}
 
 func TestAValueThatIsLargerThanItsReaderTakesIsAnErrorAtOnce(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
@@ -123,60 +53,6 @@ func TestAValueThatIsLargerThanItsReaderTakesIsAnErrorAtOnce(t *testing.T) {
 	}
 }
 
-func TestLargePacketsThatAreNotCompleteHaveALimitForAllConnections(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{Limits: server.Limits{AllArrivingBytes: 30 << 10}})
-	packet := rawmqtt.Message{Topic: "t", Payload: make([]byte, 40_000)}.Packet()
-	send := func(id string) (net.Conn, *bufio.Reader) {
-		t.Helper()
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = conn.Close() })
-		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
-		if _, err := conn.Write(rawmqtt.Login{ClientID: id, KeepAlive: 60}.Packet()); err != nil {
-			t.Fatal(err)
-		}
-		in := bufio.NewReader(conn)
-		if first, _, err := rawmqtt.Read(in, 1<<10); err != nil || first>>4 != packets.CONNACK {
-			t.Fatalf("%s: %x, %v", id, first, err)
-		}
-		_, _ = conn.Write(packet[:20_000]) // it has a buffer of 32 KiB then, of which 12 count
-		return conn, in
-	}
-	use := func(want func(int64) bool, what string) {
-		t.Helper()
-		for deadline := time.Now().Add(testsupport.Patience); !want(s.Usage().ArrivingBytes); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %d bytes are in use", what, s.Usage().ArrivingBytes)
-			}
-		}
-	}
-	_, inOfFirst := send("first")
-	use(func(used int64) bool { return used == 12<<10 }, "a packet has begun to arrive")
-	second, _ := send("second")
-	use(func(used int64) bool { return used == 24<<10 }, "another has begun")
-	third, _ := send("third")
-	reason := "large packets take up all the room that there is for them, and this one waits longest for its rest"
-	if rest, err := io.ReadAll(inOfFirst); err != nil || string(rest) != string(mqtt.Encode(&packets.Disconnect{ReasonCode: 0x97, Properties: &packets.Properties{ReasonString: reason}})) {
-		t.Errorf("the first is told %q, %v", rest, err)
-	}
-	use(func(used int64) bool { return used == 24<<10 }, "the first has lost its room to a third")
-	if got := testsupport.Connect(t, address, "small", nil).Do("SET", "k", "v"); got != "+OK\r\n" {
-		t.Errorf("a small request: %q", got)
-	}
-	_ = second.Close()
-	_ = third.Close()
-	use(func(used int64) bool { return used == 0 }, "the connections are over")
-	conn, in := send("fourth")
-	_, _ = conn.Write(packet[20_000:])
-	_, _ = conn.Write(rawmqtt.Packet(packets.PINGREQ, 0, nil))
-	if kind, _, err := rawmqtt.Read(in, 1<<10); err != nil || kind>>4 != packets.PINGRESP {
-		t.Errorf("afterwards there is no room for one: %x, %v", kind, err)
-	}
-	use(func(used int64) bool { return used == 0 }, "it was handled")
-}
-
 // By itself the kernel takes megabytes for a client that does not read.
 func TestTheKernelHoldsLittleForAClientThatDoesNotRead(t *testing.T) {
 	const large, limit = 64 << 10, 256 << 10
@@ -185,7 +61,7 @@ func TestTheKernelHoldsLittleForAClientThatDoesNotRead(t *testing.T) {
 	serving := &tls.Config{Certificates: []tls.Certificate{ca.Issue(pkix.Name{CommonName: "server"})}}
 	for name, config := range map[string]*tls.Config{"TCP": nil, "TLS": serving} {
 		t.Run(name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{TLS: config, Limits: server.Limits{OutgoingBytes: limit}})
+			address, s := testsupport.StartServer(t, server.Options{TLS: config, Limits: server.Limits{SessionBytes: limit}})
 			dial := func(id string) *testsupport.RawClient {
 				conn := testsupport.DialTCP(t, address)
 				_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10) // more is needed if it fails
@@ -197,7 +73,7 @@ func TestTheKernelHoldsLittleForAClientThatDoesNotRead(t *testing.T) {
 			deaf, publisher := dial("deaf"), dial("publisher")
 			deaf.Subscribe("t")
 			message := rawmqtt.Message{Topic: "t", Payload: make([]byte, large)}
-			for sent := 0; s.Stats().DroppedMessages["connection full"] == 0; sent += large {
+			for sent := 0; s.Stats().DroppedMessages["session full"] == 0; sent += large {
 				publisher.Send(message)
 				publisher.Write([]byte{0xc0, 0})
 				publisher.Read()

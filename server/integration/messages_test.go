@@ -8,35 +8,10 @@ import (
 
 	"github.com/eclipse/paho.golang/packets"
 
-	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
-
-func TestTheReceiveMaximumOfASubscriberIsHonoured(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	subscriber := testsupport.ConnectPacket{ID: "subscriber", Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(3)}.Connect(t, address)
-	publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	subscriber.Subscribe("t")
-	publisher.MustPublish("t", testsupport.Numbered(10)...)
-	var waiting []testsupport.Message
-	for i := range 3 {
-		waiting = append(waiting, subscriber.Next())
-		if got := waiting[i].Payload; got != fmt.Sprintf("%05d", i) {
-			t.Errorf("message %d is %q", i, got)
-		}
-	}
-	// A message of QoS 0 does not count, and arrives while the others wait.
-	publisher.Send(rawmqtt.Message{Topic: "t", Payload: []byte("QoS 0")})
-	if got := subscriber.Next(); got.Payload != "QoS 0" {
-		t.Errorf("beyond the Receive Maximum came %+v", got)
-	}
-	subscriber.Ack(waiting[1])
-	if got := subscriber.Next(); got.Payload != "00003" {
-		t.Errorf("after an acknowledgement came %+v", got)
-	}
-}
 
 // What was sent before comes with DUP and its packet identifier, what was not comes without.
 func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
@@ -53,62 +28,34 @@ func TestWhatIsNotAcknowledgedComesAgainInItsOrder(t *testing.T) {
 			return join()
 		},
 	} {
-		for _, old := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, MQTT 3.1.1: %v", name, old), func(t *testing.T) {
-				address, s := testsupport.StartServer(t, server.Options{})
-				login := testsupport.ConnectPacket{ID: "subscriber", Old: old, Resume: true, Expiry: 600}
-				most := 4
-				if !old {
-					login.Properties = rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(uint16(most))
+		t.Run(name, func(t *testing.T) {
+			address, s := testsupport.StartServer(t, server.Options{})
+			login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600, Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(4)}
+			c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
+			c.Subscribe("t")
+			publisher.MustPublish("t", testsupport.Numbered(6)...)
+			var first []testsupport.Message
+			for range 4 {
+				first = append(first, c.Next())
+			}
+			c.Ack(first[1])
+			first = append(first, c.Next()) // the server has read the PUBACK
+			c = leave(c, func() *testsupport.RawClient { return login.Connect(t, address) })
+			if !c.Present {
+				t.Error("the session is not present")
+			}
+			for _, want := range slices.Delete(first, 1, 2) {
+				got := c.Next()
+				if got.Payload != want.Payload || got.ID != want.ID || !got.Dup || got.QoS != 1 {
+					t.Errorf("got %+v, want %+v again", got, want)
 				}
-				c := login.Connect(t, address)
-				publisher := testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-				c.Subscribe("t")
-				if old {
-					publisher.MustPublish("t", testsupport.Numbered(most)...) // it takes all there are
-				} else {
-					publisher.MustPublish("t", testsupport.Numbered(6)...)
-				}
-				var first []testsupport.Message
-				for range most {
-					first = append(first, c.Next())
-				}
-				c.Ack(first[1])
-				if !old {
-					if got := c.Next(); got.Payload != "00004" {
-						t.Fatalf("%+v", got)
-					} else {
-						first = append(first, got)
-					}
-				}
-				c.Write([]byte{0xc0, 0}) // the server has read the PUBACK when this is answered
-				if got := c.Read(); got[0] != 0xd0 {
-					t.Fatalf("%x", got)
-				}
-				c = leave(c, func() *testsupport.RawClient { return login.Connect(t, address) })
-				if !c.Present {
-					t.Error("the session is not present")
-				}
-				if old {
-					publisher.MustPublish("t", "00004", "00005")
-				}
-				for _, want := range slices.Delete(slices.Clone(first), 1, 2) {
-					got := c.Next()
-					if got.Payload != want.Payload || got.ID != want.ID || !got.Dup || got.QoS != 1 {
-						t.Errorf("got %+v, want %+v again", got, want)
-					}
-					c.Ack(got)
-				}
-				for i := len(first); i < 6; i++ {
-					if got := c.Next(); got.Payload != fmt.Sprintf("%05d", i) || got.Dup {
-						t.Errorf("got %+v, want message %d for the first time", got, i)
-					} else {
-						c.Ack(got)
-					}
-				}
-				testsupport.Eventually(t, "nothing waits", func() bool { return s.Usage().WaitingMessages == 0 && s.Usage().WaitingBytes == 0 })
-			})
-		}
+				c.Ack(got)
+			}
+			if got := c.MustReceive("00005")[0]; got.Dup {
+				t.Errorf("%+v is not sent for the first time", got)
+			}
+			testsupport.Eventually(t, "nothing waits", func() bool { return s.Usage().WaitingMessages == 0 && s.Usage().WaitingBytes == 0 })
+		})
 	}
 }
 
@@ -227,55 +174,6 @@ func TestAReplyHasTheSubscriptionIdentifiersOfItsClient(t *testing.T) {
 	}
 }
 
-func TestASharedSubscriptionGivesEachMessageToOneMember(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	members := []*testsupport.RawClient{testsupport.ConnectPacket{ID: "a"}.Connect(t, address), testsupport.ConnectPacket{ID: "b", Old: true}.Connect(t, address)}
-	alone, publisher := testsupport.ConnectPacket{ID: "c"}.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	for _, c := range members {
-		c.Subscribe("$share/g/t", "end")
-	}
-	alone.Subscribe("t")
-	const messages = 20
-	publisher.MustPublish("t", testsupport.Numbered(messages)...)
-	publisher.MustPublish("end", "end")
-	alone.MustReceive(testsupport.Numbered(messages)...)
-	var all []string
-	for _, c := range members {
-		var got []string
-		for h := c.Next(); h.Payload != "end"; h = c.Next() {
-			c.Ack(h)
-			got = append(got, h.Payload)
-		}
-		if len(got) == 0 || !slices.IsSorted(got) {
-			t.Errorf("%s gets %q", c.ID, got)
-		}
-		all = append(all, got...)
-	}
-	if slices.Sort(all); strings.Join(all, " ") != strings.Join(testsupport.Numbered(messages), " ") {
-		t.Errorf("the members get %q", all)
-	}
-}
-
-func TestADelayedMessageHasItsRemainingExpiry(t *testing.T) {
-	t.Parallel()
-	address, s := testsupport.StartServer(t, server.Options{})
-	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600}
-	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	c.Subscribe("t")
-	c.Disconnect()
-	testsupport.Eventually(t, "it is away", func() bool { return s.Stats().Connected == 1 })
-	for _, m := range []struct { // the long one first: it is a second old when the other has expired
-		payload string
-		expiry  uint32
-	}{{"long", 100}, {"short", 1}} {
-		publisher.Publish(rawmqtt.Message{Topic: "t", Payload: []byte(m.payload), Properties: rawmqtt.Body{packets.PropMessageExpiry}.Uint32(m.expiry)})
-	}
-	testsupport.Eventually(t, "the short one has expired", func() bool { return s.Stats().DroppedMessages["expired"] == 1 })
-	if got := login.Connect(t, address).MustReceive("long")[0]; got.Expiry < 60 || got.Expiry > 99 {
-		t.Errorf("it is good for %d s", got.Expiry)
-	}
-}
-
 func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
 	publisher := testsupport.ConnectPacket{ID: "publisher", Old: true}.Connect(t, address)
@@ -291,47 +189,5 @@ func TestAClientOfMQTT311PublishesToOthersOfBothVersions(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 		}
-	}
-}
-
-// A waiting message goes to the new connection and not to the old one.
-func TestATakeOverLosesNothingThatWaits(t *testing.T) {
-	t.Parallel()
-	address, s := testsupport.StartServer(t, server.Options{})
-	login := testsupport.ConnectPacket{ID: "subscriber", Resume: true, Expiry: 600, Properties: rawmqtt.Body{packets.PropReceiveMaximum}.Uint16(5)}
-	c, publisher := login.Connect(t, address), testsupport.ConnectPacket{ID: "publisher"}.Connect(t, address)
-	c.Subscribe("t")
-	const messages = 300
-	told := make(chan struct{})
-	go func() {
-		defer close(told)
-		publisher.MustPublish("t", testsupport.Numbered(messages)...)
-	}()
-	heardOf := make(map[string]bool)
-	for len(heardOf) < messages {
-		for range 7 {
-			if len(heardOf) == messages {
-				break
-			}
-			h := c.Next()
-			heardOf[h.Payload] = true
-			c.Ack(h)
-		}
-		c = login.Connect(t, address)
-		if !c.Present {
-			t.Fatal("the session is not present")
-		}
-		for len(heardOf) < messages { // what was acknowledged in vain
-			h := c.Next()
-			c.Ack(h)
-			if isNew := !heardOf[h.Payload]; isNew {
-				heardOf[h.Payload] = true
-				break
-			}
-		}
-	}
-	await.Receive(told)
-	if got := s.Stats().DroppedMessages; got["session full"]+got["no receiver"] != 0 {
-		t.Errorf("dropped: %v", got)
 	}
 }

@@ -1,14 +1,10 @@
 package integration_test
 
 import (
-	"bufio"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/eclipse/paho.golang/paho"
@@ -21,50 +17,6 @@ import (
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 )
 
-func TestARequestIsAnsweredWithEverythingThatDeployedClientsWant(t *testing.T) {
-	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "client-id1", nil)
-	request := p.Request("SET", "SETKEY2", "VALUE5")
-	ack, err := p.Publish(request)
-	if err != nil || ack.ReasonCode != 0 {
-		t.Fatalf("PUBACK %+v, %v", ack, err)
-	}
-	if ack.Properties != nil && len(ack.Properties.User) > 0 {
-		t.Errorf("the PUBACK repeats the user properties %v", ack.Properties.User)
-	}
-	reply := p.Next()
-	if got := string(reply.Payload); got != "+OK\r\n" {
-		t.Errorf("payload %q", got)
-	}
-	if got, want := string(reply.Properties.CorrelationData), string(request.Properties.CorrelationData); got != want {
-		t.Errorf("correlation data %q, want %q", got, want)
-	}
-	if got := reply.Properties.ContentType; got != "application/octet-stream" {
-		t.Errorf("content type %q", got)
-	}
-	for name, want := range map[string]string{"__stat": "200", "__protVer": "1.0"} {
-		if got := reply.Properties.User.Get(name); got != want {
-			t.Errorf("%s is %q, want %q", name, got, want)
-		}
-	}
-	version := reply.Properties.User.Get("__ts")
-	if !strings.HasSuffix(version, ":StateStore") {
-		t.Errorf("__ts is %q", version)
-	}
-	if _, err := p.Publish(p.Request("GET", "SETKEY2")); err != nil {
-		t.Fatal(err)
-	}
-	reply = p.Next()
-	if got := string(reply.Payload); got != "$6\r\nVALUE5\r\n" || reply.Properties.User.Get("__ts") != version {
-		t.Errorf("GET: %q with version %q, want the version of the SET, %q", got, reply.Properties.User.Get("__ts"), version)
-	}
-	if got := p.Do("get", "nothing"); got != "$-1\r\n" {
-		t.Errorf("GET of a missing key: %q", got)
-	}
-	if got := p.Do("FROB"); got != "-ERR unknown command\r\n" {
-		t.Errorf("an unknown verb: %q", got)
-	}
-}
-
 // docs/protocol.md §1.2: a request fails without a response topic or correlation data, and
 // with a QoS other than 1.
 func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
@@ -76,7 +28,6 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 	}{
 		{"no response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "" }, packets.PubackImplementationSpecificError, server.DroppedNoResponse},
 		{"no correlation data", func(m *paho.Publish) { m.Properties.CorrelationData = nil }, packets.PubackImplementationSpecificError, server.DroppedNoCorrelation},
-		{"retained", func(m *paho.Publish) { m.Retain = true }, packets.PubackImplementationSpecificError, server.DroppedRetained},
 		{"a system response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "$SYS/broker" }, packets.PubackTopicNameInvalid, server.DroppedInvalidTopic},
 		{"a shared response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "$share/g/clients/p/response" }, packets.PubackTopicNameInvalid, server.DroppedInvalidTopic},
 		{"another client's response topic", func(m *paho.Publish) { m.Properties.ResponseTopic = "clients/q/response" }, packets.PubackNotAuthorized, server.DroppedForeignTopic},
@@ -84,7 +35,7 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var log logbuffer.Buffer
-			address, s := testsupport.StartServer(t, server.Options{Retain: true, Logger: log.Logger()})
+			address, s := testsupport.StartServer(t, server.Options{Logger: log.Logger()})
 			p, spy := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "spy", nil)
 			spy.Subscribe("#")
 			request := p.Request("SET", "k", "v")
@@ -105,86 +56,33 @@ func TestProtocol1ARequestThatLacksSomethingIsDroppedAndCounted(t *testing.T) {
 			if len(spy.Received) > 0 {
 				t.Errorf("the spy received %v", await.Receive(spy.Received))
 			}
-			late := testsupport.Connect(t, address, "late", nil)
-			late.Subscribe("#")
-			late.MustBeSilent() // nothing was retained
 		})
 	}
 }
 
-// docs/protocol.md §1.1: QoS 1 only. CONNACK announces that, and paho would not send QoS 2.
-func TestProtocol1ARequestWithQoS2EndsTheConnection(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	p, other := testsupport.Connect(t, address, "p", nil), testsupport.Connect(t, address, "other", nil)
-	message := &packets.Publish{QoS: 2, PacketID: 7, Topic: testsupport.InvokeTopic, Payload: testsupport.Command("SET", "k", "v"),
-		Properties: &packets.Properties{ResponseTopic: p.ReplyTo, CorrelationData: []byte("0123456789abcdef")}}
-	if _, err := message.WriteTo(p.Conn); err != nil {
-		t.Fatal(err)
-	}
-	p.MustBeDisconnected(packets.DisconnectQoSNotSupported)
-	other.MustGet("k", "")
-	if got := s.Stats().Dropped[server.DroppedQoS]; got != 1 {
-		t.Errorf("%d such requests are counted", got)
-	}
-}
-
-// docs/protocol.md §1.1: MQTT 5 only.
-func TestProtocol1ARequestOfAnMQTT311ClientEndsItsConnection(t *testing.T) {
+// docs/protocol.md §1.1: MQTT 5 only, and QoS 1.
+func TestProtocol1ARequestOfAnMQTT311ClientOrWithQoS2EndsItsConnection(t *testing.T) {
 	address, s := testsupport.StartServer(t, server.Options{})
 	observer := testsupport.Connect(t, address, "observer", nil)
 	observer.Subscribe("#")
-	for _, test := range []struct {
-		name  string
-		topic string
-		flags byte
-		ends  bool
-	}{
-		{"a message on an ordinary topic", "factory/news", 0x32, false},
-		{"a request", testsupport.InvokeTopic, 0x32, true},
-		{"a retained request", testsupport.InvokeTopic, 0x33, true},
-		{"a request with QoS 0", testsupport.InvokeTopic, 0x30, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			conn, err := net.Dial("tcp", address)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
-			write := func(packet string) {
-				t.Helper()
-				if _, err := io.WriteString(conn, packet); err != nil {
-					t.Fatal(err)
-				}
-			}
-			read := func(want string) error {
-				got := make([]byte, len(want))
-				_, err := io.ReadFull(conn, got)
-				if err == nil && string(got) != want {
-					t.Errorf("read %q, want %q", got, want)
-				}
-				return err
-			}
-			write("\x10\x0f\x00\x04MQTT\x04\x02\x00\x3c\x00\x03old")
-			if err := read("\x20\x02\x00\x00"); err != nil {
-				t.Fatal(err)
-			}
-			body := fmt.Sprintf("\x00%c%s", len(test.topic), test.topic)
-			if test.flags&0x06 != 0 {
-				body += "\x00\x07"
-			}
-			body += string(testsupport.Command("SET", "k", "v"))
-			write(string([]byte{test.flags, byte(len(body))}) + body)
-			if err := read("\x40\x02\x00\x07"); (err != nil) != test.ends {
-				t.Errorf("PUBACK: %v", err)
-			}
-		})
+	for i, test := range []struct {
+		old, retain bool
+		qos         byte
+	}{{old: true, qos: 1}, {old: true, qos: 1, retain: true}, {old: true}, {qos: 2}} {
+		c := testsupport.ConnectPacket{ID: fmt.Sprint("c", i), Old: test.old}.Connect(t, address)
+		if code := c.Publish(rawmqtt.Message{Topic: "factory/news"}); code >= 0x80 {
+			t.Errorf("%+v: an ordinary message: %#x", test, code)
+		}
+		c.Send(rawmqtt.Message{Topic: testsupport.InvokeTopic, QoS: test.qos, Retain: test.retain, Payload: testsupport.Command("SET", "k", "v")})
+		if code := c.MustBeClosed(); test.old && code != -1 || !test.old && code != packets.DisconnectQoSNotSupported {
+			t.Errorf("%+v: DISCONNECT %#x", test, code)
+		}
+		if message := observer.Next(); message.Topic != "factory/news" {
+			t.Errorf("the observer received %v", message)
+		}
 	}
-	if got := s.Stats().Dropped[server.DroppedOldProtocol]; got != 3 {
-		t.Errorf("%d requests are counted", got)
-	}
-	if message := observer.Next(); message.Topic != "factory/news" {
-		t.Errorf("the observer received %v", message)
+	if got := s.Stats().Dropped; got[server.DroppedOldProtocol] != 3 || got[server.DroppedQoS] != 1 {
+		t.Errorf("the requests are counted as %v", got)
 	}
 	observer.MustGet("k", "")
 }
@@ -214,8 +112,10 @@ func TestTheDeployedGoClientIsServed(t *testing.T) {
 		if got := reply.Properties.CorrelationData; len(got) != 16 || string(got) != string(request.Properties.CorrelationData) {
 			t.Errorf("%q: correlation data %q", words, got)
 		}
-		if got := reply.Properties.User.Get("__stat"); got != "200" {
-			t.Errorf("%q: __stat is %q", words, got)
+		user := reply.Properties.User
+		if user.Get("__stat") != "200" || user.Get("__protVer") != "1.0" || reply.Properties.ContentType != "application/octet-stream" ||
+			words[0] == "SET" && len(words) > 2 && !strings.HasSuffix(user.Get("__ts"), ":StateStore") {
+			t.Errorf("%q: %v, %q", words, user, reply.Properties.ContentType)
 		}
 		return reply
 	}
@@ -269,30 +169,6 @@ func TestARequestThatNamesTheStoresTopicsForItsReplyEndsTheConnection(t *testing
 				})
 			})
 		}
-	}
-}
-
-func TestAReplyGoesToEverySubscriberOfTheResponseTopic(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	requester, reader := testsupport.Connect(t, address, "requester", nil), testsupport.Connect(t, address, "reader", nil)
-	reader.Subscribe("elsewhere/answers")
-	request := requester.Request("GET", "k")
-	request.Properties.ResponseTopic = "elsewhere/answers"
-	if _, err := requester.Publish(request); err != nil {
-		t.Fatal(err)
-	}
-	if reply := reader.Next(); string(reply.Payload) != "$-1\r\n" || reply.Topic != "elsewhere/answers" {
-		t.Errorf("reply %v", reply)
-	}
-	requester.MustBeSilent()
-	// Both of them.
-	requester.Subscribe("elsewhere/answers")
-	if _, err := requester.Publish(request); err != nil {
-		t.Fatal(err)
-	}
-	reader.Next()
-	if reply := requester.Next(); reply.Topic != "elsewhere/answers" {
-		t.Errorf("reply %v", reply)
 	}
 }
 
@@ -361,83 +237,24 @@ func TestConnackSaysWhatTheServerWants(t *testing.T) {
 	}
 }
 
-func TestARequestOverTheMaximumPacketSizeHarmsItsSenderOnly(t *testing.T) {
-	address := testsupport.Start(t, server.Options{MaxPacketSize: 1024})
-	big, other := testsupport.Connect(t, address, "big", nil), testsupport.Connect(t, address, "p", nil)
-	go func() { _, _ = big.Publish(big.Request("SET", "k", strings.Repeat("x", 4096))) }()
-	big.MustBeGone()
-	other.MustGet("k", "")
-}
-
-func TestTimestampsOfTheWireReachTheStore(t *testing.T) {
-	p := testsupport.Connect(t, testsupport.Start(t, server.Options{}), "p", nil)
-	for _, test := range []struct {
-		name string
-		user paho.UserProperties
-		want string
-	}{
-		{"no timestamp", nil, "-ERR missing timestamp\r\n"},
-		{"an empty timestamp", paho.UserProperties{{Key: "__ts", Value: ""}}, "-ERR malformed timestamp\r\n"},
-		{"a token from the far future", paho.UserProperties{
-			{Key: "__ts", Value: "0:0:p"},
-			{Key: "__ft", Value: fmt.Sprintf("%d:0:p", time.Now().Add(time.Hour).UnixMilli())},
-		}, "-ERR the request fencing token timestamp is too far in the future; ensure that the client and broker system clocks are synchronized\r\n"},
-	} {
-		request := p.Request("SET", "k", "v")
-		request.Properties.User = test.user
-		if _, err := p.Publish(request); err != nil {
-			t.Fatal(err)
-		}
-		if got := string(p.Next().Payload); got != test.want {
-			t.Errorf("%s: %q, want %q", test.name, got, test.want)
-		}
-	}
-}
-
 // Subscription Identifiers count towards the Maximum Packet Size of a client [MQTT-3.1.2-24].
 func TestAReplyWithSubscriptionIdentifiersIsNotLargerThanItsClientTakes(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
-	size := 0
-	for _, maximum := range []uint32{1 << 20, 0} {
-		if maximum == 0 {
-			maximum = uint32(size) - 1
-		}
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(testsupport.Patience))
-		in := bufio.NewReader(conn)
-		login := rawmqtt.Login{ClientID: "p", KeepAlive: 60, Properties: rawmqtt.Body(nil).Byte(packets.PropMaximumPacketSize).Uint32(maximum)}
-		subscribe := rawmqtt.Packet(packets.SUBSCRIBE, 2, rawmqtt.Body(nil).Uint16(1).
-			Properties(rawmqtt.Body(nil).Byte(packets.PropSubscriptionIdentifier).Variable(1<<28-1)).Text("clients/p/r").Byte(0))
-		request := rawmqtt.Message{Topic: testsupport.InvokeTopic, QoS: 1, ID: 2,
-			Properties: rawmqtt.Body(nil).Byte(packets.PropResponseTopic).Text("clients/p/r").Byte(packets.PropCorrelationData).Text(fmt.Sprintf("%016d", size)),
-			Payload:    testsupport.Command("GET", "k")}.Packet()
-		for _, packet := range [][]byte{login.Packet(), subscribe, request} {
-			if _, err := conn.Write(packet); err != nil {
-				t.Fatal(err)
+	size := func(maximum int) int {
+		properties := rawmqtt.Body{packets.PropMaximumPacketSize}.Uint32(uint32(maximum))
+		c := testsupport.ConnectPacket{ID: "p", Properties: properties}.Connect(t, address)
+		c.Filter(0, 1<<28-1, c.ReplyTo)
+		c.Write(testsupport.PacketOf(t, c.Request("GET", "k")))
+		for size := 0; ; {
+			packet := c.Read()
+			if packet[0]>>4 == packets.PUBACK {
+				return size
 			}
-		}
-		for {
-			first, body, err := rawmqtt.Read(in, 1<<20)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if first>>4 == packets.PUBLISH {
-				if got := len(rawmqtt.Packet(packets.PUBLISH, 0, body)); got > int(maximum) {
-					t.Errorf("a reply of %d bytes; the client takes %d", got, maximum)
-				} else {
-					size = got
-				}
-			}
-			if first>>4 == packets.PUBACK {
-				break
-			}
+			size = len(packet)
 		}
 	}
-	if size == 0 {
-		t.Error("there was no reply")
+	whole := size(1 << 20)
+	if got := size(whole - 1); whole == 0 || got >= whole {
+		t.Errorf("a reply of %d bytes, and of %d to a client that takes less", whole, got)
 	}
 }

@@ -1,10 +1,8 @@
 package integration_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +12,6 @@ import (
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/logbuffer"
-	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/activity"
 	"github.com/tenurelock/tenure/server/attach"
@@ -60,8 +57,6 @@ func TestAStoreShowsWhatHappensToALease(t *testing.T) {
 		journal statestore.Journal
 	}{
 		{"in memory", ofServer, nil},
-		{"with a journal", ofServer, new(testsupport.Journal).Open()},
-		{"attached", attached, nil},
 		{"attached with a journal", attached, new(testsupport.Journal).Open()},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -190,68 +185,17 @@ func TestAnExpiredLeaseSaysWhetherItsHolderWasConnected(t *testing.T) {
 	})
 }
 
-// The page agrees with the library about a lease that two clients hold in turn.
-func TestThePageFollowsAFailover(t *testing.T) {
-	address, s := testsupport.StartServer(t, server.Options{})
-	acquire := func(id string) *lease.Tenure {
-		t.Helper()
-		l, err := lease.New(testsupport.Dial(t, address, transport.Options{ClientID: id}), "press-7", lease.Options{TTL: 5 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), testsupport.Patience)
-		defer cancel()
-		tenure, err := l.Acquire(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return tenure
-	}
-	first := acquire("a")
-	second := make(chan *lease.Tenure, 1)
-	go func() { second <- acquire("b") }()
-	await.Until(func() bool { w := s.State().Leases[0].Waiting; return len(w) == 1 && w[0].Attempts > 0 })
-	token, err := first.Token()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if l := s.State().Leases[0]; l.Holder != "a" || l.Token != token.String() || l.Waiting[0].Client != "b" {
-		t.Errorf("while b waits: %+v; the token is %v", l, token)
-	}
-	if err := first.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	tenure := await.Receive(second)
-	if token, err = tenure.Token(); err != nil {
-		t.Fatal(err)
-	}
-	l := s.State().Leases[0]
-	if !l.Held || l.Holder != "b" || l.Token != token.String() || l.LastChange.From != "a" || l.LastChange.Cause != statestore.CauseReleased || l.Changes != 1 {
-		t.Errorf("after the failover: %+v, %+v; the token is %v", l, l.LastChange, token)
-	}
-	if err := tenure.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // A lease of the data is shown at once, with what happened before: the page has to explain a restart.
 func TestAfterARestartLeasesAndTheirHistoryAreShownAtOnce(t *testing.T) {
 	journal := new(testsupport.Journal)
 	run := func(do func(s *server.Server, client *transport.Client)) {
-		s, err := server.New(server.Options{Addr: "127.0.0.1:0", Journal: journal.Open()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		served := make(chan error, 1)
-		go func() { served <- s.Serve(ctx) }()
-		client := testsupport.Dial(t, s.Addr().String(), transport.Options{ClientID: "a"})
+		address, s, stop := testsupport.StartStoppable(t, server.Options{Journal: journal.Open()})
+		client := testsupport.Dial(t, address, transport.Options{ClientID: "a"})
 		do(s, client)
 		if err := client.Close(); err != nil {
 			t.Fatal(err)
 		}
 		stop()
-		testsupport.MustReturn(t, served, nil)
 	}
 	set := func(client *transport.Client, key string) {
 		if _, err := client.Set(t.Context(), key, []byte("a:1"), transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: time.Minute}); err != nil {
@@ -288,30 +232,17 @@ func TestAfterARestartLeasesAndTheirHistoryAreShownAtOnce(t *testing.T) {
 	})
 }
 
-// debugLog returns a logger with the lines of requests, and its buffer.
-func debugLog() (*logbuffer.Buffer, *slog.Logger) {
-	log := new(logbuffer.Buffer)
-	return log, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
 func TestEachRequestHasALineInTheDebugLog(t *testing.T) {
-	log, logger := debugLog()
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: logger})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	client := testsupport.Dial(t, s.Addr().String(), transport.Options{ClientID: "node-a"})
+	log := new(logbuffer.Buffer)
+	address, _, stop := testsupport.StartStoppable(t, server.Options{Logger: debugLogger(log)})
+	client := testsupport.Dial(t, address, transport.Options{ClientID: "node-a"})
 	long := strings.Repeat("k", 1000)
-	_, err = client.Set(t.Context(), long+"\n", []byte("secret:1"), transport.SetOptions{})
+	_, err := client.Set(t.Context(), long+"\n", []byte("secret:1"), transport.SetOptions{})
 	_, get := client.Get(t.Context(), "other")
 	if err := errors.Join(err, get, client.Close()); err != nil {
 		t.Fatal(err)
 	}
 	stop()
-	testsupport.MustReturn(t, served, nil)
 	var lines []string
 	for line := range strings.Lines(log.String()) {
 		if strings.Contains(line, "msg=request ") {
@@ -330,17 +261,11 @@ func TestEachRequestHasALineInTheDebugLog(t *testing.T) {
 // A lease that an operator takes from its holder is in the log with its cause.
 func TestAForcedReleaseIsLogged(t *testing.T) {
 	log := new(logbuffer.Buffer)
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0", Logger: log.Logger(), Authenticator: testsupport.Rules{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(ctx) }()
-	client := testsupport.Dial(t, s.Addr().String(), transport.Options{ClientID: "ops", Username: "ana"})
-	_, err = client.Set(t.Context(), "own", []byte("ops:"+nonce), transport.SetOptions{Condition: transport.IfMissing, TTL: time.Minute})
+	address, _, stop := testsupport.StartStoppable(t, server.Options{Logger: log.Logger(), Authenticator: testsupport.Rules{}})
+	client := testsupport.Dial(t, address, transport.Options{ClientID: "ops", Username: "ana"})
+	_, err := client.Set(t.Context(), "own", []byte("ops:"+nonce), transport.SetOptions{Condition: transport.IfMissing, TTL: time.Minute})
 	_, own := client.VDel(t.Context(), "own", []byte("ops:"+nonce), transport.DelOptions{Forced: "nothing happens to others"})
-	holder := testsupport.Dial(t, s.Addr().String(), transport.Options{ClientID: "a", Username: "bob"})
+	holder := testsupport.Dial(t, address, transport.Options{ClientID: "a", Username: "bob"})
 	_, acquired := holder.Set(t.Context(), "press-7", []byte("a:"+nonce), transport.SetOptions{Condition: transport.IfMissing, TTL: time.Minute})
 	_, nothing := client.VDel(t.Context(), "another", []byte("a:1"), transport.DelOptions{Forced: "nothing happens"})
 	_, forced := client.VDel(t.Context(), "press-7", []byte("a:"+nonce), transport.DelOptions{Forced: "ana@bastion: the node hangs"})
@@ -348,7 +273,6 @@ func TestAForcedReleaseIsLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop()
-	testsupport.MustReturn(t, served, nil)
 	want := `level=WARN msg="a client has taken a lease from its holder by force" key=press-7 client=ops user=ana remote=127.0.0.1:`
 	if got := log.String(); strings.Count(got, want) != 1 || !strings.Contains(got, `reason="ana@bastion: the node hangs" verb=VDEL holder=a`) || strings.Contains(got, "nothing happens") {
 		t.Errorf("the log is\n%s", got)

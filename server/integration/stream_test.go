@@ -6,11 +6,8 @@ import (
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -60,7 +57,7 @@ func TestRequestsThatComeTogetherAreAnsweredInTheirOrder(t *testing.T) {
 // [MQTT-4.6.0-2]. The size of the dedup window depends on it.
 func TestAcknowledgementsLeaveInTheOrderOfWhatTheyAcknowledge(t *testing.T) {
 	const messages, size = 600, 32 << 10 // more than the sockets hold
-	address := testsupport.Start(t, server.Options{Limits: server.Limits{OutgoingBytes: 2 * messages * size}})
+	address := testsupport.Start(t, server.Options{Limits: server.Limits{SessionBytes: 2 * messages * size}})
 	c, other := testsupport.DialRaw(t, address, "p"), testsupport.DialRaw(t, address, "other")
 	c.Subscribe("news")
 	for range messages {
@@ -106,37 +103,6 @@ func TestARequestMayComeInPieces(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotMQTTEndsTheConnectionAfterTheRequestsBeforeIt(t *testing.T) {
-	for _, garbage := range []string{
-		"\x00\x00",                 // no type
-		"\x30\xff\xff\xff\xff\xff", // no length
-		"\x3f\x00GET / HTTP/1.1\r\n\r\n",
-	} {
-		address := testsupport.Start(t, server.Options{})
-		c := testsupport.DialRaw(t, address, "p")
-		c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.PacketOf(t, c.Request("GET", "k")), []byte(garbage), testsupport.PacketOf(t, c.Request("SET", "k", "w")))
-		c.ReadReply()
-		if got := string(c.ReadReply().Payload); got != "$1\r\nv\r\n" {
-			t.Errorf("%q: reply %q", garbage, got)
-		}
-		for {
-			packet, err := c.TryRead()
-			if err != nil {
-				if errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Errorf("%q: the connection goes on", garbage)
-				}
-				break
-			}
-			if packet[0] != 0xe0 {
-				t.Errorf("%q: read %q", garbage, packet)
-			}
-		}
-		if got := testsupport.DialRaw(t, address, "other").Do("GET", "k"); got != "$1\r\nv\r\n" {
-			t.Errorf("%q: k holds %q", garbage, got)
-		}
-	}
-}
-
 func TestADisconnectedClientGetsTheRepliesToItsEarlierRequests(t *testing.T) {
 	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
 	c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.Packet(0x34, testsupport.Text("factory"), []byte{0, 9, 0}))
@@ -150,10 +116,9 @@ func TestADisconnectedClientGetsTheRepliesToItsEarlierRequests(t *testing.T) {
 
 func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
 	address := testsupport.Start(t, server.Options{})
-	c := &testsupport.RawClient{T: t, ID: "p", Conn: testsupport.DialTCP(t, address), Stamp: testsupport.InAMinute()}
-	c.Input = bufio.NewReader(c.Conn)
+	c := testsupport.NewRaw(t, testsupport.DialTCP(t, address), "p")
 	connect := testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{5, 2, 0, 60, 0}, testsupport.Text("p"))
-	subscribe := testsupport.Packet(0x82, []byte{0, 9, 0}, testsupport.Text(c.Topic()), []byte{1})
+	subscribe := testsupport.Packet(0x82, []byte{0, 9, 0}, testsupport.Text(c.ReplyTo), []byte{1})
 	c.Write(connect, subscribe, testsupport.PacketOf(t, c.Request("SET", "k", "v")))
 	if connack, suback := c.Read(), c.Read(); connack[0] != 0x20 || suback[0] != 0x90 {
 		t.Fatalf("read %x and %x", connack, suback)
@@ -161,8 +126,7 @@ func TestARequestMayComeWithItsCONNECTButNotBeforeIt(t *testing.T) {
 	if got := string(c.ReadReply().Payload); got != "+OK\r\n" {
 		t.Errorf("reply %q", got)
 	}
-	early := &testsupport.RawClient{T: t, ID: "early", Conn: testsupport.DialTCP(t, address), Stamp: testsupport.InAMinute()}
-	early.Input = bufio.NewReader(early.Conn)
+	early := testsupport.NewRaw(t, testsupport.DialTCP(t, address), "early")
 	early.Write(testsupport.PacketOf(t, early.Request("SET", "k", "w")), connect)
 	if packet, err := early.TryRead(); err == nil {
 		t.Errorf("read %q", packet)
@@ -212,34 +176,6 @@ func TestNothingIsAppliedForAConnectionThatWasClosed(t *testing.T) {
 
 }
 
-func TestAClientThatDoesNotReadItsRepliesIsDisconnectedAndHarmsNoOther(t *testing.T) {
-	t.Parallel() // it is given up after seconds
-	address, s := testsupport.StartServer(t, server.Options{})
-	other, slow := testsupport.DialRaw(t, address, "other"), testsupport.DialRaw(t, address, "slow")
-	const size = 64 << 10
-	slow.Do("SET", "k", strings.Repeat("v", size))
-	before := s.Stats().Requests
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			if _, err := slow.Conn.Write(testsupport.PacketOf(t, slow.Request("GET", "k"))); err != nil {
-				return
-			}
-		}
-	}()
-	asked := uint64(0)
-	for s.Stats().SlowReaders == 0 {
-		other.Do("GET", "nothing")
-		asked++
-	}
-	await.Receive(ended)
-	// The socket buffers hold a few megabytes, and the server little more.
-	if served := s.Stats().Requests - before - asked; served > 64<<20/size {
-		t.Errorf("%d replies of %d bytes each were made for a client that did not read", served, size)
-	}
-}
-
 // The buffer of a request is reused for the next one.
 func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
@@ -279,7 +215,7 @@ func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	for range 3 {
 		packet, _ := testsupport.ParsePublish(c.Read())
 		switch string(packet.Topic) {
-		case c.Topic():
+		case c.ReplyTo:
 			seen[0] = string(packet.Payload) == "+OK\r\n"
 		case testsupport.ReservedPrefix + "/70/command/notify/6B657941":
 			seen[1] = string(packet.Payload) == string(testsupport.Command("NOTIFY", "SET", "VALUE", "valB"))
@@ -287,18 +223,6 @@ func TestInvariant44NoReferenceToTheBufferOfARequestIsKept(t *testing.T) {
 	}
 	if !seen[0] || !seen[1] {
 		t.Errorf("the same token, reply and notification: %v", seen)
-	}
-}
-
-// [MQTT-3.3.4-3]
-func TestAReplyHasTheIdentifierOfItsSubscription(t *testing.T) {
-	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
-	c.Change(testsupport.Packet(0x82, []byte{0, 9, 2, 0x0b, 5}, testsupport.Text("clients/p/identified"), []byte{1}))
-	request := c.Request("GET", "k")
-	request.ResponseTopic = "clients/p/identified"
-	c.Write(testsupport.PacketOf(t, request))
-	if reply := c.Read(); reply[0] != 0x30 || !bytes.Contains(reply, []byte{0x0b, 5}) {
-		t.Errorf("got %q, want a reply with the identifier 5", reply)
 	}
 }
 
@@ -335,73 +259,6 @@ func TestAReplyGoesToTheSubscribersAtThatMoment(t *testing.T) {
 	check("the requester, the reader being gone", c)
 	c.Unsubscribe(topic)
 	check("none again")
-}
-
-func TestADISCONNECTAfterRequestsIsUnderstood(t *testing.T) {
-	for _, test := range []struct {
-		name       string
-		disconnect string
-		will       bool
-	}{
-		{"normal", "\xe0\x00", false},
-		{"normal, with a reason", "\xe0\x01\x00", false},
-		{"normal, with all", "\xe0\x02\x00\x00", false},
-		{"with the Will", "\xe0\x01\x04", true},
-		{"with the Will and all", "\xe0\x02\x04\x00", true},
-		{"for another reason", "\xe0\x01\x80", true},
-		{"none", "", true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{})
-			observer, other := testsupport.DialRaw(t, address, "observer"), testsupport.DialRaw(t, address, "other")
-			observer.Subscribe("gone")
-			conn := testsupport.DialTCP(t, address)
-			c := &testsupport.RawClient{T: t, ID: "p", Conn: conn, Stamp: testsupport.InAMinute()}
-			c.Write(testsupport.Packet(0x10, testsupport.Text("MQTT"), []byte{5, 2 | 4 | 8, 0, 60, 0}, testsupport.Text("p"), []byte{0}, testsupport.Text("gone"), testsupport.Text("will")))
-			c.Write(testsupport.PacketOf(t, c.Request("SET", "k", "v")), testsupport.PacketOf(t, c.Request("SET", "k", "w")), []byte(test.disconnect))
-			if test.disconnect == "" {
-				_ = conn.(*net.TCPConn).CloseWrite()
-			}
-			_, _ = io.Copy(io.Discard, conn) // until the server has closed it
-			_ = conn.Close()
-			for s.Stats().Connected > 2 {
-				time.Sleep(time.Millisecond)
-			}
-			if got := other.Do("GET", "k"); got != "$1\r\nw\r\n" {
-				t.Errorf("k holds %q", got)
-			}
-			other.Write(testsupport.Packet(0x30, testsupport.Text("gone"), []byte{0}, []byte("last")))
-			if got, _ := testsupport.ParsePublish(observer.Read()); (string(got.Payload) == "will") != test.will {
-				t.Errorf("the observer got %q", got.Payload)
-			}
-		})
-	}
-}
-
-// Every renewal is a SET, so its cost matters.
-func TestTheServersSideOfASETAllocatesLittle(t *testing.T) {
-	if testsupport.UnderRace {
-		t.Skip("the race detector allocates")
-	}
-	c := testsupport.DialRaw(t, testsupport.Start(t, server.Options{}), "p")
-	request := testsupport.PacketOf(t, c.Request("SET", "lock", "p:0001", "NEX", "PX", "10000"))
-	at := bytes.Index(request, fmt.Appendf(nil, "%016d", c.Sent))
-	answer := make([]byte, 4096)
-	answered := func() {
-		binary.BigEndian.PutUint32(request[at:], binary.BigEndian.Uint32(request[at:])+1)
-		if _, err := c.Conn.Write(request); err != nil {
-			t.Fatal(err)
-		}
-		if n, err := io.ReadAtLeast(c.Conn, answer, 100); err != nil || answer[n-4] != 0x40 {
-			t.Fatalf("read %q, %v", answer[:n], err)
-		}
-	}
-	for range 1000 {
-		answered()
-	}
-	if got := testing.AllocsPerRun(1000, answered); got > 5 {
-		t.Errorf("a SET allocates %v times; want 5 at most", got)
-	}
 }
 
 // An acknowledgement that has no reply beside it, as for a request with a reply that is too large for its
@@ -447,7 +304,7 @@ func TestARequestThatComesWithTheEndOfATLSStreamIsAnsweredAndItsTurnEnds(t *test
 		socket := &corked{Conn: testsupport.DialTCP(t, address)}
 		conn := tls.Client(socket, &tls.Config{RootCAs: ca.Pool, ServerName: "127.0.0.1", MaxVersion: tls.VersionTLS12})
 		in := bufio.NewReader(conn)
-		testsupport.Send(t, conn, string(testsupport.EncodeConnect(id, nil)))
+		testsupport.Send(t, conn, string(testsupport.ConnectPacket{ID: id}.Packet()))
 		if _, err := packets.ReadPacket(in); err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	mochi "github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/server"
+	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server/internal/testsupport"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -41,10 +41,7 @@ const hangUp = 0xFF
 
 func newScripted(t *testing.T, decide func(connect *packets.Connect) (code byte)) *scripted {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := testsupport.Listen(t)
 	b := &scripted{t: t, address: listener.Addr().String(), decide: decide}
 	b.tasks.Go(func() {
 		for {
@@ -155,49 +152,18 @@ func (b *scripted) mustSee(want ...string) {
 
 func acceptAll(*packets.Connect) byte { return 0 }
 
-// willIn returns the Will of a CONNECT packet, read by the library that the client uses
-// and by the one that the server uses. They must agree.
-func willIn(t *testing.T, raw []byte) (will mochi.ConnectParams) {
+// willIn returns the Will of a CONNECT packet, as another implementation reads it.
+func willIn(t *testing.T, raw []byte) mochi.ConnectParams {
 	t.Helper()
-	packet, err := packets.ReadPacket(bytes.NewReader(raw))
-	if err != nil {
+	_, header, _ := mqtt.Size(raw)
+	packet := mochi.Packet{FixedHeader: mochi.FixedHeader{Type: mochi.Connect, Remaining: len(raw) - header}}
+	if err := packet.ConnectDecode(slices.Clone(raw[header:])); err != nil {
 		t.Fatal(err)
 	}
-	theirs := packet.Content.(*packets.Connect)
-	reader := bytes.NewReader(raw[1:])
-	length, _, err := mochi.DecodeLength(reader)
-	if err != nil || length != reader.Len() {
-		t.Fatalf("the length is %d (%v), and %d bytes follow", length, err, reader.Len())
-	}
-	ours := mochi.Packet{FixedHeader: mochi.FixedHeader{Type: mochi.Connect, Remaining: length}}
-	if err := ours.ConnectDecode(slices.Clone(raw[len(raw)-length:])); err != nil {
-		t.Fatal(err)
-	}
-	if code := ours.ConnectValidate(); code != mochi.CodeSuccess {
+	if code := packet.ConnectValidate(); code != mochi.CodeSuccess {
 		t.Errorf("not a valid CONNECT: %v", code)
 	}
-	will = ours.Connect
-	for _, field := range []struct{ name, theirs, ours string }{
-		{"client id", theirs.ClientID, will.ClientIdentifier},
-		{"user name", theirs.Username, string(will.Username)},
-		{"password", string(theirs.Password), string(will.Password)},
-		{"topic", theirs.WillTopic, will.WillTopic},
-		{"QoS", fmt.Sprint(theirs.WillQOS), fmt.Sprint(will.WillQos)},
-		{"retain", fmt.Sprint(theirs.WillRetain), fmt.Sprint(will.WillRetain)},
-		{"payload", string(theirs.WillMessage), string(will.WillPayload)},
-		{"content type", theirs.WillProperties.ContentType, will.WillProperties.ContentType},
-		{"response topic", theirs.WillProperties.ResponseTopic, will.WillProperties.ResponseTopic},
-		{"correlation data", string(theirs.WillProperties.CorrelationData), string(will.WillProperties.CorrelationData)},
-		{"user properties", fmt.Sprint(theirs.WillProperties.User), strings.ReplaceAll(fmt.Sprint(will.WillProperties.User), "UserProperty", "")},
-	} {
-		if field.theirs != field.ours {
-			t.Errorf("%s: paho reads %q, mochi %q", field.name, field.theirs, field.ours)
-		}
-	}
-	if delay := theirs.WillProperties.WillDelayInterval; delay != nil && *delay != 0 {
-		t.Errorf("it is delayed by %d s", *delay)
-	}
-	return will
+	return packet.Connect
 }
 
 func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
@@ -222,6 +188,7 @@ func TestProtocol1OurWillHasAllThatARequestHas(t *testing.T) {
 			{"content type", properties.ContentType, "application/octet-stream"},
 			{"response topic", properties.ResponseTopic, "clients/node-a/services/statestore/_any_/command/invoke/response"},
 			{"length of the correlation data", fmt.Sprint(len(properties.CorrelationData)), "16"},
+			{"delay", fmt.Sprint(properties.WillDelayInterval), "0"},
 			{"user properties", fmt.Sprint(properties.User), "[{__srcId node-a} {__protVer 1.0} {$partition node-a}]"},
 			{"credentials", string(will.Username) + ":" + string(will.Password), "user:secret"},
 		} {
@@ -277,55 +244,6 @@ func TestAClientWithARefusedWillGoesOnWithoutIt(t *testing.T) {
 				t.Errorf("a will %v and an error %v", will, err)
 			}
 		})
-	}
-}
-
-// Some brokers take no Wills, and close the connection. A network that fails looks the same.
-func TestAConnectionWithAWillThatTheBrokerClosesNamesTheCure(t *testing.T) {
-	b := newScripted(t, func(connect *packets.Connect) byte {
-		if connect.WillFlag {
-			return hangUp
-		}
-		return 0
-	})
-	failed := make(chan error, 1)
-	client := testsupport.Dial(t, b.address, transport.Options{
-		ReconnectMin: time.Millisecond,
-		ClientOptions: transport.ClientOptions{Trace: &transport.Trace{ConnectFailed: func(status transport.ConnectionStatus) {
-			select {
-			case failed <- status.Err:
-			default:
-			}
-		}}},
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		err := await.Receive(failed)
-		if !strings.Contains(err.Error(), "was to have a Will") || !strings.Contains(err.Error(), "turn off InstantFailover") {
-			t.Errorf("the attempt failed with %v", err)
-		}
-		cancel()
-	}()
-	if _, err := client.SetWill(ctx, "k", []byte("mine")); !errors.Is(err, context.Canceled) {
-		t.Errorf("SetWill: %v, want Canceled", err)
-	}
-	awaitStatus(t, client, "connected without the Will", func(status transport.ConnectionStatus) bool {
-		return status.State == transport.Connected
-	})
-}
-
-func TestOurServersRefusalOfAWillSaysWhy(t *testing.T) {
-	client := testsupport.Dial(t, testsupport.Start(t, server.Options{}), transport.Options{})
-	_, err := client.SetWill(t.Context(), "", nil)
-	var refused *transport.ConnectionError
-	if !errors.As(err, &refused) || !strings.Contains(refused.Reason, "the key length is zero") {
-		t.Errorf("SetWill: %v", err)
-	}
-	if _, err := client.Set(t.Context(), "k", nil, transport.SetOptions{}); err != nil {
-		t.Errorf("afterwards: %v", err)
-	}
-	if _, err := client.SetWill(t.Context(), "k", nil); err != nil {
-		t.Errorf("a valid one: %v", err)
 	}
 }
 
@@ -390,16 +308,4 @@ func TestAWillDoesNotShortenThePauseBetweenConnections(t *testing.T) {
 		cancel()
 	}
 	b.mustSee("CONNECT")
-}
-
-func TestAClientIsConnectedWhenDialReturns(t *testing.T) {
-	address := testsupport.Start(t, server.Options{})
-	for range 50 {
-		client := testsupport.Dial(t, address, transport.Options{})
-		select {
-		case <-client.Lost():
-			t.Fatal("its connection is lost")
-		default:
-		}
-	}
 }

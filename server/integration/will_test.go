@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -45,40 +44,6 @@ func TestOurWillIsAppliedWhenTheConnectionIsLost(t *testing.T) {
 	}
 }
 
-func TestOurWillIsNotAppliedAfterAFarewell(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		end  func(*testing.T, *transport.Client, *transport.Will)
-	}{
-		{"the client is closed", func(t *testing.T, client *transport.Client, _ *transport.Will) {
-			if err := client.Close(); err != nil {
-				t.Error(err)
-			}
-		}},
-		{"the connection is replaced", func(t *testing.T, client *transport.Client, will *transport.Will) {
-			will.Close()
-			if _, err := client.SetWill(t.Context(), "other", nil); err != nil {
-				t.Error(err)
-			}
-		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			address, s := testsupport.StartServer(t, server.Options{})
-			client, will := testsupport.DialWithWill(t, testsupport.NewProxy(t, address))
-			test.end(t, client, will)
-			testsupport.MustBeLost(t, will.Lost())
-			// The next connection with this client id is admitted after the end of this one.
-			if err := client.Close(); err != nil {
-				t.Error(err)
-			}
-			testsupport.MustHold(t, testsupport.Dial(t, address, transport.Options{ClientID: "node-a"}), "k", "mine")
-			if got := s.Stats().AppliedWills; got != 0 {
-				t.Errorf("%d Wills were applied", got)
-			}
-		})
-	}
-}
-
 func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
 	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
 	client := testsupport.Dial(t, through.Address(), transport.Options{})
@@ -109,33 +74,6 @@ func TestRequestsUnderWayMayFinishBeforeTheConnectionIsReplaced(t *testing.T) {
 		t.Errorf("SetWill: %v", err)
 	}
 	testsupport.MustBeLost(t, lost)
-}
-
-func TestAWillGoesOnAfterTheBrokerWasAwayAndEndsWithItsContext(t *testing.T) {
-	through := testsupport.NewProxy(t, testsupport.Start(t, server.Options{}))
-	client := testsupport.Dial(t, through.Address(), transport.Options{})
-	through.Refuse(true)
-	through.Cut()
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := client.SetWill(ctx, "k", nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("without a broker: %v, want DeadlineExceeded", err)
-	}
-	waiting := make(chan error, 1)
-	go func() {
-		_, err := client.SetWill(t.Context(), "k", nil)
-		waiting <- err
-	}()
-	through.Refuse(false)
-	if err := await.Receive(waiting); err != nil {
-		t.Errorf("when the broker is back: %v", err)
-	}
-	if err := client.Close(); err != nil {
-		t.Error(err)
-	}
-	if _, err := client.SetWill(t.Context(), "k", nil); err == nil {
-		t.Error("a closed client sets a Will")
-	}
 }
 
 func TestInstantFailoverOverMQTT(t *testing.T) {

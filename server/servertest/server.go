@@ -60,17 +60,17 @@ func NewWithOptions(t testing.TB, options Options) *Server {
 	if options.Server.TLS != nil {
 		scheme = "mqtts://"
 	}
-	s := &Server{t: t, options: options, network: newNetwork()}
-	t.Cleanup(func() {
-		s.network.close()
-		s.stopCleanly()
-		s.network.tasks.Wait()
-	})
-	if !options.InMemory {
-		if err := s.network.listen(); err != nil {
-			t.Fatalf("servertest: %v", err)
-		}
+	network, err := newNetwork(options.InMemory)
+	if err != nil {
+		t.Fatalf("servertest: %v", err)
 	}
+	s := &Server{t: t, options: options, network: network}
+	t.Cleanup(func() {
+		network.close()
+		s.stopCleanly()
+		network.Close()
+		network.accepts.Wait()
+	})
 	s.URL = scheme + s.network.address.String()
 	s.start()
 	return s
@@ -102,7 +102,7 @@ func (s *Server) start() {
 			return errors.New("it does not return")
 		}
 	}
-	s.network.connectTo(backend)
+	s.network.backend.Store(backend)
 }
 
 // stopCleanly stops the server, if one runs. It must have had no error.
@@ -154,16 +154,16 @@ func (s *Server) DialContext(ctx context.Context, _, _ string) (net.Conn, error)
 
 // Cut closes all connections. Requests that are under way are lost, or applied without a reply.
 // New connections are accepted at once.
-func (s *Server) Cut() { s.network.cut() }
+func (s *Server) Cut() { s.network.Cut() }
 
 // Down closes all connections and refuses new ones until Up. The server goes on: leases expire.
 func (s *Server) Down() {
-	s.network.refuse(true)
-	s.network.cut()
+	s.network.Refuse(true)
+	s.network.Cut()
 }
 
 // Up accepts connections again after Down.
-func (s *Server) Up() { s.network.refuse(false) }
+func (s *Server) Up() { s.network.Refuse(false) }
 
 // Freeze stops everything that passes between the server and its clients, and leaves the
 // connections open. New connections open too, and are as silent. What is sent meanwhile waits for
@@ -206,7 +206,7 @@ func (s *Server) Crash() {
 	if s.options.Journal != nil {
 		s.options.Journal.Fail(0)
 	}
-	s.network.cut()
+	s.network.Cut()
 	_ = s.stop() // it fails, or not, if nothing was left to commit
 	s.stop = nil
 }

@@ -55,18 +55,6 @@ func exists(t *testing.T, client *transport.Client, key string) bool {
 	return entry.Exists
 }
 
-func TestAServerAnswersItsClientsUntilTheTestEnds(t *testing.T) {
-	both(t, func(t *testing.T, s *servertest.Server) {
-		mustSet(t, s.Client(t, "a"), "k")
-		if !exists(t, s.Client(t, "b"), "k") {
-			t.Error("another client does not see the key")
-		}
-		if got := s.Server().Stats().Requests; got != 2 {
-			t.Errorf("the server counts %d requests", got)
-		}
-	})
-}
-
 func TestOptionsReachTheServer(t *testing.T) {
 	certified := httptest.NewTLSServer(nil)
 	defer certified.Close()
@@ -300,45 +288,6 @@ func TestACrashLosesWhatIsNotCommitted(t *testing.T) {
 		answers(t, client)
 		if !exists(t, client, "committed") || exists(t, client, "k") {
 			t.Error("the server has not what was committed")
-		}
-	})
-}
-
-func TestALeaseIsHeldForAnHourOfVirtualTimeAndThenTakenOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.NewWithOptions(t, servertest.Options{InMemory: true})
-		options := lease.Options{TTL: 10 * time.Second}
-		acquire := func(id string) *lease.Tenure {
-			l, err := lease.New(s.Client(t, id), "press-7/active", options)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-			defer cancel()
-			tenure, err := l.Acquire(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return tenure
-		}
-		first := acquire("node-a")
-		time.Sleep(time.Hour)
-		if err := first.Context().Err(); err != nil {
-			t.Fatalf("after an hour: %v", context.Cause(first.Context()))
-		}
-		began := time.Now()
-		s.Down() // for longer than the TTL
-		time.Sleep(time.Minute)
-		s.Up()
-		second := acquire("node-b")
-		if first.Context().Err() == nil {
-			t.Error("two nodes hold the lease")
-		}
-		if took := time.Since(began); took > 2*time.Minute {
-			t.Errorf("the lease was taken over after %v", took)
-		}
-		if err := second.Release(t.Context()); err != nil {
-			t.Error(err)
 		}
 	})
 }

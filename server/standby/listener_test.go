@@ -121,9 +121,3 @@ func TestALoanThatWaitsForItsTurnCanBeReturned(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestASocketWithoutDeadlinesIsRefused(t *testing.T) {
-	if _, err := NewListener(struct{ net.Listener }{}); !errors.Is(err, errNoDeadline) {
-		t.Error(err)
-	}
-}

@@ -1,11 +1,13 @@
 package standby
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/internal/sleep"
@@ -77,25 +79,19 @@ func (r *Replica) Run(ctx context.Context) error {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	for {
-		err := r.term(ctx)
-		var deposed *deposedError
+		deposed, err := r.term(ctx)
 		switch {
-		case !errors.As(err, &deposed):
+		case err != nil:
 			return err
 		case ctx.Err() != nil:
 			return nil
 		}
-		logger.Warn("this process is no longer the active one; it drops what it has in memory and stands by", "reason", deposed.error)
+		logger.Warn("this process is no longer the active one; it drops what it has in memory and stands by", "reason", deposed)
 		if !sleep.For(ctx, campaignPause) {
 			return nil
 		}
 	}
 }
-
-// deposedError is why a term ended after which the process stands by again.
-type deposedError struct{ error }
-
-func (d *deposedError) Unwrap() error { return d.error }
 
 // closeListener closes the port, so that clients go elsewhere at once.
 func (r *Replica) closeListener() {
@@ -104,10 +100,10 @@ func (r *Replica) closeListener() {
 	}
 }
 
-// term stands by and serves once. It returns nil when ctx has ended, and a deposedError if the
-// process is to stand by again.
-func (r *Replica) term(ctx context.Context) (err error) {
-	stopAnswering := r.answer()
+// term stands by and serves once. Without an error, ctx has ended, or the process is to stand by again,
+// since it was deposed.
+func (r *Replica) term(ctx context.Context) (deposed, err error) {
+	stopAnswering := r.answerAfter(0)
 	defer func() {
 		if failure := stopAnswering(); err == nil {
 			err = failure
@@ -116,52 +112,43 @@ func (r *Replica) term(ctx context.Context) (err error) {
 	journal, err := r.Campaign(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil
+			return nil, nil
 		}
-		return err
+		return nil, err
 	}
 	if err = stopAnswering(); err == nil { // a client that comes now waits for the store
 		err = r.serve(ctx, journal)
 	}
 	why := journal.Err() // before Close, which is a reason too
-	deposed := why != nil && r.StandByAfter(why)
+	if why != nil && r.StandByAfter(why) {
+		deposed, err = why, nil
+	}
 	// Close may wait for an etcd that is out of reach. Clients must not.
-	if deposed && ctx.Err() == nil {
-		stopAnswering = r.answer()
+	if deposed != nil && ctx.Err() == nil {
+		stopAnswering = r.answerAfter(0)
 	} else {
 		r.closeListener()
 	}
 	closed := journal.Close()
-	switch {
-	case deposed && ctx.Err() != nil:
-		return nil // another process has taken over already
-	case deposed:
-		return &deposedError{why}
-	case err != nil:
-		return err
-	case why != nil:
-		return why
+	if deposed != nil { // another process may have taken over already
+		return deposed, nil
 	}
-	return closed
+	return nil, cmp.Or(err, why, closed)
 }
 
 // serve loads a journal and serves it until ctx or the journal ends.
 func (r *Replica) serve(ctx context.Context, journal Journal) error {
 	ctx, cancel := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	defer watching.Wait()
 	defer cancel()
-	ended := make(chan struct{})
-	defer func() {
-		cancel()
-		<-ended
-	}()
-	go func() {
-		defer close(ended)
+	watching.Go(func() {
 		select {
 		case <-journal.Done():
 			cancel()
 		case <-ctx.Done():
 		}
-	}()
+	})
 	var socket net.Listener
 	if r.Listener != nil {
 		socket = r.Listener.Lend()
@@ -169,40 +156,34 @@ func (r *Replica) serve(ctx context.Context, journal Journal) error {
 	stopAnswering := r.answerAfter(patience)
 	store, err := r.Open(ctx, journal, socket)
 	failure := stopAnswering()
-	if err != nil {
-		if ctx.Err() != nil {
-			return failure
-		}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return failure
+	case err != nil:
 		return err
-	}
-	if failure != nil {
+	case failure != nil:
 		cancel() // the store must be served to be closed
-		return errors.Join(failure, store.Serve(ctx))
 	}
-	return store.Serve(ctx)
+	return errors.Join(failure, store.Serve(ctx))
 }
 
-// answer begins to answer clients of a process that stands by. stop ends that, and returns why it
-// ended before; it may be called twice.
-func (r *Replica) answer() (stop func() error) { return r.answerAfter(0) }
-
-// answerAfter is answer after a time in which clients wait.
+// answerAfter begins to answer clients of a process that stands by, after a time in which they wait. stop ends
+// that, and returns why it ended before; it may be called twice.
 func (r *Replica) answerAfter(wait time.Duration) (stop func() error) {
 	if r.Listener == nil {
 		return func() error { return nil }
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
+	var answering sync.WaitGroup
 	var err error
-	go func() {
-		defer close(ended)
+	answering.Go(func() {
 		if sleep.For(ctx, wait) {
 			err = Serve(ctx, r.Listener.Lend(), r.Options)
 		}
-	}()
+	})
 	return func() error {
 		cancel()
-		<-ended
+		answering.Wait()
 		if err != nil {
 			return fmt.Errorf("standby: clients cannot be answered: %w", err)
 		}

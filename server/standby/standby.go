@@ -82,9 +82,6 @@ type responder struct {
 	panics   *loglimit.Lines
 
 	tasks sync.WaitGroup // one for each connection
-
-	mu    sync.Mutex
-	conns map[net.Conn]struct{}
 }
 
 // Serve answers the clients that connect to socket until ctx ends. Then it closes socket and the
@@ -109,14 +106,14 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 		refused:  loglimit.NewLines(options.Logger, slog.LevelWarn, "closed a connection"),
 		failures: loglimit.NewLines(options.Logger, slog.LevelError, "cannot accept a connection"),
 		panics:   loglimit.NewLines(options.Logger, slog.LevelError, "the standby recovered from a panic"),
-		conns:    make(map[net.Conn]struct{}),
 	}
-	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
-	err := r.bound.Accept(socket, ctx.Done(), r.failures, r.handle)
+	open, end := context.WithCancel(ctx)
+	stop := context.AfterFunc(open, func() { _ = socket.Close() })
+	err := r.bound.Accept(socket, ctx.Done(), r.failures, func(conn net.Conn) { r.handle(open, conn) })
 	if stop() {
 		_ = socket.Close()
 	}
-	r.closeAll()
+	end()
 	r.tasks.Wait()
 	for _, limiter := range []*loglimit.Lines{r.answered, r.refused, r.failures, r.panics} {
 		limiter.Close()
@@ -127,52 +124,47 @@ func Serve(ctx context.Context, socket net.Listener, options Options) error {
 	return nil
 }
 
-// handle answers one client in a goroutine of its own, within the bounds.
-func (r *responder) handle(socket net.Conn) {
+// handle answers one client in a goroutine of its own, within the bounds, until ctx ends.
+func (r *responder) handle(ctx context.Context, socket net.Conn) {
 	remote := socket.RemoteAddr()
 	if remote == nil {
 		remote = new(net.IPAddr)
 	}
-	place, oldest, err := r.bound.Add(unauthenticated.SourceOf(remote), func() { _ = socket.Close() })
+	refuse := func(err error) {
+		r.refused.Log("reason", logs.Error(err), "remote", remote.String(), "hint", unauthenticated.Hint)
+		_ = socket.Close()
+	}
+	place, oldest, err := r.bound.Add(unauthenticated.SourceOf(remote), func() { refuse(unauthenticated.ErrTooMany) })
 	if oldest != nil {
 		oldest.Drop()
 	}
 	if err != nil {
-		r.refused.Log("reason", logs.Error(err), "remote", remote.String(), "hint", unauthenticated.Hint)
-		_ = socket.Close()
+		refuse(err)
 		return
 	}
 	_ = socket.SetDeadline(place.Deadline())
-	r.mu.Lock()
-	r.conns[socket] = struct{}{}
-	r.mu.Unlock()
 	r.tasks.Go(func() {
-		answered := false
+		defer place.Done()
+		defer socket.Close()
+		defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
 		defer func() {
 			if value := recover(); value != nil { // what one client sent must not end the process
 				stack := debug.Stack()
 				r.panics.Log("remote", remote.String(), "panic", fmt.Sprint(value), "stack", string(stack[:min(len(stack), maxStack)]))
 			}
-			_ = socket.Close()
-			if !place.Done() && !answered {
-				r.refused.Log("reason", logs.Error(unauthenticated.ErrTooMany), "remote", remote.String(), "hint", unauthenticated.Hint)
-			}
-			r.mu.Lock()
-			delete(r.conns, socket)
-			r.mu.Unlock()
 		}()
-		answered = r.answer(socket, remote, place)
+		r.answer(socket, remote, place)
 	})
 }
 
-// answer reads the CONNECT of a client and answers it. It reports whether it did.
-func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthenticated.Connection) (answered bool) {
+// answer reads the CONNECT of a client and answers it.
+func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthenticated.Connection) {
 	conn := socket
 	if r.options.TLS != nil {
 		below := &unauthenticated.Socket{Conn: socket}
 		encrypted := tls.Server(below, r.options.TLS)
 		if below.Handshake(encrypted, place) != nil {
-			return false // no client, or one that left or could not agree about TLS
+			return // no client, or one that left or could not agree about TLS
 		}
 		conn = encrypted
 	}
@@ -183,7 +175,7 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 	if _, err := input.Next(); err != nil {
 		var refused bool
 		if answer, refused = check.AppendRefusal(nil, err); !refused {
-			return false // no client, or one that left
+			return // no client, or one that left
 		}
 		r.refused.Log("reason", logs.Error(err), "remote", remote.String())
 	} else {
@@ -198,21 +190,11 @@ func (r *responder) answer(socket net.Conn, remote net.Addr, place *unauthentica
 	}
 	_ = socket.SetDeadline(end)
 	if _, err := conn.Write(answer); err != nil {
-		return false
+		return
 	}
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		_ = half.CloseWrite()
 		_, _ = io.CopyN(io.Discard, socket, lingerBytes)
-	}
-	return true
-}
-
-// closeAll ends the connections.
-func (r *responder) closeAll() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for conn := range r.conns {
-		_ = conn.Close()
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -73,18 +72,6 @@ func TestOurClientGoesFromAStandbyToTheActiveServer(t *testing.T) {
 	}
 	if _, err := client.Set(t.Context(), "k", []byte("v"), transport.SetOptions{}); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestAClientThatKnowsStandbysOnlyLearnsWhereTheActiveServerIs(t *testing.T) {
-	t.Parallel()
-	address := start(t, standby.Options{Active: at("b.example:8883")})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	_, err := transport.Dial(ctx, "mqtt://"+address, transport.Options{})
-	var refused *transport.ConnectionError
-	if !errors.As(err, &refused) || refused.ServerReference != "b.example:8883" || !errors.Is(err, transport.ErrUseAnotherServer) {
-		t.Errorf("%v", err)
 	}
 }
 
@@ -155,8 +142,6 @@ func TestAStandbyHasTheTLSOfItsServer(t *testing.T) {
 }
 
 func TestInvariant55AStandbyAnswersGarbageWithAReasonOrNotAtAll(t *testing.T) {
-	t.Parallel()
-	address := start(t, standby.Options{})
 	for _, test := range []struct {
 		name, sent string
 		want       string // how the answer begins
@@ -169,17 +154,21 @@ func TestInvariant55AStandbyAnswersGarbageWithAReasonOrNotAtAll(t *testing.T) {
 		{"TLS", "\x16\x03\x01\x00\xf8\x01\x00\x00\xf4", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			conn := testsupport.DialTCP(t, address)
-			testsupport.Send(t, conn, test.sent)
-			var answer bytes.Buffer
-			_, err := answer.ReadFrom(conn)
-			if errors.Is(err, os.ErrDeadlineExceeded) || !strings.HasPrefix(answer.String(), test.want) || test.want == "" && answer.Len() > 0 {
-				t.Errorf("answer %x, %v; want %x", answer.Bytes(), err, test.want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				p := newPipes()
+				defer serve(t, p, standby.Options{})()
+				conn := p.dial()
+				go func() { _, _ = conn.Write([]byte(test.sent)) }()
+				var answer bytes.Buffer
+				_, err := answer.ReadFrom(conn)
+				if err != nil || !strings.HasPrefix(answer.String(), test.want) || test.want == "" && answer.Len() > 0 {
+					t.Errorf("answer %x, %v; want %x", answer.Bytes(), err, test.want)
+				}
+			})
 		})
 	}
 	// What comes after the CONNECT does not cost the client the answer.
-	c := testsupport.ConnectPacket{ID: "a"}.Start(t, testsupport.DialTCP(t, address))
+	c := testsupport.ConnectPacket{ID: "a"}.Start(t, testsupport.DialTCP(t, start(t, standby.Options{})))
 	c.Write(bytes.Repeat([]byte{0xc0, 0}, 10_000))
 	if connack, err := c.TryRead(); err != nil || connack[3] != packets.ConnackUseAnotherServer {
 		t.Errorf("a client that does not wait: %x, %v", connack, err)
@@ -282,75 +271,5 @@ func TestInvariant55AnActiveThatPanicsEndsOneConnectionOnly(t *testing.T) {
 	}
 	if _, connack := (testsupport.ConnectPacket{ID: "a"}).TryConnect(t, address); len(connack) < 4 || connack[3] != packets.ConnackUseAnotherServer {
 		t.Errorf("the next one: %x", connack)
-	}
-}
-
-// A server and a standby take turns on one port while a client connects again and again: it is
-// accepted or sent away, and never finds the port closed.
-func TestAPortIsOpenWhileAStandbyBecomesActiveAndStandsByAgain(t *testing.T) {
-	t.Parallel()
-	socket, err := standby.Listen("127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = socket.Close() })
-	address := socket.Addr().String()
-	ctx, cancel := context.WithCancel(t.Context())
-	var dials, refused atomic.Int64
-	failed := make(chan error, 1)
-	knocking := make(chan struct{})
-	go func() {
-		defer close(knocking)
-		for ctx.Err() == nil {
-			conn, err := net.DialTimeout("tcp", address, await.Patience)
-			if err != nil {
-				if ctx.Err() == nil {
-					failed <- err
-				}
-				return
-			}
-			dials.Add(1)
-			_ = conn.SetDeadline(time.Now().Add(await.Patience))
-			_, _ = conn.Write(testsupport.ConnectPacket{ID: fmt.Sprint("knock-", dials.Load())}.Packet())
-			answer := make([]byte, 4)
-			if n, _ := conn.Read(answer); n == 4 && answer[3] == packets.ConnackUseAnotherServer {
-				refused.Add(1)
-			}
-			_ = conn.Close()
-		}
-	}()
-	client, stop := (*transport.Client)(nil), serve(t, socket.Lend(), standby.Options{})
-	for round := range 10 {
-		testsupport.Eventually(t, "a client is sent away", func() bool { defer refused.Store(0); return refused.Load() > 0 })
-		active, err := server.New(server.Options{Listener: socket.Lend()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop()
-		serving, end := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() { ended <- active.Serve(serving) }()
-		if client == nil {
-			client = testsupport.Dial(t, address, transport.Options{})
-		}
-		testsupport.Eventually(t, fmt.Sprintf("the client is served in round %d", round), func() bool {
-			timely, giveUp := context.WithTimeout(ctx, await.Patience)
-			defer giveUp()
-			_, err := client.Set(timely, "k", fmt.Append(nil, round), transport.SetOptions{})
-			return err == nil // it may have noticed late that the former server is gone
-		})
-		end()
-		testsupport.MustReturn(t, ended, nil)
-		stop = serve(t, socket.Lend(), standby.Options{})
-	}
-	cancel()
-	await.Receive(knocking)
-	select {
-	case err := <-failed:
-		t.Errorf("after %d connections the port is closed: %v", dials.Load(), err)
-	default:
-	}
-	if dials.Load() < 20 {
-		t.Errorf("%d connections: nothing is tested", dials.Load())
 	}
 }

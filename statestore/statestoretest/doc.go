@@ -44,7 +44,4 @@
 // with this wall clock and counter, "@*" any version, and "@now" the store's time of day, to a
 // second, with a counter of 0. A line "drop b" ends the connection of "b" but not its session.
 // "# " begins a comment.
-//
-// Traces have the same language: [Trace] runs a script and returns it with the actual replies
-// and notifications.
 package statestoretest

@@ -4,19 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/tenurelock/tenure/resp3"
 	"github.com/tenurelock/tenure/statestore"
 )
 
-// RunJournal checks that a journal does what [statestore.Journal] says, and that a store which
-// restarts on it has its data. It calls start in each of its subtests, for a journal that is
+// RunJournal checks that a journal does what [statestore.Journal] says. It calls start in each of its subtests, for a journal that is
 // empty. The function that start returns opens that journal: first, and again each time after
 // it was closed. Both fail the test if they cannot.
 func RunJournal(t *testing.T, start func(t *testing.T) (open func() statestore.Journal)) {
@@ -31,13 +26,11 @@ var journalTests = []struct {
 	name  string
 	check func(*journalTest)
 }{
-	{"an empty journal has no records", (*journalTest).empty},
 	{"what was committed is loaded", (*journalTest).committed},
 	{"IDs and values are any bytes", (*journalTest).binary},
 	{"a journal does not keep the bytes of a batch", (*journalTest).bytesOfABatch},
 	{"an error of each ends Load", (*journalTest).errorOfEach},
 	{"a random history with restarts", (*journalTest).history},
-	{"a store restarts with its data", (*journalTest).store},
 }
 
 // journalTest is one subtest: a journal, and what it must have.
@@ -125,15 +118,11 @@ func setRecord(id, value string) statestore.Record {
 
 func goneRecord(id string) statestore.Record { return statestore.Record{ID: []byte(id)} }
 
-func (j *journalTest) empty() {
+func (j *journalTest) committed() {
 	j.reopen()
 	j.commit()
 	j.commit(nil, statestore.Group{})
-	j.end()
-}
-
-func (j *journalTest) committed() {
-	j.reopen()
+	j.reopen() // it has no records
 	j.commit(statestore.Group{setRecord("a", "1"), setRecord("b", "2")}, statestore.Group{setRecord("c", "3"), setRecord("a", "4")})
 	j.commit(statestore.Group{setRecord("b", "5"), goneRecord("b")}, statestore.Group{goneRecord("c"), setRecord("c", "6")})
 	j.commit(statestore.Group{goneRecord("never there"), setRecord("d", "7"), setRecord("d", "8")})
@@ -207,79 +196,4 @@ func (j *journalTest) history() {
 		}
 	}
 	j.end()
-}
-
-// store runs a store on the journal, and compares it with the one after a restart.
-func (j *journalTest) store() {
-	random := rand.New(rand.NewPCG(37, 2))
-	now := statestore.Instant{WallMillis: noon}
-	start := func() *statestore.Store {
-		j.Helper()
-		store, err := statestore.New(statestore.Options{Journaled: true, Strict: true, Identity: "the data"})
-		if err != nil {
-			j.Fatal(err)
-		}
-		j.current = j.open()
-		former, err := j.current.Load(j.Context(), store.Restore)
-		if err != nil {
-			j.Fatal(err)
-		}
-		first, err := store.Restored(now, former)
-		if err != nil {
-			j.Fatal(err)
-		}
-		j.commit(first)
-		store.Committed(store.Bound())
-		store.Begin(now)
-		return store
-	}
-	store := start()
-	for i := range 120 {
-		now.Elapsed += time.Millisecond
-		now.WallMillis++
-		key := fmt.Sprint("key ", random.IntN(20))
-		words := [][]string{{"SET", key, fmt.Sprint(i)}, {"SET", key, "a", "NEX", "PX", "50"}, {"DEL", key}}[random.IntN(3)]
-		timestamp, token := fmt.Sprintf("%d:0:c", now.WallMillis), fmt.Sprintf("%d:0:c", int64(noon))
-		request := statestore.Request{
-			Client: fmt.Sprint("client ", random.IntN(3)), Payload: resp3.AppendCommand(nil, words...),
-			Timestamp: &timestamp, Correlation: fmt.Append(nil, i),
-		}
-		if random.IntN(2) == 0 {
-			request.FencingToken = &token
-		}
-		_, effects := store.Apply(now, statestore.Parse(request))
-		j.commit(append(effects.Groups, store.Reserve(now))...)
-		store.Committed(store.Bound())
-	}
-	before := stateOf(j.TB, store)
-	j.close()
-	after := stateOf(j.TB, start())
-	j.close()
-	if !maps.Equal(before, after) {
-		j.Errorf("before the restart the store had\n%v\nafter it\n%v", before, after)
-	}
-	if len(before) < 10 {
-		j.Errorf("the store had only %d records", len(before))
-	}
-}
-
-// stateOf returns what a restart keeps of a store. The versions of keys with a lifetime, and the
-// bound, are new after each; replies may be left over from before.
-func stateOf(t testing.TB, store *statestore.Store) map[string]string {
-	t.Helper()
-	state := make(map[string]string)
-	for record := range store.Snapshot() {
-		item, err := record.Decode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		version := item.Version.String()
-		if item.Lifetime > 0 {
-			version = ""
-		}
-		if !slices.Contains([]statestore.Kind{statestore.KindBound, statestore.KindReply}, item.Kind) {
-			state[string(record.ID)] = fmt.Sprint(item.Kind, item.Value, version, item.Token, item.Lifetime, item.Identity)
-		}
-	}
-	return state
 }

@@ -79,7 +79,7 @@ func parseStep(text string) (step, error) {
 func parseExpectation(s step, words []word) (step, error) {
 	for _, w := range words {
 		if version, ok := strings.CutPrefix(w.text, "@"); ok && !w.quoted {
-			s.version, _, _ = strings.Cut(version, "=") // traces have the value too
+			s.version = version
 			continue
 		}
 		s.words = append(s.words, w.text)

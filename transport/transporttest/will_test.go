@@ -1,11 +1,9 @@
 package transporttest_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/transport"
@@ -77,112 +75,4 @@ func TestAWillIsExecutedWhenTheConnectionIsLostAndNotWhenItIsClosed(t *testing.T
 			})
 		})
 	}
-}
-
-func TestAClosedWillMakesRoomForAnother(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		client, conn, first := willed(t, store)
-		first.Close()
-		first.Close() // twice is as good as once
-		second, err := client.SetWill(t.Context(), "other", []byte("x"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		await.Receive(first.Lost()) // its connection was replaced
-		conn.Cut()
-		await.Receive(second.Lost())
-		conn.Restore()
-		if entry, err := client.Get(t.Context(), "k"); err != nil || !entry.Exists {
-			t.Errorf("the first will was executed: %+v, %v", entry, err)
-		}
-	})
-}
-
-func TestWatchesOutliveAWill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		client, _ := store.Client(t, "node-a", transport.ClientOptions{})
-		other, _ := store.Client(t, "node-b", transport.ClientOptions{})
-		watch, err := client.Watch("watched")
-		if err != nil {
-			t.Fatal(err)
-		}
-		await.Receive(watch.Changes())
-		if _, err := client.SetWill(t.Context(), "k", []byte("mine")); err != nil {
-			t.Fatal(err)
-		}
-		if change := await.Receive(watch.Changes()); !change.Missed {
-			t.Errorf("%+v: the gap does not show", change)
-		}
-		if _, err := other.Set(t.Context(), "watched", []byte("1"), transport.SetOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		if change := await.Receive(watch.Changes()); string(change.Value) != "1" {
-			t.Errorf("%+v", change)
-		}
-	})
-}
-
-func TestAWillWithoutAConnectionWaitsForItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := transporttest.Start(t)
-		client, conn := store.Client(t, "node-a", transport.ClientOptions{})
-		conn.Cut()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if _, err := client.SetWill(ctx, "k", []byte("mine")); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("SetWill: %v, want DeadlineExceeded", err)
-		}
-		conn.Restore()
-		if _, err := client.SetWill(t.Context(), "k", []byte("mine")); err != nil {
-			t.Errorf("another: %v", err)
-		}
-	})
-}
-
-// plain is a Conn without Wills.
-type plain struct{ transport.Conn }
-
-func (plain) SetWill(context.Context, transport.Request) (<-chan struct{}, time.Duration, error) {
-	return nil, 0, transport.ErrNoWill
-}
-
-func TestAConnThatKnowsNoWillsSaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, err := transport.NewClient(plain{transporttest.Start(t).Connect("node-a")}, transport.ClientOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer client.Close()
-		if _, err := client.SetWill(t.Context(), "k", nil); !errors.Is(err, transport.ErrNoWill) {
-			t.Errorf("SetWill: %v, want ErrNoWill", err)
-		}
-	})
-}
-
-func TestLostIsAboutThePresentConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		client, conn := transporttest.Start(t).Client(t, "node-a", transport.ClientOptions{})
-		isOver := func(lost <-chan struct{}) bool {
-			select {
-			case <-lost:
-				return true
-			default:
-				return false
-			}
-		}
-		first := client.Lost()
-		if isOver(first) {
-			t.Error("over at once")
-		}
-		conn.Cut()
-		if !isOver(first) || !isOver(client.Lost()) {
-			t.Error("not over when cut")
-		}
-		conn.Restore()
-		if isOver(client.Lost()) || !isOver(first) {
-			t.Error("the new connection and the old one are mixed up")
-		}
-	})
 }

@@ -40,7 +40,7 @@ const (
 // renew sends what a tenure sends to renew itself.
 func (c *client) renew(ctx context.Context, i int) error {
 	name := fmt.Sprintf("line-%d/active", i%renewedNames)
-	options := transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: renewedTTL, Urgent: true}
+	options := transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: renewedTTL, Binding: transport.Binding{Urgent: true}}
 	_, err := c.probe.Set(ctx, name, value, options)
 	return err
 }

@@ -152,8 +152,9 @@ func (l *tenureLocker) Renewal(ctx context.Context, held Held) (func(context.Con
 	if err != nil {
 		return nil, err
 	}
+	binding.Urgent = true
 	name, value := tenure.Name(), []byte(holder.Value)
-	options := transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: TTL, Binding: binding, Urgent: true}
+	options := transport.SetOptions{Condition: transport.IfMissingOrEqual, TTL: TTL, Binding: binding}
 	return func(ctx context.Context) error {
 		_, err := l.client.Set(ctx, name, value, options)
 		return err

@@ -27,7 +27,6 @@ type candidate struct {
 	where   string
 	member  *member.Member // of this process; nil: none
 	logger  *slog.Logger
-	failed  chan error // has room for one
 	tasks   sync.WaitGroup
 
 	mu      sync.Mutex
@@ -117,9 +116,6 @@ func (c *candidate) StandByAfter(err error) bool {
 
 // Where implements command.Candidate.
 func (c *candidate) Where() string { return c.where }
-
-// Failed implements command.Candidate.
-func (c *candidate) Failed() <-chan error { return c.failed }
 
 // Close implements command.Candidate. The member ends last: the candidate resigns through it.
 func (c *candidate) Close() error {

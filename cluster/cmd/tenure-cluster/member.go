@@ -24,9 +24,8 @@ func witnessCommand() *cobra.Command {
 servers needs it as the third member: with two, the loss of one would leave no
 majority. It has all the data, and takes part in each decision, but no client
 connects to it. A small machine is enough, if its disk keeps what it confirms.`,
-		Example: `witness --member c --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 \
-    --peer-ca ca.pem --peer-cert c.pem --peer-key c.key`,
-		Args: cobra.NoArgs,
+		Example: `witness --member c --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert c.pem --peer-key c.key`,
+		Args:    command.Arguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := flags.check(); err != nil {
 				return command.Usage(err)
@@ -89,12 +88,7 @@ It prints how to start the new member, with an empty --data. Never copy the data
 of a member, and never restore it from a backup: a member that forgot what it
 acknowledged can lose what the others rely on.`,
 		Example: `replace b https://b:2380 --data /var/lib/tenure`,
-		Args: func(_ *cobra.Command, arguments []string) error {
-			if len(arguments) != 2 {
-				return errors.New("give the name of the lost member, and the URL at which the others reach the new one, as in: replace b https://b:2380")
-			}
-			return nil
-		},
+		Args:    command.Arguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			dir, err := command.Directory(dir)
 			if err != nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cluster"
@@ -24,7 +25,13 @@ type replication struct {
 var _ command.Replication = (*replication)(nil)
 
 // Register implements command.Replication.
-func (r *replication) Register(flags *pflag.FlagSet) {
+func (r *replication) Register(cmd *cobra.Command) {
+	cmd.Long += "\n\n" + r.help()
+	cmd.Example += "\n" + r.examples()
+	r.registerFlags(cmd.Flags())
+}
+
+func (r *replication) registerFlags(flags *pflag.FlagSet) {
 	r.etcd.register(flags)
 	if r.member != nil {
 		r.member.register(flags)
@@ -67,8 +74,8 @@ func (r *replication) Chosen() (bool, error) {
 // KeepsData implements command.Replication.
 func (r *replication) KeepsData() bool { return r.member != nil && r.member.name != "" }
 
-// Help implements command.Replication.
-func (r *replication) Help() string {
+// help is for --help of the command.
+func (r *replication) help() string {
 	help := `With --etcd the data is in etcd, and any number of processes share it: one is
 active, and the others stand by. When the active one is gone, another takes over
 with all keys, leases and fences: at once after a clean end, and after --etcd-ttl
@@ -90,14 +97,13 @@ connections between members need TLS (--peer-ca, --peer-cert, --peer-key),
 unless the URLs of --cluster are http. docs/pair.md shows it step by step.`
 }
 
-// Examples implements command.Replication.
-func (r *replication) Examples() string {
+// examples are for --help of the command.
+func (r *replication) examples() string {
 	if r.member == nil {
 		return "attach mqtt://localhost:1883 --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem"
 	}
 	return `serve --etcd https://a:2379,https://b:2379,https://c:2379 --etcd-ca ca.pem
-serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 \
-    --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
+serve --member a --cluster a=https://a:2380,b=https://b:2380,c=https://c:2380 --peer-ca ca.pem --peer-cert a.pem --peer-key a.key`
 }
 
 // Start implements command.Replication.
@@ -105,7 +111,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 	options := cluster.Options{
 		Address: settings.Address, TTL: r.etcd.ttl, Standing: r.etcd.standing, Logger: settings.Logger,
 	}
-	c := &candidate{logger: settings.Logger, failed: make(chan error, 1)}
+	c := &candidate{logger: settings.Logger}
 	if r.KeepsData() {
 		m, where, err := r.member.start(settings.Dir, settings.Logger, settings.Flush)
 		if err != nil {
@@ -116,7 +122,7 @@ func (r *replication) Start(_ context.Context, settings command.ReplicaSettings)
 		c.tasks.Go(func() {
 			<-m.Done()
 			if err := m.Err(); err != nil {
-				c.failed <- err
+				settings.Fail(err)
 			}
 		})
 	} else {

@@ -37,7 +37,7 @@ func TestTimesThatMakeNoSenseAreRefusedAtOnce(t *testing.T) {
 	} {
 		r := &replication{member: new(memberFlags)}
 		flags := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-		r.Register(flags)
+		r.registerFlags(flags)
 		if err := flags.Parse(test.flags); err != nil {
 			t.Fatal(err)
 		}

@@ -5,89 +5,60 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
+	"net"
 	"net/url"
 	"path/filepath"
 	"strings"
 	"sync"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
-	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/contrib/tenurews"
 	"github.com/tenurelock/tenure/internal/mqtt"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/server/attach"
+	"github.com/tenurelock/tenure/server/standby"
+	"github.com/tenurelock/tenure/statestore"
 )
 
-// attachSettings are the flags of attach.
-type attachSettings struct {
+// attachFlags are the flags of attach.
+type attachFlags struct {
 	credentials
-	store       storeFlags
-	broker      string // in place of the argument
-	maxClients  int
-	admin       adminFlags
-	replication Replication // nil: there is none
+	store      storeFlags
+	broker     string // in place of the argument
+	maxClients int
 }
 
 // attachCommand returns the command attach, with replication unless that is nil.
 func attachCommand(replication Replication) *cobra.Command {
-	s := attachSettings{replication: replication}
+	s := attachFlags{store: storeFlags{replication: replication}}
 	attach := &cobra.Command{
 		Use:   "attach URL",
 		Short: "Run a state store on an MQTT broker that runs already, until interrupted",
-		Long: `Run a state store as a client of the MQTT 5 broker at a URL, until SIGINT or
-SIGTERM. The URL is mqtt://host:1883, or mqtts://host:8883 for TLS, or
-ws://host/mqtt or wss://host/mqtt for WebSocket.
+		Long: `Run a state store as a client of the MQTT 5 broker at a URL: mqtt://host:1883,
+mqtts://host:8883 for TLS, ws://host/mqtt or wss://host/mqtt. One broker has one store.
+docs/attach.md says which rules the broker needs, and how long its queues must be.
 
-The store does not learn which user sent a request, so users and rules are the
-broker's; docs/attach.md says which it needs, and how long its queues must be. One
-broker has one store: the command ends with an error when another one answers.
-SIGHUP does not stop a store.
-
-` + dataHelp + `
-By default each broker has a directory of its own. If another store has answered on
-the broker since, begin with an empty one, and with --hold-off.
-
-` + adminHelp + "\n\n" + strictHelp,
-		Example: `attach mqtt://localhost:1883
-attach mqtt://localhost:1883 --data /var/lib/tenure
-attach mqtt://localhost:1883 --memory --hold-off 10s   # the longest TTL of the leases in use
-attach mqtts://broker:8883 --username store --password-file secret
-attach mqtts://broker:8883 --tls-ca ca.pem --tls-cert store.pem --tls-key store.key`,
-		Args: oneURL,
+` + storeHelp,
+		Example: "attach mqtts://broker:8883 --username store --password-file secret",
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if len(arguments) > 0 {
 				s.broker = arguments[0]
 			}
 			if s.broker == "" {
-				return usage(errors.New("give the URL of the broker, like mqtt://localhost:1883"))
+				return usagef("give the URL of the broker, like mqtt://localhost:1883")
 			}
-			return s.run(cmd)
+			return s.store.run(cmd, "attach", s.prepare)
 		},
 	}
-	addReplication(attach, replication)
-	s.register(attach.Flags())
-	return attach
-}
-
-// register adds the flags.
-func (s *attachSettings) register(flags *pflag.FlagSet) {
-	s.store.register(flags, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
-	s.admin.register(flags)
-	flags.StringVar(&s.broker, "broker", "", "the URL, where no argument gives it: for TENURE_BROKER and the file of --config")
+	flags := attach.Flags()
+	s.store.register(attach, "no limit", filepath.Join(attachFolder, "HOST_PORT"))
 	s.credentials.register(flags)
-	flags.IntVar(&s.maxClients, "max-clients", 0, "for how many clients the store remembers requests and watches; 0 means 10000")
-}
-
-// oneURL accepts one argument at most. It does not quote them: a URL may have a password.
-func oneURL(_ *cobra.Command, arguments []string) error {
-	if len(arguments) > 1 {
-		return fmt.Errorf("give one URL, not %d arguments: one store serves one broker", len(arguments))
-	}
-	return nil
+	flags.StringVar(&s.broker, "broker", "", "the URL, for TENURE_BROKER and the file of --config")
+	flags.IntVar(&s.maxClients, "max-clients", 0, "clients that the store remembers; 0 means 10000")
+	return attach
 }
 
 // attachFolder is where attach keeps its data by default, in the user's directory for state, with
@@ -99,125 +70,87 @@ var attachFolder = filepath.Join(serveFolder, "attach")
 func brokerFolder(broker string) (string, error) {
 	address, err := mqtt.ParseAddress(broker)
 	if err != nil {
-		return "", usage(err)
+		return "", err
 	}
 	name := url.QueryEscape(strings.ToLower(address.Hostname())) + "_" + address.Port()
 	return filepath.Join(attachFolder, name+url.QueryEscape(strings.TrimSuffix(address.Path, "/"))), nil
 }
 
-func (s *attachSettings) run(cmd *cobra.Command) (err error) {
-	process, stop := startProcess(cmd, slog.LevelInfo) // a probe that takes seconds says so
-	defer stop()
-	if err := s.store.check(); err != nil {
-		return err
-	}
+// prepare reads the files that flags name.
+func (s *attachFlags) prepare(cmd *cobra.Command, process *process) (run storeRun, err error) {
 	options, err := s.options()
 	if err != nil {
-		return usage(err)
+		return run, err
 	}
 	options.Logger = process.logger
-	stopPage, err := s.admin.start(cmd, process, "attach")
-	if err != nil {
-		return err
+	if run.folder, err = brokerFolder(s.broker); err != nil {
+		return run, err
 	}
-	defer stopPage()
-	replicated, err := isReplicated(s.replication)
-	if err != nil {
-		return err
-	}
-	if replicated {
-		return s.serveReplicated(cmd, process, options)
-	}
-	folder, err := brokerFolder(s.broker)
-	if err != nil {
-		return err
-	}
-	data, where, err := s.store.data.open(folder, process.logger)
-	if err != nil {
-		return err
-	}
-	if data != nil {
-		defer closeJournal(data, &err)
-		options.Journal = data
-	}
-	err = s.serve(cmd, process, where, options)
-	if errors.Is(err, attach.ErrAnotherStore) {
-		return fmt.Errorf("%w; one broker has one store", err)
-	}
-	if errors.Is(err, attach.ErrStaleData) {
-		return fmt.Errorf("%w. The data is in %s: move it away, or give another directory with --data, and give --hold-off", err, where)
-	}
-	if err != nil {
-		return err
-	}
-	return sayStopped(cmd)
-}
-
-// serve runs one store, with its data in the place that where names, until the command is
-// interrupted or the store cannot go on.
-func (s *attachSettings) serve(cmd *cobra.Command, process *process, where string, options attach.Options) error {
-	store, err := attach.Open(cmd.Context(), s.broker, options)
-	switch {
-	case err != nil && cmd.Context().Err() != nil:
-		return nil // interrupted while the data was loaded
-	case err != nil:
-		return err
-	}
-	monitored := &monitoredStore{
-		Store:   store,
-		process: process,
-		where:   where,
-		broker:  s.broker,
-		onReady: func() {
-			process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, where))
-			s.store.warnOfMemory(process.logger)
-		},
+	run.replicate = func() error {
+		options.Shared = true
+		settings := ReplicaSettings{PacketSize: options.MaxPacketSize}
+		return s.store.campaign(cmd, process, run, settings, s.broker, new(standby.Replica))
 	}
 	// SIGHUP reloads nothing: the certificate is read for each connection anyway.
-	return process.run(cmd.Context(), nil, monitored.Serve)
-}
-
-// monitoredStore is an attached store that says when it answers.
-type monitoredStore struct {
-	*attach.Store
-	process       *process
-	broker, where string
-	onReady       func()
-}
-
-// Serve serves until ctx ends.
-func (m *monitoredStore) Serve(ctx context.Context) error {
-	working, cancel := context.WithCancel(ctx)
-	node := m.process.node
-	node.Describe(m.broker, m.where)
-	node.Serve(admin.Store{
-		Identity: m.Identity(), State: m.State, Attached: m.Stats,
-		Usage: func() server.Usage { return server.Usage{Store: m.Usage()} },
-	})
-	var tasks sync.WaitGroup
-	tasks.Go(func() { memory.Release(working) })
-	tasks.Go(func() {
-		select {
-		case <-m.Ready():
-			m.onReady()
-		case <-working.Done():
+	run.open = func(ctx context.Context, where string, journal statestore.Journal, _ net.Listener) (standby.Store, error) {
+		options := options
+		options.Journal = journal
+		store, err := attach.Open(ctx, s.broker, options)
+		if err != nil {
+			return nil, err
 		}
+		return servedStore(func(ctx context.Context) error {
+			working, cancel := context.WithCancel(ctx)
+			var tasks sync.WaitGroup
+			tasks.Go(func() { s.announce(working, cmd, process, store, where) })
+			err := store.Serve(ctx)
+			cancel()
+			tasks.Wait()
+			return explainAttach(err, where)
+		}), nil
+	}
+	return run, nil
+}
+
+// A servedStore is a store that is a function.
+type servedStore func(context.Context) error
+
+// Serve implements standby.Store.
+func (s servedStore) Serve(ctx context.Context) error { return s(ctx) }
+
+// announce says when a store answers, unless ctx ends before.
+func (s *attachFlags) announce(
+	ctx context.Context, cmd *cobra.Command, process *process, store *attach.Store, where string,
+) {
+	process.node.Describe(s.broker, where)
+	process.node.Serve(admin.Store{
+		Identity: store.Identity(), State: store.State, Attached: store.Stats,
+		Usage: func() server.Usage { return server.Usage{Store: store.Usage()} },
 	})
-	err := m.Store.Serve(ctx)
-	cancel()
-	tasks.Wait()
+	select {
+	case <-store.Ready():
+		process.ready(cmd, fmt.Sprintf("attached to %s with data in %s", s.broker, where))
+		s.store.warnOfMemory(process.logger)
+	case <-ctx.Done():
+	}
+}
+
+// explainAttach adds to why a store ended what to do about it.
+func explainAttach(err error, where string) error {
+	switch {
+	case errors.Is(err, attach.ErrAnotherStore):
+		return fmt.Errorf("%w; one broker has one store", err)
+	case errors.Is(err, attach.ErrStaleData):
+		return fmt.Errorf("%w. The data is in %s: move it away, or give another --data, and give --hold-off", err, where)
+	}
 	return err
 }
 
 // options reads the files that flags name, and returns the options of the store.
-func (s *attachSettings) options() (attach.Options, error) {
-	options := attach.Options{
-		Username:   s.username,
-		WebSocket:  tenurews.Upgrade,
-		Store:      s.store.options(),
-		MaxClients: s.maxClients,
+func (s *attachFlags) options() (options attach.Options, err error) {
+	options = attach.Options{
+		Username: s.username, WebSocket: tenurews.Upgrade, Store: s.store.options(), MaxClients: s.maxClients,
 	}
-	var err error
 	if s.passwordFile != "" {
 		if options.Password, err = mqtt.ReadSecret(s.passwordFile); err != nil {
 			return options, fmt.Errorf("--password-file: %w", err)
@@ -225,9 +158,6 @@ func (s *attachSettings) options() (attach.Options, error) {
 	}
 	var certificate func() (*tls.Certificate, error)
 	if s.certificate.given() {
-		if err := s.certificate.check(); err != nil {
-			return options, usage(err)
-		}
 		certificate = s.certificate.read
 	}
 	options.TLS, err = ClientTLS("--tls-ca", s.ca, certificate)

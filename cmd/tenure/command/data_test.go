@@ -1,66 +1,29 @@
 package command
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/internal/mosquitto"
-	"github.com/tenurelock/tenure/internal/testprocess"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server/journal"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// A test that starts a store without --memory and without a directory of its own would write to
-// the user's. Here the default cannot be made, so that such a test fails.
-func TestMain(m *testing.M) {
-	_ = os.Unsetenv("STATE_DIRECTORY")
-	_ = os.Setenv("XDG_STATE_HOME", filepath.Join(os.DevNull, "give-a-test-its-own-directory"))
-	status := testprocess.Run(m)
-	built.Remove()
-	os.Exit(status)
-}
-
-// where returns what the first line of a command says after "with data in ".
-func where(t *testing.T, cmd *exec.Cmd, ready string) string {
-	t.Helper()
-	pipe, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = await.Result(cmd.Wait)
-	})
-	line, err := bufio.NewReader(pipe).ReadString('\n')
-	if err != nil || !strings.HasPrefix(line, ready) {
-		t.Fatalf("first line %q, %v", line, err)
-	}
-	_, where, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " with data in ")
-	return where
-}
-
 func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 	t.Parallel()
-	path := build(t)
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
 	state := map[string]string{"linux": in("home/.local/state"), "darwin": in("home/Library/Application Support"), "windows": in("local")}[runtime.GOOS]
@@ -88,17 +51,17 @@ func TestInvariant60TheFirstLineSaysWhereTheDataIs(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			var ready string
 			if test.arguments[0] == "serve" {
-				test.arguments, ready = append(test.arguments, "--addr", "127.0.0.1:0"), "listening on mqtt://127.0.0.1:"
+				test.arguments, ready = append(test.arguments, "--addr", "127.0.0.1:0"), `listening on mqtt://127\.0\.0\.1:\d+`
 			} else {
 				broker := mosquitto.Start(t, "").Address
 				_, port, _ := strings.Cut(broker, ":")
 				test.want = strings.ReplaceAll(test.want, "PORT", port)
-				test.arguments, ready = append(test.arguments, "mqtt://"+broker), "attached to mqtt://"+broker
+				test.arguments, ready = append(test.arguments, "mqtt://"+broker), "attached to mqtt://"+regexp.QuoteMeta(broker)
 			}
-			cmd := exec.Command(path, test.arguments...)
+			cmd := exec.Command(built.Path(t), test.arguments...)
 			cmd.Env = append(os.Environ(), environment...)
 			cmd.Env = append(cmd.Env, test.environment...)
-			if got := where(t, cmd, ready); got != test.want {
+			if got := start(t, cmd).mustPrint(ready + " with data in (.*)"); got != test.want {
 				t.Errorf("the data is in %q, want %q", got, test.want)
 			}
 			if test.want == inMemory {
@@ -134,149 +97,37 @@ func TestABrokerHasOneFolderForItsData(t *testing.T) {
 	}
 }
 
-func TestAStoreRefusesADirectoryThatItCannotUseAndNamesTheCure(t *testing.T) {
-	t.Parallel()
-	path, dir := build(t), t.TempDir()
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	newcomer := filepath.Join(dir, "newcomer") // a member of etcd that has not found the others
-	if err := errors.Join(os.MkdirAll(filepath.Join(newcomer, "member"), 0o700),
-		os.WriteFile(filepath.Join(newcomer, "member", "name"), []byte("a"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
-	inUse := filepath.Join(dir, "in-use")
-	holder := exec.Command(path, "serve", "--addr", "127.0.0.1:0", "--data", inUse)
-	launch(t, holder, "listening on ")
-	for _, test := range []struct {
-		name        string
-		environment []string
-		arguments   []string
-		code        int
-		want        string
-	}{
-		{"kept and not kept", nil, []string{"--memory", "--data", dir}, exitUsage, "give one of them"},
-		{"an empty name", nil, []string{"--data", ""}, exitUsage, "--data is empty"},
-		{"a user without a directory", []string{"HOME=", "LocalAppData=", "XDG_STATE_HOME="}, nil, exitUsage, "give --data, or --memory to keep nothing"},
-		{"a file", nil, []string{"--data", file}, exitUsage, file},
-		{"a directory in a file", nil, []string{"--data", filepath.Join(file, "below")}, exitUsage, filepath.Join(file, "below")},
-		{"a directory of a member of etcd", nil, []string{"--data", newcomer}, exitUsage, "has a member of etcd"},
-		{"a directory that another store uses", nil, []string{"--data", inUse}, exitFailure, fmt.Sprint(holder.Process.Pid)},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			cmd := exec.Command(path, append([]string{"serve", "--addr", "127.0.0.1:0"}, test.arguments...)...)
-			cmd.Env = append(os.Environ(), test.environment...)
-			out, err := cmd.CombinedOutput()
-			if err == nil || cmd.ProcessState.ExitCode() != test.code || !strings.Contains(string(out), test.want) || strings.Count(string(out), "\n") != 1 {
-				t.Errorf("%v, want exit status %d, and a line with %q, in\n%s", err, test.code, test.want, out)
-			}
-		})
-	}
-}
-
 func TestAnInterruptWhileTheDataIsLoadedEndsTheStoreAtOnce(t *testing.T) {
-	dir := emptyData(t)
 	ctx, interrupt := context.WithCancel(t.Context())
 	interrupt()
-	root := Program{Name: "tenure"}.Command()
-	var stdout strings.Builder
-	root.SetOut(&stdout)
-	root.SetErr(io.Discard)
-	root.SetArgs([]string{"serve", "--addr", "127.0.0.1:0", "--data", dir})
-	if err := root.ExecuteContext(ctx); err != nil || stdout.String() != "stopped\n" {
-		t.Errorf("%v, said %q", err, stdout.String())
+	if got := invokeWith(t, ctx, "", "serve", "--addr", "127.0.0.1:0", "--data", emptyData(t)); got.code != 0 || got.stdout != "stopped\n" {
+		t.Errorf("%+v", got)
 	}
-}
-
-// A durableStore is a store with its data in a directory, at an address that it keeps: tenure
-// serve, or tenure attach if there is a broker.
-type durableStore struct {
-	t             *testing.T
-	path, dir     string
-	broker        string
-	address, host string
-	cmd           *exec.Cmd
-	stdout        *bufio.Scanner
-}
-
-func startDurable(t *testing.T) *durableStore {
-	t.Helper()
-	s := &durableStore{t: t, path: build(t), dir: filepath.Join(t.TempDir(), "data"), host: "127.0.0.1:0"}
-	s.start()
-	return s
-}
-
-func (s *durableStore) start(flags ...string) {
-	s.t.Helper()
-	if s.broker != "" {
-		s.cmd = exec.Command(s.path, append([]string{"attach", s.broker, "--data", s.dir}, flags...)...)
-		s.address, s.stdout = launch(s.t, s.cmd, "attached to ")
-		return
-	}
-	s.cmd = exec.Command(s.path, append([]string{"serve", "--addr", s.host, "--data", s.dir}, flags...)...)
-	s.address, s.stdout = launch(s.t, s.cmd, "listening on ")
-	s.host = strings.TrimPrefix(s.address, "mqtt://")
-}
-
-// end sends a signal and waits for the end of the process.
-func (s *durableStore) end(signal os.Signal) error {
-	s.t.Helper()
-	if err := s.cmd.Process.Signal(signal); err != nil {
-		s.t.Fatal(err)
-	}
-	for s.stdout.Scan() {
-	}
-	return await.Result(s.cmd.Wait)
-}
-
-func (s *durableStore) dial(ctx context.Context) *transport.Client {
-	s.t.Helper()
-	client, err := transport.Dial(ctx, s.address, transport.Options{})
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { _ = client.Close() })
-	return client
 }
 
 func TestAValueAFenceAndALeaseSurviveTheEndOfTheStore(t *testing.T) {
 	t.Parallel()
-	path := build(t)
 	for _, test := range []struct {
 		name     string
 		attached bool
 		signal   os.Signal
-	}{
-		{"a server, killed", false, os.Kill},
-		{"a server, stopped", false, syscall.SIGTERM},
-		{"an attached store, killed", true, os.Kill},
-		{"an attached store, stopped", true, syscall.SIGTERM},
-	} {
+	}{{"a server, killed", false, os.Kill}, {"a server, stopped", false, syscall.SIGTERM}, {"an attached store, killed", true, os.Kill}} {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 			defer cancel()
-			s := &durableStore{t: t, path: path, dir: filepath.Join(t.TempDir(), "data"), host: "127.0.0.1:0"}
+			arguments := []string{"serve", "--addr", "127.0.0.1:0"}
 			if test.attached {
-				s.broker = "mqtt://" + mosquitto.Start(t, "").Address
+				arguments = []string{"attach", "mqtt://" + mosquitto.Start(t, "").Address}
 			}
-			s.start()
-			client := s.dial(ctx)
-			version, err := client.Set(ctx, "k", []byte("v\x00\xff"), transport.SetOptions{})
-			if err != nil {
-				t.Fatal(err)
+			arguments = append(arguments, "--data", filepath.Join(t.TempDir(), "data"))
+			store := begin(t, arguments...)
+			address := store.mustPrint(`(?:listening on|attached to) (\S+) .*`)
+			if !test.attached {
+				arguments[2] = strings.TrimPrefix(address, "mqtt://") // again
 			}
-			active := func(client *transport.Client) *lease.Lease {
-				l, err := lease.New(client, "press-7/active", lease.Options{TTL: time.Minute})
-				if err != nil {
-					t.Fatal(err)
-				}
-				return l
-			}
-			earlier, err := active(client).Acquire(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			client := dialTest(t, address, "holder")
+			version := mustSet(t, client, "k", "v\x00\xff")
+			earlier := acquireAs(t, client, "press-7/active")
 			old, err := earlier.Token()
 			if err != nil {
 				t.Fatal(err)
@@ -284,235 +135,129 @@ func TestAValueAFenceAndALeaseSurviveTheEndOfTheStore(t *testing.T) {
 			if err := earlier.Release(ctx); err != nil {
 				t.Fatal(err)
 			}
-			tenure, err := active(client).Acquire(ctx)
+			held := acquireAs(t, client, "press-7/active")
+			token, err := held.Token()
 			if err != nil {
 				t.Fatal(err)
 			}
-			token, err := tenure.Token()
-			if err != nil {
+			guard := func(client *transport.Client, value string, token transport.SetOptions) error {
+				_, err := client.Set(ctx, "setpoint", []byte(value), token)
+				return err
+			}
+			if err := guard(client, "1", transport.SetOptions{FencingToken: token}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := client.Set(ctx, "setpoint", []byte("1"), transport.SetOptions{FencingToken: token}); err != nil {
-				t.Fatal(err)
-			}
-
-			if err := s.end(test.signal); (err == nil) != (test.signal == syscall.SIGTERM) {
+			store.signal(test.signal)
+			store.rest()
+			if err := await.Result(store.cmd.Wait); (err == nil) != (test.signal == syscall.SIGTERM) {
 				t.Errorf("the store ended with %v", err)
 			}
-			s.start()
+			begin(t, arguments...).mustPrint(`(?:listening on|attached to) (\S+) .*`)
 
-			other := s.dial(ctx)
+			other := dialTest(t, address, "other")
 			entry, err := other.Get(ctx, "k")
 			if err != nil || string(entry.Value) != "v\x00\xff" || entry.Version != version {
 				t.Errorf("the key is %+v, %v, want version %v", entry, err, version)
 			}
-			if _, err := other.Set(ctx, "setpoint", []byte("0"), transport.SetOptions{FencingToken: old}); !errors.Is(err, transport.ErrFencingTokenLower) {
+			if err := guard(other, "0", transport.SetOptions{FencingToken: old}); !errors.Is(err, transport.ErrFencingTokenLower) {
 				t.Errorf("a write with the token of an earlier tenure: %v, want ErrFencingTokenLower", err)
 			}
-			if _, err := active(other).TryAcquire(ctx); !errors.Is(err, lease.ErrHeld) {
-				t.Errorf("the lease of a holder that lives: %v, want ErrHeld", err)
+			if got := tenure(t, "", nil, "lock", "--wait", "0", "--broker", address, "press-7/active", "--", "true"); got.code != exitHeld {
+				t.Errorf("the lease of a holder that lives: %+v", got)
 			}
-			if later, err := other.Set(ctx, "new", nil, transport.SetOptions{}); err != nil || later.Compare(version) <= 0 {
-				t.Errorf("a later version is %v, %v, not above %v", later, err, version)
+			if later := mustSet(t, other, "new", ""); later.Compare(version) <= 0 {
+				t.Errorf("a later version is %v, not above %v", later, version)
 			}
 			// The holder's own client connects again, and notices nothing else.
-			_, err = client.Set(ctx, "setpoint", []byte("2"), transport.SetOptions{FencingToken: token})
+			err = guard(client, "2", transport.SetOptions{FencingToken: token})
 			for (errors.Is(err, transport.ErrOutcomeUnknown) || errors.Is(err, transport.ErrNoStore)) && ctx.Err() == nil {
-				_, err = client.Set(ctx, "setpoint", []byte("2"), transport.SetOptions{FencingToken: token})
+				err = guard(client, "2", transport.SetOptions{FencingToken: token})
 			}
 			if err != nil {
 				t.Errorf("a write of the holder: %v", err)
 			}
-			if now, err := tenure.Token(); err != nil || now != token {
+			if now, err := held.Token(); err != nil || now != token {
 				t.Errorf("the tenure has token %v, %v, want %v", now, err, token)
-			}
-			if err := tenure.Release(ctx); err != nil {
-				t.Error(err)
 			}
 		})
 	}
-}
-
-// output runs a command of tenure, which must succeed.
-func (s *durableStore) output(arguments ...string) string {
-	s.t.Helper()
-	cmd := exec.Command(s.path, arguments...)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil || stderr.Len() > 0 {
-		s.t.Fatalf("%q: %v, standard error %q", arguments, err, stderr.String())
-	}
-	return string(out)
-}
-
-// A report is what --json prints, as far as the tests need it.
-type report struct {
-	File     string `json:"file"`
-	Online   bool   `json:"online"`
-	Keys     int    `json:"keys"`
-	Identity string `json:"identity"`
-}
-
-func (s *durableStore) report(arguments ...string) (got report) {
-	s.t.Helper()
-	out := s.output(append(arguments, "--json")...)
-	if err := json.Unmarshal([]byte(out), &got); err != nil {
-		s.t.Fatalf("%v in\n%s", err, out)
-	}
-	return got
 }
 
 func TestTheDataOfAStoreIsCheckedBackedUpRestoredAndExported(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	s := startDurable(t)
-	client := s.dial(ctx)
-	for key, value := range map[string]string{"press-7/setpoint": "42", "\x00\xff": "\xfe"} {
-		if _, err := client.Set(ctx, key, []byte(value), transport.SetOptions{}); err != nil {
+	dir, file := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "backup")
+	store := begin(t, "serve", "--addr", "127.0.0.1:0", "--data", dir)
+	address := store.mustPrint(`listening on (\S+) .*`)
+	client := dialTest(t, address, "writer")
+	mustSet(t, client, "press-7/setpoint", "42")
+	mustSet(t, client, "\x00\xff", "\xfe")
+	output := func(arguments ...string) string {
+		t.Helper()
+		got := invoke(t, "", arguments...)
+		if got.code != 0 || got.stderr != "" {
+			t.Fatalf("%q: %+v", arguments, got)
+		}
+		return got.stdout
+	}
+	report := func(arguments ...string) (report journal.Report) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(output(append(arguments, "--json")...)), &report); err != nil {
 			t.Fatal(err)
 		}
+		return report
 	}
-	file := filepath.Join(t.TempDir(), "backup")
-
-	checked := s.report("check", s.dir)
+	checked := report("check", dir)
 	if !checked.Online || checked.Keys != 2 || checked.Identity == "" {
 		t.Errorf("check of the data of a running store: %+v", checked)
 	}
-	if out := s.output("backup", s.dir, file); !strings.HasPrefix(out, file+" is a sound backup (a store is running on it)\n") {
+	if out := output("backup", dir, file); !strings.HasPrefix(out, file+" is a sound backup (a store is running on it)\n") {
 		t.Errorf("backup said\n%s", out)
 	}
-	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 && runtime.GOOS != "windows" {
-		t.Errorf("the backup: %v, %v, want mode 600", info, err)
-	}
-	for _, source := range []string{s.dir, file} {
-		lines := strings.Split(strings.TrimSpace(s.output("export", source)), "\n")
-		var keys []string
-		for _, line := range lines {
-			var record struct {
-				Kind, Key, Value string
-				KeyBase64        []byte `json:"keyBase64"`
-				ValueBase64      []byte `json:"valueBase64"`
-			}
-			if err := json.Unmarshal([]byte(line), &record); err != nil {
-				t.Fatalf("%v in %q", err, line)
-			}
-			var fields map[string]any
-			_ = json.Unmarshal([]byte(line), &fields) // it was read above
-			for field := range fields {
-				if !camelCase.MatchString(field) {
-					t.Errorf("%q in %s, want camelCase as in all JSON", field, line)
-				}
-			}
-			if record.Kind == "key" {
-				keys = append(keys, record.Key+string(record.KeyBase64)+"="+record.Value+string(record.ValueBase64))
+	for _, source := range []string{dir, file} {
+		exported := output("export", source)
+		for _, want := range []string{`"kind":"key","key":"press-7/setpoint","value":"42"`, `"kind":"key","keyBase64":"AP8=","valueBase64":"/g=="`} {
+			if !strings.Contains(exported, want) {
+				t.Errorf("the export of %s has no %s:\n%s", source, want, exported)
 			}
 		}
-		if got := strings.Join(keys, " "); got != "\x00\xff=\xfe press-7/setpoint=42" && got != "press-7/setpoint=42 \x00\xff=\xfe" {
-			t.Errorf("the export of %s has the keys %q", source, got)
-		}
 	}
-
-	last, err := client.Set(ctx, "press-7/setpoint", []byte("lost with the disk"), transport.SetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := lease.New(client, "press-7/active", lease.Options{TTL: time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tenure, err := l.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.end(os.Kill); err == nil {
-		t.Error("a killed server ended without an error")
-	}
-	lost := s.dir
-	if out := s.output("check", lost); !strings.HasPrefix(out, filepath.Join(lost, "")) || !strings.Contains(out, " is sound\n") {
+	last := mustSet(t, client, "press-7/setpoint", "lost with the disk")
+	tenure := acquireAs(t, client, "press-7/active")
+	store.mustEndAfter(os.Kill, 137)
+	if out := output("check", dir); !strings.Contains(out, " is sound\n") {
 		t.Errorf("check of the data of a killed store said\n%s", out)
 	}
-
-	s.dir = filepath.Join(t.TempDir(), "restored", "data")
-	if got := s.report("restore", file, s.dir); got.Keys != 2 || got.Identity == checked.Identity || got.Identity == "" {
+	if got := invoke(t, "", "restore", file, dir); got.code != exitFailure || !strings.Contains(got.stderr, "it exists already") {
+		t.Errorf("over data: %+v", got)
+	}
+	restored := filepath.Join(t.TempDir(), "restored", "data")
+	if got := report("restore", file, restored); got.Keys != 2 || got.Identity == checked.Identity || got.Identity == "" {
 		t.Errorf("restore: %+v, want another identity than %q", got, checked.Identity)
 	}
-	s.start()
-	entry, err := s.dial(ctx).Get(ctx, "press-7/setpoint")
-	if err != nil || string(entry.Value) != "42" {
+	begin(t, "serve", "--addr", strings.TrimPrefix(address, "mqtt://"), "--data", restored).mustPrint("listening on .*")
+	other := dialTest(t, address, "other")
+	if entry, err := other.Get(ctx, "press-7/setpoint"); err != nil || string(entry.Value) != "42" {
 		t.Errorf("restored: %+v, %v", entry, err)
 	}
-	if later, err := s.dial(ctx).Set(ctx, "press-7/setpoint", []byte("43"), transport.SetOptions{}); err != nil || later.Compare(last) <= 0 {
-		t.Errorf("after the restore a version is %v, %v, want above %v, which was lost", later, err, last)
+	if later := mustSet(t, other, "press-7/setpoint", "43"); later.Compare(last) <= 0 {
+		t.Errorf("after the restore a version is %v, want above %v, which was lost", later, last)
 	}
-	select {
-	case <-tenure.Context().Done():
-		if cause := context.Cause(tenure.Context()); !errors.Is(cause, lease.ErrStoreReplaced) {
-			t.Errorf("the tenure of the lost data ended with %v", cause)
-		}
-	case <-ctx.Done():
-		t.Error("the tenure of the lost data goes on")
+	await.Receive(tenure.Context().Done())
+	if cause := context.Cause(tenure.Context()); !errors.Is(cause, lease.ErrStoreReplaced) {
+		t.Errorf("the tenure of the lost data ended with %v", cause)
 	}
 }
 
-func TestCommandsRefuseWhatTheyCannotUseAndNameTheCure(t *testing.T) {
-	s := startDurable(t)
-	if err := s.end(os.Interrupt); err != nil {
-		t.Fatal(err)
+func TestADirectoryThatAnotherStoreUsesIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	holder := begin(t, "serve", "--addr", "127.0.0.1:0", "--data", dir)
+	holder.mustPrint("listening on .*")
+	got := tenure(t, "", nil, "serve", "--addr", "127.0.0.1:0", "--data", dir)
+	if got.code != exitFailure || !strings.Contains(got.stderr, fmt.Sprint(holder.cmd.Process.Pid)) {
+		t.Errorf("%+v", got)
 	}
-	dir := t.TempDir()
-	in := func(name string) string { return filepath.Join(dir, name) }
-	backup, garbage, cut, damaged := in("backup"), in("garbage"), in("cut"), t.TempDir()
-	s.output("backup", s.dir, backup)
-	content, err := os.ReadFile(backup)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, content := range map[string][]byte{garbage: []byte(strings.Repeat("garbage", 10_000)), cut: content[:len(content)/2],
-		filepath.Join(damaged, "tenure.log"): content[:len(content)/2]} {
-		if err := os.WriteFile(name, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, test := range []struct {
-		name      string
-		arguments []string
-		code      int
-		want      string
-	}{
-		{"no directory", []string{"check"}, exitUsage, "give the directory of the data, or the file of a backup: tenure check DIR"},
-		{"an empty argument", []string{"check", ""}, exitUsage, "an argument is empty"},
-		{"two directories", []string{"check", dir, dir}, exitUsage, "one argument too many"},
-		{"no file", []string{"backup", s.dir}, exitUsage, "give the file for the backup: tenure backup DIR FILE"},
-		{"no directory for the restore", []string{"restore", backup}, exitUsage, "give the directory for the data: tenure restore FILE DIR"},
-		{"nothing to export", []string{"export"}, exitUsage, "give the directory of the data"},
-		{"a directory that is not there", []string{"check", in("no")}, exitUsage, in("no")},
-		{"a backup of what is not there", []string{"backup", in("no"), in("new")}, exitUsage, in("no")},
-		{"a backup of a backup", []string{"backup", backup, in("new")}, exitUsage, "give a directory"},
-		{"an export of what is not there", []string{"export", in("no")}, exitUsage, in("no")},
-		{"a directory without data", []string{"check", dir}, exitUsage, "give the directory of a durable store"},
-		{"an export of a directory without data", []string{"export", dir}, exitUsage, "give the directory of a durable store"},
-		{"a file of another program", []string{"check", garbage}, exitFailure, garbage},
-		{"half of a journal", []string{"check", damaged}, exitFailure, "; stop the store, and restore a backup into an empty directory"},
-		{"half of a journal to export", []string{"export", damaged}, exitFailure, `; stop the store, and restore a backup`},
-		{"half of a backup", []string{"check", cut}, exitFailure, "; this backup cannot be used: take another one"},
-		{"half of a backup to export", []string{"export", cut}, exitFailure, "; this backup cannot be used: take another one"},
-		{"half of a backup to restore", []string{"restore", cut, in("new")}, exitFailure, "; this backup cannot be used: take another one"},
-		{"a backup over a file", []string{"backup", s.dir, backup}, exitFailure, "it exists already"},
-		{"a backup into nowhere", []string{"backup", s.dir, in("no/backup")}, exitFailure, in("no")},
-		{"a restore over data", []string{"restore", backup, s.dir}, exitFailure, "it exists already"},
-		{"a restore from nowhere", []string{"restore", in("no"), in("other")}, exitUsage, in("no")},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			cmd := exec.Command(s.path, test.arguments...)
-			out, err := cmd.CombinedOutput()
-			if err == nil || cmd.ProcessState.ExitCode() != test.code || !strings.Contains(string(out), test.want) || strings.Count(string(out), "\n") != 1 {
-				t.Errorf("%v, want exit status %d, and a line with %q, in\n%s", err, test.code, test.want, out)
-			}
-		})
-	}
-	s.start() // none of it harmed the data
 }
 
 // emptyData returns a directory with the data of a store that has not started.
@@ -529,40 +274,6 @@ func emptyData(t *testing.T) string {
 	return dir
 }
 
-// run runs a command of tenure in this process.
-func run(ctx context.Context, arguments ...string) (stdout, stderr string, err error) {
-	var out, log strings.Builder
-	root := Program{Name: "tenure"}.Command()
-	root.SetOut(&out)
-	root.SetErr(&log)
-	root.SetArgs(arguments)
-	err = root.ExecuteContext(ctx)
-	return out.String(), log.String(), err
-}
-
-func TestAnInterruptedCommandSaysWhatItLeft(t *testing.T) {
-	dir, other := emptyData(t), t.TempDir()
-	ctx, interrupt := context.WithCancel(t.Context())
-	interrupt()
-	backup, restored := filepath.Join(other, "backup"), filepath.Join(other, "restored")
-	for _, test := range []struct {
-		arguments []string
-		want      string
-	}{
-		{[]string{"backup", dir, backup}, "interrupted; there is no " + backup},
-		{[]string{"restore", filepath.Join(dir, "tenure.log"), restored}, "interrupted; no data was left in " + restored},
-	} {
-		if _, _, err := run(ctx, test.arguments...); err == nil || err.Error() != test.want {
-			t.Errorf("%s: %v, want %q", test.arguments[0], err, test.want)
-		}
-	}
-	for _, left := range []string{backup, filepath.Join(restored, "tenure.log"), filepath.Join(restored, "tenure.log.new")} {
-		if _, err := os.Lstat(left); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("there is %s: %v", left, err)
-		}
-	}
-}
-
 // A warning is beside the report, and does not fail the command.
 func TestACheckWarnsOfRights(t *testing.T) {
 	if runtime.GOOS == "windows" {
@@ -572,49 +283,11 @@ func TestACheckWarnsOfRights(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	stdout, stderr, err := run(t.Context(), "check", dir)
-	if err != nil || !strings.Contains(stdout, " is sound\n") || strings.Count(stderr, "\n") != 1 ||
-		!strings.HasPrefix(stderr, "tenure: warning: "+dir+": ") || !strings.Contains(stderr, "chmod go-w") {
-		t.Errorf("%v, standard output %q, standard error %q", err, stdout, stderr)
+	got := invoke(t, "", "check", dir)
+	if got.code != 0 || !strings.Contains(got.stdout, " is sound\n") || !strings.HasPrefix(got.stderr, "tenure: warning: "+dir+": ") {
+		t.Errorf("%+v", got)
 	}
-	stdout, _, err = run(t.Context(), "check", "--json", dir)
-	var report journal.Report
-	if decoded := json.Unmarshal([]byte(stdout), &report); err != nil || decoded != nil || len(report.Warnings) != 1 {
-		t.Errorf("%v, %v, the warnings of the report are %q", err, decoded, report.Warnings)
+	if got := invoke(t, "", "serve", "--addr", "127.0.0.1:0", "--data", dir); got.code != exitFailure || !strings.Contains(got.stderr, "chmod") {
+		t.Errorf("serve: %+v", got)
 	}
-	if _, _, err := run(t.Context(), "serve", "--addr", "127.0.0.1:0", "--data", dir); !errors.Is(err, journal.ErrUnsafe) {
-		t.Errorf("serve has error %v", err)
-	}
-}
-
-func TestHelpOfTheCommandsForDataShowsAnExample(t *testing.T) {
-	path := build(t)
-	for _, name := range []string{"check", "backup", "restore", "export"} {
-		out, err := exec.Command(path, name, "--help").CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "Examples:\n  tenure "+name+" ") {
-			t.Errorf("%s: %v\n%s", name, err, out)
-		}
-		for line := range strings.Lines(string(out)) {
-			if len(strings.TrimSuffix(line, "\n")) > 80 && !strings.Contains(line, "--") {
-				t.Errorf("%s: a line is longer than 80 bytes: %s", name, line)
-			}
-		}
-	}
-}
-
-func TestATerminalShowsHowFarALongCommandIs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var shown []string
-		progress := percentage(func(text string) { shown = append(shown, text) }, "checking")
-		progress(1, 4) // it has just begun
-		time.Sleep(2 * progressInterval)
-		progress(1, 0) // no total is known
-		progress(1, 4)
-		progress(2, 4) // too early
-		time.Sleep(2 * progressInterval)
-		progress(5, 4)
-		if got := strings.Join(shown, ", "); got != "checking: 25%, checking: 100%" {
-			t.Errorf("it shows %q", got)
-		}
-	})
 }

@@ -1,38 +1,53 @@
 package command
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/transport"
 )
 
 func delCommand() *cobra.Command {
-	var k keyFlags
-	del := &cobra.Command{
+	return deleteCommand(&cobra.Command{
 		Use:   "del KEY",
 		Short: "Delete a key",
-		Long: `Delete a key. If there is no such key, the exit code is 69.
-
-If the key was protected by a fencing token, its protection goes with it, unless
-the store is strict. To set an empty value keeps it. To take a lease from its
-holder, use release, which cannot hit a later holder.
-
-` + connectionHelp,
+		Long: `Delete a key, and its protection by a fencing token unless the store is strict. Without the
+key, the exit code is 69. To take a lease, use release, which cannot hit a later holder.`,
 		Example: `del setpoint --fence "$TENURE_TOKEN"`,
-		Args:    exactly("the key"),
-		RunE: func(cmd *cobra.Command, arguments []string) error {
-			key, _, token, err := k.arguments(cmd, arguments)
-			if err != nil {
-				return err
-			}
-			return k.delete(cmd, key, func(ctx context.Context, client *transport.Client) (bool, error) {
-				return client.Del(ctx, key, transport.DelOptions{FencingToken: token})
-			})
-		},
+	})
+}
+
+func vdelCommand() *cobra.Command {
+	return deleteCommand(&cobra.Command{
+		Use:     "vdel KEY VALUE",
+		Short:   "Delete a key if it holds a value",
+		Long:    `Delete a key if it holds the value; "-" is standard input. Otherwise the exit code is 69.`,
+		Example: `vdel jobs/7 "$HOSTNAME"`,
+	})
+}
+
+// deleteCommand returns cmd as a command that deletes a key: in any case, or if it holds the value of a second
+// argument.
+func deleteCommand(cmd *cobra.Command) *cobra.Command {
+	var k keyFlags
+	var options transport.DelOptions
+	clientCommand(cmd, &k.connection, func(cmd *cobra.Command, client *transport.Client, arguments []string) error {
+		key, deleted, err := arguments[0], false, error(nil)
+		if len(arguments) == 1 {
+			deleted, err = client.Del(cmd.Context(), key, options)
+		} else if value, failure := readValue(cmd, arguments[1]); failure != nil {
+			err = failure
+		} else {
+			deleted, err = client.VDel(cmd.Context(), key, value, options)
+		}
+		if err == nil && !deleted {
+			err = k.missing(key)
+		}
+		return err
+	})
+	cmd.PreRunE = func(*cobra.Command, []string) (err error) {
+		options.FencingToken, err = k.token()
+		return err
 	}
-	k.register(del.Flags(), "")
-	k.registerFence(del.Flags())
-	return del
+	k.registerFence(cmd.Flags())
+	return cmd
 }

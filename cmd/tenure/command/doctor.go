@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,42 +29,31 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Find out why a client cannot use a store",
 		Long: `Go the way of a request, step by step, and say what to do about what is wrong: the
-name in DNS, TCP, TLS with its certificate, MQTT 5, the credentials, the store and
-its identity, the time of 20 round trips, the rights of this client, and the clocks.
-
-A key of the command's own is set, watched and deleted; it expires within a minute if
-that fails. --read-only sets none.
-
-The first failed step decides the exit code: 67 if no broker or no store can be
-reached, 68 for credentials, rights and refusals, 2 for a flag or a file that it
-names, 1 for anything else, such as a clock. A warning changes no exit code.
---timeout bounds each step.
-
-` + connectionHelp,
-		Example: `doctor --broker mqtts://broker:8883 --tls-ca ca.pem --username press-7 --password-file secret
-doctor --json | jq -r '.steps[] | select(.status == "failed") | .cure'`,
-		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+name in DNS, TCP, TLS, MQTT 5, the credentials, the store, the time of 20 round trips,
+the rights of this client, and the clocks. A key of its own is set, watched and deleted.
+The first failed step decides the exit code. --timeout bounds each step.`,
+		Example: "doctor --broker mqtts://broker:8883 --tls-ca ca.pem --username press-7 --password-file secret",
+		Args:    Arguments,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	flags := examine.Flags()
 	f.connection.register(flags)
 	flags.BoolVar(&f.readOnly, "read-only", false, "set and delete no key")
-	flags.StringVar(&f.prefix, "prefix", "tenure-doctor", "what the key begins with that is set and deleted; name keys that this client may use")
+	flags.StringVar(&f.prefix, "prefix", "tenure-doctor", "what the key begins with; name keys that this client may use")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
 	return examine
 }
 
 // run examines and prints.
-func (f *doctorFlags) run(cmd *cobra.Command) error {
-	process, stop := startClient(cmd, slog.LevelWarn)
+func (f *doctorFlags) run(cmd *cobra.Command) (err error) {
+	logger, _, stop := startLog(cmd, slog.LevelWarn)
 	defer stop()
-	options := doctor.Options{Timeout: f.timeout, ReadOnly: f.readOnly, Prefix: strings.TrimSuffix(f.prefix, "/"), Named: func(err error) error { return nameFlag(err, nil) }}
-	var err error
-	if options.Address, options.Client, err = f.options(process); err != nil {
-		return err
+	options := doctor.Options{
+		Timeout: f.timeout, ReadOnly: f.readOnly, Prefix: strings.TrimSuffix(f.prefix, "/"),
+		Named: nameFlag,
 	}
-	if options.Prefix == "" {
-		return usage(errors.New("--prefix is empty: the key needs a name of its own"))
+	if options.Address, options.Client, err = f.options(logger); err != nil {
+		return err
 	}
 	w := cmd.OutOrStdout()
 	var failed error // of the output
@@ -73,14 +63,15 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	began, ctx := time.Now(), cmd.Context()
 	report := doctor.Run(ctx, options)
 	if ctx.Err() != nil {
-		return signalCause(ctx, errors.New("not all steps were done"))
+		return errors.New("not all steps were done")
 	}
 	failure := report.FirstFailure()
 	switch {
 	case f.asJSON:
 		failed = output.JSON(w, report)
 	case failure == nil:
-		_, err := fmt.Fprintf(w, "\nThe store can be used; warnings: %d, in %v.\n", report.Warnings(), time.Since(began).Round(time.Millisecond))
+		took := time.Since(began).Round(time.Millisecond)
+		_, err := fmt.Fprintf(w, "\nThe store can be used; warnings: %d, in %v.\n", report.Warnings(), took)
 		failed = errors.Join(failed, err)
 	}
 	if failed != nil || failure == nil {
@@ -94,8 +85,8 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 
 // printStep prints a step, with its cure in a line below.
 func printStep(w io.Writer, step doctor.Step) error {
-	mark := map[doctor.Status]string{doctor.OK: "ok", doctor.Failed: "FAILED", doctor.Warning: "warning", doctor.Skipped: "-"}[step.Status]
-	text := fmt.Sprintf("%-8s%-13s%s\n", mark, step.Name, output.Clean(step.Found))
+	mark := map[doctor.Status]string{doctor.Failed: "FAILED", doctor.Skipped: "-"}[step.Status]
+	text := fmt.Sprintf("%-8s%-13s%s\n", cmp.Or(mark, string(step.Status)), step.Name, output.Clean(step.Found))
 	if step.Cure != "" {
 		text += fmt.Sprintf("%21sdo: %s\n", "", output.Clean(step.Cure))
 	}

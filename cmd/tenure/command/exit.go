@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
+	"time"
 
 	"github.com/eclipse/paho.golang/packets"
-	"github.com/spf13/cobra"
 
 	"github.com/tenurelock/tenure/transport"
 )
@@ -17,7 +18,7 @@ import (
 // commonly use, because run and lock end with the code of their child.
 const (
 	exitFailure     = 1  // a failure that no other code names
-	exitUsage       = 2  // the command line, a variable, the configuration file, or a file or directory that one of them names is wrong
+	exitUsage       = 2  // the command line, a variable, a file of settings, or what one of them names is wrong
 	exitHeld        = 64 // the lease is held by another
 	exitTimeout     = 65 // the wait timed out
 	exitLost        = 66 // the lease was lost while the child ran, or before it started
@@ -31,31 +32,20 @@ const (
 const exitHelp = `All commands end with one of these codes:
 
     0  success
-    1  a failure that no other code names
-    2  bad usage: the command line, a TENURE_ variable, the file of --config, a
-       file that a flag names and that cannot be read, or data that is not where
-       an argument says
-   64  the lease is held by another (lock --wait 0; switchover --to)
-   65  the wait timed out (lock --wait, switchover --wait)
-   66  the lease was lost while the child ran, or before it started (run, lock)
-   67  no broker or no store could be reached, or none answered in time; after
-       set, del, vdel and release the message says whether the request may
-       have been applied
-   68  refused: the credentials, the rights, a fencing token or a quota; the
-       leader (switchover)
-   69  the key does not exist, the lease has no holder, or the condition of
-       set or vdel was not met
+    1  another failure
+    2  bad usage: a flag, a variable, the file of --config, or what one of them names
+   64  the lease is held by another (lock --wait 0, switchover --to)
+   65  the wait timed out (--wait)
+   66  the lease was lost while the child ran, or before it started
+   67  no broker or no store answered; after set, del, vdel and release the
+       message says whether the request may have been applied
+   68  refused: the credentials, the rights, a fencing token, a quota, the leader
+   69  no such key or holder, or a condition was not met
   126  the command of run or lock cannot be executed
   127  the command of run or lock was not found
-128+n  signal n ended the command before it was done, such as 130 after Ctrl-C
+128+n  signal n ended the command, such as 130 after Ctrl-C
 
-Otherwise run and lock end with the code of their child; a child that signal n
-ended counts as 128+n.`
-
-// exitCodesTopic is "tenure help exit-codes".
-func exitCodesTopic() *cobra.Command {
-	return &cobra.Command{Use: "exit-codes", Short: "What the exit code of a command says", Long: exitHelp}
-}
+Otherwise run and lock end with the code of their child.`
 
 // exitError is an error with an exit code of its own.
 type exitError struct {
@@ -63,8 +53,8 @@ type exitError struct {
 	err  error // nil: there is nothing to print
 }
 
-// exitWith returns an error with which the process exits with code, after printing err. With nil
-// it prints nothing: the child of run or lock has said what there was to say.
+// exitWith returns an error with which the process exits with code, after printing err. nil: there is nothing
+// to say.
 func exitWith(code int, err error) error { return &exitError{code: code, err: err} }
 
 // usage marks err as a mistake of the caller, such as flags that contradict each other. nil stays
@@ -75,6 +65,9 @@ func usage(err error) error {
 	}
 	return &exitError{code: exitUsage, err: err}
 }
+
+// usagef is usage for an error of its own.
+func usagef(format string, arguments ...any) error { return usage(fmt.Errorf(format, arguments...)) }
 
 // Usage is usage for the further commands of a Program.
 func Usage(err error) error { return usage(err) }
@@ -90,20 +83,20 @@ func (e *exitError) Error() string {
 // Unwrap returns the cause.
 func (e *exitError) Unwrap() error { return e.err }
 
-// childInterrupted says that SIGINT ended the child of run or lock. There is nothing to print.
-type childInterrupted struct {
-	byKey bool // the child alone got SIGINT, from the key of the terminal
+// interruptedError says that a signal ended a command: the cause of a context, or the end of the child of run
+// or lock.
+type interruptedError struct {
+	signal os.Signal
+	child  bool // it ended the child, and there is nothing to print
+	byKey  bool // the child alone got SIGINT, from the key of the terminal
 }
-
-// Error returns nothing.
-func (*childInterrupted) Error() string { return "" }
-
-// interruptedError is the cause of a context that a signal ended.
-type interruptedError struct{ signal os.Signal }
 
 // Error says what the signal did.
 func (e *interruptedError) Error() string {
-	if e.signal == os.Interrupt {
+	switch {
+	case e.child:
+		return ""
+	case e.signal == os.Interrupt:
 		return "interrupted"
 	}
 	return e.signal.String()
@@ -123,54 +116,70 @@ func (e *interruptedError) code() int {
 	return exitFailure
 }
 
+// afterSignal returns err with the signal that ended ctx, if one did. The end of a child has its own code.
+func afterSignal(ctx context.Context, err error) error {
+	var exit *exitError
+	var interrupted *interruptedError
+	if errors.As(err, &exit) || errors.As(err, &interrupted) || !errors.As(context.Cause(ctx), &interrupted) {
+		return err
+	}
+	return fmt.Errorf("%w (%w)", interrupted, err)
+}
+
+// timeoutError is the cause of the end of a wait that a flag bounds.
+type timeoutError struct {
+	flag  string
+	limit time.Duration
+}
+
+// Error names the flag.
+func (e *timeoutError) Error() string { return fmt.Sprintf("gave up after --%s %v", e.flag, e.limit) }
+
+// Is matches context.DeadlineExceeded, as the error of the context does.
+func (e *timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+// within returns a context that ends after the time of a flag, with a *timeoutError as its cause.
+func within(ctx context.Context, flag string, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, limit, &timeoutError{flag, limit})
+}
+
 // exitCode returns the code with which a process ends after err.
 func exitCode(err error) int {
 	var exit *exitError
-	var child *childInterrupted
 	var interrupted *interruptedError
 	var connect *transport.ConnectionError
 	var refused *transport.RefusedError
 	var rejected *transport.RejectedError
+	var waited *timeoutError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &exit):
 		return exit.code
-	case errors.As(err, &child):
-		return exitInterrupt
 	case errors.As(err, &interrupted):
 		return interrupted.code()
 	case errors.Is(err, transport.ErrConditionFailed):
 		return exitMissing
 	case errors.Is(err, transport.ErrServerBusy):
 		return exitUnreachable // it may answer later
-	case errors.As(err, &connect) && !connect.Ended && isCredentialsRefusal(connect.Code):
-		return exitRefused
-	case errors.Is(err, transport.ErrNotAuthorized), errors.Is(err, transport.ErrQuotaExceeded),
+	case errors.As(err, &connect) && !connect.Ended && slices.Contains(refusals, connect.Code),
+		errors.Is(err, transport.ErrNotAuthorized), errors.Is(err, transport.ErrQuotaExceeded),
 		errors.As(err, &refused), errors.As(err, &rejected):
 		return exitRefused
 	case errors.As(err, &connect), errors.Is(err, transport.ErrNoStore), errors.Is(err, transport.ErrNotSent),
 		errors.Is(err, transport.ErrOutcomeUnknown):
 		return exitUnreachable
+	case errors.As(err, &waited) && waited.flag == "wait":
+		return exitTimeout
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitUnreachable
 	}
 	return exitFailure
 }
 
-// isCredentialsRefusal reports whether a reason code of CONNACK [MQTT-3.2.2.2] is about which client
-// connects, rather than about the broker.
-func isCredentialsRefusal(code byte) bool {
-	switch code {
-	case packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized, packets.ConnackBanned, packets.ConnackBadAuthenticationMethod:
-		return true
-	}
-	return false
-}
-
-// signalCause returns why ctx ended, if a signal ended it; else err.
-func signalCause(ctx context.Context, err error) error {
-	var interrupted *interruptedError
-	if errors.As(context.Cause(ctx), &interrupted) && !errors.As(err, &interrupted) {
-		return fmt.Errorf("%w (%w)", interrupted, err)
-	}
-	return err
+// refusals are the reason codes of CONNACK [MQTT-3.2.2.2] that are about which client connects, rather than
+// about the broker.
+var refusals = []byte{
+	packets.ConnackBadUsernameOrPassword, packets.ConnackNotAuthorized,
+	packets.ConnackBanned, packets.ConnackBadAuthenticationMethod,
 }

@@ -5,15 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
-	"math"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,33 +20,20 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 	"github.com/tenurelock/tenure/hlc"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
 
 // childHelp is for the help of run and lock.
-const childHelp = `The child has a process group of its own. When it must end, the group gets
-SIGTERM, and after --grace SIGKILL, while the lease still stands; so the child has
-ended before another one starts. If the lease is lost at once, or with --instant the
-connection, the child is killed at once. The child also ends if this process is
-killed or stopped. docs/run.md says what cannot be guaranteed, and what becomes of
-each signal.
-
-The child has these variables:
-
-  TENURE_NAME      the name of the lease
-  TENURE_TOKEN     the fencing token, for --fence of set
-  TENURE_HOLDER    the name of the holder
-  TENURE_DEADLINE  when the lease would end if it were not renewed any more, as
-                   known when the child starts, by the clock of this machine
-                   (RFC 3339, UTC, with nanoseconds). Renewals move it.`
-
-// defaultGrace is the default of --grace, as a share of --ttl.
-const defaultGrace = 10
+const childHelp = `When the child must end, its process group gets SIGTERM, and after --grace SIGKILL, while
+the lease still stands; with --instant, or if the lease is lost at once, SIGKILL. It has
+TENURE_NAME, TENURE_TOKEN, TENURE_HOLDER and TENURE_DEADLINE. docs/run.md says more.`
 
 // holdFlags are the flags that run and lock share: a lease, and a child while it is held.
 type holdFlags struct {
@@ -55,42 +41,62 @@ type holdFlags struct {
 	ttl, grace time.Duration
 	holder     string
 	instant    bool
-	wait       time.Duration // for the broker and the lease together; 0: the broker has --timeout
+	after      string // runs when the child is gone
+	warn       bool   // grace is a warning for programs that are no children
 }
 
 func (h *holdFlags) register(flags *pflag.FlagSet) {
 	h.connection.register(flags)
-	flags.DurationVar(&h.ttl, "ttl", 10*time.Second, "how long the store keeps the lease after the last renewal: how long others wait after a crash")
+	flags.DurationVar(&h.ttl, "ttl", 10*time.Second, "how long others wait after a crash: since the last renewal")
+	flags.StringVar(&h.holder, "holder", "", "name of the holder that others see; default: the client id")
+	flags.BoolVar(&h.instant, "instant", false, "release the lease, and kill the child, once the connection is lost")
+}
+
+func (h *holdFlags) registerGrace(flags *pflag.FlagSet) {
 	flags.DurationVar(&h.grace, "grace", 0, "how long the child has from SIGTERM to SIGKILL; default: a tenth of --ttl")
-	flags.StringVar(&h.holder, "holder", "", "name of the holder that others see, such as an address; default: the client id")
-	flags.BoolVar(&h.instant, "instant", false, "let the broker release the lease the moment the connection is lost; the child is killed then")
 }
 
 // leaseOptions returns the options of the lease, or which flags do not fit.
-func (h *holdFlags) leaseOptions(logger *slog.Logger) (lease.Options, error) {
-	switch {
-	case h.ttl <= 0:
-		return lease.Options{}, usage(fmt.Errorf("--ttl %v is not positive", h.ttl))
-	case h.grace < 0:
-		return lease.Options{}, usage(fmt.Errorf("--grace %v is negative", h.grace))
+func (h *holdFlags) leaseOptions() (lease.Options, error) {
+	if h.ttl <= 0 || h.grace < 0 {
+		return lease.Options{}, usagef("--ttl %v must be positive, and --grace %v not negative", h.ttl, h.grace)
 	}
 	if err := (lease.Options{TTL: h.ttl}).Validate(); err != nil {
 		return lease.Options{}, err
 	}
-	h.grace = cmp.Or(h.grace, h.ttl/defaultGrace)
+	h.grace = cmp.Or(h.grace, h.ttl/10)
 	// The child gets SIGTERM when the tenure's context ends, and SIGKILL a margin before its deadline at the latest.
-	period := h.grace + supervise.Margin(h.ttl)
-	if (lease.Options{TTL: h.ttl, GracePeriod: period}).Validate() != nil {
-		return lease.Options{}, usage(fmt.Errorf("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for another one, then for --grace, and then %v for the kill; "+
-			"make --ttl longer, four times --grace and at least 500ms, or --grace shorter", h.ttl, h.grace, supervise.Margin(h.ttl)))
+	period := h.grace
+	switch {
+	case h.warn:
+	case h.after != "":
+		period += h.grace + supervise.Margin(h.ttl)
+	default:
+		period += supervise.Margin(h.ttl)
 	}
-	return lease.Options{
-		TTL:             h.ttl,
-		GracePeriod:     period,
-		Holder:          h.holder,
-		InstantFailover: h.instant,
-		Logger:          logger,
-	}, nil
+	options := lease.Options{TTL: h.ttl, GracePeriod: period, Holder: h.holder, InstantFailover: h.instant}
+	switch err := options.Validate(); {
+	case err != nil && h.warn:
+		return options, usagef("--ttl %v cannot carry --warn %v: a renewal without an answer must leave time for another one "+
+			"and for --warn; make --ttl longer, or --warn shorter", h.ttl, h.grace)
+	case err != nil:
+		return options, usagef("--ttl %v cannot carry --grace %v: a renewal without an answer must leave time for "+
+			"another one, --grace (with --after twice), and %v for the kill; make --ttl longer, four times --grace and at least 500ms, "+
+			"or --grace shorter", h.ttl, h.grace, supervise.Margin(h.ttl))
+	}
+	return options, nil
+}
+
+// keepAlive returns the shortest keep-alive with which --instant is safe: a broker takes a connection
+// for lost after one and a half of it, and must not release a lease in which its holder still believes.
+func (h *holdFlags) keepAlive() time.Duration {
+	whole := (h.ttl + time.Second - 1) / time.Second
+	return (whole*2 + 2) / 3 * time.Second
+}
+
+// brief returns a context for what this process still asks the store at its end.
+func (h *holdFlags) brief() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), min(h.ttl, h.connection.timeout))
 }
 
 // holderProcess is what a run or lock does with its child.
@@ -106,116 +112,98 @@ type holderProcess struct {
 	ended    atomic.Pointer[time.Time] // when the child ended by itself, which ends the work; nil before
 	givenUp  context.Context           // ends with a further signal to end, when there is no child
 	manager  *systemd.Manager
-	socket   latestSocket // with --instant
-}
-
-// latestSocket is the TCP connection to the broker.
-type latestSocket struct {
-	mu   sync.Mutex
-	conn net.Conn
+	socket   atomic.Pointer[net.Conn] // to the broker, with --instant
 }
 
 // dial is a Dialer of package transport.
-func (l *latestSocket) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (h *holderProcess) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err == nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.conn = conn
+		h.socket.Store(&conn)
 	}
 	return conn, err
 }
 
-// raw returns the connection for package supervise.
-func (l *latestSocket) raw() (syscall.RawConn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	conn, ok := l.conn.(syscall.Conn)
-	if !ok {
-		return nil, errors.New("the connection is no socket")
+// connectionSocket returns the connection for package supervise.
+func (h *holderProcess) connectionSocket() (syscall.RawConn, error) {
+	if conn := h.socket.Load(); conn != nil {
+		if socket, ok := (*conn).(syscall.Conn); ok {
+			return socket.SyscallConn()
+		}
 	}
-	return conn.SyscallConn()
+	return nil, errors.New("the connection is no socket")
 }
 
-// keepAlive returns the shortest keep-alive with which --instant is safe: a broker takes a connection
-// for lost after one and a half of it, and must not release a lease in which its holder still believes.
-func (h *holdFlags) keepAlive() (time.Duration, error) {
-	whole := (h.ttl + time.Second - 1) / time.Second
-	needed := (whole*2 + 2) / 3 * time.Second
-	if longest := math.MaxUint16 * time.Second; needed > longest {
-		return 0, usage(fmt.Errorf("--instant needs a keep-alive of two thirds of --ttl %v, and MQTT has none above %v: make --ttl at most %v",
-			h.ttl, longest, longest*3/2))
-	}
-	return needed, nil
-}
+// work is what run or lock does with a lease, once it is connected. waiting ends with ctx, and with --wait.
+type work func(ctx, waiting context.Context, p *holderProcess, o lease.Options) error
 
-// hold connects, and calls work with a context that ends with a signal.
-func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, work func(context.Context, *holderProcess, lease.Options) error) error {
-	process, stop := startClient(cmd, slog.LevelInfo)
+// hold connects, and calls work with a context that ends with a signal. wait bounds the time until the lease is
+// held; 0: --timeout bounds the connection only.
+func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, wait time.Duration, work work) error {
+	logger, _, stop := startLog(cmd, slog.LevelInfo)
 	defer stop()
-	o, err := h.leaseOptions(process.logger)
+	o, err := h.leaseOptions()
 	if err != nil {
 		return err
 	}
-	held := &holderProcess{holdFlags: h, name: arguments[0], args: arguments[1:], logger: process.logger, signals: make(chan os.Signal, 16)}
-	if held.path, err = findProgram(held.args[0]); err != nil {
-		return err
+	p := &holderProcess{holdFlags: h, logger: logger, name: arguments[0], args: arguments[1:]}
+	p.signals = make(chan os.Signal, 16)
+	if !h.warn {
+		if p.path, err = findProgram(p.args[0]); err != nil {
+			return err
+		}
+		if err := supervise.CanSupervise(); err != nil {
+			return err
+		}
 	}
-	if err := supervise.CanSupervise(); err != nil {
-		return err
-	}
-	address, dialing, err := h.connection.options(process)
+	address, dialing, err := h.connection.options(logger)
 	if err != nil {
 		return err
 	}
 	if h.instant {
-		keepAlive, err := h.keepAlive()
-		if err != nil {
-			return err
-		}
-		dialing.KeepAlive = max(dialing.KeepAlive, keepAlive)
-		dialing.Dialer = held.socket.dial
+		dialing.KeepAlive, dialing.Dialer = max(dialing.KeepAlive, h.keepAlive()), p.dial
 	}
 	defer supervise.Adopt()()
-	ctx, release := held.catchSignals(cmd.Context())
+	ctx, release := p.catchSignals(cmd.Context())
 	defer release()
-	process.manager = systemd.FromEnvironment(process.logger) // before the child gets the environment
-	defer process.manager.Close()
-	held.manager = process.manager
+	p.manager = systemd.FromEnvironment(logger) // before the child gets the environment
+	defer p.manager.Close()
 	// The watchdog of systemd hears that this process runs. A child that works or hangs is the
 	// matter of --health.
+	process := &process{logger: logger, manager: p.manager, node: admin.NewNode()}
 	return process.run(ctx, nil, func(ctx context.Context) error {
-		if held.client, err = h.dial(ctx, address, dialing); err != nil {
+		waiting := ctx
+		if wait > 0 {
+			var cancel context.CancelFunc
+			waiting, cancel = within(ctx, "wait", wait)
+			defer cancel()
+		}
+		if p.client, err = h.connection.dial(waiting, address, dialing, true); err != nil {
+			if exitCode(err) == exitTimeout { // no other holder was in the way
+				err = exitWith(exitUnreachable, err)
+			}
 			return err
 		}
-		defer held.client.Close()
-		held.logger = held.client.Dispatched(held.logger) // in order with the lines of the lease
+		defer p.client.Close()
+		p.logger = p.client.Dispatched(logger) // in order with the lines of the lease
+		o.Logger = logger
 		// Whatever still waits for the broker, to free the lease, ends with the client.
-		defer context.AfterFunc(held.givenUp, func() { _ = held.client.Close() })()
-		held.manager.Ready("standing by for the lease " + held.name)
-		return work(ctx, held, o)
+		defer context.AfterFunc(p.givenUp, func() { _ = p.client.Close() })()
+		p.manager.Ready("standing by for the lease " + p.name)
+		return work(ctx, waiting, p, o)
 	})
 }
 
-// dial connects within --timeout, and within --wait.
-func (h *holdFlags) dial(ctx context.Context, address string, options transport.Options) (*transport.Client, error) {
-	if h.wait <= 0 || h.wait >= h.connection.timeout {
-		return h.connection.dial(ctx, address, options, true)
+// programArguments accepts a name and, after --, a command with its arguments.
+func programArguments(cmd *cobra.Command, arguments []string) error {
+	if cmd.ArgsLenAtDash() != 1 || len(arguments) < 2 || arguments[0] == "" {
+		return fmt.Errorf("usage: %s", cmd.UseLine())
 	}
-	waiting, cancel := context.WithTimeoutCause(ctx, h.wait, fmt.Errorf("gave up after --wait %v", h.wait))
-	defer cancel()
-	client, err := h.connection.dial(waiting, address, options, true)
-	if err != nil && waiting.Err() != nil && ctx.Err() == nil && exitCode(err) == exitFailure {
-		err = exitWith(exitUnreachable, err)
-	}
-	return client, err
+	return nil
 }
 
 // findProgram returns the file of a program, as a shell finds it.
 func findProgram(name string) (path string, err error) {
-	if name == "" {
-		return "", usage(errors.New("the name of the command is empty"))
-	}
 	path, err = exec.LookPath(name)
 	if err == nil {
 		path, err = filepath.Abs(path)
@@ -224,23 +212,13 @@ func findProgram(name string) (path string, err error) {
 	switch {
 	case err == nil:
 		return path, nil
-	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 		return "", exitWith(supervise.CodeNotFound, fmt.Errorf("cannot start %s: it was not found", name))
 	case errors.As(err, &cause):
 		err = cause.Err // without the name, which stands before
 	}
 	return "", exitWith(supervise.CodeNotExecutable, fmt.Errorf("cannot start %s: %w", name, err))
 }
-
-// signalUse is what becomes of a signal.
-type signalUse int
-
-const (
-	forChild signalUse = iota // it is passed on
-	endsWork                  // it is the first that asks this process to end
-	repeated                  // it is the first one once more
-	givesUp                   // it ends what still waits for the broker
-)
 
 // endSignals are the signals that ask this process to end.
 type endSignals struct{ first time.Time }
@@ -249,26 +227,21 @@ type endSignals struct{ first time.Time }
 // signals its command, and then its whole group. The child keeps its grace then.
 const sameSignal = 100 * time.Millisecond
 
-// use returns what becomes of a signal that comes now. end says that it asks this process to end. ended
-// is when the child ended by itself, or nil: from then on only the broker is waited for. A signal that
-// comes right after that may be the one that has ended the child, as where a service manager signals
-// all processes at once, and the lease is still released.
-func (e *endSignals) use(end, hasChild bool, ended *time.Time, now time.Time) signalUse {
+// use returns whether a signal that comes now is passed on to the child, and whether it ends what still waits for
+// the broker; it ends the work otherwise. end says that it asks this process to end. ended is when the child ended by
+// itself, or nil: from then on only the broker is waited for. A signal that comes right after that may be the one
+// that has ended the child, as where a service manager signals all processes at once, and the lease is still released.
+func (e *endSignals) use(end, hasChild bool, ended *time.Time, now time.Time) (pass, giveUp bool) {
 	switch {
 	case !end:
-		return forChild
-	case e.first.IsZero() && ended != nil && now.Sub(*ended) >= sameSignal:
-		e.first = now
-		return givesUp
+		return true, false
 	case e.first.IsZero():
 		e.first = now
-		return endsWork
+		return false, ended != nil && now.Sub(*ended) >= sameSignal
 	case now.Sub(e.first) < sameSignal:
-		return repeated
-	case hasChild:
-		return forChild // package supervise kills it
+		return false, false
 	}
-	return givesUp
+	return hasChild, !hasChild // package supervise kills a child
 }
 
 // catchSignals returns a context that ends with the first signal that asks this process to end. All
@@ -290,17 +263,17 @@ func (h *holderProcess) catchSignals(parent context.Context) (_ context.Context,
 				// A terminal that closes ends what waits in it. A service that stands by has nothing to reload.
 				hasChild := h.hasChild.Load()
 				end := supervise.IsEnd(s) || supervise.IsHangup(s) && terminal && !hasChild
-				switch ends.use(end, hasChild, h.ended.Load(), time.Now()) {
-				case endsWork:
-					cancel(&interruptedError{s}) // ctx may have ended with parent, by the same signal
-				case givesUp:
-					cancel(&interruptedError{s}) // it may be the first one
-					giveUp()
-				case forChild:
+				pass, late := ends.use(end, hasChild, h.ended.Load(), time.Now())
+				if pass {
 					select {
 					case h.signals <- s:
 					default: // sixteen wait: the child is not reading them
 					}
+					continue
+				}
+				cancel(&interruptedError{signal: s}) // ctx may have ended with parent, by the same signal
+				if late {
+					giveUp()
 				}
 			case <-finished:
 				return
@@ -325,33 +298,43 @@ func childEnvironment() []string {
 	})
 }
 
+// environment is what the child and --after have, without a tenure.
+func (h *holderProcess) environment() []string {
+	return append(childEnvironment(), "TENURE_NAME="+h.name, "TENURE_HOLDER="+cmp.Or(h.holder, h.client.ClientID()))
+}
+
+// cleanUp runs --after where no child runs.
+func (h *holderProcess) cleanUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, h.grace)
+	defer cancel()
+	return supervise.Check(ctx, "--after", h.after, h.environment())
+}
+
 // runChild runs the child until it and all that it started are gone. ctx ends it. If the lease was
 // lost while the child ran, and nothing else ended the child, the error has exitLost.
-func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, token hlc.Token) (supervise.Status, error) {
+func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, token hlc.Token, dog *watchdog.Dog) (
+	supervise.Status, error) {
 	holder := cmp.Or(h.holder, h.client.ClientID())
 	h.logger.Info("the child starts", "lease", h.name, "token", token, "holder", holder, "command", h.args[0])
-	env := append(childEnvironment(),
-		"TENURE_NAME="+h.name,
-		"TENURE_TOKEN="+token.String(),
-		"TENURE_HOLDER="+holder,
-		"TENURE_DEADLINE="+time.Now().Add(tenure.Remaining()).UTC().Format(time.RFC3339Nano))
 	h.manager.Status("holding the lease " + h.name + " with token " + token.String() + ", and running " + h.args[0])
-	var connection func() (syscall.RawConn, error)
+	options := supervise.Options{
+		Name: h.name, Path: h.path, Args: h.args, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
+		Signals: h.signals, Logger: h.logger, After: h.after, Watchdog: dog,
+		Env: append(h.environment(),
+			"TENURE_TOKEN="+token.String(),
+			"TENURE_DEADLINE="+time.Now().Add(tenure.Remaining()).UTC().Format(time.RFC3339Nano)),
+	}
 	if h.instant {
-		connection = h.socket.raw
+		options.Connection = h.connectionSocket
 	}
 	h.hasChild.Store(true)
-	status, err := supervise.Run(ctx, tenure, supervise.Options{
-		Connection: connection,
-		Name:       h.name, Path: h.path, Args: h.args, Env: env, TTL: h.ttl, Grace: h.grace, Instant: h.instant,
-		Signals: h.signals, Logger: h.logger,
-	})
+	status, err := supervise.Run(ctx, tenure, options)
 	h.hasChild.Store(false)
-	switch {
-	case supervise.IsTooLarge(err): // another try would end the same way
-		return status, exitWith(supervise.CodeNotExecutable,
-			fmt.Errorf("cannot start %s: its arguments and its environment are too large with those that tenure adds: %w", h.args[0], err))
-	case err != nil:
+	if supervise.IsTooLarge(err) { // another try would end the same way
+		err = exitWith(supervise.CodeNotExecutable,
+			fmt.Errorf("cannot start %s: its arguments and its environment are too large: %w", h.args[0], err))
+	}
+	if err != nil {
 		return status, err
 	}
 	h.logger.Info("the child ended", "lease", h.name, "status", status)
@@ -361,7 +344,8 @@ func (h *holderProcess) runChild(ctx context.Context, tenure *lease.Tenure, toke
 	ended := time.Now()
 	h.ended.Store(&ended)
 	if err := h.confirm(tenure); err != nil {
-		return status, exitWith(exitLost, fmt.Errorf("the lease was lost while the child ran, which ended by itself (%v): %w", status, err))
+		err = fmt.Errorf("the lease was lost while the child ran, which ended by itself (%v): %w", status, err)
+		return status, exitWith(exitLost, err)
 	}
 	return status, nil
 }
@@ -374,7 +358,7 @@ func (h *holderProcess) confirm(tenure *lease.Tenure) error {
 	if _, err := tenure.Token(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), min(h.ttl, h.connection.timeout))
+	ctx, cancel := h.brief()
 	defer cancel()
 	_ = tenure.Confirm(ctx)
 	_, err := tenure.Token()
@@ -384,9 +368,6 @@ func (h *holderProcess) confirm(tenure *lease.Tenure) error {
 	return err
 }
 
-// errStoodStill: the lease was held, and too little of it was left for the child.
-var errStoodStill = errors.New("this process, or its machine, stood still for too long")
-
 // lossPatience bounds how long this process waits to hear of the end of a connection, which the guard
 // has seen.
 const lossPatience = time.Second
@@ -394,20 +375,19 @@ const lossPatience = time.Second
 // lossOf returns why the lease was lost, after that has ended the child, or kept it from starting.
 func (h *holderProcess) lossOf(tenure *lease.Tenure) error {
 	if h.instant { // the guard watches the connection too, and may be first
-		patience := time.NewTimer(lossPatience)
-		defer patience.Stop()
 		select {
 		case <-tenure.Context().Done():
-		case <-patience.C:
+		case <-time.After(lossPatience):
 		}
 	}
-	return cmp.Or(context.Cause(tenure.Context()), errStoodStill)
+	stoodStill := errors.New("this process, or its machine, stood still for too long")
+	return cmp.Or(context.Cause(tenure.Context()), stoodStill)
 }
 
 // exitOf returns the error with which the process exits after a child with this status.
 func exitOf(status supervise.Status) error {
 	if status.Signal == int(syscall.SIGINT) {
-		return &childInterrupted{byKey: status.ByKey}
+		return &interruptedError{signal: os.Interrupt, child: true, byKey: status.ByKey}
 	}
 	if code := status.ExitCode(); code != 0 {
 		return exitWith(code, nil)

@@ -1,10 +1,8 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,6 +11,81 @@ import (
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
+
+// holderFlags are the flags of holder.
+type holderFlags struct {
+	connection
+	watch, asJSON bool
+}
+
+func holderCommand() *cobra.Command {
+	var h holderFlags
+	holder := clientCommand(&cobra.Command{
+		Use:   "holder NAME",
+		Short: "Print which holder a lease has, and with --watch each change",
+		Long: `Print the holder of a lease, such as the leader of an election. Without one, the exit code
+is 69. --watch prints the time and the holder, or "none", and again at each change.`,
+		Example: "holder press-7/active\nholder press-7/active --watch --json | jq --unbuffered -r .holder",
+	}, &h.connection, h.run)
+	holder.Flags().BoolVar(&h.watch, "watch", false, "go on, and print each change")
+	holder.Flags().BoolVar(&h.asJSON, "json", false, "print JSON")
+	return holder
+}
+
+func (h *holderFlags) run(cmd *cobra.Command, client *transport.Client, arguments []string) error {
+	l, err := lease.New(client, arguments[0], lease.Options{})
+	if err != nil {
+		return err
+	}
+	now, err := l.Holder(cmd.Context()) // Observe would wait for a store that is not there
+	switch {
+	case err != nil:
+		return err
+	case h.watch:
+		return h.follow(cmd, l)
+	case h.asJSON:
+		err = output.JSON(cmd.OutOrStdout(), reportHolder(l.Name(), now))
+		if err == nil && !now.Held {
+			err = exitWith(exitMissing, nil)
+		}
+		return err
+	case !now.Held:
+		return noHolder(l.Name())
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), output.Clean(now.Name))
+	return err
+}
+
+// noHolder returns the error for a lease without a holder.
+func noHolder(name string) error {
+	return exitWith(exitMissing, fmt.Errorf("no process holds %q", name))
+}
+
+// follow prints each change until it is interrupted.
+func (h *holderFlags) follow(cmd *cobra.Command, l *lease.Lease) error {
+	for holder, err := range l.Observe(cmd.Context()) {
+		switch {
+		case errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrSessionTakenOver):
+			return err
+		case err != nil:
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: the holder is not known: %s\n", cmd.Root().Name(), oneLine(err.Error()))
+			continue
+		}
+		report := reportHolder(l.Name(), holder)
+		report.Time = time.Now().Format(timeLayout)
+		if h.asJSON {
+			err = output.JSON(cmd.OutOrStdout(), report)
+		} else if holder.Held {
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), report.Time, output.Clean(holder.Name))
+		} else {
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), report.Time, "none")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // A holderReport is what holder prints as JSON.
 type holderReport struct {
@@ -36,99 +109,4 @@ func reportHolder(name string, holder lease.Holder) holderReport {
 		r.Version = versionOf(holder.Version)
 	}
 	return r
-}
-
-// holderFlags are the flags of holder.
-type holderFlags struct {
-	connection
-	watch, asJSON bool
-}
-
-func holderCommand() *cobra.Command {
-	var h holderFlags
-	holder := &cobra.Command{
-		Use:   "holder NAME",
-		Short: "Print which holder a lease has, and with --watch each change",
-		Long: `Print the name of the holder that a lease has at this moment: of an election,
-the leader. By default that is the MQTT client id of the process that acquired it.
-If no process holds it, the exit code is 69.
-
-With --watch it prints a line with the time and the holder, and another at each
-change, until SIGINT or SIGTERM; "none" means that no process holds it. A new
-tenure of the same holder is a change. While the store does not answer, standard
-error says so.
-
-` + connectionHelp,
-		Example: `holder press-7/active
-holder press-7/active --json | jq -r .version
-holder press-7/active --watch --json | jq --unbuffered -r .holder`,
-		Args: exactly("the name of the lease"),
-		RunE: func(cmd *cobra.Command, arguments []string) error {
-			return h.with(cmd, func(ctx context.Context, client *transport.Client) error {
-				l, err := lease.New(client, arguments[0], lease.Options{})
-				if err != nil {
-					return err
-				}
-				now, err := l.Holder(ctx) // Observe would wait for a store that is not there
-				switch {
-				case err != nil:
-					return err
-				case h.watch:
-					return h.follow(ctx, cmd, l)
-				}
-				return h.print(cmd, arguments[0], now)
-			})
-		},
-	}
-	h.connection.register(holder.Flags())
-	holder.Flags().BoolVar(&h.watch, "watch", false, "go on, and print each change")
-	holder.Flags().BoolVar(&h.asJSON, "json", false, "print JSON")
-	return holder
-}
-
-// print prints the present holder.
-func (h *holderFlags) print(cmd *cobra.Command, name string, holder lease.Holder) error {
-	switch {
-	case h.asJSON:
-		if err := output.JSON(cmd.OutOrStdout(), reportHolder(name, holder)); err != nil || holder.Held {
-			return err
-		}
-		return exitWith(exitMissing, nil)
-	case !holder.Held:
-		return exitWith(exitMissing, fmt.Errorf("no process holds %q", name))
-	}
-	_, err := fmt.Fprintln(cmd.OutOrStdout(), output.Clean(holder.Name))
-	return err
-}
-
-// follow prints each change until ctx ends.
-func (h *holderFlags) follow(ctx context.Context, cmd *cobra.Command, l *lease.Lease) error {
-	for holder, err := range l.Observe(ctx) {
-		switch {
-		case errors.Is(err, transport.ErrClosed), errors.Is(err, transport.ErrSessionTakenOver):
-			return err
-		case err != nil:
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: the holder is not known: %s\n", cmd.Root().Name(), oneLine(err.Error()))
-			continue
-		}
-		if err := h.printChange(cmd.OutOrStdout(), l.Name(), holder); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (h *holderFlags) printChange(w io.Writer, name string, holder lease.Holder) error {
-	now := time.Now().Format(timeLayout)
-	if h.asJSON {
-		report := reportHolder(name, holder)
-		report.Time = now
-		return output.JSON(w, report)
-	}
-	shown := "none"
-	if holder.Held {
-		shown = holder.Name
-	}
-	_, err := fmt.Fprintln(w, now, output.Clean(shown))
-	return err
 }

@@ -13,105 +13,59 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 )
 
-const (
-	// maxPassword is the number of bytes of a password that bcrypt reads.
-	maxPassword = 72
-	// maxCost is the highest cost that package access accepts in a file.
-	maxCost = 16
-)
+// maxCost is the highest cost that package access accepts in a file.
+const maxCost = 16
 
 func passwordCommand() *cobra.Command {
 	var cost int
-	var asJSON bool
 	password := &cobra.Command{
 		Use:   "password",
 		Short: "Hash a password for the file of users",
-		Long: `Read a password from one line of standard input and print its bcrypt hash, for
-the field "password" of a user in the file of users and rules. At a terminal it
-asks twice and does not show the password. A password has at most 72 bytes,
-because bcrypt reads no more.`,
-		Example: `password
-password --cost 12 < password.txt`,
-		Args: noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cost < bcrypt.MinCost || cost > maxCost {
-				return usage(fmt.Errorf("--cost %d: choose %d to %d; each step doubles the time to log in", cost, bcrypt.MinCost, maxCost))
-			}
-			password, err := readPassword(cmd)
-			if err != nil {
-				return err
-			}
-			hash, err := bcrypt.GenerateFromPassword(password, cost)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return output.JSON(cmd.OutOrStdout(), passwordReport{Hash: string(hash)})
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", hash)
-			return err
-		},
+		Long: `Read a password from one line of standard input, and print its bcrypt hash for the file
+of users and rules. A terminal does not show the password.`,
+		Example: "password --cost 12 < password.txt",
+		Args:    Arguments,
 	}
-	password.Flags().IntVar(&cost, "cost", bcrypt.DefaultCost, fmt.Sprintf("how much work each guess of the password takes, %d to %d; give all users of a file the same", bcrypt.MinCost, maxCost))
-	password.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	password.RunE = func(cmd *cobra.Command, _ []string) error {
+		if cost < bcrypt.MinCost || cost > maxCost {
+			return usagef("--cost %d: choose %d to %d; each doubles the time to log in", cost, bcrypt.MinCost, maxCost)
+		}
+		password, err := readPassword(cmd)
+		if err != nil {
+			return err
+		}
+		if len(password) == 0 {
+			return errors.New("the password is empty")
+		}
+		hash, err := bcrypt.GenerateFromPassword(password, cost)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s\n", hash)
+		return err
+	}
+	password.Flags().IntVar(&cost, "cost", bcrypt.DefaultCost, fmt.Sprintf(
+		"how much work each guess takes, %d to %d; give all users of a file the same", bcrypt.MinCost, maxCost))
 	return password
-}
-
-// passwordReport is what password prints as JSON.
-type passwordReport struct {
-	Hash string `json:"hash"`
 }
 
 // readPassword reads a password from standard input, which may be a terminal.
 func readPassword(cmd *cobra.Command) ([]byte, error) {
-	if !output.IsTerminal(cmd.InOrStdin()) {
-		line, err := fromInput(cmd.Context(), func() ([]byte, error) { return readLine(cmd.InOrStdin()) })
-		if err != nil {
-			return nil, err
-		}
-		password := bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
-		return password, checkPassword(password)
+	file, isFile := cmd.InOrStdin().(*os.File)
+	if !isFile || !output.IsTerminal(file) {
+		line, err := readLine(cmd)
+		return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), err
 	}
-	file := cmd.InOrStdin().(*os.File) // a terminal is one
-	password, err := ask(cmd, file, "Password: ")
-	if err != nil {
-		return nil, err
-	}
-	if err := checkPassword(password); err != nil {
-		return nil, err // before asking again
-	}
-	again, err := ask(cmd, file, "Again: ")
-	if err != nil {
-		return nil, err
-	}
-	if !bytes.Equal(password, again) {
-		return nil, errors.New("the two passwords differ: try again")
-	}
-	return password, nil
-}
-
-// ask prompts on standard error and reads a line without showing it.
-func ask(cmd *cobra.Command, terminal *os.File, prompt string) ([]byte, error) {
-	fd := int(terminal.Fd())
+	fd := int(file.Fd())
 	before, err := term.GetState(fd)
 	if err != nil {
 		return nil, fmt.Errorf("terminal: %w", err)
 	}
-	fmt.Fprint(cmd.ErrOrStderr(), prompt)
+	fmt.Fprint(cmd.ErrOrStderr(), "Password: ")
 	defer fmt.Fprintln(cmd.ErrOrStderr()) // the terminal does not show the newline that was typed
 	line, err := fromInput(cmd.Context(), func() ([]byte, error) { return term.ReadPassword(fd) })
 	if cmd.Context().Err() != nil {
 		_ = term.Restore(fd, before) // otherwise the shell would not show its input
 	}
 	return line, err
-}
-
-func checkPassword(password []byte) error {
-	switch {
-	case len(password) == 0:
-		return errors.New("no password: write it on a line of standard input")
-	case len(password) > maxPassword:
-		return fmt.Errorf("bcrypt reads only %d bytes of a password: choose a password that is not longer", maxPassword)
-	}
-	return nil
 }

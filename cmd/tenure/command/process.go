@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +17,7 @@ import (
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/memory"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/systemd"
@@ -34,26 +34,20 @@ const (
 // for the reader of the log, survives SIGHUP, and tells systemd how it is.
 type process struct {
 	logger  *slog.Logger
-	flush   func()         // waits a moment until the log is written
-	level   *slog.LevelVar // of logger
-	isGiven bool           // the level, by --log-level
+	flush   func() // waits a moment until the log is written
 	hangups chan os.Signal
 	manager *systemd.Manager
 	node    *admin.Node // what this process does, for the status page and the watchdog
-
-	page string    // the address of the page
-	told sync.Once // where the page is
+	page    string      // the address of the page; empty: there is none, or standard output has it
 }
 
 // startProcess sets the streams of cmd and catches signals. The flags decide the level of the
 // log, or else level. The caller calls stop at the end.
 func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()) {
-	stdout, stderr := logwriter.New(cmd.OutOrStdout(), logQueue), logwriter.New(cmd.ErrOrStderr(), logQueue)
+	stdout := logwriter.New(cmd.OutOrStdout(), logQueue)
 	cmd.SetOut(stdout)
-	cmd.SetErr(stderr)
-	logger, variable := newLogger(cmd, stderr, level)
-	flush := func() { stderr.Flush(logFlush) }
-	p = &process{logger: logger, flush: flush, level: variable, isGiven: givenLevel(cmd) != "", node: admin.NewNode(), hangups: make(chan os.Signal, 1)}
+	logger, flush, stopLog := startLog(cmd, level)
+	p = &process{logger: logger, flush: flush, node: admin.NewNode(), hangups: make(chan os.Signal, 1)}
 	// The process goes on after its terminal closed. Its log may have no reader then: with
 	// SIGPIPE ignored, a line that cannot be written is lost and does not end the process.
 	signal.Ignore(syscall.SIGPIPE)
@@ -62,9 +56,8 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 	return p, func() {
 		signal.Stop(p.hangups)
 		p.manager.Close()
-		for _, writer := range []*logwriter.Writer{stderr, stdout} {
-			writer.Close(logFlush)
-		}
+		stopLog()
+		stdout.Close(logFlush)
 	}
 }
 
@@ -72,7 +65,8 @@ func startProcess(cmd *cobra.Command, level slog.Level) (p *process, stop func()
 func (p *process) ready(cmd *cobra.Command, what string) {
 	fmt.Fprintln(cmd.OutOrStdout(), what)
 	if p.page != "" {
-		p.told.Do(func() { fmt.Fprintf(cmd.OutOrStdout(), "status page on %s\n", p.page) })
+		fmt.Fprintf(cmd.OutOrStdout(), "status page on %s\n", p.page)
+		p.page = ""
 	}
 	p.manager.Ready(what)
 }
@@ -84,7 +78,9 @@ func (p *process) ready(cmd *cobra.Command, what string) {
 //
 // run calls ready when the command does its work, to say on standard output and to systemd what
 // that is.
-func Run(cmd *cobra.Command, run func(_ context.Context, _ *slog.Logger, flush func(), ready func(what string)) error) error {
+func Run(
+	cmd *cobra.Command, run func(_ context.Context, _ *slog.Logger, flush func(), ready func(what string)) error,
+) error {
 	process, stop := startProcess(cmd, slog.LevelWarn)
 	defer stop()
 	ready := func(what string) { process.ready(cmd, what) }
@@ -93,26 +89,20 @@ func Run(cmd *cobra.Command, run func(_ context.Context, _ *slog.Logger, flush f
 	})
 }
 
-// startClient is startProcess for a command that is a client: its output is written directly, and
-// SIGHUP and SIGPIPE end it, unless it catches them as run and lock do.
-func startClient(cmd *cobra.Command, level slog.Level) (p *process, stop func()) {
-	stderr := logwriter.New(cmd.ErrOrStderr(), logQueue)
-	logger, variable := newLogger(cmd, stderr, level)
-	return &process{logger: logger, level: variable, node: admin.NewNode()}, func() { stderr.Close(logFlush) }
-}
-
 // A reload reads a file again. On an error the content read before stays in force.
 type reload struct {
 	flag string // the flag that names the file
 	read func() error
 }
 
-// run calls work, and reads the files again on SIGHUP meanwhile. The context of work ends with ctx.
+// run calls work. Meanwhile it reads the files again on SIGHUP, and returns unused memory to the system. The context
+// of work ends with ctx.
 // The watchdog of systemd hears of the process until work has returned.
 func (p *process) run(ctx context.Context, reloads []reload, work func(context.Context) error) error {
 	working, cancel := context.WithCancel(ctx)
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx)) // what hangs while it stops hangs too
 	var tasks sync.WaitGroup
+	tasks.Go(func() { memory.Release(working) })
 	tasks.Go(func() { p.reloadOnHangup(working, reloads) })
 	tasks.Go(func() { p.manager.Watch(watching, p.answers) })
 	tasks.Go(func() {
@@ -156,100 +146,70 @@ func (p *process) reloadOnHangup(ctx context.Context, reloads []reload) {
 	}
 }
 
-// logLevels and logFormats are the values of --log-level and --log-format.
-var (
-	logLevels  = []string{"debug", "info", "warn", "error"}
-	logFormats = []string{"text", "json"}
-)
-
 // registerLogFlags adds the flags of the log to all commands.
 func registerLogFlags(flags *pflag.FlagSet) {
-	settings.Choice(flags, new(string), "log-level", logLevels, "what to log on standard error; debug has every request and connection; default: what the command needs")
-	format := logFormats[0]
-	settings.Choice(flags, &format, "log-format", logFormats, "how to write the log; text is key=value")
-	flags.Bool("verbose", false, "the same as --log-level debug")
+	settings.Choice(flags, new(string), "log-level", []string{"debug", "info", "warn", "error"},
+		"what to log on standard error; debug has every request and connection; default: what the command needs")
+	format := "text"
+	settings.Choice(flags, &format, "log-format", []string{format, "json"}, "how to write the log; text is key=value")
 }
 
-// givenLevel returns the value of --log-level, "" if it was not given.
-func givenLevel(cmd *cobra.Command) string {
-	if f := cmd.Flags().Lookup("log-level"); f != nil {
-		return f.Value.String()
-	}
-	return ""
+// startLog returns a logger that does not wait for the reader of standard error. flush waits a moment until
+// that has read everything, and stop does so for the last time.
+func startLog(cmd *cobra.Command, level slog.Level) (logger *slog.Logger, flush, stop func()) {
+	stderr := logwriter.New(cmd.ErrOrStderr(), logQueue)
+	return newLogger(cmd, stderr, level), func() { stderr.Flush(logFlush) }, func() { stderr.Close(logFlush) }
 }
 
-// newLogger returns a logger to w, and its level: what the flags say, or else otherwise.
-func newLogger(cmd *cobra.Command, w io.Writer, otherwise slog.Level) (*slog.Logger, *slog.LevelVar) {
-	level := new(slog.LevelVar)
-	level.Set(otherwise)
-	options := &slog.HandlerOptions{Level: level}
-	flags := cmd.Flags()
-	if verbose, err := flags.GetBool("verbose"); err == nil && verbose {
-		level.Set(slog.LevelDebug)
-	}
-	if name := givenLevel(cmd); name != "" {
+// newLogger returns a logger to w, as the flags say. level is for a command without --log-level.
+func newLogger(cmd *cobra.Command, w io.Writer, level slog.Level) *slog.Logger {
+	if name := cmd.Flag("log-level").Value.String(); name != "" {
 		_ = level.UnmarshalText([]byte(name)) // the flag takes no other names
 	}
-	if f := flags.Lookup("log-format"); f != nil && f.Value.String() == "json" {
-		return slog.New(slog.NewJSONHandler(output.Printable(w), options)), level
+	options := &slog.HandlerOptions{Level: level}
+	if cmd.Flag("log-format").Value.String() == "json" {
+		return slog.New(slog.NewJSONHandler(output.Printable(w), options))
 	}
-	return slog.New(slog.NewTextHandler(w, options)), level
+	return slog.New(slog.NewTextHandler(w, options))
 }
 
-const adminHelp = `--admin serves a status page over HTTP, with JSON (/api/state), metrics for
-Prometheus (/metrics) and probes (/healthz, /readyz). It has no encryption and no
-login, so it listens on this machine only unless --admin-insecure is given.`
-
-// statusHelp is the text of --admin of the commands that ask a status page.
-const statusHelp = "address of a status page, as serve and attach have in the same flag, such as 127.0.0.1:8080 or http://127.0.0.1:8080"
-
-// adminFlags are the flags of the status page.
-type adminFlags struct {
+// pageFlags are the flags of the status page of serve and attach.
+type pageFlags struct {
 	addr     string
 	hosts    []string
 	insecure bool
 	values   bool
 }
 
-func (a *adminFlags) register(flags *pflag.FlagSet) {
-	flags.StringVar(&a.addr, "admin", "", "TCP address for the status page, such as 127.0.0.1:8080 or http://127.0.0.1:8080; port 0 takes a free one; default: no page")
-	flags.StringSliceVar(&a.hosts, "admin-host", nil, "name, beside localhost and IP addresses, for which the status page answers; may be repeated")
-	flags.BoolVar(&a.insecure, "admin-insecure", false, "let other machines read the status page")
-	flags.BoolVar(&a.values, "admin-values", false, "show the values of leases on the status page; they contain what holders chose to tell")
-}
-
-// check refuses flags that do nothing, and addresses that others reach. It leaves host:port in addr.
-func (a *adminFlags) check() error {
-	if a.addr == "" && (len(a.hosts) > 0 || a.insecure || a.values) {
-		return errors.New("--admin-host, --admin-insecure and --admin-values are about the status page; give --admin too")
-	}
-	if a.addr == "" {
-		return nil
-	}
-	addr, err := adminclient.ListenAddress(a.addr)
-	if err != nil {
-		return fmt.Errorf("--admin: %w", err)
-	}
-	a.addr = addr
-	return admin.CheckAddress(a.addr, a.insecure)
+func (f *pageFlags) register(flags *pflag.FlagSet) {
+	flags.StringVar(&f.addr, "admin", "", "TCP address for a status page with metrics and probes, such as 127.0.0.1:8080")
+	flags.StringSliceVar(&f.hosts, "admin-host", nil, "name, beside localhost, for which the status page answers")
+	flags.BoolVar(&f.insecure, "admin-insecure", false, "let other machines read the status page, which has no login")
+	flags.BoolVar(&f.values, "admin-values", false, "show the values of leases on the status page")
 }
 
 // start begins to serve the page. stop ends it: the last thing that a process does,
 // so that the page shows that it stops.
-func (a *adminFlags) start(cmd *cobra.Command, process *process, mode string) (stop func(), err error) {
-	if err := a.check(); err != nil || a.addr == "" {
-		return func() {}, usage(err)
+func (f *pageFlags) start(cmd *cobra.Command, process *process, mode string) (stop func(), err error) {
+	if f.addr == "" {
+		if len(f.hosts) > 0 || f.insecure || f.values {
+			err = usagef("--admin-host, --admin-insecure and --admin-values are about --admin; give it too")
+		}
+		return func() {}, err
 	}
-	version, commit, modified := programVersion()
+	addr, err := adminclient.ListenAddress(f.addr)
+	if err != nil {
+		return nil, usagef("--admin: %w", err)
+	}
+	if err := admin.CheckAddress(addr, f.insecure); err != nil {
+		return nil, usage(err)
+	}
 	listening, err := admin.Listen(admin.Options{
-		Addr: a.addr, AllowInsecure: a.insecure, Hosts: a.hosts, Node: process.node, Logger: process.logger,
-		About: admin.About{Mode: mode, Version: version, Commit: commit + modified, Values: a.values},
+		Addr: addr, AllowInsecure: f.insecure, Hosts: f.hosts, Node: process.node, Logger: process.logger,
+		About: admin.About{Mode: mode, Version: programVersion(), Commit: commit, Values: f.values},
 	})
-	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%w; choose another with --admin (port 0 takes a free one), or stop the program that uses it", err)
-	case err != nil:
-		return nil, err
+	if err != nil {
+		return nil, fmt.Errorf("--admin: %w", err)
 	}
 	process.page = listening.URL()
 	stopping := context.AfterFunc(cmd.Context(), process.node.Stop)

@@ -3,7 +3,6 @@
 package command
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -21,58 +21,65 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/admin"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/internal/mosquitto"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/server"
 	"github.com/tenurelock/tenure/transport"
 )
 
+func TestServeSaysWhereItListensAndStopsOnASignal(t *testing.T) {
+	t.Parallel()
+	for _, signal := range []os.Signal{os.Interrupt, syscall.SIGTERM} {
+		r := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--log-level", "warn")
+		mustSet(t, dialTest(t, r.mustPrint(`listening on (\S+) with data in memory only`), "client"), "k", "v")
+		r.mustEndAfter(signal, 0, "stopped")
+		if log := r.stderr.String(); strings.Count(log, "\n") != 1 || !strings.Contains(log, "a restart forgets every key, lease and fence") {
+			t.Errorf("the log is %q", log)
+		}
+	}
+}
+
 // The log is a pipe that is open but not read: a write to it blocks once it holds 64 KiB.
 func TestAnUnreadLogBlocksNeitherRequestsNorTheEnd(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for the whole test
-	defer cancel()
-	cmd := exec.CommandContext(ctx, build(t), "serve", "--memory", "--addr", "127.0.0.1:0", "--verbose")
-	stderr, err := cmd.StderrPipe()
+	cmd := exec.Command(built.Path(t), "serve", "--memory", "--addr", "127.0.0.1:0", "--log-level", "debug")
+	unread, log, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stderr.Close()
-	address, _ := launch(t, cmd, "listening on ")
-	client, err := transport.Dial(ctx, address, transport.Options{ClientID: strings.Repeat("x", 60)})
-	if err != nil {
-		t.Fatal(err)
+	defer unread.Close()
+	defer log.Close()
+	cmd.Stderr = log
+	r := start(t, cmd)
+	client := dialTest(t, r.mustPrint(`listening on (\S+) .*`), strings.Repeat("x", 60))
+	for range 2000 { // each request logs a line of more than 100 bytes
+		mustSet(t, client, "k", "v")
 	}
-	defer client.Close()
-	for i := range 2000 { // each request logs a line of more than 100 bytes
-		if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
-			t.Fatalf("request %d: %v", i, err)
+	r.mustEndAfter(syscall.SIGTERM, 0, "stopped")
+}
+
+func TestLimitsOfFlagsAndThoseDerivedFromMaxMemoryAreLogged(t *testing.T) {
+	t.Parallel()
+	serve := begin(t, "serve", "--memory", "--addr", "127.0.0.1:0", "--max-memory", "512MiB", "--max-session-bytes", "1MiB", "--max-keys", "77")
+	serve.mustPrint("listening on .*")
+	serve.mustEndAfter(os.Interrupt, 0, "stopped")
+	lines := regexp.MustCompile(`(?m)^.* msg=limits .*$`).FindAllString(serve.stderr.String(), -1)
+	if len(lines) != 1 {
+		t.Fatalf("%d lines about limits in\n%s", len(lines), serve.stderr)
+	}
+	for _, want := range []string{" memory=536870912 ", " clients=819 ", "MaxKeys:77 ", "MaxBytes:134217728 ", " SessionBytes:1048576 "} {
+		if !strings.Contains(lines[0], want) {
+			t.Errorf("%q is not in %s", want, lines[0])
 		}
-	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	// The pipe stays open until the process has ended.
-	if err := await.Result(cmd.Wait); err != nil {
-		t.Errorf("after SIGTERM: %v", err)
 	}
 }
 
 func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	defer cancel()
 	const limit, reserve = 200, 64
-	cmd := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" serve --memory --addr 127.0.0.1:0`, limit), build(t))
-	var log logbuffer.Buffer
-	cmd.Stderr = &log
-	address, _ := launch(t, cmd, "listening on ")
-	client, err := transport.Dial(ctx, address, transport.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	serve := start(t, exec.Command("sh", "-c", fmt.Sprintf(`ulimit -n %d && exec "$0" serve --memory --addr 127.0.0.1:0`, limit), built.Path(t)))
+	address, log := serve.mustPrint(`listening on (\S+) .*`), serve.stderr
+	client := dialTest(t, address, "client")
 	tcp := strings.TrimPrefix(address, "mqtt://")
 	var open []net.Conn
 	defer func() {
@@ -97,9 +104,7 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	if want := limit - (limit - reserve - 1); refused != want {
 		t.Errorf("%d connections were refused, want %d", refused, want)
 	}
-	if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
-		t.Errorf("a client that was connected before: %v", err)
-	}
+	mustSet(t, client, "k", "v") // it was connected before
 	await.Until(func() bool { return strings.Contains(log.String(), "omitted=") })
 	text := log.String()
 	for _, want := range []string{"too many files and sockets are open", "limit=136", "ulimit -n", "LimitNOFILE", "remote=127.0.0.1:", "omitted="} {
@@ -113,23 +118,16 @@ func TestAServerKeepsFileDescriptorsInReserveAndSaysHowToGetMore(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	again, err := transport.Dial(ctx, address, transport.Options{})
-	if err != nil {
-		t.Fatalf("after the connections closed: %v", err)
-	}
-	_ = again.Close()
+	dialTest(t, address, "again")
 }
 
 // Invariant 34: here the limit on the size of files stands for a disk that is full.
 func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	s := &durableStore{t: t, path: build(t), dir: filepath.Join(t.TempDir(), "data"), host: "127.0.0.1:0"}
-	s.cmd = exec.CommandContext(ctx, "sh", "-c", `ulimit -f 400 && exec "$0" serve --addr 127.0.0.1:0 --data "$1"`, s.path, s.dir)
-	var stderr strings.Builder
-	s.cmd.Stderr = &stderr
-	s.address, s.stdout = launch(t, s.cmd, "listening on ")
-	client := s.dial(ctx)
+	dir := filepath.Join(t.TempDir(), "data")
+	limited := start(t, exec.Command("sh", "-c", `ulimit -f 400 && exec "$0" serve --addr 127.0.0.1:0 --data "$1"`, built.Path(t), dir))
+	client := dialTest(t, limited.mustPrint(`listening on (\S+) .*`), "client")
 	value := []byte(strings.Repeat("v", 10_000))
 	acknowledged := 0
 	for acknowledged < 1000 {
@@ -141,21 +139,20 @@ func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
 		}
 		acknowledged++
 	}
-	for s.stdout.Scan() {
-		t.Errorf("standard output has %q", s.stdout.Text())
+	if printed := limited.rest(); printed != nil {
+		t.Errorf("standard output has %q", printed)
 	}
-	err := await.Result(s.cmd.Wait)
-	lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+	err := await.Result(limited.cmd.Wait)
+	lines := strings.Split(strings.TrimSpace(limited.stderr.String()), "\n")
 	last := lines[len(lines)-1]
-	if s.cmd.ProcessState.ExitCode() != 1 || !strings.HasPrefix(last, "tenure: ") || !strings.Contains(last, s.dir) ||
+	if limited.cmd.ProcessState.ExitCode() != 1 || !strings.HasPrefix(last, "tenure: ") || !strings.Contains(last, dir) ||
 		!strings.Contains(last, "file too large") || !strings.Contains(last, "mend the cause and start again") {
-		t.Errorf("%v, want exit status 1 and the cure in the last line of\n%s", err, stderr.String())
+		t.Errorf("%v, want exit status 1 and the cure in the last line of\n%s", err, limited.stderr)
 	}
 	if acknowledged == 0 || acknowledged == 1000 {
 		t.Fatalf("%d writes were acknowledged", acknowledged)
 	}
-	s.start()
-	client = s.dial(ctx)
+	client = dialTest(t, begin(t, "serve", "--addr", "127.0.0.1:0", "--data", dir).mustPrint(`listening on (\S+) .*`), "client")
 	for i := range acknowledged {
 		if entry, err := client.Get(ctx, fmt.Sprint("k", i)); err != nil || string(entry.Value) != string(value) {
 			t.Fatalf("write %d of %d, which was acknowledged: %d bytes, %v", i+1, acknowledged, len(entry.Value), err)
@@ -165,67 +162,29 @@ func TestInvariant34AServerThatCannotWriteItsDataEndsAndSaysWhy(t *testing.T) {
 
 // A terminal that closes sends SIGHUP and no longer reads the log. Neither stops a store.
 func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
-	path := build(t)
-	for _, test := range []struct {
-		name      string
-		arguments func(t *testing.T) []string
-		ready     string // the beginning of its first line, before an address
-	}{
-		{"a broker with a store inside", func(*testing.T) []string { return []string{"serve", "--memory", "--addr", "127.0.0.1:0"} }, "listening on "},
-		{"an attached store", func(t *testing.T) []string {
-			return []string{"attach", "--memory", "mqtt://" + mosquitto.Start(t, "").Address}
-		}, "attached to "},
+	t.Parallel()
+	for name, arguments := range map[string][]string{
+		"serve":  {"serve", "--memory", "--addr", "127.0.0.1:0"},
+		"attach": {"attach", "--memory", "mqtt://" + mosquitto.Start(t, "").Address},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*patience) // for the whole test
-			defer cancel()
-			cmd := exec.CommandContext(ctx, path, test.arguments(t)...)
-			stderr, err := cmd.StderrPipe()
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(built.Path(t), arguments...)
+			log, stderr, err := os.Pipe()
 			if err != nil {
 				t.Fatal(err)
 			}
-			stdout, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
+			cmd.Stderr = stderr
+			r := start(t, cmd)
+			_ = stderr.Close()
+			address := r.mustPrint(`(?:listening on|attached to) (\S+) .*`)
+			r.signal(syscall.SIGHUP)
+			if said := readUntil(log, "nothing to read again"); !strings.Contains(said, "SIGHUP: there is nothing to read again") {
+				t.Errorf("the log says %q", said)
 			}
-			address, _ := start(t, cmd, stdout, test.ready)
-			hangUp := func() {
-				t.Helper()
-				if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
-					t.Fatal(err)
-				}
-			}
-			answers := func(when string) {
-				t.Helper()
-				client, err := transport.Dial(ctx, address, transport.Options{})
-				if err != nil {
-					t.Fatalf("%s: %v", when, err)
-				}
-				defer client.Close()
-				if _, err := client.Set(ctx, "k", []byte("v"), transport.SetOptions{}); err != nil {
-					t.Errorf("%s: %v", when, err)
-				}
-			}
-			log := bufio.NewScanner(stderr)
-			if !log.Scan() || !strings.Contains(log.Text(), "the store is in memory") {
-				t.Errorf("the log begins with %q", log.Text())
-			}
-			for range 2 {
-				hangUp()
-				if !log.Scan() || !strings.Contains(log.Text(), "SIGHUP") || !strings.Contains(log.Text(), "nothing to read again") {
-					t.Errorf("the log says %q", log.Text())
-				}
-				answers("after SIGHUP")
-			}
-			_, _ = stdout.Close(), stderr.Close()
-			hangUp() // it logs that into a broken pipe
-			answers("without a reader of its log")
-			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
-			if err := await.Result(cmd.Wait); err != nil {
-				t.Errorf("after SIGTERM: %v", err)
-			}
+			_ = log.Close()
+			r.signal(syscall.SIGHUP) // it logs that into a broken pipe
+			mustSet(t, dialTest(t, address, "client"), "k", "v")
+			r.mustEndAfter(syscall.SIGTERM, 0, "stopped")
 		})
 	}
 }
@@ -234,7 +193,7 @@ func TestAStoreSurvivesSIGHUPAndAClosedLog(t *testing.T) {
 type serviceManager struct{ *net.UnixConn }
 
 // startService starts a command as systemd does, with a directory for its data.
-func startService(t *testing.T, arguments ...string) (manager serviceManager, cmd *exec.Cmd) {
+func startService(t *testing.T, arguments ...string) (manager serviceManager, r *running) {
 	t.Helper()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "notify")
@@ -243,17 +202,9 @@ func startService(t *testing.T, arguments ...string) (manager serviceManager, cm
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = socket.Close() })
-	cmd = exec.Command(build(t), arguments...)
+	cmd := exec.Command(built.Path(t), arguments...)
 	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+path, "WATCHDOG_USEC=60000", "STATE_DIRECTORY="+filepath.Join(dir, "state"))
-	cmd.Stderr = t.Output()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // if it still runs
-		_ = await.Result(cmd.Wait)
-	})
-	return serviceManager{socket}, cmd
+	return serviceManager{socket}, start(t, cmd)
 }
 
 // wait receives until a message has want in it, and returns that message.
@@ -275,39 +226,34 @@ func (m serviceManager) wait(t *testing.T, want string) string {
 }
 
 func TestServeTellsSystemdThatItListensWorksAndStops(t *testing.T) {
-	manager, cmd := startService(t, "serve", "--addr", "127.0.0.1:0")
+	manager, r := startService(t, "serve", "--addr", "127.0.0.1:0")
 	if ready := manager.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=listening on mqtt://127.0.0.1:") || !strings.HasSuffix(ready, "/state") {
 		t.Errorf("ready with %q", ready)
 	}
 	for range 3 {
 		manager.wait(t, "WATCHDOG=1")
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	r.signal(syscall.SIGTERM)
 	manager.wait(t, "STOPPING=1")
 }
 
 func TestAttachTellsSystemdWhenItAnswers(t *testing.T) {
 	t.Parallel()
 	broker := "mqtt://" + mosquitto.Start(t, "").Address
-	manager, cmd := startService(t, "attach", broker)
+	manager, r := startService(t, "attach", broker)
 	if ready := manager.wait(t, "READY=1"); !strings.Contains(ready, "STATUS=attached to "+broker) {
 		t.Errorf("ready with %q", ready)
 	}
 	manager.wait(t, "WATCHDOG=1")
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	r.signal(syscall.SIGTERM)
 	manager.wait(t, "STOPPING=1")
 }
 
 func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
-	serve := exec.Command(build(t), "serve", "--memory", "--addr", "127.0.0.1:0")
-	broker, _ := launch(t, serve, "listening on ")
+	broker := startMemory(t)
 	// The child would write to the socket, if it found it.
 	child := []string{"sh", "-c", `test -z "$NOTIFY_SOCKET$WATCHDOG_USEC" && echo unknown > "$STATE_DIRECTORY" && exec sleep 1000`}
-	manager, cmd := startService(t, append([]string{"run", "--broker", broker, "poller", "--"}, child...)...)
+	manager, r := startService(t, append([]string{"run", "--broker", broker, "poller", "--"}, child...)...)
 	if ready := manager.wait(t, "READY=1"); !strings.HasSuffix(ready, "STATUS=standing by for the lease poller") {
 		t.Errorf("ready with %q", ready)
 	}
@@ -320,9 +266,7 @@ func TestRunTellsSystemdWhetherItHoldsTheLease(t *testing.T) {
 		content, err := os.ReadFile(state)
 		return err == nil && len(content) > 0
 	})
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	r.signal(syscall.SIGTERM)
 	manager.wait(t, "STOPPING=1")
 }
 
@@ -421,45 +365,36 @@ func TestTheDeadlineMayPassWhileTheStoreIsAskedOnceMore(t *testing.T) {
 }
 
 func TestWhatBecomesOfASignal(t *testing.T) {
-	const end, child = true, true
+	const end, child, pass, giveUp = true, true, true, true
+	began := time.Now()
 	type step struct {
 		after         time.Duration // the first one
 		end, hasChild bool
-		want          signalUse
+		pass, giveUp  bool
 	}
 	for name, steps := range map[string][]step{
-		"the child's":                        {{0, !end, child, forChild}, {time.Second, !end, !child, forChild}},
-		"once":                               {{0, end, child, endsWork}, {0, !end, child, forChild}},
-		"twice at once, as from timeout(1)":  {{0, end, child, endsWork}, {sameSignal - 1, end, child, repeated}},
-		"the second one kills the child":     {{0, end, child, endsWork}, {sameSignal, end, child, forChild}},
-		"twice at once without a child":      {{0, end, !child, endsWork}, {sameSignal - 1, end, !child, repeated}},
-		"a further one without a child":      {{0, end, !child, endsWork}, {sameSignal, end, !child, givesUp}, {time.Hour, end, !child, givesUp}},
-		"the child has ended after the kill": {{0, end, child, endsWork}, {time.Second, end, child, forChild}, {2 * time.Second, end, !child, givesUp}},
+		"the child's":                        {{0, !end, child, pass, !giveUp}, {time.Second, !end, !child, pass, !giveUp}},
+		"once":                               {{0, end, child, !pass, !giveUp}, {0, !end, child, pass, !giveUp}},
+		"twice at once, as from timeout(1)":  {{0, end, child, !pass, !giveUp}, {sameSignal - 1, end, child, !pass, !giveUp}},
+		"the second one kills the child":     {{0, end, child, !pass, !giveUp}, {sameSignal, end, child, pass, !giveUp}},
+		"twice at once without a child":      {{0, end, !child, !pass, !giveUp}, {sameSignal - 1, end, !child, !pass, !giveUp}},
+		"a further one without a child":      {{0, end, !child, !pass, !giveUp}, {sameSignal, end, !child, !pass, giveUp}},
+		"the child has ended after the kill": {{0, end, child, !pass, !giveUp}, {time.Second, end, child, pass, !giveUp}, {time.Minute, end, !child, !pass, giveUp}},
 	} {
 		var ends endSignals
-		began := time.Now()
 		for i, step := range steps {
-			if got := ends.use(step.end, step.hasChild, nil, began.Add(step.after)); got != step.want {
-				t.Errorf("%s: %d: %v, want %v", name, i, got, step.want)
+			if pass, giveUp := ends.use(step.end, step.hasChild, nil, began.Add(step.after)); pass != step.pass || giveUp != step.giveUp {
+				t.Errorf("%s: %d: pass %v, give up %v", name, i, pass, giveUp)
 			}
 		}
 	}
-}
-
-func TestWhatBecomesOfASignalAfterTheChildEnded(t *testing.T) {
-	ended := time.Now()
-	for after, want := range map[time.Duration]signalUse{
-		0:              endsWork, // it may have ended the child, too
-		sameSignal - 1: endsWork,
-		sameSignal:     givesUp,
-		time.Hour:      givesUp,
-	} {
+	// After the child ended by itself, at once: the signal may have ended the child, too.
+	for after, want := range map[time.Duration]bool{0: false, sameSignal - 1: false, sameSignal: true, time.Hour: true} {
 		var ends endSignals
-		if got := ends.use(true, false, &ended, ended.Add(after)); got != want {
-			t.Errorf("after %v: %v, want %v", after, got, want)
-		}
-		if got := ends.use(true, false, &ended, ended.Add(after+sameSignal)); got != givesUp {
-			t.Errorf("another one, after %v: %v, want %v", after, got, givesUp)
+		_, giveUp := ends.use(end, !child, &began, began.Add(after))
+		_, again := ends.use(end, !child, &began, began.Add(after+sameSignal))
+		if giveUp != want || !again {
+			t.Errorf("after %v: give up %v, want %v; another one: %v", after, giveUp, want, again)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"runtime"
@@ -19,6 +19,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/logwriter"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
@@ -40,18 +41,16 @@ var optionFlags = map[string]string{
 	"server.MaxMemory":                    "max-memory",
 	"server.MaxClients":                   "max-clients",
 	"server.MaxPacketSize":                "max-packet-size",
-	"server.PacketTimeout":                "packet-timeout",
 	"server.PasswordChecks":               "password-checks",
 	"server.MaxUnauthenticated":           "max-unauthenticated",
 	"server.MaxUnauthenticatedPerAddress": "max-unauthenticated-per-address",
 	"server.Store.DedupWindow":            "dedup-window",
 	"server.Limits.SessionMessages":       "max-session-messages",
-	"server.Limits.SessionsPerUser":       "max-sessions-per-user",
 	"server.Limits.Subscriptions":         "max-subscriptions",
-	"server.Limits.RetainedMessages":      "max-retained",
 	"attach.MaxClients":                   "max-clients",
 	"attach.TLS":                          "tls-ca, --tls-cert or --tls-key",
 	"transport.ClientID":                  "client-id",
+	"transport.KeepAlive":                 "instant, for two thirds of --ttl:",
 	"transport.PasswordFile":              "password-file",
 	"transport.TLS":                       "tls-ca, --tls-cert or --tls-key",
 	"transport.TLS.CAFile":                "tls-ca",
@@ -75,10 +74,8 @@ func (p Program) Main() {
 	}
 	if code != 0 {
 		stop()
-		var exit *exitError
-		if code == exitInterrupt && !errors.As(err, &exit) {
-			var child *childInterrupted
-			supervise.EndByInterrupt(errors.As(err, &child) && child.byKey)
+		if interrupted := (*interruptedError)(nil); code == exitInterrupt && errors.As(err, &interrupted) {
+			supervise.EndByInterrupt(interrupted.byKey)
 		}
 		os.Exit(code)
 	}
@@ -94,7 +91,7 @@ func untilSignal(ctx context.Context) (_ context.Context, stop func()) {
 	waiting.Go(func() {
 		select {
 		case s := <-signals:
-			cancel(&interruptedError{s})
+			cancel(&interruptedError{signal: s})
 		case <-ctx.Done():
 		}
 	})
@@ -118,34 +115,27 @@ func (p Program) execute(ctx context.Context, root *cobra.Command) (code int, te
 	if err == nil {
 		return 0, "", nil
 	}
-	err = nameFlag(err, p.OptionFlags)
-	if written := (*fs.PathError)(nil); !entered && !(errors.As(err, &written) && written.Op == "write") {
-		err = usage(err) // found while the arguments were read, and not while help was written
+	if errors.As(err, new(*pflag.NotExistError)) {
+		err = fmt.Errorf("%w; usage: %s", err, cmd.UseLine()) // a flag of the child goes after --
 	}
-	if code = exitCode(err); code == exitFailure && ctx.Err() != nil {
-		code = exitCode(signalCause(ctx, err)) // the signal is why
-	}
-	text = err.Error()
-	if entered {
+	err = afterSignal(ctx, nameFlag(err))
+	if text = err.Error(); entered {
 		text = oneLine(text)
+	} else {
+		err = usage(err)
 	}
 	text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSpace(text), "transport: "), "lease: ")
-	return code, output.CleanLines(settings.Explain(cmd.Flags(), text)), err
+	return exitCode(err), output.CleanLines(settings.Explain(cmd.Flags(), text)), err
 }
 
-// nameFlag returns err with the name of a flag, if a package has refused the option of one. more adds to
-// optionFlags.
-func nameFlag(err error, more map[string]string) error {
-	var refused *optionerror.Error
-	if !errors.As(err, &refused) {
-		return err
+// nameFlag returns err with the name of a flag, if a package has refused the option of one.
+func nameFlag(err error) error {
+	if refused := (*optionerror.Error)(nil); errors.As(err, &refused) {
+		if flag := optionFlags[refused.Package+"."+refused.Field]; flag != "" {
+			return usagef("%s", refused.Text("--"+flag))
+		}
 	}
-	option := refused.Package + "." + refused.Field
-	flag := cmp.Or(optionFlags[option], more[option])
-	if flag == "" {
-		return err
-	}
-	return usage(errors.New(refused.Text("--" + flag)))
+	return err
 }
 
 // oneLine returns the text of an error as one line that a terminal can show: a broker or a store may
@@ -160,47 +150,32 @@ func (p Program) Command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   p.Name,
 		Short: "Leases, fencing tokens and a state store over MQTT 5",
-		Long: `Leases, fencing tokens and a state store over MQTT 5.
-
-A flag that is not given has the value of its variable, such as TENURE_BROKER
-for --broker, or else of its key in the file of --config (TENURE_CONFIG):
-
-` + settings.Example + `
-A list in a variable has commas between its values.`,
+		Long: "Leases, fencing tokens and a state store over MQTT 5.\n\n" +
+			"A flag that is not given has the value of its variable, such as TENURE_BROKER for\n" +
+			"--broker, or else of its key in the file of --config (TENURE_CONFIG):\n\n" + settings.Example,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Version:       versionText(),
 	}
+	maps.Copy(optionFlags, p.OptionFlags)
 	settings.Register(root)
 	registerLogFlags(root.PersistentFlags())
 	root.AddCommand(
 		serveCommand(p.Serve), attachCommand(p.Attach), passwordCommand(),
 		getCommand(), setCommand(), delCommand(), vdelCommand(), watchCommand(),
-		runCommand(), lockCommand(), holderCommand(), switchoverCommand(), releaseCommand(),
+		runCommand(), electCommand(), lockCommand(), holderCommand(), switchoverCommand(), releaseCommand(),
 		doctorCommand(), topCommand(), healthCommand(),
 		checkCommand(), backupCommand(), restoreCommand(), exportCommand(),
-		exitCodesTopic(),
+		&cobra.Command{Use: "exit-codes", Short: "What the exit code of a command says", Long: exitHelp},
 	)
 	root.AddCommand(p.Commands...)
 	for _, cmd := range root.Commands() {
-		cmd.Example = withName(p.Name, cmd.Example)
-	}
-	return root
-}
-
-// withName returns examples, which begin with the name of a command, as lines for a shell. A line that
-// begins with a space goes on with the one before.
-func withName(program, examples string) string {
-	if examples == "" {
-		return ""
-	}
-	lines := strings.Split(examples, "\n")
-	for i, line := range lines {
-		if !strings.HasPrefix(line, " ") {
-			lines[i] = "  " + program + " " + line
+		if cmd.Example != "" {
+			line := "\n  " + p.Name + " "
+			cmd.Example = line[1:] + strings.ReplaceAll(cmd.Example, "\n", line)
 		}
 	}
-	return strings.Join(lines, "\n")
+	return root
 }
 
 // checkTopics makes the commands that cobra adds refuse arguments that they do not know. cobra v1.10.2:
@@ -211,13 +186,12 @@ func checkTopics(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		switch cmd.Name() {
 		case "help":
-			cmd.Args = func(cmd *cobra.Command, topic []string) error {
-				if _, rest, err := root.Find(topic); err != nil {
-					return err
-				} else if len(rest) > 0 {
-					return fmt.Errorf("unknown help topic %q; %s lists the commands", strings.Join(topic, " "), cmd.CommandPath())
+			cmd.Args = func(_ *cobra.Command, topic []string) error {
+				_, rest, err := root.Find(topic)
+				if err == nil && len(rest) > 0 {
+					err = fmt.Errorf("unknown help topic %q", strings.Join(topic, " "))
 				}
-				return nil
+				return err
 			}
 		case "completion":
 			// Without a function, a command prints its help before it looks at its arguments.
@@ -235,13 +209,21 @@ func bindSettings(cmd *cobra.Command) error {
 	if err := settings.Bind(cmd); err != nil {
 		return err
 	}
-	level := slog.LevelWarn
-	if cmd.Name() == "health" {
-		level = probeLevel
-	}
-	logger, _ := newLogger(cmd, cmd.ErrOrStderr(), level)
+	logger := newLogger(cmd, cmd.ErrOrStderr(), slog.LevelWarn)
 	for _, sentence := range settings.Unused(cmd) {
 		logger.Warn(sentence)
+	}
+	return nil
+}
+
+// Arguments takes those that the use of a command names, like KEY and VALUE. Only the last of several may be
+// empty. The error does not repeat them: a URL may have a password.
+func Arguments(cmd *cobra.Command, arguments []string) error {
+	names := strings.Fields(cmd.Use)[1:]
+	for i := range max(len(names), len(arguments)) {
+		if len(arguments) != len(names) || arguments[i] == "" && (i == 0 || i < len(names)-1) {
+			return fmt.Errorf("usage: %s", cmd.UseLine())
+		}
 	}
 	return nil
 }
@@ -251,27 +233,17 @@ func bindSettings(cmd *cobra.Command) error {
 // toolchain says what was built.
 var version, commit string
 
-// programVersion returns the version, the commit, and a text that says whether files were changed
-// since that.
-func programVersion() (release, revision, modified string) {
-	release, revision = version, commit
-	if info, ok := debug.ReadBuildInfo(); ok {
-		release = cmp.Or(release, info.Main.Version)
-		for _, setting := range info.Settings {
-			switch {
-			case setting.Key == "vcs.revision":
-				revision = cmp.Or(revision, setting.Value)
-			case setting.Key == "vcs.modified" && setting.Value == "true" && commit == "":
-				modified = ", modified"
-			}
-		}
+// programVersion returns the version. A build that is no release has its commit in that.
+func programVersion() string {
+	info, _ := debug.ReadBuildInfo()
+	if info == nil {
+		info = new(debug.BuildInfo)
 	}
-	return cmp.Or(release, "(devel)"), revision, modified
+	return cmp.Or(version, info.Main.Version, "(devel)")
 }
 
 // versionText is what --version prints after the name of the program.
 func versionText() string {
-	release, revision, modified := programVersion()
-	return fmt.Sprintf("%s (commit %s%s, %s, %s/%s)", release, cmp.Or(revision, "unknown"), modified,
+	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", programVersion(), cmp.Or(commit, "unknown"),
 		runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

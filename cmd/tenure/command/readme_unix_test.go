@@ -3,7 +3,7 @@
 package command
 
 import (
-	"bufio"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -45,7 +45,7 @@ func TestTheReadmesSessionFailsOver(t *testing.T) {
 	broker, web, data := freePort(t), freePort(t), filepath.Join(t.TempDir(), "data")
 	// The program of this test comes before one that was installed.
 	environment := append(os.Environ(), "TENURE_ADDR="+broker, "TENURE_BROKER=mqtt://"+broker, "PYTHONUNBUFFERED=1",
-		"PATH="+filepath.Dir(build(t))+string(filepath.ListSeparator)+os.Getenv("PATH"))
+		"PATH="+filepath.Dir(built.Path(t))+string(filepath.ListSeparator)+os.Getenv("PATH"))
 	_, webPort, _ := net.SplitHostPort(web)
 	replace := strings.NewReplacer("8000", webPort, "127.0.0.1:1883", broker, "/tmp/tenure", data).Replace
 
@@ -57,7 +57,7 @@ func TestTheReadmesSessionFailsOver(t *testing.T) {
 	first.next(replace(printed[1]))
 	second.enter(commands[4])
 	second.enter(replace(commands[5]))
-	observer := exec.Command(build(t), "holder", "web")
+	observer := exec.Command(built.Path(t), "holder", "web")
 	observer.Env = environment
 	if out, err := observer.Output(); err != nil || len(out) == 0 {
 		t.Fatalf("%v: %s", err, out)
@@ -69,51 +69,28 @@ func TestTheReadmesSessionFailsOver(t *testing.T) {
 
 // A shellSession is a shell that reads commands, with all that it prints.
 type shellSession struct {
-	t     *testing.T
-	input *os.File
-	lines <-chan string
+	*running
+	input io.Writer
 }
 
 func openSession(t *testing.T, environment []string) shellSession {
 	t.Helper()
 	shell := exec.Command("sh")
 	shell.Env, shell.Dir = environment, t.TempDir()
-	input, keyboard, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	output, screen, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	shell.Stdin, shell.Stdout, shell.Stderr = input, screen, screen
 	shell.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with all that it starts
-	if err := shell.Start(); err != nil {
+	input, err := shell.StdinPipe()
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = input.Close(), screen.Close()
-	lines := make(chan string, 1000)
-	go func() {
-		defer close(lines)
-		for scanner := bufio.NewScanner(output); scanner.Scan(); {
-			lines <- scanner.Text()
-		}
-	}()
-	t.Cleanup(func() {
-		_ = syscall.Kill(-shell.Process.Pid, syscall.SIGTERM)
-		_ = keyboard.Close()
-		_ = await.Result(shell.Wait)
-		for open := true; open; { // all programs have closed their output
-			_, open = await.Next(lines)
-		}
-		_ = output.Close()
-	})
-	return shellSession{t, keyboard, lines}
+	session := shellSession{start(t, shell), input}
+	t.Cleanup(func() { _ = syscall.Kill(-shell.Process.Pid, syscall.SIGTERM) })
+	session.enter("exec 2>&1")
+	return session
 }
 
 func (t shellSession) enter(command string) {
 	t.t.Helper()
-	if _, err := t.input.WriteString(command + "\n"); err != nil {
+	if _, err := io.WriteString(t.input, command+"\n"); err != nil {
 		t.t.Fatal(err)
 	}
 }

@@ -4,24 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"log/slog"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/supervise"
+	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/transport"
 )
 
-// runFlags are the flags of run that lock does not have.
-type runFlags struct {
+// candidateFlags are the flags that run and elect share: those of an election, and of its lease.
+type candidateFlags struct {
 	holdFlags
-	rank                       int
-	failBack                   time.Duration
-	health                     string
-	healthEvery, healthTimeout time.Duration
+	election election.Options
+	health   string
+	watchdog watchdog.Setting
 }
+
+func (c *candidateFlags) register(flags *pflag.FlagSet) {
+	c.holdFlags.register(flags)
+	e := &c.election
+	flags.IntVar(&e.Rank, "rank", 0, "0 is the preferred node; a node waits a while for nodes of a lower rank")
+	flags.DurationVar(&e.FailBackAfter, "fail-back", 0, "after how long to ask a leader of a worse rank to hand over")
+	flags.StringVar(&c.health, "health", "", "line for "+supervise.Shell+" that ends with 0 while this node can lead")
+	flags.DurationVar(&e.HealthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
+	flags.DurationVar(&e.HealthTimeout, "health-timeout", 0, "how long --health may take; default: a third of --ttl")
+	flags.Var(&c.watchdog, "watchdog", "device that resets a leader that hangs: off, /dev/watchdog, or auto:/dev/watchdog")
+}
+
+// runFlags are the flags of run.
+type runFlags struct{ candidateFlags }
 
 // runCommand is "tenure run".
 func runCommand() *cobra.Command {
@@ -29,104 +44,104 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] NAME -- COMMAND [ARGUMENT…]",
 		Short: "Run a command on one machine at a time, and on another one after a failure",
-		Long: `Run a command on one machine at a time, and on another one after a failure.
-Each machine runs it with the same name. One of them leads, and runs the command as
-its child. When it cannot renew the lease any more, or is unhealthy, it ends the
-child and stands by. When the child ends by itself, run ends with its exit code.
+		Long: `Run a command on one machine at a time: each runs this with the same name. One leads, and
+runs the command as its child. When it cannot renew the lease, or is unhealthy, it ends
+the child and stands by. When the child ends by itself, run ends with its exit code.
 
-` + childHelp + "\n\n" + connectionHelp,
-		Example: `run web -- python3 -m http.server 8000
-run --holder 10.0.0.7:8000 --health 'test -e /srv/ready' web -- ./server
-run --rank 1 --ttl 2s plc -- ./gateway   # the other node has --rank 0 --fail-back 1m`,
+` + childHelp,
+		Example: "run web -- python3 -m http.server 8000\n" +
+			"run --rank 1 --ttl 2s plc -- ./gateway   # the other node has --rank 0 --fail-back 1m",
 		Args: programArguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			if err := r.check(); err != nil {
 				return usage(err)
 			}
-			return r.hold(cmd, arguments, r.run)
+			return r.hold(cmd, arguments, 0, r.run)
 		},
 	}
-	explainDashes(cmd, "a flag of the child", "NAME -- COMMAND")
 	r.register(cmd.Flags())
-	flags := cmd.Flags()
-	flags.IntVar(&r.rank, "rank", 0, "0 is the preferred node; a node waits a while for nodes of a lower rank")
-	flags.DurationVar(&r.failBack, "fail-back", 0, "how long this node waits, healthy, before it asks a leader of a worse rank to hand over; 0: it never asks")
-	flags.StringVar(&r.health, "health", "", "command line for "+supervise.Shell+" that ends with 0 while this node can lead; a node that cannot ends its child and stands by")
-	flags.DurationVar(&r.healthEvery, "health-every", 0, "pause between two calls of --health; default: a third of --ttl")
-	flags.DurationVar(&r.healthTimeout, "health-timeout", 0, "how long --health may take; then it is killed, and counts as failed; default: a third of --ttl")
+	r.registerGrace(cmd.Flags())
+	cmd.Flags().StringVar(&r.after, "after", "", "line for "+supervise.Shell+" that runs when the child is gone, and at the start")
 	return cmd
 }
 
 // check refuses values that no flag type refuses.
-func (r *runFlags) check() error {
-	if r.rank < 0 {
-		return fmt.Errorf("--rank %d is negative; the best rank is 0", r.rank)
-	}
-	for _, flag := range []struct {
-		name  string
-		value time.Duration
-		zero  string
-	}{
-		{"fail-back", r.failBack, "never"},
-		{"health-every", r.healthEvery, "a third of --ttl"},
-		{"health-timeout", r.healthTimeout, "a third of --ttl"},
-	} {
-		if flag.value < 0 {
-			return fmt.Errorf("--%s %v is negative; 0 means %s", flag.name, flag.value, flag.zero)
-		}
-	}
-	if r.health == "" && (r.healthEvery != 0 || r.healthTimeout != 0) {
+func (c *candidateFlags) check() error {
+	e := &c.election
+	switch {
+	case e.Rank < 0 || min(e.FailBackAfter, e.HealthEvery, e.HealthTimeout) < 0:
+		return errors.New("--rank, --fail-back, --health-every and --health-timeout cannot be negative")
+	case c.watchdog.Device != "" && c.ttl < watchdog.LeastTTL:
+		return fmt.Errorf("--watchdog needs a --ttl of %v at least: devices count in seconds", watchdog.LeastTTL)
+	case c.health == "" && (e.HealthEvery != 0 || e.HealthTimeout != 0):
 		return errors.New("--health-every and --health-timeout need --health")
+	case c.health != "":
+		e.Health = func(ctx context.Context) error {
+			return supervise.Check(ctx, "--health", c.health, childEnvironment())
+		}
 	}
 	return nil
 }
 
-// electionOptions are the options of the election.
-func (r *runFlags) electionOptions(o lease.Options) election.Options {
-	options := election.Options{TTL: o.TTL, Lease: o, Rank: r.rank, FailBackAfter: r.failBack,
-		HealthEvery: r.healthEvery, HealthTimeout: r.healthTimeout, Logger: o.Logger}
+// options are the options of the election.
+func (c *candidateFlags) options(o lease.Options) election.Options {
+	options := c.election
+	options.TTL, options.Lease, options.Logger = o.TTL, o, o.Logger
 	options.Lease.TTL = 0
-	if r.health != "" {
-		options.Health = func(ctx context.Context) error {
-			return supervise.Check(ctx, r.health, childEnvironment())
-		}
-	}
 	return options
+}
+
+// openWatchdog opens the watchdog of a term. A term does not start without a device that is required.
+func (c *candidateFlags) openWatchdog(logger *slog.Logger) (*watchdog.Dog, error) {
+	dog, required, err := c.watchdog.Open(c.ttl)
+	if err != nil && !required {
+		logger.Warn("leading without a watchdog", "error", err)
+		return nil, nil
+	}
+	return dog, err
 }
 
 // errChildEnded is the cause of the end of an election whose child ended by itself.
 var errChildEnded = errors.New("the child ended")
 
 // run campaigns, and runs the child while this node leads.
-func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) error {
-	options := r.electionOptions(o)
-	elector, err := election.New(p.client, p.name, options)
+func (r *runFlags) run(ctx, _ context.Context, p *holderProcess, o lease.Options) error {
+	elector, err := election.New(p.client, p.name, r.options(o))
 	if err != nil {
 		return err
 	}
+	if r.after != "" { // a crash may have left what it removes
+		if err := p.cleanUp(ctx); err != nil {
+			p.logger.Warn("what an earlier run may have left is not removed", "lease", p.name, "error", err)
+		}
+	}
 	electing, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	var last *supervise.Status // of the child that ended the election, or ended because of a signal
-	var lost error             // with exitLost, of the child that ended the election
-	cutOff := false            // the child was ended with the client
+	var last *error // of the child that ended the election, or ended because of a signal
+	cutOff := false // the child was ended with the client
 	err = elector.Run(electing, func(term context.Context, t *election.Term) error {
 		token, err := t.Token()
 		if err != nil {
 			return err
 		}
-		status, err := p.runChild(term, t.Tenure(), token)
-		var exit *exitError
+		dog, err := r.openWatchdog(p.logger)
+		if err != nil {
+			return err
+		}
+		status, err := p.runChild(term, t.Tenure(), token, dog)
 		switch {
-		case errors.As(err, &exit):
-			lost = err
+		case errors.As(err, new(*exitError)):
+			last = &err
 			end(errChildEnded)
 		case err != nil:
 			return err
 		case !status.Stopped:
-			last = &status
+			err = exitOf(status)
+			last = &err
 			end(errChildEnded)
 		case ctx.Err() != nil && !status.NeverStarted():
-			last = &status
+			err = exitOf(status)
+			last = &err
 		default:
 			if term.Err() == nil { // the guard has ended the child; the client may not know why yet
 				_ = p.lossOf(t.Tenure())
@@ -136,10 +151,8 @@ func (r *runFlags) run(ctx context.Context, p *holderProcess, o lease.Options) e
 		return nil
 	})
 	switch {
-	case lost != nil:
-		return lost
 	case last != nil:
-		return exitOf(*last)
+		return *last
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case cutOff && err != nil: // no campaign can follow: another client has this client id

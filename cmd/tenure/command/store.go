@@ -1,66 +1,85 @@
 package command
 
 import (
-	"errors"
+	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/settings"
 	"github.com/tenurelock/tenure/server/journal"
+	"github.com/tenurelock/tenure/server/standby"
 	"github.com/tenurelock/tenure/statestore"
+)
+
+const (
+	storeHelp = `A restart goes on with all keys, leases and fences in --data, and forgets them with
+--memory: give --hold-off with the longest TTL in use then.`
+	// inMemory is what the first line says in place of a directory.
+	inMemory = "memory only"
+	// serveFolder is where serve keeps its data by default, in the user's directory for state.
+	serveFolder = "tenure"
 )
 
 // storeFlags are the flags that serve and attach share: the rules, the limits and the data of the store.
 type storeFlags struct {
 	statestore.Options
 	dialect string
-	data    dataFlags
-}
+	dir     string // of the data
+	memory  bool
+	flags   *pflag.FlagSet
 
-const strictHelp = `--strict closes gaps that the protocol leaves open: the fence of a protected
-key survives its deletion and expiry, a fencing token above every version that
-was issued is refused, and keys under a --lock-prefix need an expiry and a
-value that is the client id, a colon and a text without a colon.`
+	page        pageFlags
+	replication Replication // nil: there is none
+}
 
 // dialects are the names of the dialects, in the order of their values; the first one is the default.
 var dialects = []string{statestore.Auto.String(), statestore.Deployed.String(), statestore.Documented.String()}
 
 // register adds the flags. noLimit is what the zero of --max-keys and --max-bytes means; folder is
 // where the data is by default, in the user's directory for state.
-func (s *storeFlags) register(flags *pflag.FlagSet, noLimit, folder string) {
-	s.data.register(flags, folder)
-	s.dialect = dialects[0]
-	flags.BoolVar(&s.Strict, "strict", false, "refuse requests that weaken fences, see above")
-	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict; may be repeated")
-	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store that starts without data, or from a restored backup, grants no lease, so that leases of the previous store expire first; give it the longest TTL in use")
+func (s *storeFlags) register(cmd *cobra.Command, noLimit, folder string) {
+	flags := cmd.Flags()
+	s.flags, s.dialect = flags, dialects[0]
+	if s.replication != nil {
+		s.replication.Register(cmd)
+	}
+	s.page.register(flags)
+	directoryFlag(flags, &s.dir, "directory for the data, made if it is missing", folder)
+	flags.BoolVar(&s.memory, "memory", false, "keep the data in memory: a restart forgets every key, lease and fence")
+	flags.BoolVar(&s.Strict, "strict", false, "keep fences after deletion and expiry, refuse tokens above all versions, "+
+		"and take only locks under a --lock-prefix")
+	flags.StringSliceVar(&s.LockPrefixes, "lock-prefix", nil, "prefix of the keys that are locks, with --strict")
+	flags.DurationVar(&s.HoldOff, "hold-off", 0, "how long a store without data, or from a backup, grants no lease")
 	flags.IntVar(&s.MaxKeys, "max-keys", 0, "how many keys the store may hold; 0 means "+noLimit)
-	settings.Bytes(flags, &s.MaxBytes, "max-bytes", "how many bytes keys, values and fencing tokens may have together; 0 means "+noLimit)
+	settings.Bytes(flags, &s.MaxBytes, "max-bytes", "what keys, values and tokens may have together; 0 means "+noLimit)
 	flags.IntVar(&s.MaxValue, "max-value", 0, "how many bytes a value may have; 0 means only the limit of packets applies")
 	flags.IntVar(&s.MaxWatches, "max-watches", 10_000, "how many keys a client may watch")
-	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "how many of its last requests are kept for each client, so that none is applied twice")
-	settings.Choice(flags, &s.dialect, "dialect", dialects, "how to write replies where deployed stores differ from their documentation; auto: as each client does")
+	flags.IntVar(&s.DedupWindow, "dedup-window", statestore.DefaultDedupWindow, "requests remembered of each client")
+	settings.Choice(flags, &s.dialect, "dialect", dialects, "how to write replies where deployed stores differ")
 }
 
 // check refuses values that no flag type refuses.
 func (s *storeFlags) check() error {
-	if s.HoldOff < 0 {
-		return usage(fmt.Errorf("--hold-off %v is negative; 0 means none", s.HoldOff))
+	switch {
+	case s.HoldOff < 0 || min(s.MaxKeys, s.MaxValue, s.MaxWatches) < 0:
+		return usagef("--hold-off, --max-keys, --max-value and --max-watches cannot be negative; 0: none, no limit")
+	case len(s.LockPrefixes) > 0 && !s.Strict:
+		return usagef("--lock-prefix needs --strict")
+	case s.memory && s.flags.Changed("data"):
+		return usagef("--memory keeps nothing, and --data says where to keep it; give one of them")
+	case s.flags.Changed("data") && s.dir == "":
+		return usagef("--data is empty; give a directory, or --memory to keep nothing")
 	}
-	for name, value := range map[string]int{"max-keys": s.MaxKeys, "max-value": s.MaxValue, "max-watches": s.MaxWatches} {
-		if value < 0 {
-			return usage(fmt.Errorf("--%s %d is negative; 0 means no limit", name, value))
-		}
-	}
-	if len(s.LockPrefixes) > 0 && !s.Strict {
-		return usage(errors.New("--lock-prefix needs --strict"))
-	}
-	return usage(s.data.check())
+	return nil
 }
 
 // options returns what the flags say.
@@ -72,121 +91,99 @@ func (s *storeFlags) options() statestore.Options {
 
 // warnOfMemory logs what a store does not promise, if it is in memory.
 func (s *storeFlags) warnOfMemory(logger *slog.Logger) {
-	const forgets = "the store is in memory: a restart forgets every key, lease and fence"
-	switch {
-	case !s.data.memory:
-	case s.HoldOff > 0:
-		logger.Warn(forgets+"; it grants no lease during the hold-off", "hold-off", s.HoldOff)
-	default:
-		logger.Warn(forgets + ", and may then grant a lease before its previous holder has stopped; " +
-			"--hold-off with the longest TTL in use prevents that, and so does --data")
+	if s.memory {
+		logger.Warn("the store is in memory: a restart forgets every key, lease and fence, and grants no lease during "+
+			"the hold-off only: give it the longest TTL in use, or use --data", "hold-off", s.HoldOff)
 	}
 }
 
-// dataFlags are the flags that say where a store keeps its data.
-type dataFlags struct {
-	dir    string
-	memory bool
-	flags  *pflag.FlagSet
+// An openStore opens a store on a journal, which is nil for a store in memory, and says that on standard output. where
+// names the place of the data. socket is nil, unless the store is to listen on it.
+type openStore func(_ context.Context, where string, _ statestore.Journal, socket net.Listener) (standby.Store, error)
+
+// A storeRun is what serve or attach runs.
+type storeRun struct {
+	folder    string // of the data by default
+	reloads   []reload
+	open      openStore
+	replicate func() error // runs it with replication
 }
 
-const (
-	dataHelp = `The store keeps its keys, leases and fences on disk, in the directory of --data: it
-answers a request after the disk has what the request changed. After a restart it
-goes on with all of it, and each lease gets its whole TTL again. One process at a
-time can use the directory. docs/operate.md says more.
-
-With --memory a restart forgets every key, lease and fence. --hold-off keeps a
-store that starts without data from granting leases until the holders of earlier
-ones must have noticed: give it the longest TTL in use.
-`
-	// inMemory is what the first line says in place of a directory.
-	inMemory = "memory only"
-)
-
-func (d *dataFlags) register(flags *pflag.FlagSet, folder string) {
-	d.flags = flags
-	directoryFlag(flags, &d.dir, "directory for the data, made if it is missing", folder)
-	flags.BoolVar(&d.memory, "memory", false, "keep the data in memory: a restart forgets every key, lease and fence")
-}
-
-// directoryFlag adds the flag --data, with usage and what dataFlags.directory takes by default.
-func directoryFlag(flags *pflag.FlagSet, dir *string, usage, folder string) {
-	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, else "+folder+" in the user's directory for state")
-}
-
-// check refuses flags that contradict each other.
-func (d *dataFlags) check() error {
-	switch {
-	case d.memory && d.flags.Changed("data"):
-		return errors.New("--memory keeps nothing, and --data says where to keep it; give one of them")
-	case d.flags.Changed("data") && d.dir == "":
-		return errors.New("--data is empty; give a directory, or --memory to keep nothing")
+// run runs what prepare returns until the command is interrupted. The error of prepare is about usage.
+func (s *storeFlags) run(
+	cmd *cobra.Command, mode string, prepare func(*cobra.Command, *process) (storeRun, error),
+) error {
+	process, stop := startProcess(cmd, slog.LevelInfo)
+	defer stop()
+	if err := s.check(); err != nil {
+		return err
 	}
-	return nil
-}
-
-// open opens the journal in the directory of the flags, and returns what the first line says about
-// it. Without an error, the journal is nil for a store in memory; the caller closes any other.
-func (d *dataFlags) open(folder string, logger *slog.Logger) (data *journal.File, where string, err error) {
-	if d.memory {
-		return nil, inMemory, nil
+	run, err := prepare(cmd, process)
+	if err != nil {
+		return usage(err)
 	}
-	if where, err = d.directory(folder); err != nil {
-		return nil, "", err
+	stopPage, err := s.page.start(cmd, process, mode)
+	if err != nil {
+		return err
 	}
-	if hasMember(where) {
-		return nil, "", usage(fmt.Errorf("%s has a member of etcd, with the data of a replicated store, which this one would not read: it would begin empty; "+
-			"start tenure-cluster serve with --member and --cluster, or give --data with another directory", where))
-	}
-	if data, err = journal.Open(where, journal.Options{Logger: logger}); err != nil {
-		if inFile(where) {
-			err = usage(err) // until the flag is another one
-		}
-		return nil, "", err
-	}
-	return data, where, nil
-}
-
-// hasMember reports whether a directory is one of --data with a member of etcd, or a part of its data. A member that
-// has not found the others yet has only its name.
-func hasMember(dir string) bool {
-	parts := []string{"member/name", "member/etcd", "etcd/member", "member/wal"}
-	return slices.ContainsFunc(parts, func(part string) bool {
-		_, err := os.Stat(filepath.Join(dir, filepath.FromSlash(part)))
-		return err == nil
-	})
-}
-
-// inFile reports whether a path cannot be a directory, because it or a part of it is a file.
-func inFile(path string) bool {
-	for ; path != filepath.Dir(path); path = filepath.Dir(path) {
-		if info, err := os.Stat(path); err == nil {
-			return !info.IsDir()
+	defer stopPage()
+	if s.replication != nil {
+		if chosen, err := s.replication.Chosen(); err != nil {
+			return usage(err)
+		} else if chosen {
+			return run.replicate()
 		}
 	}
-	return false
+	return s.serve(cmd, process, run)
 }
 
-// closeJournal closes a journal, and sets err if that is the first failure.
-func closeJournal(data *journal.File, err *error) {
-	if failure := data.Close(); *err == nil {
-		*err = failure
+// serve runs a store with its data in the directory of the flags, or in memory.
+func (s *storeFlags) serve(cmd *cobra.Command, process *process, run storeRun) (err error) {
+	where, data := inMemory, statestore.Journal(nil)
+	if !s.memory {
+		if where, err = dataDirectory(s.dir, run.folder); err != nil {
+			return err
+		}
+		if _, err := os.Stat(filepath.Join(where, "member")); err == nil {
+			return usagef("%s has a member of etcd, with data that this store would not read: it would begin empty; "+
+				"start tenure-cluster serve with --member and --cluster, or give --data with another directory", where)
+		}
+		var file *journal.File
+		if file, err = journal.Open(where, journal.Options{Logger: process.logger}); err != nil {
+			return err
+		}
+		defer func() { err = cmp.Or(err, file.Close()) }()
+		data = file
 	}
+	store, err := run.open(cmd.Context(), where, data, nil)
+	if err == nil {
+		err = process.run(cmd.Context(), run.reloads, store.Serve)
+	} else if cmd.Context().Err() != nil {
+		err = nil // interrupted while the data was loaded
+	}
+	return stopped(cmd, err)
 }
 
-// directory returns where the data is: what --data says, or the default, which is folder in a
+// stopped ends the output of a store that was asked to stop, if there was no error.
+func stopped(cmd *cobra.Command, err error) error {
+	if err == nil {
+		fmt.Fprintln(cmd.OutOrStdout(), "stopped")
+	}
+	return err
+}
+
+// dataDirectory returns where the data is: what --data says, or the default, which is folder in a
 // directory that programs share.
-func (d *dataFlags) directory(folder string) (string, error) {
-	if d.dir != "" {
-		return filepath.Abs(d.dir)
+func dataDirectory(dir, folder string) (string, error) {
+	if dir != "" {
+		return filepath.Abs(dir)
 	}
 	if dirs := filepath.SplitList(os.Getenv("STATE_DIRECTORY")); len(dirs) > 0 && filepath.IsAbs(dirs[0]) {
 		return dirs[0], nil // of several, systemd names the first one first
 	}
 	state, err := userStateDirectory()
 	if err != nil {
-		return "", usage(fmt.Errorf("no directory for the data: %w; give --data, or --memory to keep nothing", err))
+		return "", usagef("no directory for the data: %w; give --data, or --memory to keep nothing", err)
 	}
 	return filepath.Join(state, folder), nil
 }
@@ -194,21 +191,20 @@ func (d *dataFlags) directory(folder string) (string, error) {
 // userStateDirectory returns where programs keep what must outlive them and is neither
 // configuration nor cache: package os knows only these two.
 func userStateDirectory() (string, error) {
-	switch runtime.GOOS {
-	case "windows":
+	if runtime.GOOS == "windows" {
 		return os.UserCacheDir() // %LocalAppData%
-	case "darwin", "ios":
-		return os.UserConfigDir() // ~/Library/Application Support
 	}
 	// The XDG Base Directory Specification: a relative path is to be ignored.
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return dir, nil
 	}
 	home, err := os.UserHomeDir()
-	if err == nil && !filepath.IsAbs(home) {
-		err = errors.New("$HOME is a relative path")
-	}
 	return filepath.Join(home, ".local", "state"), err
+}
+
+// directoryFlag adds the flag --data, with usage and what dataDirectory takes by default.
+func directoryFlag(flags *pflag.FlagSet, dir *string, usage, folder string) {
+	flags.StringVar(dir, "data", "", usage+"; default: $STATE_DIRECTORY, else "+folder+" in the user's state")
 }
 
 // BytesFlag adds a flag for a number of bytes, like 512MiB. What is at the pointer is the default.
@@ -222,6 +218,99 @@ func DirectoryFlag(flags *pflag.FlagSet, dir *string, usage string) {
 }
 
 // Directory returns where a store keeps its data: dir, or the default if that is empty.
-func Directory(dir string) (string, error) {
-	return (&dataFlags{dir: dir}).directory(serveFolder)
+func Directory(dir string) (string, error) { return dataDirectory(dir, serveFolder) }
+
+// Replication makes several processes share the data of a store. A program that has it gives it
+// to its [Program].
+type Replication interface {
+	// Register adds flags to serve or attach, and to its texts of help. It is called for one of them.
+	Register(cmd *cobra.Command)
+	// Chosen reports whether the flags ask for it. The error says which contradict each other.
+	Chosen() (bool, error)
+	// KeepsData reports whether it keeps data below the directory of --data, rather than
+	// elsewhere.
+	KeepsData() bool
+	// Start begins. ctx ends with the command.
+	Start(ctx context.Context, settings ReplicaSettings) (Candidate, error)
+}
+
+// ReplicaSettings are what a Candidate needs.
+type ReplicaSettings struct {
+	Dir        string // of --data, if Replication.KeepsData
+	Address    string // of clients, as host:port; empty: the store is attached to a broker
+	PacketSize uint32 // of the largest packet
+	Logger     *slog.Logger
+	Flush      func()      // waits a moment until the log is written, for the last line of a process that does not return
+	Fail       func(error) // ends the command, because the process cannot go on
+}
+
+// Candidate is a process that may become the active one.
+type Candidate interface {
+	// Open waits until it could: it has joined the others, and has the data that they have. Later calls
+	// return at once.
+	Open(ctx context.Context) error
+	// Campaign waits until it is, and returns its journal.
+	Campaign(ctx context.Context) (standby.Journal, error)
+	// Active returns the address of the active one, or an empty string if it is unknown. It
+	// returns at once.
+	Active() string
+	// StandByAfter reports whether the process stands by again after a journal has ended with err.
+	StandByAfter(err error) bool
+	// Where says where the data is.
+	Where() string
+	// Close ends it.
+	Close() error
+}
+
+// replicaDirectory returns the directory for what replication keeps, or an empty string if it keeps
+// nothing on this machine.
+func (s *storeFlags) replicaDirectory() (string, error) {
+	switch {
+	case s.memory:
+		return "", usagef("--memory is for a store of one process; leave it out")
+	case s.replication.KeepsData():
+		return dataDirectory(s.dir, serveFolder)
+	case s.flags.Changed("data"):
+		return "", usagef("--data is for data on this machine, and this store has it in etcd; leave it out")
+	}
+	return "", nil
+}
+
+// campaign runs a replica that stands by at url until the command is interrupted.
+func (s *storeFlags) campaign(
+	cmd *cobra.Command, process *process, run storeRun, settings ReplicaSettings, url string, replica *standby.Replica,
+) (err error) {
+	if settings.Dir, err = s.replicaDirectory(); err != nil {
+		return err
+	}
+	ctx, fail := context.WithCancelCause(cmd.Context())
+	defer fail(nil)
+	settings.Logger, settings.Flush, settings.Fail = process.logger, process.flush, fail
+	candidate, err := s.replication.Start(ctx, settings)
+	if err != nil {
+		return err
+	}
+	replica.Options.Logger, replica.Options.Active = process.logger, candidate.Active
+	replica.StandByAfter = candidate.StandByAfter
+	replica.Campaign = func(ctx context.Context) (standby.Journal, error) {
+		process.node.Describe(url, candidate.Where())
+		process.node.StandBy(candidate.Active)
+		if err := candidate.Open(ctx); err != nil {
+			return nil, err
+		}
+		process.ready(cmd, fmt.Sprintf("standing by on %s with data in %s", url, candidate.Where()))
+		return candidate.Campaign(ctx)
+	}
+	replica.Open = func(ctx context.Context, journal standby.Journal, socket net.Listener) (standby.Store, error) {
+		process.node.Loading()
+		return run.open(ctx, candidate.Where(), journal, socket)
+	}
+	err = process.run(ctx, run.reloads, replica.Run)
+	if ctx.Err() != nil && cmd.Context().Err() == nil {
+		err = context.Cause(ctx) // what the candidate says
+	}
+	if failure := candidate.Close(); err == nil {
+		err = failure
+	}
+	return stopped(cmd, err)
 }

@@ -23,48 +23,52 @@ const (
 	clearScreen = "\x1b[H\x1b[J"
 )
 
-// topFlags are the flags of top.
-type topFlags struct {
-	status  string
-	once    bool
-	timeout time.Duration
-}
-
 func topCommand() *cobra.Command {
-	var f topFlags
+	var status string
 	top := &cobra.Command{
 		Use:   "top [NAME]...",
 		Short: "Show the leases of a store, and how much time each has left",
-		Long: `Show the leases that a status page knows, or those with the names given: the
-holder of each, for how long it has had the lease, and how much time is left. A
-terminal shows them again each second until Ctrl-C, other output once.`,
-		Example: `top --admin 127.0.0.1:8080
-top --admin 127.0.0.1:8080 press-7/active press-8/active`,
-		RunE: func(cmd *cobra.Command, names []string) error { return f.run(cmd, names) },
+		Long: `Show the leases that a status page knows, or those with the names given: the holder of
+each, for how long it has had the lease, and how much time is left. A terminal shows
+them again each second until Ctrl-C, other output once.`,
+		Example: "top --admin 127.0.0.1:8080 press-7/active press-8/active",
 	}
-	flags := top.Flags()
-	flags.StringVar(&f.status, "admin", "", statusHelp)
-	flags.BoolVar(&f.once, "once", false, "print the table once on a terminal, too")
-	flags.DurationVar(&f.timeout, "timeout", defaultTimeout, "how long to wait for each answer of the page")
+	top.RunE = func(cmd *cobra.Command, names []string) error {
+		page, err := statusPage(status)
+		if err != nil {
+			return err
+		}
+		defer page.Close()
+		return showLeases(cmd.Context(), cmd.OutOrStdout(), page, names)
+	}
+	top.Flags().StringVar(&status, "admin", "", statusHelp)
 	return top
 }
 
-// run shows the leases until ctx ends, or once.
-func (f *topFlags) run(cmd *cobra.Command, names []string) error {
-	switch {
-	case f.status == "":
-		return usage(errors.New("give --admin with the address of a status page"))
-	case f.timeout <= 0:
-		return usage(fmt.Errorf("--timeout %v is not positive", f.timeout))
+// statusHelp is the text of --admin of the commands that ask a status page.
+const statusHelp = "address of a status page, as serve and attach have in the same flag, such as 127.0.0.1:8080"
+
+// statusPage returns the page at the address of --admin. The caller closes it.
+func statusPage(address string) (*adminclient.Page, error) {
+	if address == "" {
+		return nil, usagef("give --admin with the address of a status page")
 	}
-	page, err := adminclient.New(f.status)
+	page, err := adminclient.New(address)
 	if err != nil {
-		return usage(fmt.Errorf("--admin: %w", err))
+		return nil, usagef("--admin: %w", err)
 	}
-	defer page.Close()
-	w := cmd.OutOrStdout()
-	text, err := f.table(cmd.Context(), page, names)
-	if err != nil || f.once || !output.IsTerminal(w) {
+	return page, nil
+}
+
+// noPage says that a status page does not answer.
+func noPage(err error) error {
+	return exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", err))
+}
+
+// showLeases shows the leases: on a terminal until ctx ends, and else once.
+func showLeases(ctx context.Context, w io.Writer, page *adminclient.Page, names []string) error {
+	text, err := leaseTable(ctx, page, names)
+	if err != nil || !output.IsTerminal(w) {
 		_, failed := io.WriteString(w, text)
 		return errors.Join(err, failed)
 	}
@@ -75,29 +79,25 @@ func (f *topFlags) run(cmd *cobra.Command, names []string) error {
 			return err
 		}
 		select {
-		case <-cmd.Context().Done():
+		case <-ctx.Done():
 			return nil // it was to go on until then
 		case <-ticks.C:
 		}
-		next, err := f.table(cmd.Context(), page, names)
-		if err != nil {
-			problem = oneLine(err.Error()) + "\n"
-		} else {
+		if next, err := leaseTable(ctx, page, names); err == nil {
 			text, problem = next, ""
+		} else {
+			problem = oneLine(err.Error()) + "\n"
 		}
 	}
 }
 
-// table returns what the page shows as a table.
-func (f *topFlags) table(ctx context.Context, page *adminclient.Page, names []string) (string, error) {
-	asking, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("no answer within --timeout %v", f.timeout))
+// leaseTable returns what the page shows as a table.
+func leaseTable(ctx context.Context, page *adminclient.Page, names []string) (string, error) {
+	asking, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
 	state, err := page.State(asking)
-	switch {
-	case ctx.Err() != nil:
-		return "", signalCause(ctx, err)
-	case err != nil:
-		return "", exitWith(exitUnreachable, fmt.Errorf("the status page does not answer: %w", err))
+	if err != nil {
+		return "", noPage(err)
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s  %s\n", state.At.Local().Format(time.TimeOnly),
@@ -107,11 +107,6 @@ func (f *topFlags) table(ctx context.Context, page *adminclient.Page, names []st
 	for _, lease := range state.Leases {
 		if len(names) == 0 || slices.Contains(names, lease.Name) {
 			fmt.Fprintln(table, leaseRow(lease, state.At))
-		}
-	}
-	for _, name := range names {
-		if !slices.ContainsFunc(state.Leases, func(l adminclient.Lease) bool { return l.Name == name }) {
-			fmt.Fprintf(table, "%s\tnot known\t-\t-\n", output.Clean(name))
 		}
 	}
 	_ = table.Flush() // to memory
@@ -124,7 +119,8 @@ func (f *topFlags) table(ctx context.Context, page *adminclient.Page, names []st
 // leaseRow returns the fields of a lease.
 func leaseRow(lease adminclient.Lease, at time.Time) string {
 	millis := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	holder, since, left := output.Clean(lease.Holder), at.Sub(lease.Since), millis(lease.LeftMillis).Round(100*time.Millisecond).String()
+	holder, since := output.Clean(lease.Holder), at.Sub(lease.Since)
+	left := millis(lease.LeftMillis).Round(100 * time.Millisecond).String()
 	if !lease.Held {
 		holder, since, left = "no holder", millis(lease.NoHolderMillis), "-"
 	}

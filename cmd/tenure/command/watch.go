@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"time"
@@ -14,45 +13,36 @@ import (
 
 func watchCommand() *cobra.Command {
 	var k keyFlags
-	watch := &cobra.Command{
+	watch := clientCommand(&cobra.Command{
 		Use:   "watch KEY",
 		Short: "Print a key and then each change of it, until interrupted",
-		Long: `Print what a key holds and then each change, a line each, until SIGINT or
-SIGTERM: the time, "set" and the value as a quoted string, or "missing". When the
-connection was lost, the line says "missed": changes may lie before it.
-
-` + connectionHelp,
+		Long: `Print what a key holds and then each change, a line each: the time, "set" and the value
+as a quoted string, or "missing". "missed" says that changes may lie before the line.`,
 		Example: `watch recipe --json | jq --unbuffered .value`,
-		Args:    exactly("the key"),
-		RunE: func(cmd *cobra.Command, arguments []string) error {
-			return k.withKey(cmd, arguments[0], func(ctx context.Context, client *transport.Client, key string) error {
-				if _, err := client.Get(ctx, key); err != nil {
-					return err // a watch would wait for a store that is not there
-				}
-				return k.watch(ctx, cmd, client, key)
-			})
-		},
-	}
-	k.register(watch.Flags(), "print values in hexadecimal digits")
+	}, &k.connection, k.watch)
+	k.register(watch.Flags())
 	return watch
 }
 
-// watch prints changes until ctx ends.
-func (k *keyFlags) watch(ctx context.Context, cmd *cobra.Command, client *transport.Client, key string) error {
-	watch, err := client.Watch(key)
+// watch prints changes until it is interrupted.
+func (k *keyFlags) watch(cmd *cobra.Command, client *transport.Client, arguments []string) error {
+	if _, err := client.Get(cmd.Context(), arguments[0]); err != nil {
+		return err // a watch would wait for a store that is not there
+	}
+	watch, err := client.Watch(arguments[0])
 	if err != nil {
 		return err
 	}
 	defer watch.Close()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-cmd.Context().Done():
 			return nil // it was to go on until then
 		case change, open := <-watch.Changes():
 			if !open {
 				return watch.Err()
 			}
-			if err := k.printChange(cmd.OutOrStdout(), key, change); err != nil {
+			if err := k.printChange(cmd.OutOrStdout(), arguments[0], change); err != nil {
 				return err
 			}
 		}
@@ -62,15 +52,12 @@ func (k *keyFlags) watch(ctx context.Context, cmd *cobra.Command, client *transp
 func (k *keyFlags) printChange(w io.Writer, key string, change transport.Change) error {
 	now := time.Now().Format(timeLayout)
 	if k.asJSON {
-		report := reportOf(key).with(change.Entry)
+		report := reportOf(key, change.Entry)
 		report.Time, report.Missed = now, change.Missed
 		return output.JSON(w, report)
 	}
 	line := now + " missing"
-	switch {
-	case change.Exists && k.hexValue:
-		line = fmt.Sprintf("%s set %x", now, change.Value)
-	case change.Exists:
+	if change.Exists {
 		line = fmt.Sprintf("%s set %q", now, change.Value)
 	}
 	if change.Missed {

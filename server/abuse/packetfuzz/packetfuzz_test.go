@@ -18,7 +18,6 @@ import (
 
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/server"
-	"github.com/tenurelock/tenure/server/abuse/packetfuzz"
 	"github.com/tenurelock/tenure/statestore"
 	"github.com/tenurelock/tenure/transport"
 )
@@ -112,7 +111,7 @@ func healthy(ctx context.Context, t *testing.T, address string) {
 
 // fuzz makes one connection after the other.
 func fuzz(ctx context.Context, address string, seed uint64, packets *atomic.Int64) {
-	g := packetfuzz.New(seed)
+	g := newGenerator(seed)
 	for ctx.Err() == nil {
 		conn, err := net.DialTimeout("tcp", address, await.Patience)
 		if err != nil {
@@ -124,12 +123,12 @@ func fuzz(ctx context.Context, address string, seed uint64, packets *atomic.Int6
 
 // connection sends what a generator makes on one connection and returns how many packets
 // that were. It reads, or does not, and ends in one of several ways.
-func connection(ctx context.Context, g *packetfuzz.Generator, conn *net.TCPConn) (sent int64) {
+func connection(ctx context.Context, g *generator, conn *net.TCPConn) (sent int64) {
 	_ = conn.SetLinger(0)
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 	reading := make(chan struct{})
-	if g.Chance(10) > 0 {
+	if g.chance(10) > 0 {
 		go func() {
 			defer close(reading)
 			_, _ = io.Copy(io.Discard, bufio.NewReader(conn))
@@ -141,16 +140,16 @@ func connection(ctx context.Context, g *packetfuzz.Generator, conn *net.TCPConn)
 		_ = conn.Close()
 		await.Receive(reading)
 	}()
-	stream := bytes.NewBuffer(g.Login())
-	for range g.Chance(60) {
-		for range 1 + g.Chance(5) {
-			stream.Write(g.Packet())
+	stream := bytes.NewBuffer(g.login())
+	for range g.chance(60) {
+		for range 1 + g.chance(5) {
+			stream.Write(g.packet())
 			sent++
 		}
 		for stream.Len() > 0 {
 			n := stream.Len()
-			if g.Chance(4) == 0 {
-				n = 1 + g.Chance(n)
+			if g.chance(4) == 0 {
+				n = 1 + g.chance(n)
 			}
 			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond)) // it may have stopped to read
 			if _, err := conn.Write(stream.Next(n)); err != nil {
@@ -158,7 +157,7 @@ func connection(ctx context.Context, g *packetfuzz.Generator, conn *net.TCPConn)
 			}
 		}
 	}
-	switch g.Chance(8) {
+	switch g.chance(8) {
 	case 0: // with a reset, which takes back what the server has not read
 	case 1:
 		_ = conn.SetLinger(-1) // all of it arrives, and no answer does
@@ -194,25 +193,4 @@ func (l *panicLog) panics() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.kept.String()
-}
-
-func TestASeedMakesTheSamePackets(t *testing.T) {
-	first, second := packetfuzz.New(7), packetfuzz.New(7)
-	kinds := make(map[byte]bool)
-	for i := range 5_000 {
-		make := (*packetfuzz.Generator).Packet
-		if i%50 == 0 {
-			make = (*packetfuzz.Generator).Login
-		}
-		a, b := make(first), make(second)
-		if !bytes.Equal(a, b) {
-			t.Fatalf("%x\n%x", a, b)
-		}
-		if len(a) > 0 {
-			kinds[a[0]>>4] = true
-		}
-	}
-	if len(kinds) < 16 {
-		t.Errorf("only %d types of packets", len(kinds))
-	}
 }

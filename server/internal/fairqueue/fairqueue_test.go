@@ -17,18 +17,27 @@ func (p *Place) work(d time.Duration) {
 	p.End()
 }
 
-// keepBusy takes turns without pause until stop is closed.
-func (p *Place) keepBusy(tasks *sync.WaitGroup, stop <-chan struct{}, d time.Duration) {
-	tasks.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				p.work(d)
+// keepBusy has places take turns of a length without pause, until stop is called.
+func keepBusy(all *Scheduler, places int, d time.Duration) (stop func()) {
+	var tasks sync.WaitGroup
+	over := make(chan struct{})
+	for range places {
+		place := all.NewPlace()
+		tasks.Go(func() {
+			for {
+				select {
+				case <-over:
+					return
+				default:
+					place.work(d)
+				}
 			}
-		}
-	})
+		})
+	}
+	return func() {
+		close(over)
+		await.Done(tasks.Wait)
+	}
 }
 
 // However many connections keep the line busy, one that asks now and then waits only for
@@ -36,11 +45,7 @@ func (p *Place) keepBusy(tasks *sync.WaitGroup, stop <-chan struct{}, d time.Dur
 func TestAnIdlePlaceGoesBeforeBusyOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := New(1)
-		var tasks sync.WaitGroup
-		stop := make(chan struct{})
-		for range 200 {
-			all.NewPlace().keepBusy(&tasks, stop, Budget)
-		}
+		stop := keepBusy(all, 200, Budget)
 		idle := all.NewPlace()
 		time.Sleep(100 * time.Millisecond) // a new place is not ahead of others yet
 		for i := range 100 {
@@ -53,8 +58,7 @@ func TestAnIdlePlaceGoesBeforeBusyOnes(t *testing.T) {
 			time.Sleep(10 * time.Microsecond)
 			idle.End()
 		}
-		close(stop)
-		await.Done(tasks.Wait)
+		stop()
 	})
 }
 
@@ -63,12 +67,8 @@ func TestAnIdlePlaceGoesBeforeBusyOnes(t *testing.T) {
 func TestAnInterruptedTurnCostsNoRounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := New(1)
-		var tasks sync.WaitGroup
-		stop := make(chan struct{})
-		const others, turn = 200, 50 * time.Microsecond
-		for range others {
-			all.NewPlace().keepBusy(&tasks, stop, turn)
-		}
+		const turn = 50 * time.Microsecond
+		stop := keepBusy(all, 200, turn)
 		place := all.NewPlace()
 		time.Sleep(100 * time.Millisecond) // a new place is not ahead of others yet
 		for i := range 300 {
@@ -85,8 +85,7 @@ func TestAnInterruptedTurnCostsNoRounds(t *testing.T) {
 			}
 			place.End()
 		}
-		close(stop)
-		await.Done(tasks.Wait)
+		stop()
 	})
 }
 
@@ -191,10 +190,8 @@ func TestNewPlacesGoBehindThoseThatWait(t *testing.T) {
 func TestAnIdlePlaceSavesNothingUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := New(1)
-		busy, idle := all.NewPlace(), all.NewPlace()
-		var tasks sync.WaitGroup
-		stop := make(chan struct{})
-		busy.keepBusy(&tasks, stop, Budget)
+		idle := all.NewPlace()
+		stop := keepBusy(all, 1, Budget)
 		time.Sleep(time.Hour / 100)
 		for range 10 {
 			asked := time.Now()
@@ -205,8 +202,7 @@ func TestAnIdlePlaceSavesNothingUp(t *testing.T) {
 				t.Errorf("four turns took %v: the busy place got fewer than two in between", took)
 			}
 		}
-		close(stop)
-		await.Done(tasks.Wait)
+		stop()
 	})
 }
 
@@ -222,11 +218,7 @@ func TestATurnThatStallsIsReplaced(t *testing.T) {
 				place.Begin()
 				stalled = append(stalled, place)
 			}
-			var tasks sync.WaitGroup
-			stop := make(chan struct{})
-			for range 5 {
-				all.NewPlace().keepBusy(&tasks, stop, Budget)
-			}
+			stop := keepBusy(all, 5, Budget)
 			place, asked := all.NewPlace(), time.Now()
 			place.work(Budget)
 			if took := time.Since(asked); took > stall+20*Budget {
@@ -242,8 +234,7 @@ func TestATurnThatStallsIsReplaced(t *testing.T) {
 			for _, p := range stalled {
 				p.End()
 			}
-			close(stop)
-			await.Done(tasks.Wait)
+			stop()
 			time.Sleep(2 * stall)
 			all.mu.Lock() // the timer has written them
 			given, allowed := all.given, all.allowed
@@ -261,11 +252,7 @@ func TestOneLongTurnIsForgiven(t *testing.T) {
 		all := New(1)
 		const others = 5
 		slow := all.NewPlace()
-		var tasks sync.WaitGroup
-		stop := make(chan struct{})
-		for range others {
-			all.NewPlace().keepBusy(&tasks, stop, Budget)
-		}
+		stop := keepBusy(all, others, Budget)
 		slow.Begin()
 		time.Sleep(stall - 1)
 		slow.End()
@@ -274,8 +261,7 @@ func TestOneLongTurnIsForgiven(t *testing.T) {
 		if took := time.Since(asked); took > others*(charge+2*Budget) {
 			t.Errorf("the next turn took %v", took)
 		}
-		close(stop)
-		await.Done(tasks.Wait)
+		stop()
 	})
 }
 
@@ -310,38 +296,6 @@ func TestATurnIsSpentAfterItsBudget(t *testing.T) {
 	})
 }
 
-func TestSoManyTurnsAreGivenAtATime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const n = 3
-		all := New(n)
-		var mu sync.Mutex
-		inside, most := 0, 0
-		count := func(change int) {
-			mu.Lock()
-			defer mu.Unlock()
-			inside += change
-			most = max(most, inside)
-		}
-		var tasks sync.WaitGroup
-		for range 20 {
-			place := all.NewPlace()
-			tasks.Go(func() {
-				for range 50 {
-					place.Begin()
-					count(1)
-					time.Sleep(Budget)
-					count(-1)
-					place.End()
-				}
-			})
-		}
-		await.Done(tasks.Wait)
-		if most != n {
-			t.Errorf("%d turns at a time; want %d", most, n)
-		}
-	})
-}
-
 // Every place gets all its turns, and none is left over.
 func TestNoTurnIsLost(t *testing.T) {
 	const n, places, rounds = 3, 50, 500
@@ -369,35 +323,4 @@ func TestATurnAllocatesNothing(t *testing.T) {
 	if got := testing.AllocsPerRun(100, func() { place.Begin(); place.Spent(); place.End() }); got != 0 {
 		t.Errorf("a turn allocates %v times", got)
 	}
-}
-
-func BenchmarkTurn(b *testing.B) {
-	place := New(1).NewPlace()
-	b.ReportAllocs()
-	for b.Loop() {
-		place.Begin()
-		place.End()
-	}
-}
-
-func BenchmarkSpent(b *testing.B) {
-	place := New(1).NewPlace()
-	place.Begin()
-	for b.Loop() {
-		place.Spent()
-	}
-}
-
-// BenchmarkContended measures a turn where a hundred goroutines ask for the next.
-func BenchmarkContended(b *testing.B) {
-	all := New(0)
-	b.SetParallelism(100)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		place := all.NewPlace()
-		for pb.Next() {
-			place.Begin()
-			place.End()
-		}
-	})
 }

@@ -1,3 +1,6 @@
+// Package logs bounds what clients can make a server write to its log: [Name] is a name that a client
+// chose, and [Text] a reason that may contain one. They are cut, and bytes that are not printable are
+// escaped. Package loglimit bounds how often a line is repeated.
 package logs
 
 import (
@@ -20,9 +23,7 @@ const (
 // is logged, and conversions from string are free.
 type Name string
 
-var _ slog.LogValuer = Name("")
-
-// LogValue returns String.
+// LogValue implements slog.LogValuer.
 func (n Name) LogValue() slog.Value { return slog.StringValue(n.String()) }
 
 // String returns the name as a log shows it.
@@ -31,9 +32,7 @@ func (n Name) String() string { return shorten(string(n), MaxName) }
 // Text is like Name, for an error or another reason. A log shows MaxText bytes.
 type Text string
 
-var _ slog.LogValuer = Text("")
-
-// LogValue returns String.
+// LogValue implements slog.LogValuer.
 func (t Text) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
 // String returns the text as a log shows it.
@@ -47,50 +46,20 @@ func Error(err error) Text {
 	return Text(err.Error())
 }
 
-// shorten returns at most limit bytes of a text, with the number of bytes cut. Control characters,
-// line ends and bytes that are not UTF-8 are escaped as in Go, so that a client cannot forge
+// shorten returns at most limit bytes of a text, with the number of bytes cut. If it has control characters,
+// line ends or bytes that are not UTF-8, it is escaped as in Go, so that a client cannot forge
 // lines of a log. Quotes stay, since handlers escape them.
 func shorten(text string, limit int) string {
-	whole := text
-	if len(text) > limit {
-		cut := limit
-		for i := 1; i < utf8.UTFMax && cut-i >= 0; i++ { // not inside a character
-			if utf8.RuneStart(text[cut]) {
-				break
-			}
-			cut--
+	length, cut := len(text), ""
+	if length > limit {
+		for limit > 0 && !utf8.RuneStart(text[limit]) { // not inside a character
+			limit--
 		}
-		text = text[:cut]
+		text, cut = text[:limit], fmt.Sprintf("… (%d bytes)", length)
 	}
-	if !isPlain(text) {
-		text = escape(text)
+	if strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }) {
+		quoted := strconv.Quote(text)
+		text = strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 	}
-	if len(whole) > limit {
-		return fmt.Sprintf("%s… (%d bytes)", text, len(whole))
-	}
-	return text
-}
-
-func isPlain(text string) bool {
-	for _, r := range text {
-		if r == utf8.RuneError || !strconv.IsPrint(r) {
-			return false
-		}
-	}
-	return true
-}
-
-func escape(text string) string {
-	var escaped strings.Builder
-	for len(text) > 0 {
-		r, size := utf8.DecodeRuneInString(text)
-		if (r != utf8.RuneError || size > 1) && strconv.IsPrint(r) {
-			escaped.WriteString(text[:size])
-		} else {
-			quoted := strconv.Quote(text[:size])
-			escaped.WriteString(quoted[1 : len(quoted)-1])
-		}
-		text = text[size:]
-	}
-	return escaped.String()
+	return text + cut
 }

@@ -1,5 +1,5 @@
 // Package rawmqtt writes MQTT 5 packets that may be wrong, and reads whole packets from a
-// socket. The attacks of server/abuse and the fuzzer of servers speak with it: a real MQTT
+// socket. The raw client of the tests and the fuzzer of servers speak with it: a real MQTT
 // client refuses to send what they send.
 //
 // A [Body] grows by one field after the other, and [Packet] puts a fixed header before it:
@@ -15,7 +15,6 @@ package rawmqtt
 import (
 	"bufio"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 
@@ -38,10 +37,7 @@ func (b Body) Uint32(value uint32) Body { return binary.BigEndian.AppendUint32(b
 // Variable appends a variable byte integer [MQTT-1.5.5]. A value that four bytes cannot
 // hold gets a fifth, which no packet may have.
 func (b Body) Variable(value int) Body {
-	for ; value > 0x7f; value >>= 7 {
-		b = append(b, byte(value)|0x80)
-	}
-	return append(b, byte(value))
+	return binary.AppendUvarint(b, uint64(value))
 }
 
 // Text appends a string, or binary data, after its length in two bytes. Of a text of more
@@ -51,8 +47,8 @@ func (b Body) Text(text string) Body { return append(b.Uint16(uint16(len(text)))
 // Properties appends a list of properties after its length.
 func (b Body) Properties(list Body) Body { return append(b.Variable(len(list)), list...) }
 
-func (b Body) propertiesUnless(mqtt3 bool, list Body) Body {
-	if mqtt3 {
+func (b Body) propertiesUnless(old bool, list Body) Body {
+	if old {
 		return b
 	}
 	return b.Properties(list)
@@ -69,8 +65,8 @@ func Packet(kind, flags byte, body Body) []byte {
 
 // Login is a CONNECT packet.
 type Login struct {
-	// ClientID may be empty: the server then assigns one.
-	ClientID string
+	// ID may be empty: the server then assigns one.
+	ID string
 	// User and Password are left out where they are empty.
 	User, Password string
 	// KeepAlive is in seconds; 0 asks for none.
@@ -83,14 +79,14 @@ type Login struct {
 	Properties Body
 	// Will is nil for none.
 	Will *Message
-	// MQTT3 leaves out all properties, as MQTT 3.1.1 does.
-	MQTT3 bool
+	// Old leaves out all properties, as MQTT 3.1.1 does.
+	Old bool
 }
 
 // Packet returns the CONNECT packet.
 func (l Login) Packet() []byte {
 	version, flags := byte(5), byte(0)
-	if l.MQTT3 {
+	if l.Old {
 		version = 4
 	}
 	if !l.Resume {
@@ -110,9 +106,9 @@ func (l Login) Packet() []byte {
 		properties = properties.Byte(packets.PropSessionExpiryInterval).Uint32(l.Expiry)
 	}
 	properties = append(properties, l.Properties...)
-	body := Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(l.KeepAlive).propertiesUnless(l.MQTT3, properties).Text(l.ClientID)
+	body := Body(nil).Text("MQTT").Byte(version).Byte(flags).Uint16(l.KeepAlive).propertiesUnless(l.Old, properties).Text(l.ID)
 	if w := l.Will; w != nil {
-		body = body.propertiesUnless(l.MQTT3, w.Properties).Text(w.Topic).Text(string(w.Payload))
+		body = body.propertiesUnless(l.Old, w.Properties).Text(w.Topic).Text(string(w.Payload))
 	}
 	if l.User != "" {
 		body = body.Text(l.User)
@@ -140,7 +136,7 @@ type Message struct {
 	Retain     bool
 	Properties Body
 	Payload    []byte
-	MQTT3      bool // leave out the properties, as MQTT 3.1.1 does
+	Old        bool // leave out the properties, as MQTT 3.1.1 does
 }
 
 // Packet returns the PUBLISH packet.
@@ -149,7 +145,7 @@ func (m Message) Packet() []byte {
 	if m.QoS > 0 {
 		body = body.Uint16(m.ID)
 	}
-	body = append(body.propertiesUnless(m.MQTT3, m.Properties), m.Payload...)
+	body = append(body.propertiesUnless(m.Old, m.Properties), m.Payload...)
 	return Packet(packets.PUBLISH, m.QoS<<1|retainFlag(m.Retain), body)
 }
 
@@ -160,39 +156,21 @@ func retainFlag(retain bool) byte {
 	return 0
 }
 
-// ErrTooLarge is the error of Read for a packet that is longer than its limit.
-var ErrTooLarge = errors.New("the packet is longer than the limit")
-
 // Read reads one packet, whose body may have limit bytes at most, and returns its first
 // byte and its body.
-func Read(from *bufio.Reader, limit int) (first byte, body []byte, err error) {
+func Read(from *bufio.Reader, limit uint64) (first byte, body []byte, err error) {
 	first, err = from.ReadByte()
 	if err != nil {
 		return 0, nil, err
 	}
-	length, err := readVariable(from)
+	length, err := binary.ReadUvarint(from)
 	if err != nil {
 		return 0, nil, err
 	}
 	if length > limit {
-		return first, nil, fmt.Errorf("%d bytes, at most %d: %w", length, limit, ErrTooLarge)
+		return first, nil, fmt.Errorf("a packet of %d bytes, and %d at most are read", length, limit)
 	}
 	body = make([]byte, length)
 	_, err = io.ReadFull(from, body)
 	return first, body, err
-}
-
-func readVariable(from *bufio.Reader) (int, error) {
-	value := 0
-	for shift := 0; shift < 28; shift += 7 {
-		b, err := from.ReadByte()
-		if err != nil {
-			return 0, err
-		}
-		value |= int(b&0x7f) << shift
-		if b < 0x80 {
-			return value, nil
-		}
-	}
-	return 0, errors.New("the length of a packet has more than four bytes")
 }

@@ -84,3 +84,19 @@ func TestClientsThatTakeAtTheSameTimeStayWithinTheLimit(t *testing.T) {
 		t.Errorf("%d of %d bytes are taken", got, limit)
 	}
 }
+
+func TestAUserHasItsShareWithAllOfItsConnections(t *testing.T) {
+	u := sharedquota.NewUsers(100)
+	for i, step := range []struct {
+		user string
+		more int64
+		want bool
+	}{{"a", 30, true}, {"a", 20, true}, {"a", 1, false}, {"b", 25, true}, {"b", 1, false}, {"a", -50, true}, {"b", 12, true}, {"b", -37, true}} {
+		if got := u.Change(step.user, step.more); got != step.want {
+			t.Errorf("step %d: %t, want %t", i, got, step.want)
+		}
+	}
+	if u.Used() != 0 {
+		t.Errorf("%d bytes stay", u.Used())
+	}
+}

@@ -33,40 +33,10 @@ func (*AllowAll) OnSessionEstablished(cl *mochi.Client, _ packets.Packet) {
 	cl.State.Inflight.ResetSendQuota(0)
 }
 
-// PasswordBroker is a hook of mochi that admits the password "right" only and sends Puback as
-// the reason code of each PUBACK.
-type PasswordBroker struct {
-	AllowAll
-	Puback byte
-}
-
-// Provides implements mochi.Hook.
-func (h *PasswordBroker) Provides(call byte) bool {
-	return call == mochi.OnPacketEncode || h.AllowAll.Provides(call)
-}
-
-// OnConnectAuthenticate implements mochi.Hook.
-func (*PasswordBroker) OnConnectAuthenticate(_ *mochi.Client, pk packets.Packet) bool {
-	return string(pk.Connect.Password) == "right"
-}
-
-// OnPacketEncode implements mochi.Hook.
-func (h *PasswordBroker) OnPacketEncode(_ *mochi.Client, pk packets.Packet) packets.Packet {
-	if pk.FixedHeader.Type == packets.Puback {
-		pk.ReasonCode = h.Puback
-	}
-	return pk
-}
-
 // StartBroker runs mochi, without a store, on a free port until the test ends.
 func StartBroker(t *testing.T, hook mochi.Hook) (address string) {
 	t.Helper()
-	return ServeBroker(t, mochi.New(&mochi.Options{Logger: Discard}), hook)
-}
-
-// ServeBroker is StartBroker for a hook that needs to know its broker.
-func ServeBroker(t *testing.T, broker *mochi.Server, hook mochi.Hook) (address string) {
-	t.Helper()
+	broker := mochi.New(&mochi.Options{Logger: Discard})
 	if err := broker.AddHook(hook, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,8 @@
 package testsupport
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
-	"io"
 	"net"
 	"testing"
 	"time"
@@ -14,33 +12,24 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// ConnectPacket is a CONNECT packet of MQTT 5 or MQTT 3.1.1.
-type ConnectPacket struct {
-	ID, User   string
-	Old        bool   // MQTT 3.1.1
-	Resume     bool   // Clean Start, or Clean Session, is 0
-	Expiry     uint32 // of the session, in seconds
-	KeepAlive  uint16 // default 600
-	Properties rawmqtt.Body
-	Will       *rawmqtt.Message
-}
+// ConnectPacket is a Login with a keep-alive of 600 s, unless it says another, and the password "secret"
+// if it has a user.
+type ConnectPacket rawmqtt.Login
 
 // Packet encodes the packet.
 func (h ConnectPacket) Packet() []byte {
-	login := rawmqtt.Login{
-		ClientID: h.ID, User: h.User, KeepAlive: cmp.Or(h.KeepAlive, 600), Resume: h.Resume, Expiry: h.Expiry,
-		Properties: h.Properties, Will: h.Will, MQTT3: h.Old,
-	}
+	h.KeepAlive = cmp.Or(h.KeepAlive, 600)
 	if h.User != "" {
-		login.Password = "secret"
+		h.Password = "secret"
 	}
-	return login.Packet()
+	return rawmqtt.Login(h).Packet()
 }
 
 // Start sends the packet, and does not wait for the CONNACK.
 func (h ConnectPacket) Start(t testing.TB, conn net.Conn) *RawClient {
 	t.Helper()
-	c := &RawClient{T: t, ID: h.ID, Conn: conn, Input: bufio.NewReader(conn), Stamp: InAMinute(), old: h.Old}
+	c := NewRaw(t, conn, h.ID)
+	c.old = h.Old
 	c.Write(h.Packet())
 	return c
 }
@@ -142,7 +131,7 @@ func (w WillConnect) Packet(id string) string {
 }
 
 // Connect connects a client, which must be accepted.
-func (w WillConnect) Connect(t testing.TB, address, id string) *PacketClient {
+func (w WillConnect) Connect(t testing.TB, address, id string) *RawClient {
 	t.Helper()
 	c, err := w.TryConnect(t, address, id)
 	if err != nil {
@@ -152,16 +141,8 @@ func (w WillConnect) Connect(t testing.TB, address, id string) *PacketClient {
 }
 
 // TryConnect connects a client and subscribes to its response topic.
-func (w WillConnect) TryConnect(t testing.TB, address, id string) (*PacketClient, error) {
+func (w WillConnect) TryConnect(t testing.TB, address, id string) (*RawClient, error) {
 	t.Helper()
-	c := &PacketClient{ID: id, Conn: DialTCP(t, address), ReplyTo: "clients/" + id + "/response"}
-	c.In = bufio.NewReader(c.Conn)
-	c.ExtendDeadline()
-	if _, err := io.WriteString(c.Conn, w.Packet(id)); err != nil {
-		return nil, err
-	}
-	if err := c.expect(packets.CONNACK); err != nil {
-		return nil, err
-	}
-	return c, c.Subscribe(c.ReplyTo, 1)
+	c := NewRaw(t, DialTCP(t, address), id)
+	return c, c.login([]byte(w.Packet(id)))
 }

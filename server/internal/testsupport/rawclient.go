@@ -19,15 +19,16 @@ import (
 	"github.com/tenurelock/tenure/server/internal/rawmqtt"
 )
 
-// RawClient is an MQTT client that writes and reads packets as bytes. Its methods are for the
-// goroutine of the test.
+// RawClient is an MQTT client that writes and reads packets as bytes. It has no goroutine and little memory, so
+// that a test can have thousands. Methods that return no error fail the test, and are for its goroutine.
 type RawClient struct {
-	T     testing.TB
-	ID    string
-	Conn  net.Conn
-	Input *bufio.Reader
-	Sent  uint16 // the latest packet identifier
-	Stamp string // the __ts of its requests
+	T       testing.TB // nil for a client of TryDialRaw, which has methods that return errors only
+	ID      string
+	ReplyTo string // its response topic
+	Conn    net.Conn
+	Input   *bufio.Reader
+	Sent    uint16 // the latest packet identifier
+	Stamp   string // the __ts of its requests
 
 	Present bool // the CONNACK said: session present
 	old     bool // MQTT 3.1.1
@@ -43,12 +44,181 @@ func ConnectRaw(t testing.TB, conn net.Conn, id string, keepAlive byte, properti
 	if code := c.ReasonCode(); code != 0 {
 		t.Fatalf("CONNACK %#x", code)
 	}
-	c.Subscribe(c.Topic())
+	c.Subscribe(c.ReplyTo)
 	return c
 }
 
-// Topic returns the response topic.
-func (c *RawClient) Topic() string { return "clients/" + c.ID + "/response" }
+// DialRaw connects a RawClient over TCP.
+func DialRaw(t testing.TB, address, id string) *RawClient {
+	t.Helper()
+	return ConnectRaw(t, DialTCP(t, address), id, 240, "")
+}
+
+// TryDialRaw is DialRaw for other goroutines than the test's. The caller closes the connection.
+func TryDialRaw(address, id string) (*RawClient, error) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	c := NewRaw(nil, conn, id)
+	if err := c.login(ConnectPacket{ID: id}.Packet()); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%s: %w", id, err)
+	}
+	return c, nil
+}
+
+// NewRaw returns a client on a connection, which has sent nothing yet.
+func NewRaw(t testing.TB, conn net.Conn, id string) *RawClient {
+	return &RawClient{T: t, ID: id, ReplyTo: "clients/" + id + "/response", Conn: conn, Input: bufio.NewReader(conn), Stamp: InAMinute()}
+}
+
+// login sends a CONNECT, and subscribes to the response topic.
+func (c *RawClient) login(connect []byte) error {
+	c.ExtendDeadline()
+	for _, step := range []struct {
+		packet []byte
+		kind   byte
+	}{{connect, packets.CONNACK}, {rawmqtt.SubscribeTo(60000, 1, c.ReplyTo), packets.SUBACK}} {
+		if _, err := c.Conn.Write(step.packet); err != nil {
+			return err
+		}
+		answer, err := c.Receive()
+		if err != nil {
+			return err
+		}
+		if answer[0]>>4 != step.kind || step.kind == packets.CONNACK && answer[3] != 0 {
+			return fmt.Errorf("got %q, want a packet of type %d", answer, step.kind)
+		}
+	}
+	return nil
+}
+
+// ExtendDeadline bounds the next calls. Under load each client waits for all the others.
+func (c *RawClient) ExtendDeadline() { _ = c.Conn.SetDeadline(time.Now().Add(3 * Patience)) }
+
+// ErrSentAway reports that the server ended the connection with a DISCONNECT.
+var ErrSentAway = errors.New("the server sent a DISCONNECT")
+
+// Receive returns the next packet, or ErrSentAway for a DISCONNECT.
+func (c *RawClient) Receive() ([]byte, error) {
+	packet, err := c.TryRead()
+	if err == nil && packet[0]>>4 == packets.DISCONNECT {
+		return nil, fmt.Errorf("%w: %x", ErrSentAway, packet)
+	}
+	return packet, err
+}
+
+// Exchange is a request and the reply that it must get.
+type Exchange struct {
+	Words []string
+	Want  string
+}
+
+// RequestNumber returns the request number n, which it also returns on another connection of the client.
+func (c *RawClient) RequestNumber(n int, words ...string) mqtt.Message {
+	request := c.Request(words...)
+	request.PacketID, request.CorrelationData = uint16(1+n%50000), c.correlation(n)
+	request.User[0].Value = fmt.Sprintf("%d:0:%s", time.Now().UnixMilli(), c.ID)
+	return request
+}
+
+func (c *RawClient) correlation(n int) []byte { return fmt.Appendf(nil, "%s/%08d", c.ID, n) }
+
+// Exchange sends requests numbered from first, and then reads their replies. change, which may be nil,
+// alters each request.
+func (c *RawClient) Exchange(first int, change func(*mqtt.Message), exchanges ...Exchange) error {
+	if err := c.SendRequests(first, change, exchanges...); err != nil {
+		return err
+	}
+	return c.ReadReplies(first, exchanges...)
+}
+
+// MustDo sends the request number n and fails unless want is the reply.
+func (c *RawClient) MustDo(t testing.TB, n int, want string, words ...string) {
+	t.Helper()
+	if err := c.Exchange(n, nil, Exchange{words, want}); err != nil {
+		t.Fatalf("%s: %v", c.ID, err)
+	}
+}
+
+// SendRequests sends requests numbered from first, in one write.
+func (c *RawClient) SendRequests(first int, change func(*mqtt.Message), exchanges ...Exchange) (err error) {
+	c.ExtendDeadline()
+	var requests []byte
+	for i, exchange := range exchanges {
+		request := c.RequestNumber(first+i, exchange.Words...)
+		if change != nil {
+			change(&request)
+		}
+		if requests, err = request.Append(requests); err != nil {
+			return err
+		}
+	}
+	_, err = c.Conn.Write(requests)
+	return err
+}
+
+// ReadReplies reads exactly the replies and acknowledgements of these requests, in order.
+// Notifications may come in between.
+func (c *RawClient) ReadReplies(first int, exchanges ...Exchange) error {
+	replies, acks := 0, 0
+	for replies < len(exchanges) || acks < len(exchanges) {
+		packet, err := c.Receive()
+		if err != nil {
+			return fmt.Errorf("after %d replies and %d acknowledgements to requests %d and later: %w", replies, acks, first, err)
+		}
+		if ack, ok := ParsePuback(packet); ok {
+			if want := uint16(1 + (first+acks)%50000); acks == len(exchanges) || ack.PacketID != want || ack.ReasonCode >= 0x80 {
+				return fmt.Errorf("PUBACK %+v, want one of packet id %d", ack, want)
+			}
+			acks++
+			continue
+		}
+		reply, ok := ParsePublish(packet)
+		if ok && bytes.HasPrefix(reply.Topic, []byte(ReservedPrefix)) {
+			continue
+		}
+		if !ok || replies == len(exchanges) {
+			return fmt.Errorf("got %x, want no more packets but PUBACKs", packet)
+		}
+		if want := c.correlation(first + replies); string(reply.Topic) != c.ReplyTo || !bytes.Equal(reply.CorrelationData, want) {
+			return fmt.Errorf("a reply to %q on %s, want one to %q", reply.CorrelationData, reply.Topic, want)
+		}
+		if got, want := string(reply.Payload), exchanges[replies].Want; got != want {
+			return fmt.Errorf("%q is answered %q, want %q", exchanges[replies].Words, got, want)
+		}
+		replies++
+	}
+	return nil
+}
+
+// TryDisconnect ends the connection. It fails if an unexpected packet had arrived.
+func (c *RawClient) TryDisconnect() error {
+	defer c.Conn.Close()
+	c.ExtendDeadline()
+	if _, err := c.Conn.Write([]byte{packets.PINGREQ << 4, 0}); err != nil {
+		return err
+	}
+	packet, err := c.Receive()
+	if err != nil {
+		return fmt.Errorf("%s: at the end: %w", c.ID, err)
+	}
+	if packet[0]>>4 != packets.PINGRESP {
+		return fmt.Errorf("%s: at the end: got %x", c.ID, packet)
+	}
+	_, err = c.Conn.Write([]byte{packets.DISCONNECT << 4, 0})
+	return err
+}
+
+// Reset resets the connection, without DISCONNECT and TIME_WAIT.
+func (c *RawClient) Reset() {
+	_ = c.Conn.(*net.TCPConn).SetLinger(0)
+	_ = c.Conn.Close()
+}
+
+// WriteString writes bytes that need not be a packet, and may reach no server.
+func (c *RawClient) WriteString(data string) { _, _ = io.WriteString(c.Conn, data) }
 
 // Write writes packets in one call.
 func (c *RawClient) Write(packets ...[]byte) {
@@ -70,6 +240,15 @@ func (c *RawClient) ReasonCode() byte {
 
 // TryRead returns the next packet, or why there is none.
 func (c *RawClient) TryRead() ([]byte, error) { return ReadPacket(c.Input) }
+
+// ReadPacket returns the next packet as it was sent [MQTT-2.1].
+func ReadPacket(from *bufio.Reader) ([]byte, error) {
+	first, body, err := rawmqtt.Read(from, 256<<20)
+	if err != nil {
+		return nil, err
+	}
+	return rawmqtt.Packet(first>>4, first, body), nil
+}
 
 // Read returns the next packet.
 func (c *RawClient) Read() []byte {
@@ -121,14 +300,11 @@ func (c *RawClient) MustDisconnect(code byte, reason string) {
 }
 
 // Unsubscribe ends a subscription.
-func (c *RawClient) Unsubscribe(topic string) { c.Change(Packet(0xa2, []byte{0, 9, 0}, Text(topic))) }
-
-// Change sends a SUBSCRIBE or UNSUBSCRIBE packet and reads its acknowledgement.
-func (c *RawClient) Change(request []byte) {
+func (c *RawClient) Unsubscribe(topic string) {
 	c.T.Helper()
-	c.Write(request)
-	if ack := c.Read(); ack[len(ack)-1] > 1 {
-		c.T.Fatalf("%s: %x for %q", c.ID, ack, request)
+	c.Write(Packet(0xa2, []byte{0, 9, 0}, Text(topic)))
+	if ack := c.Read(); ack[0] != 0xb0 || ack[len(ack)-1] > 0 {
+		c.T.Fatalf("%s: got %x, want an UNSUBACK for %q", c.ID, ack, topic)
 	}
 }
 
@@ -152,7 +328,7 @@ func (c *RawClient) Request(words ...string) mqtt.Message {
 		Topic:           InvokeTopic,
 		QoS:             1,
 		PacketID:        id,
-		ResponseTopic:   c.Topic(),
+		ResponseTopic:   c.ReplyTo,
 		CorrelationData: fmt.Appendf(nil, "%016d", id),
 		User:            []mqtt.UserProperty{{Name: "__ts", Value: c.Stamp}, {Name: "__protVer", Value: "1.0"}},
 		Payload:         Command(words...),
@@ -186,12 +362,6 @@ func PacketOf(t testing.TB, message mqtt.Message) []byte {
 	return packet
 }
 
-// DialRaw connects a RawClient over TCP.
-func DialRaw(t testing.TB, address, id string) *RawClient {
-	t.Helper()
-	return ConnectRaw(t, DialTCP(t, address), id, 60, "")
-}
-
 // ReadAll returns what arrives, sorted: as many packets as wanted and what else comes before
 // the reply to a PINGREQ or, where the connection ends, until its end.
 func (c *RawClient) ReadAll(wants int, ends bool) (packets [][]byte) {
@@ -223,13 +393,8 @@ func (c *RawClient) ShrinkReadBuffer() *RawClient {
 	return c
 }
 
-// Options of a subscription.
-const (
-	NoLocal           = 0x04
-	RetainAsPublished = 0x08
-	RetainIfNew       = 0x10
-	RetainNever       = 0x20
-)
+// NoLocal is an option of a subscription.
+const NoLocal = 0x04
 
 // Filter subscribes to filters and returns the reason codes. Identifier 0 stands for none.
 func (c *RawClient) Filter(options byte, identifier int, filters ...string) (codes []byte) {
@@ -267,7 +432,7 @@ func (c *RawClient) Send(m rawmqtt.Message) {
 	if m.QoS > 0 && m.ID == 0 {
 		m.ID = c.nextID()
 	}
-	m.MQTT3 = c.old
+	m.Old = c.old
 	c.Write(m.Packet())
 }
 

@@ -18,9 +18,20 @@ func MustReturn(t testing.TB, served <-chan error, want error) {
 	}
 }
 
-// serve serves until stop is called or the test ends. stop may be called repeatedly.
-func serve(t testing.TB, s *server.Server) (stop func()) {
+// StartStoppable is StartServer. stop shuts the server down and waits for the end of Serve; it may be
+// called repeatedly, and is called when the test ends.
+func StartStoppable(t testing.TB, options server.Options, before ...func(*server.Server)) (address string, s *server.Server, stop func()) {
 	t.Helper()
+	if options.Addr == "" {
+		options.Addr = "127.0.0.1:0"
+	}
+	s, err := server.New(options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, change := range before {
+		change(s)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
@@ -29,18 +40,7 @@ func serve(t testing.TB, s *server.Server) (stop func()) {
 		MustReturn(t, served, nil)
 	})
 	t.Cleanup(stop)
-	return stop
-}
-
-// StartStoppable runs a server on a free port. stop shuts it down and waits for the end of
-// Serve; it may be called repeatedly, and is called when the test ends.
-func StartStoppable(t *testing.T) (address string, stop func()) {
-	t.Helper()
-	s, err := server.New(server.Options{Addr: "127.0.0.1:0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s.Addr().String(), serve(t, s)
+	return s.Addr().String(), s, stop
 }
 
 // Start runs a server on a free port until the test ends. Serve must return no error.
@@ -53,26 +53,8 @@ func Start(t testing.TB, options server.Options) (address string) {
 // StartServer is Start. It also returns the server, and calls before with it ahead of Serve.
 func StartServer(t testing.TB, options server.Options, before ...func(*server.Server)) (address string, s *server.Server) {
 	t.Helper()
-	if options.Addr == "" {
-		options.Addr = "127.0.0.1:0"
-	}
-	s, err := server.New(options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, change := range before {
-		change(s)
-	}
-	serve(t, s)
-	return s.Addr().String(), s
-}
-
-// MustRetainNothing fails if the server has a retained message.
-func MustRetainNothing(t *testing.T, s *server.Server) {
-	t.Helper()
-	if got := s.Usage().RetainedMessages; got > 0 {
-		t.Errorf("%d messages are retained", got)
-	}
+	address, s, _ = StartStoppable(t, options, before...)
+	return address, s
 }
 
 // MustHaveClients waits until so many clients are connected.

@@ -103,6 +103,16 @@ func TestAConnackFitsTheVersionAndTheClient(t *testing.T) {
 			}
 		})
 	}
+	// The words go first where there is no room.
+	referral := &mqtt.Refusal{Code: mqtt.UseAnotherServer, Reason: "because"}
+	whole := packet(0x20, "\x00\x9c", properties("\x1c", text("b:1883"), "\x1f", text("because")))
+	short := packet(0x20, "\x00\x9c", properties("\x1c", text("b:1883")))
+	for size, want := range map[int]string{len(whole): whole, len(whole) - 1: short, len(short) - 1: "\x20\x03\x00\x9c\x00"} {
+		g := open(t, limits, packet(0x10, start(5, 2), properties("\x27\x00\x00\x00"+string(rune(size))), text("c")))
+		if got := g.AppendRefused(nil, referral, "b:1883"); string(got) != want {
+			t.Errorf("a referral in %d bytes: %q, want %q", size, got, want)
+		}
+	}
 	for code, old := range map[byte]byte{
 		mqtt.UnsupportedVersion: 1, mqtt.InvalidClientID: 2, mqtt.ServerBusy: 3, mqtt.QuotaExceeded: 3, mqtt.UseAnotherServer: 3,
 		mqtt.BadCredentials: 5, mqtt.NotAuthorized: 5, mqtt.ImplementationError: 5, mqtt.RetainNotSupported: 5, mqtt.QoSNotSupported: 5,

@@ -20,7 +20,6 @@ type Forward struct {
 	QoS        byte
 	PacketID   uint16 // must not be 0 where QoS is not
 	Duplicate  bool   // must not be set where QoS is 0
-	Retain     bool
 	// Expires says that the packet has MessageExpiry, in seconds, even if that is 0.
 	Expires       bool
 	MessageExpiry uint32
@@ -69,9 +68,6 @@ func (f *Forward) Append(dst []byte) ([]byte, error) {
 		return dst, mqtt.ErrTooLong
 	}
 	first := packets.PUBLISH<<4 | f.QoS<<mqtt.QoSShift
-	if f.Retain {
-		first |= mqtt.FlagRetain
-	}
 	if f.Duplicate {
 		first |= mqtt.FlagDuplicate
 	}

@@ -190,19 +190,10 @@ var rules = []struct {
 	{"a filter of QoS 3", []string{connect5}, subscribe(text("a"), "\x03"), mqtt.ProtocolError},
 	{"a Retain Handling of 3", []string{connect5}, subscribe(text("a"), "\x30"), mqtt.ProtocolError},
 	{"No Local", []string{connect5}, subscribe(text("a"), "\x04"), 0},
-	{"No Local in a shared subscription [MQTT-3.8.3-4]", []string{connect5}, subscribe(text("$share/g/a"), "\x04"), mqtt.ProtocolError},
 	{"an empty filter [MQTT-4.7.3-1]", []string{connect5}, subscribe(text(""), "\x00"), mqtt.InvalidFilter},
 	{"# before other levels [MQTT-4.7.1-1]", []string{connect5}, subscribe(text("#/a"), "\x00"), mqtt.InvalidFilter},
 	{"# in a level", []string{connect5}, subscribe(text("a#"), "\x00"), mqtt.InvalidFilter},
 	{"+ in a level [MQTT-4.7.1-2]", []string{connect5}, subscribe(text("a/+b"), "\x00"), mqtt.InvalidFilter},
-	{"a shared subscription", []string{connect5}, subscribe(text("$share/g/a/b/+/#"), "\x01"), 0},
-	{"one without a name [MQTT-4.8.2-1]", []string{connect5}, subscribe(text("$share//a"), "\x00"), mqtt.InvalidFilter},
-	{"one with a wildcard in its name [MQTT-4.8.2-2]", []string{connect5}, subscribe(text("$share/+/a"), "\x00"), mqtt.InvalidFilter},
-	{"one without a filter", []string{connect5}, subscribe(text("$share/g/"), "\x00"), mqtt.InvalidFilter},
-	{"one that is no more than a name", []string{connect5}, subscribe(text("$SHARE/g"), "\x00"), mqtt.InvalidFilter},
-	{"one that is not even that", []string{connect5}, subscribe(text("$share"), "\x00"), mqtt.InvalidFilter},
-	{"one with a malformed filter", []string{connect5}, subscribe(text("$share/g/#/a"), "\x00"), mqtt.InvalidFilter},
-	{"another level that begins so", []string{connect5}, subscribe(text("$shared"), "\x04"), 0},
 	{"a filter with too many levels", []string{connect5}, subscribe(text("a/b/c/d/e"), "\x00"), mqtt.InvalidFilter},
 	{"a filter that is too long", []string{connect5}, subscribe(text(strings.Repeat("a", 21)), "\x00"), mqtt.InvalidFilter},
 	{"as many filters as may be", []string{connect5}, subscribe(strings.Repeat(text("a")+"\x00", 3)), 0},
@@ -327,32 +318,6 @@ func TestAFarewellSaysWhyInThePeersVersion(t *testing.T) {
 	}
 }
 
-func TestAReferralFitsThePeer(t *testing.T) {
-	const reference, reason = "b:1883", "because"
-	sized := func(size string) string {
-		return packet(0x10, start(5, 2), properties("\x27\x00\x00\x00"+size), text("c"))
-	}
-	whole := packet(0x20, "\x00\x9c", properties("\x1c", text(reference), "\x1f", text(reason)))
-	short := packet(0x20, "\x00\x9c", properties("\x1c", text(reference)))
-	for _, test := range []struct{ name, connect, want string }{
-		{"MQTT 5", connect5, whole},
-		{"MQTT 3.1.1", connect311, "\x20\x02\x00\x03"},
-		{"room for all of it", sized(string(rune(len(whole)))), whole},
-		{"room for the reference", sized(string(rune(len(whole) - 1))), short},
-		{"room for nothing", sized(string(rune(len(short) - 1))), "\x20\x03\x00\x9c\x00"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			g := open(t, limits, test.connect)
-			if got := g.AppendRefused([]byte("before"), &mqtt.Refusal{Code: mqtt.UseAnotherServer, Reason: reason}, reference); string(got) != "before"+test.want {
-				t.Errorf("%q\nwant %q", got, "before"+test.want)
-			}
-		})
-	}
-	if got, want := open(t, limits, connect5).AppendRefused(nil, &mqtt.Refusal{Code: mqtt.UseAnotherServer}, ""), "\x20\x03\x00\x9c\x00"; string(got) != want {
-		t.Errorf("without texts %q, want %q", got, want)
-	}
-}
-
 // request is a typical request of a lease.
 func request() []byte {
 	m := mqtt.Message{
@@ -379,18 +344,6 @@ func TestARequestAndItsAcknowledgementAreCheckedWithoutAllocating(t *testing.T) 
 			}
 		}); n != 0 {
 			t.Errorf("%v allocations for % .3x", n, packet)
-		}
-	}
-}
-
-func BenchmarkCheckOfARequest(b *testing.B) {
-	g := open(b, wire.DefaultLimits(), connect5)
-	packet := request()
-	b.SetBytes(int64(len(packet)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := g.Check(packet); err != nil {
-			b.Fatal(err)
 		}
 	}
 }

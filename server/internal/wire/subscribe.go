@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/eclipse/paho.golang/packets"
@@ -20,20 +21,15 @@ type Subscribe struct {
 // Subscription is one topic filter, and of a SUBSCRIBE its options. Versions of MQTT before 5
 // have the QoS only.
 type Subscription struct {
-	Topic             string // the topic filter
-	QoS               byte   // the highest QoS of delivered messages: 0, 1 or 2
-	NoLocal           bool   // no messages from the same client
-	RetainAsPublished bool
-	// RetainHandling says when retained messages are delivered: 0 always, 1 if the
-	// subscription is a new one, 2 never.
-	RetainHandling byte
+	Topic   string // the topic filter
+	QoS     byte   // the highest QoS of delivered messages: 0, 1 or 2
+	NoLocal bool   // no messages from the same client
 }
 
 // Options of a subscription, as SUBSCRIBE holds them [MQTT-3.8.3.1].
 const (
 	qosMask             = 0x03
 	noLocal             = 0x04
-	retainAsPublished   = 0x08
 	retainHandlingShift = 4
 	retainHandlingMask  = 0x03
 	reservedOptions     = 0xc0
@@ -68,7 +64,7 @@ func (s *Subscribe) Decode(packet []byte, version byte, limits *Limits) (refusal
 		if !ok {
 			return mqtt.Refuse(mqtt.Malformed, "a topic filter is malformed") // [MQTT-3.8.3-1, MQTT-3.10.3-1]
 		}
-		if refusal := CheckFilter(filter, &limits.Limits); refusal != nil {
+		if refusal := checkFilter(filter, &limits.Limits); refusal != nil {
 			return refusal
 		}
 		subscription := Subscription{Topic: string(filter)}
@@ -102,9 +98,7 @@ func (s *Subscribe) readProperties(in *mqtt.Reader, subscribes bool, limits *Lim
 // readOptions reads the options that follow a topic filter in a SUBSCRIBE.
 func (s *Subscription) readOptions(in *mqtt.Reader, version byte) *mqtt.Refusal {
 	options, ok := in.Byte()
-	s.QoS, s.NoLocal, s.RetainAsPublished = options&qosMask, options&noLocal != 0, options&retainAsPublished != 0
-	s.RetainHandling = options >> retainHandlingShift & retainHandlingMask
-	_, _, shared := Share(s.Topic)
+	s.QoS, s.NoLocal = options&qosMask, options&noLocal != 0
 	switch {
 	case !ok:
 		return mqtt.Refuse(mqtt.Malformed, "a topic filter has no options") // [MQTT-3.8.3-1]
@@ -112,10 +106,28 @@ func (s *Subscription) readOptions(in *mqtt.Reader, version byte) *mqtt.Refusal 
 		return mqtt.Refuse(mqtt.Malformed, "the options of a topic filter have reserved bits") // [MQTT-3.8.3-5]
 	case s.QoS > 2:
 		return mqtt.Refuse(mqtt.ProtocolError, "the QoS of a topic filter is 3")
-	case s.RetainHandling > 2:
+	case options>>retainHandlingShift&retainHandlingMask > 2:
 		return mqtt.Refuse(mqtt.ProtocolError, "the Retain Handling of a topic filter is 3")
-	case shared && s.NoLocal:
-		return mqtt.Refuse(mqtt.ProtocolError, "a shared subscription has No Local") // [MQTT-3.8.3-4]
+	}
+	return nil
+}
+
+// checkFilter returns what is wrong with a topic filter, or nil.
+func checkFilter(filter []byte, limits *mqtt.Limits) *mqtt.Refusal {
+	switch hash := bytes.IndexByte(filter, '#'); {
+	case len(filter) == 0:
+		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter is empty") // [MQTT-4.7.3-1]
+	case mqtt.Over(len(filter), limits.TopicLength):
+		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter has %d bytes, and at most %d are accepted", len(filter), limits.TopicLength)
+	case mqtt.Over(bytes.Count(filter, []byte("/"))+1, limits.TopicLevels):
+		return mqtt.Refuse(mqtt.InvalidFilter, "a topic filter has more than %d levels", limits.TopicLevels)
+	case hash >= 0 && hash < len(filter)-1:
+		return mqtt.Refuse(mqtt.InvalidFilter, "# is not the end of a topic filter") // [MQTT-4.7.1-1]
+	}
+	for level := range bytes.SplitSeq(filter, []byte("/")) {
+		if len(level) > 1 && bytes.ContainsAny(level, "+#") {
+			return mqtt.Refuse(mqtt.InvalidFilter, "a wildcard in a topic filter is not a whole level") // [MQTT-4.7.1-1, MQTT-4.7.1-2]
+		}
 	}
 	return nil
 }

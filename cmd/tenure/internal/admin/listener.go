@@ -11,7 +11,7 @@ const (
 	// maxConnections bounds the open connections.
 	maxConnections = 128
 	// leastAge is how long each connection keeps its place, so that its request can come and be answered.
-	leastAge = 100 * time.Millisecond
+	leastAge = 250 * time.Millisecond
 )
 
 // boundedListener bounds the open connections. A new connection takes the place of the oldest one:

@@ -273,14 +273,11 @@ var refusalReasons = map[server.RefusalReason]string{
 }
 
 var messageReasons = map[server.MessageDropReason]string{
-	server.MessageConnectionFull: "connection_full",
-	server.MessageSessionFull:    "session_full",
-	server.MessageSessionsFull:   "sessions_full",
-	server.MessageExpired:        "expired",
-	server.MessageTooLarge:       "too_large",
-	server.MessageNotReadable:    "not_readable",
-	server.MessageNoReceiver:     "no_receiver",
-	server.MessageNotRetained:    "not_retained",
+	server.MessageSessionFull:  "session_full",
+	server.MessageSessionsFull: "sessions_full",
+	server.MessageExpired:      "expired",
+	server.MessageTooLarge:     "too_large",
+	server.MessageNotReadable:  "not_readable",
 }
 
 func (s *scrape) serverMetrics() {
@@ -301,13 +298,11 @@ func (s *scrape) serverMetrics() {
 	}
 	gauge(s, "tenure_sessions", "Clients that are connected or have a session that is kept (serve).", use.Sessions)
 	gauge(s, "tenure_subscriptions", "Subscriptions of all clients (serve).", use.Subscriptions)
-	gauge(s, "tenure_session_messages", "Messages of QoS 1 that wait in sessions (serve).", use.WaitingMessages)
+	gauge(s, "tenure_session_messages", "Messages that wait in sessions (serve).", use.WaitingMessages)
 	gauge(s, "tenure_session_bytes", "Bytes of the messages that wait in sessions (serve).", use.WaitingBytes)
 	gauge(s, "tenure_outgoing_bytes", "Bytes that wait to be written to connections (serve).", use.OutgoingBytes)
 	gauge(s, "tenure_arriving_bytes",
 		"Room taken for large packets that are not complete, in bytes (serve).", use.ArrivingBytes)
-	gauge(s, "tenure_retained_messages", "Messages that are retained (serve).", use.RetainedMessages)
-	gauge(s, "tenure_retained_bytes", "Bytes of the messages that are retained (serve).", use.RetainedBytes)
 }
 
 func (s *scrape) attachMetrics() {

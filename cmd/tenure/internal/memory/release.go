@@ -27,25 +27,36 @@ const (
 	soon = 10
 	// pause is the least time between two releases, as a multiple of the time that one takes.
 	pause = 100
+	// longest is the pause between two releases that return little. Go collects as often by itself.
+	longest = 2 * time.Minute
 )
 
-// Release returns memory to the system until ctx ends, each time that the process has grown by a third. A busy
-// process, which collects soon, returns memory by itself.
+// Release returns memory to the system until ctx ends: each time that the process has grown by a third, and after
+// that from time to time, while it has a third more than it ever needed at least. It does so less and less often
+// while nothing comes of it: what is in use cannot be told from what clients that have left have left behind. A
+// busy process, which collects soon, returns memory by itself.
 func Release(ctx context.Context) {
 	last := read()
-	least := last.resident
+	least, released := last.resident, last.resident
+	rest, next := interval, time.Now()
 	for sleep.For(ctx, interval) {
 		now := read()
-		least = min(least, now.resident)
-		grown := now.resident - least
-		if grown >= max(worthwhile, least/3) && now.left > soon*(now.allocated-last.allocated) {
+		least, released = min(least, now.resident), min(released, now.resident)
+		more := func(than int64) bool { return now.resident-than >= max(worthwhile, than/3) }
+		due := more(released) || more(least) && !time.Now().Before(next)
+		if due && now.left > soon*(now.allocated-last.allocated) {
 			began := time.Now()
 			debug.FreeOSMemory()
-			if !sleep.For(ctx, pause*time.Since(began)) {
+			took := time.Since(began)
+			released = read().resident
+			if rest = min(2*rest, longest); now.resident-released >= worthwhile {
+				rest = interval
+			}
+			next = time.Now().Add(max(rest, pause*took))
+			if !sleep.For(ctx, pause*took) {
 				return
 			}
 			now = read()
-			least = now.resident
 		}
 		last = now
 	}

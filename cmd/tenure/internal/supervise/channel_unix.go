@@ -137,8 +137,24 @@ func openChannel() (*channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	unix.CloseOnExec(int(fd)) // the program does not inherit it
-	return newChannel(os.NewFile(uintptr(fd), "supervisor"))
+	return newChannel(inherited(int(fd)))
+}
+
+// inherited takes a descriptor over that this process was started with. The program does not inherit it.
+func inherited(fd int) *os.File {
+	unix.CloseOnExec(fd)
+	return os.NewFile(uintptr(fd), "inherited")
+}
+
+// duplicate returns another descriptor of a file, and its number.
+func duplicate(file *os.File) (copied *os.File, fd int, err error) {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, 0, err
+	}
+	var failed error
+	err = raw.Control(func(of uintptr) { fd, failed = unix.FcntlInt(of, unix.F_DUPFD_CLOEXEC, 3) })
+	return os.NewFile(uintptr(fd), file.Name()), fd, errors.Join(err, failed)
 }
 
 // letInherit lets the processes that are started from now on inherit a file.

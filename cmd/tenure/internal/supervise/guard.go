@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/signal"
 	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 )
 
 // Intercept runs the guard if that is what this process was started for. Then it does not return. Each
@@ -30,10 +32,13 @@ type guard struct {
 	alarm    *alarm
 	orphaned bool // the supervisor is gone
 
-	processTree      // the processes
-	late        bool // the program starts with the next renewal
-	stopping    bool // the child was told to end
-	childless   bool // this process has no children
+	processTree               // the processes
+	late        bool          // the program starts with the next renewal
+	stopping    bool          // the child was told to end
+	cleaning    bool          // the child is the command that runs after the program
+	leaseEnd    time.Duration // without another renewal
+	dog         *watchdog.Dog // nil: there is none
+	childless   bool          // this process has no children
 	killing     bool
 	stuck       string // reported last
 }
@@ -64,7 +69,7 @@ func runGuard() int {
 	go g.read(requests) // ends with the process
 	lost := make(chan struct{})
 	for !g.isOver() {
-		g.alarm.at(g.next())
+		g.alarm.at(min(g.next(), g.feed()))
 		select {
 		case r, open := <-requests:
 			if !open {
@@ -91,6 +96,9 @@ func runGuard() int {
 		case <-g.alarm.C:
 		}
 		g.advance()
+	}
+	if g.dog != nil {
+		_ = g.dog.Close()
 	}
 	g.report(report{Gone: true})
 	if g.orphaned && g.pid != 0 {
@@ -137,8 +145,13 @@ func (g *guard) handle(r request) error {
 	switch {
 	case r.Start != nil:
 		g.start, g.bounds = *r.Start, r.Start.Bounds
+		g.leaseEnd = g.bounds.Kill + g.start.Last
+		if fd := g.start.Watchdog; fd != 0 {
+			g.dog = &watchdog.Dog{File: inherited(fd), Timeout: g.start.Timeout}
+		}
 		return g.startProgram()
 	case r.Arm != nil:
+		g.leaseEnd = r.Arm.Kill + g.start.Last
 		if !g.stopping {
 			g.bounds = *r.Arm
 		}
@@ -146,9 +159,9 @@ func (g *guard) handle(r request) error {
 		if g.late {
 			return g.startProgram()
 		}
-	case r.Signal != 0 && g.pid != 0 && !g.ended:
+	case r.Signal != 0 && g.pid != 0 && !g.ended && !g.cleaning:
 		g.signalChild(r.Signal)
-	case r.Stop != nil:
+	case r.Stop != nil && !g.cleaning:
 		g.stop(r.Stop.Signal)
 		g.bounds.Kill = min(g.bounds.Kill, r.Stop.Kill)
 	}
@@ -162,7 +175,7 @@ func (g *guard) startProgram() error {
 		g.report(report{Armed: g.bounds.Kill})
 		return nil
 	}
-	err := g.makeProcess(g.program, g.start.Foreground)
+	err := g.makeProcess(g.program, []*os.File{os.Stdin, os.Stdout, os.Stderr}, g.start.Foreground)
 	switch {
 	case err == nil:
 		g.report(report{Made: g.pid})
@@ -182,7 +195,7 @@ func (g *guard) startProgram() error {
 
 // loseSupervisor ends the program because the supervisor is gone, and cannot renew the lease.
 func (g *guard) loseSupervisor() {
-	if g.pid == 0 {
+	if g.pid == 0 || g.cleaning {
 		return
 	}
 	g.bounds.Kill = min(g.bounds.Kill, now()+g.start.Grace)
@@ -194,8 +207,32 @@ func (g *guard) loseSupervisor() {
 
 // loseConnection kills the program, because the broker releases the lease when the connection ends.
 func (g *guard) loseConnection() {
-	g.bounds.Kill = 0
-	g.stop(terminateSignal)
+	g.leaseEnd = 0
+	if !g.cleaning {
+		g.bounds.Kill = 0
+		g.stop(terminateSignal)
+	}
+}
+
+// cleanUp starts the command that runs after the program. From then on it is what this guard has to end.
+func (g *guard) cleanUp() {
+	g.cleaning, g.killing, g.stopping, g.ended, g.childless = true, false, true, false, false
+	g.bounds.Kill = now() + g.start.Grace
+	err := g.makeProcess(program{Shell, []string{Shell, "-c", g.start.After}}, []*os.File{nil, os.Stderr, os.Stderr}, false)
+	if err != nil {
+		g.ended, g.childless = true, true
+		g.report(report{After: err.Error()})
+	}
+}
+
+// feed feeds the watchdog, and returns when to do so again.
+func (g *guard) feed() (next time.Duration) {
+	at := now()
+	if g.dog == nil || g.pid == 0 {
+		return at + time.Hour
+	}
+	_ = g.dog.Feed(g.leaseEnd - at) // a device that fails resets the machine, at worst
+	return at + g.dog.Interval()
 }
 
 // stop tells the group of the child to end. A child that a signal stopped continues, so that it
@@ -240,6 +277,10 @@ func (g *guard) advance() {
 			return
 		}
 	}
+	if g.ended && g.childless {
+		g.cleanUp() // else it would be over
+		return
+	}
 	if g.ended && !g.stopping { // what the child left behind has as long as the child would have
 		g.stopping = true
 		g.bounds.Kill = min(g.bounds.Kill, at+g.start.Grace)
@@ -266,12 +307,18 @@ func (g *guard) isOver() bool {
 	if g.pid == 0 && g.orphaned {
 		return true
 	}
-	return g.ended && g.childless
+	return g.ended && g.childless && (g.start.After == "" || g.cleaning || g.pid == 0)
 }
 
 // end notes that the child ended, and reports it.
 func (g *guard) end(s Status) {
 	g.ended = true
+	if g.cleaning {
+		if s.ExitCode() != 0 {
+			g.report(report{After: s.String()})
+		}
+		return
+	}
 	s.Stopped = g.stopping || g.killing
 	g.report(report{Ended: &s})
 }

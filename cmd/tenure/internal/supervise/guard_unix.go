@@ -39,13 +39,13 @@ func (t *processTree) adopt() {
 
 // makeProcess starts the program. With PR_SET_PDEATHSIG it lives no longer than the thread that made it, so that
 // thread stays.
-func (t *processTree) makeProcess(p program, foreground bool) error {
+func (t *processTree) makeProcess(p program, files []*os.File, foreground bool) error {
 	made := make(chan error)
 	go func() { // keeps its thread until the process ends
 		runtime.LockOSThread()
 		attributes := childAttributes()
 		attributes.Foreground = foreground // before the program can read the terminal
-		process, err := os.StartProcess(p.path, p.args, &os.ProcAttr{Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}, Sys: attributes})
+		process, err := os.StartProcess(p.path, p.args, &os.ProcAttr{Files: files, Sys: attributes})
 		if err == nil {
 			t.pid = process.Pid
 		}

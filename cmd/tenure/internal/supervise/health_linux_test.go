@@ -82,7 +82,7 @@ func TestACheckThatHangsIsKilled(t *testing.T) {
 	left := filepath.Join(t.TempDir(), "left")
 	checked := make(chan error, 1)
 	line := `echo "it hangs"; ` + ownSession("echo $$ >"+left+"; exec sleep 1000") + " & sleep 1000"
-	go func() { checked <- Check(ctx, line, os.Environ()) }()
+	go func() { checked <- Check(ctx, "--health", line, os.Environ()) }()
 	awaitSize(t, left, 2)
 	cancel(errors.New("too late"))
 	err := await.Receive(checked)

@@ -25,12 +25,12 @@ const healthOutput = 1 << 10
 // it left behind may have it.
 const outputDelay = 100 * time.Millisecond
 
-// Check runs a command line with /bin/sh, to learn whether this machine can lead. It returns nil if
-// the status is 0, and otherwise an error with the status and the end of what the command wrote.
+// Check runs the command line of a flag with /bin/sh. It returns nil if the status is 0, and otherwise an
+// error with the flag, the status and the end of what the command wrote.
 // The command has a process group of its own, which is killed when ctx ends, and when the command
 // has ended. On Linux what left the group is killed too, unless this process had children before or is
 // the first one of its PID namespace: then it may belong to others. Calls must not overlap.
-func Check(ctx context.Context, line string, env []string) error {
+func Check(ctx context.Context, flag, line string, env []string) error {
 	helpers.adopt()
 	runtime.LockOSThread() // PR_SET_PDEATHSIG kills with the thread
 	defer runtime.UnlockOSThread()
@@ -39,7 +39,7 @@ func Check(ctx context.Context, line string, env []string) error {
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, &output, &output
 	cmd.SysProcAttr = childAttributes()
 	if err := helpers.start(cmd); err != nil {
-		return fmt.Errorf("--health: %w", err)
+		return fmt.Errorf("%s: %w", flag, err)
 	}
 	group := cmd.Process.Pid
 	kill := func() { _ = unix.Kill(-group, unix.SIGKILL) }
@@ -56,11 +56,11 @@ func Check(ctx context.Context, line string, env []string) error {
 	helpers.sweep()
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("--health: killed: %w%s", context.Cause(ctx), output.text())
+		return fmt.Errorf("%s: killed: %w%s", flag, context.Cause(ctx), output.text())
 	case err == nil || errors.Is(err, exec.ErrWaitDelay):
 		return nil
 	}
-	return fmt.Errorf("--health: %w%s", err, output.text())
+	return fmt.Errorf("%s: %w%s", flag, err, output.text())
 }
 
 // sweep kills what is left to this process, once, unless others than checks may have left it.

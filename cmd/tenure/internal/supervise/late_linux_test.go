@@ -1,8 +1,6 @@
 package supervise
 
 import (
-	"encoding/json"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -13,19 +11,9 @@ import (
 func TestAGuardThatComesLateStartsTheProgramWithTheNextRenewal(t *testing.T) {
 	for name, renews := range map[string]bool{"the lease was renewed": true, "it is stopped": false} {
 		t.Run(name, func(t *testing.T) {
-			cmd := &exec.Cmd{Path: tenure, Args: []string{guardName, "free", "/bin/sh", "sh", "-c", "exit 3"}}
-			socket, theirs, err := connect(cmd)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := helpers.start(cmd, theirs...); err != nil {
-				t.Fatal(err)
-			}
-			g := &guardProcess{cmd: cmd, socket: socket, encoder: json.NewEncoder(socket), reports: make(chan report), stopped: make(chan struct{})}
-			g.tasks.Go(g.read)
-			defer await.Result(func() bool { g.killAndRead(func(report) {}); return true })
 			old := bounds{Stop: now(), Kill: now() + time.Minute}
-			g.send(request{Start: &start{Grace: time.Second, Bounds: old}})
+			g := startTestGuard(t, nil, start{Grace: time.Second, Bounds: old}, "/bin/sh", "-c", "exit 3")
+			defer g.kill()
 			if r := await.Receive(g.reports); r.Armed != old.Kill {
 				t.Fatalf("%+v", r)
 			}

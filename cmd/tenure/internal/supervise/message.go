@@ -22,6 +22,11 @@ type start struct {
 	Instant    bool // kill at once when the supervisor is gone
 	Foreground bool // give the program the terminal
 	Bounds     bounds
+	After      string `json:",omitempty"` // command line to run when the program is gone; it has Grace
+	// Watchdog is the descriptor of a watchdog, which waits for Timeout; 0: there is none. The lease lasts for
+	// Last after Bounds.Kill.
+	Watchdog      int `json:",omitempty"`
+	Timeout, Last time.Duration
 }
 
 // program is what the guard starts, with the guard's environment.
@@ -48,6 +53,7 @@ type report struct {
 	Armed  time.Duration `json:",omitempty"` // the guard will kill at this time
 	Ended  *Status       `json:",omitempty"` // the program ended
 	Stuck  string        `json:",omitempty"` // what cannot be killed, and why
+	After  string        `json:",omitempty"` // how the command failed that runs after the program
 	Gone   bool          `json:",omitempty"` // the program and all that it started are gone; the last report
 	Failed string        `json:",omitempty"` // why the guard could not start the program, in its last report
 }

@@ -7,6 +7,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/watchdog"
 )
 
 // Exit codes for a program that could not be started, as shells and env(1) have them.
@@ -45,6 +47,11 @@ type Options struct {
 	TTL time.Duration
 	// Grace is how long the program has from SIGTERM to SIGKILL.
 	Grace time.Duration
+	// After is a command line for Shell that runs when the program is gone, before the lease can pass; empty: none.
+	// It has Grace too, and the environment of the program. Its failure is logged.
+	After string
+	// Watchdog is fed until the program and After are gone, and closed then. nil: there is none.
+	Watchdog *watchdog.Dog
 	// Instant kills the program at once when its supervisor is gone: the broker releases the lease
 	// at that moment.
 	Instant bool

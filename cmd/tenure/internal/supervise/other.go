@@ -25,7 +25,7 @@ func CanSupervise() error { return errOther }
 func Run(context.Context, Lease, Options) (Status, error) { return Status{}, errOther }
 
 // Check returns the error of CanSupervise.
-func Check(context.Context, string, []string) error { return errOther }
+func Check(context.Context, string, string, []string) error { return errOther }
 
 // IsTooLarge returns false.
 func IsTooLarge(error) bool { return false }

@@ -57,10 +57,13 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 		return Status{}, err
 	}
 	helpers.adopt()
+	if o.Watchdog != nil {
+		defer o.Watchdog.Close()
+	}
 	c := &child{Options: o, lease: lease}
 	c.terminal = openTerminal()
 	bounds, left := c.bounds()
-	if left <= Margin(o.TTL) || ctx.Err() != nil {
+	if left <= c.reserve() || ctx.Err() != nil {
 		return Status{Code: -1, Stopped: true}, nil
 	}
 	var connection syscall.RawConn
@@ -71,7 +74,9 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 		}
 	}
 	foreground := c.terminal.isForeground()
-	c.guard, err = startGuard(o, connection, start{Grace: o.Grace, Instant: o.Instant, Foreground: foreground, Bounds: bounds})
+	c.guard, err = startGuard(o, connection, start{
+		Grace: o.Grace, Instant: o.Instant, Foreground: foreground, Bounds: bounds, After: o.After, Last: c.reserve(),
+	})
 	switch {
 	case errors.Is(err, errConnectionLost):
 		return Status{Code: -1, Stopped: true}, nil
@@ -95,6 +100,13 @@ func Run(ctx context.Context, lease Lease, o Options) (Status, error) {
 		return c.ended(), nil
 	}
 	killLeft(c.pid, c.status != nil, func(stuck string) { c.stuck(stuck) })
+	if o.After != "" && c.pid != 0 {
+		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Grace)
+		defer cancel()
+		if err := Check(after, "--after", o.After, o.Env); err != nil {
+			c.afterFailed(err.Error())
+		}
+	}
 	switch {
 	case c.status != nil: // it must not run again because of its guard
 		c.Logger.Warn("what the program left was killed without its guard", "lease", c.Name, "error", err)
@@ -127,12 +139,20 @@ func (c *child) killGuard() (gone bool) {
 	return gone
 }
 
+// reserve is how long before the end of the lease the program is killed, at the latest.
+func (c *child) reserve() time.Duration {
+	if c.After == "" {
+		return Margin(c.TTL)
+	}
+	return Margin(c.TTL) + c.Grace
+}
+
 // bounds returns when the guard must act by itself, by the present deadline of the lease, and how
 // long the lease lasts.
 func (c *child) bounds() (bounds, time.Duration) {
 	at := now() // before the lease is asked: a process that stands still in between is early, never late
 	left := c.lease.Remaining()
-	kill := at + left - Margin(c.TTL)
+	kill := at + left - c.reserve()
 	// The supervisor stops the program a whole Grace before. The guard does when that is late.
 	return bounds{Stop: kill - c.Grace*3/4, Kill: kill}, left
 }
@@ -199,7 +219,13 @@ func (c *child) note(r report) {
 		c.terminal.take()
 	case r.Stuck != "":
 		c.stuck(r.Stuck)
+	case r.After != "":
+		c.afterFailed(r.After)
 	}
+}
+
+func (c *child) afterFailed(how string) {
+	c.Logger.Error("the command that runs after the program failed", "lease", c.Name, "command", c.After, "error", how)
 }
 
 // stuck logs what cannot be killed.
@@ -276,7 +302,7 @@ func (c *child) check(ctx context.Context) error {
 func (c *child) isOverdue(at time.Duration) bool {
 	switch {
 	case c.stopping:
-		return at > c.killAt+c.patience()
+		return at > c.killAt+c.patience()+c.reserve()-Margin(c.TTL)
 	case c.armed < c.sent:
 		c.silent += c.interval()
 		return c.silent > max(c.TTL/4, time.Second)

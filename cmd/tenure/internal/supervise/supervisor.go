@@ -44,6 +44,13 @@ func startGuard(o Options, connection syscall.RawConn, s start) (*guardProcess, 
 		return nil, err
 	}
 	g := &guardProcess{cmd: cmd, socket: socket, encoder: json.NewEncoder(socket), reports: make(chan report), stopped: make(chan struct{})}
+	if o.Watchdog != nil {
+		device, fd, err := duplicate(o.Watchdog.File)
+		if err != nil {
+			return nil, errors.Join(err, theirs[0].Close(), socket.Close())
+		}
+		theirs, s.Watchdog, s.Timeout = append(theirs, device), fd, o.Watchdog.Timeout
+	}
 	if err := helpers.start(cmd, theirs...); err != nil {
 		_ = socket.Close()
 		return nil, fmt.Errorf("cannot start the guard of the program: %w", err)

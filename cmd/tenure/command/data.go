@@ -1,0 +1,106 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/server/journal"
+)
+
+func checkCommand() *cobra.Command {
+	return dataCommand(&cobra.Command{
+		Use:   "check PATH",
+		Short: "Check the data of a store, and say what it holds",
+		Long: `Check all data in a directory, which a store may use, or in the file of a backup. The exit
+code is 1 if it is damaged, and 2 if there is none.`,
+		Example: "check /var/lib/tenure\ncheck --json /backups/tenure-monday | jq .keys",
+	}, "sound", func(ctx context.Context, arguments []string) (journal.Report, error) {
+		return journal.Check(ctx, arguments[0], nil)
+	})
+}
+
+func backupCommand() *cobra.Command {
+	return dataCommand(&cobra.Command{
+		Use:   "backup DIR FILE",
+		Short: "Back up the data of a store, which may be running",
+		Long: `Write a copy of the data in a directory, which a store may use, to a new file. Run this as
+the user of the store or as root. The file has the values of all keys.`,
+		Example: `backup /var/lib/tenure /backups/tenure-$(date +%F)`,
+	}, "a sound backup", func(ctx context.Context, arguments []string) (journal.Report, error) {
+		return journal.Backup(ctx, arguments[0], arguments[1], nil)
+	})
+}
+
+func restoreCommand() *cobra.Command {
+	return dataCommand(&cobra.Command{
+		Use:   "restore FILE DIR",
+		Short: "Restore a backup into a directory without data",
+		Long: `Make the data of a store from a backup. What changed later is lost, and tenures that clients
+still have end: start the store with --hold-off and the longest TTL in use.`,
+		Example: `restore /backups/tenure-monday /var/lib/tenure`,
+	}, "restored", func(ctx context.Context, arguments []string) (journal.Report, error) {
+		return journal.RestoreBackup(ctx, arguments[0], arguments[1], nil)
+	})
+}
+
+func exportCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "export PATH",
+		Short: "Print the data of a store as lines of JSON",
+		Long: `Print all records of a store, one JSON object on each line. "kind" is key, fence (of a key
+that is gone), reply (remembered for requests that come again), identity, or bound (no
+version above it was issued). What is not UTF-8 is in base64.`,
+		Example: `export /var/lib/tenure | jq 'select(.kind == "key")'`,
+		Args:    Arguments,
+		RunE: func(cmd *cobra.Command, arguments []string) error {
+			return wrongPath(journal.Export(cmd.Context(), arguments[0], output.Printable(cmd.OutOrStdout()), nil))
+		},
+	}
+}
+
+// dataCommand returns cmd as a command that does something with the data of a store, and prints a report that
+// begins with what the data is now.
+func dataCommand(
+	cmd *cobra.Command, done string, do func(ctx context.Context, arguments []string) (journal.Report, error),
+) *cobra.Command {
+	var asJSON bool
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the report as JSON")
+	cmd.Args = Arguments
+	cmd.RunE = func(cmd *cobra.Command, arguments []string) error {
+		report, err := do(cmd.Context(), arguments)
+		if err != nil {
+			return wrongPath(err)
+		}
+		for _, warning := range report.Warnings {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: warning: %s\n", cmd.Root().Name(), warning)
+		}
+		if asJSON {
+			return output.JSON(cmd.OutOrStdout(), report)
+		}
+		headline := report.File + " is " + done
+		if report.Online {
+			headline += " (a store is running on it)"
+		}
+		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		_, err = fmt.Fprintf(table, "%s\n  keys\t%d\n  fences of keys that are gone\t%d\n"+
+			"  remembered replies\t%d\n  changes of leases\t%d\n  bytes of the file\t%d\n"+
+			"  bytes of the data\t%d\n  identity of the data\t%s\n  bound of the versions\t%s\n",
+			headline, report.Keys, report.Fences, report.Replies, report.Changes, report.Bytes, report.LiveBytes,
+			report.Identity, report.Bound)
+		return errors.Join(err, table.Flush())
+	}
+	return cmd
+}
+
+// wrongPath marks err as bad usage if there is no data where a command was to read it.
+func wrongPath(err error) error {
+	if errors.Is(err, journal.ErrNoData) {
+		return usage(err)
+	}
+	return err
+}

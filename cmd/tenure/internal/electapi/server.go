@@ -1,0 +1,214 @@
+package electapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	maxConnections = 256
+	maxStreams     = 64
+	maxBody        = 4 << 10
+	// patience bounds how long a program may take for a request or to read an answer.
+	patience = 5 * time.Second
+	// aliveEvery is the pause between two comments of a stream without events, by which a program notices
+	// that the stream is broken.
+	aliveEvery = time.Second
+)
+
+// Listen opens an address: "unix:" and a path, or host:port with an address of this machine. Only the user of
+// this process, and its group, may use a Unix socket. A socket that a killed process left is replaced.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	if address == "" {
+		return nil, errors.New("give unix:PATH, or host:port of this machine, where programs ask")
+	}
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return listenUnix(ctx, path)
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("%q is neither unix:PATH nor host:port, like 127.0.0.1:8090: %w", address, err)
+	}
+	if !isLoopback(host) {
+		return nil, fmt.Errorf("%s is an address that other machines reach, and there is no login: listen on 127.0.0.1 or a Unix socket", address)
+	}
+	return new(net.ListenConfig).Listen(ctx, "tcp", address)
+}
+
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil {
+		if info.Mode().Type() != os.ModeSocket {
+			return nil, fmt.Errorf("%s exists and is no socket: choose another path", path)
+		}
+		if conn, err := new(net.Dialer).DialContext(ctx, "unix", path); err == nil {
+			return nil, errors.Join(fmt.Errorf("another process listens on %s: one tenure elect for each socket", path), conn.Close())
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	socket, err := new(net.ListenConfig).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o660); err != nil {
+		return nil, errors.Join(err, socket.Close())
+	}
+	return socket, nil
+}
+
+func isLoopback(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && address.Unmap().IsLoopback()
+}
+
+// Serve answers on a socket until ctx ends, and closes it.
+func (e *Election) Serve(ctx context.Context, socket net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		state, _ := e.State()
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(state) // a program that has gone asks again
+	})
+	streams := make(chan struct{}, maxStreams)
+	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case streams <- struct{}{}:
+			defer func() { <-streams }()
+			e.stream(r.Context(), w)
+		default:
+			http.Error(w, fmt.Sprintf("%d programs follow the events already", maxStreams), http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("POST /drained", e.confirm)
+	server := &http.Server{
+		Handler:           guard(mux, socket.Addr().Network() == "unix"),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: patience, IdleTimeout: time.Minute, MaxHeaderBytes: maxBody,
+	}
+	bounded := &listener{Listener: socket, places: make(chan struct{}, maxConnections), ended: ctx.Done()}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(bounded) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	err := server.Shutdown(ending) // the streams end with ctx
+	<-served
+	return err
+}
+
+// guard refuses what a program of this machine does not send: what a web page makes a browser send, also for a
+// name that the page's owner lets stand for this machine.
+func guard(next http.Handler, unix bool) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = strings.Trim(r.Host, "[]")
+		}
+		switch {
+		case !unix && !isLoopback(host):
+			http.Error(w, "ask for 127.0.0.1 or localhost", http.StatusMisdirectedRequest)
+		case r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "":
+			http.Error(w, "this is for programs, and not for web pages", http.StatusForbidden)
+		default:
+			w.Header().Set("Cache-Control", "no-store")
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// stream writes the state whenever it changes.
+func (e *Election) stream(ctx context.Context, w http.ResponseWriter) {
+	out := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	alive := time.NewTicker(aliveEvery)
+	defer alive.Stop()
+	var last string
+	for {
+		state, changed := e.State()
+		state.DeadlineMS = nil
+		text, err := json.Marshal(state)
+		if err != nil {
+			return
+		}
+		event := ": alive\n\n"
+		if string(text) != last {
+			last = string(text)
+			event = "data: " + last + "\n\n"
+		}
+		// A program that does not read loses its stream, and nothing waits for it.
+		_ = out.SetWriteDeadline(time.Now().Add(patience))
+		if _, err := io.WriteString(w, event); err != nil || out.Flush() != nil {
+			return
+		}
+		select {
+		case <-changed:
+		case <-alive.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// confirm is POST /drained.
+func (e *Election) confirm(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(patience))
+	var body struct{ Token string }
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&body); err != nil {
+		http.Error(w, `the body must be {"token": "…"}: `+err.Error(), http.StatusBadRequest)
+		return
+	}
+	if !e.Drained(body.Token) {
+		http.Error(w, "no term with that token drains", http.StatusConflict)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// listener bounds the connections: those beyond wait to be accepted.
+type listener struct {
+	net.Listener
+	places chan struct{}
+	ended  <-chan struct{}
+}
+
+// Accept implements net.Listener.
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case l.places <- struct{}{}:
+	case <-l.ended:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.places
+		return nil, err
+	}
+	return &conn{c, sync.OnceFunc(func() { <-l.places })}, nil
+}
+
+// conn has a place until it is closed.
+type conn struct {
+	net.Conn
+	free func()
+}
+
+// Close implements net.Conn.
+func (c *conn) Close() error {
+	c.free()
+	return c.Conn.Close()
+}

@@ -1,0 +1,198 @@
+package server
+
+import (
+	"sync"
+
+	"github.com/eclipse/paho.golang/packets"
+
+	"github.com/tenurelock/tenure/internal/mqtt"
+	"github.com/tenurelock/tenure/internal/protocol"
+	"github.com/tenurelock/tenure/server/internal/envelope"
+	"github.com/tenurelock/tenure/server/internal/fairqueue"
+	"github.com/tenurelock/tenure/server/internal/logs"
+	"github.com/tenurelock/tenure/server/internal/pubsub"
+	"github.com/tenurelock/tenure/server/internal/wire"
+	"github.com/tenurelock/tenure/statestore"
+)
+
+// packet is what waits in an outbox: a reply, or a notification.
+type packet struct {
+	reply   *pendingReply
+	change  *statestore.Change // nil: it is a reply
+	dialect statestore.Dialect // of the client
+}
+
+// size returns how many bytes of the budget the packet takes.
+func (p packet) size() int64 {
+	if p.reply != nil {
+		return p.reply.bytes
+	}
+	return envelope.NotificationCost(p.change)
+}
+
+// write adds the packet to those that a connection holds back, or publishes it, in a turn of a place. It
+// returns how many bytes it has added.
+func (p packet) write(conn *connection, turn *fairqueue.Place) (added int) {
+	s := conn.server
+	if p.reply == nil {
+		return conn.hold(s.encodeNotification(conn.identity.Client, p.change, p.dialect))
+	}
+	reply := s.encodeReply(p.reply.topic, p.reply.correlation, p.reply.reply)
+	if p.reply.reply.Outcome == statestore.Found && conn.gate.TooLarge(reply.Size()) {
+		reply.free()
+		refused := statestore.Reply{Verb: p.reply.reply.Verb, Err: tooLargeForClient}
+		reply = s.encodeReply(p.reply.topic, p.reply.correlation, refused) // so that the client need not wait for nothing
+	}
+	if !envelope.IsClientTopic(reply.Topic) {
+		defer reply.free()
+		s.publishReply(reply, turn)
+		return 0
+	}
+	// Only the client itself can read the topic, so the reply is written directly, and nothing that other clients do
+	// can delay it.
+	subscribed := false
+	if reply.Identifiers, subscribed = conn.session.Matches(reply.Topic); !subscribed { // [MQTT-3.3.4-3]
+		reply.free()
+		return 0
+	}
+	return conn.hold(reply)
+}
+
+// tooLargeForClient replaces a reply that is larger than its client takes. It is not one of the
+// refusals of the protocol: clients get its text.
+const tooLargeForClient protocol.Refusal = "the reply is larger than the client takes"
+
+// pendingReply is the reply to a request, from before the store gets the request until the reply is written.
+// Its memory comes from pendingReplies, so that an idle connection has none.
+type pendingReply struct {
+	conn        *connection
+	topic       string
+	correlation []byte
+	key         string
+	bytes       int64 // of the outbox
+	reply       statestore.Reply
+	arrive      func(statestore.Reply) // the method arrived as a value, which is allocated once
+}
+
+var pendingReplies sync.Pool
+
+// replyOverhead is what a reply costs besides its texts while it waits, in bytes.
+const replyOverhead = 512
+
+// newReply returns the reply to a request about a key.
+func (c *connection) newReply(r *request, key string) *pendingReply {
+	p, ok := pendingReplies.Get().(*pendingReply)
+	if !ok {
+		p = new(pendingReply)
+		p.arrive = p.arrived
+	}
+	p.conn, p.topic, p.key = c, r.responseTopic, key
+	p.correlation = append(p.correlation[:0], r.CorrelationData...) // whose bytes are overwritten later
+	p.bytes = replyOverhead + int64(len(p.topic)+len(p.correlation))
+	return p
+}
+
+// free lets another reply use the memory.
+func (p *pendingReply) free() {
+	if cap(p.correlation) <= maxEncodedPublish {
+		*p = pendingReply{correlation: p.correlation, arrive: p.arrive}
+		pendingReplies.Put(p)
+	}
+}
+
+// arrived queues the reply, which may leave now. The engine calls it with its lock held, so it must not block.
+func (p *pendingReply) arrived(reply statestore.Reply) {
+	p.conn.server.answered(reply)
+	if reply.Outcome == statestore.Expired {
+		p.conn.outbox.release(packet{reply: p})
+		return
+	}
+	p.reply = reply
+	p.bytes += envelope.ValueCost(p.key, &reply) // which request takes
+	p.conn.outbox.answer(p)
+}
+
+// encodedPublish is a reply or a notification as it leaves, with QoS 0: a client that misses it repeats
+// its request, or asks. Its memory comes from encodedPublishes, so that it allocates nothing and an
+// idle connection has none.
+type encodedPublish struct {
+	wire.Forward // its TopicBytes, Properties and Payload may be the fields below
+	topic        []byte
+	properties   []byte
+	payload      []byte
+}
+
+var encodedPublishes = sync.Pool{New: func() any { return new(encodedPublish) }}
+
+// maxEncodedPublish is how many bytes the memory of a packet may have to be used again.
+const maxEncodedPublish = 4096
+
+// free lets another reply or notification use the memory. It keeps no large value.
+func (e *encodedPublish) free() {
+	e.Forward = wire.Forward{}
+	if cap(e.topic)+cap(e.properties)+cap(e.payload) <= maxEncodedPublish {
+		encodedPublishes.Put(e)
+	}
+}
+
+// encodeReply returns a reply, to be freed after use.
+func (s *Server) encodeReply(topic string, correlation []byte, reply statestore.Reply) *encodedPublish {
+	e := encodedPublishes.Get().(*encodedPublish)
+	e.properties = append(e.properties[:0], s.replyProperties...)
+	e.properties = mqtt.AppendProperty(e.properties, packets.PropCorrelationData, correlation)
+	if !reply.Version.IsZero() {
+		var room [64]byte // for the usual node ids
+		e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, reply.Version.Append(room[:0]))
+	}
+	e.payload = reply.Append(e.payload[:0])
+	e.Forward = wire.Forward{MQTT5: true, Topic: topic, Properties: e.properties, Payload: e.payload}
+	return e
+}
+
+// encodeNotification returns a notification to a client, to be freed after use. Each renewal of a
+// watched key causes one, mostly to the holder alone: that allocates nothing.
+func (s *Server) encodeNotification(id string, change *statestore.Change, dialect statestore.Dialect) *encodedPublish {
+	e := encodedPublishes.Get().(*encodedPublish)
+	var room [64]byte // for the usual node ids
+	e.topic = protocol.AppendNotifyTopic(e.topic[:0], id, change.Key)
+	e.properties = append(e.properties[:0], s.notificationProperties...)
+	e.properties = mqtt.AppendUserProperty(e.properties, protocol.PropertyTimestamp, change.Version.Append(room[:0]))
+	e.payload = change.Append(e.payload[:0], dialect)
+	e.Forward = wire.Forward{MQTT5: true, TopicBytes: e.topic, Properties: e.properties, Payload: e.payload}
+	return e
+}
+
+// encodeProperties sets the encoded properties that all notifications, and all replies, of the store have.
+func (s *Server) encodeProperties(identity string) {
+	common := mqtt.AppendProperty(nil, packets.PropContentType, protocol.ContentType)
+	common = mqtt.AppendUserProperty(common, protocol.PropertyProtocolVersion, protocol.ProtocolVersion)
+	s.notificationProperties = mqtt.AppendUserProperty(common, protocol.PropertyStore, identity)
+	s.replyProperties = mqtt.AppendUserProperty(s.notificationProperties, protocol.PropertyStatus, protocol.StatusOK)
+}
+
+// hold adds a packet to those that are held back, and frees it. It returns how many bytes it added.
+func (c *connection) hold(message *encodedPublish) (added int) {
+	defer message.free()
+	if c.gate.TooLarge(message.Size()) { // [MQTT-3.1.2-24]
+		c.server.logger.Debug("a packet is larger than its client takes", "client", logs.Name(c.identity.Client))
+		return 0
+	}
+	return c.holdBack(func(held []byte) []byte {
+		held, err := message.Append(held)
+		if err != nil {
+			c.server.logger.Debug("a packet was not written", "client", logs.Name(c.identity.Client), "error", logs.Error(err))
+		}
+		return held
+	})
+}
+
+// publishReply publishes a reply on a topic that other clients may read, in turns.
+func (s *Server) publishReply(reply *encodedPublish, turn *fairqueue.Place) {
+	turn.Begin()
+	s.messages.Publish(&pubsub.Message{
+		Topic:      reply.Topic,
+		Properties: reply.Properties,
+		Payload:    reply.Payload,
+		Borrowed:   true,
+	}, turn.Yield)
+}
