@@ -24,8 +24,6 @@ const (
 	LostBatch Fault = "lost batch"
 	// LifetimeNotGivenBack: a restart does not give keys their whole lifetime again.
 	LifetimeNotGivenBack Fault = "lifetime not given back"
-	// BoundNotReserved: the bound of the versions is not ahead of those that the records have.
-	BoundNotReserved Fault = "version bound not reserved"
 	// TornGroup: a part of some groups is not committed.
 	TornGroup Fault = "torn group"
 	// ReplyForgotten: the remembered replies are not kept.
@@ -39,8 +37,8 @@ const (
 // Faults returns all faults but None.
 func Faults() []Fault {
 	return []Fault{
-		ReplyBeforeCommit, LostBatch, LifetimeNotGivenBack, BoundNotReserved, TornGroup,
-		ReplyForgotten, FenceForgotten, IdentityForgotten,
+		ReplyBeforeCommit, LostBatch, LifetimeNotGivenBack, TornGroup, ReplyForgotten,
+		FenceForgotten, IdentityForgotten,
 	}
 }
 
@@ -98,35 +96,22 @@ func (b *broken) keeps(place int, kind statestore.Kind) bool {
 }
 
 func (b *broken) Load(ctx context.Context, each func(statestore.Record) error) (statestore.Former, error) {
-	var items []statestore.Item
-	highest := hlc.Timestamp{Wall: 1}
-	former, err := b.Journal.Load(ctx, func(record statestore.Record) error {
-		item, err := clone(record).Decode()
-		if item.Kind == statestore.KindKey && item.Version.Compare(highest) > 0 {
-			highest = item.Version
-		}
-		items = append(items, item)
-		return err
-	})
-	highest.Node = ""
-	for _, item := range items {
+	return b.Journal.Load(ctx, func(record statestore.Record) error {
+		item, err := record.Decode()
 		switch {
+		case err != nil:
+			return err
 		case b.fault == LifetimeNotGivenBack && item.Lifetime > 0:
 			item.Lifetime = time.Millisecond
-		case b.fault == BoundNotReserved && item.Kind == statestore.KindBound:
-			item.Version = highest
 		case b.fault == FenceForgotten && item.Kind == statestore.KindFence:
-			continue
+			return nil
 		case b.fault == FenceForgotten:
 			item.Token = hlc.Token{}
 		case b.fault == IdentityForgotten && item.Kind == statestore.KindIdentity:
 			item.Identity = rand.Text()
 		}
-		if err == nil {
-			err = each(item.Record())
-		}
-	}
-	return former, err
+		return each(item.Record())
+	})
 }
 
 func clone(record statestore.Record) statestore.Record {

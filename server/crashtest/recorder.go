@@ -9,11 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
-	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/transport"
 )
 
@@ -122,9 +120,6 @@ const maxViolations = 20
 // A recorder has the clock of a run, and what all clients have seen together.
 type recorder struct {
 	began time.Time
-	// quiet makes all clients wait but those that deliver again. A crash forgets renewals, and none of their
-	// versions: that shows best if a client comes first that does not know these.
-	quiet atomic.Bool
 
 	mu       sync.Mutex
 	report   Report
@@ -218,9 +213,6 @@ type session struct {
 
 // do sends the request that o describes, and returns o with what became of it.
 func (s *session) do(ctx context.Context, o Operation) Operation {
-	for s.recorder.quiet.Load() && ctx.Err() == nil {
-		sleep.For(ctx, time.Millisecond)
-	}
 	before := s.recorder.saw(hlc.Timestamp{})
 	o.Client, o.Call = s.number, s.recorder.now()
 	var err error

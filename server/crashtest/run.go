@@ -90,8 +90,6 @@ const (
 	contenders = 3
 	// skew is how far the clock of one client is ahead of the others.
 	skew = 40 * time.Second
-	// quiet is how long some lives begin without most clients.
-	quiet = 30 * time.Millisecond
 	// patience bounds the check of one history. A history without a verdict is a violation.
 	patience = 30 * time.Second
 	// A life that no failpoint ends lasts until so many requests were answered, or so long.
@@ -281,7 +279,6 @@ func (h *harness) start(ctx context.Context, life Life) error {
 
 // cycle kills the store, starts it again, and compares.
 func (h *harness) cycle(ctx context.Context) error {
-	h.recorder.quiet.Store(len(h.redeliveries) > 0 && h.random.IntN(3) == 0)
 	if err := h.store.Kill(); err != nil {
 		return err
 	}
@@ -295,10 +292,6 @@ func (h *harness) cycle(ctx context.Context) error {
 	}
 	restart.Ready = h.recorder.now()
 	h.recorder.restarted(restart)
-	if h.recorder.quiet.Load() {
-		sleep.For(ctx, quiet)
-		h.recorder.quiet.Store(false)
-	}
 	h.rotate(ctx)
 	lasts := lifetime/5 + time.Duration(h.random.Int64N(int64(lifetime)))
 	if life.Point != "" {
