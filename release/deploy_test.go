@@ -215,7 +215,9 @@ func TestTheManifestsNameFlagsThatExistAndBoundTheirMemory(t *testing.T) {
 		for decoder := yaml.NewDecoder(bytes.NewReader(content)); ; {
 			var o struct {
 				Spec struct {
-					Template struct{ Spec struct{ Containers []container } }
+					Template struct {
+						Spec struct{ Containers []container }
+					}
 				}
 			}
 			if err := decoder.Decode(&o); errors.Is(err, io.EOF) {

@@ -139,7 +139,7 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 	if out, code := client("gateway-b", "right", "get", "press-7/setpoint"); code != 0 || strings.TrimSpace(out) != "42" {
 		t.Errorf("get: %d, %s", code, out)
 	}
-	const refused = 68
+	const refused = 104
 	if out, code := client("gateway-b", "wrong", "get", "press-7/setpoint"); code != refused {
 		t.Errorf("get with a wrong password: %d, %s", code, out)
 	}

@@ -53,7 +53,7 @@ func TestTheUserOfTheOperatorsPageLooksAndChangesNothing(t *testing.T) {
 	startUntil(t, "listening on", exec.Command(built.Path(t), "serve", "--memory", "--addr", address, "--auth", users))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	const refused, missing = 68, 69
+	const refused, missing = 104, 105
 	for _, test := range []struct {
 		arguments string
 		code      int

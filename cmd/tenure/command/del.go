@@ -11,7 +11,7 @@ func delCommand() *cobra.Command {
 		Use:   "del KEY",
 		Short: "Delete a key",
 		Long: `Delete a key, and its protection by a fencing token unless the store is strict. Without the
-key, the exit code is 69. To take a lease, use release, which cannot hit a later holder.`,
+key, the exit code is 105. To take a lease, use release, which cannot hit a later holder.`,
 		Example: `del setpoint --fence "$TENURE_TOKEN"`,
 	})
 }
@@ -20,7 +20,7 @@ func vdelCommand() *cobra.Command {
 	return deleteCommand(&cobra.Command{
 		Use:     "vdel KEY VALUE",
 		Short:   "Delete a key if it holds a value",
-		Long:    `Delete a key if it holds the value; "-" is standard input. Otherwise the exit code is 69.`,
+		Long:    `Delete a key if it holds the value; "-" is standard input. Otherwise the exit code is 105.`,
 		Example: `vdel jobs/7 "$HOSTNAME"`,
 	})
 }

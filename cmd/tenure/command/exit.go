@@ -14,17 +14,17 @@ import (
 	"github.com/tenurelock/tenure/transport"
 )
 
-// The exit codes of all commands. Those from exitHeld on are above what programs and shells
-// commonly use, because run and lock end with the code of their child.
+// The exit codes of all commands. Those from exitHeld on are above sysexits.h (64 to 78) and below
+// what shells use (126 on), because run and lock end with the code of their child.
 const (
-	exitFailure     = 1  // a failure that no other code names
-	exitUsage       = 2  // the command line, a variable, a file of settings, or what one of them names is wrong
-	exitHeld        = 64 // the lease is held by another
-	exitTimeout     = 65 // the wait timed out
-	exitLost        = 66 // the lease was lost while the child ran, or before it started
-	exitUnreachable = 67 // no broker or no store answered
-	exitRefused     = 68 // the broker or the store refused
-	exitMissing     = 69 // the key does not exist, or its condition was not met
+	exitFailure     = 1   // a failure that no other code names
+	exitUsage       = 2   // the command line, a variable, a file of settings, or what one of them names is wrong
+	exitHeld        = 100 // the lease is held by another
+	exitTimeout     = 101 // the wait timed out
+	exitLost        = 102 // the lease was lost while the child ran, or before it started
+	exitUnreachable = 103 // no broker or no store answered
+	exitRefused     = 104 // the broker or the store refused
+	exitMissing     = 105 // the key does not exist, or its condition was not met
 	exitSignal      = 128
 	exitInterrupt   = exitSignal + int(syscall.SIGINT)
 )
@@ -34,13 +34,13 @@ const exitHelp = `All commands end with one of these codes:
     0  success
     1  another failure
     2  bad usage: a flag, a variable, the file of --config, or what one of them names
-   64  the lease is held by another (lock --wait 0, switchover --to)
-   65  the wait timed out (--wait)
-   66  the lease was lost while the child ran, or before it started
-   67  no broker or no store answered; after set, del, vdel and release the
+  100  the lease is held by another (lock --wait 0, switchover --to)
+  101  the wait timed out (--wait)
+  102  the lease was lost while the child ran, or before it started
+  103  no broker or no store answered; after set, del, vdel and release the
        message says whether the request may have been applied
-   68  refused: the credentials, the rights, a fencing token, a quota, the leader
-   69  no such key or holder, or a condition was not met
+  104  refused: the credentials, the rights, a fencing token, a quota, the leader
+  105  no such key or holder, or a condition was not met
   126  the command of run or lock cannot be executed
   127  the command of run or lock was not found
 128+n  signal n ended the command, such as 130 after Ctrl-C

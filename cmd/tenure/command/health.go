@@ -28,7 +28,7 @@ func healthCommand() *cobra.Command {
 	health := clientCommand(&cobra.Command{
 		Use:   "health",
 		Short: "Ask whether a store answers: a probe for supervisors",
-		Long: `Ask whether a store answers, and end with 0 if it does and 67 if it does not: as a client
+		Long: `Ask whether a store answers, and end with 0 if it does and 103 if it does not: as a client
 of --broker, or with --admin on the status page of serve or attach.`,
 		Example: "health --admin 127.0.0.1:8080",
 	}, &h.connection, h.askStore)

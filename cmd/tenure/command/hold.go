@@ -41,8 +41,9 @@ type holdFlags struct {
 	ttl, grace time.Duration
 	holder     string
 	instant    bool
-	after      string // runs when the child is gone
-	warn       bool   // grace is a warning for programs that are no children
+	after      string     // runs when the child is gone
+	warn       bool       // grace is a warning for programs that are no children
+	level      slog.Level // of the log
 }
 
 func (h *holdFlags) register(flags *pflag.FlagSet) {
@@ -140,7 +141,7 @@ type work func(ctx, waiting context.Context, p *holderProcess, o lease.Options) 
 // hold connects, and calls work with a context that ends with a signal. wait bounds the time until the lease is
 // held; 0: --timeout bounds the connection only.
 func (h *holdFlags) hold(cmd *cobra.Command, arguments []string, wait time.Duration, work work) error {
-	logger, _, stop := startLog(cmd, slog.LevelInfo)
+	logger, _, stop := startLog(cmd, h.level)
 	defer stop()
 	o, err := h.leaseOptions()
 	if err != nil {

@@ -24,7 +24,7 @@ func holderCommand() *cobra.Command {
 		Use:   "holder NAME",
 		Short: "Print which holder a lease has, and with --watch each change",
 		Long: `Print the holder of a lease, such as the leader of an election. Without one, the exit code
-is 69. --watch prints the time and the holder, or "none", and again at each change.`,
+is 105. --watch prints the time and the holder, or "none", and again at each change.`,
 		Example: "holder press-7/active\nholder press-7/active --watch --json | jq --unbuffered -r .holder",
 	}, &h.connection, h.run)
 	holder.Flags().BoolVar(&h.watch, "watch", false, "go on, and print each change")

@@ -7,13 +7,17 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/tenurelock/tenure/election"
 	"github.com/tenurelock/tenure/internal/await"
 	"github.com/tenurelock/tenure/lease"
+	"github.com/tenurelock/tenure/transport"
+	"github.com/tenurelock/tenure/transport/transporttest"
 )
 
 func TestHolderFollowsEachChange(t *testing.T) {
@@ -172,4 +176,58 @@ func TestATTLOfFourTimesTheGraceCarriesIt(t *testing.T) {
 			t.Errorf("--grace %v: %v", grace, err)
 		}
 	}
+}
+
+// Without a terminal, as under cron, lock writes nothing where there is nothing to do about.
+func TestLockIsQuietWithoutATerminal(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS == "windows" {
+		t.Skip("SKIPPED: Windows has no lock")
+	}
+	address := startMemory(t)
+	acquireAs(t, dialTest(t, address, "gateway-a"), "held")
+	for _, test := range []struct {
+		line string
+		says bool
+	}{
+		{"--wait 0 free -- true", false},
+		{"--wait 0 -E 0 held -- true", false},
+		{"--quiet=false free -- true", true},
+		{"--log-level info --quiet free -- true", true},
+	} {
+		got := tenure(t, "", nil, append([]string{"lock", "--broker", address}, strings.Fields(test.line)...)...)
+		if got.code != 0 || got.stdout != "" || (got.stderr != "") != test.says {
+			t.Errorf("lock %s: %+v", test.line, got)
+		}
+	}
+}
+
+// The lease is renewed until then, for many TTLs. A signal before, or the loss of the lease, ends that.
+func TestTheLeaseOfAShortJobIsHeldAtLeastForSoLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := transporttest.Start(t)
+		client, _ := store.Client(t, "gateway-a", transport.ClientOptions{})
+		tenure := acquireAs(t, client, "jobs/nightly")
+		began := time.Now()
+		if err := outlast(t.Context(), tenure, time.Hour); err != nil || time.Since(began) != time.Hour {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		if _, err := tenure.Token(); err != nil {
+			t.Errorf("after an hour with a TTL of a minute: %v", err)
+		}
+		stopped, stop := context.WithCancelCause(t.Context())
+		stop(&interruptedError{signal: os.Interrupt})
+		if err := outlast(stopped, tenure, time.Hour); err != context.Cause(stopped) {
+			t.Errorf("after a signal: %v", err)
+		}
+		if err := outlast(stopped, tenure, 0); err != nil {
+			t.Errorf("after a signal that came late enough: %v", err)
+		}
+		if err := tenure.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := outlast(t.Context(), tenure, time.Hour); !errors.Is(err, lease.ErrReleased) {
+			t.Errorf("after the end of the lease: %v", err)
+		}
+	})
 }

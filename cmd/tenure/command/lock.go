@@ -1,21 +1,27 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
 	"github.com/tenurelock/tenure/lease"
 )
 
 // lockFlags are the flags of lock.
 type lockFlags struct {
 	holdFlags
-	wait time.Duration
-	once bool // --wait is 0
+	wait, atLeast time.Duration
+	once          bool // --wait is 0
+	quiet         bool
+	ownCode       bool // conflictCode is given
+	conflictCode  uint8
 }
 
 // lockCommand is "tenure lock".
@@ -25,24 +31,36 @@ func lockCommand() *cobra.Command {
 		Use:   "lock [flags] NAME -- COMMAND [ARGUMENT…]",
 		Short: "Wait for a lease, run a command once while it is held, and release it",
 		Long: `Wait for a lease, run a command once while it is held, and release it: flock across
-machines. It ends with the child's exit code, 64 or 65 without the lease, or 66 if it
-was lost.
+machines. It ends with the child's exit code, 100 or 101 without the lease, or 102 if it
+was lost. --at-least keeps another machine, whose clock is behind, from running a short
+job a second time: until then the lease is renewed, and a signal lets it run out.
 
 ` + childHelp,
 		Example: "lock --wait 0 jobs/nightly -- backup || echo \"it runs elsewhere\"\n" +
 			"lock --wait 30s --ttl 30s --grace 5s migrations -- ./migrate.sh",
 		Args: programArguments,
 		RunE: func(cmd *cobra.Command, arguments []string) error {
-			if l.wait < 0 {
-				return usagef("--wait %v is negative", l.wait)
+			if min(l.wait, l.atLeast) < 0 {
+				return usagef("--wait %v or --at-least %v is negative", l.wait, l.atLeast)
 			}
-			l.once = l.wait == 0 && cmd.Flags().Changed("wait")
+			given := cmd.Flags().Changed
+			l.once = l.wait == 0 && given("wait")
+			l.ownCode = given("conflict-exit-code")
+			if l.quiet || !given("quiet") && !output.IsTerminal(cmd.ErrOrStderr()) {
+				l.level = slog.LevelWarn
+			}
 			return l.hold(cmd, arguments, l.wait, l.run)
 		},
 	}
-	l.register(cmd.Flags())
-	l.registerGrace(cmd.Flags())
-	cmd.Flags().DurationVar(&l.wait, "wait", 0, "how long to wait for the lease; 0 tries once; default: for ever")
+	flags := cmd.Flags()
+	l.register(flags)
+	l.registerGrace(flags)
+	flags.DurationVar(&l.wait, "wait", 0, "how long to wait for the lease; 0 tries once; default: for ever")
+	flags.DurationVar(&l.atLeast, "at-least", 0, "how long to hold the lease at least, if the child ends earlier")
+	flags.Uint8VarP(&l.conflictCode, "conflict-exit-code", "E", 0,
+		"exit code in place of 100 and 101; 0: that another has the lease is no failure, and nothing is said")
+	flags.BoolVar(&l.quiet, "quiet", false,
+		"log warnings and errors only; default: if standard error is no terminal; --log-level counts before it")
 	return cmd
 }
 
@@ -59,7 +77,11 @@ func (l *lockFlags) run(ctx, waiting context.Context, p *holderProcess, o lease.
 		_ = lock.Settle(settling) // what it has not freed is logged when the client closes
 		return err
 	}
+	obtained, keeps := time.Now(), false
 	defer func() { // the child is gone
+		if keeps {
+			return
+		}
 		releasing, cancel := l.brief()
 		defer cancel()
 		if err := tenure.Release(releasing); err != nil {
@@ -87,7 +109,32 @@ func (l *lockFlags) run(ctx, waiting context.Context, p *holderProcess, o lease.
 	case status.Stopped && ctx.Err() == nil:
 		return exitWith(exitLost, fmt.Errorf("the lease was lost, and the child was ended: %w", p.lossOf(tenure)))
 	}
+	left := time.Until(obtained.Add(l.atLeast))
+	if left > 0 {
+		p.logger.Info("the lease is still held, for --at-least", "lease", p.name, "left", left.Round(time.Millisecond))
+	}
+	if err := outlast(ctx, tenure, left); err != nil {
+		keeps = true
+		p.logger.Warn("--at-least is cut short: the lease ends within its TTL", "lease", p.name, "cause", err)
+	}
 	return exitOf(status)
+}
+
+// outlast waits for so long, while the tenure is renewed. It returns why that ended too early: by ctx, or with the
+// tenure.
+func outlast(ctx context.Context, tenure *lease.Tenure, left time.Duration) error {
+	if left <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+	case <-tenure.Context().Done(): // with ctx, perhaps: a signal closes the client
+	}
+	return cmp.Or(context.Cause(ctx), context.Cause(tenure.Context()))
 }
 
 // acquire waits for the lease, or tries once.
@@ -97,14 +144,25 @@ func (l *lockFlags) acquire(waiting context.Context, lock *lease.Lease) (*lease.
 		defer cancel()
 		tenure, err := lock.TryAcquire(trying)
 		if errors.Is(err, lease.ErrHeld) {
-			err = exitWith(exitHeld, err)
+			err = l.conflict(exitHeld, err)
 		}
 		return tenure, err
 	}
 	// Where the broker has no store, or the store refuses, no other holder was in the way.
 	tenure, err := lock.Acquire(waiting)
 	if errors.Is(err, lease.ErrHeld) && errors.As(err, new(*timeoutError)) {
-		err = exitWith(exitTimeout, err)
+		err = l.conflict(exitTimeout, err)
 	}
 	return tenure, err
+}
+
+// conflict is how lock ends while another has the lease.
+func (l *lockFlags) conflict(code int, err error) error {
+	switch {
+	case !l.ownCode:
+		return exitWith(code, err)
+	case l.conflictCode == 0:
+		return exitWith(0, nil)
+	}
+	return exitWith(int(l.conflictCode), err)
 }

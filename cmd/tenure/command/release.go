@@ -30,7 +30,7 @@ func releaseCommand() *cobra.Command {
 		Short: "Take a lease from its holder",
 		Long: `Take a lease from its holder, after showing it and asking. Another process may acquire it
 at once, while the holder goes on until it notices: stop the holder first if it can be
-reached. If the lease has passed on meanwhile, nothing changes, and the exit code is 69.`,
+reached. If the lease has passed on meanwhile, nothing changes, and the exit code is 105.`,
 		Example: `release press-7/active --force --reason "gateway-a lost its disk"`,
 	}, &r.connection, r.run)
 	release.PreRunE = func(cmd *cobra.Command, _ []string) error {

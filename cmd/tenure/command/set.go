@@ -22,7 +22,7 @@ func setCommand() *cobra.Command {
 		Use:   "set KEY VALUE",
 		Short: "Set a key, and print its new version",
 		Long: `Set a key, and print its version. "-" is standard input; what begins with a dash goes
-after --. If a condition is not met, nothing changes and the exit code is 69. After a
+after --. If a condition is not met, nothing changes and the exit code is 105. After a
 request with --fence, the store refuses writes without a token, or with an older one.`,
 		Example: "set jobs/7 \"$HOSTNAME\" --nx --px 30s\nset setpoint 21.5 --fence \"$TENURE_TOKEN\"",
 	}, &k.connection, func(cmd *cobra.Command, client *transport.Client, arguments []string) error {

@@ -26,9 +26,9 @@ func switchoverCommand() *cobra.Command {
 		Use:   "switchover NAME",
 		Short: "Make the leader of an election hand over, to a candidate by name or to any other",
 		Long: `Ask the leader of an election to drain and hand over, to the candidate of --to or to any
-other one that is ready, and print for how long none led. The exit code is 65 if none
-is ready within --wait, 64 if another one than --to took over, 68 if the leader
-refuses, and 69 if none leads. The client needs the right to write the key NAME/bid.`,
+other one that is ready, and print for how long none led. The exit code is 101 if none
+is ready within --wait, 100 if another one than --to took over, 104 if the leader
+refuses, and 105 if none leads. The client needs the right to write the key NAME/bid.`,
 		Example: "switchover press-7/active --to gateway-b",
 	}, &s.connection, s.run)
 	flags := cmd.Flags()

@@ -187,6 +187,8 @@ func refused(invalid *pflag.InvalidValueError) error {
 		if errors.Is(invalid, strconv.ErrRange) {
 			want += " with fewer digits"
 		}
+	case "uint8":
+		want = fmt.Sprintf("want a whole number from 0 to %d", math.MaxUint8)
 	case "uint32":
 		want = fmt.Sprintf("want a whole number from 0 to %d", uint32(math.MaxUint32))
 	case "duration":

@@ -147,3 +147,32 @@ func TestAProgramRunsForManyTTLs(t *testing.T) {
 		t.Errorf("exit code %d, want the program's, 0", code)
 	}
 }
+
+// With --at-least, a signal that comes earlier lets the lease run out, whether the program runs or has ended.
+// Otherwise the next machine would run it again at once.
+func TestASignalBeforeAtLeastLetsTheLeaseRunOut(t *testing.T) {
+	t.Parallel()
+	broker := server(t)
+	client := dial(t, broker)
+	for name, test := range map[string]struct {
+		role, awaits string
+		code         int
+	}{
+		"the program has ended": {"leaves", "the lease is still held", 7},
+		"the program runs":      {"polite", "the child starts", 0},
+	} {
+		n := startNode(t, filepath.Join(t.TempDir(), "lock"), broker, test.role,
+			"lock", "--at-least", "1h", "--ttl", "1m", "--instant", "--client-id", test.role, test.role)
+		n.awaitStart()
+		awaitLog(t, n, test.awaits)
+		n.signal(unix.SIGTERM)
+		if code := n.awaitExit(); code != test.code {
+			t.Errorf("%s: exit code %d, want the program's, %d", name, code, test.code)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		defer cancel()
+		if entry, err := client.Get(ctx, test.role); err != nil || !entry.Exists {
+			t.Errorf("%s: the lease was released: %v", name, err)
+		}
+	}
+}
