@@ -1,8 +1,8 @@
 // Command mutants breaks guarded code, one place at a time, and reports which tests notice.
 // A mutant that survives marks a promise or an invariant that no test guards.
 //
-//	go run ./internal/mutants -check          # is each mutant still found? takes a second
-//	go run ./internal/mutants -only renewal   # break what matches a regular expression
+//	go run ./tools/mutants -check          # is each mutant still found? takes a second
+//	go run ./tools/mutants -only renewal   # break what matches a regular expression
 //
 // It runs at the root of the repository. It changes no file: "go test -overlay" compiles the
 // mutated source in place of the original.
@@ -61,7 +61,7 @@ func run(ctx context.Context, only string, checkOnly bool) error {
 	if err != nil {
 		return err
 	}
-	mutants, err := readFolder(filepath.Join("internal", "mutants"))
+	mutants, err := readFolder(filepath.Join("tools", "mutants"))
 	if err != nil {
 		return err
 	}
