@@ -106,7 +106,7 @@ speed: ## Compare with plain paho and mochi (three minutes), and say which targe
 	@go test ./server/bench -run '^$$' -bench Speed | awk -f server/bench/speed.awk
 
 .PHONY: peers
-peers: ## Compare with redislock, rueidislock, NATS, etcd, paho and mochi (six minutes): tables in Markdown; PEERS=--quick takes a minute
+peers: ## Compare with redislock, rueidislock, NATS and etcd (five minutes): tables in Markdown; PEERS=--quick takes a minute
 	@command -v redis-server >/dev/null || { echo "installing redis-server"; \
 		as_root=$$(test "$$(id -u)" = 0 || echo sudo); \
 		$$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server; } >&2

@@ -84,7 +84,7 @@ const (
 
 	// lifetime is about how long the store lives in a cycle.
 	lifetime = time.Second
-	// randomly is how many clients do random operations. There are eight others.
+	// randomly is how many clients do random operations, and contenders how many contend for each lease.
 	randomly   = 6
 	contests   = 2
 	contenders = 3
@@ -133,8 +133,8 @@ type harness struct {
 	contests     []*contest
 	redeliveries []*redeliveries // none if the store has no RawDialer
 
-	audit    *session
 	sessions []*session
+	audit    *session // of them; it only reads and watches
 	tasks    sync.WaitGroup
 }
 
@@ -175,34 +175,26 @@ func (h *harness) close() {
 
 // dial makes the clients.
 func (h *harness) dial(ctx context.Context) error {
-	for i := range randomly + 8 {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for i := range randomly + contenders + 1 {
 		options := transport.ClientOptions{RequestTimeout: requestTimeout}
 		if i == 0 {
 			options.Now = func() time.Time { return time.Now().Add(skew) }
 		}
-		s, err := h.session(ctx, i, options)
+		client, err := h.store.Dial(ctx, fmt.Sprintf("client-%d", i), options)
 		if err != nil {
 			return err
 		}
-		h.sessions = append(h.sessions, s)
+		h.sessions = append(h.sessions, &session{Client: client, recorder: h.recorder, number: i})
 	}
 	h.audit = h.sessions[len(h.sessions)-1]
 	return nil
 }
 
-func (h *harness) session(ctx context.Context, number int, options transport.ClientOptions) (*session, error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	client, err := h.store.Dial(ctx, fmt.Sprintf("client-%d", number), options)
-	if err != nil {
-		return nil, err
-	}
-	return &session{Client: client, recorder: h.recorder, number: number}, nil
-}
-
 // do runs a task with random numbers of its own.
 func (h *harness) do(task func(*rand.Rand)) {
-	random := h.newRandom()
+	random := rand.New(rand.NewPCG(h.random.Uint64(), h.random.Uint64()))
 	h.tasks.Go(func() { task(random) })
 }
 
@@ -211,14 +203,13 @@ func (h *harness) work(ctx context.Context) {
 	for i := range randomly {
 		h.do(func(random *rand.Rand) { h.registers.use(ctx, h.sessions[i], random) })
 	}
-	others := h.sessions[randomly:]
 	for _, c := range h.contests {
 		for i := range contenders {
-			h.do(func(random *rand.Rand) { c.contend(ctx, others[4+i], random) })
+			h.do(func(random *rand.Rand) { c.contend(ctx, h.sessions[randomly+i], random) })
 		}
 		h.do(func(random *rand.Rand) {
 			for ctx.Err() == nil {
-				c.probe(ctx, others[2])
+				c.probe(ctx, h.audit)
 				sleep.For(ctx, time.Duration(random.IntN(30))*time.Millisecond)
 			}
 		})
@@ -227,13 +218,9 @@ func (h *harness) work(ctx context.Context) {
 		h.do(func(random *rand.Rand) { h.visit(ctx, store.Former(), random) })
 	}
 	for _, d := range h.redeliveries {
-		h.do(func(random *rand.Rand) { d.deliver(ctx, others[3], random) })
+		h.do(func(random *rand.Rand) { d.deliver(ctx, h.audit, random) })
 	}
 	h.rotate(ctx)
-}
-
-func (h *harness) newRandom() *rand.Rand {
-	return rand.New(rand.NewPCG(h.random.Uint64(), h.random.Uint64()))
 }
 
 // visit asks a process that was deposed, again and again until ctx ends.
@@ -277,7 +264,7 @@ func (h *harness) start(ctx context.Context, life Life) error {
 	return nil
 }
 
-// cycle kills the store, starts it again, and compares.
+// cycle kills the store, and starts it again.
 func (h *harness) cycle(ctx context.Context) error {
 	if err := h.store.Kill(); err != nil {
 		return err
