@@ -80,15 +80,11 @@ func TestAMutantIsKilledOrItIsSaidWhyNot(t *testing.T) {
 		says          string
 	}{
 		{"an expression", "Check", "Range", "- n < 0\n+ false", killed, ""},
-		{"a part of an expression", "ring.full", "Full", "- >= n\n+ <= n", notFound, "occurs 0 times"},
 		{"a generic method, and a panic", "ring.full", "Full", "- len(r.held) >= n\n+ false", killed, ""},
 		{"white space does not count", "Check", "Range", "- n<0||\n- n>limit\n+ false", killed, ""},
 		{"nor do comments and trailing commas", "Check", "Range", "- return errors.New(\"seven\") // a comment\n+ return nil", survived, "-run Range"},
-		{"statements in a row", "Check", "Range", "- n++\n- n--\n+ n += 2", survived, ""},
 		{"a deletion", "Check", "Range", "- if n < 0 || n > limit {\n- return errors.New(\"range\")\n- }", killed, ""},
-		{"a constant", "limit", "Range", "- 9\n+ 8", killed, ""},
 		{"two changes that overlap", "Check", "Range", "- n++\n+ n--\n- n++\n- n--\n+ n += 2", notFound, "overlap"},
-		{"two changes", "Check", "Range", "- n < 0\n+ n < -1\n- n > limit\n+ n >= limit", killed, ""},
 		{"a binary expression in place of another", "Check", "Range", "- n > limit\n+ n > 8 && n > 7", killed, ""},
 		{"what occurs twice", "Check", "Range", "- errors.New\n+ nil", notFound, "occurs 2 times"},
 		{"a function that was renamed", "check", "Range", "- n < 0\n+ false", notFound, "p declares no check"},
