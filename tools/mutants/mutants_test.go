@@ -86,6 +86,7 @@ func TestAMutantIsKilledOrItIsSaidWhyNot(t *testing.T) {
 		{"a deletion", "Check", "Range", "- if n < 0 || n > limit {\n- return errors.New(\"range\")\n- }", killed, ""},
 		{"two changes that overlap", "Check", "Range", "- n++\n+ n--\n- n++\n- n--\n+ n += 2", notFound, "overlap"},
 		{"a binary expression in place of another", "Check", "Range", "- n > limit\n+ n > 8 && n > 7", killed, ""},
+		{"a constant", "limit", "Range", "- 9\n+ 8", killed, ""},
 		{"what occurs twice", "Check", "Range", "- errors.New\n+ nil", notFound, "occurs 2 times"},
 		{"a function that was renamed", "check", "Range", "- n < 0\n+ false", notFound, "p declares no check"},
 		{"a replacement that is not Go", "Check", "Range", "- n < 0\n+ n <", notFound, "not Go"},

@@ -18,7 +18,7 @@ import (
 func startAlone(t *testing.T, dir string, more ...string) (store *process, client *transport.Client) {
 	t.Helper()
 	free := etcdtest.Addresses(t, 2)
-	store = launch(t, append([]string{"serve", "--member", "a", "--cluster", "a=http://" + free[0], "--data", dir, "--addr", free[1]}, more...)...)
+	store = launch(t, append([]string{"serve", "--member", "a", "--cluster", "a=http://" + free[0], "--data", dir, "--addr", free[1]}, append(more, patient...)...)...)
 	store.mustSay("standing by on ")
 	store.mustSay("listening on ")
 	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
