@@ -256,7 +256,7 @@ func (f *follower) obey(ctx context.Context, r request, from source) {
 		}
 	case refuse:
 		r.clientID, r.state = s.clientID, refused
-		f.write(ctx, r, f.options.readyFor())
+		f.write(ctx, r, max(f.options.readyFor(), 2*askEvery)) // the one that asked looks once in askEvery
 	case answer:
 		r.clientID, r.state, r.to = s.clientID, ready, f.options.Lease.Holder
 		f.write(ctx, r, f.options.readyFor())
