@@ -188,7 +188,7 @@ func (r *run) followRequests(ctx context.Context) {
 		over: time.AfterFunc(time.Hour, func() { r.lease.SetAcquireDelay(r.options.Lease.AcquireDelay) }), next: time.NewTimer(time.Hour)}
 	defer f.over.Stop()
 	defer f.next.Stop()
-	watch := keywatch.New(r.client, f.key, time.Minute)
+	watch := keywatch.New(r.client.Watch, f.key, time.Minute)
 	defer watch.Close()
 	defer func() {
 		for range 6 { // a TTL, in which the request expires
