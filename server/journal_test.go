@@ -297,7 +297,7 @@ func watchLongCommit(t *testing.T) error {
 	if testsupport.UnderRace {
 		each = 100 // the race detector slows down writing more than queueing
 	}
-	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 3 << 20, AllOutgoingBytes: 32 << 20}})
+	d := startDurable(t, server.Options{Limits: server.Limits{OutgoingBytes: 1 << 20, AllOutgoingBytes: 32 << 20}})
 	watcher := testsupport.DialRaw(t, d.address, "watcher")
 	watcher.MustDo(t, 0, "+OK\r\n", "KEYNOTIFY", "k")
 	requests := make([]testsupport.Exchange, each)
