@@ -34,12 +34,6 @@ type Candidate struct {
 	vain    int           // standings that passed soon after they began, one after the other
 }
 
-// Active describes the active store.
-type Active struct {
-	Name    string // Options.Name of the process; empty if there is no active store, or none is known yet
-	Address string // Options.Address of the process
-}
-
 // observation is what was last read of the election.
 type observation struct {
 	known    bool
@@ -49,14 +43,6 @@ type observation struct {
 	// alive says that the lease of the process has not expired. Without Options.Member only.
 	alive         bool
 	aliveRevision int64
-}
-
-// active returns the process that is active, as far as that was seen.
-func (c *Candidate) active(seen observation) Active {
-	if seen.claim.Resigned || c.options.Member == nil && !seen.alive {
-		return Active{}
-	}
-	return Active{Name: seen.claim.Name, Address: seen.claim.Address}
 }
 
 // Open checks the options, waits until etcd answers, and checks the prefix and etcd's limits.
@@ -81,33 +67,40 @@ func Open(ctx context.Context, options Options) (*Candidate, error) {
 	return c, nil
 }
 
-// Active returns the active store as far as this process knows, and a channel that is closed
-// when that changes. It does not wait. What it returns can be old: only Journal.Standing says
-// whether this process is the active one.
-func (c *Candidate) Active() (active Active, changed <-chan struct{}) {
+// Active returns Options.Address of the active store as far as this process knows. It is empty if there is none, or none
+// is known yet. It does not wait. What it returns can be old: only Journal.Standing says whether this process is the
+// active one.
+func (c *Candidate) Active() (address string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.active(c.seen), c.changed
+	if c.seen.claim.Resigned || c.options.Member == nil && !c.seen.alive {
+		return ""
+	}
+	return c.seen.claim.Address
 }
 
 // Campaign waits until this process is the active store and returns its journal. It returns an
 // error when ctx ends, with its cause; when the candidate is closed, with ErrClosed; and when
 // etcd refuses what a candidate must do, with the reason. Other failures of etcd are waited
 // out. Before a second Campaign, close the journal of the first.
-func (c *Candidate) Campaign(ctx context.Context) (*Journal, error) {
+func (c *Candidate) Campaign(ctx context.Context) (journal *Journal, err error) {
 	if err := c.beginCampaign(); err != nil {
 		return nil, fmt.Errorf("cluster: campaign: %w", err)
 	}
+	defer c.tasks.Done()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer context.AfterFunc(c.life, func() { cancel(context.Cause(c.life)) })()
 	defer cancel(nil)
-	c.rest(ctx)
-	journal, err := c.campaign(ctx)
-	c.endCampaign(journal)
+	c.standAside(ctx)
+	journal, err = c.campaign(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("cluster: campaign: %w", err)
+		c.setEligible(false)
+		err = fmt.Errorf("cluster: campaign: %w", err)
 	}
-	return journal, nil
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running, c.journal = false, journal
+	return journal, err
 }
 
 func (c *Candidate) beginCampaign() error {
@@ -116,10 +109,8 @@ func (c *Candidate) beginCampaign() error {
 	switch {
 	case c.life.Err() != nil:
 		return ErrClosed
-	case c.running:
-		return errors.New("another Campaign is under way")
-	case c.journal != nil:
-		return errors.New("the journal of the last Campaign was not closed")
+	case c.running || c.journal != nil:
+		return errors.New("the journal of the last Campaign was not closed, or another Campaign is under way")
 	}
 	c.running = true
 	c.tasks.Add(1) // with the lock, so Close waits for it or it sees the end
@@ -143,16 +134,16 @@ func (c *Candidate) note(why error, lasted time.Duration) {
 	}
 }
 
-// rest leaves the store to another process when the standing of this one has passed maxTries times, soon
+// standAside leaves the store to another process when the standing of this one has passed maxTries times, soon
 // each time: it waits until its member no longer leads etcd, or for longer than members elect another one.
-func (c *Candidate) rest(ctx context.Context) {
+func (c *Candidate) standAside(ctx context.Context) {
 	c.mu.Lock()
-	tired := c.vain >= maxTries
-	if tired {
+	vain := c.vain >= maxTries
+	if vain {
 		c.vain = 0
 	}
 	c.mu.Unlock()
-	if tired && c.options.Member != nil {
+	if vain && c.options.Member != nil {
 		c.options.Logger.Warn("the proofs of this process come too late again and again, so another one is to be the active store: " +
 			"look at the network between the members and at their disks, or raise --election-timeout")
 		ctx, cancel := context.WithTimeout(ctx, c.options.commitLimit())
@@ -165,16 +156,6 @@ func (c *Candidate) rest(ctx context.Context) {
 		}
 	}
 	c.setEligible(true)
-}
-
-func (c *Candidate) endCampaign(journal *Journal) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.running, c.journal = false, journal
-	if journal == nil {
-		c.setEligible(false)
-	}
-	c.tasks.Done()
 }
 
 // setEligible says to the member of this process, if there is one, whether the process can serve.
@@ -200,8 +181,7 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 			effort.failures = 0
 			c.setEligible(true)
 			select {
-			case <-changed.election:
-			case <-changed.leader:
+			case <-changed:
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
@@ -219,7 +199,7 @@ func (c *Candidate) campaign(ctx context.Context) (*Journal, error) {
 		}
 		var warn, yield bool
 		if effort, warn, yield = effort.after(err); warn {
-			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", plain(err)))
+			c.options.Logger.Warn("campaign for the active store: trying again", slog.Any("reason", err))
 		}
 		if yield {
 			c.setEligible(false) // another process may be able to: the member hands leadership on
@@ -251,21 +231,17 @@ const maxTries = 3
 // tryPause is how long a candidate waits on average before it tries again.
 const tryPause = 100 * time.Millisecond
 
-// changes are closed when what mayTake returned may have changed.
-type changes struct{ election, leader <-chan struct{} }
-
 // mayTake reports whether this process may take the election key now: because its member leads
 // etcd, or else because no other process is alive, as far as this one knows. Nothing but the moment
-// of a takeover rests on it.
-func (c *Candidate) mayTake() (bool, changes) {
-	c.mu.Lock()
-	seen, election, own := c.seen, c.changed, c.last.Term != "" && c.seen.claim.Term == c.last.Term
-	c.mu.Unlock()
+// of a takeover depends on it. changed is closed when that may have changed.
+func (c *Candidate) mayTake() (may bool, changed <-chan struct{}) {
 	if c.options.Member != nil {
-		leads, leader := c.options.Member.Leads()
-		return leads, changes{leader: leader}
+		return c.options.Member.Leads()
 	}
-	return seen.known && (!seen.alive || own), changes{election: election}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	own := c.last.Term != "" && c.seen.claim.Term == c.last.Term
+	return c.seen.known && (!c.seen.alive || own), c.changed
 }
 
 // try tries to take the election key once. It returns nil and no error if another process
@@ -281,8 +257,8 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	if may, _ := c.mayTake(); !may {
 		return nil, nil
 	}
-	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, term: term{keys: c.keys}, database: database{wake: make(chan struct{}, 1)}, stop: func() {}}
-	j.claim = claim{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}
+	j := &Journal{candidate: c, options: &c.options, endpoints: c.endpoints, stop: func() {}}
+	j.term = term{keys: c.keys, claim: claim{Term: rand.Text(), Name: c.options.Name, Address: c.options.Address}}
 	wait := j.claim.inherit(seen, c.remember(j.claim), c.options.Standing)
 	if c.options.Member == nil {
 		if err := j.grant(ctx); err != nil {
@@ -296,7 +272,6 @@ func (c *Candidate) try(ctx context.Context) (*Journal, error) {
 	from := answersFrom(j.began, wait)
 	began, err := j.firstProof(ctx)
 	j.standing = newStanding(c.options.Clock, c.options.Standing, began, from)
-	j.slow = j.warnOfSlowProof
 	if err != nil {
 		_ = j.Close() // the next process must not wait for an end that has come
 		return nil, err
@@ -361,7 +336,7 @@ func (c *Candidate) observe() {
 			if !unknown {
 				unknown = true
 				c.options.Logger.Warn("etcd does not answer, so the active store is not known; "+
-					"a majority of the members of etcd must run", slog.Any("reason", plain(err)))
+					"a majority of the members of etcd must run", slog.Any("reason", err))
 				c.see(observation{}) // clients must not be sent to a process that may be gone
 			}
 			if !sleep.For(c.life, c.options.requestLimit()/8) {

@@ -12,29 +12,23 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/tenurelock/tenure/internal/sleep"
 	"github.com/tenurelock/tenure/statestore"
 )
 
 // database is how much room etcd's database has for the records of a journal.
 type database struct {
-	full     atomic.Bool   // see Full
-	old      atomic.Int64  // bytes that were written since the last compaction
-	revision atomic.Int64  // of the last transaction
-	wake     chan struct{} // room for one: enough was written for another look
-
-	unseen int // bytes that were written since wake; of Commit
+	full     atomic.Bool  // see Full
+	old      atomic.Int64 // bytes that were written since the last compaction
+	revision atomic.Int64 // of the last transaction
 }
 
 const (
 	// oldBytes is how much may be written before the values that it replaced are compacted.
 	oldBytes = 16 << 20
-	// unseenBytes is how much may be written before another look at the size of the database.
-	unseenBytes = 1 << 20
-	// measurePause is the pause between two looks while less is written, and nearlyFullPause while most
-	// of the room is used: then a deletion is to show soon.
-	measurePause, nearlyFullPause = 30 * time.Second, time.Second
-	// settlingMeasures is how many looks come after a compaction until its effect is seen.
-	settlingMeasures = 3
+	// measurePause is the pause between two looks at the size of the database: a burst of writes must not take
+	// all the room between them.
+	measurePause = time.Second / 4
 	// databaseTimeout bounds a request. etcd removes old values after its answer.
 	databaseTimeout = 10 * time.Second
 )
@@ -48,47 +42,25 @@ var _ statestore.Bounded = (*Journal)(nil)
 func (d *database) wrote(size int, revision int64) {
 	d.old.Add(int64(size))
 	d.revision.Store(revision)
-	if d.unseen += size; d.unseen >= unseenBytes {
-		d.unseen = 0
-		select {
-		case d.wake <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // watchDatabase looks at the size of the database, and compacts what is old, until the standing ends.
 func (j *Journal) watchDatabase() {
-	timer := time.NewTimer(measurePause)
-	defer timer.Stop()
-	warned, settling := false, 0
-	for {
-		nearlyFull := j.measure(&warned)
+	nearlyFull := false
+	for sleep.For(j.life, measurePause) {
+		nearlyFull = j.measure(nearlyFull)
 		if old := j.database.old.Load(); j.options.Compact && (old >= oldBytes || nearlyFull && old > 0) {
 			j.compact(old)
-			settling = settlingMeasures
 		}
-		if nearlyFull && settling > 0 {
+		if j.Full() {
 			j.touch()
-			settling--
-		}
-		pause := measurePause
-		if nearlyFull {
-			pause = nearlyFullPause
-		}
-		timer.Reset(pause)
-		select {
-		case <-j.database.wake:
-		case <-timer.C:
-		case <-j.life.Done():
-			return
 		}
 	}
 }
 
 // measure asks how large the database is, and reports whether most of the room is used. What is free in
 // its file does not count: etcd uses that first.
-func (j *Journal) measure(warned *bool) (nearlyFull bool) {
+func (j *Journal) measure(warned bool) (nearlyFull bool) {
 	ctx, cancel := context.WithTimeout(j.life, databaseTimeout)
 	defer cancel()
 	status, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (*pb.StatusResponse, error) {
@@ -96,7 +68,7 @@ func (j *Journal) measure(warned *bool) (nearlyFull bool) {
 		return status, rpctypes.Error(err)
 	})
 	if err != nil {
-		return j.Full() // the proofs of the standing say what is wrong with etcd
+		return warned // the proofs of the standing say what is wrong with etcd
 	}
 	limit := cmp.Or(j.options.MaxDatabase, status.DbSizeQuota/5*4)
 	if limit <= 0 {
@@ -113,10 +85,9 @@ func (j *Journal) measure(warned *bool) (nearlyFull bool) {
 		j.options.Logger.Error("the database is full, so the store refuses what needs more room: delete keys, or allow a larger one", attributes...)
 	case !full && wasFull:
 		j.options.Logger.Warn("the database has room again", attributes...)
-	case nearlyFull && !*warned:
+	case nearlyFull && !warned:
 		j.options.Logger.Warn("the database is nearly full; then the store refuses what needs more room: delete keys, or allow a larger one", attributes...)
 	}
-	*warned = nearlyFull
 	return nearlyFull
 }
 

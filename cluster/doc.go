@@ -26,8 +26,8 @@
 // goroutine has to run for it to pass. The process that takes the key next waits, from the reply to
 // its transaction, for the Standing of the process before and a tenth more, which allows for clocks
 // whose rates differ. A read that still found the old claim began before that transaction took
-// effect, so every deadline that rests on such a read has passed when the wait is over. Nothing
-// rests on leases of etcd, on its ticks and votes, or on who leads it: these decide when a takeover
+// effect, so every deadline that depends on such a read has passed when the wait is over. Nothing
+// depends on leases of etcd, on its ticks and votes, or on who leads it: these decide when a takeover
 // happens, never whether it is safe.
 //
 // A process that resigns says so in the key, and then the next one does not wait. Like a lease, the
@@ -65,9 +65,8 @@
 //
 // Below the prefix: "format", which says what the rest is; "active", the election key;
 // "alive", under a lease, without Options.Member; "sequence", the number of the last transaction; and
-// "r/" with the identifier of a record. A prefix that holds other keys is refused, and so is one among the records of another
-// store. A user of etcd that is restricted needs permission to read and write the range of the
-// prefix.
+// "r/" with the identifier of a record. A prefix that holds other keys is refused. A user of etcd that is restricted
+// needs permission to read and write the range of the prefix.
 //
 // Each user of etcd that may write below the prefix is trusted, like an administrator: it can change
 // and delete keys, leases and fences, or depose the active process. A foreign write is noticed where it

@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -131,9 +130,7 @@ func do[T any](ctx context.Context, e *endpoints, patience time.Duration, call f
 			case o.err == nil:
 				e.answered(o.index)
 				return o.value, nil
-			case errors.As(o.err, &final{}):
-				return none, o.err
-			case refusal(o.err) != "":
+			case isFinal(o.err):
 				return none, explained(o.err)
 			case ctx.Err() != nil:
 				return none, gaveUp(ctx, cmp.Or(last, o.err))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -26,17 +25,6 @@ var (
 	// or are of a newer one.
 	ErrForeignData = errors.New("the prefix holds other data")
 )
-
-// refusedDial matches what gRPC says of a port where nothing listens.
-var refusedDial = regexp.MustCompile(`dial tcp (\S+): connect: connection refused`)
-
-// plain returns err as a log has it, without the layers of gRPC around the most common mistake.
-func plain(err error) error {
-	if at := refusedDial.FindStringSubmatch(err.Error()); at != nil {
-		return fmt.Errorf("connection refused by %s: does etcd run there?", at[1])
-	}
-	return err
-}
 
 // refusal returns the cure if err is an answer of etcd that no repetition changes: the request
 // had no effect. It returns "" if err can pass or leaves the outcome unknown.

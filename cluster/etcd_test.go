@@ -13,49 +13,25 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
+	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/lease"
 	"github.com/tenurelock/tenure/statestore"
+	"github.com/tenurelock/tenure/statestore/statestoretest"
 )
 
-func TestInvariant35AnActiveProcessThatIsCutOffStopsBeforeTheStandbyTakesOver(t *testing.T) {
+func TestAPrefixOfEtcdIsAJournal(t *testing.T) {
 	e := sharedEtcd(t)
-	proxies, options := e.proxied(t, "a")
-	options.TTL = 3 * time.Second
-	first := campaign(t, open(t, options))
-	load(t, first)
-	commit(t, first, group("a", "1"))
-	second := open(t, e.candidateOptions(t, "b"))
-	for _, p := range proxies {
-		p.hold()
-	}
-	began := time.Now()
-	took := campaign(t, second)
-	t.Logf("the standby took over after %v", time.Since(began))
-	if err := first.Standing(); err == nil {
-		t.Error("both processes have standing")
-	}
-	if err := first.Commit(bounded(t), batchOf("a", "2")); err == nil {
-		t.Error("the deposed process committed")
-	}
-	if want, got := map[string]string{"a": "1"}, load(t, took); !maps.Equal(got, want) {
-		t.Errorf("the records are %q, want %q", got, want)
-	}
-	for _, p := range proxies {
-		p.release()
-	}
-	if err := first.Close(); err != nil {
-		t.Errorf("Close after the partition: %v", err)
-	}
-	commit(t, took, group("a", "3"))
-	if err := took.Standing(); err != nil {
-		t.Error(err)
-	}
+	statestoretest.RunJournal(t, func(t *testing.T) func() statestore.Journal {
+		options := e.candidateOptions(t, "active")
+		return func() statestore.Journal { return campaign(t, open(t, options)) }
+	})
 }
 
 // A process with a clock that stands still never sees its deadline. etcd refuses what it writes.
@@ -73,9 +49,7 @@ func TestInvariant35EtcdRefusesWhatADeposedProcessWrites(t *testing.T) {
 	load(t, first)
 	stopped.Store(int64(lease.SystemClock()))
 	commit(t, first, group("a", "1"))
-	for _, p := range proxies {
-		p.hold() // else it learns at once that it is deposed
-	}
+	hold(proxies) // else it learns at once that it is deposed
 	e.expireLeaseOf(t)
 	second := campaign(t, open(t, e.candidateOptions(t, "b")))
 	load(t, second)
@@ -84,10 +58,8 @@ func TestInvariant35EtcdRefusesWhatADeposedProcessWrites(t *testing.T) {
 		t.Fatalf("the test needs a process that believes to be active: %v", err)
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- first.Commit(t.Context(), batchOf("a", "3")) }()
-	for _, p := range proxies {
-		p.release()
-	}
+	go func() { failed <- first.Commit(t.Context(), []statestore.Group{group("a", "3")}) }()
+	release(proxies)
 	if err := await.Receive(failed); !errors.Is(err, cluster.ErrDeposed) {
 		t.Fatalf("the deposed process committed with the result %v", err)
 	}
@@ -100,12 +72,7 @@ func TestInvariant35EtcdRefusesWhatADeposedProcessWrites(t *testing.T) {
 // expireLeaseOf ends the lease of the active process, as etcd does when it expires.
 func (e *etcd) expireLeaseOf(t *testing.T) {
 	t.Helper()
-	client := e.client(t)
-	response, err := client.Get(bounded(t), prefix(t)+"alive")
-	if err != nil || len(response.Kvs) != 1 {
-		t.Fatalf("the key with the lease: %v, %v", response, err)
-	}
-	if _, err := client.Revoke(bounded(t), clientv3.LeaseID(response.Kvs[0].Lease)); err != nil {
+	if _, err := e.client(t).Revoke(bounded(t), clientv3.LeaseID(e.get(t, "alive").Lease)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -122,9 +89,10 @@ func TestAnActiveProcessWhoseLeaseExpiredEnds(t *testing.T) {
 	}
 }
 
-// compact removes all revisions before the present one.
-func compact(t *testing.T, client *clientv3.Client) {
+// compact removes all revisions before the present one, and what that leaves free in the files.
+func (e *etcd) compact(t *testing.T) {
 	t.Helper()
+	client := e.client(t)
 	now, err := client.Get(bounded(t), "none")
 	if err != nil {
 		t.Fatal(err)
@@ -132,35 +100,10 @@ func compact(t *testing.T, client *clientv3.Client) {
 	if _, err := client.Compact(bounded(t), now.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// defragment makes the member at url give up what compactions left.
-func defragment(t *testing.T, client *clientv3.Client, url string) {
-	t.Helper()
-	if _, err := client.Defragment(bounded(t), url); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestCompactionAndDefragmentationDoNoHarm(t *testing.T) {
-	e := newEtcd(t)
-	candidate := open(t, e.candidateOptions(t, "a"))
-	c := newCounter(t, candidate)
-	client := e.client(t)
-	for range 8 {
-		c.commit(t)
-		compact(t, client)
-		for _, url := range e.urls {
-			c.commit(t)
-			defragment(t, client, url)
+	for _, url := range e.urls {
+		if _, err := client.Defragment(bounded(t), url); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err := c.journal.Close(); err != nil {
-		t.Fatal(err)
-	}
-	next := campaign(t, candidate)
-	if records := load(t, next); len(records) != c.n+1 || records["k"] != fmt.Sprint(c.n) {
-		t.Errorf("%d records after %d commits; k is %q", len(records), c.n, records["k"])
 	}
 }
 
@@ -183,13 +126,10 @@ func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
 	_ = journal.Close() // nor does etcd keep that it resigned
 	// The cure that the error names.
 	client := e.client(t)
-	compact(t, client)
-	for _, url := range e.urls {
-		defragment(t, client, url)
-	}
+	e.compact(t)
 	// Each member that has refused a request raises an alarm, the last one maybe after the first
 	// was disarmed.
-	eventually(t, "etcd takes writes again", func() bool {
+	await.Until(func() bool { // etcd takes writes again
 		if _, err := client.AlarmDisarm(bounded(t), &clientv3.AlarmMember{}); err != nil {
 			t.Fatal(err)
 		}
@@ -199,15 +139,6 @@ func TestInvariant34AnEtcdThatIsFullEndsTheJournalWithTheCure(t *testing.T) {
 	journal = campaign(t, candidate)
 	load(t, journal)
 	commit(t, journal, group("a", "small"))
-}
-
-func TestAnEtcdOfItsOwnIsCompactedBeforeItIsFull(t *testing.T) {
-	e := startEtcdWith(t, t.Cleanup, func(o *member.Options) { o.MaxDatabase, o.Quota, o.Witness = 64<<20, 128<<20, o.Name != "m0" })
-	journal := campaign(t, open(t, e.members[0].Configure(e.candidateOptions(t, "a"))))
-	load(t, journal)
-	for range 200 {
-		commit(t, journal, statestore.Group{{ID: []byte("a"), Value: make([]byte, 1<<20)}})
-	}
 }
 
 // Another program of that etcd may read old revisions. Its operator compacts it.
@@ -231,10 +162,13 @@ func TestAnEtcdThatOthersShareIsNotCompacted(t *testing.T) {
 	}
 }
 
-// Pages are read one after the other; the data between them may be compacted.
+// Pages are read one after the other; the data between them may be compacted, and the files written anew. That does no
+// harm to commits either.
 func TestLoadReadsManyPagesWhileEtcdIsCompacted(t *testing.T) {
 	e := newEtcd(t)
-	candidate := open(t, e.candidateOptions(t, "a"))
+	options := e.candidateOptions(t, "a")
+	options.Standing = cluster.MaxStanding // while its file is written anew, a member answers nothing
+	candidate := open(t, options)
 	journal := campaign(t, candidate)
 	load(t, journal)
 	want := make(map[string]string)
@@ -248,159 +182,84 @@ func TestLoadReadsManyPagesWhileEtcdIsCompacted(t *testing.T) {
 		batch = append(batch, group(id, value))
 	}
 	commit(t, journal, batch...)
+	e.compact(t)
+	commit(t, journal, group("last", "1"))
+	want["last"] = "1"
 	_ = journal.Close()
 	next := campaign(t, candidate)
-	client := e.client(t)
 	got := make(map[string]string)
 	_, err := next.Load(bounded(t), func(record statestore.Record) error {
 		if len(got)%500 == 0 {
-			now, err := client.Put(bounded(t), "other", "")
-			if err != nil {
+			if _, err := e.client(t).Put(bounded(t), "other", ""); err != nil {
 				return err
 			}
-			if _, err := client.Compact(bounded(t), now.Header.Revision); err != nil {
-				return err
-			}
+			e.compact(t)
 		}
 		got[string(record.ID)] = string(record.Value)
 		clear(record.ID) // the bytes belong to this function
 		clear(record.Value)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("%d records were read, want %d", len(got), len(want))
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%d records were read, want %d: %v", len(got), len(want), err)
 	}
 }
 
-func TestLoadPassesTheErrorOfItsFunction(t *testing.T) {
+func TestAnEtcdThatCannotKeepTheStoreIsRefusedAtTheStart(t *testing.T) {
 	e := sharedEtcd(t)
-	candidate := open(t, e.candidateOptions(t, "a"))
-	journal := campaign(t, candidate)
-	commit(t, journal, group("a", "1"))
-	_ = journal.Close()
-	want := errors.New("no")
-	if _, err := campaign(t, candidate).Load(bounded(t), func(statestore.Record) error { return want }); !errors.Is(err, want) {
-		t.Errorf("Load: %v", err)
-	}
-}
-
-func TestAPrefixWithOtherDataIsRefused(t *testing.T) {
-	e := sharedEtcd(t)
-	client := e.client(t)
-	for name, pairs := range map[string][2]string{
-		"a foreign key":  {"some", "thing"},
-		"a later format": {"format", "tenure store 2"},
-		"no format":      {"r/record", "of a store whose format key is gone"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			options := e.candidateOptions(t, "a")
-			if _, err := client.Put(bounded(t), options.Prefix+pairs[0], pairs[1]); err != nil {
+	put := func(key, value string) func(t *testing.T, o *cluster.Options) {
+		return func(t *testing.T, o *cluster.Options) {
+			if _, err := e.client(t).Put(bounded(t), o.Prefix+key, value); err != nil {
 				t.Fatal(err)
 			}
-			_, err := cluster.Open(bounded(t), options)
-			if !errors.Is(err, cluster.ErrForeignData) || !strings.Contains(err.Error(), "another prefix") {
-				t.Errorf("Open: %v", err)
-			}
-		})
-	}
-}
-
-func TestAPrefixBesideAStoresKeysIsRefused(t *testing.T) {
-	e := sharedEtcd(t)
-	options := e.candidateOptions(t, "a")
-	journal := campaign(t, open(t, options))
-	commit(t, journal, group("nested/a", "1"))
-	nested := options
-	for _, under := range []string{"r/nested/", "r/", "r/none/there/"} {
-		nested.Prefix = options.Prefix + under
-		if _, err := cluster.Open(bounded(t), nested); !errors.Is(err, cluster.ErrForeignData) || !strings.Contains(err.Error(), "another prefix") {
-			t.Errorf("Open with the prefix %q: %v", nested.Prefix, err)
 		}
 	}
-	nested.Prefix = options.Prefix + "rest/" // not among the records
-	open(t, nested)
-}
-
-// The text of a store that cannot load names the key, because its operator has to delete it.
-func TestARecordThatIsDamagedIsNamed(t *testing.T) {
-	e := sharedEtcd(t)
-	candidate := open(t, e.candidateOptions(t, "a"))
-	_ = campaign(t, candidate).Close()
-	if _, err := e.client(t).Put(bounded(t), prefix(t)+"r/intruder", "x"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := campaign(t, candidate).Load(bounded(t), func(record statestore.Record) error { _, err := record.Decode(); return err })
-	if !errors.Is(err, statestore.ErrDamaged) || !strings.Contains(err.Error(), prefix(t)+"r/intruder") || !strings.Contains(err.Error(), "delete the key") {
-		t.Errorf("Load: %v", err)
-	}
-}
-
-func TestARecordThatAnotherProgramWroteIsNoticed(t *testing.T) {
-	e := sharedEtcd(t)
-	journal := campaign(t, open(t, e.candidateOptions(t, "a")))
-	if _, err := e.client(t).Put(bounded(t), prefix(t)+"r/intruder", "x"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := journal.Load(bounded(t), func(statestore.Record) error { return nil })
-	if !errors.Is(err, cluster.ErrForeignData) {
-		t.Errorf("Load: %v", err)
-	}
-	if _, err := e.client(t).Put(bounded(t), prefix(t)+"sequence", "x"); err != nil {
-		t.Fatal(err)
-	}
-	if err := journal.Commit(bounded(t), batchOf("a", "1")); !errors.Is(err, cluster.ErrForeignData) {
-		t.Errorf("Commit: %v", err)
-	}
-}
-
-func TestAnEtcdWithLowerLimitsIsRefusedAtTheStart(t *testing.T) {
-	e := sharedEtcd(t)
 	for name, test := range map[string]struct {
-		change func(*cluster.Options)
+		change func(*testing.T, *cluster.Options)
 		says   string
 	}{
-		"operations": {func(o *cluster.Options) { o.MaxOperations = 5000 }, "--max-txn-ops"},
-		"bytes":      {func(o *cluster.Options) { o.MaxTransactionBytes = 5 << 20 }, "--max-request-bytes"},
+		"a foreign key":        {put("some", "thing"), "another prefix"},
+		"a later format":       {put("format", "tenure store 2"), "another prefix"},
+		"records of no format": {put("r/record", "1"), "another prefix"},
+		"few operations":       {func(_ *testing.T, o *cluster.Options) { o.MaxOperations = 5000 }, "--max-txn-ops"},
+		"few bytes":            {func(_ *testing.T, o *cluster.Options) { o.MaxTransactionBytes = 5 << 20 }, "--max-request-bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options := e.candidateOptions(t, "a")
-			test.change(&options)
-			if _, err := cluster.Open(bounded(t), options); err == nil || !strings.Contains(err.Error(), test.says) {
+			test.change(t, &options)
+			_, err := cluster.Open(bounded(t), options)
+			isForeign := errors.Is(err, cluster.ErrForeignData)
+			if err == nil || !strings.Contains(err.Error(), test.says) || isForeign != (test.says == "another prefix") {
 				t.Errorf("Open: %v; want %s", err, test.says)
 			}
 		})
 	}
 }
 
-// The largest transactions that options allow are accepted.
-func TestTransactionsOfTheLargestSizeAreCommitted(t *testing.T) {
+// An operator has to find what another program has written, so the text names the key.
+func TestWhatAnotherProgramWroteIsNoticed(t *testing.T) {
 	e := sharedEtcd(t)
-	options := e.candidateOptions(t, "a")
-	journal := campaign(t, open(t, options))
-	large := make([]byte, options.MaxPacketSize())
-	var batch []statestore.Group
-	for i := range 3 {
-		batch = append(batch, statestore.Group{{ID: fmt.Appendf(nil, "large %d", i), Value: large}, {ID: fmt.Appendf(nil, "reply %d", i), Value: make([]byte, 1<<16)}})
+	candidate := open(t, e.candidateOptions(t, "a"))
+	journal := campaign(t, candidate)
+	write := func(key string) {
+		t.Helper()
+		if _, err := e.client(t).Put(bounded(t), prefix(t)+key, "x"); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for i := range 1000 {
-		batch = append(batch, group(fmt.Sprintf("small %d", i), "1"))
+	write("r/intruder")
+	decode := func(record statestore.Record) error { _, err := record.Decode(); return err }
+	if _, err := journal.Load(bounded(t), decode); !errors.Is(err, cluster.ErrForeignData) {
+		t.Errorf("Load while it was written: %v", err)
 	}
-	commit(t, journal, batch...)
-	_, err := e.client(t).Get(bounded(t), prefix(t)+"r/small 999")
-	if err != nil {
-		t.Error(err)
-	}
-}
-
-func TestAGroupThatIsTooLargeEndsTheJournalWithTheCure(t *testing.T) {
-	e := sharedEtcd(t)
-	journal := campaign(t, open(t, e.candidateOptions(t, "a")))
-	err := journal.Commit(bounded(t), []statestore.Group{{{ID: []byte("a"), Value: make([]byte, 2<<20)}}})
-	if err == nil || !strings.Contains(err.Error(), "MaxPacketSize") || journal.Standing() == nil {
+	write("sequence")
+	if err := journal.Commit(bounded(t), []statestore.Group{group("a", "1")}); !errors.Is(err, cluster.ErrForeignData) {
 		t.Errorf("Commit: %v", err)
+	}
+	_ = journal.Close()
+	_, err := campaign(t, candidate).Load(bounded(t), decode)
+	if !errors.Is(err, statestore.ErrDamaged) || !strings.Contains(err.Error(), prefix(t)+"r/intruder") {
+		t.Errorf("Load: %v", err)
 	}
 }
 
@@ -425,22 +284,27 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	}
 }
 
-func TestOpenWaitsForEtcdUntilItsContextEnds(t *testing.T) {
-	nothing := []string{"http://" + etcdtest.Addresses(t, 1)[0]}
-	eventually(t, "the error says why etcd did not answer", func() bool {
-		_, err := cluster.Open(short(t), cluster.Options{Endpoints: nothing}) // on a busy machine it may end before the first attempt
+func TestOpenWaitsForEtcdAndSaysWhyUntilItsContextEnds(t *testing.T) {
+	nothing := etcdtest.Addresses(t, 1)[0]
+	var log logbuffer.Buffer
+	await.Until(func() bool { // the error says why etcd did not answer
+		_, err := cluster.Open(short(t), cluster.Options{Endpoints: []string{"http://" + nothing}, Logger: log.Logger()})
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("Open: %v", err)
 		}
-		return strings.Contains(err.Error(), "refused")
+		return strings.Contains(err.Error(), "refused") // on a busy machine it may end before the first attempt
 	})
+	if got := log.String(); !strings.Contains(got, "waiting for etcd") || !strings.Contains(got, nothing) {
+		t.Errorf("the log has\n%s", got)
+	}
 }
 
 func TestInvariant42ClosingACandidateAtAnyMomentEndsItsCampaign(t *testing.T) {
 	e := sharedEtcd(t)
 	first := open(t, e.candidateOptions(t, "a"))
-	campaign(t, first)
+	journal := campaign(t, first)
 	second := open(t, e.candidateOptions(t, "b"))
+	await.Until(func() bool { return second.Active() == "a:8883" })
 	failed := make(chan error, 1)
 	go func() {
 		_, err := second.Campaign(t.Context())
@@ -455,7 +319,11 @@ func TestInvariant42ClosingACandidateAtAnyMomentEndsItsCampaign(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Errorf("Close of the active one: %v", err)
 	}
-	eventually(t, "no goroutine of the package is left", func() bool {
+	await.Receive(journal.Done())
+	if err := journal.Standing(); err == nil || !errors.Is(journal.Err(), cluster.ErrClosed) {
+		t.Errorf("a journal that was closed has the standing %v, and ended with %v", err, journal.Err())
+	}
+	await.Until(func() bool { // no goroutine of the package is left
 		stacks := make([]byte, 16<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		return !bytes.Contains(stacks, []byte("/cluster.(*")) && !bytes.Contains(stacks, []byte("/cluster.do"))
@@ -467,11 +335,33 @@ func TestInvariant42ClosingACandidateAtAnyMomentEndsItsCampaign(t *testing.T) {
 	}
 }
 
-// ledBy is a member that always leads etcd, and notes what it was told last.
-type ledBy struct{ eligible atomic.Bool }
+// ledBy is a member that always leads etcd, and notes what it was told.
+type ledBy struct{ eligible, gaveUp atomic.Bool }
 
 func (l *ledBy) Leads() (bool, <-chan struct{}) { return true, nil }
-func (l *ledBy) SetEligible(can bool)           { l.eligible.Store(can) }
+
+func (l *ledBy) SetEligible(can bool) {
+	l.eligible.Store(can)
+	if !can {
+		l.gaveUp.Store(true)
+	}
+}
+
+// electionKey returns the election key.
+func (e *etcd) electionKey(t *testing.T) *mvccpb.KeyValue {
+	t.Helper()
+	return e.get(t, "active")
+}
+
+// get returns a key below the prefix of the test.
+func (e *etcd) get(t *testing.T, key string) *mvccpb.KeyValue {
+	t.Helper()
+	response, err := e.client(t).Get(bounded(t), prefix(t)+key)
+	if err != nil || len(response.Kvs) != 1 {
+		t.Fatal(response, err)
+	}
+	return response.Kvs[0]
+}
 
 // A campaign that ends after it has won and before its first proof must resign: the next process would wait
 // for an end that has come.
@@ -487,32 +377,46 @@ func TestACampaignThatEndsAfterItHasWonResigns(t *testing.T) {
 	if journal, err := open(t, options).Campaign(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatal(journal, err)
 	}
-	response, err := e.client(t).Get(bounded(t), options.Prefix+"active")
-	if err != nil || len(response.Kvs) != 1 {
-		t.Fatal(response, err)
-	}
-	if value := string(response.Kvs[0].Value); !strings.Contains(value, `"resigned":true`) {
+	if value := string(e.electionKey(t).Value); !strings.Contains(value, `"resigned":true`) {
 		t.Errorf("the election key has %s", value)
+	}
+}
+
+// A first proof that comes too late is repeated: to resign, and to win again, would take longer.
+func TestAFirstProofThatComesTooLateIsRepeated(t *testing.T) {
+	e := sharedEtcd(t)
+	options := e.candidateOptions(t, "a")
+	var readings atomic.Int64
+	options.Clock = func() time.Duration { // for which the process stands still after it has sent the first proof
+		now := lease.SystemClock()
+		if readings.Add(1) > 2 {
+			now += options.Standing
+		}
+		return now
+	}
+	journal := campaign(t, open(t, options))
+	if key := e.electionKey(t); key.Version != 1 || journal.Err() != nil {
+		t.Errorf("the key was written %d times, want once; %v", key.Version, journal.Err())
 	}
 }
 
 // A process that has given leadership up and then wins all the same must not be deposed for that.
 func TestAProcessThatWinsAfterVainAttemptsKeepsLeadership(t *testing.T) {
+	t.Parallel() // it mostly waits
 	e := sharedEtcd(t)
 	options := e.candidateOptions(t, "a")
 	member := new(ledBy)
-	options.Member = member
-	var reads atomic.Int64
+	options.Member, options.TTL, options.Standing = member, 2*time.Second, time.Second
+	var jumps atomic.Int64
 	options.Clock = func() time.Duration { // the first proofs come too late
-		n := min(reads.Add(1), 40)
-		return lease.SystemClock() + time.Duration(n)*time.Minute
+		if !member.gaveUp.Load() {
+			jumps.Add(1)
+		}
+		return lease.SystemClock() + time.Duration(jumps.Load())*time.Minute
 	}
 	journal := campaign(t, open(t, options))
 	defer journal.Close()
-	if reads.Load() < 40 {
-		t.Error("no attempt was in vain")
-	}
-	if !member.eligible.Load() {
-		t.Error("its member hands leadership on")
+	if !member.gaveUp.Load() || !member.eligible.Load() {
+		t.Errorf("its member handed leadership on: %t; it may lead again: %t", member.gaveUp.Load(), member.eligible.Load())
 	}
 }

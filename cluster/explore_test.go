@@ -36,7 +36,7 @@ import (
 //
 // What is abstracted: a store is one number, which each write raises by one. Attempts at several endpoints are attempts at one
 // etcd. A request is repeated, or given up, one tick after its last attempt was held: to give up sooner than the real limits do
-// allows more, not less. There is no lease of etcd and no page size: nothing of this rests on them. Nor is there the rest of a process whose
+// allows more, not less. There is no lease of etcd and no page size: nothing of this depends on them. Nor does a process stand aside whose
 // standing passed several times in a row: it only delays, and needs more faults. Times that cannot matter any more are the same time in key.
 
 // Standings are in units of a process's clock. A slow clock shows 10 in a tick and a fast one 11, which is the margin.
@@ -226,6 +226,12 @@ const (
 	lead    // process A: its member leads etcd
 	deleted // by an operator: the election key
 )
+
+// kinds are what happens, to process P.
+var kinds = [...]string{tick: "a tick passes", act: "P campaigns, proves its standing or begins to serve", retry: "P repeats its request",
+	giveUp: "P gives its request up", commit: "P commits what a client writes", leave: "P resigns, and its member hands leadership on",
+	crash: "P crashes, and another process begins in its place", freeze: "P is frozen", thaw: "P goes on",
+	lead: "the member of P leads etcd", deleted: "an operator deletes the election key"}
 
 func (w *world) moves(moves []explore.Move) []explore.Move {
 	add := func(kind, a uint8) { moves = append(moves, explore.Move{Kind: kind, A: a}) }
@@ -520,6 +526,31 @@ func TestAProcessResignsOnceTheOneBeforeAnswersNothing(t *testing.T) {
 	} {
 		if b := (claim{Silent: test.silent}).resign(test.left); b.Resigned != test.resigned || b.Silent != test.stayed {
 			t.Errorf("%v left: %+v", test.left, b)
+		}
+	}
+}
+
+func TestAClaimSaysWhatTheProcessesBeforeLeave(t *testing.T) {
+	const own, long = time.Second, 3 * time.Second
+	held := claim{Term: "a", Standing: long}
+	resigned := claim{Term: "a", Standing: long, Resigned: true}
+	for _, test := range []struct {
+		name   string
+		seen   observation
+		last   claim
+		wait   time.Duration
+		silent bool
+	}{
+		{"there was none", observation{known: true}, claim{}, 0, false},
+		{"one that may be alive", observation{used: true, revision: 7, claim: held}, claim{}, long, true},
+		{"one that resigned", observation{used: true, revision: 7, claim: resigned}, claim{}, 0, false},
+		{"an own one that has ended", observation{used: true, revision: 7, claim: held}, resigned, 0, false},
+		{"one that resigned after one that fell silent", observation{used: true, revision: 7, claim: claim{Term: "b", Resigned: true, Silent: true}}, claim{}, 0, true},
+		{"one that was deleted by hand", observation{used: true}, claim{}, MaxStanding, true},
+	} {
+		var b claim
+		if wait := b.inherit(test.seen, test.last, own); wait != test.wait || b.Silent != test.silent || b.Standing != max(own, wait) {
+			t.Errorf("%s: it waits %v, and its claim is %+v; want %v, silent %t", test.name, wait, b, test.wait, test.silent)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -97,48 +98,15 @@ func (w *world) commit(op clientv3.Op) *clientv3.TxnResponse {
 func name(i uint8) string { return string('A' + rune(i)) }
 
 func (w *world) describe(m explore.Move) string {
-	p := name(m.A % 2)
-	switch m.Kind {
-	case tick:
-		return "a tick passes"
-	case deliver, hold:
+	if m.Kind == deliver || m.Kind == hold {
 		message := w.messages[m.A]
-		what := name(message.process) + "'s " + requests[message.request]
-		if message.answer {
-			what = "the answer to " + what
-		}
-		if m.Kind == hold {
-			return what + " is held"
-		}
-		return what + " arrives"
-	case act:
-		switch q := &w.processes[m.A]; {
-		case q.phase == pausing:
-			return p + " campaigns"
-		case !q.proofs.lasts(q.clock):
-			return p + " finds that its deadline has passed, and closes its journal"
-		case q.loaded && !q.serving && q.proofs.left(q.clock) <= 0:
-			return p + " begins to serve"
-		}
-		return p + " sends a proof"
-	case retry:
-		return p + " repeats its request"
-	case giveUp:
-		return p + " gives its request up"
-	case commit:
-		return p + " commits what a client writes"
-	case leave:
-		return p + " resigns, and its member hands leadership on"
-	case crash:
-		return p + " crashes, and another process begins in its place"
-	case freeze:
-		return p + " is frozen"
-	case thaw:
-		return p + " goes on"
-	case lead:
-		return "the member of " + p + " leads etcd"
+		what := [...]string{"%s arrives", "%s is held"}[m.Kind-deliver]
+		return fmt.Sprintf(what, fmt.Sprintf([]string{"%s's %s", "the answer to %s's %s"}[bits(message.answer)], name(message.process), requests[message.request]))
 	}
-	return "an operator deletes the election key"
+	if q := &w.processes[m.A%2]; m.Kind == act && !q.proofs.lasts(q.clock) && q.phase == active {
+		return name(m.A) + " finds that its deadline has passed, and closes its journal"
+	}
+	return strings.ReplaceAll(kinds[m.Kind], "P", name(m.A%2))
 }
 
 // canon gives terms and revisions the numbers under which they come first or rank.

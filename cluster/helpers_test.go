@@ -1,11 +1,11 @@
 package cluster_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -37,13 +37,7 @@ var shared struct {
 	stop func()
 }
 
-// childMain is what a child process does. Only Unix has the signals with which tests stop one.
-var childMain func(options string) (code int)
-
 func TestMain(m *testing.M) {
-	if child := os.Getenv("CLUSTER_TEST_CHILD"); child != "" {
-		os.Exit(childMain(child))
-	}
 	code := testprocess.Run(m)
 	if shared.stop != nil {
 		shared.stop()
@@ -56,11 +50,11 @@ func sharedEtcd(t testing.TB) *etcd {
 	shared.Do(func() {
 		var cleanups []func()
 		shared.stop = func() {
-			for i := len(cleanups) - 1; i >= 0; i-- {
-				cleanups[i]()
+			for _, f := range slices.Backward(cleanups) {
+				f()
 			}
 		}
-		shared.etcd = startEtcd(t, func(f func()) { cleanups = append(cleanups, f) })
+		shared.etcd = startEtcdWith(t, func(f func()) { cleanups = append(cleanups, f) }, func(*member.Options) {})
 	})
 	if shared.etcd == nil {
 		t.Fatal("no etcd")
@@ -71,12 +65,7 @@ func sharedEtcd(t testing.TB) *etcd {
 // newEtcd is an etcd for one test.
 func newEtcd(t testing.TB) *etcd {
 	t.Helper()
-	return startEtcd(t, t.Cleanup)
-}
-
-func startEtcd(t testing.TB, cleanup func(func())) *etcd {
-	t.Helper()
-	return startEtcdWith(t, cleanup, func(*member.Options) {})
+	return startEtcdWith(t, t.Cleanup, func(*member.Options) {})
 }
 
 // startEtcdWith changes the options of each member.
@@ -140,31 +129,12 @@ func (e *etcd) candidateOptions(t testing.TB, name string) cluster.Options {
 		TTL:           20 * time.Second, // tests in which a lease expires have a shorter one
 		Standing:      2 * time.Second,
 		MaxOperations: 128, MaxTransactionBytes: 3 << 19,
-		Logger: slog.New(slog.NewTextHandler(logWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 }
 
-// prefixes has the prefix of each test. A test that is repeated gets another.
-var prefixes = struct {
-	sync.Mutex
-	of map[testing.TB]string
-}{of: make(map[testing.TB]string)}
-
-func prefix(t testing.TB) string {
-	prefixes.Lock()
-	defer prefixes.Unlock()
-	if prefixes.of[t] == "" {
-		prefixes.of[t] = fmt.Sprintf("%s/%d/", t.Name(), len(prefixes.of))
-	}
-	return prefixes.of[t]
-}
-
-type logWriter struct{ t testing.TB }
-
-func (w logWriter) Write(line []byte) (int, error) {
-	w.t.Logf("%s %s", time.Now().Format("05.000"), bytes.TrimSpace(line))
-	return len(line), nil
-}
+// prefix is the prefix of a test. A test that is repeated gets another.
+func prefix(t testing.TB) string { return fmt.Sprintf("%s/%p/", t.Name(), t) }
 
 func open(t testing.TB, options cluster.Options) *cluster.Candidate {
 	t.Helper()
@@ -221,15 +191,3 @@ func commit(t testing.TB, journal statestore.Journal, batch ...statestore.Group)
 		t.Fatal(err)
 	}
 }
-
-// eventually waits until what holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %v", what, limit)
-		}
-	}
-}
-
-func batchOf(pairs ...string) []statestore.Group { return []statestore.Group{group(pairs...)} }

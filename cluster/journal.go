@@ -66,9 +66,10 @@ func (j *Journal) start() {
 	})
 }
 
-// warnOfSlowProof logs that a proof took long, with growing pauses. It does not wait for the log, which may block.
-func (j *Journal) warnOfSlowProof(took time.Duration) {
-	if !j.warnings.Due("", time.Now()) {
+// warnIfSlow logs that a proof took more than half of what it is valid for, with growing pauses. It does not wait for the
+// log, which may block.
+func (j *Journal) warnIfSlow(took time.Duration) {
+	if took <= j.options.Standing/2 || !j.warnings.Due("", time.Now()) {
 		return
 	}
 	j.tasks.Go(func() {
@@ -88,6 +89,7 @@ func (j *Journal) attemptProof(ctx context.Context, n uint32) (p proof) {
 	switch {
 	case p.err == nil:
 		j.endpoints.answered(index)
+		j.warnIfSlow(j.clock() - p.began)
 	case ctx.Err() == nil:
 		j.endpoints.failed(index)
 	}
@@ -276,7 +278,10 @@ func (j *Journal) Close() error {
 		j.claim = j.claim.resign(j.span.Load().left(j.clock()))
 		ctx, cancel := context.WithTimeoutCause(context.Background(), resignLimit, errors.New("etcd did not answer in time"))
 		defer cancel()
-		if err := j.resign(ctx); err != nil {
+		_, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (clientv3.OpResponse, error) {
+			return client.Do(ctx, j.resigns())
+		})
+		if err != nil {
 			j.closed = fmt.Errorf("resign: %w; another process takes over as after a crash", err)
 		}
 		j.candidate.resigned(j)
@@ -285,11 +290,3 @@ func (j *Journal) Close() error {
 }
 
 const resignLimit = 2 * time.Second
-
-// resign says in the election key that this process answers nothing any more.
-func (j *Journal) resign(ctx context.Context) error {
-	_, err := do(ctx, j.endpoints, j.options.patience(), func(ctx context.Context, client *clientv3.Client) (clientv3.OpResponse, error) {
-		return client.Do(ctx, j.resigns())
-	})
-	return err
-}

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -23,13 +22,10 @@ func (j *Journal) grant(ctx context.Context) error {
 		return fmt.Errorf("grant a lease: %w", err)
 	}
 	j.lease = granted.ID
-	if ttl := time.Duration(granted.TTL) * time.Second; ttl != j.options.TTL {
-		j.options.Logger.Warn("etcd's election timeout makes the TTL of the active store longer", slog.Duration("TTL", ttl))
-	}
 	return nil
 }
 
-// keepAlive renews the lease until ctx or the standing ends. Nothing rests on it but when
+// keepAlive renews the lease until ctx or the standing ends. Nothing depends on it but when
 // another process may begin to take over.
 func (j *Journal) keepAlive(ctx context.Context) {
 	ctx, cancel := j.living(ctx)

@@ -126,13 +126,13 @@ const (
 // OptionError says which field of [Options] makes no sense, and what would do.
 type OptionError = optionerror.Error
 
-func tooLong(field, value string, most int) error {
-	return &OptionError{Package: "cluster", Field: field, Problem: fmt.Sprintf("has %d bytes; at most %d are allowed", len(value), most)}
+func refuse(field string, value any, problem string, arguments ...any) error {
+	return &OptionError{Package: "cluster", Field: field, Value: value, Problem: fmt.Sprintf(problem, arguments...)}
 }
 
 func (o *Options) setDefaults() error {
 	if len(o.Endpoints) == 0 {
-		return &OptionError{Package: "cluster", Field: "Endpoints", Problem: "is empty; name the members of etcd: https://host:2379"}
+		return refuse("Endpoints", nil, "is empty; name the members of etcd: https://host:2379")
 	}
 	for _, endpoint := range o.Endpoints {
 		if err := checkEndpoint(endpoint, o.TLS != nil); err != nil {
@@ -143,41 +143,34 @@ func (o *Options) setDefaults() error {
 	if !strings.HasSuffix(o.Prefix, "/") {
 		o.Prefix += "/"
 	}
-	if len(o.Prefix) > maxPrefix {
-		return tooLong("Prefix", o.Prefix, maxPrefix)
-	}
 	if o.Name == "" {
 		host, _ := os.Hostname()
 		o.Name = fmt.Sprintf("%s/%d", host, os.Getpid())
 	}
-	if len(o.Name) > maxAddress {
-		return tooLong("Name", o.Name, maxAddress)
-	}
-	if len(o.Address) > maxAddress {
-		return tooLong("Address", o.Address, maxAddress)
+	for _, text := range []struct {
+		field, value string
+		most         int
+	}{{"Prefix", o.Prefix, maxPrefix}, {"Name", o.Name, maxAddress}, {"Address", o.Address, maxAddress}} {
+		if len(text.value) > text.most {
+			return refuse(text.field, nil, "has %d bytes; at most %d are allowed", len(text.value), text.most)
+		}
 	}
 	o.TTL = cmp.Or(o.TTL, DefaultTTL)
-	if o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Second != 0 {
-		return &OptionError{Package: "cluster", Field: "TTL", Value: o.TTL,
-			Problem: fmt.Sprintf("must be whole seconds, from %v to %v", MinTTL, MaxTTL)}
-	}
 	o.Standing = cmp.Or(o.Standing, o.TTL/2)
-	if o.Standing < MinStanding || o.Standing > MaxStanding {
-		return &OptionError{Package: "cluster", Field: "Standing", Value: o.Standing,
-			Problem: fmt.Sprintf("must be from %v to %v", MinStanding, MaxStanding)}
-	}
 	o.MaxOperations = cmp.Or(o.MaxOperations, defaultOperations)
-	if o.MaxOperations <= statestore.MaxGroup {
-		return &OptionError{Package: "cluster", Field: "MaxOperations", Value: o.MaxOperations, Problem: fmt.Sprintf(
-			"must be at least %d: what one command changes is one transaction; raise --max-txn-ops of etcd", statestore.MaxGroup+1)}
-	}
 	o.MaxTransactionBytes = cmp.Or(o.MaxTransactionBytes, defaultTransactionBytes)
-	if o.MaxTransactionBytes < minTransactionBytes || o.MaxTransactionBytes > maxTransactionBytes {
-		return &OptionError{Package: "cluster", Field: "MaxTransactionBytes", Value: o.MaxTransactionBytes,
-			Problem: fmt.Sprintf("must be from %d to %d", minTransactionBytes, maxTransactionBytes)}
-	}
-	if o.MaxDatabase < 0 {
-		return &OptionError{Package: "cluster", Field: "MaxDatabase", Value: o.MaxDatabase, Problem: "is negative"}
+	switch {
+	case o.TTL < MinTTL || o.TTL > MaxTTL || o.TTL%time.Second != 0:
+		return refuse("TTL", o.TTL, "must be whole seconds, from %v to %v", MinTTL, MaxTTL)
+	case o.Standing < MinStanding || o.Standing > MaxStanding:
+		return refuse("Standing", o.Standing, "must be from %v to %v", MinStanding, MaxStanding)
+	case o.MaxOperations <= statestore.MaxGroup:
+		return refuse("MaxOperations", o.MaxOperations,
+			"must be at least %d: what one command changes is one transaction; raise --max-txn-ops of etcd", statestore.MaxGroup+1)
+	case o.MaxTransactionBytes < minTransactionBytes || o.MaxTransactionBytes > maxTransactionBytes:
+		return refuse("MaxTransactionBytes", o.MaxTransactionBytes, "must be from %d to %d", minTransactionBytes, maxTransactionBytes)
+	case o.MaxDatabase < 0:
+		return refuse("MaxDatabase", o.MaxDatabase, "is negative")
 	}
 	if o.TLS != nil {
 		o.TLS = o.TLS.Clone()
@@ -209,9 +202,9 @@ func checkEndpoint(endpoint string, hasTLS bool) error {
 	switch {
 	case err == nil && u.Scheme == "unix" && strings.HasPrefix(u.Path, "/") && u.Host == "":
 	case err != nil || u.Host == "" || u.Port() == "" || u.User != nil || u.Scheme != "http" && u.Scheme != "https":
-		return &OptionError{Package: "cluster", Field: "Endpoints", Value: endpoint, Problem: "is not the URL of a member of etcd; it has the form https://host:2379"}
+		return refuse("Endpoints", endpoint, "is not the URL of a member of etcd; it has the form https://host:2379")
 	case u.Scheme == "http" && hasTLS:
-		return &OptionError{Package: "cluster", Field: "Endpoints", Value: endpoint, Problem: "would be used without TLS, but files for TLS are given; write https"}
+		return refuse("Endpoints", endpoint, "would be used without TLS, but files for TLS are given; write https")
 	}
 	return nil
 }

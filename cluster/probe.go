@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -23,7 +22,7 @@ func (c *Candidate) probe(ctx context.Context) error {
 	_, err := do(ctx, c.endpoints, c.options.requestLimit(), func(ctx context.Context, client *clientv3.Client) (struct{}, error) {
 		err := c.probeMember(ctx, client)
 		if err != nil && ctx.Err() == nil && !isFinal(err) && reasons.Due(err.Error(), time.Now()) {
-			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", plain(err)))
+			c.options.Logger.Warn("waiting for etcd", slog.Any("reason", err))
 		}
 		return struct{}{}, err
 	})
@@ -44,20 +43,13 @@ func (c *Candidate) probeMember(ctx context.Context, client *clientv3.Client) er
 	if err := c.probePrefix(ctx, client); err != nil {
 		return err
 	}
-	if err := c.probeParents(ctx, client); err != nil {
-		return err
-	}
 	return c.probeLimits(ctx, client)
 }
 
 // isSupported reports whether linearizable reads of a version of etcd stay linearizable after a pause.
 func isSupported(version string) bool {
-	var numbers [3]int
-	release, _, _ := strings.Cut(version, "-")
-	for i, part := range strings.SplitN(release, ".", 3) {
-		numbers[i], _ = strconv.Atoi(part)
-	}
-	major, minor, patch := numbers[0], numbers[1], numbers[2]
+	var major, minor, patch int
+	_, _ = fmt.Sscanf(version, "%d.%d.%d", &major, &minor, &patch) // what is missing is 0
 	return major > 3 || major == 3 && (minor > 6 || minor == 6 && patch >= 9 || minor == 5 && patch >= 28)
 }
 
@@ -83,33 +75,6 @@ func (c *Candidate) probePrefix(ctx context.Context, client *clientv3.Client) er
 			ErrForeignData, c.keys.format, found[0].Value, format)}
 	}
 	return nil
-}
-
-// probeParents refuses a prefix among the records of another store, which could not load them.
-func (c *Candidate) probeParents(ctx context.Context, client *clientv3.Client) error {
-	for _, parent := range parents(c.options.Prefix) {
-		response, err := client.Get(ctx, newKeys(parent).format)
-		switch {
-		case errors.Is(err, rpctypes.ErrPermissionDenied): // this user of etcd may not look there
-		case err != nil:
-			return err
-		case len(response.Kvs) > 0:
-			return final{fmt.Errorf("%w: the prefix %q is among the records of the store with the prefix %q; give another prefix",
-				ErrForeignData, c.options.Prefix, parent)}
-		}
-	}
-	return nil
-}
-
-// parents returns the prefixes of stores with records that begin like prefix.
-func parents(prefix string) (parents []string) {
-	for i := range prefix {
-		parent := prefix[:i]
-		if strings.HasSuffix(parent, "/") && strings.HasPrefix(prefix, newKeys(parent).records) {
-			parents = append(parents, parent)
-		}
-	}
-	return parents
 }
 
 // probeLimits sends etcd the largest transaction that a commit may have. It changes nothing,

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/tenurelock/tenure/cluster"
 	"github.com/tenurelock/tenure/internal/await"
 )
 
@@ -25,14 +26,12 @@ type proxy struct {
 	tasks    sync.WaitGroup
 
 	mu      sync.Mutex
-	changed chan struct{} // closed when bytes may pass again
+	changed sync.Cond // bytes may pass again
 	conns   map[net.Conn]bool
-	held    [2]bool
+	held    bool
+	closed  bool
 	budget  [2]int // how many bytes pass before then is called; negative for no bound
 	then    func() // with mu held
-	closed  chan struct{}
-	deaf    map[net.Conn]bool // from which nothing more is passed
-	passed  [2]int
 }
 
 func newProxy(t *testing.T, endpoint string) *proxy {
@@ -45,13 +44,38 @@ func newProxy(t *testing.T, endpoint string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: listener, target: u.Host, conns: make(map[net.Conn]bool), deaf: make(map[net.Conn]bool), changed: make(chan struct{}), closed: make(chan struct{}), budget: [2]int{-1, -1}}
+	p := &proxy{listener: listener, target: u.Host, conns: make(map[net.Conn]bool), budget: [2]int{-1, -1}}
+	p.changed.L = &p.mu
 	p.tasks.Go(p.serve)
-	t.Cleanup(p.close)
+	t.Cleanup(func() {
+		_ = listener.Close()
+		p.change(func() { p.closed = true; p.cut() })
+		await.Done(p.tasks.Wait)
+	})
 	return p
 }
 
-func (p *proxy) url() string { return "http://" + p.listener.Addr().String() }
+// proxied returns a proxy for each member, and options that use them.
+func (e *etcd) proxied(t *testing.T, name string) ([]*proxy, cluster.Options) {
+	t.Helper()
+	options := e.candidateOptions(t, name)
+	options.Endpoints = nil
+	var proxies []*proxy
+	for _, url := range e.urls {
+		p := newProxy(t, url)
+		proxies = append(proxies, p)
+		options.Endpoints = append(options.Endpoints, "http://"+p.listener.Addr().String())
+	}
+	return proxies, options
+}
+
+// change calls f with the lock, and wakes what is held.
+func (p *proxy) change(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+	p.changed.Broadcast()
+}
 
 func (p *proxy) serve() {
 	for {
@@ -70,29 +94,10 @@ func (p *proxy) connect(near net.Conn) {
 		return
 	}
 	defer far.Close()
-	if !p.track(near, far) {
-		return
-	}
-	defer p.forget(near, far)
+	p.change(func() { p.conns[near], p.conns[far] = true, true })
+	defer p.change(func() { delete(p.conns, near); delete(p.conns, far) })
 	p.tasks.Go(func() { p.pass(near, far, fromEtcd) })
 	p.pass(far, near, toEtcd)
-}
-
-func (p *proxy) track(conns ...net.Conn) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range conns {
-		p.conns[conn] = true
-	}
-	return !p.isClosed()
-}
-
-func (p *proxy) forget(conns ...net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, conn := range conns {
-		delete(p.conns, conn)
-	}
 }
 
 // pass copies until an end is closed. When the near end closes, bytes that are held are
@@ -103,15 +108,9 @@ func (p *proxy) pass(to, from net.Conn, w way) {
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		if w == toEtcd && p.isDeaf(from) {
-			n = 0
-		}
 		for sent := 0; sent < n; {
 			allowed := p.allow(w, n-sent)
-			if allowed == 0 {
-				return
-			}
-			if _, err := to.Write(buffer[sent : sent+allowed]); err != nil {
+			if _, err := to.Write(buffer[sent : sent+allowed]); allowed == 0 || err != nil {
 				return
 			}
 			sent += allowed
@@ -128,112 +127,51 @@ func (p *proxy) allow(w way, n int) int {
 	defer p.mu.Unlock()
 	for {
 		switch {
-		case p.isClosed():
+		case p.closed:
 			return 0
-		case p.held[w]:
-			changed := p.changed
-			p.mu.Unlock()
-			select {
-			case <-changed:
-			case <-p.closed:
-			}
-			p.mu.Lock()
-			continue
+		case p.held:
+			await.Done(p.changed.Wait)
 		case p.budget[w] == 0:
 			p.budget[w] = -1
 			p.then()
-			continue
 		case p.budget[w] > 0:
 			n = min(n, p.budget[w])
 			p.budget[w] -= n
+			return n
+		default:
+			return n
 		}
-		p.passed[w] += n
-		return n
 	}
 }
 
-// after calls then, with the proxy's lock held, when n more bytes have passed in a direction.
-func (p *proxy) after(w way, n int, then func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.budget[w], p.then = n, then
-}
+// hold stops to pass bytes both ways, with the lock. Connections stay open.
+func (p *proxy) hold() { p.held = true }
 
-// hold stops to pass bytes both ways. Connections stay open.
-func (p *proxy) hold() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.holdLocked()
-}
-
-func (p *proxy) holdLocked() { p.held = [2]bool{true, true} }
-
-// release passes what was held, and all that comes.
-func (p *proxy) release() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.held, p.budget = [2]bool{}, [2]int{-1, -1}
-	close(p.changed)
-	p.changed = make(chan struct{})
-}
-
-// releaseHeld passes what was held, and nothing that the present connections send later: the
-// sender has given up, and its requests still arrive.
-func (p *proxy) releaseHeld() {
-	p.mu.Lock()
-	for conn := range p.conns {
-		p.deaf[conn] = true
-	}
-	p.mu.Unlock()
-	p.release()
-}
-
-func (p *proxy) isDeaf(conn net.Conn) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.deaf[conn]
-}
-
-// hasPassed returns how many bytes have passed in a direction.
-func (p *proxy) hasPassed(w way) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.passed[w]
-}
-
-// cutLocked closes all connections; new ones are served.
-func (p *proxy) cutLocked() {
+// cut closes all connections, with the lock; new ones are served.
+func (p *proxy) cut() {
 	for conn := range p.conns {
 		_ = conn.Close()
 	}
 }
 
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.cutLocked()
-}
-
-func (p *proxy) isClosed() bool {
-	select {
-	case <-p.closed:
-		return true
-	default:
-		return false
+// hold stops all proxies.
+func hold(proxies []*proxy) {
+	for _, p := range proxies {
+		p.change(p.hold)
 	}
 }
 
-func (p *proxy) close() {
-	p.mu.Lock()
-	close(p.closed)
-	p.cutLocked()
-	p.mu.Unlock()
-	_ = p.listener.Close()
-	await.Done(p.tasks.Wait)
+// release makes proxies pass what was held, and all that comes.
+func release(proxies []*proxy) {
+	for _, p := range proxies {
+		p.change(func() { p.held, p.budget = false, [2]int{-1, -1} })
+	}
 }
 
-func (p *proxy) isHeld() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.held[toEtcd]
+// fault arms all proxies: the first at which n bytes have passed in a direction does what do says.
+func fault(proxies []*proxy, w way, n int, do func(*proxy)) {
+	var once sync.Once
+	for _, p := range proxies {
+		p.change(func() { p.budget[w], p.then = n, func() { once.Do(func() { do(p) }) } })
+	}
 }

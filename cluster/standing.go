@@ -39,18 +39,16 @@ func (s span) proved(now, began time.Duration) span {
 type standing struct {
 	clock  func() time.Duration
 	span   atomic.Pointer[span]
-	latest atomic.Pointer[proof] // that ended; nil before
-	life   context.Context       // its cause is why the standing ended
-	end    context.CancelCauseFunc
-	ended  atomic.Bool         // set before life ends
-	slow   func(time.Duration) // called for a proof that took more than half of its validity; it must not wait
+	latest atomic.Pointer[proof]   // that ended; nil before
+	life   context.Context         // its cause is why the standing ended
+	over   context.CancelCauseFunc // ends the standing; the first cause counts
 }
 
 // newStanding returns a standing after a proof that began at began.
 func newStanding(clock func() time.Duration, validity, began, from time.Duration) *standing {
-	s := &standing{clock: clock, slow: func(time.Duration) {}}
+	s := &standing{clock: clock}
 	s.span.Store(&span{validity, from, began + validity})
-	s.life, s.end = context.WithCancelCause(context.Background())
+	s.life, s.over = context.WithCancelCause(context.Background())
 	return s
 }
 
@@ -92,8 +90,8 @@ func (s *standing) wait(ctx context.Context) (idle time.Duration, err error) {
 
 // lasts returns nil until the deadline has passed, which ends the standing.
 func (s *standing) lasts() error {
-	if s.ended.Load() {
-		return s.why()
+	if why := s.why(); why != nil {
+		return why
 	}
 	for {
 		span := s.span.Load()
@@ -112,20 +110,8 @@ func (s *standing) lasts() error {
 	}
 }
 
-// over ends the standing. The first cause counts.
-func (s *standing) over(cause error) {
-	s.ended.Store(true)
-	s.end(cause)
-}
-
 // why returns why the standing ended, or nil.
-func (s *standing) why() error {
-	if !s.ended.Load() {
-		return nil
-	}
-	<-s.life.Done() // over ends it next
-	return context.Cause(s.life)
-}
+func (s *standing) why() error { return context.Cause(s.life) }
 
 // proof is the outcome of one attempt to prove the standing.
 type proof struct {
@@ -155,7 +141,6 @@ type proofAction struct {
 	over  error         // not nil: end the standing with this cause
 	send  bool          // a proof
 	skip  uint32        // send: to the n-th endpoint from the preferred one
-	slow  time.Duration // not 0: the proof that succeeded took that long, which is worth a warning
 	until time.Duration // when to call next if there is no outcome
 }
 
@@ -168,9 +153,6 @@ func (p proofs) next(now time.Duration, outcome *proof) (proofs, proofAction) {
 		case outcome.err == nil:
 			p.span = p.proved(now, outcome.began)
 			p.failures, p.silent = 0, 0
-			if took := now - outcome.began; took > p.validity/2 {
-				do.slow = took
-			}
 		case errors.Is(outcome.err, ErrDeposed):
 			return p, proofAction{over: outcome.err}
 		default:
@@ -211,9 +193,6 @@ func (s *standing) keep(ctx context.Context, attempt func(ctx context.Context, n
 		if do.over != nil {
 			s.over(do.over)
 			return
-		}
-		if do.slow != 0 {
-			s.slow(do.slow)
 		}
 		if do.send {
 			n := proofs.sent

@@ -62,7 +62,10 @@ func (g *Guard) claimOnce(ctx context.Context, key string, token hlc.Token, bind
 	if _, over := g.token(); over != nil { // the tenure may have ended during the read
 		return transport.Entry{}, over
 	}
-	entry.Version, err = g.client.Set(ctx, key, entry.Value, transport.SetOptions{
+	if g.isFenced(key, entry) {
+		return entry, nil
+	}
+	entry.Version, err = g.setFenced(ctx, key, entry.Value, transport.SetOptions{
 		Condition:    transport.IfMissingOrEqual,
 		FencingToken: token,
 		Binding:      binding,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -45,11 +46,16 @@ type Guard struct {
 	client *transport.Client
 	tenure *lease.Tenure
 	turns  turns // of Update
+
+	mu     sync.Mutex
+	fenced map[string]hlc.Timestamp // the version that a key got with the token: while it has that, it has the token
 }
+
+const maxFenced = 1024 // keys
 
 // NewGuard returns a guard that reads and writes through client while tenure lasts.
 func NewGuard(client *transport.Client, tenure *lease.Tenure) *Guard {
-	return &Guard{client: client, tenure: tenure, turns: turns{of: make(map[string]*turn)}}
+	return &Guard{client: client, tenure: tenure, turns: turns{of: make(map[string]*turn)}, fenced: make(map[string]hlc.Timestamp)}
 }
 
 // Get returns the entry of a key; a missing key is not an error.
@@ -85,10 +91,30 @@ func (g *Guard) Clear(ctx context.Context, key string) error {
 // set sets a key in an operation with the given name.
 func (g *Guard) set(ctx context.Context, name, key string, value []byte) (version hlc.Timestamp, err error) {
 	err = g.write(ctx, name, key, func(token hlc.Token, binding transport.Binding) error {
-		version, err = g.client.Set(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
+		version, err = g.setFenced(ctx, key, value, transport.SetOptions{FencingToken: token, Binding: binding})
 		return err
 	})
 	return version, err
+}
+
+func (g *Guard) setFenced(ctx context.Context, key string, value []byte, options transport.SetOptions) (hlc.Timestamp, error) {
+	version, err := g.client.Set(ctx, key, value, options)
+	if err == nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if len(g.fenced) >= maxFenced {
+			clear(g.fenced) // the next claims make one more round trip
+		}
+		g.fenced[key] = version
+	}
+	return version, err
+}
+
+// isFenced reports whether an entry is what this guard set with the token: a version rises with every Set.
+func (g *Guard) isFenced(key string, entry transport.Entry) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !entry.Version.IsZero() && g.fenced[key] == entry.Version
 }
 
 // Del deletes a key and reports whether it existed.

@@ -172,6 +172,36 @@ func increment(old transport.Entry) ([]byte, error) {
 	return strconv.AppendInt(nil, int64(n+1), 10), nil
 }
 
+// A key that has the version of the guard's own Set has its token: Update need not claim it again.
+func TestAnUpdateClaimsAKeyThatHasAnotherVersionThanTheGuardsOwn(t *testing.T) {
+	inBubble(t, func(t *testing.T, _, present node, stale staleTenure, guard *fencing.Guard) {
+		requests := present.count(anyRequest)
+		for _, step := range []struct {
+			name   string
+			before func() error
+			want   int64
+		}{
+			{"first", func() error { return nil }, 3},
+			{"second", func() error { return nil }, 2},
+			{"after Clear", func() error { return guard.Clear(t.Context(), key) }, 2},
+			{"after Del and a write of the former leader", func() error {
+				_, err := guard.Del(t.Context(), key)
+				mustSet(t, stale.guard, key, "41")
+				return err
+			}, 3},
+		} {
+			if err := step.before(); err != nil {
+				t.Fatalf("%s: %v", step.name, err)
+			}
+			requests.Store(0)
+			_, err := guard.Update(t.Context(), key, increment)
+			if got := requests.Load(); err != nil || got != step.want {
+				t.Errorf("%s: %v after %d requests, want %d", step.name, err, got, step.want)
+			}
+		}
+	})
+}
+
 // An update waits for its turn as long as the tenure lasts, not only for the time that remained
 // when it began to wait.
 func TestUpdatesMayWaitForLongerThanTheTTLWhileTheTenureIsRenewed(t *testing.T) {

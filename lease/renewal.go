@@ -76,7 +76,7 @@ func (t *Tenure) step(e event) (do actionKind, until time.Time) {
 	t.schedule, next = t.schedule.next(now, t.withSignals(e))
 	t.endContextsLocked()
 	if next.do != finish {
-		t.sleepLocked(began, t.schedule.due(now)-now)
+		t.sleepLocked(began, now)
 	}
 	// A request ends just before that: the schedule has its result when it is looked at by then, in virtual
 	// time at least, where a simulation repeats a course.
@@ -92,13 +92,14 @@ func (t *Tenure) look() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.noteLocked(now, event{}) {
-		t.sleepLocked(began, t.schedule.due(now)-now)
+		t.sleepLocked(began, now)
 	}
 }
 
-// sleepLocked makes the next look come some time after began, at the latest.
-func (t *Tenure) sleepLocked(began time.Time, pause time.Duration) {
-	pause = max(time.Until(began.Add(min(pause, t.lease.options.lookEvery()))), 0)
+// sleepLocked makes the next look come in time. The lease's clock showed now at began.
+func (t *Tenure) sleepLocked(began time.Time, now time.Duration) {
+	next := min(t.schedule.due(now), t.lease.options.lookAt(now))
+	pause := max(time.Until(began.Add(next-now)), 0)
 	if t.timer == nil {
 		t.timer = time.AfterFunc(pause, t.look)
 	} else if t.timer.Reset(pause) {

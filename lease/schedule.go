@@ -126,11 +126,14 @@ func (s *schedule) due(now time.Duration) time.Duration {
 	return at
 }
 
-// lookEvery is how often the clock has to be looked at. Go's timers stand still while the machine is
-// suspended, and the lease's clock does not. So the clock is looked at twice in a grace period: after
+// lookAt returns when the clock has to be looked at, if nothing is due before. Go's timers stand still while the
+// machine is suspended, and the lease's clock does not. So the clock is looked at twice in a grace period: after
 // a suspend, the context ends within half a grace period of running time. (Token and Remaining
-// notice at once.)
-func (o *Options) lookEvery() time.Duration { return max(o.GracePeriod/2, time.Millisecond) }
+// notice at once.) The tenures of a process look at the same moments: to wake it costs more than a look.
+func (o *Options) lookAt(now time.Duration) time.Duration {
+	every := max(o.GracePeriod/2, time.Millisecond)
+	return (now + every).Truncate(every / 16)
+}
 
 // after returns the schedule after e, without deciding what to do then.
 func (s schedule) after(now time.Duration, e event) schedule {

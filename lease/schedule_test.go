@@ -208,7 +208,7 @@ func TestNothingHappensBeforeItIsDue(t *testing.T) {
 			switch next.do {
 			case wait:
 				due := s.due(now)
-				for at := now; at < due; at += options.lookEvery() { // what looks in between would find
+				for at := now; at < due; at = options.lookAt(at) { // what looks in between would find
 					looked, idle := s.next(at, event{})
 					if idle.do != wait || looked.due(at) != due {
 						t.Fatalf("at %v: %v, and it was not due before %v", at, idle, due)

@@ -28,13 +28,12 @@ type Tenure struct {
 
 	usable context.Context // TokenContext
 	expire context.CancelCauseFunc
-	work   context.Context // Context
-	warn   context.CancelCauseFunc
 
 	mu       sync.Mutex
+	work     context.Context // Context; nil until the program asks for it: many tenures are short
+	warn     context.CancelCauseFunc
 	schedule schedule
 	timer    *time.Timer        // runs look; nil before the first wait
-	freed    bool               // the store is known to hold nothing of this tenure
 	sent     time.Duration      // when the latest request for the lease left, on the lease's clock
 	giveUp   context.CancelFunc // of the latest renewal; nil before the first
 
@@ -57,7 +56,6 @@ func (a *attempt) begin(ctx context.Context, token hlc.Token, sent time.Duration
 		sent:     sent,
 	}
 	t.usable, t.expire = context.WithCancelCause(context.Background())
-	t.work, t.warn = context.WithCancelCause(t.usable)
 	if a.store == "" {
 		t.confirmed = map[*transport.Client]<-chan struct{}{l.client: a.connection}
 	}
@@ -94,7 +92,15 @@ func (t *Tenure) String() string {
 
 // Context returns a context for the work that this tenure allows. It ends when the tenure
 // ends, or Options.GracePeriod before the deadline if renewals fail. context.Cause says why.
-func (t *Tenure) Context() context.Context { return t.work }
+func (t *Tenure) Context() context.Context {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.work == nil {
+		t.work, t.warn = context.WithCancelCause(t.usable)
+		t.endContextsLocked()
+	}
+	return t.work
+}
 
 // TokenContext returns a context for requests that carry the token. It ends when Token
 // begins to refuse, up to Options.GracePeriod after Context. context.Cause says why.
@@ -153,7 +159,7 @@ func (t *Tenure) withSignals(e event) event {
 
 // endContextsLocked makes the contexts follow the schedule.
 func (t *Tenure) endContextsLocked() {
-	if warned := t.schedule.warned; warned != nil && t.work.Err() == nil {
+	if warned := t.schedule.warned; warned != nil && t.work != nil && t.work.Err() == nil {
 		t.warn(operror.New("lease: tenure of", t.lease.name, warned))
 	}
 	if cause := t.schedule.cause; cause != nil && t.usable.Err() == nil {

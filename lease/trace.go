@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/tenurelock/tenure/hlc"
@@ -110,7 +111,9 @@ func (t *Tenure) reportAcquired(ctx context.Context) {
 	options := &t.lease.options
 	waited := t.acquired - t.began
 	t.lease.trace(in(ctx, options.Trace.Acquired), TraceInfo{Token: t.token, RoundTrip: t.acquired - t.sent, Lasted: waited}, true)
-	options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
+	if options.Logger.Enabled(ctx, slog.LevelInfo) { // else nothing is allocated for it
+		options.Logger.Info("the lease is acquired", "lease", t.lease.name, "holder", options.Holder, "token", t.token.String(), "waited", waited)
+	}
 }
 
 // reportEnded traces and logs the end of a tenure. It is called once.
@@ -119,7 +122,9 @@ func (t *Tenure) reportEnded() {
 	held := options.Clock() - t.acquired
 	_, cause := t.remaining()
 	t.lease.trace(options.Trace.Ended, TraceInfo{Token: t.token, Lasted: held, Err: cause}, true)
-	options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
+	if options.Logger.Enabled(context.Background(), slog.LevelInfo) { // else nothing is allocated for it
+		options.Logger.Info("the tenure has ended", "lease", t.lease.name, "token", t.token.String(), "held", held, "cause", cause)
+	}
 }
 
 // reportRenewal traces and logs the result of a renewal that left at sent, if that is of use.

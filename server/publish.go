@@ -24,9 +24,6 @@ func (c *connection) dispatch(packet []byte) (goOn bool) {
 		return false
 	}
 	c.handled = true
-	if c.isClosed() {
-		return true // no more requests are applied, and no answer would arrive; a DISCONNECT may follow
-	}
 	switch kind {
 	case packets.PUBLISH:
 		c.handlePublish()

@@ -5,10 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"net/http"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -34,26 +31,9 @@ const (
 	silentAfter = 5 * time.Second
 )
 
-// checkName refuses data of a member with another name, and notes the name of one that begins. etcd would take the
-// new name, and listen at its URL, where no other member looks for the data.
-func checkName(dir, name string) error {
-	path := filepath.Join(dir, "name")
-	known, err := os.ReadFile(path)
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return err
-	case len(known) == 0:
-		return os.WriteFile(path, []byte(name), 0o600)
-	case string(known) != name:
-		return fmt.Errorf("%s has the data of member %q, and this is member %q; give that name, or the directory of this member. "+
-			"To give a member another name, replace it (tenure-cluster replace)", dir, known, name)
-	}
-	return nil
-}
-
 // isNew reports whether a member has no data, and others to ask.
-func isNew(config *embed.Config, others []string) bool {
-	return len(others) > 0 && !wal.Exist(filepath.Join(config.Dir, "member", "wal"))
+func (m *Member) isNew() bool {
+	return len(m.others) > 0 && !wal.Exist(filepath.Join(m.config.Dir, "member", "wal"))
 }
 
 // others returns the URLs of the other members.
@@ -67,41 +47,36 @@ func (o *Options) others() (urls []string) {
 	return urls
 }
 
-// newcomer is a member without data that does not run yet. etcd counts a member without data like
+// awaitOthers makes a member without data answer others of its kind, and returns a function that waits until
+// another one has answered. etcd counts a member without data like
 // any other. If its disk was lost, it makes a majority with a member that has missed the latest
-// changes, and these are forgotten. So a newcomer first asks another member. One that is no
-// newcomer itself knows whether this one has run before; and without such a member there is no
+// changes, and these are forgotten. So this one first asks another member. One that has data
+// knows whether this one has run before; and without such a member there is no
 // majority anyway. etcd asks the others too, but goes on if they do not answer.
-type newcomer struct {
-	config *embed.Config
-	others []string
-	logger *slog.Logger // may be nil
-	client *http.Client
-}
-
-// startNewcomer also answers other newcomers, until etcd answers in its place.
-func startNewcomer(config *embed.Config, others []string, peers *peers, logger *slog.Logger) (*newcomer, error) {
-	carrier, err := transport.NewTransport(config.PeerTLSInfo, askTimeout)
+//
+// The function returns ErrLostData if a member says that this one has run before, and the cause of its context if that ends.
+func (m *Member) awaitOthers() (begin func(ctx context.Context) error, err error) {
+	carrier, err := transport.NewTransport(m.config.PeerTLSInfo, askTimeout)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("member: %w", err)
 	}
-	peers.answer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	m.peers.answer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set(waitingHeader, "1")
 		http.Error(w, "this member waits for another one", http.StatusServiceUnavailable)
 	}))
-	return &newcomer{config: config, others: others, logger: logger, client: &http.Client{Transport: carrier, Timeout: askTimeout}}, nil
+	return func(ctx context.Context) error {
+		defer carrier.CloseIdleConnections()
+		return m.askAll(ctx, &http.Client{Transport: carrier, Timeout: askTimeout})
+	}, nil
 }
 
-// mayBegin waits until another member has answered. It returns ErrLostData if one says that this
-// member has run before, and the cause of ctx if that ends.
-func (n *newcomer) mayBegin(ctx context.Context) error {
-	defer n.client.CloseIdleConnections()
+func (m *Member) askAll(ctx context.Context, client *http.Client) error {
 	patience := time.After(silentAfter)
 	for {
 		answered := 0
 		var failure error
-		for _, other := range n.others {
-			known, err := n.ask(ctx, other)
+		for _, other := range m.others {
+			known, err := m.ask(ctx, client, other)
 			switch {
 			case known:
 				return ErrLostData
@@ -116,9 +91,7 @@ func (n *newcomer) mayBegin(ctx context.Context) error {
 		}
 		select {
 		case <-patience:
-			if n.logger != nil {
-				n.logger.Warn("this member has no data yet, and begins when another member answers", "error", failure)
-			}
+			m.logger.Warn("this member has no data yet, and begins when another member answers", "error", failure)
 		default:
 		}
 		if !sleep.For(ctx, askPause) {
@@ -128,17 +101,17 @@ func (n *newcomer) mayBegin(ctx context.Context) error {
 }
 
 // ask asks another member whether this one has run before.
-func (n *newcomer) ask(ctx context.Context, other string) (known bool, err error) {
+func (m *Member) ask(ctx context.Context, client *http.Client, other string) (known bool, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, other+membersPath, nil)
 	if err != nil {
 		return false, err
 	}
-	response, err := n.client.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return false, err
 	}
 	defer response.Body.Close()
-	if response.Header.Get(waitingHeader) != "" && n.config.ClusterState != embed.ClusterStateFlagExisting {
+	if response.Header.Get(waitingHeader) != "" && m.config.ClusterState != embed.ClusterStateFlagExisting {
 		return false, nil
 	}
 	var members []struct{ PeerURLs, ClientURLs []string }
@@ -148,12 +121,10 @@ func (n *newcomer) ask(ctx context.Context, other string) (known bool, err error
 	if err := json.NewDecoder(http.MaxBytesReader(nil, response.Body, 1<<20)).Decode(&members); err != nil {
 		return false, fmt.Errorf("decode the members: %w", err)
 	}
-	own := n.config.AdvertisePeerUrls[0].String()
-	for _, m := range members {
+	own := m.config.AdvertisePeerUrls[0].String()
+	for _, listed := range members {
 		// A member publishes the URL for clients once it runs.
-		if slices.Contains(m.PeerURLs, own) && len(m.ClientURLs) > 0 {
-			return true, nil
-		}
+		known = known || slices.Contains(listed.PeerURLs, own) && len(listed.ClientURLs) > 0
 	}
-	return false, nil
+	return known, nil
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/tenurelock/tenure/internal/diskroom"
 )
 
-// startRoom is how much a member writes soon after its start, besides the segments of its log.
-const startRoom = 16 << 20
+// startSpace is how much a member writes soon after its start, besides the segments of its log.
+const startSpace = 16 << 20
 
-// checkRoom returns an error if the disk of a directory has no room for a member to start. etcd takes a
+// checkSpace returns an error if the disk of a directory has no room for a member to start. etcd takes a
 // segment of its log and the next one before it needs them, and where it cannot, it says that the log
 // cannot be repaired, or ends soon after.
-func checkRoom(dir string) error {
-	needed := int64(startRoom)
+func checkSpace(dir string) error {
+	needed := int64(startSpace)
 	for _, segment := range []string{"*.wal", "*.tmp"} {
 		if there, _ := filepath.Glob(filepath.Join(dir, "etcd", "member", "wal", segment)); len(there) == 0 {
 			needed += wal.SegmentSizeBytes

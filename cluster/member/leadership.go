@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tenurelock/tenure/cluster"
+	"github.com/tenurelock/tenure/internal/sleep"
 )
 
 // Leadership of etcd decides which process becomes the active store: see cluster.Options.Member. So
@@ -16,10 +17,9 @@ var _ cluster.Leadership = (*Member)(nil)
 
 // eligibility is whether the process of a member can serve.
 type eligibility struct {
-	mu      sync.Mutex
-	can     bool          // or it has not said yet
-	since   time.Time     // it cannot; the zero time for a witness
-	changed chan struct{} // has room for one
+	mu    sync.Mutex
+	can   bool      // or it has not said yet
+	since time.Time // it cannot; the zero time for a witness
 }
 
 const (
@@ -30,6 +30,8 @@ const (
 	// hand leadership to each other without end. A longer one would be a time without a store where the
 	// other gateway can serve again meanwhile.
 	yieldPause = time.Second
+	// lookPause is the longest pause until a member that leads notices that its process cannot serve.
+	lookPause = 100 * time.Millisecond
 )
 
 // SetEligible implements cluster.Leadership.
@@ -40,21 +42,13 @@ func (m *Member) SetEligible(can bool) {
 		m.eligibility.since = time.Now()
 	}
 	m.eligibility.can = can
-	select {
-	case m.eligibility.changed <- struct{}{}:
-	default:
-	}
 }
 
-// yieldsIn returns after how long this member should hand leadership on if nothing changes, and
-// false if it should not.
-func (m *Member) yieldsIn() (time.Duration, bool) {
+// yields reports whether this member should hand leadership on.
+func (m *Member) yields() bool {
 	m.eligibility.mu.Lock()
 	defer m.eligibility.mu.Unlock()
-	if m.eligibility.can {
-		return 0, false
-	}
-	return max(time.Until(m.eligibility.since.Add(grace)), 0), true
+	return !m.eligibility.can && time.Since(m.eligibility.since) >= grace
 }
 
 // Leads implements cluster.Leadership.
@@ -72,28 +66,21 @@ func (m *Member) Leads() (leads bool, changed <-chan struct{}) {
 // lead hands leadership on while the process of this member cannot serve, until ctx ends.
 func (m *Member) lead(ctx context.Context) {
 	own, former := uint64(m.etcd.Server.MemberID()), uint64(0)
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	var yielded time.Time // when that was done last
+	look := time.NewTicker(lookPause)
+	defer look.Stop()
 	for {
 		leads, changed := m.Leads()
 		if leader := m.etcd.Server.Lead(); leader != own && leader != 0 {
 			former = leader
 		}
-		if in, yields := m.yieldsIn(); leads && yields {
-			in = max(in, time.Until(yielded.Add(yieldPause)))
-			if in <= 0 && m.yield(ctx, former) {
-				yielded = time.Now()
-				continue
-			}
-			timer.Reset(max(in, m.election()))
+		if leads && m.yields() && m.yield(ctx, former) {
+			sleep.For(ctx, yieldPause)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-changed:
-		case <-m.eligibility.changed:
-		case <-timer.C:
+		case <-look.C:
 		}
 	}
 }

@@ -12,10 +12,11 @@ import (
 )
 
 // zapLogger returns a logger for etcd that writes to logger. etcd says at its level info what
-// its developers need, so that becomes debug. So does what a phase of the member explains. What etcd
-// repeats all the time is left out. flush, which may be nil, is called after the last line of the process.
-func zapLogger(logger *slog.Logger, flush func(), phase *phase) *zap.Logger {
-	core := logCore{logger, flush, phase}
+// its developers need, so that becomes debug. So does what is usual, and, while the member is quiet, all: etcd takes
+// sockets that it has closed for errors. What etcd repeats all the time is left out. flush, which may be nil, is called
+// after the last line of the process.
+func zapLogger(logger *slog.Logger, flush func(), quiet *atomic.Bool) *zap.Logger {
+	core := logCore{logger, flush, quiet}
 	return zap.New(zapcore.NewSamplerWithOptions(core, repetitionInterval, perInterval, 0))
 }
 
@@ -23,26 +24,7 @@ func zapLogger(logger *slog.Logger, flush func(), phase *phase) *zap.Logger {
 type logCore struct {
 	logger *slog.Logger
 	flush  func()
-	phase  *phase
-}
-
-// phase is how far a member is.
-type phase struct {
-	ready   atomic.Bool // it has found its cluster
-	closing atomic.Bool // Close was called
-}
-
-// explains reports whether a line of etcd v3.6.14 means nothing in this phase: etcd takes sockets
-// that it has closed for errors, and a member that joins a cluster has no data yet.
-func (p *phase) explains(message string) bool {
-	return p.closing.Load() || !p.ready.Load() && slices.Contains(beginning, message)
-}
-
-// beginning are what a member logs before it is ready: it joins a cluster that has data.
-var beginning = []string{
-	"Failed to detect schema version",
-	"failed to update storage version",
-	"failed to find remote peer in cluster",
+	quiet  *atomic.Bool
 }
 
 // While two of three members are lost, etcd logs several lines a second, for days if need be. Each message is
@@ -52,9 +34,12 @@ const (
 	repetitionInterval = 5 * time.Minute
 )
 
-// usual are warnings of etcd v3.6.14 about what this package has chosen, and of each planned stop of another
-// member: that it is gone has a line of its own, "peer became inactive".
+// usual are warnings of etcd v3.6.14 about what this package has chosen, of a member that joins a cluster with data,
+// and of each planned stop of another member: that it is gone has a line of its own, "peer became inactive".
 var usual = []string{
+	"Failed to detect schema version",
+	"failed to update storage version",
+	"failed to find remote peer in cluster",
 	"Running http and grpc server on single port. This is not recommended for production.",               // no HTTP but for peers
 	"simple token is not cryptographically signed",                                                       // no passwords
 	"scheme is http or unix while key and cert files are present; ignoring key and cert files",           // the socket in Dir
@@ -82,7 +67,7 @@ func (c logCore) Enabled(level zapcore.Level) bool {
 }
 
 func (c logCore) With(fields []zapcore.Field) zapcore.Core {
-	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields))), c.flush, c.phase}
+	return logCore{slog.New(c.logger.Handler().WithAttrs(attributes(fields))), c.flush, c.quiet}
 }
 
 func (c logCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -94,7 +79,7 @@ func (c logCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapc
 
 func (c logCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 	level, attrs := slogLevel(entry.Level), attributes(fields)
-	if c.phase.explains(entry.Message) || slices.Contains(usual, entry.Message) {
+	if c.quiet.Load() || slices.Contains(usual, entry.Message) {
 		level = slog.LevelDebug
 	}
 	ends := entry.Level > zapcore.ErrorLevel // etcd ends the process next

@@ -1,19 +1,23 @@
 package member
 
 import (
-	"bytes"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/tenurelock/tenure/internal/logbuffer"
 )
 
 // While a majority is lost, etcd repeats itself for as long as that lasts.
 func TestWhatEtcdRepeatsIsLoggedSometimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var written bytes.Buffer
-		logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), nil, new(phase))
+		var written logbuffer.Buffer
+		logger := zapLogger(written.Logger(), nil, new(atomic.Bool))
 		const hours = 3
 		for began := time.Now(); time.Since(began) < hours*time.Hour; time.Sleep(500 * time.Millisecond) {
 			logger.Warn("waiting for ReadIndex response took too long, retrying")
@@ -28,25 +32,16 @@ func TestWhatEtcdRepeatsIsLoggedSometimes(t *testing.T) {
 	})
 }
 
-func TestWhatAPhaseExplainsIsNotLogged(t *testing.T) {
-	var written bytes.Buffer
-	phase := new(phase)
-	logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), nil, phase)
-	logger.Error(beginning[0])
+func TestTheLogHasEtcdsWarningsAndNotWhatIsUsual(t *testing.T) {
+	var written logbuffer.Buffer
+	quiet := new(atomic.Bool)
+	logger := zapLogger(slog.New(slog.NewTextHandler(&written, nil)), nil, quiet).With(zap.String("member", "m0"))
 	logger.Info("etcd's own matters")
 	logger.Warn(usual[0])
-	if written.Len() > 0 {
-		t.Errorf("a member that joins logged %s", written.String())
-	}
-	phase.ready.Store(true)
-	logger.Error(beginning[0])
-	if !strings.Contains(written.String(), "level=ERROR msg=\"etcd: "+beginning[0]) {
-		t.Errorf("a member that has joined logged %q", written.String())
-	}
-	written.Reset()
-	phase.closing.Store(true)
+	logger.Error("a fault", zap.Int("times", 2))
+	quiet.Store(true)
 	logger.Error("use of closed network connection")
-	if written.Len() > 0 {
-		t.Errorf("a member that ends logged %s", written.String())
+	if got := written.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `level=ERROR msg="etcd: a fault" member=m0 times=2`) {
+		t.Errorf("the log has\n%s", got)
 	}
 }

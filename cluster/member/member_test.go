@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"github.com/tenurelock/tenure/cluster/internal/etcdtest"
 	"github.com/tenurelock/tenure/cluster/member"
 	"github.com/tenurelock/tenure/internal/await"
-	"github.com/tenurelock/tenure/internal/logbuffer"
 	"github.com/tenurelock/tenure/statestore"
 )
 
@@ -55,16 +53,6 @@ func start(t *testing.T, options member.Options) *member.Member {
 	return m
 }
 
-// eventually waits until what holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for began := time.Now(); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Since(began) > limit {
-			t.Fatalf("%s: not within %v", what, limit)
-		}
-	}
-}
-
 // startAll starts members at the same time: with fewer than the majority none is ready.
 func startAll(t *testing.T, options []member.Options) []*member.Member {
 	t.Helper()
@@ -90,7 +78,7 @@ func closeAll(members []*member.Member) {
 // records returns what a store beside m has, and adds one record.
 func records(t *testing.T, m *member.Member, add string) (ids []string) {
 	t.Helper()
-	candidate, err := cluster.Open(bounded(t), m.Configure(cluster.Options{TTL: 2 * time.Second}))
+	candidate, err := cluster.Open(bounded(t), m.Configure(cluster.Options{Standing: 4 * time.Second}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,10 +100,10 @@ func records(t *testing.T, m *member.Member, add string) (ids []string) {
 	return ids
 }
 
-func TestAStoreUsesTheMemberOfItsProcessOverASocketThatOthersCannotOpen(t *testing.T) {
+func TestMembersThatAreStartedAgainHaveTheirDataInADirectoryThatOthersCannotOpen(t *testing.T) {
 	options := three(t)
-	members := startAll(t, options[:])
-	for i, m := range members {
+	first := startAll(t, options[:])
+	for i, m := range first {
 		if ids := records(t, m, fmt.Sprint(i)); len(ids) != i {
 			t.Errorf("the store beside member %d has the records %q", i, ids)
 		}
@@ -124,29 +112,20 @@ func TestAStoreUsesTheMemberOfItsProcessOverASocketThatOthersCannotOpen(t *testi
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the directory of the socket has the mode %v, %v", info.Mode(), err)
 	}
-}
-
-func TestMembersThatAreStartedAgainHaveTheirData(t *testing.T) {
-	options := three(t)
-	first := startAll(t, options[:])
-	records(t, first[0], "a")
 	closeAll(first)
-	for _, m := range first {
+	for i, m := range first {
 		await.Receive(m.Done())
 		if m.Err() != nil {
 			t.Errorf("a member that was closed has the error %v", m.Err())
 		}
+		options[i].Cluster = strings.ReplaceAll(options[i].Cluster, ",", " , ") // may be written otherwise
 	}
-	for i := range options {
-		options[i].Cluster = strings.Join(strings.Split(options[i].Cluster, ","), " , ") // may be written otherwise
-	}
-	second := startAll(t, options[:])
-	if ids := records(t, second[1], "b"); fmt.Sprint(ids) != "[a]" {
+	if ids := records(t, startAll(t, options[:])[1], "b"); fmt.Sprint(ids) != "[0 1 2]" {
 		t.Errorf("the records are %q", ids)
 	}
 }
 
-func TestAMemberWhoseMachineIsLostIsReplaced(t *testing.T) {
+func TestAMemberWhoseMachineIsLostIsReplacedAndOneThatIsTakenOutEnds(t *testing.T) {
 	options := three(t)
 	members := startAll(t, options[:])
 	records(t, members[0], "a")
@@ -181,28 +160,19 @@ func TestAMemberWhoseMachineIsLostIsReplaced(t *testing.T) {
 	if ids := records(t, members[2], "b"); fmt.Sprint(ids) != "[a]" {
 		t.Errorf("the records are %q", ids)
 	}
-	// Now the cluster bears the loss of another one.
-	members[1].Close()
-	if ids := records(t, members[2], "c"); len(ids) != 2 {
-		t.Errorf("the records are %q", ids)
-	}
-}
 
-func TestAMemberThatIsTakenOutOfItsClusterEnds(t *testing.T) {
-	options := three(t)
-	members := startAll(t, options[:])
-	if _, err := member.Replace(bounded(t), options[0].Dir, "m2", freeURL(t), false); !errors.Is(err, member.ErrAlive) {
+	if _, err := member.Replace(bounded(t), options[0].Dir, "m1", freeURL(t), false); !errors.Is(err, member.ErrAlive) {
 		t.Fatalf("a member that is alive: %v", err)
 	}
-	if _, err := member.Replace(bounded(t), options[0].Dir, "m2", freeURL(t), true); err != nil {
+	if _, err := member.Replace(bounded(t), options[0].Dir, "m1", freeURL(t), true); err != nil {
 		t.Fatal(err)
 	}
-	await.Receive(members[2].Done())
-	if !errors.Is(members[2].Err(), member.ErrRemoved) {
-		t.Errorf("it ended with %v", members[2].Err())
+	await.Receive(members[1].Done())
+	if !errors.Is(members[1].Err(), member.ErrRemoved) {
+		t.Errorf("a member that was taken out ended with %v", members[1].Err())
 	}
-	members[2].Close()
-	again, err := member.Start(options[2]) // as a supervisor does, with the data that it has
+	members[1].Close()
+	again, err := member.Start(options[1]) // as a supervisor does, with the data that it has
 	if err == nil {
 		await.Receive(again.Done())
 		err = again.Err()
@@ -213,35 +183,41 @@ func TestAMemberThatIsTakenOutOfItsClusterEnds(t *testing.T) {
 	}
 }
 
-func TestReplaceSaysThatNoMemberRunsInTheDirectory(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if _, err := member.Replace(ctx, etcdtest.Dir(t, t.Cleanup), "m2", "http://127.0.0.1:1", false); err == nil || !strings.Contains(err.Error(), "client.sock") {
-		t.Errorf("Replace: %v", err)
-	}
-}
-
 func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	const peers = "a=https://127.0.0.1:1,b=https://host-b:1"
-	files := member.TLS{CA: "ca.pem", Certificate: "a.pem", Key: "a.key"}
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	ours, strangers := etcdtest.NewAuthority(t), etcdtest.NewAuthority(t)
+	ours.Issue(t, "a")
+	ours.Issue(t, "elsewhere", net.IPv4(192, 0, 2, 1))
+	files := ours.TLS("a")
 	for says, change := range map[string]func(*member.Options){
 		"are required":               func(o *member.Options) { o.Name = "" },
 		"Options.Name \"x\" is none": func(o *member.Options) { o.Name = "x" },
 		"name=https://host:2380":     func(o *member.Options) { o.Cluster = "https://host" },
 		"the form https://host:238":  func(o *member.Options) { o.Cluster = "a=host" },
-		"twice":                      func(o *member.Options) { o.Cluster = peers + ",a=https://x:1" },
-		"mixes http and https":       func(o *member.Options) { o.Cluster = peers + ",c=http://127.0.0.1:2" },
 		"everything on the network":  func(o *member.Options) { o.Cluster = "a=http://127.0.0.1:1,b=http://host-b:1" },
 		"needs certificates":         func(o *member.Options) { o.PeerTLS = member.TLS{} },
 		"certificates are given":     func(o *member.Options) { o.Cluster = "a=http://127.0.0.1:1" },
-		"Options.PeerTLS.Key is mi":  func(o *member.Options) { o.PeerTLS.Key = "" },
-		"Options.PeerTLS.CA: open ":  func(*member.Options) {},
+		"Options.PeerTLS must all":   func(o *member.Options) { o.PeerTLS.Key = "" },
+		"Options.PeerTLS.CA: open ":  func(o *member.Options) { o.PeerTLS.CA = "missing" },
+		"key does not match":         func(o *member.Options) { o.PeerTLS.Key = ours.File("ca.key") },
+		"the authority of the memb":  func(o *member.Options) { o.PeerTLS.CA = strangers.File("ca.pem") },
+		"it needs 127.0.0.1 as a su": func(o *member.Options) { o.PeerTLS = ours.TLS("elsewhere") },
 		"would serve the network":    func(o *member.Options) { o.ClientURL = "http://0.0.0.0:2379" },
-		"Options.ClientTLS: https":   func(o *member.Options) { o.ClientURL = "https://127.0.0.1:2379" },
-		"Options.ClientURL":          func(o *member.Options) { o.ClientURL = "localhost" },
-		"Options.Dir":                func(o *member.Options) { o.Dir = "/tmp/" + strings.Repeat("long", 30) },
+		"Options.PeerTLS: https:": func(o *member.Options) {
+			o.Cluster, o.PeerTLS, o.ClientURL = "a=http://127.0.0.1:1", member.TLS{}, "https://127.0.0.1:2379"
+		},
+		"Options.ClientURL": func(o *member.Options) { o.ClientURL = "localhost" },
+		"Options.Dir":       func(o *member.Options) { o.Dir = "/tmp/" + strings.Repeat("long", 30) },
 		"Options.Election": func(o *member.Options) {
 			o.Cluster, o.PeerTLS, o.Election = "a=http://127.0.0.1:1", member.TLS{}, 200*time.Millisecond
+		},
+		"is this member running already": func(o *member.Options) {
+			o.Cluster, o.PeerTLS = "a=http://"+taken.Addr().String(), member.TLS{}
 		},
 	} {
 		options := member.Options{Name: "a", Cluster: peers, Dir: etcdtest.Dir(t, t.Cleanup), PeerTLS: files}
@@ -253,27 +229,6 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("Start: %v; want an error with %q", err, says)
 		}
-	}
-}
-
-func TestEtcdIsQuietAndItsWarningsReachTheLogger(t *testing.T) {
-	options := three(t)
-	var log, debug logbuffer.Buffer
-	options[0].Logger = log.Logger()
-	options[1].Logger = slog.New(slog.NewTextHandler(&debug, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	members := startAll(t, options[:])
-	members[2].Close()
-	eventually(t, "a warning is logged", func() bool { return strings.Contains(log.String(), "level=WARN") })
-	for line := range strings.Lines(log.String()) {
-		if !strings.Contains(line, `msg="etcd: `) || strings.Contains(line, "level=INFO") {
-			t.Errorf("a line of etcd's log: %s", line)
-		}
-	}
-	if !strings.Contains(log.String(), "level=WARN") {
-		t.Error("the loss of a member was not logged")
-	}
-	if !strings.Contains(debug.String(), "local-member-id=") {
-		t.Error("the debug log has no attributes")
 	}
 }
 
@@ -316,70 +271,4 @@ func TestAMemberThatLostItsDiskTakesNoPartBeforeItIsReplaced(t *testing.T) {
 	if ids := records(t, whole, "later"); len(ids) != 1 {
 		t.Errorf("the others have the records %q", ids)
 	}
-}
-
-// A process that ended a moment ago may have left its address in use.
-func TestAMemberWaitsForAnAddressThatIsInUse(t *testing.T) {
-	options := three(t)
-	members := startAll(t, options[:])
-	records(t, members[0], "a")
-	members[2].Close()
-	address := strings.TrimPrefix(strings.Split(strings.Split(options[2].Cluster, ",")[2], "=")[1], "http://")
-	for _, newcomer := range []bool{false, true} {
-		if newcomer {
-			fresh, err := member.Replace(bounded(t), options[0].Dir, "m2", "http://"+address, true)
-			if err != nil {
-				t.Fatal(err)
-			}
-			options[2].Cluster, options[2].Join, options[2].Dir = fresh, true, etcdtest.Dir(t, t.Cleanup)
-		}
-		taken, err := net.Listen("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var log logbuffer.Buffer
-		options[2].Logger = log.Logger()
-		m := start(t, options[2])
-		eventually(t, "the member finds its address in use", func() bool { return strings.Contains(log.String(), "is this member running already?") })
-		_ = taken.Close()
-		await.Receive(m.Ready())
-		if ids := records(t, m, "a"); fmt.Sprint(ids) != "[a]" {
-			t.Errorf("newcomer %t: the records are %q", newcomer, ids)
-		}
-		m.Close()
-	}
-}
-
-func TestAMemberThatWaitsForItsAddressCanBeClosed(t *testing.T) {
-	options := three(t)
-	taken, err := net.Listen("tcp", strings.TrimPrefix(strings.Split(strings.Split(options[0].Cluster, ",")[0], "=")[1], "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
-	m := start(t, options[0])
-	await.Done(m.Close)
-	if err := m.Err(); err != nil {
-		t.Errorf("a member that was closed has the error %v", err)
-	}
-}
-
-func TestDataOfAMemberWithAnotherNameIsRefused(t *testing.T) {
-	options := three(t)
-	for i := range 2 {
-		start(t, options[i])
-	}
-	start(t, options[2]).Close()
-	renamed := options[2]
-	renamed.Name = options[1].Name
-	m, err := member.Start(renamed)
-	if err == nil {
-		m.Close()
-	}
-	for _, name := range []string{options[1].Name, options[2].Name} {
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("member %q", name)) {
-			t.Fatalf("the error %v does not name %q", err, name)
-		}
-	}
-	start(t, options[2])
 }

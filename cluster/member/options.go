@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
@@ -38,11 +39,9 @@ type Options struct {
 	// have certificates.
 	PeerTLS TLS
 	// ClientURL is where this member also serves other processes, such as etcdctl or stores on
-	// other machines. It is https://…, or http:// on a loopback address, which all users of
-	// the machine can open. Default: none; the own process uses a socket in Dir.
+	// other machines. It is https://…, with the files of PeerTLS, and clients need a certificate of its CA; or http:// on
+	// a loopback address, which all users of the machine can open. Default: none; the own process uses a socket in Dir.
 	ClientURL string
-	// ClientTLS is for ClientURL with https. With it, clients need a certificate of its CA.
-	ClientTLS TLS
 	// MaxDatabase is how large the database may become before the store beside this member refuses
 	// what needs more room, in bytes; see cluster.Options.MaxDatabase. Default 1 GiB.
 	MaxDatabase int64
@@ -50,10 +49,6 @@ type Options struct {
 	// all members, and no store can become the active one. So it is at least twice MaxDatabase, which
 	// leaves room for what is free in the file. Default 8 GiB, or twice MaxDatabase if that is more.
 	Quota int64
-	// MaxRequestBytes is how large a transaction may be; see cluster.Options.MaxTransactionBytes.
-	// All members need the same. Default 1.5 MiB, which has room for the packets of a server with
-	// its default of 1 MiB.
-	MaxRequestBytes int
 	// Heartbeat is how often the leader shows the other members that it is there, and
 	// Election how long they wait for it before they elect another, up to twice as long; whole
 	// milliseconds, at least five times Heartbeat. All members need the same. Election must be a
@@ -85,8 +80,8 @@ const (
 	minDatabase     = 64 << 20 // what is being written and not compacted yet may take half of it
 	defaultQuota    = 8 << 30
 	maxOperations   = 4096
-	defaultRequest  = 3 << 19
-	maxSocketName   = 100 // bytes; the least that systems allow is 104
+	maxRequestBytes = 3 << 19 // has room for the packets of a server with its default of 1 MiB
+	maxSocketName   = 100     // bytes; the least that systems allow is 104
 	clientSocket    = "client.sock"
 	compactionAfter = "5m"
 )
@@ -102,8 +97,8 @@ func refuseFor(field string, cause error) error {
 	return &OptionError{Package: "member", Field: field, Err: cause}
 }
 
-// config returns etcd's configuration. The logs depend on phase, the phase of the member.
-func (o *Options) config(phase *phase) (*embed.Config, error) {
+// config returns etcd's configuration. While quiet is set it logs nothing.
+func (o *Options) config(quiet *atomic.Bool) (*embed.Config, error) {
 	if o.Name == "" || o.Cluster == "" || o.Dir == "" {
 		return nil, refuse("Cluster", nil, "and Name and Dir are required")
 	}
@@ -128,7 +123,7 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	c.AdvertisePeerUrls, c.ListenPeerUrls = []url.URL{own}, nil // see peers
 	// The advertised URL is informative; etcd demands one.
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{socket}, []url.URL{own}
-	if c.PeerTLSInfo, err = o.PeerTLS.info("PeerTLS", own); err != nil {
+	if c.PeerTLSInfo, err = o.PeerTLS.info(own); err != nil {
 		return nil, err
 	}
 	if o.ClientURL != "" {
@@ -141,15 +136,11 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 		}
 		c.ListenClientUrls = append(c.ListenClientUrls, listener(client))
 		c.AdvertiseClientUrls = []url.URL{client}
-		if c.ClientTLSInfo, err = o.ClientTLS.info("ClientTLS", client); err != nil {
-			return nil, err
+		if client.Scheme == "https" {
+			if c.ClientTLSInfo, err = o.PeerTLS.info(client); err != nil {
+				return nil, err
+			}
 		}
-		if err := o.ClientTLS.check("ClientTLS", client.Hostname()); err != nil {
-			return nil, err
-		}
-	}
-	if err := o.PeerTLS.check("PeerTLS", own.Hostname()); err != nil {
-		return nil, err
 	}
 	heartbeat, election := cmp.Or(o.Heartbeat, DefaultHeartbeat), cmp.Or(o.Election, DefaultElection)
 	if heartbeat < time.Millisecond || election < 5*heartbeat || election > 50*time.Second {
@@ -162,8 +153,8 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 		return nil, refuse("MaxDatabase", o.MaxDatabase,
 			fmt.Sprintf("must be at least %d, and at most half of etcd's own quota of %d", minDatabase, c.QuotaBackendBytes))
 	}
-	c.BootstrapDefragThresholdMegabytes = bootstrapFree >> 20
-	c.MaxTxnOps, c.MaxRequestBytes = maxOperations, uint(cmp.Or(o.MaxRequestBytes, defaultRequest))
+	c.BootstrapDefragThresholdMegabytes = 256 // free in the file: a member that starts then writes it anew
+	c.MaxTxnOps, c.MaxRequestBytes = maxOperations, maxRequestBytes
 	// etcd keeps that many requests in memory and on disk for members that lag behind. Its own
 	// numbers (10,000 and 5,000) are for small requests; these are batches.
 	c.SnapshotCount, c.SnapshotCatchUpEntries = 500, 500
@@ -171,11 +162,7 @@ func (o *Options) config(phase *phase) (*embed.Config, error) {
 	c.AutoCompactionMode, c.AutoCompactionRetention = embed.CompactorModePeriodic, compactionAfter
 	c.EnableGRPCGateway = false
 	c.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration // only etcd's flags set it
-	logger := o.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
-	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, o.Flush, phase))
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(o.Logger, o.Flush, quiet))
 	return c, nil
 }
 
@@ -195,7 +182,6 @@ func (o *Options) socket() (url.URL, error) {
 // peers returns the URL of each member.
 func (o *Options) peers() (map[string]url.URL, error) {
 	peers := make(map[string]url.URL)
-	scheme := ""
 	for part := range strings.SplitSeq(o.Cluster, ",") {
 		name, address, ok := strings.Cut(strings.TrimSpace(part), "=")
 		if !ok || name == "" {
@@ -208,13 +194,7 @@ func (o *Options) peers() (map[string]url.URL, error) {
 		if u.Scheme == "http" && !isLoopback(u) {
 			return nil, refuse("Cluster", address, "lets everything on the network change the data; write https and give certificates")
 		}
-		if _, twice := peers[name]; twice {
-			return nil, refuse("Cluster", nil, fmt.Sprintf("has the name %q twice", name))
-		}
-		if scheme != "" && scheme != u.Scheme {
-			return nil, refuse("Cluster", o.Cluster, "mixes http and https; write one of them for all members")
-		}
-		peers[name], scheme = u, u.Scheme
+		peers[name] = u
 	}
 	return peers, nil
 }
@@ -241,66 +221,54 @@ func listener(u url.URL) url.URL {
 	return u
 }
 
-// info returns etcd's settings for the connections to u, a URL of the option urls. name is the
-// option that t is.
-func (t TLS) info(field string, u url.URL) (transport.TLSInfo, error) {
+// info returns etcd's settings for the connections to u, a URL of this member.
+func (t TLS) info(u url.URL) (transport.TLSInfo, error) {
 	switch {
 	case t == TLS{} && u.Scheme != "https":
 		return transport.TLSInfo{}, nil
 	case t == TLS{}:
-		return transport.TLSInfo{}, refuseFor(field, fmt.Errorf("%s needs certificates", u.String()))
+		return transport.TLSInfo{}, refuseFor("PeerTLS", fmt.Errorf("%s needs certificates", u.String()))
 	case u.Scheme != "https":
-		return transport.TLSInfo{}, refuseFor(field, fmt.Errorf("certificates are given, and %s does not encrypt: write https", u.String()))
+		return transport.TLSInfo{}, refuseFor("PeerTLS", fmt.Errorf("certificates are given, and %s does not encrypt: write https", u.String()))
 	}
-	for _, file := range []struct{ option, name string }{{"CA", t.CA}, {"Certificate", t.Certificate}, {"Key", t.Key}} {
-		if file.name == "" {
-			return transport.TLSInfo{}, refuse(field+"."+file.option, nil, "is missing; each member needs all three files")
-		}
+	if t.CA == "" || t.Certificate == "" || t.Key == "" {
+		return transport.TLSInfo{}, refuse("PeerTLS", nil, "must all be given: the authority, the certificate and its key")
 	}
 	var policy tls.Config
 	mqtt.RestrictTLS(&policy)
 	return transport.TLSInfo{
 		TrustedCAFile: t.CA, CertFile: t.Certificate, KeyFile: t.Key, ClientCertAuth: true,
 		MinVersion: policy.MinVersion, CipherSuites: policy.CipherSuites,
-	}, nil
+	}, t.check(u.Hostname())
 }
 
 // check reads the files, which etcd reads for each connection, and refuses a certificate that the
 // other end would refuse: etcd would only repeat that it cannot connect. Whether the certificate
 // is valid now is left to the other end, because the clock of a machine that starts may be wrong.
-func (t TLS) check(field, host string) error {
-	if t == (TLS{}) {
-		return nil
-	}
+func (t TLS) check(host string) error {
 	pool, err := mqtt.ReadCertPool(t.CA)
 	if err != nil {
-		return refuseFor(field+".CA", err)
+		return refuseFor("PeerTLS.CA", err)
 	}
 	pair, err := tls.LoadX509KeyPair(t.Certificate, t.Key)
 	if err != nil {
-		return refuseFor(field+".Certificate", err)
-	}
-	var chain []*x509.Certificate
-	for _, der := range pair.Certificate {
-		certificate, err := x509.ParseCertificate(der)
-		if err != nil {
-			return refuseFor(field+".Certificate", err)
-		}
-		chain = append(chain, certificate)
+		return refuseFor("PeerTLS.Certificate", err)
 	}
 	intermediates := x509.NewCertPool()
-	for _, certificate := range chain[1:] {
-		intermediates.AddCert(certificate)
-	}
-	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		_, err := chain[0].Verify(x509.VerifyOptions{Roots: pool, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{use}})
-		var invalid x509.CertificateInvalidError
-		if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
-			return refuseFor(field+".Certificate", fmt.Errorf("%s: %w; the authority of the members must issue it, for servers and for clients", t.Certificate, err))
+	for _, der := range pair.Certificate[1:] {
+		if certificate, err := x509.ParseCertificate(der); err == nil { // else the chain has a gap
+			intermediates.AddCert(certificate)
 		}
 	}
-	if err := chain[0].VerifyHostname(host); err != nil {
-		return refuseFor(field+".Certificate", fmt.Errorf(
+	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		_, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: pool, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{use}})
+		var invalid x509.CertificateInvalidError
+		if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
+			return refuseFor("PeerTLS.Certificate", fmt.Errorf("%s: %w; the authority of the members must issue it, for servers and for clients", t.Certificate, err))
+		}
+	}
+	if err := pair.Leaf.VerifyHostname(host); err != nil {
+		return refuseFor("PeerTLS.Certificate", fmt.Errorf(
 			"%s: %w; it needs %s as a subject alternative name, because the URL of this member has that", t.Certificate, err, host))
 	}
 	return nil

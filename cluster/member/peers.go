@@ -1,7 +1,6 @@
 package member
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -55,10 +54,9 @@ type peers struct {
 // listenPeers listens at own. Connections wait until answer is called.
 func listenPeers(own url.URL, info transport.TLSInfo, logger *slog.Logger) (p *peers, err error) {
 	p = &peers{
-		limit: unauthenticated.New(maxHandshakes, maxHandshakesPerAddress, descriptors.MaxSockets()),
-		refused: loglimit.NewLines(cmp.Or(logger, slog.New(slog.DiscardHandler)), slog.LevelWarn,
-			"closed a connection at the port of the members"),
-		proved: make(chan net.Conn),
+		limit:   unauthenticated.New(maxHandshakes, maxHandshakesPerAddress, descriptors.MaxSockets()),
+		refused: loglimit.NewLines(logger, slog.LevelWarn, "closed a connection at the port of the members"),
+		proved:  make(chan net.Conn),
 	}
 	p.server = &http.Server{
 		Handler:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*p.handler.Load()).ServeHTTP(w, r) }),
@@ -99,7 +97,7 @@ func (p *peers) end() {
 
 // handshake begins the handshake of a connection that was accepted now, in a goroutine of its own.
 func (p *peers) handshake(socket net.Conn) {
-	place, oldest, err := p.limit.Add(unauthenticated.SourceOf(socket.RemoteAddr()), func() { _ = socket.Close() })
+	pending, oldest, err := p.limit.Add(unauthenticated.SourceOf(socket.RemoteAddr()), func() { _ = socket.Close() })
 	if oldest != nil {
 		oldest.Drop()
 	}
@@ -108,11 +106,11 @@ func (p *peers) handshake(socket net.Conn) {
 		return
 	}
 	p.tasks.Go(func() {
-		ctx, cancel := context.WithCancel(place.Context())
+		ctx, cancel := context.WithCancel(pending.Context())
 		defer cancel()
 		defer context.AfterFunc(p.life, cancel)()
-		conn, err := p.prove(ctx, socket, place)
-		if !place.Done() {
+		conn, err := p.prove(ctx, socket, pending)
+		if !pending.Done() {
 			err = unauthenticated.ErrTooMany // it was dropped for a newer one
 		}
 		if err == nil {
@@ -129,14 +127,14 @@ func (p *peers) handshake(socket net.Conn) {
 }
 
 // prove returns a connection whose other end has shown that it is a member. ctx bounds that.
-func (p *peers) prove(ctx context.Context, socket net.Conn, place *unauthenticated.Connection) (net.Conn, error) {
+func (p *peers) prove(ctx context.Context, socket net.Conn, pending *unauthenticated.Connection) (net.Conn, error) {
 	if p.tls == nil {
 		return socket, nil
 	}
 	defer context.AfterFunc(ctx, func() { _ = socket.Close() })() // ends the handshake
 	below := &unauthenticated.Socket{Conn: socket}
 	conn := tls.Server(below, p.tls)
-	if err := below.Handshake(conn, place); err != nil {
+	if err := below.Handshake(conn, pending); err != nil {
 		return nil, err
 	}
 	return conn, comesFrom(ctx, socket.RemoteAddr(), conn.ConnectionState().PeerCertificates[0])

@@ -27,66 +27,53 @@ import (
 //
 // It returns the value of Options.Cluster with which the new member starts, with Options.Join.
 func Replace(ctx context.Context, dir, name, peerURL string, evenAlive bool) (cluster string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("member: replace %q: %w", name, err)
+		}
+	}()
 	if _, err := checkURL(peerURL); err != nil {
-		return "", fmt.Errorf("member: replace %q: %w", name, err)
+		return "", err
 	}
 	socket, err := (&Options{Dir: dir}).socket()
 	if err != nil {
-		return "", fmt.Errorf("member: replace %q: %w", name, err)
+		return "", err
 	}
 	if _, err := os.Stat(socket.Path); err != nil {
-		return "", fmt.Errorf("member: replace %q: no member with its data in %s runs on this machine: %w", name, dir, err)
+		return "", fmt.Errorf("no member with its data in %s runs on this machine: %w", dir, err)
 	}
 	client, err := clientv3.New(clientv3.Config{Endpoints: []string{socket.String()}, Logger: zap.NewNop(), Context: ctx})
 	if err != nil {
-		return "", fmt.Errorf("member: replace %q: %w", name, err)
+		return "", err
 	}
 	defer client.Close()
-	if !evenAlive {
-		if err := refuseAlive(ctx, client, name); err != nil {
-			return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
-		}
-	}
 	for {
 		// A change that was under way when the leader was taken out gets no answer.
 		attempt, cancel := context.WithTimeout(ctx, 5*time.Second)
-		cluster, err = replace(attempt, client, name, peerURL)
+		cluster, err = replace(attempt, client, name, peerURL, evenAlive)
 		cancel()
-		if err == nil {
-			return cluster, nil
-		}
-		if errors.Is(err, errItself) || errors.Is(err, errMistaken) || !sleep.For(ctx, time.Second) {
-			return "", fmt.Errorf("member: replace %q at %s: %w", name, socket.Path, err)
+		refused := errors.Is(err, ErrAlive) || errors.Is(err, errItself) || errors.Is(err, errMistaken)
+		if err == nil || refused || !sleep.For(ctx, time.Second) {
+			return cluster, err
 		}
 	}
 }
 
 // ErrAlive is the error of Replace for a member that is alive.
-var ErrAlive = errors.New("the member is alive: its address accepts connections")
+var ErrAlive = errors.New("the member is alive: its address accepts connections; stop it, or replace it all the same (--yes)")
 
-// refuseAlive returns ErrAlive if a member of this name accepts connections, unless it is the one that is asked.
-func refuseAlive(ctx context.Context, client *clientv3.Client, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	listed, err := client.MemberList(ctx)
-	if err != nil {
-		return err
-	}
+// isAlive reports whether a member accepts connections.
+func isAlive(ctx context.Context, m *etcdserverpb.Member) bool {
 	dialer := net.Dialer{Timeout: askTimeout}
-	for _, m := range listed.Members {
-		if m.Name != name || m.ID == listed.Header.MemberId {
-			continue
-		}
-		for _, address := range m.PeerURLs {
-			if u, err := checkURL(address); err == nil {
-				if conn, err := dialer.DialContext(ctx, "tcp", u.Host); err == nil {
-					_ = conn.Close()
-					return ErrAlive
-				}
+	for _, address := range m.PeerURLs {
+		if u, err := checkURL(address); err == nil {
+			if conn, err := dialer.DialContext(ctx, "tcp", u.Host); err == nil {
+				_ = conn.Close()
+				return true
 			}
 		}
 	}
-	return nil
+	return false
 }
 
 var (
@@ -94,35 +81,29 @@ var (
 	errMistaken = errors.New("nothing was changed")
 )
 
-// lost returns the members to take out for a new one: those with its name, and one that was
-// announced and has never started. The error matches errMistaken if the new one cannot replace any.
+// lost returns the members to take out for a new one: those with its name, and those that were
+// announced and have never started. The error matches errMistaken if the new one cannot replace any.
 func lost(members []*etcdserverpb.Member, name, peerURL string) (old []*etcdserverpb.Member, err error) {
-	var names []string
-	var unstarted []*etcdserverpb.Member
+	var others []string
 	for _, m := range members {
 		switch {
-		case m.Name == name || m.Name == "" && slices.Contains(m.PeerURLs, peerURL):
+		case m.Name == name || m.Name == "":
 			old = append(old, m)
-		case m.Name == "":
-			unstarted = append(unstarted, m)
 		case slices.Contains(m.PeerURLs, peerURL):
 			return nil, fmt.Errorf("%w: member %q has %s; give the URL of the new member", errMistaken, m.Name, peerURL)
 		default:
-			names = append(names, fmt.Sprintf("%q", m.Name))
+			others = append(others, fmt.Sprintf("%q", m.Name))
 		}
-	}
-	if len(old) == 0 && len(unstarted) == 1 {
-		old = unstarted // it was announced with another URL
 	}
 	// A cluster has an odd number of members. Where none is missing, a new one would be one more:
 	// the majority would be larger, and the loss of one member could stop the store.
 	if len(old) == 0 && len(members)%2 == 1 {
-		return nil, fmt.Errorf("%w: no member has that name; the members are %s", errMistaken, strings.Join(names, ", "))
+		return nil, fmt.Errorf("%w: no member has that name; the members are %s", errMistaken, strings.Join(others, ", "))
 	}
 	return old, nil
 }
 
-func replace(ctx context.Context, client *clientv3.Client, name, peerURL string) (cluster string, err error) {
+func replace(ctx context.Context, client *clientv3.Client, name, peerURL string, evenAlive bool) (cluster string, err error) {
 	listed, err := client.MemberList(ctx)
 	if err != nil {
 		return "", err
@@ -134,6 +115,9 @@ func replace(ctx context.Context, client *clientv3.Client, name, peerURL string)
 	for _, m := range old {
 		if m.ID == listed.Header.MemberId {
 			return "", errItself
+		}
+		if m.Name == name && !evenAlive && isAlive(ctx, m) {
+			return "", ErrAlive
 		}
 		if _, err := client.MemberRemove(ctx, m.ID); err != nil {
 			return "", fmt.Errorf("take the old one out: %w", err)

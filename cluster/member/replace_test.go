@@ -1,37 +1,12 @@
 package member
 
 import (
-	"context"
 	"errors"
-	"net"
-	"os"
 	"strings"
-	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
-
-func TestAMemberEndsWhoseAddressStaysInUse(t *testing.T) {
-	inUse := &net.OpError{Op: "listen", Net: "tcp", Err: os.NewSyscallError("bind", syscall.EADDRINUSE)}
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		err := new(Member).whileInUse(t.Context(), func() error { return inUse })
-		if !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "stop the program") {
-			t.Errorf("the error is %v", err)
-		}
-		if waited := time.Since(began); waited < addressPatience || waited > addressPatience+2*addressPause {
-			t.Errorf("it waited %v, want %v", waited, addressPatience)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := new(Member).whileInUse(ctx, func() error { return inUse }); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("the error after the end of the context is %v", err)
-		}
-	})
-}
 
 // A mistaken name or URL must not add a member, or take one out.
 func TestReplaceFindsTheMemberThatIsLost(t *testing.T) {

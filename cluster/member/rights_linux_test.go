@@ -33,24 +33,16 @@ func asAnother(t *testing.T, do func()) {
 }
 
 func TestAMemberWithoutRightsToItsDirectorySaysWhatToDo(t *testing.T) {
-	for name, below := range map[string]string{"it cannot make the directory": "new", "it may not write to the directory": ""} {
-		t.Run(name, func(t *testing.T) {
-			dir := etcdtest.Dir(t, t.Cleanup)
-			if err := os.Chmod(dir, 0o555); err != nil {
-				t.Fatal(err)
-			}
-			url := freeURL(t)
-			var m *member.Member
-			var err error
-			asAnother(t, func() {
-				m, err = member.Start(member.Options{Name: "a", Dir: filepath.Join(dir, below), Cluster: "a=" + url})
-			})
-			if err == nil {
-				m.Close()
-			}
-			if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "run it as the user that owns it") {
-				t.Errorf("the error is %v", err)
-			}
-		})
+	dir := etcdtest.Dir(t, t.Cleanup)
+	if err := os.Chmod(dir, 0o555); err != nil {
+		t.Fatal(err)
+	}
+	for _, below := range []string{"new", ""} { // it cannot make the directory, or not write to it
+		options := member.Options{Name: "a", Dir: filepath.Join(dir, below), Cluster: "a=" + freeURL(t)}
+		var err error
+		asAnother(t, func() { _, err = member.Start(options) })
+		if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "run it as the user that owns it") {
+			t.Errorf("in %q: the error is %v", options.Dir, err)
+		}
 	}
 }

@@ -4,10 +4,12 @@ package takeover_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -45,18 +47,13 @@ type measured struct {
 	stores         string
 	instant        bool
 	writer, client *transport.Client
-	leader         *crashtest.Child // on the machine of the active store; nil: the client leads
-	outages        []time.Duration  // for which no write was answered
+	lost           atomic.Bool     // the machine of the active store and the leader
+	outages        []time.Duration // for which no write was answered
 }
 
 func newMeasured(b *testing.B, way way, instant bool) *measured {
-	m := &measured{B: b, pair: newPair(b, way, crashtest.None), instant: instant}
-	b.Cleanup(func() {
-		if m.leader != nil {
-			_ = m.leader.Kill() // again, unless the row failed
-		}
-		m.check(m.pair.close())
-	})
+	m := &measured{B: b, pair: newPair(b, way), instant: instant}
+	b.Cleanup(func() { m.check(m.pair.close()) })
 	for i, g := range m.pair.gateways {
 		port, err := m.pair.network.Port(1883)
 		m.check(err)
@@ -64,7 +61,7 @@ func newMeasured(b *testing.B, way way, instant bool) *measured {
 	}
 	m.stores = "mqtt://" + m.pair.gateways[0].listen + ",mqtt://" + m.pair.gateways[1].listen
 	m.settle()
-	m.writer, m.client = m.dial("writer"), m.dial("client")
+	m.writer, m.client = m.dial("writer", nil), m.dial("client", nil)
 	return m
 }
 
@@ -75,45 +72,28 @@ func (m *measured) check(err error) {
 	}
 }
 
-func (m *measured) dial(name string) *transport.Client {
-	client, err := dial(m.Context(), m.stores, name)
+// dial connects a client, by dialer if that is not nil.
+func (m *measured) dial(name string, dialer func(context.Context, string, string) (net.Conn, error)) *transport.Client {
+	quiet := transport.ClientOptions{Logger: slog.New(slog.DiscardHandler)}
+	client, err := transport.Dial(m.Context(), m.stores, transport.Options{ClientID: name, Dialer: dialer, ClientOptions: quiet})
 	m.check(err)
 	m.Cleanup(func() { _ = client.Close() })
 	return client
 }
 
-func dial(ctx context.Context, stores, name string) (*transport.Client, error) {
-	quiet := transport.ClientOptions{Logger: slog.New(slog.DiscardHandler)}
-	return transport.Dial(ctx, stores, transport.Options{ClientID: name, ClientOptions: quiet})
-}
-
-func acquire(ctx context.Context, client *transport.Client, instant bool) (*lease.Tenure, error) {
+// acquire waits until a client leads.
+func (m *measured) acquire(client *transport.Client) (*lease.Tenure, error) {
 	options := lease.Options{TTL: 3500 * time.Millisecond}
-	if instant {
+	if m.instant {
 		options = lease.Options{TTL: 2 * time.Second, InstantFailover: true}
 	}
 	l, err := lease.New(client, "press-7/active", options)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, await.Patience)
+	ctx, cancel := context.WithTimeout(m.Context(), await.Patience)
 	defer cancel()
 	return l.Acquire(ctx)
-}
-
-// lead is a child: a client that leads, and then announces its name.
-func lead(ctx context.Context, task crashtest.Task) error {
-	client, err := dial(ctx, task.Arguments["stores"], "leader")
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	if _, err := acquire(ctx, client, task.Arguments["instant"] == "true"); err != nil {
-		return err
-	}
-	task.Announce("leader")
-	sleep.For(ctx, time.Hour) // ctx ends with the parent
-	return nil
 }
 
 // loseStore harms the store while a client elsewhere leads.
@@ -121,7 +101,7 @@ func (m *measured) loseStore() {
 	kept := 0
 	sleep.For(m.Context(), undisturbed)
 	for m.Loop() {
-		tenure, err := acquire(m.Context(), m.client, m.instant)
+		tenure, err := m.acquire(m.client)
 		m.check(err)
 		m.harm()
 		m.settle()
@@ -135,23 +115,31 @@ func (m *measured) loseStore() {
 	m.ReportMetric(float64(kept), "kept")
 }
 
-// loseMachine harms the machine of store and leader while a client elsewhere waits.
+// loseMachine harms the machine of store and leader while a client elsewhere waits. A leader on a machine that is lost
+// reaches no store any more.
 func (m *measured) loseMachine() {
 	var leaderless []time.Duration
 	for m.Loop() {
-		m.launchLeader()
+		m.lost.Store(false)
+		leader := m.dial("leader", func(ctx context.Context, network, address string) (net.Conn, error) {
+			if m.lost.Load() {
+				return nil, errors.New("the machine is lost")
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		})
+		_, err := m.acquire(leader)
+		m.check(err)
 		var tenure *lease.Tenure
-		var err error
 		led := make(chan time.Time, 1)
 		go func() {
-			tenure, err = acquire(m.Context(), m.client, m.instant)
+			tenure, err = m.acquire(m.client)
 			led <- time.Now()
 		}()
 		sleep.For(m.Context(), undisturbed)
 		began := m.harm()
 		leaderless = append(leaderless, await.Receive(led).Sub(began))
 		m.check(err)
-		m.check(m.leader.Kill())
+		_ = leader.Close()
 		_ = tenure.Release(m.Context()) // it may have ended
 		m.settle()
 	}
@@ -159,31 +147,13 @@ func (m *measured) loseMachine() {
 	m.report("leaderless", leaderless)
 }
 
-// launchLeader makes a client lead on the machine of the active store.
-func (m *measured) launchLeader() {
-	m.pair.mu.Lock()
-	machine := m.pair.active.name
-	m.pair.mu.Unlock()
-	task := crashtest.Task{Arguments: map[string]string{"stores": m.stores, "instant": strconv.FormatBool(m.instant)}}
-	there := func(program string) []string { return m.pair.network.Command(machine, program) }
-	var err error
-	m.leader, err = crashtest.Launch(task, there)
-	m.check(err)
-	ctx, cancel := context.WithTimeout(m.Context(), await.Patience)
-	defer cancel()
-	_, err = m.leader.Address(ctx)
-	m.check(err)
-}
-
-// harm harms the active gateway, and the leader of a lost machine. It returns when that began.
+// harm harms the active gateway, and its machine. It returns when that began.
 func (m *measured) harm() (began time.Time) {
 	m.settle() // it may have lost its standing by itself
 	await.Until(m.write)
 	began = time.Now()
+	m.lost.Store(true)
 	m.check(m.pair.Kill())
-	if m.leader != nil && !m.pair.way.lives {
-		m.check(m.leader.Kill())
-	}
 	await.Until(m.write)
 	m.outages = append(m.outages, time.Since(began))
 	return began

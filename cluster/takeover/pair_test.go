@@ -25,12 +25,8 @@ import (
 	"github.com/tenurelock/tenure/server/standby"
 )
 
-// serve is a child: a gateway of the pair. It stands by and serves, as tenure-cluster does. One that is
-// told the stores is a client of them.
+// serve is a child: a gateway of the pair. It stands by and serves, as tenure-cluster does.
 func serve(ctx context.Context, task crashtest.Task) error {
-	if task.Arguments["stores"] != "" {
-		return lead(ctx, task)
-	}
 	var options member.Options
 	if err := json.Unmarshal([]byte(task.Arguments["member"]), &options); err != nil {
 		return err
@@ -46,28 +42,18 @@ func serve(ctx context.Context, task crashtest.Task) error {
 	if err != nil {
 		return err
 	}
-	configured := m.Configure(cluster.Options{Address: socket.Addr().String(), Logger: logger})
-	candidate, err := cluster.Open(ctx, configured)
+	candidate, err := cluster.Open(ctx, m.Configure(cluster.Options{Address: socket.Addr().String(), Logger: logger}))
 	if err != nil {
 		return errors.Join(err, socket.Close())
 	}
 	defer candidate.Close()
-	fault := task.Fault
-	if fault == deposedWriter || fault == deposedReader {
-		task.Fault = crashtest.None
-	}
 	replica := &standby.Replica{
 		Listener: socket,
 		Campaign: func(ctx context.Context) (standby.Journal, error) {
 			task.Announce("")
 			journal, err := candidate.Campaign(ctx)
-			switch {
-			case err != nil:
-				return nil, err
-			case fault == deposedWriter:
-				return newUnfenced(journal, configured.Endpoints)
-			case fault == deposedReader:
-				return alwaysStanding{journal}, nil
+			if err != nil {
+				return nil, err // not a nil *Journal in an interface
 			}
 			return journal, nil
 		},
@@ -98,7 +84,6 @@ type gateway struct {
 type pair struct {
 	crashtest.Target
 	way      way
-	fault    crashtest.Fault
 	network  *machines.Network
 	gateways [2]*gateway
 	random   *rand.Rand
@@ -176,7 +161,7 @@ func (p *pair) launch(g *gateway) error {
 	if err != nil {
 		return err
 	}
-	task := crashtest.Task{Fault: p.fault, Life: p.life, Arguments: map[string]string{"member": string(encoded), "listen": g.listen}}
+	task := crashtest.Task{Life: p.life, Arguments: map[string]string{"member": string(encoded), "listen": g.listen}}
 	child, err := crashtest.Launch(task, func(program string) []string { return p.network.Command(g.name, program) })
 	if err != nil {
 		return err
@@ -290,22 +275,13 @@ func (p *pair) healVictim() {
 	g := p.victim
 	p.victim = nil
 	p.mu.Unlock()
-	limit, at := ends, time.Now()
-	if p.fault != crashtest.None {
-		limit = time.Second // it never notices
-	}
+	at := time.Now()
 	if err := p.heal(); err != nil {
 		p.failed(err)
 		return
 	}
-	if p.awaits(limit, func() bool { return g.said && (g.address == "" || g.serves.After(at)) }) {
-		return
-	}
-	if p.fault == crashtest.None {
-		p.failed(fmt.Errorf("gateway %s neither stands by nor serves again", g.name))
-	}
-	if err := errors.Join(g.child.Kill(), p.launch(g)); err != nil {
-		p.failed(err)
+	if !p.awaits(ends, func() bool { return g.said && (g.address == "" || g.serves.After(at)) }) {
+		p.failed(errors.Join(fmt.Errorf("gateway %s neither stands by nor serves again", g.name), g.child.Kill(), p.launch(g)))
 	}
 }
 

@@ -72,9 +72,9 @@ var ways = []way{
 }
 
 // newPair starts the witness of a pair, in this process. Start starts the gateways.
-func newPair(t testing.TB, way way, fault crashtest.Fault) *pair {
+func newPair(t testing.TB, way way) *pair {
 	t.Helper()
-	p := &pair{ctx: t.Context(), way: way, fault: fault, network: new(machines.Network), random: rand.New(rand.NewPCG(*seed, 3)),
+	p := &pair{ctx: t.Context(), way: way, network: new(machines.Network), random: rand.New(rand.NewPCG(*seed, 3)),
 		deaths: make(map[string]int)}
 	names := []string{"a", "b"}
 	if way.network {
@@ -115,56 +115,18 @@ func newPair(t testing.TB, way way, fault crashtest.Fault) *pair {
 	return p
 }
 
-// options returns the options of a run. A takeover takes longer than a restart, and leases must
-// outlast it on a busy machine.
-func options(n int) crashtest.Options {
-	return crashtest.Options{Cycles: n, Seed: *seed, TTL: 8 * time.Second}
-}
-
 // Invariants 11, 13, 30, 32, 33, 35, 36 and 37 on a pair.
 func TestInvariants32And33And35And37ATakeoverLosesNothingThatWasAcknowledged(t *testing.T) {
 	for _, way := range ways {
 		t.Run(way.name, func(t *testing.T) {
-			p := newPair(t, way, crashtest.None)
-			stores := make(map[string]machines.Store)
-			for _, g := range p.gateways {
-				stores[g.name] = machines.Store{
-					Address: func() string { p.mu.Lock(); defer p.mu.Unlock(); return g.address },
-					Serves:  func() time.Time { p.mu.Lock(); defer p.mu.Unlock(); return g.serves },
-				}
-			}
-			overlap := machines.StartOverlap(stores, "probe")
-			o := options(*cycles)
-			o.Progress = func(report *crashtest.Report) {
-				if report.Cycles%10 == 0 {
-					t.Log(report)
-				}
-			}
+			p := newPair(t, way)
+			// A takeover takes longer than a restart, and leases must outlast it on a busy machine.
+			o := crashtest.Options{Cycles: *cycles, Seed: *seed, TTL: 8 * time.Second}
 			report, err := crashtest.Run(t.Context(), p, o)
-			answers, wrong := overlap.Close()
 			if err := errors.Join(err, p.close(), report.Err()); err != nil {
 				t.Error(err)
 			}
-			if len(wrong) > 0 || answers < *cycles {
-				t.Errorf("two stores answered at once: %q; %d answers to the requests that look for that", wrong, answers)
-			}
-			t.Logf("seed %d, the active store was %v; %d answers to requests each %v, to each store:\n\n%v", *seed, p.deaths, answers, machines.AskEvery, report)
-		})
-	}
-}
-
-func TestEachFaultOfAPairIsFoundWithinAHundredTakeovers(t *testing.T) {
-	prerequisite.Long(t, "it takes a minute")
-	for _, fault := range []crashtest.Fault{deposedWriter, deposedReader} {
-		t.Run(string(fault), func(t *testing.T) {
-			p := newPair(t, ways[2], fault)
-			report, err := crashtest.Run(t.Context(), p, options(100))
-			if len(report.Violations) == 0 {
-				t.Errorf("it was not found in %d takeovers: %v", report.Cycles, err)
-			} else {
-				t.Logf("found after %d takeovers %v: %.300s", report.Cycles, p.deaths, report.Violations[0])
-			}
-			_ = p.close()
+			t.Logf("seed %d, the active store was %v:\n\n%v", *seed, p.deaths, report)
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tenurelock/tenure/cluster"
@@ -19,7 +20,7 @@ import (
 
 // firstWarning is after how long the log says that etcd does not answer yet. It says so again after
 // twice as long each time, up to lastWarning.
-const firstWarning, lastWarning = 10 * time.Second, 10 * time.Minute
+const firstWarning, lastWarning = time.Second, 10 * time.Minute
 
 // candidate is a command.Candidate on etcd.
 type candidate struct {
@@ -28,9 +29,7 @@ type candidate struct {
 	member  *member.Member // of this process; nil: none
 	logger  *slog.Logger
 	tasks   sync.WaitGroup
-
-	mu      sync.Mutex
-	cluster *cluster.Candidate // nil until etcd has answered
+	cluster atomic.Pointer[cluster.Candidate] // nil until etcd has answered
 }
 
 var _ command.Candidate = (*candidate)(nil)
@@ -38,75 +37,55 @@ var _ command.Candidate = (*candidate)(nil)
 // Open implements command.Candidate. What cluster.Open reads from a member is as new as what the leader
 // of etcd had when it was asked, so a member that answers has caught up.
 func (c *candidate) Open(ctx context.Context) error {
-	_, err := c.open(ctx)
+	if c.cluster.Load() != nil {
+		return nil
+	}
+	waiting, stop := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	tasks.Go(func() {
+		for pause := firstWarning; sleep.For(waiting, pause); pause = min(2*pause, lastWarning) {
+			c.logger.Warn("waiting for etcd: a majority of its members must run", "data", c.where)
+		}
+	})
+	defer tasks.Wait()
+	defer stop()
+	if c.member != nil {
+		select {
+		case <-c.member.Ready(): // before, there is no socket yet
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	opened, err := cluster.Open(ctx, c.options)
+	if err == nil {
+		c.cluster.Store(opened)
+	}
 	return err
 }
 
 // Campaign implements command.Candidate.
 func (c *candidate) Campaign(ctx context.Context) (standby.Journal, error) {
-	candidate, err := c.open(ctx)
-	if err != nil {
+	if err := c.Open(ctx); err != nil {
 		return nil, err
 	}
-	journal, err := candidate.Campaign(ctx)
+	journal, err := c.cluster.Load().Campaign(ctx)
 	if err != nil {
 		return nil, err // not a nil *Journal in an interface
 	}
 	return journal, nil
 }
 
-func (c *candidate) open(ctx context.Context) (*cluster.Candidate, error) {
-	if opened := c.opened(); opened != nil {
-		return opened, nil
-	}
-	waiting, stop := context.WithCancel(ctx)
-	var tasks sync.WaitGroup
-	tasks.Go(func() {
-		for pause := firstWarning; sleep.For(waiting, pause); pause = min(2*pause, lastWarning) {
-			c.logger.Warn("etcd does not answer yet; a majority of its members must run", "data", c.where)
-		}
-	})
-	opened, err := c.openCluster(ctx)
-	stop()
-	tasks.Wait()
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cluster = opened
-	return opened, nil
-}
-
-// openCluster waits for the member of this process, if there is one, and opens its cluster.
-func (c *candidate) openCluster(ctx context.Context) (*cluster.Candidate, error) {
-	if c.member != nil {
-		select {
-		case <-c.member.Ready(): // before, there is no socket yet
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-	return cluster.Open(ctx, c.options)
-}
-
-func (c *candidate) opened() *cluster.Candidate {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.cluster
-}
-
 // Active implements command.Candidate.
 func (c *candidate) Active() string {
-	opened := c.opened()
+	opened := c.cluster.Load()
 	if opened == nil {
 		return ""
 	}
-	active, _ := opened.Active()
-	if active.Address == c.options.Address {
+	active := opened.Active()
+	if active == c.options.Address {
 		return "" // from before; this process stands by
 	}
-	return active.Address
+	return active
 }
 
 // StandByAfter implements command.Candidate. What etcd refuses, the next journal would meet too.
@@ -120,7 +99,7 @@ func (c *candidate) Where() string { return c.where }
 // Close implements command.Candidate. The member ends last: the candidate resigns through it.
 func (c *candidate) Close() error {
 	var err error
-	if opened := c.opened(); opened != nil {
+	if opened := c.cluster.Load(); opened != nil {
 		err = opened.Close()
 	}
 	if c.member != nil {

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"time"
 
@@ -39,35 +37,26 @@ connects to it. A small machine is enough, if its disk keeps what it confirms.`,
 				if err != nil {
 					return err
 				}
+				defer m.Close()
 				fmt.Fprintf(cmd.OutOrStdout(), "started member %s with data in %s\n", flags.name, where)
-				return runWitness(ctx, cmd.OutOrStdout(), m, func() {
-					ready(fmt.Sprintf("running member %s with data in %s", flags.name, where))
-				})
+				for working := m.Ready(); ; working = nil {
+					select {
+					case <-working:
+						ready(fmt.Sprintf("running member %s with data in %s", flags.name, where))
+					case <-m.Done():
+						return m.Err()
+					case <-ctx.Done():
+						m.Close()
+						fmt.Fprintln(cmd.OutOrStdout(), "stopped")
+						return nil
+					}
+				}
 			})
 		},
 	}
 	flags.register(witness.Flags())
 	command.DirectoryFlag(witness.Flags(), &dir, "directory for the data, made if it is missing")
 	return witness
-}
-
-// runWitness runs a member until ctx ends, and calls ready once the member works with the others.
-func runWitness(ctx context.Context, stdout io.Writer, m *member.Member, ready func()) error {
-	working := m.Ready()
-	for {
-		select {
-		case <-working:
-			ready()
-			working = nil
-		case <-m.Done():
-			m.Close()
-			return m.Err()
-		case <-ctx.Done():
-			m.Close()
-			fmt.Fprintln(stdout, "stopped")
-			return nil
-		}
-	}
 }
 
 // replaceTimeout bounds replace: etcd may have to elect a leader first.
@@ -98,13 +87,10 @@ acknowledged can lose what the others rely on.`,
 				fmt.Errorf("etcd did not do it within %v; a majority of its members must run", replaceTimeout))
 			defer cancel()
 			members, err := member.Replace(ctx, memberDirectory(dir), arguments[0], arguments[1], yes)
-			if errors.Is(err, member.ErrAlive) {
-				return fmt.Errorf("%w; if it is to be replaced all the same, stop it, or give --yes", err)
-			}
-			if err != nil && ctx.Err() != nil {
+			switch {
+			case err != nil && ctx.Err() != nil:
 				return fmt.Errorf("%w: %w", err, context.Cause(ctx))
-			}
-			if err != nil {
+			case err != nil:
 				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "start the new member with an empty --data, with its other flags as before, and with\n--member %s --join --cluster %s\n", arguments[0], members)

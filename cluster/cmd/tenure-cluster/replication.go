@@ -28,45 +28,28 @@ var _ command.Replication = (*replication)(nil)
 func (r *replication) Register(cmd *cobra.Command) {
 	cmd.Long += "\n\n" + r.help()
 	cmd.Example += "\n" + r.examples()
-	r.registerFlags(cmd.Flags())
-}
-
-func (r *replication) registerFlags(flags *pflag.FlagSet) {
-	r.etcd.register(flags)
+	r.etcd.register(cmd.Flags())
 	if r.member != nil {
-		r.member.register(flags)
+		r.member.register(cmd.Flags())
 	}
 }
 
 // Chosen implements command.Replication.
 func (r *replication) Chosen() (bool, error) {
-	withMember := r.member != nil && r.member.name != ""
+	withMember, withEtcd := r.KeepsData(), len(r.etcd.endpoints) > 0
 	switch {
-	case withMember && len(r.etcd.endpoints) > 0:
+	case withMember && withEtcd:
 		return false, errors.New("--etcd uses an etcd that runs already, and --member runs one; give one of them")
+	case !withMember && r.member != nil && r.member.given() != "":
+		return false, fmt.Errorf("--%s needs --member with the name of the member", r.member.given())
+	case !withEtcd && r.etcd.given() != "":
+		return false, fmt.Errorf("--%s needs --etcd with the URLs of etcd", r.etcd.given())
 	case withMember:
-		if name := r.etcd.other(); name != "" {
-			return false, fmt.Errorf("--%s is for --etcd; the store uses the member of its own process", name)
-		}
-		return true, errors.Join(r.member.check(), r.etcd.checkStanding())
-	case len(r.etcd.endpoints) > 0:
-		if r.member != nil {
-			if name := r.member.given(); name != "" {
-				return false, fmt.Errorf("--%s is for --member; an etcd that runs already has its own settings", name)
-			}
-		}
-		return true, errors.Join(r.etcd.check(), r.etcd.checkStanding())
-	}
-	if r.etcd.flags.Changed("standing") {
+		return true, r.member.check()
+	case withEtcd:
+		return true, r.etcd.check()
+	case r.etcd.flags.Changed("standing"):
 		return false, errors.New("--standing needs --member or --etcd")
-	}
-	if name := r.etcd.given("etcd-"); name != "" {
-		return false, fmt.Errorf("--%s needs --etcd with the URLs of etcd", name)
-	}
-	if r.member != nil {
-		if name := r.member.given(); name != "" {
-			return false, fmt.Errorf("--%s needs --member with the name of the member", name)
-		}
 	}
 	return false, nil
 }
@@ -169,39 +152,22 @@ func (e *etcdFlags) register(flags *pflag.FlagSet) {
 			"and half of --etcd-ttl with --etcd")
 }
 
-// given returns a flag that begins with prefix and was given, or an empty string.
-func (e *etcdFlags) given(prefix string) (name string) {
-	e.flags.Visit(func(f *pflag.Flag) {
-		if strings.HasPrefix(f.Name, prefix) {
-			name = f.Name
-		}
-	})
-	return name
+// given returns a flag that was given, or an empty string.
+func (e *etcdFlags) given() string {
+	return changed(e.flags, "etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl")
 }
 
-// other returns a flag that was given and has no meaning for a member of the own process.
-func (e *etcdFlags) other() (name string) {
-	for _, name := range []string{"etcd-ca", "etcd-cert", "etcd-key", "etcd-prefix", "etcd-ttl"} {
-		if e.flags.Changed(name) {
+// changed returns the first of some flags that was given, or an empty string.
+func changed(flags *pflag.FlagSet, names ...string) string {
+	for _, name := range names {
+		if flags.Changed(name) {
 			return name
 		}
 	}
 	return ""
 }
 
-// checkStanding names the flag that package cluster would refuse only once etcd answers.
-func (e *etcdFlags) checkStanding() error {
-	if e.standing != 0 && (e.standing < cluster.MinStanding || e.standing > cluster.MaxStanding) {
-		return fmt.Errorf("--standing %v must be from %v to %v, or 0 for its default",
-			e.standing, cluster.MinStanding, cluster.MaxStanding)
-	}
-	return nil
-}
-
 func (e *etcdFlags) check() error {
-	if e.ttl < cluster.MinTTL || e.ttl > cluster.MaxTTL || e.ttl%time.Second != 0 {
-		return fmt.Errorf("--etcd-ttl %v must be whole seconds, from %v to %v", e.ttl, cluster.MinTTL, cluster.MaxTTL)
-	}
 	if (e.cert == "") != (e.key == "") {
 		return errors.New("--etcd-cert and --etcd-key belong together")
 	}
@@ -262,15 +228,8 @@ func (m *memberFlags) register(flags *pflag.FlagSet) {
 
 // given returns a flag that was given, or an empty string.
 func (m *memberFlags) given() string {
-	for _, name := range []string{
-		"cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd",
-		"heartbeat-interval", "election-timeout", "max-database",
-	} {
-		if m.flags.Changed(name) {
-			return name
-		}
-	}
-	return ""
+	return changed(m.flags, "cluster", "join", "peer-ca", "peer-cert", "peer-key", "serve-etcd",
+		"heartbeat-interval", "election-timeout", "max-database")
 }
 
 func (m *memberFlags) check() error {
@@ -286,14 +245,7 @@ func (m *memberFlags) check() error {
 
 // options returns the options of the member. dir is the directory above its data.
 func (m *memberFlags) options(dir string) member.Options {
-	files := member.TLS{CA: m.ca, Certificate: m.cert, Key: m.key}
-	options := member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, PeerTLS: files, ClientURL: m.serve,
+	return member.Options{Name: m.name, Cluster: m.cluster, Join: m.join, Dir: dir, ClientURL: m.serve,
+		PeerTLS:   member.TLS{CA: m.ca, Certificate: m.cert, Key: m.key},
 		Heartbeat: m.heartbeat, Election: m.election, Witness: m.witness, MaxDatabase: m.maxDatabase}
-	if strings.HasPrefix(m.serve, "https:") {
-		options.ClientTLS = files
-		if !strings.Contains(m.cluster, "=https:") { // on one machine
-			options.PeerTLS = member.TLS{}
-		}
-	}
-	return options
 }
