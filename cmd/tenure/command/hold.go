@@ -53,11 +53,7 @@ func (h *holdFlags) register(flags *pflag.FlagSet) {
 }
 
 // registerChild adds the flags for a child, which its guard can kill in the moment in which the lease is lost.
-func (h *holdFlags) registerChild(cmd *cobra.Command) {
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return fmt.Errorf("%w; the child and its flags come after --: NAME -- COMMAND", err)
-	})
-	flags := cmd.Flags()
+func (h *holdFlags) registerChild(flags *pflag.FlagSet) {
 	flags.BoolVar(&h.instant, "instant", false, "release the lease, and kill the child, once the connection is lost")
 	flags.DurationVar(&h.grace, "grace", 0, "how long the child has from SIGTERM to SIGKILL; default: a tenth of --ttl")
 }
