@@ -48,6 +48,10 @@ type Lease struct {
 	Since          time.Time `json:"since"`  // it is held
 	LeftMillis     int64     `json:"leftMillis"`
 	NoHolderMillis int64     `json:"noHolderMillis"`
+	Gone           string    `json:"gone"` // the last standby, if there is none now; "": there was none
+	GoneSince      time.Time `json:"goneSince"`
+	Waiting        []any     `json:"waiting"`
+	WaitingHidden  int       `json:"waitingHidden"`
 }
 
 // A Probe is a question about a process.

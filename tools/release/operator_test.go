@@ -16,7 +16,7 @@ import (
 
 // The user for operators in docs/operate.md may do what the page says, and no more.
 func TestTheUserOfTheOperatorsPageLooksAndChangesNothing(t *testing.T) {
-	page, err := os.ReadFile("../docs/operate.md")
+	page, err := os.ReadFile("../../docs/operate.md")
 	if err != nil {
 		t.Fatal(err)
 	}

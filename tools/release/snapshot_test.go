@@ -68,7 +68,7 @@ func TestTheSnapshotInstallsRunsAndIsRemoved(t *testing.T) {
 		}
 	}
 	for name := range units { // TestSystemdTakesTheUnits checks what is in them
-		want, err := os.ReadFile(filepath.Join("../deploy/systemd", name))
+		want, err := os.ReadFile(filepath.Join("../../deploy/systemd", name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -74,11 +74,11 @@ func TestMosquittoTakesItsConfigurationAndAStoreWorksOnIt(t *testing.T) {
 	broker, passwords, publish := prerequisite.Program(t, "mosquitto", "mosquitto"), prerequisite.Program(t, "mosquitto_passwd", "mosquitto"), prerequisite.Program(t, "mosquitto_pub", "mosquitto-clients")
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
-	config, err := os.ReadFile("../deploy/mosquitto/tenure.conf")
+	config, err := os.ReadFile("../../deploy/mosquitto/tenure.conf")
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules, err := os.ReadFile("../deploy/mosquitto/tenure.acl")
+	rules, err := os.ReadFile("../../deploy/mosquitto/tenure.acl")
 	if err != nil {
 		t.Fatal(err)
 	}

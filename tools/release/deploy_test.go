@@ -25,7 +25,7 @@ import (
 )
 
 // built is the command tenure.
-var built = compiled.Program{Folder: "../cmd/tenure"}
+var built = compiled.Program{Folder: "../../cmd/tenure"}
 
 func TestMain(m *testing.M) {
 	status := testprocess.Run(m)
@@ -58,11 +58,11 @@ func checkCommand(t *testing.T, where string, arguments ...string) {
 func checkVariables(t *testing.T, where, text, command string) {
 	t.Helper()
 	help := shell{}.run(t, built.Path(t), command, "--help")
-	environment, err := os.ReadFile("../transport/env.go")
+	environment, err := os.ReadFile("../../transport/env.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings, err := os.ReadFile("../cmd/tenure/internal/settings/settings.go")
+	settings, err := os.ReadFile("../../cmd/tenure/internal/settings/settings.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ var units = map[string]map[string]string{
 
 func TestTheUnitsNameCommandsAndFlagsThatExist(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../deploy/systemd/*")
+	files, err := filepath.Glob("../../deploy/systemd/*")
 	if err != nil || len(files) != len(units) {
 		t.Fatalf("%d files, %v; want %d", len(files), err, len(units))
 	}
@@ -120,7 +120,7 @@ func TestTheUnitsNameCommandsAndFlagsThatExist(t *testing.T) {
 		checkCommand(t, name, arguments...)
 		checkVariables(t, name, string(content), arguments[0])
 		for _, page := range regexp.MustCompile(`blob/main/(\S+)`).FindAllStringSubmatch(string(content), -1) {
-			if _, err := os.Stat(filepath.Join("..", page[1])); err != nil {
+			if _, err := os.Stat(filepath.Join("../..", page[1])); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -130,7 +130,7 @@ func TestTheUnitsNameCommandsAndFlagsThatExist(t *testing.T) {
 // What the image runs can be reached from outside of its container, so it refuses to start without
 // users, and says how.
 func TestTheImageListensWhereOthersReachIt(t *testing.T) {
-	content, err := os.ReadFile("../deploy/docker/Dockerfile")
+	content, err := os.ReadFile("../../deploy/docker/Dockerfile")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestSystemdTakesTheUnits(t *testing.T) {
 	analyze := prerequisite.Program(t, "systemd-analyze", "systemd")
 	dir := t.TempDir()
 	for name := range units {
-		content, err := os.ReadFile(filepath.Join("../deploy/systemd", name))
+		content, err := os.ReadFile(filepath.Join("../../deploy/systemd", name))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func (c *container) UnmarshalYAML(node *yaml.Node) error {
 }
 
 func TestTheManifestsNameFlagsThatExistAndBoundTheirMemory(t *testing.T) {
-	files, err := filepath.Glob("../deploy/kubernetes/*.yaml")
+	files, err := filepath.Glob("../../deploy/kubernetes/*.yaml")
 	if err != nil || len(files) != 3 {
 		t.Fatalf("%d files, %v", len(files), err)
 	}
@@ -258,7 +258,7 @@ func checkContainer(t *testing.T, where string, c container) {
 // checkImages reports an error unless the manifests name the image that goreleaser makes.
 func checkImages(t *testing.T, content string) {
 	t.Helper()
-	config, err := os.ReadFile("../.goreleaser.yaml")
+	config, err := os.ReadFile("../../.goreleaser.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,8 +328,8 @@ func bytesOf(t *testing.T, where, text string) int64 {
 
 // Other files of YAML in deploy, such as alert rules, have tests of their own; here they parse.
 func TestAllYAMLParses(t *testing.T) {
-	files := []string{"../.goreleaser.yaml"}
-	err := filepath.WalkDir("../deploy", func(name string, entry fs.DirEntry, err error) error {
+	files := []string{"../../.goreleaser.yaml"}
+	err := filepath.WalkDir("../../deploy", func(name string, entry fs.DirEntry, err error) error {
 		if ext := filepath.Ext(name); ext == ".yaml" || ext == ".yml" || ext == ".json" {
 			files = append(files, name)
 		}

@@ -11,10 +11,8 @@ func TestALineOfCodeIsOneWithAToken(t *testing.T) {
 		"package p\n":                         1,
 		"// Package p.\n\npackage p":          1,
 		"package p // why\n\n/* a\nb */\n":    1,
-		"package p; var a, b = 1, 2\n":        1,
 		"package p\n\nvar a = 1 +\n\n\t2\n":   3,
 		"package p\n\nvar a = `\n// x\n\n`\n": 5,
-		"package p\n\nvar (\n\ta = `//`\n)":   4,
 		"package p\nvar a = `x\n` + `y\nz`\n": 4,
 	} {
 		if got := codeLines([]byte(text)); got != want {
@@ -90,22 +88,5 @@ func New() *Lease            { return nil }
 	}
 	if rows["server 1"] {
 		t.Error("the symbols of another module are counted")
-	}
-}
-
-func TestTheAreaOfAFileIsTheNearestOne(t *testing.T) {
-	for file, want := range map[string]string{
-		"doc.go":                               "transport and the client's internal packages",
-		"internal/mqtt/a.go":                   "transport and the client's internal packages",
-		"internal/enginetools/a.go":            "transport and the client's internal packages",
-		"internal/engine/a.go":                 "statestore and engine",
-		"cmd/tenure/internal/supervise/a.go":   "cmd: supervise",
-		"cmd/tenure/internal/doctor/a.go":      "cmd: other packages",
-		"cluster/cmd/tenure-cluster/main.go":   "cluster",
-		"server/internal/testsupport/tls/a.go": "test support",
-	} {
-		if got := areaOf(file).name; got != want {
-			t.Errorf("%s is of %q, want %q", file, got, want)
-		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"go/parser"
 	"go/scanner"
 	"go/token"
-	"io/fs"
+	"go/types"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,7 +19,6 @@ import (
 
 // A tree is the source of the repository, parsed where it is needed.
 type tree struct {
-	root     string
 	files    *token.FileSet
 	packages map[string]*packageSource // by folder
 }
@@ -36,8 +35,8 @@ type sourceFile struct {
 	syntax *ast.File
 }
 
-func newTree(root string) *tree {
-	return &tree{root: root, files: token.NewFileSet(), packages: make(map[string]*packageSource)}
+func newTree() *tree {
+	return &tree{files: token.NewFileSet(), packages: make(map[string]*packageSource)}
 }
 
 // load parses the files of a folder that this platform compiles.
@@ -45,8 +44,7 @@ func (t *tree) load(folder string) (*packageSource, error) {
 	if p := t.packages[folder]; p != nil {
 		return p, nil
 	}
-	path := filepath.Join(t.root, folder)
-	entries, err := os.ReadDir(path)
+	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return nil, err
 	}
@@ -55,10 +53,10 @@ func (t *tree) load(folder string) (*packageSource, error) {
 		if entry.IsDir() || !strings.HasSuffix(entry.Name(), ".go") {
 			continue
 		}
-		if compiled, err := build.Default.MatchFile(path, entry.Name()); err != nil || !compiled {
+		if compiled, err := build.Default.MatchFile(folder, entry.Name()); err != nil || !compiled {
 			continue
 		}
-		file := &sourceFile{path: filepath.Join(path, entry.Name())}
+		file := &sourceFile{path: filepath.Join(folder, entry.Name())}
 		if file.text, err = os.ReadFile(file.path); err != nil {
 			return nil, err
 		}
@@ -92,11 +90,12 @@ func (t *tree) hasTest(folder, pattern string) (bool, error) {
 	return slices.ContainsFunc(p.tests, expression.MatchString), nil
 }
 
-// A span is a range of bytes of a file.
+// A span is a range of bytes of a file, and what replaces it.
 type span struct {
-	file       *sourceFile
-	start, end int
-	expression bool
+	file        *sourceFile
+	start, end  int
+	expression  bool
+	replacement string
 }
 
 // mutate returns the file that a mutant changes and its text afterwards.
@@ -114,32 +113,28 @@ func (t *tree) mutate(m *mutant) (path string, text []byte, err error) {
 		}
 		switch {
 		case len(declared) == 0:
-			return "", nil, fmt.Errorf("%s declares no %s%s", m.folder, m.declaration, t.whereElse(c.old))
+			return "", nil, fmt.Errorf("%s declares no %s", m.folder, m.declaration)
 		case len(found) != 1:
-			return "", nil, fmt.Errorf("occurs %d times in %s, want once:%s%s", len(found), m.declaration, "\n"+c.old, t.whereElse(c.old))
+			return "", nil, fmt.Errorf("occurs %d times in %s, want once:\n%s", len(found), m.declaration, c.old)
 		case len(spans) > 0 && spans[0].file != found[0].file:
 			return "", nil, errors.New("the changes are in two files")
 		}
+		found[0].replacement = strings.TrimSpace(c.new)
 		spans = append(spans, found[0])
 	}
-	order := make([]int, len(spans)) // from the end, so that offsets stay valid
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return spans[b].start - spans[a].start })
+	slices.SortFunc(spans, func(a, b span) int { return b.start - a.start }) // so that offsets stay valid
 	file := spans[0].file
 	text = slices.Clone(file.text)
-	for i, k := range order {
-		if i > 0 && spans[order[i-1]].start < spans[k].end {
+	for i, s := range spans {
+		if i > 0 && spans[i-1].start < s.end {
 			return "", nil, errors.New("two changes overlap")
 		}
-		replacement := strings.TrimSpace(m.changes[k].new)
-		if e, err := parser.ParseExpr(replacement); err == nil && spans[k].expression {
+		if e, err := parser.ParseExpr(s.replacement); err == nil && s.expression {
 			if _, ok := e.(*ast.BinaryExpr); ok {
-				replacement = "(" + replacement + ")"
+				s.replacement = "(" + s.replacement + ")"
 			}
 		}
-		text = slices.Replace(text, spans[k].start, spans[k].end, []byte(replacement)...)
+		text = slices.Replace(text, s.start, s.end, []byte(s.replacement)...)
 	}
 	if _, err := parser.ParseFile(token.NewFileSet(), file.path, text, parser.SkipObjectResolution); err != nil {
 		return "", nil, fmt.Errorf("the replacement is not Go: %w", err)
@@ -161,52 +156,41 @@ func (p *packageSource) declarations(name string) (found []declaration) {
 			continue
 		}
 		for _, d := range file.syntax.Decls {
-			for _, n := range named(d) {
-				if n.name == name {
-					found = append(found, declaration{n.node, file})
-				}
+			if node := declared(d, name); node != nil {
+				found = append(found, declaration{node, file})
 			}
 		}
 	}
 	return found
 }
 
-type namedNode struct {
-	name string
-	node ast.Node
-}
-
-// named returns the names that a declaration at the top level declares.
-func named(d ast.Decl) (names []namedNode) {
+// declared returns what a declaration at the top level declares with a name, or nil.
+func declared(d ast.Decl, name string) ast.Node {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
-		name := d.Name.Name
+		own := d.Name.Name
 		if d.Recv != nil {
-			receiver := d.Recv.List[0].Type
-			if pointer, ok := receiver.(*ast.StarExpr); ok {
-				receiver = pointer.X
-			}
-			if generic, ok := receiver.(*ast.IndexExpr); ok {
-				receiver = generic.X
-			}
-			if identifier, ok := receiver.(*ast.Ident); ok {
-				name = identifier.Name + "." + name
-			}
+			receiver, _, _ := strings.Cut(types.ExprString(d.Recv.List[0].Type), "[")
+			own = strings.TrimPrefix(receiver, "*") + "." + own
 		}
-		return []namedNode{{name, d}}
+		if own == name {
+			return d
+		}
 	case *ast.GenDecl:
 		for _, spec := range d.Specs {
 			switch spec := spec.(type) {
 			case *ast.TypeSpec:
-				names = append(names, namedNode{spec.Name.Name, spec})
+				if spec.Name.Name == name {
+					return spec
+				}
 			case *ast.ValueSpec:
-				for _, n := range spec.Names {
-					names = append(names, namedNode{n.Name, spec})
+				if slices.ContainsFunc(spec.Names, func(n *ast.Ident) bool { return n.Name == name }) {
+					return spec
 				}
 			}
 		}
 	}
-	return names
+	return nil
 }
 
 // find returns where a node of a declaration, or several statements in a row, are a text.
@@ -218,7 +202,7 @@ func (t *tree) find(in declaration, text string) (found []span) {
 	base := t.files.File(in.node.Pos()).Base()
 	compare := func(from, to ast.Node, expression bool) {
 		start, end := int(from.Pos())-base, int(to.End())-base
-		s := span{in.file, start, end, expression}
+		s := span{file: in.file, start: start, end: end, expression: expression}
 		if end > len(in.file.text) || !bytes.HasPrefix(in.file.text[start:], []byte(want[0])) {
 			return // a quick look first
 		}
@@ -230,9 +214,6 @@ func (t *tree) find(in declaration, text string) (found []span) {
 	ast.Inspect(in.node, func(n ast.Node) bool {
 		if n == nil {
 			return false
-		}
-		if length := int(n.End() - n.Pos()); length < len(want) {
-			return false // shorter than its tokens would be
 		}
 		_, expression := n.(ast.Expr)
 		compare(n, n, expression)
@@ -281,39 +262,4 @@ func tokens(text []byte) (list []string) {
 		}
 		list = append(list, literal)
 	}
-}
-
-// whereElse names the declarations of the repository in which a text occurs.
-func (t *tree) whereElse(text string) string {
-	var places []string
-	_ = filepath.WalkDir(t.root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.IsDir() || strings.HasPrefix(entry.Name(), ".") && path != t.root || entry.Name() == "testdata" {
-			return nil
-		}
-		folder, err := filepath.Rel(t.root, path)
-		if err != nil {
-			return err
-		}
-		p, err := t.load(folder)
-		if err != nil {
-			return nil
-		}
-		for _, file := range p.files {
-			if strings.HasSuffix(file.path, "_test.go") {
-				continue
-			}
-			for _, d := range file.syntax.Decls {
-				for _, n := range named(d) {
-					for range t.find(declaration{n.node, file}, text) {
-						places = append(places, folder+" "+n.name)
-					}
-				}
-			}
-		}
-		return nil
-	})
-	if len(places) == 0 || len(places) > 5 {
-		return ""
-	}
-	return "\nit occurs in: " + strings.Join(places, "; ")
 }

@@ -55,14 +55,6 @@ func TestRange(t *testing.T) {
 	}
 }
 
-func TestExploreSign(t *testing.T) {
-	t.Run("a small scope", func(t *testing.T) {
-		if Check(-1) == nil {
-			t.Error("a property is broken after 3 steps:")
-		}
-	})
-}
-
 func TestFull(t *testing.T) {
 	if !(&ring[int]{}).full(0) {
 		panic("not full")
@@ -88,19 +80,15 @@ func TestAMutantIsKilledOrItIsSaidWhyNot(t *testing.T) {
 		says          string
 	}{
 		{"an expression", "Check", "Range", "- n < 0\n+ false", killed, ""},
-		{"a part of an expression", "ring.full", "Full", "- >= n\n+ <= n", notFound, "occurs 0 times"},
 		{"a generic method, and a panic", "ring.full", "Full", "- len(r.held) >= n\n+ false", killed, ""},
 		{"white space does not count", "Check", "Range", "- n<0||\n- n>limit\n+ false", killed, ""},
 		{"nor do comments and trailing commas", "Check", "Range", "- return errors.New(\"seven\") // a comment\n+ return nil", survived, "-run Range"},
-		{"statements in a row", "Check", "Range", "- n++\n- n--\n+ n += 2", survived, ""},
 		{"a deletion", "Check", "Range", "- if n < 0 || n > limit {\n- return errors.New(\"range\")\n- }", killed, ""},
-		{"a constant", "limit", "Range", "- 9\n+ 8", killed, ""},
 		{"two changes that overlap", "Check", "Range", "- n++\n+ n--\n- n++\n- n--\n+ n += 2", notFound, "overlap"},
-		{"two changes", "Check", "Range", "- n < 0\n+ n < -1\n- n > limit\n+ n >= limit", killed, ""},
 		{"a binary expression in place of another", "Check", "Range", "- n > limit\n+ n > 8 && n > 7", killed, ""},
+		{"a constant", "limit", "Range", "- 9\n+ 8", killed, ""},
 		{"what occurs twice", "Check", "Range", "- errors.New\n+ nil", notFound, "occurs 2 times"},
-		{"what is elsewhere", "ring.full", "Range", "- n < 0\n+ false", notFound, "it occurs in: p Check"},
-		{"a function that was renamed", "check", "Range", "- n < 0\n+ false", notFound, "p declares no check\nit occurs in: p Check"},
+		{"a function that was renamed", "check", "Range", "- n < 0\n+ false", notFound, "p declares no check"},
 		{"a replacement that is not Go", "Check", "Range", "- n < 0\n+ n <", notFound, "not Go"},
 		{"a replacement that does not compile", "Check", "Range", "- n < 0\n+ undefined", notCompiled, "undefined: undefined"},
 		{"a test that was renamed", "Check", "Ranges", "- n < 0\n+ false", noTest, "no test of ./p matches Ranges"},
@@ -110,7 +98,7 @@ func TestAMutantIsKilledOrItIsSaidWhyNot(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			v, detail := try(t.Context(), newTree("."), mutants[0], false)
+			v, detail := try(t.Context(), newTree(), mutants[0], false)
 			if v != test.want || !strings.Contains(detail, test.says) {
 				t.Errorf("%s: %s, want %s and %q", v, detail, test.want, test.says)
 			}
@@ -118,28 +106,10 @@ func TestAMutantIsKilledOrItIsSaidWhyNot(t *testing.T) {
 			if test.want == notFound || test.want == noTest {
 				wantChecked = test.want
 			}
-			if v, detail := try(t.Context(), newTree("."), mutants[0], true); v != wantChecked {
+			if v, detail := try(t.Context(), newTree(), mutants[0], true); v != wantChecked {
 				t.Errorf("-check: %s %s, want %s", v, detail, wantChecked)
 			}
 		})
-	}
-}
-
-func TestAWalkThatFindsAMutantIsNamedWithTheStepsOfItsStory(t *testing.T) {
-	repository(t)
-	walks["p"] = []string{"./p"}
-	defer delete(walks, "p")
-	for change, want := range map[string][3]string{
-		"- n < 0\n+ false":     {string(killed), "p: a small scope", "3"},
-		"- n > limit\n+ false": {string(survived), "", ""},
-	} {
-		mutants, err := parseFile("== m\nguards invariant 1\nin p Check\ntest ./p -run Range\n" + change + "\n")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if v, scope, steps := explore(t.Context(), newTree("."), mutants[0]); [3]string{string(v), scope, steps} != want {
-			t.Errorf("%q: %s %q %q, want %q", change, v, scope, steps, want)
-		}
 	}
 }
 
@@ -157,7 +127,6 @@ func TestAMutantThatSaysTooLittleIsRefused(t *testing.T) {
 		{"- a\n", "", "a line with + before any with -"},
 		{"- a\n+ b\n", "", "changes nothing"},
 		{"test ", "tests ", `begins with "tests"`},
-		{"- a\n+ b\n", "- a\n+ b\n\n" + good, "another mutant has this name"},
 	} {
 		if _, err := parseFile(strings.Replace(good, test.old, test.new, 1)); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%q in place of %q: %v, want %q", test.new, test.old, err, test.want)

@@ -59,19 +59,14 @@ var guardsFormat = regexp.MustCompile(`^(invariants? \d+|promise \S)`)
 
 // parseFile reads the mutants of one file. Text before the first "== " is a comment.
 func parseFile(text string) (mutants []*mutant, err error) {
-	names := make(map[string]bool)
 	for i, entry := range strings.Split("\n"+text, "\n== ") {
 		if i == 0 {
 			continue
 		}
 		m, err := parseMutant(entry)
-		switch {
-		case err != nil:
+		if err != nil {
 			return nil, fmt.Errorf("%q: %w", m.name, err)
-		case names[m.name]:
-			return nil, fmt.Errorf("%q: another mutant has this name", m.name)
 		}
-		names[m.name] = true
 		mutants = append(mutants, m)
 	}
 	return mutants, nil
@@ -126,9 +121,4 @@ func parseMutant(entry string) (*mutant, error) {
 		return m, errors.New("it changes nothing")
 	}
 	return m, nil
-}
-
-// indent shifts a text to the right, so that it stands apart from the lines with names.
-func indent(text string) string {
-	return "    " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n    ")
 }

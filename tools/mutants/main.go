@@ -1,9 +1,8 @@
 // Command mutants breaks guarded code, one place at a time, and reports which tests notice.
 // A mutant that survives marks a promise or an invariant that no test guards.
 //
-//	go run ./internal/mutants -check          # is each mutant still found? takes a second
-//	go run ./internal/mutants -only renewal   # break what matches a regular expression
-//	go run ./internal/mutants -explore        # do the walks through models alone find it? EXPLORE=1: the large ones
+//	go run ./tools/mutants -check          # is each mutant still found? takes a second
+//	go run ./tools/mutants -only renewal   # break what matches a regular expression
 //
 // It runs at the root of the repository. It changes no file: "go test -overlay" compiles the
 // mutated source in place of the original.
@@ -28,11 +27,10 @@
 // and trailing commas do not count, and it must occur once. The lines with a plus sign
 // replace it; without any, it is deleted. Several such pairs may follow each other. So a
 // mutant survives moves between files and reformatting, but not a rename: -check, which is
-// part of "make check", then says what it looks for and where it could be.
+// part of "make check", then says what it looks for.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -41,46 +39,39 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 )
 
 func main() {
 	check := flag.Bool("check", false, "only look whether each mutant and its test are found")
 	only := flag.String("only", "", "regular expression that a mutant's name, guard, package or test must match")
-	walked := flag.Bool("explore", false, "print a table of which walk finds each mutant of a package that has a model")
-	folder := flag.String("mutants", filepath.Join("internal", "mutants"), "folder with the files of mutants")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *folder, *only, *check, *walked); err != nil {
+	if err := run(ctx, *only, *check); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		stop()
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, folder, only string, checkOnly, walked bool) error {
+func run(ctx context.Context, only string, checkOnly bool) error {
 	chosen, err := regexp.Compile(only)
 	if err != nil {
 		return err
 	}
-	mutants, err := readFolder(folder)
+	mutants, err := readFolder(filepath.Join("tools", "mutants"))
 	if err != nil {
 		return err
 	}
-	source := newTree(".")
-	counts := make(map[verdict]int)
+	source := newTree()
+	want, total, missed := killed, 0, 0
+	if checkOnly {
+		want = found
+	}
 	for _, m := range mutants {
-		if !m.matches(chosen) || walked && walks[m.folder] == nil {
-			continue
-		}
-		if walked {
-			v, scope, steps := explore(ctx, source, m)
-			if ctx.Err() != nil {
-				return errors.New("interrupted")
-			}
-			counts[v]++
-			fmt.Printf("| %s | `%s %s` | %s | %s |\n", m.name, m.folder, m.declaration, cmp.Or(scope, string(v)), steps)
+		if !m.matches(chosen) {
 			continue
 		}
 		began := time.Now()
@@ -88,23 +79,19 @@ func run(ctx context.Context, folder, only string, checkOnly, walked bool) error
 		if ctx.Err() != nil {
 			return errors.New("interrupted")
 		}
-		counts[v]++
+		total++
+		if v != want {
+			missed++
+		}
 		if !checkOnly || v != found {
 			fmt.Printf("%-16s %4.1fs  %s (%s)\n", v, time.Since(began).Seconds(), m.name, m.guards)
 		}
 		if detail != "" {
-			fmt.Println(indent(detail))
+			fmt.Println("    " + strings.ReplaceAll(strings.TrimSpace(detail), "\n", "\n    "))
 		}
 	}
-	want, total := killed, 0
-	if checkOnly {
-		want = found
-	}
-	for _, n := range counts {
-		total += n
-	}
-	if counts[want] < total {
-		return fmt.Errorf("%d of %d mutants are not %s", total-counts[want], total, want)
+	if missed > 0 {
+		return fmt.Errorf("%d of %d mutants are not %s", missed, total, want)
 	}
 	fmt.Printf("%d of %d mutants are %s\n", total, total, want)
 	return nil

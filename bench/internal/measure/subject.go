@@ -62,48 +62,24 @@ func (s *subject) rename() {
 
 var value = []byte("sixteen bytes --")
 
-// operate performs an operation as one of the workers, and returns how long it took.
-type operate func(ctx context.Context, worker int) (time.Duration, error)
-
-// workers performs an operation for each of times, from as many goroutines as may be in flight, and
-// sets how long each took. It returns the first error, when all goroutines have ended.
-func workers(ctx context.Context, inFlight int, times []time.Duration, operation operate) error {
+// Parallel calls do for each of n numbers, from as many goroutines as are said. It returns the first
+// error, when all goroutines have ended.
+func Parallel(ctx context.Context, n, workers int, do func(ctx context.Context, worker, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
 	var working sync.WaitGroup
-	for worker := range min(inFlight, len(times)) {
+	for worker := range min(workers, n) {
 		working.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(times)) && ctx.Err() == nil; i = next.Add(1) - 1 {
-				took, err := operation(ctx, worker)
-				if err != nil {
+			for i := next.Add(1) - 1; i < int64(n) && ctx.Err() == nil; i = next.Add(1) - 1 {
+				if err := do(ctx, worker, int(i)); err != nil {
 					cancel(err)
-					return
 				}
-				times[i] = took
 			}
 		})
 	}
-	working.Wait() // bounded: operations end with ctx
+	working.Wait() // bounded: what is done ends with ctx
 	return context.Cause(ctx)
-}
-
-// timed is an operation that is timed from its call to its return.
-func timed(operation func(ctx context.Context, worker int) error) operate {
-	return func(ctx context.Context, worker int) (time.Duration, error) {
-		began := time.Now()
-		err := operation(ctx, worker)
-		return time.Since(began), err
-	}
-}
-
-// pair obtains a name and releases it; each worker has its own.
-func (s *subject) pair(ctx context.Context, worker int) error {
-	held, err := s.lockers[0].TryObtain(ctx, s.names[worker])
-	if err != nil {
-		return err
-	}
-	return s.lockers[0].Release(ctx, held)
 }
 
 // holding is what workers hold.
@@ -111,6 +87,9 @@ type holding struct {
 	*subject
 	holders []holder
 	waiting sync.WaitGroup // the goroutines that wait for a name
+
+	mu    sync.Mutex
+	times []float64 // of hand-overs, in nanoseconds
 }
 
 type holder struct {
@@ -118,42 +97,40 @@ type holder struct {
 	by   int // index in lockers
 }
 
-// prepare prepares an operation. For all but a pair each worker obtains a name, which end frees.
-func (s *subject) prepare(ctx context.Context, operation peer.Operation, inFlight int) (
-	do operate, end func(context.Context) error, err error,
-) {
-	h := &holding{subject: s}
+// prepare prepares an operation of each worker. For all but a pair each obtains a name, which release frees.
+func (h *holding) prepare(ctx context.Context, operation peer.Operation, inFlight int) (func(ctx context.Context, worker int) error, error) {
+	first := h.lockers[0]
 	if operation == peer.Pair {
-		return timed(s.pair), h.release, nil
-	}
-	for worker := range inFlight {
-		held, err := s.lockers[0].TryObtain(ctx, s.names[worker])
-		if err != nil {
-			return nil, nil, errors.Join(err, h.release(ctx))
-		}
-		h.holders = append(h.holders, holder{held: held})
-	}
-	if operation == peer.HandOver {
-		return h.handOver, h.release, nil
+		return func(ctx context.Context, worker int) error {
+			held, err := first.TryObtain(ctx, h.names[worker])
+			if err != nil {
+				return err
+			}
+			return first.Release(ctx, held)
+		}, nil
 	}
 	requests := make([]func(context.Context) error, inFlight)
-	for worker, holder := range h.holders {
-		if requests[worker], err = s.request(ctx, operation, worker, holder.held); err != nil {
-			return nil, nil, errors.Join(err, h.release(ctx))
+	for worker := range inFlight {
+		held, err := first.TryObtain(ctx, h.names[worker])
+		if err != nil {
+			return nil, err
+		}
+		h.holders = append(h.holders, holder{held: held})
+		switch operation {
+		case peer.Renewal:
+			requests[worker], err = first.Renewal(ctx, held)
+		case peer.Write:
+			var write func(context.Context, []byte) error
+			write, err = first.Writer(ctx, held, fmt.Sprintf("press-7/setpoint-%03d", worker))
+			requests[worker] = func(ctx context.Context) error { return write(ctx, value) }
+		default:
+			requests[worker] = func(ctx context.Context) error { return h.handOver(ctx, worker) }
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
-	return timed(func(ctx context.Context, worker int) error { return requests[worker](ctx) }), h.release, nil
-}
-
-// request returns a renewal or a guarded write.
-func (s *subject) request(
-	ctx context.Context, operation peer.Operation, worker int, held peer.Held,
-) (func(context.Context) error, error) {
-	if operation == peer.Renewal {
-		return s.lockers[0].Renewal(ctx, held)
-	}
-	write, err := s.lockers[0].Writer(ctx, held, fmt.Sprintf("press-7/setpoint-%03d", worker))
-	return func(ctx context.Context) error { return write(ctx, value) }, err
+	return func(ctx context.Context, worker int) error { return requests[worker](ctx) }, nil
 }
 
 // release frees all names. The context of the operations has ended, so waiting ends too.
@@ -171,9 +148,9 @@ func (h *holding) release(ctx context.Context) error {
 // watches that begin with an earlier revision, as the watches of its mutex do.
 const settleMin, settleMax = 110 * time.Millisecond, 150 * time.Millisecond
 
-// handOver lets the other client wait, releases, and returns the time from the call of the release
+// handOver lets the other client wait, releases, and notes the time from the call of the release
 // until the other client has the name.
-func (h *holding) handOver(ctx context.Context, worker int) (time.Duration, error) {
+func (h *holding) handOver(ctx context.Context, worker int) error {
 	current := &h.holders[worker]
 	next := 1 - current.by
 	type result struct {
@@ -193,19 +170,22 @@ func (h *holding) handOver(ctx context.Context, worker int) (time.Duration, erro
 		if early.err == nil {
 			early.err = errors.Join(errors.New("two clients have the same name"), h.lockers[next].Release(ctx, early.held))
 		}
-		return 0, early.err
+		return early.err
 	case <-settled.C:
 	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 	released := time.Now()
 	if err := h.lockers[current.by].Release(ctx, current.held); err != nil {
-		return 0, err
+		return err
 	}
 	got := <-obtained // bounded by ctx
 	if got.err != nil {
-		return 0, got.err
+		return got.err
 	}
 	*current = holder{held: got.held, by: next}
-	return got.at.Sub(released), nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.times = append(h.times, float64(got.at.Sub(released)))
+	return nil
 }

@@ -1,4 +1,4 @@
-module github.com/tenurelock/tenure/release
+module github.com/tenurelock/tenure/tools
 
 go 1.25.0
 
