@@ -7,9 +7,10 @@
 //	  └─ guard   parent of the program; holds the deadline, and kills when it passes
 //	       └─ program, in a process group of its own, with its descendants
 //
-// The supervisor tells the guard each new deadline over a socket. The guard ends the program when
-// the supervisor says so, when the supervisor is gone (its end of the socket closes), and when the
-// deadline comes near and no later one was told: then the supervisor is frozen, or cannot renew.
+// The supervisor tells the guard each new deadline over a socket; the program starts with the first
+// one, which answers a guard that is ready. The guard ends the program when the supervisor says so,
+// when the supervisor is gone (its end of the socket closes), and when the deadline comes near and
+// no later one was told: then the supervisor is frozen, or cannot renew.
 // The supervisor kills the program itself when the guard is gone or does not act.
 //
 // On Linux both are child subreapers. A descendant that leaves the process group, by setsid or by a
