@@ -42,7 +42,7 @@ type backedUp struct {
 
 func (b backedUp) Backup(ctx context.Context, _ io.Writer) error {
 	backup := filepath.Join(b.dir, "backup")
-	_, err := journal.Backup(ctx, b.dir, backup, nil)
+	_, err := journal.Backup(ctx, b.dir, backup)
 	return errors.Join(err, os.Remove(backup))
 }
 
