@@ -14,6 +14,7 @@ import (
 
 	"github.com/tenurelock/tenure/cmd/tenure/internal/adminclient"
 	"github.com/tenurelock/tenure/cmd/tenure/internal/output"
+	"github.com/tenurelock/tenure/statestore"
 )
 
 const (
@@ -117,7 +118,7 @@ func leaseTable(ctx context.Context, page *adminclient.Page, names []string) (st
 }
 
 // leaseRow returns the fields of a lease.
-func leaseRow(lease adminclient.Lease, at time.Time) string {
+func leaseRow(lease statestore.Lease, at time.Time) string {
 	millis := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 	holder, since := output.Clean(lease.Holder), at.Sub(lease.Since)
 	left := millis(lease.LeftMillis).Round(100 * time.Millisecond).String()

@@ -20,14 +20,14 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tenurelock/tenure/cmd/tenure/internal/localhttp"
 )
 
 // Options configures Listen.
 type Options struct {
-	// Addr is where to listen, as host:port. Port 0 takes a free one.
+	// Addr is where to listen, as host:port that CheckAddress allows. Port 0 takes a free one.
 	Addr string
-	// AllowInsecure allows an Addr that other machines reach.
-	AllowInsecure bool
 	// Hosts are the names, beside localhost and IP addresses, for which requests are answered.
 	Hosts []string
 	// Node is what the process does. It must not be nil.
@@ -47,6 +47,8 @@ type About struct {
 }
 
 const (
+	// maxConnections bounds the open connections.
+	maxConnections = 128
 	// maxHeader bounds a request, in bytes.
 	maxHeader = 16 << 10
 	// readTimeout bounds how long a request may take to arrive, writeTimeout how long a client may take to
@@ -66,21 +68,18 @@ type Server struct {
 // Listen takes the address, so that an error comes before anything else starts. The caller calls
 // Serve, which frees it.
 func Listen(options Options) (*Server, error) {
-	if err := CheckAddress(options.Addr, options.AllowInsecure); err != nil {
-		return nil, err
-	}
 	logger := options.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	socket, err := net.Listen("tcp", options.Addr)
 	if err != nil {
-		return nil, fmt.Errorf("--admin: %w", err)
+		return nil, err
 	}
 	guard := newGuard(options, logger)
 	return &Server{
 		guard:  guard,
-		socket: &boundedListener{Listener: socket},
+		socket: &localhttp.Listener{Listener: socket, Most: maxConnections},
 		http: &http.Server{
 			Handler:        guard,
 			ReadTimeout:    readTimeout,
