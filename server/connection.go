@@ -114,7 +114,7 @@ func (c *connection) serve() {
 	}
 	defer func() {
 		c.close()
-		c.guard(c.readTurn, c.settleWill)
+		c.guard(c.readTurn, c.endWill)
 	}()
 	c.guard(c.readTurn, c.readPackets)
 }

@@ -85,17 +85,17 @@ func RestoreBackup(ctx context.Context, backup, dir string) (report Report, err 
 		return Report{}, err
 	}
 	defer func() { err = together(err, s.close()) }()
-	claimed, err := claim(dir, false)
+	locked, err := lockDirectory(dir, false)
 	if err != nil {
 		return Report{}, err
 	}
-	defer func() { err = together(err, claimed.release()) }()
-	path := claimed.join(fileName)
+	defer func() { err = together(err, locked.release()) }()
+	path := locked.join(fileName)
 	if _, err := os.Lstat(path); err == nil {
 		return Report{}, about(path, ErrExists)
 	}
 	var unsound error
-	err = claimed.create(func(to *writer) error {
+	err = locked.create(func(to *writer) error {
 		unsound = s.restoreTo(ctx, to)
 		return unsound
 	})

@@ -45,7 +45,8 @@ func (w *waiting) isOver(now time.Time) bool {
 	return w.packetID == 0 && !w.Expires.IsZero() && !now.Before(w.Expires) // one that was sent must be sent again [MQTT-4.4.0-1]
 }
 
-// queue has the messages that wait for a client, guarded by Session.mu: first those that are sent, which have QoS 1, then the others.
+// queue has the messages that wait for a client, guarded by Session.mu: first those that are sent, which have QoS 1,
+// then the others.
 type queue struct {
 	receiver Receiver // of the latest connection
 	link     Link     // nil: not connected
