@@ -84,7 +84,7 @@ func (s *Server) newConnection(socket net.Conn) *connection {
 	limits.FirstPacket = min(limits.FirstPacket, most)
 	c := &connection{
 		server:   s,
-		remote:   remoteOf(socket).String(),
+		remote:   unauthenticated.RemoteOf(socket).String(),
 		gate:     wire.NewGate(limits),
 		readTurn: s.processors.NewPlace(),
 		over:     make(chan struct{}),

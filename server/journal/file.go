@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +58,7 @@ var _ statestore.Journal = (*File)(nil)
 //
 // Close frees the directory.
 func Open(dir string, options Options) (*File, error) {
-	if options.Logger == nil {
-		options.Logger = slog.New(slog.DiscardHandler)
-	}
+	options.Logger = cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	locked, err := lockDirectory(dir, true)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"cmp"
 	"container/list"
 	"math"
 	"time"
@@ -123,11 +124,8 @@ func (s *Session) unlockAndWake() {
 // due returns the next message to send, or nil if none can be sent now. Once as many are in flight as the
 // client allows, it allows no message of QoS 0 either, to keep the order [MQTT-4.9.0-2].
 func (q *queue) due() *waiting {
-	most := int(q.receiver.ReceiveMaximum)
-	if most == 0 {
-		most = math.MaxUint16
-	}
-	if q.unsent == nil || q.sent >= most {
+	most := cmp.Or(q.receiver.ReceiveMaximum, math.MaxUint16)
+	if q.unsent == nil || q.sent >= int(most) {
 		return nil
 	}
 	return q.unsent.Value.(*waiting)

@@ -12,6 +12,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -68,10 +69,7 @@ type Server struct {
 // Listen takes the address, so that an error comes before anything else starts. The caller calls
 // Serve, which frees it.
 func Listen(options Options) (*Server, error) {
-	logger := options.Logger
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
-	}
+	logger := cmp.Or(options.Logger, slog.New(slog.DiscardHandler))
 	socket, err := net.Listen("tcp", options.Addr)
 	if err != nil {
 		return nil, err
@@ -98,7 +96,7 @@ func newGuard(options Options, logger *slog.Logger) *guard {
 	routes.HandleFunc("GET /{$}", servePage)
 	routes.Handle("GET /api/state", limited(maxAnswers, view.serveState))
 	routes.Handle("GET /metrics", limited(maxScrapes, newMetrics(view, logger).serve))
-	routes.HandleFunc("GET /healthz", newHealth(options.Node.Probe).serve)
+	routes.HandleFunc("GET /healthz", view.serveHealth)
 	routes.HandleFunc("GET /readyz", view.serveReady)
 	hosts := make([]string, 0, len(options.Hosts))
 	for _, host := range options.Hosts {

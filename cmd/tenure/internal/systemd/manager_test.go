@@ -79,7 +79,7 @@ func TestTheWatchdogHearsNothingWhileTheProcessDoesNotAnswer(t *testing.T) {
 		m.Watch(ctx, func() {
 			select {
 			case asked <- struct{}{}:
-				<-answers
+				await.Receive(answers)
 			case <-ctx.Done():
 			}
 		})
@@ -87,7 +87,7 @@ func TestTheWatchdogHearsNothingWhileTheProcessDoesNotAnswer(t *testing.T) {
 	defer await.Done(watching.Wait)
 	defer cancel()
 	await.Receive(asked)
-	time.Sleep(100 * time.Millisecond) // for several of its intervals it is not answered
+	time.Sleep(50 * time.Millisecond) // for several of its intervals it is not answered
 	m.Status("silent")
 	if heard := receive(t, socket); heard != "STATUS=silent" {
 		t.Errorf("the watchdog heard %q", heard)
